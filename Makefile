@@ -1,0 +1,58 @@
+# Everything runs in .venv, made on first use. PYTHON: the interpreter that makes it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# An mpirun of the machine is kept; where there is none, the mpich wheel brings one.
+MPICH  := $(shell command -v mpirun >/dev/null 2>&1 || echo ,mpich)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Open MPI counts cores and refuses root; both are harmless for tests.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export OMPI_MCA_rmaps_base_oversubscribe := 1
+
+.PHONY: demo check check-gpu lint types unit mpi sass baselines clean
+
+$(VENV)/demo: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cu13$(MPICH)]'
+	touch $@
+
+$(VENV)/dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev$(MPICH)]'
+	touch $@ $(VENV)/demo
+
+## demo: install, then two PEs move data from inside kernels (GPUs if there are some, else the simulator)
+demo: $(VENV)/demo
+	mpirun -n 2 shmem_put_bw
+	mpirun -n 2 shmem_p_bw
+	mpirun -n 2 python -m pgas.perftests.demo
+
+## check: everything that needs no GPU; under 10 minutes on 2 cores
+check: lint types unit sass mpi
+
+lint: $(VENV)/dev
+	ruff check .
+	ruff format --check .
+
+types: $(VENV)/dev
+	mypy pgas
+
+unit: $(VENV)/dev
+	python -m pytest tests --ignore tests/mpi -m 'not gpu and not sass' -n 2 -q
+
+sass: $(VENV)/dev
+	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests -m sass --ignore tests/mpi -q
+
+mpi: $(VENV)/dev
+	mpirun -n 1 python -m pytest tests/mpi -q
+	mpirun -n 2 python -m pytest tests/mpi -q
+	mpirun -n 3 python -m pytest tests/mpi -q
+	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_signal.py tests/mpi/test_order.py tests/mpi/test_weak.py -q
+
+## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines
+check-gpu:
+	python3 -m pgas.perftests.check_gpu
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,432 @@
+"""The only module that knows which compiler runs device code: numba-cuda, or plain Python in the simulator.
+
+numba-cuda is in maintenance mode (its README, 2026-06); everything that a successor must be taught is here and in ptx.py.
+
+* ``primitive(...)``: one PTX instruction sequence and its CPU twin;
+* ``device``: marks an internal device function;
+* ``device_function(typing)``: binds a public stub to the function that checks its operand types and returns its body.
+"""
+
+import ctypes
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.cuda import types
+
+from pgas.backend import SIMULATOR
+
+if SIMULATOR:
+    from numba.cuda.np import numpy_support
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
+
+    from pgas.sim import engine
+
+    KernelTypeError: type[Exception] = TypeError
+else:
+    from llvmlite import ir
+    from numba import cuda
+    from numba.cuda import cgutils
+    from numba.cuda.core.errors import NumbaTypeError
+    from numba.cuda.dispatcher import CUDACacheImpl
+    from numba.cuda.extending import intrinsic, overload
+    from numba.cuda.typing import signature
+
+    KernelTypeError = NumbaTypeError
+
+__all__ = ["KernelTypeError", "constant", "device", "device_function", "i64", "primitive", "u32", "u64"]
+
+if SIMULATOR:
+
+    def u32(value: Any) -> int:
+        """Return value modulo 2^32."""
+        return int(value) & 0xFFFF_FFFF
+
+    def u64(value: Any) -> int:
+        """Return value modulo 2^64."""
+        return int(value) & 0xFFFF_FFFF_FFFF_FFFF
+
+    i64: Any = int
+    constant: Any = int
+else:
+    u32, u64, i64 = types.uint32, types.uint64, types.int64
+    #: A 64-bit constant of device code: a typed global costs the compiler less than a conversion of a literal at every use.
+    constant = np.uint64
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """Mark an internal device function: inlined into its caller on a GPU, called as it stands in the simulator."""
+    return function if SIMULATOR else cuda.jit(device=True, forceinline=True)(function)
+
+
+# ---------------------------------------------------------------------------------------------------------------- primitives
+
+
+def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *, convergent: bool = False, pure: bool = False) -> Any:
+    """Make a function of device code from PTX inline assembly, and from ``cpu`` in the simulator.
+
+    Args:
+        name: the function's name, for error messages.
+        sig: e.g. ``"u64(u64)"``, ``"void(u64, u32)"``, ``"(u64, u64)(u64)"`` for two results; i32, u16, f32, f64 likewise.
+        text: PTX with LLVM's operand numbers: results first, then arguments.
+        cpu: the same on Python integers.
+        convergent: the lanes of a warp execute it together (shfl, match, bar); LLVM may not move it into a branch.
+        pure: neither touches memory nor depends on time: may be merged and hoisted. Everything else is volatile and clobbers memory,
+            or LLVM hoists the load of a spin loop.
+    """
+    if SIMULATOR:
+        return cpu
+    results, arguments = _parse(sig)
+    llvm_results = [_TYPES[r][1] for r in results]
+    if not results:
+        numba_result, llvm_result = types.void, ir.VoidType()
+    elif len(results) == 1:
+        numba_result, llvm_result = _TYPES[results[0]][0], llvm_results[0]
+    else:
+        numba_result, llvm_result = types.UniTuple(_TYPES[results[0]][0], len(results)), ir.LiteralStructType(llvm_results)
+    constraints = ["=" + _TYPES[r][2] for r in results] + [_TYPES[a][2] for a in arguments] + ([] if pure else ["~{memory}"])
+    function_type = ir.FunctionType(llvm_result, [_TYPES[a][1] for a in arguments])
+
+    def codegen(context, builder, signature_, args):  # type: ignore[no-untyped-def]
+        mark(context)
+        asm = ir.InlineAsm(function_type, text, ",".join(constraints), side_effect=not pure)
+        value = builder.call(asm, args, attrs=("convergent",) if convergent else ())
+        if not results:
+            return context.get_dummy_value()
+        if len(results) == 1:
+            return value
+        return cgutils.pack_array(builder, [builder.extract_value(value, i) for i in range(len(results))])
+
+    numba_signature = signature(numba_result, *[_TYPES[a][0] for a in arguments])
+    return _intrinsic(name, len(arguments), lambda *_: (numba_signature, codegen))
+
+
+if not SIMULATOR:
+    _TYPES = {  # name: (Numba type, LLVM type, inline assembly constraint)
+        "u16": (types.uint16, ir.IntType(16), "h"),
+        "u32": (types.uint32, ir.IntType(32), "r"),
+        "i32": (types.int32, ir.IntType(32), "r"),
+        "u64": (types.uint64, ir.IntType(64), "l"),
+        "i64": (types.int64, ir.IntType(64), "l"),
+        "f32": (types.float32, ir.FloatType(), "f"),
+        "f64": (types.float64, ir.DoubleType(), "d"),
+    }
+
+
+def _parse(sig: str) -> tuple[list[str], list[str]]:
+    head, _, tail = sig.rpartition("(")
+    results = [r.strip() for r in head.strip("() ").split(",") if r.strip() not in ("", "void")]
+    return results, [a.strip() for a in tail.rstrip(")").split(",") if a.strip()]
+
+
+def _intrinsic(name: str, arity: int, typing: Callable[..., Any]) -> Any:
+    """Register an intrinsic of the given arity: Numba takes the parameter names from the function it is given."""
+    names = ", ".join("abcdefghijklmnop"[:arity])
+    scope: dict[str, Any] = {"typing": typing}
+    exec(f"def {name}(typingctx{', ' if names else ''}{names}): return typing({names})", scope)
+    return intrinsic(scope[name])
+
+
+# ------------------------------------------------------------------------------------------ typed access to elements of arrays
+
+
+def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
+    """Make a primitive whose operand width follows an array's dtype.
+
+    The device function takes ``(addr, array, *values)``: the array gives the dtype only. Values are converted to it as an
+    assignment ``array[i] = value`` would.
+
+    Args:
+        name: for error messages.
+        arguments: ``"load"`` (returns an element), ``"store"`` (takes one) or ``"update"`` (takes one, returns one).
+        text: from the Numba type of the elements to PTX; ``$`` operands in LLVM's order.
+        cpu: the same, given ``(addr, dtype, *values)``.
+    """
+    if SIMULATOR:
+
+        def on_cpu(addr: int, array: Any, *values: Any) -> Any:
+            return cpu(addr, array.dtype, *values)
+
+        return on_cpu
+    loads, stores = arguments in ("load", "update"), arguments in ("store", "update")
+
+    def typing(addr, array, *values):  # type: ignore[no-untyped-def]
+        dtype = array.dtype
+        nbytes = element_size(dtype)
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            mark(context)
+            words = _registers(nbytes)
+            operands, constraints, types_ = [], [], []
+            if stores:
+                value = context.cast(builder, args[2], sig.args[2], dtype)
+                operands = _to_registers(context, builder, dtype, value, nbytes)
+                constraints = [letter for _, letter in words]
+                types_ = [o.type for o in operands]
+            result = ir.VoidType()
+            if loads:
+                result = words[0][0] if len(words) == 1 else ir.LiteralStructType([w for w, _ in words])
+            letters = ["=" + letter for _, letter in words] if loads else []
+            function_type = ir.FunctionType(result, [ir.IntType(64), *types_])
+            asm = ir.InlineAsm(function_type, text(dtype), ",".join([*letters, "l", *constraints, "~{memory}"]), side_effect=True)
+            out = builder.call(asm, [args[0], *operands])
+            return _from_registers(context, builder, dtype, out, nbytes) if loads else context.get_dummy_value()
+
+        return signature(dtype if loads else types.void, types.uint64, array, *values), codegen
+
+    return _intrinsic(name, 3 if stores else 2, typing)
+
+
+def element_size(dtype: Any) -> int:
+    """Return the size in bytes of an element of the Numba type (the context's own layout rules; bool is one byte)."""
+    return int(np.dtype(numpy_dtype(dtype)).itemsize)
+
+
+def numpy_dtype(dtype: Any) -> Any:
+    """Return the NumPy dtype of a Numba scalar or record type."""
+    from numba.cuda.np import numpy_support as support
+
+    return support.as_dtype(dtype)
+
+
+if not SIMULATOR:
+
+    def _registers(nbytes: int) -> list[tuple[Any, str]]:
+        """LLVM type and constraint letter of the registers that hold an element; PTX has none of 8 bits."""
+        return {
+            1: [(ir.IntType(32), "r")],
+            2: [(ir.IntType(16), "h")],
+            4: [(ir.IntType(32), "r")],
+            8: [(ir.IntType(64), "l")],
+            16: [(ir.IntType(64), "l")] * 2,
+        }[nbytes]
+
+    def _to_registers(context, builder, dtype, value, nbytes):  # type: ignore[no-untyped-def]
+        data = context.data_model_manager[dtype].as_data(builder, value)
+        slot = cgutils.alloca_once_value(builder, data)
+        integer = ir.IntType(64) if nbytes == 16 else ir.IntType(8 * nbytes)
+        pointer = builder.bitcast(slot, integer.as_pointer())
+        words = [builder.load(builder.gep(pointer, [ir.Constant(ir.IntType(32), i)])) for i in range(2 if nbytes == 16 else 1)]
+        return [builder.zext(w, ir.IntType(32)) if nbytes == 1 else w for w in words]
+
+    def _from_registers(context, builder, dtype, out, nbytes):  # type: ignore[no-untyped-def]
+        model = context.data_model_manager[dtype]
+        slot = cgutils.alloca_once(builder, model.get_data_type())
+        integer = ir.IntType(64) if nbytes == 16 else ir.IntType(8 * nbytes)
+        pointer = builder.bitcast(slot, integer.as_pointer())
+        words = [builder.extract_value(out, i) for i in range(2)] if nbytes == 16 else [out]
+        for i, word in enumerate(words):
+            word = builder.trunc(word, integer) if nbytes == 1 else word
+            builder.store(word, builder.gep(pointer, [ir.Constant(ir.IntType(32), i)]))
+        return model.from_data(builder, builder.load(slot))
+
+    @intrinsic
+    def address_of(typingctx, array):  # type: ignore[no-untyped-def]
+        """Return the generic address of an array's first element (equal to its global address for global memory)."""
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            mark(context)
+            return builder.ptrtoint(context.make_array(sig.args[0])(context, builder, value=args[0]).data, ir.IntType(64))
+
+        return signature(types.uint64, array), codegen
+
+    @intrinsic
+    def address_of_element(typingctx, array, idx):  # type: ignore[no-untyped-def]
+        """Return the address of array[idx]; idx is an integer or a tuple of them, never counted from the end."""
+        axes = idx.count if isinstance(idx, types.BaseTuple) else 1
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            mark(context)
+            view = context.make_array(sig.args[0])(context, builder, value=args[0])
+            index_types = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
+            indices = cgutils.unpack_tuple(builder, args[1], axes) if isinstance(idx, types.BaseTuple) else [args[1]]
+            address = builder.ptrtoint(view.data, ir.IntType(64))
+            strides = cgutils.unpack_tuple(builder, view.strides, axes)
+            for axis, (index, index_type) in enumerate(zip(indices, index_types, strict=True)):
+                wide = context.cast(builder, index, index_type, types.int64 if index_type.signed else types.uint64)
+                contiguous = array.layout == "C" and axis == axes - 1
+                step = ir.Constant(ir.IntType(64), element_size(array.dtype)) if contiguous else strides[axis]
+                address = builder.add(address, builder.mul(wide, step))
+            return address
+
+        return signature(types.uint64, array, idx), codegen
+
+    @intrinsic
+    def array_at(typingctx, array, addr):  # type: ignore[no-untyped-def]
+        """Return an array like ``array`` whose first element is at addr."""
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            view = context.make_array(array)(context, builder, value=args[0])
+            view.data = builder.inttoptr(args[1], view.data.type)
+            return view._getvalue()
+
+        return signature(array, array, types.uint64), codegen
+
+    def caster(dtype: Any) -> Any:
+        """Return what converts a value to dtype in device code."""
+        return dtype
+
+    @intrinsic
+    def bits_of(typingctx, value):  # type: ignore[no-untyped-def]
+        """Return an integer sign-extended, or the bits of a float, as u64: for error records."""
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            if isinstance(value, types.Float):
+                return builder.zext(builder.bitcast(args[0], ir.IntType(value.bitwidth)), ir.IntType(64))
+            return context.cast(builder, args[0], value, types.uint64)
+
+        return signature(types.uint64, value), codegen
+
+    def _uses_pgas(module: Any) -> None:
+        """Mark of a code library: stays in its list of set-up functions, which Numba passes on from callee to caller."""
+
+    def mark(context: Any) -> None:
+        """Remember that the code being generated depends on pgas's per-process constants."""
+        functions = context.active_code_library._setup_functions
+        if _uses_pgas not in functions:
+            functions.append(_uses_pgas)
+
+    def uses_pgas(kernel: Any) -> bool:
+        """Return whether a compiled kernel contains pgas device code."""
+        return _uses_pgas in kernel._codelibrary._setup_functions
+
+    def _refuse_foreign_cache(reduce: Callable[..., Any]) -> Callable[..., Any]:
+        """Numba's cache key omits what pgas specialises on (BASE, STRIDE, transport): a stale hit would corrupt memory silently."""
+
+        @functools.wraps(reduce)
+        def checked(self: Any, kernel: Any) -> Any:
+            if type(self) is CUDACacheImpl and uses_pgas(kernel):
+                raise TypeError(
+                    f"kernel {kernel.entry_name!r} calls pgas functions and cannot be kept in Numba's cache: "
+                    "use @pgas.jit (it has a cache of its own) instead of @cuda.jit(cache=True)"
+                )
+            return reduce(self, kernel)
+
+        return checked
+
+    CUDACacheImpl.reduce = _refuse_foreign_cache(CUDACacheImpl.reduce)
+
+else:
+
+    def host_array(array: Any) -> Any:
+        """Return the ndarray behind any of the simulator's array objects."""
+        if isinstance(array, FakeWithinKernelCUDAArray):
+            array = array._item
+        return array._ary if isinstance(array, FakeCUDAArray) else array
+
+    def address_of(array: Any) -> int:
+        """Return the address of an array's first element."""
+        return int(host_array(array).__array_interface__["data"][0])
+
+    def address_of_element(array: Any, idx: Any) -> int:
+        """Return the address of array[idx]; idx is an integer or a tuple of them, never counted from the end."""
+        view = host_array(array)
+        indices = idx if isinstance(idx, tuple) else (idx,)
+        address = int(view.__array_interface__["data"][0])
+        for index, stride in zip(indices, view.strides, strict=True):
+            address += int(index) * stride
+        return address
+
+    def array_at(array: Any, addr: int) -> Any:
+        """Return an array like ``array`` whose first element is at addr."""
+        view = host_array(array)
+        memory = (ctypes.c_byte * max(view.nbytes, 1)).from_address(addr)
+        return FakeWithinKernelCUDAArray(FakeCUDAArray(np.ndarray(view.shape, view.dtype, memory, 0, view.strides)))
+
+    def caster(dtype: Any) -> Any:
+        """Return what converts an integer to the integer type dtype in device code."""
+        half, span = 1 << (dtype.bitwidth - 1), 1 << dtype.bitwidth
+        return lambda value: (int(value) + half) % span - half if dtype.signed else int(value) % span
+
+    def bits_of(value: Any) -> int:
+        """Return an integer modulo 2^64, or the bits of a float: for error records."""
+        if isinstance(value, (float, np.floating)):
+            return int.from_bytes(np.asarray(value).tobytes(), "little")
+        return u64(value)
+
+
+# ------------------------------------------------------------------------------------------------------------- public functions
+
+
+def device_function(
+    typing: Callable[..., Any], host: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Bind a documented stub to ``typing``, which has the same parameters, gets their Numba types and returns the body.
+
+    ``host`` is what a call outside a kernel does; without it that is an error.
+
+    On a GPU this is Numba's overload. In the simulator the stub calls ``typing`` with the same types once for each combination, so
+    that operands are refused with the same words, and then runs the body as plain Python.
+    """
+
+    def bind(stub: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.signature(stub).parameters.keys() != inspect.signature(typing).parameters.keys():
+            raise TypeError(f"{stub.__name__}: stub and typing function have different parameters")
+
+        @functools.wraps(stub)
+        def on_host(*args: Any, **kwargs: Any) -> Any:
+            if host is None:
+                raise TypeError(f"pgas.{stub.__name__} is a device function: call it inside a kernel")
+            return host(*args, **kwargs)
+
+        if SIMULATOR:
+            return _simulated(stub, typing, on_host)
+        # strict=False: typing functions carry annotations, bodies do not, and Numba compares those too.
+        overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(typing)
+        return on_host
+
+    return bind
+
+
+def _simulated(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = inspect.signature(stub)
+    defaults = tuple(p.default for p in parameters.parameters.values())
+    required = sum(d is inspect.Parameter.empty for d in defaults)
+    bodies: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    @functools.wraps(stub)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if engine.current() is None:
+            return on_host(*args, **kwargs)
+        if kwargs or not required <= len(args) <= len(defaults):
+            bound = parameters.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = bound.args
+        else:
+            args += defaults[len(args) :]
+        key = tuple([_kind(a) for a in args])
+        body = bodies.get(key)
+        if body is None:
+            body = bodies[key] = typing(*[_type_of(a) for a in args])
+        return body(*args)
+
+    return call
+
+
+if SIMULATOR:
+
+    def _kind(value: Any) -> Any:
+        """A hashable that is equal for values of one Numba type."""
+        if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray, np.ndarray)):
+            array = host_array(value)
+            flags = array.flags
+            return array.dtype, array.ndim, flags.c_contiguous, flags.f_contiguous, flags.aligned
+        return (type(value), *map(_kind, value)) if type(value) is tuple else type(value)
+
+    def _type_of(value: Any) -> Any:
+        if value is None:
+            return types.none
+        if isinstance(value, tuple):
+            return types.Tuple([_type_of(v) for v in value])
+        if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray, np.ndarray)):
+            array = host_array(value)
+            layout = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else "A"
+            return types.Array(numpy_support.from_dtype(array.dtype), array.ndim, layout, aligned=array.flags.aligned)
+        if isinstance(value, np.generic):
+            return numpy_support.from_dtype(value.dtype)
+        for python, numba in ((bool, types.boolean), (int, types.int64), (float, types.float64), (complex, types.complex128)):
+            if isinstance(value, python):
+                return numba
+        return types.pyobject

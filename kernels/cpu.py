@@ -1,0 +1,120 @@
+"""The simulator's twins of the typed primitives: elements of arrays in host memory, by address and dtype.
+
+``mem`` is the memory they act on: the host's own, or the weak model, which delays and reorders what goes to other PEs.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pgas.kernels import operation
+from pgas.sim import engine, mem, set_memory_model
+
+__all__ = ["add_element", "load_acquire_element", "load_element", "mem", "relax", "set_weak", "store_element"]
+
+
+def set_weak(seed: int | None, own_lo: int, own_hi: int) -> None:
+    """Choose the memory model: None for the host's own, a seed for the weak one.
+
+    Args:
+        seed: of the delays; every PE mixes in its own slot's address.
+        own_lo, own_hi: this PE's slot; stores elsewhere are remote.
+    """
+    if seed is None:
+        set_memory_model(None)
+    else:
+        from pgas.sim.weak import WeakMemory
+
+        set_memory_model(WeakMemory(seed ^ (own_lo >> 38), own_lo, own_hi))
+
+
+def thread_rank() -> int:
+    """Number of this thread in its block."""
+    return _thread().linear
+
+
+def _thread() -> Any:
+    return engine.current()
+
+
+def lane() -> int:
+    """Number of this thread in its warp."""
+    return int(_thread().lane)
+
+
+def block_size() -> int:
+    """Number of threads in the block."""
+    x, y, z = engine.block_dim()
+    return x * y * z
+
+
+def warp_size() -> int:
+    """Number of threads in this thread's warp."""
+    return min(block_size() - thread_rank() // 32 * 32, 32)
+
+
+def block_rank() -> int:
+    """Number of this block in its grid."""
+    (x, y, z), (nx, ny, _) = engine.block_index(), engine.grid_dim()
+    return x + nx * (y + ny * z)
+
+
+def relax(op: int, addr: int, comparison: int, value: Any) -> None:
+    """Let other threads run; the text is what a deadlock or hang report says of this one."""
+    engine.yield_(lambda: f"{operation.NAMES[op]}: the word at {addr:#x} {_SIGNS[comparison]} {value}")
+
+
+_SIGNS = ("==", "!=", ">", "<=", "<", ">=")
+
+
+def _ignore() -> None:
+    """Before a runtime is there."""
+
+
+#: What a thread does after it poisoned the state; the runtime sets it to raise the error where the user's kernel is seen.
+on_failure: Callable[[], None] = _ignore
+
+
+def load_element(addr: int, dtype: np.dtype) -> Any:
+    """Return the element at addr: a Python integer for integers, else a NumPy scalar."""
+    nbytes = dtype.itemsize
+    if nbytes == 16:
+        return np.frombuffer(struct.pack("<2Q", mem.load(addr, 8), mem.load(addr + 8, 8)), dtype)[0]
+    word = mem.load(addr, nbytes)
+    if dtype.kind == "u":
+        return word
+    if dtype.kind == "i":
+        return word - (1 << 8 * nbytes) if word >> (8 * nbytes - 1) else word
+    return np.frombuffer(word.to_bytes(nbytes, "little"), dtype)[0]
+
+
+def load_acquire_element(addr: int, dtype: np.dtype) -> Any:
+    """Return the element at addr, acquiring: x86 loads do."""
+    return load_element(addr, dtype)
+
+
+def store_element(addr: int, dtype: np.dtype, value: Any) -> None:
+    """Store an element, converted as an assignment would."""
+    for offset, word, nbytes in _words(dtype, value):
+        mem.store(addr + offset, word, nbytes)
+
+
+def add_element(addr: int, dtype: np.dtype, value: Any) -> Any:
+    """Add to an element atomically and return what it held."""
+    if dtype.kind == "f":
+        add = mem.atomic_add_f32 if dtype.itemsize == 4 else mem.atomic_add_f64
+        return dtype.type(add(addr, float(value)))
+    ((_, word, nbytes),) = _words(dtype, value)
+    old = mem.atomic_add(addr, word, nbytes)
+    return old - (1 << 8 * nbytes) if dtype.kind == "i" and old >> (8 * nbytes - 1) else old
+
+
+def _words(dtype: np.dtype, value: Any) -> list[tuple[int, int, int]]:
+    """The (offset, value, bytes) of the machine words of one element: one, or two of 8 bytes."""
+    nbytes = dtype.itemsize
+    if dtype.kind in "iu":
+        return [(0, int(value) & ((1 << 8 * nbytes) - 1), nbytes)]
+    data = np.asarray(value).astype(dtype).tobytes()
+    return [(offset, int.from_bytes(data[offset : offset + 8], "little"), min(nbytes, 8)) for offset in range(0, nbytes, 8)]

@@ -1,0 +1,97 @@
+"""Checks of operand types, made when a kernel is compiled (in the simulator: at the first call with these types).
+
+Every refusal is one sentence that names the function and the argument.
+"""
+
+from typing import Any
+
+from numba.cuda import types
+
+from pgas.backend import SIMULATOR
+from pgas.kernels import window
+from pgas.kernels.compiler import KernelTypeError, element_size, numpy_dtype
+
+__all__ = ["array", "checking", "integer", "is_none", "same_elements", "scalar", "subscript", "unit"]
+
+
+def checking() -> bool:
+    """Whether kernels check PEs and addresses: always in the simulator, under PGAS_DEBUG=check on a GPU."""
+    return window.constants().check or SIMULATOR
+
+
+def is_none(argument: Any) -> bool:
+    """Whether an optional argument was left out."""
+    return argument is None or isinstance(argument, types.NoneType) or (isinstance(argument, types.Omitted) and argument.value is None)
+
+
+def integer(function: str, name: str, argument: Any) -> None:
+    """Refuse what is no integer."""
+    if isinstance(argument, types.Omitted):
+        argument = type(argument.value)
+    if argument is not int and not isinstance(argument, (int, types.Integer, types.EnumMember)):
+        raise KernelTypeError(f"pgas.{function}: {name} must be an integer, not {_described(argument)}")
+
+
+def array(function: str, name: str, argument: Any) -> None:
+    """Refuse what is no contiguous array."""
+    if not isinstance(argument, types.Array):
+        raise KernelTypeError(f"pgas.{function}: {name} must be an array, not {_described(argument)}")
+    if argument.layout not in "CF":
+        raise KernelTypeError(
+            f"pgas.{function}: {name} must be contiguous, not {_described(argument)}: copy it, or use slices without a step"
+        )
+
+
+def same_elements(function: str, dest: Any, source: Any) -> None:
+    """Refuse a pair of arrays between which bytes cannot be copied as they are."""
+    array(function, "dest", dest)
+    array(function, "source", source)
+    if dest.dtype != source.dtype:
+        raise KernelTypeError(
+            f"pgas.{function}: source has elements of type {source.dtype}, dest of type {dest.dtype}; they must be the same"
+        )
+    if dest.ndim != source.ndim:
+        raise KernelTypeError(f"pgas.{function}: source has {_axes(source)}, dest has {_axes(dest)}; they must have the same number")
+    if dest.ndim > 1 and dest.layout != source.layout:
+        raise KernelTypeError(f"pgas.{function}: source is in {source.layout} order, dest in {dest.layout} order; they must be the same")
+
+
+def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
+    """Refuse an index that does not select one element of the array ``name``."""
+    if not isinstance(argument, types.Array):
+        raise KernelTypeError(f"pgas.{function}: {name} must be an array, not {_described(argument)}")
+    indices = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
+    if len(indices) != argument.ndim:
+        raise KernelTypeError(f"pgas.{function}: idx has {len(indices)} subscript(s), but {name} has {_axes(argument)}")
+    for index in indices:
+        integer(function, "idx", index)
+
+
+def scalar(function: str, dtype: Any, value: Any) -> None:
+    """Refuse a value that an element of type dtype cannot hold, and element types that no single access can carry."""
+    if isinstance(dtype, types.Record) or element_size(dtype) not in (1, 2, 4, 8, 16):
+        raise KernelTypeError(f"pgas.{function}: elements of type {dtype} are not 1, 2, 4, 8 or 16 bytes of a plain number; use put or get")
+    value = types.unliteral(value) if value is not None else dtype
+    numbers = (types.Number, types.Boolean)
+    narrows = isinstance(value, types.Complex) and not isinstance(dtype, types.Complex)
+    if value != dtype and (narrows or not (isinstance(value, numbers) and isinstance(dtype, numbers))):
+        raise KernelTypeError(f"pgas.{function}: value is of type {value}, which an element of type {dtype} cannot hold")
+
+
+def unit(argument: Any) -> int:
+    """Return the alignment in bytes that every element of the array has (complex numbers: that of their parts), at most 16."""
+    if not argument.aligned:
+        return 1
+    dtype = numpy_dtype(argument.dtype)
+    alignment = dtype.alignment if dtype.itemsize % dtype.alignment == 0 else 1
+    return min(16, int(alignment))
+
+
+def _described(argument: Any) -> str:
+    if isinstance(argument, types.Array):
+        return f"an array of {argument.dtype} with {_axes(argument)} and gaps"
+    return f"{argument}"
+
+
+def _axes(argument: Any) -> str:
+    return f"{argument.ndim} dimension{'s' if argument.ndim != 1 else ''}"

@@ -1,0 +1,98 @@
+"""The p2p transport on the device: loads, stores and atomics of the SM through the window (NVLink or PCIe, GPUDirect P2P).
+
+Stores are asynchronous by nature, so a put and its non-blocking form are the same instructions; quiet is a fence.
+"""
+
+import functools
+from typing import Any
+
+from pgas.kernels import ptx
+from pgas.kernels.compiler import constant, device
+from pgas.kernels.window import remote
+
+
+@functools.cache
+def copy(unit: int, *, get: bool = False) -> Any:
+    """Make ``copy(dst, src, nbytes, first, step, deferred)``, where thread ``first`` of ``step`` copies its share; all u64.
+
+    Both addresses and nbytes are multiples of ``unit``, a power of two up to 16 that follows from the dtype. If the addresses agree
+    modulo 16 the accesses are 16 bytes wide, but for a head up to the first boundary and a tail. Otherwise they are of ``unit``
+    bytes, or of 4 where smaller elements agree modulo 4.
+    """
+    runs = ptx.get_run if get else ptx.put_run
+    if unit == 16:
+        return _plain(16, runs)
+    return _prefer(16, unit, runs, _plain(unit, runs) if unit >= 4 else _prefer(4, unit, runs, _plain(unit, runs)))
+
+
+def _plain(unit: int, runs: dict[int, Any]) -> Any:
+    run, _unit = runs[unit], constant(unit)
+
+    @device
+    def copy(dst, src, nbytes, first, step, deferred):
+        run(dst, src, first, nbytes // _unit, step, deferred)
+
+    return copy
+
+
+def _prefer(width: int, unit: int, runs: dict[int, Any], otherwise: Any) -> Any:
+    """Copy with accesses of ``width`` bytes if the addresses agree modulo width, else as ``otherwise`` does."""
+    run_unit, run_wide = runs[unit], runs[width]
+    _0, _unit, _width, _mask = constant(0), constant(unit), constant(width), constant(width - 1)
+
+    @device
+    def copy(dst, src, nbytes, first, step, deferred):
+        if (dst ^ src) & _mask == _0:
+            head = min((_0 - dst) & _mask, nbytes)
+            wide = (nbytes - head) // _width
+            tail = head + wide * _width
+            if head != _0:
+                run_unit(dst, src, first, head // _unit, step, deferred)
+            run_wide(dst + head, src + head, first, wide, step, deferred)
+            if tail != nbytes:
+                run_unit(dst + tail, src + tail, first, (nbytes - tail) // _unit, step, deferred)
+        else:
+            otherwise(dst, src, nbytes, first, step, deferred)
+
+    return copy
+
+
+@device
+def p(addr, array, value, pe):
+    """Store one element of array's dtype."""
+    ptx.st_element(remote(addr, pe), array, value)
+
+
+@device
+def g(addr, array, pe):
+    """Load one element of array's dtype."""
+    return ptx.ld_element(remote(addr, pe), array)
+
+
+@device
+def atomic_add(addr, array, value, pe):
+    """Add to an element of array's dtype, atomically with every SM that reaches it."""
+    ptx.red_add_element(remote(addr, pe), array, value)
+
+
+@device
+def atomic_fetch_add(addr, array, value, pe):
+    """Add to an element of array's dtype and return what it held."""
+    return ptx.atom_add_element(remote(addr, pe), array, value)
+
+
+@device
+def signal(addr, value, add, pe):
+    """Set or increase a signal word."""
+    if add:
+        ptx.red_add_sys_u64(remote(addr, pe), value)
+    else:
+        ptx.st_relaxed_sys_u64(remote(addr, pe), value)
+
+
+#: Complete: everything that this thread stored, or that happens before, is performed at its target. Sequentially consistent: a get
+#: after it cannot be served before it (store-buffer litmus).
+quiet = ptx.fence_sc_sys
+
+#: Order: what was stored before is visible wherever something stored after it is.
+fence = ptx.fence_sys

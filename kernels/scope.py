@@ -1,0 +1,27 @@
+"""Scopes: who calls an operation together. Names end in nothing, ``_warp`` or ``_block`` (NVSHMEM's thread groups).
+
+A warp or block operation is called by all its threads with the same arguments. It synchronizes them on entry, so that what any of
+them wrote to the source is copied, and its blocking form again on return, so that any of them may reuse the source.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.kernels import ptx
+
+__all__ = ["BLOCK", "THREAD", "WARP", "Scope"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """rank() of size() threads take part; sync() waits for all of them."""
+
+    suffix: str
+    rank: Any
+    size: Any
+    sync: Any
+
+
+THREAD = Scope("", ptx.zero, ptx.one, ptx.nothing)
+WARP = Scope("_warp", ptx.lane, ptx.warp_size, ptx.syncwarp)
+BLOCK = Scope("_block", ptx.thread_rank, ptx.block_size, ptx.syncthreads)

@@ -1,0 +1,83 @@
+"""The state page: what differs from PE to PE, at the same private address on every PE (never in a slot, no peer maps it).
+
+Words of 8 bytes at ``window.STATE``. The host writes the first group at init; kernels write the rest.
+"""
+
+from typing import Any
+
+from pgas.kernels import ptx, window
+from pgas.kernels.compiler import constant, device, primitive, u64
+from pgas.sim import mem
+
+MY_PE = window.STATE + 0
+N_PES = window.STATE + 8
+TIMEOUT_NS = window.STATE + 16  #: how long a wait may last
+HEAP_SIZE = window.STATE + 24  #: bytes of heap behind window.HEAP_OFFSET
+
+SYNC_EPOCH = window.STATE + 64  #: number of the last barrier_all or sync_all of this PE's kernels
+
+POISON = window.STATE + 128  #: SOUND; CLAIMED while a thread writes the record; then FAILED; LOST when the host gave the job up
+#: The record of the first error, nine words: kind, operation, PE, address, wanted (of a timeout: the value compared with; otherwise
+#: a number of bytes or elements), found, comparison, block, thread. pgas/device_state.py puts it into words.
+ERROR = window.STATE + 144
+
+SIZE = 4096
+
+SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3
+
+# Kinds of error.
+TIMED_OUT, BAD_PE, NOT_SYMMETRIC, TOO_LONG = 1, 2, 3, 4
+
+
+def _read_only(name: str, address: int, bits: int) -> Any:
+    """A function that reads a word which no kernel changes; the address is a constant in the instruction's operand."""
+    text = f"{{ .reg .u64 a; mov.u64 a, {address:#x}; ld.global.nc.u{bits} $0, [a]; }}"
+    return primitive(name, f"u{bits}()", text, lambda: mem.load(address, bits // 8), pure=True)
+
+
+my_pe = _read_only("my_pe", MY_PE, 32)
+n_pes = _read_only("n_pes", N_PES, 32)
+timeout_ns = _read_only("timeout_ns", TIMEOUT_NS, 64)
+heap_size = _read_only("heap_size", HEAP_SIZE, 64)
+
+
+def _record(addr: int, *words: int) -> None:
+    for i, word in enumerate(words):
+        mem.store(addr + 8 * i, word, 8)
+
+
+_store_record = primitive(
+    "store_record", "void(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64)",
+    "st.relaxed.sys.global.v2.u64 [$0], {$1, $2}; st.relaxed.sys.global.v2.u64 [$0+16], {$3, $4};"
+    " st.relaxed.sys.global.v2.u64 [$0+32], {$5, $6}; st.relaxed.sys.global.v2.u64 [$0+48], {$7, $8};"
+    " st.relaxed.sys.global.u64 [$0+64], $9;",
+    _record,
+)  # fmt: skip
+
+_POISON, _ERROR = constant(POISON), constant(ERROR)
+_SOUND, _CLAIMED, _FAILED = constant(SOUND), constant(CLAIMED), constant(FAILED)
+
+
+@device
+def fail(kind, op, pe, addr, wanted, found, comparison):
+    """Record an error unless there is one already, and poison the state: waits return at once, so that kernels end."""
+    if ptx.atom_cas_sys_u64(_POISON, _SOUND, _CLAIMED) == _SOUND:
+        _store_record(_ERROR, kind, op, u64(pe), addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
+        ptx.st_release_sys_u64(_POISON, _FAILED)
+        ptx.failed()
+
+
+@device
+def valid(op, pe, addr, nbytes):
+    """Check an operand: PE pe exists and [addr, addr + nbytes) lies on the heap of some slot. False, and poisoned, if not."""
+    if u64(pe) >= u64(n_pes()):
+        fail(u64(BAD_PE), u64(op), u64(pe), addr, nbytes, u64(0), u64(0))
+        return False
+    mask = u64((1 << window.STRIDE_SHIFT) - 1)
+    offset = u64((addr & mask) - u64(window.HEAP_OFFSET))
+    slot = u64(addr - u64(window.BASE)) >> u64(window.STRIDE_SHIFT)
+    # Unsigned: an address below BASE wraps to a slot number far above n_pes, one below the heap to an offset far above its size.
+    if slot >= u64(n_pes()) or offset > heap_size() or nbytes > heap_size() - offset:
+        fail(u64(NOT_SYMMETRIC), u64(op), u64(pe), addr, nbytes, u64(0), u64(0))
+        return False
+    return True

@@ -1,0 +1,202 @@
+"""Waiting and ordering: wait_until, signal_wait_until, fence, quiet, barrier_all and sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12)."""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from numba.cuda import types
+
+from pgas.kernels import operands, operation, p2p, ptx, signal, state, window
+from pgas.kernels.compiler import KernelTypeError, address_of_element, bits_of, caster, constant, device, element_size, u32, u64
+from pgas.kernels.scope import Scope
+from pgas.kernels.window import remote
+
+
+class Comparison(IntEnum):
+    """Conditions of wait_until, with NVSHMEM's and OpenSHMEM's order."""
+
+    EQ = 0
+    NE = 1
+    GT = 2
+    LE = 3
+    LT = 4
+    GE = 5
+
+
+_EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
+_GE = int(Comparison.GE)
+
+#: Polls between two looks at the clock and at the poison word (one less: a mask): they must not slow the poll itself.
+_POLLS_MASK = 63
+
+_EPOCH, _POISON, _SOUND, _TIMED_OUT = (constant(c) for c in (state.SYNC_EPOCH, state.POISON, state.SOUND, state.TIMED_OUT))
+_FLAGS, _FLAG_SIZE, _1, _COMPARE_GE = constant(window.BASE + window.SYNC_FLAGS), constant(8), constant(1), constant(_GE)
+
+
+@device
+def holds(found, comparison, value):
+    """Whether ``found comparison value``."""
+    if comparison == _EQ:
+        return found == value
+    if comparison == _NE:
+        return found != value
+    if comparison == _GT:
+        return found > value
+    if comparison == _LE:
+        return found <= value
+    if comparison == _LT:
+        return found < value
+    return found >= value
+
+
+@device
+def given_up(op, addr, comparison, wanted, found, deadline):
+    """Whether a wait must end without its condition: the job is poisoned, or the deadline has passed (which poisons it)."""
+    if ptx.ld_relaxed_sys_u64(_POISON) != _SOUND:
+        return True
+    if ptx.globaltimer() < deadline:
+        return False
+    state.fail(_TIMED_OUT, op, u64(state.my_pe()), addr, wanted, found, comparison)
+    return True
+
+
+@device
+def wait(op, addr, array, comparison, value):
+    """Spin until the local element at addr satisfies the comparison; return it. What its writer released is visible then."""
+    deadline = ptx.globaltimer() + state.timeout_ns()
+    polls = u32(0)
+    while True:
+        found = ptx.ld_element(addr, array)
+        if holds(found, comparison, value):
+            break
+        polls = u32(polls + 1)
+        if polls & _POLLS_MASK == 0:
+            if given_up(op, addr, u64(comparison), bits_of(value), bits_of(found), deadline):
+                break
+        ptx.relax(op, addr, comparison, bits_of(value))
+    return ptx.ld_acquire_element(addr, array)
+
+
+def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
+    """Typing function of wait_until."""
+    operands.subscript("wait_until", "ivar", ivar, idx)
+    if not isinstance(ivar.dtype, types.Integer) or element_size(ivar.dtype) < 2:
+        raise KernelTypeError(f"pgas.wait_until: ivar has elements of type {ivar.dtype}; it must hold integers of 16, 32 or 64 bits")
+    operands.integer("wait_until", "cmp", cmp)
+    operands.integer("wait_until", "value", value)
+    return _waiting("wait_until", ivar, returns=False)
+
+
+def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
+    """Typing function of signal_wait_until."""
+    signal.word("signal_wait_until", sig)
+    operands.subscript("signal_wait_until", "sig", sig, idx)
+    operands.integer("signal_wait_until", "cmp", cmp)
+    operands.integer("signal_wait_until", "value", value)
+    return _waiting("signal_wait_until", sig, returns=True)
+
+
+def _waiting(name: str, array: Any, *, returns: bool) -> Any:
+    check, op, nbytes, dtype = operands.checking(), operation.number(name), element_size(array.dtype), caster(array.dtype)
+
+    @device
+    def element(array, idx, cmp, value):
+        addr = address_of_element(array, idx)
+        if check:
+            if not state.valid(op, state.my_pe(), addr, u64(nbytes)):
+                return dtype(value)
+        return wait(u64(op), addr, array, cmp, dtype(value))
+
+    if returns:
+
+        def body(sig, idx, cmp, value):
+            return element(sig, idx, cmp, value)
+
+        return body
+
+    def body_without_value(ivar, idx, cmp, value):
+        element(ivar, idx, cmp, value)
+
+    return body_without_value
+
+
+def quiet() -> Any:
+    """Typing function of quiet."""
+    window.constants()
+
+    def body():
+        p2p.quiet()
+
+    return body
+
+
+def fence() -> Any:
+    """Typing function of fence."""
+    window.constants()
+
+    def body():
+        p2p.fence()
+
+    return body
+
+
+@device
+def rendezvous(op):
+    """Dissemination barrier over all PEs: after round k a PE knows of 2^(k+1) others (Hensgen, Finkel, Manber 1988).
+
+    Every PE has one flag a round, in its system area; flags hold the number of the barrier, which only grows, so that none is ever
+    reset and a PE one barrier ahead does no harm. One thread of a PE runs it at a time.
+    """
+    n, me = state.n_pes(), state.my_pe()
+    deadline = ptx.globaltimer() + state.timeout_ns()
+    epoch = ptx.ld_relaxed_sys_u64(_EPOCH) + _1
+    ptx.st_relaxed_sys_u64(_EPOCH, epoch)
+    distance = u32(1)
+    flag = _FLAGS
+    while distance < n:
+        peer = u32(me + distance)
+        if peer >= n:
+            peer = u32(peer - n)
+        ptx.st_release_sys_u64(remote(flag, peer), epoch)
+        own = remote(flag, me)
+        polls = u32(0)
+        found = ptx.ld_relaxed_sys_u64(own)
+        while found < epoch:
+            polls = u32(polls + 1)
+            if polls & _POLLS_MASK == 0:
+                if given_up(op, own, _COMPARE_GE, epoch, found, deadline):
+                    break
+            ptx.relax(op, own, _COMPARE_GE, epoch)
+            found = ptx.ld_relaxed_sys_u64(own)
+        ptx.ld_acquire_sys_u64(own)
+        distance = u32(distance + distance)
+        flag += _FLAG_SIZE
+
+
+def barrier_all(scope: Scope) -> Callable[..., Any]:
+    """Typing function of barrier_all at a scope."""
+    return _meeting("barrier_all", scope, completes=True)
+
+
+def sync_all(scope: Scope) -> Callable[..., Any]:
+    """Typing function of sync_all at a scope."""
+    return _meeting("sync_all", scope, completes=False)
+
+
+def _meeting(name: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
+    _op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
+
+    def typing() -> Any:
+        window.constants()
+
+        def body():
+            sync()
+            if rank() == 0:
+                if completes:
+                    p2p.quiet()
+                rendezvous(_op)
+            sync()
+
+        return body
+
+    return typing

@@ -1,0 +1,85 @@
+"""The window: PE p's slot is mapped at ``BASE + p * STRIDE`` in every PE that can reach it, itself included.
+
+An address therefore names the same object on every PE but for the PE's number in its upper bits, and no table is needed to go from
+one PE's copy to another's. A slot is::
+
+    offset 0            system area: words that the runtime's own protocols use (SYSTEM_SIZE bytes)
+    SYSTEM_SIZE         a hole of GUARD_SIZE bytes, never mapped: an overrun faults
+    HEAP_OFFSET         the symmetric heap
+
+STRIDE and TRANSPORT are fixed by the first init of a process (``freeze``), because compiled code contains them.
+"""
+
+from dataclasses import dataclass
+
+from pgas.errors import PgasError
+from pgas.kernels.compiler import constant, device, u64
+
+__all__ = ["Constants", "constants", "freeze", "remote"]
+
+#: First slot. The hint is honoured for reservations of 64 MiB and more; the range above it was free in every process tried.
+BASE = 0x6000_0000_0000
+
+#: log2 of the distance between slots; 2^38 holds GPUs of up to 256 GiB, more memory takes 2^39.
+STRIDE_SHIFT = 38
+
+SYSTEM_SIZE = 2 << 20
+GUARD_SIZE = 2 << 20
+HEAP_OFFSET = SYSTEM_SIZE + GUARD_SIZE
+
+#: What a process maps privately below BASE: the state page lies at its end (see state.py).
+PRIVATE_SIZE = 1 << 30
+STATE = BASE - (2 << 20)
+
+#: Offsets in the system area: one 64-bit flag for every round of the dissemination barrier.
+SYNC_FLAGS = 0
+SYNC_ROUNDS = 64
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What compiled code of this process depends on; part of the key of the disk cache."""
+
+    base: int
+    stride_shift: int
+    transport: str
+    check: bool
+
+
+_frozen: Constants | None = None
+
+
+def freeze(wanted: Constants) -> None:
+    """Fix the constants that code is compiled with.
+
+    Raises:
+        PgasError: an earlier init of this process fixed other ones; kernels may already contain them.
+    """
+    global _frozen, STRIDE_SHIFT, _SHIFT, _OFFSET_MASK
+    if _frozen is not None and _frozen != wanted:
+        changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
+        raise PgasError(f"pgas was initialised with another configuration before in this process ({'; '.join(changed)}): start a new one")
+    _frozen, STRIDE_SHIFT = wanted, wanted.stride_shift
+    _SHIFT, _OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
+
+
+def constants() -> Constants:
+    """Return the frozen constants.
+
+    Raises:
+        PgasError: pgas.init() has not run in this process.
+    """
+    if _frozen is None:
+        raise PgasError("pgas.init() must run before a kernel that calls pgas functions is compiled or launched")
+    return _frozen
+
+
+_BASE = constant(BASE)
+_OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
+_SHIFT = constant(STRIDE_SHIFT)
+
+
+@device
+def remote(addr, pe):
+    """Return the address on PE pe of the symmetric object at addr (in any PE's slot)."""
+    return _BASE + (u64(pe) << _SHIFT) + (addr & _OFFSET_MASK)

@@ -1,0 +1,108 @@
+"""``make check-gpu``: the tests and measurements that need GPUs, on this machine, with the Python that is active.
+
+Two GPUs: one PE on each. One GPU: two PEs under MPS, which is started here and ended again if it does not run. Writes
+perftests/baselines/<test>-<gpus>.json. ``--quick`` leaves the tests out, ``--tests`` the measurements.
+"""
+
+import argparse
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BASELINES = ROOT / "perftests" / "baselines"
+
+#: The flags of NVSHMEM's figures that ours are compared with (32 and 4 CTAs; README), and a sweep of small messages.
+MEASUREMENTS = {
+    "shmem_put_bw-32x1024": "shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1024 -e 64M",
+    "shmem_put_bw-4x1024": "shmem_put_bw -n 200 -w 20 -c 4 -t 1024 -b 4 -e 32M",
+    "shmem_put_bw-32x1024-bidir": "shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1024 -e 64M --bidir",
+    "shmem_p_bw-32x1024": "shmem_p_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M",
+    "shmem_p_bw-4x1024": "shmem_p_bw -n 10 -w 10 -c 4 -t 1024 -b 1024 -e 64K",
+}
+
+
+def run(command: list[str], seconds: int, **environment: str) -> bool:
+    """Run a command, shown first; return whether it succeeded in time."""
+    print("+", shlex.join(command), flush=True)
+    try:
+        return subprocess.run(command, cwd=ROOT, timeout=seconds, env=os.environ | environment, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        print(f"timed out after {seconds} s", flush=True)
+        return False
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[None]:
+    """Run an MPS daemon of our own, unless one is configured already."""
+    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.environ["CUDA_MPS_LOG_DIRECTORY"] = folder
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=False)
+            del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
+
+
+def gpus() -> list[str]:
+    """Names of the GPUs that the processes may use; asked in another process, which keeps CUDA out of this one."""
+    code = "from numba import cuda; print('\\n'.join(d.name if isinstance(d.name, str) else d.name.decode() for d in cuda.list_devices()))"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return listed.stdout.split("\n")[:-1] if listed.returncode == 0 else []
+
+
+def mpirun(n: int) -> list[str]:
+    """Command that starts n PEs; Open MPI counts cores unless told not to."""
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
+    return ["mpirun", "-n", str(n), *(["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else [])]
+
+
+def main() -> int:
+    """Run everything, report what failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="measurements only")
+    parser.add_argument("--tests", action="store_true", help="tests only")
+    options = parser.parse_args()
+    names = gpus()
+    if not names or shutil.which("mpirun") is None:
+        print("check-gpu needs a GPU and an mpirun", file=sys.stderr)
+        return 2
+    count = min(len(names), 2)
+    machine = f"{count}x{names[0].removeprefix('NVIDIA ').replace(' ', '-')}"
+    BASELINES.mkdir(exist_ok=True)
+    failed = []
+    with mps() if count == 1 else contextlib.nullcontext():
+        two = [*mpirun(2), sys.executable]
+        if not options.quick:
+            for name, command in {
+                "conformance": [*two, "-m", "pytest", "tests/mpi", "-q", "-p", "no:cacheprovider"],
+                "gpu tests": [sys.executable, "-m", "pytest", "tests", "-m", "gpu", "-q", "--ignore", "tests/mpi", "-p", "no:cacheprovider"],
+            }.items():
+                if not run(command, 600, NUMBA_ENABLE_CUDASIM="0"):
+                    failed.append(name)
+        if not options.tests:
+            for name, line in MEASUREMENTS.items():
+                test, *flags = line.split()
+                output = str(BASELINES / f"{name}-{machine}.json")
+                if not run([*two, f"perftests/{test}.py", *flags, "--json", output], 200):
+                    failed.append(name)
+            if not run([sys.executable, "-m", "pgas.perftests.compile_time", "--json", str(BASELINES / f"compile_time-{machine}.json")], 100):
+                failed.append("compile_time")
+            if not run([*two, "-m", "pgas.perftests.demo"], 100):
+                failed.append("demo")
+    print(f"check-gpu on {machine}:", f"FAILED: {', '.join(failed)}" if failed else "all passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""The command line of the perf tests: NVSHMEM's flags, defaults and size suffixes, checked before PEs meet."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pgas.backend import launched_rank
+from pgas.config import parse_size
+from pgas.perftests.payload import GUARD_BYTES
+from pgas.perftests.workload import DATATYPES, WARP
+
+__all__ = ["TRANSPORTS", "Defaults", "Options", "parse", "size_text"]
+
+TRANSPORTS = ("p2p", "ibgda", "ibrc")
+
+_LARGEST = 2**31 - 1
+_LARGEST_SIZE = 1 << 40
+#: Symmetric heap that init takes when nothing else is said, and the room left beside a row's two arrays.
+_DEFAULT_HEAP = 1 << 30
+_SPARE_HEAP = 64 << 20
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a test does without flags; the field names are the long flags."""
+
+    datatype: str
+    min_size: int = 4
+    max_size: int = 4 << 20
+    step: int = 2
+    iters: int = 10
+    warmup_iters: int = 5
+    ctas: int = 32
+    threads_per_cta: int = 256
+
+
+@dataclass(frozen=True)
+class Options:
+    """A parsed command line. Sizes in bytes; stride in elements."""
+
+    min_size: int
+    max_size: int
+    step: int
+    iters: int
+    warmup_iters: int
+    ctas: int
+    threads_per_cta: int
+    datatype: str
+    scope: str
+    stride: int
+    bidir: bool
+    transport: str | None
+    json: str | None
+    plot: str | None
+    seed: int
+
+    def sizes(self) -> Iterator[int]:
+        """Yield the message size of each row: min_size, times step, up to max_size."""
+        size = self.min_size
+        while size <= self.max_size:
+            yield size
+            size *= self.step
+
+    def heap_bytes(self) -> int:
+        """Return how much symmetric heap the largest row needs: its source and, between guards, its destination."""
+        return 2 * (self.max_size * self.stride + GUARD_BYTES) + _SPARE_HEAP
+
+    def set_environment(self) -> None:
+        """Tell pgas.init() about transport and heap size; a heap size that the user has set stays."""
+        if self.transport is not None:
+            os.environ["PGAS_TRANSPORT"] = self.transport
+        if self.heap_bytes() > _DEFAULT_HEAP:
+            os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(self.heap_bytes()))
+
+
+def size_text(size: int) -> str:
+    """Return a size with the largest suffix that leaves an integer: 65536 is 64K."""
+    for unit, suffix in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if size and size % unit == 0:
+            return f"{size // unit}{suffix}"
+    return str(size)
+
+
+class _Parser(argparse.ArgumentParser):
+    """All PEs parse the same line: only the first of them speaks, and a bad value is one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        if message and launched_rank() in (None, 0):
+            super()._print_message(message, file or sys.stderr)  # type: ignore[arg-type]
+
+
+def _within(least: int, most: int, read: Callable[[str], int] = int) -> Callable[[str], int]:
+    shown = size_text if read is parse_size else str
+    kind = "a size (a number, k, m, g or t behind it)" if read is parse_size else "an integer"
+    allowed = f"it must be {shown(least)} to {shown(most)}"
+
+    def convert(text: str) -> int:
+        try:
+            value = read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind}; {allowed}") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is out of range; {allowed}")
+        return value
+
+    return convert
+
+
+def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in allowed:
+            raise argparse.ArgumentTypeError(f"{text!r} is unknown; it must be one of {', '.join(allowed)}")
+        return text
+
+    return convert
+
+
+def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str], argv: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        prog: the test's name.
+        description: first sentence of --help.
+        defaults: values where a flag is missing.
+        scopes: scopes the test has, the default first; ``-s`` exists if there is more than one.
+        argv: arguments of the command.
+
+    Raises:
+        SystemExit: status 2 for a bad value, 0 for --help; PE 0 prints the one sentence, the others nothing.
+    """
+    parser = _Parser(prog=prog, description=description, allow_abbrev=False, epilog=f"Two PEs: mpirun -n 2 {prog}")
+    size, count = _within(1, _LARGEST_SIZE, parse_size), _within(1, _LARGEST)
+
+    def add(short: str, name: str, convert: Callable[[str], object], default: object, meaning: str) -> None:
+        shown = size_text(default) if convert is size and isinstance(default, int) else default
+        metavar = "SIZE" if convert is size else "NAME" if isinstance(default, str) else "N"
+        text = f"{meaning} [{shown}]"
+        parser.add_argument(short, f"--{name}", type=convert, default=default, metavar=metavar, help=text)
+
+    add("-b", "min_size", size, defaults.min_size, "smallest message in bytes (suffixes k, m, g, t)")
+    add("-e", "max_size", size, defaults.max_size, "largest message in bytes (suffixes k, m, g, t)")
+    add("-f", "step", _within(2, _LARGEST), defaults.step, "factor from one size to the next")
+    add("-n", "iters", count, defaults.iters, "timed iterations")
+    add("-w", "warmup_iters", _within(0, _LARGEST), defaults.warmup_iters, "iterations before the clock starts")
+    add("-c", "ctas", count, defaults.ctas, "CTAs (blocks) of the kernel")
+    add("-t", "threads_per_cta", _within(1, 1024), defaults.threads_per_cta, "threads of each CTA")
+    add("-d", "datatype", _one_of(tuple(DATATYPES)), defaults.datatype, f"element type: {', '.join(DATATYPES)}")
+    if len(scopes) > 1:
+        add("-s", "scope", _one_of(scopes), scopes[0], f"who calls the operation together: {', '.join(scopes)}")
+    else:
+        add("-i", "stride", count, 1, "distance of neighbouring elements, in elements")
+    parser.add_argument("--bidir", action="store_true", help="both PEs send; the rates are summed")
+    parser.add_argument("--report_msgrate", action="store_true", help="accepted; the message rate is always printed")
+    transports = f"{', '.join(TRANSPORTS)} [pgas chooses]"
+    parser.add_argument("--transport", type=_one_of(TRANSPORTS), metavar="NAME", help=transports)
+    parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw bandwidth against message size into a PNG")
+    parser.add_argument("--seed", type=_within(0, 2**63 - 1), default=1, metavar="N", help="seed of the payload [1]")
+
+    found: dict[str, Any] = {"scope": scopes[0], "stride": 1} | vars(parser.parse_args(argv))
+    del found["report_msgrate"]
+    options = Options(**found)
+    if options.max_size < options.min_size:
+        parser.error(
+            f"argument -e/--max_size: {size_text(options.max_size)} is less than --min_size; "
+            f"it must be {size_text(options.min_size)} to {size_text(_LARGEST_SIZE)}"
+        )
+    if options.scope == "warp" and options.threads_per_cta % WARP:
+        parser.error(
+            f"argument -t/--threads_per_cta: {options.threads_per_cta} makes a broken warp; "
+            f"with --scope warp it must be a multiple of {WARP}, {WARP} to 1024"
+        )
+    return options

@@ -1,0 +1,151 @@
+"""What a perf test says: NVSHMEM's table with message rate, CTAs and validation behind it, and JSON. No pgas call."""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Report", "Row", "commit", "header_lines", "now", "place", "row_line", "title_lines"]
+
+_COLUMNS = (
+    ("size(B)", 12),
+    ("scope", 10),
+    ("BW (GB/sec)", 16),
+    ("msgrate (MMPS)", 16),
+    ("ctas", 6),
+    ("type", 9),
+    ("validated", 9),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One message size.
+
+    Attributes:
+        size: bytes that one sending PE sends in each iteration.
+        message_bytes: bytes of one put or p, the largest where they differ.
+        ctas: CTAs that had something to send.
+        threads: threads of each CTA.
+        scope: thread, warp or block.
+        stride: distance of neighbouring elements, in elements.
+        coalesced: the threads of a warp send to neighbouring places; None for calls that send several elements.
+        datatype: element type of the row.
+        bw_gbps: 1e9 bytes a second, all sending PEs together; None if the data did not arrive: then it is no rate.
+        latency_us: microseconds of one operation; None in bandwidth tests.
+        mops: million messages a second, all sending PEs together; None as bw_gbps.
+        wqes, doorbells: what the NIC was given, per sending PE; None where there is none (p2p) or nobody counts.
+        validated: every byte of the payload arrived and none beside it changed.
+    """
+
+    size: int
+    message_bytes: int
+    ctas: int
+    threads: int
+    scope: str
+    stride: int
+    coalesced: bool | None
+    datatype: str
+    bw_gbps: float | None
+    latency_us: float | None
+    mops: float | None
+    wqes: int | None
+    doorbells: int | None
+    validated: bool
+
+
+@dataclass
+class Report:
+    """One run of one test: what ran where, and its rows. The field names are the JSON's (DESIGN.md section 6)."""
+
+    test: str
+    machine: str
+    gpu: str | None
+    commit: str | None
+    command: str
+    date: str
+    transport: str
+    adapter: str | None
+    engine: str | None
+    npes: int
+    versions: Mapping[str, str]
+    args: Mapping[str, Any]
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The name of the table, as NVSHMEM's."""
+        if self.args["bidir"]:
+            return f"{self.test}_bidi"
+        return f"{self.test}_uni" if self.test == "shmem_put_bw" else self.test
+
+    def write_json(self, path: str) -> None:
+        """Write the run as one JSON object."""
+        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+def title_lines(report: Report, simulator: bool) -> list[str]:
+    """Return what stands above the table: comments on where this ran, then NVSHMEM's two lines."""
+    adapter = f", adapter {report.adapter}" if report.adapter else ""
+    engine = f", engine {report.engine}" if report.engine else ""
+    where = f"# {report.npes} PEs on {place(report.machine, report.gpu)}"
+    lines = [f"{where}; transport {report.transport}{adapter}{engine}; {report.date}", f"# {report.command}"]
+    if simulator:
+        lines.append("# simulator: kernels are interpreted here; these are an interpreter's rates, not hardware's")
+    return [*lines, f"#{report.title}", *header_lines()]
+
+
+def place(machine: str | None, gpu: str | None) -> str:
+    """Return machine and GPU, the GPU only if the machine's text does not name it."""
+    return ", ".join(name for name in (machine, gpu if gpu and gpu not in (machine or "") else None) if name)
+
+
+def header_lines() -> list[str]:
+    """Return the line of column names."""
+    return ["".join(f"{name:<{width}}" for name, width in _COLUMNS).rstrip()]
+
+
+def row_line(row: Row) -> str:
+    """Return one line of the table; a dash for a rate that the failed validation makes meaningless."""
+    cells = (
+        str(row.size),
+        row.scope,
+        "-" if row.bw_gbps is None else f"{row.bw_gbps:.6f}",
+        "-" if row.mops is None else f"{row.mops:.6f}",
+        str(row.ctas),
+        row.datatype,
+        "yes" if row.validated else "NO",
+    )
+    return "".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)).rstrip()
+
+
+def command_text(npes: int, prog: str, argv: Sequence[str]) -> str:
+    """Return a command that repeats the run."""
+    return shlex.join(["mpirun", "-n", str(npes), prog, *argv])
+
+
+def now() -> str:
+    """Return the local date and time, to the second, with its offset."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def commit() -> str | None:
+    """Return the commit of the repository that these perf tests lie in; None if there is none, or it lacks them."""
+    here = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str | None:
+        try:
+            command = ["git", "-C", str(here.parent), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", here.name) is None:
+        return None
+    head = git("rev-parse", "HEAD")
+    return f"{head}-dirty" if head and git("status", "--porcelain", "--untracked-files=no") else head

@@ -1,0 +1,185 @@
+"""What kernels become: PTX and SASS without a GPU, and the instruction counts of the device functions.
+
+``python -m pgas.perftests.sass`` prints a table. Needs the compiler wheels of the extra ``dev`` (libnvvm, ptxas, nvdisasm).
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "0")  # compile for a GPU even where there is none
+
+import numba.cuda.dispatcher
+from cuda import pathfinder
+from numba import cuda
+from numba.cuda import types
+
+import pgas
+from pgas.kernels import window
+
+__all__ = ["KERNELS", "Built", "build"]
+
+COMPUTE_CAPABILITY = (9, 0)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled kernel: its PTX, its SASS instructions in order, and what ptxas says it needs."""
+
+    ptx: str
+    instructions: tuple[str, ...]
+    registers: int
+    spills: int
+    stack: int
+
+    def count(self, opcode: str) -> int:
+        """Number of instructions whose opcode starts so, predicated ones included."""
+        return sum(self.opcode(i).startswith(opcode) for i in self.instructions)
+
+    @staticmethod
+    def opcode(instruction: str) -> str:
+        """The opcode of an instruction without its predicate."""
+        return re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
+
+
+def _tool(name: str) -> str:
+    path = pathfinder.find_nvidia_binary_utility(name)
+    if path is None:
+        raise FileNotFoundError(f"{name} not found: pip install 'pgas[dev]'")
+    return path
+
+
+def build(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> Built:
+    """Compile a kernel (a plain function) for a compute capability, with pgas's constants as after an init over p2p."""
+    if window._frozen is None:
+        window.freeze(window.Constants(window.BASE, 38, "p2p", False))
+    if pgas.backend.cuda_device_count() == 0:
+        # compile_device() asks the driver for the compute capability and ignores cc= (numba-cuda 0.30).
+        numba.cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
+    ptx, _ = cuda.compile_ptx(kernel, types.void(*argument_types), cc=cc)
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [_tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", str(source), "-o", str(cubin)]
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        listing = subprocess.run([_tool("nvdisasm"), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+    instructions = [m[1].strip() for m in re.finditer(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", listing)]
+    while instructions and Built.opcode(instructions[-1]) in ("NOP", "BRA"):
+        instructions.pop()  # padding
+    numbers = {key: int(m[1]) if (m := re.search(pattern, log)) else 0 for key, pattern in _PTXAS.items()}
+    return Built(ptx, tuple(instructions), **numbers)
+
+
+_PTXAS = {
+    "registers": r"Used (\d+) registers",
+    "spills": r"(\d+) bytes spill stores",
+    "stack": r"(\d+) bytes stack frame",
+}
+
+_F32, _U64 = types.float32[::1], types.uint64[::1]
+
+
+def _p(dest, value, pe):
+    pgas.p(dest, cuda.threadIdx.x, value, pe)
+
+
+def _g(dest, out, pe):
+    out[0] = pgas.g(dest, cuda.threadIdx.x, pe)
+
+
+def _put(dest, source, pe):
+    pgas.put(dest, source, pe)
+
+
+def _put_warp(dest, source, pe):
+    pgas.put_warp(dest, source, pe)
+
+
+def _put_block(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+
+def _put_nbi_block(dest, source, pe):
+    pgas.put_nbi_block(dest, source, pe)
+
+
+def _get_block(dest, source, pe):
+    pgas.get_block(dest, source, pe)
+
+
+def _put_signal_block(dest, source, sig, pe):
+    pgas.put_signal_block(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, pe)
+
+
+def _signal_op(sig, pe):
+    pgas.signal_op(sig, 0, 1, pgas.SIGNAL_SET, pe)
+
+
+def _signal_wait_until(sig, value):
+    pgas.signal_wait_until(sig, 0, pgas.GE, value)
+
+
+def _atomic_add(dest, pe):
+    pgas.atomic_add(dest, 0, 1, pe)
+
+
+def _atomic_fetch_add(dest, pe):
+    dest[1] = pgas.atomic_fetch_add(dest, 0, 1, pe)
+
+
+def _quiet():
+    pgas.quiet()
+
+
+def _fence():
+    pgas.fence()
+
+
+def _barrier_all():
+    pgas.barrier_all()
+
+
+#: Kernels with one call each, and the types of their arguments.
+KERNELS: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
+    "p": (_p, (_F32, types.float32, types.int32)),
+    "g": (_g, (_F32, _F32, types.int32)),
+    "put": (_put, (_F32, _F32, types.int32)),
+    "put_warp": (_put_warp, (_F32, _F32, types.int32)),
+    "put_block": (_put_block, (_F32, _F32, types.int32)),
+    "put_nbi_block": (_put_nbi_block, (_F32, _F32, types.int32)),
+    "get_block": (_get_block, (_F32, _F32, types.int32)),
+    "put_signal_block": (_put_signal_block, (_F32, _F32, _U64, types.int32)),
+    "signal_op": (_signal_op, (_U64, types.int32)),
+    "signal_wait_until": (_signal_wait_until, (_U64, types.uint64)),
+    "atomic_add": (_atomic_add, (_U64, types.int32)),
+    "atomic_fetch_add": (_atomic_fetch_add, (_U64, types.int32)),
+    "quiet": (_quiet, ()),
+    "fence": (_fence, ()),
+    "barrier_all": (_barrier_all, ()),
+}
+
+
+def main() -> int:
+    """Print instructions, registers and spills of every kernel of the table; --json prints them as JSON."""
+    built = {name: build(*kernel) for name, kernel in KERNELS.items()}
+    if "--json" in sys.argv[1:]:
+        print(
+            json.dumps({n: {"instructions": len(b.instructions), "registers": b.registers, "spills": b.spills} for n, b in built.items()})
+        )
+        return 0
+    print(f"{'function':20} {'SASS':>5} {'registers':>9} {'spills':>6}   (sm_{COMPUTE_CAPABILITY[0]}{COMPUTE_CAPABILITY[1]})")
+    for name, b in built.items():
+        print(f"{name:20} {len(b.instructions):5} {b.registers:9} {b.spills:6}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

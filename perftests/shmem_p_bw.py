@@ -1,0 +1,72 @@
+"""Bandwidth and message rate of p: the threads of a grid send a message element by element, as NVSHMEM's shmem_p_bw.
+
+    mpirun -n 2 shmem_p_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M
+
+One kernel loops over the iterations: thread t of n sends elements t, t + n, t + 2n ... from its PE's source array,
+then comes a barrier of the grid; quiet once at the end. ``-d`` chooses the element, hence 1, 2, 4 or 8 bytes a
+message. ``-i`` spaces the elements, in source and destination: contiguous ones coalesce in the SM (or into one
+WQE), scattered ones do not. Size counts the bytes sent, not the gaps. PE 0 sends to PE 1, with ``--bidir`` both
+send and the rates are summed. How rows are filled, timed and checked: harness.py. NVSHMEM's indices overlap for a
+stride above 1; these do not.
+"""
+
+import sys
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+import numpy as np
+from numba import cuda
+
+from pgas.perftests import harness
+from pgas.perftests.grid import grid_barrier
+from pgas.perftests.options import Defaults, Options
+from pgas.perftests.workload import Workload, p_workload
+
+
+@pgas.jit
+def p_bw(dest: Any, source: Any, stride: np.uint64, counter: Any, start: int, iters: int, pe: int) -> None:
+    """Send with p, two elements at a time: both loads are under way before the first store has to wait for one.
+
+    All indices are uint64: signed ones cost Numba's test for negative indices in every access.
+    """
+    end = np.uint64(dest.size)
+    first = np.uint64(cuda.grid(1)) * stride
+    hop = np.uint64(cuda.gridsize(1)) * stride
+    for i in range(iters):
+        idx = first
+        while idx + hop < end:
+            one, two = source[idx], source[idx + hop]
+            pgas.p(dest, idx, one, pe)
+            pgas.p(dest, idx + hop, two, pe)
+            idx += hop + hop
+        if idx < end:
+            pgas.p(dest, idx, source[idx], pe)
+        grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
+    if cuda.grid(1) == 0:
+        pgas.quiet()
+
+
+def _workload(size: int, options: Options) -> Workload:
+    return p_workload(size, options.datatype, options.stride, options.ctas, options.threads_per_cta)
+
+
+TEST = harness.PerfTest(
+    name="shmem_p_bw",
+    description="Bandwidth and message rate of single elements sent with p from inside a kernel, every byte checked.",
+    kernels={"thread": p_bw},
+    workload=_workload,
+    extra=lambda work: (np.uint64(work.stride),),
+    defaults=Defaults("int"),
+    simulator_defaults=Defaults("int", max_size=16 << 10, iters=3, warmup_iters=1, ctas=4, threads_per_cta=32),
+)
+
+
+def main() -> int:
+    """Run the test from the command line."""
+    return harness.run(TEST)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""How the bytes of one row become messages: element type, CTAs, shares. Pure arithmetic, no pgas call."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["DATATYPES", "WARP", "Workload", "element_type", "p_workload", "put_workload", "share"]
+
+#: Threads of a warp.
+WARP = 32
+
+#: NVSHMEM's names of element types. A bandwidth test only moves bits, so that 16 unsigned bits stand for a bfloat16.
+DATATYPES: dict[str, str] = {
+    "char": "int8", "schar": "int8", "int8": "int8", "uchar": "uint8", "uint8": "uint8",
+    "short": "int16", "int16": "int16", "ushort": "uint16", "uint16": "uint16",
+    "half": "float16", "fp16": "float16", "bf16": "uint16", "bfloat16": "uint16",
+    "int": "int32", "int32": "int32", "uint": "uint32", "uint32": "uint32", "float": "float32",
+    "long": "int64", "longlong": "int64", "int64": "int64", "ptrdiff": "int64",
+    "ulong": "uint64", "ulonglong": "uint64", "uint64": "uint64", "size": "uint64", "double": "float64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one sending PE does in each iteration of one row.
+
+    Attributes:
+        size: bytes sent.
+        dtype: element type; the widest that divides size where the one asked for does not.
+        nelems: elements sent, size / itemsize.
+        stride: distance of neighbouring elements, in elements; 1 is contiguous.
+        scope: who calls the operation together: thread, warp or block.
+        ctas: CTAs that have something to send; no others are launched.
+        threads: threads of each CTA.
+        messages: calls of the operation.
+        message_bytes: bytes of the largest of them.
+        coalesced: the threads of a warp send to neighbouring places; None for calls that send several elements.
+    """
+
+    size: int
+    dtype: np.dtype
+    nelems: int
+    stride: int
+    scope: str
+    ctas: int
+    threads: int
+    messages: int
+    message_bytes: int
+    coalesced: bool | None
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to the last one sent, the gaps of a stride included."""
+        return (self.nelems - 1) * self.stride + 1
+
+
+def element_type(size: int, wanted: str) -> np.dtype:
+    """Return the dtype named wanted, or the widest unsigned integer that divides size where that one does not.
+
+    NVSHMEM prints a rate for 4 bytes of doubles and sends none of them; here every byte of every size is sent.
+    """
+    dtype = np.dtype(DATATYPES[wanted])
+    if size % dtype.itemsize == 0:
+        return dtype
+    return np.dtype(next(f"u{itemsize}" for itemsize in (4, 2, 1) if size % itemsize == 0))
+
+
+def share(worker, workers, nelems):  # type: ignore[no-untyped-def]  # Also compiled as device code.
+    """Return the first and the past-last element of a worker's share: contiguous, even to within one."""
+    each = nelems // workers
+    extra = nelems - each * workers
+    first = worker * each + min(worker, extra)
+    return first, first + each + (1 if worker < extra else 0)
+
+
+def put_workload(size: int, datatype: str, scope: str, ctas: int, threads: int) -> Workload:
+    """Divide a row of a put test: every CTA (scope block), warp or thread puts one contiguous share of the message.
+
+    With fewer elements than workers each worker that remains puts one element, and CTAs without any are not launched.
+    """
+    dtype = element_type(size, datatype)
+    nelems = size // dtype.itemsize
+    workers_per_cta = {"block": 1, "warp": threads // WARP, "thread": threads}[scope]
+    ctas = min(ctas, -(-nelems // workers_per_cta))
+    messages = min(ctas * workers_per_cta, nelems)
+    largest = -(-nelems // (ctas * workers_per_cta))
+    return Workload(size, dtype, nelems, 1, scope, ctas, threads, messages, largest * dtype.itemsize, None)
+
+
+def p_workload(size: int, datatype: str, stride: int, ctas: int, threads: int) -> Workload:
+    """Divide a row of a p test: thread t of n sends elements t, t + n, t + 2n ..., one message each."""
+    dtype = element_type(size, datatype)
+    nelems = size // dtype.itemsize
+    ctas = min(ctas, -(-nelems // threads))
+    return Workload(size, dtype, nelems, stride, "thread", ctas, threads, nelems, dtype.itemsize, stride == 1)

@@ -1,0 +1,146 @@
+"""Symmetric arrays: Numba's device arrays (in the simulator: its fake ones) whose memory is a block of the symmetric heap.
+
+They are what ``__cuda_array_interface__`` readers (CuPy, PyTorch), slices and kernels expect, and refuse every use after free.
+"""
+
+import ctypes
+import math
+from typing import Any
+
+import numpy as np
+
+from pgas.backend import SIMULATOR
+from pgas.errors import HeapError
+from pgas.heap import Block
+
+__all__ = ["SymmetricArray", "at", "block_of"]
+
+
+def _refuse_freed(block: Block) -> None:
+    if block.freed:
+        raise HeapError(f"use after free: {block}")
+
+
+if SIMULATOR:
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    class SymmetricArray(FakeCUDAArray):
+        """An array on the symmetric heap, or a view of one.
+
+        Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
+        a slice on the host copies to this PE's instance only.
+        """
+
+        def __init__(self, ary: Any, stream: Any = 0, block: Block | None = None) -> None:
+            self._host, self._block, self.stream = ary, block, stream
+
+        @property
+        def _ary(self) -> Any:
+            if self._block is not None:
+                _refuse_freed(self._block)
+            return self._host
+
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            interface = self._ary.__array_interface__
+            return {
+                "shape": tuple(self.shape),
+                "typestr": interface["typestr"],
+                "data": interface["data"],
+                "strides": interface["strides"],
+                "version": 3,
+            }
+
+        @property
+        def __array_interface__(self) -> dict[str, Any]:
+            return dict(self._ary.__array_interface__)
+
+        def _view(self, ary: Any) -> Any:
+            return SymmetricArray(ary, self.stream, self._block) if isinstance(ary, np.ndarray) else ary
+
+        def __getitem__(self, idx: Any) -> Any:
+            return self._view(self._ary[idx])
+
+        def reshape(self, *shape: Any, **kwargs: Any) -> Any:
+            """Return a view of another shape."""
+            return self._view(self._ary.reshape(*shape, **kwargs))
+
+        def view(self, dtype: Any) -> Any:
+            """Return a view with another dtype."""
+            return self._view(self._ary.view(dtype))
+
+        def ravel(self, *args: Any) -> Any:
+            """Return a flat view."""
+            return self._view(self._ary.ravel(*args))
+
+        def transpose(self, axes: Any = None) -> Any:
+            """Return a view with permuted axes."""
+            return self._view(np.transpose(self._ary, axes))
+
+        def bind(self, stream: Any = 0) -> Any:
+            """Return the same array with another default stream."""
+            return SymmetricArray(self._ary, stream, self._block)
+
+        def __repr__(self) -> str:
+            return f"SymmetricArray({self._ary!r})"
+
+    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block) -> "SymmetricArray":
+        """Return the array at an address of the window."""
+        nbytes = max(math.prod(shape) * dtype.itemsize, 1)
+        memory = (ctypes.c_byte * nbytes).from_address(address)
+        host: np.ndarray = np.ndarray(shape, dtype, memory)  # type: ignore[arg-type]
+        return SymmetricArray(host, block=block)
+
+    def block_of(array: Any) -> Block | None:
+        """Return the block that a symmetric array or view lies in, None for other objects."""
+        return array._block if isinstance(array, SymmetricArray) else None
+
+else:
+    from numba.cuda.cudadrv import devices
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.cudadrv.driver import MemoryPointer, binding
+
+    class _HeapPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
+        """Device memory of a block: every read of the address, also by a launch, asks whether it was freed."""
+
+        def __init__(self, address: int, size: int, block: Block) -> None:
+            self.block = block
+            super().__init__(devices.get_context(), binding.CUdeviceptr(address), size, owner=block)
+
+        @property
+        def device_pointer(self) -> Any:
+            _refuse_freed(self.block)
+            return self._pointer
+
+        @device_pointer.setter
+        def device_pointer(self, pointer: Any) -> None:
+            self._pointer = pointer
+
+        def view(self, start: int, stop: int | None = None) -> "_HeapPointer":
+            size = (self.size if stop is None else stop) - start
+            return _HeapPointer(int(self.device_pointer) + start, size, self.block)
+
+    class SymmetricArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported, no-redef]
+        """An array on the symmetric heap, or a view of one.
+
+        Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
+        a slice on the host copies to this PE's instance only.
+        """
+
+        _block: Block | None = None
+
+        def __repr__(self) -> str:
+            return f"SymmetricArray({self.copy_to_host()!r})"
+
+    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block) -> SymmetricArray:
+        """Return the array at an address of the window."""
+        strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        array = SymmetricArray(shape, strides, dtype, gpu_data=_HeapPointer(address, block.nbytes, block))  # type: ignore[call-arg, arg-type]
+        array._block = block
+        return array
+
+    def block_of(array: Any) -> Block | None:
+        """Return the block that a symmetric array or view lies in, None for other objects."""
+        if not isinstance(array, SymmetricArray):
+            return None
+        return array._block or getattr(array.gpu_data, "block", None)

@@ -1,0 +1,70 @@
+"""Which machine runs the kernels of this process: a CUDA GPU, or the simulator.
+
+Decided once, when pgas is imported, because numba.cuda fixes its own front end at import:
+
+* ``NUMBA_ENABLE_CUDASIM`` set: as it says (1 simulator, 0 GPU; 0 without a GPU can compile but not launch);
+* numba.cuda already imported: as it decided;
+* otherwise a GPU if the driver finds one, else the simulator, announced in one line by the first process of the job.
+
+This module sets ``CUDA_MODULE_LOADING=EAGER`` before CUDA starts: under lazy loading the first launch of a second kernel waits for
+the running one, and two PEs whose kernels wait for each other never finish (CUDA C++ Programming Guide, "Lazy Loading"). And
+``NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS=0``: kernels that communicate have few blocks on purpose.
+"""
+
+import ctypes
+import os
+import sys
+
+from pgas.errors import PgasError
+
+__all__ = ["SIMULATOR", "cuda_device_count", "launched_rank"]
+
+#: Variables in which launchers tell a process its rank (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+
+
+def launched_rank() -> int | None:
+    """Return the rank that a launcher gave this process, None if no launcher started it."""
+    for name in _RANK_VARIABLES:
+        if (value := os.environ.get(name, "")).isdigit():
+            return int(value)
+    return None
+
+
+def cuda_device_count() -> int:
+    """Return the number of GPUs that the CUDA driver lets this process use; 0 if there is no driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def _decide() -> bool:
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
+    requested = os.environ.get("NUMBA_ENABLE_CUDASIM", "")
+    if "numba.cuda" in sys.modules:
+        from numba.cuda.core import config
+
+        if not config.ENABLE_CUDASIM and requested != "0" and cuda_device_count() == 0:
+            raise PgasError(
+                "numba.cuda was imported before pgas, and this machine has no GPU: "
+                "import pgas first (it selects the simulator), or set NUMBA_ENABLE_CUDASIM=1"
+            )
+        return bool(config.ENABLE_CUDASIM)
+    if requested:
+        return requested != "0"
+    if cuda_device_count() > 0:
+        return False
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    if launched_rank() in (None, 0):
+        print("pgas: no CUDA device here, kernels run in the simulator", file=sys.stderr)
+    return True
+
+
+#: True if kernels of this process run in the simulator.
+SIMULATOR: bool = _decide()

@@ -1,0 +1,132 @@
+"""How the PEs of a job find each other: one small protocol, with mpi4py behind it, or nobody for a job of one PE.
+
+Another launcher needs another class with these methods, and nothing else of pgas changes.
+"""
+
+import importlib
+import os
+import pickle
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pgas.backend import launched_rank
+from pgas.errors import BootstrapError
+
+__all__ = ["Bootstrap", "MPIBootstrap", "SingleBootstrap", "find"]
+
+#: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+class Bootstrap(Protocol):
+    """Ranks, and a blocking exchange among them. Collective calls are made by all ranks in the same order."""
+
+    rank: int
+    size: int
+
+    def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
+        """Return every rank's data, by rank. ``poll`` is called while waiting and may raise to give up."""
+
+    def abort(self, status: int) -> None:
+        """End all processes of the job."""
+
+
+class SingleBootstrap:
+    """A job of one PE: no launcher, no MPI."""
+
+    rank = 0
+    size = 1
+
+    def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
+        """Return [data]."""
+        return [data]
+
+    def abort(self, status: int) -> None:
+        """End this process."""
+        os._exit(status)
+
+
+class MPIBootstrap:
+    """Any intracommunicator of mpi4py, duplicated so that the user's messages and ours never meet."""
+
+    def __init__(self, comm: Any) -> None:
+        self._mpi = importlib.import_module("mpi4py.MPI")
+        if comm.Is_inter():
+            raise ValueError("pgas.init: comm must be an intracommunicator")
+        self._comm = comm.Dup()
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+
+    def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
+        """Return every rank's data, by rank; waiting PEs sleep, so that a PE still at work keeps its core."""
+        import numpy as np
+
+        sizes = np.empty(self.size, np.int64)
+        self._wait(self._comm.Iallgather(np.array([len(data)], np.int64), sizes), poll)
+        gathered = np.empty(int(sizes.sum()), np.uint8)
+        offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+        spec = [gathered, sizes.tolist(), offsets.tolist(), self._mpi.BYTE]
+        self._wait(self._comm.Iallgatherv(np.frombuffer(data, np.uint8), spec), poll)
+        return [gathered[offset : offset + size].tobytes() for offset, size in zip(offsets, sizes, strict=True)]
+
+    def _wait(self, request: Any, poll: Callable[[], None]) -> None:
+        """Poll for a while, then sleep between polls, up to 1 ms."""
+        started, pause = time.perf_counter(), 20e-6
+        while not request.Test():
+            if time.perf_counter() - started > 200e-6:
+                poll()
+                time.sleep(pause)
+                pause = min(pause * 1.5, 1e-3)
+
+    def abort(self, status: int) -> None:
+        """End all processes of MPI_COMM_WORLD: other PEs may wait in kernels for this one."""
+        self._mpi.COMM_WORLD.Abort(status)
+
+    def close(self) -> None:
+        """Free the duplicate, unless MPI has ended already."""
+        if not self._mpi.Is_finalized():
+            self._comm.Free()
+
+
+def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
+    """Return the bootstrap of this process: comm if given, MPI_COMM_WORLD under a launcher, else a job of one PE.
+
+    Raises:
+        BootstrapError: a launcher started this process, but mpi4py has no MPI library, or that of another MPI.
+    """
+    if comm is not None:
+        return MPIBootstrap(comm)
+    if launched_rank() is None:
+        return SingleBootstrap()
+    try:
+        mpi = importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise BootstrapError(
+            f"this process was started by mpirun, but mpi4py finds no MPI library ({str(error).splitlines()[0]}): "
+            "install that of your mpirun, or pip install 'pgas[mpich]' and use its mpirun"
+        ) from error
+    launched = next((int(os.environ[v]) for v in _SIZE_VARIABLES if os.environ.get(v, "").isdigit()), None)
+    if launched is not None and launched != mpi.COMM_WORLD.size:
+        library = mpi.Get_library_version().splitlines()[0].strip("\0 ")
+        raise BootstrapError(
+            f"mpirun started {launched} processes, but each finds itself alone: mpirun and the library that mpi4py loaded "
+            f"({library}) are of different MPIs; use the mpirun of that library"
+        )
+    return MPIBootstrap(mpi.COMM_WORLD)
+
+
+def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:
+    """Return every rank's value, by rank."""
+    return [pickle.loads(data) for data in bootstrap.allgather(pickle.dumps(value), poll)]
+
+
+def node_name() -> str:
+    """Return what is equal exactly for processes that can pass file descriptors to each other: host and boot, and PID namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"

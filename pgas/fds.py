@@ -1,0 +1,76 @@
+"""Passing file descriptors between the PEs of a node: by pidfd_getfd(2), or through sockets (SCM_RIGHTS) where that is forbidden."""
+
+import ctypes
+import os
+import socket
+from collections.abc import Callable
+
+from pgas.errors import BootstrapError
+
+__all__ = ["exchange_fds"]
+
+_SYS_PIDFD_GETFD = 438  # the same on every architecture (Linux 5.6)
+_PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def exchange_fds(rank: int, fd: int, allgather: Callable[[object], list[object]]) -> list[int]:
+    """Return descriptors of every rank's file, by rank; its own is ``fd`` itself. Collective; all ranks are on one node.
+
+    Args:
+        rank: position of this process in what allgather returns.
+        fd: descriptor to hand to the others.
+        allgather: exchange of small values among the processes.
+
+    Raises:
+        BootstrapError: the kernel allows neither way.
+    """
+    # Yama (ptrace_scope 1) lets only ancestors read a process's descriptors, unless the process allows it.
+    _libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+    peers = allgather((os.getpid(), fd))
+    fds = [fd if peer == rank else _pidfd_getfd(*who) for peer, who in enumerate(peers)]  # type: ignore[misc]
+    everyone_has_all = all(allgather(min(fds) >= 0))
+    _libc.prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
+    if everyone_has_all:
+        return fds
+    for peer, duplicate in enumerate(fds):
+        if peer != rank and duplicate >= 0:
+            os.close(duplicate)
+    return _through_sockets(rank, fd, allgather)
+
+
+def _pidfd_getfd(pid: int, fd: int) -> int:
+    """Return a duplicate of another process's descriptor, -1 if the kernel refuses."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return -1
+    try:
+        return int(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0))
+    finally:
+        os.close(pidfd)
+
+
+def _through_sockets(rank: int, fd: int, allgather: Callable[[object], list[object]]) -> list[int]:
+    """Every rank sends its descriptor to an abstract socket (no file is left behind) of every other."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
+        inbox.bind(f"\0pgas-{os.getpid()}-{os.urandom(8).hex()}")
+        inbox.settimeout(30)
+        names = allgather(inbox.getsockname())
+        fds = [fd] * len(names)
+        try:
+            for peer, name in enumerate(names):
+                if peer != rank:
+                    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outbox:
+                        outbox.connect(name)  # type: ignore[arg-type]
+                        socket.send_fds(outbox, [rank.to_bytes(4, "little")], [fd])
+            for _ in range(len(names) - 1):
+                message, received, _, _ = socket.recv_fds(inbox, 4, 1)
+                fds[int.from_bytes(message, "little")] = received[0]
+        except OSError as error:
+            raise BootstrapError(
+                f"cannot pass memory between processes: pidfd_getfd and SCM_RIGHTS both fail ({error}); "
+                "in a container, allow the pidfd_getfd system call (or ptrace) and run all PEs in one"
+            ) from error
+        return fds

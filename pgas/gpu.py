@@ -1,0 +1,77 @@
+"""The GPU of this PE: which one, what it is, whom it reaches."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from cuda.bindings import driver
+from numba import cuda
+
+from pgas.errors import PgasError
+from pgas.transports.vmm import check
+
+__all__ = ["GPU", "access", "bind"]
+
+_Attribute = driver.CUdevice_attribute
+
+
+@dataclass(frozen=True)
+class GPU:
+    """The device that a PE runs its kernels on."""
+
+    ordinal: int
+    uuid: str
+    name: str
+    memory: int
+    mps: bool
+
+
+def bind(node_rank: int) -> GPU:
+    """Make a GPU current in this process and return it.
+
+    The GPU that the process already made current is kept (``torch.cuda.set_device``, ``cuda.select_device``); otherwise PEs of a
+    node take the visible GPUs in turn.
+
+    Args:
+        node_rank: number of this PE among those of its node.
+    """
+    check(driver.cuInit(0), "cuInit")
+    count = int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
+    if count == 0:
+        raise PgasError("no CUDA device is visible to this process (CUDA_VISIBLE_DEVICES)")
+    current = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
+    ordinal = int(check(driver.cuCtxGetDevice(), "cuCtxGetDevice")) if int(current) else node_rank % count
+    cuda.select_device(ordinal)
+    vmm = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal)
+    if not vmm:
+        raise PgasError("this GPU has no virtual memory management (cuMemMap), which the symmetric heap needs")
+    name = check(driver.cuDeviceGetName(128, ordinal), "cuDeviceGetName").split(b"\0")[0].decode()
+    memory = int(check(driver.cuDeviceTotalMem(ordinal), "cuDeviceTotalMem"))
+    return GPU(ordinal, _uuid(ordinal), name, memory, bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal)))
+
+
+def access(gpu: GPU, peer_uuid: str) -> str | None:
+    """Return None if this GPU can load from and store to the peer's memory, else the reason why not."""
+    if peer_uuid == gpu.uuid:
+        return None
+    for ordinal in range(int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))):
+        if _uuid(ordinal) == peer_uuid:
+            if int(check(driver.cuDeviceCanAccessPeer(gpu.ordinal, ordinal), "cuDeviceCanAccessPeer")):
+                return None
+            return f"the GPUs ({gpu.name}) have no peer access (see nvidia-smi topo -p2p r)"
+    return None  # invisible here (CUDA_VISIBLE_DEVICES): mapping its memory will tell
+
+
+def _attribute(attribute: Any, ordinal: int) -> int:
+    return int(check(driver.cuDeviceGetAttribute(attribute, ordinal), "cuDeviceGetAttribute"))
+
+
+def _uuid(ordinal: int) -> str:
+    raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
+    text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def visible() -> str:
+    """Return CUDA_VISIBLE_DEVICES, for messages."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "all")

@@ -1,0 +1,97 @@
+"""The symmetric heap's allocator: every PE makes the same decisions from the same calls, so an array has one offset on all of them."""
+
+import bisect
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pgas.errors import HeapError
+
+__all__ = ["ALIGNMENT", "Allocator", "Block"]
+
+#: Alignment of every allocation: a DRAM sector pair of 16-byte vectors times a warp, and what cudaMalloc users are used to.
+ALIGNMENT = 512
+
+
+@dataclass(eq=False)
+class Block:
+    """An array's allocation: bytes [offset, offset + nbytes) of the heap on every PE."""
+
+    offset: int
+    span: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    where: str
+    freed: bool = field(default=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype} array of shape {self.shape} allocated at {self.where}"
+
+    def element(self, offset: int) -> str:
+        """Return the subscript, as ``[3]`` or ``[1, 2]``, of the element at a heap offset inside the block."""
+        index = (offset - self.offset) // max(self.dtype.itemsize, 1)
+        if index >= math.prod(self.shape):
+            return f"[{index}]"
+        return "[" + ", ".join(str(int(i)) for i in np.unravel_index(index, self.shape)) + "]"
+
+
+class Allocator:
+    """First fit with coalescing over [0, size). Deterministic: equal sequences of calls give equal offsets.
+
+    Args:
+        size: bytes of heap.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._free: list[tuple[int, int]] = [(0, size)]  # (offset, bytes), by offset, never adjacent
+        self.blocks: list[Block] = []
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int, where: str) -> Block:
+        """Return a new block; one of 0 bytes takes up one unit too, so that its address is its own.
+
+        Raises:
+            ValueError: alignment is no power of two.
+            HeapError: no free range is large enough; the text gives the largest.
+        """
+        if alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(f"alignment must be a power of two, not {alignment}")
+        alignment = max(alignment, ALIGNMENT)
+        nbytes = math.prod(shape) * dtype.itemsize
+        span = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+        for i, (offset, room) in enumerate(self._free):
+            start = -(-offset // alignment) * alignment
+            if start + span <= offset + room:
+                rest = [(offset, start - offset), (start + span, offset + room - start - span)]
+                self._free[i : i + 1] = [r for r in rest if r[1]]
+                block = Block(start, span, shape, dtype, where)
+                self.blocks.append(block)
+                return block
+        largest = max((room for _, room in self._free), default=0)
+        raise HeapError(
+            f"symmetric heap exhausted: {nbytes} bytes wanted, {sum(r for _, r in self._free)} of {self.size} free, "
+            f"the largest range has {largest} (PGAS_SYMMETRIC_SIZE sets the heap's size)"
+        )
+
+    def release(self, block: Block) -> None:
+        """Give a block back."""
+        self.blocks.remove(block)
+        block.freed = True
+        i = bisect.bisect(self._free, (block.offset, 0))
+        start, end = block.offset, block.offset + block.span
+        if i < len(self._free) and self._free[i][0] == end:
+            end += self._free.pop(i)[1]
+        if i > 0 and sum(self._free[i - 1]) == start:
+            i -= 1
+            start = self._free.pop(i)[0]
+        self._free.insert(i, (start, end - start))
+
+    def find(self, offset: int) -> Block | None:
+        """Return the block that holds a heap offset."""
+        return next((b for b in self.blocks if b.offset <= offset < b.offset + max(b.nbytes, 1)), None)

@@ -1,0 +1,153 @@
+"""The host API: starting and ending a job, symmetric arrays, and small exchanges among PEs."""
+
+from typing import Any
+
+import numpy as np
+
+from pgas import runtime
+from pgas._version import __version__
+from pgas.array import SymmetricArray
+from pgas.backend import SIMULATOR
+from pgas.heap import ALIGNMENT
+
+__all__ = [
+    "allgather_object", "array", "broadcast_object", "empty", "finalize", "free", "full", "info", "init", "synchronize", "zeros",
+]  # fmt: skip
+
+
+def init(comm: Any = None) -> runtime.Job:
+    """Start pgas: form the job, bind a GPU, map the symmetric heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_init).
+
+    Calls may be nested: the job ends at the finalize() of the first. After that, init() may start another with the same
+    configuration. The environment variables that ``python -m pgas info`` lists are read here.
+
+    Args:
+        comm: an mpi4py intracommunicator whose processes are the PEs, by rank; None for MPI.COMM_WORLD under mpirun, and for a job
+            of one PE without it.
+
+    Returns:
+        The job, a context manager that finalizes.
+
+    Raises:
+        ValueError: an environment variable has a value that is not allowed.
+        BootstrapError: MPI is missing or another one than mpirun's; PEs were started differently.
+        TransportError: PGAS_TRANSPORT names one that cannot connect these PEs; PEs share a GPU without MPS.
+        HeapError: the heap does not fit into memory on some PE.
+        PgasError: an earlier job of this process had another configuration.
+    """
+    return runtime.init(comm)
+
+
+def finalize() -> None:
+    """End pgas: complete all operations, wait for all PEs, release the heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_finalize).
+
+    Arrays must not be used afterwards. A program that ends without it is finalized then.
+
+    Warns:
+        PgasWarning: symmetric arrays were never freed, with the lines that allocated them.
+
+    Raises:
+        DeviceError: a kernel of this PE found an error.
+    """
+    runtime.finalize()
+
+
+def synchronize(stream: Any = None) -> None:
+    """Wait until this PE's kernels have ended, and raise what they found wrong.
+
+    Polls, so that Ctrl-C and the death of a peer are noticed.
+
+    Args:
+        stream: whose kernels; None for all of them.
+
+    Raises:
+        DeviceError: a kernel poisoned the device state: a wait past its deadline, a bad PE or address.
+        PgasError: a peer died.
+    """
+    runtime.current().synchronize(stream)
+
+
+def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
+    """Return a symmetric array whose elements are not set. Collective: all PEs ask for the same (OpenSHMEM 1.5, shmem_malloc).
+
+    Args:
+        shape: int or tuple of ints; may hold zeros.
+        dtype: NumPy dtype of plain numbers, or records of them.
+        alignment: in bytes, a power of two; at least 512 are given.
+
+    Raises:
+        ValueError, TypeError: bad shape, dtype or alignment.
+        HeapError: the heap is exhausted on some PE, or PEs ask for different arrays; on every PE, the heap is as before.
+    """
+    return runtime.current().allocate(shape, dtype, "pgas.empty", None, alignment)
+
+
+def zeros(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
+    """Return a symmetric array of zeros; every PE's instance is zeroed before any PE returns. As empty() (shmem_calloc)."""
+    job = runtime.current()
+    return job.allocate(shape, dtype, "pgas.zeros", lambda a: job.memory.fill(job.address(a), a.nbytes, 0), alignment)
+
+
+def full(shape: Any, value: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
+    """Return a symmetric array filled with a value, of its dtype if none is given. As empty()."""
+    dtype = np.asarray(value).dtype if dtype is None else dtype
+    return runtime.current().allocate(shape, dtype, "pgas.full", lambda a: a.copy_to_device(np.full(a.shape, value, a.dtype)), alignment)
+
+
+def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
+    """Return a symmetric array that holds a copy of this PE's values; shape and dtype are the same on all PEs. As empty()."""
+    host = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
+    return runtime.current().allocate(host.shape, host.dtype, "pgas.array", lambda a: a.copy_to_device(host), alignment)
+
+
+def free(array: SymmetricArray) -> None:
+    """Give a symmetric array back. Collective; waits for this PE's kernels first (OpenSHMEM 1.5, shmem_free).
+
+    Every later use of the array or of a view of it is refused.
+
+    Args:
+        array: what empty(), zeros(), full() or array() returned, not a view of it.
+
+    Raises:
+        ValueError: no symmetric array, or a view.
+        HeapError: freed before, or PEs free different arrays.
+    """
+    runtime.current().free(array)
+
+
+def allgather_object(value: Any) -> list[Any]:
+    """Return the (picklable, small) values of all PEs, by PE. Collective."""
+    return runtime.current().exchange(value)
+
+
+def broadcast_object(value: Any, root: int = 0) -> Any:
+    """Return PE root's (picklable, small) value; those of other PEs are ignored. Collective."""
+    job = runtime.current()
+    job.check_pe(root)
+    return job.exchange(value if job.my_pe == root else None)[root]
+
+
+def info() -> dict[str, Any]:
+    """Return what a benchmark should say of where it ran: machine, GPU, transport, adapter, engine, number of PEs, versions."""
+    import importlib.metadata
+    import platform
+
+    job = runtime.current()
+    packages = ("numba", "numba-cuda", "numpy", "cuda-bindings", "mpi4py")
+    versions = {"pgas": __version__, "python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "none"
+    gpu = None if SIMULATOR else job.pes[0].gpu_name
+    return {
+        "machine": gpu or f"simulator on {platform.machine()} ({platform.processor() or platform.system()})",
+        "gpu": gpu,
+        "gpus": len({pe.gpu for pe in job.pes}),
+        "transport": job.transport,
+        "adapter": None,
+        "engine": None,
+        "npes": job.n_pes,
+        "versions": versions,
+    }

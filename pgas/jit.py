@@ -1,0 +1,272 @@
+"""@pgas.jit and pgas.launch: Numba's compiler with a cache that is right for pgas, checks at launch, and cheap repeated launches."""
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from pgas import runtime
+from pgas._version import __version__
+from pgas.backend import SIMULATOR
+from pgas.kernels import window
+
+if not SIMULATOR:
+    from cuda.core import LaunchConfig
+    from cuda.core import launch as cuda_launch
+    from numba.cuda.cudadrv.driver import _to_core_stream
+    from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
+
+__all__ = ["BoundLaunch", "Kernel", "jit", "launch"]
+
+
+def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **options: Any) -> Any:
+    """Compile a kernel that may call pgas functions; as ``numba.cuda.jit``, whose options it takes.
+
+    Beyond numba.cuda.jit: compiled code is kept on disk under a key that holds everything it depends on (pgas, its configuration,
+    the values of globals and the device functions that the kernel uses); a launch before pgas.init() or after pgas.finalize() is
+    refused; ``kernel[grid, block].bind(*args)`` makes repeated launches cheap.
+
+    Args:
+        function: the kernel.
+        cache: keep compiled code on disk (in Numba's cache directory, NUMBA_CACHE_DIR).
+        options: for numba.cuda.jit.
+    """
+    if function is None:
+        return functools.partial(jit, cache=cache, **options)
+    return Kernel(function, cache=cache, **options)
+
+
+class Kernel:
+    """A kernel made by @pgas.jit; ``kernel[grid, block, stream, shared_bytes](*args)`` launches it."""
+
+    __name__: str
+    dispatcher: Any
+
+    def __init__(self, function: Callable[..., Any], *, cache: bool, **options: Any) -> None:
+        functools.update_wrapper(self, function)
+        self.dispatcher = cuda.jit(**options)(function)
+        if cache and not SIMULATOR:
+            self.dispatcher._cache = _Cache(function)
+
+    def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
+        return ConfiguredKernel(self, configuration if isinstance(configuration, tuple) else (configuration,))
+
+    def __call__(self, *args: Any) -> None:
+        raise ValueError(f"kernel {self.__name__} needs a launch configuration: {self.__name__}[blocks, threads_per_block](...)")
+
+
+class ConfiguredKernel:
+    """A kernel with grid, block, stream and dynamic shared memory."""
+
+    def __init__(self, kernel: Kernel, configuration: tuple[Any, ...]) -> None:
+        self._kernel, self._configuration = kernel, configuration
+        self._configured = kernel.dispatcher[configuration]
+
+    def __call__(self, *args: Any) -> None:
+        """Launch; returns while the kernel runs (in the simulator: after it has run).
+
+        Raises:
+            PgasError: pgas.init() has not run, or pgas.finalize() has.
+            HeapError: an argument was freed.
+        """
+        runtime.current().launching()
+        self._configured(*args)
+
+    def bind(self, *args: Any) -> "BoundLaunch":
+        """Return an object whose call launches the kernel with these arguments, converted once.
+
+        Arrays are bound by address: free none of them while the object is in use.
+        """
+        runtime.current()
+        return BoundLaunch(self._kernel, self._configuration, args)
+
+
+class BoundLaunch:
+    """A launch with its arguments converted; a call costs about a microsecond of host time beyond the driver's."""
+
+    def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
+        if SIMULATOR:
+            self._launch: Callable[[], None] = functools.partial(kernel.dispatcher[configuration], *args)
+            return
+        grid, block, stream, shared = _normalized(configuration)
+        compiled = compiled_for(kernel.dispatcher, args)
+        write_back: list[Any] = []
+        converted: list[Any] = []
+        for type_, value in zip(compiled.argument_types, args, strict=True):
+            compiled._prepare_args(type_, value, stream, write_back, converted)
+        if write_back:
+            raise TypeError(f"{kernel.__name__}: a host array cannot be bound: it would be copied once only; use a device array")
+        config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
+        function = compiled._codelibrary.get_cufunc().kernel
+        self._keep = args
+        self._launch = functools.partial(cuda_launch, stream, config, function, *converted)
+
+    def __call__(self) -> None:
+        """Launch."""
+        runtime.current().launching()
+        self._launch()
+
+
+def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), stream: Any = 0, shared: int = 0) -> None:
+    """Launch a kernel on all PEs whose blocks may wait for each other and for other PEs' kernels. Collective.
+
+    All blocks of the grid run at the same time (a cooperative launch), so a wait for any of them ends. Plain launches give no such
+    promise: a block may wait for one that never starts.
+
+    Args:
+        kernel: made by @pgas.jit or @cuda.jit.
+        grid: number of blocks, or up to three of them.
+        block: threads per block, or up to three of them.
+        args: the kernel's arguments; device arrays and numbers.
+        stream: Numba or cuda.core stream, 0 for the default one.
+        shared: bytes of dynamic shared memory.
+
+    Raises:
+        ValueError: on some PE the blocks do not all fit on the GPU at once; on every PE, with the largest grid that fits.
+        BootstrapError: PEs launch different kernels.
+    """
+    job = runtime.current()
+    if not isinstance(kernel, Kernel):
+        kernel = _adopted(kernel)
+    configuration = (grid, block, stream, shared)
+    job.agree(f"pgas.launch({kernel.__name__})")
+    refusal, bound = None, None
+    try:
+        if not SIMULATOR:
+            blocks, threads = (int(np.prod(x)) for x in _normalized(configuration)[:2])
+            most = compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
+            if blocks > most:
+                refusal = f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on this GPU, at most {most} can"
+        if refusal is None:
+            bound = BoundLaunch(kernel, configuration, args, cooperative=True)
+    except Exception as error:
+        job.exchange(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
+        raise
+    if refusals := [f"PE {pe}: {r}" for pe, r in enumerate(job.exchange(refusal)) if r]:
+        raise ValueError(f"pgas.launch: {refusals[0]}")
+    if bound is not None:
+        bound()
+
+
+def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
+    """Return the compiled kernel of a Numba dispatcher for these arguments."""
+    signature = tuple(dispatcher.typeof_pyval(a) for a in args)
+    return dispatcher.overloads.get(signature) or dispatcher.compile(signature)
+
+
+def _adopted(dispatcher: Any) -> Kernel:
+    kernel = Kernel.__new__(Kernel)
+    functools.update_wrapper(kernel, dispatcher.py_func)
+    kernel.dispatcher = dispatcher
+    return kernel
+
+
+def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
+    from numba.cuda.errors import normalize_kernel_dimensions
+
+    grid, block, *rest = configuration
+    stream, shared = (*rest, 0, 0)[:2] if rest else (0, 0)
+    grid, block = normalize_kernel_dimensions(grid, block)
+    return grid, block, _to_core_stream(stream), shared
+
+
+# ---------------------------------------------------------------------------------------------------------------------- the cache
+
+
+@functools.cache
+def _library_hash() -> str:
+    """Hash of pgas's own sources: what compiled code contains of them is not in Numba's key."""
+    digest = hashlib.sha256(__version__.encode())
+    here = Path(__file__).resolve().parent
+    for path in sorted([*here.glob("*.py"), *(here / "kernels").glob("*.py")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _fingerprint(function: Callable[..., Any]) -> str:
+    """Hash of what a kernel depends on outside itself.
+
+    Raises:
+        UncacheableGlobal: see _dependencies.
+    """
+    digest = hashlib.sha256()
+    for part in _dependencies(function, set()):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+class UncacheableGlobal(Exception):
+    """A global whose value cannot be put into a key."""
+
+
+def _dependencies(function: Any, seen: set[int]) -> list[bytes]:
+    """Bytecode and constants of the function and of every device function it names, and the values of its globals.
+
+    Raises:
+        UncacheableGlobal: it uses a global that is neither a plain value nor code nor a module.
+    """
+    function = inspect.unwrap(getattr(function, "py_func", function))
+    if id(function) in seen:
+        return []
+    seen.add(id(function))
+    code = function.__code__
+    parts = [code.co_code, repr([c for c in code.co_consts if not isinstance(c, types.CodeType)]).encode()]
+    variables = inspect.getclosurevars(function)
+    for name, value in sorted({**variables.nonlocals, **variables.globals}.items()):
+        parts.append(name.encode())
+        parts += _value(value, code.co_names, seen)
+    return parts
+
+
+def _value(value: Any, names: tuple[str, ...], seen: set[int]) -> list[bytes]:
+    if isinstance(value, types.ModuleType):
+        if value.__name__.split(".")[0] in ("pgas", "numba", "numpy", "math", "operator"):
+            return []  # in the key by their versions
+        members = [(n, getattr(value, n)) for n in names if hasattr(value, n)]
+        return [part for n, member in members for part in (n.encode(), *_value(member, names, seen))]
+    if isinstance(value, Kernel):
+        return _dependencies(value.__wrapped__, seen)  # type: ignore[attr-defined]
+    if isinstance(value, types.FunctionType) or hasattr(value, "py_func"):
+        module = getattr(value, "__module__", "") or ""
+        return [] if module.split(".")[0] in ("pgas", "numba") else _dependencies(value, seen)
+    if isinstance(value, np.ndarray):
+        return [repr((value.dtype, value.shape)).encode(), value.tobytes()]
+    if isinstance(value, (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype)):
+        return [repr(value).encode()]
+    if isinstance(value, tuple):
+        return [part for item in value for part in _value(item, names, seen)]
+    if isinstance(value, type) or getattr(type(value), "__module__", "").split(".")[0] in ("numba", "pgas", "builtins"):
+        return [repr(value).encode()]
+    raise UncacheableGlobal(repr(value))
+
+
+if not SIMULATOR:
+
+    class _CacheImpl(CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
+        """Stores kernels that use pgas, which Numba's own is made to refuse (kernels/compiler.py)."""
+
+    class _Cache(CUDACache):  # type: ignore[misc, no-any-unimported]
+        """Numba's disk cache with a key that also holds pgas's configuration and the kernel's dependencies."""
+
+        _impl_class = _CacheImpl
+
+        def _index_key(self, sig: Any, codegen: Any) -> Any:
+            key = super()._index_key(sig, codegen)
+            return (*key, ("pgas", _library_hash(), window.constants(), _fingerprint(self._py_func)))
+
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            try:
+                return super().load_overload(sig, target_context)
+            except UncacheableGlobal:
+                return None
+
+        def save_overload(self, sig: Any, data: Any) -> None:
+            with contextlib.suppress(UncacheableGlobal):
+                super().save_overload(sig, data)

@@ -1,0 +1,105 @@
+"""Remote memory access from kernels: put, get, p, g (OpenSHMEM 1.5, section 9.5; NVSHMEM's warp and block forms)."""
+
+from typing import Any
+
+from pgas.kernels import rma
+from pgas.kernels.compiler import device_function
+from pgas.kernels.scope import BLOCK, THREAD, WARP
+
+__all__ = [
+    "g", "get", "get_block", "get_warp", "p", "put", "put_block", "put_nbi", "put_nbi_block", "put_nbi_warp", "put_warp",
+]  # fmt: skip
+
+
+@device_function(rma.put(THREAD, nbi=False))
+def put(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """Copy elements of local ``source`` to the symmetric array ``dest`` on PE ``pe``; called by one thread.
+
+    On return ``source`` may be reused. The data is at its destination after quiet() or barrier_all() of this thread, or when a
+    signal or flag that this PE wrote after a fence() is seen there.
+
+    Args:
+        dest: contiguous array or slice on the symmetric heap, any alignment.
+        source: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
+        pe: number of the target PE; this PE itself is allowed.
+        nelems: number of elements, from the first of both arrays on; all of source if left out.
+        qp: which of a NIC transport's queue pairs to use; without meaning for p2p.
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
+        DeviceError: later, on the host, under PGAS_DEBUG=check and in the simulator: pe does not exist, dest is not on the heap, or
+            an operand is shorter than nelems.
+    """
+
+
+@device_function(rma.put(WARP, nbi=False))
+def put_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """put() by all threads of a warp together, with the same arguments; synchronizes the warp on entry and return."""
+
+
+@device_function(rma.put(BLOCK, nbi=False))
+def put_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """put() by all threads of a block together, with the same arguments; synchronizes the block on entry and return."""
+
+
+@device_function(rma.put(THREAD, nbi=True))
+def put_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """Start a put(): ``source`` may be reused, and the data is at its destination, only after quiet() or barrier_all().
+
+    Arguments and errors as for put().
+    """
+
+
+@device_function(rma.put(WARP, nbi=True))
+def put_nbi_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """put_nbi() by all threads of a warp together, with the same arguments; synchronizes the warp on entry."""
+
+
+@device_function(rma.put(BLOCK, nbi=True))
+def put_nbi_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """put_nbi() by all threads of a block together, with the same arguments; synchronizes the block on entry."""
+
+
+@device_function(rma.get(THREAD))
+def get(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """Copy elements of the symmetric array ``source`` on PE ``pe`` to local ``dest``; called by one thread. The data is there on return.
+
+    Args:
+        dest: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
+        source: contiguous array or slice on the symmetric heap, any alignment.
+        pe: number of the PE to read from; this PE itself is allowed.
+        nelems: number of elements, from the first of both arrays on; all of source if left out.
+        qp: which of a NIC transport's queue pairs to use; without meaning for p2p.
+
+    Raises: as put(), with source in the place of dest.
+    """
+
+
+@device_function(rma.get(WARP))
+def get_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """get() by all threads of a warp together, with the same arguments; synchronizes the warp on entry and return."""
+
+
+@device_function(rma.get(BLOCK))
+def get_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """get() by all threads of a block together, with the same arguments; synchronizes the block on entry and return."""
+
+
+@device_function(rma.p)
+def p(dest: Any, idx: Any, value: Any, pe: Any, qp: Any = 0) -> None:
+    """Store ``value`` to ``dest[idx]`` on PE ``pe``. Complete after quiet() or barrier_all(); a peer may poll the element.
+
+    Args:
+        dest: array or slice on the symmetric heap; elements of 1, 2, 4, 8 or 16 bytes (integers, floats, complex, bool).
+        idx: integer, or tuple of as many integers as dest has dimensions; not counted from the end.
+        value: converted to dest's dtype as an assignment would.
+        pe: number of the target PE; this PE itself is allowed.
+        qp: which of a NIC transport's queue pairs to use; without meaning for p2p.
+
+    Raises: as put().
+    """
+
+
+@device_function(rma.g)
+def g(source: Any, idx: Any, pe: Any, qp: Any = 0) -> Any:
+    """Return ``source[idx]`` of PE ``pe``. Arguments and errors as for p()."""

@@ -1,0 +1,434 @@
+"""The job on the host: init, finalize, collective calls, and what happens when a PE fails.
+
+Every host collective begins with the same small exchange, in which the PEs compare which call each of them makes: PEs that disagree
+get an error on every PE instead of a hang.
+"""
+
+import atexit
+import contextlib
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from pgas import bootstrap as bootstraps
+from pgas import config, device_state, topology
+from pgas._version import __version__
+from pgas.array import SymmetricArray, at, block_of
+from pgas.backend import SIMULATOR
+from pgas.errors import BootstrapError, HeapError, PgasError, PgasWarning
+from pgas.heap import ALIGNMENT, Allocator
+from pgas.kernels import window
+from pgas.liveness import Watch
+from pgas.transports import p2p
+from pgas.transports.memory import Memory, slot_segments
+
+if SIMULATOR:
+    from pgas.sim import engine
+    from pgas.transports.memfd import HostMemory
+else:
+    from cuda.bindings import driver
+    from numba import cuda
+
+    from pgas import gpu as gpus
+    from pgas.transports import vmm
+
+__all__ = ["Job", "current", "finalize", "init"]
+
+#: Seconds that a PE gets to end by itself, with its own error, after a peer died.
+_GRACE_S = 3.0
+
+_job: "Job | None" = None
+
+
+def current() -> "Job":
+    """Return the job.
+
+    Raises:
+        PgasError: pgas.init() has not been called, or the job is over.
+    """
+    if _job is None:
+        raise PgasError("pgas.init() has not been called (or pgas.finalize() has)")
+    return _job
+
+
+def active() -> bool:
+    """Whether init has run and finalize has not."""
+    return _job is not None
+
+
+class Job:
+    """The state of this PE in the job; a context manager that finalizes."""
+
+    def __init__(self, comm: Any) -> None:
+        requested = {name: config.read(name) for name in ("PGAS_SYMMETRIC_SIZE", "PGAS_TRANSPORT", "PGAS_TIMEOUT", "PGAS_DEBUG")}
+        self.info = "info" in requested["PGAS_DEBUG"]
+        self.depth = 1
+        self.lost: str | None = None
+        self.broken = False
+        self._ending = contextlib.ExitStack()
+        self._deferred: contextlib.ExitStack | None = None
+        self._bootstrap = bootstraps.find(comm)
+        self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
+        _install_hooks(self)
+        self.gpu = None if SIMULATOR else gpus.bind(self._node_rank())
+        self.pes = self._introduce(requested)
+        self.transport, self.reason = self._choose(requested["PGAS_TRANSPORT"])
+        largest = max(pe.gpu_memory for pe in self.pes)
+        window.freeze(window.Constants(window.BASE, 38 if largest <= 1 << 38 else 39, self.transport, "check" in requested["PGAS_DEBUG"]))
+        self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
+        self.memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
+        self._ending.callback(self.memory.close)
+        self._map(requested["PGAS_TIMEOUT"])
+        self.heap = Allocator(self.segments[-1].size)
+        if SIMULATOR:
+            self._simulate()
+        self._watch = Watch([(pe.number, pe.pid) for pe in self.pes if pe.number != self.my_pe], self._peer_lost)
+        self.agree("pgas.init()")
+        self._say()
+
+    # ------------------------------------------------------------------------------------------------------------------- set-up
+
+    def _node_rank(self) -> int:
+        nodes = self.exchange(bootstraps.node_name())
+        return nodes[: self.my_pe].count(nodes[self.my_pe])
+
+    def _introduce(self, requested: dict[str, Any]) -> list[topology.PE]:
+        """Tell the others who this PE is, and check that all can work together."""
+        gpu = self.gpu
+        options = tuple((name, value if not isinstance(value, frozenset) else tuple(sorted(value))) for name, value in requested.items())
+        me = topology.PE(
+            self.my_pe,
+            bootstraps.node_name(),
+            os.getpid(),
+            __version__,
+            gpu.uuid if gpu else None,
+            gpu.name if gpu else "",
+            gpu.mps if gpu else False,
+            gpu.memory if gpu else 0,
+            options,
+        )
+        pes: list[topology.PE] = self.exchange(me)
+        topology.check_alike(pes)
+        topology.check_shared_gpus(pes)
+        return pes
+
+    def _choose(self, requested: str) -> tuple[str, str]:
+        own = [None if self.gpu is None else gpus.access(self.gpu, pe.gpu or "") for pe in self.pes]
+        return topology.choose_transport(requested, self.pes, self.exchange(own))
+
+    def _map(self, timeout_s: float) -> None:
+        """Create this PE's slot and state page and map the peers' slots; an error on one PE is raised on all."""
+        fds: list[int] = []
+        failure = None
+        try:
+            self.memory.create_private()
+            fds.extend(self.memory.create(p2p.slot(self.my_pe) + s.offset, s) for s in self.segments)
+            device_state.setup(self.memory, self.my_pe, self.n_pes, self.segments[-1].size, timeout_s)
+        except PgasError as error:
+            failure = str(error)
+        if failures := [f"PE {pe}: {f}" for pe, f in enumerate(self.exchange(failure)) if f]:
+            self._ending.close()
+            raise HeapError("; ".join(failures))
+        try:
+            p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
+        except PgasError:
+            self._ending.close()
+            raise
+
+    def _simulate(self) -> None:
+        """Let kernels of the simulator end early, and weaken its memory if that is asked for."""
+        from pgas.kernels import cpu
+
+        engine.add_idle_hook(self._interrupt)
+        self._ending.callback(engine.remove_idle_hook, self._interrupt)
+        cpu.on_failure = lambda: device_state.check(self.memory, self.heap, self.my_pe)
+        own = p2p.slot(self.my_pe)
+        cpu.set_weak(config.read("PGAS_SIM_WEAK"), own, own + (1 << window.STRIDE_SHIFT))
+
+    def _say(self) -> None:
+        if self.my_pe == 0 and self.info:
+            where = "the simulator" if SIMULATOR else self.pes[0].gpu_name
+            print(f"pgas: {self.n_pes} PEs on {where}; transport {self.transport}: {self.reason}", file=sys.stderr)
+        if self.my_pe == 0 and (unknown := config.unknown_variables()):
+            warnings.warn(
+                f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)", PgasWarning, stacklevel=4
+            )
+
+    # -------------------------------------------------------------------------------------------------------------- collectives
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return every PE's value, by PE. Collective."""
+        return bootstraps.exchange(self._bootstrap, value, self._interrupt)
+
+    def agree(self, call: str, error: type[PgasError] = BootstrapError) -> None:
+        """Wait until every PE makes the same call. Collective.
+
+        Raises:
+            PgasError: (of the class given) PEs make different calls; raised on every PE, naming them.
+        """
+        calls = self.exchange(call)
+        if len(set(calls)) > 1:
+            other = next(pe for pe, c in enumerate(calls) if c != calls[0])
+            raise error(f"PEs disagree in a collective call: PE 0 called {calls[0]}, PE {other} called {calls[other]}")
+
+    def _interrupt(self) -> None:
+        """End a wait of the host (and a kernel of the simulator) if a peer died."""
+        if self.lost is not None:
+            self.broken = True
+            raise PgasError(self.lost)
+
+    # ------------------------------------------------------------------------------------------------------------------- memory
+
+    def allocate(
+        self, shape: Any, dtype: Any, call: str, fill: Callable[[SymmetricArray], None] | None, alignment: int = ALIGNMENT
+    ) -> SymmetricArray:
+        """Return a new symmetric array, filled by this PE before any PE gets its own. Collective.
+
+        Raises:
+            HeapError: the heap is exhausted, or PEs ask for different arrays; on every PE, with the heap as before.
+        """
+        shape, dtype = _shape(shape), _dtype(dtype)
+        request = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})"
+        block, failure = None, None
+        try:
+            block = self.heap.allocate(shape, dtype, alignment, _caller())
+        except HeapError as error:
+            failure = str(error)
+        try:
+            if block is not None:
+                array = at(p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
+                if fill is not None and array.size:
+                    fill(array)
+                    self._wait_for_device(None)
+            self.agree(request, HeapError)
+            if failures := [f"PE {pe}: {f}" for pe, f in enumerate(self.exchange(failure)) if f]:
+                raise HeapError(failures[0])
+        except BaseException:
+            if block is not None:
+                self.heap.release(block)
+            raise
+        return array
+
+    def free(self, array: Any) -> None:
+        """Give a symmetric array back. Collective."""
+        block = block_of(array)
+        if block is None:
+            raise ValueError("pgas.free: not an array on the symmetric heap")
+        if block.freed:
+            raise HeapError(f"pgas.free: already freed: {block}")
+        start = p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset
+        if array.nbytes != block.nbytes or (block.nbytes and self.address(array) != start):
+            raise ValueError("pgas.free: a view of a symmetric array; free the array that was allocated")
+        self.synchronize(None)
+        self.agree(f"pgas.free(array at heap offset {block.offset})", HeapError)
+        self.heap.release(block)
+
+    @staticmethod
+    def address(array: Any) -> int:
+        """Return the address of a symmetric array's first element."""
+        return int(array.__cuda_array_interface__["data"][0])
+
+    def peer(self, array: Any, pe: int) -> SymmetricArray | None:
+        """Return PE pe's instance of a symmetric array, None if this PE cannot load from and store to it."""
+        self.check_pe(pe)
+        block = block_of(array)
+        if block is None:
+            raise ValueError("pgas.ptr: not an array on the symmetric heap")
+        mine = self.address(array) - p2p.slot(self.my_pe)
+        return at(p2p.slot(pe) + mine, tuple(array.shape), array.dtype, block)
+
+    def check_pe(self, pe: int) -> None:
+        """Refuse a number that is no PE's."""
+        if not isinstance(pe, (int, np.integer)) or not 0 <= pe < self.n_pes:
+            raise ValueError(f"pe must be an integer from 0 to {self.n_pes - 1}, not {pe!r}")
+
+    # ------------------------------------------------------------------------------------------------------------------ waiting
+
+    def synchronize(self, stream: Any) -> None:
+        """Wait for the kernels of a stream (None: of the device) and raise what they found wrong."""
+        self._wait_for_device(stream)
+        self.broken = True
+        device_state.check(self.memory, self.heap, self.my_pe)
+        self.broken = False
+        if self._deferred is not None:
+            self._deferred.close()
+            self._deferred = None
+
+    def _wait_for_device(self, stream: Any) -> None:
+        """Poll, so that Ctrl-C and a peer's death are noticed while a kernel waits for something that will never come."""
+        if SIMULATOR:
+            return
+        event = cuda.event(timing=False)
+        event.record(stream if stream is not None else 0)
+        started, pause = time.perf_counter(), 10e-6
+        try:
+            while not event.query():
+                if time.perf_counter() - started > 200e-6:
+                    self._interrupt()
+                    time.sleep(pause)
+                    pause = min(pause * 1.5, 1e-3)
+            if stream is None:
+                cuda.synchronize()
+        except BaseException as error:
+            self.broken = True
+            if isinstance(error, cuda.cudadrv.driver.CudaAPIError):
+                # Under MPS the death of one client is an illegal address (700) in the others: say what it is.
+                time.sleep(0.2)
+                if self.lost is not None:
+                    raise PgasError(self.lost) from error
+            else:
+                device_state.poison(self.memory)
+            raise
+
+    def launching(self) -> None:
+        """Before a launch: put off Numba's frees, which would wait for running kernels, until the next synchronize."""
+        if not SIMULATOR and self._deferred is None:
+            self._deferred = contextlib.ExitStack()
+            self._deferred.enter_context(cuda.defer_cleanup())
+
+    # -------------------------------------------------------------------------------------------------------------------- ending
+
+    def _peer_lost(self, pe: int, pid: int) -> None:
+        """A peer's process ended before its finalize (called in the watching thread)."""
+        self.lost = f"PE {pe} (process {pid}) ended without pgas.finalize(): the job cannot go on"
+        if not SIMULATOR:
+            driver.cuCtxSetCurrent(check_context(self.gpu.ordinal))  # type: ignore[union-attr]
+        with contextlib.suppress(PgasError):
+            device_state.poison(self.memory)
+        time.sleep(_GRACE_S)
+        if _job is self:
+            print(f"pgas: PE {self.my_pe}: {self.lost}", file=sys.stderr, flush=True)
+            self._bootstrap.abort(1)
+
+    def close(self, *, report_leaks: bool) -> None:
+        """Complete all work, wait for all PEs, and give everything back. Collective."""
+        try:
+            self.synchronize(None)
+            self.agree("pgas.finalize()")
+            if report_leaks and self.my_pe == 0 and self.heap.blocks:
+                leaks = "; ".join(f"{b} ({b.nbytes} bytes)" for b in self.heap.blocks)
+                warnings.warn(f"{len(self.heap.blocks)} symmetric array(s) never freed: {leaks}", PgasWarning, stacklevel=3)
+            self._watch.stop()
+            self.exchange(None)  # nobody ends while another still watches it
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Give everything back, without the other PEs."""
+        self._watch.stop()
+        for block in list(self.heap.blocks):
+            self.heap.release(block)
+        self._ending.close()
+        if isinstance(self._bootstrap, bootstraps.MPIBootstrap):
+            self._bootstrap.close()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Finalize; after an exception leave the job to the exception, which ends it on every PE."""
+        global _job
+        if kind is None:
+            finalize()
+        elif self.n_pes == 1:
+            self.release()
+            _job = None
+        else:
+            self.broken = True
+
+
+if not SIMULATOR:
+
+    def check_context(ordinal: int) -> Any:
+        """Return the primary context of a device, which Numba uses: for threads of our own."""
+        device = vmm.check(driver.cuDeviceGet(ordinal), "cuDeviceGet")
+        return vmm.check(driver.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")
+
+
+def init(comm: Any = None) -> Job:
+    """Start pgas on this process. Collective over the job's PEs. See pgas.init."""
+    global _job
+    if _job is not None:
+        _job.depth += 1
+        return _job
+    _job = Job(comm)
+    return _job
+
+
+def finalize() -> None:
+    """End pgas on this process. Collective over the job's PEs. See pgas.finalize."""
+    global _job
+    job = current()
+    job.depth -= 1
+    if job.depth == 0:
+        _end(job, report_leaks=True)
+
+
+def _end(job: Job, *, report_leaks: bool) -> None:
+    global _job
+    try:
+        job.close(report_leaks=report_leaks)
+    finally:
+        _job = None
+
+
+_hooked: list[bool] = []
+
+
+def _install_hooks(job: Job) -> None:
+    """An uncaught exception of one PE ends the job; a program that ends without finalize is finalized."""
+    if _hooked:
+        return
+    _hooked.append(True)
+    bootstrap = job._bootstrap
+    previous = sys.excepthook
+
+    def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        previous(kind, error, tb)
+        if bootstrap.size > 1:
+            print(f"pgas: PE {bootstrap.rank} failed ({kind.__name__}), ending the job", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            bootstrap.abort(1)
+        elif _job is not None:
+            _job.broken = True
+
+    sys.excepthook = on_exception
+    atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    if _job is not None and not _job.broken:
+        _end(_job, report_leaks=False)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    axes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    for n in axes:
+        if not isinstance(n, (int, np.integer)) or n < 0:
+            raise ValueError(f"shape must be non-negative integers, not {shape!r}")
+    return tuple(int(n) for n in axes)
+
+
+def _dtype(dtype: Any) -> np.dtype:
+    dtype = np.dtype(dtype)
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind in "SU":
+        raise TypeError(f"arrays of {dtype} cannot live on the symmetric heap: only plain numbers and records of them can")
+    if math.prod(dtype.shape) != 1:
+        raise TypeError(f"dtype {dtype} has a shape of its own: give it in shape=")
+    return dtype
+
+
+def _caller() -> str:
+    """Return file:line of the code outside pgas that is being executed."""
+    frame = sys._getframe(1)
+    here = os.path.dirname(os.path.abspath(__file__))
+    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == here:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,71 @@
+"""Signals from kernels: words of uint64 that tell a PE that its data has come (OpenSHMEM 1.5, section 9.9)."""
+
+from typing import Any
+
+from pgas.kernels import signal, sync
+from pgas.kernels.compiler import device_function
+from pgas.kernels.scope import BLOCK, THREAD, WARP
+from pgas.kernels.signal import SignalOp
+
+__all__ = [
+    "SIGNAL_ADD", "SIGNAL_SET", "put_signal", "put_signal_block", "put_signal_nbi", "put_signal_nbi_block", "put_signal_nbi_warp",
+    "put_signal_warp", "signal_op", "signal_wait_until",
+]  # fmt: skip
+
+#: The signal replaces the word.
+SIGNAL_SET = SignalOp.SET
+#: The signal is added to the word, atomically.
+SIGNAL_ADD = SignalOp.ADD
+
+
+@device_function(signal.put_signal(THREAD, nbi=False))
+def put_signal(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+    """put() of all of source, then an update of ``sig[idx]`` on the same PE that never overtakes the data.
+
+    Whoever sees the new value by signal_wait_until() or wait_until() sees the data. Other operations of this thread are ordered by
+    fence() only. On return source may be reused.
+
+    Args:
+        dest, source, pe: as put().
+        sig: array of uint64 on the symmetric heap.
+        idx: which element of it; integer, or tuple of as many integers as sig has dimensions.
+        value: non-negative integer.
+        op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
+
+    Raises: as put().
+    """
+
+
+@device_function(signal.put_signal(WARP, nbi=False))
+def put_signal_warp(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+    """put_signal() by all threads of a warp together, with the same arguments; one update of the signal."""
+
+
+@device_function(signal.put_signal(BLOCK, nbi=False))
+def put_signal_block(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+    """put_signal() by all threads of a block together, with the same arguments; one update of the signal."""
+
+
+@device_function(signal.put_signal(THREAD, nbi=True))
+def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+    """Start a put_signal(): source may be reused only after quiet() or barrier_all()."""
+
+
+@device_function(signal.put_signal(WARP, nbi=True))
+def put_signal_nbi_warp(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+    """put_signal_nbi() by all threads of a warp together, with the same arguments."""
+
+
+@device_function(signal.put_signal(BLOCK, nbi=True))
+def put_signal_nbi_block(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+    """put_signal_nbi() by all threads of a block together, with the same arguments."""
+
+
+@device_function(signal.signal_op)
+def signal_op(sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+    """Update ``sig[idx]`` on PE ``pe``; arguments as put_signal(). Orders nothing before it: call fence() first for that."""
+
+
+@device_function(sync.signal_wait_until)
+def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
+    """Wait until this PE's ``sig[idx]`` compares as asked, and return it. See wait_until()."""

@@ -1,0 +1,79 @@
+"""The simulator: CUDA kernels on the CPU, on memory that several processes share.
+
+- `engine`: every CUDA thread is a greenlet; barriers, warps, scheduling, deadlock reports. `engine.install()` puts it under `@cuda.jit`.
+- `memory`: real atomics on raw addresses.
+- `weak`: the same functions on a memory that delays and reorders remote stores, to find missing fences.
+
+Device code reaches memory through `mem` and never learns which of the two serves it:
+
+    from pgas.sim import mem
+    mem.store(addr, 1, 4)
+    mem.fence("sys")
+
+`mem` has the functions of `memory` as attributes. `set_memory_model(WeakMemory(seed, own_lo, own_hi))` exchanges them, and
+`set_memory_model(None)` puts those of `memory` back; both leave the object in place, so it may be imported early. Keep `mem`, not
+its functions. `memory_model()` tells which module or object serves it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Mem", "mem", "memory_model", "set_memory_model"]
+
+
+class Mem:
+    """The functions of the memory model in force. See `pgas.sim.memory` for what they do."""
+
+    load: Callable[[int, int], int]
+    load_acquire: Callable[[int, int], int]
+    store: Callable[[int, int, int], None]
+    store_release: Callable[[int, int, int], None]
+    atomic_add: Callable[[int, int, int], int]
+    atomic_exchange: Callable[[int, int, int], int]
+    atomic_and: Callable[[int, int, int], int]
+    atomic_or: Callable[[int, int, int], int]
+    atomic_xor: Callable[[int, int, int], int]
+    atomic_compare_swap: Callable[[int, int, int, int], int]
+    atomic_add_f32: Callable[[int, float], float]
+    atomic_add_f64: Callable[[int, float], float]
+    fence: Callable[..., None]
+    copy_strided: Callable[..., None]
+    copy_elements: Callable[..., None]
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached once: importing `memory` takes some 0.3 s, so it waits for the first use.
+        if name not in Mem.__annotations__:
+            raise AttributeError(f"the memory model has no {name!r}")
+        memory_model()
+        return getattr(self, name)
+
+
+mem = Mem()
+_model: Any = None
+
+
+def memory_model() -> Any:
+    """Return what serves `mem`: the module `pgas.sim.memory` or a `WeakMemory`."""
+    if _model is None:
+        set_memory_model(None)
+    return _model
+
+
+def set_memory_model(model: Any = None) -> None:
+    """Let `mem` be served by a `WeakMemory`, or by the plain memory (None). Not while a kernel runs.
+
+    Raises:
+        PgasError: a kernel is running.
+    """
+    global _model
+    if model is None:
+        from pgas.sim import memory
+
+        model = memory
+    if hasattr(model, "launch_ended") or hasattr(_model, "launch_ended"):
+        from pgas.sim import engine
+
+        engine.set_observer(model if hasattr(model, "launch_ended") else None)
+    for name in Mem.__annotations__:
+        setattr(mem, name, getattr(model, name))
+    _model = model

@@ -1,0 +1,93 @@
+"""Arrays as kernels see them: a loop that only reads one still lets the other threads run."""
+
+from typing import Any
+
+import numpy as np
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
+
+from pgas.sim import engine
+
+__all__ = ["KernelArray", "SharedArray", "count_read", "ndarray_of"]
+
+# A thread is preempted after so many element reads, so that `while flag[0] == 0: pass` ends. 64 reads cost 10 us, a switch about 1.
+_READS_PER_TURN = 64
+_reads_left = _READS_PER_TURN
+
+
+def count_read(weight: int = 1) -> None:
+    """Account for an element read; now and then, let the other threads run."""
+    global _reads_left
+    _reads_left -= weight
+    if _reads_left <= 0:
+        _reads_left = _READS_PER_TURN
+        engine.preempt()
+
+
+class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is untyped
+    """An array argument inside a kernel. Records have attribute access, as Numba gives it; slices are by reference."""
+
+    def __init__(self, item: Any) -> None:
+        # The base class turns attribute stores into item stores.
+        self.__dict__["_item"] = item
+        self.__dict__["_ary"] = item._ary
+
+    def __getattr__(self, name: str) -> Any:
+        return _wrapped(super().__getattr__(name))
+
+    def __getitem__(self, idx: Any) -> Any:
+        value = self._ary[idx]
+        if isinstance(value, (np.ndarray, np.void)):
+            return KernelArray(self._item[idx])  # by way of the wrapped class, which may keep more than the data
+        count_read()
+        return value
+
+    def __setitem__(self, idx: Any, value: Any) -> None:
+        self._ary[idx] = ndarray_of(value) if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray)) else value
+
+    @property
+    def shape(self) -> Any:
+        """The shape; as on a GPU, it has no negative indices."""
+        return self._item.shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self._ary.size)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return int(self._ary.ndim)
+
+    @property
+    def dtype(self) -> Any:
+        """The numpy dtype of an element."""
+        return self._ary.dtype
+
+    def __repr__(self) -> str:
+        return f"KernelArray({self._ary!r})"
+
+
+class SharedArray(np.ndarray[Any, Any]):
+    """Shared memory: an ndarray whose element reads count as those of `KernelArray`."""
+
+    def __getitem__(self, idx: Any) -> Any:
+        value = super().__getitem__(idx)
+        if not isinstance(value, np.ndarray):
+            count_read()
+        return value
+
+
+def ndarray_of(array: Any) -> Any:
+    """Return the numpy array (or record) behind what a kernel or the host holds; anything else as it is."""
+    if isinstance(array, FakeWithinKernelCUDAArray):
+        array = array._item
+    return array._ary if isinstance(array, FakeCUDAArray) else array
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, FakeCUDAArray):
+        return KernelArray(value)
+    if type(value) is FakeWithinKernelCUDAArray:
+        return KernelArray(value._item)
+    return value

@@ -1,0 +1,285 @@
+"""What a kernel sees under the name `cuda`: the functions and variables that exist on the device only."""
+
+import sys
+from typing import Any
+
+import numba.cuda
+import numpy as np
+from numba.core import types as core_types
+from numba.cuda import types as cuda_types
+from numba.cuda.np import numpy_support as cuda_numpy
+from numba.cuda.simulator import kernelapi
+from numba.cuda.simulator.vector_types import vector_types
+from numba.np import numpy_support as core_numpy
+
+from pgas.sim import engine, mem
+from pgas.sim.arrays import SharedArray, count_read, ndarray_of
+from pgas.sim.engine import FULL_MASK, WARP_SIZE
+
+__all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
+
+# Atomics count as several reads: a spin on compare-and-swap should soon give way.
+_ATOMIC_READS = 16
+# What uninitialised memory holds: nothing that looks right by accident.
+_GARBAGE = 0xA5
+
+# Loads and stores with cache hints, which have no meaning here.
+CACHE_HINTS = ("ldca", "ldcg", "ldcs", "ldlu", "ldcv", "stcg", "stcs", "stwb", "stwt")
+
+_ATOMICS = ("add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min", "nanmax", "nanmin", "compare_and_swap", "cas")
+
+_Dim3 = kernelapi.Dim3
+
+
+def _allocate(shape: Any, dtype: Any, alignment: int | None) -> np.ndarray[Any, Any]:
+    dtype = _dtype(dtype)
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    align = alignment or max(dtype.itemsize & -dtype.itemsize, 16)
+    raw = np.full(nbytes + align, _GARBAGE, np.uint8)
+    start = -raw.ctypes.data % align
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    """Numba types (its own and numba-cuda's), numpy types and dtypes."""
+    if isinstance(dtype, cuda_types.Type):
+        return np.dtype(cuda_numpy.as_dtype(dtype))
+    if isinstance(dtype, core_types.Type):
+        return np.dtype(core_numpy.as_dtype(dtype))
+    return np.dtype(dtype)
+
+
+class _Shared:
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        """Shared array of the block: one for each place in the source that makes one, as the compiler has it.
+
+        Shape 0 is the launch's dynamic shared memory, the same bytes at every call.
+        """
+        block = engine.worker().thread.block
+        if shape == 0 or shape == (0,):
+            size = block.launch.dynshared
+            if "dynamic" not in block.shared:
+                block.shared["dynamic"] = _allocate(size, np.uint8, 256)
+            itemsize = _dtype(dtype).itemsize
+            return block.shared["dynamic"][: size // itemsize * itemsize].view(_dtype(dtype)).view(SharedArray)
+        caller = sys._getframe(1)
+        place = caller.f_code, caller.f_lasti
+        array = block.shared.get(place)
+        if array is None:
+            array = block.shared[place] = _allocate(shape, dtype, alignment).view(SharedArray)
+        return array
+
+
+class _Local:
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        return _allocate(shape, dtype, alignment)
+
+
+class _Atomic:
+    """The stock module's operations, on the arrays themselves: no thread runs between their load and their store."""
+
+    def __init__(self) -> None:
+        stock = kernelapi.FakeCUDAAtomic()
+        for name in ["add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min", "nanmax", "nanmin", "compare_and_swap", "cas"]:
+            setattr(self, name, self._operation(getattr(stock, name)))
+
+    @staticmethod
+    def _operation(stock: Any) -> Any:
+        def operation(array: Any, *args: Any) -> Any:
+            plain = ndarray_of(array)
+            if isinstance(plain, SharedArray):
+                plain = plain.view(np.ndarray)
+            old = stock(plain, *args)
+            count_read(_ATOMIC_READS)
+            return old
+
+        return operation
+
+
+class _GridGroup:
+    def sync(self) -> None:
+        engine.grid_barrier()
+
+
+class _CooperativeGroups:
+    def this_grid(self) -> _GridGroup:
+        return _GridGroup()
+
+
+def _load(array: Any, i: Any) -> Any:
+    value = ndarray_of(array)[i]
+    count_read()
+    return value
+
+
+def _store(array: Any, i: Any, value: Any) -> None:
+    ndarray_of(array)[i] = value
+
+
+def _bits(value: Any) -> tuple[int, int]:
+    """Return an integer's bit pattern and width: that of its numpy type, else 32, or 64 if it needs them."""
+    n = int(value)
+    width = 8 * value.dtype.itemsize if isinstance(value, np.integer) else 32
+    width = 32 if width <= 32 and -(1 << 31) <= n < 1 << 32 else 64
+    return n & ((1 << width) - 1), width
+
+
+class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is untyped
+    """The one object that stands for `numba.cuda` inside kernels. It has no state: everything belongs to the calling thread.
+
+    Names of the host's `numba.cuda` that have no meaning of their own on the device (types, dtypes) are found there.
+    """
+
+    def __init__(self) -> None:
+        # Not the base class's: it would set dimensions, which are properties here.
+        self._cg, self._local, self._shared, self._atomic = _CooperativeGroups(), _Local(), _Shared(), _Atomic()
+        self._const, self._fp16 = kernelapi.FakeCUDAConst(), kernelapi.FakeCUDAFp16()
+        for name, vector in vector_types.items():
+            for alias in (name, *vector.aliases):
+                setattr(self, alias, vector)
+        for name in CACHE_HINTS:
+            setattr(self, name, _load if name.startswith("ld") else _store)
+
+    def __getattr__(self, name: str) -> Any:
+        # Not getattr on the module: it falls back to this object.
+        try:
+            return numba.cuda.__dict__[name]
+        except KeyError:
+            raise AttributeError(f"numba.cuda has no {name!r} that the simulator knows") from None
+
+    # Indices
+
+    @property
+    def threadIdx(self) -> Any:
+        return _Dim3(*engine.thread_index())
+
+    @property
+    def blockIdx(self) -> Any:
+        return _Dim3(*engine.block_index())
+
+    @property
+    def blockDim(self) -> Any:
+        return _Dim3(*engine.block_dim())
+
+    @property
+    def gridDim(self) -> Any:
+        return _Dim3(*engine.grid_dim())
+
+    @property
+    def laneid(self) -> int:
+        return int(engine.worker().thread.linear % WARP_SIZE)
+
+    def grid(self, ndim: int) -> Any:
+        me = engine.worker()
+        launch, thread = me.launch, me.thread
+        block, index = thread.block.index, launch.thread_indices[thread.linear]
+        if ndim == 1:
+            return block[0] * launch.block_dim[0] + index[0]
+        return self._first(ndim, tuple(b * n + i for b, n, i in zip(block, launch.block_dim, index, strict=True)))
+
+    def gridsize(self, ndim: int) -> Any:
+        return self._first(ndim, tuple(g * b for g, b in zip(engine.grid_dim(), engine.block_dim(), strict=True)))
+
+    @staticmethod
+    def _first(ndim: int, values: tuple[int, ...]) -> Any:
+        if ndim not in (1, 2, 3):
+            raise ValueError(f"cuda.grid and cuda.gridsize take 1, 2 or 3 dimensions, got {ndim}")
+        return values[0] if ndim == 1 else values[:ndim]
+
+    # Barriers and fences
+
+    def syncthreads(self) -> None:
+        engine.block_barrier()
+
+    def syncthreads_count(self, predicate: Any) -> int:
+        return sum(engine.block_vote(bool(predicate), "syncthreads_count"))
+
+    def syncthreads_and(self, predicate: Any) -> int:
+        return int(all(engine.block_vote(bool(predicate), "syncthreads_and")))
+
+    def syncthreads_or(self, predicate: Any) -> int:
+        return int(any(engine.block_vote(bool(predicate), "syncthreads_or")))
+
+    def threadfence_block(self) -> None:
+        mem.fence("block")
+
+    def threadfence(self) -> None:
+        mem.fence("gpu")
+
+    def threadfence_system(self) -> None:
+        mem.fence("sys")
+
+    def nanosleep(self, ns: Any) -> None:
+        engine.yield_("nanosleep")
+
+    # Warps
+
+    def activemask(self) -> int:
+        """The caller's lane only.
+
+        Which lanes run together is not defined on hardware either, and any set that contains the caller and lanes that execute the
+        same call is a legal answer. This one is safe whatever the others do: a syncwarp(activemask()) never hangs.
+        """
+        return 1 << self.laneid
+
+    def lanemask_lt(self) -> int:
+        return (1 << self.laneid) - 1
+
+    def syncwarp(self, mask: int = FULL_MASK) -> None:
+        engine.warp_barrier(mask)
+
+    def shfl_sync(self, mask: int, value: Any, src_lane: Any) -> Any:
+        return self._shuffle("shfl_sync", mask, value, int(src_lane) % WARP_SIZE)
+
+    def shfl_up_sync(self, mask: int, value: Any, delta: Any) -> Any:
+        return self._shuffle("shfl_up_sync", mask, value, self.laneid - int(delta))
+
+    def shfl_down_sync(self, mask: int, value: Any, delta: Any) -> Any:
+        return self._shuffle("shfl_down_sync", mask, value, self.laneid + int(delta))
+
+    def shfl_xor_sync(self, mask: int, value: Any, lane_mask: Any) -> Any:
+        return self._shuffle("shfl_xor_sync", mask, value, self.laneid ^ int(lane_mask))
+
+    def _shuffle(self, what: str, mask: int, value: Any, source: int) -> Any:
+        # Beyond the warp: the own value. A lane that takes no part: undefined on hardware, the own value here.
+        return engine.warp_exchange(mask, value, what).get(source, value)
+
+    def ballot_sync(self, mask: int, predicate: Any) -> int:
+        return sum(1 << lane for lane, p in engine.warp_exchange(mask, bool(predicate), "ballot_sync").items() if p)
+
+    def all_sync(self, mask: int, predicate: Any) -> bool:
+        return all(engine.warp_exchange(mask, bool(predicate), "all_sync").values())
+
+    def any_sync(self, mask: int, predicate: Any) -> bool:
+        return any(engine.warp_exchange(mask, bool(predicate), "any_sync").values())
+
+    def eq_sync(self, mask: int, predicate: Any) -> bool:
+        return len(set(engine.warp_exchange(mask, bool(predicate), "eq_sync").values())) == 1
+
+    def match_any_sync(self, mask: int, value: Any) -> int:
+        return sum(1 << lane for lane, v in engine.warp_exchange(mask, value, "match_any_sync").items() if v == value)
+
+    def match_all_sync(self, mask: int, value: Any) -> tuple[int, bool]:
+        values = engine.warp_exchange(mask, value, "match_all_sync")
+        same = all(v == value for v in values.values())
+        return (sum(1 << lane for lane in values) if same else 0), same
+
+    # Bits, by the width of the argument (the stock module knows 32 and positive numbers)
+
+    def popc(self, value: Any) -> int:
+        return _bits(value)[0].bit_count()
+
+    def clz(self, value: Any) -> int:
+        bits, width = _bits(value)
+        return width - bits.bit_length()
+
+    def ffs(self, value: Any) -> int:
+        bits, _ = _bits(value)
+        return (bits & -bits).bit_length()
+
+    def brev(self, value: Any) -> int:
+        bits, width = _bits(value)
+        return int(f"{bits:0{width}b}"[::-1], 2)
+
+
+KERNEL_MODULE = KernelModule()

@@ -1,0 +1,269 @@
+"""The simulator's engine: every CUDA thread is a greenlet of one OS thread. What kernels, device functions and the host call.
+
+All blocks of a grid are resident: any thread may run, so a block may wait for another one. Threads run until they stop of their own
+accord, in a barrier, a warp operation or a `yield_`, and are taken up again round robin. Which thread runs is therefore the same in
+every run of the same program.
+
+Greenlets are dear, so they are made as threads stop half-way and kept for the next launch; one that has ended its thread goes on with
+the next one that has not started, and a thread that never stops costs a function call. The threads of a block start together, a new
+block when nobody can run, and more and more blocks when everybody who can is spinning: a grid of 1000 blocks has few of them half-way
+at a time.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from greenlet import getcurrent
+
+from pgas.errors import PgasError
+from pgas.sim import report as reports
+from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Index, Launch, Observer, Rendezvous, SimThread, Worker
+
+__all__ = [
+    "FULL_MASK",
+    "WARP_SIZE",
+    "Block",
+    "Observer",
+    "SimThread",
+    "Worker",
+    "add_idle_hook",
+    "block_barrier",
+    "block_dim",
+    "block_index",
+    "block_vote",
+    "current",
+    "grid_barrier",
+    "grid_dim",
+    "install",
+    "launch",
+    "preempt",
+    "progress",
+    "remove_idle_hook",
+    "report",
+    "set_observer",
+    "thread_index",
+    "warp_barrier",
+    "warp_exchange",
+    "worker",
+    "yield_",
+]
+
+_launch: Launch | None = None
+_launch_lock = threading.Lock()
+_observer: Observer | None = None
+_idle_hooks: list[Callable[[], None]] = []
+
+
+def launch(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    grid: Index,
+    block: Index,
+    dynshared: int = 0,
+    debug: bool = False,
+    around: AbstractContextManager[Any] | None = None,
+) -> None:
+    """Run `fn(*args)` once for every thread of `grid` x `block`; return when all have returned.
+
+    dynshared is the size of the dynamic shared memory in bytes; debug makes division by zero an error; `around` is entered for the
+    time of the launch, once it is certain that no other one runs.
+
+    An exception in a thread ends the launch and is raised here with the thread's `tid` and `ctaid` in its text.
+
+    Raises:
+        DeadlockError: threads are left and none of them can run.
+        PgasError: called from a kernel, or while another host thread runs one.
+    """
+    global _launch
+    if type(getcurrent()) is Worker:
+        raise PgasError(f"{getattr(fn, '__name__', fn)} was launched from inside a kernel: kernels cannot launch kernels")
+    if not _launch_lock.acquire(blocking=False):
+        raise PgasError(
+            f"{getattr(fn, '__name__', fn)} was launched while another host thread runs a kernel: the simulator runs one at a time"
+        )
+    try:
+        _launch = running = Launch(fn, args, grid, block, dynshared, debug)
+        running.observer, running.idle_hooks = _observer, _idle_hooks
+        failed = True
+        try:
+            with around or nullcontext():
+                try:
+                    running.run()
+                    failed = False
+                finally:
+                    running.kill()
+        finally:
+            if _observer is not None:
+                _observer.launch_ended(failed)
+    finally:
+        _launch = None
+        _launch_lock.release()
+
+
+def install() -> None:
+    """Put this engine under numba-cuda's simulator, so that `@cuda.jit` kernels run on it. Idempotent.
+
+    Raises:
+        PgasError: Numba was imported without NUMBA_ENABLE_CUDASIM=1.
+    """
+    from pgas.sim import frontend  # it imports this module
+
+    frontend.install()
+
+
+def current() -> SimThread | None:
+    """Return the CUDA thread that is calling, or None on the host (any OS thread)."""
+    me = getcurrent()
+    return me.thread if type(me) is Worker else None
+
+
+def yield_(waiting_for: str | Callable[[], str] | None = None) -> None:
+    """Let the other CUDA threads run; call it in every spin loop. On the host: give the core away.
+
+    waiting_for says what the loop waits for ("signal 3 >= 7"), in reports; a callable is asked only when a report is made.
+    """
+    me = getcurrent()
+    if type(me) is Worker:
+        me.launch.spin(me, waiting_for)
+    else:
+        os.sched_yield()
+
+
+def preempt() -> None:
+    """Let the other CUDA threads run in the midst of work: like `yield_`, but no sign of idleness."""
+    me = getcurrent()
+    if type(me) is Worker:
+        me.launch.busy = True
+        me.launch.spin(me, None)
+
+
+def progress() -> None:
+    """Tell the engine that a wait has ended, so that it does not take the yields up to now for idleness. Optional."""
+    if _launch is not None:
+        _launch.spins = _launch.idle_rounds = 0
+
+
+def block_barrier() -> None:
+    """Wait until all threads of the block that have not returned are here (`syncthreads`)."""
+    block_vote(None)
+
+
+def block_vote(value: Any, what: str = "syncthreads") -> list[Any]:
+    """Barrier of the block in which every thread brings a value. Return the values of all."""
+    me = worker()
+    block = me.thread.block
+    met = block.barrier
+    met.workers.append(me)
+    met.values[me.thread.linear] = value
+    if len(met.workers) == block.alive:
+        block.release_barrier()
+    else:
+        me.launch.park(me, (what, None))
+    return list(met.values.values()) if value is not None else []
+
+
+def warp_barrier(mask: int = FULL_MASK) -> None:
+    """Wait until all lanes of `mask` that have not returned are here with the same mask (`syncwarp`)."""
+    warp_exchange(mask, None, "syncwarp")
+
+
+def warp_exchange(mask: int, value: Any, what: str = "warp_exchange") -> dict[int, Any]:
+    """Bring a value, wait for the other lanes of `mask`, return {lane: value}. The dictionary is shared: do not change it.
+
+    Lanes that have returned or do not exist (partial last warp) take no part. Lanes that meet must name the same operation and mask.
+
+    Raises:
+        ValueError: the caller's own lane is not in the mask.
+    """
+    me = worker()
+    thread = me.thread
+    block = thread.block
+    warp, lane = divmod(thread.linear, WARP_SIZE)
+    mask = int(mask) & block.launch.lanes[warp]
+    if not mask >> lane & 1:
+        raise ValueError(f"{what}: lane {lane} called it with mask {mask:#x}, which does not name that lane")
+    pending = block.warps.get(warp)
+    if pending is None:
+        pending = block.warps[warp] = {}
+    key = (what, mask)
+    met = pending.get(key)
+    if met is None:
+        met = pending[key] = Rendezvous()
+    met.workers.append(me)
+    met.values[lane] = value
+    if len(met.workers) == (mask & block.lanes[warp]).bit_count():
+        block.release_warp(warp, key)
+    else:
+        me.launch.park(me, key)
+    return met.values
+
+
+def grid_barrier() -> None:
+    """Wait until all threads of the grid are here. A block that has returned never comes."""
+    me = worker()
+    block = me.thread.block
+    block.grid_waiters.append(me)
+    if len(block.grid_waiters) == block.alive:
+        me.launch.block_reached_grid_barrier(block)
+    if block.grid_waiters:  # not released by the line above
+        me.launch.park(me, ("the grid barrier", None))
+
+
+def thread_index() -> Index:
+    """Return threadIdx as (x, y, z)."""
+    me = worker()
+    return me.launch.thread_indices[me.thread.linear]
+
+
+def block_index() -> Index:
+    """Return blockIdx as (x, y, z)."""
+    return worker().thread.block.index
+
+
+def block_dim() -> Index:
+    """Return blockDim as (x, y, z)."""
+    return worker().launch.block_dim
+
+
+def grid_dim() -> Index:
+    """Return gridDim as (x, y, z)."""
+    return worker().launch.grid
+
+
+def report() -> str:
+    """Say where the threads of the running kernel are and what they wait for; empty if none runs."""
+    return reports.describe(_launch) if _launch is not None else ""
+
+
+def add_idle_hook(hook: Callable[[], None]) -> None:
+    """Call `hook()` whenever every runnable thread is spinning. What it raises ends the launch and comes out of it."""
+    _idle_hooks.append(hook)
+
+
+def remove_idle_hook(hook: Callable[[], None]) -> None:
+    """Undo `add_idle_hook`; a hook that is not there is no error."""
+    if hook in _idle_hooks:
+        _idle_hooks.remove(hook)
+
+
+def set_observer(observer: Observer | None) -> None:
+    """Tell `observer` about barriers and scheduler steps from now on; None for nobody."""
+    global _observer
+    if _launch is not None:
+        raise PgasError("the observer cannot be changed while a kernel runs")
+    _observer = observer
+
+
+def worker() -> Worker:
+    """Return the greenlet that runs the calling thread: `.thread` and `.launch`.
+
+    Raises:
+        PgasError: called on the host.
+    """
+    me = getcurrent()
+    if type(me) is not Worker:
+        raise PgasError("this function works only inside a kernel")
+    return me

@@ -1,0 +1,212 @@
+"""Between numba-cuda's simulator and the engine: `cuda.jit`, launches `kernel[grid, block](...)`, arguments, the name `cuda`.
+
+What numba-cuda's own simulator keeps doing: host arrays, streams, events, `cuda.to_device`, the classes of device arrays.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numba.cuda
+import numpy as np
+from numba.core import config as core_config
+from numba.cuda.core import config
+from numba.cuda.core.sigutils import is_signature
+from numba.cuda.errors import normalize_kernel_dimensions
+from numba.cuda.simulator import api, kernel
+from numba.cuda.simulator.args import ArgHint, InOut
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+from pgas.errors import PgasError
+from pgas.sim import engine
+from pgas.sim.arrays import KernelArray
+from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE
+
+__all__ = ["ConfiguredKernel", "install", "jit"]
+
+_MAX_THREADS_PER_BLOCK = 1024
+_FORALL_THREADS_PER_BLOCK = 128
+
+# Options of the real cuda.jit that say how to compile: nothing to do here.
+_COMPILER_OPTIONS = frozenset(
+    {"inline", "forceinline", "opt", "lineinfo", "cache", "lto", "max_registers", "shared_memory_carveout", "fastmath", "abi", "abi_info"}
+)
+
+_installed = False
+
+
+class ConfiguredKernel:
+    """A kernel with its launch configuration, what `kernel[grid, block, stream, shared_bytes]` returns. Call it to launch."""
+
+    def __init__(self, fake: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> None:
+        self.kernel = fake
+        self.grid_dim, self.block_dim = normalize_kernel_dimensions(griddim, blockdim)
+        self.stream = stream
+        self.dynshared_size = int(sharedmem)
+        nthreads = _product(self.block_dim)
+        limit = getattr(fake, "max_threads", _MAX_THREADS_PER_BLOCK)
+        if not 0 < nthreads <= limit:
+            raise ValueError(f"{fake.__name__}: a block of {self.block_dim} has {nthreads} threads, the range is 1 to {limit}")
+        if _product(self.grid_dim) < 1:
+            raise ValueError(f"{fake.__name__}: the grid {self.grid_dim} has no block")
+
+    def __call__(self, *args: Any) -> None:
+        """Run the kernel to its end; then host arrays hold what it wrote."""
+        write_back: list[Callable[[], Any]] = []
+        kernel_args = tuple(_argument(self.kernel, arg, write_back) for arg in args)
+        fake = self.kernel
+        engine.launch(
+            fake.fn,
+            kernel_args,
+            self.grid_dim,
+            self.block_dim,
+            self.dynshared_size,
+            fake._debug,
+            _device_names(fake.fn),
+        )
+        for copy in write_back:
+            copy()
+
+
+class _ForAll:
+    """What `kernel.forall(ntasks)` returns: at least ntasks threads, in whole blocks, as on a GPU."""
+
+    def __init__(self, fake: Any, ntasks: int, tpb: int, stream: Any, sharedmem: int) -> None:
+        if ntasks < 0:
+            raise ValueError(f"forall: ntasks is {ntasks}, it must not be negative")
+        self.args = fake, ntasks, tpb or _FORALL_THREADS_PER_BLOCK, stream, sharedmem
+
+    def __call__(self, *args: Any) -> None:
+        """Run the kernel."""
+        fake, ntasks, tpb, stream, sharedmem = self.args
+        if ntasks:
+            fake[-(-ntasks // tpb), tpb, stream, sharedmem](*args)
+
+
+def jit(func_or_sig: Any = None, device: bool = False, debug: bool | None = None, **options: Any) -> Any:
+    """`cuda.jit` of the simulator: takes all options of the real one.
+
+    launch_bounds, extensions and debug are honoured; options for the compiler are ignored; link and boundscheck are refused, as
+    the stock simulator does.
+    """
+    if options.pop("boundscheck", None):
+        raise NotImplementedError("cuda.jit: bounds checking is not supported for CUDA")
+    if options.pop("link", None):
+        raise NotImplementedError("cuda.jit: the simulator cannot link PTX or CUDA C++ (link=)")
+    extensions = options.pop("extensions", None) or ()
+    launch_bounds = options.pop("launch_bounds", None)
+    for name in ("argtypes", "restype", "bind"):
+        if options.pop(name, None) is not None:
+            raise TypeError(f"cuda.jit: {name}= is gone; pass the signature as the first argument")
+    unknown = options.keys() - _COMPILER_OPTIONS
+    if unknown:
+        raise TypeError(f"cuda.jit: unknown option {', '.join(sorted(unknown))}")
+    debug = bool(config.CUDA_DEBUGINFO_DEFAULT if debug is None else debug)
+
+    def decorate(fn: Callable[..., Any]) -> Any:
+        fake = kernel.FakeCUDAKernel(fn, device=device, fastmath=bool(options.get("fastmath")), extensions=extensions, debug=debug)
+        if launch_bounds is not None:
+            fake.max_threads = int(launch_bounds[0] if isinstance(launch_bounds, tuple) else launch_bounds)
+        return fake
+
+    if func_or_sig is None or isinstance(func_or_sig, list) or is_signature(func_or_sig):
+        return decorate
+    return decorate(func_or_sig)
+
+
+def install() -> None:
+    """See `pgas.sim.engine.install`."""
+    global _installed
+    if _installed:
+        return
+    if not (config.ENABLE_CUDASIM and core_config.ENABLE_CUDASIM):
+        raise PgasError("the simulator needs NUMBA_ENABLE_CUDASIM=1 in the environment before Numba is imported")
+    fake = kernel.FakeCUDAKernel
+    fake.__call__ = _call
+    fake.__getitem__ = _configure
+    fake.forall = _forall
+    kernel.FakeOverload.max_cooperative_grid_blocks = _max_cooperative_grid_blocks
+    for module in (numba.cuda, numba.cuda.simulator, api):
+        module.jit = jit
+    # Device names for those whom the swap of globals does not reach: local imports, closures, `from numba.cuda import syncthreads`.
+    numba.cuda.__getattr__ = _device_name
+    for name in CACHE_HINTS:  # None in the stock simulator, which would win
+        setattr(numba.cuda, name, getattr(KERNEL_MODULE, name))
+    _installed = True
+
+
+def _call(self: Any, *args: Any) -> Any:
+    if self._device or engine.current() is not None:
+        # Called as a function: from a kernel (kernels may call kernels that way, too) or, if a device function, from the host.
+        if engine.current() is not None:
+            _swap(self.fn)
+        return self.fn(*args)
+    return ConfiguredKernel(self, None, None)(*args)  # raises: there is no configuration
+
+
+def _configure(self: Any, configuration: Any) -> ConfiguredKernel:
+    if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
+        raise ValueError(f"{self.__name__}: a launch configuration is [grid, block, stream, shared_bytes], the last two optional")
+    return ConfiguredKernel(self, *configuration)
+
+
+def _forall(self: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> _ForAll:
+    return _ForAll(self, ntasks, tpb, stream, sharedmem)
+
+
+def _max_cooperative_grid_blocks(self: Any, blockdim: Any, dynsmemsize: int = 0) -> int:
+    return 2**31 - 1  # all blocks are resident, whatever their number
+
+
+def _argument(fake: Any, arg: Any, write_back: list[Callable[[], Any]]) -> Any:
+    for extension in fake.extensions:
+        _, arg = extension.prepare_args(None, arg, stream=0, retr=write_back)
+    return _device_value(arg, write_back)
+
+
+def _device_value(arg: Any, write_back: list[Callable[[], Any]]) -> Any:
+    """Host arrays are copied in and, after the launch, out, as on a GPU; device arrays are passed by reference."""
+    if isinstance(arg, np.ndarray) and arg.ndim > 0:
+        arg = InOut(arg)
+    if isinstance(arg, ArgHint):
+        arg = arg.to_device(write_back)
+    elif isinstance(arg, np.void):
+        arg = FakeCUDAArray(arg)
+    elif isinstance(arg, tuple):
+        items = [_device_value(item, write_back) for item in arg]
+        return type(arg)(*items) if hasattr(arg, "_fields") else tuple(items)
+    return KernelArray(arg) if isinstance(arg, FakeCUDAArray) else arg
+
+
+# The name `cuda` in the modules of running kernels and of device functions called from them. Stock swaps at every call of a device
+# function; here a module stays swapped until the launch ends, so that a call costs one dictionary look-up.
+_swapped: dict[int, tuple[dict[str, Any], list[str]]] = {}
+
+
+@contextmanager
+def _device_names(fn: Any) -> Iterator[None]:
+    try:
+        _swap(fn)
+        yield
+    finally:
+        for names, found in _swapped.values():
+            names.update(dict.fromkeys(found, numba.cuda))
+        _swapped.clear()
+
+
+def _swap(fn: Any) -> None:
+    names = fn.__globals__
+    if id(names) not in _swapped:
+        found = [name for name, value in names.items() if value is numba.cuda]
+        _swapped[id(names)] = names, found
+        names.update(dict.fromkeys(found, KERNEL_MODULE))
+
+
+def _device_name(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
+    return getattr(KERNEL_MODULE, name)
+
+
+def _product(dim: tuple[int, int, int]) -> int:
+    return int(dim[0]) * int(dim[1]) * int(dim[2])

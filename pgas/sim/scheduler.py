@@ -1,0 +1,354 @@
+"""How the threads of a kernel take turns: threads, blocks, the queue of those that can run, and idling.
+
+Who switches to whom: threads that stop switch straight to the next runnable one. The *hub*, the greenlet that launched the kernel,
+starts new threads (a greenlet's C stack begins where it is started, so starting them from each other would nest without bound), idles
+when all runnable threads are spinning, reports deadlocks, and ends the launch.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from pgas.errors import DeadlockError
+from pgas.sim import report as reports
+
+__all__ = ["FULL_MASK", "WARP_SIZE", "Block", "Index", "Launch", "Observer", "Rendezvous", "SimThread", "WaitsFor", "Worker"]
+
+WARP_SIZE = 32
+FULL_MASK = 0xFFFFFFFF
+
+# Idle rounds that only give the core away; after them the engine sleeps, 1 us doubling to 50 us. (Linux adds its timer slack of 50 us.)
+_YIELD_ROUNDS = 200
+_MAX_SLEEP_S = 50e-6
+# Rounds in which somebody was preempted at work are no idleness: hooks run in one of so many of them.
+_BUSY_ROUNDS_PER_HOOK = 16
+# A new greenlet costs 20 us and 20 KB, an idle one the memory.
+_MAX_IDLE_WORKERS = 1024
+
+Index = tuple[int, int, int]
+# A text or its maker: in a spin loop, for that. (operation, mask or None): in a barrier or a warp operation. None: at work.
+WaitsFor = str | Callable[[], str] | tuple[str, int | None] | None
+
+
+class Observer(Protocol):
+    """What a memory model wants to know of the schedule (see `pgas.sim.weak`)."""
+
+    def threads_synced(self, threads: Iterable["SimThread"]) -> None:
+        """These threads of one block met in a barrier or a warp operation."""
+
+    def grid_synced(self) -> None:
+        """All threads of the grid met."""
+
+    def step(self) -> None:
+        """A thread yields. What is raised here ends the launch."""
+
+    def launch_ended(self, failed: bool) -> None:
+        """The kernel is over; failed: by an error or an interrupt."""
+
+
+class SimThread:
+    """One CUDA thread. `linear` is its index in the block with x fastest, as hardware numbers threads."""
+
+    __slots__ = ("block", "linear", "waiting_for", "worker")
+
+    def __init__(self, block: "Block", linear: int) -> None:
+        self.block = block
+        self.linear = linear
+        self.waiting_for: WaitsFor = None  # why it is not running, for reports; stale while it runs
+        self.worker: Worker | None = None
+
+    @property
+    def lane(self) -> int:
+        """Number in its warp."""
+        return self.linear % WARP_SIZE
+
+    @property
+    def thread_index(self) -> Index:
+        """Its threadIdx."""
+        return self.block.launch.thread_indices[self.linear]
+
+    def __repr__(self) -> str:
+        return f"block {list(self.block.index)} thread {list(self.thread_index)}"
+
+
+class Rendezvous:
+    """Threads that wait for each other, and the value that each brought."""
+
+    __slots__ = ("values", "workers")
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+        self.values: dict[int, Any] = {}
+
+
+class Block:
+    """One resident block: barrier, warps, shared memory."""
+
+    __slots__ = ("alive", "barrier", "grid_waiters", "index", "lanes", "launch", "linear", "shared", "threads", "warps")
+
+    def __init__(self, launch_: "Launch", linear: int, index: Index) -> None:
+        self.launch = launch_
+        self.linear = linear
+        self.index = index
+        self.alive = launch_.nthreads  # threads that have not returned; those not started yet count
+        self.threads: dict[int, SimThread] = {}  # started and not returned
+        self.barrier = Rendezvous()
+        self.grid_waiters: list[Worker] = []
+        self.lanes = launch_.lanes[:]  # per warp, the mask of lanes that have not returned
+        self.warps: dict[int, dict[tuple[str, int], Rendezvous]] = {}  # per warp: (operation, mask) -> lanes waiting
+        self.shared: dict[Any, Any] = {}  # owned by pgas.sim.cuda_module
+
+    def release_barrier(self) -> None:
+        """All have come: let them go."""
+        met, self.barrier = self.barrier, Rendezvous()
+        self.launch.release(met.workers)
+        if self.launch.observer is not None:
+            self.launch.observer.threads_synced([w.thread for w in met.workers])
+
+    def release_warp(self, warp: int, key: tuple[str, int]) -> None:
+        """All lanes of a warp operation have come: let them go."""
+        met = self.warps[warp].pop(key)
+        self.launch.release(met.workers)
+        if self.launch.observer is not None:
+            self.launch.observer.threads_synced([w.thread for w in met.workers])
+
+    def exited(self, thread: SimThread) -> None:
+        """Account for a thread that returned. As on hardware, those that wait do not wait for it any longer."""
+        del self.threads[thread.linear]
+        self.alive -= 1
+        warp, lane = divmod(thread.linear, WARP_SIZE)
+        self.lanes[warp] &= ~(1 << lane)
+        if not self.alive:
+            del self.launch.blocks[self.linear]
+            return
+        if self.barrier.workers and len(self.barrier.workers) == self.alive:
+            self.release_barrier()
+        pending = self.warps.get(warp)
+        if pending:
+            for key in [k for k, met in pending.items() if len(met.workers) == (k[1] & self.lanes[warp]).bit_count()]:
+                self.release_warp(warp, key)
+        if len(self.grid_waiters) == self.alive:
+            self.launch.block_reached_grid_barrier(self)
+
+
+class Worker(greenlet):  # type: ignore[misc]  # greenlet is untyped
+    """A greenlet that runs CUDA threads one after another, for as long as they do not stop half-way. Kept from launch to launch."""
+
+    launch: "Launch"
+    thread: SimThread
+
+    def run(self) -> None:
+        """Work for a launch, then wait to be started for the next one."""
+        while True:
+            launch_ = self.launch
+            launch_.work(self)
+            del self.launch, self.thread
+            if len(launch_.idle_workers) >= _MAX_IDLE_WORKERS:
+                return
+            launch_.idle_workers.append(self)
+            hub = launch_.hub
+            del launch_
+            hub.switch()
+
+
+class _IdleWorkers(threading.local):
+    """Greenlets belong to the OS thread that made them."""
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+
+
+class Launch:
+    """One kernel while it runs: its threads and the queue of those that can run."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], grid: Index, block: Index, dynshared: int, debug: bool) -> None:
+        self.fn, self.args, self.grid, self.block_dim, self.dynshared, self.debug = (
+            fn,
+            args,
+            grid,
+            block,
+            dynshared,
+            debug,
+        )
+        self.hub = getcurrent()
+        self.name = getattr(fn, "__name__", repr(fn))
+        self.observer: Observer | None = None
+        self.idle_hooks: Sequence[Callable[[], None]] = ()
+        self.idle_workers = _idle.workers
+        self.nblocks, self.nthreads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
+        self.thread_indices: list[Index] = list(_indices(block))
+        full, rest = divmod(self.nthreads, WARP_SIZE)
+        self.lanes = [FULL_MASK] * full + ([(1 << rest) - 1] if rest else [])
+        self.blocks: dict[int, Block] = {}  # those that have a thread left
+        self.unborn = self._births()
+        self.unborn_left = self.nblocks * self.nthreads
+        self.due = 0  # how many of them are to start before anybody else runs
+        self.ready: deque[Worker] = deque()
+        self.grid_blocks: list[Block] = []  # blocks whose threads have all reached the grid barrier
+        self.failure: tuple[SimThread, BaseException] | None = None
+        self.stopping = False
+        self.spins = 0  # yields since something last went forward
+        self.busy = False  # a thread was preempted at work since the last idle round
+        self.idle_rounds = 0
+        self.busy_rounds = 0
+
+    def _births(self) -> Iterator[SimThread]:
+        for linear, index in enumerate(_indices(self.grid)):
+            block = self.blocks[linear] = Block(self, linear, index)
+            for i in range(self.nthreads):
+                self.unborn_left -= 1
+                self.due -= 1
+                yield SimThread(block, i)
+
+    def work(self, worker: Worker) -> None:
+        """Run threads that have not started yet. If one stops, another worker takes over the rest."""
+        # A greenlet has its own context, so the caller's errstate does not reach it. Integers wrap on a GPU.
+        with np.errstate(over="ignore", divide="raise" if self.debug else None):
+            for thread in self.unborn:
+                worker.thread, thread.worker = thread, worker
+                thread.block.threads[thread.linear] = thread
+                try:
+                    self.fn(*self.args)
+                except GreenletExit:
+                    return
+                except BaseException as error:
+                    self.failure = thread, error
+                    return
+                thread.block.exited(thread)
+                self.spins = self.idle_rounds = 0
+
+    def park(self, worker: Worker, waiting_for: WaitsFor) -> None:
+        """Stop the calling thread until somebody puts its worker into `ready`."""
+        if self.stopping:
+            raise GreenletExit
+        worker.thread.waiting_for = waiting_for
+        if self.due > 0 or not self.ready:
+            self.hub.switch()
+        else:
+            self.ready.popleft().switch()
+
+    def spin(self, worker: Worker, waiting_for: WaitsFor) -> None:
+        """Let the others run before the calling thread goes on."""
+        if self.stopping:
+            raise GreenletExit
+        worker.thread.waiting_for = waiting_for
+        if self.observer is not None:
+            self.observer.step()
+        ready = self.ready
+        ready.append(worker)
+        self.spins += 1
+        if self.due > 0 or self.spins > len(ready):
+            self.hub.switch()
+        else:
+            ready.popleft().switch()
+
+    def release(self, workers: list[Worker]) -> None:
+        """Make waiting threads runnable; the one that runs already is left out."""
+        me = getcurrent()
+        self.ready.extend([w for w in workers if w is not me])
+        self.spins = self.idle_rounds = 0
+
+    def block_reached_grid_barrier(self, block: Block) -> None:
+        """All threads of the block wait in the grid barrier; if it is the last block, let the grid go."""
+        self.grid_blocks.append(block)
+        if len(self.grid_blocks) < self.nblocks:  # a block that has returned never comes: as on hardware, the others wait for ever
+            return
+        met, self.grid_blocks = self.grid_blocks, []
+        for each in met:
+            waiters, each.grid_waiters = each.grid_waiters, []
+            self.release(waiters)
+        if self.observer is not None:
+            self.observer.grid_synced()
+
+    def start_worker(self) -> None:
+        """Start threads that have not started, on one more greenlet."""
+        worker = self.idle_workers.pop() if self.idle_workers else Worker()
+        if worker.parent is not self.hub:
+            worker.parent = self.hub  # where exceptions go
+        worker.launch = self
+        worker.switch()
+
+    def run(self) -> None:
+        """The hub's loop. Returns when every thread has returned."""
+        while self.failure is None:
+            if self.unborn_left and (self.due > 0 or self.spins >= len(self.ready)):
+                if self.due <= 0:
+                    # Nobody can run: one more block. All who can are spinning: as many threads again, or each block would cost a round.
+                    self.due = min(max(self.nthreads, len(self.ready)), self.unborn_left)
+                    self.spins = 0
+                self.start_worker()
+            elif self.ready:
+                if self.spins >= len(self.ready):
+                    self.idle()
+                self.ready.popleft().switch()
+            elif self.blocks:
+                raise DeadlockError(f"deadlock in {self.name}, no thread can run: {reports.describe(self)}")
+            else:
+                return
+        thread, error = self.failure
+        try:
+            raise _located(error, thread)
+        finally:
+            del thread, error  # the traceback holds this frame: break the cycle
+
+    def idle(self) -> None:
+        """Every runnable thread has had its turn and yielded again: look after the outside world and give the core away."""
+        self.spins = 0
+        if self.busy:
+            self.busy = False
+            self.idle_rounds = 0
+            self.busy_rounds += 1
+            if self.busy_rounds % _BUSY_ROUNDS_PER_HOOK:
+                return
+        for hook in tuple(self.idle_hooks):
+            hook()
+        self.idle_rounds += 1
+        if self.idle_rounds <= _YIELD_ROUNDS:
+            os.sched_yield()
+        else:
+            time.sleep(min(_MAX_SLEEP_S, 1e-6 * 2 ** min(self.idle_rounds - _YIELD_ROUNDS, 10)))
+
+    def kill(self) -> None:
+        """Unwind every thread that is left, so that no greenlet, frame or argument survives the launch."""
+        self.stopping = True
+        self.unborn_left = 0
+        self.unborn = iter(())
+        for block in list(self.blocks.values()):
+            for thread in list(block.threads.values()):
+                if thread.worker is not None and not thread.worker.dead:
+                    thread.worker.throw(GreenletExit)
+        self.ready.clear()
+        self.blocks.clear()
+        self.grid_blocks.clear()
+        self.failure = None
+
+
+_idle = _IdleWorkers()
+
+
+def _indices(dim: Index) -> Iterator[Index]:
+    return ((x, y, z) for z in range(dim[2]) for y in range(dim[1]) for x in range(dim[0]))
+
+
+def _located(error: BaseException, thread: SimThread) -> BaseException:
+    """Put the thread into the text of its exception; the object stays the same, with its attributes and traceback."""
+    if not isinstance(error, Exception):
+        return error  # KeyboardInterrupt, SystemExit: not the thread's own
+    where = f"tid={list(thread.thread_index)} ctaid={list(thread.block.index)}"
+    args = error.args
+    try:
+        text = str(args[0]) if len(args) == 1 else str(error)
+        error.args = (f"{where}: {text}" if text else where,)
+        if where in str(error):
+            return error
+        error.args = args  # its class makes its own text
+    except Exception:  # a class that cannot be printed must not hide the error itself
+        error.args = args
+    error.add_note(where)
+    return error

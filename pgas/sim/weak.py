@@ -1,0 +1,316 @@
+"""Weak mode: a memory that performs remote stores late and out of order, as a link may, so that missing fences show on x86.
+
+A store of a kernel thread to another PE's slot becomes *pending*. Pending stores are performed, in an order drawn from the seed:
+
+| what | performs |
+|---|---|
+| `fence("sys")`, `store_release` | the caller's, and those that are published to it |
+| a load, atomic or copy from a remote address | those to that address that are the caller's or published to it |
+| a new store to the same bytes | those it would overtake: stores to one location stay in order |
+| scheduler steps | now and then a few, so that everything is performed in the end |
+| the end of the kernel | all |
+
+*Published* is the model's conservative notion of "happens before": a barrier or warp operation publishes the pending stores of those
+who meet to their block, `fence("block")` the caller's; `fence("gpu")` and a grid barrier publish to the grid. So a thread that fences
+after syncthreads performs the stores of the whole block. Atomics are performed at once and order nothing.
+
+A copy is cut into pieces that are performed separately. A blocking copy takes its source's bytes at the call; one with
+deferred_source reads each piece when it is performed.
+
+What it finds is a bug of the program on a GPU; a correct program behaves. What it misses: races between unordered stores to the same
+bytes, late loads, missing gpu-scope fences between threads of one PE, stores through plain array indexing.
+"""
+
+import ctypes
+import os
+import random
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+from pgas.errors import PgasError
+from pgas.sim import engine, memory
+from pgas.sim.scheduler import SimThread
+
+__all__ = ["WINDOW", "WeakMemory"]
+
+#: Where the slots of all PEs lie. Other memory is private, and stores to it are not delayed.
+WINDOW = (0x6000_0000_0000, 0x7C00_0000_0000)
+
+# Chances that a scheduler step performs something; one of them is drawn for every kernel.
+_DRAIN_CHANCES = (1 / 4, 1 / 16, 1 / 64)
+# More pending pieces than a write queue would hold only make the model slow.
+_MAX_PENDING = 512
+_MAX_PIECES = 5
+_PAGE = 4096
+
+_OWN, _BLOCK, _GRID = range(3)
+
+
+class _Piece:
+    """A pending store of `count` elements of `width` bytes, `stride` apart from `lo` on."""
+
+    __slots__ = ("count", "hi", "lo", "owner", "published", "source", "source_stride", "stride", "value", "width")
+
+    def __init__(self, owner: SimThread, lo: int, stride: int, count: int, width: int) -> None:
+        self.owner, self.lo, self.stride, self.count, self.width = owner, lo, stride, count, width
+        self.hi = lo + (count - 1) * stride + width
+        self.published = _OWN
+        self.source: Any = None  # an address, or the bytes themselves, packed
+        self.source_stride = width
+        self.value = 0  # without a source
+
+    def overlaps(self, lo: int, hi: int, stride: int, width: int) -> bool:
+        """Tell whether elements of `width` bytes, `stride` apart in [lo, hi), touch this piece; True if it is not certain."""
+        if self.lo >= hi or lo >= self.hi:
+            return False
+        if self.stride != stride or stride <= width or self.count == 1:
+            return True
+        distance = (lo - self.lo) % stride  # threads of one cooperative copy: interleaved, not overlapping
+        return distance < self.width or stride - distance < width
+
+    def perform(self) -> None:
+        if not _mapped(self.lo, self.hi):
+            raise self._gone("target", self.lo)
+        if self.source is None:
+            memory.store(self.lo, self.value, self.width)
+            return
+        source, extent = self.source, (self.count - 1) * self.source_stride
+        if isinstance(source, int):
+            if not _mapped(min(source, source + extent), max(source, source + extent) + self.width):
+                raise self._gone("source", source)
+        else:
+            source = ctypes.addressof(source)
+        memory.copy_elements(self.lo, self.stride, source, self.source_stride, self.count, self.width)
+
+    def _gone(self, what: str, addr: int) -> PgasError:
+        return PgasError(
+            f"weak memory: the {what} of a pending store is not mapped any more: {addr:#x}, a store of {self.count * self.width} bytes "
+            f"by {self.owner!r}. Was it freed before a quiet?"
+        )
+
+
+class WeakMemory:
+    """The functions of `pgas.sim.memory` with remote stores delayed. Hand it to `pgas.sim.set_memory_model`.
+
+    Args:
+        seed: of all choices; the same seed and program repeat them, as far as other processes allow.
+        own_lo, own_hi: this PE's slot; stores to it are performed at once.
+        window: the slots of all PEs; stores outside are private, and performed at once.
+    """
+
+    def __init__(self, seed: int, own_lo: int, own_hi: int, window: tuple[int, int] = WINDOW) -> None:
+        self.seed, self.own_lo, self.own_hi = seed, own_lo, own_hi
+        self.window_lo, self.window_hi = window
+        self._random = random.Random(seed)
+        self._pending: list[_Piece] = []
+        self._chance = self._random.choice(_DRAIN_CHANCES)
+
+    # Loads, stores, atomics: signatures of `memory`
+
+    def load(self, addr: int, nbytes: int) -> int:
+        self._settle(addr, nbytes)
+        return memory.load(addr, nbytes)
+
+    def load_acquire(self, addr: int, nbytes: int) -> int:
+        self._settle(addr, nbytes)
+        return memory.load_acquire(addr, nbytes)
+
+    def store(self, addr: int, value: int, nbytes: int) -> None:
+        thread = engine.current() if self._is_remote(addr) else None
+        if thread is None:
+            memory.store(addr, value, nbytes)
+            return
+        piece = _Piece(thread, int(addr), nbytes, 1, nbytes)
+        piece.value = int(value)
+        self._enqueue([piece])
+
+    def store_release(self, addr: int, value: int, nbytes: int) -> None:
+        self.fence("sys")
+        memory.store_release(addr, value, nbytes)
+
+    def atomic_add(self, addr: int, value: int, nbytes: int) -> int:
+        self._settle(addr, nbytes)
+        return memory.atomic_add(addr, value, nbytes)
+
+    def atomic_exchange(self, addr: int, value: int, nbytes: int) -> int:
+        self._settle(addr, nbytes)
+        return memory.atomic_exchange(addr, value, nbytes)
+
+    def atomic_and(self, addr: int, value: int, nbytes: int) -> int:
+        self._settle(addr, nbytes)
+        return memory.atomic_and(addr, value, nbytes)
+
+    def atomic_or(self, addr: int, value: int, nbytes: int) -> int:
+        self._settle(addr, nbytes)
+        return memory.atomic_or(addr, value, nbytes)
+
+    def atomic_xor(self, addr: int, value: int, nbytes: int) -> int:
+        self._settle(addr, nbytes)
+        return memory.atomic_xor(addr, value, nbytes)
+
+    def atomic_compare_swap(self, addr: int, expected: int, value: int, nbytes: int) -> int:
+        self._settle(addr, nbytes)
+        return memory.atomic_compare_swap(addr, expected, value, nbytes)
+
+    def atomic_add_f32(self, addr: int, value: float) -> float:
+        self._settle(addr, 4)
+        return memory.atomic_add_f32(addr, value)
+
+    def atomic_add_f64(self, addr: int, value: float) -> float:
+        self._settle(addr, 8)
+        return memory.atomic_add_f64(addr, value)
+
+    def copy_strided(self, dst: int, src: int, first: int, end: int, step: int, width: int, deferred_source: bool = False) -> None:
+        dst, src, first, end, step, width = int(dst), int(src), int(first), int(end), int(step), int(width)
+        offset, stride = first * width, step * width
+        self.copy_elements(dst + offset, stride, src + offset, stride, len(range(first, end, step)), width, deferred_source)
+
+    def copy_elements(
+        self,
+        dst: int,
+        dst_stride: int,
+        src: int,
+        src_stride: int,
+        count: int,
+        width: int,
+        deferred_source: bool = False,
+    ) -> None:
+        if count <= 0:
+            return
+        if dst_stride < 0:
+            dst, dst_stride = dst + (count - 1) * dst_stride, -dst_stride
+            src, src_stride = src + (count - 1) * src_stride, -src_stride
+        thread = engine.current() if self._is_remote(dst) else None
+        extent = (count - 1) * src_stride
+        if thread is None or not deferred_source:
+            self._settle(min(src, src + extent), abs(extent) + width)
+        if thread is not None and dst_stride < width:  # elements that overwrite each other: not worth a delay
+            self._perform_if(lambda p: p.overlaps(dst, dst + (count - 1) * dst_stride + width, dst_stride, width))
+            thread = None
+        if thread is None:
+            memory.copy_elements(dst, dst_stride, src, src_stride, count, width)
+            return
+        source: Any = None
+        if not deferred_source:
+            source = (ctypes.c_char * (count * width))()
+            memory.copy_elements(ctypes.addressof(source), width, src, src_stride, count, width)
+        pieces = []
+        cuts = self._cuts(count)
+        for a, b in pairwise(cuts):
+            piece = _Piece(thread, dst + a * dst_stride, dst_stride, b - a, width)
+            if deferred_source:
+                piece.source, piece.source_stride = src + a * src_stride, src_stride
+            else:
+                piece.source = (ctypes.c_char * ((b - a) * width)).from_buffer(source, a * width)
+            pieces.append(piece)
+        self._enqueue(pieces)
+
+    def fence(self, scope: str = "sys") -> None:
+        """Perform ("sys") or publish ("gpu", "block") what the caller stored and what is published to it."""
+        thread = engine.current()
+        if thread is None:
+            memory.fence()
+        elif scope == "sys":
+            self._perform_if(lambda p: _before(p, thread))
+            memory.fence()
+        else:
+            level = {"block": _BLOCK, "gpu": _GRID}[scope]
+            for piece in self._pending:
+                if piece.published < level and _before(piece, thread):
+                    piece.published = level
+
+    # What the engine tells
+
+    def threads_synced(self, threads: Iterable[SimThread]) -> None:
+        if self._pending:
+            met = set(threads)
+            for piece in self._pending:
+                if piece.published == _OWN and piece.owner in met:
+                    piece.published = _BLOCK
+
+    def grid_synced(self) -> None:
+        for piece in self._pending:
+            piece.published = _GRID
+
+    def step(self) -> None:
+        if self._pending and self._random.random() < self._chance:
+            self._drain(self._random.randint(1, 1 + len(self._pending) // 4))
+
+    def launch_ended(self, failed: bool) -> None:
+        self._chance = self._random.choice(_DRAIN_CHANCES)
+        try:
+            self._drain(len(self._pending))
+        except PgasError:
+            if not failed:  # the kernel's own error says more
+                raise
+
+    # Pending pieces never overlap each other, so any order of performing them is legal.
+
+    def _is_remote(self, addr: int) -> bool:
+        return self.window_lo <= addr < self.window_hi and not self.own_lo <= addr < self.own_hi
+
+    def _enqueue(self, pieces: list[_Piece]) -> None:
+        for new in pieces:
+            self._perform_if(lambda p, new=new: p.overlaps(new.lo, new.hi, new.stride, new.width))  # type: ignore[misc]
+        self._pending += pieces
+        if len(self._pending) > _MAX_PENDING:
+            self._drain(_MAX_PENDING // 4)
+
+    def _settle(self, lo: int, nbytes: int) -> None:
+        """Before an access to [lo, lo + nbytes): perform the stores to it that the calling thread must see."""
+        if self._pending and self._is_remote(lo):
+            thread = engine.current()
+            if thread is not None:
+                self._perform_if(lambda p: p.overlaps(lo, lo + nbytes, nbytes, nbytes) and _before(p, thread))
+
+    def _cuts(self, count: int) -> list[int]:
+        """Where to cut a copy of `count` elements: its last element often comes apart, to arrive first now and then."""
+        inner = {self._random.randrange(1, count) for _ in range(self._random.randrange(_MAX_PIECES))} if count > 1 else set()
+        if count > 1 and self._random.random() < 0.5:
+            inner.add(count - 1)
+        return [0, *sorted(inner), count]
+
+    def _perform_if(self, wanted: Callable[[_Piece], bool]) -> None:
+        chosen = [p for p in self._pending if wanted(p)]
+        if chosen:
+            gone = set(chosen)
+            self._pending = [p for p in self._pending if p not in gone]
+            self._random.shuffle(chosen)
+            self._perform(chosen)
+
+    def _drain(self, count: int) -> None:
+        self._random.shuffle(self._pending)
+        chosen = self._pending[:count]
+        del self._pending[:count]
+        self._perform(chosen)
+
+    def _perform(self, pieces: list[_Piece]) -> None:
+        failure: PgasError | None = None
+        for piece in pieces:
+            try:
+                piece.perform()
+            except PgasError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+def _before(piece: _Piece, thread: SimThread) -> bool:
+    """Tell whether the store happens before what `thread` does now."""
+    if piece.owner is thread or piece.published == _GRID:
+        return True
+    return piece.published == _BLOCK and piece.owner.block is thread.block
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.pwrite.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long
+_probe_fd = -1
+
+
+def _mapped(lo: int, hi: int) -> bool:
+    """Tell whether every page of [lo, hi) can be read: the kernel reads a byte of each and reports where a load would fault."""
+    global _probe_fd
+    if _probe_fd < 0:
+        _probe_fd = os.memfd_create("pgas-weak-probe")
+    return all(_libc.pwrite(_probe_fd, addr, 1, 0) == 1 for addr in (lo, *range((lo | _PAGE - 1) + 1, hi, _PAGE)))

@@ -1,0 +1,98 @@
+"""Who sits where, and which transport therefore carries their traffic. Pure decisions on what the PEs told each other."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pgas.errors import BootstrapError, TransportError
+
+__all__ = ["PE", "check_shared_gpus", "choose_transport"]
+
+START_MPS = (
+    "export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps CUDA_MPS_LOG_DIRECTORY=/tmp/mpslog; "
+    "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; nvidia-cuda-mps-control -d"
+)
+
+
+@dataclass(frozen=True)
+class PE:
+    """What one PE tells the others at init."""
+
+    number: int
+    node: str
+    pid: int
+    version: str
+    #: UUID of its GPU; None in the simulator.
+    gpu: str | None
+    gpu_name: str
+    #: Its CUDA context is one of an MPS server.
+    mps: bool
+    #: Bytes of GPU memory (0 in the simulator).
+    gpu_memory: int
+    #: Options that every PE must have alike: (name, value) pairs.
+    options: tuple[tuple[str, object], ...]
+
+
+def check_alike(pes: Sequence[PE]) -> None:
+    """Refuse a job whose PEs were started differently.
+
+    Raises:
+        BootstrapError: versions, options or kinds of machine differ; the text names the first two that do.
+    """
+    for pe in pes[1:]:
+        for name, first, other in (
+            ("the version of pgas", pes[0].version, pe.version),
+            ("where kernels run", "the simulator" if pes[0].gpu is None else "a GPU", "the simulator" if pe.gpu is None else "a GPU"),
+            *((option, value, dict(pe.options).get(option)) for option, value in pes[0].options),
+        ):
+            if first != other:
+                raise BootstrapError(f"PEs differ in {name}: PE 0 has {first}, PE {pe.number} has {other}; it must be the same on all")
+
+
+def check_shared_gpus(pes: Sequence[PE]) -> None:
+    """Refuse PEs that share a GPU without MPS: time-sliced, a round trip between their kernels takes milliseconds.
+
+    Raises:
+        TransportError: with the PEs, the GPU, and how to start MPS.
+    """
+    sharing = defaultdict(list)
+    for pe in pes:
+        if pe.gpu is not None:
+            sharing[pe.node, pe.gpu].append(pe)
+    for group in sharing.values():
+        if len(group) > 1 and not all(pe.mps for pe in group):
+            numbers = ", ".join(str(pe.number) for pe in group)
+            raise TransportError(
+                f"PEs {numbers} share one GPU ({group[0].gpu_name}, {group[0].gpu}) without MPS, which would time-slice their kernels: "
+                f"give every PE a GPU of its own, or start MPS first: {START_MPS}"
+            )
+
+
+def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequence[str | None]]) -> tuple[str, str]:
+    """Return the transport of the job and why.
+
+    Args:
+        requested: value of PGAS_TRANSPORT.
+        pes: all PEs.
+        access: access[a][b] is None if PE a can map PE b's memory, else the reason why not.
+
+    Raises:
+        TransportError: no transport can connect all PEs, or the requested one cannot; the text names the missing prerequisite.
+    """
+    if requested in ("ibgda", "ibrc"):
+        raise TransportError(f"PGAS_TRANSPORT={requested}: this version of pgas has no NIC transport; p2p is the one there is")
+    if nodes := sorted({pe.node for pe in pes if pe.node != pes[0].node}):
+        other = next(pe.number for pe in pes if pe.node == nodes[0])
+        raise TransportError(
+            f"PE 0 ({_host(pes[0].node)}) and PE {other} ({_host(nodes[0])}) are on different machines or in different containers: "
+            "p2p connects PEs of one machine only"
+        )
+    for a, row in enumerate(access):
+        for b, reason in enumerate(row):
+            if reason is not None:
+                raise TransportError(f"transport p2p: PE {a} cannot reach the memory of PE {b}: {reason}")
+    return "p2p", "all PEs are on one machine and map each other's memory"
+
+
+def _host(node: str) -> str:
+    return node.split("/", maxsplit=1)[0]

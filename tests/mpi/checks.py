@@ -1,0 +1,118 @@
+"""What the tests share: verdicts that all PEs agree on, launches, data, and destinations whose neighbours are watched."""
+
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+
+import pgas
+
+#: First element of what a PE says at the ends of a test.
+PE_LEFT = "at the end of a test"
+
+WARP = 32
+BLOCK = 96
+
+PLAIN = [
+    np.dtype(name)
+    for name in (
+        "bool", "int8", "uint8", "int16", "uint16", "float16", "int32", "uint32", "float32", "int64", "uint64", "float64",
+        "complex64", "complex128",
+    )
+]  # fmt: skip
+PIXEL = np.dtype([("r", "u1"), ("g", "u1"), ("b", "u1")])
+POINT = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")])
+ALIGNED_POINT = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")], align=True)
+PARTICLE = np.dtype([("mass", "f8"), ("charge", "i4"), ("kind", "u4")], align=True)
+RECORDS = [PIXEL, POINT, ALIGNED_POINT, PARTICLE]
+
+#: For @given: the same examples on every PE, whatever happened before.
+same_examples = settings(derandomize=True, database=None, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+
+
+def name_of(dtype):
+    """A test id."""
+    return dtype.name if dtype.names is None else f"record{dtype.itemsize}{'a' if dtype.isalignedstruct else ''}"
+
+
+def neighbours():
+    """This PE, the number of PEs, the PE that it sends to, and the PE that it hears from."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    return me, n, (me + 1) % n, (me - 1) % n
+
+
+def launch(kernel, grid, block, *args):
+    """Run a kernel whose threads do not wait, on every PE, and wait until all PEs' kernels are complete."""
+    kernel[grid, block](*args)
+    pgas.barrier_all()
+
+
+def launch_together(kernel, grid, block, *args):
+    """Run a kernel whose threads wait for other PEs' kernels."""
+    pgas.launch(kernel, grid, block, args)
+    pgas.barrier_all()
+
+
+def everywhere(fault):
+    """Fail on all PEs if any brings a fault (a text; empty or None is none). Collective."""
+    verdicts = pgas.allgather_object(("verdict", fault))
+    if gone := [pe for pe, v in enumerate(verdicts) if v[0] != "verdict"]:
+        raise AssertionError(f"this test has ended on PE {gone[0]}: {verdicts[gone[0]]}")
+    faults = [f"PE {pe}: {f}" for pe, (_, f) in enumerate(verdicts) if f]
+    assert not faults, "; ".join(faults)
+
+
+def equal(found, expected, what=""):
+    """Compare with the host's copy of what should be there, byte by byte, on every PE. Collective."""
+    everywhere(difference(found, expected, what))
+
+
+def difference(found, expected, what=""):
+    """Say where two arrays differ, None if they do not."""
+    found, expected = (np.ascontiguousarray(a.copy_to_host() if hasattr(a, "copy_to_host") else a) for a in (found, expected))
+    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+        return f"{what}: {found.dtype} {found.shape} found, {expected.dtype} {expected.shape} expected"
+    a, b = (np.frombuffer(x.tobytes(), np.uint8) for x in (found, expected))
+    if (wrong := np.flatnonzero(a != b)).size == 0:
+        return None
+    i = int(wrong[0]) // found.dtype.itemsize
+    return (
+        f"{what}: {wrong.size} bytes differ, first in element {i} of {found.size}: "
+        f"{found.reshape(-1)[i]} found, {expected.reshape(-1)[i]} expected (last in {int(wrong[-1]) // found.dtype.itemsize})"
+    )
+
+
+def payload(nelems, dtype, seed):
+    """Random elements, the same for the same seed on every PE."""
+    dtype = np.dtype(dtype)
+    data = np.random.default_rng([seed, nelems, dtype.itemsize]).integers(0, 256, nelems * dtype.itemsize, np.uint8)
+    if dtype == np.bool_:
+        return (data & 1).view(np.bool_)
+    if dtype.kind in "fc":
+        parts = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+        integers = {2: np.uint16, 4: np.uint32, 8: np.uint64}[parts]
+        return (data.view(integers) >> integers(2)).view(dtype)  # finite
+    return data.view(dtype)
+
+
+class Watched(NamedTuple):
+    """A symmetric array that is compared as a whole with its image on the host: what a copy must not touch is in the image, too."""
+
+    array: object
+    image: np.ndarray
+
+    def unchanged_but(self, start, data):
+        """Fail on all PEs unless elements from start on are data and all others are as before. Collective."""
+        expected = self.image.copy()
+        expected.reshape(-1)[start : start + data.size] = data.reshape(-1)
+        equal(self.array, expected, f"elements {start} to {start + data.size}")
+
+    def reset(self):
+        """Put this PE's instance back to the image."""
+        self.array.copy_to_device(self.image)
+
+
+def watched(heap, shape, dtype):
+    """Allocate a destination whose elements are noise. Collective."""
+    image = payload(int(np.prod(shape)), dtype, 0xD0).reshape(shape)
+    return Watched(heap.array(image), image)

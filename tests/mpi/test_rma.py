@@ -1,0 +1,727 @@
+"""Chapter C, remote memory access: put, get, p and g move the right bytes and touch no others."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from mpi.checks import (
+    BLOCK, PARTICLE, PIXEL, PLAIN, POINT, RECORDS, WARP, equal, everywhere, launch, launch_together, name_of, neighbours, payload,
+    same_examples, watched,
+)  # fmt: skip
+from numba import cuda, float64, int16, int32, int64
+
+import pgas
+
+THREADS = 64 if pgas.SIMULATOR else 256
+LARGE = 1 << 16 if pgas.SIMULATOR else 1 << 22
+ROUNDS = 4 if pgas.SIMULATOR else 50
+
+# ------------------------------------------------------------------------------------- kernels: dest[at:] from source[origin:]
+
+
+@pgas.jit
+def put_thread(dest, at, source, origin, nelems, pe):
+    pgas.put(dest[at : at + nelems], source[origin : origin + nelems], pe)
+
+
+@pgas.jit
+def put_warp(dest, at, source, origin, nelems, pe):
+    pgas.put_warp(dest[at : at + nelems], source[origin : origin + nelems], pe)
+
+
+@pgas.jit
+def put_block(dest, at, source, origin, nelems, pe):
+    pgas.put_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
+
+
+@pgas.jit
+def put_nbi_thread(dest, at, source, origin, nelems, pe):
+    pgas.put_nbi(dest[at : at + nelems], source[origin : origin + nelems], pe)
+    pgas.quiet()
+
+
+@pgas.jit
+def put_nbi_warp(dest, at, source, origin, nelems, pe):
+    pgas.put_nbi_warp(dest[at : at + nelems], source[origin : origin + nelems], pe)
+    pgas.quiet()
+
+
+@pgas.jit
+def put_nbi_block(dest, at, source, origin, nelems, pe):
+    pgas.put_nbi_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
+    pgas.quiet()
+
+
+@pgas.jit
+def get_thread(dest, at, source, origin, nelems, pe):
+    pgas.get(dest[at : at + nelems], source[origin : origin + nelems], pe)
+
+
+@pgas.jit
+def get_warp(dest, at, source, origin, nelems, pe):
+    pgas.get_warp(dest[at : at + nelems], source[origin : origin + nelems], pe)
+
+
+@pgas.jit
+def get_block(dest, at, source, origin, nelems, pe):
+    pgas.get_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
+
+
+#: Name: kernel and threads that call it together.
+PUTS = {
+    "put": (put_thread, 1), "put_warp": (put_warp, WARP), "put_block": (put_block, BLOCK), "put_nbi": (put_nbi_thread, 1),
+    "put_nbi_warp": (put_nbi_warp, WARP), "put_nbi_block": (put_nbi_block, BLOCK),
+}  # fmt: skip
+GETS = {"get": (get_thread, 1), "get_warp": (get_warp, WARP), "get_block": (get_block, BLOCK)}
+COPIES = {**PUTS, **GETS}
+
+copies = pytest.mark.parametrize("copy", COPIES)
+dtypes = pytest.mark.parametrize("dtype", PLAIN + RECORDS, ids=name_of)
+plain_dtypes = pytest.mark.parametrize("dtype", PLAIN, ids=name_of)
+
+
+def move(copy, dest, at, source, origin, nelems, *, pe):
+    """Copy to PE pe (put) or from it (get) and wait for all PEs."""
+    kernel, threads = COPIES[copy]
+    launch(kernel, 1, threads, dest, at, source, origin, nelems, pe)
+
+
+def counterpart(copy):
+    """The PE that each PE names, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
+    _, _, right, left = neighbours()
+    return (right if copy in PUTS else left), left
+
+
+# ------------------------------------------------------------------------------------------------------ sizes, dtypes, offsets
+
+
+@copies
+@dtypes
+def test_every_dtype(heap, copy, dtype):
+    pe, left = counterpart(copy)
+    dest, source = watched(heap, 150, dtype), heap.array(payload(128, dtype, pgas.my_pe()))
+    move(copy, dest.array, 11, source, 3, 100, pe=pe)
+    dest.unchanged_but(11, payload(128, dtype, left)[3:103])
+
+
+@copies
+@pytest.mark.parametrize("dtype", [np.dtype("uint8"), np.dtype("float32"), PIXEL], ids=name_of)
+def test_sizes(heap, copy, dtype):
+    """0, 1, odd sizes, and powers of two with their neighbours."""
+    pe, left = counterpart(copy)
+    dest, source = watched(heap, 1100, dtype), heap.array(payload(1100, dtype, pgas.my_pe()))
+    expected = payload(1100, dtype, left)
+    for nelems in (0, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 95, 96, 97, 255, 256, 257, 1023, 1024, 1025):
+        move(copy, dest.array, 32, source, 16, nelems, pe=pe)
+        dest.unchanged_but(32, expected[16 : 16 + nelems])
+        dest.reset()
+        pgas.barrier_all()
+
+
+@copies
+def test_every_alignment_of_dest_and_source(heap, copy):
+    """Byte by byte, so that head, 16-byte body and tail of a copy take all lengths."""
+    pe, left = counterpart(copy)
+    dest, source = watched(heap, 256, np.uint8), heap.array(payload(256, np.uint8, pgas.my_pe()))
+    expected = payload(256, np.uint8, left)
+    for at, origin in [(i, 0) for i in range(17)] + [(0, i) for i in range(1, 17)] + [(i, i) for i in range(1, 16)] + [(3, 11), (8, 4)]:
+        move(copy, dest.array, 64 + at, source, 64 + origin, 77, pe=pe)
+        dest.unchanged_but(64 + at, expected[64 + origin : 64 + origin + 77])
+        dest.reset()
+        pgas.barrier_all()
+
+
+@pytest.mark.parametrize("parts", [("float32", "complex64"), ("float64", "complex128")], ids=lambda p: p[1])
+@copies
+def test_complex_numbers_at_the_alignment_of_their_parts(heap, copy, parts):
+    real, both = map(np.dtype, parts)
+    pe, left = counterpart(copy)
+    dest, source = watched(heap, 64, real), heap.array(payload(64, real, pgas.my_pe()))
+    move(copy, dest.array[1:63].view(both), 2, source[3:63].view(both), 1, 25, pe=pe)
+    dest.unchanged_but(5, payload(64, real, left)[5:55])
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("uint8", "int16", "float32", "uint64", "complex128")] + [POINT, PARTICLE], ids=name_of)
+def test_any_size_at_any_offset(heap, dtype):
+    """Hypothesis chooses operation, length and offsets."""
+    room = 300
+    me, _, _, left = neighbours()
+    dest, source = watched(heap, 2 * room, dtype), heap.array(payload(2 * room, dtype, me))
+    expected = payload(2 * room, dtype, left)
+
+    @same_examples
+    @given(st.sampled_from(sorted(COPIES)), st.integers(0, room), st.integers(0, room), st.integers(0, room))
+    @example("put_block", 0, 0, room)
+    @example("get_warp", room, room, room)
+    def copies_exactly(copy, at, origin, nelems):
+        drawn = (copy, at, origin, nelems)
+        assert set(pgas.allgather_object(drawn)) == {drawn}, "PEs drew different examples"
+        move(copy, dest.array, at, source, origin, nelems, pe=counterpart(copy)[0])
+        dest.unchanged_but(at, expected[origin : origin + nelems])
+        dest.reset()
+        pgas.barrier_all()
+
+    copies_exactly()
+
+
+@copies
+def test_large(heap, copy):
+    pe, left = counterpart(copy)
+    dest, source = watched(heap, LARGE + 64, np.uint32), heap.array(payload(LARGE, np.uint32, pgas.my_pe()))
+    move(copy, dest.array, 33, source, 0, LARGE, pe=pe)
+    dest.unchanged_but(33, payload(LARGE, np.uint32, left))
+
+
+# ----------------------------------------------------------------------------------------------------------- who copies to whom
+
+
+@copies
+def test_to_and_from_itself(heap, copy):
+    me = pgas.my_pe()
+    dest, source = watched(heap, 200, np.int16), heap.array(payload(120, np.int16, me))
+    move(copy, dest.array, 5, source, 0, 111, pe=me)
+    dest.unchanged_but(5, payload(120, np.int16, me)[:111])
+
+
+@pgas.jit
+def exchange_by_puts(dest, source, nelems):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    for pe in range(cuda.blockIdx.x, n, cuda.gridDim.x):
+        pgas.put_block(dest[me * nelems : (me + 1) * nelems], source[pe * nelems : (pe + 1) * nelems], pe)
+
+
+@pgas.jit
+def exchange_by_gets(dest, source, nelems):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    for pe in range(cuda.blockIdx.x, n, cuda.gridDim.x):
+        pgas.get_block(dest[pe * nelems : (pe + 1) * nelems], source[me * nelems : (me + 1) * nelems], pe)
+
+
+@pytest.mark.parametrize("kernel", [exchange_by_puts, exchange_by_gets], ids=["put", "get"])
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_all_to_all(heap, kernel, blocks):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    nelems = 101
+    dest = watched(heap, n * nelems + 1, np.int32)
+    source = heap.array(payload(n * nelems, np.int32, me))
+    launch(kernel, blocks, 40, dest.array, source, nelems)
+    dest.unchanged_but(0, np.concatenate([payload(n * nelems, np.int32, pe)[me * nelems : (me + 1) * nelems] for pe in range(n)]))
+
+
+@copies
+def test_circular_shift_by_every_distance(heap, copy):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    dest, source = watched(heap, 50, np.float64), heap.array(payload(40, np.float64, me))
+    for distance in range(n):
+        to, origin = (me + distance) % n, (me - distance) % n
+        move(copy, dest.array, 7, source, 0, 40, pe=to if copy in PUTS else origin)
+        dest.unchanged_but(7, payload(40, np.float64, origin))
+        dest.reset()
+        pgas.barrier_all()
+
+
+# --------------------------------------------------------------------------------------------------------------- single elements
+
+
+@pgas.jit
+def p_each(dest, at, source, nelems, pe):
+    i = cuda.grid(1)
+    if i < nelems:
+        pgas.p(dest, at + i, source[i], pe)
+
+
+@pgas.jit
+def g_each(dest, at, source, nelems, pe):
+    i = cuda.grid(1)
+    if i < nelems:
+        dest[at + i] = pgas.g(source, i, pe)
+
+
+@pytest.mark.parametrize(("kernel", "copy"), [(p_each, "put"), (g_each, "get")], ids=["p", "g"])
+@plain_dtypes
+def test_single_elements_of_every_dtype(heap, kernel, copy, dtype):
+    pe, left = counterpart(copy)
+    dest, source = watched(heap, 120, dtype), heap.array(payload(100, dtype, pgas.my_pe()))
+    launch(kernel, 4, 32, dest.array, 9, source, 100, pe)
+    dest.unchanged_but(9, payload(100, dtype, left))
+
+
+@pgas.jit
+def p_converted(dest, pe):
+    pgas.p(dest, 0, 7, pe)
+    pgas.p(dest, 1, True, pe)
+    pgas.p(dest, 2, int16(100), pe)
+
+
+@plain_dtypes
+def test_p_converts_values_as_an_assignment_does(heap, dtype):
+    _, _, right, _ = neighbours()
+    dest = heap.zeros(4, dtype)
+    launch(p_converted, 1, 1, dest, right)
+    equal(dest, np.array([7, 1, 100, 0]).astype(dtype))
+
+
+@pgas.jit
+def p_float(dest, value, pe):
+    pgas.p(dest, 0, value, pe)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("int32", "uint64", "float32", "complex64", "float16")], ids=name_of)
+def test_p_converts_a_float(heap, dtype):
+    _, _, right, left = neighbours()
+    dest = heap.zeros(2, dtype)
+    launch(p_float, 1, 1, dest, 2.75 + pgas.my_pe(), right)
+    equal(dest, np.array([2.75 + left, 0]).astype(dtype))
+
+
+# ---------------------------------------------------------------------------------------------------------- dimensions and slices
+
+
+@pgas.jit
+def transposed_by_p(dest, source, pe):
+    i, j = cuda.grid(2)
+    if i < source.shape[0] and j < source.shape[1]:
+        pgas.p(dest, (j, i), source[i, j], pe)
+
+
+@pgas.jit
+def transposed_by_g(dest, source, pe):
+    i, j = cuda.grid(2)
+    if i < source.shape[0] and j < source.shape[1]:
+        dest[j, i] = pgas.g(source, (i, j), pe)
+
+
+@pytest.mark.parametrize(("kernel", "copy"), [(transposed_by_p, "put"), (transposed_by_g, "get")], ids=["p", "g"])
+def test_two_dimensions_by_element(heap, kernel, copy):
+    pe, left = counterpart(copy)
+    shape = (5, 11)
+    dest, source = watched(heap, shape[::-1], np.int64), heap.array(payload(55, np.int64, pgas.my_pe()).reshape(shape))
+    launch(kernel, (2, 2), (4, 8), dest.array, source, pe)
+    equal(dest.array, payload(55, np.int64, left).reshape(shape).T)
+
+
+@pgas.jit
+def cube_by_p(dest, source, pe):
+    i, j, k = cuda.grid(3)
+    pgas.p(dest, (i, int16(j), k), source[i, j, k], pe)
+
+
+@pgas.jit
+def cube_by_g(dest, source, pe):
+    i, j, k = cuda.grid(3)
+    dest[i, j, k] = pgas.g(source, (i, j, k), pe)
+
+
+@pytest.mark.parametrize(("kernel", "copy"), [(cube_by_p, "put"), (cube_by_g, "get")], ids=["p", "g"])
+def test_three_dimensions_by_element(heap, kernel, copy):
+    """In a 3-D grid of 3-D blocks, too."""
+    pe, left = counterpart(copy)
+    shape = (4, 6, 4)
+    dest, source = watched(heap, shape, np.float32), heap.array(payload(96, np.float32, pgas.my_pe()).reshape(shape))
+    launch(kernel, (2, 2, 2), (2, 3, 2), dest.array, source, pe)
+    equal(dest.array, payload(96, np.float32, left).reshape(shape))
+
+
+@pgas.jit
+def put_planes(dest, source, pe):
+    """Whole arrays, planes, rows and parts of rows are contiguous."""
+    pgas.put_block(dest[0], source[0], pe)
+    pgas.put_block(dest[1, 1], source[1, 0], pe)
+    pgas.put_block(dest[1, 2, 1:4], source[1, 1, 2:5], pe)
+    pgas.put_block(dest[2:4], source[2:4], pe)
+
+
+def test_slices_in_kernels(heap):
+    me, _, right, left = neighbours()
+    shape = (5, 3, 7)
+    dest, source = watched(heap, shape, np.int16), heap.array(payload(105, np.int16, me).reshape(shape))
+    launch(put_planes, 1, 33, dest.array, source, right)
+    expected, theirs = dest.image.copy(), payload(105, np.int16, left).reshape(shape)
+    expected[0] = theirs[0]
+    expected[1, 1] = theirs[1, 0]
+    expected[1, 2, 1:4] = theirs[1, 1, 2:5]
+    expected[2:4] = theirs[2:4]
+    equal(dest.array, expected)
+
+
+@pgas.jit
+def put_whole(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+
+@pgas.jit
+def get_whole(dest, source, pe):
+    pgas.get_block(dest, source, pe)
+
+
+@pytest.mark.parametrize(("kernel", "copy"), [(put_whole, "put"), (get_whole, "get")], ids=["put", "get"])
+def test_slices_on_the_host(heap, kernel, copy):
+    pe, left = counterpart(copy)
+    me = pgas.my_pe()
+    flat, cube = watched(heap, 90, np.uint16), watched(heap, (4, 5, 6), np.uint16)
+    source, cubes = heap.array(payload(90, np.uint16, me)), heap.array(payload(120, np.uint16, me).reshape(4, 5, 6))
+    launch(kernel, 1, 32, flat.array[7:47], source[40:80], pe)
+    flat.unchanged_but(7, payload(90, np.uint16, left)[40:80])
+    launch(kernel, 1, 32, cube.array[1:3], cubes[2:4], pe)
+    cube.unchanged_but(30, payload(120, np.uint16, left)[60:])
+    cube.reset()
+    pgas.barrier_all()
+    launch(kernel, 1, 32, cube.array[3, 2], cubes[0, 1], pe)
+    cube.unchanged_but(102, payload(120, np.uint16, left)[6:12])
+
+
+def test_arrays_in_fortran_order(heap):
+    me, _, right, left = neighbours()
+    dest, source = watched(heap, (3, 8), np.int32), heap.array(payload(24, np.int32, me).reshape(3, 8))
+    launch(put_whole, 1, 32, dest.array.T, source.T, right)
+    equal(dest.array, payload(24, np.int32, left).reshape(3, 8))
+
+
+def test_empty_arrays(heap):
+    _, _, right, _ = neighbours()
+    for shape in (0, (3, 0, 2)):
+        dest, source = heap.empty(shape, np.int32), heap.empty(shape, np.int32)
+        launch(put_whole, 1, 32, dest, source, right)
+        launch(get_whole, 1, 32, dest, source, right)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- nelems
+
+
+@pgas.jit
+def counted(dest, source, nelems, pe, scope):
+    if scope == 0:
+        if cuda.threadIdx.x == 0:
+            pgas.put(dest, source, pe, nelems)
+    elif scope == 1:
+        if cuda.threadIdx.x < WARP:
+            pgas.put_warp(dest, source, pe, nelems=nelems)
+    elif scope == 2:
+        pgas.put_nbi_block(dest, source, pe, nelems, 0)
+    elif scope == 3:
+        pgas.get_block(dest, source, pe, nelems=nelems)
+    elif cuda.threadIdx.x < WARP:
+        pgas.get_warp(dest, source, pe, nelems)
+
+
+@pytest.mark.parametrize("scope", range(5))
+@pytest.mark.parametrize("nelems", [0, 1, 29, 60])
+def test_nelems(heap, scope, nelems):
+    """The first nelems elements of both arrays, which need not be of one length."""
+    pe, left = counterpart("put" if scope < 3 else "get")
+    dest, source = watched(heap, 70, np.uint32), heap.array(payload(60, np.uint32, pgas.my_pe()))
+    launch(counted, 1, 64, dest.array, source, nelems, pe, scope)
+    dest.unchanged_but(0, payload(60, np.uint32, left)[:nelems])
+
+
+def test_nelems_counts_through_all_dimensions(heap):
+    me, _, right, left = neighbours()
+    dest, source = watched(heap, (6, 7), np.uint32), heap.array(payload(42, np.uint32, me).reshape(6, 7))
+    launch(counted, 1, 64, dest.array, source, 17, right, 2)
+    dest.unchanged_but(0, payload(42, np.uint32, left)[:17])
+
+
+def test_nelems_left_out_is_all_of_source(heap):
+    me, _, right, left = neighbours()
+    dest, source = watched(heap, 50, np.uint32), heap.array(payload(20, np.uint32, me))
+    launch(put_whole, 1, 64, dest.array, source, right)
+    dest.unchanged_but(0, payload(20, np.uint32, left))
+
+
+# ---------------------------------------------------------------------------------------------------------------- local operands
+
+
+@pgas.jit
+def put_from_shared(dest, start, pe):
+    buffer = cuda.shared.array(70, int32)
+    for i in range(cuda.threadIdx.x, 70, cuda.blockDim.x):
+        buffer[i] = start + i
+    pgas.put_block(dest[3:73], buffer, pe)
+    pgas.put_block(dest[80:89], buffer[11:20], pe)
+
+
+@pgas.jit
+def get_into_shared(dest, source, pe):
+    buffer = cuda.shared.array(70, int32)
+    pgas.get_block(buffer[1:], source[2:71], pe)
+    for i in range(cuda.threadIdx.x, 69, cuda.blockDim.x):
+        dest[i] = buffer[1 + i]
+
+
+@pgas.jit
+def put_from_local(dest, start, pe):
+    buffer = cuda.local.array(9, float64)
+    for i in range(9):
+        buffer[i] = start + 100 * cuda.threadIdx.x + i
+    pgas.put(dest[9 * cuda.threadIdx.x : 9 * (cuda.threadIdx.x + 1)], buffer, pe)
+
+
+@pgas.jit
+def get_into_local(dest, source, pe):
+    buffer = cuda.local.array(9, float64)
+    t = cuda.threadIdx.x
+    pgas.get(buffer, source[9 * t : 9 * (t + 1)], pe)
+    for i in range(9):
+        dest[9 * t + i] = buffer[i]
+
+
+def test_shared_memory_as_source(heap):
+    me, _, right, left = neighbours()
+    dest = watched(heap, 100, np.int32)
+    launch(put_from_shared, 1, 48, dest.array, 1000 * me, right)
+    expected, numbers = dest.image.copy(), np.arange(70, dtype=np.int32) + 1000 * left
+    expected[3:73], expected[80:89] = numbers, numbers[11:20]
+    equal(dest.array, expected)
+
+
+def test_shared_memory_as_destination(heap):
+    me, _, _, left = neighbours()
+    dest, source = watched(heap, 80, np.int32), heap.array(payload(80, np.int32, me))
+    launch(get_into_shared, 1, 48, dest.array, source, left)
+    dest.unchanged_but(0, payload(80, np.int32, left)[2:71])
+
+
+def test_local_memory_as_source(heap):
+    me, _, right, left = neighbours()
+    dest = watched(heap, 300, np.float64)
+    launch(put_from_local, 1, 33, dest.array, float(me), right)
+    dest.unchanged_but(0, np.array([left + 100.0 * t + i for t in range(33) for i in range(9)]))
+
+
+def test_local_memory_as_destination(heap):
+    me, _, _, left = neighbours()
+    dest, source = watched(heap, 300, np.float64), heap.array(payload(300, np.float64, me))
+    launch(get_into_local, 1, 33, dest.array, source, left)
+    dest.unchanged_but(0, payload(300, np.float64, left)[:297])
+
+
+def test_memory_of_other_allocators(heap):
+    """Device memory that is not symmetric is a local operand."""
+    me, _, right, left = neighbours()
+    dest = watched(heap, 100, np.float32)
+    theirs, mine = cuda.to_device(payload(90, np.float32, me)), cuda.to_device(np.zeros(90, np.float32))
+    launch(put_whole, 1, 64, dest.array[4:94], theirs, right)
+    dest.unchanged_but(4, payload(90, np.float32, left))
+    launch(get_whole, 1, 64, mine, dest.array[4:94], right)
+    equal(mine, payload(90, np.float32, me))
+
+
+# ----------------------------------------------------------------------------------------------------------------- completion
+
+
+@pgas.jit
+def put_and_reuse(dest, source, rounds, nelems, pe):
+    """A blocking put has read its source on return."""
+    for i in range(rounds):
+        for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
+            source[j] = 1000 * i + j
+        pgas.put_block(dest[i * nelems : (i + 1) * nelems], source[:nelems], pe)
+
+
+@pgas.jit
+def put_and_reuse_by_thread(dest, source, rounds, nelems, pe):
+    t = cuda.threadIdx.x
+    for i in range(rounds):
+        source[t] = 1000 * i + t
+        pgas.put(dest[i * nelems + t : i * nelems + t + 1], source[t : t + 1], pe)
+
+
+@pgas.jit
+def put_and_reuse_by_warp(dest, source, rounds, nelems, pe):
+    warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
+    first = warp * WARP
+    last = min(first + WARP, nelems)
+    for i in range(rounds):
+        if first + lane < nelems:
+            source[first + lane] = 1000 * i + first + lane
+        pgas.put_warp(dest[i * nelems + first : i * nelems + last], source[first:last], pe)
+
+
+@pytest.mark.parametrize("kernel", [put_and_reuse, put_and_reuse_by_thread, put_and_reuse_by_warp], ids=["block", "thread", "warp"])
+def test_source_may_be_reused_after_a_blocking_put(heap, kernel):
+    _, _, right, _ = neighbours()
+    rounds, nelems = 5 * ROUNDS, 70
+    dest, source = watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
+    launch(kernel, 1, nelems, dest.array, source, rounds, nelems, right)
+    dest.unchanged_but(0, np.concatenate([1000 * i + np.arange(nelems, dtype=np.int64) for i in range(rounds)]))
+
+
+@pgas.jit
+def put_nbi_and_reuse_after_quiet(dest, source, rounds, nelems, pe):
+    for i in range(rounds):
+        for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
+            source[j] = 1000 * i + j
+        pgas.put_nbi_block(dest[i * nelems : (i + 1) * nelems], source[:nelems], pe)
+        pgas.quiet()
+        cuda.syncthreads()
+
+
+def test_source_may_be_reused_after_quiet(heap):
+    _, _, right, _ = neighbours()
+    rounds, nelems = 5 * ROUNDS, 70
+    dest, source = watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
+    launch(put_nbi_and_reuse_after_quiet, 1, 40, dest.array, source, rounds, nelems, right)
+    dest.unchanged_but(0, np.concatenate([1000 * i + np.arange(nelems, dtype=np.int64) for i in range(rounds)]))
+
+
+@pgas.jit
+def many_nbi(dest, source, count, pe):
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        pgas.put_nbi(dest[3 * i : 3 * i + 3], source[3 * i : 3 * i + 3], pe)
+    pgas.quiet()
+
+
+def test_many_outstanding_puts(heap):
+    me, _, right, left = neighbours()
+    count = 2000 if pgas.SIMULATOR else 200_000
+    dest, source = watched(heap, 3 * count, np.uint16), heap.array(payload(3 * count, np.uint16, me))
+    launch(many_nbi, 2, 16, dest.array, source, count, right)
+    dest.unchanged_but(0, payload(3 * count, np.uint16, left))
+
+
+@pgas.jit
+def put_quiet_get(dest, source, back, nelems, pe):
+    """What this block put, and completed, it gets back."""
+    pgas.put_block(dest[:nelems], source[:nelems], pe)
+    pgas.quiet()
+    cuda.syncthreads()
+    pgas.get_block(back[:nelems], dest[:nelems], pe)
+
+
+def test_get_after_put_and_quiet(heap):
+    me, _, right, left = neighbours()
+    dest, source, back = heap.zeros(500, np.float64), heap.array(payload(500, np.float64, me)), heap.zeros(500, np.float64)
+    launch(put_quiet_get, 1, 64, dest, source, back, 491, right)
+    everywhere(None)
+    expected = payload(500, np.float64, me)
+    expected[491:] = 0
+    equal(back, expected)
+    expected = payload(500, np.float64, left)
+    expected[491:] = 0
+    equal(dest, expected)
+
+
+# ------------------------------------------------------------------------------------------------------- threads, warps, blocks
+
+
+@pgas.jit
+def puts_of_threads(dest, source, chunk, pe):
+    i = cuda.grid(1)
+    pgas.put(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+
+
+@pgas.jit
+def puts_of_warps(dest, source, chunk, pe):
+    i = cuda.grid(1) // WARP
+    pgas.put_warp(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+
+
+@pgas.jit
+def puts_of_blocks(dest, source, chunk, pe):
+    i = cuda.blockIdx.x
+    pgas.put_block(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+
+
+@pgas.jit
+def gets_of_threads(dest, source, chunk, pe):
+    i = cuda.grid(1)
+    pgas.get(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+
+
+@pgas.jit
+def gets_of_warps(dest, source, chunk, pe):
+    i = cuda.grid(1) // WARP
+    pgas.get_warp(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+
+
+@pgas.jit
+def gets_of_blocks(dest, source, chunk, pe):
+    i = cuda.blockIdx.x
+    pgas.get_block(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "copy", "group"),
+    [
+        (puts_of_threads, "put", 1), (puts_of_warps, "put", WARP), (puts_of_blocks, "put", THREADS),
+        (gets_of_threads, "get", 1), (gets_of_warps, "get", WARP), (gets_of_blocks, "get", THREADS),
+    ],
+    ids=["put", "put_warp", "put_block", "get", "get_warp", "get_block"],
+)  # fmt: skip
+def test_many_at_the_same_time(heap, kernel, copy, group):
+    """Each thread, warp or block copies its own odd-sized piece: nothing may spill into a neighbour's."""
+    pe, left = counterpart(copy)
+    blocks, chunk = 4, 13
+    size = blocks * THREADS // group * chunk
+    dest, source = watched(heap, size + 5, np.uint8), heap.array(payload(size, np.uint8, pgas.my_pe()))
+    launch(kernel, blocks, THREADS, dest.array, source, chunk, pe)
+    dest.unchanged_but(0, payload(size, np.uint8, left))
+
+
+@pgas.jit
+def divergent(dest, source, chunk, right, left):
+    """Neighbouring threads put and get at different places of the program."""
+    i = cuda.grid(1)
+    if i % 3 == 0:
+        pgas.put(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], right)
+    elif i % 3 == 1:
+        for j in range(i * chunk, (i + 1) * chunk):
+            pgas.p(dest, j, source[j], right)
+    else:
+        pgas.get(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], left)
+
+
+def test_divergent_threads(heap):
+    me, _, right, left = neighbours()
+    dest, source = watched(heap, 64 * 5 + 1, np.int32), heap.array(payload(64 * 5, np.int32, me))
+    launch(divergent, 2, 32, dest.array, source, 5, right, left)
+    dest.unchanged_but(0, payload(64 * 5, np.int32, left))
+
+
+@pytest.mark.parametrize("block", [1, 31, 33, 45, (5, 3), (2, 3, 4), (16, 3, 1), (1, 1, 40)], ids=str)
+def test_blocks_of_any_size_and_shape(heap, block):
+    """Partial warps and numbering through two and three dimensions."""
+    me, _, right, left = neighbours()
+    dest, source = watched(heap, 203, np.int16), heap.array(payload(200, np.int16, me))
+    launch(put_whole, 1, block, dest.array[1:201], source, right)
+    dest.unchanged_but(1, payload(200, np.int16, left))
+    dest.reset()
+    pgas.barrier_all()
+    launch(get_whole, 1, block, dest.array[1:201], source, left)
+    dest.unchanged_but(1, payload(200, np.int16, left))
+
+
+@pgas.jit
+def warps_of_any_block(dest, source, chunk, pe):
+    rank = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)
+    i = rank // WARP
+    pgas.put_warp(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+    pgas.quiet()
+
+
+@pytest.mark.parametrize("block", [1, 7, 33, 45, 64, (5, 13), (4, 3, 6)], ids=str)
+def test_partial_warps(heap, block):
+    me, _, right, left = neighbours()
+    warps = -(-int(np.prod(block)) // WARP)
+    chunk = 75
+    dest, source = watched(heap, warps * chunk + 9, np.float32), heap.array(payload(warps * chunk, np.float32, me))
+    launch(warps_of_any_block, 1, block, dest.array, source, chunk, right)
+    dest.unchanged_but(0, payload(warps * chunk, np.float32, left))
+
+
+@pgas.jit
+def two_directions(dest, source, rounds, nelems, right):
+    """Both PEs of each pair send at the same time, round after round, to places of their own."""
+    for i in range(rounds):
+        pgas.put_block(dest[i * nelems : (i + 1) * nelems], source[i * nelems : (i + 1) * nelems], right)
+        if cuda.threadIdx.x == 0:
+            pgas.barrier_all()
+        cuda.syncthreads()
+
+
+def test_rounds_in_one_kernel(heap):
+    me, _, right, left = neighbours()
+    rounds, nelems = 2 * ROUNDS, int64(37)
+    dest, source = watched(heap, rounds * 37, np.int32), heap.array(payload(rounds * 37, np.int32, me))
+    launch_together(two_directions, 1, 40, dest.array, source, rounds, nelems, right)
+    dest.unchanged_but(0, payload(rounds * 37, np.int32, left))

@@ -1,0 +1,846 @@
+"""The simulator's engine under `@cuda.jit`: scheduling, barriers, warps, shared memory, errors, deadlocks."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+
+import numba
+import numpy as np
+import pytest
+from greenlet import greenlet
+from numba import cuda
+from numba import cuda as device_names
+
+from pgas.errors import DeadlockError, PgasError
+from pgas.sim import engine
+
+engine.install()
+pytestmark = pytest.mark.skipif(not cuda.is_available() or not hasattr(cuda, "simulator"), reason="needs NUMBA_ENABLE_CUDASIM=1")
+
+FULL = 0xFFFFFFFF
+
+
+def zeros(n: int = 64, dtype: Any = np.int64) -> np.ndarray:
+    return np.zeros(n, dtype)
+
+
+class TestIndices:
+    def test_grid_in_three_dimensions_visits_each_point_once(self) -> None:
+        @cuda.jit
+        def k(out):
+            x, y, z = cuda.grid(3)
+            out[x, y, z] += 1 + (cuda.gridsize(3) != (6, 4, 4))
+
+        out = np.zeros((6, 4, 4), np.int32)
+        k[(2, 2, 1), (3, 2, 4)](out)
+        assert (out == 1).all()
+
+    def test_linear_numbers_follow_x_first(self) -> None:
+        @cuda.jit
+        def k(out):
+            t, d = cuda.threadIdx, cuda.blockDim
+            me = engine.current()
+            assert me is not None
+            assert me.linear == t.x + d.x * (t.y + d.y * t.z)
+            assert engine.thread_index() == (t.x, t.y, t.z)
+            assert engine.block_index() == (cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z)
+            assert engine.block_dim() == (4, 2, 2)
+            assert engine.grid_dim() == (2, 3, 1)
+            cuda.atomic.add(out, cuda.laneid, 1)
+
+        out = zeros(16)
+        k[(2, 3), (4, 2, 2)](out)
+        assert (out == 6).all()
+
+    def test_one_dimensional_grid(self) -> None:
+        @cuda.jit
+        def k(out):
+            out[cuda.grid(1)] = cuda.gridsize(1) + cuda.grid(2)[1]
+
+        out = zeros(12)
+        k[3, 4](out)
+        assert (out == 12).all()
+
+
+class TestFrontend:
+    def test_configurations_of_one_kernel_are_separate(self) -> None:
+        @cuda.jit
+        def k(out):
+            cuda.atomic.add(out, 0, 1)
+
+        small, large = k[1, 32], k[2, 64]
+        out = zeros()
+        small(out)
+        assert out[0] == 32
+        large(out)
+        assert out[0] == 32 + 128
+
+    def test_options_of_the_real_jit_are_accepted(self) -> None:
+        @cuda.jit(device=True, forceinline=True, lineinfo=True, inline="never")
+        def two():
+            return 2
+
+        @cuda.jit(
+            lineinfo=True,
+            max_registers=32,
+            lto=False,
+            opt=True,
+            fastmath=True,
+            cache=False,
+            extensions=[],
+            launch_bounds=(64, 2),
+        )
+        def k(out):
+            out[0] = two()
+
+        out = zeros()
+        k[1, 1](out)
+        assert out[0] == 2
+        with pytest.raises(ValueError, match="has 128 threads, the range is 1 to 64"):
+            k[1, 128]
+
+    def test_an_option_that_does_not_exist_is_refused(self) -> None:
+        with pytest.raises(TypeError, match="unknown option fastmaths"):
+            cuda.jit(fastmaths=True)
+        with pytest.raises(NotImplementedError, match="cannot link"):
+            cuda.jit(link=["a.ptx"])
+
+    @pytest.mark.parametrize(
+        ("config", "text"),
+        [((1, 0), "has 0 threads"), ((1, 2048), "has 2048 threads, the range is 1 to 1024"), ((0, 1), "has no block")],
+    )
+    def test_impossible_configurations(self, config: Any, text: str) -> None:
+        @cuda.jit
+        def k():
+            pass
+
+        with pytest.raises(ValueError, match=text):
+            k[config]
+
+    def test_a_launch_without_configuration_says_how(self) -> None:
+        @cuda.jit
+        def k():
+            pass
+
+        with pytest.raises(ValueError, match=r"[Ll]aunch configuration was not specified"):
+            k()
+
+    def test_forall_covers_the_tasks(self) -> None:
+        @cuda.jit
+        def k(out):
+            i = cuda.grid(1)
+            if i < out.size:
+                out[i] += 1
+
+        out = zeros(300)
+        k.forall(300)(out)
+        k.forall(0)(out)
+        assert (out == 1).all()
+
+    def test_eager_signatures_and_cooperative_limits(self) -> None:
+        @cuda.jit("void(int64[:])")
+        def k(out):
+            out[0] = 1
+
+        k[1, 1](zeros())
+        assert k.overloads["anything"].max_cooperative_grid_blocks(1024) > 10**6
+
+    def test_host_arrays_are_copied_device_arrays_shared(self) -> None:
+        @cuda.jit
+        def k(host, dev, pair):
+            host[0] = dev[0] = 5
+            pair[0][1] = 6
+
+        host, second, dev = zeros(), zeros(), cuda.to_device(zeros())
+        k[1, 1](host, dev, (second, 1))
+        assert host[0] == 5
+        assert second[1] == 6
+        assert dev.copy_to_host()[0] == 5
+
+    def test_extensions_see_the_arguments(self) -> None:
+        class Doubling:
+            def prepare_args(self, ty, value, stream, retr):
+                return ty, value * 2 if isinstance(value, int) else value
+
+        @cuda.jit(extensions=[Doubling()])
+        def k(out, n):
+            out[0] = n
+
+        out = zeros()
+        k[1, 1](out, 21)
+        assert out[0] == 42
+
+    def test_device_names_under_any_global_name_and_imported_locally(self) -> None:
+        @cuda.jit
+        def k(out):
+            from numba import cuda as local
+
+            out[device_names.threadIdx.x] = local.threadIdx.x + local.blockDim.x
+            local.syncthreads()
+
+        out = zeros(4)
+        k[1, 4](out)
+        assert out.tolist() == [4, 5, 6, 7]
+        assert device_names is cuda is sys.modules["numba.cuda"]
+
+    def test_device_functions_of_other_modules(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = "from numba import cuda as gpu\n@gpu.jit(device=True)\ndef lane_of():\n    return gpu.laneid + 100 * gpu.blockIdx.x\n"
+        (tmp_path / "sim_engine_other.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        import sim_engine_other  # type: ignore[import-not-found]
+
+        @cuda.jit
+        def k(out):
+            out[cuda.grid(1)] = sim_engine_other.lane_of()
+
+        out = zeros(4)
+        k[2, 2](out)
+        assert out.tolist() == [0, 1, 100, 101]
+        assert sim_engine_other.gpu is numba.cuda
+
+    def test_records_have_attributes(self) -> None:
+        @cuda.jit
+        def k(out):
+            out[1].a = out[0].a + 1
+            out[1]["b"] = 2.5
+
+        out = np.zeros(2, [("a", np.int32), ("b", np.float64)])
+        k[1, 1](out)
+        assert out[1]["a"] == 1
+        assert out[1]["b"] == 2.5
+
+    def test_integers_wrap_silently(self) -> None:
+        @cuda.jit
+        def k(out):
+            out[1] = out[0] + np.uint8(1)
+
+        out = np.array([255, 7], np.uint8)
+        k[1, 1](out)
+        assert out[1] == 0
+
+
+class TestBarriers:
+    def test_syncthreads_orders_a_reduction(self) -> None:
+        @cuda.jit
+        def k(a, out):
+            s = cuda.shared.array(64, np.int64)
+            t = cuda.threadIdx.x
+            s[t] = a[cuda.grid(1)]
+            cuda.syncthreads()
+            half = 32
+            while half:
+                if t < half:
+                    s[t] += s[t + half]
+                cuda.syncthreads()
+                half //= 2
+            if t == 0:
+                out[cuda.blockIdx.x] = s[0]
+
+        a, out = np.arange(512), zeros(8)
+        k[8, 64](a, out)
+        assert out.tolist() == a.reshape(8, 64).sum(1).tolist()
+
+    def test_votes_of_the_block(self) -> None:
+        @cuda.jit
+        def k(out):
+            t = cuda.threadIdx.x
+            out[t, 0] = cuda.syncthreads_count(t % 3 == 0)
+            out[t, 1] = cuda.syncthreads_and(t < 40)
+            out[t, 2] = cuda.syncthreads_and(t < 39)
+            out[t, 3] = cuda.syncthreads_or(t == 17)
+            out[t, 4] = cuda.syncthreads_or(t == 99)
+
+        out = np.zeros((40, 5), np.int64)
+        k[1, 40](out)
+        assert (out == [14, 1, 0, 1, 0]).all()
+
+    def test_threads_that_returned_do_not_take_part(self) -> None:
+        @cuda.jit
+        def k(out):
+            if cuda.threadIdx.x % 2:
+                return
+            cuda.syncthreads()
+            out[cuda.threadIdx.x] = cuda.syncthreads_count(1)
+
+        out = zeros(32)
+        k[1, 32](out)
+        assert out[::2].tolist() == [16] * 16
+
+    def test_grid_barrier_over_many_blocks(self) -> None:
+        @cuda.jit
+        def k(out):
+            for i in range(3):
+                cuda.atomic.add(out, i, 1)
+                cuda.cg.this_grid().sync()
+                assert out[i] == 50 * 8
+
+        out = zeros()
+        k[50, 8](out)
+        assert out[:3].tolist() == [400] * 3
+
+    @pytest.mark.parametrize("first_waits", [True, False])
+    def test_blocks_wait_for_each_other(self, first_waits: bool) -> None:
+        @cuda.jit
+        def k(flag, out):
+            if (cuda.blockIdx.x == 0) == first_waits:
+                while flag[0] == 0:
+                    engine.yield_()
+                out[0] = flag[0]
+            elif cuda.blockIdx.x == 99 or not first_waits:
+                flag[0] = 7
+
+        out = zeros()
+        k[100, 2](zeros(), out)
+        assert out[0] == 7
+
+    def test_all_threads_spin_for_the_last_one(self) -> None:
+        @cuda.jit
+        def k(flag):
+            cuda.atomic.add(flag, 0, 1)
+            while flag[0] < 64 * 64:
+                engine.yield_("everybody")
+
+        flag = zeros()
+        begin = time.perf_counter()
+        k[64, 64](flag)
+        assert time.perf_counter() - begin < 5
+
+
+class TestSpinLoops:
+    """Loops that do not know of the engine must not hang the process."""
+
+    def test_on_an_argument(self) -> None:
+        @cuda.jit
+        def k(flag):
+            if cuda.threadIdx.x == 0:
+                while flag[0] == 0:
+                    pass
+            else:
+                flag[0] = 1
+
+        k[1, 2](zeros())
+
+    def test_on_shared_memory(self) -> None:
+        @cuda.jit
+        def k():
+            s = cuda.shared.array(1, np.int32)
+            if cuda.threadIdx.x == 0:
+                s[0] = 0
+            cuda.syncthreads()
+            if cuda.threadIdx.x == 0:
+                while s[0] == 0:
+                    pass
+            else:
+                s[0] = 1
+
+        k[1, 2]()
+
+    def test_on_a_lock(self) -> None:
+        @cuda.jit
+        def k(lock, count):
+            while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+                pass
+            count[0] += 1
+            cuda.threadfence()
+            cuda.atomic.exch(lock, 0, 0)
+
+        count = zeros()
+        k[4, 32](zeros(), count)
+        assert count[0] == 128
+
+    def test_atomics_are_not_interrupted(self) -> None:
+        @cuda.jit
+        def k(out):
+            for _ in range(100):
+                cuda.atomic.add(out, 0, 1)
+                out[1]
+
+        out = zeros()
+        k[2, 32](out)
+        assert out[0] == 6400
+
+
+class TestWarps:
+    def test_shuffles(self) -> None:
+        @cuda.jit
+        def k(out):
+            lane, v = cuda.laneid, cuda.laneid * 10
+            out[lane, 0] = cuda.shfl_sync(FULL, v, 7)
+            out[lane, 1] = cuda.shfl_up_sync(FULL, v, 2)
+            out[lane, 2] = cuda.shfl_down_sync(-1, v, 3)
+            out[lane, 3] = cuda.shfl_xor_sync(FULL, v, 1)
+
+        out = np.zeros((32, 4), np.int64)
+        k[1, 32](out)
+        lanes = np.arange(32)
+        assert (out[:, 0] == 70).all()
+        assert (out[:, 1] == np.where(lanes < 2, lanes, lanes - 2) * 10).all()
+        assert (out[:, 2] == np.where(lanes > 28, lanes, lanes + 3) * 10).all()
+        assert (out[:, 3] == (lanes ^ 1) * 10).all()
+
+    def test_votes_and_matches(self) -> None:
+        @cuda.jit
+        def k(out):
+            lane = cuda.laneid
+            out[lane, 0] = cuda.ballot_sync(FULL, lane >= 30)
+            out[lane, 1] = cuda.all_sync(FULL, lane < 32)
+            out[lane, 2] = cuda.any_sync(FULL, lane == 40)
+            out[lane, 3] = cuda.match_any_sync(FULL, lane % 4)
+            out[lane, 4], out[lane, 5] = cuda.match_all_sync(FULL, 3)
+            out[lane, 6], out[lane, 7] = cuda.match_all_sync(FULL, lane)
+            out[lane, 8] = cuda.eq_sync(FULL, lane == 1)
+
+        out = np.zeros((32, 9), np.int64)
+        k[1, 64](out)
+        assert out[5].tolist() == [0xC0000000, 1, 0, 0x22222222, FULL, 1, 0, 0, 0]
+
+    def test_a_partial_last_warp(self) -> None:
+        @cuda.jit
+        def k(out):
+            t = cuda.threadIdx.x
+            cuda.syncwarp()
+            out[t] = cuda.ballot_sync(FULL, 1)
+
+        out = zeros(40)
+        k[1, 40](out)
+        assert out[:32].tolist() == [FULL] * 32
+        assert out[32:].tolist() == [0xFF] * 8
+
+    def test_lanes_that_returned_do_not_take_part(self) -> None:
+        @cuda.jit
+        def k(out):
+            if cuda.laneid >= 4:
+                if cuda.laneid == 9:
+                    engine.yield_()  # returns when the others wait already
+                return
+            out[cuda.laneid] = cuda.ballot_sync(FULL, 1)
+
+        out = zeros(32)
+        k[1, 32](out)
+        assert out[:4].tolist() == [0xF] * 4
+
+    def test_divergent_groups_meet_by_mask(self) -> None:
+        @cuda.jit
+        def k(out):
+            lane = cuda.laneid
+            mask = 0x55555555 if lane % 2 == 0 else 0xAAAAAAAA
+            out[lane] = sum(engine.warp_exchange(mask, lane).values())
+            engine.warp_barrier(mask)
+
+        out = zeros(32)
+        k[1, 32](out)
+        assert out[0] == sum(range(0, 32, 2))
+        assert out[1] == sum(range(1, 32, 2))
+
+    def test_a_mask_without_the_caller_is_an_error(self) -> None:
+        @cuda.jit
+        def k():
+            cuda.syncwarp(0x1)
+
+        with pytest.raises(ValueError, match=r"tid=\[1, 0, 0\] ctaid=\[0, 0, 0\]: syncwarp: lane 1 called it with mask 0x1"):
+            k[1, 2]()
+
+    def test_activemask_is_safe_to_sync_on(self) -> None:
+        @cuda.jit
+        def k(out):
+            if cuda.laneid % 2:
+                cuda.syncwarp(cuda.activemask())
+            out[cuda.laneid] = cuda.activemask() & ~cuda.lanemask_lt()
+
+        out = zeros(32)
+        k[1, 32](out)
+        assert out.tolist() == [1 << i for i in range(32)]
+
+
+class TestMemorySpaces:
+    def test_shared_arrays_by_place(self) -> None:
+        @cuda.jit(device=True)
+        def scratch():
+            return cuda.shared.array(4, np.int32)
+
+        @cuda.jit
+        def k(out):
+            a, b = cuda.shared.array(2, numba.int64), cuda.shared.array(2, np.int64)
+            t = cuda.threadIdx.x
+            a[t], b[t] = t + 1, t + 10
+            for i in range(2):
+                c = cuda.shared.array((2, 2), np.float32)  # one array, not one for each turn
+                c[i, t] = i + t
+            scratch()[t] = 5
+            cuda.syncthreads()
+            out[t] = a[1 - t] * 10000 + b[1 - t] * 100 + int(c[0, 1 - t]) * 10 + scratch()[1 - t]
+
+        out = zeros(2)
+        k[3, 2](out)
+        assert out.tolist() == [20000 + 1100 + 10 + 5, 10000 + 1000 + 0 + 5]
+
+    @pytest.mark.parametrize("dtype", [np.int16, np.dtype("int16"), numba.int16, numba.cuda.types.int16])
+    def test_dynamic_shared_memory(self, dtype: Any) -> None:
+        @cuda.jit
+        def k(out):
+            s, t = cuda.shared.array(0, dtype), cuda.threadIdx.x
+            s[t] = t
+            cuda.syncthreads()
+            out[t] = s[7 - t] + 100 * len(s)
+
+        out = zeros(8)
+        k[2, 8, 0, 17](out)
+        assert out.tolist() == [800 + 7 - t for t in range(8)]
+
+    def test_memory_starts_with_garbage_and_blocks_have_their_own(self) -> None:
+        @cuda.jit
+        def k(out):
+            s, mine = cuda.shared.array(1, np.uint8), cuda.local.array(3, np.uint8, alignment=64)
+            if cuda.threadIdx.x == 0:
+                out[cuda.blockIdx.x] = int(s[0]) + 1000 * int(mine[0]) + mine.ctypes.data % 64
+            cuda.syncthreads()
+            s[0] = 1
+
+        out = zeros(3)
+        k[3, 4](out)
+        assert out.tolist() == [0xA5 * 1001] * 3
+
+    def test_cache_hints_and_bit_operations(self) -> None:
+        @cuda.jit
+        def k(a, out):
+            cuda.stcg(out, 0, cuda.ldcg(a, 1) + cuda.ldcv(a, 2))
+            out[1] = cuda.popc(np.int32(-1))
+            out[2] = cuda.clz(np.uint64(1)) * 100 + cuda.clz(1)
+            out[3] = cuda.ffs(0) * 100 + cuda.ffs(np.int64(-8))
+            out[4] = cuda.brev(1)
+
+        out = zeros()
+        k[1, 1](np.arange(4), out)
+        assert out[:5].tolist() == [3, 32, 6331, 4, 1 << 31]
+
+
+class TestErrors:
+    def test_the_exception_names_the_thread_and_keeps_its_type(self) -> None:
+        @cuda.jit
+        def k(out):
+            cuda.syncthreads()
+            if cuda.grid(1) == 7:
+                raise KeyError("lost")
+            cuda.syncthreads()
+
+        with pytest.raises(KeyError) as caught:
+            k[2, 4](zeros())
+        assert "tid=[3, 0, 0] ctaid=[1, 0, 0]: lost" in str(caught.value)
+
+    def test_exceptions_with_their_own_constructors(self) -> None:
+        class Fancy(Exception):
+            def __init__(self, code: int, why: str) -> None:
+                super().__init__(f"{why} ({code})")
+                self.code = code
+
+        class Stubborn(Exception):
+            def __str__(self) -> str:
+                return "always this"
+
+        @cuda.jit
+        def k(which):
+            if which == 0:
+                raise Fancy(3, "why")
+            if which == 1:
+                raise Stubborn(1, 2)
+            raise OSError(2, "no such thing")
+
+        with pytest.raises(Fancy, match=r"tid=\[0, 0, 0\] ctaid=\[0, 0, 0\]: why \(3\)") as fancy:
+            k[1, 1](0)
+        assert fancy.value.code == 3
+        with pytest.raises(Stubborn, match="always this") as stubborn:
+            k[1, 1](1)
+        assert stubborn.value.args == (1, 2)
+        assert stubborn.value.__notes__ == ["tid=[0, 0, 0] ctaid=[0, 0, 0]"]
+        with pytest.raises(FileNotFoundError) as system:
+            k[1, 1](2)
+        assert system.value.errno == 2
+        assert "tid=" in system.value.__notes__[0]
+
+    def test_a_failed_launch_leaves_nothing_behind(self) -> None:
+        class Payload:
+            pass
+
+        finished = []
+
+        @cuda.jit
+        def k(payload, out):
+            mine = payload
+            try:
+                if cuda.grid(1) == 63:
+                    raise ValueError("stop")
+                cuda.syncthreads()
+            finally:
+                finished.append(mine is payload)
+                cuda.syncthreads()  # must not wait for those that are being ended
+
+        payload = Payload()
+        ref = weakref.ref(payload)
+        out = zeros()
+        with pytest.raises(ValueError, match="stop"):
+            k[2, 32](payload, out)
+        assert len(finished) > 1
+        assert all(finished)
+        assert engine.current() is None
+        assert engine.report() == ""
+        del payload
+        gc.collect()
+        assert ref() is None
+
+        @cuda.jit
+        def fine(out):
+            cuda.syncthreads()
+            cuda.atomic.add(out, 0, 1)
+
+        fine[2, 32](out)
+        assert out[0] == 64
+        alive = [g for g in gc.get_objects() if isinstance(g, greenlet) and type(g).__name__ == "_Worker" and hasattr(g, "thread")]
+        assert not alive
+
+    def test_division_by_zero_in_debug_mode(self) -> None:
+        @cuda.jit(debug=True, opt=False)
+        def k(a):
+            a[0] = a[0] / a[1]
+
+        with pytest.raises(FloatingPointError, match="tid="):
+            k[1, 1](np.array([1.0, 0.0]))
+
+    def test_a_kernel_cannot_launch_a_kernel(self) -> None:
+        @cuda.jit
+        def inner(out):
+            out[0] = 1
+
+        @cuda.jit
+        def outer(out):
+            inner[1, 1](out)
+
+        @cuda.jit
+        def calls(out):
+            inner(out)
+
+        with pytest.raises(PgasError, match="inner was launched from inside a kernel"):
+            outer[1, 1](zeros())
+        out = zeros()
+        calls[1, 1](out)  # calling it as a function is allowed, as on a GPU
+        assert out[0] == 1
+
+    def test_a_second_host_thread_is_refused_and_disturbs_nobody(self) -> None:
+        caught: list[BaseException] = []
+
+        @cuda.jit
+        def k(out):
+            cuda.atomic.add(out, 0, 1)
+
+        def second() -> None:
+            assert engine.current() is None
+            try:
+                k[1, 1](zeros())
+            except PgasError as error:
+                caught.append(error)
+
+        @cuda.jit
+        def waits(out):
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join()
+            out[0] = cuda.threadIdx.x + 1
+
+        out = zeros()
+        waits[1, 1](out)
+        assert "another host thread runs a kernel" in str(caught[0])
+        assert out[0] == 1
+        done = threading.Thread(target=lambda: k[1, 8](out))
+        done.start()
+        done.join()
+        assert out[0] == 9
+
+    def test_device_names_outside_a_kernel(self) -> None:
+        with pytest.raises(PgasError, match="only inside a kernel"):
+            engine.block_barrier()
+        with pytest.raises(PgasError, match="only inside a kernel"):
+            cuda.threadIdx  # noqa: B018
+        with pytest.raises(AttributeError, match="warp_speed"):
+            cuda.warp_speed  # noqa: B018
+        engine.yield_()  # allowed: loops shared with the host
+
+
+class TestDeadlocks:
+    def test_a_warp_that_waits_for_a_block(self) -> None:
+        @cuda.jit
+        def k():
+            if cuda.threadIdx.x == 0:
+                cuda.syncwarp(0x3)
+            cuda.syncthreads()
+
+        with pytest.raises(DeadlockError) as caught:
+            k[1, 32]()
+        text = str(caught.value)
+        assert "deadlock in k" in text
+        assert "block 0: 1 of 32 threads waits in syncwarp mask 0x3 (thread 0)" in text
+        assert "31 of 32 threads wait in syncthreads (threads 1-31)" in text
+
+    def test_operations_that_do_not_match(self) -> None:
+        @cuda.jit
+        def k():
+            if cuda.laneid == 5:
+                return
+            if cuda.laneid % 2:
+                cuda.ballot_sync(FULL, 1)
+            else:
+                cuda.shfl_sync(FULL, 1, 0)
+
+        with pytest.raises(DeadlockError) as caught:
+            k[2, 8]()
+        text = str(caught.value)
+        assert "2 blocks (0-1), each: " in text
+        assert "3 of 8 threads wait in ballot_sync mask 0xff (threads 1, 3, 7)" in text
+        assert "4 of 8 threads wait in shfl_sync mask 0xff (threads 0, 2, 4, 6)" in text
+        assert "thread 5 has returned" in text
+
+    def test_a_block_that_never_comes_to_the_grid_barrier(self) -> None:
+        @cuda.jit
+        def k():
+            if cuda.blockIdx.y == 1:
+                return
+            cuda.cg.this_grid().sync()
+
+        with pytest.raises(DeadlockError) as caught:
+            k[(1, 2), 4]()
+        assert "block [0, 0, 0]: 4 of 4 threads wait in the grid barrier (threads 0-3)" in str(caught.value)
+        assert "block [0, 1, 0] has returned" in str(caught.value)
+
+    def test_long_reports_stay_short(self) -> None:
+        @cuda.jit
+        def k():
+            if cuda.threadIdx.x != cuda.blockIdx.x:
+                cuda.syncthreads()
+            else:
+                cuda.cg.this_grid().sync()
+
+        with pytest.raises(DeadlockError) as caught:
+            k[100, 128]()
+        assert len(str(caught.value)) < 3000
+        assert "more kinds of blocks" in str(caught.value)
+
+    def test_reports_of_a_running_kernel(self) -> None:
+        texts = []
+
+        @cuda.jit
+        def k(flag):
+            if cuda.grid(1) == 3:
+                for _ in range(3):
+                    engine.yield_()
+                texts.append(engine.report())
+                flag[0] = 1
+            else:
+                while flag[0] == 0:
+                    engine.yield_(lambda: f"flag 0 != {flag[0]}")
+
+        k[2, 2](zeros())
+        assert "block 0: 2 of 2 threads wait for flag 0 != 0 (threads 0-1)" in texts[0]
+        assert "1 of 2 threads waits for flag 0 != 0 (thread 0)" in texts[0]
+
+
+class TestIdling:
+    def test_a_hook_ends_the_launch(self) -> None:
+        calls = []
+
+        def hook() -> None:
+            calls.append(1)
+            if len(calls) == 300:
+                raise PgasError("peer 3 died")
+
+        @cuda.jit
+        def k(flag):
+            while flag[0] == 0:
+                engine.yield_("a dead peer")
+
+        engine.add_idle_hook(hook)
+        try:
+            with pytest.raises(PgasError, match=r"^peer 3 died$"):
+                k[2, 32](zeros())
+        finally:
+            engine.remove_idle_hook(hook)
+        engine.remove_idle_hook(hook)
+        assert len(calls) == 300
+
+    def test_hooks_run_during_raw_spins(self) -> None:
+        flag = cuda.to_device(zeros())
+
+        def hook() -> None:
+            flag[0] = 1
+
+        @cuda.jit
+        def k(flag):
+            while flag[0] == 0:
+                pass
+
+        engine.add_idle_hook(hook)
+        try:
+            k[1, 1](flag)
+        finally:
+            engine.remove_idle_hook(hook)
+
+    @pytest.mark.parametrize("body", ["engine.yield_()", "flag[0]", "cuda.nanosleep(10)"])
+    def test_interrupt(self, body: str) -> None:
+        names: dict[str, Any] = {"cuda": cuda, "engine": engine}
+        exec(f"def k(flag):\n    while True:\n        {body}\n", names)
+        k = cuda.jit(names["k"])
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        begin = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            k[2, 16](zeros())
+        assert time.perf_counter() - begin < 2
+
+    def test_an_idle_kernel_gives_the_core_away(self) -> None:
+        def hook() -> None:
+            if time.perf_counter() - begin > 0.4:
+                raise StopIteration
+
+        @cuda.jit
+        def k():
+            while True:
+                engine.yield_()
+
+        engine.add_idle_hook(hook)
+        begin, cpu = time.perf_counter(), time.process_time()
+        try:
+            with pytest.raises(StopIteration):
+                k[1, 1]()
+        finally:
+            engine.remove_idle_hook(hook)
+        assert time.process_time() - cpu < 0.9 * (time.perf_counter() - begin)
+
+
+def test_speed() -> None:
+    """Orders of magnitude only; a loaded machine must pass."""
+
+    @cuda.jit
+    def empty(out):
+        pass
+
+    @cuda.jit
+    def meets(out):
+        cuda.syncthreads()
+
+    for k, grid, floor in ((empty, 1000, 50_000), (meets, 200, 20_000)):
+        begin = time.perf_counter()
+        k[grid, 256](zeros())
+        assert grid * 256 / (time.perf_counter() - begin) > floor
+
+
+def test_install_needs_the_simulator() -> None:
+    script = "from pgas.sim import engine\nengine.install()"
+    env = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | {"NUMBA_ENABLE_CUDASIM": "0"}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "NUMBA_ENABLE_CUDASIM=1" in done.stderr or "CUDA" in done.stderr

@@ -1,0 +1,142 @@
+"""GPU memory behind the window: CUDA virtual memory management (cuMemCreate, cuMemMap), shared as POSIX file descriptors."""
+
+import os
+from typing import Any
+
+from cuda.bindings import driver
+
+from pgas.errors import HeapError, PgasError, TransportError
+from pgas.kernels import window
+from pgas.transports.memory import Segment
+
+__all__ = ["GPUMemory", "check"]
+
+_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+_PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+_ON_DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+_READ_WRITE = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+_Attribute = driver.CUdevice_attribute
+
+
+class CudaError(PgasError):
+    """The driver refused a call."""
+
+
+def check(result: tuple[Any, ...], what: str) -> Any:
+    """Return what a driver call returned.
+
+    Raises:
+        CudaError: the call failed; the text gives the driver's name and sentence for the error, and ``what`` was tried.
+    """
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, name = driver.cuGetErrorName(status)
+        _, text = driver.cuGetErrorString(status)
+        raise CudaError(f"{what}: {name.decode()} ({text.decode()})")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class GPUMemory:
+    """Implements Memory on the GPU of the current context."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        self._location = driver.CUmemLocation()
+        self._location.type, self._location.id = _ON_DEVICE, ordinal
+        self._reserved: list[tuple[int, int]] = []
+        self._mapped: list[tuple[int, int, Any]] = []
+        self._fds: list[int] = []
+        # Reads and writes of the state page go on while kernels spin on other streams.
+        self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
+
+    def create(self, address: int, segment: Segment) -> int:
+        """Allocate a segment, usable by NICs where the GPU allows that, and export it."""
+        handle = self._allocate(segment.size)
+        try:
+            fd = int(check(driver.cuMemExportToShareableHandle(handle, _FD, 0), "cuMemExportToShareableHandle"))
+        except CudaError as error:
+            driver.cuMemRelease(handle)
+            raise HeapError(f"this GPU's memory cannot be shared with other processes: {error}") from error
+        self._fds.append(fd)
+        self._map(address, segment.size, handle)
+        self.fill(address, segment.size, 0)
+        return fd
+
+    def _allocate(self, nbytes: int) -> Any:
+        properties = driver.CUmemAllocationProp()
+        properties.type, properties.location, properties.requestedHandleTypes = _PINNED, self._location, _FD
+        rdma = _Attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+        properties.allocFlags.gpuDirectRDMACapable = int(check(driver.cuDeviceGetAttribute(rdma, self._ordinal), "cuDeviceGetAttribute"))
+        try:
+            return check(driver.cuMemCreate(nbytes, properties, 0), "cuMemCreate")
+        except CudaError as error:
+            free, total = check(driver.cuMemGetInfo(), "cuMemGetInfo")
+            raise HeapError(
+                f"cannot allocate {nbytes} bytes of symmetric heap: {free} of {total} are free on this GPU ({error})"
+            ) from error
+
+    def attach(self, address: int, segment: Segment, fd: int) -> None:
+        """Import and map a peer's segment; the two GPUs must reach each other (GPUDirect P2P)."""
+        try:
+            handle = check(driver.cuMemImportFromShareableHandle(fd, _FD), "cuMemImportFromShareableHandle")
+            self._map(address, segment.size, handle)
+        except (CudaError, HeapError) as error:
+            raise TransportError(f"cannot map a peer's GPU memory: {error}") from error
+
+    def create_private(self) -> None:
+        """Reserve the gigabyte below BASE and map the state page at its end."""
+        nbytes = window.BASE - window.STATE
+        self._reserve(window.BASE - window.PRIVATE_SIZE, window.PRIVATE_SIZE)
+        self._map_reserved(window.STATE, nbytes, self._allocate(nbytes))
+        self.fill(window.STATE, nbytes, 0)
+
+    def _reserve(self, address: int, nbytes: int) -> None:
+        got = int(check(driver.cuMemAddressReserve(nbytes, 0, address, 0), f"reserving {nbytes} bytes of address space"))
+        if got != address:
+            driver.cuMemAddressFree(got, nbytes)
+            raise HeapError(f"the address range at {address:#x} is taken in this process: initialise pgas before other users of it")
+        self._reserved.append((address, nbytes))
+
+    def _map(self, address: int, nbytes: int, handle: Any) -> None:
+        # The driver moves reservations of a few MiB elsewhere and honours the hint from 64 MiB on: reserve a whole slot at its first
+        # segment, and find the later ones reserved.
+        slot = window.BASE + ((address - window.BASE) >> window.STRIDE_SHIFT << window.STRIDE_SHIFT)
+        if (slot, 1 << window.STRIDE_SHIFT) not in self._reserved:
+            self._reserve(slot, 1 << window.STRIDE_SHIFT)
+        self._map_reserved(address, nbytes, handle)
+
+    def _map_reserved(self, address: int, nbytes: int, handle: Any) -> None:
+        check(driver.cuMemMap(address, nbytes, 0, handle, 0), "cuMemMap")
+        self._mapped.append((address, nbytes, handle))
+        access = driver.CUmemAccessDesc()
+        access.location, access.flags = self._location, _READ_WRITE
+        check(driver.cuMemSetAccess(address, nbytes, [access], 1), "cuMemSetAccess")
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Copy to the host on a stream of our own."""
+        data = bytearray(nbytes)
+        check(driver.cuMemcpyDtoHAsync(data, address, nbytes, self._stream), "cuMemcpyDtoH")
+        check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+        return bytes(data)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy to the GPU on a stream of our own."""
+        check(driver.cuMemcpyHtoDAsync(address, data, len(data), self._stream), "cuMemcpyHtoD")
+        check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+
+    def fill(self, address: int, nbytes: int, byte: int) -> None:
+        """Set nbytes to one byte value."""
+        check(driver.cuMemsetD8Async(address, byte, nbytes, self._stream), "cuMemsetD8")
+        check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+
+    def close(self) -> None:
+        """Unmap and release; errors are ignored, the context may be gone after a failed kernel."""
+        for address, nbytes, handle in self._mapped:
+            driver.cuMemUnmap(address, nbytes)
+            driver.cuMemRelease(handle)
+        for address, nbytes in self._reserved:
+            driver.cuMemAddressFree(address, nbytes)
+        for fd in self._fds:
+            os.close(fd)
+        driver.cuStreamDestroy(self._stream)
+        self._mapped, self._reserved, self._fds = [], [], []
