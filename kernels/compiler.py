@@ -31,7 +31,7 @@ else:
     from numba.cuda import cgutils
     from numba.cuda.core.errors import NumbaTypeError
     from numba.cuda.dispatcher import CUDACacheImpl
-    from numba.cuda.extending import intrinsic, overload
+    from numba.cuda.extending import intrinsic, lower_builtin, overload, type_callable
     from numba.cuda.typing import signature
 
     KernelTypeError = NumbaTypeError
@@ -253,17 +253,6 @@ if not SIMULATOR:
 
         return signature(types.uint64, array, idx), codegen
 
-    @intrinsic
-    def array_at(typingctx, array, addr):  # type: ignore[no-untyped-def]
-        """Return an array like ``array`` whose first element is at addr."""
-
-        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            view = context.make_array(array)(context, builder, value=args[0])
-            view.data = builder.inttoptr(args[1], view.data.type)
-            return view._getvalue()
-
-        return signature(array, array, types.uint64), codegen
-
     def caster(dtype: Any) -> Any:
         """Return what converts a value to dtype in device code."""
         return dtype
@@ -329,12 +318,6 @@ else:
             address += int(index) * stride
         return address
 
-    def array_at(array: Any, addr: int) -> Any:
-        """Return an array like ``array`` whose first element is at addr."""
-        view = host_array(array)
-        memory = (ctypes.c_byte * max(view.nbytes, 1)).from_address(addr)
-        return FakeWithinKernelCUDAArray(FakeCUDAArray(np.ndarray(view.shape, view.dtype, memory, 0, view.strides)))
-
     def caster(dtype: Any) -> Any:
         """Return what converts an integer to the integer type dtype in device code."""
         half, span = 1 << (dtype.bitwidth - 1), 1 << dtype.bitwidth
@@ -375,6 +358,45 @@ def device_function(
             return _simulated(stub, typing, on_host)
         # strict=False: typing functions carry annotations, bodies do not, and Numba compares those too.
         overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(typing)
+        return on_host
+
+    return bind
+
+
+def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Bind a stub like device_function, whose body returns the address of an array that is otherwise like the first operand.
+
+    Numba's compiled functions may not return arrays other than their arguments, so on a GPU this is lowered by hand.
+    """
+
+    def bind(stub: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(stub)
+        def on_host(*args: Any) -> Any:
+            return host(*args)
+
+        if SIMULATOR:
+
+            def typed(*types_: Any) -> Any:
+                body = typing(*types_)
+                return lambda array, *args: _array_at(array, body(array, *args))
+
+            return _simulated(stub, typed, on_host)
+
+        @type_callable(on_host)
+        def _(context):  # type: ignore[no-untyped-def]
+            def typer(array, pe):  # type: ignore[no-untyped-def]
+                typing(array, pe)
+                return array
+
+            return typer
+
+        @lower_builtin(on_host, types.Array, types.Integer)
+        def _(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            address = context.compile_internal(builder, typing(*sig.args), signature(types.uint64, *sig.args), args)
+            view = context.make_array(sig.return_type)(context, builder, value=args[0])
+            view.data = builder.inttoptr(address, view.data.type)
+            return view._getvalue()
+
         return on_host
 
     return bind
@@ -430,3 +452,9 @@ if SIMULATOR:
             if isinstance(value, python):
                 return numba
         return types.pyobject
+
+    def _array_at(array: Any, addr: int) -> Any:
+        """Return an array like ``array`` whose first element is at addr."""
+        view = host_array(array)
+        memory = (ctypes.c_byte * max(view.nbytes, 1)).from_address(addr)
+        return FakeWithinKernelCUDAArray(FakeCUDAArray(np.ndarray(view.shape, view.dtype, memory, 0, view.strides)))  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pgas.kernels import operands, operation, state, window
-from pgas.kernels.compiler import address_of, array_at, device, element_size, i64, u64
+from pgas.kernels.compiler import address_of, element_size, i64, u64
 from pgas.kernels.window import remote
 
 
@@ -28,20 +28,16 @@ def n_pes() -> Any:
 
 
 def ptr(dest: Any, pe: Any) -> Any:
-    """Typing function of ptr."""
+    """Typing function of ptr; the body returns an address."""
     operands.array("ptr", "dest", dest)
     operands.integer("ptr", "pe", pe)
     check, op, itemsize = operands.checking(), operation.number("ptr"), element_size(dest.dtype)
 
-    @device
-    def peer(dest, pe):
+    def body(dest, pe):
         addr = address_of(dest)
         if check:
             if not state.valid(op, pe, addr, u64(dest.size) * u64(itemsize)):
                 return addr
         return remote(addr, pe)
-
-    def body(dest, pe):
-        return array_at(dest, peer(dest, pe))
 
     return body

@@ -6,6 +6,7 @@ costs the host, by ``kernel[grid, block](...)`` and bound.
 """
 
 import argparse
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -71,6 +72,11 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
+def _repeat(call: Callable[[], Any], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
 def main() -> int:
     """Print a table; write JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -92,7 +98,7 @@ def main() -> int:
             rows[f"{kernel.__name__}_ms"] = _seconds(launch) * 1e3
         bound = again_put_block[1, 32].bind(*args, 0)
         for name, call in (("launch_us", lambda: again_put_block[1, 32](*args, 0)), ("bound_launch_us", bound)):
-            rows[name] = _seconds(lambda call=call: [call() for _ in range(1000)]) * 1e3
+            rows[name] = _seconds(functools.partial(_repeat, call, 1000)) * 1e3
             pgas.synchronize()
         for name, value in rows.items():
             print(f"{name:32} {value:10.1f}")

@@ -225,17 +225,21 @@ def _dependencies(function: Any, seen: set[int]) -> list[bytes]:
     return parts
 
 
+def _versioned(module: str) -> bool:
+    """Whether a module's code is in the key already, by a version or by _library_hash()."""
+    return module.split(".")[0] in ("pgas", "numba", "numpy", "math", "operator") and not module.startswith("pgas.perftests")
+
+
 def _value(value: Any, names: tuple[str, ...], seen: set[int]) -> list[bytes]:
     if isinstance(value, types.ModuleType):
-        if value.__name__.split(".")[0] in ("pgas", "numba", "numpy", "math", "operator"):
-            return []  # in the key by their versions
+        if _versioned(value.__name__):
+            return []
         members = [(n, getattr(value, n)) for n in names if hasattr(value, n)]
         return [part for n, member in members for part in (n.encode(), *_value(member, names, seen))]
     if isinstance(value, Kernel):
         return _dependencies(value.__wrapped__, seen)  # type: ignore[attr-defined]
     if isinstance(value, types.FunctionType) or hasattr(value, "py_func"):
-        module = getattr(value, "__module__", "") or ""
-        return [] if module.split(".")[0] in ("pgas", "numba") else _dependencies(value, seen)
+        return [] if _versioned(getattr(value, "__module__", None) or "") else _dependencies(value, seen)
     if isinstance(value, np.ndarray):
         return [repr((value.dtype, value.shape)).encode(), value.tobytes()]
     if isinstance(value, (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype)):

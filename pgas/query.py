@@ -4,7 +4,7 @@ from typing import Any
 
 from pgas import runtime
 from pgas.kernels import query
-from pgas.kernels.compiler import device_function
+from pgas.kernels.compiler import array_function, device_function
 
 __all__ = ["my_pe", "n_pes", "ptr"]
 
@@ -21,7 +21,7 @@ def n_pes() -> int:
     raise AssertionError
 
 
-@device_function(query.ptr, host=lambda dest, pe: runtime.current().peer(dest, pe))
+@array_function(query.ptr, host=lambda dest, pe: runtime.current().peer(dest, pe))
 def ptr(dest: Any, pe: Any) -> Any:
     """Return PE ``pe``'s instance of the symmetric array ``dest`` as an array for plain loads and stores.
 

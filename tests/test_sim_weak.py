@@ -213,6 +213,27 @@ def test_stores_to_one_address_stay_in_order(slots: Slots) -> None:
     assert not failures(slots, k, check, block=4)
 
 
+def test_repeated_cooperative_copies_stay_in_order(slots: Slots) -> None:
+    own, remote = slots.own_lo, slots.remote_lo
+
+    @cuda.jit
+    def k():
+        i = cuda.threadIdx.x
+        for turn in range(1, 4):
+            mem.copy_strided(remote, own + 1024 * turn, i, 64, 4, 8)
+            engine.yield_()
+
+    bad = []
+    for seed in SEEDS:
+        slots.use(seed)
+        for turn in range(1, 4):
+            slots.own[128 * turn : 128 * turn + 64] = turn
+        k[1, 4]()
+        if (slots.remote[:64] != 3).any():
+            bad.append(seed)
+    assert not bad
+
+
 def test_a_thread_sees_its_own_stores(slots: Slots) -> None:
     own, remote = slots.own_lo, slots.remote_lo
 

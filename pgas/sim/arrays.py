@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
-from pgas.sim import engine
+from pgas.sim import activity, engine
 
 __all__ = ["KernelArray", "SharedArray", "count_read", "ndarray_of"]
 
@@ -42,6 +42,7 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
         return value
 
     def __setitem__(self, idx: Any, value: Any) -> None:
+        activity.stores += 1
         self._ary[idx] = ndarray_of(value) if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray)) else value
 
     @property

@@ -12,7 +12,7 @@ from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.vector_types import vector_types
 from numba.np import numpy_support as core_numpy
 
-from pgas.sim import engine, mem
+from pgas.sim import activity, engine, mem
 from pgas.sim.arrays import SharedArray, count_read, ndarray_of
 from pgas.sim.engine import FULL_MASK, WARP_SIZE
 
@@ -86,6 +86,7 @@ class _Atomic:
     @staticmethod
     def _operation(stock: Any) -> Any:
         def operation(array: Any, *args: Any) -> Any:
+            activity.stores += 1
             plain = ndarray_of(array)
             if isinstance(plain, SharedArray):
                 plain = plain.view(np.ndarray)
@@ -113,6 +114,7 @@ def _load(array: Any, i: Any) -> Any:
 
 
 def _store(array: Any, i: Any, value: Any) -> None:
+    activity.stores += 1
     ndarray_of(array)[i] = value
 
 

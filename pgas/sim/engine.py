@@ -40,7 +40,6 @@ __all__ = [
     "install",
     "launch",
     "preempt",
-    "progress",
     "remove_idle_hook",
     "report",
     "set_observer",
@@ -138,12 +137,6 @@ def preempt() -> None:
     if type(me) is Worker:
         me.launch.busy = True
         me.launch.spin(me, None)
-
-
-def progress() -> None:
-    """Tell the engine that a wait has ended, so that it does not take the yields up to now for idleness. Optional."""
-    if _launch is not None:
-        _launch.spins = _launch.idle_rounds = 0
 
 
 def block_barrier() -> None:

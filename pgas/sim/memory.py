@@ -15,6 +15,8 @@ from numba import njit, types
 from numba.core.extending import intrinsic
 from numba.core.typing import signature
 
+from pgas.sim import activity
+
 __all__ = [
     "atomic_add",
     "atomic_add_f32",
@@ -204,16 +206,19 @@ def load_acquire(addr: int, nbytes: int) -> int:
 
 def store(addr: int, value: int, nbytes: int) -> None:
     """Store the low 1, 2, 4 or 8 bytes of value at addr (relaxed)."""
+    activity.stores += 1
     _STORE[nbytes](addr, int(value) & _MASKS[nbytes])
 
 
 def store_release(addr: int, value: int, nbytes: int) -> None:
     """Like `store`; earlier accesses of this thread come before it."""
+    activity.stores += 1
     _STORE_RELEASE[nbytes](addr, int(value) & _MASKS[nbytes])
 
 
 def atomic_add(addr: int, value: int, nbytes: int) -> int:
     """Add to 4 or 8 bytes, wrapping; return the old value."""
+    activity.stores += 1
     if nbytes == 8:
         return atomic_add_u64(addr, int(value) & _M64)
     return _narrow(atomic_add_u32, nbytes)(addr, int(value) & _M32)
@@ -221,6 +226,7 @@ def atomic_add(addr: int, value: int, nbytes: int) -> int:
 
 def atomic_exchange(addr: int, value: int, nbytes: int) -> int:
     """Store value; return the old one."""
+    activity.stores += 1
     if nbytes == 8:
         return atomic_exchange_u64(addr, int(value) & _M64)
     return _narrow(atomic_exchange_u32, nbytes)(addr, int(value) & _M32)
@@ -228,6 +234,7 @@ def atomic_exchange(addr: int, value: int, nbytes: int) -> int:
 
 def atomic_and(addr: int, value: int, nbytes: int) -> int:
     """Bitwise and; return the old value."""
+    activity.stores += 1
     if nbytes == 8:
         return atomic_and_u64(addr, int(value) & _M64)
     return _narrow(atomic_and_u32, nbytes)(addr, int(value) & _M32)
@@ -235,6 +242,7 @@ def atomic_and(addr: int, value: int, nbytes: int) -> int:
 
 def atomic_or(addr: int, value: int, nbytes: int) -> int:
     """Bitwise or; return the old value."""
+    activity.stores += 1
     if nbytes == 8:
         return atomic_or_u64(addr, int(value) & _M64)
     return _narrow(atomic_or_u32, nbytes)(addr, int(value) & _M32)
@@ -242,6 +250,7 @@ def atomic_or(addr: int, value: int, nbytes: int) -> int:
 
 def atomic_xor(addr: int, value: int, nbytes: int) -> int:
     """Bitwise exclusive or; return the old value."""
+    activity.stores += 1
     if nbytes == 8:
         return atomic_xor_u64(addr, int(value) & _M64)
     return _narrow(atomic_xor_u32, nbytes)(addr, int(value) & _M32)
@@ -249,6 +258,7 @@ def atomic_xor(addr: int, value: int, nbytes: int) -> int:
 
 def atomic_compare_swap(addr: int, expected: int, value: int, nbytes: int) -> int:
     """Store value if expected is there; return what was there, which equals expected if it was stored."""
+    activity.stores += 1
     if nbytes == 8:
         return atomic_compare_swap_u64(addr, int(expected) & _M64, int(value) & _M64)
     return _narrow(atomic_compare_swap_u32, nbytes)(addr, int(expected) & _M32, int(value) & _M32)
@@ -256,11 +266,13 @@ def atomic_compare_swap(addr: int, expected: int, value: int, nbytes: int) -> in
 
 def atomic_add_f32(addr: int, value: float) -> float:
     """Add to a float32; return the old value."""
+    activity.stores += 1
     return _atomic_add_f32(addr, float(value))
 
 
 def atomic_add_f64(addr: int, value: float) -> float:
     """Add to a float64; return the old value."""
+    activity.stores += 1
     return _atomic_add_f64(addr, float(value))
 
 
@@ -275,6 +287,7 @@ def copy_strided(dst: int, src: int, first: int, end: int, step: int, width: int
     width is 1, 2, 4, 8 or 16, step is positive. Elements are single accesses where both addresses are aligned to them; 16 bytes are
     two. deferred_source says that the source may be read later, up to the fence (a non-blocking put); here it is always read now.
     """
+    activity.stores += 1
     if end > first:
         offset, stride = first * width, step * width
         _copy(dst + offset, stride, src + offset, stride, (end - first + step - 1) // step, width)
@@ -282,6 +295,7 @@ def copy_strided(dst: int, src: int, first: int, end: int, step: int, width: int
 
 def copy_elements(dst: int, dst_stride: int, src: int, src_stride: int, count: int, width: int) -> None:
     """Copy `count` elements of `width` bytes that lie dst_stride and src_stride bytes apart; strides may be negative."""
+    activity.stores += 1
     if count > 0:
         _copy(dst, dst_stride & _M64, src, src_stride & _M64, count, width)
 

@@ -16,6 +16,7 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from pgas.errors import DeadlockError
+from pgas.sim import activity
 from pgas.sim import report as reports
 
 __all__ = ["FULL_MASK", "WARP_SIZE", "Block", "Index", "Launch", "Observer", "Rendezvous", "SimThread", "WaitsFor", "Worker"]
@@ -197,6 +198,7 @@ class Launch:
         self.busy = False  # a thread was preempted at work since the last idle round
         self.idle_rounds = 0
         self.busy_rounds = 0
+        self.stores = activity.stores
 
     def _births(self) -> Iterator[SimThread]:
         for linear, index in enumerate(_indices(self.grid)):
@@ -308,6 +310,9 @@ class Launch:
                 return
         for hook in tuple(self.idle_hooks):
             hook()
+        if self.stores != activity.stores:
+            self.stores = activity.stores
+            self.idle_rounds = 0
         self.idle_rounds += 1
         if self.idle_rounds <= _YIELD_ROUNDS:
             os.sched_yield()

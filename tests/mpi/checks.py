@@ -1,7 +1,5 @@
 """What the tests share: verdicts that all PEs agree on, launches, data, and destinations whose neighbours are watched."""
 
-from typing import NamedTuple
-
 import numpy as np
 from hypothesis import HealthCheck, settings
 
@@ -27,7 +25,7 @@ PARTICLE = np.dtype([("mass", "f8"), ("charge", "i4"), ("kind", "u4")], align=Tr
 RECORDS = [PIXEL, POINT, ALIGNED_POINT, PARTICLE]
 
 #: For @given: the same examples on every PE, whatever happened before.
-same_examples = settings(derandomize=True, database=None, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+same_examples = settings(derandomize=True, database=None, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 def name_of(dtype):
@@ -41,16 +39,9 @@ def neighbours():
     return me, n, (me + 1) % n, (me - 1) % n
 
 
-def launch(kernel, grid, block, *args):
-    """Run a kernel whose threads do not wait, on every PE, and wait until all PEs' kernels are complete."""
-    kernel[grid, block](*args)
-    pgas.barrier_all()
-
-
 def launch_together(kernel, grid, block, *args):
     """Run a kernel whose threads wait for other PEs' kernels."""
     pgas.launch(kernel, grid, block, args)
-    pgas.barrier_all()
 
 
 def everywhere(fault):
@@ -63,7 +54,8 @@ def everywhere(fault):
 
 
 def equal(found, expected, what=""):
-    """Compare with the host's copy of what should be there, byte by byte, on every PE. Collective."""
+    """Wait for all PEs' kernels and compare with what should be there, byte by byte, on every PE. Collective."""
+    pgas.barrier_all()
     everywhere(difference(found, expected, what))
 
 
@@ -95,24 +87,22 @@ def payload(nelems, dtype, seed):
     return data.view(dtype)
 
 
-class Watched(NamedTuple):
-    """A symmetric array that is compared as a whole with its image on the host: what a copy must not touch is in the image, too."""
+class Watched:
+    """A symmetric array of noise that is compared as a whole with its image on the host: what a copy must not touch is in it, too."""
 
-    array: object
-    image: np.ndarray
+    def __init__(self, heap, shape, dtype):
+        self.image = payload(int(np.prod(shape)), dtype, 0xD0).reshape(shape)
+        self.array = heap.array(self.image)
 
-    def unchanged_but(self, start, data):
-        """Fail on all PEs unless elements from start on are data and all others are as before. Collective."""
-        expected = self.image.copy()
-        expected.reshape(-1)[start : start + data.size] = data.reshape(-1)
-        equal(self.array, expected, f"elements {start} to {start + data.size}")
+    def expect(self, start, data):
+        """From here on, elements from start on are data."""
+        self.image.reshape(-1)[start : start + data.size] = data.reshape(-1)
 
-    def reset(self):
-        """Put this PE's instance back to the image."""
-        self.array.copy_to_device(self.image)
+    def check(self):
+        """Wait for all PEs' kernels; fail on all if an element anywhere in the array is not as expected. Collective."""
+        equal(self.array, self.image)
 
-
-def watched(heap, shape, dtype):
-    """Allocate a destination whose elements are noise. Collective."""
-    image = payload(int(np.prod(shape)), dtype, 0xD0).reshape(shape)
-    return Watched(heap.array(image), image)
+    def holds(self, start, data):
+        """expect() and check()."""
+        self.expect(start, data)
+        self.check()

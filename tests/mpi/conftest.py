@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import pgas
-from pgas.backend import launched_rank
-
 from mpi.checks import PE_LEFT
+from pgas.backend import launched_rank
 
 HERE = Path(__file__).parent
 RANK = launched_rank() or 0

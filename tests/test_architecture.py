@@ -1,0 +1,291 @@
+"""The shape of the code: layers, links, names, sizes, the public API, the declared variables. Read from the sources with ast."""
+
+import ast
+import inspect
+import re
+import subprocess
+import types
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import pgas
+from pgas import config
+
+ROOT = Path(__file__).resolve().parent.parent
+LINKS = ("kernels", "transports", "perftests")
+
+#: Lowest first. A module imports modules of its own layer and of those before it.
+LAYERS = (
+    ("errors", "config", "_version", "liveness"),
+    ("backend", "heap", "fds", "topology"),
+    ("bootstrap", "array"),
+    ("sim",),
+    ("kernels",),
+    ("transports",),
+    ("gpu", "device_state"),
+    ("runtime",),
+    ("jit", "host", "rma", "amo", "signal", "sync", "query"),
+    ("",),  # the package itself
+    ("__main__",),
+    ("perftests",),
+)
+
+#: Inside kernels: numbers and addresses, primitives, the transport, operand checks, then the public names.
+KERNEL_LAYERS = (
+    ("operation", "compiler", "cpu"),
+    ("window", "ptx"),
+    ("state", "scope", "operands", "p2p"),
+    ("query", "rma", "amo", "signal", "sync"),
+)
+
+PUBLIC = """
+    BootstrapError DeadlockError DeviceError EQ GE GT HeapError LE LT NE PgasError PgasWarning SIGNAL_ADD SIGNAL_SET SIMULATOR
+    SymmetricArray TransportError __version__ allgather_object array atomic_add atomic_fetch_add barrier_all barrier_all_block
+    barrier_all_warp broadcast_object empty fence finalize free full g get get_block get_warp info init jit launch my_pe n_pes p ptr
+    put put_block put_nbi put_nbi_block put_nbi_warp put_signal put_signal_block put_signal_nbi put_signal_nbi_block
+    put_signal_nbi_warp put_signal_warp put_warp quiet signal_op signal_wait_until sync_all sync_all_block sync_all_warp synchronize
+    wait_until zeros
+""".split()
+
+
+def sources():
+    """Module name -> path of every module of pgas, through the links."""
+    folders = [ROOT / "pgas", ROOT / "pgas" / "sim", *(ROOT / "pgas" / link for link in LINKS)]
+    found = {}
+    for path in (p for folder in folders for p in sorted(folder.glob("*.py"))):
+        parts = ("pgas", *path.relative_to(ROOT / "pgas").with_suffix("").parts)
+        found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+SOURCES = sources()
+
+
+@cache
+def tree(module):
+    return ast.parse(SOURCES[module].read_text())
+
+
+def imports(module):
+    """(line, name) of every module of pgas that this one imports, wherever in its text, but for those of type checkers only."""
+    checking = {
+        id(inner)
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree(module)):
+        if id(node) in checking:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name) for a in node.names if a.name.split(".")[0] == "pgas")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pgas":
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield node.lineno, full if full in SOURCES else node.module
+
+
+def layer_of(module):
+    return module.split(".")[1] if "." in module else ""
+
+
+def violations(modules, name_of, layers):
+    """Imports that go upwards, as text."""
+    level = {name: i for i, layer in enumerate(layers) for name in layer}
+    return [
+        f"{SOURCES[module].relative_to(ROOT)}:{line}: {module} imports {imported}, which is above it"
+        for module in modules
+        for line, imported in imports(module)
+        if imported in modules and level[name_of(imported)] > level[name_of(module)]
+    ]
+
+
+def test_every_module_has_a_layer():
+    assert {layer_of(m) for m in SOURCES} == {name for layer in LAYERS for name in layer}
+    kernels = {m.split(".")[2] for m in SOURCES if m.startswith("pgas.kernels.")}
+    assert kernels == {name for layer in KERNEL_LAYERS for name in layer}
+
+
+def test_layers():
+    assert violations(SOURCES, layer_of, LAYERS) == []
+
+
+def test_layers_of_kernels():
+    kernels = [m for m in SOURCES if m.startswith("pgas.kernels.")]
+    assert violations(kernels, lambda m: m.split(".")[2], KERNEL_LAYERS) == []
+
+
+def test_no_cycles():
+    """Two modules that import each other, outside functions, load in one order only."""
+    below = {}
+    for module in SOURCES:
+        top = {n.lineno for n in tree(module).body} | {
+            inner.lineno for n in tree(module).body if isinstance(n, ast.If) for inner in [*n.body, *n.orelse]
+        }
+        below[module] = {name for line, name in imports(module) if line in top and name in SOURCES}
+    done = set()
+
+    def visit(module, path):
+        assert module not in path, " -> ".join([*path, module])
+        if module not in done:
+            for name in below[module]:
+                visit(name, [*path, module])
+            done.add(module)
+
+    for module in SOURCES:
+        visit(module, [])
+
+
+@pytest.mark.parametrize("layer", ["errors", "config", "_version"])
+def test_lowest_layers_need_only_the_standard_library(layer):
+    names = {
+        name.split(".")[0]
+        for node in ast.walk(tree(f"pgas.{layer}"))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module])
+    }
+    import sys
+
+    assert names <= sys.stdlib_module_names
+
+
+def test_topology_and_config_decide_without_cuda():
+    """What a test can feed with records imports neither Numba nor the driver."""
+    for module in ("errors", "config", "topology", "heap", "fds", "liveness", "backend"):
+        text = SOURCES[f"pgas.{module}"].read_text()
+        top = [ast.unparse(n) for n in ast.parse(text).body if isinstance(n, (ast.Import, ast.ImportFrom))]
+        assert not [line for line in top if re.search(r"\b(numba|cuda|mpi4py)\b", line)], module
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_relative_imports(module):
+    assert [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.ImportFrom) and n.level] == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_linked_folders_are_imported_as_pgas(module):
+    names = {
+        name.split(".")[0]
+        for node in ast.walk(tree(module))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+    }
+    assert names.isdisjoint(LINKS)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_links(link):
+    path = ROOT / "pgas" / link
+    assert path.is_symlink()
+    assert str(path.readlink()) == f"../{link}"
+    assert path.resolve() == ROOT / link
+    assert (ROOT / link / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_git_keeps_the_links_as_links(link):
+    listed = subprocess.run(["git", "ls-files", "-s", f"pgas/{link}"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    if not listed:
+        pytest.skip("not in git")
+    assert listed.startswith("120000 ")
+
+
+def test_no_other_folder_of_code():
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    assert {path.split("/")[0] for path in listed} <= {"pgas", "kernels", "transports", "perftests", "tests", ".ci"}
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_modules_are_nouns_of_what_they_own(module):
+    words = set(re.split(r"[._]", module))
+    assert words.isdisjoint({"utils", "util", "common", "helper", "helpers", "misc", "manager", "tools", "stuff"})
+
+
+@pytest.mark.parametrize("path", [p for d in ("pgas", *LINKS, "tests") for p in (ROOT / d).rglob("*.py")], ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_over_500_lines(path):
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_modules_have_docstrings(module):
+    assert ast.get_docstring(tree(module))
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_assertions_on_input(module):
+    """python -O removes them: only what pgas itself guarantees may be asserted, at one named place each."""
+    allowed = {"pgas.jit": 1, "pgas.device_state": 1, "pgas.kernels.cpu": 1}
+    found = [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.Assert)]
+    assert len(found) <= allowed.get(module, 0), found
+
+
+# --------------------------------------------------------------------------------------------------------- public API
+
+
+def test_public_api():
+    assert sorted(pgas.__all__) == sorted(PUBLIC)
+    assert sorted(pgas.__all__, key=str) == list(pgas.__all__)
+
+
+def test_everything_public_exists():
+    for name in pgas.__all__:
+        assert hasattr(pgas, name), name
+
+
+def test_nothing_else_looks_public():
+    others = {n for n, v in vars(pgas).items() if not n.startswith("_") and not isinstance(v, types.ModuleType)}
+    assert others == {n for n in pgas.__all__ if not n.startswith("_")}
+
+
+@pytest.mark.parametrize("name", [n for n in PUBLIC if callable(getattr(pgas, n, None))])
+def test_public_docstrings(name):
+    """One imperative line that ends in a full stop, and every argument of more than the obvious ones is described."""
+    text = inspect.getdoc(getattr(pgas, name))
+    assert text
+    assert text.splitlines()[0].rstrip().endswith((".", ":")) or "\n\n" not in text
+    if inspect.isfunction(getattr(pgas, name)) and "Args:" in text:
+        for parameter in inspect.signature(getattr(pgas, name)).parameters:
+            assert re.search(rf"^\s+(\w+, )*{parameter}(, \w+)*:", text, re.M), f"{name}: {parameter} is not described"
+
+
+@pytest.mark.parametrize("name", [n for n in PUBLIC if not callable(getattr(pgas, n, None)) and n != "__version__"])
+def test_public_constants_are_described_where_they_are_made(name):
+    texts = "\n".join(SOURCES[f"pgas.{m}"].read_text() for m in ("sync", "signal", "backend"))
+    line = next(i for i, t in enumerate(texts.splitlines()) if re.match(rf"([A-Z_]+, )*{name}\b[^=]*=", t))
+    assert texts.splitlines()[line - 1].startswith("#:"), name
+
+
+@pytest.mark.parametrize("name", [n for n in SOURCES if layer_of(n) not in ("", "perftests", "__main__", "_version")])
+def test_all_names_exist(name):
+    """__all__ of a module is true (where the module can be imported without a GPU)."""
+    exported = [n for n in tree(name).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+    defined = set()
+    for node in ast.walk(tree(name)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            defined.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            defined |= {(a.asname or a.name).split(".")[0] for a in node.names}
+    for node in exported:
+        assert set(ast.literal_eval(node.value)) <= defined
+
+
+# ---------------------------------------------------------------------------------------------------------- variables
+
+
+def test_every_variable_that_is_mentioned_is_declared():
+    mentioned = {}
+    for path in [*SOURCES.values(), ROOT / "README.md"]:
+        for name in re.findall(r"\bPGAS_[A-Z][A-Z_]*[A-Z]\b", path.read_text()):
+            mentioned.setdefault(name, path.name)
+    assert mentioned.keys() - config.VARIABLES.keys() == set(), mentioned
+
+
+def test_only_config_reads_them():
+    for module, path in SOURCES.items():
+        if module not in ("pgas.config", "pgas.__main__"):
+            assert not re.search(r"environ\S*PGAS_|getenv\S*PGAS_", path.read_text()), module

@@ -1,0 +1,95 @@
+"""Where kernels run is decided when pgas is imported: each case in a process of its own, on a machine without (visible) GPUs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LINE = "pgas: no CUDA device here, kernels run in the simulator\n"
+MPIRUN = Path(sys.executable).with_name("mpirun")
+
+
+def python(program, *, launcher=(), **variables):
+    """Run a program with no GPU to be seen and the variables given; return (status, stdout, stderr)."""
+    unset = ("NUMBA_ENABLE_CUDASIM", "CUDA_MODULE_LOADING", "PMI_RANK", "PMI_SIZE", "PMI_FD", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+    environment = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith("PGAS_")}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", **variables}
+    command = [*launcher, sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_numba_cuda_first_without_gpu_names_the_remedy():
+    status, out, err = python("from numba import cuda\ncuda.jit\nimport pgas")
+    assert status == 1
+    assert out == ""
+    assert err.splitlines()[-1] == (
+        "pgas.errors.PgasError: numba.cuda was imported before pgas, and this machine has no GPU: "
+        "import pgas first (it selects the simulator), or set NUMBA_ENABLE_CUDASIM=1"
+    )
+
+
+def test_numba_without_cuda_first_is_fine():
+    status, out, err = python("import numba, numpy\nimport pgas\nprint(pgas.SIMULATOR)")
+    assert (status, out, err) == (0, "True\n", LINE)
+
+
+def test_numba_cuda_first_with_the_simulator_chosen():
+    assert python("from numba import cuda\nimport pgas\nprint(pgas.SIMULATOR)", NUMBA_ENABLE_CUDASIM="1") == (0, "True\n", "")
+
+
+def test_numba_cuda_first_to_compile_only():
+    assert python("from numba import cuda\nimport pgas\nprint(pgas.SIMULATOR)", NUMBA_ENABLE_CUDASIM="0") == (0, "False\n", "")
+
+
+@pytest.mark.parametrize(("value", "simulator"), [("1", "True"), ("0", "False")])
+def test_variable_decides_without_a_word(value, simulator):
+    program = "import pgas\nfrom numba import cuda\nfrom numba.cuda.core import config\nprint(pgas.SIMULATOR, bool(config.ENABLE_CUDASIM))"
+    assert python(program, NUMBA_ENABLE_CUDASIM=value) == (0, f"{simulator} {simulator}\n", "")
+
+
+def test_one_line_on_stderr_once():
+    program = "import pgas, pgas.backend, importlib, os\nfrom numba import cuda\nimport pgas.kernels.rma\nprint(pgas.SIMULATOR, os.environ['NUMBA_ENABLE_CUDASIM'])"
+    assert python(program) == (0, "True 1\n", LINE)
+
+
+def test_children_inherit_the_choice_without_a_word():
+    program = "import subprocess, sys, pgas\nprint(subprocess.run([sys.executable, '-c', 'import pgas; print(pgas.SIMULATOR)'], text=True, capture_output=True))"
+    status, out, err = python(program)
+    assert (status, err) == (0, LINE)
+    assert "returncode=0, stdout='True\\n', stderr=''" in out
+
+
+@pytest.mark.parametrize(("rank", "said"), [("0", LINE), ("1", ""), ("17", "")])
+def test_only_the_first_process_of_a_job_says_it(rank, said):
+    assert python("import pgas", PMI_RANK=rank) == (0, "", said)
+
+
+@pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")
+def test_one_line_of_a_job():
+    status, out, err = python("import pgas\nprint(pgas.SIMULATOR)", launcher=(str(MPIRUN), "-n", "3"))
+    assert (status, out) == (0, "True\n" * 3)
+    assert err == LINE
+
+
+def test_modules_are_loaded_eagerly():
+    """Lazy loading makes a launch wait for the running kernel: two PEs that wait for each other would never finish."""
+    program = "import pgas, os\nprint(os.environ['CUDA_MODULE_LOADING'])"
+    assert python(program, NUMBA_ENABLE_CUDASIM="0")[:2] == (0, "EAGER\n")
+    assert python(program, NUMBA_ENABLE_CUDASIM="0", CUDA_MODULE_LOADING="LAZY")[:2] == (0, "LAZY\n")
+
+
+def test_without_gpu_nothing_is_counted():
+    assert python("from pgas.backend import cuda_device_count\nprint(cuda_device_count())", NUMBA_ENABLE_CUDASIM="1")[1] == "0\n"
+
+
+def test_compiling_only_is_no_job():
+    """NUMBA_ENABLE_CUDASIM=0 without a GPU can compile; init says why it cannot go on."""
+    status, _, err = python("import pgas\npgas.init()", NUMBA_ENABLE_CUDASIM="0")
+    assert status == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("pgas.errors.PgasError: ")
+    assert "CUDA" in last
+    assert "NUMBA_ENABLE_CUDASIM" in last

@@ -1,0 +1,325 @@
+"""How PEs find each other: with and without a launcher, the wrong MPI, no MPI; passing descriptors between real processes."""
+
+import ctypes
+import functools
+import importlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pgas import backend, bootstrap, fds
+from pgas.errors import BootstrapError
+
+RANK_VARIABLES = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"]
+SIZE_VARIABLES = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"]
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in RANK_VARIABLES + SIZE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+class Communicator:
+    """A communicator of one process, enough for MPIBootstrap."""
+
+    def __init__(self, size=1, inter=False):
+        self.rank, self.size, self.inter, self.freed = 0, size, inter, False
+
+    def Is_inter(self):
+        return self.inter
+
+    def Dup(self):
+        return Communicator(self.size)
+
+    def Free(self):
+        self.freed = True
+
+    def Abort(self, status):
+        raise SystemExit(status)
+
+
+@pytest.fixture
+def mpi(monkeypatch):
+    """A stand-in for mpi4py.MPI, so that no MPI library is initialised in the tests' own process."""
+    stand_in = SimpleNamespace(
+        COMM_WORLD=Communicator(),
+        Get_library_version=lambda: "MPICH Version:      5.0.1\nMPICH Release date: ...\0",
+        Is_finalized=lambda: False,
+    )
+    real = importlib.import_module
+    monkeypatch.setattr(bootstrap.importlib, "import_module", lambda name: stand_in if name == "mpi4py.MPI" else real(name))
+    return stand_in
+
+
+# ----------------------------------------------------------------------------------------------------------------- rank
+
+
+def test_no_launcher():
+    assert backend.launched_rank() is None
+
+
+@pytest.mark.parametrize("name", RANK_VARIABLES)
+def test_rank_of_each_launcher(name, monkeypatch):
+    monkeypatch.setenv(name, "3")
+    assert backend.launched_rank() == 3
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1"])
+def test_rank_that_is_none(text, monkeypatch):
+    monkeypatch.setenv("PMI_RANK", text)
+    assert backend.launched_rank() is None
+
+
+# ----------------------------------------------------------------------------------------------------------------- find
+
+
+def test_without_launcher_a_job_of_one(monkeypatch):
+    monkeypatch.setattr(bootstrap.importlib, "import_module", lambda name: pytest.fail(f"imported {name}"))
+    found = bootstrap.find()
+    assert isinstance(found, bootstrap.SingleBootstrap)
+    assert (found.rank, found.size) == (0, 1)
+    assert found.allgather(b"data", lambda: None) == [b"data"]
+    assert bootstrap.exchange(found, {"a": 1}) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("name", RANK_VARIABLES)
+def test_with_launcher_comm_world(name, mpi, monkeypatch):
+    monkeypatch.setenv(name, "0")
+    found = bootstrap.find()
+    assert isinstance(found, bootstrap.MPIBootstrap)
+    assert (found.rank, found.size) == (0, 1)
+    found.close()
+
+
+@pytest.mark.parametrize("name", SIZE_VARIABLES)
+def test_launchers_size_agrees(name, mpi, monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv(name, "2")
+    mpi.COMM_WORLD = Communicator(2)
+    assert bootstrap.find().size == 2
+
+
+@pytest.mark.parametrize("name", SIZE_VARIABLES)
+def test_mpirun_of_another_mpi(name, mpi, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv(name, "4")
+    with pytest.raises(BootstrapError) as refused:
+        bootstrap.find()
+    text = str(refused.value)
+    assert "mpirun started 4 processes, but each finds itself alone" in text
+    assert "(MPICH Version:      5.0.1)" in text
+    assert "use the mpirun of that library" in text
+    assert "\n" not in text
+    assert "\0" not in text
+
+
+@pytest.mark.parametrize("error", [ImportError("no module named mpi4py"), RuntimeError("cannot load MPI library\nlibmpi.so.12: not found")])
+def test_no_mpi_library(error, monkeypatch):
+    def fail(name):
+        raise error
+
+    monkeypatch.setattr(bootstrap.importlib, "import_module", fail)
+    monkeypatch.setenv("PMI_RANK", "0")
+    with pytest.raises(BootstrapError) as refused:
+        bootstrap.find()
+    text = str(refused.value)
+    assert "started by mpirun, but mpi4py finds no MPI library" in text
+    assert str(error).splitlines()[0] in text
+    assert "pip install 'pgas[mpich]'" in text
+    assert "\n" not in text
+    assert refused.value.__cause__ is error
+
+
+def test_communicator_of_the_caller(mpi):
+    comm = Communicator(3)
+    found = bootstrap.find(comm)
+    assert isinstance(found, bootstrap.MPIBootstrap)
+    assert found.size == 3
+    found.close()
+    assert found._comm.freed
+    assert not comm.freed
+
+
+def test_intercommunicator_is_refused(mpi):
+    with pytest.raises(ValueError, match=r"pgas.init: comm must be an intracommunicator"):
+        bootstrap.find(Communicator(inter=True))
+
+
+def test_what_is_no_communicator_is_refused(mpi):
+    with pytest.raises((TypeError, ValueError), match="comm"):
+        bootstrap.find("world")
+
+
+def test_nothing_is_freed_after_mpi_has_ended(mpi):
+    found = bootstrap.find(Communicator())
+    mpi.Is_finalized = lambda: True
+    found.close()
+    assert not found._comm.freed
+
+
+def test_abort_ends_the_world(mpi):
+    with pytest.raises(SystemExit) as ended:
+        bootstrap.find(Communicator()).abort(7)
+    assert ended.value.code == 7
+
+
+def test_node_name_has_host_boot_and_pid_namespace():
+    host, boot, namespace = bootstrap.node_name().split("/")
+    assert host == socket.gethostname()
+    assert boot.count("-") == 4
+    assert namespace == os.readlink("/proc/self/ns/pid")
+
+
+# ---------------------------------------------------------------------------------------------------------- descriptors
+
+
+def _exchange(connection, value, rank):
+    """allgather() of two processes over a pair of sockets."""
+    connection.sendall(pickle.dumps(value).ljust(4096, b"\0"))
+    other = pickle.loads(connection.recv(4096, socket.MSG_WAITALL))
+    return [value, other] if rank == 0 else [other, value]
+
+
+def _own_memfd(rank):
+    fd = os.memfd_create(f"pgas-test-{rank}")
+    os.write(fd, f"written by {rank}".encode())
+    return fd
+
+
+CHILD = """
+import os, socket, sys
+from pgas import fds
+sys.path.insert(0, sys.argv[1])
+from test_bootstrap import _exchange, _own_memfd
+import functools
+connection = socket.socket(fileno=int(sys.argv[2]))
+if sys.argv[3] == "refused":
+    fds._pidfd_getfd = lambda pid, fd: -1
+if sys.argv[3] == "broken":
+    fds._pidfd_getfd = lambda pid, fd: -1
+    def send_fds(*args):
+        raise PermissionError(1, "no descriptors")
+    fds.socket.send_fds = send_fds
+fd = _own_memfd(1)
+try:
+    got = fds.exchange_fds(1, fd, functools.partial(_exchange, connection, rank=1))
+    assert got[1] == fd
+    text = os.pread(got[0], 100, 0).decode()
+    os.pwrite(got[0], b"WRITTEN", 0)
+    os.close(got[0])
+except Exception as error:
+    text = f"{type(error).__name__}: {error}"
+_exchange(connection, text, rank=1)
+"""
+
+
+@pytest.fixture
+def peer():
+    """Start the second process: peer(how) returns its end of the connection and the process."""
+    started = []
+
+    def start(how):
+        here, there = socket.socketpair()
+        here.settimeout(30)
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", CHILD, os.path.dirname(__file__), str(there.fileno()), how],
+            pass_fds=[there.fileno()], stdout=subprocess.PIPE, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        )  # fmt: skip
+        there.close()
+        started.append((here, process))
+        return here, process
+
+    yield start
+    for here, process in started:
+        here.close()
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [("allowed", "allowed"), ("refused", "refused"), ("allowed", "refused"), ("refused", "allowed")],
+)
+def test_descriptors_between_two_processes(mine, theirs, peer, monkeypatch):
+    """By pidfd_getfd if both may, else through sockets, also if only one is refused."""
+    if mine == theirs == "allowed" and not _may_pidfd_getfd():
+        pytest.skip("this kernel or container forbids pidfd_getfd")
+    sockets = []
+    through_sockets = fds._through_sockets
+    monkeypatch.setattr(fds, "_through_sockets", lambda *args: sockets.append(1) or through_sockets(*args))
+    if mine == "refused":
+        monkeypatch.setattr(fds, "_pidfd_getfd", lambda pid, fd: -1)
+    connection, process = peer(theirs)
+    fd = _own_memfd(0)
+    before = len(os.listdir("/proc/self/fd"))
+    got = fds.exchange_fds(0, fd, functools.partial(_exchange, connection, rank=0))
+    assert bool(sockets) == (mine != "allowed" or theirs != "allowed")
+    assert got[0] == fd
+    assert os.pread(got[1], 100, 0) == b"written by 1"
+    assert _exchange(connection, "", 0)[1] == "written by 0"
+    assert os.pread(fd, 100, 0) == b"WRITTEN by 0"
+    os.close(got[1])
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(fd)
+    assert process.wait(30) == 0
+
+
+def test_both_ways_refused(peer, monkeypatch):
+    monkeypatch.setattr(fds, "_pidfd_getfd", lambda pid, fd: -1)
+
+    def send_fds(*args):
+        raise PermissionError(1, "no descriptors")
+
+    monkeypatch.setattr(fds.socket, "send_fds", send_fds)
+    connection, process = peer("broken")
+    fd = _own_memfd(0)
+    with pytest.raises(BootstrapError) as refused:
+        fds.exchange_fds(0, fd, functools.partial(_exchange, connection, rank=0))
+    os.close(fd)
+    text = str(refused.value)
+    assert "pidfd_getfd and SCM_RIGHTS both fail" in text
+    assert "no descriptors" in text
+    assert "in a container, allow the pidfd_getfd system call" in text
+    assert _exchange(connection, "", 0)[1].startswith("BootstrapError: cannot pass memory between processes")
+    assert process.wait(30) == 0
+
+
+def test_a_process_that_is_gone_has_no_descriptors():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert fds._pidfd_getfd(process.pid, 0) == -1
+
+
+def _may_pidfd_getfd():
+    """Whether this machine lets a process take a descriptor of itself by the system call."""
+    pidfd = os.pidfd_open(os.getpid())
+    got = ctypes.CDLL(None, use_errno=True).syscall(438, pidfd, pidfd, 0)
+    os.close(pidfd)
+    if got >= 0:
+        os.close(got)
+    return got >= 0
+
+
+def test_one_pe_needs_no_peer():
+    with open("/dev/null") as file:
+        assert fds.exchange_fds(0, file.fileno(), lambda value: [value]) == [file.fileno()]
+
+
+def test_exchange_pickles_by_rank():
+    calls = []
+
+    class Two:
+        rank, size = 0, 2
+
+        def allgather(self, data, poll):
+            poll()
+            return [data, pickle.dumps([1, 2])]
+
+    assert bootstrap.exchange(Two(), "mine", lambda: calls.append(1)) == ["mine", [1, 2]]
+    assert calls == [1]

@@ -1,0 +1,144 @@
+"""The PGAS_* variables: defaults, sizes, bad values that name variable, value and what is allowed, misspelt names."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgas import config
+
+DEFAULTS = {
+    "PGAS_SYMMETRIC_SIZE": 1 << 30,
+    "PGAS_TRANSPORT": "auto",
+    "PGAS_TIMEOUT": 60.0,
+    "PGAS_DEBUG": frozenset(),
+    "PGAS_SIM_WEAK": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch):
+    for name in config.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_declared_variables():
+    assert config.VARIABLES.keys() == DEFAULTS.keys()
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_default(name):
+    assert config.read(name) == DEFAULTS[name]
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_declaration_is_complete(name):
+    variable = config.VARIABLES[name]
+    assert variable.name == name
+    assert variable.type
+    assert len(variable.meaning) > 10
+    variable.parse(variable.default)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("PGAS_SYMMETRIC_SIZE", "1", 1),
+        ("PGAS_SYMMETRIC_SIZE", "64M", 64 << 20),
+        ("PGAS_SYMMETRIC_SIZE", " 2 GiB ", 2 << 30),
+        ("PGAS_SYMMETRIC_SIZE", "1.5k", 1536),
+        ("PGAS_TRANSPORT", "p2p", "p2p"),
+        ("PGAS_TRANSPORT", " P2P ", "p2p"),
+        ("PGAS_TRANSPORT", "ibgda", "ibgda"),
+        ("PGAS_TRANSPORT", "ibrc", "ibrc"),
+        ("PGAS_TIMEOUT", "0.25", 0.25),
+        ("PGAS_TIMEOUT", "1e3", 1000.0),
+        ("PGAS_DEBUG", "info", {"info"}),
+        ("PGAS_DEBUG", "INFO", {"info"}),
+        ("PGAS_DEBUG", "check, info,", {"check", "info"}),
+        ("PGAS_DEBUG", "", set()),
+        ("PGAS_SIM_WEAK", "0", 0),
+        ("PGAS_SIM_WEAK", "12345", 12345),
+        ("PGAS_SIM_WEAK", "", None),
+    ],
+)
+def test_good_value(name, text, value, monkeypatch):
+    monkeypatch.setenv(name, text)
+    assert config.read(name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("PGAS_SYMMETRIC_SIZE", "", "a number with an optional unit K, M, G or T"),
+        ("PGAS_SYMMETRIC_SIZE", "lots", "a number with an optional unit K, M, G or T"),
+        ("PGAS_SYMMETRIC_SIZE", "-1G", "a number with an optional unit K, M, G or T"),
+        ("PGAS_SYMMETRIC_SIZE", "1P", "a number with an optional unit K, M, G or T"),
+        ("PGAS_SYMMETRIC_SIZE", "1e9", "a number with an optional unit K, M, G or T"),
+        ("PGAS_SYMMETRIC_SIZE", "0", "at least 1 byte"),
+        ("PGAS_SYMMETRIC_SIZE", "0.5", "at least 1 byte"),
+        ("PGAS_TRANSPORT", "tcp", "auto, p2p, ibgda, ibrc"),
+        ("PGAS_TRANSPORT", "", "auto, p2p, ibgda, ibrc"),
+        ("PGAS_TIMEOUT", "0", "more than 0, less than 1e9 seconds"),
+        ("PGAS_TIMEOUT", "-3", "more than 0, less than 1e9 seconds"),
+        ("PGAS_TIMEOUT", "1e9", "more than 0, less than 1e9 seconds"),
+        ("PGAS_TIMEOUT", "nan", "more than 0, less than 1e9 seconds"),
+        ("PGAS_TIMEOUT", "inf", "more than 0, less than 1e9 seconds"),
+        ("PGAS_TIMEOUT", "soon", "seconds"),
+        ("PGAS_DEBUG", "info,verbose", "info, check"),
+        ("PGAS_SIM_WEAK", "-1", "a non-negative integer seed, or empty for off"),
+        ("PGAS_SIM_WEAK", "yes", "a non-negative integer seed, or empty for off"),
+        ("PGAS_SIM_WEAK", "\N{SUPERSCRIPT TWO}", "a non-negative integer seed, or empty for off"),
+    ],
+)
+def test_bad_value_names_variable_value_and_what_is_allowed(name, text, allowed, monkeypatch):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ValueError, match=rf"^{name}={re.escape(text)}: ") as refused:
+        config.read(name)
+    assert allowed in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_bad_word_is_named(monkeypatch):
+    monkeypatch.setenv("PGAS_DEBUG", "info,verbose,loud")
+    with pytest.raises(ValueError, match="PGAS_DEBUG=info,verbose,loud: loud, verbose: not among info, check"):
+        config.read("PGAS_DEBUG")
+
+
+@given(st.integers(0, 1 << 30), st.sampled_from([("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 40)]), st.sampled_from(["", "b", "ib"]))
+def test_sizes(number, unit, suffix):
+    letter, shift = unit
+    assert config.parse_size(f"{number}{letter}{suffix}") == number << shift
+    assert config.parse_size(f" {number} {letter.upper()}{suffix} ") == number << shift
+
+
+@given(st.integers(1 << 40, 1 << 53))
+def test_large_sizes_are_exact(number):
+    assert config.parse_size(str(number)) == number
+
+
+@given(st.text(max_size=8))
+def test_sizes_parse_or_are_refused_by_name(text):
+    size, refusal = 0, ""
+    try:
+        size = config.parse_size(text)
+    except ValueError as error:
+        refusal = str(error)
+    assert size >= 0
+    assert refusal in ("", f"{text!r} is not a size (a number with an optional unit K, M, G or T)")
+
+
+def test_unknown_variables(monkeypatch):
+    for name in config.VARIABLES:
+        monkeypatch.setenv(name, "1")
+    assert config.unknown_variables() == []
+    monkeypatch.setenv("PGAS_TIMOUT", "3")
+    monkeypatch.setenv("PGAS_A", "3")
+    monkeypatch.setenv("pgas_timeout", "3")
+    assert config.unknown_variables() == ["PGAS_A", "PGAS_TIMOUT"]
+
+
+def test_undeclared_variable_cannot_be_read():
+    with pytest.raises(KeyError, match="PGAS_TIMOUT"):
+        config.read("PGAS_TIMOUT")

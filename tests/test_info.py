@@ -1,0 +1,110 @@
+"""``python -m pgas info`` alone and under mpirun: every variable, the PEs, window, heap, transport and why."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pgas
+from pgas import config
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+
+
+def info(npes, *arguments, **variables):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
+    environment |= {"NUMBA_ENABLE_CUDASIM": "1", **variables}
+    launcher = [] if npes == 1 else [str(MPIRUN), "-n", str(npes)]
+    command = [*launcher, sys.executable, "-m", "pgas", *(arguments or ("info",))]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def sections(text):
+    """Title -> lines, of a text whose titles are not indented and follow an empty line."""
+    head, *parts = text.split("\n\n")
+    return {"": head.splitlines()} | {part.splitlines()[0]: part.splitlines()[1:] for part in parts}
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def listing(request):
+    if request.param > 1 and not MPIRUN.exists():
+        pytest.skip("no mpirun beside this Python")
+    done = info(request.param, PGAS_SYMMETRIC_SIZE="64M", PGAS_DEBUG="check")
+    assert (done.returncode, done.stderr) == (0, "")
+    return request.param, sections(done.stdout)
+
+
+def test_it_is_printed_once(listing):
+    _, found = listing
+    assert found[""] == [f"pgas {pgas.__version__}"]
+    assert list(found) == ["", "Environment variables", "PEs", "Symmetric heap", "Transport"]
+
+
+def test_every_variable_with_its_value(listing):
+    _, found = listing
+    rows = {line.split()[0]: line for line in found["Environment variables"]}
+    assert rows.keys() == {"variable", *config.VARIABLES}
+    for name, variable in config.VARIABLES.items():
+        row = re.split(r"\s{2,}", rows[name])
+        value = {"PGAS_SYMMETRIC_SIZE": "64M", "PGAS_DEBUG": "check"}.get(name, "-")
+        assert row == [name, variable.type, variable.default or "-", value, variable.meaning]
+
+
+def test_every_pe(listing):
+    npes, found = listing
+    rows = [re.split(r"\s{2,}", line) for line in found["PEs"]]
+    assert rows[0] == ["PE", "process", "node", "GPU"]
+    assert [row[0] for row in rows[1:]] == [str(pe) for pe in range(npes)]
+    assert len({row[1] for row in rows[1:]}) == npes
+    assert {row[3] for row in rows[1:]} == {"simulator"}
+    assert {row[2] for row in rows[1:]} == {os.uname().nodename}
+
+
+def test_window_and_heap(listing):
+    _, found = listing
+    window, heap = found["Symmetric heap"]
+    assert "PE p's slot at 0x600000000000 + p * 2^38" in window
+    assert "state page at 0x5fffffe00000" in window
+    assert f"{64 << 20} bytes at offset 0x400000 of every slot" in heap
+    assert "PE 0's at 0x600000400000" in heap
+
+
+def test_transport_and_why(listing):
+    _, found = listing
+    assert found["Transport"] == ["  every pair of PEs: p2p (all PEs are on one machine and map each other's memory)"]
+
+
+def test_a_bad_variable_is_one_line():
+    done = info(1, PGAS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "pgas: PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc\n"
+
+
+def test_a_transport_that_is_not_there_is_one_line():
+    done = info(1, PGAS_TRANSPORT="ibgda")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("pgas: PGAS_TRANSPORT=ibgda: this version of pgas has no NIC transport")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")
+def test_a_bad_variable_in_a_job():
+    done = info(2, PGAS_TRANSPORT="ibgda")
+    assert done.returncode != 0
+    assert "pgas: PGAS_TRANSPORT=ibgda: this version of pgas has no NIC transport" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_misspelt_variable_is_reported():
+    done = info(1, PGAS_TIMOUT="3")
+    assert done.returncode == 0
+    assert "nothing reads PGAS_TIMOUT: misspelt? (python -m pgas info lists the variables)" in done.stderr
+
+
+def test_unknown_command():
+    done = info(1, "infos")
+    assert done.returncode == 2
+    assert "invalid choice: 'infos'" in done.stderr

@@ -1,0 +1,130 @@
+"""Decisions about a job, from records that PEs could have sent."""
+
+from dataclasses import replace
+
+import pytest
+
+from pgas.errors import BootstrapError, TransportError
+from pgas.topology import PE, check_alike, check_shared_gpus, choose_transport
+
+OPTIONS = (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "auto"))
+
+
+def pe(number=0, node="alpha/boot/pid:[1]", gpu=None, mps=False, **fields):
+    name, memory = ("NVIDIA H100", 80 << 30) if gpu else ("", 0)
+    return PE(number, node, 1000 + number, "0.1", gpu, name, mps, memory, fields.pop("options", OPTIONS), **fields)
+
+
+def reachable(n):
+    return [[None] * n for _ in range(n)]
+
+
+# --------------------------------------------------------------------------------------------------------------- alike
+
+
+def test_alike():
+    check_alike([pe(0)])
+    check_alike([pe(i) for i in range(4)])
+    check_alike([pe(i, gpu=f"GPU-{i}") for i in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"version": "0.2"}, ["the version of pgas", "PE 0 has 0.1", "PE 2 has 0.2"]),
+        ({"gpu": "GPU-0"}, ["where kernels run", "PE 0 has the simulator", "PE 2 has a GPU"]),
+        (
+            {"options": (("PGAS_SYMMETRIC_SIZE", 1 << 20), ("PGAS_TRANSPORT", "auto"))},
+            ["PGAS_SYMMETRIC_SIZE", "PE 0 has 1073741824", "PE 2 has 1048576"],
+        ),
+        (
+            {"options": (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "p2p"))},
+            ["PGAS_TRANSPORT", "PE 0 has auto", "PE 2 has p2p"],
+        ),
+    ],
+)
+def test_first_difference_is_named(other, words):
+    with pytest.raises(BootstrapError) as refused:
+        check_alike([pe(0), pe(1), replace(pe(2), **other), replace(pe(3), version="9")])
+    text = str(refused.value)
+    for word in [*words, "it must be the same on all"]:
+        assert word in text
+
+
+def test_a_gpu_among_simulators_and_the_reverse():
+    with pytest.raises(BootstrapError, match="PE 0 has a GPU, PE 1 has the simulator"):
+        check_alike([pe(0, gpu="GPU-0"), pe(1)])
+
+
+# --------------------------------------------------------------------------------------------------------- shared GPUs
+
+
+def test_gpus_that_nobody_shares():
+    check_shared_gpus([pe(0), pe(1)])
+    check_shared_gpus([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-b")])
+    check_shared_gpus([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-a", node="beta")])  # equal names on two machines are two GPUs
+
+
+def test_sharing_under_mps():
+    check_shared_gpus([pe(0, gpu="GPU-a", mps=True), pe(1, gpu="GPU-a", mps=True), pe(2, gpu="GPU-b")])
+
+
+@pytest.mark.parametrize("mps", [(False, False), (True, False), (False, True)])
+def test_sharing_without_mps_says_how_to_start_it(mps):
+    with pytest.raises(TransportError) as refused:
+        check_shared_gpus([pe(0, gpu="GPU-b"), pe(1, gpu="GPU-a", mps=mps[0]), pe(2, gpu="GPU-c"), pe(3, gpu="GPU-a", mps=mps[1])])
+    text = str(refused.value)
+    for word in ("PEs 1, 3 share one GPU", "NVIDIA H100", "GPU-a", "without MPS", "a GPU of its own"):
+        assert word in text
+    command = text.partition("start MPS first: ")[2]
+    assert "nvidia-cuda-mps-control -d" in command
+    assert "export CUDA_MPS_PIPE_DIRECTORY=" in command
+    assert "mkdir -p $CUDA_MPS_PIPE_DIRECTORY" in command
+
+
+# ----------------------------------------------------------------------------------------------------------- transport
+
+
+@pytest.mark.parametrize("requested", ["auto", "p2p"])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_p2p(requested, n):
+    transport, reason = choose_transport(requested, [pe(i) for i in range(n)], reachable(n))
+    assert transport == "p2p"
+    assert "one machine" in reason
+
+
+@pytest.mark.parametrize("requested", ["ibgda", "ibrc"])
+def test_nic_transports_are_refused_by_name(requested):
+    with pytest.raises(TransportError, match=f"PGAS_TRANSPORT={requested}: .*no NIC transport; p2p"):
+        choose_transport(requested, [pe(0), pe(1)], reachable(2))
+
+
+def test_unknown_transport():
+    # config refuses the value first; a caller inside pgas gets an error too, never another transport in silence
+    with pytest.raises((ValueError, TransportError), match="tcp"):
+        choose_transport("tcp", [pe(0), pe(1)], reachable(2))
+
+
+@pytest.mark.parametrize("requested", ["auto", "p2p"])
+def test_different_machines(requested):
+    pes = [pe(0), pe(1), pe(2, node="beta/boot2/pid:[7]"), pe(3, node="gamma/boot3/pid:[7]")]
+    with pytest.raises(TransportError) as refused:
+        choose_transport(requested, pes, reachable(4))
+    assert "PE 0 (alpha) and PE 2 (beta) are on different machines or in different containers" in str(refused.value)
+    assert "p2p connects PEs of one machine only" in str(refused.value)
+
+
+def test_two_containers_of_one_machine():
+    pes = [pe(0), pe(1, node="alpha/boot/pid:[2]")]
+    with pytest.raises(TransportError, match=r"PE 0 \(alpha\) and PE 1 \(alpha\) .*different containers"):
+        choose_transport("auto", pes, reachable(2))
+
+
+def test_no_peer_access():
+    access = reachable(3)
+    access[2][1] = "the GPUs (NVIDIA H100) have no peer access (see nvidia-smi topo -p2p r)"
+    with pytest.raises(TransportError) as refused:
+        choose_transport("auto", [pe(i, gpu=f"GPU-{i}") for i in range(3)], access)
+    assert str(refused.value) == (
+        "transport p2p: PE 2 cannot reach the memory of PE 1: the GPUs (NVIDIA H100) have no peer access (see nvidia-smi topo -p2p r)"
+    )
