@@ -23,6 +23,7 @@ if SIMULATOR:
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
     from pgas.sim import engine
+    from pgas.sim.arrays import KernelArray
 
     KernelTypeError: type[Exception] = TypeError
 else:
@@ -147,7 +148,7 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
     if SIMULATOR:
 
         def on_cpu(addr: int, array: Any, *values: Any) -> Any:
-            return cpu(addr, array.dtype, *values)
+            return cpu(addr, _facts(array).dtype, *values)
 
         return on_cpu
     loads, stores = arguments in ("load", "update"), arguments in ("store", "update")
@@ -305,18 +306,35 @@ else:
             array = array._item
         return array._ary if isinstance(array, FakeCUDAArray) else array
 
+    class _Facts:
+        """What device code asks of an array, gathered once: NumPy takes microseconds to tell."""
+
+        __slots__ = ("address", "dtype", "kind", "strides")
+
+        def __init__(self, view: Any) -> None:
+            flags = view.flags
+            self.address = int(view.__array_interface__["data"][0])
+            self.dtype, self.strides = view.dtype, view.strides
+            self.kind = (view.dtype, view.ndim, flags.c_contiguous, flags.f_contiguous, flags.aligned)
+
+    def _facts(array: Any) -> _Facts:
+        if type(array) is KernelArray:
+            known = array.__dict__.get("_facts")  # a kernel's view of an array never changes
+            if known is None:
+                known = array.__dict__["_facts"] = _Facts(array._ary)
+            return known
+        return _Facts(host_array(array))
+
     def address_of(array: Any) -> int:
         """Return the address of an array's first element."""
-        return int(host_array(array).__array_interface__["data"][0])
+        return _facts(array).address
 
     def address_of_element(array: Any, idx: Any) -> int:
         """Return the address of array[idx]; idx is an integer or a tuple of them, never counted from the end."""
-        view = host_array(array)
-        indices = idx if isinstance(idx, tuple) else (idx,)
-        address = int(view.__array_interface__["data"][0])
-        for index, stride in zip(indices, view.strides, strict=True):
-            address += int(index) * stride
-        return address
+        facts = _facts(array)
+        if type(idx) is not tuple:
+            return facts.address + int(idx) * facts.strides[0]
+        return facts.address + sum(int(i) * stride for i, stride in zip(idx, facts.strides, strict=True))
 
     def caster(dtype: Any) -> Any:
         """Return what converts an integer to the integer type dtype in device code."""
@@ -431,10 +449,8 @@ if SIMULATOR:
 
     def _kind(value: Any) -> Any:
         """A hashable that is equal for values of one Numba type."""
-        if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray, np.ndarray)):
-            array = host_array(value)
-            flags = array.flags
-            return array.dtype, array.ndim, flags.c_contiguous, flags.f_contiguous, flags.aligned
+        if type(value) is KernelArray or isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray, np.ndarray)):
+            return _facts(value).kind
         return (type(value), *map(_kind, value)) if type(value) is tuple else type(value)
 
     def _type_of(value: Any) -> Any:

@@ -12,22 +12,34 @@ import numpy as np
 from pgas.kernels import operation
 from pgas.sim import engine, mem, set_memory_model
 
-__all__ = ["add_element", "load_acquire_element", "load_element", "mem", "relax", "set_weak", "store_element"]
+__all__ = ["add_element", "begin", "load_acquire_element", "load_element", "mem", "read_only", "relax", "store_element"]
 
 
-def set_weak(seed: int | None, own_lo: int, own_hi: int) -> None:
-    """Choose the memory model: None for the host's own, a seed for the weak one.
+_read_only: dict[int, int] = {}
+
+
+def read_only(addr: int, nbytes: int) -> int:
+    """Return a word of the state page that does not change during a job."""
+    value = _read_only.get(addr)
+    if value is None:
+        value = _read_only[addr] = mem.load(addr, nbytes)
+    return value
+
+
+def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
+    """Start a job: forget the last one's words, and choose the memory model.
 
     Args:
-        seed: of the delays; every PE mixes in its own slot's address.
-        own_lo, own_hi: this PE's slot; stores elsewhere are remote.
+        weak_seed: None for the host's own memory; of the weak one, the seed of its delays. Every PE mixes in its own slot's address.
+        own_lo, own_hi: this PE's slot; stores elsewhere in the window are remote.
     """
-    if seed is None:
+    _read_only.clear()
+    if weak_seed is None:
         set_memory_model(None)
     else:
         from pgas.sim.weak import WeakMemory
 
-        set_memory_model(WeakMemory(seed ^ (own_lo >> 38), own_lo, own_hi))
+        set_memory_model(WeakMemory(weak_seed ^ (own_lo >> 38), own_lo, own_hi))
 
 
 def thread_rank() -> int:

@@ -5,9 +5,12 @@ Words of 8 bytes at ``window.STATE``. The host writes the first group at init; k
 
 from typing import Any
 
+from pgas.backend import SIMULATOR
 from pgas.kernels import ptx, window
 from pgas.kernels.compiler import constant, device, primitive, u64
-from pgas.sim import mem
+
+if SIMULATOR:
+    from pgas.kernels import cpu
 
 MY_PE = window.STATE + 0
 N_PES = window.STATE + 8
@@ -32,7 +35,7 @@ TIMED_OUT, BAD_PE, NOT_SYMMETRIC, TOO_LONG = 1, 2, 3, 4
 def _read_only(name: str, address: int, bits: int) -> Any:
     """A function that reads a word which no kernel changes; the address is a constant in the instruction's operand."""
     text = f"{{ .reg .u64 a; mov.u64 a, {address:#x}; ld.global.nc.u{bits} $0, [a]; }}"
-    return primitive(name, f"u{bits}()", text, lambda: mem.load(address, bits // 8), pure=True)
+    return primitive(name, f"u{bits}()", text, lambda: cpu.read_only(address, bits // 8), pure=True)
 
 
 my_pe = _read_only("my_pe", MY_PE, 32)
@@ -43,7 +46,7 @@ heap_size = _read_only("heap_size", HEAP_SIZE, 64)
 
 def _record(addr: int, *words: int) -> None:
     for i, word in enumerate(words):
-        mem.store(addr + 8 * i, word, 8)
+        cpu.mem.store(addr + 8 * i, word, 8)
 
 
 _store_record = primitive(
@@ -67,17 +70,23 @@ def fail(kind, op, pe, addr, wanted, found, comparison):
         ptx.failed()
 
 
+_0, _BASE, _HEAP_OFFSET = constant(0), constant(window.BASE), constant(window.HEAP_OFFSET)
+_BAD_PE, _NOT_SYMMETRIC = constant(BAD_PE), constant(NOT_SYMMETRIC)
+
+
 @device
 def valid(op, pe, addr, nbytes):
     """Check an operand: PE pe exists and [addr, addr + nbytes) lies on the heap of some slot. False, and poisoned, if not."""
-    if u64(pe) >= u64(n_pes()):
-        fail(u64(BAD_PE), u64(op), u64(pe), addr, nbytes, u64(0), u64(0))
+    n = u64(n_pes())
+    if u64(pe) >= n:
+        fail(_BAD_PE, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
-    mask = u64((1 << window.STRIDE_SHIFT) - 1)
-    offset = u64((addr & mask) - u64(window.HEAP_OFFSET))
-    slot = u64(addr - u64(window.BASE)) >> u64(window.STRIDE_SHIFT)
-    # Unsigned: an address below BASE wraps to a slot number far above n_pes, one below the heap to an offset far above its size.
-    if slot >= u64(n_pes()) or offset > heap_size() or nbytes > heap_size() - offset:
-        fail(u64(NOT_SYMMETRIC), u64(op), u64(pe), addr, nbytes, u64(0), u64(0))
+    # On a GPU these wrap: an address below BASE gives a slot far above n, one below the heap an offset far above its size. Python's
+    # integers become negative instead.
+    offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET
+    slot = (addr - _BASE) >> window.SHIFT
+    size = heap_size()
+    if slot >= n or slot < _0 or offset > size or offset < _0 or nbytes > size - offset:
+        fail(_NOT_SYMMETRIC, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
     return True

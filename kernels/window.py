@@ -55,12 +55,12 @@ def freeze(wanted: Constants) -> None:
     Raises:
         PgasError: an earlier init of this process fixed other ones; kernels may already contain them.
     """
-    global _frozen, STRIDE_SHIFT, _SHIFT, _OFFSET_MASK
+    global _frozen, STRIDE_SHIFT, SHIFT, OFFSET_MASK
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
         raise PgasError(f"pgas was initialised with another configuration before in this process ({'; '.join(changed)}): start a new one")
     _frozen, STRIDE_SHIFT = wanted, wanted.stride_shift
-    _SHIFT, _OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
+    SHIFT, OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
 
 
 def constants() -> Constants:
@@ -74,12 +74,13 @@ def constants() -> Constants:
     return _frozen
 
 
+#: For device code: BASE, and how to take an address apart.
 _BASE = constant(BASE)
-_OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
-_SHIFT = constant(STRIDE_SHIFT)
+OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
+SHIFT = constant(STRIDE_SHIFT)
 
 
 @device
 def remote(addr, pe):
     """Return the address on PE pe of the symmetric object at addr (in any PE's slot)."""
-    return _BASE + (u64(pe) << _SHIFT) + (addr & _OFFSET_MASK)
+    return _BASE + (u64(pe) << SHIFT) + (addr & OFFSET_MASK)

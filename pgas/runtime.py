@@ -150,7 +150,7 @@ class Job:
         self._ending.callback(engine.remove_idle_hook, self._interrupt)
         cpu.on_failure = lambda: device_state.check(self.memory, self.heap, self.my_pe)
         own = p2p.slot(self.my_pe)
-        cpu.set_weak(config.read("PGAS_SIM_WEAK"), own, own + (1 << window.STRIDE_SHIFT))
+        cpu.begin(config.read("PGAS_SIM_WEAK"), own, own + (1 << window.STRIDE_SHIFT))
 
     def _say(self) -> None:
         if self.my_pe == 0 and self.info:
