@@ -39,10 +39,10 @@ types: $(VENV)/dev
 	mypy pgas
 
 unit: $(VENV)/dev
-	python -m pytest tests --ignore tests/mpi -m 'not gpu and not sass' -n 2 -q
+	python -m pytest tests --ignore tests/mpi -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests -m sass --ignore tests/mpi -q
+	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py -m sass -q
 
 mpi: $(VENV)/dev
 	mpirun -n 1 python -m pytest tests/mpi -q

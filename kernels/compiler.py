@@ -93,7 +93,9 @@ def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *,
     def codegen(context, builder, signature_, args):  # type: ignore[no-untyped-def]
         mark(context)
         asm = ir.InlineAsm(function_type, text, ",".join(constraints), side_effect=not pure)
-        value = builder.call(asm, args, attrs=("convergent",) if convergent else ())
+        # Without readnone LLVM keeps a pure instruction where it stands, also inside a loop.
+        attributes = (*(("convergent",) if convergent else ()), *(("readnone", "nounwind") if pure else ()))
+        value = builder.call(asm, args, attrs=attributes)
         if not results:
             return context.get_dummy_value()
         if len(results) == 1:
@@ -382,7 +384,7 @@ def device_function(
 
 
 def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Bind a stub like device_function, whose body returns the address of an array that is otherwise like the first operand.
+    """Bind the stub of (dest, pe) like device_function; its body returns the address of an array that is otherwise like dest.
 
     Numba's compiled functions may not return arrays other than their arguments, so on a GPU this is lowered by hand.
     """
@@ -396,15 +398,15 @@ def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Call
 
             def typed(*types_: Any) -> Any:
                 body = typing(*types_)
-                return lambda array, *args: _array_at(array, body(array, *args))
+                return lambda dest, pe: _array_at(dest, body(dest, pe))
 
             return _simulated(stub, typed, on_host)
 
         @type_callable(on_host)
         def _(context):  # type: ignore[no-untyped-def]
-            def typer(array, pe):  # type: ignore[no-untyped-def]
-                typing(array, pe)
-                return array
+            def typer(dest, pe):  # type: ignore[no-untyped-def]
+                typing(dest, pe)
+                return dest
 
             return typer
 
@@ -431,7 +433,10 @@ def _simulated(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Ca
         if engine.current() is None:
             return on_host(*args, **kwargs)
         if kwargs or not required <= len(args) <= len(defaults):
-            bound = parameters.bind(*args, **kwargs)
+            try:
+                bound = parameters.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"pgas.{stub.__name__}: {error}") from None
             bound.apply_defaults()
             args = bound.args
         else:

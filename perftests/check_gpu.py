@@ -84,19 +84,19 @@ def main() -> int:
     with mps() if count == 1 else contextlib.nullcontext():
         two = [*mpirun(2), sys.executable]
         if not options.quick:
-            for name, command in {
-                "conformance": [*two, "-m", "pytest", "tests/mpi", "-q", "-p", "no:cacheprovider"],
-                "gpu tests": [sys.executable, "-m", "pytest", "tests", "-m", "gpu", "-q", "--ignore", "tests/mpi", "-p", "no:cacheprovider"],
-            }.items():
-                if not run(command, 600, NUMBA_ENABLE_CUDASIM="0"):
-                    failed.append(name)
+            pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+            if not run([*two, *pytest, "tests/mpi"], 600, NUMBA_ENABLE_CUDASIM="0"):
+                failed.append("conformance")
+            if not run([*two, *pytest, "tests/mpi/test_setup.py"], 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
+                failed.append("checks in kernels")
         if not options.tests:
             for name, line in MEASUREMENTS.items():
                 test, *flags = line.split()
                 output = str(BASELINES / f"{name}-{machine}.json")
                 if not run([*two, f"perftests/{test}.py", *flags, "--json", output], 200):
                     failed.append(name)
-            if not run([sys.executable, "-m", "pgas.perftests.compile_time", "--json", str(BASELINES / f"compile_time-{machine}.json")], 100):
+            output = str(BASELINES / f"compile_time-{machine}.json")
+            if not run([sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100):
                 failed.append("compile_time")
             if not run([*two, "-m", "pgas.perftests.demo"], 100):
                 failed.append("demo")

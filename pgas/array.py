@@ -4,6 +4,7 @@ They are what ``__cuda_array_interface__`` readers (CuPy, PyTorch), slices and k
 """
 
 import ctypes
+import functools
 import math
 from typing import Any
 
@@ -120,6 +121,18 @@ else:
             size = (self.size if stop is None else stop) - start
             return _HeapPointer(int(self.device_pointer) + start, size, self.block)
 
+    def _checked(name: str) -> Any:
+        """A method that makes a view: Numba's reads no address, so it would not notice a freed block."""
+        method = getattr(DeviceNDArray, name)
+
+        @functools.wraps(method)
+        def view(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if (block := block_of(self)) is not None:
+                _refuse_freed(block)
+            return method(self, *args, **kwargs)
+
+        return view
+
     class SymmetricArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported, no-redef]
         """An array on the symmetric heap, or a view of one.
 
@@ -129,13 +142,27 @@ else:
 
         _block: Block | None = None
 
+        reshape, ravel, view = _checked("reshape"), _checked("ravel"), _checked("view")
+
+        def transpose(self, axes: Any = None) -> Any:
+            """Return a view with permuted axes (Numba's own copies, and what it returns would not lie on the heap)."""
+            axes = tuple(range(self.ndim))[::-1] if axes is None else tuple(axes)
+            if sorted(axes) != list(range(self.ndim)):
+                raise ValueError(f"axes must be a permutation of 0 to {self.ndim - 1}: {axes}")
+            if (block := block_of(self)) is not None:
+                _refuse_freed(block)
+            shape, strides = [self.shape[a] for a in axes], [self.strides[a] for a in axes]
+            return type(self)(shape, strides, self.dtype, self.stream, self.gpu_data)  # type: ignore[call-arg, arg-type]
+
         def __repr__(self) -> str:
             return f"SymmetricArray({self.copy_to_host()!r})"
 
     def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block) -> SymmetricArray:
         """Return the array at an address of the window."""
         strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        array = SymmetricArray(shape, strides, dtype, gpu_data=_HeapPointer(address, block.nbytes, block))  # type: ignore[call-arg, arg-type]
+        pointer = _HeapPointer(address, block.nbytes, block)
+        array = SymmetricArray(shape, strides, dtype, gpu_data=pointer)  # type: ignore[call-arg, arg-type]
+        array.gpu_data = pointer  # Numba gives empty arrays a null pointer, but symmetric ones have addresses of their own
         array._block = block
         return array
 

@@ -61,6 +61,10 @@ def _decide() -> bool:
     if cuda_device_count() > 0:
         return False
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    if "numba" in sys.modules:  # which read the environment when it was imported
+        from numba.core import config
+
+        config.ENABLE_CUDASIM = 1
     if launched_rank() in (None, 0):
         print("pgas: no CUDA device here, kernels run in the simulator", file=sys.stderr)
     return True

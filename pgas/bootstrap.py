@@ -3,10 +3,12 @@
 Another launcher needs another class with these methods, and nothing else of pgas changes.
 """
 
+import contextlib
 import importlib
 import os
 import pickle
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -14,7 +16,7 @@ from typing import Any, Protocol
 from pgas.backend import launched_rank
 from pgas.errors import BootstrapError
 
-__all__ = ["Bootstrap", "MPIBootstrap", "SingleBootstrap", "find"]
+__all__ = ["Bootstrap", "MPIBootstrap", "SingleBootstrap", "exchange", "find", "forget_shared_files", "node_name"]
 
 #: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -45,6 +47,8 @@ class SingleBootstrap:
 
     def abort(self, status: int) -> None:
         """End this process."""
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status)
 
 
@@ -53,8 +57,8 @@ class MPIBootstrap:
 
     def __init__(self, comm: Any) -> None:
         self._mpi = importlib.import_module("mpi4py.MPI")
-        if comm.Is_inter():
-            raise ValueError("pgas.init: comm must be an intracommunicator")
+        if not hasattr(comm, "Is_inter") or comm.Is_inter():
+            raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
         self._comm = comm.Dup()
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -82,12 +86,24 @@ class MPIBootstrap:
 
     def abort(self, status: int) -> None:
         """End all processes of MPI_COMM_WORLD: other PEs may wait in kernels for this one."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        time.sleep(0.2)  # mpirun drops what it has not read by then
         self._mpi.COMM_WORLD.Abort(status)
 
     def close(self) -> None:
         """Free the duplicate, unless MPI has ended already."""
         if not self._mpi.Is_finalized():
             self._comm.Free()
+
+
+def forget_shared_files() -> None:
+    """Remove the names of MPICH's shared memory once every PE has mapped it: a killed job would leave the files."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        names = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/dev/shm/mpich_shm_" in line}
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
 
 
 def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:

@@ -34,9 +34,12 @@ def _size(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
     if not 0 < value < 1e9:
-        raise ValueError("more than 0, less than 1e9 seconds")
+        raise ValueError("a number more than 0, less than 1e9 seconds")
     return value
 
 
@@ -63,7 +66,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 def _seed(text: str) -> int | None:
     if text == "":
         return None
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise ValueError("a non-negative integer seed, or empty for off")
     return int(text)
 

@@ -7,6 +7,7 @@ from typing import Any
 from cuda.bindings import driver
 from numba import cuda
 
+from pgas.backend import cuda_device_count
 from pgas.errors import PgasError
 from pgas.transports.vmm import check
 
@@ -35,10 +36,9 @@ def bind(node_rank: int) -> GPU:
     Args:
         node_rank: number of this PE among those of its node.
     """
-    check(driver.cuInit(0), "cuInit")
-    count = int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
+    count = cuda_device_count()
     if count == 0:
-        raise PgasError("no CUDA device is visible to this process (CUDA_VISIBLE_DEVICES)")
+        raise PgasError("no CUDA device is visible to this process (CUDA_VISIBLE_DEVICES, NUMBA_ENABLE_CUDASIM=0)")
     current = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
     ordinal = int(check(driver.cuCtxGetDevice(), "cuCtxGetDevice")) if int(current) else node_rank % count
     cuda.select_device(ordinal)

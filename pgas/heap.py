@@ -46,10 +46,12 @@ class Allocator:
 
     Args:
         size: bytes of heap.
+        origin: offset of the heap in the slot; slots begin at multiples of every alignment, so an address's alignment is that of
+            origin + heap offset.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, origin: int = 0) -> None:
+        self.size, self._origin = size, origin
         self._free: list[tuple[int, int]] = [(0, size)]  # (offset, bytes), by offset, never adjacent
         self.blocks: list[Block] = []
 
@@ -66,7 +68,7 @@ class Allocator:
         nbytes = math.prod(shape) * dtype.itemsize
         span = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
         for i, (offset, room) in enumerate(self._free):
-            start = -(-offset // alignment) * alignment
+            start = -(-(self._origin + offset) // alignment) * alignment - self._origin
             if start + span <= offset + room:
                 rest = [(offset, start - offset), (start + span, offset + room - start - span)]
                 self._free[i : i + 1] = [r for r in rest if r[1]]

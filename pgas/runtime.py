@@ -67,8 +67,6 @@ class Job:
     """The state of this PE in the job; a context manager that finalizes."""
 
     def __init__(self, comm: Any) -> None:
-        requested = {name: config.read(name) for name in ("PGAS_SYMMETRIC_SIZE", "PGAS_TRANSPORT", "PGAS_TIMEOUT", "PGAS_DEBUG")}
-        self.info = "info" in requested["PGAS_DEBUG"]
         self.depth = 1
         self.lost: str | None = None
         self.broken = False
@@ -77,6 +75,10 @@ class Job:
         self._bootstrap = bootstraps.find(comm)
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
         _install_hooks(self)
+        self.exchange(None)
+        bootstraps.forget_shared_files()
+        requested = {name: config.read(name) for name in config.VARIABLES}
+        self.info = "info" in requested["PGAS_DEBUG"]
         self.gpu = None if SIMULATOR else gpus.bind(self._node_rank())
         self.pes = self._introduce(requested)
         self.transport, self.reason = self._choose(requested["PGAS_TRANSPORT"])
@@ -86,9 +88,9 @@ class Job:
         self.memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
         self._ending.callback(self.memory.close)
         self._map(requested["PGAS_TIMEOUT"])
-        self.heap = Allocator(self.segments[-1].size)
+        self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET)
         if SIMULATOR:
-            self._simulate()
+            self._simulate(requested["PGAS_SIM_WEAK"])
         self._watch = Watch([(pe.number, pe.pid) for pe in self.pes if pe.number != self.my_pe], self._peer_lost)
         self.agree("pgas.init()")
         self._say()
@@ -142,7 +144,7 @@ class Job:
             self._ending.close()
             raise
 
-    def _simulate(self) -> None:
+    def _simulate(self, weak: int | None) -> None:
         """Let kernels of the simulator end early, and weaken its memory if that is asked for."""
         from pgas.kernels import cpu
 
@@ -150,7 +152,7 @@ class Job:
         self._ending.callback(engine.remove_idle_hook, self._interrupt)
         cpu.on_failure = lambda: device_state.check(self.memory, self.heap, self.my_pe)
         own = p2p.slot(self.my_pe)
-        cpu.begin(config.read("PGAS_SIM_WEAK"), own, own + (1 << window.STRIDE_SHIFT))
+        cpu.begin(weak, own, own + (1 << window.STRIDE_SHIFT))
 
     def _say(self) -> None:
         if self.my_pe == 0 and self.info:
@@ -312,13 +314,14 @@ class Job:
         try:
             self.synchronize(None)
             self.agree("pgas.finalize()")
-            if report_leaks and self.my_pe == 0 and self.heap.blocks:
-                leaks = "; ".join(f"{b} ({b.nbytes} bytes)" for b in self.heap.blocks)
-                warnings.warn(f"{len(self.heap.blocks)} symmetric array(s) never freed: {leaks}", PgasWarning, stacklevel=3)
+            leaks = [f"{block} ({block.nbytes} bytes)" for block in self.heap.blocks]
             self._watch.stop()
             self.exchange(None)  # nobody ends while another still watches it
         finally:
             self.release()
+        if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
+            text = f"{len(leaks)} symmetric array(s) never freed: {'; '.join(leaks)}"
+            warnings.warn(text, PgasWarning, stacklevel=5)
 
     def release(self) -> None:
         """Give everything back, without the other PEs."""
@@ -393,9 +396,7 @@ def _install_hooks(job: Job) -> None:
     def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
         previous(kind, error, tb)
         if bootstrap.size > 1:
-            print(f"pgas: PE {bootstrap.rank} failed ({kind.__name__}), ending the job", file=sys.stderr, flush=True)
-            sys.stdout.flush()
-            bootstrap.abort(1)
+            _give_up(bootstrap, kind)
         elif _job is not None:
             _job.broken = True
 
@@ -403,9 +404,23 @@ def _install_hooks(job: Job) -> None:
     atexit.register(_at_exit)
 
 
+def _give_up(bootstrap: bootstraps.Bootstrap, kind: type[BaseException]) -> None:
+    print(f"pgas: PE {bootstrap.rank} failed ({kind.__name__}), ending the job", file=sys.stderr)
+    bootstrap.abort(1)
+
+
 def _at_exit() -> None:
-    if _job is not None and not _job.broken:
+    """Finalize; Python ignores exceptions here, but the other PEs wait for this one."""
+    if _job is None or (_job.broken and _job.n_pes == 1):
+        return
+    bootstrap = _job._bootstrap
+    try:
+        if _job.broken:
+            raise PgasError("this PE ends with what an earlier error left")
         _end(_job, report_leaks=False)
+    except Exception as error:
+        print(f"pgas: PE {bootstrap.rank}: {error}", file=sys.stderr)
+        _give_up(bootstrap, type(error))
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequenc
     Raises:
         TransportError: no transport can connect all PEs, or the requested one cannot; the text names the missing prerequisite.
     """
-    if requested in ("ibgda", "ibrc"):
+    if requested not in ("auto", "p2p"):
         raise TransportError(f"PGAS_TRANSPORT={requested}: this version of pgas has no NIC transport; p2p is the one there is")
     if nodes := sorted({pe.node for pe in pes if pe.node != pes[0].node}):
         other = next(pe.number for pe in pes if pe.node == nodes[0])

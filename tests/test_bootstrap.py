@@ -5,6 +5,7 @@ import functools
 import importlib
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -284,7 +285,7 @@ def test_both_ways_refused(peer, monkeypatch):
     os.close(fd)
     text = str(refused.value)
     assert "pidfd_getfd and SCM_RIGHTS both fail" in text
-    assert "no descriptors" in text
+    assert re.search("no descriptors|Connection refused", text)  # the other process may have given up first
     assert "in a container, allow the pidfd_getfd system call" in text
     assert _exchange(connection, "", 0)[1].startswith("BootstrapError: cannot pass memory between processes")
     assert process.wait(30) == 0

@@ -36,8 +36,10 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
 
     def __getitem__(self, idx: Any) -> Any:
         value = self._ary[idx]
-        if isinstance(value, (np.ndarray, np.void)):
+        if isinstance(value, np.ndarray):
             return KernelArray(self._item[idx])  # by way of the wrapped class, which may keep more than the data
+        if isinstance(value, np.void):
+            return KernelArray(FakeCUDAArray(value))  # a reference: stores to its fields go to the array
         count_read()
         return value
 

@@ -1,9 +1,19 @@
 """What the tests share: verdicts that all PEs agree on, launches, data, and destinations whose neighbours are watched."""
 
+import os
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 
 import pgas
+from pgas.backend import launched_rank
+
+#: Whether mpirun started these processes, and how many.
+LAUNCHED = launched_rank() is not None
+N = next((int(os.environ[v]) for v in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE") if v in os.environ), 1) if LAUNCHED else 1
+
+needs_peer = pytest.mark.skipif(N < 2, reason="capability missing: a second PE")
 
 #: First element of what a PE says at the ends of a test.
 PE_LEFT = "at the end of a test"

@@ -1,11 +1,13 @@
 """The job around the tests, and what keeps its PEs in step.
 
-All PEs run the same tests in the same order. At both ends of a test they meet; after a failure each goes on meeting until all are at
-the same place, so that one PE's failure costs the others an error in the same test and no more. PE 0 reports, other PEs only failures.
+All PEs run the same tests in the same order and meet between them. A PE that failed waits there while the others, still inside, get
+an error from the collective call that differs from its own; so one PE's failure costs the others an error in the same test and no
+more. PE 0 reports, other PEs only failures.
 """
 
 import os
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -17,12 +19,15 @@ from pgas.backend import launched_rank
 
 HERE = Path(__file__).parent
 RANK = launched_rank() or 0
-TEST_TIMEOUT_S = 90
+SETUP = HERE / "test_setup.py"
+TIMEOUT_S = 60
+SETUP_TIMEOUT_S = 30
+GRACE_S = 5
 
 #: The heap holds the array of more than 2 GiB; a wait for a PE that failed ends soon.
 ENVIRONMENT = {"PGAS_TIMEOUT": "20", "PGAS_SYMMETRIC_SIZE": "3G"}
 
-_failed = pytest.StashKey[bool]()
+failed = pytest.StashKey[bool]()
 
 
 # -------------------------------------------------------------------------------------------------------------------- reports
@@ -39,19 +44,29 @@ def pytest_runtest_logreport(report):
         print(f"\nPE {RANK}: {report.when} of {report.nodeid} failed\n{report.longreprtext}", file=sys.__stderr__, flush=True)
 
 
+def pytest_unconfigure():
+    """Processes that cannot meet any more must not wait for each other at their end either. PE 0 has reported by now."""
+    if "mpi4py.MPI" in sys.modules and is_running():
+        time.sleep(0 if RANK == 0 else GRACE_S)
+        sys.stdout.flush()
+        sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(1)
+
+
 def pytest_collection_modifyitems(items):
     """Tests that start and end jobs themselves come last."""
-    ours = [item for item in items if item.path.is_relative_to(HERE)]
-    for item in ours:
-        item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
-    items.sort(key=lambda item: item.path == HERE / "test_setup.py")
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.timeout(SETUP_TIMEOUT_S if item.path == SETUP else TIMEOUT_S))
+            if item.get_closest_marker("gpu") and pgas.SIMULATOR:
+                item.add_marker(pytest.mark.skip(reason="capability missing: a GPU"))
+    items.sort(key=lambda item: item.path == SETUP)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     report = yield
     if report.failed:
-        item.stash[_failed] = True
+        item.stash[failed] = True
     return report
 
 
@@ -119,11 +134,11 @@ class Heap:
         pgas.free(array)
 
 
-def _meet(where, *state):
-    """Wait until all PEs are here and return the states that they bring. A PE still inside a test fails there, and comes then."""
+def _meet(test, *state):
+    """Wait until all PEs are at the end of the test; return the states that they bring. One still inside fails there, and comes then."""
     while True:
-        met = pgas.allgather_object((PE_LEFT, where, *state))
-        if all(isinstance(m, tuple) and m[:2] == (PE_LEFT, where) for m in met):
+        met = pgas.allgather_object((PE_LEFT, test, *state))
+        if all(isinstance(m, tuple) and m[:2] == (PE_LEFT, test) for m in met):
             return [m[2:] for m in met]
 
 
@@ -139,15 +154,14 @@ def _sound():
 @pytest.fixture(autouse=True)
 def heap(request):
     """The symmetric heap, for the time of one test."""
-    if request.path == HERE / "test_setup.py":
+    if request.path == SETUP:
         yield None
         return
     request.getfixturevalue("_job")
-    _meet(("before", request.node.nodeid))
     heap = Heap()
     yield heap
-    failed = request.node.stash.get(_failed, False)
-    states = _meet(("after", request.node.nodeid), failed, not failed or _sound(), len(heap.arrays))
+    failure = request.node.stash.get(failed, False)
+    states = _meet(request.node.nodeid, failure, not failure or _sound(), len(heap.arrays))
     if not all(sound for _, sound, _ in states) or len({count for *_, count in states}) > 1:
         pytest.exit(f"PEs cannot go on after {request.node.nodeid}: {states}", returncode=1)
     for array in reversed(heap.arrays):

@@ -8,14 +8,13 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import PARTICLE, PIXEL, Watched, difference, equal, everywhere, neighbours, payload
+from mpi.checks import PARTICLE, PIXEL, Watched, difference, equal, everywhere, needs_peer, neighbours, payload
 from pgas.config import parse_size
 
 HEAP_SIZE = parse_size(os.environ.get("PGAS_SYMMETRIC_SIZE", "3G"))
 BIG = (1 << 31) + (1 << 20)
 
 needs_big_heap = pytest.mark.skipif(HEAP_SIZE < BIG + (64 << 20), reason="capability missing: PGAS_SYMMETRIC_SIZE of 2.1 GiB or more")
-needs_peer = pytest.mark.skipif("pgas.n_pes() < 2", reason="capability missing: a second PE")
 
 
 def address(array):

@@ -518,6 +518,39 @@ def test_memory_of_other_allocators(heap):
     equal(mine, payload(90, np.float32, me))
 
 
+# -------------------------------------------------------------------------------------------------------------------- records
+
+
+@pgas.jit
+def fill_and_put_records(dest, source, right):
+    i = cuda.threadIdx.x
+    source[i].mass = 1.5 * i
+    source[i]["charge"] = -i
+    source[i].kind = 3 * i + pgas.my_pe()
+    cuda.syncthreads()
+    pgas.put_block(dest[2:], source, right)
+
+
+@pgas.jit
+def get_records(out, source, buffer, pe):
+    i = cuda.threadIdx.x
+    pgas.get_block(buffer, source, pe)
+    out[i] = buffer[i].mass + buffer[i]["charge"] + buffer[i].kind
+
+
+def test_fields_of_records(heap):
+    """Kernels read and write the fields of symmetric records."""
+    _, _, right, left = neighbours()
+    dest, source, buffer = heap.zeros(42, PARTICLE), heap.zeros(40, PARTICLE), heap.zeros(42, PARTICLE)
+    fill_and_put_records[1, 40](dest, source, right)
+    expected, i = np.zeros(42, PARTICLE), np.arange(40)
+    expected["mass"][2:], expected["charge"][2:], expected["kind"][2:] = 1.5 * i, -i, 3 * i + left
+    equal(dest, expected)
+    out = heap.zeros(42, np.float64)
+    get_records[1, 42](out, dest, buffer, pgas.my_pe())
+    equal(out, expected["mass"] + expected["charge"] + expected["kind"])
+
+
 # ----------------------------------------------------------------------------------------------------------------- completion
 
 

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import WARP, equal, everywhere, launch_together, neighbours
+from mpi.checks import WARP, equal, everywhere, launch_together, needs_peer, neighbours
 
 NELEMS = 3000 if pgas.SIMULATOR else 1 << 20
 EPOCHS = 6 if pgas.SIMULATOR else 200
@@ -144,7 +144,7 @@ FORMS = {
 @pytest.mark.parametrize("op", OPS)
 def test_data_is_there_when_the_signal_is_seen(heap, form, op):
     """Epoch after epoch, each of them read whole before the next is sent."""
-    me, _, right, left = neighbours()
+    _, _, right, left = neighbours()
     dest, source = heap.zeros(NELEMS, np.int64), heap.zeros(NELEMS, np.int64)
     sig, wrong = heap.zeros(2, np.uint64), heap.zeros(1, np.int32)
     launch_together(FORMS[form], 1, THREADS, dest, source, sig, EPOCHS, op == "add", wrong, right, left)
@@ -247,17 +247,14 @@ def ping_pong(sig, rounds, seen, first, peer):
         seen[i] = value
 
 
-@pytest.mark.skipif("pgas.n_pes() < 2", reason="capability missing: a second PE")
+@needs_peer
 def test_ping_pong(heap):
     me = pgas.my_pe()
     rounds = 100 if pgas.SIMULATOR else 2000
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(rounds, np.uint64)
     launch_together(ping_pong, 1, 1, sig, rounds if me < 2 else 0, seen, me == 0, 1 - me if me < 2 else 0)
-    if me < 2:
-        expected = 2 * np.arange(rounds, dtype=np.uint64) + np.uint64(2 if me == 0 else 1)
-    else:
-        expected = np.zeros(rounds, np.uint64)
-    equal(seen, expected)
+    turns = 2 * np.arange(rounds, dtype=np.uint64)
+    equal(seen, turns + np.uint64(2 - me) if me < 2 else np.zeros(rounds, np.uint64))
 
 
 # ------------------------------------------------------------------------------------------------------------------------ waits
@@ -265,7 +262,7 @@ def test_ping_pong(heap):
 
 @pgas.jit
 def wait_for_signal(sig, cmp, awaited, sent, seen, right):
-    """Thread 0 sends only after a barrier, so that the others wait in earnest."""
+    """Thread 0 sends only after a barrier, so that the threads of the other warp wait in earnest."""
     if cuda.threadIdx.x == 0:
         pgas.sync_all()
         pgas.signal_op(sig, 0, sent[0], pgas.SIGNAL_SET, right)
@@ -294,10 +291,10 @@ def test_waits_return_what_satisfies_them(heap, comparison, start, awaited, sent
     compare = getattr(operator, comparison.lower())
     assert compare(sent, awaited)
     assert not compare(start, awaited)
-    sig, seen = heap.full(1, start, np.uint64), heap.zeros(5, np.uint64)
+    sig, seen = heap.full(1, start, np.uint64), heap.zeros(40, np.uint64)
     words = heap.array(np.array([awaited, sent], np.uint64))
-    launch_together(wait_for_signal, 1, 5, sig, int(getattr(pgas, comparison)), words[:1], words[1:], seen, right)
-    equal(seen, np.full(5, sent, np.uint64))
+    launch_together(wait_for_signal, 1, 40, sig, int(getattr(pgas, comparison)), words[:1], words[1:], seen, right)
+    equal(seen, np.full(40, sent, np.uint64))
 
 
 @pgas.jit

@@ -1,0 +1,487 @@
+"""Chapters F and G as far as they are there: fence, quiet, barriers and waits, by the litmus tests that tell them from doing nothing."""
+
+import operator
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import pgas
+from mpi.checks import WARP, equal, launch_together, name_of, needs_peer, neighbours
+
+ROUNDS = 30 if pgas.SIMULATOR else 2000
+BARRIERS = 200
+THREADS = 40 if pgas.SIMULATOR else 256
+
+WAITABLE = [np.dtype(name) for name in ("int16", "uint16", "int32", "uint32", "int64", "uint64")]
+
+
+# ------------------------------------------------------------------------------------------------- message passing: data, then flag
+
+
+@pgas.jit
+def message_passing(data, flag, rounds, wrong, right):
+    """Each thread passes messages to the same thread of the right neighbour, every round in new words."""
+    t = cuda.grid(1)
+    for r in range(rounds):
+        i = t * rounds + r
+        pgas.p(data, i, 7 * i + 1, right)
+        pgas.fence()
+        pgas.p(flag, i, 1, right)
+        pgas.wait_until(flag, i, pgas.EQ, 1)
+        if data[i] != 7 * i + 1:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("int64"), np.dtype("int16")], ids=name_of)
+@pytest.mark.parametrize("threads", [1, 8])
+def test_message_passing(heap, dtype, threads):
+    _, _, right, _ = neighbours()
+    data, flag = heap.zeros(threads * ROUNDS, np.int64), heap.zeros(threads * ROUNDS, dtype)
+    wrong = heap.zeros(1, np.int32)
+    launch_together(message_passing, 1, threads, data, flag, ROUNDS, wrong, right)
+    equal(wrong, np.zeros(1, np.int32), "flags that came before their data")
+    equal(flag, np.ones(threads * ROUNDS, dtype))
+
+
+@pgas.jit
+def message_passing_to_all(data, flag, rounds, wrong):
+    """One fence orders what went to every PE: n - 1 messages, then as many flags."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    for r in range(rounds):
+        for pe in range(n):
+            pgas.p(data, (me, r), 1000 * me + r, pe)
+        pgas.fence()
+        for pe in range(n):
+            pgas.p(flag, (me, r), r + 1, pe)
+        for pe in range(n):
+            pgas.wait_until(flag, (pe, r), pgas.NE, 0)
+            if data[pe, r] != 1000 * pe + r:
+                cuda.atomic.add(wrong, 0, 1)
+
+
+def test_one_fence_for_all_pes(heap):
+    n = pgas.n_pes()
+    data, flag, wrong = heap.full((n, ROUNDS), -1, np.int32), heap.zeros((n, ROUNDS), np.int32), heap.zeros(1, np.int32)
+    launch_together(message_passing_to_all, 1, 1, data, flag, ROUNDS, wrong)
+    equal(wrong, np.zeros(1, np.int32))
+
+
+@pgas.jit
+def flags_after_fence(dest, source, counter, flag, rounds, wrong, right, left):
+    """Put by the block, put by a warp, p's and an atomic, all before one fence of one thread."""
+    t, third = cuda.threadIdx.x, source.size // 3
+    me = pgas.my_pe()
+    for r in range(1, rounds + 1):
+        for i in range(t, source.size, cuda.blockDim.x):
+            source[i] = 100_000 * me + 1000 * r + i
+        cuda.syncthreads()
+        pgas.put_nbi_block(dest[:third], source[:third], right)
+        if t < WARP:
+            pgas.put_warp(dest[third : 2 * third], source[third : 2 * third], right)
+        for i in range(2 * third + t, source.size, cuda.blockDim.x):
+            pgas.p(dest, i, source[i], right)
+        cuda.syncthreads()
+        if t == 0:
+            pgas.atomic_add(counter, 0, 5, right)
+            pgas.fence()
+            pgas.p(flag, 0, r, right)
+            pgas.wait_until(flag, 0, pgas.GE, r)
+            if counter[0] < 5 * r:
+                cuda.atomic.add(wrong, 0, 1)
+        cuda.syncthreads()
+        for i in range(t, dest.size, cuda.blockDim.x):
+            if dest[i] != 100_000 * left + 1000 * r + i:
+                cuda.atomic.add(wrong, 0, 1)
+        pgas.quiet()  # the source is written again
+        pgas.barrier_all_block()
+
+
+def test_a_fence_covers_the_block_before_a_syncthreads(heap):
+    _, _, right, left = neighbours()
+    dest, source = heap.zeros(300, np.int64), heap.zeros(300, np.int64)
+    counter, flag, wrong = heap.zeros(1, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
+    launch_together(flags_after_fence, 1, THREADS, dest, source, counter, flag, 8, wrong, right, left)
+    equal(wrong, np.zeros(1, np.int32))
+
+
+@pgas.jit
+def forwarded(data, flag, rounds, wrong, right):
+    """PE 0 sends, each PE passes the flag on after it saw it, and the last sends it home: causality through every PE."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    for r in range(1, rounds + 1):
+        if me == 0:
+            for pe in range(1, n):
+                pgas.p(data, r, 11 * r, pe)
+            pgas.fence()
+            pgas.p(flag, 0, r, right)
+        pgas.wait_until(flag, 0, pgas.GE, r)
+        if me != 0:
+            if data[r] != 11 * r:
+                cuda.atomic.add(wrong, 0, 1)
+            pgas.fence()
+            pgas.p(flag, 0, r, right)
+
+
+def test_messages_that_are_passed_on(heap):
+    """Whoever has acquired a flag may pass it on: the data came before it for the next PE, too."""
+    _, _, right, _ = neighbours()
+    data, flag, wrong = heap.zeros(ROUNDS + 1, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
+    launch_together(forwarded, 1, 1, data, flag, ROUNDS, wrong, right)
+    equal(wrong, np.zeros(1, np.int32))
+
+
+# --------------------------------------------------------------------------------------------------------------- store buffering
+
+
+@pgas.jit
+def store_buffer(word, found, rounds, right):
+    """Each PE stores to its right neighbour, quiets, and reads what the left one stored."""
+    me = pgas.my_pe()
+    for r in range(rounds):
+        pgas.sync_all()
+        pgas.p(word, r, 1, right)
+        pgas.quiet()
+        found[r] = pgas.g(word, r, me)
+
+
+def test_store_buffering(heap):
+    """With a quiet between store and load, not all PEs may miss the others' stores."""
+    _, _, right, _ = neighbours()
+    rounds = 2 * ROUNDS
+    word, found = heap.zeros(rounds, np.int32), heap.zeros(rounds, np.int32)
+    launch_together(store_buffer, 1, 1, word, found, rounds, right)
+    pgas.barrier_all()
+    seen = np.sum(pgas.allgather_object(found.copy_to_host()), axis=0)
+    assert (seen > 0).all(), f"nobody saw anything in rounds {np.flatnonzero(seen == 0)}"
+    equal(word, np.ones(rounds, np.int32))
+
+
+@pgas.jit
+def independent_reads(x, y, go, found, rounds):
+    """Block 0 of PE 0 stores x, that of PE 1 stores y, both on PE 0; block 1 of PE 0 reads x, then y; that of PE 1 y, then x."""
+    me = pgas.my_pe()
+    for r in range(rounds):
+        if cuda.blockIdx.x == 0:
+            pgas.sync_all()
+            pgas.p(go, 0, r + 1, me)
+            if me == 0:
+                pgas.p(x, r, 1, 0)
+            if me == 1:
+                pgas.p(y, r, 1, 0)
+            continue
+        pgas.wait_until(go, 0, pgas.GE, r + 1)
+        if me == 0:
+            found[2 * r] = pgas.g(x, r, 0)
+            pgas.quiet()
+            found[2 * r + 1] = pgas.g(y, r, 0)
+        elif me == 1:
+            found[2 * r] = pgas.g(y, r, 0)
+            pgas.quiet()
+            found[2 * r + 1] = pgas.g(x, r, 0)
+
+
+@needs_peer
+def test_independent_reads_of_independent_writes(heap):
+    """Two readers with a quiet between their loads agree on which of two stores came first."""
+    x, y, found = heap.zeros(ROUNDS, np.int32), heap.zeros(ROUNDS, np.int32), heap.zeros(2 * ROUNDS, np.int32)
+    go = heap.zeros(1, np.int64)
+    launch_together(independent_reads, 2, 1, x, y, go, found, ROUNDS)
+    pgas.barrier_all()
+    a, b, *_ = pgas.allgather_object(found.copy_to_host().reshape(-1, 2).tolist())
+    bad = [r for r in range(ROUNDS) if a[r] == [1, 0] and b[r] == [1, 0]]
+    assert not bad, f"readers disagree in rounds {bad}"
+
+
+# ------------------------------------------------------------------------------------------------------------------------- quiet
+
+
+@pgas.jit
+def quiet_only(rounds, done):
+    for _ in range(rounds):
+        pgas.quiet()
+        pgas.fence()
+    cuda.atomic.add(done, 0, 1)
+
+
+def test_quiet_and_fence_with_nothing_outstanding(heap):
+    done = heap.zeros(1, np.int32)
+    quiet_only[2, 40](5, done)
+    equal(done, np.full(1, 80, np.int32))
+
+
+@pgas.jit
+def quiet_in_branches(dest, source, flag, wrong, right):
+    """Lanes of one warp quiet at different places and times, some not at all."""
+    t = cuda.threadIdx.x
+    if t % 4 == 0:
+        pgas.put_nbi(dest[3 * t : 3 * t + 3], source[3 * t : 3 * t + 3], right)
+        pgas.quiet()
+    elif t % 4 == 1:
+        for i in range(3 * t, 3 * t + 3):
+            pgas.p(dest, i, source[i], right)
+            if i % 2 == 0:
+                pgas.quiet()
+        pgas.quiet()
+    elif t % 4 == 2:
+        pgas.quiet()
+        pgas.put(dest[3 * t : 3 * t + 3], source[3 * t : 3 * t + 3], right)
+        pgas.fence()
+    else:
+        return
+    pgas.p(flag, t, 1, right)
+    pgas.wait_until(flag, t, pgas.EQ, 1)
+    for i in range(3 * t, 3 * t + 3):
+        if dest[i] != 3000 + i:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+def test_quiet_in_divergent_warps(heap):
+    _, _, right, _ = neighbours()
+    threads = 40
+    dest, source = heap.zeros(3 * threads, np.int32), heap.array(3000 + np.arange(3 * threads, dtype=np.int32))
+    flag, wrong = heap.zeros(threads, np.int32), heap.zeros(1, np.int32)
+    launch_together(quiet_in_branches, 1, threads, dest, source, flag, wrong, right)
+    equal(wrong, np.zeros(1, np.int32))
+    equal(flag, (np.arange(threads) % 4 != 3).astype(np.int32))
+
+
+@pgas.jit
+def quiet_of_one_thread(dest, source, counter, wrong, right):
+    """All threads of a block put, they meet, and one quiet completes everything: the flag that it sends without a fence comes last."""
+    t = cuda.threadIdx.x
+    pgas.put_nbi(dest[5 * t : 5 * t + 5], source[5 * t : 5 * t + 5], right)
+    cuda.syncthreads()
+    if t == 0:
+        pgas.quiet()
+        pgas.atomic_add(counter, 0, 1, right)
+        pgas.wait_until(counter, 0, pgas.EQ, 1)
+    cuda.syncthreads()
+    for i in range(5 * t, 5 * t + 5):
+        if dest[i] != 500 + i:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+def test_a_quiet_completes_what_happened_before(heap):
+    _, _, right, _ = neighbours()
+    dest, source = heap.zeros(5 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
+    counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
+    launch_together(quiet_of_one_thread, 1, THREADS, dest, source, counter, wrong, right)
+    equal(wrong, np.zeros(1, np.int32))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- barriers
+#
+# Round r puts r into box r % 2 of the right neighbour, meets, and looks: a PE that is one barrier ahead writes the other box.
+
+
+@pgas.jit
+def barriers_of_thread(box, rounds, wrong, right):
+    if cuda.threadIdx.x == 0:
+        for r in range(1, rounds + 1):
+            pgas.p(box, (r % 2, 0), r, right)
+            pgas.barrier_all()
+            if box[r % 2, 0] != r:
+                cuda.atomic.add(wrong, 0, 1)
+
+
+@pgas.jit
+def barriers_of_warp(box, rounds, wrong, right):
+    t = cuda.threadIdx.x
+    if t < WARP:
+        for r in range(1, rounds + 1):
+            pgas.p(box, (r % 2, t), r, right)
+            pgas.barrier_all_warp()
+            if box[r % 2, t] != r:
+                cuda.atomic.add(wrong, 0, 1)
+
+
+@pgas.jit
+def barriers_of_block(box, rounds, wrong, right):
+    t = cuda.threadIdx.x
+    for r in range(1, rounds + 1):
+        pgas.p(box, (r % 2, t), r, right)
+        pgas.barrier_all_block()
+        if box[r % 2, t] != r:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+@pgas.jit
+def syncs_of_thread(box, rounds, wrong, right):
+    if cuda.threadIdx.x == 0:
+        for r in range(1, rounds + 1):
+            pgas.p(box, (r % 2, 0), r, right)
+            pgas.quiet()
+            pgas.sync_all()
+            if box[r % 2, 0] != r:
+                cuda.atomic.add(wrong, 0, 1)
+
+
+@pgas.jit
+def syncs_of_warp(box, rounds, wrong, right):
+    t = cuda.threadIdx.x
+    if t < WARP:
+        for r in range(1, rounds + 1):
+            pgas.p(box, (r % 2, t), r, right)
+            pgas.quiet()
+            pgas.sync_all_warp()
+            if box[r % 2, t] != r:
+                cuda.atomic.add(wrong, 0, 1)
+
+
+@pgas.jit
+def syncs_of_block(box, rounds, wrong, right):
+    t = cuda.threadIdx.x
+    for r in range(1, rounds + 1):
+        pgas.p(box, (r % 2, t), r, right)
+        pgas.quiet()
+        pgas.sync_all_block()
+        if box[r % 2, t] != r:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+BARRIER_KERNELS = {
+    "barrier_all": (barriers_of_thread, 1), "barrier_all_warp": (barriers_of_warp, WARP), "barrier_all_block": (barriers_of_block, 45),
+    "sync_all": (syncs_of_thread, 1), "sync_all_warp": (syncs_of_warp, WARP), "sync_all_block": (syncs_of_block, 45),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BARRIER_KERNELS)
+def test_barriers_in_kernels(heap, name):
+    """200 of them: barrier_all completes the round's puts, sync_all after a quiet lets nobody leave early."""
+    _, _, right, _ = neighbours()
+    kernel, threads = BARRIER_KERNELS[name]
+    rounds = BARRIERS if threads == 1 or not pgas.SIMULATOR else BARRIERS // 5
+    box, wrong = heap.zeros((2, 45), np.int64), heap.zeros(1, np.int32)
+    launch_together(kernel, 1, 45 if threads != 1 else 3, box, rounds, wrong, right)
+    equal(wrong, np.zeros(1, np.int32))
+    expected = np.zeros((2, 45), np.int64)
+    expected[rounds % 2, :threads], expected[(rounds - 1) % 2, :threads] = rounds, rounds - 1
+    equal(box, expected)
+
+
+@pgas.jit
+def mixed_barriers(box, rounds, wrong, right):
+    """The forms share one count of barriers: in any mixture, and by different threads, as long as one at a time."""
+    t = cuda.threadIdx.x
+    for r in range(1, rounds + 1):
+        if t == r % cuda.blockDim.x:
+            pgas.p(box, r % 2, r, right)
+        cuda.syncthreads()
+        if r % 5 == 0:
+            if t == 7:
+                pgas.barrier_all()
+        elif r % 5 == 1:
+            pgas.barrier_all_block()
+        elif r % 5 == 2:
+            if t // WARP == 1:
+                pgas.barrier_all_warp()
+        elif r % 5 == 3:
+            if t == 0:
+                pgas.quiet()
+                pgas.sync_all()
+        else:
+            pgas.quiet()
+            pgas.sync_all_block()
+        cuda.syncthreads()
+        if t == 0 and box[r % 2] != r:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+def test_mixed_barriers(heap):
+    _, _, right, _ = neighbours()
+    box, wrong = heap.zeros(2, np.int64), heap.zeros(1, np.int32)
+    launch_together(mixed_barriers, 1, 2 * WARP, box, 40, wrong, right)
+    equal(wrong, np.zeros(1, np.int32))
+
+
+@pgas.jit
+def late(box, sum_of_boxes, right, spin):
+    """PEs come to the barrier at different times; whoever leaves it has everybody's put."""
+    x = 1
+    for _ in range(spin):
+        x = (x * 1103515245 + 12345) % 2147483648
+    n, me = pgas.n_pes(), pgas.my_pe()
+    for pe in range(n):
+        pgas.p(box, me, me + 1 + x // 2147483648, pe)
+    pgas.barrier_all()
+    for pe in range(n):
+        sum_of_boxes[0] += box[pe]
+
+
+def test_barrier_waits_for_the_last(heap):
+    me, n, right, _ = neighbours()
+    for last in range(n):
+        box, total = heap.zeros(n, np.int64), heap.zeros(1, np.int64)
+        launch_together(late, 1, 1, box, total, right, 20_000 if me == last else 0)
+        equal(total, np.full(1, n * (n + 1) // 2))
+
+
+@pgas.jit
+def p_each(dest, value, pe):
+    pgas.p(dest, cuda.grid(1), value, pe)
+
+
+def test_host_barrier_completes_kernels(heap):
+    """barrier_all on the host waits for this PE's kernels, so that everybody's puts are there after it."""
+    me, n, _, _ = neighbours()
+    dest = heap.zeros((20, 64), np.int32)
+    for i in range(20):
+        p_each[2, 32](dest[i], 100 * i + me, (me + i) % n)
+    equal(dest, np.array([[100 * i + (me - i) % n] * 64 for i in range(20)], np.int32))
+
+
+def test_host_barriers(heap):
+    for _ in range(30):
+        pgas.barrier_all()
+    pgas.synchronize()
+
+
+# -------------------------------------------------------------------------------------------------------------------------- waits
+
+
+@pgas.jit
+def wait_for_change(ivar, cmp, awaited, sent, seen, right):
+    """The threads of the second warp wait while thread 0 still meets the other PEs."""
+    if cuda.threadIdx.x == 0:
+        pgas.sync_all()
+        pgas.p(ivar, (1, 2), sent, right)
+    pgas.wait_until(ivar, (1, 2), cmp, awaited)
+    seen[cuda.threadIdx.x] = ivar[1, 2]
+
+
+@pytest.mark.parametrize("dtype", WAITABLE, ids=name_of)
+def test_every_comparison(heap, dtype):
+    """Of signed numbers around zero, of unsigned ones around the middle of their range."""
+    _, _, right, _ = neighbours()
+    middle = 0 if dtype.kind == "i" else int(np.iinfo(dtype).max) // 2 + 1
+    cases = {"EQ": (5, -1, -1), "NE": (-1, -1, 1), "GT": (-1, 0, 1), "GE": (-2, 0, 0), "LT": (1, 0, -1), "LE": (2, -1, -1)}
+    ivar, seen = heap.zeros((len(cases), 2, 4), dtype), heap.zeros((len(cases), 40), dtype)
+    expected = np.zeros((len(cases), 2, 4), dtype)
+    for i, (start, _, _) in enumerate(cases.values()):
+        expected[i] = middle + start
+    ivar.copy_to_device(expected)
+    pgas.barrier_all()
+    for i, (name, values) in enumerate(cases.items()):
+        start, awaited, sent = (middle + v for v in values)
+        compare = getattr(operator, name.lower())
+        assert compare(sent, awaited)
+        assert not compare(start, awaited)
+        launch_together(wait_for_change, 1, 40, ivar[i], int(getattr(pgas, name)), dtype.type(awaited), dtype.type(sent), seen[i], right)
+        expected[i, 1, 2] = sent
+    equal(ivar, expected)
+    equal(seen, np.repeat(expected[:, 1, 2:3], 40, axis=1))
+
+
+@pgas.jit
+def wait_for_sum(ivar, total, pe):
+    pgas.atomic_add(ivar, 1, 1, pe)
+    pgas.wait_until(ivar, 1, pgas.GE, total)
+
+
+def test_waits_see_atomics_of_all_pes(heap):
+    """All threads of all PEs add to their right neighbour, then wait for everybody who adds to theirs."""
+    right = neighbours()[2]
+    ivar = heap.zeros(3, np.int32)
+    launch_together(wait_for_sum, 2, 40, ivar, 80, right)
+    equal(ivar, np.array([0, 80, 0], np.int32))

@@ -1,0 +1,650 @@
+"""Chapter L, the Python side: what is refused at compile time and in which words, keywords, defaults, kinds of kernels and launches."""
+
+import re
+
+import numpy as np
+import pytest
+from numba import cuda, int32
+
+import pgas
+import pgas as library
+from mpi.checks import Watched, equal, needs_peer, neighbours, payload
+from pgas import GE, SIGNAL_ADD, put, put_signal, quiet, signal_wait_until
+
+if pgas.SIMULATOR:
+    REFUSED: tuple = (TypeError,)
+else:
+    from numba.core.errors import TypingError
+
+    REFUSED = (TypeError, TypingError)
+
+
+# ------------------------------------------------------------------------------------------- what a kernel may not be compiled with
+#
+# f, i: arrays of 8 float32 or int32; m: 2 x 4 float32; s: of uint64; h: int16; c: complex64; x: records. Values: any other names.
+
+
+@pytest.fixture(scope="module")
+def arrays(_job):
+    """One array of every kind, for all refused calls."""
+    dtypes = {"f": "f4", "i": "i4", "m": "f4", "s": "u8", "h": "i2", "b": "i1", "c": "c8", "x": [("a", "f4"), ("b", "i4")]}
+    arrays = {name: pgas.zeros((2, 4) if name == "m" else 8, np.dtype(dtype)) for name, dtype in dtypes.items()}
+    yield arrays
+    for array in arrays.values():
+        pgas.free(array)
+
+
+def refused(kernel, *args):
+    """The text of the refusal."""
+    with pytest.raises(REFUSED) as caught:
+        kernel[1, 32](*args)
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(caught.value))
+
+
+CASES = []
+
+
+def case(*wanted, arrays):
+    """Register a kernel that must be refused, with what the text must say."""
+
+    def register(function):
+        name = function.__name__
+        CASES.append(pytest.param(pgas.jit(function, cache=False), tuple(arrays), wanted, id=name))
+        return function
+
+    return register
+
+
+@case("pgas.put:", "source has elements of type int32, dest of type float32", arrays="fi")
+def put_of_another_dtype(f, i):
+    pgas.put(f, i, 0)
+
+
+@case("pgas.put_block:", "source has elements of type int32, dest of type float32", arrays="fi")
+def put_block_of_another_dtype(f, i):
+    pgas.put_block(f, i, 0)
+
+
+@case("pgas.put_nbi_warp:", "source", "dest", arrays="fi")
+def put_nbi_warp_of_another_dtype(f, i):
+    pgas.put_nbi_warp(f, i, 0)
+
+
+@case("pgas.get:", "source has elements of type float32, dest of type int32", arrays="if")
+def get_of_another_dtype(i, f):
+    pgas.get(i, f, 0)
+
+
+@case("pgas.get_warp:", "source", "dest", arrays="hf")
+def get_warp_of_another_dtype(h, f):
+    pgas.get_warp(h, f, 0)
+
+
+@case("pgas.put:", "source has 1 dimension, dest has 2 dimensions", arrays="mf")
+def put_of_another_rank(m, f):
+    pgas.put(m, f, 0)
+
+
+@case("pgas.get_block:", "source has 2 dimensions, dest has 1 dimension", arrays="fm")
+def get_of_another_rank(f, m):
+    pgas.get_block(f, m, 0)
+
+
+@case("pgas.put:", "dest must be contiguous", "float32", arrays="f")
+def put_to_every_second(f):
+    pgas.put(f[::2], f[:4], 0)
+
+
+@case("pgas.put:", "source must be contiguous", arrays="f")
+def put_from_every_second(f):
+    pgas.put(f[:4], f[::2], 0)
+
+
+@case("pgas.get:", "source must be contiguous", arrays="m")
+def get_of_a_column(m):
+    pgas.get(m[0, :2], m[:, 0], 0)
+
+
+@case("pgas.put:", "source is in F order, dest in C order", arrays="m")
+def put_of_the_transposed(m):
+    pgas.put(m, m.T, 0)
+
+
+@case("pgas.put:", "source must be an array", "float64", arrays="f")
+def put_of_a_number(f):
+    pgas.put(f, 3.0, 0)
+
+
+@case("pgas.put:", "dest must be an array", arrays="f")
+def put_to_a_number(f):
+    pgas.put(3, f, 0)
+
+
+@case("pgas.put:", "dest must be an array", arrays="f")
+def put_to_none(f):
+    pgas.put(None, f, 0)
+
+
+@case("pgas.put:", "pe must be an integer", "float64", arrays="f")
+def put_to_half_a_pe(f):
+    pgas.put(f, f, 0.5)
+
+
+@case("pgas.put_block:", "pe must be an integer", arrays="f")
+def put_to_pe_none(f):
+    pgas.put_block(f, f, None)
+
+
+@case("pgas.put:", "pe must be an integer", arrays="f")
+def put_to_an_array_of_pes(f):
+    pgas.put(f, f, f)
+
+
+@case("pgas.put:", "nelems must be an integer", "float64", arrays="f")
+def put_of_half_an_element(f):
+    pgas.put(f, f, 0, 1.5)
+
+
+@case("pgas.get:", "nelems must be an integer", arrays="f")
+def get_of_half_an_element(f):
+    pgas.get(f, f, 0, nelems=1.5)
+
+
+@case("pgas.put:", "qp must be an integer", arrays="f")
+def put_by_half_a_queue(f):
+    pgas.put(f, f, 0, 1, 1.5)
+
+
+@case("put", "pe", arrays="f")
+def put_without_pe(f):
+    pgas.put(f, f)
+
+
+@case("put", arrays="f")
+def put_with_too_much(f):
+    pgas.put(f, f, 0, 1, 0, 0)
+
+
+@case("put", "npes", arrays="f")
+def put_with_another_keyword(f):
+    pgas.put(f, f, 0, npes=0)
+
+
+@case("pgas.p:", "idx must be an integer", "float64", arrays="f")
+def p_at_half_an_element(f):
+    pgas.p(f, 0.5, 1, 0)
+
+
+@case("pgas.p:", "idx has 1 subscript(s)", "dest has 2 dimensions", arrays="m")
+def p_with_one_subscript_of_two(m):
+    pgas.p(m, 1, 1.0, 0)
+
+
+@case("pgas.p:", "idx has 3 subscript(s)", "dest has 2 dimensions", arrays="m")
+def p_with_three_subscripts_of_two(m):
+    pgas.p(m, (1, 1, 0), 1.0, 0)
+
+
+@case("pgas.p:", "idx must be an integer", arrays="m")
+def p_at_a_tuple_with_a_float(m):
+    pgas.p(m, (1, 0.5), 1.0, 0)
+
+
+@case("pgas.p:", "value is of type complex128", "float32", arrays="f")
+def p_of_a_complex_number(f):
+    pgas.p(f, 0, 1j, 0)
+
+
+@case("pgas.p:", "value", "float32", arrays="f")
+def p_of_an_array(f):
+    pgas.p(f, 0, f, 0)
+
+
+@case("pgas.p:", "value", arrays="f")
+def p_of_none(f):
+    pgas.p(f, 0, None, 0)
+
+
+@case("pgas.p:", "use put or get", arrays="x")
+def p_of_a_record(x):
+    pgas.p(x, 0, x[1], 0)
+
+
+@case("pgas.p:", "dest must be an array", arrays="f")
+def p_to_a_number(f):
+    pgas.p(1, 0, f[0], 0)
+
+
+@case("pgas.p:", "pe must be an integer", arrays="f")
+def p_to_half_a_pe(f):
+    pgas.p(f, 0, 1.0, 0.5)
+
+
+@case("pgas.g:", "idx must be an integer", arrays="f")
+def g_at_half_an_element(f):
+    f[0] = pgas.g(f, 0.5, 0)
+
+
+@case("pgas.g:", "idx has 2 subscript(s)", "source has 1 dimension", arrays="f")
+def g_with_two_subscripts_of_one(f):
+    f[0] = pgas.g(f, (0, 1), 0)
+
+
+@case("pgas.g:", "pe must be an integer", arrays="f")
+def g_from_half_a_pe(f):
+    f[0] = pgas.g(f, 0, 0.5)
+
+
+@case("pgas.atomic_add:", "dest has elements of type int16", arrays="h")
+def add_to_int16(h):
+    pgas.atomic_add(h, 0, 1, 0)
+
+
+@case("pgas.atomic_fetch_add:", "dest has elements of type complex64", arrays="c")
+def add_to_a_complex_number(c):
+    pgas.atomic_fetch_add(c, 0, 1, 0)
+
+
+@case("pgas.atomic_add:", "value is of type complex128", arrays="f")
+def add_a_complex_number(f):
+    pgas.atomic_add(f, 0, 1j, 0)
+
+
+@case("pgas.atomic_fetch_add:", "idx must be an integer", arrays="i")
+def add_at_half_an_element(i):
+    pgas.atomic_fetch_add(i, 0.5, 1, 0)
+
+
+@case("pgas.atomic_add:", "pe must be an integer", arrays="i")
+def add_on_half_a_pe(i):
+    pgas.atomic_add(i, 0, 1, 0.5)
+
+
+@case("atomic_add", "pe", arrays="i")
+def add_without_pe(i):
+    pgas.atomic_add(i, 0, 1)
+
+
+@case("pgas.put_signal:", "sig must be an array of uint64", "int32", arrays="fi")
+def put_signal_to_int32(f, i):
+    pgas.put_signal(f, f, i, 0, 1, pgas.SIGNAL_SET, 0)
+
+
+@case("pgas.put_signal_block:", "source has elements", arrays="fis")
+def put_signal_of_another_dtype(f, i, s):
+    pgas.put_signal_block(f, i, s, 0, 1, pgas.SIGNAL_SET, 0)
+
+
+@case("pgas.put_signal_nbi:", "idx", "sig has 1 dimension", arrays="fs")
+def put_signal_at_two_subscripts(f, s):
+    pgas.put_signal_nbi(f, f, s, (0, 0), 1, pgas.SIGNAL_SET, 0)
+
+
+@case("pgas.put_signal_warp:", "value must be an integer", arrays="fs")
+def put_signal_of_a_float(f, s):
+    pgas.put_signal_warp(f, f, s, 0, 1.5, pgas.SIGNAL_SET, 0)
+
+
+@case("pgas.put_signal:", "op must be an integer", arrays="fs")
+def put_signal_with_another_op(f, s):
+    pgas.put_signal(f, f, s, 0, 1, 0.5, 0)
+
+
+@case("pgas.signal_op:", "sig must be an array of uint64", arrays="f")
+def signal_to_float32(f):
+    pgas.signal_op(f, 0, 1, pgas.SIGNAL_ADD, 0)
+
+
+@case("pgas.signal_op:", "value must be an integer", arrays="s")
+def signal_of_a_float(s):
+    pgas.signal_op(s, 0, 1.5, pgas.SIGNAL_ADD, 0)
+
+
+@case("pgas.signal_op:", "pe must be an integer", arrays="s")
+def signal_to_half_a_pe(s):
+    pgas.signal_op(s, 0, 1, pgas.SIGNAL_ADD, 0.5)
+
+
+@case("pgas.signal_wait_until:", "sig must be an array of uint64", arrays="i")
+def wait_for_signal_in_int32(i):
+    pgas.signal_wait_until(i, 0, pgas.EQ, 0)
+
+
+@case("pgas.signal_wait_until:", "cmp must be an integer", arrays="s")
+def wait_for_signal_with_another_comparison(s):
+    pgas.signal_wait_until(s, 0, 1.5, 0)
+
+
+@case("pgas.wait_until:", "ivar has elements of type float32", arrays="f")
+def wait_for_a_float(f):
+    pgas.wait_until(f, 0, pgas.EQ, 0)
+
+
+@case("pgas.wait_until:", "ivar has elements of type int8", arrays="b")
+def wait_for_a_byte(b):
+    pgas.wait_until(b, 0, pgas.EQ, 0)
+
+
+@case("pgas.wait_until:", "cmp must be an integer", arrays="i")
+def wait_with_another_comparison(i):
+    pgas.wait_until(i, 0, None, 0)
+
+
+@case("pgas.wait_until:", "value must be an integer", arrays="i")
+def wait_for_half(i):
+    pgas.wait_until(i, 0, pgas.EQ, 0.5)
+
+
+@case("pgas.wait_until:", "idx has 2 subscript(s)", "ivar has 1 dimension", arrays="i")
+def wait_at_two_subscripts(i):
+    pgas.wait_until(i, (0, 0), pgas.EQ, 0)
+
+
+@case("pgas.ptr:", "dest must be an array", arrays="f")
+def ptr_of_a_number(f):
+    f[0] = pgas.ptr(1.0, 0)[0]
+
+
+@case("pgas.ptr:", "pe must be an integer", arrays="f")
+def ptr_on_half_a_pe(f):
+    f[0] = pgas.ptr(f, 0.5)[0]
+
+
+@case("fence", arrays="f")
+def fence_with_an_argument(f):
+    pgas.fence(f)
+
+
+@case("barrier_all_block", arrays="f")
+def barrier_with_an_argument(f):
+    pgas.barrier_all_block(f)
+
+
+@pytest.mark.parametrize(("kernel", "names", "wanted"), CASES)
+def test_refused(arrays, kernel, names, wanted):
+    text = refused(kernel, *[arrays[name] for name in names])
+    missing = [w for w in wanted if w not in text]
+    assert not missing, f"{missing} not in:\n{text}"
+    pgas.synchronize()
+
+
+def test_noncontiguous_arrays_from_the_host(arrays):
+    f, m = arrays["f"], arrays["m"]
+    for dest, source, name in ((f[::2], f[:4], "dest"), (m[:, 1], f[:2], "dest"), (f[:4], f[::2], "source"), (f[:2], m[:, 0], "source")):
+        with pytest.raises(REFUSED, match=f"pgas.put_block: {name} must be contiguous"):
+            put_whole[1, 32](dest, source, 0)
+
+
+def test_a_refused_kernel_harms_nobody(arrays):
+    """The job goes on."""
+    _, _, right, left = neighbours()
+    f, m = arrays["f"], arrays["m"]
+    refused(pgas.jit(put_of_another_dtype, cache=False), f, arrays["i"])
+    f.copy_to_device(np.full(8, pgas.my_pe(), np.float32))
+    pgas.barrier_all()
+    put_whole[1, 32](m[0], f[:4], right)
+    equal(m[0], np.full(4, left, np.float32))
+
+
+# ------------------------------------------------------------------------------------------------------------------ kinds of calls
+
+
+@pgas.jit
+def put_whole(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+
+@pgas.jit
+def by_keywords(dest, source, sig, counter, back, pe):
+    """Every argument by its name, in an order of its own."""
+    n = source.size
+    pgas.put(pe=pe, source=source[:1], dest=dest[:1])
+    pgas.put(dest[1:2], source[1:2], pe=pe, qp=0, nelems=1)
+    pgas.put_nbi(nelems=1, dest=dest[2:], source=source[2:], pe=pe)
+    pgas.p(value=source[3], idx=3, pe=pe, dest=dest)
+    pgas.p(dest, 4, source[4], pe, qp=0)
+    pgas.put_signal(op=pgas.SIGNAL_SET, value=5, idx=0, sig=sig, source=source[5:], dest=dest[5:n], pe=pe)
+    pgas.signal_op(pe=pe, sig=sig, idx=1, value=6, op=pgas.SIGNAL_ADD)
+    pgas.atomic_add(value=3, dest=counter, pe=pe, idx=0)
+    counter[2] = pgas.atomic_fetch_add(pe=pe, value=4, idx=1, dest=counter)
+    pgas.quiet()
+    pgas.signal_wait_until(value=5, cmp=pgas.EQ, idx=0, sig=sig)
+    pgas.wait_until(ivar=sig, idx=1, cmp=pgas.GE, value=6)
+    pgas.get(source=dest[:4], dest=back[:4], pe=pe)
+    back[4] = pgas.g(idx=4, source=dest, pe=pe)
+    back[5] = pgas.ptr(pe=pe, dest=dest)[5]
+
+
+def test_keywords(heap):
+    me, _, right, left = neighbours()
+    dest, source = heap.zeros(9, np.float64), heap.array(np.arange(9.0) + 10 * me)
+    sig, counter, back = heap.zeros(2, np.uint64), heap.zeros(3, np.int64), heap.zeros(6, np.float64)
+    pgas.launch(by_keywords, grid=1, block=1, args=(dest, source, sig, counter, back, right))
+    equal(dest, np.arange(9.0) + 10 * left)
+    equal(sig, np.array([5, 6], np.uint64))
+    equal(counter, np.array([3, 4, 0]))
+    equal(back, np.arange(6.0) + 10 * me)
+
+
+@cuda.jit
+def plain_kernel(dest, source, sig, pe):
+    """Numba's own decorator, names imported from pgas, the module under another name."""
+    put(dest[:4], source[:4], pe)
+    library.p(dest, 4, source[4], pe)
+    quiet()
+    put_signal(dest[5:], source[5:], sig, 0, 1, SIGNAL_ADD, pe)
+    signal_wait_until(sig, 0, GE, 1)
+
+
+@pytest.mark.parametrize("collectively", [True, False])
+def test_plain_cuda_jit_and_imported_names(heap, collectively):
+    me, _, right, left = neighbours()
+    dest, source, sig = heap.zeros(9, np.int32), heap.array(np.arange(9, dtype=np.int32) + me), heap.zeros(1, np.uint64)
+    if collectively:
+        pgas.launch(plain_kernel, 1, 1, (dest, source, sig, right))
+    else:
+        plain_kernel[1, 1](dest, source, sig, right)  # one block: it starts for certain
+    equal(dest, np.arange(9, dtype=np.int32) + left)
+
+
+@cuda.jit(device=True)
+def send_doubled(dest, source, i, pe):
+    pgas.p(dest, i, twice(source, i), pe)
+
+
+@cuda.jit(device=True)
+def twice(source, i):
+    return 2 * pgas.g(source, i, pgas.my_pe())
+
+
+@cuda.jit(device=True)
+def right_neighbour():
+    return (pgas.my_pe() + 1) % pgas.n_pes()
+
+
+@pgas.jit
+def by_device_functions(dest, source):
+    i = cuda.grid(1)
+    send_doubled(dest, source, i, right_neighbour())
+
+
+def test_device_functions_of_the_user(heap):
+    me, _, _, left = neighbours()
+    dest, source = heap.zeros(64, np.int32), heap.array(np.arange(64, dtype=np.int32) + 100 * me)
+    by_device_functions[2, 32](dest, source)
+    equal(dest, 2 * (np.arange(64, dtype=np.int32) + 100 * left))
+
+
+@pgas.jit
+def who_and_how_many(out):
+    i = cuda.grid(1)
+    out[2 * i] = pgas.my_pe()
+    out[2 * i + 1] = pgas.n_pes()
+
+
+def test_my_pe_and_n_pes_in_kernels(heap):
+    out = heap.full(160, -1, np.int64)
+    who_and_how_many[2, 40](out)
+    equal(out, np.tile([pgas.my_pe(), pgas.n_pes()], 80))
+
+
+@pgas.jit
+def to_pes_of_any_type(dest, pes):
+    for i in range(pes.size):
+        pgas.p(dest, i, i + 1, pes[i])
+        pgas.atomic_add(dest, i, 1, pes[i])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_pe_of_any_integer_type(heap, dtype):
+    n, me = pgas.n_pes(), pgas.my_pe()
+    dest, pes = heap.zeros(n, np.int32), heap.array(np.arange(n), dtype)
+    if me == n - 1:
+        to_pes_of_any_type[1, 1](dest, pes)
+    expected = np.zeros(n, np.int32)
+    expected[me] = me + 2
+    equal(dest, expected)
+
+
+DEVICE_FUNCTIONS = [
+    name for name in pgas.__all__
+    if re.fullmatch(r"p|g|(put|get)(_.*)?|atomic_.*|signal_.*|wait_until|fence|quiet|sync_all.*|barrier_all_.*", name)
+]  # fmt: skip
+
+
+def test_there_are_device_functions():
+    assert len(DEVICE_FUNCTIONS) == 29, DEVICE_FUNCTIONS
+
+
+def test_device_functions_on_the_host():
+    for name in DEVICE_FUNCTIONS:
+        with pytest.raises(TypeError, match=rf"pgas\.{name} is a device function: call it inside a kernel"):
+            getattr(pgas, name)()
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in pgas.__all__:
+        thing = getattr(pgas, name)
+        if callable(thing) and not isinstance(thing, int):
+            assert thing.__doc__, name
+
+
+# ------------------------------------------------------------------------------------------------------------------------ launches
+
+
+@pgas.jit(cache=False)
+def count_on_peer(counter, step, pe):
+    pgas.atomic_add(counter, cuda.threadIdx.x, step, pe)
+
+
+def test_bound_launch(heap):
+    """Launched again and again with the arguments that it was bound to."""
+    _, _, right, _ = neighbours()
+    counter = heap.zeros(40, np.int64)
+    bound = count_on_peer[2, 40].bind(counter, 3, right)
+    pgas.barrier_all()
+    equal(counter, np.zeros(40, np.int64), "bind launches nothing")
+    for _ in range(5):
+        bound()
+    equal(counter, np.full(40, 30))
+
+
+def test_one_kernel_many_configurations(heap):
+    _, _, right, _ = neighbours()
+    counter = heap.zeros(64, np.int64)
+    configured = count_on_peer[3, 8]
+    for _ in range(2):
+        configured(counter, 1, right)
+    count_on_peer[(2, 2), (64, 1, 1)](counter, 100, right)
+    equal(counter, np.where(np.arange(64) < 8, 406, 400))
+
+
+@pgas.jit
+def meet_all_blocks(counter, wrong, threads):
+    """Blocks wait for each other on their own PE, then for those of all PEs."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
+        for pe in range(n):
+            pgas.atomic_add(counter, 0, 1, pe)
+        pgas.wait_until(counter, 0, pgas.GE, n * cuda.gridDim.x * cuda.gridDim.y)
+        if counter[0] > n * cuda.gridDim.x * cuda.gridDim.y or cuda.blockDim.x * cuda.blockDim.y != threads or me >= n:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+@pytest.mark.parametrize(("grid", "block"), [(7, 33), ((3, 2), (4, 5)), ([2, 2, 1], [2, 2, 1])], ids=str)
+def test_launched_blocks_run_at_the_same_time(heap, grid, block):
+    counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
+    grid, block = (tuple(x) if isinstance(x, list) else x for x in (grid, block))
+    pgas.launch(meet_all_blocks, grid, block, (counter, wrong, int(np.prod(block))))
+    equal(counter, np.array([pgas.n_pes() * int(np.prod(grid))], np.int32))
+    equal(wrong, np.zeros(1, np.int32))
+
+
+@pytest.mark.gpu
+def test_launch_of_more_blocks_than_fit(heap):
+    counter = heap.zeros(1, np.int32)
+    with pytest.raises(ValueError, match="meet_all_blocks: 1000000 blocks of 256 threads cannot run at once on this GPU, at most"):
+        pgas.launch(meet_all_blocks, 1_000_000, 256, (counter, counter, 256))
+    equal(counter, np.zeros(1, np.int32))
+
+
+@needs_peer
+def test_pes_launch_different_kernels(heap):
+    counter = heap.zeros(1, np.int32)
+    kernel, args = (count_on_peer, (counter, 1, 0)) if pgas.my_pe() == 0 else (who_and_how_many, (counter,))
+    with pytest.raises(pgas.PgasError) as caught:
+        pgas.launch(kernel, 1, 1, args)
+    assert "PE 0 called pgas.launch(count_on_peer)" in str(caught.value)
+    assert "PE 1 called pgas.launch(who_and_how_many)" in str(caught.value)
+    equal(counter, np.zeros(1, np.int32))
+
+
+def test_kernel_without_configuration(heap):
+    with pytest.raises(ValueError, match=r"put_whole needs a launch configuration: put_whole\[blocks, threads_per_block\]"):
+        put_whole(heap.zeros(1), heap.zeros(1), 0)
+
+
+@pgas.jit
+def put_dynamic_shared(dest, start, pe):
+    buffer = cuda.shared.array(0, int32)
+    t = cuda.threadIdx.x
+    buffer[t] = start + t
+    pgas.put_block(dest[2:34], buffer[:32], pe)
+
+
+@pytest.mark.parametrize("collectively", [True, False])
+def test_dynamic_shared_memory(heap, collectively):
+    me, _, right, left = neighbours()
+    dest = Watched(heap, 40, np.int32)
+    if collectively:
+        pgas.launch(put_dynamic_shared, 1, 32, (dest.array, 50 * me, right), shared=128)
+    else:
+        put_dynamic_shared[1, 32, 0, 128](dest.array, 50 * me, right)
+    dest.holds(2, np.arange(32, dtype=np.int32) + 50 * left)
+
+
+def test_streams(heap):
+    """Kernels of two streams, waited for one by one; launch() on a stream."""
+    me, _, right, left = neighbours()
+    streams = [cuda.stream(), cuda.stream()]
+    dests, source = [Watched(heap, 100, np.int32) for _ in range(3)], heap.array(payload(80, np.int32, me))
+    for stream, dest in zip(streams, dests, strict=False):
+        put_whole[1, 64, stream](dest.array[7:87], source, right)
+    pgas.launch(put_whole, 1, 64, (dests[2].array[7:87], source, right), stream=streams[0])
+    for stream in streams:
+        pgas.synchronize(stream)
+    for dest in dests:
+        dest.holds(7, payload(80, np.int32, left))
+
+
+@cuda.jit(cache=True)
+def kernel_in_numbas_cache(dest, pe):
+    pgas.p(dest, 0, 1, pe)
+
+
+@pytest.mark.gpu
+def test_numbas_own_cache_is_refused(heap):
+    """Its key omits what pgas specialises on."""
+    with pytest.raises(TypeError, match=r"kernel_in_numbas_cache.*cannot be kept in Numba's cache: use @pgas.jit"):
+        kernel_in_numbas_cache[1, 1](heap.zeros(1), 0)

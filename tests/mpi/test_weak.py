@@ -1,0 +1,227 @@
+"""Planted mistakes that x86 hides and a GPU does not: the simulator's weak memory (PGAS_SIM_WEAK=seed) must show each of them.
+
+Every program comes in two forms, chosen by an argument: with the mistake it must go wrong at least once in all launches, without it
+never. The rounds of a launch use words of their own, so that nothing else orders them.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import pgas
+from mpi.checks import WARP, launch_together, needs_peer, neighbours
+
+pytestmark = [
+    pytest.mark.skipif(not (pgas.SIMULATOR and os.environ.get("PGAS_SIM_WEAK")), reason="capability missing: PGAS_SIM_WEAK"),
+    needs_peer,
+]
+
+ROUNDS = 10
+LAUNCHES = 4
+CHUNK = 40
+
+
+@cuda.jit(device=True)
+def value_of(r, i):
+    return 1000 * (r + 1) + i
+
+
+@cuda.jit(device=True)
+def count_wrong(data, r, wrong):
+    """Compare the chunk of a round."""
+    for i in range(cuda.threadIdx.x, CHUNK, cuda.blockDim.x):
+        if data[r * CHUNK + i] != value_of(r, i):
+            cuda.atomic.add(wrong, 0, 1)
+
+
+@pgas.jit
+def flag_without_fence(data, source, sig, wrong, correct, right):
+    """One thread: element by element, then a flag."""
+    for r in range(ROUNDS):
+        for i in range(CHUNK):
+            pgas.p(data, r * CHUNK + i, value_of(r, i), right)
+        if correct:
+            pgas.fence()
+        pgas.p(sig, r, 1, right)
+        pgas.wait_until(sig, r, pgas.EQ, 1)
+        count_wrong(data, r, wrong)
+
+
+@pgas.jit
+def signal_that_overtakes(data, source, sig, wrong, correct, right):
+    """The block's data, then a signal that orders nothing before it."""
+    t = cuda.threadIdx.x
+    for r in range(ROUNDS):
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[i] = value_of(r, i)
+        pgas.put_block(data[r * CHUNK : (r + 1) * CHUNK], source[:CHUNK], right)
+        if t == 0:
+            if correct:
+                pgas.fence()
+            pgas.signal_op(sig, r, 1, pgas.SIGNAL_ADD, right)
+            pgas.signal_wait_until(sig, r, pgas.EQ, 1)
+        cuda.syncthreads()
+        count_wrong(data, r, wrong)
+        cuda.syncthreads()
+
+
+@pgas.jit
+def signal_before_data(data, source, sig, wrong, correct, right):
+    """Written the wrong way round."""
+    t = cuda.threadIdx.x
+    for r in range(ROUNDS):
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[i] = value_of(r, i)
+        if correct:
+            pgas.put_signal_block(data[r * CHUNK : (r + 1) * CHUNK], source[:CHUNK], sig, r, 1, pgas.SIGNAL_SET, right)
+        else:
+            if t == 0:
+                pgas.signal_op(sig, r, 1, pgas.SIGNAL_SET, right)
+                pgas.fence()
+            pgas.put_block(data[r * CHUNK : (r + 1) * CHUNK], source[:CHUNK], right)
+        if t == 0:
+            pgas.signal_wait_until(sig, r, pgas.EQ, 1)
+        cuda.syncthreads()
+        count_wrong(data, r, wrong)
+        cuda.syncthreads()
+
+
+@pgas.jit
+def source_reused_too_early(data, source, sig, wrong, correct, right):
+    """A non-blocking put's source is written again without a quiet. Everything else is in order."""
+    t = cuda.threadIdx.x
+    for r in range(ROUNDS):
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[i] = value_of(r, i)
+        pgas.put_nbi_block(data[r * CHUNK : (r + 1) * CHUNK], source[:CHUNK], right)
+        if correct:
+            pgas.quiet()
+        cuda.syncthreads()
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[i] = -1
+        cuda.syncthreads()
+        if t == 0:
+            pgas.quiet()
+            pgas.p(sig, r, 1, right)
+            pgas.wait_until(sig, r, pgas.EQ, 1)
+        cuda.syncthreads()
+        count_wrong(data, r, wrong)
+        cuda.syncthreads()
+
+
+@pgas.jit
+def fence_without_syncthreads(data, source, sig, wrong, correct, right):
+    """Thread 0 fences what it stored itself, not what the rest of the block did."""
+    t = cuda.threadIdx.x
+    for r in range(ROUNDS):
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            pgas.p(data, r * CHUNK + i, value_of(r, i), right)
+        if correct:
+            cuda.syncthreads()
+        if t == 0:
+            pgas.fence()
+            pgas.p(sig, r, 1, right)
+            pgas.wait_until(sig, r, pgas.EQ, 1)
+        cuda.syncthreads()
+        count_wrong(data, r, wrong)
+        cuda.syncthreads()
+
+
+@pgas.jit
+def sync_in_the_place_of_barrier(data, source, sig, wrong, correct, right):
+    """sync_all lets everybody go on, but completes nothing."""
+    t = cuda.threadIdx.x
+    for r in range(ROUNDS):
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[r * CHUNK + i] = value_of(r, i)
+        pgas.put_nbi_block(data[r * CHUNK : (r + 1) * CHUNK], source[r * CHUNK : (r + 1) * CHUNK], right)
+        if correct:
+            pgas.barrier_all_block()
+        else:
+            sync_relaxed(sig, r, right)
+        count_wrong(data, r, wrong)
+        cuda.syncthreads()
+
+
+@cuda.jit(device=True)
+def sync_relaxed(sig, r, right):
+    """A hand-made barrier of two neighbours that forgets the quiet."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        pgas.atomic_add(sig, r, 1, right)
+        pgas.wait_until(sig, r, pgas.GE, 1)
+    cuda.syncthreads()
+
+
+@pgas.jit
+def store_buffering(word, met, blind, correct):
+    """Round r: PEs 0 and 1 store to each other, then read what has come; blind counts who saw nothing.
+
+    They meet by atomics, which order nothing: before, to store at the same time, and after, lest a barrier's fence helps.
+    """
+    me = pgas.my_pe()
+    peer = 1 - me
+    if me < 2:
+        for r in range(ROUNDS):
+            pgas.atomic_add(met, 2 * r, 1, peer)
+            pgas.wait_until(met, 2 * r, pgas.EQ, 1)
+            pgas.p(word, r, 1, peer)
+            if correct:
+                pgas.quiet()
+            if pgas.g(word, r, me) == 0:
+                pgas.atomic_add(blind, r, 1, 0)
+            pgas.atomic_add(met, 2 * r + 1, 1, peer)
+            pgas.wait_until(met, 2 * r + 1, pgas.EQ, 1)
+
+
+PROGRAMS = {
+    "flag without fence": (flag_without_fence, 1),
+    "signal without fence": (signal_that_overtakes, WARP),
+    "signal before data": (signal_before_data, WARP),
+    "source reused without quiet": (source_reused_too_early, WARP),
+    "fence without syncthreads": (fence_without_syncthreads, WARP),
+    "barrier without quiet": (sync_in_the_place_of_barrier, WARP),
+}
+
+
+def mistakes(heap, kernel, threads, *, correct):
+    """How many wrong elements all PEs saw in all launches."""
+    _, _, right, _ = neighbours()
+    total = 0
+    for _ in range(LAUNCHES):
+        data, source = heap.zeros(ROUNDS * CHUNK, np.int64), heap.zeros(ROUNDS * CHUNK, np.int64)
+        sig, wrong = heap.zeros(ROUNDS, np.uint64), heap.zeros(1, np.int32)
+        launch_together(kernel, 1, threads, data, source, sig, wrong, correct, right)
+        pgas.barrier_all()
+        total += sum(pgas.allgather_object(int(wrong.copy_to_host()[0])))
+        for array in (data, source, sig, wrong):
+            heap.free(array)
+    return total
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_mistakes_are_found(heap, program):
+    kernel, threads = PROGRAMS[program]
+    assert mistakes(heap, kernel, threads, correct=False) > 0, f"nothing went wrong with seed {os.environ['PGAS_SIM_WEAK']}"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_corrected_programs_never_fail(heap, program):
+    kernel, threads = PROGRAMS[program]
+    assert mistakes(heap, kernel, threads, correct=True) == 0, f"with seed {os.environ['PGAS_SIM_WEAK']}"
+
+
+@pytest.mark.parametrize("correct", [False, True])
+def test_store_buffering(heap, correct):
+    """Without a quiet between store and load, both PEs may miss the other's store; with it, never."""
+    both = 0
+    for _ in range(LAUNCHES):
+        word, met, blind = heap.zeros(ROUNDS, np.int32), heap.zeros(2 * ROUNDS, np.int32), heap.zeros(ROUNDS, np.int32)
+        launch_together(store_buffering, 1, 1, word, met, blind, correct)
+        pgas.barrier_all()
+        both += int((pgas.broadcast_object(blind.copy_to_host()) == 2).sum())
+        for array in (word, met, blind):
+            heap.free(array)
+    assert (both == 0) if correct else (both > 0), f"{both} rounds with seed {os.environ['PGAS_SIM_WEAK']}"

@@ -1,0 +1,293 @@
+"""The disk cache of @pgas.jit: its key holds all that compiled code depends on; Numba's own cache is refused by name.
+
+Runs the real compiler, in processes of their own with NUMBA_ENABLE_CUDASIM=0. They need no GPU: the two questions that the compiler
+asks of one (its compute capability, and to load the code) are answered by PRELUDE.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.sass
+
+PRELUDE = """
+import importlib, json, os, sys
+from types import SimpleNamespace
+import numba.cuda.compiler, numba.cuda.dispatcher
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.cudadrv import devices
+import pgas
+from pgas.kernels import window
+device = SimpleNamespace(compute_capability=(9, 0))
+numba.cuda.compiler.get_current_device = numba.cuda.dispatcher.get_current_device = lambda: device
+devices.get_context = lambda *args: SimpleNamespace(device=device)
+numba.cuda.dispatcher._Kernel.bind = lambda self: None
+window.freeze(window.Constants(window.BASE, int(os.environ.get("SHIFT", "38")), "p2p", os.environ.get("CHECK") == "1"))
+SIGNATURE = types.float32[::1], types.int32
+
+def hits(kernel, signature=SIGNATURE):
+    kernel.dispatcher.compile(signature)
+    return len(kernel.dispatcher._cache_hits)
+"""
+
+
+def python(folder, program, **variables):
+    """Run a program with modules and cache in a folder; its result is what it prints last, as JSON."""
+    path = folder / "program.py"
+    if not path.exists() or path.read_text() != PRELUDE + program:  # Numba forgets what it kept for an older file
+        path.write_text(PRELUDE + program)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")}
+    environment |= {"NUMBA_ENABLE_CUDASIM": "0", "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# ------------------------------------------------------------------------------------------------------------- the key
+
+#: name -> source of module m before and after a change that another module's kernel must see. The kernel calls m.f(x).
+CHANGES = {
+    "value of a global": ("N = 1\n@cuda.jit(device=True)\ndef f(x):\n    return x + N\n", ("N = 1", "N = 2")),
+    "constant": ("@cuda.jit(device=True)\ndef f(x):\n    return x + 1.5\n", ("1.5", "2.5")),
+    "operator": ("@cuda.jit(device=True)\ndef f(x):\n    return x + x\n", ("x + x", "x * x")),
+    "function of another module": ("@cuda.jit(device=True)\ndef f(x):\n    return math.sin(x)\n", ("sin", "cos")),
+    "attribute": ("@cuda.jit(device=True)\ndef f(x):\n    return x + cuda.threadIdx.x\n", ("threadIdx.x", "threadIdx.y")),
+    "pgas function": ("@cuda.jit(device=True)\ndef f(x):\n    pgas.fence()\n    return x\n", ("fence", "quiet")),
+    "device function further down": (
+        "@cuda.jit(device=True)\ndef h(x):\n    return x + 1\n@cuda.jit(device=True)\ndef f(x):\n    return h(x)\n",
+        ("x + 1", "x + 2"),
+    ),
+    "inner function": ("@cuda.jit(device=True)\ndef f(x):\n    def g(y):\n        return y * 5\n    return g(x)\n", ("5", "6")),
+    "global of an inner function": (
+        "N = 1\n@cuda.jit(device=True)\ndef f(x):\n    def g(y):\n        return y * N\n    return g(x)\n",
+        ("N = 1", "N = 2"),
+    ),
+    "default": ("N = 1\n@cuda.jit(device=True)\ndef f(x, y=N):\n    return x + y\n", ("N = 1", "N = 2")),
+    "member of an enumeration": (
+        "class E(enum.IntEnum):\n    A = 1\n@cuda.jit(device=True)\ndef f(x):\n    return x + E.A\n",
+        ("A = 1", "A = 2"),
+    ),
+    "array": ("N = np.arange(4)\n@cuda.jit(device=True)\ndef f(x):\n    return x + N[0]\n", ("arange(4)", "arange(1, 5)")),
+    "dtype of an array": ("N = np.zeros(4, 'i4')\n@cuda.jit(device=True)\ndef f(x):\n    return x + N[0]\n", ("i4", "f4")),
+    "large array": ("N = np.zeros(9999)\n@cuda.jit(device=True)\ndef f(x):\n    return x + N[0]\n", ("\n@", "\nN[5000] = 1\n@")),
+    "tuple": ("N = (1, (2, 3))\n@cuda.jit(device=True)\ndef f(x):\n    return x + N[1][1]\n", ("3)", "4)")),
+    "NumPy scalar": ("N = np.float32(1)\n@cuda.jit(device=True)\ndef f(x):\n    return x + N\n", ("float32", "float64")),
+    "constant of a module": ("import other\n@cuda.jit(device=True)\ndef f(x):\n    return x + other.N\n", ("", "")),
+    "variable of a closure": (
+        "def make(n):\n    @cuda.jit(device=True)\n    def f(x):\n        return x + n\n    return f\nf = make(1)\n",
+        ("make(1)", "make(2)"),
+    ),
+    "compiler's option": ("@cuda.jit(device=True, fastmath=False)\ndef f(x):\n    return x / 3\n", ("False", "True")),
+}
+
+#: Sources of module m whose kernel must not be cached at all.
+UNCACHEABLE = {
+    "object": "class C:\n    x = 1\nN = C()\n@cuda.jit(device=True)\ndef f(x):\n    return x + N.x\n",
+    "object in a tuple": "class C:\n    x = 1\nN = (1, C())\n@cuda.jit(device=True)\ndef f(x):\n    return x + N[0]\n",
+}
+
+FINGERPRINTS = """
+jit = importlib.import_module("pgas.jit")
+folder = os.path.dirname(__file__)
+
+def fingerprint(source, other=1):
+    with open(os.path.join(folder, "other.py"), "w") as file:
+        file.write(f"N = {other}\\n")
+    with open(os.path.join(folder, "m.py"), "w") as file:
+        file.write("import enum, math\\nimport numpy as np\\nimport pgas\\nfrom numba import cuda\\n" + source)
+    with open(os.path.join(folder, "kernels.py"), "w") as file:
+        file.write("import m\\ndef kernel(a):\\n    a[0] = m.f(a[0])\\n")
+    for name in ("m", "other", "kernels"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    try:
+        return jit._fingerprint(importlib.import_module("kernels").kernel)
+    except jit.UncacheableGlobal:
+        return None
+
+changes, uncacheable = json.load(open(os.path.join(folder, "cases.json")))
+found = {}
+for name, (before, (old, new)) in changes.items():
+    after = before.replace(old, new, 1) if old else before
+    found[name] = [fingerprint(before), fingerprint(before), fingerprint(after, 1 if old else 2)]
+found |= {name: fingerprint(source) for name, source in uncacheable.items()}
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def fingerprints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fingerprints")
+    (folder / "cases.json").write_text(json.dumps([CHANGES, UNCACHEABLE]))
+    return python(folder, FINGERPRINTS)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_changes_the_key(change, fingerprints):
+    before, again, after = fingerprints[change]
+    assert before is not None
+    assert before == again, "the key of equal code differs: the cache would never be hit"
+    assert before != after, f"a changed {change} leaves the key as it was: stale code would run"
+
+
+@pytest.mark.parametrize("case", UNCACHEABLE)
+def test_what_has_no_value_is_not_cached(case, fingerprints):
+    assert fingerprints[case] is None
+
+
+# --------------------------------------------------------------------------------------------------------- on the disk
+
+KERNEL = """
+from m import f
+@pgas.jit
+def kernel(a, pe):
+    pgas.p(a, 0, f(a[1]), pe)
+"""
+
+
+def device_function(folder, text):
+    (folder / "m.py").write_text(f"from numba import cuda\n@cuda.jit(device=True)\ndef f(x):\n    return {text}\n")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A folder whose cache holds KERNEL; runs there alter it, so the tests below are in order."""
+    folder = tmp_path_factory.mktemp("warm")
+    device_function(folder, "x + 1")
+    assert python(folder, KERNEL + "print(hits(kernel))") == 0
+    return folder
+
+
+def test_second_process_finds_the_code(warm):
+    assert python(warm, KERNEL + "print(hits(kernel))") == 1
+
+
+def test_other_constants_are_another_entry(warm):
+    assert python(warm, KERNEL + "print(hits(kernel))", SHIFT="39") == 0
+    assert python(warm, KERNEL + "print(hits(kernel))", SHIFT="38") == 1
+    assert python(warm, KERNEL + "print(hits(kernel))", CHECK="1") == 0
+
+
+def test_changed_device_function_of_another_file(warm):
+    device_function(warm, "x * 2")
+    assert python(warm, KERNEL + "print(hits(kernel))") == 0
+    assert python(warm, KERNEL + "print(hits(kernel))") == 1
+
+
+def test_cache_can_be_left_out(tmp_path):
+    device_function(tmp_path, "x + 1")
+    program = KERNEL.replace("@pgas.jit", "@pgas.jit(cache=False)")
+    assert python(tmp_path, program + "hits(kernel)\nprint(json.dumps(os.path.exists(os.environ['NUMBA_CACHE_DIR'])))") is False
+
+
+def test_uncacheable_kernel_compiles_and_leaves_no_file(tmp_path):
+    program = """
+jit = importlib.import_module("pgas.jit")
+value = jit._value
+def none_for_floats(what, *rest):
+    if isinstance(what, float):
+        raise jit.UncacheableGlobal("no value to put into a key")
+    return value(what, *rest)
+jit._value = none_for_floats
+ONE = 1.0
+@pgas.jit
+def kernel(a, pe):
+    pgas.p(a, 0, ONE, pe)
+assert hits(kernel) == 0
+print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]))
+"""
+    for _ in range(2):
+        assert python(tmp_path, program) == []
+
+
+def test_kernel_without_a_file_compiles(tmp_path):
+    """At the Python prompt and in exec() there is no file to keep code beside: no cache, no error."""
+    program = """
+text = "@pgas.jit\\ndef kernel(a, pe):\\n    pgas.p(a, 0, 1.0, pe)\\n"
+names = {"pgas": pgas}
+exec(compile(text, "<stdin>", "exec"), names)
+print(hits(names["kernel"]))
+"""
+    assert python(tmp_path, program) == 0
+
+
+# ------------------------------------------------------------------------------------------------- Numba's own cache
+
+REFUSALS = """
+found = {}
+def compiled(name, kernel, signature):
+    try:
+        kernel.compile(signature)
+    except TypeError as error:
+        found[name] = str(error)
+    else:
+        found[name] = None
+
+@cuda.jit(cache=True)
+def plain(a, pe):
+    a[0] = pe
+compiled("plain", plain, SIGNATURE)
+
+@cuda.jit(cache=True)
+def calls_p(a, pe):
+    pgas.p(a, 0, 1.0, pe)
+compiled("calls_p", calls_p, SIGNATURE)
+
+@cuda.jit(device=True)
+def inner(a, pe):
+    a[0] = pgas.g(a, 1, pe)
+@cuda.jit(cache=True)
+def calls_inner(a, pe):
+    inner(a, pe)
+compiled("calls_inner", calls_inner, SIGNATURE)
+@cuda.jit(cache=True)
+def calls_inner_too(a, pe):  # inner is compiled already
+    inner(a, pe)
+compiled("calls_inner_too", calls_inner_too, SIGNATURE)
+
+@cuda.jit(cache=True)
+def calls_my_pe(a, pe):
+    a[0] = pgas.my_pe()
+compiled("calls_my_pe", calls_my_pe, SIGNATURE)
+
+@cuda.jit(cache=True)
+def calls_ptr(a, pe):
+    pgas.ptr(a, pe)[0] = 1
+compiled("calls_ptr", calls_ptr, SIGNATURE)
+
+@cuda.jit(cache=True)
+def calls_put_block(a, pe):
+    pgas.put_block(a, a, pe)
+compiled("calls_put_block", calls_put_block, SIGNATURE)
+
+@cuda.jit
+def uncached(a, pe):
+    pgas.p(a, 0, 1.0, pe)
+compiled("uncached", uncached, SIGNATURE)
+files = [name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names if name.endswith(".nbc")]
+print(json.dumps([found, sorted(name.split(".")[1].split("-")[0] for name in files)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory):
+    return python(tmp_path_factory.mktemp("refusals"), REFUSALS)
+
+
+@pytest.mark.parametrize("kernel", ["calls_p", "calls_inner", "calls_inner_too", "calls_my_pe", "calls_ptr", "calls_put_block"])
+def test_numbas_cache_is_refused_by_name(kernel, refusals):
+    text = refusals[0][kernel]
+    assert text is not None, "the kernel was put into Numba's cache"
+    assert kernel in text
+    assert "calls pgas functions and cannot be kept in Numba's cache" in text
+    assert "use @pgas.jit (it has a cache of its own) instead of @cuda.jit(cache=True)" in text
+
+
+def test_other_kernels_are_not_refused(refusals):
+    assert refusals[0]["plain"] is None
+    assert refusals[0]["uncached"] is None
+    assert refusals[1] == ["plain"]

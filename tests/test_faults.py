@@ -1,0 +1,699 @@
+"""What goes wrong: every program here ends within seconds, with one message that says what, and leaves nothing behind.
+
+The programs run in the simulator, in processes of their own, under mpirun where there is more than one PE.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+NO_INIT = "pgas.init() has not been called (or pgas.finalize() has)"
+
+PRELUDE = """
+import os, signal, sys, threading, time
+import numpy as np
+from numba import cuda
+import pgas
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # one write: lines of two PEs do not mix
+
+def attempt(call, *args, **kwargs):
+    try:
+        call(*args, **kwargs)
+    except Exception as error:
+        say(f"PE {me}: {type(error).__name__}:", str(error))
+    else:
+        say(f"PE {me}: no error")
+
+def init(*args, start=pgas.init):
+    try:
+        return start(*args)
+    finally:  # what of /dev/shm this process uses and a killed job would leave
+        with open("/proc/self/maps") as maps, open(sys.argv[0].replace("program.py", f"shm-{os.getpid()}"), "w") as file:
+            file.writelines(line[line.index("/dev/shm/") :] for line in maps if "/dev/shm/" in line)
+
+pgas.init = init
+
+def later(seconds, call, *args):
+    threading.Timer(seconds, call, args).start()
+
+@pgas.jit
+def waits(word):
+    pgas.signal_wait_until(word, 0, pgas.GE, 1)
+
+def wait(how, word):
+    say("waiting")
+    open(sys.argv[0].replace("program.py", f"waiting-{me}"), "w").close()
+    if how == "kernel":
+        waits[1, 1](word)
+    elif how == "barrier":
+        pgas.barrier_all()
+    else:
+        time.sleep(100)
+
+me = 0
+"""
+
+INIT = """
+pgas.init()
+me, n = pgas.my_pe(), pgas.n_pes()
+word = pgas.zeros(1, np.uint64)
+"""
+
+
+@dataclass
+class Ended:
+    """A job that is over."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+
+    def lines(self, pe):
+        """What attempt() said on one PE."""
+        return [line.partition(": ")[2] for line in self.out.splitlines() if line.startswith(f"PE {pe}: ")]
+
+    def __str__(self):
+        return f"status {self.status} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """job(text, npes=2, seconds=20, **variables) runs a program and checks that it left nothing."""
+    path = tmp_path / "program.py"
+
+    def run(text, npes=2, seconds=20, per_pe=None, interrupt=False, wrapper=(), prelude=PRELUDE, **variables):
+        path.write_text(prelude + text)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
+        environment |= {"NUMBA_ENABLE_CUDASIM": "1", "PGAS_SYMMETRIC_SIZE": "16M", "PYTHONFAULTHANDLER": "1", **variables}
+        program = [*wrapper, sys.executable, str(path)]
+        if npes == 1:
+            command = program
+        elif not MPIRUN.exists():
+            pytest.skip("no mpirun beside this Python")
+        elif per_pe is None:
+            command = [str(MPIRUN), "-n", str(npes), *program]
+        else:
+            command = [str(MPIRUN)]
+            for pe, settings in enumerate(per_pe):
+                command += [":"] * (pe > 0) + ["-n", "1"]
+                command += [word for name, value in settings.items() for word in ("-env", name, value)] + program
+        started = time.monotonic()
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
+        try:
+            if interrupt:
+                until(lambda: len(list(tmp_path.glob("waiting-*"))) == npes, seconds)
+                process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            for pid in running(path):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            out, err = process.communicate(timeout=10)
+            pytest.fail(f"the job did not end within {seconds} s\n--- stdout\n{out}\n--- stderr\n{err}")
+        ended = Ended(process.returncode, out, err, time.monotonic() - started)
+        left, deadline = set(running(path)), time.monotonic() + 5
+        files = {line for file in tmp_path.glob("shm-*") for line in file.read_text().splitlines()}
+        while (left or files) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            left &= set(running(path))
+            files = {name for name in files if os.path.exists(name)}
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, f"processes left: {left}\n{ended}"
+        assert not files, f"left in /dev/shm: {files}\n{ended}"
+        return ended
+
+    return run
+
+
+def until(condition, seconds):
+    """Wait for a condition, that long at most."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def running(path):
+    """Processes, mpirun and zombies aside, whose command line names the program."""
+    found = []
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and os.fsencode(path) in Path("/proc", entry, "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry))
+    return found
+
+
+def holds(ended, *texts, status=None):
+    """Check texts of stdout or stderr, and the exit status (None: any failure)."""
+    for text in texts:
+        assert text in ended.out + ended.err, f"{text!r} is missing\n{ended}"
+    assert ended.status == status if status is not None else ended.status != 0, ended
+    assert "Segmentation fault" not in ended.err, ended
+    assert "Fatal Python error" not in ended.err, ended
+
+
+# ---------------------------------------------------------------------------------------------------- a PE that fails
+
+
+@pytest.mark.parametrize("how", ["kernel", "barrier"])
+def test_exception_in_one_pe(job, how):
+    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    raise RuntimeError('boom')\nwait({how!r}, word)\n")
+    holds(ended, "RuntimeError: boom", "pgas: PE 1 failed (RuntimeError), ending the job")
+    assert ended.seconds < 10
+
+
+@pytest.mark.parametrize("how", ["kernel", "barrier"])
+def test_exit_status_of_one_pe_ends_the_job(job, how):
+    """PE 1 waits in its finalize; PE 0 notices in a barrier at once, in a kernel when the kernel gives up."""
+    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n", PGAS_TIMEOUT="2")
+    holds(ended, {"kernel": "signal_wait_until waited 2 s", "barrier": "PE 1 called pgas.finalize()"}[how])
+    assert ended.seconds < 10
+
+
+def test_orderly_exit_of_one_pe_while_another_waits(job):
+    ended = job(INIT + "if me == 1:\n    sys.exit(0)\nattempt(pgas.barrier_all)\nsys.exit(5)\n")
+    holds(ended, "PEs disagree in a collective call: PE 0 called pgas.barrier_all(), PE 1 called pgas.finalize()")
+
+
+@pytest.mark.parametrize("how", ["kernel", "barrier"])
+def test_killed_pe(job, how):
+    """mpirun may notice first, and ends the others with its own words."""
+    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    os.kill(os.getpid(), 9)\nwait({how!r}, word)\n")
+    holds(ended, "waiting")
+    assert ended.seconds < 10
+
+
+@pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
+@pytest.mark.parametrize("how", ["kernel", "barrier", "sleep"])
+def test_dead_pe_that_mpirun_does_not_notice(job, how, death):
+    """A shell around each PE keeps mpirun in the dark: the other PE notices, says who died and ends the job."""
+    ended = job(
+        INIT + f"say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.2)\n    {death}\nwait({how!r}, word)\n",
+        wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'),
+    )
+    pid = re.search(r"process 1 (\d+)", ended.out)
+    assert pid, ended
+    holds(ended, f"PE 1 (process {pid[1]}) ended without pgas.finalize(): the job cannot go on")
+    assert ended.seconds < 15
+
+
+def test_dead_pe_of_three(job):
+    text = "say('process', me, os.getpid())\nif me == 2:\n    time.sleep(0.2)\n    os._exit(0)\nwait(['kernel', 'barrier'][me], word)\n"
+    ended = job(INIT + text, npes=3, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
+    pid = re.search(r"process 2 (\d+)", ended.out)
+    assert pid, ended
+    holds(ended, f"PE 2 (process {pid[1]}) ended without pgas.finalize()")
+
+
+@pytest.mark.parametrize("how", ["kernel", "barrier"])
+def test_interrupt_of_one_pe(job, how):
+    text = f"if me == 1:\n    later(0.3, os.kill, os.getpid(), signal.SIGINT)\nwait({how!r} if me == 1 else 'sleep', word)\n"
+    ended = job(INIT + text)
+    holds(ended, "KeyboardInterrupt", "pgas: PE 1 failed (KeyboardInterrupt), ending the job")
+    assert ended.seconds < 10
+
+
+def test_ctrl_c(job):
+    """At the terminal: mpirun gets the signal."""
+    ended = job(INIT + "wait('kernel', word)\n", interrupt=True)
+    assert ended.status != 0, ended
+    assert ended.out.count("waiting") == 2, ended
+    assert ended.seconds < 12
+
+
+def test_interrupt_of_a_job_of_one(job):
+    ended = job(INIT + "later(0.3, os.kill, os.getpid(), signal.SIGINT)\nwait('kernel', word)\n", npes=1)
+    holds(ended, "KeyboardInterrupt")
+    assert ended.seconds < 10
+
+
+def test_exception_in_a_kernel_of_one_pe(job):
+    ended = job(
+        INIT + "@pgas.jit\ndef fails(a):\n    if cuda.threadIdx.x == 5:\n        a[0] = 1 // (cuda.threadIdx.x - 5)\n"
+        "if me == 1:\n    fails[1, 32](word)\nwait('kernel', word)\n"
+    )
+    holds(ended, "ZeroDivisionError: tid=[5, 0, 0] ctaid=[0, 0, 0]", "pgas: PE 1 failed (ZeroDivisionError), ending the job")
+
+
+def test_exception_inside_the_with_block(job):
+    ended = job("with pgas.init():\n    pgas.zeros(4)\n    raise KeyError('lost')\n", npes=1)
+    holds(ended, "KeyError: 'lost'", status=1)
+    assert "never freed" not in ended.err
+
+
+def test_exception_of_a_job_of_one(job):
+    ended = job(INIT + "raise KeyError('lost')\n", npes=1)
+    holds(ended, "KeyError: 'lost'", status=1)
+
+
+def test_exit_status_of_a_job_of_one(job):
+    assert job(INIT + "sys.exit(3)\n", npes=1).status == 3
+
+
+# ------------------------------------------------------------------------------------------------------ waits, deadlock
+
+
+def test_wait_that_times_out(job):
+    text = """
+grid = pgas.zeros((2, 3), np.int64)
+@pgas.jit
+def late(grid):
+    if cuda.threadIdx.x == 3:
+        pgas.wait_until(grid, (1, 2), pgas.GT, -7)
+grid[1, 2] = -9
+attempt(late[1, 8], grid)
+attempt(pgas.barrier_all)
+attempt(pgas.synchronize)
+pgas.finalize()
+"""
+    ended = job(INIT + text, PGAS_TIMEOUT="2")
+    for pe in (0, 1):
+        said = ended.lines(pe)
+        assert len(said) == 3, ended
+        expected = (
+            f"PE {pe}, block 0, thread 3: wait_until waited 2 s (PGAS_TIMEOUT) for element [1, 2] of the int64 array of shape (2, 3) "
+            "allocated at "
+        )
+        assert said[0].startswith("DeviceError: tid=[3, 0, 0] ctaid=[0, 0, 0]: " + expected), ended
+        assert re.search(r"program\.py:\d+ > -7, last saw -9$", said[0]), ended
+        assert said[1].startswith("DeviceError: " + expected), ended
+        assert said[2] == said[1]
+    holds(ended, "ending the job")
+    assert 2 < ended.seconds < 15
+
+
+def test_error_that_one_pe_catches_and_ends_with(job):
+    """PE 0 ends without finalizing what it broke; PE 1, which ends in good order, must not wait for it."""
+    ended = job(INIT + "if me == 0:\n    attempt(waits[1, 1], word)\nsay('end of program')\n", PGAS_TIMEOUT="1")
+    assert "waited 1 s (PGAS_TIMEOUT)" in ended.lines(0)[0], ended
+    assert ended.seconds < 10
+
+
+def test_signal_that_never_comes_to_one_pe(job):
+    """PE 0 gives up; PE 1, in a barrier meanwhile, is ended with it."""
+    ended = job(INIT + "wait('kernel' if me == 0 else 'barrier', word)\n", PGAS_TIMEOUT="1")
+    holds(
+        ended,
+        "DeviceError: tid=[0, 0, 0] ctaid=[0, 0, 0]: PE 0, block 0, thread 0: signal_wait_until waited 1 s (PGAS_TIMEOUT) for "
+        "element [0] of the uint64 array of shape (1,)",
+        ">= 1, last saw 0",
+        "pgas: PE 0 failed (DeviceError), ending the job",
+    )
+
+
+def test_barrier_in_a_kernel_that_a_pe_does_not_reach(job):
+    text = "@pgas.jit\ndef meets():\n    pgas.sync_all()\nif me == 0:\n    attempt(meets[1, 1])\npgas.barrier_all()\n"
+    ended = job(INIT + text, PGAS_TIMEOUT="1")
+    assert "PE 0, block 0, thread 0: sync_all waited 1 s (PGAS_TIMEOUT) for flag 0 of the barrier >= 1, last saw 0" in ended.lines(0)[0]
+    holds(ended, "ending the job")
+
+
+def test_deadlock_names_threads_and_what_they_wait_for(job):
+    text = """
+@pgas.jit
+def stuck(a):
+    if cuda.threadIdx.x < 5:
+        cuda.syncwarp(0xff)
+    else:
+        cuda.syncthreads()
+attempt(stuck[2, 8], word)
+pgas.finalize()
+"""
+    ended = job(INIT + text, npes=1)
+    assert ended.lines(0) == [
+        "DeadlockError: deadlock in stuck, no thread can run: 2 blocks (0-1), each: "
+        "5 of 8 threads wait in syncwarp mask 0xff (threads 0-4); 3 of 8 threads wait in syncthreads (threads 5-7)"
+    ], ended
+    assert ended.status == 0
+
+
+def test_deadlock_in_one_pe_ends_the_job(job):
+    text = "@pgas.jit\ndef stuck():\n    if cuda.threadIdx.x:\n        cuda.syncthreads()\n    else:\n        cuda.syncwarp(3)\n"
+    ended = job(INIT + text + "if me == 1:\n    stuck[1, 2]()\nwait('kernel', word)\n")
+    holds(ended, "DeadlockError: deadlock in stuck, no thread can run", "pgas: PE 1 failed (DeadlockError), ending the job")
+
+
+# ------------------------------------------------------------------------------------------------------- init, finalize
+
+
+def test_exit_without_finalize(job):
+    text = INIT + "@pgas.jit\ndef writes(a, pe):\n    pgas.p(a, 0, 7, pe)\nwrites[1, 1](word, (me + 1) % n)\nsay('done')\n"
+    ended = job(text)
+    assert (ended.status, ended.out, ended.err) == (0, "done\ndone\n", ""), ended
+
+
+def test_exit_0_without_finalize(job):
+    ended = job(INIT + "sys.exit(0)\n")
+    assert (ended.status, ended.out, ended.err) == (0, "", ""), ended
+
+
+@pytest.mark.parametrize("npes", [1, 2])
+def test_init_not_called(job, npes):
+    text = """
+@pgas.jit
+def kernel(a):
+    pgas.p(a, 0, 1, 0)
+@cuda.jit
+def plain(a):
+    pgas.p(a, 0, 1, 0)
+a = cuda.device_array(4)
+for call in (pgas.barrier_all, pgas.sync_all, pgas.my_pe, pgas.n_pes, pgas.synchronize, pgas.info, pgas.finalize):
+    attempt(call)
+attempt(pgas.zeros, 4)
+attempt(pgas.free, a)
+attempt(pgas.ptr, a, 0)
+attempt(pgas.allgather_object, 4)
+attempt(kernel[1, 1], a)
+attempt(kernel[1, 1].bind, a)
+attempt(pgas.launch, kernel, 1, 1, (a,))
+attempt(plain[1, 1], a)
+"""
+    ended = job(text, npes=npes)
+    assert ended.status == 0, ended
+    said = ended.lines(0)
+    assert len(said) == 15 * npes, ended
+    last = (
+        "PgasError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.init() must run before a kernel that calls pgas functions is compiled or launched"
+    )
+    no_host_call = "TypeError: pgas.sync_all is a device function: call it inside a kernel"
+    assert sorted(set(said)) == sorted({f"PgasError: {NO_INIT}", last, no_host_call}), ended
+    assert said.count(last) == npes
+
+
+def test_finalized_twice_and_again(job):
+    text = """
+pgas.init()
+me = pgas.my_pe()
+pgas.finalize()
+attempt(pgas.finalize)
+with pgas.init():
+    pgas.init()
+    pgas.finalize()
+    attempt(pgas.barrier_all)
+attempt(pgas.barrier_all)
+attempt(pgas.finalize)
+"""
+    ended = job(text)
+    assert (ended.status, ended.err) == (0, ""), ended
+    refused = f"PgasError: {NO_INIT}"
+    assert ended.lines(0) == ended.lines(1) == [refused, "no error", refused, refused], ended
+
+
+def test_another_configuration_in_one_process(job):
+    text = "pgas.init()\npgas.finalize()\nos.environ['PGAS_DEBUG'] = 'check'\nattempt(pgas.init)\nattempt(pgas.my_pe)\n"
+    ended = job(text, npes=1)
+    assert ended.status == 0, ended
+    said = ended.lines(0)
+    assert said[0].startswith("PgasError: pgas was initialised with another configuration before in this process"), ended
+    assert "check was False, now True" in said[0]
+    assert said[1] == f"PgasError: {NO_INIT}"
+
+
+def test_leaks_are_reported_once_with_their_lines(job):
+    ended = job(INIT + "more = pgas.empty((2, 3), np.float32)\npgas.finalize()\n")
+    assert ended.status == 0, ended
+    program = PRELUDE + INIT
+    lines = len(program.splitlines()), len(program.splitlines()) + 1
+    holds(
+        ended,
+        "PgasWarning: 2 symmetric array(s) never freed: uint64 array of shape (1,) allocated at ",
+        f"program.py:{lines[0]} (8 bytes); float32 array of shape (2, 3) allocated at ",
+        f"program.py:{lines[1]} (24 bytes)",
+        status=0,
+    )
+    assert ended.err.count("never freed") == 1
+    assert re.search(r"program\.py:\d+: PgasWarning", ended.err), f"the warning points into pgas\n{ended}"
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_freed_array(job):
+    text = """
+view = word[0:]
+bound = waits[1, 1]
+pgas.free(word)
+for array in (word, view):
+    attempt(array.copy_to_host)
+    attempt(lambda: array[0:1])
+    attempt(lambda: array.__cuda_array_interface__)
+    attempt(bound, array)
+    attempt(pgas.ptr, array, 0)
+    attempt(pgas.free, array)
+    attempt(cuda.to_device(np.zeros(1, np.uint64)).copy_to_device, array)
+pgas.finalize()
+"""
+    ended = job(INIT + text)
+    assert (ended.status, ended.err) == (0, ""), ended
+    for pe in (0, 1):
+        said = ended.lines(pe)
+        assert len(said) == 14
+        for line in said:
+            assert re.fullmatch(
+                r"HeapError: (use after free|pgas\.free: already freed): uint64 array of shape \(1,\) allocated at .*program\.py:\d+", line
+            ), ended
+
+
+def test_array_of_a_job_that_is_over(job):
+    """Its memory is gone: an error, not a crash."""
+    text = "pgas.free(word)\nagain = pgas.zeros(4)\npgas.finalize()\nattempt(again.copy_to_host)\nattempt(word.copy_to_host)\n"
+    ended = job(INIT + text, npes=1)
+    holds(ended, status=0)
+    assert [line.split(":")[0] for line in ended.lines(0)] == ["HeapError", "HeapError"], ended
+
+
+def test_heap_exhausted(job):
+    text = """
+attempt(pgas.empty, 16 << 20, np.uint8)
+attempt(pgas.zeros, 1 << 50, np.float64)
+large = pgas.zeros((16 << 20) - 512, np.uint8)
+attempt(pgas.empty, 0)
+pgas.free(large)
+attempt(pgas.zeros, 4)
+pgas.barrier_all()
+"""
+    ended = job(INIT + text)
+    assert (ended.status, ended.err) == (0, ""), ended
+    for pe in (0, 1):
+        assert ended.lines(pe) == [
+            *(
+                f"HeapError: PE 0: symmetric heap exhausted: {wanted} bytes wanted, {free} of 16777216 free, the largest range has {free} "
+                "(PGAS_SYMMETRIC_SIZE sets the heap's size)"
+                for wanted, free in ((16 << 20, 16776704), (1 << 53, 16776704), (0, 0))
+            ),
+            "no error",
+        ], ended
+
+
+@pytest.mark.parametrize("npes", [1, 2])
+def test_heap_larger_than_memory(job, npes):
+    ended = job("attempt(pgas.init)\nattempt(pgas.my_pe)\n", npes=npes, PGAS_SYMMETRIC_SIZE="100T")
+    said = ended.lines(0)
+    assert ended.status == 0, ended
+    assert len(said) == 2 * npes
+    refusals = [line for line in said if line.startswith("HeapError: ")]
+    assert len(refusals) == npes, ended
+    assert "PE 0: cannot allocate 109951162777600 bytes of symmetric heap: this machine has " in refusals[0]
+    assert "PGAS_SYMMETRIC_SIZE" in refusals[0]
+
+
+def test_bad_arguments_on_the_host(job):
+    text = """
+attempt(pgas.empty, -1)
+attempt(pgas.empty, 1.5)
+attempt(pgas.empty, (2, "3"))
+attempt(pgas.empty, 3, "S4")
+attempt(pgas.empty, 3, object)
+attempt(pgas.empty, 3, alignment=3)
+attempt(pgas.broadcast_object, 1, n)
+attempt(pgas.broadcast_object, 1, -1)
+attempt(pgas.ptr, word, n)
+attempt(pgas.ptr, np.zeros(3), 0)
+attempt(pgas.free, word[0:0])
+attempt(pgas.free, 3)
+attempt(pgas.put, word, word, 0)
+attempt(waits, word)
+attempt(lambda: waits[1, 2000](word))
+pgas.barrier_all()
+"""
+    ended = job(INIT + text)
+    assert (ended.status, ended.err) == (0, ""), ended
+    assert ended.lines(0) == ended.lines(1) == [
+        "ValueError: shape must be non-negative integers, not -1",
+        "ValueError: shape must be non-negative integers, not 1.5",
+        "ValueError: shape must be non-negative integers, not (2, '3')",
+        "TypeError: arrays of |S4 cannot live on the symmetric heap: only plain numbers and records of them can",
+        "TypeError: arrays of object cannot live on the symmetric heap: only plain numbers and records of them can",
+        "ValueError: alignment must be a power of two, not 3",
+        "ValueError: pe must be an integer from 0 to 1, not 2",
+        "ValueError: pe must be an integer from 0 to 1, not -1",
+        "ValueError: pe must be an integer from 0 to 1, not 2",
+        "ValueError: pgas.ptr: not an array on the symmetric heap",
+        "ValueError: pgas.free: a view of a symmetric array; free the array that was allocated",
+        "ValueError: pgas.free: not an array on the symmetric heap",
+        "TypeError: pgas.put is a device function: call it inside a kernel",
+        "ValueError: kernel waits needs a launch configuration: waits[blocks, threads_per_block](...)",
+        "ValueError: waits: a block of (2000, 1, 1) has 2000 threads, the range is 1 to 1024",
+    ], ended  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------- operands in a kernel
+
+CALLS = {
+    "put": "pgas.put(a, a, pe)",
+    "put_nbi": "pgas.put_nbi(a, a, pe, 2)",
+    "get": "pgas.get(a, a, pe)",
+    "p": "pgas.p(a, 0, 1, pe)",
+    "g": "pgas.g(a, 0, pe)",
+    "put_signal": "pgas.put_signal(a, a, a, 0, 1, pgas.SIGNAL_SET, pe)",
+    "signal_op": "pgas.signal_op(a, 0, 1, pgas.SIGNAL_ADD, pe)",
+    "atomic_add": "pgas.atomic_add(a, 0, 1, pe)",
+    "atomic_fetch_add": "pgas.atomic_fetch_add(a, 0, 1, pe)",
+    "ptr": "pgas.ptr(a, pe)",
+}
+
+#: What an array that is not on the heap gets: the function and no element.
+ELSEWHERE = r"{} to or from PE 0: \d+ bytes at address 0x[0-9a-f]+ are not on the symmetric heap"
+
+#: (call, pe, on the heap, pattern of the error)
+OPERANDS = [
+    *((call, 1, True, rf"{name}: PE 1 does not exist") for name, call in CALLS.items()),
+    ("pgas.p(a, 0, 1, pe)", -1, True, "p: PE -1 does not exist"),
+    ("pgas.put(a, a, pe)", -1, True, "put: PE -1 does not exist"),
+    ("pgas.p(a, 0, 1, pe)", 1 << 40, True, f"p: PE {1 << 40} does not exist"),
+    *((call, 0, False, ELSEWHERE.format(name)) for name, call in CALLS.items()),
+    ("pgas.signal_wait_until(a, 0, pgas.EQ, 0)", 0, False, ELSEWHERE.format("signal_wait_until")),
+    ("pgas.put(a[:2], a, pe)", 0, True, r"put to or from PE 0: 4 elements wanted, but an operand has 2 \(element \[0\] of the uint64 .*"),
+    ("pgas.put(a, a, pe, 5)", 0, True, r"put to or from PE 0: 5 elements wanted, but an operand has 4 \(.*"),
+    ("pgas.put(a, a, pe, -1)", 0, True, r"put to or from PE 0: -1 elements wanted, but an operand has 4 \(.*"),
+    ("pgas.get(a, a[1:], pe, 4)", 0, True, r"get to or from PE 0: 4 elements wanted, but an operand has 3 \(element \[1\] of .*"),
+    ("pgas.put_signal(a[:1], a, a, 0, 1, 0, pe)", 0, True, r"put_signal to or from PE 0: 4 elements wanted, but an operand has 1 \(.*"),
+    ("pgas.p(a, 16 << 20, 1, pe)", 0, True, ELSEWHERE.format("p")),
+    ("pgas.p(a, -1, 1, pe)", 0, True, ELSEWHERE.format("p")),
+    ("pgas.wait_until(a, 16 << 20, pgas.EQ, 0)", 0, True, ELSEWHERE.format("wait_until")),
+]
+
+#: One process for each case: the first error of a job is the one that is kept.
+FORKS = """
+import pgas.sim.memory  # compiled once
+for number, (call, pe, on_heap, _) in enumerate({cases!r}):
+    if not (child := os.fork()):
+        pgas.init()
+        a = pgas.zeros(4, np.uint64) if on_heap else cuda.to_device(np.zeros(4, np.uint64))
+        scope = {{"pgas": pgas}}
+        exec(f"def kernel(a, pe):\\n    {{call}}", scope)
+        me = number
+        attempt(pgas.jit(scope["kernel"])[1, 1], a, pe)
+        attempt(pgas.barrier_all)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_operands_of_kernel_functions(job):
+    """A PE that does not exist, memory that is not on the heap, operands that are too short: the kernel ends and barrier_all raises."""
+    ended = job(FORKS.format(cases=OPERANDS), npes=1, seconds=50)
+    assert (ended.status, ended.err) == (0, ""), ended
+    for number, (call, pe, _, pattern) in enumerate(OPERANDS):
+        said = ended.lines(number)
+        assert len(said) == 2, f"{call} on PE {pe}: {said}"
+        pattern = "PE 0, block 0, thread 0: " + pattern
+        assert re.fullmatch(r"DeviceError: tid=\[0, 0, 0\] ctaid=\[0, 0, 0\]: " + pattern, said[0]), f"{call} on PE {pe}: {said}"
+        assert re.fullmatch("DeviceError: " + pattern, said[1]), f"{call} on PE {pe}: {said}"
+
+
+# ------------------------------------------------------------------------------------------------------- disagreements
+
+
+def test_mismatched_collective_calls(job):
+    text = """
+attempt(pgas.empty if me == 0 else pgas.zeros, 4)
+attempt(pgas.empty, 4 if me == 0 else 5)
+attempt(pgas.empty, 4, np.int32 if me == 0 else np.float32)
+attempt(pgas.barrier_all if me == 0 else (lambda: pgas.free(word)))
+other = pgas.jit(lambda word: None)
+attempt(pgas.launch, waits if me == 0 else other, 1, 1, (word,))
+attempt(pgas.barrier_all)
+attempt(pgas.free, word)
+"""
+    ended = job(INIT + text)
+    start, four = "PEs disagree in a collective call: PE 0 called", "shape=(4,), dtype=float64, alignment=512"
+    expected = [
+        f"HeapError: {start} pgas.empty({four}), PE 1 called pgas.zeros({four})",
+        f"HeapError: {start} pgas.empty({four}), PE 1 called pgas.empty({four.replace('(4,)', '(5,)')})",
+        f"HeapError: {start} pgas.empty({four.replace('float64', 'int32')}), PE 1 called pgas.empty({four.replace('float64', 'float32')})",
+        f"Error: {start} pgas.barrier_all(), PE 1 called pgas.free(array at heap offset 0)",
+        f"BootstrapError: {start} pgas.launch(waits), PE 1 called pgas.launch(<lambda>)",
+        "no error",
+        "no error",
+    ]
+    for pe in (0, 1):
+        said = ended.lines(pe)
+        assert len(said) == len(expected), ended
+        for line, end in zip(said, expected, strict=True):
+            assert line.endswith(end), ended
+    assert (ended.status, ended.err) == (0, ""), ended
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("pgas.empty(-1)", "ValueError: shape must"), ("pgas.empty(4, object)", "TypeError: arrays of")]
+)
+def test_refusal_on_one_pe_only(job, text, said):
+    """One PE's own mistake: the others, in the same call, get an error as soon as it makes its next call, or ends."""
+    ended = job(INIT + f"attempt(lambda: {text} if me == 1 else pgas.empty(4))\nif me == 1:\n    attempt(pgas.barrier_all)\n")
+    assert ended.lines(1)[0].startswith(said), ended
+    assert ended.lines(0)[0].startswith("HeapError: PEs disagree in a collective call: PE 0 called pgas.empty(shape=(4,)"), ended
+    assert "PE 1 called pgas.barrier_all()" in ended.lines(0)[0]
+
+
+def test_different_heap_sizes(job):
+    ended = job("pgas.init()\n", per_pe=[{"PGAS_SYMMETRIC_SIZE": "1M"}, {"PGAS_SYMMETRIC_SIZE": "2M"}])
+    holds(ended, "BootstrapError: PEs differ in PGAS_SYMMETRIC_SIZE: PE 0 has 1048576, PE 1 has 2097152; it must be the same on all")
+
+
+def test_different_seeds_of_weak_mode_are_different_jobs(job):
+    ended = job("pgas.init()\n", per_pe=[{"PGAS_SIM_WEAK": "1"}, {}])
+    holds(ended, "PEs differ in PGAS_SIM_WEAK: PE 0 has 1, PE 1 has None")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("ibgda", "TransportError: PGAS_TRANSPORT=ibgda: this version of pgas has no NIC transport; p2p is the one there is"),
+        ("tcp", "ValueError: PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc"),
+    ],
+)
+@pytest.mark.parametrize("npes", [1, 2])
+def test_transport_that_is_not_there(job, npes, value, text):
+    ended = job("pgas.init()\n", npes=npes, PGAS_TRANSPORT=value)
+    holds(ended, text)
+    assert ended.seconds < 10
+
+
+def test_bad_value_on_one_pe_only(job):
+    """The others must not wait for a PE that never joins."""
+    ended = job("pgas.init()\n", per_pe=[{}, {"PGAS_TIMEOUT": "never"}])
+    holds(ended, "PGAS_TIMEOUT=never")
+    assert ended.seconds < 10
+
+
+def test_failed_init_can_be_tried_again(job):
+    text = "attempt(pgas.init)\nos.environ['PGAS_TRANSPORT'] = 'auto'\nattempt(pgas.init)\nattempt(pgas.barrier_all)\n"
+    ended = job(text, PGAS_TRANSPORT="ibrc")
+    assert ended.status == 0, ended
+    said = ended.lines(0)
+    assert sum(line.startswith("TransportError: PGAS_TRANSPORT=ibrc") for line in said) == 2, ended
+    assert said.count("no error") == 4, ended

@@ -1,0 +1,368 @@
+"""What kernels become on a GPU: SASS of every device function, every dtype, and the words of the compiler's refusals.
+
+One process with NUMBA_ENABLE_CUDASIM=0 compiles everything, once a session; no GPU is needed. The tests read its listing.
+"""
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.sass
+
+#: Names of perftests.sass.KERNELS.
+FUNCTIONS = [
+    "p", "g", "put", "put_warp", "put_block", "put_nbi_block", "get_block", "put_signal_block", "signal_op", "signal_wait_until",
+    "atomic_add", "atomic_fetch_add", "quiet", "fence", "barrier_all",
+]  # fmt: skip
+
+#: dtype -> suffix of the store that p becomes.
+DTYPES = {
+    "int8": ".U8", "uint8": ".U8", "boolean": ".U8", "int16": ".U16", "uint16": ".U16", "float16": ".U16", "int32": "", "uint32": "",
+    "float32": "", "int64": ".64", "uint64": ".64", "float64": ".64", "complex64": ".64", "complex128": ".128",
+}  # fmt: skip
+
+#: (call, beginning of the refusal). Arguments: a, b arrays of float32, d of float64, t of two dimensions, c in columns, n with gaps,
+#: s of uint64, h of int8, r of records, x a float, i an integer, z a complex number.
+REFUSALS = [
+    ("pgas.put(a, d, i)", "pgas.put: source has elements of type float64, dest of type float32; they must be the same"),
+    ("pgas.put(a, t, i)", "pgas.put: source has 2 dimensions, dest has 1 dimension; they must have the same number"),
+    ("pgas.put(t, c, i)", "pgas.put: source is in F order, dest in C order; they must be the same"),
+    ("pgas.put(n, a, i)", "pgas.put: dest must be contiguous, not an array of float32 with 1 dimension and gaps: copy it"),
+    ("pgas.put(a, n, i)", "pgas.put: source must be contiguous, not an array of float32 with 1 dimension and gaps"),
+    ("pgas.put(a, a[::2], i)", "pgas.put: source must be contiguous"),
+    ("pgas.put(a, x, i)", "pgas.put: source must be an array, not float32"),
+    ("pgas.put(i, a, i)", "pgas.put: dest must be an array, not int32"),
+    ("pgas.put(a, a, x)", "pgas.put: pe must be an integer, not float32"),
+    ("pgas.put(a, a, i, x)", "pgas.put: nelems must be an integer, not float32"),
+    ("pgas.put(a, a, i, 3, x)", "pgas.put: qp must be an integer, not float32"),
+    ("pgas.put_warp(a, d, i)", "pgas.put_warp: source has elements of type float64"),
+    ("pgas.put_nbi_block(a, d, i)", "pgas.put_nbi_block: source has elements of type float64"),
+    ("pgas.get(a, d, i)", "pgas.get: source has elements of type float64"),
+    ("pgas.get_block(n, a, i)", "pgas.get_block: dest must be contiguous"),
+    ("pgas.p(a, 0, z, i)", "pgas.p: value is of type complex64, which an element of type float32 cannot hold"),
+    ("pgas.p(a, 0, a, i)", "pgas.p: value is of type "),
+    ("pgas.p(a, x, 1, i)", "pgas.p: idx must be an integer, not float32"),
+    ("pgas.p(a, (0, 0), 1, i)", "pgas.p: idx has 2 subscript(s), but dest has 1 dimension"),
+    ("pgas.p(t, 0, 1, i)", "pgas.p: idx has 1 subscript(s), but dest has 2 dimensions"),
+    ("pgas.p(t, (0, x), 1, i)", "pgas.p: idx must be an integer, not float32"),
+    ("pgas.p(i, 0, 1, i)", "pgas.p: dest must be an array, not int32"),
+    ("pgas.p(a, 0, 1, x)", "pgas.p: pe must be an integer, not float32"),
+    ("pgas.p(a, 0, 1, None)", "pgas.p: pe must be an integer, not none"),
+    ("pgas.p(r, 0, r[0], i)", "pgas.p: elements of type Record"),
+    ("pgas.g(t, 0, i)", "pgas.g: idx has 1 subscript(s), but source has 2 dimensions"),
+    ("pgas.g(r, 0, i)", "pgas.g: elements of type Record"),
+    ("pgas.put_signal(a, d, s, 0, 1, pgas.SIGNAL_SET, i)", "pgas.put_signal: source has elements of type float64"),
+    ("pgas.put_signal(a, a, a, 0, 1, pgas.SIGNAL_SET, i)", "pgas.put_signal: sig must be an array of uint64, not "),
+    ("pgas.put_signal_block(a, a, s, x, 1, pgas.SIGNAL_SET, i)", "pgas.put_signal_block: idx must be an integer, not float32"),
+    ("pgas.put_signal(a, a, s, 0, x, pgas.SIGNAL_SET, i)", "pgas.put_signal: value must be an integer, not float32"),
+    ("pgas.put_signal(a, a, s, 0, 1, x, i)", "pgas.put_signal: op must be an integer, not float32"),
+    ("pgas.signal_op(a, 0, 1, 0, i)", "pgas.signal_op: sig must be an array of uint64, not "),
+    ("pgas.signal_op(s, 0, 1, 0, x)", "pgas.signal_op: pe must be an integer, not float32"),
+    ("pgas.signal_wait_until(a, 0, pgas.EQ, 1)", "pgas.signal_wait_until: sig must be an array of uint64, not "),
+    ("pgas.wait_until(a, 0, pgas.EQ, 1)", "pgas.wait_until: ivar has elements of type float32; it must hold integers of 16, 32 or 64 bits"),
+    ("pgas.wait_until(h, 0, pgas.EQ, 1)", "pgas.wait_until: ivar has elements of type int8"),
+    ("pgas.wait_until(s, 0, x, 1)", "pgas.wait_until: cmp must be an integer, not float32"),
+    ("pgas.wait_until(s, 0, pgas.EQ, x)", "pgas.wait_until: value must be an integer, not float32"),
+    ("pgas.atomic_add(h, 0, 1, i)", "pgas.atomic_add: dest has elements of type int8; 32- and 64-bit integers and floats can be added"),
+    ("pgas.atomic_fetch_add(s, (0, 0), 1, i)", "pgas.atomic_fetch_add: idx has 2 subscript(s), but dest has 1 dimension"),
+    ("pgas.atomic_add(s, 0, z, i)", "pgas.atomic_add: value is of type complex64, which an element of type uint64 cannot hold"),
+    ("pgas.ptr(n, i)", "pgas.ptr: dest must be contiguous"),
+    ("pgas.ptr(a, x)", "pgas.ptr: pe must be an integer, not float32"),
+]
+
+#: Calls that look odd and are right: they must compile.
+ACCEPTED = [
+    "pgas.put(t, t, i)",
+    "pgas.put(c, c, i, 3)",
+    "pgas.put(t[1], a, i)",
+    "pgas.put(t[1, 2:], a[3:5], i, nelems=2)",
+    "pgas.put(r, r, i)",
+    "pgas.get(shared, a, i)",
+    "pgas.put_block(a, local, i)",
+    "pgas.p(n, 0, 1, i)",
+    "pgas.p(c, (0, i), 1.5, i)",
+    "pgas.p(a, 0, True, pe=i)",
+    "pgas.p(a, s[0], 1, s[1])",
+    "pgas.p(h, 0, x, i)",
+    "pgas.wait_until(s, 0, pgas.NE, -1)",
+    "pgas.signal_op(s, (0,), 1, pgas.SIGNAL_ADD, i)",
+    "pgas.atomic_add(d, 0, 1, i)",
+    "a[0] = pgas.g(a, 0, i) + pgas.my_pe() + pgas.n_pes()",
+    "pgas.ptr(t, i)[0, 1] = 2",
+    "pgas.barrier_all_block()",
+    "pgas.sync_all_warp()",
+]
+
+PROGRAM = """
+import json, re, sys
+from pgas.perftests import sass  # first: it chooses the real compiler
+import numpy as np
+import pgas
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.core.errors import TypingError
+
+cases = json.load(sys.stdin)
+
+def listing(kernel, argument_types):
+    built = sass.build(kernel, argument_types)
+    return {"instructions": built.instructions, "registers": built.registers, "spills": built.spills, "stack": built.stack}
+
+def typed(name):
+    dtype = getattr(types, name)
+    return types.Array(dtype, 1, "C")
+
+def p_g_put(dest, source, idx, pe):
+    pgas.p(dest, idx, source[idx], pe)
+    source[idx] = pgas.g(dest, idx, pe)
+    pgas.put(dest, source, pe)
+
+def only_p(dest, value, pe):
+    pgas.p(dest, cuda.threadIdx.x, value, pe)
+
+found = {"kernels": {name: listing(*kernel) for name, kernel in sass.KERNELS.items()}, "dtypes": {}, "p": {}}
+for name in cases["dtypes"]:
+    array = typed(name)
+    found["p"][name] = listing(only_p, (array, array.dtype, types.int32))
+    try:
+        cuda.compile_ptx(p_g_put, types.void(array, array, types.int64, types.int32), cc=sass.COMPUTE_CAPABILITY)
+        found["dtypes"][name] = None
+    except Exception as error:
+        found["dtypes"][name] = f"{type(error).__name__}: {error}"
+
+f32, record = types.float32, np.dtype([("x", "f4"), ("y", "f8")], align=True)
+from numba.cuda.np.numpy_support import from_dtype
+parameters = {
+    "a": f32[::1], "b": f32[::1], "d": types.float64[::1], "t": f32[:, ::1], "c": f32[::1, :], "n": f32[:], "s": types.uint64[::1],
+    "h": types.int8[::1], "r": types.Array(from_dtype(record), 1, "C"), "x": f32, "i": types.int32, "z": types.complex64,
+}
+
+def compiled(call):
+    scope = {"pgas": pgas, "cuda": cuda, "types": types}
+    lines = [f"def kernel({', '.join(parameters)}):"]
+    lines += ["    shared = cuda.shared.array(8, types.float32)"] if "shared" in call else []
+    lines += ["    local = cuda.local.array(8, types.float32)"] if "local" in call else []
+    exec("\\n".join([*lines, "    " + call]), scope)
+    try:
+        cuda.compile_ptx(scope["kernel"], types.void(*parameters.values()), cc=sass.COMPUTE_CAPABILITY)
+    except TypingError as error:
+        return "TypingError: " + re.sub("\\x1b\\\\[[0-9;]*m", "", str(error))  # without colours
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+found["refusals"] = {call: compiled(call) for call in cases["refusals"]}
+found["accepted"] = {call: compiled(call) for call in cases["accepted"]}
+json.dump(found, open(sys.argv[1], "w"))
+"""
+
+
+@pytest.fixture(scope="session")
+def found(tmp_path_factory):
+    """What the compiler made of everything; compiled once, also when several workers of pytest run these tests."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    path = folder / "sass.json"
+    with open(folder / "sass.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            cases = {"dtypes": list(DTYPES), "refusals": [call for call, _ in REFUSALS], "accepted": ACCEPTED}
+            environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
+            command = [sys.executable, "-c", PROGRAM, str(path.with_suffix(".new"))]
+            pipes = {"input": json.dumps(cases), "capture_output": True, "text": True}
+            done = subprocess.run(command, env=environment, timeout=280, check=False, **pipes)
+            assert done.returncode == 0, done.stdout + done.stderr
+            path.with_suffix(".new").rename(path)
+    return json.loads(path.read_text())
+
+
+def opcodes(listing):
+    """Opcodes in order, without predicates and operands."""
+    return [re.sub(r"^@!?U?P\w+\s+", "", i).split()[0] for i in listing["instructions"]]
+
+
+def loads(names):
+    """Loads from memory: not those of constants and parameters (LDC, ULDC)."""
+    return [name for name in names if re.match(r"LD(G|S|L)?\.|LD(G|S|L)?$", name)]
+
+
+def stores(names):
+    """Stores to memory."""
+    return [name for name in names if re.match(r"ST(G|S|L)?(\.|$)", name)]
+
+
+# ------------------------------------------------------------------------------------------------------------ all kernels
+
+
+def test_table_is_the_one_that_is_tested(found):
+    assert sorted(found["kernels"]) == sorted(FUNCTIONS)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_spills_no_calls_no_local_memory(function, found):
+    listing = found["kernels"][function]
+    names = opcodes(listing)
+    assert (listing["spills"], listing["stack"]) == (0, 0)
+    assert not [n for n in names if n.startswith(("CALL", "RET", "LDL", "STL", "BRX", "JMX"))]
+    assert names[-1] == "EXIT" or "EXIT" in names
+
+
+@pytest.mark.parametrize(
+    ("function", "most"),
+    [("put", 900), ("put_warp", 350), ("put_block", 350), ("put_nbi_block", 345), ("get_block", 350), ("put_signal_block", 400),
+     ("g", 16), ("signal_op", 16), ("signal_wait_until", 120), ("atomic_add", 25), ("atomic_fetch_add", 35), ("barrier_all", 160)],
+)  # fmt: skip
+def test_size_has_not_grown(function, most, found):
+    """Limits are a little above what was measured on 2026-11-21 with ptxas 13.4 for sm_90."""
+    assert len(found["kernels"][function]["instructions"]) <= most
+
+
+@pytest.mark.parametrize("function", ["put_block", "put_nbi_block", "put_warp", "get_block", "put_signal_block"])
+def test_registers_leave_room_for_full_occupancy(function, found):
+    """2048 threads of 32 registers fill an SM."""
+    assert found["kernels"][function]["registers"] <= 40
+
+
+# ---------------------------------------------------------------------------------------------------------------- p and g
+
+
+def test_p_is_a_dozen_instructions(found):
+    names = opcodes(found["kernels"]["p"])
+    assert len(names) <= 13
+    assert loads(names) == []
+    assert stores(names) == ["STG.E.STRONG.SYS"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_p_of_every_dtype_is_one_store(dtype, found):
+    listing = found["p"][dtype]
+    names = opcodes(listing)
+    assert len(names) <= 16
+    assert loads(names) == []
+    assert stores(names) == [f"STG.E{DTYPES[dtype]}.STRONG.SYS"]
+    assert (listing["spills"], listing["stack"]) == (0, 0)
+
+
+def test_g_is_one_load_past_l1(found):
+    names = opcodes(found["kernels"]["g"])
+    assert loads(names) == ["LDG.E.STRONG.SYS"]
+    assert stores(names) == ["STG.E"]
+    assert len(names) <= 16
+
+
+# ----------------------------------------------------------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize(
+    ("function", "load", "store"),
+    [("put_block", "LD.E.128", "STG.E.128"), ("put_nbi_block", "LD.E.128", "STG.E.128"), ("put_warp", "LD.E.128", "STG.E.128"),
+     ("put_signal_block", "LD.E.128", "STG.E.128"), ("get_block", "LDG.E.128.STRONG.SYS", "ST.E.128")],
+)  # fmt: skip
+def test_copies_have_four_wide_loads_before_a_store(function, load, store, found):
+    wide = "".join({load: "L", store: "S"}.get(name, "") for name in opcodes(found["kernels"][function]))
+    assert "LLLLSSSS" in wide, f"16-byte loads and stores come in the order {wide}"
+
+
+@pytest.mark.parametrize("function", ["put_block", "put_nbi_block", "put_warp", "put_signal_block", "put"])
+def test_sources_of_puts_may_be_shared_or_local(function, found):
+    """Generic loads; the destination is in the window, and stores to it need no test of the address space."""
+    names = opcodes(found["kernels"][function])
+    assert not [n for n in loads(names) if n.startswith(("LDS", "LDL")) or (n.startswith("LDG") and "STRONG" not in n)]
+    assert not [n for n in stores(names) if n.startswith(("ST.", "STS", "STL"))]
+
+
+def test_gets_read_past_l1_into_memory_of_any_kind(found):
+    names = opcodes(found["kernels"]["get_block"])
+    assert all("STRONG.SYS" in n for n in loads(names))
+    assert all(n.startswith("ST.") for n in stores(names))
+
+
+def test_block_operations_synchronize_the_block(found):
+    def barriers(function):
+        return sum(n.startswith("BAR") for n in opcodes(found["kernels"][function]))
+
+    assert barriers("put_block") == 2
+    assert barriers("put_nbi_block") == 1
+    assert barriers("get_block") == 2
+    assert barriers("put_signal_block") == 2
+
+
+# ------------------------------------------------------------------------------------------------------- order and signals
+
+
+def test_quiet_is_a_sequentially_consistent_fence(found):
+    assert [n for n in opcodes(found["kernels"]["quiet"]) if n.startswith("MEMBAR")] == ["MEMBAR.SC.SYS"]
+
+
+def test_fence_is_a_system_fence(found):
+    assert [n for n in opcodes(found["kernels"]["fence"]) if n.startswith("MEMBAR")] == ["MEMBAR.ALL.SYS"]
+
+
+def test_signal_comes_after_data_barrier_and_fence(found):
+    names = opcodes(found["kernels"]["put_signal_block"])
+    signal = max(i for i, n in enumerate(names) if n.startswith(("REDG", "RED.", "ATOMG", "STG")))
+    assert names[signal] == "REDG.E.ADD.64.STRONG.SYS"
+    fence = max(i for i in range(signal) if names[i].startswith("MEMBAR"))
+    assert names[fence] == "MEMBAR.ALL.SYS"
+    barrier = max(i for i in range(fence) if names[i].startswith("BAR"))
+    data = [i for i, n in enumerate(names) if n.startswith("STG")]
+    assert max(data) < barrier < fence < signal
+
+
+def test_signal_set_is_one_store(found):
+    names = opcodes(found["kernels"]["signal_op"])
+    assert stores(names) == ["STG.E.64.STRONG.SYS"]
+    assert loads(names) == []
+    assert not [n for n in names if n.startswith(("MEMBAR", "RED", "ATOM"))]
+
+
+def test_atomics_are_single_instructions_at_system_scope(found):
+    names = opcodes(found["kernels"]["atomic_add"])
+    assert [n for n in names if n.startswith(("RED", "ATOM"))] == ["REDG.E.ADD.64.STRONG.SYS"]
+    names = opcodes(found["kernels"]["atomic_fetch_add"])
+    assert [n for n in names if n.startswith(("RED", "ATOM"))] == ["ATOMG.E.ADD.64.STRONG.SYS"]
+
+
+def test_wait_polls_the_word_itself_and_ends_with_an_acquire(found):
+    names = opcodes(found["kernels"]["signal_wait_until"])
+    polls = [i for i, n in enumerate(names) if n == "LDG.E.64.STRONG.SYS"]
+    assert len(polls) >= 2
+    assert not [n for n in names if n.startswith("NANOSLEEP")]
+    acquire = max(i for i, n in enumerate(names) if n == "CCTL.IVALL")  # what follows is not served by a stale L1
+    assert acquire > max(polls)
+    assert not [n for n in names[acquire:] if n.startswith(("LD.", "LDG"))]
+
+
+def test_barrier_releases_its_flags_after_a_fence(found):
+    names = opcodes(found["kernels"]["barrier_all"])
+    assert "MEMBAR.SC.SYS" in names
+    assert names.index("MEMBAR.SC.SYS") < min(i for i, n in enumerate(names) if n.startswith("STG"))
+    assert [n for n in names if n.startswith("MEMBAR.ALL.SYS")]
+
+
+# ----------------------------------------------------------------------------------------------------- dtypes and refusals
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_compiles(dtype, found):
+    """p, g and put."""
+    assert found["dtypes"][dtype] is None
+
+
+@pytest.mark.parametrize(("call", "text"), REFUSALS)
+def test_refusal_names_function_and_argument(call, text, found):
+    said = found["refusals"][call]
+    assert said is not None, "it compiles"
+    assert said.startswith("TypingError: "), said
+    assert text in said
+    sentence = next(line for line in said.splitlines() if text in line)
+    assert len(sentence) < 300
+
+
+@pytest.mark.parametrize("call", ACCEPTED)
+def test_accepted(call, found):
+    assert found["accepted"][call] is None
