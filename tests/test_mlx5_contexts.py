@@ -1,0 +1,126 @@
+"""Contexts, keys, access, and the states of a QP."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgas.transports.mlx5 import contexts
+from pgas.transports.mlx5.commands import Command, command_name
+from pgas.transports.mlx5.contexts import FORBIDDEN, LEGAL, MKC, QPC, Access, Mtu, QpState, mkc_access, mkey, transition
+from pgas.transports.mlx5.fields import decode, fill
+
+MOVES = {"RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP", "RTS2RTS_QP", "2ERR_QP", "2RST_QP"}
+
+
+def test_sizes():
+    assert (contexts.CQC.size, QPC.size, contexts.ADS.size, MKC.size) == (0x40, 0xE8, 0x2C, 0x40)
+    assert (contexts.UMEM.size, contexts.ROCE_ADDR_LAYOUT.size) == (0x20, 0x20)
+
+
+def test_every_pair_of_states_is_legal_or_forbidden():
+    pairs = set(product(QpState, QpState))
+    assert LEGAL.keys() | FORBIDDEN.keys() == pairs
+    assert not LEGAL.keys() & FORBIDDEN.keys()
+
+
+def test_commands_are_those_of_the_sheet():
+    assert set(LEGAL.values()) == MOVES
+    assert {command_name(command) for command in Command} >= MOVES
+
+
+def test_the_way_up():
+    state = QpState.RST
+    for command, after in (("RST2INIT_QP", QpState.INIT), ("INIT2RTR_QP", QpState.RTR), ("RTR2RTS_QP", QpState.RTS)):
+        state = transition(command, state)
+        assert state == after
+
+
+@pytest.mark.parametrize("state", QpState)
+def test_error_and_reset_from_everywhere(state):
+    assert transition("2ERR_QP", state) == QpState.ERR
+    assert transition("2RST_QP", state) == QpState.RST
+
+
+@pytest.mark.parametrize(
+    ("command", "state"), [(c, s) for c in sorted(MOVES) for s in QpState if (s, c) not in {(p[0], v) for p, v in LEGAL.items()}]
+)
+def test_no_other_way(command, state):
+    with pytest.raises(ValueError, match=f"^{command} of a QP in {state.name}: .*(comes? (first|before)|RST|already|from {state.name})"):
+        transition(command, state)
+
+
+def test_texts():
+    with pytest.raises(
+        ValueError, match="INIT2RTR_QP of a QP in RST: a QP in RST has no port and no access rights: RST2INIT_QP comes first"
+    ):
+        transition("INIT2RTR_QP", QpState.RST)
+    with pytest.raises(ValueError, match="RTS2RTS_QP of a QP in RTR: RTR2RTS_QP goes there from RTR"):
+        transition("RTS2RTS_QP", QpState.RTR)
+    with pytest.raises(ValueError, match="CREATE_QP does not change the state of a QP"):
+        transition("CREATE_QP", QpState.RST)
+
+
+def test_mtu():
+    assert contexts.MTU_BYTES == {Mtu.MTU_256: 256, Mtu.MTU_512: 512, Mtu.MTU_1024: 1024, Mtu.MTU_2048: 2048, Mtu.MTU_4096: 4096}
+
+
+def test_mkey():
+    assert mkey(0x123456, 0x78) == 0x12345678
+    with pytest.raises(ValueError, match="mkey_index: 0x1000000 does not fit in 24 bits"):
+        mkey(1 << 24)
+    with pytest.raises(ValueError, match="mkey_7_0: 0x100 does not fit in 8 bits"):
+        mkey(0, 256)
+
+
+def test_golden_mkc():
+    """The access bits are byte 2 of an mkc: umr_en, a, rw, rr, lw, lr, access_mode_1_0."""
+    everything = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+    values = mkc_access(everything) | {"access_mode_1_0": contexts.AccessMode.MTT, "qpn": contexts.ANY_QPN, "pd": 0x12, "mkey_7_0": 0x78}
+    data = fill(MKC, values | {"start_addr": 0x6000_0020_0000, "len": 0x40000000})
+    words = data[:0x20].hex(" ", -4)
+    assert words == "00007d00 ffffff78 00000000 00000012 00006000 00200000 00000000 40000000"
+    assert decode(MKC, data)["lr"] == 1
+
+
+@pytest.mark.parametrize(
+    ("access", "bits"),
+    [
+        (0, {"lr"}),
+        (Access.LOCAL_WRITE, {"lr", "lw"}),
+        (Access.REMOTE_WRITE, {"lr", "rw"}),
+        (Access.REMOTE_READ, {"lr", "rr"}),
+        (Access.REMOTE_ATOMIC, {"lr", "a"}),
+        (Access.RELAXED_ORDERING, {"lr", "relaxed_ordering_write", "relaxed_ordering_read"}),
+    ],
+)
+def test_access(access, bits):
+    assert {name for name, bit in mkc_access(access).items() if bit} == bits
+    assert fill(MKC, mkc_access(access))
+
+
+def test_bad_access():
+    with pytest.raises(ValueError, match="access: 0x10 has bits outside 0x10000f"):
+        mkc_access(0x10)
+
+
+def table_values(table):
+    """A strategy of values of every field of a table."""
+    return st.fixed_dictionaries(
+        {
+            name: table_values(field.table) if field.table is not None else st.integers(0, (1 << field.width) - 1)
+            for name, field in table.fields.items()
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "table", [contexts.CQC, contexts.ADS, QPC, MKC, contexts.UMEM, contexts.ROCE_ADDR_LAYOUT], ids=lambda table: table.name
+)
+def test_round_trip(table):
+    @given(table_values(table))
+    def both_ways(values):
+        assert decode(table, fill(table, values)) == values
+
+    both_ways()

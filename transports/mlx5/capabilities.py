@@ -1,0 +1,103 @@
+"""What QUERY_HCA_CAP reports: kinds of capabilities and their layouts (facts/mlx5.md section 3.6, names of mlx5_ifc.h)."""
+
+from enum import IntEnum
+
+from pgas.transports.mlx5.fields import Field, Table
+
+__all__ = [
+    "ATOMIC_CAP",
+    "CAPS",
+    "CAP_SIZE",
+    "CMD_HCA_CAP",
+    "CMD_HCA_CAP_2",
+    "AtomicOperations",
+    "AtomicSize",
+    "CapType",
+    "PortType",
+    "cap_op_mod",
+]
+
+
+class CapType(IntEnum):
+    """The kind of capabilities that QUERY_HCA_CAP returns; op_mod holds it (cap_op_mod)."""
+
+    GENERAL = 0x00
+    ODP = 0x02
+    ATOMIC = 0x03
+    ROCE = 0x04
+    CAP_2 = 0x20
+
+
+def cap_op_mod(cap_type: int) -> int:
+    """Return the op_mod that asks for the current capabilities (not the maximal ones) of a kind."""
+    return cap_type << 1 | 1
+
+
+class PortType(IntEnum):
+    """``port_type`` of the general capabilities."""
+
+    IB = 0
+    ETHERNET = 1
+
+
+class AtomicOperations(IntEnum):
+    """Bits of ``atomic_operations``; the runtime needs all four (facts 3.6)."""
+
+    CAS = 1 << 0
+    FA = 1 << 1
+    MASKED_CAS = 1 << 2
+    MASKED_FA = 1 << 3
+
+
+class AtomicSize(IntEnum):
+    """Bits of ``atomic_size_qp`` and ``atomic_size_dc``: the operand's bytes."""
+
+    BYTES_4 = 4
+    BYTES_8 = 8
+
+
+CAP_SIZE = 0x1000
+
+CMD_HCA_CAP = Table(
+    "cmd_hca_cap",
+    CAP_SIZE,
+    Field("hca_cap_2", 0x20, 1),  # CAP_2 may be asked for
+    Field("log_max_qp_sz", 0x88, 8),
+    Field("log_max_qp", 0x9B, 5),
+    Field("log_max_cq_sz", 0xC8, 8),
+    Field("log_max_mkey", 0xEA, 6),
+    Field("log_max_ra_req_qp", 0x14A, 6),
+    Field("log_max_ra_res_qp", 0x15A, 6),
+    Field("port_type", 0x1B6, 2, PortType),
+    Field("num_ports", 0x1B8, 8),
+    Field("log_max_msg", 0x1C3, 5),
+    Field("cqe_version", 0x1FC, 4),  # must be 1: a CQE carries qpc.user_index
+    Field("compact_address_vector", 0x200, 1),
+    Field("dct", 0x21A, 1),
+    Field("roce", 0x21D, 1),
+    Field("atomic", 0x21E, 1),
+    Field("cq_oi", 0x220, 1),  # cqc.oi may be set
+    Field("uar_4k", 0x240, 1),
+    Field("bf", 0x260, 1),
+    Field("log_bf_reg_size", 0x26B, 5),
+    Field("max_wqe_sz_sq", 0x290, 16),  # bytes
+    Field("log_uar_page_sz", 0x490, 16),
+    Field("num_of_uars_per_page", 0x520, 32),
+)
+CMD_HCA_CAP_2 = Table(
+    "cmd_hca_cap_2",
+    CAP_SIZE,
+    Field("send_dbr_mode_no_dbr_int", 0x2E0, 1),
+    Field("send_dbr_mode_no_dbr_ext", 0x2E1, 1),
+    Field("log_max_send_dbr_less_qp_sq", 0x2E3, 5),
+)
+ATOMIC_CAP = Table(
+    "atomic_caps",
+    CAP_SIZE,
+    Field("atomic_req_8B_endianness_mode", 0x40, 2),  # 1: 8-byte operands are host-endian (facts 1.7)
+    Field("supported_atomic_req_8B_endianness_mode_1", 0x46, 1),
+    Field("atomic_operations", 0x90, 16),
+    Field("atomic_size_qp", 0xB0, 16),
+    Field("atomic_size_dc", 0xD0, 16),
+)
+CAPS = {CapType.GENERAL: CMD_HCA_CAP, CapType.ATOMIC: ATOMIC_CAP, CapType.CAP_2: CMD_HCA_CAP_2}

@@ -1,0 +1,247 @@
+"""Completion queue entries of 64 bytes, and how a 16-bit wqe_counter completes a 64-bit index (facts/mlx5.md section 2, ``mlx5dv.h``).
+
+The CQ is collapsed: every CQE overwrites entry 0, and the consumer never tells the card how far it read (``cqc.cc``, ``cqc.oi``). Before
+the first CQE the entry is filled with EMPTY, so that its opcode reads INVALID. Whoever writes a CQE stores bytes 0..55 first and then the
+tail, bytes 56..63, as one 64-bit store; whoever polls loads the tail at once: wqe_counter and op_own are then of one CQE (facts 2.5).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pgas.transports.mlx5 import fields
+from pgas.transports.mlx5.fields import Buffer, Field, Table, fill
+from pgas.transports.mlx5.wqe import WQE_IDX_MASK, Opcode
+
+__all__ = [
+    "CQE64",
+    "ERR_CQE",
+    "Cqe",
+    "CqeOpcode",
+    "Syndrome",
+    "completed",
+    "decode",
+    "error",
+    "extend",
+    "op_own",
+    "syndrome_words",
+    "valid",
+]
+
+
+class CqeOpcode(IntEnum):
+    """``MLX5_CQE_*``, bits 7:4 of op_own."""
+
+    REQ = 0
+    RESP_WR_IMM = 1
+    RESP_SEND = 2
+    RESP_SEND_IMM = 3
+    RESP_SEND_INV = 4
+    RESIZE_CQ = 5
+    NO_PACKET = 6
+    SIG_ERR = 12
+    REQ_ERR = 13
+    RESP_ERR = 14
+    INVALID = 15
+
+
+class Syndrome(IntEnum):
+    """``MLX5_CQE_SYNDROME_*``: why a WQE failed."""
+
+    LOCAL_LENGTH_ERR = 0x01
+    LOCAL_QP_OP_ERR = 0x02
+    LOCAL_PROT_ERR = 0x04
+    WR_FLUSH_ERR = 0x05
+    MW_BIND_ERR = 0x06
+    BAD_RESP_ERR = 0x10
+    LOCAL_ACCESS_ERR = 0x11
+    REMOTE_INVAL_REQ_ERR = 0x12
+    REMOTE_ACCESS_ERR = 0x13
+    REMOTE_OP_ERR = 0x14
+    TRANSPORT_RETRY_EXC_ERR = 0x15
+    RNR_RETRY_EXC_ERR = 0x16
+    REMOTE_ABORTED_ERR = 0x22
+
+
+SYNDROME_WORDS = {
+    Syndrome.LOCAL_LENGTH_ERR: "local length error",
+    Syndrome.LOCAL_QP_OP_ERR: "local QP operation error",
+    Syndrome.LOCAL_PROT_ERR: "local protection error",
+    Syndrome.WR_FLUSH_ERR: "work request flushed",
+    Syndrome.MW_BIND_ERR: "memory window bind error",
+    Syndrome.BAD_RESP_ERR: "bad response",
+    Syndrome.LOCAL_ACCESS_ERR: "local access error",
+    Syndrome.REMOTE_INVAL_REQ_ERR: "remote invalid request",
+    Syndrome.REMOTE_ACCESS_ERR: "remote access error",
+    Syndrome.REMOTE_OP_ERR: "remote operation error",
+    Syndrome.TRANSPORT_RETRY_EXC_ERR: "transport retry counter exceeded",
+    Syndrome.RNR_RETRY_EXC_ERR: "RNR retry counter exceeded",
+    Syndrome.REMOTE_ABORTED_ERR: "remote aborted",
+}
+
+#: vendor_err_synd of a page fault under on-demand paging (MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT).
+VENDOR_SYNDROME_ODP_PFAULT = 0x93
+
+
+def syndrome_words(syndrome: int) -> str:
+    """Return a syndrome in words and hex."""
+    return f"{SYNDROME_WORDS.get(syndrome, 'unknown syndrome')} ({syndrome:#04x})"  # type: ignore[call-overload]
+
+
+# --- layout (facts 2.1, 2.2) -----------------------------------------------------------------------------------------------------
+
+# The last 8 bytes are the same in both: sop_drop_qpn of mlx5_cqe64 is s_wqe_opcode_qpn of mlx5_err_cqe.
+_TAIL = (
+    Field("s_wqe_opcode", 448, 8, Opcode),  # the opcode of the WQE
+    Field("qpn", 456, 24),
+    Field("wqe_counter", 480, 16),  # the low 16 bits of the index of the WQE's first WQEBB
+    Field("signature", 496, 8),
+    Field("opcode", 504, 4, CqeOpcode),  # op_own is opcode, format, se, owner
+    Field("format", 508, 2),
+    Field("se", 510, 1),
+    Field("owner", 511, 1),
+)
+CQE64 = Table(
+    "cqe64",  # mlx5_cqe64
+    64,
+    Field("wqe_id", 16, 16),
+    Field("ml_path", 136, 8),
+    Field("slid", 176, 16),
+    Field("flags_rqpn", 192, 32),
+    Field("hds_ip_ext", 224, 8),
+    Field("l4_hdr_type_etc", 232, 8),
+    Field("vlan_info", 240, 16),
+    Field("srqn_uidx", 256, 32),  # qpc.user_index, as cqe_version is 1
+    Field("imm_inval_pkey", 288, 32),
+    Field("app", 320, 8),
+    Field("app_op", 328, 8),
+    Field("app_info", 336, 16),
+    Field("byte_cnt", 352, 32),
+    Field("timestamp", 384, 64),
+    *_TAIL,
+)
+ERR_CQE = Table(
+    "err_cqe",  # mlx5_err_cqe; hw_err_synd and hw_synd_type as NVSHMEM names two of its reserved bytes
+    64,
+    Field("srqn", 256, 32),
+    Field("hw_err_synd", 416, 8),
+    Field("hw_synd_type", 424, 8),
+    Field("vendor_err_synd", 432, 8),
+    Field("syndrome", 440, 8, Syndrome),
+    *_TAIL,
+)
+
+CQE_SIZE = CQE64.size
+CQE_TAIL = CQE64.byte("s_wqe_opcode")  # the 8 bytes that are stored last and at once
+CQE_WQE_COUNTER = CQE64.byte("wqe_counter")
+CQE_OP_OWN = CQE64.byte("opcode")
+CQE_VENDOR_ERR_SYND = ERR_CQE.byte("vendor_err_synd")
+CQE_SYNDROME = ERR_CQE.byte("syndrome")
+
+#: The tail as a big-endian 64-bit word: s_wqe_opcode << 56 | qpn << 32 | wqe_counter << 16 | signature << 8 | op_own.
+TAIL_OPCODE_SHIFT, TAIL_QPN_SHIFT, TAIL_WQE_COUNTER_SHIFT = 56, 32, 16
+
+OP_OWN_OPCODE_SHIFT = 4
+OP_OWN_OWNER_MASK = 1  # MLX5_CQE_OWNER_MASK
+
+#: The byte that a CQ is filled with before it is created: opcode INVALID, wqe_counter "index -1 is done".
+EMPTY = 0xFF
+
+
+def op_own(opcode: int, cqe_format: int = 0, se: int = 0, owner: int = 0) -> int:
+    """Return the last byte of a CQE."""
+    return opcode << OP_OWN_OPCODE_SHIFT | cqe_format << 2 | se << 1 | owner
+
+
+def valid(op_own_byte: int, consumer_idx: int, cq_size: int) -> bool:
+    """Tell whether an entry of a CQ that is not collapsed is the card's newest at consumer_idx (facts 2.1)."""
+    owner = 1 if consumer_idx & cq_size else 0
+    return op_own_byte & OP_OWN_OWNER_MASK == owner and op_own_byte >> OP_OWN_OPCODE_SHIFT != CqeOpcode.INVALID
+
+
+# --- build and decode ------------------------------------------------------------------------------------------------------------
+
+
+def completed(qpn: int, s_wqe_opcode: int, wqe_idx: int, byte_cnt: int = 0, user_index: int = 0, owner: int = 0) -> bytes:
+    """Build the CQE of a WQE that asked for one; wqe_idx is the index of its first WQEBB (facts 2.5)."""
+    tail = {"s_wqe_opcode": s_wqe_opcode, "qpn": qpn, "wqe_counter": wqe_idx & WQE_IDX_MASK, "opcode": CqeOpcode.REQ, "owner": owner}
+    return fill(CQE64, dict(srqn_uidx=user_index, byte_cnt=byte_cnt, **tail))
+
+
+def error(
+    qpn: int,
+    s_wqe_opcode: int,
+    wqe_idx: int,
+    syndrome: int,
+    vendor_err_synd: int = 0,
+    user_index: int = 0,
+    opcode: int = CqeOpcode.REQ_ERR,
+    owner: int = 0,
+) -> bytes:
+    """Build the CQE of a WQE that failed or was flushed."""
+    tail = {"s_wqe_opcode": s_wqe_opcode, "qpn": qpn, "wqe_counter": wqe_idx & WQE_IDX_MASK, "opcode": opcode, "owner": owner}
+    return fill(ERR_CQE, dict(srqn=user_index, syndrome=syndrome, vendor_err_synd=vendor_err_synd, **tail))
+
+
+@dataclass(frozen=True)
+class Cqe:
+    """A decoded CQE; syndromes are 0 unless is_error, byte_cnt is 0 if it is."""
+
+    opcode: int
+    owner: int
+    qpn: int
+    s_wqe_opcode: int
+    wqe_counter: int
+    user_index: int = 0
+    byte_cnt: int = 0
+    syndrome: int = 0
+    vendor_err_synd: int = 0
+    hw_err_synd: int = 0
+    hw_synd_type: int = 0
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the layout is that of an error CQE."""
+        return self.opcode in (CqeOpcode.REQ_ERR, CqeOpcode.RESP_ERR)
+
+    def __str__(self) -> str:
+        head = f"{fields.named(CqeOpcode, self.opcode)} wqe_counter {self.wqe_counter:#06x} qpn {self.qpn:#08x}"
+        head += f" of {fields.named(Opcode, self.s_wqe_opcode)}"
+        if self.is_error:
+            return f"{head}: {syndrome_words(self.syndrome)}, vendor_err_synd {self.vendor_err_synd:#04x}"
+        return f"{head}, byte_cnt {self.byte_cnt}"
+
+
+def decode(data: Buffer, offset: int = 0) -> Cqe:
+    """Decode the CQE at offset in data, as an error CQE if its opcode says so.
+
+    Raises:
+        ValueError: fewer than 64 bytes are there.
+    """
+    values = fields.decode(CQE64, data, offset)
+    tail = {name: values[name] for name in ("opcode", "owner", "qpn", "s_wqe_opcode", "wqe_counter")}
+    if values["opcode"] not in (CqeOpcode.REQ_ERR, CqeOpcode.RESP_ERR):
+        return Cqe(**tail, user_index=values["srqn_uidx"], byte_cnt=values["byte_cnt"])
+    values = fields.decode(ERR_CQE, data, offset)
+    synd = {name: values[name] for name in ("syndrome", "vendor_err_synd", "hw_err_synd", "hw_synd_type")}
+    return Cqe(**tail, user_index=values["srqn"], **synd)
+
+
+# --- 16 bits to 64 ---------------------------------------------------------------------------------------------------------------
+
+
+def extend(cons_idx: int, wqe_counter: int, depth: int) -> int:
+    """Return the index behind the last completed WQEBB: cons_idx, moved forward to wqe_counter + 1.
+
+    Exact under these rules (facts 2.3, DESIGN section 2):
+
+    * depth is at most 2^15 and every reservation keeps ``resv_head - cons_idx <= depth``, so that of the indices that end in
+      wqe_counter + 1 one at most can have been posted;
+    * cons_idx only grows, was loaded before the CQE with acquire semantics and is loaded again after it: if it moved, try again with the
+      new one. A cons_idx that is 2^16 WQEBBs old (1 ms at 60 M WQE/s) fits a wrong index as well;
+    * the tail is loaded at once, and an entry whose opcode is INVALID completes nothing whatever its wqe_counter;
+    * a signalled WQE has one WQEBB: wqe_counter is the index of its first. Behind a longer one goes a NOP that carries the completion.
+
+    A distance beyond depth is of a CQE older than cons_idx, and cons_idx is returned. Unsigned 64-bit arithmetic gives the same result.
+    """
+    distance = (wqe_counter + 1 - cons_idx) & WQE_IDX_MASK
+    return cons_idx + distance if distance <= depth else cons_idx

@@ -1,0 +1,120 @@
+"""Doorbells: the doorbell record in memory, the word stored to the UAR, and what the card makes of both (facts/mlx5.md 1.8 to 1.10).
+
+To hand WQEs to the card: store them, release, store the send word of the doorbell record (DBR), release, store one 64-bit word to the
+QP's register in its UAR page. The word has the layout of the first 8 bytes of a control segment, in memory order.
+"""
+
+from enum import IntEnum
+
+from pgas.transports.mlx5.fields import Buffer, Field, Table, decode, fill
+from pgas.transports.mlx5.wqe import DS_MASK, QPN_SHIFT, WQE_IDX_MASK, WQE_IDX_SHIFT, Opcode, Opmod, wqebbs
+
+__all__ = ["CQ_DBR", "DBR", "UAR_WORD", "UarType", "advance", "candidate", "dbr", "next_empty", "register_offset", "words", "wqe_start"]
+
+# --- doorbell record (facts 1.8) -------------------------------------------------------------------------------------------------
+
+#: Words of a QP's DBR (MLX5_RCV_DBR, MLX5_SND_DBR).
+RCV_DBR = 0
+SND_DBR = 1
+DBR = Table("dbr", 8, Field("receive_counter", 0, 32), Field("send_counter", 32, 32))
+DBR_SIZE = DBR.size
+DBR_SND_OFFSET = 4 * SND_DBR
+
+#: A CQ's DBR; not written by anyone while the CQ ignores overrun (cqc.oi).
+CQ_DBR = Table("cq_dbr", 8, Field("consumer_index", 8, 24), Field("arm", 32, 32))
+
+
+def dbr(prod_idx: int) -> bytes:
+    """Return the send word of a DBR (4 bytes, at DBR_SND_OFFSET): the low 16 bits of the index of the next empty WQEBB."""
+    return (prod_idx & WQE_IDX_MASK).to_bytes(4, "big")
+
+
+# --- UAR (facts 1.9) -------------------------------------------------------------------------------------------------------------
+
+UAR_WORD = Table(
+    "uar_word",
+    8,
+    Field("opmod", 0, 8, Opmod),  # may hold anything: NVSHMEM's CPU path lets bits 23:16 of prod_idx slip in
+    Field("wqe_idx", 8, 16),
+    Field("opcode", 24, 8, Opcode),
+    Field("qpn", 32, 24),
+    Field("ds", 58, 6),
+)
+
+UAR_PAGE_SIZE = 4096
+UAR_CQ_DOORBELL = 0x20  # MLX5_CQ_DOORBELL
+UAR_EQ_DOORBELL = 0x40
+UAR_DBR_LESS_OFFSET = 0x600  # ConnectX-8, qpc.send_dbr_mode NO_DBR_EXT
+UAR_BF_OFFSET = 0x800  # where registers begin (MLX5_BF_OFFSET)
+UAR_BF_REGISTERS = 2
+UAR_NC_REGISTERS = 4
+UAR_NC_REGISTER_SIZE = 0x100  # MLX5_DB_BLUEFLAME_BUFFER_SIZE
+UAR_LOG_BF_REG_SIZE = 9  # as usual; QUERY_HCA_CAP's log_bf_reg_size tells
+
+
+class UarType(IntEnum):
+    """``MLX5DV_UAR_ALLOC_TYPE_*``. A UAR of type NC is one for the whole verbs context, so give every QP a register of its own."""
+
+    BF = 0
+    NC = 1
+    NC_DEDICATED = 1 << 31  # newer than Debian 12's headers
+
+
+def register_offset(kind: UarType, register: int, log_bf_reg_size: int = UAR_LOG_BF_REG_SIZE) -> int:
+    """Return the offset of a doorbell register in its UAR page.
+
+    Raises:
+        ValueError: the page has no such register.
+    """
+    count = UAR_BF_REGISTERS if kind == UarType.BF else UAR_NC_REGISTERS
+    if not 0 <= register < count:
+        raise ValueError(f"register: {register}, a UAR page of type {UarType(kind).name} has {count}")
+    return UAR_BF_OFFSET + register * (1 << log_bf_reg_size if kind == UarType.BF else UAR_NC_REGISTER_SIZE)
+
+
+def next_empty(prod_idx: int, qpn: int) -> bytes:
+    """Build the word of NVSHMEM, DeepEP and DOCA: the index of the next empty WQEBB, and no ds, opcode or opmod."""
+    return fill(UAR_WORD, {"wqe_idx": prod_idx & WQE_IDX_MASK, "qpn": qpn})
+
+
+def wqe_start(wqe: Buffer) -> bytes:
+    """Build the word of rdma-core and MORI: the first 8 bytes of the last WQE, whose wqe_idx is where that WQE begins."""
+    word = bytes(wqe[: UAR_WORD.size])
+    if decode(UAR_WORD, word)["ds"] == 0:
+        raise ValueError("uar_word.ds: 0, no WQE is that short")
+    return word
+
+
+def words(data: Buffer) -> tuple[int, int]:
+    """Return the two 32-bit words of a UAR word."""
+    return int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
+
+
+# --- the card's side (facts 1.10) ------------------------------------------------------------------------------------------------
+
+
+def candidate(idx_word: int, qpn_word: int) -> int:
+    """Return the 16-bit index of the next empty WQEBB that a UAR word announces, in either convention: ds tells which."""
+    return ((idx_word >> WQE_IDX_SHIFT) + wqebbs(qpn_word & DS_MASK)) & WQE_IDX_MASK
+
+
+def target_qpn(qpn_word: int) -> int:
+    """Return the QP that a UAR word rings."""
+    return qpn_word >> QPN_SHIFT
+
+
+def advance(producer_idx: int, nwqebb: int, announced: int, dbr_word: int) -> int:
+    """Return the producer index after a ring: moved to the farther of what the UAR word announced and what the DBR says.
+
+    Args:
+        producer_idx: the running index that the card knew, of any size.
+        nwqebb: WQEBBs in the send queue, at most 2^15; what is farther than that is of an older ring and is ignored.
+        announced: candidate() of the UAR word.
+        dbr_word: the send word of the DBR; pass announced again where there is no DBR (send_dbr_mode NO_DBR_EXT).
+    """
+    ring = (announced - producer_idx) & WQE_IDX_MASK
+    record = (dbr_word - producer_idx) & WQE_IDX_MASK
+    distance = ring if ring <= nwqebb else 0
+    if distance < record <= nwqebb:
+        distance = record
+    return producer_idx + distance

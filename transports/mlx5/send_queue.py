@@ -1,0 +1,223 @@
+"""The send queue: WQEs at the slots of a ring, and what a WQE says (facts/mlx5.md sections 1.1, 1.2, 1.5).
+
+``store`` and ``fetch`` know the ring, ``decode`` the WQE: the control segment, then the segments that its opcode has, in their order. What
+makes no sense on the wire is a ValueError that names the field; whether the QP may do it is not asked here.
+"""
+
+from dataclasses import dataclass
+
+from pgas.transports.mlx5 import fields
+from pgas.transports.mlx5.fields import Buffer, Table
+from pgas.transports.mlx5.wqe import (
+    ATOMICS,
+    CE_MASK,
+    CTRL,
+    DATA,
+    FM_MASK,
+    INLINE,
+    INLINE_HEADER,
+    INLINE_SEG,
+    OCTOWORD,
+    RADDR,
+    WQEBB,
+    Ce,
+    Fm,
+    Opcode,
+    wqebbs,
+)
+
+__all__ = ["Atomic", "Data", "Wqe", "decode", "fetch", "store"]
+
+# --- the ring --------------------------------------------------------------------------------------------------------------------
+
+
+def _blocks(view: memoryview, wqe_idx: int, count: int) -> list[slice]:
+    depth = len(view) // WQEBB
+    if depth == 0 or depth & depth - 1 or len(view) % WQEBB:
+        raise ValueError(f"ring: {len(view)} bytes are not 2^n WQEBBs of {WQEBB} bytes")
+    if count > depth:
+        raise ValueError(f"a WQE of {count} WQEBBs is longer than the ring of {depth}")
+    slots = [(wqe_idx + k & depth - 1) * WQEBB for k in range(count)]
+    return [slice(slot, slot + WQEBB) for slot in slots]
+
+
+def store(ring: Buffer, wqe_idx: int, data: bytes) -> None:
+    """Store a WQE at its slot of a ring; each WQEBB wraps by itself, and what the WQE leaves of its last one stays as it is."""
+    view = memoryview(ring).cast("B")
+    for k, block in enumerate(_blocks(view, wqe_idx, wqebbs(-(-len(data) // OCTOWORD)))):
+        part = data[k * WQEBB : (k + 1) * WQEBB]
+        view[block.start : block.start + len(part)] = part
+
+
+def fetch(ring: Buffer, wqe_idx: int) -> bytes:
+    """Return the ds octowords of the WQE at its slot of a ring.
+
+    Raises:
+        ValueError: ds is 0, or says that the WQE is longer than the ring.
+    """
+    view = memoryview(ring).cast("B")
+    ds = fields.decode(CTRL, view[_blocks(view, wqe_idx, 1)[0]])["ds"]
+    if ds == 0:
+        raise ValueError(f"ctrl.ds: 0 in the WQE at index {wqe_idx}")
+    return b"".join(bytes(view[block]) for block in _blocks(view, wqe_idx, wqebbs(ds)))[: ds * OCTOWORD]
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data segment."""
+
+    addr: int
+    lkey: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Atomic:
+    """The operands of an atomic of nbytes. A plain CS has masks of ones, a plain FA no boundary; what an opcode lacks is 0."""
+
+    nbytes: int
+    add: int = 0
+    field_boundary: int = 0
+    compare: int = 0
+    compare_mask: int = 0
+    swap: int = 0
+    swap_mask: int = 0
+
+
+@dataclass(frozen=True)
+class Wqe:
+    """A decoded WQE; what its opcode has no segment for is None or empty."""
+
+    opcode: Opcode
+    opmod: int
+    wqe_idx: int  # the 16 bits on the wire
+    qpn: int
+    ds: int
+    fm_ce_se: int
+    signature: int = 0
+    imm: int = 0
+    raddr: int | None = None
+    rkey: int | None = None
+    atomic: Atomic | None = None
+    data: tuple[Data, ...] = ()
+    inline: bytes | None = None
+
+    @property
+    def fm(self) -> int:
+        """The fence mode, a value of Fm unless the WQE is malformed."""
+        return self.fm_ce_se & FM_MASK
+
+    @property
+    def ce(self) -> Ce:
+        """When a CQE is asked for."""
+        return Ce(self.fm_ce_se & CE_MASK)
+
+    @property
+    def wqebbs(self) -> int:
+        """The WQEBBs that the WQE occupies."""
+        return wqebbs(self.ds)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the WQE moves."""
+        return sum(part.nbytes for part in self.data) if self.inline is None else len(self.inline)
+
+    def __str__(self) -> str:
+        words = [f"{self.opcode.name} wqe_idx {self.wqe_idx:#06x} qpn {self.qpn:#08x} ds {self.ds} ce {self.ce.name}"]
+        if self.fm:
+            words.append(f"fm {fields.named(Fm, self.fm)}")
+        if self.raddr is not None:
+            words.append(f"raddr {self.raddr:#x} rkey {self.rkey:#x}")
+        if self.atomic is not None:
+            operands = {name: value for name, value in vars(self.atomic).items() if name != "nbytes"}
+            words.append(f"{self.atomic.nbytes}-byte " + " ".join(f"{name} {value:#x}" for name, value in operands.items() if value))
+        words += [f"{part.nbytes} bytes at {part.addr:#x} lkey {part.lkey:#x}" for part in self.data]
+        if self.inline is not None:
+            words.append(f"{len(self.inline)} bytes inline {self.inline.hex()}")
+        return ", ".join(words)
+
+
+def decode(data: Buffer) -> Wqe:
+    """Decode one WQE: ds octowords, and nothing behind them is looked at.
+
+    Raises:
+        ValueError: the opcode has no layout here, opmod does not go with it, or ds is too short for its segments.
+    """
+    raw = bytes(data)
+    ctrl = fields.decode(CTRL, raw)
+    ds = ctrl["ds"]
+    end = ds * OCTOWORD
+    if not CTRL.size <= end <= len(raw):
+        raise ValueError(f"ctrl.ds: {ds} octowords, {len(raw)} bytes are there")
+    if ctrl["opcode"] not in _HAS_RADDR:
+        raise ValueError(f"ctrl.opcode: {fields.named(Opcode, ctrl['opcode'])} has no layout in this data sheet")
+    opcode = Opcode(ctrl["opcode"])
+    head = dict(opcode=opcode, **{name: ctrl[name] for name in ("opmod", "wqe_idx", "qpn", "ds", "fm_ce_se", "signature", "imm")})
+    if opcode == Opcode.NOP:
+        return Wqe(**head)
+    at = CTRL.size
+    if _HAS_RADDR[opcode]:
+        _room(opcode, RADDR, at, end)
+        head |= fields.decode(RADDR, raw, at)
+        at += RADDR.size
+    if opcode in _ATOMIC_OPCODES:
+        if (opcode, ctrl["opmod"]) not in ATOMICS:
+            raise ValueError(f"ctrl.opmod: {ctrl['opmod']:#x} does not go with {opcode.name}")
+        table, nbytes = ATOMICS[opcode, ctrl["opmod"]]
+        _room(opcode, table, at, end)
+        head["atomic"] = _operands(opcode, nbytes, fields.decode(table, raw, at))
+        at += table.size
+    elif ctrl["opmod"]:
+        raise ValueError(f"ctrl.opmod: {ctrl['opmod']:#x} does not go with {opcode.name}")
+    if at < end and fields.decode(INLINE, raw, at)["inline_seg"]:
+        head["inline"] = _inline(opcode, raw, at, end)
+    else:
+        head["data"] = _segments(opcode, raw, at, end)
+    return Wqe(**head)
+
+
+#: Opcodes that decode knows, and whether a raddr segment follows the control segment.
+_HAS_RADDR = {
+    Opcode.NOP: False,
+    Opcode.DUMP: False,
+    Opcode.RDMA_WRITE: True,
+    Opcode.RDMA_WRITE_IMM: True,
+    Opcode.RDMA_READ: True,
+} | {opcode: True for opcode, _ in ATOMICS}
+_ATOMIC_OPCODES = frozenset(opcode for opcode, _ in ATOMICS)
+
+
+def _room(opcode: Opcode, table: Table, at: int, end: int) -> None:
+    if at + table.size > end:
+        raise ValueError(f"ctrl.ds: {end // OCTOWORD} leaves no room for the {table.name} segment of {opcode.name}")
+
+
+def _operands(opcode: Opcode, nbytes: int, segment: dict[str, int]) -> Atomic:
+    ones = (1 << 8 * nbytes) - 1
+    if opcode == Opcode.ATOMIC_FA:
+        return Atomic(nbytes, add=segment["swap_add"])
+    if opcode == Opcode.ATOMIC_CS:
+        return Atomic(nbytes, compare=segment["compare"], compare_mask=ones, swap=segment["swap_add"], swap_mask=ones)
+    return Atomic(nbytes, **segment)
+
+
+def _inline(opcode: Opcode, raw: bytes, at: int, end: int) -> bytes:
+    if opcode not in (Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_IMM):
+        raise ValueError(f"inline.inline_seg: {opcode.name} has no data to carry inline")
+    count, start = fields.decode(INLINE, raw, at)["byte_count"], at + INLINE_HEADER
+    if not end - OCTOWORD < start + count <= end:
+        raise ValueError(f"inline.byte_count: {count} bytes do not end in the last of {end // OCTOWORD} octowords")
+    return raw[start : start + count]
+
+
+def _segments(opcode: Opcode, raw: bytes, at: int, end: int) -> tuple[Data, ...]:
+    segments = []
+    for offset in range(at, end, DATA.size):
+        values = fields.decode(DATA, raw, offset)
+        if values["byte_count"] & INLINE_SEG:
+            raise ValueError(f"data.byte_count: {values['byte_count']:#x}, an inline segment behind a data segment of {opcode.name}")
+        segments.append(Data(values["addr"], values["lkey"], values["byte_count"]))
+    return tuple(segments)
