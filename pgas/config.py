@@ -102,6 +102,8 @@ VARIABLES: dict[str, Variable] = {
         Variable("PGAS_TIMEOUT", _seconds, "60", "seconds after which a wait in a kernel is an error", "float"),
         Variable("PGAS_DEBUG", _words("info", "check"), "", "info: say what init chose; check: kernels check PEs and addresses", "words"),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
+        Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),
+        Variable("PGAS_SOFTHCA_FAULTS", str, "", "software card: seeded faults, e.g. seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )
 }
 

@@ -14,6 +14,8 @@ DEFAULTS = {
     "PGAS_TIMEOUT": 60.0,
     "PGAS_DEBUG": frozenset(),
     "PGAS_SIM_WEAK": None,
+    "PGAS_TRACE": frozenset(),
+    "PGAS_SOFTHCA_FAULTS": "",
 }
 
 

@@ -1,0 +1,417 @@
+"""Every command that the card executes, accepted and refused with the status and syndrome of the check that failed."""
+
+import pytest
+import test_softhca_rig as rig
+from test_softhca_rig import HEAP, QP, QUEUES, pair
+
+from pgas.errors import TransportError
+from pgas.transports.mlx5 import commands, fields, wqe
+from pgas.transports.mlx5.capabilities import CAP_SIZE, AtomicOperations, AtomicSize, CapType, cap_op_mod
+from pgas.transports.mlx5.commands import Command, Status
+from pgas.transports.mlx5.contexts import ANY_QPN, Access, QpState
+from pgas.transports.softhca import layout
+from pgas.transports.softhca.firmware import QUERY_QP_EXT_OUT, Firmware
+from pgas.transports.softhca.objects import Objects, Refusal
+from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.tables import Tables
+
+card, pes, observer = rig.card, rig.pes, rig.observer
+
+EXECUTED = {
+    Command.QUERY_HCA_CAP, Command.CREATE_MKEY, Command.DESTROY_MKEY, Command.CREATE_CQ, Command.DESTROY_CQ, Command.CREATE_QP,
+    Command.DESTROY_QP, Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP,
+    Command.QUERY_QP,
+}  # fmt: skip
+
+
+def raw(pe, inbox, outlen=16):
+    """Execute a command of any bytes; return (status, name of the syndrome) and the whole output."""
+    outbox = pe.hca.command(inbox, outlen)
+    output = fields.decode(commands.OUTPUT, outbox.ljust(16, b"\0"))
+    return (output["status"], Why(output["syndrome"]).name), outbox
+
+
+# ------------------------------------------------------------------------------------------------------------------------ envelope
+
+
+@pytest.mark.parametrize("opcode", [*sorted(set(Command) - EXECUTED), 0x0, 0xFFFF])
+def test_commands_that_the_card_does_not_execute(pes, opcode):
+    assert raw(pes[0], opcode.to_bytes(2, "big") + bytes(0x10E))[0] == (Status.BAD_OP, "OPCODE")
+
+
+@pytest.mark.parametrize("command", sorted(EXECUTED))
+def test_lengths_and_op_mod(pes, command):
+    source, outlen = commands.LAYOUTS[command].input, commands.output_size(command)
+    inbox = commands.build(command, op_mod=1 if command == Command.QUERY_HCA_CAP else 0)
+    assert raw(pes[0], inbox[:-1], outlen)[0] == (Status.BAD_INP_LEN, "INPUT_LENGTH")
+    assert raw(pes[0], inbox, outlen - 1)[0] == (Status.BAD_OUTP_LEN, "OUTPUT_LENGTH")
+    assert raw(pes[0], fields.fill(source, {"opcode": command, "op_mod": 0x1FE}), outlen)[0] == (Status.BAD_PARAM, "OP_MOD")
+
+
+def test_an_output_is_as_long_as_was_asked_for(pes):
+    assert raw(pes[0], b"", 16)[0] == (Status.BAD_OP, "OPCODE")
+    assert len(raw(pes[0], b"\x01\x00", 3)[1]) == 3
+    (status, _), outbox = raw(pes[0], commands.build(Command.QUERY_HCA_CAP, op_mod=1), 0x1800)
+    assert (status, len(outbox), outbox[0x1010:]) == (Status.OK, 0x1800, bytes(0x7F0))
+
+
+# -------------------------------------------------------------------------------------------------------------------- capabilities
+
+
+def test_capabilities_are_those_that_ibgda_needs(pes):
+    general = pes[0].command(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(CapType.GENERAL))["capability"]
+    wanted = {"cqe_version": 1, "cq_oi": 1, "atomic": 1, "bf": 1, "log_bf_reg_size": 9, "log_max_msg": 30, "num_ports": 1, "uar_4k": 1}
+    assert wanted.items() <= general.items()
+    assert (general["log_max_qp_sz"], general["log_max_ra_req_qp"], general["max_wqe_sz_sq"]) == (15, 4, 1008)
+    atomic = pes[0].command(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(CapType.ATOMIC))["capability"]
+    assert atomic["atomic_operations"] == sum(AtomicOperations)
+    assert atomic["atomic_size_qp"] == sum(AtomicSize)
+    assert (atomic["atomic_req_8B_endianness_mode"], atomic["supported_atomic_req_8B_endianness_mode_1"]) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", [CapType.CAP_2, CapType.ODP, CapType.ROCE])
+def test_capabilities_that_the_card_lacks_are_zero(pes, kind):
+    (status, _), outbox = raw(pes[0], commands.build(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(kind)), 0x10 + CAP_SIZE)
+    assert (status, outbox) == (Status.OK, bytes(0x10 + CAP_SIZE))
+
+
+def test_current_and_maximal_capabilities_are_the_same(pes):
+    both = [raw(pes[0], commands.build(Command.QUERY_HCA_CAP, op_mod=CapType.GENERAL << 1 | current), 0x1010) for current in (0, 1)]
+    assert both[0] == both[1]
+
+
+# ----------------------------------------------------------------------------------------------------------------------------- CQ
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "why"),
+    [
+        ({"cqc": {"log_cq_size": 23}}, Status.BAD_PARAM, "CQ_SIZE"),
+        ({"cqc": {"cqe_sz": 1}}, Status.BAD_PARAM, "CQE_SIZE"),
+        ({"cqc": {"oi": 0}}, Status.BAD_PARAM, "CQ_OVERRUN"),
+        ({"cqc": {"c_eqn": 3}}, Status.BAD_RES, "EQ"),
+        ({"cqc": {"uar_page": 0}}, Status.BAD_RES, "UAR"),
+        ({"cq_umem_valid": 0}, Status.BAD_PARAM, "UMEM_INVALID"),
+        ({"cq_umem_id": 1}, Status.BAD_RES, "UMEM"),
+        ({"cq_umem_offset": QUEUES}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+        ({"cq_umem_offset": 32}, Status.BAD_PARAM, "ALIGNMENT"),
+        ({"cqc": {"log_cq_size": 16}}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+        ({"cqc": {"dbr_umem_valid": 0}}, Status.BAD_PARAM, "UMEM_INVALID"),
+        ({"cqc": {"dbr_umem_id": 1}}, Status.BAD_RES, "UMEM"),
+        ({"cqc": {"dbr_addr": QUEUES - 4}}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+        ({"cqc": {"dbr_addr": 4}}, Status.BAD_PARAM, "ALIGNMENT"),
+    ],
+)
+def test_create_cq_refused(pes, observer, change, status, why):
+    values = QP(pes[0]).cq_values(**change.pop("cqc", {}))
+    assert pes[0].refused(Command.CREATE_CQ, **{**values, **change}) == (status, why)
+    assert len(observer.counters()["cqs"]) == 1
+
+
+def test_a_cq_is_found_behind_page_offset(pes):
+    qp = QP(pes[0])
+    values = qp.cq_values(page_offset=3)
+    values["cq_umem_offset"] -= values["cq_umem_offset"] % 4096
+    cqn = pes[0].command(Command.CREATE_CQ, **values)["cqn"]
+    assert cqn != qp.cqn
+    pes[0].command(Command.DESTROY_CQ, cqn=cqn)
+
+
+def test_a_cq_is_destroyed_after_its_qps(pes):
+    first = QP(pes[0])
+    second = QP(pes[0], cq=first)
+    for qp in (first, second):
+        assert pes[0].refused(Command.DESTROY_CQ, cqn=first.cqn) == (Status.RES_BUSY, "CQ_BUSY")
+        qp.destroy()
+    pes[0].command(Command.DESTROY_CQ, cqn=first.cqn)
+    assert pes[0].refused(Command.DESTROY_CQ, cqn=first.cqn) == (Status.BAD_RES, "CQ")
+
+
+# ----------------------------------------------------------------------------------------------------------------------------- QP
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "why"),
+    [
+        ({"qpc": {"st": 5}}, Status.BAD_PARAM, "SERVICE_TYPE"),
+        ({"qpc": {"rq_type": 0}}, Status.BAD_PARAM, "RQ_TYPE"),
+        ({"qpc": {"rq_type": 1}}, Status.BAD_PARAM, "RQ_TYPE"),
+        ({"qpc": {"no_sq": 1}}, Status.BAD_PARAM, "SQ_MISSING"),
+        ({"qpc": {"send_dbr_mode": 1}}, Status.BAD_PARAM, "DBR_MODE"),
+        ({"qpc": {"pd": 1}}, Status.BAD_RES, "PD"),
+        ({"qpc": {"cqn_snd": 1}}, Status.BAD_RES, "CQ"),
+        ({"qpc": {"uar_page": 0}}, Status.BAD_RES, "UAR"),
+        ({"wq_umem_valid": 0}, Status.BAD_PARAM, "UMEM_INVALID"),
+        ({"wq_umem_id": 1}, Status.BAD_RES, "UMEM"),
+        ({"wq_umem_offset": QUEUES - 64}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+        ({"wq_umem_offset": 8}, Status.BAD_PARAM, "ALIGNMENT"),
+        ({"qpc": {"log_sq_size": 15}}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+        ({"qpc": {"dbr_umem_valid": 0}}, Status.BAD_PARAM, "UMEM_INVALID"),
+        ({"qpc": {"dbr_umem_id": 1}}, Status.BAD_RES, "UMEM"),
+        ({"qpc": {"dbr_addr": QUEUES}}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+        ({"qpc": {"dbr_addr": 12}}, Status.BAD_PARAM, "ALIGNMENT"),
+    ],
+)
+def test_create_qp_refused(pes, observer, change, status, why):
+    qp = QP(pes[0])
+    values = qp.qp_values(7, 0, pes[0].pdn)
+    values["qpc"]["uar_page"] = pes[0].hca.alloc_uar().page_id
+    values["wq_umem_offset"] = 64
+    values["qpc"].update(change.pop("qpc", {}))
+    assert pes[0].refused(Command.CREATE_QP, **{**values, **change}) == (status, why)
+    assert [entry["qpn"] for entry in observer.counters()["qps"]] == [qp.qpn]
+
+
+def test_a_register_serves_one_qp(pes):
+    qp = QP(pes[0])
+    assert pes[0].refused(Command.CREATE_QP, **qp.qp_values(7, 0, pes[0].pdn)) == (Status.BAD_RES_STATE, "UAR_SHARED")
+    qp.destroy()
+    pes[0].command(Command.CREATE_QP, **qp.qp_values(7, 0, pes[0].pdn))
+
+
+def test_query_qp_tells_what_was_set(pes):
+    qp, peer = QP(pes[0], user_index=0xABCDE), QP(pes[1])
+    qp.init(rre=0).rtr(peer, mtu=3, log_msg_max=20, next_rcv_psn=0x123456).rts(next_send_psn=0x654321, retry_count=5)
+    got = pes[0].command(Command.QUERY_QP, qpn=qp.qpn)["qpc"]
+    wanted = {
+        "state": QpState.RTS, "rre": 0, "rwe": 1, "rae": 1, "mtu": 3, "log_msg_max": 20, "remote_qpn": peer.qpn, "retry_count": 5,
+        "next_rcv_psn": 0x123456, "next_send_psn": 0x654321, "user_index": 0xABCDE, "pd": pes[0].pdn, "cqn_snd": qp.cqn,
+        "log_sq_size": 7, "uar_page": qp.uar.page_id, "dbr_addr": qp.dbr, "hw_sq_wqebb_counter": 0,
+    }  # fmt: skip
+    assert {name: got[name] for name in wanted} == wanted
+
+
+def test_query_qp_ext_tells_the_first_error(pes):
+    qp = pair(pes)[0]
+    assert qp.fail(wqe.write, pes[1].heap, 0xDEAD00, pes[0].heap, pes[0].key, 8)[0] == 0x13
+    outbox = pes[0].hca.command(commands.build(Command.QUERY_QP, qpn=qp.qpn, qpc_ext=1), QUERY_QP_EXT_OUT.size)
+    output = fields.decode(QUERY_QP_EXT_OUT, outbox)
+    assert (output["qpc"]["state"], output["cqe_syndrome"], output["vendor_error_syndrome"]) == (QpState.ERR, 0x13, 0x40)
+
+
+@pytest.mark.parametrize(
+    ("step", "values", "why"),
+    [
+        ("init", {"primary_address_path": {"vhca_port_num": 2}}, "PORT"),
+        ("init", {"atomic_mode": 0}, "ATOMIC_MODE"),
+        ("rtr", {"mtu": 0}, "MTU"),
+        ("rtr", {"mtu": 6}, "MTU"),
+        ("rtr", {"log_msg_max": 31}, "LOG_MSG_MAX"),
+        ("rtr", {"log_rra_max": 5}, "RD_ATOMIC"),
+        ("rtr", {"remote_qpn": 0}, "REMOTE_QPN"),
+        ("rts", {"log_sra_max": 5}, "RD_ATOMIC"),
+    ],
+)
+def test_a_transition_refused_for_a_value_changes_nothing(pes, step, values, why):
+    qp = QP(pes[0])
+    steps = {"init": qp.init, "rtr": lambda **changed: qp.rtr(7, **changed), "rts": qp.rts}
+    for name, take in steps.items():
+        before = qp.state()
+        if name == step:
+            with pytest.raises(commands.CommandError) as caught:
+                take(**values)
+            assert (caught.value.status, Why(caught.value.syndrome).name) == (Status.BAD_PARAM, why)
+            assert qp.state() == before
+        take()
+    assert qp.state() == QpState.RTS
+
+
+# -------------------------------------------------------------------------------------------------------------------------- mkeys
+
+
+def mkey_values(pe, **changed):
+    mkc = {"access_mode_1_0": 1, "lr": 1, "lw": 1, "rw": 1, "rr": 1, "a": 1, "qpn": ANY_QPN, "pd": pe.pdn, "start_addr": 0, "len": 4096}
+    values = {"mkey_umem_valid": 1, "mkey_umem_id": pe.umem, "mkey_umem_offset": 0}
+    mkc.update(changed.pop("mkc", {}))
+    return {"mkc": mkc, **values, **changed}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "why"),
+    [
+        ({"mkc": {"access_mode_1_0": 2}}, Status.BAD_PARAM, "MKEY_MODE"),
+        ({"mkc": {"access_mode_4_2": 1}}, Status.BAD_PARAM, "MKEY_MODE"),
+        ({"mkc": {"qpn": 5}}, Status.BAD_PARAM, "MKEY_MODE"),
+        ({"mkc": {"length64": 1}}, Status.BAD_PARAM, "MKEY_MODE"),
+        ({"mkc": {"pd": 1}}, Status.BAD_RES, "PD"),
+        ({"mkc": {"len": 0}}, Status.BAD_PARAM, "MKEY_LENGTH"),
+        ({"mkc": {"start_addr": (1 << 64) - 4095}}, Status.BAD_PARAM, "MKEY_LENGTH"),
+        ({"mkc": {"lw": 0}}, Status.BAD_PARAM, "MKEY_ACCESS"),
+        ({"mkey_umem_valid": 0}, Status.BAD_PARAM, "UMEM_INVALID"),
+        ({"mkey_umem_id": 1}, Status.BAD_RES, "UMEM"),
+        ({"mkey_umem_offset": QUEUES - 4095}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+    ],
+)
+def test_create_mkey_refused(pes, observer, change, status, why):
+    assert pes[0].refused(Command.CREATE_MKEY, **mkey_values(pes[0], **change)) == (status, why)
+    assert len(observer.counters()["keys"]) == 2  # the heaps'
+
+
+def test_a_key_with_addresses_of_its_own(pes):
+    """start_addr 0, as NCCL registers: remote addresses are offsets in the UMEM (facts 3.2)."""
+    umem = pes[1].hca.register_umem(pes[1].heap, HEAP)
+    values = mkey_values(pes[1], mkey_umem_id=umem, mkey_umem_offset=8192, mkc={"mkey_7_0": 0x5A})
+    index = pes[1].command(Command.CREATE_MKEY, **values)["mkey_index"]
+    qp = pair(pes)[0]
+    qp.run(wqe.write_inline, 40, index << 8 | 0x5A, b"by offset")
+    assert pes[1].read(pes[1].heap + 8192 + 40, 9) == b"by offset"
+    assert qp.fail(wqe.write_inline, 40, index << 8 | 0x5B, b"variant")[1] == 0x40  # mkey_7_0 is part of the key
+    with pytest.raises(TransportError, match="in use by 1"):
+        pes[1].hca.deregister_umem(umem)
+    pes[1].command(Command.DESTROY_MKEY, mkey_index=index)
+    assert pes[1].refused(Command.DESTROY_MKEY, mkey_index=index) == (Status.BAD_RES, "MKEY")
+    pes[1].hca.deregister_umem(umem)
+
+
+# ---------------------------------------------------------------------------------------------------------- other PEs, old numbers
+
+
+def test_objects_of_another_pe_do_not_exist(pes):
+    mine, other = QP(pes[0]), pes[1]
+    index = pes[0].command(Command.CREATE_MKEY, **mkey_values(pes[0]))["mkey_index"]
+    for command in (Command.QUERY_QP, Command.DESTROY_QP, Command.TO_ERR_QP, Command.TO_RST_QP, Command.RST2INIT_QP):
+        assert other.refused(command, qpn=mine.qpn) == (Status.BAD_RES, "QP")
+    assert other.refused(Command.DESTROY_CQ, cqn=mine.cqn) == (Status.BAD_RES, "CQ")
+    assert other.refused(Command.DESTROY_MKEY, mkey_index=index) == (Status.BAD_RES, "MKEY")
+    assert other.refused(Command.CREATE_MKEY, **mkey_values(other, mkey_umem_id=pes[0].umem)) == (Status.BAD_RES, "UMEM")
+    assert other.refused(Command.CREATE_CQ, **mine.cq_values()) == (Status.BAD_RES, "UAR")
+    theirs = QP(other)
+    for name, value, why in (("pd", pes[0].pdn, "PD"), ("cqn_snd", mine.cqn, "CQ"), ("uar_page", mine.uar.page_id, "UAR")):
+        values = theirs.qp_values(7, 0, other.pdn)
+        values["qpc"][name] = value
+        assert other.refused(Command.CREATE_QP, **values) == (Status.BAD_RES, why)
+    for call, number in (("dealloc_pd", pes[0].pdn), ("deregister_umem", pes[0].umem), ("deregister_mr", pes[0].key)):
+        with pytest.raises(TransportError, match=f"PE 1 has no .*{number:#x}"):
+            getattr(other.hca, call)(number)
+    with pytest.raises(TransportError, match="PE 1 has no UAR"):
+        other.hca.dealloc_uar(mine.uar.page_id)
+    with pytest.raises(TransportError, match="register_mr: PE 1 has no protection domain"):
+        other.hca.register_mr(other.heap, 64, pes[0].pdn, 0)
+    with pytest.raises(TransportError, match="BAD_RES, QP"):
+        other.hca.set_index(mine.qpn, 7)
+    assert other.hca.diagnose(mine.qpn) == ""
+    assert mine.state() == QpState.RST
+
+
+def test_numbers_of_destroyed_objects_name_nothing(pes):
+    pe = pes[0]
+    first = QP(pe)
+    first.destroy()
+    pe.command(Command.DESTROY_CQ, cqn=first.cqn)
+    key = pe.hca.register_mr(pe.heap, 64, pe.pdn, 0)[0]
+    pe.hca.deregister_mr(key)
+    second = QP(pe)
+    again = pe.hca.register_mr(pe.heap, 64, pe.pdn, 0)[0]
+    low = (1 << layout.LOG_MAX_QP) - 1
+    assert first.qpn & low == second.qpn & low  # the same row of the table,
+    assert (first.qpn, first.cqn, key) != (second.qpn, second.cqn, again)  # under another number
+    assert pe.refused(Command.QUERY_QP, qpn=first.qpn) == (Status.BAD_RES, "QP")
+    assert pe.refused(Command.DESTROY_CQ, cqn=first.cqn) == (Status.BAD_RES, "CQ")
+    with pytest.raises(TransportError, match="no memory region"):
+        pe.hca.deregister_mr(key)
+
+
+def test_the_card_has_so_many_qps_and_cqs(pes):
+    pe, qp = pes[0], QP(pes[0])
+    cqs = [pe.command(Command.CREATE_CQ, **qp.cq_values())["cqn"] for _ in range((1 << layout.LOG_MAX_CQ) - 1)]
+    assert pe.refused(Command.CREATE_CQ, **qp.cq_values()) == (Status.LIM, "NO_CQ")
+    pe.command(Command.DESTROY_CQ, cqn=cqs.pop())
+    pe.command(Command.CREATE_CQ, **qp.cq_values())
+    values = qp.qp_values(0, 0, pe.pdn)
+    for _ in range((1 << layout.LOG_MAX_QP) - 1):
+        values["qpc"]["uar_page"] = pe.hca.alloc_uar().page_id
+        pe.command(Command.CREATE_QP, **values)
+    values["qpc"]["uar_page"] = pe.hca.alloc_uar().page_id
+    assert pe.refused(Command.CREATE_QP, **values) == (Status.LIM, "NO_QP")
+    qp.destroy()
+    pe.command(Command.CREATE_QP, **values)
+
+
+def test_the_card_has_so_many_uars(pes):
+    uars = [pes[0].hca.alloc_uar().page_id for _ in range((1 << layout.LOG_MAX_UAR) - 1)]
+    assert len(set(uars)) == len(uars)
+    with pytest.raises(TransportError, match="all 2047 UARs are in use"):
+        pes[0].hca.alloc_uar()
+    pes[0].hca.dealloc_uar(uars[100])
+    assert pes[0].hca.alloc_uar().page_id == uars[100]
+
+
+def test_the_card_has_so_many_keys():
+    """Without a process and an engine: 16383 requests would take seconds."""
+    card = Tables()
+    objects = Objects(card)
+    objects.share(0, 0x1000, 4096)
+    pdn, umem = objects.alloc_pd(0), objects.register_umem(0, 0x1000, 4096)
+    keys = {objects.register_mr(0, 0x1000, 4096, pdn, 0) for _ in range((1 << layout.LOG_MAX_MKEY) - 1)}  # row 0 holds none
+    assert len(keys) == (1 << layout.LOG_MAX_MKEY) - 1
+    with pytest.raises(Refusal, match="all 16383 memory keys are in use"):
+        objects.register_mr(0, 0x1000, 4096, pdn, 0)
+    mkc = {"access_mode_1_0": 1, "qpn": ANY_QPN, "pd": pdn, "len": 64}
+    inbox = commands.build(Command.CREATE_MKEY, mkey_umem_valid=1, mkey_umem_id=umem, mkc=mkc)
+    assert fields.decode(commands.OUTPUT, Firmware(card, objects).execute(0, inbox, 16)) == {"status": Status.LIM, "syndrome": Why.NO_MKEY}
+
+
+# --------------------------------------------------------------------------------------------------------- calls that are no commands
+
+
+def test_memory_that_is_not_the_pe_s_is_refused(pes):
+    pe = pes[0]
+    for address, nbytes in ((pe.heap, HEAP + 1), (pe.heap - 1, 2), (pes[1].heap, 64), (0, 64), (pe.heap, 0), (pe.heap + HEAP, 1)):
+        with pytest.raises(TransportError, match="not memory of PE 0"):
+            pe.hca.register_umem(address, nbytes)
+        with pytest.raises(TransportError, match="not memory of PE 0"):
+            pe.hca.register_mr(address, nbytes, pe.pdn, 0)
+
+
+def test_access_of_a_memory_region(pes):
+    pe = pes[0]
+    with pytest.raises(TransportError, match="bits outside"):
+        pe.hca.register_mr(pe.heap, 64, pe.pdn, 1 << 9)
+    for access in (Access.REMOTE_WRITE, Access.REMOTE_ATOMIC):
+        with pytest.raises(TransportError, match="need LOCAL_WRITE"):
+            pe.hca.register_mr(pe.heap, 64, pe.pdn, access)
+    lkey, rkey = pe.hca.register_mr(pe.heap, 64, pe.pdn, Access.REMOTE_READ | Access.RELAXED_ORDERING)
+    assert lkey == rkey
+
+
+def test_what_is_used_cannot_be_given_back(pes):
+    pe = pes[0]
+    qp = QP(pe)
+    for give_back, what in (
+        (lambda: pe.hca.dealloc_pd(pe.pdn), "protection domain .* in use by 2"),
+        (lambda: pe.hca.deregister_umem(pe.umem), "umem .* in use by 4"),
+        (lambda: pe.hca.dealloc_uar(qp.uar.page_id), "UAR .* in use by 2"),
+    ):
+        with pytest.raises(TransportError, match=what):
+            give_back()
+    qp.destroy()
+    pe.command(Command.DESTROY_CQ, cqn=qp.cqn)
+    pe.hca.deregister_mr(pe.key)
+    pe.hca.dealloc_pd(pe.pdn)
+    pe.hca.deregister_umem(pe.umem)
+    pe.hca.dealloc_uar(qp.uar.page_id)
+    for give_back in (lambda: pe.hca.dealloc_pd(pe.pdn), lambda: pe.hca.dealloc_uar(qp.uar.page_id)):
+        with pytest.raises(TransportError, match="PE 0 has no"):
+            give_back()
+
+
+def test_port_and_event_queue(pes):
+    port = pes[0].hca.query_port()
+    assert (port.port_num, port.link_layer, port.active_mtu, len(port.gid), port.mac) == (1, "InfiniBand", 5, 16, bytes(6))
+    assert pes[0].hca.query_eqn() == pes[1].hca.query_eqn() > 0
+
+
+def test_an_engine_that_stands_still_is_an_internal_error():
+    card = Tables()
+    objects, stuck = Objects(card), TimeoutError("no engine here")
+    firmware = Firmware(card, objects)
+
+    def alive():
+        raise stuck
+
+    card.alive = alive
+    objects.share(0, 0x1000, 4096)
+    pdn = objects.alloc_pd(0)
+    key = objects.register_mr(0, 0x1000, 4096, pdn, 0)
+    outbox = firmware.execute(0, commands.build(Command.DESTROY_MKEY, mkey_index=key >> 8), 16)
+    assert fields.decode(commands.OUTPUT, outbox) == {"status": Status.INT_ERR, "syndrome": Why.ENGINE}

@@ -1,0 +1,258 @@
+"""What a real card hides: faults on purpose, pause and resume, counters, traces."""
+
+import time
+
+import pytest
+import test_softhca_rig as rig
+from test_softhca_rig import QP, SIGNAL, connect, pair
+
+from pgas.errors import TransportError
+from pgas.transports.mlx5 import cqe, wqe
+from pgas.transports.mlx5.commands import Command
+from pgas.transports.mlx5.contexts import QpState
+from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.softhca.card import Faults
+from pgas.transports.softhca.syndromes import Vendor
+from pgas.transports.softhca.tables import TRACE_RECORDS
+
+card, pes, observer = rig.card, rig.pes, rig.observer
+
+MEGABYTE = 1 << 20
+
+
+# ---------------------------------------------------------------------------------------------------------------------- the variable
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("", Faults()),
+        (" seed=0x10 , delay=0.25 ", Faults(seed=16, delay=0.25)),
+        ("fail=3:0x13", Faults(fail=3, syndrome=0x13)),
+        ("fail=1:5,fail_qpn=0x400", Faults(fail=1, syndrome=5, fail_qpn=0x400)),
+        ("stop=7,atomics=split", Faults(stop=7, split_atomics=True)),
+    ],
+)
+def test_faults_as_text(text, faults):
+    assert Faults.parse(text) == faults
+
+
+@pytest.mark.parametrize(
+    "text", ["delay=1", "delay=-0.1", "delay=x", "fail=-1:5", "fail=3", "fail=3:0x99", "stop=-1", "atomics=no", "crash"]
+)
+def test_text_that_names_no_fault(observer, text):
+    with pytest.raises(TransportError, match=text.partition("=")[0]):
+        observer.set_faults(text)
+
+
+# ----------------------------------------------------------------------------------------------------------------------------- fail
+
+
+@pytest.mark.parametrize("syndrome", [s for s in Syndrome if s != Syndrome.WR_FLUSH_ERR], ids=lambda syndrome: syndrome.name)
+def test_the_nth_wqe_fails_with_any_syndrome(pes, observer, syndrome):
+    qp, peer = pair(pes)
+    observer.set_faults(f"fail=3:{syndrome:#x}")
+    for offset in (0, 8):
+        qp.run(wqe.write_inline, pes[1].heap + offset, pes[1].key, b"executed")
+    assert qp.fail(wqe.write_inline, pes[1].heap + 16, pes[1].key, b"refused!") == (syndrome, Vendor.INJECTED)
+    assert pes[1].read(pes[1].heap, 24) == b"executed" * 2 + bytes(8)
+    assert (qp.state(), peer.state()) == (QpState.ERR, QpState.RTS)
+    assert "a fault that was asked for" in pes[0].hca.diagnose(qp.qpn)
+    pair(pes)[0].run(wqe.nop)  # the fault has happened, and does not again
+
+
+def test_a_fault_of_one_qp_only(pes, observer):
+    spared, hit = pair(pes)[0], pair(pes)[0]
+    observer.set_faults(f"fail=2:0x13,fail_qpn={hit.qpn:#x}")
+    for _ in range(5):
+        spared.run(wqe.nop)
+    hit.run(wqe.nop)
+    assert hit.fail(wqe.nop) == (Syndrome.REMOTE_ACCESS_ERR, Vendor.INJECTED)
+
+
+def test_faults_can_be_withdrawn(pes, observer):
+    qp = pair(pes)[0]
+    observer.set_faults("fail=1:0x13,stop=1")
+    observer.set_faults("")
+    for _ in range(3):
+        qp.run(wqe.nop)
+
+
+# -------------------------------------------------------------------------------------------------------------------- stop and pause
+
+
+def test_the_engine_stops_behind_the_nth_wqe(pes, observer):
+    """A card that hangs: what was executed is complete, nothing else happens; commands still work."""
+    qp = pair(pes)[0]
+    observer.set_faults("stop=3")
+    for offset in range(0, 40, 8):
+        last = qp.post(wqe.write_inline, pes[1].heap + offset, pes[1].key, b"executed", fm_ce_se=SIGNAL)
+    qp.ring()
+    rig.wait_until(lambda: observer.counters()["hca"]["paused"], "the engine goes on")
+    assert (qp.counters()["wqes"], qp.counters()["producer"]) == (3, 5)
+    assert cqe.decode(qp.entry()).wqe_counter == 2
+    time.sleep(5e-3)
+    assert pes[1].read(pes[1].heap, 40) == b"executed" * 3 + bytes(16)
+    assert qp.state() == QpState.RTS
+    observer.resume()
+    assert not qp.poll(last).is_error
+
+
+def test_a_paused_engine_does_nothing_and_a_resumed_one_forgets_nothing(pes, observer):
+    qp, other = pair(pes)[0], QP(pes[0])
+    observer.pause()
+    observer.pause()
+    assert observer.counters()["hca"]["paused"]
+    for value in (5, 6):
+        pes[0].word(0, value)
+        last = qp.post(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8, fm_ce_se=SIGNAL)
+        qp.ring()
+    time.sleep(5e-3)
+    assert (pes[1].word(0), qp.entry(), qp.counters()["doorbells"]) == (0, rig.EMPTY, 0)
+    other.init()  # commands work: they wait for the engine's passes, which are empty
+    other.destroy()
+    observer.resume()
+    assert not qp.poll(last).is_error
+    assert pes[1].word(0) == 6
+    assert not observer.counters()["hca"]["paused"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- delay and reorder
+
+
+def schedule(pes, observer, faults):
+    """Execute signalled NOPs of four QPs under faults, all handed over before the engine starts; return the order of their CQEs."""
+    qps = [pair(pes)[0] for _ in range(4)]
+    observer.pause()
+    for qp in qps:
+        for _ in range(10):
+            qp.post(wqe.nop, fm_ce_se=SIGNAL)
+        qp.ring()
+    observer.set_faults(faults)
+    observer.trace(["cqe"])
+    observer.resume()
+    for qp in qps:
+        qp.poll(9)
+    numbers = {qp.qpn: number for number, qp in enumerate(qps)}
+    order = []
+    for entry in observer.trace([]):
+        words = entry.split()
+        order.append((numbers[int(words[4], 16)], int(words[6].rstrip(":"))))
+    for qp in qps:
+        qp.destroy()
+    return order
+
+
+def test_delays_reorder_the_completions_of_qps_and_not_those_of_one(pes, observer):
+    """What RC allows: any interleaving of QPs, and the order of posting in each; the same seed gives the same one."""
+    plain = schedule(pes, observer, "")
+    assert plain == [(number, index) for number in range(4) for index in range(10)]
+    first = schedule(pes, observer, "seed=1,delay=0.3")
+    assert first != plain
+    for number in range(4):
+        assert [index for qp, index in first if qp == number] == list(range(10))
+    assert schedule(pes, observer, "seed=1,delay=0.3") == first
+    assert schedule(pes, observer, "seed=2,delay=0.3") != first
+
+
+def test_a_long_write_arrives_last_byte_first(pes, observer):
+    """RC orders messages, not the bytes of one: who polls the last byte of a WRITE must not believe the first (DESIGN section 5)."""
+    observer.set_faults("delay=0.999")
+    qp = pair(pes)[0]
+    first, last = pes[1].heap, pes[1].heap + MEGABYTE - 1
+    pes[0].write(pes[0].heap, b"\x11" * MEGABYTE)
+    early = 0
+    for _ in range(50):
+        pes[1].write(pes[1].heap, bytes(MEGABYTE))
+        index = qp.post(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, MEGABYTE, fm_ce_se=SIGNAL)
+        qp.ring()
+        while pes[1].read(last, 1) == b"\0":
+            time.sleep(0)
+        early += pes[1].read(first, 1) == b"\0"
+        assert not qp.poll(index).is_error
+        assert pes[1].read(pes[1].heap, MEGABYTE) == b"\x11" * MEGABYTE
+        if early:
+            break
+    assert early
+
+
+def test_delayed_streams_give_the_same_memory(pes, observer):
+    observer.set_faults("seed=3,delay=0.2")
+    qps = [connect(QP(pes[0]), QP(pes[1]))[0] for _ in range(3)]
+    for round_ in range(1, 21):
+        last = []
+        for number, qp in enumerate(qps):
+            offset = 64 * number
+            pes[0].word(offset, round_)
+            qp.post(wqe.write, pes[1].heap + offset, pes[1].key, pes[0].heap + offset, pes[0].key, 8)
+            qp.post(wqe.fetch_add, pes[1].heap + offset, pes[1].key, pes[0].heap + offset + 8, pes[0].key, 1000)
+            last.append(qp.post(wqe.read, pes[1].heap + offset, pes[1].key, pes[0].heap + offset + 16, pes[0].key, 8, fm_ce_se=SIGNAL))
+            qp.ring()
+        for number, (qp, index) in enumerate(zip(qps, last, strict=True)):
+            assert not qp.poll(index).is_error
+            assert [pes[0].word(64 * number + 8 * i) for i in range(3)] == [round_, round_, round_ + 1000]
+
+
+# ---------------------------------------------------------------------------------------------------------------- trace and counters
+
+
+def test_a_trace_shows_bytes_and_what_they_say(pes, observer):
+    qp = pair(pes)[0]
+    observer.trace(["wqe", "cqe", "cmd"])
+    index = qp.post(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8, fm_ce_se=SIGNAL)
+    qp.ring()
+    qp.poll(index)
+    qp.destroy()
+    pes[0].refused(Command.QUERY_QP, qpn=qp.qpn)
+    executed, completed, command, refused = observer.trace([])
+    head, *dump = executed.splitlines()
+    assert head.startswith(f"wqe PE 0 qpn {qp.qpn:#08x} index 0: RDMA_WRITE wqe_idx 0x0000")
+    assert f"raddr {pes[1].heap:#x} rkey {pes[1].key:#x}, 8 bytes at {pes[0].heap:#x}" in head
+    assert "".join("".join(line.split()[1:]) for line in dump) == qp.log[0][1].hex()
+    head, *dump = completed.splitlines()
+    assert head == f"cqe PE 0 qpn {qp.qpn:#08x} index 0: {cqe.decode(qp.entry())}"
+    assert "".join("".join(line.split()[1:]) for line in dump) == qp.entry().hex()
+    assert command.startswith("cmd PE 0 DESTROY_QP: OK")
+    assert f"destroy_qp_in.qpn = {qp.qpn:#x}" in command
+    assert refused.startswith("cmd PE 0 QUERY_QP: BAD_RES (bad resource), syndrome 0x208 QP")
+    assert observer.trace() == []
+
+
+def test_a_trace_that_is_not_taken_loses_the_newest_and_says_so(pes, observer):
+    qp = pair(pes, 11)[0]
+    observer.pause()
+    observer.trace(["wqe"])
+    for _ in range(TRACE_RECORDS + 24):
+        last = qp.post(wqe.nop)
+    data = bytearray(qp.log[-1][1])
+    data[11] |= SIGNAL
+    rig.send_queue.store(qp.ring_memory(), last, bytes(data))
+    qp.ring()
+    observer.resume()
+    qp.poll(last)
+    entries = observer.trace([])
+    assert (len(entries), entries[-1]) == (TRACE_RECORDS + 1, f"trace: 24 entries lost, the ring holds {TRACE_RECORDS}")
+    assert f" index {TRACE_RECORDS - 1}:" in entries[-2]
+
+
+def test_a_trace_of_something_else_is_refused(observer):
+    with pytest.raises(TransportError, match="bell: not among wqe, cqe, cmd"):
+        observer.trace(["bell"])
+
+
+def test_counters_show_every_object(card, pes, observer):
+    qp, peer = pair(pes, user_index=9)
+    qp.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 100)
+    seen = observer.counters()
+    assert (seen["name"], seen["pid"], seen["hca"]["pes"]) == (card.name, card.pid, [0, 1])
+    shown = next(entry for entry in seen["qps"] if entry["qpn"] == qp.qpn)
+    wanted = {
+        "pe": 0, "state": "RTS", "depth": 128, "remote_qpn": peer.qpn, "user_index": 9, "uar": qp.uar.page_id, "pd": pes[0].pdn,
+        "wqes": 1, "nbytes": 100, "writes": 1, "cqes": 1, "doorbells": 1, "errors": 0, "first_error": 0, "consumer": 1, "producer": 1,
+    }  # fmt: skip
+    assert {name: shown[name] for name in wanted} == wanted
+    assert {"cqn": qp.cqn, "pe": 0, "size": 1, "collapsed": True, "cqes": 1} in seen["cqs"]
+    assert {"page": qp.uar.page_id, "pe": 0, "qpn": qp.qpn} in seen["uars"]
+    key = next(entry for entry in seen["keys"] if entry["key"] == pes[1].key)
+    assert (key["pe"], key["start"], key["nbytes"], key["pd"]) == (1, pes[1].heap, rig.HEAP, pes[1].pdn)
+    assert key["access"] == ["LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC"]

@@ -1,0 +1,313 @@
+"""Two PEs in one process that drive QPs of a software card by hand, byte by byte; used by the other test_softhca_*.py.
+
+They take the fixtures over by assignment (``pes = rig.pes``): a conftest would import the card for every test of the project.
+"""
+
+import ctypes
+import os
+import struct
+import time
+
+import pytest
+
+from pgas.kernels import window
+from pgas.sim import memory as mem
+from pgas.transports import p2p
+from pgas.transports.memfd import HostMemory
+from pgas.transports.memory import Segment
+from pgas.transports.mlx5 import commands, cqe, doorbell, send_queue, wqe
+from pgas.transports.mlx5.capabilities import cap_op_mod
+from pgas.transports.mlx5.commands import Command, CommandError
+from pgas.transports.mlx5.contexts import ANY_QPN, Access, QpState, RqType
+from pgas.transports.softhca import client
+from pgas.transports.softhca.syndromes import Command as Why
+
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+SIGNAL = wqe.Ce.ALWAYS
+QUEUES = 2 << 20
+HEAP = 4 << 20
+EMPTY = bytes([cqe.EMPTY]) * 64
+
+
+class PE:
+    """One PE: its slot in this process, and its adapter."""
+
+    def __init__(self, name, number):
+        self.number = number
+        self.slot = p2p.slot(number)
+        self.heap = self.slot + window.HEAP_OFFSET
+        self.memory = HostMemory()
+        segments = [(self.slot, QUEUES), (self.heap, HEAP)]
+        shared = [(a, n, self.memory.create(a, Segment(0, n))) for a, n in segments]
+        self.hca = client.SoftHCA(name, number, shared)
+        self.pdn = self.hca.alloc_pd()
+        self.umem = self.hca.register_umem(self.slot, QUEUES)
+        self.key = self.hca.register_mr(self.heap, HEAP, self.pdn, ALL)[0]
+        self.free = 0
+        self.recycled = []
+
+    def queue_memory(self, nbytes):
+        """Offset of so much of the queue segment, never given twice (each test starts over, see `pes`)."""
+        offset = -(-self.free // 64) * 64
+        self.free = offset + nbytes
+        assert self.free <= QUEUES
+        return offset
+
+    def command(self, command, op_mod=0, **values):
+        """Execute a command and return its output's fields; a refusal is a CommandError."""
+        outlen = commands.output_size(command)
+        outbox = self.hca.command(commands.build(command, op_mod=op_mod, **values), outlen)
+        assert len(outbox) == outlen
+        commands.check(command, outbox)
+        return commands.parse_output(command, outbox, op_mod=op_mod)
+
+    def refused(self, command, **values):
+        """Execute a command that the card refuses; return (status, name of the syndrome)."""
+        with pytest.raises(CommandError) as caught:
+            self.command(command, **values)
+        return caught.value.status, Why(caught.value.syndrome).name
+
+    def read(self, address, nbytes):
+        return ctypes.string_at(address, nbytes)
+
+    def write(self, address, data):
+        ctypes.memmove(address, bytes(data), len(data))
+
+    def word(self, offset, value=None, nbytes=8):
+        """Load or store a host-order integer of the heap."""
+        if value is None:
+            return int.from_bytes(self.read(self.heap + offset, nbytes), "little")
+        self.write(self.heap + offset, value.to_bytes(nbytes, "little"))
+        return value
+
+    def close(self):
+        self.hca.close()
+        self.memory.close()
+
+
+class QP:
+    """A QP with a CQ of its own, in RESET."""
+
+    def __init__(self, pe, log_depth=7, *, collapsed=1, log_cq=0, user_index=0, cq=None, pdn=None, **qpc):
+        self.pe, self.depth, self.collapsed, self.log_cq = pe, 1 << log_depth, collapsed, log_cq
+        self.uar = pe.hca.alloc_uar()
+        self.sq = pe.queue_memory(64 << log_depth)
+        self.dbr = pe.queue_memory(64)
+        if cq is None:
+            self.cq = pe.queue_memory(64 << log_cq)
+            pe.write(pe.slot + self.cq, EMPTY * (1 << log_cq))
+            self.cqn = pe.command(Command.CREATE_CQ, **self.cq_values())["cqn"]
+        else:
+            self.cq, self.cqn = cq.cq, cq.cqn
+        values = self.qp_values(log_depth, user_index, pe.pdn if pdn is None else pdn)
+        values["qpc"].update(qpc)
+        self.qpn = pe.command(Command.CREATE_QP, **values)["qpn"]
+        self.posted = 0
+        self.log = []
+
+    def cq_values(self, **cqc):
+        values = {
+            "cc": self.collapsed, "oi": 1, "log_cq_size": self.log_cq, "uar_page": self.uar.page_id, "c_eqn": self.pe.hca.query_eqn(),
+            "dbr_umem_valid": 1, "dbr_umem_id": self.pe.umem, "dbr_addr": self.dbr + 8,
+        }  # fmt: skip
+        return {"cqc": {**values, **cqc}, "cq_umem_id": self.pe.umem, "cq_umem_valid": 1, "cq_umem_offset": self.cq}
+
+    def qp_values(self, log_depth, user_index, pdn):
+        qpc = {
+            "st": 0, "pm_state": 3, "pd": pdn, "log_sq_size": log_depth, "uar_page": self.uar.page_id, "user_index": user_index,
+            "cqn_snd": self.cqn, "rq_type": RqType.ZERO_SIZE_RQ, "dbr_umem_valid": 1, "dbr_umem_id": self.pe.umem, "dbr_addr": self.dbr,
+        }  # fmt: skip
+        return {"qpc": qpc, "wq_umem_id": self.pe.umem, "wq_umem_valid": 1, "wq_umem_offset": self.sq}
+
+    # --------------------------------------------------------------------------------------------------------- states
+
+    def init(self, **qpc):
+        path = {"vhca_port_num": 1}
+        values = {"rre": 1, "rwe": 1, "rae": 1, "atomic_mode": 3, "pm_state": 3, "primary_address_path": path, **qpc}
+        self.pe.command(Command.RST2INIT_QP, qpn=self.qpn, qpc=values)
+        return self
+
+    def rtr(self, peer, **qpc):
+        values = {
+            "mtu": 5,
+            "log_msg_max": 30,
+            "remote_qpn": peer if isinstance(peer, int) else peer.qpn,
+            "min_rnr_nak": 12,
+            "log_rra_max": 4,
+        }
+        self.pe.command(Command.INIT2RTR_QP, qpn=self.qpn, qpc={**values, **qpc})
+        return self
+
+    def rts(self, **qpc):
+        values = {"retry_count": 7, "rnr_retry": 7, "log_sra_max": 4, "primary_address_path": {"ack_timeout": 20}}
+        self.pe.command(Command.RTR2RTS_QP, qpn=self.qpn, qpc={**values, **qpc})
+        return self
+
+    def begin(self, index):
+        """Let the queue begin at an index other than 0, before RTS."""
+        self.pe.hca.set_index(self.qpn, index)
+        self.posted = index
+        return self
+
+    def state(self):
+        return QpState(self.pe.command(Command.QUERY_QP, qpn=self.qpn)["qpc"]["state"])
+
+    def destroy(self):
+        self.pe.command(Command.DESTROY_QP, qpn=self.qpn)
+
+    # -------------------------------------------------------------------------------------------------------- traffic
+
+    def ring_memory(self):
+        return (ctypes.c_char * (64 * self.depth)).from_address(self.pe.slot + self.sq)
+
+    def post(self, build, *args, **kwargs):
+        """Store a WQE made by a builder of the data sheet (or bytes made by a function of index and qpn); return its index."""
+        index = self.posted
+        data = build(index, self.qpn, *args, **kwargs)
+        send_queue.store(self.ring_memory(), index, data)
+        self.posted += wqe.wqebbs(-(-len(data) // 16))
+        self.log.append((index, data))
+        return index
+
+    def record(self):
+        """Update the doorbell record."""
+        mem.store_release_u32(self.pe.slot + self.dbr + doorbell.DBR_SND_OFFSET, int.from_bytes(doorbell.dbr(self.posted), "little"))
+
+    def uar_word(self, data):
+        mem.store_release_u64(self.uar.register_address, int.from_bytes(data, "little"))
+
+    def ring(self, *, by_wqe=False):
+        """Hand over what was posted, by either convention of facts 1.9."""
+        self.record()
+        self.uar_word(doorbell.wqe_start(self.log[-1][1]) if by_wqe else doorbell.next_empty(self.posted, self.qpn))
+
+    def entry(self, slot=0):
+        return self.pe.read(self.pe.slot + self.cq + 64 * slot, 64)
+
+    def poll(self, index, timeout_s=10):
+        """Wait for the CQE of the WQE at an index (collapsed CQ) and return it."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            tail = mem.load_acquire_u64(self.pe.slot + self.cq + cqe.CQE_TAIL).to_bytes(8, "little")
+            if tail[7] >> 4 != 15 and struct.unpack(">H", tail[4:6])[0] == index & 0xFFFF:
+                return cqe.decode(self.entry())
+            assert time.monotonic() < deadline, f"no CQE for {index}: {cqe.decode(self.entry())}; {self.pe.hca.diagnose(self.qpn)}"
+            time.sleep(0)
+
+    def run(self, build, *args, signal=True, **kwargs):
+        """Post one WQE, ring, wait for its CQE; one that did not fail."""
+        index = self.post(build, *args, fm_ce_se=kwargs.pop("fm", 0) | (SIGNAL if signal else 0), **kwargs)
+        self.ring()
+        done = self.poll(index)
+        assert not done.is_error, f"{done}: {self.pe.hca.diagnose(self.qpn)}"
+        return done
+
+    def fail(self, build, *args, **kwargs):
+        """Post one unsignalled WQE that fails; return (syndrome, vendor syndrome) of its CQE."""
+        index = self.post(build, *args, **kwargs)
+        self.ring()
+        done = self.poll(index)
+        assert done.is_error, f"{done}: nothing failed"
+        assert (done.qpn, done.s_wqe_opcode) == (self.qpn, self.log[-1][1][3])
+        return done.syndrome, done.vendor_err_synd
+
+    def counters(self):
+        return next(qp for qp in self.pe.hca.counters()["qps"] if qp["qpn"] == self.qpn)
+
+
+def connect(a, b, **qpc):
+    """A pair in RTS."""
+    for qp, peer in ((a, b), (b, a)) if a is not b else ((a, a),):
+        qp.init().rtr(peer, **qpc)
+    for qp in {a, b}:
+        qp.rts()
+    return a, b
+
+
+def pair(pes, log_depth=7, **options):
+    return connect(QP(pes[0], log_depth, **options), QP(pes[1], log_depth))
+
+
+@pytest.fixture(scope="module")
+def card():
+    process = client.start(1 << 15)  # never ends by itself: PEs come and go with the tests
+    yield process
+    process.end()
+
+
+@pytest.fixture
+def pes(card):
+    """PE 0 and PE 1, with fresh memory and no objects."""
+    both = []
+    try:
+        both.extend(PE(card.name, number) for number in (0, 1))
+        yield both
+    finally:
+        for pe in both:
+            pe.close()
+
+
+@pytest.fixture
+def observer(card):
+    observer = client.Observer(card.name)
+    yield observer
+    observer.resume()
+    observer.set_faults("")
+    observer.trace([])
+    observer.close()
+
+
+def wait_until(condition, what, timeout_s=10):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(1e-3)
+
+
+def gone(pid):
+    """Whether a process has ended (a zombie has)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+# ------------------------------------------------------------------------------------------------------------------------ bring-up
+
+
+def test_bring_up_and_one_write(pes):
+    """The shortest path through everything: caps, CQ, QP, three transitions, a WRITE, its CQE."""
+    caps = pes[0].command(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(0))["capability"]
+    assert (caps["cqe_version"], caps["cq_oi"], caps["num_ports"]) == (1, 1, 1)
+    a, b = QP(pes[0], user_index=0x1234), QP(pes[1])
+    assert a.state() == QpState.RST
+    connect(a, b)
+    assert a.state() == b.state() == QpState.RTS
+    pes[0].write(pes[0].heap, b"hello world, hello card!")
+    done = a.run(wqe.write, pes[1].heap + 64, pes[1].key, pes[0].heap, pes[0].key, 24)
+    assert pes[1].read(pes[1].heap + 60, 32) == bytes(4) + b"hello world, hello card!" + bytes(4)
+    assert (done.opcode, done.s_wqe_opcode, done.qpn, done.wqe_counter) == (cqe.CqeOpcode.REQ, wqe.Opcode.RDMA_WRITE, a.qpn, 0)
+    assert (done.user_index, done.byte_cnt, done.owner) == (0x1234, 24, 0)
+    counted = a.counters()
+    assert [counted[n] for n in ("wqes", "nbytes", "doorbells", "cqes", "errors", "writes")] == [1, 24, 1, 1, 0, 1]
+    context = pes[0].command(Command.QUERY_QP, qpn=a.qpn)["qpc"]
+    assert (context["hw_sq_wqebb_counter"], context["sw_sq_wqebb_counter"], context["remote_qpn"]) == (1, 1, b.qpn)
+
+
+def test_a_pe_that_leaves_leaves_nothing(card, pes, observer):
+    pair(pes)
+    pes[0].command(
+        Command.CREATE_MKEY,
+        mkey_umem_valid=1,
+        mkey_umem_id=pes[0].umem,
+        mkc={"access_mode_1_0": 1, "lr": 1, "qpn": ANY_QPN, "pd": pes[0].pdn, "len": 4096},
+    )
+    for pe in pes:
+        pe.close()
+    wait_until(lambda: not observer.counters()["hca"]["pes"], "PEs remain")
+    left = observer.counters()
+    assert (left["qps"], left["cqs"], left["keys"], left["uars"]) == ([], [], [], [])
+    with open(f"/proc/{card.pid}/maps", encoding="ascii") as file:
+        assert not [line for line in file if int(line.split("-")[0], 16) >> 38 == window.BASE >> 38]
+    assert os.path.exists(f"/proc/{card.pid}")

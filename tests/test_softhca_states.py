@@ -1,0 +1,219 @@
+"""The state machine of a QP: every command in every state, what a QP does in each, and what destroys it."""
+
+import time
+
+import pytest
+import test_softhca_rig as rig
+from test_softhca_rig import QP, SIGNAL, connect, pair
+
+from pgas.errors import TransportError
+from pgas.transports.mlx5 import cqe, wqe
+from pgas.transports.mlx5.commands import Command, CommandError, Status
+from pgas.transports.mlx5.contexts import QpState
+from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.syndromes import Vendor
+
+card, pes, observer = rig.card, rig.pes, rig.observer
+
+RST, INIT, RTR, RTS, ERR = QpState
+
+#: (state, command): the state behind it; all other pairs are refused (IBTA 10.3.1, facts 3.5).
+TRANSITIONS = {
+    (RST, Command.RST2INIT_QP): INIT,
+    (INIT, Command.INIT2RTR_QP): RTR,
+    (RTR, Command.RTR2RTS_QP): RTS,
+    **{(state, Command.TO_ERR_QP): ERR for state in QpState},
+    **{(state, Command.TO_RST_QP): RST for state in QpState},
+}
+COMMANDS = (Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP)
+
+
+def bring_to(state, qp, peer):
+    """Take a QP from RST to a state."""
+    if state == ERR:
+        qp.pe.command(Command.TO_ERR_QP, qpn=qp.qpn)
+    for reached, step in ((INIT, qp.init), (RTR, lambda: qp.rtr(peer)), (RTS, qp.rts)):
+        if reached <= state <= RTS:
+            step()
+    assert qp.state() == state
+    return qp
+
+
+def move(qp, command, peer):
+    steps = {Command.RST2INIT_QP: qp.init, Command.INIT2RTR_QP: lambda: qp.rtr(peer), Command.RTR2RTS_QP: qp.rts}
+    steps.get(command, lambda: qp.pe.command(command, qpn=qp.qpn))()
+
+
+def write(peer_pe, pe, offset=0):
+    return wqe.write, peer_pe.heap + offset, peer_pe.key, pe.heap + offset, pe.key, 8
+
+
+# --------------------------------------------------------------------------------------------------------------------- transitions
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+@pytest.mark.parametrize("state", list(QpState), ids=lambda state: state.name)
+def test_every_command_in_every_state(pes, state, command):
+    peer = QP(pes[1])
+    qp = bring_to(state, QP(pes[0]), peer)
+    if (state, command) in TRANSITIONS:
+        move(qp, command, peer)
+        assert qp.state() == TRANSITIONS[state, command]
+        return
+    with pytest.raises(CommandError) as caught:
+        move(qp, command, peer)
+    assert (caught.value.status, Why(caught.value.syndrome).name) == (Status.BAD_QP_STATE, "TRANSITION")
+    assert qp.state() == state
+
+
+@pytest.mark.parametrize("state", list(QpState), ids=lambda state: state.name)
+def test_a_qp_is_destroyed_in_every_state(pes, observer, state):
+    qp = bring_to(state, QP(pes[0]), QP(pes[1]))
+    qp.destroy()
+    assert pes[0].refused(Command.QUERY_QP, qpn=qp.qpn) == (Status.BAD_RES, "QP")
+    assert qp.qpn not in [entry["qpn"] for entry in observer.counters()["qps"]]
+
+
+# ---------------------------------------------------------------------------------------------------------- sending and receiving
+
+
+@pytest.mark.parametrize("state", [RST, INIT, RTR], ids=lambda state: state.name)
+def test_before_rts_doorbells_are_lost(pes, state):
+    """A QP that may not send executes nothing; when it may, it wants to be rung again."""
+    peer = bring_to(RTR, QP(pes[1]), 1)
+    qp = bring_to(state, QP(pes[0]), peer)
+    pes[1].command(Command.TO_RST_QP, qpn=peer.qpn)
+    bring_to(RTR, peer, qp)
+    pes[0].word(0, 77)
+    index = qp.post(*write(pes[1], pes[0]), fm_ce_se=SIGNAL)
+    qp.ring()
+    time.sleep(5e-3)
+    for reached, step in ((INIT, qp.init), (RTR, lambda: qp.rtr(peer)), (RTS, qp.rts)):
+        if reached > state:
+            step()
+    time.sleep(5e-3)
+    assert (pes[1].word(0), qp.entry()) == (0, rig.EMPTY)
+    qp.ring()
+    assert not qp.poll(index).is_error
+    assert pes[1].word(0) == 77
+
+
+@pytest.mark.parametrize("state", list(QpState), ids=lambda state: state.name)
+def test_a_qp_answers_in_rtr_and_rts(pes, state):
+    """RTR is enough to be written to; otherwise requests are dropped, and the requester gives up retrying."""
+    qp, peer = QP(pes[0]), QP(pes[1])
+    qp.init().rtr(peer).rts()
+    bring_to(state, peer, qp)
+    if state in (RTR, RTS):
+        pes[0].word(8, 5)
+        qp.run(*write(pes[1], pes[0], 8))
+        assert pes[1].word(8) == 5
+    else:
+        assert qp.fail(*write(pes[1], pes[0], 8)) == (Syndrome.TRANSPORT_RETRY_EXC_ERR, Vendor.RESPONDER_STATE)
+        assert pes[1].word(8) == 0
+
+
+def test_a_qp_in_err_flushes_what_is_rung(pes):
+    qp, peer = pair(pes)
+    pes[0].command(Command.TO_ERR_QP, qpn=qp.qpn)
+    indices = [qp.post(*write(pes[1], pes[0])) for _ in range(3)]
+    qp.ring()
+    last = qp.poll(indices[-1])
+    assert (last.syndrome, last.vendor_err_synd, last.opcode) == (Syndrome.WR_FLUSH_ERR, Vendor.NONE, cqe.CqeOpcode.REQ_ERR)
+    counted = qp.counters()
+    assert (counted["flushed"], counted["cqes"], counted["wqes"], counted["errors"], counted["first_error"]) == (3, 3, 0, 0, 0)
+    assert (qp.state(), peer.state()) == (ERR, RTS)
+
+
+def test_2err_flushes_what_has_been_rung_and_not_executed(pes, observer):
+    qp = pair(pes)[0]
+    observer.pause()
+    indices = [qp.post(*write(pes[1], pes[0]), fm_ce_se=SIGNAL) for _ in range(4)]
+    qp.ring()
+    pes[0].command(Command.TO_ERR_QP, qpn=qp.qpn)
+    observer.resume()
+    assert qp.poll(indices[-1]).syndrome == Syndrome.WR_FLUSH_ERR
+    assert (qp.counters()["flushed"], qp.counters()["wqes"]) == (4, 0)
+
+
+def test_2rst_forgets_the_queue_and_the_qp_starts_again(pes):
+    qp, peer = pair(pes)
+    qp.run(*write(pes[1], pes[0]))
+    assert qp.fail(wqe.write, pes[1].heap, 0xBAD00, pes[0].heap, pes[0].key, 8) == (Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_UNKNOWN)
+    qp.post(*write(pes[1], pes[0]))
+    qp.ring()
+    for end in (qp, peer):
+        end.pe.command(Command.TO_RST_QP, qpn=end.qpn)
+    context = pes[0].command(Command.QUERY_QP, qpn=qp.qpn)["qpc"]
+    assert (context["state"], context["hw_sq_wqebb_counter"], context["sw_sq_wqebb_counter"]) == (RST, 0, 0)
+    assert (pes[0].hca.diagnose(qp.qpn), qp.counters()["wqes"]) == ("", 0)
+    qp.posted = 0
+    connect(qp, peer)
+    pes[0].word(0, 99)
+    assert qp.run(*write(pes[1], pes[0])).wqe_counter == 0
+    assert pes[1].word(0) == 99
+
+
+def test_counters_of_qps_that_are_gone_stay_in_the_totals(pes, observer):
+    before = observer.counters()["hca"]
+    qp = pair(pes)[0]
+    for _ in range(2):
+        qp.run(*write(pes[1], pes[0]))
+    pes[0].command(Command.TO_RST_QP, qpn=qp.qpn)
+    qp.destroy()
+    after = observer.counters()["hca"]
+    assert {name: after[name] - before[name] for name in ("wqes", "nbytes", "cqes", "doorbells", "writes", "errors")} == {
+        "wqes": 2, "nbytes": 16, "cqes": 2, "doorbells": 2, "writes": 2, "errors": 0,
+    }  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------- destroying what is used
+
+
+def test_destroying_a_qp_with_wqes_in_flight(pes):
+    """When DESTROY_QP returns, the card uses neither its queue nor its buffers; what was executed is complete, the rest vanishes."""
+    megabyte = 1 << 20
+    for _ in range(20):
+        qp = pair(pes)[0]
+        pes[0].write(pes[0].heap, b"\xaa" * megabyte)
+        for _ in range(64):
+            qp.post(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, megabyte, fm_ce_se=SIGNAL)
+        qp.ring()
+        qp.destroy()
+        pes[0].command(Command.DESTROY_CQ, cqn=qp.cqn)
+        pes[1].write(pes[1].heap, bytes(megabyte))
+        pes[0].write(pes[0].slot + qp.cq, rig.EMPTY)
+        time.sleep(1e-3)
+        assert not any(pes[1].read(pes[1].heap, megabyte))
+        assert qp.entry() == rig.EMPTY
+        pes[0].free = pes[1].free = 0  # the same memory for the next one
+    assert pes[0].hca.diagnose(qp.qpn) == ""
+
+
+def test_destroying_a_key_that_is_in_use(pes):
+    """When DEREGISTER_MR returns, nothing arrives through the key any more; the next WQE fails, and the QP with it."""
+    key = pes[1].hca.register_mr(pes[1].heap, 1 << 20, pes[1].pdn, rig.ALL)[0]
+    qp = pair(pes, 10)[0]
+    pes[0].write(pes[0].heap, b"\x55" * (1 << 20))
+    for _ in range(1000):
+        qp.post(wqe.write, pes[1].heap, key, pes[0].heap, pes[0].key, 1 << 20)
+    last = qp.post(wqe.nop, fm_ce_se=SIGNAL)
+    qp.ring()
+    pes[1].hca.deregister_mr(key)
+    pes[1].write(pes[1].heap, bytes(1 << 20))
+    assert qp.poll(last).syndrome == Syndrome.WR_FLUSH_ERR
+    assert not any(pes[1].read(pes[1].heap, 1 << 20))
+    assert (qp.counters()["first_error"], qp.counters()["vendor_error"]) == (Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_UNKNOWN)
+
+
+def test_a_wqe_to_a_qp_that_was_destroyed(pes):
+    qp, peer = pair(pes)
+    peer.destroy()
+    assert qp.fail(*write(pes[1], pes[0])) == (Syndrome.TRANSPORT_RETRY_EXC_ERR, Vendor.NO_RESPONDER)
+
+
+def test_a_qp_that_sends_cannot_be_set_to_another_index(pes):
+    qp = pair(pes)[0]
+    with pytest.raises(TransportError, match="BAD_QP_STATE"):
+        qp.begin(7)

@@ -1,0 +1,81 @@
+"""The seam between IBGDA/IBRC and a NIC: what DevX gives to user space, and nothing else.
+
+Two things implement it: a ConnectX through pyverbs, and the software card (softhca). Whoever uses an Adapter cannot tell which it has.
+Commands are the PRM's own bytes (pgas.transports.mlx5.commands); the other calls are those that the kernel driver keeps to itself:
+protection domains, user memory, memory regions and UARs
+(``mlx5dv_devx_umem_reg``, ``ibv_reg_mr``, ``mlx5dv_devx_alloc_uar``; facts 3.1, 5.1).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Adapter", "Port", "Uar"]
+
+
+@dataclass(frozen=True)
+class Uar:
+    """A page of doorbell registers that belongs to this PE alone."""
+
+    page_id: int  #: what qpc.uar_page and cqc.uar_page take
+    register_address: int  #: the one doorbell register that the page gives to one QP, in this process's address space
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of the adapter, as INIT2RTR's address path needs it (facts 3.5)."""
+
+    port_num: int  #: from 1
+    link_layer: str  #: "InfiniBand" or "Ethernet"
+    active_mtu: int  #: qpc.mtu: 1 to 5 for 256 to 4096 bytes
+    lid: int
+    gid: bytes  #: 16 bytes, of index 0
+    mac: bytes  #: 6 bytes, zero on InfiniBand
+    rate_gbps: float
+
+
+class Adapter(Protocol):
+    """One PE's view of a NIC: of its own objects, in its own address space.
+
+    All methods but command raise TransportError if the adapter refuses; the text says what and why. All raise it once the adapter is gone.
+    """
+
+    name: str  #: for messages, e.g. "mlx5_0" or "softhca"
+
+    def command(self, inbox: bytes, outlen: int) -> bytes:
+        """Execute a command and return its output of outlen bytes; whether it succeeded is in its status and syndrome."""
+
+    def alloc_pd(self) -> int:
+        """Return the number of a new protection domain."""
+
+    def dealloc_pd(self, pdn: int) -> None:
+        """Give a protection domain back; refused while a QP or key is in it."""
+
+    def register_umem(self, address: int, nbytes: int) -> int:
+        """Return the id of memory that holds queues and doorbell records: any range of this PE's slot."""
+
+    def deregister_umem(self, umem_id: int) -> None:
+        """Forget a UMEM; refused while a QP, CQ or key uses it."""
+
+    def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> tuple[int, int]:
+        """Return (lkey, rkey) of memory of this PE; addresses in WQEs are those of this process. access: flags of contexts.Access."""
+
+    def deregister_mr(self, lkey: int) -> None:
+        """Invalidate the keys of a memory region; WQEs that use them fail from then on."""
+
+    def alloc_uar(self) -> Uar:
+        """Return a new UAR, mapped here. Its register serves one QP: a later doorbell in it overwrites an earlier one (facts 1.10)."""
+
+    def dealloc_uar(self, page_id: int) -> None:
+        """Unmap and give back a UAR; refused while a QP or CQ names it."""
+
+    def query_eqn(self) -> int:
+        """Return the number of the completion event queue that cqc.c_eqn names."""
+
+    def query_port(self) -> Port:
+        """Return the port."""
+
+    def diagnose(self, qpn: int) -> str:
+        """Return what the adapter knows about the first error of a QP beyond its CQE, "" if nothing."""
+
+    def close(self) -> None:
+        """Destroy what this PE still has on the adapter and let it go. Further calls do nothing."""

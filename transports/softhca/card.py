@@ -1,0 +1,229 @@
+"""The card as a whole: tables, firmware, engine thread, registers; and what a real one hides: counters, trace, faults, pause."""
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.transports.memfd import HostMemory
+from pgas.transports.memory import Segment
+from pgas.transports.mlx5 import cqe, fields, send_queue
+from pgas.transports.mlx5.contexts import Access, QpState
+from pgas.transports.mlx5.cqe import Syndrome, syndrome_words
+from pgas.transports.softhca import engine, layout, tables
+from pgas.transports.softhca.firmware import Firmware, describe
+from pgas.transports.softhca.objects import Objects
+from pgas.transports.softhca.syndromes import vendor_text
+from pgas.transports.softhca.tables import Tables
+
+__all__ = ["Card", "Faults"]
+
+TRACE_KINDS = ("wqe", "cqe", "cmd")
+
+_PR_SET_TIMERSLACK = 29
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong on purpose, reproducibly.
+
+    The text form is ``seed=1,delay=0.1,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
+    """
+
+    seed: int = 0
+    delay: float = 0.0  #: probability that a WQE waits before it starts, and that its CQE waits; long WRITEs arrive last piece first
+    fail: int = 0  #: this WQE from now on fails; 0: none
+    syndrome: int = 0  #: with this syndrome
+    fail_qpn: int = 0  #: counted on this QP only; 0: on all
+    stop: int = 0  #: after so many WQEs from now on the engine stands still, until it is resumed; 0: never
+    split_atomics: bool = False  #: the card's atomics are not atomic with those of the PEs
+
+    @classmethod
+    def parse(cls, text: str) -> "Faults":
+        """Return the faults that a text asks for.
+
+        Raises:
+            ValueError: the text names something else; its text says what is allowed.
+        """
+        values: dict[str, Any] = {}
+        for word in filter(None, (part.strip() for part in text.split(","))):
+            name, _, value = word.partition("=")
+            try:
+                if name in ("seed", "fail_qpn", "stop"):
+                    values[name] = int(value, 0)
+                elif name == "delay":
+                    values["delay"] = float(value)
+                elif name == "fail":
+                    count, _, syndrome = value.partition(":")
+                    values["fail"], values["syndrome"] = int(count, 0), Syndrome(int(syndrome, 0)).value
+                elif word == "atomics=split":
+                    values["split_atomics"] = True
+                else:
+                    raise ValueError(f"no fault {name!r}")
+            except ValueError as error:
+                raise ValueError(
+                    f"{word!r} ({error}): seed=<int>, delay=<0..1>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, stop=<n>, atomics=split"
+                ) from None
+        faults = cls(**values)
+        if not 0 <= faults.delay < 1 or min(faults.fail, faults.stop, faults.fail_qpn) < 0:
+            raise ValueError(f"{text!r}: delay is at least 0 and less than 1, fail, fail_qpn and stop are at least 0")
+        return faults
+
+
+class Card:
+    """One software ConnectX, with its engine running."""
+
+    def __init__(self, faults: Faults | None = None, trace: frozenset[str] = frozenset()) -> None:
+        self.tables = Tables()
+        self.objects = Objects(self.tables)
+        self.firmware = Firmware(self.tables, self.objects)
+        self._memory = HostMemory()
+        #: Descriptor of the UAR pages.
+        self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE))
+        self._lines: list[str] = []
+        self._lost = 0  # entries whose loss has been told
+        self._kinds: frozenset[str] = frozenset()
+        self.set_trace(trace)
+        self.tables.alive = self._check_alive
+        self._thread = threading.Thread(target=self._run, name="softhca-engine", daemon=True)
+        self._thread.start()
+        self.set_faults(faults or Faults())
+
+    def _run(self) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # of this thread: 50 us would double its sleeps
+        engine.run(self.tables.address)
+
+    def _check_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise TimeoutError("the engine of the software card has ended")
+
+    def stop(self) -> None:
+        """End the engine and unmap the registers."""
+        self.tables.set(tables.CTL_STOP, 1)
+        self._thread.join()
+        self._memory.close()
+
+    # ------------------------------------------------------------------------------------------------------------------ faults
+
+    def set_faults(self, faults: Faults) -> None:
+        """Let these go wrong from now on, and nothing else. The engine, which counts down to some, is paused meanwhile."""
+        control, paused = self.tables, self.paused
+        self.pause()
+        control.set(tables.CTL_CHAOS, int(faults.delay * 65536))
+        control.set(tables.CTL_RANDOM, (faults.seed * 0x9E3779B97F4A7C15 + 1) & (1 << 64) - 1)
+        control.set(tables.CTL_ATOMICS_SPLIT, int(faults.split_atomics))
+        control.set(tables.CTL_FAIL_QPN, faults.fail_qpn)
+        control.set(tables.CTL_FAIL_SYNDROME, faults.syndrome)
+        control.set(tables.CTL_FAIL_COUNT, faults.fail)
+        control.set(tables.CTL_HALT_COUNT, faults.stop)
+        control.set(tables.CTL_PAUSED, int(paused))
+
+    def pause(self) -> None:
+        """Let the engine do nothing; when this returns, it has finished what it did."""
+        self.tables.set(tables.CTL_PAUSED, 1)
+        self.tables.wait_for_engine()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the engine does nothing, by pause() or by a fault."""
+        return bool(self.tables.control[0]["paused"])
+
+    def resume(self) -> None:
+        """Let the engine go on."""
+        self.tables.set(tables.CTL_PAUSED, 0)
+
+    # ------------------------------------------------------------------------------------------------------------------- trace
+
+    def set_trace(self, kinds: frozenset[str]) -> None:
+        """Trace WQEs, CQEs, commands ("wqe", "cqe", "cmd") from now on, and nothing else."""
+        if unknown := kinds - set(TRACE_KINDS):
+            raise ValueError(f"{', '.join(sorted(unknown))}: not among {', '.join(TRACE_KINDS)}")
+        self._kinds = kinds
+        self.tables.set(tables.CTL_TRACE_KINDS, tables.TRACE_WQE * ("wqe" in kinds) | tables.TRACE_CQE * ("cqe" in kinds))
+        self.firmware.observe = self._observe if "cmd" in kinds else None
+
+    @property
+    def tracing(self) -> bool:
+        """Whether anything is traced."""
+        return bool(self._kinds)
+
+    def _observe(self, *command: Any) -> None:
+        self._drain()
+        self._lines.append(describe(*command))
+
+    def take_trace(self) -> list[str]:
+        """Return what was traced since the last call, each entry one or more lines."""
+        self._drain()
+        lines, self._lines = self._lines, []
+        return lines
+
+    def _drain(self) -> None:
+        control, ring = self.tables.control[0], self.tables.trace
+        head, tail = int(control["trace_head"]), int(control["trace_tail"])
+        for at in range(tail, head):
+            start = at % tables.TRACE_RECORDS * tables.TRACE_BYTES
+            record = ring[start : start + tables.TRACE_BYTES]
+            kind, qpn, index, nbytes, pe = (int(v) for v in record[: tables.TRACE_DATA].view("<i8")[:5])
+            data = record[tables.TRACE_DATA : tables.TRACE_DATA + nbytes].tobytes()
+            self._lines.append(_entry(kind, pe, qpn, index, data))
+        self.tables.set(tables.CTL_TRACE_TAIL, head)
+        if lost := int(control["trace_lost"]) - self._lost:
+            self._lines.append(f"trace: {lost} entries lost, the ring holds {tables.TRACE_RECORDS}")
+            self._lost += lost
+
+    # ---------------------------------------------------------------------------------------------------------------- counters
+
+    def diagnose(self, pe: int, qpn: int) -> str:
+        """Return the first error of a QP in words, with its WQE; "" if there was none."""
+        qp = self.firmware.queues.qps.get(qpn)
+        if qp is None or qp.pe != pe:
+            return ""
+        record = self.tables.qps[qp.row]
+        if not record["error_syndrome"]:
+            return ""
+        start = qp.row * tables.WQE_BYTES
+        data = self.tables.error_wqes[start : start + int(record["error_nbytes"])].tobytes()
+        words = f"{syndrome_words(int(record['error_syndrome']))}: {vendor_text(int(record['error_vendor']))}"
+        return f"WQE {int(record['error_index'])} of QP {qpn:#x}: {words}; {_decoded(send_queue, data)}"
+
+    def counters(self) -> dict[str, Any]:
+        """Return all objects and what they counted, as plain values."""
+        qps, totals = [], dict(self.firmware.queues.retired)
+        for qpn, qp in self.firmware.queues.qps.items():
+            record = self.tables.qps[qp.row]
+            counted = {name: int(record[name]) for name in tables.COUNTERS}
+            for name, value in counted.items():
+                totals[name] += value
+            fixed = {name: int(record[name]) for name in ("pd", "uar", "user_index", "remote_qpn", "consumer", "producer")}
+            state = QpState(int(record["state"])).name
+            error = {"first_error": int(record["error_syndrome"]), "vendor_error": int(record["error_vendor"])}
+            qps.append({"qpn": qpn, "pe": qp.pe, "state": state, "depth": int(record["mask"]) + 1, **fixed, **error, **counted})
+        cqs = [
+            {"cqn": cqn, "pe": cq.pe, "size": 1 << int(row["log_size"]), "collapsed": bool(row["collapsed"]), "cqes": int(row["cqes"])}
+            for cqn, cq in self.firmware.queues.cqs.items()
+            for row in [self.tables.cqs[cq.row]]
+        ]
+        keys = [
+            {"key": key, "pe": entry.pe, "access": _access(row), **{name: int(row[name]) for name in ("pd", "start", "nbytes")}}
+            for key, entry in self.objects.keys.items()
+            for row in [self.tables.mkeys[entry.row]]
+        ]
+        uars = [{"page": page, "pe": uar.pe, "qpn": uar.qpn} for page, uar in self.objects.uars.items()]
+        hca = {**totals, "paused": self.paused, "sweeps": int(self.tables.control[0]["sweep"]), "pes": sorted(self.objects.segments)}
+        return {"hca": hca, "qps": qps, "cqs": cqs, "keys": keys, "uars": uars}
+
+
+def _access(row: Any) -> list[str]:
+    return [str(flag.name) for flag in Access if int(row["access"]) & flag]
+
+
+def _decoded(sheet: Any, data: bytes) -> str:
+    try:
+        return str(sheet.decode(data))
+    except ValueError as error:
+        return f"cannot be decoded ({error})"
+
+
+def _entry(kind: int, pe: int, qpn: int, index: int, data: bytes) -> str:
+    name, sheet = ("wqe", send_queue) if kind == tables.TRACE_WQE else ("cqe", cqe)
+    return f"{name} PE {pe} qpn {qpn:#08x} index {index}: {_decoded(sheet, data)}\n{fields.hexdump(data)}"

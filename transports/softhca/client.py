@@ -1,0 +1,259 @@
+"""A PE's side of the software card: start it, connect to it, use it as an Adapter."""
+
+import inspect
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pgas.errors import TransportError
+from pgas.transports.adapter import Port, Uar
+from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET
+from pgas.transports.softhca import bar, messages
+from pgas.transports.softhca.messages import Kind
+
+__all__ = ["Observer", "Process", "SoftHCA", "find", "start"]
+
+#: Seconds until a card that is started must serve: the first start after an installation compiles the engine.
+_START_TIMEOUT_S = 300.0
+
+
+class Process:
+    """The process of a card, started by this process; it ends when this one does."""
+
+    def __init__(self, process: subprocess.Popen, control: socket.socket, name: str) -> None:
+        self._process, self._control = process, control
+        #: What PEs connect to: any string, to be passed on to them.
+        self.name = name
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Wait until the card has ended with its PEs; after the timeout, end it. Further calls do nothing."""
+        try:
+            self._process.wait(timeout_s if self._control.fileno() >= 0 else None)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+
+    def end(self) -> None:
+        """End the card now, whoever still uses it."""
+        self._control.close()
+        self.close()
+
+
+def start(n_pes: int, *, trace: str = "", faults: str = "") -> Process:
+    """Start the card of a node and return when it serves. One PE of the node calls this, in a thread that lives as long as the job.
+
+    Args:
+        n_pes: PEs of this node; when so many have connected and left, the card ends.
+        trace: what it prints to stderr: a comma-separated choice of wqe, cqe, cmd.
+        faults: what goes wrong on purpose (card.Faults).
+
+    Raises:
+        TransportError: it did not start; the text says why.
+    """
+    ours, theirs = socket.socketpair()
+    root = str(Path(inspect.getfile(TransportError)).parent.parent)  # where pgas is
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
+    options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
+    command = [sys.executable, "-m", "pgas.transports.softhca", *options]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+    theirs.close()
+    ours.settimeout(_START_TIMEOUT_S)
+    try:
+        message = messages.receive(ours)
+    except OSError as error:
+        process.kill()
+        process.wait()
+        ours.close()
+        raise TransportError(f"the software card did not start: {error}") from error
+    if message is None or message[0] != Kind.OK:
+        ours.close()
+        status = process.wait()
+        raise TransportError(f"the software card did not start: {json.loads(message[1]) if message else f'exit status {status}'}")
+    return Process(process, ours, json.loads(message[1]))
+
+
+def find() -> list[str]:
+    """Return the names of the cards of this machine (of this network namespace)."""
+    from pgas.transports.softhca.server import SOCKET_PREFIX
+
+    names = (line.split()[-1].lstrip("@") for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    return sorted({name for name in names if name.startswith(SOCKET_PREFIX)})
+
+
+class _Connection:
+    """Requests and answers; safe for threads."""
+
+    def __init__(self, name: str, pe: int | None) -> None:
+        self._lock = threading.Lock()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(f"\0{name}")
+        except OSError as error:
+            self._socket.close()
+            raise TransportError(f"no software card at {name!r}: {error}") from error
+        try:
+            answer, fds = self._exchange(Kind.HELLO, pe)
+        except TransportError:
+            self._socket.close()
+            raise
+        self.server: dict[str, Any] = json.loads(answer)
+        self.fds = fds
+
+    def _exchange(self, kind: Kind, body: Any, fds: tuple[int, ...] = ()) -> tuple[bytes, list[int]]:
+        with self._lock:
+            try:
+                messages.send(self._socket, kind, body, fds)
+                answer = messages.receive(self._socket)
+            except OSError as error:
+                raise TransportError(f"the software card is gone: {error}") from error
+        if answer is None:
+            raise TransportError("the software card is gone: its process has ended")
+        if answer[0] == Kind.REFUSED:
+            raise TransportError(f"softhca: {json.loads(answer[1])}")
+        return answer[1], answer[2]
+
+    def ask(self, kind: Kind, body: Any = None, fds: tuple[int, ...] = ()) -> Any:
+        """Make a request and return its answer."""
+        return json.loads(self._exchange(kind, body, fds)[0])
+
+    def raw(self, kind: Kind, body: bytes) -> bytes:
+        """Make a request of bytes and return the bytes of its answer."""
+        return self._exchange(kind, body)[0]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+class Observer:
+    """Looks into a card, and lets things go wrong on it; any process of the same user."""
+
+    def __init__(self, name: str) -> None:
+        self._connection = _Connection(name, None)
+
+    def counters(self) -> dict[str, Any]:
+        """Return the card's objects and counters: "hca" (totals), "qps", "cqs", "keys", "uars"; "name" and "pid"."""
+        return self._connection.ask(Kind.COUNTERS)
+
+    def trace(self, kinds: Iterable[str] | None = None) -> list[str]:
+        """Return what was traced since the last call; kinds ("wqe", "cqe", "cmd"), if given, says what is from now on."""
+        return self._connection.ask(Kind.TRACE, None if kinds is None else list(kinds))
+
+    def set_faults(self, text: str) -> None:
+        """Replace the faults (card.Faults); "" for none."""
+        self._connection.ask(Kind.FAULTS, text)
+
+    def pause(self) -> None:
+        """Stop the engine; when this returns, nothing executes."""
+        self._connection.ask(Kind.PAUSE)
+
+    def resume(self) -> None:
+        """Let the engine go on."""
+        self._connection.ask(Kind.RESUME)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+
+class SoftHCA(Observer):
+    """Implements Adapter on a software card.
+
+    Args:
+        name: the card's, from Process.name.
+        pe: this PE.
+        memory: (address, nbytes, descriptor) of this PE's segments: what the card can reach, at the same addresses as here.
+
+    Raises:
+        TransportError: there is no such card, or it refuses this PE or its memory.
+    """
+
+    name = "softhca"
+
+    def __init__(self, name: str, pe: int, memory: Iterable[tuple[int, int, int]]) -> None:
+        self._connection = _Connection(name, pe)
+        self._bar = self._connection.fds[0]
+        self._pages: set[int] = set()
+        self._closed = False
+        try:
+            for address, nbytes, fd in memory:
+                self.share(address, nbytes, fd)
+        except TransportError:
+            self.close()
+            raise
+
+    def share(self, address: int, nbytes: int, fd: int) -> None:
+        """Let the card map more memory of this PE; it may then be registered."""
+        self._connection.ask(Kind.SHARE, [address, nbytes], (fd,))
+
+    def command(self, inbox: bytes, outlen: int) -> bytes:
+        """Execute a PRM command."""
+        return self._connection.raw(Kind.COMMAND, outlen.to_bytes(4, "little") + bytes(inbox))
+
+    def alloc_pd(self) -> int:
+        return self._connection.ask(Kind.ALLOC_PD, [])
+
+    def dealloc_pd(self, pdn: int) -> None:
+        self._connection.ask(Kind.DEALLOC_PD, [pdn])
+
+    def register_umem(self, address: int, nbytes: int) -> int:
+        return self._connection.ask(Kind.REGISTER_UMEM, [address, nbytes])
+
+    def deregister_umem(self, umem_id: int) -> None:
+        self._connection.ask(Kind.DEREGISTER_UMEM, [umem_id])
+
+    def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> tuple[int, int]:
+        key = self._connection.ask(Kind.REGISTER_MR, [address, nbytes, pdn, int(access)])
+        return key, key
+
+    def deregister_mr(self, lkey: int) -> None:
+        self._connection.ask(Kind.DEREGISTER_MR, [lkey])
+
+    def alloc_uar(self) -> Uar:
+        page = self._connection.ask(Kind.ALLOC_UAR, [])
+        address = bar.map_page(self._bar, page)
+        self._pages.add(page)
+        return Uar(page, address + UAR_BF_OFFSET)
+
+    def dealloc_uar(self, page_id: int) -> None:
+        self._connection.ask(Kind.DEALLOC_UAR, [page_id])
+        self._pages.discard(page_id)
+        bar.unmap_page(page_id)
+
+    def query_eqn(self) -> int:
+        return int(self._connection.server["eqn"])
+
+    def query_port(self) -> Port:
+        gid = bytes.fromhex("fe80000000000000020000fffe000001")
+        return Port(1, "InfiniBand", 5, 1, gid, bytes(6), 100.0)
+
+    def diagnose(self, qpn: int) -> str:
+        return self._connection.ask(Kind.DIAGNOSE, [qpn])
+
+    def set_index(self, qpn: int, index: int) -> None:
+        """Let a QP that is not in RTS yet begin at a WQEBB index other than 0 (for tests of wrap; no card can)."""
+        self._connection.ask(Kind.SET_INDEX, [qpn, index])
+
+    def close(self) -> None:
+        """Leave the card."""
+        if self._closed:
+            return
+        self._closed = True
+        self._connection.close()
+        for page in self._pages:
+            bar.unmap_page(page)
+        self._pages = set()
+        os.close(self._bar)

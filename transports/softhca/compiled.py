@@ -1,0 +1,49 @@
+"""How the engine's source is compiled for the CPU, and a disk cache that notices a change in any of its modules.
+
+Numba's own key of cached code is the source file of the function itself; the engine is spread over several files and takes its constants
+from the data sheet. What is compiled at top level is therefore made over a number that stands for all of them (source_stamp).
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit, types
+
+from pgas.sim import memory
+from pgas.transports import mlx5
+
+__all__ = ["device", "kernel", "source_stamp"]
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """Mark a function of the engine, whose arguments and result are int64: compiled into what calls it.
+
+    Numba compiles a function anew for every constant that it is called with (Literal[int]); here once will do.
+    """
+    dispatcher = njit(nogil=True)(function)
+    resolve = dispatcher.get_call_template
+    dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
+    return dispatcher
+
+
+@functools.cache
+def source_stamp() -> int:
+    """Return a number that changes with any source that the engine is compiled from."""
+    folders = [Path(__file__).parent, *map(Path, mlx5.__path__)]
+    sources = [Path(memory.__file__), *(path for folder in folders for path in sorted(folder.glob("*.py")))]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).digest()
+    return int.from_bytes(digest[:7], "little")
+
+
+def kernel(signature: Any, make: Callable[[int], Callable[..., Any]]) -> Any:
+    """Compile what make returns; make's argument must be used in it, because the values of free variables are part of Numba's key."""
+    function = make(source_stamp())
+    try:
+        return njit(signature, nogil=True, cache=True)(function)
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        return njit(signature, nogil=True)(function)  # nowhere to write: compiled in every process, some seconds

@@ -1,0 +1,185 @@
+"""The engine: one loop over the QPs that takes doorbells, executes WQEs and writes CQEs; compiled, in a thread without the GIL."""
+
+from collections.abc import Callable
+
+from numba import types
+
+from pgas.transports.softhca.compiled import device, kernel
+from pgas.transports.softhca.completer import complete, error, flush, release_held, responder_error, stall, trace
+from pgas.transports.softhca.ops import add, idle, load, load_acquire, store, store_release
+from pgas.transports.softhca.pipeline import (
+    CHECK_ALIGNMENT,
+    CHECK_CONNECTION,
+    CHECK_CONTROL,
+    CHECK_FAULT,
+    CHECK_LENGTH,
+    CHECK_LKEY,
+    CHECK_OP_VALID,
+    CHECK_RKEY,
+    CHECK_SEGMENTS,
+    COMPLETE,
+    DONE,
+    ERROR,
+    EXECUTE_ATOMIC,
+    EXECUTE_READ,
+    EXECUTE_WRITE,
+    FETCH,
+    FLUSH,
+    RESPONDER_ERROR,
+    random,
+)
+from pgas.transports.softhca.requester import (
+    check_control,
+    check_fault,
+    check_length,
+    check_lkey,
+    check_segments,
+    fetch,
+    take_doorbell,
+)
+from pgas.transports.softhca.responder import (
+    check_alignment,
+    check_connection,
+    check_op_valid,
+    check_rkey,
+    execute_atomic,
+    execute_read,
+    execute_write,
+)
+from pgas.transports.softhca.tables import (
+    CTL_CHAOS,
+    CTL_HALT_COUNT,
+    CTL_PAUSED,
+    CTL_QP_LIMIT,
+    CTL_QPS,
+    CTL_STOP,
+    CTL_SWEEP,
+    CTL_TRACE_KINDS,
+    CTL_WORK,
+    ERR,
+    QP_CONSUMER,
+    QP_HELD,
+    QP_PRODUCER,
+    QP_ROW,
+    QP_STALLED_UNTIL,
+    QP_STATE,
+    RTS,
+    TRACE_WQE,
+    WORK_DS,
+    WORK_INDEX,
+    WORK_WQE,
+)
+
+__all__ = ["run"]
+
+#: WQEs that a QP may have executed before the next one gets its turn.
+WQES_PER_VISIT = 64
+
+
+@device
+def process(hca: int, qp: int, work: int, state: int) -> int:
+    """Take one WQE through its states."""
+    while state != DONE:
+        if state == FETCH:
+            state = fetch(hca, qp, work)
+            if load(hca + CTL_TRACE_KINDS) & TRACE_WQE:
+                trace(hca, qp, TRACE_WQE, load(work + WORK_INDEX), work + WORK_WQE, max(1, load(work + WORK_DS)) * 16)
+        elif state == CHECK_CONTROL:
+            state = check_control(hca, qp, work)
+        elif state == CHECK_FAULT:
+            state = check_fault(hca, qp, work)
+        elif state == CHECK_SEGMENTS:
+            state = check_segments(hca, qp, work)
+        elif state == CHECK_LKEY:
+            state = check_lkey(hca, qp, work)
+        elif state == CHECK_LENGTH:
+            state = check_length(hca, qp, work)
+        elif state == CHECK_CONNECTION:
+            state = check_connection(hca, qp, work)
+        elif state == CHECK_OP_VALID:
+            state = check_op_valid(hca, qp, work)
+        elif state == CHECK_RKEY:
+            state = check_rkey(hca, qp, work)
+        elif state == CHECK_ALIGNMENT:
+            state = check_alignment(hca, qp, work)
+        elif state == EXECUTE_WRITE:
+            state = execute_write(hca, qp, work)
+        elif state == EXECUTE_READ:
+            state = execute_read(hca, qp, work)
+        elif state == EXECUTE_ATOMIC:
+            state = execute_atomic(hca, qp, work)
+        elif state == COMPLETE:
+            state = complete(hca, qp, work)
+        elif state == RESPONDER_ERROR:
+            state = responder_error(hca, qp, work)
+        elif state == ERROR:
+            state = error(hca, qp, work)
+        else:
+            state = flush(hca, qp, work)
+    return 0
+
+
+@device
+def count_down(hca: int) -> int:
+    """Halt behind the WQE that a fault names: the card stands still as if it had been paused, until it is told to go on."""
+    left = load(hca + CTL_HALT_COUNT)
+    if left != 0:
+        store(hca + CTL_HALT_COUNT, left - 1)
+        if left == 1:
+            store_release(hca + CTL_PAUSED, 1)
+    return 0
+
+
+@device
+def visit(hca: int, qp: int, work: int) -> int:
+    """Give a QP its turn; return whether it had something to do."""
+    state = load_acquire(qp + QP_STATE)
+    if state != RTS and state != ERR:
+        return 0
+    busy = take_doorbell(qp)
+    if load(qp + QP_CONSUMER) == load(qp + QP_PRODUCER) and load(qp + QP_HELD) == 0:
+        return busy
+    if load(qp + QP_STALLED_UNTIL) > load(hca + CTL_SWEEP):
+        return 1
+    if load(qp + QP_HELD) != 0:
+        release_held(hca, qp)
+    for _ in range(WQES_PER_VISIT):
+        if load(qp + QP_CONSUMER) == load(qp + QP_PRODUCER) or load(qp + QP_HELD) != 0:
+            break
+        if load_acquire(hca + CTL_PAUSED) != 0:
+            break
+        state = load_acquire(qp + QP_STATE)
+        if state == RTS:
+            if random(hca) < load(hca + CTL_CHAOS):
+                stall(hca, qp)
+                break
+            process(hca, qp, work, FETCH)
+            count_down(hca)
+        elif state == ERR:
+            process(hca, qp, work, FLUSH)
+        else:
+            break
+    return 1
+
+
+def _make(stamp: int) -> Callable[[int], int]:
+    def loop(hca: int) -> int:
+        """Run until CTL_STOP; a pass begins with CTL_SWEEP, on which the firmware's grace periods rest (tables)."""
+        idle_turns = 0
+        while load_acquire(hca + CTL_STOP) == 0:
+            add(hca + CTL_SWEEP, 1)
+            busy = 0
+            if load_acquire(hca + CTL_PAUSED) == 0:
+                qp, work = load(hca + CTL_QPS), load(hca + CTL_WORK)
+                for _ in range(load_acquire(hca + CTL_QP_LIMIT)):
+                    busy |= visit(hca, qp, work)
+                    qp += QP_ROW
+            idle_turns = 0 if busy else idle_turns + 1
+            idle(idle_turns)
+        return stamp
+
+    return loop
+
+
+#: run(address of the control record): returns when it is told to stop.
+run = kernel(types.int64(types.int64), _make)

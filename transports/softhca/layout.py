@@ -1,0 +1,35 @@
+"""Where the software card's registers lie, and how much of everything it has.
+
+The UAR pages (the card's BAR) are a memfd of the server, mapped at BAR by the server whole and by a PE page by page: those it allocated.
+BAR lies in the private GiB below the window (window.PRIVATE_SIZE), whose end holds the state page; the rest of it is free.
+"""
+
+from pgas.kernels import window
+
+__all__ = ["BAR", "BAR_SIZE", "UAR_PAGE_SIZE", "page_address"]
+
+#: log2 of the number of objects, as QUERY_HCA_CAP reports them (facts 3.6). The low bits of an object's number are its index in its
+#: table, the bits above count how often the index was used before, so that the number of a destroyed object names nothing.
+LOG_MAX_QP = 10
+LOG_MAX_CQ = 10
+LOG_MAX_MKEY = 14
+LOG_MAX_UAR = 11
+
+#: log2 of the largest queues, in WQEBBs (what the 4 bits of qpc.log_sq_size hold; facts 1.1) and CQEs, and of the largest message.
+LOG_MAX_QP_SZ = 15
+LOG_MAX_CQ_SZ = 22
+LOG_MAX_MSG = 30
+
+#: log2 of the READs and ATOMICs in flight of a QP, as requester and as responder.
+LOG_MAX_RA = 4
+
+#: uar_4k: a page has 4 KiB whatever the host's pages are.
+UAR_PAGE_SIZE = 4096
+
+BAR = window.BASE - (512 << 20)
+BAR_SIZE = UAR_PAGE_SIZE << LOG_MAX_UAR
+
+
+def page_address(page_id: int) -> int:
+    """Return the address of a UAR page."""
+    return BAR + page_id * UAR_PAGE_SIZE

@@ -1,0 +1,221 @@
+"""The process of the software card: accepts the PEs of one node, maps their memory, executes their requests, and ends with the job.
+
+It ends when all PEs that it waits for have come and gone, when the process that started it has ended (its control socket closes; the kernel
+kills it too, PR_SET_PDEATHSIG), or by a signal. Nothing of it has a name in a file system, so nothing stays behind. A PE that goes
+without a word is cleaned up like one that says goodbye: its QPs vanish, and its peers' WQEs to them fail.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgas.errors import TransportError
+from pgas.kernels import window
+from pgas.transports.memfd import HostMemory
+from pgas.transports.memory import Segment
+from pgas.transports.softhca import messages
+from pgas.transports.softhca.card import Card, Faults
+from pgas.transports.softhca.messages import Kind
+from pgas.transports.softhca.objects import EQN, Refusal
+from pgas.transports.softhca.queue_pairs import Refused
+
+__all__ = ["SOCKET_PREFIX", "main"]
+
+#: Abstract sockets of cards begin with this, so that `python -m pgas hca` finds them in /proc/net/unix.
+SOCKET_PREFIX = "pgas-hca-"
+
+_PR_SET_PDEATHSIG = 1
+_TRACE_INTERVAL_S = 0.02
+
+
+@dataclass
+class Connection:
+    """A PE, or an observer (pe None), at the other end of a socket."""
+
+    socket: socket.socket
+    greeted: bool = False
+    pe: int | None = None
+    memory: HostMemory = field(default_factory=HostMemory)
+
+
+class Server:
+    """Executes requests of connections on one card."""
+
+    def __init__(self, card: Card, n_pes: int, control: socket.socket, *, trace_to_stderr: bool) -> None:
+        self._card, self._n_pes, self._control = card, n_pes, control
+        self._trace_to_stderr = trace_to_stderr
+        self._connections: dict[int, Connection] = {}
+        self._came = 0
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.name = f"{SOCKET_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
+        self._listener.bind(f"\0{self.name}")
+        self._listener.listen(64)
+
+    def run(self) -> None:
+        """Serve until the job is over."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            selector.register(self._control, selectors.EVENT_READ, None)
+            while not self._over():
+                for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else None):
+                    if key.data is None:
+                        return  # the parent has ended
+                    if isinstance(key.data, Connection):
+                        if not self._serve(key.data):
+                            selector.unregister(key.data.socket)
+                            self._leave(key.data)
+                    else:
+                        connection = key.data()
+                        if connection is not None:
+                            selector.register(connection.socket, selectors.EVENT_READ, connection)
+                if self._trace_to_stderr:
+                    for entry in self._card.take_trace():
+                        print(entry, file=sys.stderr, flush=True)
+
+    def _over(self) -> bool:
+        return self._came >= self._n_pes and not self._connections
+
+    def _accept(self) -> Connection | None:
+        connection, _ = self._listener.accept()
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if struct.unpack("3i", credentials)[1] != os.getuid():
+            connection.close()
+            return None
+        connection.settimeout(10)  # for a peer that stops in the middle of a message
+        return Connection(connection)
+
+    def _serve(self, connection: Connection) -> bool:
+        """Execute one request; return whether the connection goes on."""
+        fds: list[int] = []
+        try:
+            message = messages.receive(connection.socket)
+            if message is None:
+                return False
+            kind, body, fds = message
+            try:
+                answer, given = self._execute(connection, kind, body, fds)
+                messages.send(connection.socket, Kind.OK, answer, given)
+            except (Refusal, ValueError, TypeError, TransportError, TimeoutError) as refusal:  # TypeError: not the request's arguments
+                messages.send(connection.socket, Kind.REFUSED, str(refusal))
+            except Refused as refused:
+                messages.send(connection.socket, Kind.REFUSED, f"{refused.status.name}, {refused.why.name}")
+        except OSError:
+            return False
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _leave(self, connection: Connection) -> None:
+        connection.socket.close()
+        if connection.pe is not None:
+            del self._connections[connection.pe]
+            self._card.firmware.leave(connection.pe)
+            connection.memory.close()
+
+    # ---------------------------------------------------------------------------------------------------------------- requests
+
+    def _execute(self, connection: Connection, kind: Kind, body: bytes, fds: list[int]) -> tuple[Any, tuple[int, ...]]:
+        if kind == Kind.HELLO:
+            return self._hello(connection, json.loads(body))
+        if not connection.greeted:
+            raise Refusal("the first message is a HELLO")
+        if kind in _OBSERVER:
+            return _OBSERVER[kind](self, json.loads(body)), ()
+        if connection.pe is None:
+            raise Refusal(f"{kind.name} is for PEs")
+        if kind == Kind.COMMAND:
+            return self._card.firmware.execute(connection.pe, body[4:], min(int.from_bytes(body[:4], "little"), 1 << 20)), ()
+        if kind == Kind.SHARE:
+            address, nbytes = json.loads(body)
+            self._share(connection, address, nbytes, fds)
+            return None, ()
+        if kind not in _PE:
+            raise Refusal(f"{kind.name} is no request")
+        return _PE[kind](self._card, connection.pe, *json.loads(body)), ()
+
+    def _hello(self, connection: Connection, pe: int | None) -> tuple[Any, tuple[int, ...]]:
+        if connection.greeted:
+            raise Refusal("HELLO is the first message, and sent once")
+        if pe is None:
+            connection.greeted = True
+            return {"pid": os.getpid()}, ()
+        if not isinstance(pe, int) or not 0 <= pe < 1 << 16 or pe in self._connections:
+            raise Refusal(f"PE {pe!r} cannot join: it has, or is no PE")
+        if self._came >= self._n_pes:
+            raise Refusal(f"PE {pe} cannot join: all {self._n_pes} PEs have")
+        connection.greeted, connection.pe = True, pe
+        self._connections[pe] = connection
+        self._came += 1
+        return {"pid": os.getpid(), "eqn": EQN}, (self._card.bar,)
+
+    def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
+        if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= os.fstat(fds[0]).st_size:
+            raise Refusal(f"{nbytes} bytes at {address:#x}: one descriptor of so much memory, at an address of the window")
+        connection.memory.attach(address, Segment(0, nbytes), fds[0])
+        self._card.objects.share(connection.pe or 0, address, nbytes)
+
+    def _trace(self, kinds: list[str] | None) -> list[str]:
+        if kinds is not None:
+            self._card.set_trace(frozenset(kinds))
+        return self._card.take_trace()
+
+
+#: Requests that anybody of this user may make.
+_OBSERVER: dict[Kind, Callable[[Server, Any], Any]] = {
+    Kind.COUNTERS: lambda server, _: {"name": server.name, "pid": os.getpid(), **server._card.counters()},
+    Kind.TRACE: Server._trace,
+    Kind.FAULTS: lambda server, text: server._card.set_faults(Faults.parse(text)),
+    Kind.PAUSE: lambda server, _: server._card.pause(),
+    Kind.RESUME: lambda server, _: server._card.resume(),
+}
+
+#: Requests of a PE, on its own objects.
+_PE: dict[Kind, Callable[..., Any]] = {
+    Kind.ALLOC_PD: lambda card, pe: card.objects.alloc_pd(pe),
+    Kind.DEALLOC_PD: lambda card, pe, pdn: card.objects.dealloc_pd(pe, pdn),
+    Kind.REGISTER_UMEM: lambda card, pe, address, nbytes: card.objects.register_umem(pe, address, nbytes),
+    Kind.DEREGISTER_UMEM: lambda card, pe, umem_id: card.objects.deregister_umem(pe, umem_id),
+    Kind.REGISTER_MR: lambda card, pe, address, nbytes, pdn, access: card.objects.register_mr(pe, address, nbytes, pdn, access),
+    Kind.DEREGISTER_MR: lambda card, pe, key: card.objects.deregister_mr(pe, key),
+    Kind.ALLOC_UAR: lambda card, pe: card.objects.alloc_uar(pe),
+    Kind.DEALLOC_UAR: lambda card, pe, page: card.objects.dealloc_uar(pe, page),
+    Kind.DIAGNOSE: lambda card, pe, qpn: card.diagnose(pe, qpn),
+    Kind.SET_INDEX: lambda card, pe, qpn, index: card.firmware.queues.set_index(pe, qpn, index),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Be the software card of a node (`python -m pgas.transports.softhca`, started by client.start)."""
+    parser = argparse.ArgumentParser(prog="python -m pgas.transports.softhca", description=main.__doc__)
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the process that starts the card")
+    parser.add_argument("--parent", type=int, required=True, help="the pid of that process")
+    parser.add_argument("--pes", type=int, required=True, help="PEs of this node")
+    parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
+    parser.add_argument("--faults", default="", help=Faults.__doc__)
+    options = parser.parse_args(arguments)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != options.parent:  # it ended before prctl
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the PEs; the card ends with them
+    control = socket.socket(fileno=options.control)
+    try:
+        card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))))
+        server = Server(card, options.pes, control, trace_to_stderr=bool(options.trace))
+    except (ValueError, TransportError, OSError) as error:
+        messages.send(control, Kind.REFUSED, str(error))
+        return
+    messages.send(control, Kind.OK, server.name)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    card.stop()

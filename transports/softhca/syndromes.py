@@ -1,0 +1,118 @@
+"""The software card's own numbers: why a command or a WQE was refused, beyond what status and syndrome of the PRM say.
+
+A ConnectX has such numbers too, but they are not published. Vendor: vendor_err_synd of an error CQE. Command: syndrome of a command's
+output.
+"""
+
+from enum import IntEnum
+
+__all__ = ["Command", "Vendor", "vendor_text"]
+
+
+class Vendor(IntEnum):
+    """vendor_err_synd of an error CQE (facts 2.2), by the check that failed."""
+
+    NONE = 0x00  # flushed: nothing is wrong with this WQE
+    INJECTED = 0x01  # a fault that was asked for
+    WQE_INDEX = 0x10  # ctrl.wqe_idx is not the index at which the WQE lies: an overwritten or stale slot
+    WQE_QPN = 0x11  # ctrl.qpn is another QP's
+    WQE_DS = 0x12  # ds is 0, ends between segments, or goes beyond what was rung for
+    WQE_OPCODE = 0x13  # not an opcode of this card (SEND and *_IMM need receive queues, which its QPs do not have)
+    WQE_OPMOD = 0x14  # opmod does not go with the opcode
+    WQE_FENCE = 0x15  # fm is no fence mode
+    WQE_INLINE = 0x16  # inline data with an opcode that takes none, or longer than ds
+    OVERRUN = 0x17  # the doorbell is more than the queue's depth ahead of what has been executed
+    LENGTH_ATOMIC = 0x20  # the data segment of an atomic has not the operand's size
+    LENGTH_MESSAGE = 0x21  # longer than 2^qpc.log_msg_max
+    LKEY_UNKNOWN = 0x30
+    LKEY_PD = 0x31  # of another protection domain
+    LKEY_BOUNDS = 0x32
+    LKEY_ACCESS = 0x33  # READ or ATOMIC into memory without LOCAL_WRITE
+    RKEY_UNKNOWN = 0x40
+    RKEY_PD = 0x41
+    RKEY_BOUNDS = 0x42
+    RKEY_ACCESS = 0x43
+    MISALIGNED = 0x44  # an atomic's address is no multiple of its size
+    OP_DISABLED = 0x45  # the remote QP does not allow the operation (qpc.rwe, rre, rae)
+    NO_RESPONDER = 0x50  # remote_qpn names no QP
+    RESPONDER_STATE = 0x51  # the remote QP is not in RTR or RTS
+    RESPONDER_PEER = 0x52  # the remote QP is connected to another one
+    RESPONDER_PSN = 0x53  # the remote QP expects another packet sequence number
+
+
+_VENDOR = {
+    Vendor.NONE: "nothing is wrong with this WQE, an earlier one failed or the QP was moved to ERR",
+    Vendor.INJECTED: "a fault that was asked for",
+    Vendor.WQE_INDEX: "wqe_idx is not the index at which the WQE lies",
+    Vendor.WQE_QPN: "qpn is another QP's",
+    Vendor.WQE_DS: "ds is 0, ends inside a segment, or goes beyond what was rung for",
+    Vendor.WQE_OPCODE: "not an opcode of this card",
+    Vendor.WQE_OPMOD: "opmod does not go with the opcode",
+    Vendor.WQE_FENCE: "fm is no fence mode",
+    Vendor.WQE_INLINE: "inline data with an opcode that takes none, or longer than ds",
+    Vendor.OVERRUN: "the doorbell is further ahead than the queue is deep",
+    Vendor.LENGTH_ATOMIC: "the data segment of an atomic has not the operand's size",
+    Vendor.LENGTH_MESSAGE: "the message is longer than 2^log_msg_max",
+    Vendor.LKEY_UNKNOWN: "no such lkey",
+    Vendor.LKEY_PD: "the lkey is of another protection domain",
+    Vendor.LKEY_BOUNDS: "the local address is outside the memory region",
+    Vendor.LKEY_ACCESS: "the memory region does not allow local writes",
+    Vendor.RKEY_UNKNOWN: "no such rkey",
+    Vendor.RKEY_PD: "the rkey is of another protection domain than the remote QP",
+    Vendor.RKEY_BOUNDS: "the remote address is outside the memory region",
+    Vendor.RKEY_ACCESS: "the memory region does not allow the operation",
+    Vendor.MISALIGNED: "the remote address of an atomic is not aligned",
+    Vendor.OP_DISABLED: "the remote QP does not allow the operation",
+    Vendor.NO_RESPONDER: "remote_qpn names no QP",
+    Vendor.RESPONDER_STATE: "the remote QP is not in RTR or RTS",
+    Vendor.RESPONDER_PEER: "the remote QP is connected to another QP",
+    Vendor.RESPONDER_PSN: "the remote QP expects another PSN",
+}
+
+
+def vendor_text(vendor: int) -> str:
+    """Return a vendor syndrome in words."""
+    return _VENDOR[Vendor(vendor)] if vendor in Vendor.__members__.values() else f"vendor syndrome {vendor:#x}"
+
+
+class Command(IntEnum):
+    """syndrome of a command's output (facts 3.1), by the check that failed."""
+
+    NONE = 0
+    OPCODE = 0x0100  # the card does not execute this command
+    INPUT_LENGTH = 0x0101
+    OUTPUT_LENGTH = 0x0102
+    OP_MOD = 0x0103
+    ENGINE = 0x0104  # the engine stands still
+    PD = 0x0200  # no such protection domain of this PE
+    UAR = 0x0201
+    UAR_SHARED = 0x0202  # the UAR's register serves another QP already
+    UMEM = 0x0203
+    UMEM_INVALID = 0x0204  # *_umem_valid is 0: the card takes queues in UMEMs only
+    UMEM_BOUNDS = 0x0205
+    ALIGNMENT = 0x0206
+    CQ = 0x0207
+    QP = 0x0208
+    MKEY = 0x0209
+    EQ = 0x020A
+    NO_QP = 0x0300  # log_max_qp QPs exist
+    NO_CQ = 0x0301
+    NO_MKEY = 0x0302
+    CQ_SIZE = 0x0400
+    CQE_SIZE = 0x0401
+    CQ_OVERRUN = 0x0402  # cqc.oi must be 1: the card has no event queue to report an overrun to
+    CQ_BUSY = 0x0403  # a QP completes to it
+    SQ_MISSING = 0x0411
+    RQ_TYPE = 0x0412  # rq_type must be 3, a zero-size receive queue
+    SERVICE_TYPE = 0x0413  # st must be 0, RC
+    DBR_MODE = 0x0414  # send_dbr_mode must be 0
+    TRANSITION = 0x0420  # the QP's state does not allow the command
+    REMOTE_QPN = 0x0421
+    MTU = 0x0422
+    LOG_MSG_MAX = 0x0423
+    RD_ATOMIC = 0x0424  # log_rra_max or log_sra_max above the caps
+    ATOMIC_MODE = 0x0425
+    PORT = 0x0426
+    MKEY_MODE = 0x0430  # access_mode must be 1 (MTT), with a UMEM
+    MKEY_LENGTH = 0x0431
+    MKEY_ACCESS = 0x0432  # rw or a without lw
