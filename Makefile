@@ -10,7 +10,13 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_rmaps_base_oversubscribe := 1
 
-.PHONY: demo check check-gpu lint types unit mpi sass baselines clean
+# Transports that kernels drive a NIC with.
+NIC_TRANSPORTS := ibgda ibrc
+# The conformance chapters of operations; those of set-up and faults start jobs of their own.
+NIC_TESTS := $(addprefix tests/mpi/test_,rma.py amo.py order.py signal.py heap.py python.py nic.py)
+NIC_TESTS_OF_3 := $(addprefix tests/mpi/test_,amo.py order.py signal.py nic.py)
+
+.PHONY: demo check check-gpu lint types unit mpi sass clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,9 +30,11 @@ $(VENV)/dev: pyproject.toml
 
 ## demo: install, then two PEs move data from inside kernels (GPUs if there are some, else the simulator)
 demo: $(VENV)/demo
-	mpirun -n 2 shmem_put_bw
-	mpirun -n 2 shmem_p_bw
 	mpirun -n 2 python -m pgas.perftests.demo
+	for test in shmem_put_bw shmem_p_bw; do mpirun -n 2 $$test || exit; done
+	@echo "# The same over a NIC, a software ConnectX here; kernels run in the simulator"
+	for transport in $(NIC_TRANSPORTS); do for test in shmem_put_bw shmem_p_bw; do \
+	  NUMBA_ENABLE_CUDASIM=1 mpirun -n 2 $$test --transport $$transport -e 16K || exit; done; done
 
 ## check: everything that needs no GPU; under 10 minutes on 2 cores
 check: lint types unit sass mpi
@@ -42,12 +50,19 @@ unit: $(VENV)/dev
 	python -m pytest tests --ignore tests/mpi -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py -m sass -q
+	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py tests/test_sass_ibgda.py tests/test_sass_ibrc.py -m sass -q
 
 mpi: $(VENV)/dev
 	mpirun -n 1 python -m pytest tests/mpi -q
 	mpirun -n 2 python -m pytest tests/mpi -q
 	mpirun -n 3 python -m pytest tests/mpi -q
+	PGAS_TRANSPORT=ibgda coverage run -m pytest $(NIC_TESTS) -q
+	coverage report --include '*/kernels/ibgda.py' --fail-under 95
+	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
+	  mpirun -n 2 python -m pytest $(NIC_TESTS) -q && \
+	  mpirun -n 3 python -m pytest $(NIC_TESTS_OF_3) -q && \
+	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q -k hold && \
+	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_signal.py tests/mpi/test_order.py -q || exit; done
 	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_signal.py tests/mpi/test_order.py tests/mpi/test_weak.py -q
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines

@@ -5,9 +5,8 @@ from typing import Any
 
 from numba.cuda import types
 
-from pgas.kernels import operands, operation, p2p, state
+from pgas.kernels import operands, operation, state, transport
 from pgas.kernels.compiler import KernelTypeError, address_of_element, element_size, u64
-from pgas.kernels.window import BASE
 
 
 def atomic_add(*, fetch: bool) -> Callable[..., Any]:
@@ -21,23 +20,24 @@ def atomic_add(*, fetch: bool) -> Callable[..., Any]:
         operands.scalar(name, dest.dtype, value)
         operands.integer(name, "pe", pe)
         check, nbytes = operands.checking(), element_size(dest.dtype)
+        update = transport.current().atomic_fetch_add(dest.dtype) if fetch else transport.current().atomic_add(dest.dtype)
         if fetch:
 
             def body(dest, idx, value, pe):
                 addr = address_of_element(dest, idx)
                 if check:
-                    if not state.valid(op, pe, addr, u64(nbytes)):
-                        return p2p.g(u64(BASE), dest, state.my_pe())  # some value of the type; the job fails anyway
-                return p2p.atomic_fetch_add(addr, dest, value, pe)
+                    if not state.valid_element(op, pe, dest, idx, addr, u64(nbytes)):
+                        return operands.some_element(dest)
+                return update(addr, dest, value, pe)
 
         else:
 
             def body(dest, idx, value, pe):
                 addr = address_of_element(dest, idx)
                 if check:
-                    if not state.valid(op, pe, addr, u64(nbytes)):
+                    if not state.valid_element(op, pe, dest, idx, addr, u64(nbytes)):
                         return
-                p2p.atomic_add(addr, dest, value, pe)
+                update(addr, dest, value, pe)
 
         return body
 

@@ -3,13 +3,12 @@
 numba-cuda is in maintenance mode (its README, 2026-06); everything that a successor must be taught is here and in ptx.py.
 
 * ``primitive(...)``: one PTX instruction sequence and its CPU twin;
-* ``device``: marks an internal device function;
-* ``device_function(typing)``: binds a public stub to the function that checks its operand types and returns its body.
+* ``device``: marks an internal device function.
+
+binding.py binds the public names.
 """
 
-import ctypes
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +18,9 @@ from numba.cuda import types
 from pgas.backend import SIMULATOR
 
 if SIMULATOR:
-    from numba.cuda.np import numpy_support
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
-    from pgas.sim import engine
+    from pgas.kernels import cpu
     from pgas.sim.arrays import KernelArray
 
     KernelTypeError: type[Exception] = TypeError
@@ -32,12 +30,12 @@ else:
     from numba.cuda import cgutils
     from numba.cuda.core.errors import NumbaTypeError
     from numba.cuda.dispatcher import CUDACacheImpl
-    from numba.cuda.extending import intrinsic, lower_builtin, overload, type_callable
+    from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
 
     KernelTypeError = NumbaTypeError
 
-__all__ = ["KernelTypeError", "constant", "device", "device_function", "i64", "primitive", "u32", "u64"]
+__all__ = ["KernelTypeError", "constant", "device", "i64", "primitive", "u32", "u64"]
 
 if SIMULATOR:
 
@@ -150,7 +148,7 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
     if SIMULATOR:
 
         def on_cpu(addr: int, array: Any, *values: Any) -> Any:
-            return cpu(addr, _facts(array).dtype, *values)
+            return cpu(addr, facts(array).dtype, *values)
 
         return on_cpu
     loads, stores = arguments in ("load", "update"), arguments in ("store", "update")
@@ -226,6 +224,30 @@ if not SIMULATOR:
         return model.from_data(builder, builder.load(slot))
 
     @intrinsic
+    def element_words(typingctx, array, value):  # type: ignore[no-untyped-def]
+        """Return a value's bytes as an element of the array: two u64, the second 0 unless it has 16."""
+        nbytes = element_size(array.dtype)
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            converted = context.cast(builder, args[1], sig.args[1], array.dtype)
+            words = [builder.zext(w, ir.IntType(64)) if w.type.width < 64 else w
+                     for w in _to_registers(context, builder, array.dtype, converted, nbytes)]  # fmt: skip
+            return cgutils.pack_array(builder, [*words, ir.Constant(ir.IntType(64), 0)][:2])
+
+        return signature(types.UniTuple(types.uint64, 2), array, value), codegen
+
+    @intrinsic
+    def element_of_word(typingctx, array, word):  # type: ignore[no-untyped-def]
+        """Return the element of 4 or 8 bytes whose bits are the low ones of word."""
+        width = 8 * element_size(array.dtype)
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            bits = builder.trunc(args[1], ir.IntType(width)) if width < 64 else args[1]
+            return _from_registers(context, builder, array.dtype, bits, width // 8)
+
+        return signature(array.dtype, array, types.uint64), codegen
+
+    @intrinsic
     def address_of(typingctx, array):  # type: ignore[no-untyped-def]
         """Return the generic address of an array's first element (equal to its global address for global memory)."""
 
@@ -255,6 +277,26 @@ if not SIMULATOR:
             return address
 
         return signature(types.uint64, array, idx), codegen
+
+    @intrinsic
+    def outlier(typingctx, array, idx):  # type: ignore[no-untyped-def]
+        """Return the first subscript beyond its axis, the axis's length and number, as u64; (0, 1, 0) if array has the element idx."""
+        axes = idx.count if isinstance(idx, types.BaseTuple) else 1
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            view = context.make_array(sig.args[0])(context, builder, value=args[0])
+            index_types = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
+            indices = cgutils.unpack_tuple(builder, args[1], axes) if isinstance(idx, types.BaseTuple) else [args[1]]
+            shape = cgutils.unpack_tuple(builder, view.shape, axes)
+            found = [ir.Constant(ir.IntType(64), value) for value in (0, 1, 0)]
+            for axis in reversed(range(axes)):
+                wide = context.cast(builder, indices[axis], index_types[axis], types.int64 if index_types[axis].signed else types.uint64)
+                beyond = builder.icmp_unsigned(">=", wide, shape[axis])
+                this = wide, shape[axis], ir.Constant(ir.IntType(64), axis)
+                found = [builder.select(beyond, new, old) for new, old in zip(this, found, strict=True)]
+            return cgutils.pack_array(builder, found)
+
+        return signature(types.UniTuple(types.uint64, 3), array, idx), codegen
 
     def caster(dtype: Any) -> Any:
         """Return what converts a value to dtype in device code."""
@@ -311,15 +353,16 @@ else:
     class _Facts:
         """What device code asks of an array, gathered once: NumPy takes microseconds to tell."""
 
-        __slots__ = ("address", "dtype", "kind", "strides")
+        __slots__ = ("address", "dtype", "kind", "shape", "strides")
 
         def __init__(self, view: Any) -> None:
             flags = view.flags
             self.address = int(view.__array_interface__["data"][0])
-            self.dtype, self.strides = view.dtype, view.strides
+            self.dtype, self.shape, self.strides = view.dtype, view.shape, view.strides
             self.kind = (view.dtype, view.ndim, flags.c_contiguous, flags.f_contiguous, flags.aligned)
 
-    def _facts(array: Any) -> _Facts:
+    def facts(array: Any) -> _Facts:
+        """Return what device code asks of an array."""
         if type(array) is KernelArray:
             known = array.__dict__.get("_facts")  # a kernel's view of an array never changes
             if known is None:
@@ -327,19 +370,36 @@ else:
             return known
         return _Facts(host_array(array))
 
+    def element_words(array: Any, value: Any) -> tuple[int, int]:
+        """Return a value's bytes as an element of the array: two words, the second 0 unless it has 16."""
+        return cpu.element_words(facts(array).dtype, value)
+
+    def element_of_word(array: Any, word: int) -> Any:
+        """Return the element of 4 or 8 bytes whose bits are the low ones of word."""
+        return cpu.element_of_word(facts(array).dtype, word)
+
     def address_of(array: Any) -> int:
         """Return the address of an array's first element."""
-        return _facts(array).address
+        return facts(array).address
 
     def address_of_element(array: Any, idx: Any) -> int:
         """Return the address of array[idx]; idx is an integer or a tuple of them, never counted from the end."""
-        facts = _facts(array)
+        found = facts(array)
         if type(idx) is not tuple:
-            return facts.address + int(idx) * facts.strides[0]
-        return facts.address + sum(int(i) * stride for i, stride in zip(idx, facts.strides, strict=True))
+            return found.address + int(idx) * found.strides[0]
+        return found.address + sum(int(i) * stride for i, stride in zip(idx, found.strides, strict=True))
+
+    def outlier(array: Any, idx: Any) -> tuple[int, int, int]:
+        """Return the first subscript beyond its axis, the axis's length and number, as u64; (0, 1, 0) if array has the element idx."""
+        for axis, (index, length) in enumerate(zip(idx if type(idx) is tuple else (idx,), facts(array).shape, strict=True)):
+            if not 0 <= index < length:
+                return u64(index), length, axis
+        return 0, 1, 0
 
     def caster(dtype: Any) -> Any:
-        """Return what converts an integer to the integer type dtype in device code."""
+        """Return what converts a value to dtype in device code."""
+        if isinstance(dtype, types.Float):
+            return numpy_dtype(dtype).type
         half, span = 1 << (dtype.bitwidth - 1), 1 << dtype.bitwidth
         return lambda value: (int(value) + half) % span - half if dtype.signed else int(value) % span
 
@@ -348,134 +408,3 @@ else:
         if isinstance(value, (float, np.floating)):
             return int.from_bytes(np.asarray(value).tobytes(), "little")
         return u64(value)
-
-
-# ------------------------------------------------------------------------------------------------------------- public functions
-
-
-def device_function(
-    typing: Callable[..., Any], host: Callable[..., Any] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Bind a documented stub to ``typing``, which has the same parameters, gets their Numba types and returns the body.
-
-    ``host`` is what a call outside a kernel does; without it that is an error.
-
-    On a GPU this is Numba's overload. In the simulator the stub calls ``typing`` with the same types once for each combination, so
-    that operands are refused with the same words, and then runs the body as plain Python.
-    """
-
-    def bind(stub: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.signature(stub).parameters.keys() != inspect.signature(typing).parameters.keys():
-            raise TypeError(f"{stub.__name__}: stub and typing function have different parameters")
-
-        @functools.wraps(stub)
-        def on_host(*args: Any, **kwargs: Any) -> Any:
-            if host is None:
-                raise TypeError(f"pgas.{stub.__name__} is a device function: call it inside a kernel")
-            return host(*args, **kwargs)
-
-        if SIMULATOR:
-            return _simulated(stub, typing, on_host)
-        # strict=False: typing functions carry annotations, bodies do not, and Numba compares those too.
-        overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(typing)
-        return on_host
-
-    return bind
-
-
-def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Bind the stub of (dest, pe) like device_function; its body returns the address of an array that is otherwise like dest.
-
-    Numba's compiled functions may not return arrays other than their arguments, so on a GPU this is lowered by hand.
-    """
-
-    def bind(stub: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(stub)
-        def on_host(*args: Any) -> Any:
-            return host(*args)
-
-        if SIMULATOR:
-
-            def typed(*types_: Any) -> Any:
-                body = typing(*types_)
-                return lambda dest, pe: _array_at(dest, body(dest, pe))
-
-            return _simulated(stub, typed, on_host)
-
-        @type_callable(on_host)
-        def _(context):  # type: ignore[no-untyped-def]
-            def typer(dest, pe):  # type: ignore[no-untyped-def]
-                typing(dest, pe)
-                return dest
-
-            return typer
-
-        @lower_builtin(on_host, types.Array, types.Integer)
-        def _(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            address = context.compile_internal(builder, typing(*sig.args), signature(types.uint64, *sig.args), args)
-            view = context.make_array(sig.return_type)(context, builder, value=args[0])
-            view.data = builder.inttoptr(address, view.data.type)
-            return view._getvalue()
-
-        return on_host
-
-    return bind
-
-
-def _simulated(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
-    parameters = inspect.signature(stub)
-    defaults = tuple(p.default for p in parameters.parameters.values())
-    required = sum(d is inspect.Parameter.empty for d in defaults)
-    bodies: dict[tuple[Any, ...], Callable[..., Any]] = {}
-
-    @functools.wraps(stub)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if engine.current() is None:
-            return on_host(*args, **kwargs)
-        if kwargs or not required <= len(args) <= len(defaults):
-            try:
-                bound = parameters.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"pgas.{stub.__name__}: {error}") from None
-            bound.apply_defaults()
-            args = bound.args
-        else:
-            args += defaults[len(args) :]
-        key = tuple([_kind(a) for a in args])
-        body = bodies.get(key)
-        if body is None:
-            body = bodies[key] = typing(*[_type_of(a) for a in args])
-        return body(*args)
-
-    return call
-
-
-if SIMULATOR:
-
-    def _kind(value: Any) -> Any:
-        """A hashable that is equal for values of one Numba type."""
-        if type(value) is KernelArray or isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray, np.ndarray)):
-            return _facts(value).kind
-        return (type(value), *map(_kind, value)) if type(value) is tuple else type(value)
-
-    def _type_of(value: Any) -> Any:
-        if value is None:
-            return types.none
-        if isinstance(value, tuple):
-            return types.Tuple([_type_of(v) for v in value])
-        if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray, np.ndarray)):
-            array = host_array(value)
-            layout = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else "A"
-            return types.Array(numpy_support.from_dtype(array.dtype), array.ndim, layout, aligned=array.flags.aligned)
-        if isinstance(value, np.generic):
-            return numpy_support.from_dtype(value.dtype)
-        for python, numba in ((bool, types.boolean), (int, types.int64), (float, types.float64), (complex, types.complex128)):
-            if isinstance(value, python):
-                return numba
-        return types.pyobject
-
-    def _array_at(array: Any, addr: int) -> Any:
-        """Return an array like ``array`` whose first element is at addr."""
-        view = host_array(array)
-        memory = (ctypes.c_byte * max(view.nbytes, 1)).from_address(addr)
-        return FakeWithinKernelCUDAArray(FakeCUDAArray(np.ndarray(view.shape, view.dtype, memory, 0, view.strides)))  # type: ignore[arg-type]

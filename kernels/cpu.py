@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from pgas.kernels import operation
-from pgas.sim import engine, mem, set_memory_model
+from pgas.sim import arrays, engine, mem, set_memory_model
 
-__all__ = ["add_element", "begin", "load_acquire_element", "load_element", "mem", "read_only", "relax", "store_element"]
+__all__ = [
+    "add_element", "atomic_max", "begin", "element_of_word", "element_words", "load_acquire_element", "load_element", "mem",
+    "read_only", "relax", "store_element", "store_octoword", "swapped",
+]  # fmt: skip
 
 
 _read_only: dict[int, int] = {}
@@ -39,7 +42,7 @@ def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
     else:
         from pgas.sim.weak import WeakMemory
 
-        set_memory_model(WeakMemory(weak_seed ^ (own_lo >> 38), own_lo, own_hi))
+        set_memory_model(WeakMemory(weak_seed ^ own_lo // (own_hi - own_lo), own_lo, own_hi))
 
 
 def thread_rank() -> int:
@@ -73,8 +76,26 @@ def block_rank() -> int:
     return x + nx * (y + ny * z)
 
 
+def store_octoword(addr: int, low: int, high: int) -> None:
+    """Store 16 bytes."""
+    mem.store(addr, low, 8)
+    mem.store(addr + 8, high, 8)
+
+
+def atomic_max(addr: int, value: int) -> None:
+    """Raise a word; atomic among the threads of this simulator, which is all that its users need."""
+    if mem.load(addr, 8) < value:
+        mem.store(addr, value, 8)
+
+
+def swapped(value: int, nbytes: int) -> int:
+    """Return an integer with its bytes in the other order."""
+    return int.from_bytes(value.to_bytes(nbytes, "little"), "big")
+
+
 def relax(op: int, addr: int, comparison: int, value: Any) -> None:
     """Let other threads run; the text is what a deadlock or hang report says of this one."""
+    arrays.begin_turn()  # this thread waits: its polls are no work in the midst of which it must be preempted
     engine.yield_(lambda: f"{operation.NAMES[op]}: the word at {addr:#x} {_SIGNS[comparison]} {value}")
 
 
@@ -91,10 +112,16 @@ on_failure: Callable[[], None] = _ignore
 
 def load_element(addr: int, dtype: np.dtype) -> Any:
     """Return the element at addr: a Python integer for integers, else a NumPy scalar."""
+    arrays.count_read()  # a spin of the user on g must end
     nbytes = dtype.itemsize
     if nbytes == 16:
         return np.frombuffer(struct.pack("<2Q", mem.load(addr, 8), mem.load(addr + 8, 8)), dtype)[0]
-    word = mem.load(addr, nbytes)
+    return element_of_word(dtype, mem.load(addr, nbytes))
+
+
+def element_of_word(dtype: np.dtype, word: int) -> Any:
+    """Return the element of up to 8 bytes that has these bits."""
+    nbytes = dtype.itemsize
     if dtype.kind == "u":
         return word
     if dtype.kind == "i":
@@ -113,8 +140,15 @@ def store_element(addr: int, dtype: np.dtype, value: Any) -> None:
         mem.store(addr + offset, word, nbytes)
 
 
+def element_words(dtype: np.dtype, value: Any) -> tuple[int, int]:
+    """Return an element's bytes as two words, the second 0 unless it has 16."""
+    words = [word for _, word, _ in _words(dtype, value)]
+    return words[0], words[1] if len(words) > 1 else 0
+
+
 def add_element(addr: int, dtype: np.dtype, value: Any) -> Any:
     """Add to an element atomically and return what it held."""
+    arrays.count_read(arrays.ATOMIC_READS)
     if dtype.kind == "f":
         add = mem.atomic_add_f32 if dtype.itemsize == 4 else mem.atomic_add_f64
         return dtype.type(add(addr, float(value)))

@@ -8,15 +8,24 @@ from typing import Any
 from numba.cuda import types
 
 from pgas.backend import SIMULATOR
-from pgas.kernels import window
-from pgas.kernels.compiler import KernelTypeError, element_size, numpy_dtype
+from pgas.kernels import ptx, state, window
+from pgas.kernels.compiler import KernelTypeError, constant, device, element_size, numpy_dtype
 
-__all__ = ["array", "checking", "integer", "is_none", "same_elements", "scalar", "subscript", "unit"]
+__all__ = ["array", "checking", "integer", "is_none", "same_elements", "scalar", "some_element", "subscript", "unit"]
+
+
+_STATE = constant(state.MY_PE)
 
 
 def checking() -> bool:
     """Whether kernels check PEs and addresses: always in the simulator, under PGAS_DEBUG=check on a GPU."""
     return window.constants().check or SIMULATOR
+
+
+@device
+def some_element(array):
+    """An element that exists, where a value is needed whose operation was refused; the job fails anyway."""
+    return ptx.ld_element(_STATE, array)
 
 
 def is_none(argument: Any) -> bool:

@@ -7,7 +7,8 @@ import functools
 from typing import Any
 
 from pgas.kernels import ptx
-from pgas.kernels.compiler import constant, device
+from pgas.kernels.compiler import constant, device, u64
+from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
 
@@ -57,28 +58,85 @@ def _prefer(width: int, unit: int, runs: dict[int, Any], otherwise: Any) -> Any:
     return copy
 
 
+def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+    """Make ``put(to, source, nbytes, pe, qp)``, called by all threads of the scope."""
+    move, rank, size, sync = copy(unit), scope.rank, scope.size, scope.sync
+
+    @device
+    def put(to, source, nbytes, pe, qp):
+        move(remote(to, pe), source, nbytes, u64(rank()), u64(size()), nbi)
+        if not nbi:
+            sync()
+
+    return put
+
+
+def get(name: str, scope: Scope, unit: int) -> Any:
+    """Make ``get(dest, origin, nbytes, pe, qp)``, called by all threads of the scope."""
+    move, rank, size, sync = copy(unit, get=True), scope.rank, scope.size, scope.sync
+
+    @device
+    def get(dest, origin, nbytes, pe, qp):
+        move(dest, remote(origin, pe), nbytes, u64(rank()), u64(size()), False)
+        sync()
+
+    return get
+
+
+def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+    """Make ``put_signal(to, source, nbytes, word, value, add, pe)``, called by all threads of the scope."""
+    move, rank, size, sync = copy(unit), scope.rank, scope.size, scope.sync
+
+    @device
+    def put_signal(to, source, nbytes, word, value, add, pe):
+        move(remote(to, pe), source, nbytes, u64(rank()), u64(size()), nbi)
+        # The barrier makes the stores of all threads happen before the fence of one, which covers them (PTX ISA, causality order).
+        sync()
+        if rank() == 0:
+            fence()
+            signal(word, value, add, pe)
+
+    return put_signal
+
+
 @device
-def p(addr, array, value, pe):
-    """Store one element of array's dtype."""
+def _p(addr, array, value, pe, qp):
     ptx.st_element(remote(addr, pe), array, value)
 
 
 @device
-def g(addr, array, pe):
-    """Load one element of array's dtype."""
+def _g(addr, array, pe, qp):
     return ptx.ld_element(remote(addr, pe), array)
 
 
 @device
-def atomic_add(addr, array, value, pe):
-    """Add to an element of array's dtype, atomically with every SM that reaches it."""
+def _atomic_add(addr, array, value, pe):
     ptx.red_add_element(remote(addr, pe), array, value)
 
 
 @device
-def atomic_fetch_add(addr, array, value, pe):
-    """Add to an element of array's dtype and return what it held."""
+def _atomic_fetch_add(addr, array, value, pe):
     return ptx.atom_add_element(remote(addr, pe), array, value)
+
+
+def p(dtype: Any) -> Any:
+    """Make ``p(addr, array, value, pe, qp)``: store one element of array's dtype."""
+    return _p
+
+
+def g(dtype: Any) -> Any:
+    """Make ``g(addr, array, pe, qp)``: load one element of array's dtype."""
+    return _g
+
+
+def atomic_add(dtype: Any) -> Any:
+    """Make ``atomic_add(addr, array, value, pe)``: atomic with every SM that reaches the element."""
+    return _atomic_add
+
+
+def atomic_fetch_add(dtype: Any) -> Any:
+    """Make ``atomic_fetch_add(addr, array, value, pe)``, which returns what the element held."""
+    return _atomic_fetch_add
 
 
 @device
@@ -88,6 +146,12 @@ def signal(addr, value, add, pe):
         ptx.red_add_sys_u64(remote(addr, pe), value)
     else:
         ptx.st_relaxed_sys_u64(remote(addr, pe), value)
+
+
+@device
+def flag(addr, value, pe):
+    """Store a flag of the barrier."""
+    ptx.st_release_sys_u64(remote(addr, pe), value)
 
 
 #: Complete: everything that this thread stored, or that happens before, is performed at its target. Sequentially consistent: a get

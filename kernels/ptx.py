@@ -1,7 +1,7 @@
 """The table of primitives: PTX on a GPU, atomics on raw addresses (pgas.sim) in the simulator.
 
 Addresses are u64. "sys" scope reaches every GPU, the CPU and NICs; "gpu" only threads of this GPU (PTX ISA, "Memory Consistency
-Model"). What a line becomes in SASS is checked in tests/sass; on sm_90 ``ld.acquire`` costs an L1 invalidation at each poll, so
+Model"). What a line becomes in SASS is checked in tests/test_sass.py; on sm_90 ``ld.acquire`` costs an L1 invalidation at each poll, so
 loops poll relaxed and acquire once; ``st.release`` is a fence and a store.
 """
 
@@ -30,6 +30,33 @@ st_release_sys_u64 = primitive(
     "st_release_sys_u64", "void(u64, u64)", "st.release.sys.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
 )
 
+ld_relaxed_gpu_u64 = primitive("ld_relaxed_gpu_u64", "u64(u64)", "ld.relaxed.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load(a, 8))
+ld_acquire_gpu_u64 = primitive(
+    "ld_acquire_gpu_u64", "u64(u64)", "ld.acquire.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load_acquire(a, 8)
+)
+st_release_gpu_u64 = primitive(
+    "st_release_gpu_u64", "void(u64, u64)", "st.release.gpu.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
+)
+ld_relaxed_sys_u32 = primitive("ld_relaxed_sys_u32", "u32(u64)", "ld.relaxed.sys.global.u32 $0, [$1];", lambda a: cpu.mem.load(a, 4))
+st_relaxed_sys_u32 = primitive(
+    "st_relaxed_sys_u32", "void(u64, u32)", "st.relaxed.sys.global.u32 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 4)
+)
+st_release_sys_u32 = primitive(
+    "st_release_sys_u32", "void(u64, u32)", "st.release.sys.global.u32 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 4)
+)
+
+#: Part of a WQE: nobody reads it before it is released, and this SM never again.
+st_octoword = primitive(
+    "st_octoword",
+    "void(u64, u64, u64)",
+    "st.global.L1::no_allocate.v2.u64 [$0], {$1, $2};",
+    lambda *octoword: cpu.store_octoword(*octoword),
+)
+st_u32 = primitive("st_u32", "void(u64, u32)", "st.global.L1::no_allocate.u32 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 4))
+st_u16 = primitive("st_u16", "void(u64, u32)", "{ .reg .u16 h; cvt.u16.u32 h, $1; st.global.u16 [$0], h; }",
+                   lambda a, v: cpu.mem.store(a, v & 0xFFFF, 2))  # fmt: skip
+st_u8 = primitive("st_u8", "void(u64, u32)", "st.global.u8 [$0], $1;", lambda a, v: cpu.mem.store(a, v & 0xFF, 1))
+
 # Atomics ----------------------------------------------------------------------------------------------------------------------
 
 atom_cas_sys_u64 = primitive(
@@ -38,6 +65,20 @@ atom_cas_sys_u64 = primitive(
 )  # fmt: skip
 red_add_sys_u64 = primitive(
     "red_add_sys_u64", "void(u64, u64)", "red.relaxed.sys.global.add.u64 [$0], $1;", lambda a, v: cpu.mem.atomic_add(a, v, 8)
+)
+
+atom_add_gpu_u64 = primitive(
+    "atom_add_gpu_u64", "u64(u64, u64)", "atom.relaxed.gpu.global.add.u64 $0, [$1], $2;", lambda a, v: cpu.mem.atomic_add(a, v, 8)
+)
+atom_cas_gpu_u64 = primitive(
+    "atom_cas_gpu_u64", "u64(u64, u64, u64)", "atom.acquire.gpu.global.cas.b64 $0, [$1], $2, $3;",
+    lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
+)  # fmt: skip
+red_max_gpu_u64 = primitive(
+    "red_max_gpu_u64", "void(u64, u64)", "red.release.gpu.global.max.u64 [$0], $1;", lambda a, v: cpu.atomic_max(a, v)
+)
+red_or_gpu_u64 = primitive(
+    "red_or_gpu_u64", "void(u64, u64)", "red.relaxed.gpu.global.or.b64 [$0], $1;", lambda a, v: cpu.mem.atomic_or(a, v, 8)
 )
 
 # Fences -----------------------------------------------------------------------------------------------------------------------
@@ -78,6 +119,46 @@ block_rank = primitive(
     "{ .reg .u32 t, u, n; mov.u32 t, %ctaid.z; mov.u32 n, %nctaid.y; mov.u32 u, %ctaid.y; mad.lo.u32 t, t, n, u;"
     " mov.u32 n, %nctaid.x; mov.u32 u, %ctaid.x; mad.lo.u32 $0, t, n, u; }",
     lambda: cpu.block_rank(), pure=True,
+)  # fmt: skip
+
+#: Number of the multiprocessor; one in the simulator.
+smid = primitive("smid", "u32()", "mov.u32 $0, %smid;", lambda: 0)
+
+# Lanes together ---------------------------------------------------------------------------------------------------------------
+#
+# ``peers(key)``: mask of the lanes that are here now and bring the same key, the caller's own among them; any of them may be missing.
+# The others take that mask: they are called by exactly its lanes.
+
+peers = primitive(
+    "peers", "u32(u64)", "{ .reg .u32 m; activemask.b32 m; match.any.sync.b64 $0, $1, m; }", lambda key: engine.gather(key), convergent=True
+)
+syncwarp_mask = primitive("syncwarp_mask", "void(u32)", "bar.warp.sync $0;", lambda mask: engine.warp_barrier(mask), convergent=True)
+shfl_u64 = primitive(
+    "shfl_u64", "u64(u32, u64, u32)",
+    "{ .reg .u32 l, h; mov.b64 {l, h}, $2; shfl.sync.idx.b32 l, l, $3, 31, $1; shfl.sync.idx.b32 h, h, $3, 31, $1; mov.b64 $0, {l, h}; }",
+    lambda mask, value, source: engine.warp_exchange(mask, value, "shfl")[source], convergent=True,
+)  # fmt: skip
+vote_all = primitive(
+    "vote_all", "u32(u32, u32)",
+    "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.all.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
+    lambda mask, holds: int(all(engine.warp_exchange(mask, bool(holds), "vote_all").values())), convergent=True,
+)  # fmt: skip
+lanemask_lt = primitive("lanemask_lt", "u32()", "mov.u32 $0, %lanemask_lt;", lambda: (1 << cpu.lane()) - 1, pure=True)
+
+# Bits -------------------------------------------------------------------------------------------------------------------------
+
+popc = primitive("popc", "u32(u32)", "popc.b32 $0, $1;", lambda a: a.bit_count(), pure=True)
+#: Position of the lowest bit that is set; one must be.
+lowest = primitive("lowest", "u32(u32)", "{ .reg .u32 t; brev.b32 t, $1; clz.b32 $0, t; }", lambda a: (a & -a).bit_length() - 1, pure=True)
+lowest_u64 = primitive(
+    "lowest_u64", "u32(u64)", "{ .reg .u64 t; brev.b64 t, $1; clz.b64 $0, t; }", lambda a: (a & -a).bit_length() - 1, pure=True
+)
+#: Bytes in the other order: what goes to the card is big-endian.
+swap_u32 = primitive("swap_u32", "u32(u32)", "prmt.b32 $0, $1, 0, 0x0123;", lambda a: cpu.swapped(a, 4), pure=True)
+swap_u64 = primitive(
+    "swap_u64", "u64(u64)",
+    "{ .reg .u32 l, h; mov.b64 {l, h}, $1; prmt.b32 l, l, 0, 0x0123; prmt.b32 h, h, 0, 0x0123; mov.b64 $0, {h, l}; }",
+    lambda a: cpu.swapped(a, 8), pure=True,
 )  # fmt: skip
 
 #: The same for an operation of one thread. The compiler does not see through them, or it would unroll the copy loops of a thread

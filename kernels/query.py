@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pgas.kernels import operands, operation, state, window
-from pgas.kernels.compiler import address_of, element_size, i64, u64
+from pgas.kernels import operands, operation, state, transport, window
+from pgas.kernels.compiler import KernelTypeError, address_of, element_size, i64, u64
 from pgas.kernels.window import remote
 
 
@@ -31,6 +31,8 @@ def ptr(dest: Any, pe: Any) -> Any:
     """Typing function of ptr; the body returns an address."""
     operands.array("ptr", "dest", dest)
     operands.integer("ptr", "pe", pe)
+    if not transport.maps_peers():
+        raise KernelTypeError(f"pgas.ptr: transport {window.constants().transport} maps no peer's memory: use put and get")
     check, op, itemsize = operands.checking(), operation.number("ptr"), element_size(dest.dtype)
 
     def body(dest, pe):

@@ -6,10 +6,9 @@ from typing import Any
 
 from numba.cuda import types
 
-from pgas.kernels import operands, operation, p2p, rma, state
-from pgas.kernels.compiler import KernelTypeError, address_of, address_of_element, u64
+from pgas.kernels import operands, operation, rma, state, transport
+from pgas.kernels.compiler import KernelTypeError, address_of, address_of_element, constant, u64
 from pgas.kernels.scope import Scope
-from pgas.kernels.window import remote
 
 
 class SignalOp(IntEnum):
@@ -19,21 +18,22 @@ class SignalOp(IntEnum):
     ADD = 1
 
 
-_ADD = int(SignalOp.ADD)
+_ADD, _OPS = int(SignalOp.ADD), len(SignalOp)
+_0 = constant(0)
 
 
 def put_signal(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     """Typing function of put_signal and put_signal_nbi at a scope."""
     name = ("put_signal_nbi" if nbi else "put_signal") + scope.suffix
     code = operation.number("put_signal")
-    rank, size, sync = scope.rank, scope.size, scope.sync
+    sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> Any:
         operands.same_elements(name, dest, source)
         operands.integer(name, "pe", pe)
         _word(name, sig, idx, value, op)
         length_of = rma.length(dest, source, None, "put_signal")
-        copy = p2p.copy(min(operands.unit(dest), operands.unit(source)))
+        move = transport.current().put_signal("put_signal", scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
         check = operands.checking()
 
         def body(dest, source, sig, idx, value, op, pe):
@@ -41,15 +41,16 @@ def put_signal(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
             to = address_of(dest)
             word = address_of_element(sig, idx)
             if check:
-                if not state.valid(code, pe, word, u64(8)):
+                if not state.valid_element(code, pe, sig, idx, word, u64(8)):
                     return
-            nbytes = length_of(dest.size, source.size, None, pe, to)
-            copy(remote(to, pe), address_of(source), nbytes, u64(rank()), u64(size()), nbi)
-            # The barrier makes the stores of all threads happen before the fence of one, which covers them (PTX ISA, causality order).
-            sync()
-            if rank() == 0:
-                p2p.fence()
-                p2p.signal(word, u64(value), op == _ADD, pe)
+                if not state.valid_code(code, pe, word, op, _OPS):
+                    return
+            origin = address_of(source)
+            nbytes = length_of(dest.size, source.size, None, pe, to, origin)
+            if check:
+                if nbytes == _0 and source.size != 0:  # refused: no signal tells of data that did not go
+                    return
+            move(to, origin, nbytes, word, u64(value), op == _ADD, pe)
 
         return body
 
@@ -60,14 +61,16 @@ def signal_op(sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> Any:
     """Typing function of signal_op."""
     _word("signal_op", sig, idx, value, op)
     operands.integer("signal_op", "pe", pe)
-    check, code = operands.checking(), operation.number("signal_op")
+    check, code, send = operands.checking(), operation.number("signal_op"), transport.current().signal
 
     def body(sig, idx, value, op, pe):
         addr = address_of_element(sig, idx)
         if check:
-            if not state.valid(code, pe, addr, u64(8)):
+            if not state.valid_element(code, pe, sig, idx, addr, u64(8)):
                 return
-        p2p.signal(addr, u64(value), op == _ADD, pe)
+            if not state.valid_code(code, pe, addr, op, _OPS):
+                return
+        send(addr, u64(value), op == _ADD, pe)
 
     return body
 

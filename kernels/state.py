@@ -7,7 +7,7 @@ from typing import Any
 
 from pgas.backend import SIMULATOR
 from pgas.kernels import ptx, window
-from pgas.kernels.compiler import constant, device, primitive, u64
+from pgas.kernels.compiler import constant, device, outlier, primitive, u64
 
 if SIMULATOR:
     from pgas.kernels import cpu
@@ -30,6 +30,12 @@ SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3
 
 # Kinds of error.
 TIMED_OUT, BAD_PE, NOT_SYMMETRIC, TOO_LONG = 1, 2, 3, 4
+#: A wait on a queue (address: that of its record); an error CQE (wanted: its last 8 bytes, found: the 8 before); a local operand that the
+#: NIC cannot reach; a queue pair that does not exist.
+NIC_TIMED_OUT, COMPLETION, NOT_REGISTERED, BAD_QP = 5, 6, 7, 8
+#: A subscript beyond its axis (wanted: the subscript, found: the axis's length, comparison: its number); an op or cmp that does not
+#: exist (wanted: the value, found: how many there are).
+OUT_OF_RANGE, BAD_CODE = 9, 10
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:
@@ -88,5 +94,41 @@ def valid(op, pe, addr, nbytes):
     size = heap_size()
     if slot >= n or slot < _0 or offset > size or offset < _0 or nbytes > size - offset:
         fail(_NOT_SYMMETRIC, u64(op), u64(pe), addr, nbytes, _0, _0)
+        return False
+    return True
+
+
+_OUT_OF_RANGE, _BAD_CODE = constant(OUT_OF_RANGE), constant(BAD_CODE)
+
+
+@device
+def valid_element(op, pe, array, idx, addr, nbytes):
+    """Check array[idx], which lies at addr: the array has such an element, and valid()."""
+    beyond = outlier(array, idx)
+    if beyond[0] >= beyond[1]:
+        fail(_OUT_OF_RANGE, u64(op), u64(pe), addr, beyond[0], beyond[1], beyond[2])
+        return False
+    return valid(op, pe, addr, nbytes)
+
+
+@device
+def valid_code(op, pe, addr, code, count):
+    """Check the op of a signal or the cmp of a wait: one of 0 to count - 1. False, and poisoned, if not."""
+    if u64(code) >= u64(count):
+        fail(_BAD_CODE, u64(op), u64(pe), addr, u64(code), u64(count), _0)
+        return False
+    return True
+
+
+_NOT_REGISTERED = constant(NOT_REGISTERED)
+
+
+@device
+def registered(op, pe, addr, nbytes):
+    """Check a local operand of a NIC: [addr, addr + nbytes) lies on this PE's heap. False, and poisoned, if not."""
+    offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET
+    size = heap_size()
+    if (addr - _BASE) >> window.SHIFT != u64(my_pe()) or offset > size or offset < _0 or nbytes > size - offset:
+        fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
     return True

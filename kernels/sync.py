@@ -1,12 +1,13 @@
 """Waiting and ordering: wait_until, signal_wait_until, fence, quiet, barrier_all and sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12)."""
 
+import functools
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 from numba.cuda import types
 
-from pgas.kernels import operands, operation, p2p, ptx, signal, state, window
+from pgas.kernels import operands, operation, ptx, signal, state, transport, window
 from pgas.kernels.compiler import KernelTypeError, address_of_element, bits_of, caster, constant, device, element_size, u32, u64
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
@@ -24,7 +25,7 @@ class Comparison(IntEnum):
 
 
 _EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
-_GE = int(Comparison.GE)
+_GE, _COMPARISONS = int(Comparison.GE), len(Comparison)
 
 #: Polls between two looks at the clock and at the poison word (one less: a mask): they must not slow the poll itself.
 _POLLS_MASK = 63
@@ -74,7 +75,9 @@ def wait(op, addr, array, comparison, value):
             if given_up(op, addr, u64(comparison), bits_of(value), bits_of(found), deadline):
                 break
         ptx.relax(op, addr, comparison, bits_of(value))
-    return ptx.ld_acquire_element(addr, array)
+    if ptx.ld_acquire_element(addr, array) != found:  # a later value, perhaps of a writer that has released nothing
+        ptx.fence_sys()
+    return found
 
 
 def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
@@ -103,7 +106,9 @@ def _waiting(name: str, array: Any, *, returns: bool) -> Any:
     def element(array, idx, cmp, value):
         addr = address_of_element(array, idx)
         if check:
-            if not state.valid(op, state.my_pe(), addr, u64(nbytes)):
+            if not state.valid_element(op, state.my_pe(), array, idx, addr, u64(nbytes)):
+                return dtype(value)
+            if not state.valid_code(op, state.my_pe(), addr, cmp, _COMPARISONS):
                 return dtype(value)
         return wait(u64(op), addr, array, cmp, dtype(value))
 
@@ -122,55 +127,62 @@ def _waiting(name: str, array: Any, *, returns: bool) -> Any:
 
 def quiet() -> Any:
     """Typing function of quiet."""
-    window.constants()
+    complete = transport.current().quiet
 
     def body():
-        p2p.quiet()
+        complete()
 
     return body
 
 
 def fence() -> Any:
     """Typing function of fence."""
-    window.constants()
+    order = transport.current().fence
 
     def body():
-        p2p.fence()
+        order()
 
     return body
 
 
-@device
-def rendezvous(op):
-    """Dissemination barrier over all PEs: after round k a PE knows of 2^(k+1) others (Hensgen, Finkel, Manber 1988).
+@functools.cache
+def _rendezvous(send: Any) -> Any:
+    """Make the barrier over a transport's flag.
+
+    Dissemination barrier over all PEs: after round k a PE knows of 2^(k+1) others (Hensgen, Finkel, Manber 1988).
 
     Every PE has one flag a round, in its system area; flags hold the number of the barrier, which only grows, so that none is ever
     reset and a PE one barrier ahead does no harm. One thread of a PE runs it at a time.
     """
-    n, me = state.n_pes(), state.my_pe()
-    deadline = ptx.globaltimer() + state.timeout_ns()
-    epoch = ptx.ld_relaxed_sys_u64(_EPOCH) + _1
-    ptx.st_relaxed_sys_u64(_EPOCH, epoch)
-    distance = u32(1)
-    flag = _FLAGS
-    while distance < n:
-        peer = u32(me + distance)
-        if peer >= n:
-            peer = u32(peer - n)
-        ptx.st_release_sys_u64(remote(flag, peer), epoch)
-        own = remote(flag, me)
-        polls = u32(0)
-        found = ptx.ld_relaxed_sys_u64(own)
-        while found < epoch:
-            polls = u32(polls + 1)
-            if polls & _POLLS_MASK == 0:
-                if given_up(op, own, _COMPARE_GE, epoch, found, deadline):
-                    break
-            ptx.relax(op, own, _COMPARE_GE, epoch)
+
+    @device
+    def rendezvous(op):
+        n, me = state.n_pes(), state.my_pe()
+        deadline = ptx.globaltimer() + state.timeout_ns()
+        epoch = ptx.ld_relaxed_sys_u64(_EPOCH) + _1
+        ptx.st_relaxed_sys_u64(_EPOCH, epoch)
+        distance = u32(1)
+        flag = _FLAGS
+        while distance < n:
+            peer = u32(me + distance)
+            if peer >= n:
+                peer = u32(peer - n)
+            send(flag, epoch, peer)
+            own = remote(flag, me)
+            polls = u32(0)
             found = ptx.ld_relaxed_sys_u64(own)
-        ptx.ld_acquire_sys_u64(own)
-        distance = u32(distance + distance)
-        flag += _FLAG_SIZE
+            while found < epoch:
+                polls = u32(polls + 1)
+                if polls & _POLLS_MASK == 0:
+                    if given_up(op, own, _COMPARE_GE, epoch, found, deadline):
+                        break
+                ptx.relax(op, own, _COMPARE_GE, epoch)
+                found = ptx.ld_relaxed_sys_u64(own)
+            ptx.ld_acquire_sys_u64(own)
+            distance = u32(distance + distance)
+            flag += _FLAG_SIZE
+
+    return rendezvous
 
 
 def barrier_all(scope: Scope) -> Callable[..., Any]:
@@ -184,16 +196,16 @@ def sync_all(scope: Scope) -> Callable[..., Any]:
 
 
 def _meeting(name: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
-    _op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
+    _op, rank, entry, sync = constant(operation.number(name)), scope.rank, scope.entry(name + scope.suffix), scope.sync
 
     def typing() -> Any:
-        window.constants()
+        complete, rendezvous = transport.current().quiet, _rendezvous(transport.current().flag)
 
         def body():
-            sync()
+            entry()
             if rank() == 0:
                 if completes:
-                    p2p.quiet()
+                    complete()
                 rendezvous(_op)
             sync()
 

@@ -21,11 +21,14 @@ __all__ = ["Constants", "constants", "freeze", "remote"]
 BASE = 0x6000_0000_0000
 
 #: log2 of the distance between slots; 2^38 holds GPUs of up to 256 GiB, more memory takes 2^39.
-STRIDE_SHIFT = 38
+SMALL_STRIDE_SHIFT = STRIDE_SHIFT = 38
 
 SYSTEM_SIZE = 2 << 20
 GUARD_SIZE = 2 << 20
 HEAP_OFFSET = SYSTEM_SIZE + GUARD_SIZE
+
+#: Where a slot's queues lie, behind any heap: send queues, completion queues, doorbell records and landing cells of the NIC transports.
+QUEUE_OFFSET = (1 << STRIDE_SHIFT) - (8 << 30)
 
 #: What a process maps privately below BASE: the state page lies at its end (see state.py).
 PRIVATE_SIZE = 1 << 30
@@ -33,7 +36,6 @@ STATE = BASE - (2 << 20)
 
 #: Offsets in the system area: one 64-bit flag for every round of the dissemination barrier.
 SYNC_FLAGS = 0
-SYNC_ROUNDS = 64
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Constants:
     stride_shift: int
     transport: str
     check: bool
+    num_qps: int = 0  #: queue pairs to each PE (NIC transports)
+    map_by: str = ""  #: who shares a queue pair: the threads of a cta, sm or warp
+    depth: int = 0  #: WQEBBs in a send queue
+    batch: int = 0  #: WQEBBs after which the doorbell is rung although more are on their way
+    ring: int = 0  #: requests in the ring of the proxy thread (ibrc)
 
 
 _frozen: Constants | None = None

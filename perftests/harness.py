@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pgas
+from pgas import runtime
 from pgas.backend import launched_rank
 from pgas.perftests import options as command_line
 from pgas.perftests import payload, report, timing
@@ -194,18 +195,27 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: GridCoun
     pgas.barrier_all()
     buffers.fill(options.seed)
     pgas.barrier_all()
+    before = _nic_counts()
     seconds = timing.kernel_seconds(kernel, ctas, threads, arguments(options.iters)) if sends else None
     pgas.barrier_all()
+    after = _nic_counts()
+    given = {name: after[name] - before[name] for name in after} if sends else {}
     fault = buffers.find_fault(options.seed, arrived=receives)
     buffers.free()
 
     results = pgas.allgather_object((seconds, fault))
     times = [time for time, _ in results if time is not None]
     faults = {pe: fault for pe, (_, fault) in enumerate(results) if fault is not None}
-    return _row(work, options, times, not faults), faults
+    return _row(work, options, times, given, not faults), faults
 
 
-def _row(work: Workload, options: Options, times: Iterable[float], validated: bool) -> Row:
+def _nic_counts() -> dict[str, int]:
+    """What the NIC has executed for this PE; nothing under p2p."""
+    nic = runtime.current().nic
+    return {} if nic is None else nic.counts()
+
+
+def _row(work: Workload, options: Options, times: Iterable[float], given: Mapping[str, int], validated: bool) -> Row:
     per_second = sum(options.iters / seconds for seconds in times)
     return Row(
         size=work.size,
@@ -219,8 +229,8 @@ def _row(work: Workload, options: Options, times: Iterable[float], validated: bo
         bw_gbps=work.size * per_second / 1e9 if validated else None,
         latency_us=None,
         mops=work.messages * per_second / 1e6 if validated else None,
-        wqes=None,
-        doorbells=None,
+        wqes=given.get("wqes"),
+        doorbells=given.get("doorbells"),
         validated=validated,
     )
 

@@ -18,8 +18,13 @@ _COLUMNS = (
     ("msgrate (MMPS)", 16),
     ("ctas", 6),
     ("type", 9),
-    ("validated", 9),
+    ("validated", 11),
+    ("wqes", 10),
+    ("doorbells", 9),
 )
+
+#: The columns of a NIC, which p2p rows leave empty.
+_NIC_COLUMNS = 2
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Row:
         bw_gbps: 1e9 bytes a second, all sending PEs together; None if the data did not arrive: then it is no rate.
         latency_us: microseconds of one operation; None in bandwidth tests.
         mops: million messages a second, all sending PEs together; None as bw_gbps.
-        wqes, doorbells: what the NIC was given, per sending PE; None where there is none (p2p) or nobody counts.
+        wqes, doorbells: what the NIC executed and saw in the timed kernel of PE 0; None where there is no NIC (p2p).
         validated: every byte of the payload arrived and none beside it changed.
     """
 
@@ -96,7 +101,7 @@ def title_lines(report: Report, simulator: bool) -> list[str]:
     lines = [f"{where}; transport {report.transport}{adapter}{engine}; {report.date}", f"# {report.command}"]
     if simulator:
         lines.append("# simulator: kernels are interpreted here; these are an interpreter's rates, not hardware's")
-    return [*lines, f"#{report.title}", *header_lines()]
+    return [*lines, f"#{report.title}", *header_lines(nic=report.adapter is not None)]
 
 
 def place(machine: str | None, gpu: str | None) -> str:
@@ -104,9 +109,10 @@ def place(machine: str | None, gpu: str | None) -> str:
     return ", ".join(name for name in (machine, gpu if gpu and gpu not in (machine or "") else None) if name)
 
 
-def header_lines() -> list[str]:
-    """Return the line of column names."""
-    return ["".join(f"{name:<{width}}" for name, width in _COLUMNS).rstrip()]
+def header_lines(*, nic: bool = False) -> list[str]:
+    """Return the line of column names, those of a NIC if one is used."""
+    columns = _COLUMNS if nic else _COLUMNS[:-_NIC_COLUMNS]
+    return ["".join(f"{name:<{width}}" for name, width in columns).rstrip()]
 
 
 def row_line(row: Row) -> str:
@@ -119,6 +125,8 @@ def row_line(row: Row) -> str:
         str(row.ctas),
         row.datatype,
         "yes" if row.validated else "NO",
+        "" if row.wqes is None else str(row.wqes),
+        "" if row.doorbells is None else str(row.doorbells),
     )
     return "".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)).rstrip()
 

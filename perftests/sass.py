@@ -1,21 +1,22 @@
 """What kernels become: PTX and SASS without a GPU, and the instruction counts of the device functions.
 
-``python -m pgas.perftests.sass`` prints a table. Needs the compiler wheels of the extra ``dev`` (libnvvm, ptxas, nvdisasm).
+``python -m pgas.perftests.sass [--transport ibgda]`` prints a table. Needs the compiler wheels of the extra ``dev`` (libnvvm, ptxas,
+nvdisasm).
 """
 
+import argparse
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "0")  # compile for a GPU even where there is none
 
 import numba.cuda.dispatcher
 from cuda import pathfinder
@@ -44,6 +45,13 @@ class Built:
         """Number of instructions whose opcode starts so, predicated ones included."""
         return sum(self.opcode(i).startswith(opcode) for i in self.instructions)
 
+    def summary(self) -> dict[str, Any]:
+        """The numbers of the table, and how often each opcode of memory and order occurs."""
+        opcodes = Counter(self.opcode(i) for i in self.instructions)
+        memory = {o: n for o, n in sorted(opcodes.items()) if o.startswith(("ST", "LD", "ATOM", "RED", "MEMBAR", "CCTL"))}
+        numbers = {"instructions": len(self.instructions), "registers": self.registers, "spills": self.spills, "stack": self.stack}
+        return {**numbers, "memory": memory}
+
     @staticmethod
     def opcode(instruction: str) -> str:
         """The opcode of an instruction without its predicate."""
@@ -57,10 +65,18 @@ def _tool(name: str) -> str:
     return path
 
 
+#: What kernels are compiled with, by transport: the defaults of the variables.
+CONSTANTS = {
+    "p2p": window.Constants(window.BASE, 38, "p2p", False),
+    "ibgda": window.Constants(window.BASE, 38, "ibgda", False, num_qps=2, map_by="cta", depth=1024, batch=32),
+    "ibrc": window.Constants(window.BASE, 38, "ibrc", False, num_qps=2, map_by="cta", depth=1024, batch=32, ring=4096),
+}
+
+
 def build(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> Built:
-    """Compile a kernel (a plain function) for a compute capability, with pgas's constants as after an init over p2p."""
+    """Compile a kernel (a plain function) for a compute capability, with pgas's constants as frozen, by default as over p2p."""
     if window._frozen is None:
-        window.freeze(window.Constants(window.BASE, 38, "p2p", False))
+        window.freeze(CONSTANTS["p2p"])
     if pgas.backend.cuda_device_count() == 0:
         # compile_device() asks the driver for the compute capability and ignores cc= (numba-cuda 0.30).
         numba.cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
@@ -168,14 +184,21 @@ KERNELS: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
 
 
 def main() -> int:
-    """Print instructions, registers and spills of every kernel of the table; --json prints them as JSON."""
+    """Print instructions, registers and spills of every kernel of the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transport", choices=CONSTANTS, default="p2p")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    options = parser.parse_args()
+    if pgas.SIMULATOR:  # compile for a GPU even where there is none: numba.cuda has decided otherwise in this process
+        command = [sys.executable, "-m", "pgas.perftests.sass", *sys.argv[1:]]
+        return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
+    window.freeze(CONSTANTS[options.transport])
     built = {name: build(*kernel) for name, kernel in KERNELS.items()}
-    if "--json" in sys.argv[1:]:
-        print(
-            json.dumps({n: {"instructions": len(b.instructions), "registers": b.registers, "spills": b.spills} for n, b in built.items()})
-        )
+    if options.json:
+        print(json.dumps({name: b.summary() for name, b in built.items()}, indent=1))
         return 0
-    print(f"{'function':20} {'SASS':>5} {'registers':>9} {'spills':>6}   (sm_{COMPUTE_CAPABILITY[0]}{COMPUTE_CAPABILITY[1]})")
+    where = f"{options.transport}, sm_{COMPUTE_CAPABILITY[0]}{COMPUTE_CAPABILITY[1]}"
+    print(f"{'function':20} {'SASS':>5} {'registers':>9} {'spills':>6}   ({where})")
     for name, b in built.items():
         print(f"{name:20} {len(b.instructions):5} {b.registers:9} {b.spills:6}")
     return 0

@@ -13,7 +13,7 @@ if SIMULATOR:
 from pgas._version import __version__
 from pgas.amo import atomic_add, atomic_fetch_add
 from pgas.array import SymmetricArray
-from pgas.errors import BootstrapError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
+from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, synchronize, zeros
 from pgas.jit import jit, launch
 from pgas.query import my_pe, n_pes, ptr
@@ -59,6 +59,7 @@ __all__ = [
     "SIGNAL_SET",
     "SIMULATOR",
     "BootstrapError",
+    "CompletionError",
     "DeadlockError",
     "DeviceError",
     "HeapError",

@@ -1,6 +1,10 @@
-"""``python -m pgas info``: the variables, and what a job started here would look like. Also under mpirun."""
+"""``python -m pgas info``: the variables, and what a job started here would look like; also under mpirun.
+
+``python -m pgas hca``: what the software cards of this machine hold and have counted, while their jobs run.
+"""
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -8,6 +12,7 @@ from collections.abc import Sequence
 import pgas
 from pgas import config, runtime
 from pgas.kernels import window
+from pgas.transports.softhca import client
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -35,13 +40,51 @@ def info() -> None:
             print(f"  every pair of PEs: {job.transport} ({job.reason})")
 
 
+def hca() -> None:
+    """Print queue pairs, CQs, keys and counters of every software card of this machine."""
+    cards = client.find()
+    if not cards:
+        print("no software card runs on this machine: a job with PGAS_TRANSPORT=ibgda or ibrc starts one")
+    for name in cards:
+        try:
+            observer = client.Observer(name)
+        except pgas.TransportError:  # it ended meanwhile, or belongs to another user
+            print(f"card {name}: cannot be asked")
+            continue
+        with contextlib.closing(observer):
+            seen = observer.counters()
+        print(f"card {name} (process {seen['pid']}): " + ", ".join(f"{key} {value}" for key, value in seen["hca"].items()))
+        for kind in ("qps", "cqs", "keys", "uars"):
+            if rows := seen[kind]:
+                shown = [key for key in rows[0] if key in _HCA_COLUMNS[kind]]
+                print(f"\n{kind}")
+                print(_table([tuple(shown), *(tuple(_cell(key, row[key]) for key in shown) for row in rows)]))
+
+
+#: What is shown of each object.
+_HCA_COLUMNS = {
+    "qps": "qpn pe state depth remote_qpn consumer producer wqes nbytes doorbells cqes errors first_error".split(),  # noqa: SIM905
+    "cqs": "cqn pe size collapsed cqes".split(),  # noqa: SIM905
+    "keys": "key pe access start nbytes".split(),  # noqa: SIM905
+    "uars": "page pe qpn".split(),  # noqa: SIM905
+}
+
+
+def _cell(key: str, value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(value) or "-"
+    return f"{value:#x}" if key in ("qpn", "remote_qpn", "cqn", "key", "start", "first_error") and isinstance(value, int) else str(value)
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m pgas", description=__doc__)
-    parser.add_argument("command", choices=["info"], help="info: variables, PEs, GPUs, window, heap and transports")
-    parser.parse_args()
+    parser.add_argument(
+        "command", choices=["info", "hca"], help="info: variables, PEs, GPUs, window, heap, transports; hca: software cards"
+    )
+    command = parser.parse_args().command
     try:
-        info()
+        {"info": info, "hca": hca}[command]()
     except (pgas.PgasError, ValueError) as error:
         print(f"pgas: {error}", file=sys.stderr)
         if runtime.active():

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pgas.kernels import amo
-from pgas.kernels.compiler import device_function
+from pgas.kernels.binding import device_function
 
 __all__ = ["atomic_add", "atomic_fetch_add"]
 

@@ -6,6 +6,8 @@ They are what ``__cuda_array_interface__`` readers (CuPy, PyTorch), slices and k
 import ctypes
 import functools
 import math
+import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,47 @@ from pgas.backend import SIMULATOR
 from pgas.errors import HeapError
 from pgas.heap import Block
 
-__all__ = ["SymmetricArray", "at", "block_of"]
+__all__ = ["SymmetricArray", "at", "block_of", "caller", "dtype_of", "shape_of"]
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple.
+
+    Raises:
+        ValueError: it is none.
+    """
+    axes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    for n in axes:
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
+            raise ValueError(f"shape must be non-negative integers, not {shape!r}")
+    return tuple(int(n) for n in axes)
+
+
+def dtype_of(dtype: Any) -> np.dtype:
+    """Return a dtype of elements that can live on the heap.
+
+    Raises:
+        TypeError: they cannot.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind in "SU":
+        raise TypeError(f"arrays of {dtype} cannot live on the symmetric heap: only plain numbers and records of them can")
+    if math.prod(dtype.shape) != 1:
+        raise TypeError(f"dtype {dtype} has a shape of its own: give it in shape=")
+    return dtype
+
+
+def caller() -> str:
+    """Return file:line of the code outside pgas that is being executed."""
+    frame = sys._getframe(1)
+    here = os.path.dirname(os.path.abspath(__file__))
+    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == here:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
+    return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _refuse_freed(block: Block) -> None:
@@ -85,11 +127,15 @@ if SIMULATOR:
         def __repr__(self) -> str:
             return f"SymmetricArray({self._ary!r})"
 
-    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block) -> "SymmetricArray":
-        """Return the array at an address of the window."""
-        nbytes = max(math.prod(shape) * dtype.itemsize, 1)
-        memory = (ctypes.c_byte * nbytes).from_address(address)
-        host: np.ndarray = np.ndarray(shape, dtype, memory)  # type: ignore[arg-type]
+    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> "SymmetricArray":
+        """Return the array whose first element is at an address of the window; in C order if strides are not given."""
+        extents = (
+            [stride * (n - 1) for n, stride in zip(shape, strides or _c_strides(shape, dtype), strict=True)] if math.prod(shape) else []
+        )
+        below = -sum(e for e in extents if e < 0)
+        nbytes = below + sum(e for e in extents if e > 0) + dtype.itemsize
+        memory = (ctypes.c_byte * nbytes).from_address(address - below)
+        host: np.ndarray = np.ndarray(shape, dtype, memory, below, strides)  # type: ignore[arg-type]
         return SymmetricArray(host, block=block)
 
     def block_of(array: Any) -> Block | None:
@@ -157,9 +203,9 @@ else:
         def __repr__(self) -> str:
             return f"SymmetricArray({self.copy_to_host()!r})"
 
-    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block) -> SymmetricArray:
-        """Return the array at an address of the window."""
-        strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> SymmetricArray:
+        """Return the array whose first element is at an address of the window; in C order if strides are not given."""
+        strides = strides or _c_strides(shape, dtype)
         pointer = _HeapPointer(address, block.nbytes, block)
         array = SymmetricArray(shape, strides, dtype, gpu_data=pointer)  # type: ignore[call-arg, arg-type]
         array.gpu_data = pointer  # Numba gives empty arrays a null pointer, but symmetric ones have addresses of their own

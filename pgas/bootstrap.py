@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pgas.backend import launched_rank
-from pgas.errors import BootstrapError
+from pgas.errors import BootstrapError, PgasError
 
-__all__ = ["Bootstrap", "MPIBootstrap", "SingleBootstrap", "exchange", "find", "forget_shared_files", "node_name"]
+__all__ = ["Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "exchange", "find", "forget_shared_files", "node_name"]
 
 #: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -31,6 +31,9 @@ class Bootstrap(Protocol):
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return every rank's data, by rank. ``poll`` is called while waiting and may raise to give up."""
 
+    def is_of(self, comm: Any) -> bool:
+        """Whether the job's PEs are the processes of an mpi4py communicator, in its order."""
+
     def abort(self, status: int) -> None:
         """End all processes of the job."""
 
@@ -44,6 +47,10 @@ class SingleBootstrap:
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return [data]."""
         return [data]
+
+    def is_of(self, comm: Any) -> bool:
+        """Whether comm has this process only."""
+        return getattr(comm, "size", None) == 1
 
     def abort(self, status: int) -> None:
         """End this process."""
@@ -83,6 +90,11 @@ class MPIBootstrap:
                 poll()
                 time.sleep(pause)
                 pause = min(pause * 1.5, 1e-3)
+
+    def is_of(self, comm: Any) -> bool:
+        """Whether comm has the job's processes, in the same order."""
+        alike = (self._mpi.IDENT, self._mpi.CONGRUENT)
+        return isinstance(comm, self._mpi.Intracomm) and self._mpi.Comm.Compare(self._comm, comm) in alike
 
     def abort(self, status: int) -> None:
         """End all processes of MPI_COMM_WORLD: other PEs may wait in kernels for this one."""
@@ -136,6 +148,55 @@ def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:
     """Return every rank's value, by rank."""
     return [pickle.loads(data) for data in bootstrap.allgather(pickle.dumps(value), poll)]
+
+
+class Collective:
+    """The PEs as they meet on the host. A subclass sets _bootstrap."""
+
+    _bootstrap: SingleBootstrap | MPIBootstrap
+
+    def _interrupt(self) -> None:
+        """Called while waiting for the others; may raise to give up."""
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return every PE's value, by PE. Collective."""
+        return exchange(self._bootstrap, value, self._interrupt)
+
+    def agree(self, call: str, error: type[PgasError] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
+        """Wait until every PE makes the same call, and return the value that each brought, by PE. Collective.
+
+        Args:
+            call: the call.
+            error: class of the errors.
+            value: what this PE brings.
+            failure: what this PE's part of the call raised already.
+
+        Raises:
+            Exception: the failure.
+            PgasError: (of the class given) another PE failed, or PEs make different calls; names them.
+        """
+        if failure is not None:
+            value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
+        met = self.exchange((call, failure is not None, value))
+        if failure is not None:
+            raise failure
+        for pe, (made, failed, what) in enumerate(met):
+            if failed:
+                raise error(f"PE {pe} failed in {made}: {what}")
+        calls = [made for made, _, _ in met]
+        if len(set(calls)) > 1:
+            other = next(pe for pe, c in enumerate(calls) if c != calls[0])
+            raise error(f"PEs disagree in a collective call: PE 0 called {calls[0]}, PE {other} called {calls[other]}")
+        return [what for _, _, what in met]
+
+    def together(self, call: str, step: Callable[[], Any], error: type[PgasError] = BootstrapError) -> tuple[Any, list[Any]]:
+        """Take a step of a call and meet the others, also if it fails here; return its result. Collective. Raises as agree()."""
+        result, failure = None, None
+        try:
+            result = step()
+        except Exception as caught:
+            failure = caught
+        return result, self.agree(call, error, failure=failure)
 
 
 def node_name() -> str:

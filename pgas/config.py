@@ -71,6 +71,16 @@ def _seed(text: str) -> int | None:
     return int(text)
 
 
+def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text) if text.isascii() and text.strip().isdigit() else -1
+        if not low <= value <= high or (power_of_two and value & (value - 1)):
+            raise ValueError(f"{'a power of two' if power_of_two else 'an integer'} from {low} to {high}")
+        return value
+
+    return parse
+
+
 @dataclass(frozen=True)
 class Variable:
     """One environment variable."""
@@ -102,6 +112,17 @@ VARIABLES: dict[str, Variable] = {
         Variable("PGAS_TIMEOUT", _seconds, "60", "seconds after which a wait in a kernel is an error", "float"),
         Variable("PGAS_DEBUG", _words("info", "check"), "", "info: say what init chose; check: kernels check PEs and addresses", "words"),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
+        Variable("PGAS_IBGDA_NUM_RC_PER_PE", _integer(1, 64), "2", "queue pairs from each PE to each PE", "integer"),
+        Variable("PGAS_IBGDA_RC_MAP_BY", _choice("cta", "sm", "warp"), "cta", "whose threads share a queue pair by default", "choice"),
+        Variable(
+            "PGAS_IBGDA_NUM_REQUESTS_IN_BATCH",
+            _integer(1, 64, power_of_two=True),
+            "32",
+            "WQEBBs after which a doorbell is rung although more WQEs are on their way",
+            "integer",
+        ),
+        Variable("PGAS_QP_DEPTH", _integer(128, 32768, power_of_two=True), "1024", "WQEBBs of 64 bytes in a send queue", "integer"),
+        Variable("PGAS_IBRC_RING_SIZE", _integer(64, 65536, power_of_two=True), "4096", "requests in the proxy thread's ring", "integer"),
         Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),
         Variable("PGAS_SOFTHCA_FAULTS", str, "", "software card: seeded faults, e.g. seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )

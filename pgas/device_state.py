@@ -1,14 +1,17 @@
 """The host's side of the state page: what init writes into it, and what an error record says in words."""
 
 import struct
+from enum import IntEnum
 
 import numpy as np
 
-from pgas.errors import DeviceError
+from pgas.errors import DeviceError, PgasError
 from pgas.heap import Allocator
-from pgas.kernels import operation, state, window
+from pgas.kernels import operation, queue, state, window
+from pgas.kernels.signal import SignalOp
 from pgas.kernels.sync import Comparison
 from pgas.transports.memory import Memory
+from pgas.transports.nic import NIC
 
 __all__ = ["check", "poison", "setup"]
 
@@ -31,15 +34,26 @@ def poison(memory: Memory) -> None:
     memory.write(state.POISON, struct.pack("<Q", state.LOST))
 
 
-def check(memory: Memory, heap: Allocator, my_pe: int) -> None:
-    """Raise what a kernel of this PE found wrong.
+def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, given_up: str = "") -> None:
+    """Raise what a kernel of this PE found wrong, and that the host has given the job up (given_up: why).
 
     Raises:
         DeviceError: the state is poisoned; the text gives operation, PE, array element, expected and found, block and thread.
+        CompletionError: a WQE failed.
+        PgasError: nic.check() found something.
     """
     (poison,) = struct.unpack("<Q", memory.read(state.POISON, 8))
     if poison == state.FAILED:
-        raise DeviceError(describe(struct.unpack("<9Q", memory.read(state.ERROR, 72)), heap, my_pe))
+        record = struct.unpack("<9Q", memory.read(state.ERROR, 72))
+        if record[0] in (state.NIC_TIMED_OUT, state.COMPLETION) and nic is not None:
+            raise _nic_error(record, my_pe, nic)
+        raise DeviceError(describe(record, heap, my_pe))
+    if nic is not None and poison in (state.SOUND, state.LOST):
+        nic.check()
+    if poison == state.LOST:
+        raise DeviceError(f"the job was given up earlier ({given_up or 'by its host'}): start a new one")
+    if poison != state.SOUND:
+        raise DeviceError("a kernel found an error but ended before it had written which: start a new job")
 
 
 def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
@@ -54,11 +68,31 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
             f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {target} {_SIGNS[Comparison(comparison)]} {_integer(wanted, dtype)}, "
             f"last saw {_integer(found, dtype)}"
         )
+    if kind == state.NOT_REGISTERED:
+        local = f"the local operand, {wanted} bytes at {target}"
+        return f"{who} to or from PE {pe}: {local}, is not on the symmetric heap, which is all that the NIC reaches"
     if kind == state.BAD_PE:
         return f"{who}: PE {_integer(pe, None)} does not exist"
+    if kind == state.OUT_OF_RANGE:
+        return f"{who} to or from PE {pe}: idx is {_integer(wanted, None)} on axis {comparison} of an array that has {found} there"
+    if kind == state.BAD_CODE:
+        codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
+        what, names = "op" if codes is SignalOp else "cmp", ", ".join(f"{c.name} ({c.value})" for c in codes)
+        return f"{who}: {what} must be one of {names}, not {_integer(wanted, None)}"
     if kind == state.TOO_LONG:
         return f"{who} to or from PE {pe}: {_integer(wanted, None)} elements wanted, but an operand has {found} ({target})"
     return f"{who} to or from PE {pe}: {wanted} bytes at {target} are not on the symmetric heap"
+
+
+def _nic_error(record: tuple[int, ...], my_pe: int, nic: NIC) -> PgasError:
+    """The error of a wait on a queue, or of a WQE."""
+    kind, op, _, address, wanted, found, _, block, thread = record
+    who = f"PE {my_pe}, block {block}, thread {thread}: {operation.NAMES[op]}"
+    if kind == state.COMPLETION:
+        return nic.failure(address, who)
+    if queue.CELL_TAKEN <= address < queue.CELL_TAKEN + 8 * queue.N_CELLS:
+        return DeviceError(f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for a landing cell: all are in use")
+    return DeviceError(f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for index {wanted} of {nic.name_of(address)}, which is at {found}")
 
 
 def _timeout() -> str:

@@ -1,6 +1,8 @@
 """Exceptions. The caller's mistakes are ValueError and TypeError; what the runtime or the hardware refuses is a PgasError."""
 
-__all__ = ["BootstrapError", "DeadlockError", "DeviceError", "HeapError", "PgasError", "PgasWarning", "TransportError"]
+__all__ = [
+    "BootstrapError", "CompletionError", "DeadlockError", "DeviceError", "HeapError", "PgasError", "PgasWarning", "TransportError",
+]  # fmt: skip
 
 
 class PgasError(RuntimeError):
@@ -17,6 +19,22 @@ class HeapError(PgasError):
 
 class TransportError(PgasError):
     """A transport was asked for that this job cannot use; the text names the missing prerequisite."""
+
+
+class CompletionError(TransportError):
+    """The NIC completed a WQE in error. The text decodes the WQE.
+
+    Attributes:
+        pe: the PE that the WQE was for.
+        qpn: number of the QP.
+        wqe_idx: index of the WQE, modulo 2^16.
+        syndrome: of the error CQE (mlx5.cqe.Syndrome).
+        vendor_err_synd: the vendor's own syndrome.
+    """
+
+    def __init__(self, text: str, pe: int, qpn: int, wqe_idx: int, syndrome: int, vendor_err_synd: int) -> None:
+        super().__init__(text)
+        self.pe, self.qpn, self.wqe_idx, self.syndrome, self.vendor_err_synd = pe, qpn, wqe_idx, syndrome, vendor_err_synd
 
 
 class DeviceError(PgasError):

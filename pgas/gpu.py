@@ -1,6 +1,5 @@
 """The GPU of this PE: which one, what it is, whom it reaches."""
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +69,3 @@ def _uuid(ordinal: int) -> str:
     raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
     text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def visible() -> str:
-    """Return CUDA_VISIBLE_DEVICES, for messages."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "all")

@@ -62,7 +62,7 @@ class Allocator:
             ValueError: alignment is no power of two.
             HeapError: no free range is large enough; the text gives the largest.
         """
-        if alignment < 1 or alignment & (alignment - 1):
+        if not isinstance(alignment, (int, np.integer)) or alignment < 1 or alignment & (alignment - 1):
             raise ValueError(f"alignment must be a power of two, not {alignment}")
         alignment = max(alignment, ALIGNMENT)
         nbytes = math.prod(shape) * dtype.itemsize

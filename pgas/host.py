@@ -1,5 +1,6 @@
 """The host API: starting and ending a job, symmetric arrays, and small exchanges among PEs."""
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,14 @@ def init(comm: Any = None) -> runtime.Job:
 
     Args:
         comm: an mpi4py intracommunicator whose processes are the PEs, by rank; None for MPI.COMM_WORLD under mpirun, and for a job
-            of one PE without it.
+            of one PE without it. In a nested call: None, or one of the job's processes in their order.
 
     Returns:
         The job, a context manager that finalizes.
 
     Raises:
-        ValueError: an environment variable has a value that is not allowed.
-        BootstrapError: MPI is missing or another one than mpirun's; PEs were started differently.
+        ValueError: an environment variable has a value that is not allowed; comm is not that of the job that is active.
+        BootstrapError: MPI is missing or another one than mpirun's; PEs were started differently; another PE failed.
         TransportError: PGAS_TRANSPORT names one that cannot connect these PEs; PEs share a GPU without MPS.
         HeapError: the heap does not fit into memory on some PE.
         PgasError: an earlier job of this process had another configuration.
@@ -106,25 +107,38 @@ def free(array: SymmetricArray) -> None:
     Every later use of the array or of a view of it is refused.
 
     Args:
-        array: what empty(), zeros(), full() or array() returned, not a view of it.
+        array: what empty(), zeros(), full() or array() returned, not a view of another shape, dtype or of a part.
 
     Raises:
         ValueError: no symmetric array, or a view.
-        HeapError: freed before, or PEs free different arrays.
+        HeapError: freed before, or PEs free different arrays, or the call failed on another PE.
     """
     runtime.current().free(array)
 
 
 def allgather_object(value: Any) -> list[Any]:
-    """Return the (picklable, small) values of all PEs, by PE. Collective."""
-    return runtime.current().exchange(value)
+    """Return the (picklable, small) values of all PEs, by PE. Collective.
+
+    Raises:
+        BootstrapError: another PE makes another collective call, or its value cannot be pickled.
+    """
+    return _exchange("pgas.allgather_object()", value)
 
 
 def broadcast_object(value: Any, root: int = 0) -> Any:
-    """Return PE root's (picklable, small) value; those of other PEs are ignored. Collective."""
+    """Return PE root's (picklable, small) value; those of other PEs are ignored. Collective. Raises as allgather_object()."""
     job = runtime.current()
     job.check_pe(root)
-    return job.exchange(value if job.my_pe == root else None)[root]
+    return _exchange(f"pgas.broadcast_object(root={int(root)})", value if job.my_pe == root else None)[root]
+
+
+def _exchange(call: str, value: Any) -> list[Any]:
+    data, failure = b"", None
+    try:
+        data = pickle.dumps(value)
+    except Exception as error:
+        failure = error
+    return [pickle.loads(d) for d in runtime.current().agree(call, value=data, failure=failure)]
 
 
 def info() -> dict[str, Any]:
@@ -146,8 +160,8 @@ def info() -> dict[str, Any]:
         "gpu": gpu,
         "gpus": len({pe.gpu for pe in job.pes}),
         "transport": job.transport,
-        "adapter": None,
-        "engine": None,
+        "adapter": None if job.nic is None else job.nic.adapter.name,
+        "engine": None if job.nic is None else "cpu",
         "npes": job.n_pes,
         "versions": versions,
     }

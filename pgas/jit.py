@@ -1,11 +1,13 @@
 """@pgas.jit and pgas.launch: Numba's compiler with a cache that is right for pgas, checks at launch, and cheap repeated launches."""
 
 import contextlib
+import dis
+import enum
 import functools
 import hashlib
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,13 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
     """Compile a kernel that may call pgas functions; as ``numba.cuda.jit``, whose options it takes.
 
     Beyond numba.cuda.jit: compiled code is kept on disk under a key that holds everything it depends on (pgas, its configuration,
-    the values of globals and the device functions that the kernel uses); a launch before pgas.init() or after pgas.finalize() is
-    refused; ``kernel[grid, block].bind(*args)`` makes repeated launches cheap.
+    the values of globals and the device functions that the kernel uses, the options of all of them); a launch before pgas.init() or
+    after pgas.finalize() is refused; ``kernel[grid, block].bind(*args)`` makes repeated launches cheap.
 
     Args:
         function: the kernel.
-        cache: keep compiled code on disk (in Numba's cache directory, NUMBA_CACHE_DIR).
+        cache: keep compiled code on disk (in Numba's cache directory, NUMBA_CACHE_DIR). Functions that come from no file, as at the
+            prompt, and those that use globals without a plain value are compiled by every process.
         options: for numba.cuda.jit.
     """
     if function is None:
@@ -53,7 +56,8 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.dispatcher = cuda.jit(**options)(function)
         if cache and not SIMULATOR:
-            self.dispatcher._cache = _Cache(function)
+            with contextlib.suppress(_NoFile):
+                self.dispatcher._cache = _Cache(self.dispatcher)
 
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
         return ConfiguredKernel(self, configuration if isinstance(configuration, tuple) else (configuration,))
@@ -129,11 +133,14 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         shared: bytes of dynamic shared memory.
 
     Raises:
+        TypeError: kernel is none.
         ValueError: on some PE the blocks do not all fit on the GPU at once; on every PE, with the largest grid that fits.
         BootstrapError: PEs launch different kernels.
     """
     job = runtime.current()
     if not isinstance(kernel, Kernel):
+        if not hasattr(kernel, "py_func" if not SIMULATOR else "fn"):
+            raise TypeError(f"pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not {kernel!r}")
         kernel = _adopted(kernel)
     configuration = (grid, block, stream, shared)
     job.agree(f"pgas.launch({kernel.__name__})")
@@ -147,7 +154,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         if refusal is None:
             bound = BoundLaunch(kernel, configuration, args, cooperative=True)
     except Exception as error:
-        job.exchange(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
+        job.exchange(": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]]))
         raise
     if refusals := [f"PE {pe}: {r}" for pe, r in enumerate(job.exchange(refusal)) if r]:
         raise ValueError(f"pgas.launch: {refusals[0]}")
@@ -190,8 +197,8 @@ def _library_hash() -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(function: Callable[..., Any]) -> str:
-    """Hash of what a kernel depends on outside itself.
+def _fingerprint(function: Any) -> str:
+    """Hash of what a kernel (a function, or a dispatcher with its options) depends on.
 
     Raises:
         UncacheableGlobal: see _dependencies.
@@ -206,23 +213,51 @@ class UncacheableGlobal(Exception):
     """A global whose value cannot be put into a key."""
 
 
-def _dependencies(function: Any, seen: set[int]) -> list[bytes]:
-    """Bytecode and constants of the function and of every device function it names, and the values of its globals.
+class _NoFile(Exception):
+    """The function comes from no file, so that there is nowhere to keep its code."""
+
+
+def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
+    """Code, defaults and options of the function and of every device function it names, and the values of its globals.
 
     Raises:
         UncacheableGlobal: it uses a global that is neither a plain value nor code nor a module.
     """
+    parts = []
+    for option, value in sorted(getattr(function, "targetoptions", {}).items()):
+        parts += [option.encode(), *_value(tuple(value) if isinstance(value, list) else value, (), seen)]
     function = inspect.unwrap(getattr(function, "py_func", function))
+    parts.append(f"{function.__module__}.{function.__qualname__}".encode())
     if id(function) in seen:
-        return []
+        return parts
     seen.add(id(function))
-    code = function.__code__
-    parts = [code.co_code, repr([c for c in code.co_consts if not isinstance(c, types.CodeType)]).encode()]
-    variables = inspect.getclosurevars(function)
-    for name, value in sorted({**variables.nonlocals, **variables.globals}.items()):
-        parts.append(name.encode())
-        parts += _value(value, code.co_names, seen)
+    codes = list(_codes(function.__code__))
+    names = tuple(name for code in codes for name in code.co_names)
+    for code in codes:
+        plain = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
+        constants = [sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in plain]  # of no certain order
+        parts += [code.co_code, repr((constants, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)).encode()]
+    variables: dict[str, Any] = {name: function.__globals__[name] for name in _global_names(codes) if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell: the compiler will say so
+            variables[name] = cell.cell_contents
+    variables["defaults of the arguments"] = (function.__defaults__, *sorted((function.__kwdefaults__ or {}).items()))
+    for name, value in sorted(variables.items()):
+        parts += [name.encode(), *_value(value, names, seen)]
     return parts
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of those defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _global_names(codes: Iterable[types.CodeType]) -> set[str]:
+    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+    return {instruction.argval for code in codes for instruction in dis.get_instructions(code) if instruction.opname in loads}
 
 
 def _versioned(module: str) -> bool:
@@ -230,25 +265,38 @@ def _versioned(module: str) -> bool:
     return module.split(".")[0] in ("pgas", "numba", "numpy", "math", "operator") and not module.startswith("pgas.perftests")
 
 
-def _value(value: Any, names: tuple[str, ...], seen: set[int]) -> list[bytes]:
+def _value(value: Any, names: tuple[str, ...], seen: set[Any]) -> list[bytes]:
     if isinstance(value, types.ModuleType):
-        if _versioned(value.__name__):
-            return []
-        members = [(n, getattr(value, n)) for n in names if hasattr(value, n)]
-        return [part for n, member in members for part in (n.encode(), *_value(member, names, seen))]
+        parts = [value.__name__.encode()]
+        for name in sorted(set(names)) if not _versioned(value.__name__) else ():
+            if hasattr(value, name) and (id(value), name) not in seen:
+                seen.add((id(value), name))
+                parts += [name.encode(), *_value(getattr(value, name), names, seen)]
+        return parts
     if isinstance(value, Kernel):
-        return _dependencies(value.__wrapped__, seen)  # type: ignore[attr-defined]
+        return _dependencies(value.dispatcher, seen)
     if isinstance(value, types.FunctionType) or hasattr(value, "py_func"):
-        return [] if _versioned(getattr(value, "__module__", None) or "") else _dependencies(value, seen)
-    if isinstance(value, np.ndarray):
-        return [repr((value.dtype, value.shape)).encode(), value.tobytes()]
+        module = getattr(value, "__module__", None) or ""
+        return [f"{module}.{value.__name__}".encode()] if _versioned(module) else _dependencies(value, seen)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return [repr((value.dtype, value.shape, value.flags.f_contiguous, value.flags.writeable)).encode(), value.tobytes()]
+    if isinstance(value, enum.Enum):
+        return [f"{type(value).__module__}.{value}".encode(), *_value(value.value, names, seen)]
+    if isinstance(value, enum.EnumType):
+        members: Any = value.__members__
+        return [part for name, member in members.items() for part in (name.encode(), *_value(member, names, seen))]
     if isinstance(value, (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype)):
         return [repr(value).encode()]
     if isinstance(value, tuple):
-        return [part for item in value for part in _value(item, names, seen)]
-    if isinstance(value, type) or getattr(type(value), "__module__", "").split(".")[0] in ("numba", "pgas", "builtins"):
-        return [repr(value).encode()]
-    raise UncacheableGlobal(repr(value))
+        fields = repr(getattr(value, "_fields", len(value)))
+        return [fields.encode(), *(part for item in value for part in _value(item, names, seen))]
+    if isinstance(value, type) and issubclass(value, tuple):
+        return [repr((value, getattr(value, "_fields", None))).encode()]
+    known = value if isinstance(value, type) else type(value)
+    text = "" if hasattr(value, "__cuda_array_interface__") else repr(value)
+    if text and " at 0x" not in text and (_versioned(known.__module__) or known.__module__ == "builtins"):
+        return [text.encode()]
+    raise UncacheableGlobal(repr(known))
 
 
 if not SIMULATOR:
@@ -261,9 +309,18 @@ if not SIMULATOR:
 
         _impl_class = _CacheImpl
 
+        def __init__(self, dispatcher: Any) -> None:
+            self._dispatcher = dispatcher
+            try:
+                super().__init__(dispatcher.py_func)
+            except RuntimeError as error:
+                if "no locator available" in str(error):
+                    raise _NoFile from None
+                raise
+
         def _index_key(self, sig: Any, codegen: Any) -> Any:
             key = super()._index_key(sig, codegen)
-            return (*key, ("pgas", _library_hash(), window.constants(), _fingerprint(self._py_func)))
+            return (*key, ("pgas", _library_hash(), window.constants(), _fingerprint(self._dispatcher)))
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             try:

@@ -1,4 +1,4 @@
-"""Notice that a PE of this node died: its waiting peers must end, and say who it was."""
+"""Notice that a process of the job died, a PE or the software card: those that wait for it must end, and say who it was."""
 
 import os
 import select
@@ -9,16 +9,16 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """A thread that sleeps until a peer's process ends.
+    """A thread that sleeps until one of some processes ends.
 
     Args:
-        pids: (pe, pid) of the peers on this node.
-        lost: called once, in the thread, with the PE that ended first.
+        pids: (who, pid) of processes on this node.
+        lost: called once, in the thread, with the one that ended first.
     """
 
-    def __init__(self, pids: Sequence[tuple[int, int]], lost: Callable[[int, int], None]) -> None:
+    def __init__(self, pids: Sequence[tuple[str, int]], lost: Callable[[str, int], None]) -> None:
         self._wakeup, self._stop = os.pipe()
-        self._pidfds = {os.pidfd_open(pid): (pe, pid) for pe, pid in pids}
+        self._pidfds = {os.pidfd_open(pid): (who, pid) for who, pid in pids}
         self._lost = lost
         self._thread = threading.Thread(target=self._run, name="pgas-liveness", daemon=True)
         self._thread.start()

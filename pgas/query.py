@@ -4,7 +4,7 @@ from typing import Any
 
 from pgas import runtime
 from pgas.kernels import query
-from pgas.kernels.compiler import array_function, device_function
+from pgas.kernels.binding import array_function, device_function
 
 __all__ = ["my_pe", "n_pes", "ptr"]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pgas.kernels import rma
-from pgas.kernels.compiler import device_function
+from pgas.kernels.binding import device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 __all__ = [
@@ -34,12 +34,15 @@ def put(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
 
 @device_function(rma.put(WARP, nbi=False))
 def put_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
-    """put() by all threads of a warp together, with the same arguments; synchronizes the warp on entry and return."""
+    """put() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned.
+
+    Each thread copies its share, so that of a thread which has returned would be missing; the simulator refuses such calls.
+    """
 
 
 @device_function(rma.put(BLOCK, nbi=False))
 def put_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
-    """put() by all threads of a block together, with the same arguments; synchronizes the block on entry and return."""
+    """put() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
 
 
 @device_function(rma.put(THREAD, nbi=True))
@@ -52,12 +55,12 @@ def put_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) ->
 
 @device_function(rma.put(WARP, nbi=True))
 def put_nbi_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
-    """put_nbi() by all threads of a warp together, with the same arguments; synchronizes the warp on entry."""
+    """put_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry."""
 
 
 @device_function(rma.put(BLOCK, nbi=True))
 def put_nbi_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
-    """put_nbi() by all threads of a block together, with the same arguments; synchronizes the block on entry."""
+    """put_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry."""
 
 
 @device_function(rma.get(THREAD))
@@ -77,12 +80,12 @@ def get(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
 
 @device_function(rma.get(WARP))
 def get_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
-    """get() by all threads of a warp together, with the same arguments; synchronizes the warp on entry and return."""
+    """get() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
 
 
 @device_function(rma.get(BLOCK))
 def get_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
-    """get() by all threads of a block together, with the same arguments; synchronizes the block on entry and return."""
+    """get() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
 
 
 @device_function(rma.p)

@@ -6,7 +6,6 @@ get an error on every PE instead of a hang.
 
 import atexit
 import contextlib
-import math
 import os
 import sys
 import time
@@ -20,14 +19,15 @@ import numpy as np
 from pgas import bootstrap as bootstraps
 from pgas import config, device_state, topology
 from pgas._version import __version__
-from pgas.array import SymmetricArray, at, block_of
+from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of
 from pgas.backend import SIMULATOR
-from pgas.errors import BootstrapError, HeapError, PgasError, PgasWarning
+from pgas.errors import HeapError, PgasError, PgasWarning
 from pgas.heap import ALIGNMENT, Allocator
 from pgas.kernels import window
 from pgas.liveness import Watch
 from pgas.transports import p2p
 from pgas.transports.memory import Memory, slot_segments
+from pgas.transports.nic import NIC
 
 if SIMULATOR:
     from pgas.sim import engine
@@ -63,39 +63,59 @@ def active() -> bool:
     return _job is not None
 
 
-class Job:
+class Job(bootstraps.Collective):
     """The state of this PE in the job; a context manager that finalizes."""
 
     def __init__(self, comm: Any) -> None:
         self.depth = 1
         self.lost: str | None = None
         self.broken = False
+        self.given_up = ""
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
+        self._watch: Watch | None = None
+        self.heap = Allocator(0)
         self._bootstrap = bootstraps.find(comm)
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
         _install_hooks(self)
-        self.exchange(None)
-        bootstraps.forget_shared_files()
-        requested = {name: config.read(name) for name in config.VARIABLES}
-        self.info = "info" in requested["PGAS_DEBUG"]
-        self.gpu = None if SIMULATOR else gpus.bind(self._node_rank())
-        self.pes = self._introduce(requested)
-        self.transport, self.reason = self._choose(requested["PGAS_TRANSPORT"])
-        largest = max(pe.gpu_memory for pe in self.pes)
-        window.freeze(window.Constants(window.BASE, 38 if largest <= 1 << 38 else 39, self.transport, "check" in requested["PGAS_DEBUG"]))
-        self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
-        self.memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
-        self._ending.callback(self.memory.close)
-        self._map(requested["PGAS_TIMEOUT"])
-        self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET)
-        if SIMULATOR:
-            self._simulate(requested["PGAS_SIM_WEAK"])
-        self._watch = Watch([(pe.number, pe.pid) for pe in self.pes if pe.number != self.my_pe], self._peer_lost)
-        self.agree("pgas.init()")
+        try:
+            self._start()
+        except BaseException:
+            self.release()
+            raise
         self._say()
 
     # ------------------------------------------------------------------------------------------------------------------- set-up
+
+    def _start(self) -> None:
+        """Form the job. What fails on one PE only is brought into the next exchange, so that no PE waits for it."""
+        self.exchange(None)
+        bootstraps.forget_shared_files()
+        requested, _ = self.together("pgas.init()", lambda: {name: config.read(name) for name in config.VARIABLES})
+        self.info = "info" in requested["PGAS_DEBUG"]
+        node_rank = self._node_rank()
+        self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
+        self.pes = self._introduce(requested)
+        self.transport, self.reason = self._choose(requested["PGAS_TRANSPORT"])
+        largest = max(pe.gpu_memory for pe in self.pes)
+        self.together("pgas.init()", lambda: window.freeze(_constants(requested, self.transport, largest)))
+        self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
+        self._nic_segments = () if self.transport == "p2p" else (_nic_type(self.transport).segment(self.n_pes, window.constants()),)
+        self.memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
+        self._ending.callback(self.memory.close)
+        self.nic: NIC | None = None
+        self._timeout_s = requested["PGAS_TIMEOUT"]
+        self._map(requested)
+        self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET)
+        if SIMULATOR:
+            self._simulate(requested["PGAS_SIM_WEAK"])
+        self.together("pgas.init()", self._watch_peers)
+
+    def _watch_peers(self) -> None:
+        others = [(f"PE {pe.number}", pe.pid) for pe in self.pes if pe.number != self.my_pe]
+        if self.nic is not None:
+            others.append(("the software card", self.nic.card_pid))
+        self._watch = Watch(others, self._process_lost)
 
     def _node_rank(self) -> int:
         nodes = self.exchange(bootstraps.node_name())
@@ -125,24 +145,27 @@ class Job:
         own = [None if self.gpu is None else gpus.access(self.gpu, pe.gpu or "") for pe in self.pes]
         return topology.choose_transport(requested, self.pes, self.exchange(own))
 
-    def _map(self, timeout_s: float) -> None:
-        """Create this PE's slot and state page and map the peers' slots; an error on one PE is raised on all."""
+    def _map(self, requested: dict[str, Any]) -> None:
+        """Create this PE's slot and state page, and map the peers' slots or go to the NIC; an error on one PE is raised on all."""
         fds: list[int] = []
         failure = None
         try:
             self.memory.create_private()
-            fds.extend(self.memory.create(p2p.slot(self.my_pe) + s.offset, s) for s in self.segments)
-            device_state.setup(self.memory, self.my_pe, self.n_pes, self.segments[-1].size, timeout_s)
+            fds.extend(self.memory.create(p2p.slot(self.my_pe) + s.offset, s) for s in (*self.segments, *self._nic_segments))
+            device_state.setup(self.memory, self.my_pe, self.n_pes, self.segments[-1].size, self._timeout_s)
         except PgasError as error:
             failure = str(error)
         if failures := [f"PE {pe}: {f}" for pe, f in enumerate(self.exchange(failure)) if f]:
-            self._ending.close()
             raise HeapError("; ".join(failures))
-        try:
+        if self.transport == "p2p":
             p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
-        except PgasError:
-            self._ending.close()
-            raise
+        else:
+            trace, faults = ",".join(sorted(requested["PGAS_TRACE"])), requested["PGAS_SOFTHCA_FAULTS"]
+            segments = (*self.segments, *self._nic_segments)
+            self.nic = _nic_type(self.transport)(
+                self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants(), trace=trace, faults=faults
+            )
+            self._ending.callback(self.nic.close)
 
     def _simulate(self, weak: int | None) -> None:
         """Let kernels of the simulator end early, and weaken its memory if that is asked for."""
@@ -150,7 +173,7 @@ class Job:
 
         engine.add_idle_hook(self._interrupt)
         self._ending.callback(engine.remove_idle_hook, self._interrupt)
-        cpu.on_failure = lambda: device_state.check(self.memory, self.heap, self.my_pe)
+        cpu.on_failure = self._check
         own = p2p.slot(self.my_pe)
         cpu.begin(weak, own, own + (1 << window.STRIDE_SHIFT))
 
@@ -165,20 +188,9 @@ class Job:
 
     # -------------------------------------------------------------------------------------------------------------- collectives
 
-    def exchange(self, value: Any) -> list[Any]:
-        """Return every PE's value, by PE. Collective."""
-        return bootstraps.exchange(self._bootstrap, value, self._interrupt)
-
-    def agree(self, call: str, error: type[PgasError] = BootstrapError) -> None:
-        """Wait until every PE makes the same call. Collective.
-
-        Raises:
-            PgasError: (of the class given) PEs make different calls; raised on every PE, naming them.
-        """
-        calls = self.exchange(call)
-        if len(set(calls)) > 1:
-            other = next(pe for pe, c in enumerate(calls) if c != calls[0])
-            raise error(f"PEs disagree in a collective call: PE 0 called {calls[0]}, PE {other} called {calls[other]}")
+    def meet(self, call: str) -> None:
+        """Complete this PE's work and wait until every PE has. Collective. Raises as agree(), and what kernels found wrong."""
+        self.together(call, self.complete)
 
     def _interrupt(self) -> None:
         """End a wait of the host (and a kernel of the simulator) if a peer died."""
@@ -196,20 +208,23 @@ class Job:
         Raises:
             HeapError: the heap is exhausted, or PEs ask for different arrays; on every PE, with the heap as before.
         """
-        shape, dtype = _shape(shape), _dtype(dtype)
+        shape, dtype = shape_of(shape), dtype_of(dtype)
         request = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})"
-        block, failure = None, None
+        block, failure, refusal = None, None, None
         try:
-            block = self.heap.allocate(shape, dtype, alignment, _caller())
+            block = self.heap.allocate(shape, dtype, alignment, caller())
         except HeapError as error:
             failure = str(error)
         try:
             if block is not None:
                 array = at(p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
-                if fill is not None and array.size:
-                    fill(array)
-                    self._wait_for_device(None)
-            self.agree(request, HeapError)
+                try:
+                    if fill is not None and array.size:
+                        fill(array)
+                        self._wait_for_device(None)
+                except Exception as error:
+                    refusal = error
+            self.agree(request, HeapError, failure=refusal)
             if failures := [f"PE {pe}: {f}" for pe, f in enumerate(self.exchange(failure)) if f]:
                 raise HeapError(failures[0])
         except BaseException:
@@ -221,16 +236,20 @@ class Job:
     def free(self, array: Any) -> None:
         """Give a symmetric array back. Collective."""
         block = block_of(array)
-        if block is None:
-            raise ValueError("pgas.free: not an array on the symmetric heap")
-        if block.freed:
-            raise HeapError(f"pgas.free: already freed: {block}")
-        start = p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset
-        if array.nbytes != block.nbytes or (block.nbytes and self.address(array) != start):
-            raise ValueError("pgas.free: a view of a symmetric array; free the array that was allocated")
-        self.synchronize(None)
-        self.agree(f"pgas.free(array at heap offset {block.offset})", HeapError)
-        self.heap.release(block)
+
+        def check() -> None:
+            if block is None:
+                raise ValueError("pgas.free: not an array on the symmetric heap")
+            if block.freed:
+                raise HeapError(f"pgas.free: already freed: {block}")
+            start = p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset
+            if (tuple(array.shape), array.dtype) != (block.shape, block.dtype) or (block.nbytes and self.address(array) != start):
+                raise ValueError("pgas.free: a view of a symmetric array; free the array that was allocated")
+            self.complete()
+
+        self.together(f"pgas.free(array at heap offset {block.offset})" if block is not None else "pgas.free()", check, HeapError)
+        if block is not None:
+            self.heap.release(block)
 
     @staticmethod
     def address(array: Any) -> int:
@@ -244,7 +263,9 @@ class Job:
         if block is None:
             raise ValueError("pgas.ptr: not an array on the symmetric heap")
         mine = self.address(array) - p2p.slot(self.my_pe)
-        return at(p2p.slot(pe) + mine, tuple(array.shape), array.dtype, block)
+        if self.transport != "p2p" and pe != self.my_pe:
+            return None
+        return at(p2p.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
 
     def check_pe(self, pe: int) -> None:
         """Refuse a number that is no PE's."""
@@ -256,12 +277,24 @@ class Job:
     def synchronize(self, stream: Any) -> None:
         """Wait for the kernels of a stream (None: of the device) and raise what they found wrong."""
         self._wait_for_device(stream)
-        self.broken = True
-        device_state.check(self.memory, self.heap, self.my_pe)
-        self.broken = False
-        if self._deferred is not None:
+        self._check()
+        if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
             self._deferred.close()
             self._deferred = None
+
+    def _check(self) -> None:
+        """Raise what kernels found wrong; no kernel works after that."""
+        try:
+            device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
+        except BaseException:
+            self.broken = True
+            raise
+
+    def complete(self) -> None:
+        """Wait for this PE's kernels, and for what they left on the NIC."""
+        self.synchronize(None)
+        if self.nic is not None:
+            self.nic.quiet(self._timeout_s, self._interrupt)
 
     def _wait_for_device(self, stream: Any) -> None:
         """Poll, so that Ctrl-C and a peer's death are noticed while a kernel waits for something that will never come."""
@@ -286,6 +319,7 @@ class Job:
                 if self.lost is not None:
                     raise PgasError(self.lost) from error
             else:
+                self.given_up = self.given_up or type(error).__name__
                 device_state.poison(self.memory)
             raise
 
@@ -297,11 +331,12 @@ class Job:
 
     # -------------------------------------------------------------------------------------------------------------------- ending
 
-    def _peer_lost(self, pe: int, pid: int) -> None:
-        """A peer's process ended before its finalize (called in the watching thread)."""
-        self.lost = f"PE {pe} (process {pid}) ended without pgas.finalize(): the job cannot go on"
+    def _process_lost(self, who: str, pid: int) -> None:
+        """A peer ended before its finalize, or the card before its PEs (called in the watching thread)."""
+        self.lost = f"{who} (process {pid}) ended without pgas.finalize(): the job cannot go on"
         if not SIMULATOR:
             driver.cuCtxSetCurrent(check_context(self.gpu.ordinal))  # type: ignore[union-attr]
+        self.given_up = self.lost
         with contextlib.suppress(PgasError):
             device_state.poison(self.memory)
         time.sleep(_GRACE_S)
@@ -312,20 +347,25 @@ class Job:
     def close(self, *, report_leaks: bool) -> None:
         """Complete all work, wait for all PEs, and give everything back. Collective."""
         try:
-            self.synchronize(None)
-            self.agree("pgas.finalize()")
+            self.meet("pgas.finalize()")
             leaks = [f"{block} ({block.nbytes} bytes)" for block in self.heap.blocks]
-            self._watch.stop()
+            self._stop_watching()
             self.exchange(None)  # nobody ends while another still watches it
+            if self.nic is not None:
+                self.nic.destroy()
         finally:
             self.release()
         if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
             text = f"{len(leaks)} symmetric array(s) never freed: {'; '.join(leaks)}"
             warnings.warn(text, PgasWarning, stacklevel=5)
 
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+
     def release(self) -> None:
         """Give everything back, without the other PEs."""
-        self._watch.stop()
+        self._stop_watching()
         for block in list(self.heap.blocks):
             self.heap.release(block)
         self._ending.close()
@@ -355,10 +395,38 @@ if not SIMULATOR:
         return vmm.check(driver.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")
 
 
+def _constants(requested: dict[str, Any], transport: str, largest_gpu: int) -> window.Constants:
+    small = window.SMALL_STRIDE_SHIFT
+    shift, check = small if largest_gpu <= 1 << small else small + 1, "check" in requested["PGAS_DEBUG"]
+    if transport == "p2p":
+        return window.Constants(window.BASE, shift, transport, check)
+    return window.Constants(
+        window.BASE,
+        shift,
+        transport,
+        check,
+        num_qps=requested["PGAS_IBGDA_NUM_RC_PER_PE"],
+        map_by=requested["PGAS_IBGDA_RC_MAP_BY"],
+        depth=requested["PGAS_QP_DEPTH"],
+        batch=requested["PGAS_IBGDA_NUM_REQUESTS_IN_BATCH"],
+        ring=requested["PGAS_IBRC_RING_SIZE"] if transport == "ibrc" else 0,
+    )
+
+
+def _nic_type(transport: str) -> type[NIC]:
+    if transport == "ibrc":
+        from pgas.transports.ibrc import ProxiedNIC
+
+        return ProxiedNIC
+    return NIC
+
+
 def init(comm: Any = None) -> Job:
     """Start pgas on this process. Collective over the job's PEs. See pgas.init."""
     global _job
     if _job is not None:
+        if comm is not None and not _job._bootstrap.is_of(comm):
+            raise ValueError("pgas.init: a job of other processes is active, and comm is not its communicator; pgas.finalize() first")
         _job.depth += 1
         return _job
     _job = Job(comm)
@@ -405,13 +473,18 @@ def _install_hooks(job: Job) -> None:
 
 
 def _give_up(bootstrap: bootstraps.Bootstrap, kind: type[BaseException]) -> None:
-    print(f"pgas: PE {bootstrap.rank} failed ({kind.__name__}), ending the job", file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):  # a closed stderr must not keep the job from ending
+        print(f"pgas: PE {bootstrap.rank} failed ({kind.__name__}), ending the job", file=sys.stderr)
     bootstrap.abort(1)
 
 
 def _at_exit() -> None:
     """Finalize; Python ignores exceptions here, but the other PEs wait for this one."""
-    if _job is None or (_job.broken and _job.n_pes == 1):
+    if _job is None:
+        return
+    if _job.broken and _job.n_pes == 1:
+        if _job.nic is not None:
+            _job.nic.stop()
         return
     bootstrap = _job._bootstrap
     try:
@@ -419,31 +492,6 @@ def _at_exit() -> None:
             raise PgasError("this PE ends with what an earlier error left")
         _end(_job, report_leaks=False)
     except Exception as error:
-        print(f"pgas: PE {bootstrap.rank}: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"pgas: PE {bootstrap.rank}: {error}", file=sys.stderr)
         _give_up(bootstrap, type(error))
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    axes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    for n in axes:
-        if not isinstance(n, (int, np.integer)) or n < 0:
-            raise ValueError(f"shape must be non-negative integers, not {shape!r}")
-    return tuple(int(n) for n in axes)
-
-
-def _dtype(dtype: Any) -> np.dtype:
-    dtype = np.dtype(dtype)
-    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind in "SU":
-        raise TypeError(f"arrays of {dtype} cannot live on the symmetric heap: only plain numbers and records of them can")
-    if math.prod(dtype.shape) != 1:
-        raise TypeError(f"dtype {dtype} has a shape of its own: give it in shape=")
-    return dtype
-
-
-def _caller() -> str:
-    """Return file:line of the code outside pgas that is being executed."""
-    frame = sys._getframe(1)
-    here = os.path.dirname(os.path.abspath(__file__))
-    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == here:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pgas.kernels import signal, sync
-from pgas.kernels.compiler import device_function
+from pgas.kernels.binding import device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 from pgas.kernels.signal import SignalOp
 
@@ -38,12 +38,12 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, 
 
 @device_function(signal.put_signal(WARP, nbi=False))
 def put_signal_warp(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
-    """put_signal() by all threads of a warp together, with the same arguments; one update of the signal."""
+    """put_signal() by all threads of a warp together (none may have returned), with the same arguments; one update of the signal."""
 
 
 @device_function(signal.put_signal(BLOCK, nbi=False))
 def put_signal_block(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
-    """put_signal() by all threads of a block together, with the same arguments; one update of the signal."""
+    """put_signal() by all threads of a block together (none may have returned), with the same arguments; one update of the signal."""
 
 
 @device_function(signal.put_signal(THREAD, nbi=True))
@@ -53,12 +53,12 @@ def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: A
 
 @device_function(signal.put_signal(WARP, nbi=True))
 def put_signal_nbi_warp(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
-    """put_signal_nbi() by all threads of a warp together, with the same arguments."""
+    """put_signal_nbi() by all threads of a warp together (none may have returned), with the same arguments."""
 
 
 @device_function(signal.put_signal(BLOCK, nbi=True))
 def put_signal_nbi_block(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
-    """put_signal_nbi() by all threads of a block together, with the same arguments."""
+    """put_signal_nbi() by all threads of a block together (none may have returned), with the same arguments."""
 
 
 @device_function(signal.signal_op)

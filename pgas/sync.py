@@ -4,7 +4,7 @@ from typing import Any
 
 from pgas import runtime
 from pgas.kernels import sync
-from pgas.kernels.compiler import device_function
+from pgas.kernels.binding import device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 from pgas.kernels.sync import Comparison
 
@@ -52,9 +52,7 @@ def quiet() -> None:
 
 
 def _host_barrier() -> None:
-    job = runtime.current()
-    job.synchronize(None)
-    job.agree("pgas.barrier_all()")
+    runtime.current().meet("pgas.barrier_all()")
 
 
 @device_function(sync.barrier_all(THREAD), host=_host_barrier)
@@ -74,12 +72,12 @@ def barrier_all() -> None:
 
 @device_function(sync.barrier_all(WARP))
 def barrier_all_warp() -> None:
-    """barrier_all() by all threads of one warp of every PE; completes the operations of all of them."""
+    """barrier_all() by all threads of one warp of every PE (none may have returned); completes the operations of all of them."""
 
 
 @device_function(sync.barrier_all(BLOCK))
 def barrier_all_block() -> None:
-    """barrier_all() by all threads of one block of every PE; completes the operations of all of them."""
+    """barrier_all() by all threads of one block of every PE (none may have returned); completes the operations of all of them."""
 
 
 @device_function(sync.sync_all(THREAD))
@@ -89,9 +87,9 @@ def sync_all() -> None:
 
 @device_function(sync.sync_all(WARP))
 def sync_all_warp() -> None:
-    """sync_all() by all threads of one warp of every PE."""
+    """sync_all() by all threads of one warp of every PE (none may have returned)."""
 
 
 @device_function(sync.sync_all(BLOCK))
 def sync_all_block() -> None:
-    """sync_all() by all threads of one block of every PE."""
+    """sync_all() by all threads of one block of every PE (none may have returned)."""

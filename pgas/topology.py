@@ -79,14 +79,22 @@ def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequenc
     Raises:
         TransportError: no transport can connect all PEs, or the requested one cannot; the text names the missing prerequisite.
     """
-    if requested not in ("auto", "p2p"):
-        raise TransportError(f"PGAS_TRANSPORT={requested}: this version of pgas has no NIC transport; p2p is the one there is")
+    through_nic = requested in ("ibgda", "ibrc")
+    if not through_nic and requested not in ("auto", "p2p"):
+        raise TransportError(f"PGAS_TRANSPORT={requested}: this version of pgas has no such transport; p2p, ibgda and ibrc are there")
     if nodes := sorted({pe.node for pe in pes if pe.node != pes[0].node}):
         other = next(pe.number for pe in pes if pe.node == nodes[0])
         raise TransportError(
             f"PE 0 ({_host(pes[0].node)}) and PE {other} ({_host(nodes[0])}) are on different machines or in different containers: "
-            "p2p connects PEs of one machine only"
+            f"{f'{requested} over the software card' if through_nic else 'p2p'} connects PEs of one machine only"
         )
+    if through_nic:
+        if pes[0].gpu is not None:
+            raise TransportError(
+                f"PGAS_TRANSPORT={requested}: no RDMA NIC is supported yet, and the software card's engine runs on the CPU, which cannot "
+                "reach heaps in GPU memory; use p2p, or the simulator (NUMBA_ENABLE_CUDASIM=1)"
+            )
+        return requested, "asked for; over the software card (cpu engine)"
     for a, row in enumerate(access):
         for b, reason in enumerate(row):
             if reason is not None:

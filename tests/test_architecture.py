@@ -27,6 +27,7 @@ LAYERS = (
     ("kernels",),
     ("transports",),
     ("softhca",),  # of transports: the card
+    ("nic", "ibrc"),  # of transports: what uses an adapter
     ("gpu", "device_state"),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "query"),
@@ -37,15 +38,18 @@ LAYERS = (
 
 #: Inside kernels: numbers and addresses, primitives, the transport, operand checks, then the public names.
 KERNEL_LAYERS = (
-    ("operation", "compiler", "cpu"),
+    ("operation", "compiler", "cpu", "binding"),
     ("window", "ptx"),
-    ("state", "scope", "operands", "p2p"),
+    ("state", "scope", "operands", "p2p", "queue"),
+    ("float_add",),
+    ("ibgda", "proxy"),
+    ("transport",),
     ("query", "rma", "amo", "signal", "sync"),
 )
 
 PUBLIC = """
-    BootstrapError DeadlockError DeviceError EQ GE GT HeapError LE LT NE PgasError PgasWarning SIGNAL_ADD SIGNAL_SET SIMULATOR
-    SymmetricArray TransportError __version__ allgather_object array atomic_add atomic_fetch_add barrier_all barrier_all_block
+    BootstrapError CompletionError DeadlockError DeviceError EQ GE GT HeapError LE LT NE PgasError PgasWarning SIGNAL_ADD SIGNAL_SET
+    SIMULATOR SymmetricArray TransportError __version__ allgather_object array atomic_add atomic_fetch_add barrier_all barrier_all_block
     barrier_all_warp broadcast_object empty fence finalize free full g get get_block get_warp info init jit launch my_pe n_pes p ptr
     put put_block put_nbi put_nbi_block put_nbi_warp put_signal put_signal_block put_signal_nbi put_signal_nbi_block
     put_signal_nbi_warp put_signal_warp put_warp quiet signal_op signal_wait_until sync_all sync_all_block sync_all_warp synchronize
@@ -92,7 +96,7 @@ def imports(module):
 
 def layer_of(module):
     _, *parts = module.split(".")
-    if parts[:1] == ["transports"] and parts[1:2] in (["mlx5"], ["softhca"]):
+    if parts[:1] == ["transports"] and parts[1:2] in (["mlx5"], ["softhca"], ["nic"], ["ibrc"]):
         return parts[1]
     return parts[0] if parts else ""
 

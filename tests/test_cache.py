@@ -81,6 +81,15 @@ CHANGES = {
         "def make(n):\n    @cuda.jit(device=True)\n    def f(x):\n        return x + n\n    return f\nf = make(1)\n",
         ("make(1)", "make(2)"),
     ),
+    "second use of a module": (
+        "import m, other\n@cuda.jit(device=True)\ndef h(x):\n    return x + m.A\nA, B = 1, 1\n"
+        "@cuda.jit(device=True)\ndef f(x):\n    return h(x) + m.A + g(x)\n@cuda.jit(device=True)\ndef g(x):\n    return x + m.B\n",
+        ("A, B = 1, 1", "A, B = 1, 2"),
+    ),
+    "imported name": (
+        "from pgas import fence as order\n@cuda.jit(device=True)\ndef f(x):\n    order()\n    return x\n",
+        ("fence", "quiet"),
+    ),
     "compiler's option": ("@cuda.jit(device=True, fastmath=False)\ndef f(x):\n    return x / 3\n", ("False", "True")),
 }
 
@@ -176,6 +185,16 @@ def test_changed_device_function_of_another_file(warm):
     device_function(warm, "x * 2")
     assert python(warm, KERNEL + "print(hits(kernel))") == 0
     assert python(warm, KERNEL + "print(hits(kernel))") == 1
+
+
+def test_options_of_the_kernel(tmp_path):
+    program = """
+@pgas.jit(fastmath=os.environ["FAST"] == "1")
+def kernel(a, pe):
+    pgas.p(a, 0, a[1] / 3, pe)
+print(hits(kernel))
+"""
+    assert [python(tmp_path, program, FAST=fast) for fast in "0101"] == [0, 0, 1, 1]
 
 
 def test_cache_can_be_left_out(tmp_path):

@@ -14,6 +14,11 @@ DEFAULTS = {
     "PGAS_TIMEOUT": 60.0,
     "PGAS_DEBUG": frozenset(),
     "PGAS_SIM_WEAK": None,
+    "PGAS_IBGDA_NUM_RC_PER_PE": 2,
+    "PGAS_IBGDA_RC_MAP_BY": "cta",
+    "PGAS_IBGDA_NUM_REQUESTS_IN_BATCH": 32,
+    "PGAS_QP_DEPTH": 1024,
+    "PGAS_IBRC_RING_SIZE": 4096,
     "PGAS_TRACE": frozenset(),
     "PGAS_SOFTHCA_FAULTS": "",
 }

@@ -493,12 +493,24 @@ def test_file_that_cannot_be_written(tmp_path):
 
 
 @with_mpirun
-def test_transport_that_this_machine_lacks():
-    done = mpirun(2, "-m", "pgas.perftests.shmem_p_bw", "--transport", "ibgda")
-    assert done.returncode == 2
-    assert done.stderr.count("shmem_p_bw: error: ") == 1
-    assert "PGAS_TRANSPORT=ibgda" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
+@pytest.mark.parametrize(
+    ("test", "flags", "messages"),
+    [("shmem_put_bw", (), lambda row: row["ctas"]), ("shmem_p_bw", ("-i", "2"), lambda row: row["size"] // 4)],
+)
+def test_the_nic_counts_the_messages(tmp_path, transport, test, flags, messages):
+    """Of puts, and of p that do not coalesce: a WQE each, every iteration."""
+    output = tmp_path / "run.json"
+    command = ["-m", f"pgas.perftests.{test}", "--transport", transport, "-b", "512", "-e", "2K", "-n", "3", "--json", str(output), *flags]
+    done = mpirun(2, *command)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^size\(B\).*validated +wqes +doorbells$", done.stdout, re.MULTILINE)
+    result = json.loads(output.read_text())
+    assert (result["transport"], result["adapter"], result["engine"]) == (transport, "softhca", "cpu")
+    for row in result["rows"]:
+        assert row["validated"]
+        assert row["wqes"] == 3 * messages(row), row
+        assert 1 <= row["doorbells"] <= row["wqes"], row
 
 
 @with_mpirun

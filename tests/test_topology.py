@@ -94,9 +94,14 @@ def test_p2p(requested, n):
 
 
 @pytest.mark.parametrize("requested", ["ibgda", "ibrc"])
-def test_nic_transports_are_refused_by_name(requested):
-    with pytest.raises(TransportError, match=f"PGAS_TRANSPORT={requested}: .*no NIC transport; p2p"):
-        choose_transport(requested, [pe(0), pe(1)], reachable(2))
+def test_nic_transports(requested):
+    """In the simulator, whose heaps the software card's engine reaches; on one machine."""
+    pes = [pe(i, gpu=None) for i in range(2)]
+    assert choose_transport(requested, pes, reachable(2)) == (requested, "asked for; over the software card (cpu engine)")
+    with pytest.raises(TransportError, match=f"PGAS_TRANSPORT={requested}: .* heaps in GPU memory"):
+        choose_transport(requested, [pe(0, gpu="GPU-0"), pe(1, gpu="GPU-1")], reachable(2))
+    with pytest.raises(TransportError, match=f"{requested} over the software card connects PEs of one machine only"):
+        choose_transport(requested, [pe(0, gpu=None), pe(1, gpu=None, node="beta")], reachable(2))
 
 
 def test_unknown_transport():

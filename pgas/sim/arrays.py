@@ -7,10 +7,12 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 
 from pgas.sim import activity, engine
 
-__all__ = ["KernelArray", "SharedArray", "count_read", "ndarray_of"]
+__all__ = ["ATOMIC_READS", "KernelArray", "SharedArray", "begin_turn", "count_read", "ndarray_of"]
 
 # A thread is preempted after so many element reads, so that `while flag[0] == 0: pass` ends. 64 reads cost 10 us, a switch about 1.
 _READS_PER_TURN = 64
+#: Atomics count as several reads: a spin on compare-and-swap should soon give way.
+ATOMIC_READS = 16
 _reads_left = _READS_PER_TURN
 
 
@@ -21,6 +23,12 @@ def count_read(weight: int = 1) -> None:
     if _reads_left <= 0:
         _reads_left = _READS_PER_TURN
         engine.preempt()
+
+
+def begin_turn() -> None:
+    """Forget the reads so far: the calling thread gives way by itself."""
+    global _reads_left
+    _reads_left = _READS_PER_TURN
 
 
 class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is untyped

@@ -13,13 +13,11 @@ from numba.cuda.simulator.vector_types import vector_types
 from numba.np import numpy_support as core_numpy
 
 from pgas.sim import activity, engine, mem
-from pgas.sim.arrays import SharedArray, count_read, ndarray_of
+from pgas.sim.arrays import ATOMIC_READS, SharedArray, count_read, ndarray_of
 from pgas.sim.engine import FULL_MASK, WARP_SIZE
 
 __all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
 
-# Atomics count as several reads: a spin on compare-and-swap should soon give way.
-_ATOMIC_READS = 16
 # What uninitialised memory holds: nothing that looks right by accident.
 _GARBAGE = 0xA5
 
@@ -91,7 +89,7 @@ class _Atomic:
             if isinstance(plain, SharedArray):
                 plain = plain.view(np.ndarray)
             old = stock(plain, *args)
-            count_read(_ATOMIC_READS)
+            count_read(ATOMIC_READS)
             return old
 
         return operation

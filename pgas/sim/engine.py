@@ -11,6 +11,7 @@ at a time.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +21,7 @@ from greenlet import getcurrent
 
 from pgas.errors import PgasError
 from pgas.sim import report as reports
-from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Index, Launch, Observer, Rendezvous, SimThread, Worker
+from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Observer, Rendezvous, SimThread, Worker
 
 __all__ = [
     "FULL_MASK",
@@ -46,6 +47,8 @@ __all__ = [
     "thread_index",
     "warp_barrier",
     "warp_exchange",
+    "whole_block",
+    "whole_warp",
     "worker",
     "yield_",
 ]
@@ -192,6 +195,64 @@ def warp_exchange(mask: int, value: Any, what: str = "warp_exchange") -> dict[in
     else:
         me.launch.park(me, key)
     return met.values
+
+
+def gather(key: Any) -> int:
+    """Return the mask of the lanes of this warp that come to this place of the program with the same key, without waiting for others.
+
+    Which lanes of a warp run together is not defined on hardware. Here it is those that arrive before the first of them has waited
+    for one turn of all the others: lanes on the same path of the program do, lanes in a spin loop elsewhere do not.
+    """
+    me = worker()
+    warp, lane = divmod(me.thread.linear, WARP_SIZE)
+    block = me.thread.block
+    place = (warp, key, _site())
+    gathered = block.gatherings.setdefault(place, Gathering())
+    gathered.mask |= 1 << lane
+    if gathered.mask == block.lanes[warp]:
+        gathered.closed = True
+    first = gathered.mask == 1 << lane
+    while not gathered.closed:
+        yield_("the lanes that run with it")
+        gathered.closed |= first
+    if block.gatherings.get(place) is gathered:
+        del block.gatherings[place]
+    me.launch.spins = me.launch.idle_rounds = 0
+    return gathered.mask
+
+
+def _site() -> tuple[Any, ...]:
+    """Return where in the kernel the calling thread is: the lines of all calls."""
+    site = []
+    frame = sys._getframe(2)
+    while frame.f_code is not Launch.work.__code__ and frame.f_back is not None:
+        site.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(site)
+
+
+def whole_block(what: str) -> None:
+    """Barrier of the block before an operation that cuts its work for all threads of the block.
+
+    Raises:
+        PgasError: some have returned.
+    """
+    me = worker()
+    met = me.thread.block.barrier
+    block_barrier()
+    _all_came(what, len(met.workers), me.launch.nthreads, "block")
+
+
+def whole_warp(what: str) -> None:
+    """whole_block() for a warp."""
+    me = worker()
+    came = warp_exchange(FULL_MASK, None, "syncwarp")
+    _all_came(what, len(came), me.launch.lanes[me.thread.linear // WARP_SIZE].bit_count(), "warp")
+
+
+def _all_came(what: str, came: int, wanted: int, group: str) -> None:
+    if came != wanted:
+        raise PgasError(f"{what}: {wanted - came} of the {wanted} threads of the {group} have returned; it must be called by all of them")
 
 
 def grid_barrier() -> None:

@@ -88,10 +88,20 @@ class Rendezvous:
         self.values: dict[int, Any] = {}
 
 
+class Gathering:
+    """Lanes of a warp that arrived at one place."""
+
+    __slots__ = ("closed", "mask")
+
+    def __init__(self) -> None:
+        self.mask = 0
+        self.closed = False
+
+
 class Block:
     """One resident block: barrier, warps, shared memory."""
 
-    __slots__ = ("alive", "barrier", "grid_waiters", "index", "lanes", "launch", "linear", "shared", "threads", "warps")
+    __slots__ = ("alive", "barrier", "gatherings", "grid_waiters", "index", "lanes", "launch", "linear", "shared", "threads", "warps")
 
     def __init__(self, launch_: "Launch", linear: int, index: Index) -> None:
         self.launch = launch_
@@ -103,6 +113,7 @@ class Block:
         self.grid_waiters: list[Worker] = []
         self.lanes = launch_.lanes[:]  # per warp, the mask of lanes that have not returned
         self.warps: dict[int, dict[tuple[str, int], Rendezvous]] = {}  # per warp: (operation, mask) -> lanes waiting
+        self.gatherings: dict[tuple[Any, ...], Gathering] = {}  # per warp, key and place in the program: the one that is open
         self.shared: dict[Any, Any] = {}  # owned by pgas.sim.cuda_module
 
     def release_barrier(self) -> None:

@@ -15,6 +15,12 @@ N = next((int(os.environ[v]) for v in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_
 
 needs_peer = pytest.mark.skipif(N < 2, reason="capability missing: a second PE")
 
+#: The transport asked for. Through a NIC no PE maps another's memory, and local operands lie on the heap.
+TRANSPORT = os.environ.get("PGAS_TRANSPORT", "auto")
+THROUGH_NIC = TRANSPORT in ("ibgda", "ibrc")
+needs_mapped_peers = pytest.mark.skipif(THROUGH_NIC, reason=f"refused by the transport: {TRANSPORT} maps no peer's memory")
+needs_any_memory = pytest.mark.skipif(THROUGH_NIC, reason=f"refused by the transport: local operands of {TRANSPORT} lie on the heap")
+
 #: First element of what a PE says at the ends of a test.
 PE_LEFT = "at the end of a test"
 

@@ -137,7 +137,10 @@ class Heap:
 def _meet(test, *state):
     """Wait until all PEs are at the end of the test; return the states that they bring. One still inside fails there, and comes then."""
     while True:
-        met = pgas.allgather_object((PE_LEFT, test, *state))
+        try:
+            met = pgas.allgather_object((PE_LEFT, test, *state))
+        except pgas.BootstrapError:  # one is in another call
+            continue
         if all(isinstance(m, tuple) and m[:2] == (PE_LEFT, test) for m in met):
             return [m[2:] for m in met]
 

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import PARTICLE, PIXEL, Watched, difference, equal, everywhere, needs_peer, neighbours, payload
+from mpi.checks import PARTICLE, PIXEL, Watched, difference, equal, everywhere, needs_mapped_peers, needs_peer, neighbours, payload
 from pgas.config import parse_size
 
 HEAP_SIZE = parse_size(os.environ.get("PGAS_SYMMETRIC_SIZE", "3G"))
@@ -60,6 +60,7 @@ def increment(array):
 # --------------------------------------------------------------------------------------------------------------------- places
 
 
+@needs_mapped_peers
 def test_offsets_are_equal_on_all_pes(heap):
     """An array's distance from PE 0's instance tells the same story for arrays of all kinds and orders of allocation."""
     me = pgas.my_pe()
@@ -71,6 +72,7 @@ def test_offsets_are_equal_on_all_pes(heap):
     assert len(strides) == 1, strides
 
 
+@needs_mapped_peers
 def test_every_pe_names_an_instance_by_the_same_address(heap):
     array = heap.zeros(10)
     same_everywhere([address(pgas.ptr(array, pe)) for pe in range(pgas.n_pes())])
@@ -295,6 +297,7 @@ def test_interface_of_another_library(heap):
 # ------------------------------------------------------------------------------------------------------------------------ ptr
 
 
+@needs_mapped_peers
 def test_ptr_on_the_host(heap):
     """Arrays, rows and slices of every PE can be read and written."""
     me, n, right, left = neighbours()
@@ -305,6 +308,9 @@ def test_ptr_on_the_host(heap):
     pgas.ptr(dest.array[3], right)[2:4].copy_to_device(np.array([me, -me], np.int32))
     dest.expect(5, np.arange(5, dtype=np.int32) + 10 * left)
     dest.holds(17, np.array([left, -left], np.int32))
+    column = pgas.ptr(dest.array[:, 2], right)  # with its gaps
+    everywhere(None if column.strides == dest.array[:, 2].strides else f"{column.strides}")
+    everywhere(None if int(column[3]) == me else f"{column[3]}")
     found = [int(pgas.ptr(dest.array[3, 2:3], pe)[0]) for pe in range(n)]
     everywhere(None if found == [(pe - 1) % n for pe in range(n)] else f"{found}")
 
@@ -322,6 +328,7 @@ def store_and_load(array, back, value, pe):
     back[i] = theirs[i]
 
 
+@needs_mapped_peers
 def test_ptr_in_kernels(heap):
     me, _, right, left = neighbours()
     array, back = heap.zeros(10, np.float32), heap.zeros(10, np.float32)
@@ -523,6 +530,7 @@ def test_free_of_anything_else(heap):
         assert "symmetric heap" in raised_by(ValueError, pgas.free, other)
 
 
+@needs_mapped_peers
 @needs_peer
 def test_free_of_a_peers_instance(heap):
     array = heap.zeros(5)

@@ -8,7 +8,7 @@ from numba import cuda, int32
 
 import pgas
 import pgas as library
-from mpi.checks import Watched, equal, needs_peer, neighbours, payload
+from mpi.checks import Watched, equal, needs_any_memory, needs_mapped_peers, needs_peer, neighbours, payload
 from pgas import GE, SIGNAL_ADD, put, put_signal, quiet, signal_wait_until
 
 if pgas.SIMULATOR:
@@ -415,6 +415,7 @@ def by_keywords(dest, source, sig, counter, back, pe):
     back[5] = pgas.ptr(pe=pe, dest=dest)[5]
 
 
+@needs_mapped_peers
 def test_keywords(heap):
     me, _, right, left = neighbours()
     dest, source = heap.zeros(9, np.float64), heap.array(np.arange(9.0) + 10 * me)
@@ -613,6 +614,7 @@ def put_dynamic_shared(dest, start, pe):
     pgas.put_block(dest[2:34], buffer[:32], pe)
 
 
+@needs_any_memory
 @pytest.mark.parametrize("collectively", [True, False])
 def test_dynamic_shared_memory(heap, collectively):
     me, _, right, left = neighbours()

@@ -19,6 +19,7 @@ from mpi.checks import (
     equal,
     launch_together,
     name_of,
+    needs_any_memory,
     neighbours,
     payload,
     same_examples,
@@ -477,6 +478,7 @@ def get_into_local(dest, source, pe):
         dest[9 * t + i] = buffer[i]
 
 
+@needs_any_memory
 def test_shared_memory_as_source(heap):
     me, _, right, left = neighbours()
     dest = Watched(heap, 100, np.int32)
@@ -486,6 +488,7 @@ def test_shared_memory_as_source(heap):
     equal(dest.array, expected)
 
 
+@needs_any_memory
 def test_shared_memory_as_destination(heap):
     me, _, _, left = neighbours()
     dest, source = Watched(heap, 80, np.int32), heap.array(payload(80, np.int32, me))
@@ -493,6 +496,7 @@ def test_shared_memory_as_destination(heap):
     dest.holds(0, payload(80, np.int32, left)[2:71])
 
 
+@needs_any_memory
 def test_local_memory_as_source(heap):
     me, _, right, left = neighbours()
     dest = Watched(heap, 300, np.float64)
@@ -500,6 +504,7 @@ def test_local_memory_as_source(heap):
     dest.holds(0, np.array([left + 100.0 * t + i for t in range(33) for i in range(9)]))
 
 
+@needs_any_memory
 def test_local_memory_as_destination(heap):
     me, _, _, left = neighbours()
     dest, source = Watched(heap, 300, np.float64), heap.array(payload(300, np.float64, me))
@@ -507,6 +512,7 @@ def test_local_memory_as_destination(heap):
     dest.holds(0, payload(300, np.float64, left)[:297])
 
 
+@needs_any_memory
 def test_memory_of_other_allocators(heap):
     """Device memory that is not symmetric is a local operand."""
     me, _, right, left = neighbours()

@@ -1,0 +1,429 @@
+"""The IBGDA transport on the device: kernels build WQEs, ring the NIC and poll it; no CPU takes part.
+
+WQEs are those of transports/mlx5/wqe.py, written as octowords (16 bytes) in the byte order of the wire; queues are those of queue.py. Lanes
+of a warp that come here together with one queue reserve and ring once, and their p and g of neighbouring elements become one WQE.
+
+Through a NIC no two WQEs are ordered in the target's memory but by their completion, except that an atomic comes after what was posted
+before it on its queue pair (DESIGN section 5). So fence is quiet, and a signal is an atomic behind its data.
+"""
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+from numba.cuda import types
+
+from pgas.kernels import float_add, operation, ptx, queue, window
+from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, u32, u64
+from pgas.kernels.scope import Scope
+from pgas.kernels.window import remote
+from pgas.transports.mlx5 import wqe
+from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
+
+_0, _1, _2, _3, _4, _8, _15, _16, _32, _36, _48 = (constant(c) for c in (0, 1, 2, 3, 4, 8, 15, 16, 32, 36, 48))
+_ONES, _ONES_32 = constant((1 << 64) - 1), constant((1 << 32) - 1)
+_NOWHERE, _WQEBB_MASK, _WQEBB_SHIFT = constant(queue.NOWHERE), constant(wqe.WQEBB - 1), constant(wqe.WQEBB_SHIFT)
+_IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
+_DS_SHIFT, _CE_SHIFT = constant(56), constant(8 * (wqe.CTRL_FM_CE_SE - 8))
+_ALWAYS, _INLINE_SEG, _MESSAGE_MAX = constant(Ce.ALWAYS), constant(wqe.INLINE_SEG), constant(wqe.MESSAGE_MAX)
+_RADDR, _DATA = constant(wqe.WQE_RADDR), constant(wqe.WQE_DATA)
+_NOP, _WRITE, _READ = constant(Opcode.NOP), constant(Opcode.RDMA_WRITE), constant(Opcode.RDMA_READ)
+_FA, _CS = constant(Opcode.ATOMIC_FA), constant(Opcode.ATOMIC_CS)
+_MASKED_FA_4 = constant(Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_FA)
+_MASKED_CS_4 = constant(Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS)
+_MASKED_CS_8 = constant(Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS)
+_DS_NOP, _DS_WRITE, _DS_ATOMIC, _DS_MASKED_CS_8 = (constant(c) for c in (wqe.DS_NOP, wqe.DS_WRITE, wqe.DS_ATOMIC, wqe.DS_MASKED_CS_8))
+_LKEY, _CELL_LKEY, _CELLS, _SINK = constant(queue.LKEY), constant(queue.CELL_LKEY), constant(queue.CELLS), constant(queue.SINK)
+_DS_FLAG = constant(wqe.ds_inline(8))
+_QPN, _QUIET, _BARRIER = constant(queue.QPN), constant(operation.number("quiet")), constant(operation.number("barrier_all"))
+
+
+# Segments, in the byte order of the wire (facts/mlx5.md 1.2) ------------------------------------------------------------------
+
+
+@device
+def store_ctrl(at, record, index, opcode, ds, ce):
+    """Store a control segment; opcode has opmod in its upper byte."""
+    idx_opcode = ptx.swap_u32(u32(opcode | (index & _IDX_MASK) << _IDX_SHIFT))
+    ptx.st_octoword(at, u64(idx_opcode) | (queue.fixed(record + _QPN) << _32) | ds << _DS_SHIFT, ce << _CE_SHIFT)
+
+
+@device
+def store_raddr(at, raddr, rkey):
+    """Store a remote address segment; rkey is big-endian already."""
+    ptx.st_octoword(at, ptx.swap_u64(raddr), u64(rkey))
+
+
+@device
+def store_data(at, addr, lkey, nbytes):
+    """Store a data segment; lkey is big-endian already."""
+    ptx.st_octoword(at, u64(ptx.swap_u32(u32(nbytes))) | lkey << _32, ptx.swap_u64(addr))
+
+
+@device
+def swap_pair(high, low):
+    """Two 32-bit words as they follow each other on the wire."""
+    return u64(ptx.swap_u32(u32(high))) | u64(ptx.swap_u32(u32(low))) << _32
+
+
+# Lanes together ---------------------------------------------------------------------------------------------------------------
+
+
+@device
+def group(key):
+    """The lanes that are here now with the same key: their mask, the caller's number among them, how many they are."""
+    mask = ptx.peers(key)
+    return mask, ptx.popc(mask & ptx.lanemask_lt()), ptx.popc(mask)
+
+
+@device
+def of_first(mask, value):
+    """The value of the group's first lane."""
+    return ptx.shfl_u64(mask, value, ptx.lowest(mask))
+
+
+@functools.cache
+def make(constants: window.Constants) -> SimpleNamespace:
+    """Make the transport for a job's constants."""
+    q = queue.make(constants)
+    record_of, slot, reserve, submit, poll, complete_all = q.record, q.slot, q.reserve, q.submit, q.poll, q.quiet
+
+    @device
+    def claim(op, record, mask, rank, n):
+        """Reserve n WQEBBs for a group."""
+        base = _0
+        if rank == 0:
+            base = reserve(op, record, n)
+        return of_first(mask, base)
+
+    @device
+    def publish(op, record, mask, rank, base, n):
+        """Submit what the lanes of a group have written."""
+        ptx.syncwarp_mask(mask)
+        if rank == 0:
+            submit(op, record, base, n)
+
+    @device
+    def move(op, record, opcode, raddr, rkey, laddr, nbytes):
+        """Post WRITEs or READs between the heaps, one for each GiB, each lane its own. Return the index behind the last."""
+        lkey = queue.fixed(_LKEY)
+        end = _0
+        done = _0
+        while done < nbytes:
+            mask, rank, count = group(record)
+            base = claim(op, record, mask, rank, u64(count))
+            if base == _NOWHERE:
+                return _NOWHERE
+            end = base + u64(count)
+            at = slot(record, base + u64(rank))
+            store_ctrl(at, record, base + u64(rank), opcode, _DS_WRITE, _ALWAYS if rank == count - 1 else _0)
+            store_raddr(at + _RADDR, raddr + done, rkey)
+            store_data(at + _DATA, laddr + done, lkey, min(nbytes - done, _MESSAGE_MAX))
+            publish(op, record, mask, rank, base, u64(count))
+            done += _MESSAGE_MAX
+        return end
+
+    @device
+    def store_atomic(record, index, opcode, raddr, rkey, first, second, laddr, nbytes, ce):
+        """Write an atomic of one WQEBB; first and second are its segment, the old value lands at laddr."""
+        at = slot(record, index)
+        store_ctrl(at, record, index, opcode, _DS_ATOMIC, ce)
+        store_raddr(at + _RADDR, raddr, rkey)
+        ptx.st_octoword(at + _DATA, first, second)
+        store_data(at + _48, laddr, queue.fixed(_CELL_LKEY), nbytes)
+
+    @device
+    def atomic(op, record, opcode, raddr, rkey, first, second, nbytes):
+        """Post an atomic whose old value nobody wants."""
+        mask, rank, count = group(record)
+        base = claim(op, record, mask, rank, u64(count))
+        if base != _NOWHERE:
+            sink = queue.fixed(_CELLS) + _SINK
+            store_atomic(record, base + u64(rank), opcode, raddr, rkey, first, second, sink, nbytes, _ALWAYS if rank == count - 1 else _0)
+            publish(op, record, mask, rank, base, u64(count))
+
+    @device
+    def fetch(op, record, opcode, raddr, rkey, first, second, nbytes):
+        """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
+        mask, rank, count = group(record)
+        old = _0
+        cell = _0
+        if rank == 0:
+            cell = queue.take_cell(op)
+        cell = of_first(mask, cell)
+        if cell != _0:
+            base = claim(op, record, mask, rank, u64(count))
+            if base != _NOWHERE:
+                mine = cell + u64(rank) * _8
+                store_atomic(
+                    record, base + u64(rank), opcode, raddr, rkey, first, second, mine, nbytes, _ALWAYS if rank == count - 1 else _0
+                )
+                publish(op, record, mask, rank, base, u64(count))
+                poll(op, record, base + u64(count))
+                old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
+            ptx.syncwarp_mask(mask)
+            if rank == 0:
+                queue.release_cell(cell)
+        return old
+
+    @device
+    def set_word(record, index, raddr, rkey, value):
+        """Write a MASKED_CS that stores 8 bytes whatever was there, and a NOP that completes it: 3 WQEBBs from index on."""
+        at = slot(record, index)
+        store_ctrl(at, record, index, _MASKED_CS_8, _DS_MASKED_CS_8, _0)
+        store_raddr(at + _RADDR, raddr, rkey)
+        ptx.st_octoword(at + _DATA, ptx.swap_u64(value), _0)
+        ptx.st_octoword(at + _48, _ONES, _0)
+        store_data(slot(record, index + _1), queue.fixed(_CELLS) + _SINK, queue.fixed(_CELL_LKEY), _8)
+        store_ctrl(slot(record, index + _2), record, index + _2, _NOP, _DS_NOP, _ALWAYS)
+
+    @device
+    def signalled(op, record, to, source, nbytes, word, value, add, pe):
+        """Post WRITEs and the signal behind them, in one piece of one queue. Return the index behind the last."""
+        chunks = (nbytes + _MESSAGE_MAX - _1) // _MESSAGE_MAX
+        n = chunks + (_1 if add else _3)
+        rkey = queue.rkey_of_heap(pe)
+        base = reserve(op, record, n)
+        if base == _NOWHERE:
+            return _NOWHERE
+        i = _0
+        while i < chunks:
+            at = slot(record, base + i)
+            done = i * _MESSAGE_MAX
+            store_ctrl(at, record, base + i, _WRITE, _DS_WRITE, _0)
+            store_raddr(at + _RADDR, remote(to, pe) + done, rkey)
+            store_data(at + _DATA, source + done, queue.fixed(_LKEY), min(nbytes - done, _MESSAGE_MAX))
+            i += _1
+        if add:
+            sink = queue.fixed(_CELLS) + _SINK
+            store_atomic(record, base + chunks, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
+        else:
+            set_word(record, base + chunks, remote(word, pe), rkey, value)
+        submit(op, record, base, n)
+        return base + n
+
+    def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+        op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
+
+        @device
+        def put(to, source, nbytes, pe, qp):
+            if rank() == 0:
+                if nbytes != _0:
+                    record = record_of(pe, qp)
+                    end = move(op, record, _WRITE, remote(to, pe), queue.rkey_of_heap(pe), source, nbytes)
+                    if not nbi:
+                        poll(op, record, end)
+            sync()
+
+        return put
+
+    def get(name: str, scope: Scope, unit: int) -> Any:
+        op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
+
+        @device
+        def get(dest, origin, nbytes, pe, qp):
+            if rank() == 0:
+                if nbytes != _0:
+                    record = record_of(pe, qp)
+                    poll(op, record, move(op, record, _READ, remote(origin, pe), queue.rkey_of_heap(pe), dest, nbytes))
+            sync()
+
+        return get
+
+    def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+        op, rank, sync = constant(operation.number("put_signal")), scope.rank, scope.sync
+
+        @device
+        def put_signal(to, source, nbytes, word, value, add, pe):
+            if rank() == 0:
+                record = record_of(pe, 0)
+                end = signalled(op, record, to, source, nbytes, word, value, add, pe)
+                if not nbi:
+                    poll(op, record, end)
+            sync()
+
+        return put_signal
+
+    signal_op = constant(operation.number("signal_op"))
+
+    @device
+    def signal(word, value, add, pe):
+        signalled(signal_op, record_of(pe, 0), _0, _0, _0, word, value, add, pe)
+
+    @device
+    def flag(addr, value, pe):
+        """Store a flag of the barrier, in PE pe's system area."""
+        record = record_of(pe, 1)
+        base = reserve(_BARRIER, record, _1)
+        if base != _NOWHERE:
+            at = slot(record, base)
+            store_ctrl(at, record, base, _WRITE, _DS_FLAG, _ALWAYS)
+            store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_system_area(pe))
+            ptx.st_octoword(at + _DATA, u64(ptx.swap_u32(u32(_INLINE_SEG | _8))) | value << _32, value >> _32)
+            submit(_BARRIER, record, base, _1)
+
+    def p(dtype: Any) -> Any:
+        return _p(element_size(dtype))
+
+    @functools.cache
+    def _p(size: int) -> Any:
+        op, ds, nbytes = constant(operation.number("p")), constant(wqe.ds_inline(size)), constant(size)
+        header = constant(int.from_bytes((wqe.INLINE_SEG | size).to_bytes(4, "big"), "little"))
+
+        @device
+        def write_part(record, base, offset, low, high):
+            """Store an element's bytes at an offset of the WQE at base; WQEBBs wrap one by one."""
+            at = slot(record, base + (offset >> _WQEBB_SHIFT)) + (offset & _WQEBB_MASK)
+            if size == 1:
+                ptx.st_u8(at, u32(low))
+            elif size == 2:
+                ptx.st_u16(at, u32(low))
+            else:
+                ptx.st_u32(at, u32(low & _ONES_32))
+                if size >= 8:
+                    offset += _4
+                    ptx.st_u32(slot(record, base + (offset >> _WQEBB_SHIFT)) + (offset & _WQEBB_MASK), u32(low >> _32))
+                if size == 16:
+                    offset += _4
+                    ptx.st_u32(slot(record, base + (offset >> _WQEBB_SHIFT)) + (offset & _WQEBB_MASK), u32(high & _ONES_32))
+                    offset += _4
+                    ptx.st_u32(slot(record, base + (offset >> _WQEBB_SHIFT)) + (offset & _WQEBB_MASK), u32(high >> _32))
+
+        @device
+        def p(addr, array, value, pe, qp):
+            """Neighbouring elements of a group become one WQE, which a NOP completes if it has several WQEBBs."""
+            low, high = element_words(array, value)
+            record = record_of(pe, qp)
+            mask, rank, count = group(record)
+            first = of_first(mask, addr)
+            together = ptx.vote_all(mask, u32(addr == first + u64(rank) * nbytes))
+            if count > 1 and together != 0:
+                total = u64(count) * nbytes
+                ds_together = (_36 + total + _15) // _16
+                blocks = (ds_together + _3) // _4
+                n = blocks if blocks == _1 else blocks + _1
+                base = claim(op, record, mask, rank, n)
+                if base == _NOWHERE:
+                    return
+                if rank == 0:
+                    at = slot(record, base)
+                    store_ctrl(at, record, base, _WRITE, ds_together, _ALWAYS if blocks == _1 else _0)
+                    store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
+                    ptx.st_u32(at + _DATA, ptx.swap_u32(u32(_INLINE_SEG | total)))
+                    if blocks != _1:
+                        store_ctrl(slot(record, base + blocks), record, base + blocks, _NOP, _DS_NOP, _ALWAYS)
+                write_part(record, base, _36 + u64(rank) * nbytes, low, high)
+                publish(op, record, mask, rank, base, n)
+            else:
+                base = claim(op, record, mask, rank, u64(count))
+                if base == _NOWHERE:
+                    return
+                at = slot(record, base + u64(rank))
+                store_ctrl(at, record, base + u64(rank), _WRITE, ds, _ALWAYS if rank == count - 1 else _0)
+                store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
+                if size == 16:
+                    ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32 | (high << _32) & _ONES)
+                    ptx.st_octoword(at + _48, high >> _32, _0)
+                else:
+                    ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32)
+                publish(op, record, mask, rank, base, u64(count))
+
+        return p
+
+    def g(dtype: Any) -> Any:
+        return _g(element_size(dtype))
+
+    @functools.cache
+    def _g(size: int) -> Any:
+        op, nbytes = constant(operation.number("g")), constant(size)
+
+        @device
+        def g(addr, array, pe, qp):
+            """Neighbouring elements of a group are read at once, others by a READ each, into one landing cell."""
+            record = record_of(pe, qp)
+            mask, rank, count = group(record)
+            first = of_first(mask, addr)
+            together = ptx.vote_all(mask, u32(addr == first + u64(rank) * nbytes)) != 0
+            cell = _0
+            if rank == 0:
+                cell = queue.take_cell(op)
+            cell = of_first(mask, cell)
+            n = _1 if together else u64(count)
+            base = _NOWHERE
+            if cell != _0:
+                base = claim(op, record, mask, rank, n)
+            mine = (queue.fixed(_CELLS) if cell == _0 else cell) + u64(rank) * nbytes
+            if base != _NOWHERE:
+                if rank == 0 or not together:
+                    index = base if together else base + u64(rank)
+                    at = slot(record, index)
+                    store_ctrl(at, record, index, _READ, _DS_WRITE, _ALWAYS if index + _1 == base + n else _0)
+                    store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
+                    store_data(at + _DATA, mine, queue.fixed(_CELL_LKEY), u64(count) * nbytes if together else nbytes)
+                publish(op, record, mask, rank, base, n)
+                poll(op, record, base + n)
+            value = ptx.ld_element(mine, array)
+            ptx.syncwarp_mask(mask)
+            if rank == 0 and cell != _0:
+                queue.release_cell(cell)
+            return value
+
+        return g
+
+    @functools.cache
+    def atomic_add(dtype: Any) -> Any:
+        """Integers by fetch-and-add; floats, which no NIC adds, by compare-and-swap until nobody came between."""
+        op, size = constant(operation.number("atomic_add")), element_size(dtype)
+        opcode, nbytes = (_MASKED_FA_4 if size == 4 else _FA), constant(size)
+        if isinstance(dtype, types.Float):
+            add = atomic_fetch_add(dtype)
+
+            @device
+            def atomic_add(addr, array, value, pe):
+                add(addr, array, value, pe)
+
+        else:
+
+            @device
+            def atomic_add(addr, array, value, pe):
+                word, _ = element_words(array, value)
+                first = u64(ptx.swap_u32(u32(word))) if size == 4 else ptx.swap_u64(word)
+                atomic(op, record_of(pe, 0), opcode, remote(addr, pe), queue.rkey_of_heap(pe), first, _0, nbytes)
+
+        return atomic_add
+
+    @functools.cache
+    def atomic_fetch_add(dtype: Any) -> Any:
+        op, size = constant(operation.number("atomic_fetch_add")), element_size(dtype)
+        nbytes = constant(size)
+        if isinstance(dtype, types.Float):
+
+            @device
+            def compare_swap(addr, compare, swap, pe):
+                record, raddr, rkey = record_of(pe, 0), remote(addr, pe), queue.rkey_of_heap(pe)
+                if size == 4:
+                    return fetch(op, record, _MASKED_CS_4, raddr, rkey, swap_pair(swap, compare), _ONES, nbytes)
+                return fetch(op, record, _CS, raddr, rkey, ptx.swap_u64(swap), ptx.swap_u64(compare), nbytes)
+
+            return float_add.atomic_fetch_add(dtype, g(dtype), compare_swap)
+
+        opcode = _MASKED_FA_4 if size == 4 else _FA
+
+        @device
+        def atomic_fetch_add(addr, array, value, pe):
+            word, _ = element_words(array, value)
+            first = u64(ptx.swap_u32(u32(word))) if size == 4 else ptx.swap_u64(word)
+            old = fetch(op, record_of(pe, 0), opcode, remote(addr, pe), queue.rkey_of_heap(pe), first, _0, nbytes)
+            return element_of_word(array, old)
+
+        return atomic_fetch_add
+
+    @device
+    def quiet():
+        """Complete: every WQE is done, what it wrote is in the target's memory and what it read is here."""
+        complete_all(_QUIET)
+
+    return SimpleNamespace(
+        put=put, get=get, put_signal=put_signal, p=p, g=g, signal=signal, flag=flag, atomic_add=atomic_add,
+        atomic_fetch_add=atomic_fetch_add, quiet=quiet, fence=quiet,
+    )  # fmt: skip

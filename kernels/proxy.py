@@ -1,0 +1,301 @@
+"""The IBRC transport on the device: kernels write requests into a ring, a thread of the host posts them to the NIC.
+
+The ring lies in host memory that kernels and the proxy thread (transports/ibrc.py) share; a request is 64 bytes, its last word says that
+it is there. Requests have numbers, *tickets*, that only grow; ticket t is at slot t modulo the ring's size::
+
+    completed <= tail (the proxy's) <= head (what kernels reserved) <= completed + size
+
+Everything that waits waits for the one word ``completed``: that every request before a ticket is done. It also says which slots are free,
+so a slot is held until its request is done. NVSHMEM frees it when the proxy has taken it; but then kernels poll a second word of host
+memory, and so many requests are not under way before the send queues are full.
+
+Order is that of ibgda.py: fence is quiet, a signal is an atomic behind its data on the same queue pair. Requests know no NIC: byte order,
+opcodes and keys are the proxy's, except that 4-byte atomics leave what they fetch big-endian (facts/mlx5.md 1.7).
+"""
+
+import functools
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+from numba.cuda import types
+
+from pgas.kernels import float_add, operation, ptx, queue, state, window
+from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, u32, u64
+from pgas.kernels.ibgda import group, of_first
+from pgas.kernels.scope import Scope
+from pgas.kernels.window import remote
+
+
+class Request(IntEnum):
+    """What a request asks for: the low byte of its first word."""
+
+    WRITE = 0  #: nbytes from local to remote
+    READ = 1  #: nbytes from remote to local
+    STORE = 2  #: an element of nbytes, in value and second, to remote
+    ADD = 3  #: value to the nbytes at remote
+    COMPARE_SWAP = 4  #: value to the nbytes at remote if they equal second
+    SIGNAL_SET = 5  #: WRITE unless nbytes is 0, then value to the signal word at second
+    SIGNAL_ADD = 6  #: likewise, value is added
+
+
+#: The first word: a Request, flags, the number of the queue pair. LANDING: local is in the landing cells; SYSTEM: remote is in the
+#: system area. Otherwise they are on the heap.
+OPERATION_MASK, LANDING, SYSTEM, NUMBER_SHIFT = 0xFF, 1 << 8, 1 << 9, 16
+
+# Offsets in a request. local is 0 for an atomic whose old value nobody wants. A request is there when sequence is its ticket + 1.
+WHAT, NBYTES, LOCAL, REMOTE, VALUE, SECOND, SEQUENCE = 0, 8, 16, 24, 32, 40, 56
+REQUEST_SHIFT = 6
+REQUEST_SIZE = 1 << REQUEST_SHIFT
+
+# The shared line that kernels poll, and behind it the ring. FAILED: 0, or the record (queue.py) of the queue pair whose WQE failed.
+COMPLETED, FAILED, RING = 0, 8, 128
+
+# Words of the state page. CONTROL: address of the shared line; SEEN: what some thread saw in COMPLETED, so that not all need to look.
+CONTROL, HEAD, SEEN = queue.NIC + 32, queue.NIC + 1152, queue.NIC + 1184
+
+_CONTROL, _HEAD, _SEEN, _FAILED, _RING = (constant(c) for c in (CONTROL, HEAD, SEEN, FAILED, RING))
+_LOCAL, _VALUE, _SEQUENCE, _SHIFT = constant(LOCAL), constant(VALUE), constant(SEQUENCE), constant(REQUEST_SHIFT)
+_LANDING, _SYSTEM, _NUMBER_SHIFT = constant(LANDING), constant(SYSTEM), constant(NUMBER_SHIFT)
+_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD = (constant(r) for r in Request)
+_0, _1, _4, _8 = (constant(c) for c in (0, 1, 4, 8))
+_NOWHERE, _CELLS, _GE = constant(queue.NOWHERE), constant(queue.CELLS), constant(5)
+_COMPLETION, _NIC_TIMEOUT = constant(state.COMPLETION), constant(state.NIC_TIMED_OUT)
+_QUIET, _BARRIER = constant(operation.number("quiet")), constant(operation.number("barrier_all"))
+_POLLS_MASK = 63
+
+
+@device
+def wait(op, target):
+    """Wait until every request before target is done. False if the job is poisoned, as by an error CQE."""
+    control = queue.fixed(_CONTROL)
+    deadline = ptx.globaltimer() + state.timeout_ns()
+    polls = u32(0)
+    while True:
+        done = ptx.ld_relaxed_sys_u64(control)
+        if done >= target:
+            break
+        polls = u32(polls + u32(1))
+        if polls & _POLLS_MASK == 0:
+            record = ptx.ld_relaxed_sys_u64(control + _FAILED)
+            if record != _0:
+                state.fail(_COMPLETION, op, _0, record, target, done, _0)
+                return False
+            if queue.lost(op, _HEAD, _NIC_TIMEOUT, target, done, deadline):
+                return False
+        ptx.relax(op, control, _GE, target)
+    ptx.ld_acquire_sys_u64(control)
+    ptx.red_max_gpu_u64(_SEEN, done)
+    return True
+
+
+@device
+def write(at, ticket, what, nbytes, local, to, value, second):
+    """Write a request into its slot."""
+    ptx.st_octoword(at, what, nbytes)
+    ptx.st_octoword(at + _LOCAL, local, to)
+    ptx.st_octoword(at + _VALUE, value, second)
+    ptx.st_release_sys_u64(at + _SEQUENCE, ticket + _1)
+
+
+@functools.cache
+def make(constants: window.Constants) -> SimpleNamespace:
+    """Make the transport for a job's constants."""
+    number_of = queue.make(constants).number
+    size, slot_mask = constant(constants.ring), constant(constants.ring - 1)
+
+    @device
+    def reserve(op, n):
+        """Return the first of n tickets that are the caller's now; NOWHERE if the job is poisoned."""
+        base = ptx.atom_add_gpu_u64(_HEAD, n)
+        if ptx.ld_relaxed_gpu_u64(_SEEN) + size < base + n:
+            if not wait(op, base + n - size):
+                return _NOWHERE
+        return base
+
+    @device
+    def post(op, what, nbytes, local, to, value, second):
+        """Hand a request to the proxy; lanes that are here together reserve at once. Return its ticket + 1; NOWHERE if poisoned."""
+        mask, rank, count = group(_0)
+        base = _0
+        if rank == 0:
+            base = reserve(op, u64(count))
+        base = of_first(mask, base)
+        if base == _NOWHERE:
+            return _NOWHERE
+        ticket = base + u64(rank)
+        at = queue.fixed(_CONTROL) + _RING + ((ticket & slot_mask) << _SHIFT)
+        write(at, ticket, what, nbytes, local, to, value, second)
+        return ticket + _1
+
+    @device
+    def on(what, pe, qp):
+        """The first word of a request that goes to a queue pair."""
+        return what | number_of(pe, qp) << _NUMBER_SHIFT
+
+    @device
+    def fetch(op, what, nbytes, to, value, second):
+        """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
+        mask, rank, _ = group(_0)
+        old = _0
+        cell = _0
+        if rank == 0:
+            cell = queue.take_cell(op)
+        cell = of_first(mask, cell)
+        if cell != _0:
+            mine = cell + u64(rank) * _8
+            end = post(op, what | _LANDING, nbytes, mine, to, value, second)
+            if end != _NOWHERE:
+                wait(op, end)
+                old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
+            ptx.syncwarp_mask(mask)
+            if rank == 0:
+                queue.release_cell(cell)
+        return old
+
+    def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+        op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
+
+        @device
+        def put(to, source, nbytes, pe, qp):
+            if rank() == 0:
+                if nbytes != _0:
+                    end = post(op, on(_WRITE, pe, qp), nbytes, source, remote(to, pe), _0, _0)
+                    if not nbi:
+                        wait(op, end)
+            sync()
+
+        return put
+
+    def get(name: str, scope: Scope, unit: int) -> Any:
+        op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
+
+        @device
+        def get(dest, origin, nbytes, pe, qp):
+            if rank() == 0:
+                if nbytes != _0:
+                    wait(op, post(op, on(_READ, pe, qp), nbytes, dest, remote(origin, pe), _0, _0))
+            sync()
+
+        return get
+
+    def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+        op, rank, sync = constant(operation.number("put_signal")), scope.rank, scope.sync
+
+        @device
+        def put_signal(to, source, nbytes, word, value, add, pe):
+            if rank() == 0:
+                what = _SIGNAL_ADD if add else _SIGNAL_SET
+                end = post(op, on(what, pe, 0), nbytes, source, remote(to, pe), value, remote(word, pe))
+                if not nbi:
+                    wait(op, end)
+            sync()
+
+        return put_signal
+
+    signal_op = constant(operation.number("signal_op"))
+
+    @device
+    def signal(word, value, add, pe):
+        post(signal_op, on(_SIGNAL_ADD if add else _SIGNAL_SET, pe, 0), _0, _0, _0, value, remote(word, pe))
+
+    @device
+    def flag(addr, value, pe):
+        """Store a flag of the barrier, in PE pe's system area."""
+        post(_BARRIER, on(_STORE | _SYSTEM, pe, 1), _8, _0, remote(addr, pe), value, _0)
+
+    def p(dtype: Any) -> Any:
+        return _p(element_size(dtype))
+
+    @functools.cache
+    def _p(size: int) -> Any:
+        op, nbytes = constant(operation.number("p")), constant(size)
+
+        @device
+        def p(addr, array, value, pe, qp):
+            low, high = element_words(array, value)
+            post(op, on(_STORE, pe, qp), nbytes, _0, remote(addr, pe), low, high)
+
+        return p
+
+    def g(dtype: Any) -> Any:
+        return _g(element_size(dtype))
+
+    @functools.cache
+    def _g(size: int) -> Any:
+        op, nbytes = constant(operation.number("g")), constant(size)
+
+        @device
+        def g(addr, array, pe, qp):
+            """Neighbouring elements of lanes that are here together are read at once, others one by one, into one landing cell."""
+            what = on(_READ | _LANDING, pe, qp)
+            mask, rank, count = group(what)
+            first = of_first(mask, addr)
+            together = ptx.vote_all(mask, u32(addr == first + u64(rank) * nbytes)) != 0
+            cell = _0
+            if rank == 0:
+                cell = queue.take_cell(op)
+            cell = of_first(mask, cell)
+            mine = (queue.fixed(_CELLS) if cell == _0 else cell) + u64(rank) * nbytes
+            end = _NOWHERE
+            if cell != _0 and (rank == 0 or not together):
+                end = post(op, what, u64(count) * nbytes if together else nbytes, mine, remote(addr, pe), _0, _0)
+            if together:
+                end = of_first(mask, end)
+            if end != _NOWHERE:
+                wait(op, end)
+            value = ptx.ld_element(mine, array)
+            ptx.syncwarp_mask(mask)
+            if rank == 0 and cell != _0:
+                queue.release_cell(cell)
+            return value
+
+        return g
+
+    @functools.cache
+    def atomic_add(dtype: Any) -> Any:
+        """Integers by fetch-and-add; floats, which no NIC adds, by compare-and-swap."""
+        op, nbytes = constant(operation.number("atomic_add")), constant(element_size(dtype))
+        if isinstance(dtype, types.Float):
+            add = atomic_fetch_add(dtype)
+
+            @device
+            def atomic_add(addr, array, value, pe):
+                add(addr, array, value, pe)
+
+        else:
+
+            @device
+            def atomic_add(addr, array, value, pe):
+                word, _ = element_words(array, value)
+                post(op, on(_ADD, pe, 0), nbytes, _0, remote(addr, pe), word, _0)
+
+        return atomic_add
+
+    @functools.cache
+    def atomic_fetch_add(dtype: Any) -> Any:
+        op, nbytes = constant(operation.number("atomic_fetch_add")), constant(element_size(dtype))
+        if isinstance(dtype, types.Float):
+
+            @device
+            def compare_swap(addr, compare, swap, pe):
+                return fetch(op, on(_COMPARE_SWAP, pe, 0), nbytes, remote(addr, pe), swap, compare)
+
+            return float_add.atomic_fetch_add(dtype, g(dtype), compare_swap)
+
+        @device
+        def atomic_fetch_add(addr, array, value, pe):
+            word, _ = element_words(array, value)
+            return element_of_word(array, fetch(op, on(_ADD, pe, 0), nbytes, remote(addr, pe), word, _0))
+
+        return atomic_fetch_add
+
+    @device
+    def quiet():
+        """Complete: every request that was reserved is done, what it wrote is in the target's memory and what it read is here."""
+        wait(_QUIET, ptx.ld_relaxed_gpu_u64(_HEAD))
+
+    return SimpleNamespace(
+        put=put, get=get, put_signal=put_signal, p=p, g=g, signal=signal, flag=flag, atomic_add=atomic_add,
+        atomic_fetch_add=atomic_fetch_add, quiet=quiet, fence=quiet,
+    )  # fmt: skip

@@ -1,0 +1,242 @@
+"""Send queues in the hands of kernels: reserve WQEBBs, hand them over in order, ring the doorbell, poll the completion queue.
+
+Every queue pair has a record in the private state pages. The cursors count WQEBBs and only grow (names: NVSHMEM's; facts/mlx5.md 6.1)::
+
+    cons_idx <= ready_head <= resv_head <= cons_idx + depth
+
+* ``reserve`` moves resv_head, and waits while the queue is full.
+* ``submit`` waits for its turn (ready_head == base), writes doorbell record and UAR register while it has it, so that doorbells never go
+  backwards, and passes the turn on. It leaves the ring to a later thread if one has reserved already, unless WQEs of a full batch
+  would wait; as depth is at least twice the batch, a thread that waits for room never waits for a doorbell that nobody rings.
+* ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation asks for a CQE and has one WQEBB (mlx5.cqe.extend).
+
+Order (DESIGN section 2): lanes store WQEs; a barrier of the lanes; hand-over by st.release.gpu and ld.acquire.gpu; doorbell record, then
+register by st.release.sys; whoever saw a completion ends with ld.acquire.sys on the CQE.
+"""
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+from pgas.backend import SIMULATOR
+from pgas.kernels import ptx, state, window
+from pgas.kernels.compiler import constant, device, primitive, u32, u64
+from pgas.transports.mlx5 import cqe, wqe
+
+if SIMULATOR:
+    from pgas.kernels import cpu
+
+# The state pages of the NIC transports. Words of 8 bytes; the host writes the first group at init.
+
+NIC = window.STATE + state.SIZE
+LKEY = NIC + 0  #: of the heap, big-endian
+CELL_LKEY = NIC + 8  #: of the landing cells, big-endian
+CELLS = NIC + 16  #: address of the first landing cell; behind the last one is SINK
+USED_END = NIC + 24  #: end of the words of USED that have queue pairs
+
+CELL_TICKET = NIC + 64  #: next landing cell to try
+USED = NIC + 128  #: one bit a queue pair: kernels have used it
+USED_WORDS = 120
+CELL_TAKEN = NIC + 2048  #: one word a landing cell
+N_CELLS = 256
+CELL_SIZE = 512  #: an element of 16 bytes for each lane of a warp
+SINK = N_CELLS * CELL_SIZE  #: where atomics leave what nobody wants, behind the landing cells
+
+KEYS = NIC + 4096  #: per PE, the rkeys of heap (low half) and system area (high half), big-endian
+MAX_PES = 4096
+RECORDS = KEYS + 8 * MAX_PES
+RECORD_SIZE = 256
+MAX_QUEUES = USED_WORDS * 64
+
+# Offsets in a record; what the host writes, then each cursor in a sector of its own.
+WQ, DBR, UAR, CQE, QPN, START = 0, 8, 16, 24, 32, 40
+RESV_HEAD, READY_HEAD, CONS_IDX = 64, 96, 128
+
+#: What reserve returns if the job is poisoned: nothing may be written or submitted.
+NOWHERE = (1 << 64) - 1
+
+_RECORDS, _RECORD_SIZE, _KEYS = constant(RECORDS), constant(RECORD_SIZE), constant(KEYS)
+_WQ, _DBR, _UAR, _CQE, _QPN, _START = (constant(c) for c in (WQ, DBR, UAR, CQE, QPN, START))
+_RESV, _READY, _CONS = constant(RESV_HEAD), constant(READY_HEAD), constant(CONS_IDX)
+_USED, _NOWHERE, _POISON, _SOUND = constant(USED), constant(NOWHERE), constant(state.POISON), constant(state.SOUND)
+_0, _1, _3, _4, _6, _8, _32, _63 = (constant(c) for c in (0, 1, 3, 4, 6, 8, 32, 63))
+_IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
+_SYNDROME_WORD = constant(cqe.CQE_TAIL - 8)
+_COUNTER_SHIFT, _OP_OWN_SHIFT = constant(8 * (cqe.CQE_WQE_COUNTER - cqe.CQE_TAIL)), constant(8 * (cqe.CQE_OP_OWN - cqe.CQE_TAIL))
+_BYTE = constant(0xFF)
+_INVALID, _REQ = constant(cqe.CqeOpcode.INVALID), constant(cqe.CqeOpcode.REQ)
+_OPCODE_SHIFT = constant(cqe.OP_OWN_OPCODE_SHIFT)
+_NIC_TIMEOUT, _COMPLETION, _GE = constant(state.NIC_TIMED_OUT), constant(state.COMPLETION), constant(5)
+_USED_END, _CELLS, _CELL_TICKET, _CELL_TAKEN = constant(USED_END), constant(CELLS), constant(CELL_TICKET), constant(CELL_TAKEN)
+_CELL_MASK, _CELL_SIZE = constant(N_CELLS - 1), constant(CELL_SIZE)
+_POLLS_MASK = 63
+
+
+def _read_only(name: str, nbytes: int) -> Any:
+    """A load of what the host wrote at init, at an address that is not constant."""
+    text = f"ld.global.nc.u{8 * nbytes} $0, [$1];"
+    return primitive(name, f"u{8 * nbytes}(u64)", text, lambda addr: cpu.read_only(addr, nbytes), pure=True)
+
+
+fixed = _read_only("fixed", 8)
+fixed_u32 = _read_only("fixed_u32", 4)
+
+
+@device
+def lost(op, record, kind, wanted, found, deadline):
+    """Whether a wait on a queue must end: the job is poisoned, or the deadline has passed (which poisons it)."""
+    if ptx.ld_relaxed_sys_u64(_POISON) != _SOUND:
+        return True
+    if ptx.globaltimer() < deadline:
+        return False
+    state.fail(kind, op, u64(0), record, wanted, found, _GE)
+    return True
+
+
+@functools.cache
+def make(constants: window.Constants) -> SimpleNamespace:
+    """Make the functions that depend on the job's constants: number, record, slot, reserve, submit, poll, quiet."""
+    depth, batch_mask = constant(constants.depth), constant(NOWHERE ^ (constants.batch - 1))
+    num, slot_mask = constant(constants.num_qps), constant(constants.depth - 1)
+
+    if constants.map_by == "sm":
+        shared_by = ptx.smid
+    elif constants.map_by == "warp":
+
+        @device
+        def shared_by():
+            return u32(ptx.block_rank() * ((ptx.block_size() + u32(31)) // u32(32)) + ptx.thread_rank() // u32(32))
+
+    else:
+        shared_by = ptx.block_rank
+
+    @device
+    def number(pe, qp):
+        """Number of queue pair qp to PE pe: 1 to num_qps, or 0 for the one of this cta, sm or warp."""
+        return u64(pe) * num + (u64(shared_by()) if qp == 0 else u64(qp) - _1) % num
+
+    @device
+    def record(pe, qp):
+        """Address of the record of queue pair qp to PE pe."""
+        return _RECORDS + number(pe, qp) * _RECORD_SIZE
+
+    @device
+    def slot(queue, index):
+        """Address of a WQEBB."""
+        return fixed(queue + _WQ) + ((index & slot_mask) << _6)
+
+    @device
+    def advance(queue):
+        """Look at the CQE once; return (cons_idx, tail of the CQE). cons_idx only grows, so an older CQE does no harm."""
+        cons = ptx.ld_acquire_gpu_u64(queue + _CONS)
+        tail = ptx.ld_relaxed_sys_u64(fixed(queue + _CQE))
+        if tail >> (_OP_OWN_SHIFT + _OPCODE_SHIFT) == _REQ:
+            counter = ((tail >> _COUNTER_SHIFT) & _BYTE) << _8 | (tail >> (_COUNTER_SHIFT + _8)) & _BYTE
+            distance = (counter + _1 - cons) & _IDX_MASK
+            if distance <= depth and distance != _0:
+                ptx.red_max_gpu_u64(queue + _CONS, cons + distance)
+                cons = cons + distance
+        return cons, tail
+
+    @device
+    def poll(op, queue, target):
+        """Wait until every WQEBB before target has completed. False if the job is poisoned, as by an error CQE."""
+        deadline = ptx.globaltimer() + state.timeout_ns()
+        polls = u32(0)
+        while True:
+            cons, tail = advance(queue)
+            if cons >= target:
+                break
+            opcode = tail >> (_OP_OWN_SHIFT + _OPCODE_SHIFT)
+            if opcode != _REQ and opcode != _INVALID:
+                state.fail(_COMPLETION, op, _0, queue, tail, ptx.ld_relaxed_sys_u64(fixed(queue + _CQE) - _8), _0)
+                return False
+            polls = u32(polls + u32(1))
+            if polls & _POLLS_MASK == 0:
+                if lost(op, queue, _NIC_TIMEOUT, target, cons, deadline):
+                    return False
+            ptx.relax(op, queue, _GE, target)
+        ptx.ld_acquire_sys_u64(fixed(queue + _CQE))
+        return True
+
+    @device
+    def reserve(op, queue, n):
+        """Return the index of the first of n WQEBBs that are the caller's now; NOWHERE if the job is poisoned."""
+        base = ptx.atom_add_gpu_u64(queue + _RESV, n)
+        if ptx.ld_relaxed_gpu_u64(queue + _CONS) + depth < base + n:
+            if not poll(op, queue, base + n - depth):
+                return _NOWHERE
+        return base
+
+    @device
+    def submit(op, queue, base, n):
+        """Hand over WQEBBs [base, base + n), which all their writers have finished; returns after the turn was passed on."""
+        deadline = ptx.globaltimer() + state.timeout_ns()
+        polls = u32(0)
+        ready = ptx.ld_acquire_gpu_u64(queue + _READY)
+        while ready != base:
+            polls = u32(polls + u32(1))
+            if polls & _POLLS_MASK == 0:
+                if lost(op, queue, _NIC_TIMEOUT, base, ready, deadline):
+                    return
+            ptx.relax(op, queue, _0, base)
+            ready = ptx.ld_acquire_gpu_u64(queue + _READY)
+        end = base + n
+        if ptx.ld_relaxed_gpu_u64(queue + _RESV) == end or (base ^ end) & batch_mask != _0:
+            ptx.st_release_sys_u32(fixed(queue + _DBR), ptx.swap_u32(u32(end & _IDX_MASK)))
+            word = u64(ptx.swap_u32(u32((end & _IDX_MASK) << _IDX_SHIFT))) | fixed(queue + _QPN) << _32
+            ptx.st_release_sys_u64(fixed(queue + _UAR), word)
+        number = (queue - _RECORDS) // _RECORD_SIZE
+        if base - fixed(queue + _START) < depth:  # the first time round: whoever waits for the turn sees the bit as well
+            ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
+        ptx.st_release_gpu_u64(queue + _READY, end)
+
+    @device
+    def quiet(op):
+        """Wait until everything that was submitted has completed, on the queues that were used."""
+        word, end = _USED, fixed(_USED_END)
+        while word < end:
+            bits = ptx.ld_relaxed_gpu_u64(word)
+            while bits != _0:
+                number = ((word - _USED) << _3) + u64(ptx.lowest_u64(bits))
+                bits &= bits - _1
+                queue = _RECORDS + number * _RECORD_SIZE
+                if not poll(op, queue, ptx.ld_relaxed_gpu_u64(queue + _RESV)):
+                    return
+            word += _8
+
+    return SimpleNamespace(number=number, record=record, slot=slot, reserve=reserve, submit=submit, poll=poll, quiet=quiet)
+
+
+@device
+def take_cell(op):
+    """Return the address of a landing cell that is the caller's until release_cell; 0 if the job is poisoned."""
+    number = ptx.atom_add_gpu_u64(_CELL_TICKET, _1) & _CELL_MASK
+    flag = _CELL_TAKEN + number * _8
+    deadline = ptx.globaltimer() + state.timeout_ns()
+    polls = u32(0)
+    while ptx.atom_cas_gpu_u64(flag, _0, _1) != _0:
+        polls = u32(polls + u32(1))
+        if polls & _POLLS_MASK == 0:
+            if lost(op, flag, _NIC_TIMEOUT, _0, _1, deadline):
+                return _0
+        ptx.relax(op, flag, _0, _0)
+    return fixed(_CELLS) + number * _CELL_SIZE
+
+
+@device
+def release_cell(cell):
+    """Give a landing cell back, after every lane has read it."""
+    ptx.st_release_gpu_u64(_CELL_TAKEN + (cell - fixed(_CELLS)) // _CELL_SIZE * _8, _0)
+
+
+@device
+def rkey_of_heap(pe):
+    """The rkey of PE pe's heap, big-endian."""
+    return fixed_u32(_KEYS + u64(pe) * _8)
+
+
+@device
+def rkey_of_system_area(pe):
+    """The rkey of PE pe's system area, big-endian."""
+    return fixed_u32(_KEYS + u64(pe) * _8 + _4)

@@ -1,0 +1,30 @@
+"""The transport that kernels of this job are compiled for.
+
+A transport has put, get, put_signal, p, g, atomic_add, atomic_fetch_add (each makes a device function for a scope or dtype), and the device
+functions signal, flag, quiet and fence; p2p.py says what they take.
+"""
+
+from typing import Any
+
+from pgas.kernels import p2p, window
+
+__all__ = ["current", "maps_peers"]
+
+
+def current() -> Any:
+    """Return the transport of the job."""
+    constants = window.constants()
+    if constants.transport == "ibgda":
+        from pgas.kernels import ibgda  # compiled when it is needed: p2p jobs do not pay for it
+
+        return ibgda.make(constants)
+    if constants.transport == "ibrc":
+        from pgas.kernels import proxy
+
+        return proxy.make(constants)
+    return p2p
+
+
+def maps_peers() -> bool:
+    """Whether kernels reach other PEs' memory by address."""
+    return window.constants().transport == "p2p"

@@ -1,0 +1,446 @@
+"""What only a NIC does: which WQEs an operation becomes, byte by byte, how many, and when they complete. Under ibgda and ibrc."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import pgas
+from mpi.checks import THROUGH_NIC, TRANSPORT, equal, launch_together, neighbours
+from pgas import runtime
+from pgas.kernels import queue, window
+from pgas.transports import p2p
+from pgas.transports.mlx5 import send_queue, wqe
+
+pytestmark = pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")
+
+ibgda = pytest.mark.skipif(TRANSPORT != "ibgda", reason="the proxy builds and counts its WQEs otherwise (tests/test_ibrc.py)")
+
+
+def nic():
+    return runtime.current().nic
+
+
+def counts():
+    """Sums over this PE's queue pairs. Doorbells are those that the card saw: a register holds the last one only."""
+    own = [qp for qp in nic().adapter.counters()["qps"] if qp["pe"] == pgas.my_pe()]
+    return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
+
+
+@pytest.fixture
+def issued(heap):
+    """issued(): what this PE has issued since the last call, after everything is complete."""
+    pgas.barrier_all()
+    before = counts()
+
+    def since():
+        nonlocal before
+        pgas.barrier_all()
+        now = counts()
+        change = {name: now[name] - before[name] for name in now}
+        before = now
+        return change
+
+    return since
+
+
+class Tail:
+    """The WQEs that were posted to queue pair 1 of a PE since this object was made."""
+
+    def __init__(self, pe):
+        job = nic()
+        self.number = pe * job._num
+        self.qpn = job.qps[self.number].qpn
+        self.start = self._cursor()
+
+    def _cursor(self):
+        return nic()._load(queue.RECORDS + self.number * queue.RECORD_SIZE + queue.RESV_HEAD)
+
+    def wqes(self):
+        job = nic()
+        place = p2p.slot(pgas.my_pe()) + window.QUEUE_OFFSET + job.queues[self.number].wq
+        ring = bytearray(job._memory.read(place, job._depth * 64))
+        found, index = [], self.start
+        while index < self._cursor():
+            data = send_queue.fetch(ring, index)
+            found.append(data)
+            index += wqe.wqebbs(len(data) // 16)
+        return found
+
+
+def keys(pe):
+    word = nic()._load(queue.KEYS + 8 * pe)
+    return int.from_bytes((word & 0xFFFF_FFFF).to_bytes(4, "little"), "big")
+
+
+def key_at(address):
+    return int.from_bytes((nic()._load(address) & 0xFFFF_FFFF).to_bytes(4, "little"), "big")
+
+
+def address(array):
+    return int(array.__cuda_array_interface__["data"][0])
+
+
+def on(pe, array):
+    return address(array) + ((pe - pgas.my_pe()) << window.STRIDE_SHIFT)
+
+
+# ------------------------------------------------------------------------------------------------------------------- the bytes
+
+
+@pgas.jit
+def put_one(dest, source, pe):
+    pgas.put_block(dest, source, pe, None, 1)
+
+
+@pgas.jit
+def get_one(dest, source, pe):
+    pgas.get_block(dest, source, pe, None, 1)
+
+
+@pgas.jit
+def p_lanes(dest, step, offset, pe):
+    i = cuda.threadIdx.x
+    pgas.p(dest, offset + i * step, i + 1, pe, 1)
+    pgas.quiet()
+
+
+@pgas.jit
+def g_lanes(source, out, step, pe):
+    i = cuda.threadIdx.x
+    out[i] = pgas.g(source, i * step, pe, 1)
+
+
+ALWAYS = wqe.Ce.ALWAYS
+
+
+@ibgda
+def test_put_and_get_are_the_data_sheets_bytes(heap):
+    _, _, right, _ = neighbours()
+    dest, source = heap.zeros(100, np.uint8), heap.array(np.arange(100, dtype=np.uint8))
+    lkey = key_at(queue.LKEY)
+    tail = Tail(right)
+    put_one[1, 32](dest, source, right)
+    expected = wqe.write(tail.start, tail.qpn, on(right, dest), keys(right), address(source), lkey, 100, fm_ce_se=ALWAYS)
+    assert tail.wqes() == [expected]
+    tail = Tail(right)
+    get_one[1, 32](dest, source, right)
+    expected = wqe.read(tail.start, tail.qpn, on(right, source), keys(right), address(dest), lkey, 100, fm_ce_se=ALWAYS)
+    assert tail.wqes() == [expected]
+    pgas.barrier_all()
+
+
+@ibgda
+@pytest.mark.parametrize("dtype", ["i1", "i2", "f4", "f8", "c16"])
+def test_neighbouring_p_are_one_wqe(heap, dtype):
+    _, _, right, _ = neighbours()
+    dtype = np.dtype(dtype)
+    dest = heap.zeros(32, dtype)
+    tail = Tail(right)
+    p_lanes[1, 32](dest, 1, 0, right)
+    payload = np.arange(1, 33).astype(dtype).tobytes()
+    blocks = wqe.wqebbs(wqe.ds_inline(len(payload)))
+    one = blocks == 1
+    write = wqe.write_inline(tail.start, tail.qpn, on(right, dest), keys(right), payload, fm_ce_se=ALWAYS if one else 0)
+    found = tail.wqes()
+    used = wqe.WQE_DATA + wqe.INLINE_HEADER + len(payload)
+    assert found[0][:used] == write[:used]  # the rest of the last octoword is not read by anyone
+    assert len(found[0]) == len(write)
+    assert found[1:] == ([] if one else [wqe.nop(tail.start + blocks, tail.qpn, fm_ce_se=ALWAYS)])
+    pgas.barrier_all()
+    equal(dest, np.arange(1, 33).astype(dtype))
+
+
+@ibgda
+@pytest.mark.parametrize("dtype", ["i1", "i2", "f4", "f8", "c16"])
+def test_scattered_p_are_a_wqe_each(heap, dtype):
+    _, _, right, _ = neighbours()
+    dtype = np.dtype(dtype)
+    dest = heap.zeros(64, dtype)
+    tail = Tail(right)
+    p_lanes[1, 32](dest, 2, 0, right)
+    expected = []
+    for i in range(32):
+        value = np.asarray(i + 1).astype(dtype).tobytes()
+        to = on(right, dest) + 2 * i * dtype.itemsize
+        expected.append(wqe.write_inline(tail.start + i, tail.qpn, to, keys(right), value, fm_ce_se=ALWAYS if i == 31 else 0))
+    assert tail.wqes() == expected
+    pgas.barrier_all()
+    assert (dest.copy_to_host()[::2] == np.arange(1, 33).astype(dtype)).all()
+
+
+@ibgda
+def test_neighbouring_g_are_one_wqe(heap):
+    _, _, right, _ = neighbours()
+    source, out = heap.array(np.arange(64, dtype=np.int32)), heap.zeros(32, np.int32)
+    for step, wqes in ((1, 1), (2, 32)):
+        tail = Tail(right)
+        g_lanes[1, 32](source, out, step, right)
+        found = [send_queue.decode(data) for data in tail.wqes()]
+        assert [w.opcode for w in found] == [wqe.Opcode.RDMA_READ] * wqes
+        assert [w.ce for w in found] == [wqe.Ce.ON_ERROR] * (wqes - 1) + [ALWAYS]
+        assert {w.data[0].lkey for w in found} == {key_at(queue.CELL_LKEY)}
+        equal(out, np.arange(32, dtype=np.int32) * step)
+    pgas.barrier_all()
+
+
+@pgas.jit
+def send_signal(sig, op, pe):
+    pgas.signal_op(sig, 1, 5, op, pe)
+    pgas.quiet()
+
+
+@pgas.jit
+def add_lanes(acc, pe):
+    pgas.atomic_add(acc, cuda.threadIdx.x, 7, pe)
+    pgas.quiet()
+
+
+@ibgda
+def test_atomics_are_the_data_sheets_bytes(heap, monkeypatch):
+    _, _, right, _ = neighbours()
+    sink, lkey = nic()._load(queue.CELLS) + queue.SINK, key_at(queue.CELL_LKEY)
+    sig = heap.zeros(4, np.uint64)
+    rkey, at = keys(right), on(right, sig) + 8
+    first = Tail(right)
+    for op in (pgas.SIGNAL_SET, pgas.SIGNAL_ADD):
+        tail = Tail(right)
+        send_signal[1, 1](sig, op, right)
+        i, qpn = tail.start, tail.qpn
+        if op == pgas.SIGNAL_SET:
+            ones = (1 << 64) - 1
+            expected = [
+                wqe.masked_compare_swap(i, qpn, at, rkey, sink, lkey, 8, 0, 5, 0, ones),
+                wqe.nop(i + 2, qpn, fm_ce_se=ALWAYS),
+            ]
+        else:
+            expected = [wqe.fetch_add(i, qpn, at, rkey, sink, lkey, 5, fm_ce_se=ALWAYS)]
+        assert tail.wqes() == expected
+    assert len(first.wqes()) == 3
+    pgas.barrier_all()
+    equal(sig, np.array([0, 10, 0, 0], np.uint64))
+    qpn = first.qpn
+    for dtype, build in (
+        (np.int64, lambda i, to, ce: wqe.fetch_add(i, qpn, to, rkey, sink, lkey, 7, fm_ce_se=ce)),
+        (np.int32, lambda i, to, ce: wqe.masked_fetch_add(i, qpn, to, rkey, sink, lkey, 4, 7, fm_ce_se=ce)),
+    ):
+        acc = heap.zeros(3, dtype)
+        tail = Tail(right)
+        add_lanes[1, 3](acc, right)
+        step = acc.dtype.itemsize
+        assert tail.wqes() == [build(tail.start + k, on(right, acc) + k * step, ALWAYS if k == 2 else 0) for k in range(3)]
+        pgas.barrier_all()
+        equal(acc, np.full(3, 7, dtype))
+
+
+# ------------------------------------------------------------------------------------------------------------------ the numbers
+
+
+@pgas.jit
+def many_puts(dest, source, rounds, pe):
+    for i in range(rounds):
+        pgas.put_nbi_block(dest[8 * i : 8 * i + 8], source, pe)
+    pgas.quiet()
+
+
+@ibgda
+def test_the_card_counts_what_was_issued(heap, issued):
+    _, _, right, _ = neighbours()
+    dest, source = heap.zeros(800, np.int32), heap.array(np.arange(8, dtype=np.int32))
+    issued()
+    many_puts[1, 32](dest, source, 100, right)
+    rung = issued()
+    assert 1 <= rung.pop("doorbells") <= 100
+    assert rung == {"wqes": 100, "nbytes": 3200, "cqes": 100, "errors": 0}
+    p_lanes[1, 32](dest, 1, 0, right)
+    assert issued() == {"wqes": 2, "nbytes": 128, "doorbells": 1, "cqes": 1, "errors": 0}  # a WRITE and the NOP that completes it
+    p_lanes[1, 32](dest, 2, 0, right)
+    assert issued() == {"wqes": 32, "nbytes": 128, "doorbells": 1, "cqes": 1, "errors": 0}
+
+
+# ------------------------------------------------------------------------------------------------------------ which lanes, which PE
+
+
+@pgas.jit
+def p_of_some(dest, every, first, pe):
+    i = cuda.threadIdx.x
+    if i >= first and (i - first) % every == 0:
+        pgas.p(dest, i, i + 1, pe)
+    pgas.quiet()
+
+
+@pytest.mark.parametrize(("every", "first"), [(1, 0), (1, 31), (2, 1), (3, 7), (1, 5), (40, 39)])
+def test_any_subset_of_lanes(heap, every, first):
+    _, _, right, _ = neighbours()
+    dest = heap.zeros(40, np.int32)
+    launch_together(p_of_some, 1, 40, dest, every, first, right)
+    pgas.barrier_all()
+    i = np.arange(40)
+    equal(dest, np.where((i >= first) & ((i - first) % every == 0), i + 1, 0).astype(np.int32))
+
+
+@pgas.jit
+def p_to_all(dest, seen):
+    """Lanes name different PEs, and some neighbours."""
+    i = cuda.threadIdx.x
+    pe = (i // 3) % pgas.n_pes()
+    pgas.p(dest, 40 * pgas.my_pe() + i, i + 1, pe)
+    pgas.quiet()
+    seen[i] = pgas.g(dest, 40 * pgas.my_pe() + i, pe)
+
+
+def test_lanes_that_name_different_pes(heap):
+    me, n, _, _ = neighbours()
+    dest, seen = heap.zeros(40 * n, np.int32), heap.zeros(40, np.int32)
+    launch_together(p_to_all, 1, 40, dest, seen)
+    pgas.barrier_all()
+    i = np.arange(40)
+    equal(seen, (i + 1).astype(np.int32))
+    equal(dest, np.tile(np.where((i // 3) % n == me, i + 1, 0), n).astype(np.int32))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- full queues
+
+
+@pgas.jit
+def flood(dest, rounds, pe):
+    """Every thread writes a word of its own again and again; neighbours are not neighbours in memory."""
+    i = cuda.grid(1)
+    for r in range(rounds):
+        pgas.p(dest, 2 * i, r + i, pe)
+    pgas.quiet()
+
+
+def test_more_than_the_queues_hold(heap):
+    """From many blocks; with PGAS_QP_DEPTH=128, when the queues are full all the time, 100,000 operations."""
+    _, _, right, _ = neighbours()
+    blocks, threads = 8, 32
+    operations = 100_000 if nic()._depth == 128 else 20_000
+    rounds = operations // (blocks * threads * pgas.n_pes()) + 1
+    dest = heap.zeros(2 * blocks * threads, np.int32)
+    launch_together(flood, blocks, threads, dest, rounds, right)
+    pgas.barrier_all()
+    i = np.arange(blocks * threads)
+    expected = np.zeros(2 * blocks * threads, np.int32)
+    expected[::2] = rounds - 1 + i
+    equal(dest, expected)
+
+
+# ------------------------------------------------------------------------------------------------------------------- completion
+
+
+@pgas.jit
+def put_and_leave(dest, source, pe):
+    pgas.put_nbi_block(dest, source, pe)
+
+
+@pgas.jit
+def only_quiet():
+    pgas.quiet()
+
+
+def test_a_paused_card_completes_nothing(heap):
+    """put_nbi returns while the card stands still, quiet does not; when it goes on, the data arrives."""
+    me, _, right, left = neighbours()
+    dest, source = heap.zeros(1000, np.int32), heap.full(1000, me + 1, np.int32)
+    pgas.barrier_all()
+    if me == 0:
+        nic().adapter.pause()
+    pgas.allgather_object(None)
+    put_and_leave[1, 32](dest, source, right)
+    pgas.allgather_object(None)
+    assert not dest.copy_to_host().any()
+    resume = threading.Timer(0.3, nic().adapter.resume)
+    if me == 0:
+        resume.start()
+    started = time.monotonic()
+    only_quiet[1, 1]()
+    waited = time.monotonic() - started
+    pgas.barrier_all()
+    if me == 0:
+        assert waited > 0.2
+    equal(dest, np.full(1000, left + 1, np.int32))
+
+
+@pgas.jit
+def send(dest, source, sig, round_, pe):
+    pgas.put_signal_nbi_block(dest, source, sig, 0, round_, pgas.SIGNAL_SET, pe)
+
+
+@pgas.jit
+def receive(dest, sig, round_, wrong):
+    """The last byte first: it is what a card writes last, or not."""
+    i = cuda.threadIdx.x
+    if i == 0:
+        pgas.signal_wait_until(sig, 0, pgas.GE, round_)
+    cuda.syncthreads()
+    at = dest.size - 1 - i
+    while at >= 0:
+        if dest[at] != round_:
+            cuda.atomic.add(wrong, 0, 1)
+        at -= 997 * cuda.blockDim.x
+
+
+def test_a_signal_never_overtakes_its_data(heap):
+    """1 MiB, on a card that delays completions and writes the last piece first."""
+    _, _, right, _ = neighbours()
+    dest, source = heap.zeros(1 << 20, np.uint8), heap.zeros(1 << 20, np.uint8)
+    sig, wrong = heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
+    pgas.barrier_all()
+    if pgas.my_pe() == 0:
+        nic().adapter.set_faults("seed=3,delay=0.3")
+    pgas.barrier_all()
+    try:
+        for round_ in range(1, 6):
+            source.copy_to_device(np.full(1 << 20, round_, np.uint8))
+            send[1, 32](dest, source, sig, round_, right)
+            receive[1, 32](dest, sig, round_, wrong)
+            pgas.barrier_all()
+    finally:
+        if pgas.my_pe() == 0:
+            nic().adapter.set_faults("")
+    equal(wrong, np.zeros(1, np.int32))
+
+
+@cuda.jit(device=True)
+def fenced(data, flag, rounds, pe):
+    """The data goes by one queue pair, the flag by another."""
+    for r in range(1, rounds + 1):
+        pgas.p(data, r, r, pe, 1)
+        pgas.fence()
+        pgas.p(flag, 0, r, pe, 2)
+
+
+@cuda.jit(device=True)
+def watch(data, flag, rounds, wrong):
+    for r in range(1, rounds + 1):
+        pgas.wait_until(flag, 0, pgas.GE, r)
+        if data[r] != r:
+            wrong[0] += 1
+
+
+@pgas.jit
+def both(data, flag, rounds, wrong, pe):
+    if cuda.blockIdx.x == 0:
+        fenced(data, flag, rounds, pe)
+    else:
+        watch(data, flag, rounds, wrong)
+
+
+def test_fence_orders_queue_pairs(heap):
+    _, _, right, _ = neighbours()
+    data, flag, wrong = heap.zeros(65, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
+    pgas.barrier_all()
+    if pgas.my_pe() == 0:
+        nic().adapter.set_faults("seed=5,delay=0.3")
+    pgas.barrier_all()
+    try:
+        launch_together(both, 2, 1, data, flag, 64, wrong, right)
+        pgas.barrier_all()
+    finally:
+        if pgas.my_pe() == 0:
+            nic().adapter.set_faults("")
+    equal(wrong, np.zeros(1, np.int32))
+    equal(data, np.arange(65, dtype=np.int64))

@@ -1,0 +1,502 @@
+"""The proxy thread: the WQEs that it builds, against the data sheet; full rings and queues, a card that stands still, errors, its end.
+
+Jobs run in the simulator, in processes of their own, because a process has one configuration; one PE sends to itself through the card.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgas.backend import SIMULATOR
+from pgas.kernels import proxy
+from pgas.transports import ibrc
+from pgas.transports.mlx5 import cqe, doorbell, send_queue, wqe
+from pgas.transports.mlx5.wqe import Ce, Opcode
+from pgas.transports.softhca import ops
+
+pytestmark = pytest.mark.skipif(not SIMULATOR, reason="capability missing: the simulator")
+
+# ------------------------------------------------------------------------------------------------------------------ WQEs, by hand
+
+DEPTH = 128
+QPN, HEAP_KEY, SYSTEM_KEY, LKEY, CELL_LKEY, SINK = 0xABCDEF, 0x1100, 0x2200, 0x3300, 0x4400, 0x6000_1000_0000
+LOCAL, REMOTE, WORD = 0x6000_0012_3458, 0x6040_0076_5430, 0x6040_0000_1008
+MAX = wqe.MESSAGE_MAX
+
+
+def big_endian(value):
+    return int.from_bytes(value.to_bytes(4, "big"), "little")
+
+
+class Rig:
+    """A proxy's tables with one queue pair and one request, and the memory they point at."""
+
+    def __init__(self, index=0):
+        self.request, self.wq = np.zeros(8, np.uint64), np.zeros(DEPTH * 64, np.uint8)
+        self.words = np.zeros(8, np.uint64)  # DBR, UAR, tail of the CQE, list of queue pairs to be rung
+        self.own, self.row = np.zeros(ibrc.RECORD_END // 8, np.int64), np.zeros(ibrc.ROW // 8, np.int64)
+        at = self.words.ctypes.data
+        for array, values in (
+            (self.own, {ibrc.DEPTH: DEPTH, ibrc.LKEY: big_endian(LKEY), ibrc.CELL_LKEY: big_endian(CELL_LKEY), ibrc.SINK: SINK,
+                        ibrc.UNRUNG: at + 24}),
+            (self.row, {ibrc.WQ: self.wq.ctypes.data, ibrc.DBR: at + 4, ibrc.UAR: at + 8, ibrc.CQE: at + 16,
+                        ibrc.QPN: big_endian(QPN << 8), ibrc.HEAP_KEY: big_endian(HEAP_KEY), ibrc.SYSTEM_KEY: big_endian(SYSTEM_KEY),
+                        ibrc.PROD_IDX: index, ibrc.CONS_IDX: index}),
+        ):  # fmt: skip
+            for offset, value in values.items():
+                array[offset // 8] = value
+
+    def step(self, what, nbytes, local=0, remote=0, value=0, second=0, done=0):
+        self.request[:6] = what, nbytes, local, remote, value & (1 << 64) - 1, second & (1 << 64) - 1
+        return ibrc.step(self.own.ctypes.data, self.request.ctypes.data, self.row.ctypes.data, done)
+
+    @property
+    def prod_idx(self):
+        return int(self.row[ibrc.PROD_IDX // 8])
+
+    def holds(self, first, *wanted):
+        """The WQEs from index first on are these, byte for byte, and no more."""
+        index = first
+        for data in wanted:
+            assert send_queue.decode(send_queue.fetch(self.wq, index)) == send_queue.decode(data)
+            assert send_queue.fetch(self.wq, index) == data
+            index += wqe.wqebbs(len(data) // 16)
+        assert self.prod_idx == index
+
+
+INDICES = pytest.mark.parametrize("index", [0, 5, DEPTH - 1, 0xFFFE, 0x1_2345_6780 - 1])
+ALWAYS = {"fm_ce_se": Ce.ALWAYS}
+
+
+@INDICES
+def test_write_and_read(index):
+    rig = Rig(index)
+    assert rig.step(proxy.Request.WRITE, 4711, LOCAL, REMOTE) == -1
+    rig.holds(index, wqe.write(index, QPN, REMOTE, HEAP_KEY, LOCAL, LKEY, 4711, **ALWAYS))
+    rig.step(proxy.Request.READ, 12, LOCAL, REMOTE)
+    rig.step(proxy.Request.READ | proxy.LANDING, 16, LOCAL, REMOTE)
+    rig.holds(
+        index + 1,
+        wqe.read(index + 1, QPN, REMOTE, HEAP_KEY, LOCAL, LKEY, 12, **ALWAYS),
+        wqe.read(index + 2, QPN, REMOTE, HEAP_KEY, LOCAL, CELL_LKEY, 16, **ALWAYS),
+    )
+
+
+def test_more_bytes_than_a_wqe_moves():
+    """One WQE a step; only the last asks for a CQE."""
+    rig, nbytes = Rig(), 2 * MAX + 100
+    done = [0]
+    while done[-1] != -1:
+        done.append(rig.step(proxy.Request.WRITE, nbytes, LOCAL, REMOTE, done=done[-1]))
+    assert done == [0, MAX, 2 * MAX, -1]
+    sizes = [MAX, MAX, 100]
+    rig.holds(
+        0,
+        *(
+            wqe.write(i, QPN, REMOTE + i * MAX, HEAP_KEY, LOCAL + i * MAX, LKEY, size, fm_ce_se=Ce.ALWAYS if i == 2 else 0)
+            for i, size in enumerate(sizes)
+        ),
+    )
+
+
+@pytest.mark.parametrize("nbytes", [1, 2, 4, 8, 16])
+def test_store(nbytes):
+    rig = Rig(DEPTH - 1)
+    payload = bytes(range(0xF0, 0x100))
+    low, high = (int.from_bytes(payload[i : i + 8], "little") for i in (0, 8))
+    for what, key in ((proxy.Request.STORE, HEAP_KEY), (proxy.Request.STORE | proxy.SYSTEM, SYSTEM_KEY)):
+        index = rig.prod_idx
+        assert rig.step(what, nbytes, 0, REMOTE, low, high) == -1
+        found = send_queue.decode(send_queue.fetch(rig.wq, index))
+        assert found == send_queue.decode(wqe.write_inline(index, QPN, REMOTE, key, payload[:nbytes], **ALWAYS))
+        assert rig.prod_idx == index + 1
+
+
+@INDICES
+def test_atomics(index):
+    rig, value, compare = Rig(index), 0xFEDC_BA98_7654_3210, 0x8000_0000_0000_0001
+    half, other = value & 0xFFFF_FFFF, compare & 0xFFFF_FFFF
+    for what, nbytes, local in (
+        (proxy.Request.ADD, 8, 0),
+        (proxy.Request.ADD, 4, LOCAL),
+        (proxy.Request.COMPARE_SWAP, 8, LOCAL),
+        (proxy.Request.COMPARE_SWAP, 4, LOCAL),
+    ):
+        assert rig.step(what | proxy.LANDING, nbytes, local, REMOTE, value, compare) == -1
+    where, ones = (QPN, REMOTE, HEAP_KEY), 0xFFFF_FFFF
+    rig.holds(
+        index,
+        wqe.fetch_add(index, *where, SINK, CELL_LKEY, value, **ALWAYS),
+        wqe.masked_fetch_add(index + 1, *where, LOCAL, CELL_LKEY, 4, half, **ALWAYS),
+        wqe.compare_swap(index + 2, *where, LOCAL, CELL_LKEY, compare, value, **ALWAYS),
+        wqe.masked_compare_swap(index + 3, *where, LOCAL, CELL_LKEY, 4, other, half, ones, ones, **ALWAYS),
+    )
+
+
+@INDICES
+@pytest.mark.parametrize("nbytes", [0, 40])
+def test_signals(index, nbytes):
+    """Data, then the signal in the same step; what has several WQEBBs is completed by a NOP."""
+    value, ones = (1 << 64) - 2, (1 << 64) - 1
+    head = [wqe.write(index, QPN, REMOTE, HEAP_KEY, LOCAL, LKEY, nbytes)] if nbytes else []
+    at, where = index + len(head), (QPN, WORD, HEAP_KEY)
+    rig = Rig(index)
+    assert rig.step(proxy.Request.SIGNAL_ADD, nbytes, LOCAL, REMOTE, value, WORD) == -1
+    rig.holds(index, *head, wqe.fetch_add(at, *where, SINK, CELL_LKEY, value, **ALWAYS))
+    rig = Rig(index)
+    assert rig.step(proxy.Request.SIGNAL_SET, nbytes, LOCAL, REMOTE, value, WORD) == -1
+    replaced = wqe.masked_compare_swap(at, *where, SINK, CELL_LKEY, 8, 0, value, 0, ones)
+    rig.holds(index, *head, replaced, wqe.nop(at + 2, QPN, **ALWAYS))
+    assert rig.prod_idx - index <= ibrc._STEP_MAX
+
+
+@INDICES
+def test_doorbell(index):
+    rig = Rig(index)
+    rig.words[3] = rig.row.ctypes.data
+    ibrc.ring(rig.own.ctypes.data, 1)
+    assert rig.words[:1].tobytes() == bytes(4) + doorbell.dbr(index)
+    assert rig.words[1:2].tobytes() == doorbell.next_empty(index, QPN)
+    assert rig.row[ibrc.RUNG_IDX // 8] == index
+
+
+def test_completions():
+    """cqe.extend, on all that a counter can say; nothing is completed by an empty entry, and an error is told."""
+    rig = Rig(0x1_FFF0)
+    tail, cons = rig.words[2:3].view(np.uint8), rig.row[ibrc.CONS_IDX // 8 :]
+
+    def advance(entry):
+        tail[:] = np.frombuffer(entry, np.uint8)[cqe.CQE_TAIL :]
+        return ibrc.advance(rig.own.ctypes.data, rig.row.ctypes.data)
+
+    assert not advance(bytes([cqe.EMPTY]) * 64)
+    assert cons[0] == 0x1_FFF0
+    for counter in (0xFFEF, 0xFFF0, 0xFFFF, 0x0000, 0x0030, 0x0010, 0x9000):
+        wanted = cqe.extend(int(cons[0]), counter, DEPTH)
+        assert not advance(cqe.completed(QPN, Opcode.RDMA_WRITE, counter))
+        assert cons[0] == wanted
+    assert advance(cqe.error(QPN, Opcode.RDMA_WRITE, 0x31, cqe.Syndrome.REMOTE_ACCESS_ERR))
+    assert cons[0] == 0x2_0031
+
+
+def test_layout_of_a_request():
+    fields = sorted((proxy.WHAT, proxy.NBYTES, proxy.LOCAL, proxy.REMOTE, proxy.VALUE, proxy.SECOND, proxy.SEQUENCE))
+    assert all(b - a >= 8 for a, b in pairwise(fields))
+    assert fields[-1] == proxy.REQUEST_SIZE - 8
+    assert max(proxy.Request) < proxy.LANDING < proxy.SYSTEM < 1 << proxy.NUMBER_SHIFT
+
+
+def test_sleeps_are_bounded():
+    assert ops.SLEEP_MIN_US + (ibrc._LAST_TURN - ops.YIELDS) // 4 == 50
+
+
+# --------------------------------------------------------------------------------------------------------------------------- jobs
+
+PRELUDE = """
+import os, sys, threading, time
+import numpy as np
+from numba import cuda
+import pgas
+from pgas import runtime
+from pgas.kernels import proxy
+from pgas.transports import ibrc
+
+def job():
+    return runtime.current()
+
+def proxies():
+    return [t.name for t in threading.enumerate() if "proxy" in t.name]
+
+def counters():
+    return job().nic.adapter.counters()["hca"]
+
+def attempt(call, *args):
+    try:
+        call(*args)
+    except pgas.PgasError as error:
+        print(type(error).__name__ + ":", error)
+        return error
+    print("no error")
+
+def later(seconds, call, *args):
+    timer = threading.Timer(seconds, call, args)
+    timer.start()
+    return timer
+
+@pgas.jit
+def puts(dest, source, count, pe):
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        pgas.put_nbi(dest[i : i + 1], source[i : i + 1], pe)
+
+@pgas.jit
+def completes(done):
+    pgas.quiet()
+    done[0] += 1
+
+@pgas.jit
+def waits(word):
+    pgas.wait_until(word, 0, pgas.EQ, 1)
+
+pgas.init()
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(text, **variables) runs a program of one PE to its end and returns the CompletedProcess."""
+
+    def run(text, status=0, **variables):
+        path = tmp_path / "program.py"
+        path.write_text(PRELUDE + text)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
+        environment |= {"NUMBA_ENABLE_CUDASIM": "1", "PGAS_SYMMETRIC_SIZE": "16M", "PGAS_TRANSPORT": "ibrc", "PGAS_TIMEOUT": "20"}
+        environment |= {"PYTHONFAULTHANDLER": "1", **variables}
+        done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Fatal Python error" not in done.stderr, done.stderr
+        return done
+
+    return run
+
+
+COUNTS = """
+@pgas.jit
+def one_of_each(dest, source, small, real, sig):
+    pgas.put(dest[:10], source[:10], 0)  # 1 WRITE
+    pgas.put_nbi(dest[10:20], source[10:20], 0)  # 1
+    pgas.put_signal(dest[20:30], source[20:30], sig, 0, 9, pgas.SIGNAL_SET, 0)  # 1, 1 atomic, 1 NOP
+    pgas.put_signal_nbi(dest[30:40], source[30:40], sig, 1, 8, pgas.SIGNAL_ADD, 0)  # 1, 1 atomic
+    pgas.signal_op(sig, 2, 7, pgas.SIGNAL_SET, 0)  # 1 atomic, 1 NOP
+    pgas.signal_op(sig, 2, 6, pgas.SIGNAL_ADD, 0)  # 1 atomic
+    pgas.p(dest, 40, 11, 0)  # 1 WRITE
+    pgas.p(small, 0, 12, 0)  # 1
+    pgas.atomic_add(dest, 41, 5, 0)  # 1 atomic
+    pgas.atomic_add(small, 1, 4, 0)  # 1
+    dest[50] = pgas.atomic_fetch_add(dest, 41, 5, 0)  # 1
+    dest[51] = pgas.atomic_fetch_add(small, 1, 4, 0)  # 1
+    pgas.atomic_add(real, 0, 0.5, 0)  # 1 READ, 1 atomic
+    pgas.quiet()
+    pgas.get(dest[60:70], source[60:70], 0)  # 1 READ
+    dest[52] = pgas.g(dest, 40, 0)  # 1
+    pgas.barrier_all()
+
+dest, source, small = pgas.zeros(100, np.int64), pgas.array(np.arange(100)), pgas.zeros(4, np.int32)
+real, sig = pgas.zeros(1, np.float32), pgas.zeros(3, np.uint64)
+before = counters()
+one_of_each[1, 1](dest, source, small, real, sig)
+pgas.synchronize()
+after = counters()
+counted = {name: after[name] - before[name] for name in ("wqes", "writes", "reads", "atomics", "cqes", "errors")}
+print(counted)
+wanted = np.zeros(100, np.int64)
+wanted[:40], wanted[60:70] = np.arange(40), np.arange(60, 70)
+wanted[40], wanted[41], wanted[50:53] = 11, 10, (5, 4, 11)
+assert (np.asarray(dest) == wanted).all(), dest
+assert list(small) == [12, 8, 0, 0] and real[0] == 0.5 and list(sig) == [9, 8, 13]
+for a in (dest, source, small, real, sig):
+    pgas.free(a)
+pgas.finalize()
+"""
+
+
+def test_counts_are_those_of_the_operations(run):
+    """Nothing is sent twice, or not at all. The data of put_signal, and what has more than one WQEBB, ask for no CQE."""
+    found = run(COUNTS)
+    assert found.stdout.splitlines()[-1] == str({"wqes": 20, "writes": 6, "reads": 3, "atomics": 9, "cqes": 16, "errors": 0})
+
+
+FULL = """
+n = 10_000
+dest, source = pgas.zeros(n, np.int32), pgas.array(np.arange(n, dtype=np.int32))
+done = pgas.zeros(1, np.int32)
+before = counters()
+puts[{grid}, {block}](dest, source, n, 0)
+completes[1, 1](done)
+assert (np.asarray(dest) == np.arange(n)).all()
+after = counters()
+print(after["writes"] - before["writes"], after["doorbells"] - before["doorbells"])
+assert after["stale_doorbells"] == after["foreign_doorbells"] == 0
+dest[:] = 0
+# The card stands still: the ring and the queue fill up, nothing is lost.
+job().nic.adapter.pause()
+timer = later(0.5, job().nic.adapter.resume)
+puts[{grid}, {block}](dest, source, 1000, 0)
+pgas.barrier_all()
+assert (np.asarray(dest)[:1000] == np.arange(1000)).all()
+timer.join()
+for a in (dest, source, done):
+    pgas.free(a)
+pgas.finalize()
+"""
+
+
+@pytest.mark.parametrize(("ring", "grid", "block"), [("64", 1, 1), ("64", 3, 64), ("4096", 1, 1), ("4096", 2, 40)])
+def test_full_rings_and_full_queues(run, ring, grid, block):
+    """10,000 puts through send queues of 128 WQEBBs and rings of 64 and 4096 requests."""
+    found = run(FULL.format(grid=grid, block=block), PGAS_IBRC_RING_SIZE=ring, PGAS_QP_DEPTH="128")
+    writes, doorbells = map(int, found.stdout.split())
+    assert writes == 10_000
+    assert writes // 128 <= doorbells <= writes
+
+
+def test_a_card_that_stands_still(run):
+    """put_nbi returns at once, quiet does not; when the card goes on, the data is there."""
+    run("""
+dest, source, done = pgas.zeros(4, np.int32), pgas.array(np.arange(1, 5, dtype=np.int32)), pgas.zeros(1, np.int32)
+job().nic.adapter.pause()
+puts[1, 1](dest, source, 4, 0)
+time.sleep(0.1)
+assert not np.asarray(dest).any()
+resumed = []
+def resume():
+    resumed.append(done[0])
+    job().nic.adapter.resume()
+timer = later(0.5, resume)
+completes[1, 1](done)
+assert resumed == [0] and done[0] == 1
+assert list(dest) == [1, 2, 3, 4]
+timer.join()
+for a in (dest, source, done):
+    pgas.free(a)
+pgas.finalize()
+""")
+
+
+def test_a_card_that_stands_still_for_ever(run):
+    """Waits of kernels and of the host end at PGAS_TIMEOUT, and say how far the proxy came."""
+    found = run(
+        """
+dest, source, done = pgas.zeros(4, np.int32), pgas.zeros(4, np.int32), pgas.zeros(1, np.int32)
+job().nic.adapter.pause()
+puts[1, 1](dest, source, 3, 0)
+attempt(pgas.barrier_all)
+attempt(completes[1, 1], done)
+job().nic.adapter.resume()
+job().broken = True
+""",
+        PGAS_TIMEOUT="0.5",
+    )
+    assert "TransportError: the proxy thread completed 0 of 3 requests in 0.5 s (PGAS_TIMEOUT)" in found.stdout
+    assert re.search(
+        r"DeviceError: .*: quiet waited 0.5 s \(PGAS_TIMEOUT\) for index 3 of the proxy thread's ring, which is at 0", found.stdout
+    )
+
+
+@pytest.mark.parametrize("ring", ["64", "4096"])
+def test_error_that_a_kernel_waits_for(run, ring):
+    found = run(
+        """
+dest, source, done = pgas.zeros(200, np.int32), pgas.zeros(200, np.int32), pgas.zeros(1, np.int32)
+def both():
+    puts[1, 1](dest, source, 200, 0)
+    completes[1, 1](done)
+    pgas.synchronize()
+error = attempt(both)
+print(error.pe, hex(error.syndrome), error.wqe_idx < 200, hex(error.qpn) in str(error))
+attempt(pgas.barrier_all)
+job().broken = True
+""",
+        PGAS_SOFTHCA_FAULTS="fail=3:0x13",
+        PGAS_IBRC_RING_SIZE=ring,
+    )
+    first, attributes, second = found.stdout.splitlines()
+    assert first.startswith("CompletionError: ")
+    assert "queue pair 1 to PE 0" in first
+    assert "a fault that was asked for" in first
+    assert attributes.split()[0] == "0"
+    assert attributes.split()[2:] == ["True", "True"]
+    assert second.startswith("CompletionError: ")
+
+
+def test_error_that_no_kernel_waits_for(run):
+    """The host's next call raises it; a kernel that waits for something else ends."""
+    found = run(
+        """
+dest, source, word = pgas.zeros(5, np.int32), pgas.zeros(5, np.int32), pgas.zeros(1, np.int32)
+puts[1, 1](dest, source, 5, 0)
+attempt(pgas.barrier_all)
+started = time.monotonic()
+attempt(waits[1, 1], word)
+attempt(pgas.synchronize)
+print("took", time.monotonic() - started < 5)
+job().broken = True
+""",
+        PGAS_SOFTHCA_FAULTS="fail=3:0x13",
+    )
+    lines = found.stdout.splitlines()
+    assert re.match(r"CompletionError: the proxy thread: queue pair 1 to PE 0 .* failed at WQE \d: ", lines[0])
+    assert lines[-2].startswith("CompletionError: ")
+    assert lines[-1] == "took True"
+
+
+ENDED = "PgasError: the proxy thread of PE 0 ended (nobody stopped it): what kernels ask for is not sent any more"
+
+
+@pytest.mark.parametrize("waiting", ["completes[1, 1](done)", "waits[1, 1](done)", "puts[1, 1](dest, source, 200, 0)"])
+def test_a_dead_proxy_is_reported(run, waiting):
+    """Waits of kernels end, also that for room in the ring; the host says why."""
+    found = run(
+        f"""
+dest, source, done = pgas.zeros(200, np.int32), pgas.zeros(200, np.int32), pgas.zeros(1, np.int32)
+job().nic.adapter.pause()
+puts[1, 1](dest, source, 3, 0)
+def die():
+    job().nic._own[ibrc.STOP // 8] = 1
+timer = later(0.3, die)
+def step():
+    {waiting}
+    timer.join()
+    time.sleep(0.1)
+    pgas.synchronize()
+started = time.monotonic()
+attempt(step)
+attempt(pgas.barrier_all)
+print("took", time.monotonic() - started < 5)
+print(proxies())
+job().broken = True
+""",
+        PGAS_IBRC_RING_SIZE="64",
+    )
+    assert found.stdout.splitlines() == [ENDED, ENDED, "took True", "[]"]
+
+
+def test_the_thread_ends_with_the_job_and_starts_with_the_next(run):
+    found = run("""
+for _ in range(2):
+    print(proxies())
+    dest, source = pgas.zeros(8, np.int32), pgas.array(np.arange(8, dtype=np.int32))
+    puts[1, 8](dest, source, 8, 0)
+    pgas.barrier_all()
+    assert list(dest) == list(range(8))
+    pgas.free(dest)
+    pgas.free(source)
+    pgas.finalize()
+    print(proxies())
+    pgas.init()
+pgas.finalize()
+""")
+    assert found.stdout.splitlines() == ["['pgas proxy of PE 0']", "[]"] * 2
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "says"),
+    [("", 0, ""), ("raise RuntimeError('boom')", 1, "RuntimeError: boom"), ("sys.exit(3)", 3, ""), ("job().broken = True", 0, "")],
+)
+def test_programs_that_do_not_finalize(run, end, status, says):
+    """What was asked for is sent before the process ends; after an exception it just ends."""
+    found = run(f"dest, source = pgas.zeros(8, np.int32), pgas.zeros(8, np.int32)\nputs[1, 1](dest, source, 8, 0)\n{end}\n", status)
+    assert says in found.stderr
+
+
+def test_the_loop_comes_from_the_disk_cache(run):
+    run("""
+assert sum(ibrc._loop().stats.cache_hits.values()) == 1, ibrc._loop().stats
+pgas.finalize()
+""")
+    assert list((Path(ibrc.__file__).parent / "__pycache__").glob("ibrc._make*.nbc"))

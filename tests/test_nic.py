@@ -1,0 +1,139 @@
+"""What goes wrong on a NIC: each program ends within seconds, with one message that says what, and leaves nothing. And queues that wrap."""
+
+import re
+
+import pytest
+import test_faults
+
+from pgas.transports.mlx5.cqe import SYNDROME_WORDS, Syndrome
+
+job = test_faults.job
+holds = test_faults.holds
+
+INIT = """
+pgas.init()
+me, n = pgas.my_pe(), pgas.n_pes()
+right = (me + 1) % n
+dest, source = pgas.zeros(64, np.int32), pgas.full(64, me, np.int32)
+pgas.barrier_all()
+
+@pgas.jit
+def put(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+@pgas.jit
+def p_and_quiet(dest, pe):
+    pgas.p(dest, 2 * cuda.threadIdx.x, 1, pe)
+    pgas.quiet()
+"""
+
+
+@pytest.mark.parametrize(
+    "syndrome", [Syndrome.LOCAL_PROT_ERR, Syndrome.REMOTE_ACCESS_ERR, Syndrome.TRANSPORT_RETRY_EXC_ERR], ids=lambda s: s.name
+)
+def test_error_cqe(job, syndrome):
+    """The first WQE fails: its PE gets the WQE in words, the other PE ends with it."""
+    text = "attempt(put[1, 32], dest, source, right) if me == 0 else wait('barrier', None)\nattempt(pgas.barrier_all)\nsys.exit(1)\n"
+    ended = job(INIT + text, PGAS_TRANSPORT="ibgda", PGAS_SOFTHCA_FAULTS=f"fail=1:{syndrome:#x}")
+    said = ended.lines(0)
+    assert len(said) == 2, ended
+    assert said[0].startswith("CompletionError: "), ended
+    for part in ("put: queue pair 1 to PE 1 (QP 0x", "failed at WQE 0", SYNDROME_WORDS[syndrome], "the first error of this queue pair"):
+        assert part in said[0], ended
+    assert re.search(r"RDMA_WRITE wqe_idx 0x0000 .* 256 bytes at 0x[0-9a-f]+ lkey", said[0]), ended
+    assert said[1].startswith("CompletionError: "), ended
+    assert ended.seconds < 15
+
+
+def test_forged_key(job):
+    """The card refuses it, the job is told, the heap is untouched."""
+    text = """
+from pgas import runtime
+from pgas.kernels import queue
+if me == 0:
+    nic = runtime.current().nic
+    nic._store(queue.KEYS + 8 * right, nic._load(queue.KEYS + 8 * right) ^ 0x100)
+    attempt(put[1, 32], dest, source, right)
+    time.sleep(3)
+    sys.exit(1)
+time.sleep(1)
+say("untouched", not dest.copy_to_host().any())
+wait("barrier", None)
+"""
+    ended = job(INIT + text, PGAS_TRANSPORT="ibgda")
+    assert "CompletionError: " in ended.lines(0)[0], ended
+    assert "remote access error (0x13)" in ended.lines(0)[0], ended
+    holds(ended, "untouched True")
+
+
+def test_local_operand_off_the_heap(job):
+    ended = job(INIT + "attempt(put[1, 32], dest, np.zeros(64, np.int32), right)\n", PGAS_TRANSPORT="ibgda", npes=1)
+    assert "the local operand, 256 bytes at address 0x" in ended.lines(0)[0], ended
+    assert "is not on the symmetric heap, which is all that the NIC reaches" in ended.lines(0)[0], ended
+
+
+def test_card_that_dies(job):
+    text = """
+from pgas import runtime
+card = runtime.current().nic.card_pid
+if me == 1:
+    os.kill(card, signal.SIGKILL)
+attempt(p_and_quiet[1, 32], dest, right)
+wait("barrier", None)
+"""
+    ended = job(INIT + text, PGAS_TRANSPORT="ibgda")
+    holds(ended, "the software card (process ", "ended without pgas.finalize(): the job cannot go on")
+    assert ended.seconds < 15
+
+
+def test_peer_that_dies(job):
+    ended = job(INIT + "if me == 1:\n    os.kill(os.getpid(), 9)\nwait('barrier', None)\n", PGAS_TRANSPORT="ibgda")
+    holds(ended, "waiting")
+    assert ended.seconds < 15
+
+
+@pytest.mark.parametrize("first", [2**16 - 3, 2**32 - 3])
+def test_indices_that_wrap(job, first):
+    text = f"""
+from pgas.transports import nic
+nic.NIC.first_index = {first}
+"""
+    text += (
+        INIT
+        + """
+@pgas.jit
+def flood(dest, rounds, pe):
+    for r in range(rounds):
+        pgas.p(dest, 2 * cuda.threadIdx.x, r, pe)
+        pgas.atomic_add(dest, 63, 1, pe)
+    pgas.quiet()
+
+flood[1, 31](dest, 40, right)
+put[1, 32](dest[0:0], source[0:0], right)
+pgas.barrier_all()
+got = dest.copy_to_host()
+say("right", (got[:62:2] == 39).all() and got[63] == 31 * 40 and not got[1:62:2].any())
+from pgas import runtime
+say("errors", sum(qp["errors"] for qp in runtime.current().nic.adapter.counters()["qps"]))
+pgas.free(source); pgas.free(dest); pgas.finalize()
+"""
+    )
+    ended = job(text, PGAS_TRANSPORT="ibgda", PGAS_QP_DEPTH="128")
+    assert ended.out.count("right True") == 2, ended
+    assert ended.out.count("errors 0") == 2, ended
+    assert ended.status == 0, ended
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("PGAS_QP_DEPTH", "100", "PGAS_QP_DEPTH=100: a power of two from 128 to 32768"),
+        ("PGAS_QP_DEPTH", "65536", "PGAS_QP_DEPTH=65536: a power of two from 128 to 32768"),
+        ("PGAS_IBGDA_NUM_RC_PER_PE", "0", "PGAS_IBGDA_NUM_RC_PER_PE=0: an integer from 1 to 64"),
+        ("PGAS_IBGDA_RC_MAP_BY", "gpu", "PGAS_IBGDA_RC_MAP_BY=gpu: one of cta, sm, warp"),
+        ("PGAS_TRANSPORT", "tcp", "PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc"),
+        ("PGAS_SOFTHCA_FAULTS", "bogus", "bogus"),
+    ],
+)
+def test_bad_values(job, name, value, wanted):
+    holds(job("pgas.init()\n", npes=1, **{"PGAS_TRANSPORT": "ibgda", name: value}), wanted)

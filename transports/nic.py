@@ -1,0 +1,270 @@
+"""The host's side of the NIC transports: adapter, keys, one RC queue pair for each PE and number, and the records that kernels read.
+
+A PE shares its slot with the adapter alone: under these transports no PE maps another's memory.
+"""
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.errors import CompletionError, PgasError, TransportError
+from pgas.kernels import queue, window
+from pgas.transports import p2p
+from pgas.transports.adapter import Port
+from pgas.transports.memory import GRANULARITY, Memory, Segment
+from pgas.transports.mlx5 import cqe, send_queue
+from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.wqe import WQEBB
+from pgas.transports.queue_pair import QueuePair, Queues, check_caps
+from pgas.transports.softhca import client
+
+__all__ = ["NIC"]
+
+_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+
+#: Landing cells and the sink lie in front of the queues, in pages of their own.
+_CELL_BYTES = -(-(queue.SINK + queue.CELL_SIZE) // 4096) * 4096
+
+
+@dataclass(frozen=True)
+class _Introduction:
+    """What the other PEs must know of this one."""
+
+    qpns: tuple[int, ...]  # by queue number: of PE 0, then of PE 1, ...
+    heap_key: int
+    system_key: int
+    port: Port
+
+
+class NIC:
+    """This PE's queue pairs. Collective; an error on one PE is raised on all.
+
+    Args:
+        memory: this PE's memory, in which the segments are mapped.
+        me: this PE.
+        n_pes: how many there are.
+        segments: system area, heap, queues.
+        fds: their descriptors, for the adapter.
+        exchange: exchange of small values among the PEs.
+        constants: number and depth of the queue pairs.
+        trace: what the software card prints: a comma-separated choice of wqe, cqe, cmd.
+        faults: what it does wrong on purpose.
+
+    Raises:
+        TransportError: the adapter refuses; the text names the PE and says why.
+    """
+
+    #: The index of the first WQEBB of every queue; other than 0 for tests of wrap on the software card, which alone can begin elsewhere.
+    first_index = 0
+
+    def __init__(
+        self,
+        memory: Memory,
+        me: int,
+        n_pes: int,
+        segments: tuple[Segment, ...],
+        fds: list[int],
+        exchange: Callable[[Any], list[Any]],
+        constants: window.Constants,
+        *,
+        trace: str,
+        faults: str,
+    ) -> None:
+        self._memory, self._me, self._n_pes, self._num, self._depth = memory, me, n_pes, constants.num_qps, constants.depth
+        self._slot = p2p.slot(me)
+        self._exchange = exchange
+        self._made = contextlib.ExitStack()
+        self._orderly = False  # whether all PEs leave: then the card ends by itself
+        try:
+            name, self.card_pid = self._everywhere(lambda: self._start_card(trace, faults))[0]
+            met = self._everywhere(lambda: self._create(name, segments, fds))
+            self._everywhere(lambda: self._connect(met))
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def segment(cls, n_pes: int, constants: window.Constants) -> Segment:
+        """Return the segment of a slot that holds landing cells and the queues of this PE's queue pairs.
+
+        Raises:
+            TransportError: more queue pairs, or PEs, than the runtime keeps records of.
+        """
+        if n_pes * constants.num_qps > queue.MAX_QUEUES or n_pes > queue.MAX_PES:
+            raise TransportError(
+                f"PGAS_IBGDA_NUM_RC_PER_PE={constants.num_qps} for {n_pes} PEs: a PE has at most {queue.MAX_QUEUES} queue pairs, "
+                f"a job {queue.MAX_PES} PEs"
+            )
+        nbytes = cls.segment_bytes(n_pes, constants)
+        return Segment(window.QUEUE_OFFSET, -(-nbytes // GRANULARITY) * GRANULARITY)
+
+    @classmethod
+    def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
+        """Return how many bytes of that segment are used."""
+        return _CELL_BYTES + n_pes * constants.num_qps * Queues.nbytes(constants.depth)
+
+    def _everywhere(self, step: Callable[[], Any]) -> list[Any]:
+        """Take a step and return what it gave on each PE."""
+        value, failure = None, None
+        try:
+            value = step()
+        except (PgasError, ValueError) as error:
+            failure = str(error)
+        answers = self._exchange((value, failure))
+        for pe, (_, failed) in enumerate(answers):
+            if failed is not None:
+                raise TransportError(f"PE {pe}: {failed}")
+        return [v for v, _ in answers]
+
+    def _start_card(self, trace: str, faults: str) -> tuple[str, int]:
+        if self._me != 0:
+            return "", 0
+        process = client.start(self._n_pes, trace=trace, faults=faults)
+        self._made.callback(lambda: process.close() if self._orderly else process.end())
+        return process.name, process.pid
+
+    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> _Introduction:
+        """Make everything that needs no peer."""
+        shared = [(self._slot + s.offset, s.size, fd) for s, fd in zip(segments, fds, strict=True)]
+        adapter = self.adapter = client.SoftHCA(card, self._me, shared)
+        self._made.callback(adapter.close)  # takes with it what is left
+        count = self._n_pes * self._num
+        check_caps(adapter, count, self._depth)
+        pdn = adapter.alloc_pd()
+        (system, heap, queues) = [(address, nbytes) for address, nbytes, _ in shared]
+        _, system_key = adapter.register_mr(*system, pdn, _ACCESS)
+        lkey, heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
+        cell_key, _ = adapter.register_mr(queues[0], _CELL_BYTES, pdn, Access.LOCAL_WRITE)
+        umem = adapter.register_umem(*queues)
+        self.queues = Queues.layout(self._depth, count, _CELL_BYTES)
+        self.qps = []
+        for number, place in enumerate(self.queues):
+            self._memory.fill(queues[0] + place.cq, cqe.CQE_SIZE, cqe.EMPTY)
+            qp = QueuePair(adapter, umem, pdn, place, self._depth, user_index=number)
+            self.qps.append(qp)
+        for address, value in (
+            (queue.LKEY, _big_endian(lkey)),
+            (queue.CELL_LKEY, _big_endian(cell_key)),
+            (queue.CELLS, queues[0]),
+            (queue.USED_END, queue.USED + 8 * -(-count // 64)),
+        ):
+            self._store(address, value)
+        return _Introduction(tuple(qp.qpn for qp in self.qps), heap_key, system_key, adapter.query_port())
+
+    def _connect(self, met: list[_Introduction]) -> None:
+        """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself), and say so to kernels."""
+        own = met[self._me].port
+        base = self._slot + window.QUEUE_OFFSET
+        for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):
+            pe, i = divmod(number, self._num)
+            if self.first_index:
+                self.adapter.set_index(qp.qpn, self.first_index)
+            qp.connect(met[pe].qpns[self._me * self._num + i], own, met[pe].port)
+            record = queue.RECORDS + number * queue.RECORD_SIZE
+            for offset, value in (
+                (queue.WQ, base + place.wq),
+                (queue.DBR, base + place.dbr + 4),
+                (queue.UAR, qp.uar.register_address),
+                (queue.CQE, base + place.cq + cqe.CQE_TAIL),
+                (queue.QPN, _big_endian(qp.qpn << 8)),
+                *((cursor, self.first_index) for cursor in (queue.START, queue.RESV_HEAD, queue.READY_HEAD, queue.CONS_IDX)),
+            ):
+                self._store(record + offset, value)
+        for pe, peer in enumerate(met):
+            self._store(queue.KEYS + 8 * pe, _big_endian(peer.heap_key) | _big_endian(peer.system_key) << 32)
+
+    def _store(self, address: int, value: int) -> None:
+        self._memory.write(address, struct.pack("<Q", value))
+
+    def _load(self, address: int) -> int:
+        return int(struct.unpack("<Q", self._memory.read(address, 8))[0])
+
+    def counts(self) -> dict[str, int]:
+        """Return what the card counted of this PE's queue pairs: wqes, nbytes, doorbells (those it saw: rings may merge), cqes, errors."""
+        own = [qp for qp in self.adapter.counters()["qps"] if qp["pe"] == self._me]
+        return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
+
+    # -------------------------------------------------------------------------------------------------------------------- waiting
+
+    def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:
+        """Wait until everything that kernels posted has completed; no kernel runs meanwhile.
+
+        Args:
+            timeout_s: after so many seconds it is an error.
+            poll: called while waiting; may raise.
+
+        Raises:
+            CompletionError: a WQE failed.
+            TransportError: the adapter does not complete what was posted.
+        """
+        deadline = time.monotonic() + timeout_s
+        for number, place in enumerate(self.queues):
+            record = queue.RECORDS + number * queue.RECORD_SIZE
+            target = self._load(record + queue.RESV_HEAD)
+            entry = self._slot + window.QUEUE_OFFSET + place.cq
+            while (done := self._load(record + queue.CONS_IDX)) < target:
+                seen = cqe.decode(self._memory.read(entry, cqe.CQE_SIZE))
+                if seen.is_error:
+                    raise self.failure(record, "a host call")
+                if seen.opcode != cqe.CqeOpcode.INVALID:
+                    self._store(record + queue.CONS_IDX, cqe.extend(done, seen.wqe_counter, self._depth))
+                if time.monotonic() > deadline:
+                    raise TransportError(f"{self.name_of(record)} completed {done} of {target} WQEBBs in {timeout_s:g} s (PGAS_TIMEOUT)")
+                poll()
+                time.sleep(0)
+
+    # --------------------------------------------------------------------------------------------------------------------- errors
+
+    def check(self) -> None:
+        """Raise what went wrong and no kernel has recorded: here kernels see everything."""
+
+    def _number(self, record: int) -> int:
+        return (record - queue.RECORDS) // queue.RECORD_SIZE
+
+    def name_of(self, record: int) -> str:
+        """Return the queue pair of a record in words."""
+        pe, i = divmod(self._number(record), self._num)
+        return f"queue pair {i + 1} to PE {pe} (QP {self.qps[self._number(record)].qpn:#x})"
+
+    def failure(self, record: int, who: str) -> CompletionError:
+        """Return the error that the CQE of a record's queue pair tells, with the WQE, and what the adapter knows of the first one."""
+        number = self._number(record)
+        place, qpn, base = self.queues[number], self.qps[number].qpn, self._slot + window.QUEUE_OFFSET
+        seen = cqe.decode(self._memory.read(base + place.cq, cqe.CQE_SIZE))
+        ring = bytearray(self._memory.read(base + place.wq, self._depth * WQEBB))
+        try:
+            decoded = str(send_queue.decode(send_queue.fetch(ring, seen.wqe_counter)))
+        except ValueError as error:
+            decoded = f"its WQE cannot be decoded ({error})"
+        text = f"{who}: {self.name_of(record)} failed at WQE {seen.wqe_counter}: {cqe.syndrome_words(seen.syndrome)}"
+        text += f", vendor_err_synd {seen.vendor_err_synd:#04x}; {decoded}"
+        with contextlib.suppress(TransportError):
+            if first := self.adapter.diagnose(qpn):
+                text += f"; the first error of this queue pair: {first}"
+        return CompletionError(text, number // self._num, qpn, seen.wqe_counter, seen.syndrome, seen.vendor_err_synd)
+
+    # --------------------------------------------------------------------------------------------------------------------- ending
+
+    def stop(self) -> None:
+        """Stop what runs beside the kernels: nothing here."""
+
+    def destroy(self) -> None:
+        """Destroy the queue pairs. No PE uses them any more."""
+        self.stop()
+        for qp in self.qps:
+            qp.destroy()
+        self.qps = []
+        self._orderly = True
+
+    def close(self) -> None:
+        """Leave the adapter. Further calls do nothing."""
+        self.stop()
+        self._made.close()
+
+
+def _big_endian(value: int) -> int:
+    """Return the 32-bit word whose bytes in memory are value's, most significant first."""
+    return int.from_bytes(value.to_bytes(4, "big"), "little")

@@ -1,0 +1,341 @@
+"""The control path of one RC QP with its collapsed CQ, over an Adapter (facts/mlx5.md 3.3 to 3.7).
+
+IBGDA and IBRC use it alike: the queues lie in a UMEM of theirs, in GPU or host memory, and what posts to them and rings, an SM or a proxy
+thread, needs only ``queues``, ``depth``, ``qpn`` and ``uar`` of a ``QueuePair``. Nothing here touches memory, so the caller prepares it:
+before a QP leaves RST, its WQ and DBR are zeroed and its CQ entry is filled with ``mlx5.cqe.EMPTY`` (0xff), which pollers read as "index -1
+is complete" (facts 2.3).
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.errors import TransportError
+from pgas.transports.adapter import Adapter, Port
+from pgas.transports.mlx5 import commands
+from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, cap_op_mod
+from pgas.transports.mlx5.commands import Command, command_name
+from pgas.transports.mlx5.contexts import AtomicMode, PmState, QpState, QpType, RqType, transition
+from pgas.transports.mlx5.cqe import CQE_SIZE
+from pgas.transports.mlx5.doorbell import DBR_SIZE
+from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
+
+__all__ = ["QueuePair", "Queues", "check_caps"]
+
+#: The card's smallest page (log_page_size 0). Stacks that share one UMEM among QPs give every WQ and CQ whole pages of it (facts 3.4).
+_PAGE = 4096
+
+#: 2^log_cq_size CQEs: a collapsed CQ writes no entry but the first. NVSHMEM passes the depth here and has memory for it (facts 2.3).
+_LOG_CQ_SIZE = 0
+
+#: qpc.log_msg_max (facts 3.5).
+_LOG_MSG_MAX = MESSAGE_MAX.bit_length() - 1
+
+#: What qpc.log_sra_max and log_rra_max hold, 3 bits.
+_LOG_RD_ATOMIC_MAX = 7
+
+#: What NVSHMEM sets (facts 3.5): 0.64 ms, retry 7 times, and receivers that are not ready for ever, 4.096 us * 2^20 for an ACK.
+_MIN_RNR_NAK, _RETRY_COUNT, _RNR_RETRY, _ACK_TIMEOUT = 12, 7, 7, 20
+
+#: ads.hop_limit and udp_sport of RoCE (facts 3.5); in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
+_HOP_LIMIT, _UDP_SPORT, _ROCE_V2 = 255, 0xC000, 2
+
+#: The index of adapter.Port's GID.
+_GID_INDEX = 0
+
+
+def _check_depth(depth: int) -> None:
+    if not DEPTH_MIN <= depth <= DEPTH_MAX or depth & depth - 1:
+        raise ValueError(f"depth: {depth} WQEBBs, a power of two from {DEPTH_MIN} to {DEPTH_MAX} is allowed")
+
+
+@dataclass(frozen=True)
+class Queues:
+    """Where the queues of one QP lie: byte offsets in one UMEM."""
+
+    wq: int  #: depth WQEBBs of 64 bytes
+    cq: int  #: the one entry of 64 bytes
+    dbr: int  #: the QP's DBR of 8 bytes and behind it the CQ's, which nobody writes, in a 64-byte line without neighbours
+
+    @classmethod
+    def nbytes(cls, depth: int) -> int:
+        """Return the bytes that a QP of so many WQEBBs needs: its WQ, and a page for CQ entry and DBR.
+
+        Raises:
+            ValueError: depth is no power of two from 128 to 32768.
+        """
+        _check_depth(depth)
+        return depth * WQEBB + _PAGE
+
+    @classmethod
+    def layout(cls, depth: int, n_qps: int, offset: int = 0) -> list["Queues"]:
+        """Return the queues of QPs of so many WQEBBs that lie one after another, each at a multiple of 4096 bytes.
+
+        Args:
+            depth: WQEBBs in each WQ.
+            n_qps: how many QPs.
+            offset: of the first one in the UMEM, in bytes; the last one ends at ``offset + n_qps * nbytes(depth)``.
+
+        Raises:
+            ValueError: depth is no power of two from 128 to 32768, or offset no multiple of 4096.
+        """
+        step = cls.nbytes(depth)
+        if offset % _PAGE:
+            raise ValueError(f"offset: {offset}, a multiple of {_PAGE} bytes is allowed")
+        starts = range(offset, offset + n_qps * step, step)
+        return [cls(start, start + depth * WQEBB, start + depth * WQEBB + CQE_SIZE) for start in starts]
+
+
+class QueuePair:
+    """An RC QP without receive queue, its CQ and its UAR, in RST.
+
+    ``connect`` takes it to RTS, by the three commands that are methods here as well. The driver knows the legal transitions
+    (mlx5.contexts.LEGAL) and sends no command that its state forbids. Not safe for threads.
+
+    Args:
+        adapter: the NIC.
+        umem_id: the UMEM that holds the queues; the caller prepares its memory (see the module).
+        pdn: the protection domain.
+        queues: where WQ, CQ and DBR lie in the UMEM.
+        depth: WQEBBs in the WQ.
+        user_index: comes back in every CQE; 24 bits.
+
+    Raises:
+        ValueError: depth is no power of two from 128 to 32768, or user_index does not fit.
+        TransportError: the adapter refuses; what had been made by then is given back. A refused command is a CommandError.
+    """
+
+    def __init__(self, adapter: Adapter, umem_id: int, pdn: int, queues: Queues, depth: int, user_index: int = 0) -> None:
+        _check_depth(depth)
+        self._adapter, self.queues, self.depth = adapter, queues, depth
+        caps = _query_caps(adapter, CapType.GENERAL)
+        # One bound for both directions: two ends with the same caps then never ask each other for more than is answered.
+        self._log_rd_atomic = min(caps["log_max_ra_req_qp"], caps["log_max_ra_res_qp"], _LOG_RD_ATOMIC_MAX)
+        #: The state as the driver knows it; the card moves a QP to ERR by itself, which query() finds out.
+        self.state = QpState.RST
+        self._undo: list[Callable[[], object]] = []
+        try:
+            #: One of its own: a doorbell overwrites an earlier one in the same register (facts 1.10).
+            self.uar = adapter.alloc_uar()
+            self._undo.append(lambda: adapter.dealloc_uar(self.uar.page_id))
+            self.cqn: int = self._create_cq(umem_id)
+            self._undo.append(lambda: _execute(adapter, Command.DESTROY_CQ, cqn=self.cqn))
+            self.qpn: int = self._create_qp(umem_id, pdn, user_index)
+            self._undo.append(lambda: _execute(adapter, Command.DESTROY_QP, qpn=self.qpn))
+        except BaseException:
+            with contextlib.suppress(TransportError):  # the first error says more
+                self._give_back()
+            raise
+
+    def _create_cq(self, umem_id: int) -> int:
+        """CREATE_CQ (facts 3.3): collapsed, never armed, so its DBR stays zero and its UAR, the QP's, is not rung for it."""
+        cqc = {
+            "cc": 1,
+            "oi": 1,
+            "log_cq_size": _LOG_CQ_SIZE,
+            "uar_page": self.uar.page_id,
+            "c_eqn": self._adapter.query_eqn(),
+            "dbr_umem_valid": 1,
+            "dbr_umem_id": umem_id,
+            "dbr_addr": self.queues.dbr + DBR_SIZE,
+        }
+        umem = {"cq_umem_valid": 1, "cq_umem_id": umem_id, "cq_umem_offset": self.queues.cq}
+        return _execute(self._adapter, Command.CREATE_CQ, cqc=cqc, **umem)["cqn"]
+
+    def _create_qp(self, umem_id: int, pdn: int, user_index: int) -> int:
+        """CREATE_QP (facts 3.4), but for rq_type as NVSHMEM: no receive queue, SRQ or receive CQ, as DOCA."""
+        qpc = {
+            "st": QpType.RC,
+            "pm_state": PmState.MIGRATED,
+            "pd": pdn,
+            "log_sq_size": self.depth.bit_length() - 1,
+            "uar_page": self.uar.page_id,
+            "user_index": user_index,
+            "cqn_snd": self.cqn,
+            "rq_type": RqType.ZERO_SIZE_RQ,
+            "dbr_umem_valid": 1,
+            "dbr_umem_id": umem_id,
+            "dbr_addr": self.queues.dbr,
+        }
+        umem = {"wq_umem_valid": 1, "wq_umem_id": umem_id, "wq_umem_offset": self.queues.wq}
+        return _execute(self._adapter, Command.CREATE_QP, qpc=qpc, **umem)["qpn"]
+
+    # -------------------------------------------------------------------------------------------------------------------- states
+
+    def connect(self, remote_qpn: int, port: Port, remote: Port) -> None:
+        """Take the QP from RST to RTS, connected to another one; to itself with its own number and port (self-loopback).
+
+        It answers its peer when this returns. It may send when the peer's connect has returned too, so synchronise in between.
+        If a command is refused, the QP stays in the state that it had reached: reset() before another attempt.
+
+        Args:
+            remote_qpn: the peer.
+            port: the port of this adapter.
+            remote: the port of the peer's adapter. On InfiniBand both are in one subnet (no GRH).
+
+        Raises:
+            TransportError: the QP is not in RST, the ports cannot talk, or the adapter refuses.
+        """
+        self.rst2init(port)
+        self.init2rtr(remote_qpn, port, remote)
+        self.rtr2rts()
+
+    def rst2init(self, port: Port) -> None:
+        """RST2INIT_QP (facts 3.5): bind the QP to a port and allow its peer WRITE, READ and atomics of up to 64 bits."""
+        path = {"vhca_port_num": port.port_num}
+        rights = {"rre": 1, "rwe": 1, "rae": 1, "atomic_mode": AtomicMode.UP_TO_64}
+        self._move(Command.RST2INIT_QP, pm_state=PmState.MIGRATED, primary_address_path=path, **rights)
+
+    def init2rtr(self, remote_qpn: int, port: Port, remote: Port) -> None:
+        """INIT2RTR_QP (facts 3.5): say who the peer is, and answer it from now on. Arguments and errors as connect's.
+
+        PSNs begin at 0 on both sides, as NVSHMEM's.
+        """
+        self._check(Command.INIT2RTR_QP)  # before the address path asks the adapter
+        self._move(
+            Command.INIT2RTR_QP,
+            mtu=min(port.active_mtu, remote.active_mtu),
+            log_msg_max=_LOG_MSG_MAX,
+            remote_qpn=remote_qpn,
+            min_rnr_nak=_MIN_RNR_NAK,
+            log_rra_max=self._log_rd_atomic,
+            primary_address_path=self._address_path(port, remote),
+        )
+
+    def rtr2rts(self) -> None:
+        """RTR2RTS_QP (facts 3.5): let the QP send."""
+        self._move(
+            Command.RTR2RTS_QP,
+            retry_count=_RETRY_COUNT,
+            rnr_retry=_RNR_RETRY,
+            log_sra_max=self._log_rd_atomic,
+            primary_address_path={"ack_timeout": _ACK_TIMEOUT},
+        )
+
+    def to_error(self) -> None:
+        """2ERR_QP, in any state: what was posted and has not been executed completes with "WR flushed"."""
+        self._move(Command.TO_ERR_QP)
+
+    def reset(self) -> None:
+        """2RST_QP, in any state: the card forgets the peer and begins at index 0 again. The caller prepares the memory again."""
+        self._move(Command.TO_RST_QP)
+
+    def query(self) -> QpState:
+        """Return the state that the card says (QUERY_QP), and know it from now on.
+
+        Raises:
+            TransportError: the adapter refuses, or names a state that no QP here should be in.
+        """
+        self._check_alive(Command.QUERY_QP)
+        value = _execute(self._adapter, Command.QUERY_QP, qpn=self.qpn)["qpc"]["state"]
+        if value not in QpState.__members__.values():
+            raise TransportError(f"QP {self.qpn:#x}: QUERY_QP says state {value:#x}, which no command of this driver leads to")
+        self.state = QpState(value)
+        return self.state
+
+    def destroy(self) -> None:
+        """DESTROY_QP, DESTROY_CQ, then give the UAR back (facts 3.7); afterwards the card uses none of the memory.
+
+        All three are tried; what an adapter refuses to take back goes when it is closed.
+
+        Raises:
+            TransportError: the adapter refuses, or this was called before.
+        """
+        self._check_alive(Command.DESTROY_QP)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Undo what was made, the last first; of several errors, raise the first: the others follow from it."""
+        first: TransportError | None = None
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except TransportError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _check_alive(self, command: Command) -> None:
+        if not self._undo:
+            raise TransportError(f"QP {self.qpn:#x} is destroyed: {command_name(command)} names nothing")
+
+    def _check(self, command: Command) -> QpState:
+        """Return the state behind a command, which the state that is known allows."""
+        self._check_alive(command)
+        try:
+            return transition(command_name(command), self.state)
+        except ValueError as error:
+            raise TransportError(f"QP {self.qpn:#x}: {error}") from None
+
+    def _move(self, command: Command, **qpc: Any) -> None:
+        after = self._check(command)
+        context: dict[str, Any] = {"qpc": qpc} if qpc else {}
+        _execute(self._adapter, command, qpn=self.qpn, **context)
+        self.state = after
+
+    def _address_path(self, port: Port, remote: Port) -> dict[str, int]:
+        """Return the ads that leads to a peer's port (facts 3.5)."""
+        if port.link_layer != remote.link_layer:
+            raise TransportError(
+                f"QP {self.qpn:#x}: port {port.port_num} of {self._adapter.name} is {port.link_layer}, the peer's is {remote.link_layer}"
+            )
+        if port.link_layer != "Ethernet":
+            return {"vhca_port_num": port.port_num, "rlid": remote.lid}
+        address = {"roce_address_index": _GID_INDEX, "vhca_port_num": port.port_num}
+        version = _execute(self._adapter, Command.QUERY_ROCE_ADDRESS, **address)["roce_address"]["roce_version"]
+        return {
+            "vhca_port_num": port.port_num,
+            "src_addr_index": _GID_INDEX,
+            "rgid_rip": int.from_bytes(remote.gid, "big"),
+            "rmac_47_32": int.from_bytes(remote.mac[:2], "big"),
+            "rmac_31_0": int.from_bytes(remote.mac[2:], "big"),
+            "hop_limit": _HOP_LIMIT,
+            "udp_sport": _UDP_SPORT if version >= _ROCE_V2 else 0,
+        }
+
+
+def check_caps(adapter: Adapter, n_qps: int, depth: int) -> None:
+    """Check that an adapter can be what this runtime needs, before anything is made on it (QUERY_HCA_CAP; facts 3.6, 1.7).
+
+    Args:
+        adapter: the NIC.
+        n_qps: QPs that this PE will make. The card counts those of all its users, so a QP may still be refused.
+        depth: WQEBBs in each.
+
+    Raises:
+        ValueError: depth is no power of two from 128 to 32768.
+        TransportError: the adapter lacks something; the text names every such capability, what it is and what is needed.
+    """
+    _check_depth(depth)
+    caps = _query_caps(adapter, CapType.GENERAL)
+    sizes, operations = sum(AtomicSize), sum(AtomicOperations)
+    # name: (whether it is enough, what is needed)
+    needed = {
+        "cqe_version": (caps["cqe_version"] == 1, "1: CQEs that carry qpc.user_index"),
+        "cq_oi": (caps["cq_oi"] == 1, "1: CQs that ignore overrun, as nobody reports a consumer index"),
+        "log_max_qp": (n_qps <= 1 << caps["log_max_qp"], f"{max(n_qps - 1, 0).bit_length()} for {n_qps} QPs: more QPs than the caps allow"),
+        "log_max_qp_sz": (depth <= 1 << caps["log_max_qp_sz"], f"{depth.bit_length() - 1} for queues of {depth} WQEBBs"),
+        "log_max_msg": (caps["log_max_msg"] >= _LOG_MSG_MAX, f"{_LOG_MSG_MAX} for WQEs of up to {MESSAGE_MAX} bytes"),
+        "atomic": (caps["atomic"] == 1, "1: atomics"),
+    }
+    if caps["atomic"]:
+        caps |= _query_caps(adapter, CapType.ATOMIC)
+        needed |= {
+            "atomic_operations": (caps["atomic_operations"] & operations == operations, f"{operations}: CAS, FA and both masked"),
+            "atomic_size_qp": (caps["atomic_size_qp"] & sizes == sizes, f"{sizes}: operands of 4 and 8 bytes"),
+            "atomic_req_8B_endianness_mode": (caps["atomic_req_8B_endianness_mode"] == 1, "1: host-endian 8-byte operands"),
+        }
+    if lacking := [f"{name} is {caps[name]}, needed is {what}" for name, (enough, what) in needed.items() if not enough]:
+        raise TransportError(f"{adapter.name} lacks capabilities: {'; '.join(lacking)}")
+
+
+def _query_caps(adapter: Adapter, kind: CapType) -> dict[str, int]:
+    return _execute(adapter, Command.QUERY_HCA_CAP, cap_op_mod(kind))["capability"]
+
+
+def _execute(adapter: Adapter, command: Command, op_mod: int = 0, **values: Any) -> dict[str, Any]:
+    """Execute a command and return the fields of its output; a refusal is a CommandError."""
+    outbox = adapter.command(commands.build(command, op_mod=op_mod, **values), commands.output_size(command))
+    commands.check(command, outbox)
+    return commands.parse_output(command, outbox, op_mod=op_mod)
