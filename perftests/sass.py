@@ -46,11 +46,12 @@ class Built:
         return sum(self.opcode(i).startswith(opcode) for i in self.instructions)
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of the table, and how often each opcode of memory and order occurs."""
+        """The numbers of the table, how often each opcode of memory and order occurs, and the constants that instructions contain."""
         opcodes = Counter(self.opcode(i) for i in self.instructions)
         memory = {o: n for o, n in sorted(opcodes.items()) if o.startswith(("ST", "LD", "ATOM", "RED", "MEMBAR", "CCTL"))}
         numbers = {"instructions": len(self.instructions), "registers": self.registers, "spills": self.spills, "stack": self.stack}
-        return {**numbers, "memory": memory}
+        immediates = sorted({int(value, 16) for i in self.instructions for value in re.findall(r"(?<!\[)\b0x[0-9a-f]+", i)})
+        return {**numbers, "memory": memory, "immediates": [f"{value:#x}" for value in immediates]}
 
     @staticmethod
     def opcode(instruction: str) -> str:

@@ -489,7 +489,7 @@ def _at_exit() -> None:
     bootstrap = _job._bootstrap
     try:
         if _job.broken:
-            raise PgasError("this PE ends with what an earlier error left")
+            raise PgasError("the program ends after an error, without pgas.finalize()")
         _end(_job, report_leaks=False)
     except Exception as error:
         with contextlib.suppress(OSError, ValueError):

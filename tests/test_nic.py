@@ -92,6 +92,40 @@ def test_peer_that_dies(job):
     assert ended.seconds < 15
 
 
+def test_hca_shows_the_card(job):
+    text = """
+import subprocess
+put[1, 32](dest, source, right)
+pgas.barrier_all()
+if me == 0:
+    print(subprocess.run([sys.executable, "-m", "pgas", "hca"], capture_output=True, text=True, check=True).stdout)
+pgas.barrier_all()
+pgas.free(source); pgas.free(dest); pgas.finalize()
+"""
+    ended = job(INIT + text, PGAS_TRANSPORT="ibgda")
+    assert ended.status == 0, ended
+    cards = ended.out.split("card pgas-hca-")[1:]  # other jobs may run here
+    assert any(re.search(r"wqes 2, nbytes 512,", card) for card in cards), ended
+    (card,) = [card for card in cards if "wqes 2, nbytes 512," in card]
+    assert len(re.findall(r"^0x4[0-9a-f]+ +[01] +RTS +1024", card, re.MULTILINE)) == 8, card  # 2 PEs, 2 queue pairs to each of 2
+    assert len(re.findall(r"LOCAL_WRITE,REMOTE_WRITE,REMOTE_READ,REMOTE_ATOMIC", card)) == 4, card
+
+
+def test_trace(job):
+    """Bytes and words of commands, WQEs and CQEs."""
+    text = "put[1, 32](dest, source, right)\npgas.free(source); pgas.free(dest); pgas.finalize()\n"
+    ended = job(INIT + text, PGAS_TRANSPORT="ibgda", PGAS_TRACE="wqe,cqe,cmd", npes=1)
+    assert ended.status == 0, ended
+    for wanted in (
+        "CREATE_QP",
+        "RTR2RTS_QP",
+        r"wqe PE 0 qpn 0x[0-9a-f]+ index 0: RDMA_WRITE .* 256 bytes at",
+        r"cqe PE 0 qpn .*: 0x0 REQ wqe_counter 0x0000",
+    ):
+        assert re.search(wanted, ended.err), f"{wanted}\n{ended}"
+    assert re.search(r"RDMA_WRITE[^\n]*\n000: 00000008 ", ended.err), ended  # opmod 0, index 0, opcode 8
+
+
 @pytest.mark.parametrize("first", [2**16 - 3, 2**32 - 3])
 def test_indices_that_wrap(job, first):
     text = f"""
