@@ -24,7 +24,8 @@ def test_the_program(tmp_path, npes):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     expected = [f"PE {pe} got {float((pe - 1) % npes)} from its left neighbour" for pe in range(npes)]
-    assert sorted(done.stdout.splitlines()) == expected
+    # mpirun passes on what each PE writes as it comes: lines of two PEs may be joined.
+    assert sorted(re.findall(r"PE \d got [\d.]+ from its left neighbour", done.stdout)) == expected
 
 
 def test_links_and_commands():

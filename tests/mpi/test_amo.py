@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import WARP, Watched, equal, name_of, neighbours, payload
+from mpi.checks import THROUGH_NIC, WARP, Watched, equal, name_of, neighbours, payload
 
 BLOCKS, THREADS = (2, 48) if pgas.SIMULATOR else (32, 256)
 REPEATS = 2 if pgas.SIMULATOR else 8
@@ -62,6 +62,11 @@ def add_in_branches(dest, pe):
             pgas.atomic_add(dest, 0, 1, pe)
 
 
+def repeats(dtype):
+    """A NIC adds floats by compare-and-swap, which all contenders but one repeat: fewer of them contend in the simulator."""
+    return 1 if pgas.SIMULATOR and THROUGH_NIC and dtype.kind == "f" else REPEATS
+
+
 def values_of(dtype):
     """Numbers whose sums are exact in any order."""
     return np.array([1, 2, 50, 0, 7], dtype) if dtype.kind == "u" else np.array([1, -2, 50, 0, -7], dtype)
@@ -103,21 +108,21 @@ def test_contention_of_all_threads_of_all_pes(heap, dtype, target):
     dest = Watched(heap, 5, dtype)
     dest.array[2:3].copy_to_device(np.zeros(1, dtype))
     pgas.barrier_all()
-    add_by_all[BLOCKS, THREADS](dest.array, 2, REPEATS, target)
-    dest.holds(2, np.array([n * BLOCKS * THREADS * REPEATS if me == target else 0], dtype))
+    add_by_all[BLOCKS, THREADS](dest.array, 2, repeats(dtype), target)
+    dest.holds(2, np.array([n * BLOCKS * THREADS * repeats(dtype) if me == target else 0], dtype))
 
 
 @dtypes
 def test_fetched_values_are_a_permutation(heap, dtype):
     """All PEs add 1 to one word: every value between start and end is fetched once, and by a PE's thread in rising order."""
-    n = pgas.n_pes()
-    dest, found = heap.full(1, 100, dtype), heap.zeros(BLOCKS * THREADS * REPEATS, dtype)
-    fetch_add_by_all[BLOCKS, THREADS](dest, 0, REPEATS, found, n - 1)
+    n, each = pgas.n_pes(), repeats(dtype)
+    dest, found = heap.full(1, 100, dtype), heap.zeros(BLOCKS * THREADS * each, dtype)
+    fetch_add_by_all[BLOCKS, THREADS](dest, 0, each, found, n - 1)
     pgas.barrier_all()
     mine = found.copy_to_host()
     everyone = np.concatenate(pgas.allgather_object(mine))
     assert np.array_equal(np.sort(everyone), np.arange(100, 100 + everyone.size).astype(dtype))
-    assert (np.diff(mine.reshape(-1, REPEATS).astype(np.float64), axis=1) > 0).all()
+    assert (np.diff(mine.reshape(-1, each).astype(np.float64), axis=1) > 0).all()
     equal(dest, np.array([100 + (everyone.size if pgas.my_pe() == n - 1 else 0)], dtype))
 
 
