@@ -126,6 +126,7 @@ class Card:
     @property
     def paused(self) -> bool:
         """Whether the engine does nothing, by pause() or by a fault."""
+        self.tables.fetch_control()
         return bool(self.tables.control[0]["paused"])
 
     def resume(self) -> None:
@@ -158,6 +159,7 @@ class Card:
         return lines
 
     def _drain(self) -> None:
+        self.tables.fetch_control()
         control, ring = self.tables.control[0], self.tables.trace
         head, tail = int(control["trace_head"]), int(control["trace_tail"])
         for at in range(tail, head):
@@ -178,6 +180,7 @@ class Card:
         qp = self.firmware.queues.qps.get(qpn)
         if qp is None or qp.pe != pe:
             return ""
+        self.tables.fetch_qps(qp.row, qp.row + 1)
         record = self.tables.qps[qp.row]
         if not record["error_syndrome"]:
             return ""
@@ -188,6 +191,8 @@ class Card:
 
     def counters(self) -> dict[str, Any]:
         """Return all objects and what they counted, as plain values."""
+        self.tables.fetch_qps()
+        self.tables.fetch_cqs()
         qps, totals = [], dict(self.firmware.queues.retired)
         for qpn, qp in self.firmware.queues.qps.items():
             record = self.tables.qps[qp.row]
@@ -195,7 +200,7 @@ class Card:
             for name, value in counted.items():
                 totals[name] += value
             fixed = {name: int(record[name]) for name in ("pd", "uar", "user_index", "remote_qpn", "consumer", "producer")}
-            state = QpState(int(record["state"])).name
+            state = self.firmware.queues.state(qp).name
             error = {"first_error": int(record["error_syndrome"]), "vendor_error": int(record["error_vendor"])}
             qps.append({"qpn": qpn, "pe": qp.pe, "state": state, "depth": int(record["mask"]) + 1, **fixed, **error, **counted})
         cqs = [
@@ -209,7 +214,7 @@ class Card:
             for row in [self.tables.mkeys[entry.row]]
         ]
         uars = [{"page": page, "pe": uar.pe, "qpn": uar.qpn} for page, uar in self.objects.uars.items()]
-        hca = {**totals, "paused": self.paused, "sweeps": int(self.tables.control[0]["sweep"]), "pes": sorted(self.objects.segments)}
+        hca = {**totals, "paused": self.paused, "sweeps": self.tables.sweep, "pes": sorted(self.objects.segments)}
         return {"hca": hca, "qps": qps, "cqs": cqs, "keys": keys, "uars": uars}
 
 

@@ -14,8 +14,8 @@ from pgas.transports.mlx5.cqe import (
 )
 from pgas.transports.mlx5.wqe import CTRL_OPMOD_IDX_OPCODE, CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, OCTOWORD, WQE_IDX_MASK, WQEBB_SHIFT, Ce
 from pgas.transports.softhca.compiled import device
-from pgas.transports.softhca.ops import compare_swap, fence, load, load_be32, store, store_release, swap32, swap64
-from pgas.transports.softhca.pipeline import DONE, ERROR, WR_FLUSH, count, random
+from pgas.transports.softhca.ops import add, fence, load, load_be32, store, store_release, swap32, swap64
+from pgas.transports.softhca.pipeline import DONE, ERROR, WR_FLUSH, count, random, state_of
 from pgas.transports.softhca.requester import READ, WRITE
 from pgas.transports.softhca.tables import (
     CQ_ADDRESS,
@@ -24,7 +24,7 @@ from pgas.transports.softhca.tables import (
     CQ_LOG_SIZE,
     CQ_PRODUCER,
     CTL_CHAOS,
-    CTL_SWEEP,
+    CTL_SWEEPS,
     CTL_TRACE,
     CTL_TRACE_HEAD,
     CTL_TRACE_KINDS,
@@ -32,6 +32,7 @@ from pgas.transports.softhca.tables import (
     CTL_TRACE_TAIL,
     ERR,
     QP_ATOMICS,
+    QP_BROKEN,
     QP_CONSUMER,
     QP_CQ,
     QP_CQES,
@@ -53,11 +54,9 @@ from pgas.transports.softhca.tables import (
     QP_READS,
     QP_SQ,
     QP_STALLED_UNTIL,
-    QP_STATE,
     QP_USER_INDEX,
     QP_WQES,
     QP_WRITES,
-    RTR,
     RTS,
     TRACE_BYTES,
     TRACE_CQE,
@@ -127,7 +126,7 @@ def release_held(hca: int, qp: int) -> int:
 @device
 def stall(hca: int, qp: int) -> int:
     """Leave a QP alone for up to 63 passes over the QPs: within a QP everything keeps its order, others overtake."""
-    store(qp + QP_STALLED_UNTIL, load(hca + CTL_SWEEP) + 1 + (random(hca) & 63))
+    store(qp + QP_STALLED_UNTIL, load(load(hca + CTL_SWEEPS)) + 1 + (random(hca) & 63))
     return 0
 
 
@@ -136,9 +135,8 @@ def responder_error(hca: int, qp: int, work: int) -> int:
     """The responder's QP enters the error state too (class C), whether it may send or not; then the requester's."""
     peer = load(work + WORK_RESPONDER)
     if peer != qp:
-        if compare_swap(peer + QP_STATE, RTS, ERR) != RTS:
-            compare_swap(peer + QP_STATE, RTR, ERR)
-        count(peer + QP_ERRORS, 1)
+        store_release(peer + QP_BROKEN, 1)
+        add(peer + QP_ERRORS, 1)
     return ERROR
 
 
@@ -148,16 +146,17 @@ def error(hca: int, qp: int, work: int) -> int:
 
     A QP that a command has moved to RST meanwhile is left alone: its WQE vanishes.
     """
-    before = compare_swap(qp + QP_STATE, RTS, ERR)
+    before = state_of(qp)
     if before != RTS and before != ERR:
         return DONE
+    store_release(qp + QP_BROKEN, 1)
     index, syndrome, vendor = load(work + WORK_INDEX), load(work + WORK_SYNDROME), load(work + WORK_VENDOR)
-    count(qp + QP_ERRORS, 1)
+    add(qp + QP_ERRORS, 1)
     if load(qp + QP_ERROR_SYNDROME) == 0:
         nbytes = max(1, load(work + WORK_DS)) * OCTOWORD
         copied = load(qp + QP_ERROR_WQE)
         for offset in range(0, nbytes, 8):
-            store(copied + offset, load(work + WORK_WQE + offset))
+            store(copied + offset, load(load(work + WORK_WQE) + offset))
         store(qp + QP_ERROR_NBYTES, nbytes)
         store(qp + QP_ERROR_INDEX, index)
         store(qp + QP_ERROR_VENDOR, vendor)

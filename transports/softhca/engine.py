@@ -27,6 +27,7 @@ from pgas.transports.softhca.pipeline import (
     FLUSH,
     RESPONDER_ERROR,
     random,
+    state_of,
 )
 from pgas.transports.softhca.requester import (
     check_control,
@@ -53,7 +54,7 @@ from pgas.transports.softhca.tables import (
     CTL_QP_LIMIT,
     CTL_QPS,
     CTL_STOP,
-    CTL_SWEEP,
+    CTL_SWEEPS,
     CTL_TRACE_KINDS,
     CTL_WORK,
     ERR,
@@ -62,7 +63,6 @@ from pgas.transports.softhca.tables import (
     QP_PRODUCER,
     QP_ROW,
     QP_STALLED_UNTIL,
-    QP_STATE,
     RTS,
     TRACE_WQE,
     WORK_DS,
@@ -83,7 +83,7 @@ def process(hca: int, qp: int, work: int, state: int) -> int:
         if state == FETCH:
             state = fetch(hca, qp, work)
             if load(hca + CTL_TRACE_KINDS) & TRACE_WQE:
-                trace(hca, qp, TRACE_WQE, load(work + WORK_INDEX), work + WORK_WQE, max(1, load(work + WORK_DS)) * 16)
+                trace(hca, qp, TRACE_WQE, load(work + WORK_INDEX), load(work + WORK_WQE), max(1, load(work + WORK_DS)) * 16)
         elif state == CHECK_CONTROL:
             state = check_control(hca, qp, work)
         elif state == CHECK_FAULT:
@@ -133,13 +133,13 @@ def count_down(hca: int) -> int:
 @device
 def visit(hca: int, qp: int, work: int) -> int:
     """Give a QP its turn; return whether it had something to do."""
-    state = load_acquire(qp + QP_STATE)
+    state = state_of(qp)
     if state != RTS and state != ERR:
         return 0
     busy = take_doorbell(qp)
     if load(qp + QP_CONSUMER) == load(qp + QP_PRODUCER) and load(qp + QP_HELD) == 0:
         return busy
-    if load(qp + QP_STALLED_UNTIL) > load(hca + CTL_SWEEP):
+    if load(qp + QP_STALLED_UNTIL) > load(load(hca + CTL_SWEEPS)):
         return 1
     if load(qp + QP_HELD) != 0:
         release_held(hca, qp)
@@ -148,7 +148,7 @@ def visit(hca: int, qp: int, work: int) -> int:
             break
         if load_acquire(hca + CTL_PAUSED) != 0:
             break
-        state = load_acquire(qp + QP_STATE)
+        state = state_of(qp)
         if state == RTS:
             if random(hca) < load(hca + CTL_CHAOS):
                 stall(hca, qp)
@@ -164,16 +164,15 @@ def visit(hca: int, qp: int, work: int) -> int:
 
 def _make(stamp: int) -> Callable[[int], int]:
     def loop(hca: int) -> int:
-        """Run until CTL_STOP; a pass begins with CTL_SWEEP, on which the firmware's grace periods rest (tables)."""
+        """Run until CTL_STOP; a pass begins with its sweep, on which the firmware's grace periods rest (tables)."""
         idle_turns = 0
         while load_acquire(hca + CTL_STOP) == 0:
-            add(hca + CTL_SWEEP, 1)
+            add(load(hca + CTL_SWEEPS), 1)
             busy = 0
             if load_acquire(hca + CTL_PAUSED) == 0:
-                qp, work = load(hca + CTL_QPS), load(hca + CTL_WORK)
-                for _ in range(load_acquire(hca + CTL_QP_LIMIT)):
-                    busy |= visit(hca, qp, work)
-                    qp += QP_ROW
+                qps, work = load(hca + CTL_QPS), load(hca + CTL_WORK)
+                for row in range(load_acquire(hca + CTL_QP_LIMIT)):
+                    busy |= visit(hca, qps + row * QP_ROW, work)
             idle_turns = 0 if busy else idle_turns + 1
             idle(idle_turns)
         return stamp

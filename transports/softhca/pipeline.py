@@ -7,9 +7,9 @@ and of the work record (tables.WORK_*), and returns the next state.
 
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.softhca.compiled import device
-from pgas.transports.softhca.ops import load, store
+from pgas.transports.softhca.ops import load, load_acquire, store
 from pgas.transports.softhca.syndromes import Vendor
-from pgas.transports.softhca.tables import CTL_RANDOM, WORK_SYNDROME, WORK_VENDOR
+from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE, RTR, RTS, WORK_SYNDROME, WORK_VENDOR
 
 (
     # requester
@@ -65,6 +65,15 @@ def refuse(work: int, syndrome: int, vendor: int) -> int:
     store(work + WORK_SYNDROME, syndrome)
     store(work + WORK_VENDOR, vendor)
     return RESPONDER_ERROR
+
+
+@device
+def state_of(qp: int) -> int:
+    """Return a QP's state."""
+    state = load_acquire(qp + QP_STATE)
+    if state in (RTS, RTR) and load_acquire(qp + QP_BROKEN) != 0:
+        return ERR
+    return state
 
 
 @device

@@ -21,7 +21,7 @@ _CQ_GENERATION_BITS = 24 - layout.LOG_MAX_CQ
 
 #: What 2RST_QP clears: where the card is in the queue, faults that hold it back, counters and the first error.
 _ERROR = ("error_syndrome", "error_vendor", "error_index", "error_nbytes")
-_VOLATILE = ("consumer", "producer", "stalled_until", "held", *tables.COUNTERS, *_ERROR)
+_VOLATILE = ("broken", "consumer", "producer", "stalled_until", "held", *tables.COUNTERS, *_ERROR)
 
 
 class Refused(Exception):
@@ -109,7 +109,10 @@ class QueuePairs:
 
     def state(self, qp: QueuePair) -> QpState:
         """Return the state of a QP at this moment."""
-        return QpState(int(self.tables.qps[qp.row]["state"]))
+        self.tables.fetch_qps(qp.row, qp.row + 1)
+        record = self.tables.qps[qp.row]
+        state = QpState(int(record["state"]))
+        return QpState.ERR if record["broken"] and state in (QpState.RTR, QpState.RTS) else state
 
     # ---------------------------------------------------------------------------------------------------------------------- CQs
 
@@ -134,6 +137,7 @@ class QueuePairs:
         record["pe"], record["address"], record["log_size"], record["collapsed"] = pe, address, cqc["log_cq_size"], cqc["cc"]
         record["producer"] = record["cqes"] = 0
         record["cqn"] = cqn
+        self.tables.publish_cq(row)
         self.cqs[cqn] = CompletionQueue(pe, 0, row, _use(umem, dbr, uar))
         return {"cqn": cqn}
 
@@ -176,7 +180,8 @@ class QueuePairs:
         record["register"] = self.objects.register(qpc["uar_page"])
         record["cq"] = self.tables.row_address(self.tables.cqs, cq.row)
         self.objects.clear_register(qpc["uar_page"])
-        self.tables.move(row, FREE, RST)
+        self.tables.publish_qp(row, whole=True)
+        self.tables.move(row, RST)
         self.tables.set(tables.CTL_QP_LIMIT, self._qp_rows.high)
         uar.qpn = qpn
         self.qps[qpn] = QueuePair(pe, 0, row, _use(pd, cq, uar, umem, dbr_umem), uar, qpc["uar_page"], dict(qpc))
@@ -186,16 +191,14 @@ class QueuePairs:
         """RST2INIT, INIT2RTR, RTR2RTS, 2ERR, 2RST (facts 3.5; contexts.LEGAL). The engine may move the QP to ERR at any moment."""
         qp = self.qp(pe, values["qpn"])
         command = command_name(opcode)
-        while True:
-            before = self.state(qp)
-            try:
-                after = contexts.transition(command, before)
-            except ValueError as error:
-                raise Refused(Status.BAD_QP_STATE, Why.TRANSITION) from error
-            if after not in (QpState.RST, QpState.ERR):
-                self._set(qp, after, values["qpc"])
-            if self.tables.move(qp.row, before, after):
-                break
+        try:
+            after = contexts.transition(command, self.state(qp))
+        except ValueError as error:
+            raise Refused(Status.BAD_QP_STATE, Why.TRANSITION) from error
+        if after not in (QpState.RST, QpState.ERR):
+            self._set(qp, after, values["qpc"])
+            self.tables.publish_qp(qp.row, whole=False)
+        self.tables.move(qp.row, after)
         if after == QpState.RST:
             self._reset(qp)
 
@@ -228,31 +231,33 @@ class QueuePairs:
         record = self.tables.qps[qp.row]
         for name in _VOLATILE:
             record[name] = 0
+        self.tables.publish_qp(qp.row, whole=True)
         self.objects.clear_register(qp.page)
 
     def _retire(self, qp: QueuePair) -> None:
+        self.tables.fetch_qps(qp.row, qp.row + 1)
         for name in tables.COUNTERS:
             self.retired[name] += int(self.tables.qps[qp.row][name])
 
     def query_qp(self, pe: int, qpn: int) -> dict[str, Any]:
         """QUERY_QP: what was set, the state, and how far the card is (facts 3.4)."""
         qp = self.qp(pe, qpn)
+        state = int(self.state(qp))
         record = self.tables.qps[qp.row]
         counters = {"hw_sq_wqebb_counter": int(record["consumer"]) & 0xFFFF, "sw_sq_wqebb_counter": int(record["producer"]) & 0xFFFF}
-        return {"qpc": {**(qp.qpc or {}), "state": int(self.state(qp)), **counters}}
+        return {"qpc": {**(qp.qpc or {}), "state": state, **counters}}
 
     def set_index(self, pe: int, qpn: int, index: int) -> None:
         """Let a QP that does not send yet begin at another WQEBB index than 0: no command of the PRM, but tests of wrap need it."""
         qp = self.qp(pe, qpn)
         require(self.state(qp) in (QpState.RST, QpState.INIT, QpState.RTR), Status.BAD_QP_STATE, Why.TRANSITION)
         self.tables.qps[qp.row]["consumer"] = self.tables.qps[qp.row]["producer"] = index
+        self.tables.publish_qp(qp.row, whole=True)
 
     def destroy_qps(self, numbers: list[int]) -> None:
         """DESTROY_QP of several QPs in one grace period: what executes ends, what waits vanishes."""
         for qpn in numbers:
-            row = self.qps[qpn].row
-            while not self.tables.move(row, int(self.tables.qps[row]["state"]), FREE):
-                pass  # the engine moved it to ERR in between
+            self.tables.move(self.qps[qpn].row, FREE)
         if numbers:
             self.tables.wait_for_engine()
         for qpn in numbers:

@@ -154,7 +154,7 @@ def fetch(hca: int, qp: int, work: int) -> int:
     ring, mask = load(qp + QP_SQ), load(qp + QP_MASK)
     rung = load(qp + QP_PRODUCER) - index
     first = ring + ((index & mask) << WQEBB_SHIFT)
-    wqe = work + WORK_WQE
+    wqe = load(work + WORK_WQE)
     store(wqe, load(first))
     store(wqe + 8, load(first + 8))
     idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
@@ -184,7 +184,7 @@ def fetch(hca: int, qp: int, work: int) -> int:
 @device
 def check_control(hca: int, qp: int, work: int) -> int:
     """The control segment names this QP and this index (facts 8 item 3: the cheapest check, it catches most of a driver's mistakes)."""
-    wqe = work + WORK_WQE
+    wqe = load(work + WORK_WQE)
     idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
     if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != load(work + WORK_INDEX) & WQE_IDX_MASK:
         return fail(work, LOCAL_QP_OP, V_INDEX)
@@ -239,8 +239,8 @@ def check_segments(hca: int, qp: int, work: int) -> int:
     if data > end or ((width != 0 or opcode == DUMP) and data + OCTOWORD != end):
         return fail(work, LOCAL_QP_OP, V_DS)  # an atomic and a DUMP have one data segment; READ and WRITE any number, also none
     if opcode != DUMP:
-        store(work + WORK_RADDR, load_be64(work + WORK_WQE + WQE_RADDR))
-        store(work + WORK_RKEY, load_be32(work + WORK_WQE + WQE_RADDR + 8))
+        store(work + WORK_RADDR, load_be64(load(work + WORK_WQE) + WQE_RADDR))
+        store(work + WORK_RKEY, load_be32(load(work + WORK_WQE) + WQE_RADDR + 8))
     store(work + WORK_OPERANDS, WQE_DATA)
     store(work + WORK_DATA, data)
     store(work + WORK_WIDTH, width)
@@ -253,7 +253,7 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
 
     Local Protection Error; rxe_mr.c lookup_mr and mr_check_range. All segments are checked before any byte moves.
     """
-    wqe = work + WORK_WQE
+    wqe = load(work + WORK_WQE)
     opcode, at = load(work + WORK_OPCODE), load(work + WORK_DATA)
     end = load(work + WORK_DS) * OCTOWORD
     needs = LOCAL_READ if opcode in (WRITE, DUMP) else LOCAL_WRITE

@@ -12,7 +12,6 @@ from pgas.transports.softhca.ops import (
     copy,
     idle,
     load,
-    load_acquire,
     load_atomic,
     load_be32,
     load_be64,
@@ -45,6 +44,7 @@ from pgas.transports.softhca.pipeline import (
     fail,
     random,
     refuse,
+    state_of,
 )
 from pgas.transports.softhca.requester import CS, FA, MASKED_FA, READ, WRITE, find_key
 from pgas.transports.softhca.tables import (
@@ -68,7 +68,6 @@ from pgas.transports.softhca.tables import (
     QP_ROW,
     QP_ROWS_MASK,
     QP_SEND_PSN,
-    QP_STATE,
     RTR,
     RTS,
     SEGMENT_BYTES,
@@ -96,7 +95,7 @@ def check_connection(hca: int, qp: int, work: int) -> int:
     """remote_qpn names a QP in RTR or RTS that is connected to this one and expects its PSN (rxe_recv.c check_type_state, check_psn)."""
     number = load(qp + QP_REMOTE_QPN)
     peer = load(hca + CTL_QPS) + (number & QP_ROWS_MASK) * QP_ROW
-    state = load_acquire(peer + QP_STATE)
+    state = state_of(peer)
     if load(peer + QP_QPN) != number or number == 0:
         return fail(work, RETRY_EXC, V_NO_RESPONDER)
     if state != RTR and state != RTS:
@@ -196,7 +195,7 @@ def execute_read(hca: int, qp: int, work: int) -> int:
 def execute_atomic(hca: int, qp: int, work: int) -> int:
     """Update the operand, return the old value: 4 bytes big-endian, 8 bytes in host order (facts 1.7)."""
     remote, width = load(work + WORK_REMOTE), load(work + WORK_WIDTH)
-    opcode, operands = load(work + WORK_OPCODE), work + WORK_WQE + load(work + WORK_OPERANDS)
+    opcode, operands = load(work + WORK_OPCODE), load(work + WORK_WQE) + load(work + WORK_OPERANDS)
     while True:
         old = load_atomic(remote, width)
         new = updated(opcode, width, operands, old)
@@ -209,11 +208,12 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
         if compare_swap_atomic(remote, old, new, width) == old:
             break
     # The WQE's copy has no further use: the result goes through it, so that any alignment of the local address will do.
+    result = load(work + WORK_WQE)
     if width == 4:
-        store_u32(work + WORK_WQE, swap32(old))
+        store_u32(result, swap32(old))
     else:
-        store(work + WORK_WQE, old)
-    copy(load(work + WORK_PAIRS), work + WORK_WQE, width)
+        store(result, old)
+    copy(load(work + WORK_PAIRS), result, width)
     return COMPLETE
 
 

@@ -1,17 +1,19 @@
-"""The card's contexts: what the firmware (Python, the server's main thread) and the engine (compiled, a thread of its own) both read.
+"""The card's contexts: what the firmware (Python, the server's main thread) and the engine (compiled) both read.
 
 Every record is a row of a NumPy table whose fields are all int64. The engine reaches a field by the row's address and the offset constant
-(QP_STATE ...), Python by its name ("state"). The tables are private memory of the server: no PE can write them.
+(QP_STATE ...), Python by its name ("state"). The tables are private memory of the server: no PE can write them. The cpu engine, a thread,
+works on the very tables; the cuda engine, a kernel, on their image in its GPU's memory (Mirror): the firmware publishes what it wrote, and
+fetches what the engine writes before it reads that. So every field has one writer at a time.
 
 Who writes what
 ---------------
 ===========================  ===========================================================================================
-QP_STATE                     both, only by compare-and-swap: the firmware for commands, the engine for RTS or RTR -> ERR
+QP_STATE                     the firmware. A QP in RTR or RTS with QP_BROKEN set is in ERR: the engine found an error
 QP fields up to QP_RECV_PSN  the firmware, and only while the engine does not look: before the state that lets it (see below)
-QP fields from QP_CONSUMER   the engine; the firmware clears them while the state is RST and a grace period has passed
+QP fields from QP_BROKEN     the engine; the firmware clears them while the state is RST and a grace period has passed
 CQ_PRODUCER, CQ_CQES         the engine; everything else of a CQ the firmware, while CQ_CQN is 0
 MKEY fields                  the firmware, while MKEY_KEY is 0; MKEY_KEY is stored last (release) and cleared first
-CTL_SWEEP, TRACE_HEAD, LOST  the engine
+sweeps, TRACE_HEAD, LOST     the engine
 CTL_PAUSED                   the firmware; the engine sets it when a fault halts it
 CTL fields of faults         the firmware, while the engine is paused; the engine counts down and draws random numbers
 other CTL fields             the firmware
@@ -19,13 +21,16 @@ doorbell registers           PEs store; the engine takes a value by exchanging i
 ===========================  ===========================================================================================
 
 What the engine looks at: the send queue of a QP in RTS or ERR; the receiving side of a QP in RTR or RTS; a CQ that such a QP names; any key
-with MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to CTL_SWEEP (sequentially consistent) and keeps nothing that it
+with MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to its sweep (sequentially consistent) and keeps nothing that it
 read from one pass to the next.
+
+An engine may have several workers (the CTAs of a kernel; the cpu engine is one). Worker w serves every CTL_WORKERS-th QP from row w on;
+while CTL_SERIAL is set the first one serves all, a WQE at a time: faults, traces and counts of "the n-th WQE" rest on that.
 
 What keeps DESTROY from racing WQEs in flight
 ---------------------------------------------
-A **grace period**, as in RCU: the firmware first makes the object invisible (state by compare-and-swap, key by storing 0), fences, reads
-CTL_SWEEP and waits until it has grown by 2. A pass that might have seen the object has ended by then, so its context may be reused and the
+A **grace period**, as in RCU: the firmware first makes the object invisible (by its state, a key by storing 0), fences, reads every worker's
+sweep and waits until it has grown by 2. A pass that might have seen the object has ended by then, so its context may be reused and the
 memory behind it unmapped. The same holds for 2RST_QP (the counters are cleared after the grace period), for DESTROY_MKEY, and for a PE that
 leaves; a CQ is destroyed after its last QP, whose grace period is its own. WQEs of a destroyed QP that were not executed vanish without a
 CQE, as on a card; of one that is executing, memory and CQE are complete before the command returns. A paused engine goes on making (empty)
@@ -34,7 +39,7 @@ passes, so commands work while it is paused.
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -42,7 +47,7 @@ from pgas.sim import memory
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.softhca import layout
 
-__all__ = ["CONTROL", "COUNTERS", "CQ", "MKEY", "QP", "Tables"]
+__all__ = ["CONTROL", "COUNTERS", "CQ", "MKEY", "QP", "Mirror", "Tables"]
 
 # States of a QP: the values of qpc.state, and one for a row that no QP uses.
 RST, INIT, RTR, RTS, ERR = (int(state) for state in QpState)
@@ -66,6 +71,7 @@ FREE = 15
     QP_REMOTE_QPN,
     QP_SEND_PSN,
     QP_RECV_PSN,
+    QP_BROKEN,  # 1: an error has moved it to ERR
     QP_CONSUMER,  # next WQEBB to execute, ever-growing
     QP_PRODUCER,  # next WQEBB that is not rung for, ever-growing
     QP_STALLED_UNTIL,  # a fault holds the QP back until this sweep
@@ -89,7 +95,7 @@ FREE = 15
     QP_ERROR_INDEX,
     QP_ERROR_NBYTES,  # bytes of its WQE in Tables.error_wqes
     QP_ERROR_WQE,  # address of them
-) = range(0, 8 * 39, 8)
+) = range(0, 8 * 40, 8)
 
 #: The fields that count since RST, in the order in which tables show them.
 COUNTERS = (
@@ -127,11 +133,11 @@ LOCAL_READ = 1 << 30
 (
     CTL_STOP,
     CTL_PAUSED,
-    CTL_SWEEP,
+    CTL_SWEEPS,  # address of the workers' sweeps, a cache line each: passes begun
     CTL_QP_LIMIT,  # rows of the QP table that may be in use
     CTL_QPS,  # addresses of the tables
     CTL_MKEYS,
-    CTL_WORK,
+    CTL_WORK,  # the workers' work records
     CTL_TRACE,
     CTL_TRACE_HEAD,  # records written
     CTL_TRACE_TAIL,  # records read
@@ -144,7 +150,10 @@ LOCAL_READ = 1 << 30
     CTL_FAIL_QPN,  # 0: of any QP
     CTL_FAIL_SYNDROME,
     CTL_HALT_COUNT,  # WQEs until the engine pauses; 0: it does not
-) = range(0, 8 * 19, 8)
+    CTL_WORKERS,
+    CTL_SERIAL,  # the first worker serves all QPs
+    CTL_BEAT,  # grows while the server lives: without it a kernel ends by itself
+) = range(0, 8 * 22, 8)
 
 # --------------------------------------------------------------------------------------------------- one WQE in the pipeline
 (
@@ -160,19 +169,22 @@ LOCAL_READ = 1 << 30
     WORK_DATA,  # offset of the first data segment
     WORK_WIDTH,  # of an atomic's operand, 0: no atomic
     WORK_NBYTES,  # that it moves
-    WORK_SEGMENTS,  # (address, nbytes) pairs in use
+    WORK_WQE,  # address of a copy of the WQE
+    WORK_CAPACITY,  # room for (address, nbytes) pairs
+    WORK_SEGMENTS,  # pairs in use
     WORK_RESPONDER,  # address of the responder's record
     WORK_REMOTE,  # where raddr lies in the window
     WORK_SYNDROME,
     WORK_VENDOR,
-) = range(0, 8 * 17, 8)
+) = range(0, 8 * 19, 8)
 
-#: Behind these fields: a copy of the WQE (at most 63 octowords), and its data segments resolved to pairs of address and nbytes.
-WORK_WQE = 256
-WQE_BYTES = 1024
-WORK_PAIRS = WORK_WQE + WQE_BYTES
+#: Behind these fields: the data segments resolved to pairs of address and nbytes; behind room for all that fit a WQE, its copy.
+WORK_PAIRS = 8 * 19
 SEGMENT_BYTES = 16
-WORK_BYTES = WORK_PAIRS + SEGMENT_BYTES * 64
+WQE_BYTES = 1024  #: a WQE has at most 63 octowords
+MAX_SEGMENTS = WQE_BYTES // 16
+WORK_COPY = WORK_PAIRS + SEGMENT_BYTES * MAX_SEGMENTS
+WORK_BYTES = WORK_COPY + WQE_BYTES
 
 # ---------------------------------------------------------------------------------------------------------------------- trace
 TRACE_KIND, TRACE_QPN, TRACE_INDEX, TRACE_NBYTES, TRACE_PE = range(0, 8 * 5, 8)
@@ -190,49 +202,143 @@ def _record(prefix: str) -> np.dtype:
 
 
 QP, CQ, MKEY, CONTROL = _record("QP_"), _record("CQ_"), _record("MKEY_"), _record("CTL_")
+SWEEP = np.dtype({"names": ["sweep"], "formats": ["<i8"], "offsets": [0], "itemsize": 64})
+SWEEP_ROW = SWEEP.itemsize
 QP_ROW, CQ_ROW, MKEY_ROW = QP.itemsize, CQ.itemsize, MKEY.itemsize
 QP_ROWS_MASK, MKEY_ROWS_MASK = (1 << layout.LOG_MAX_QP) - 1, (1 << layout.LOG_MAX_MKEY) - 1
 
 
-class Tables:
-    """The contexts of one card, and the firmware's side of the protocol above."""
+class Mirror(Protocol):
+    """An image of tables in memory that only an engine reaches."""
 
-    def __init__(self) -> None:
+    def place(self, table: Any) -> int:
+        """Return the address of an image of a table, equal to it now."""
+
+    def publish(self, table: Any, start: int, nbytes: int) -> None:
+        """Copy bytes of a table to its image; when this returns, the engine finds them."""
+
+    def fetch(self, table: Any, start: int, nbytes: int) -> None:
+        """Copy bytes of an image to the table."""
+
+
+class Tables:
+    """The contexts of one card, and the firmware's side of the protocol above.
+
+    Args:
+        workers: of the engine.
+        mirror: where its image of the tables lies; None: it works on the tables themselves.
+    """
+
+    def __init__(self, workers: int = 1, mirror: Mirror | None = None) -> None:
+        self.workers, self._mirror = workers, mirror
         self.qps = _rows(1 << layout.LOG_MAX_QP, QP)
         self.cqs = _rows(1 << layout.LOG_MAX_CQ, CQ)
         self.mkeys = _rows(1 << layout.LOG_MAX_MKEY, MKEY)
         self.control = _rows(1, CONTROL)
+        self.sweeps = _rows(workers, SWEEP)
         self.trace = _rows(TRACE_RECORDS * TRACE_BYTES, np.dtype(np.uint8))
         self.error_wqes = _rows((1 << layout.LOG_MAX_QP) * WQE_BYTES, np.dtype(np.uint8))
-        self._work = _rows(WORK_BYTES, np.dtype(np.uint8))
+        self._work = _rows(workers * WORK_BYTES, np.dtype(np.uint8))
+        self._places: dict[int, int] = {}
         self.qps["state"] = FREE
-        self.qps["error_wqe"] = self.error_wqes.ctypes.data + WQE_BYTES * np.arange(len(self.qps))
+        self.qps["error_wqe"] = self.address_of(self.error_wqes) + WQE_BYTES * np.arange(len(self.qps))
+        work = self.address_of(self._work)
+        for start in range(0, workers * WORK_BYTES, WORK_BYTES):
+            record = self._work[start : start + WORK_COPY].view("<i8")
+            record[WORK_WQE // 8], record[WORK_CAPACITY // 8] = work + start + WORK_COPY, MAX_SEGMENTS
         control = self.control[0]
-        control["qps"], control["mkeys"] = self.qps.ctypes.data, self.mkeys.ctypes.data
-        control["work"], control["trace"] = self._work.ctypes.data, self.trace.ctypes.data
-        #: Called while a grace period lasts; raises if the engine's thread has ended.
+        control["qps"], control["mkeys"] = self.address_of(self.qps), self.address_of(self.mkeys)
+        control["work"], control["trace"], control["sweeps"] = work, self.address_of(self.trace), self.address_of(self.sweeps)
+        control["workers"] = workers
+        for table in (self.qps, self._work, self.control):
+            self._publish(table, 0, table.nbytes)
+        #: Called while a grace period lasts; raises if the engine has ended.
         self.alive: Callable[[], None] = lambda: None
 
     @property
     def address(self) -> int:
         """The address of the control record, from which the engine finds everything else."""
-        return int(self.control.ctypes.data)
+        return self.address_of(self.control)
+
+    def address_of(self, table: Any) -> int:
+        """Return the address of a table as the engine knows it."""
+        if self._mirror is None:
+            return int(table.ctypes.data)
+        if id(table) not in self._places:
+            self._places[id(table)] = self._mirror.place(table)
+        return self._places[id(table)]
 
     def row_address(self, table: Any, row: int) -> int:
-        """Return the address of a row."""
-        return int(table.ctypes.data + row * table.itemsize)
+        """Return the address of a row as the engine knows it."""
+        return self.address_of(table) + row * int(table.itemsize)
 
-    def move(self, row: int, before: int, after: int) -> bool:
-        """Change the state of a QP if it is still what it was."""
-        return memory.atomic_compare_swap_u64(self.row_address(self.qps, row) + QP_STATE, before, after) == before
+    def _publish(self, table: Any, start: int, nbytes: int) -> None:
+        memory._fence_seq_cst()
+        if self._mirror is not None:
+            self.address_of(table)
+            self._mirror.publish(table, start, nbytes)
+
+    def publish_qp(self, row: int, *, whole: bool) -> None:
+        """Let the engine find a QP's row: the firmware's fields, or whole, while the engine does not write its own."""
+        self._publish(self.qps, row * QP_ROW, QP_ROW if whole else QP_BROKEN)
+
+    def publish_cq(self, row: int) -> None:
+        """Let the engine find a CQ's row, which no QP in use names."""
+        self._publish(self.cqs, row * CQ_ROW, CQ_ROW)
 
     def publish_key(self, row: int, key: int) -> None:
         """Make a complete mkey visible to the engine; 0 hides it."""
-        memory.store_release_u64(self.row_address(self.mkeys, row) + MKEY_KEY, key)
+        start = row * MKEY_ROW
+        self._publish(self.mkeys, start, MKEY_ROW)
+        memory.store_release_u64(int(self.mkeys.ctypes.data) + start + MKEY_KEY, key)
+        self._publish(self.mkeys, start + MKEY_KEY, 8)
+
+    def move(self, row: int, state: int) -> None:
+        """Set the state of a QP, whose row is as the new state needs it."""
+        memory.store_release_u64(int(self.qps.ctypes.data) + row * QP_ROW + QP_STATE, state)
+        self._publish(self.qps, row * QP_ROW + QP_STATE, 8)
 
     def set(self, field: int, value: int) -> None:
         """Set a word of the control record while the engine runs."""
-        memory.store_release_u64(self.address + field, value & (1 << 64) - 1)
+        memory.store_release_u64(int(self.control.ctypes.data) + field, value & (1 << 64) - 1)
+        self._publish(self.control, field, 8)
+
+    def fetch_qps(self, first: int = 0, end: int | None = None) -> None:
+        """Bring what the engine wrote into rows of QPs, and their first failed WQEs, up to date."""
+        if self._mirror is None:
+            return
+        end = int(self.control[0]["qp_limit"]) if end is None else end
+        rows = self.qps[first:end]
+        own = {name: rows[name].copy() for name in QP.names or () if QP.fields[name][1] < QP_BROKEN}  # type: ignore[index]
+        if len(rows):
+            self._mirror.fetch(self.qps, first * QP_ROW, rows.nbytes)
+            self._mirror.fetch(self.error_wqes, first * WQE_BYTES, len(rows) * WQE_BYTES)
+        for name, values in own.items():
+            rows[name] = values
+
+    def fetch_cqs(self) -> None:
+        """Bring the rows of CQs up to date, whose other fields the engine does not change."""
+        if self._mirror is not None:
+            self._mirror.fetch(self.cqs, 0, self.cqs.nbytes)
+
+    def fetch_control(self) -> None:
+        """Bring the control record and the trace up to date."""
+        if self._mirror is None:
+            return
+        self._mirror.fetch(self.control, 0, self.control.nbytes)
+        if self.control[0]["trace_head"] != self.control[0]["trace_tail"]:
+            self._mirror.fetch(self.trace, 0, self.trace.nbytes)
+
+    def _passes(self) -> Any:
+        if self._mirror is not None:
+            self._mirror.fetch(self.sweeps, 0, self.sweeps.nbytes)
+            return self.sweeps["sweep"].copy()
+        return np.array([memory.load_acquire_u64(int(self.sweeps.ctypes.data))])
+
+    @property
+    def sweep(self) -> int:
+        """Passes that the engine has begun, of the worker that is farthest behind."""
+        return int(self._passes().min())
 
     def wait_for_engine(self, timeout_s: float = 60.0) -> None:
         """Wait for a grace period: afterwards the engine uses nothing that was hidden from it before the call.
@@ -241,9 +347,8 @@ class Tables:
             TimeoutError: the engine did not finish what it does.
         """
         memory._fence_seq_cst()
-        sweep = self.address + CTL_SWEEP
-        end, deadline = memory.load_acquire_u64(sweep) + 2, time.monotonic() + timeout_s
-        while memory.load_acquire_u64(sweep) < end:
+        end, deadline = self._passes() + 2, time.monotonic() + timeout_s
+        while (self._passes() < end).any():
             self.alive()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the engine of the software card stands still for {timeout_s:g} s")
