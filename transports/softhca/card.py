@@ -8,7 +8,7 @@ from typing import Any
 from pgas.transports.memfd import HostMemory
 from pgas.transports.memory import Segment
 from pgas.transports.mlx5 import cqe, fields, send_queue
-from pgas.transports.mlx5.contexts import Access, QpState
+from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.cqe import Syndrome, syndrome_words
 from pgas.transports.softhca import engine, layout, tables
 from pgas.transports.softhca.firmware import Firmware, describe
