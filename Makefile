@@ -62,7 +62,7 @@ mpi: $(VENV)/dev
 	  mpirun -n 2 python -m pytest $(NIC_TESTS) -q && \
 	  mpirun -n 3 python -m pytest $(NIC_TESTS_OF_3) -q && \
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q -k hold && \
-	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_signal.py tests/mpi/test_order.py -q || exit; done
+	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest $(addprefix tests/mpi/test_,signal.py order.py nic.py) -q || exit; done
 	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_signal.py tests/mpi/test_order.py tests/mpi/test_weak.py -q
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines

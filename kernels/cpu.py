@@ -33,8 +33,8 @@ def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
     """Start a job: forget the last one's words, and choose the memory model.
 
     Args:
-        weak_seed: None for the host's own memory; of the weak one, the seed of its delays. Every PE mixes in its own slot's address.
-        own_lo, own_hi: this PE's slot; stores elsewhere in the window are remote.
+        weak_seed: None for the host's own memory; of the weak one, the seed of its delays.
+        own_lo, own_hi: what only this PE looks at in its slot; stores elsewhere in the window are remote.
     """
     _read_only.clear()
     if weak_seed is None:
@@ -42,7 +42,7 @@ def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
     else:
         from pgas.sim.weak import WeakMemory
 
-        set_memory_model(WeakMemory(weak_seed ^ own_lo // (own_hi - own_lo), own_lo, own_hi))
+        set_memory_model(WeakMemory(weak_seed, own_lo, own_hi))
 
 
 def thread_rank() -> int:

@@ -3,6 +3,9 @@
 WQEs are those of transports/mlx5/wqe.py, written as octowords (16 bytes) in the byte order of the wire; queues are those of queue.py. Lanes
 of a warp that come here together with one queue reserve and ring once, and their p and g of neighbouring elements become one WQE.
 
+What a READ or an atomic fetched is taken to be in this GPU's memory once its CQE is seen: true of GPUs that keep the order of what comes
+in by PCIe (sm_90 and newer); older ones need a DUMP behind it (facts/mlx5.md 5.3), and are not supported.
+
 Through a NIC no two WQEs are ordered in the target's memory but by their completion, except that an atomic comes after what was posted
 before it on its queue pair (DESIGN section 5). So fence is quiet, and a signal is an atomic behind its data.
 """
@@ -179,26 +182,27 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
     @device
     def signalled(op, record, to, source, nbytes, word, value, add, pe):
-        """Post WRITEs and the signal behind them, in one piece of one queue. Return the index behind the last."""
-        chunks = (nbytes + _MESSAGE_MAX - _1) // _MESSAGE_MAX
-        n = chunks + (_1 if add else _3)
+        """Post a WRITE and the signal behind it; data of several WRITEs goes ahead. Return the index behind the last."""
         rkey = queue.rkey_of_heap(pe)
+        if nbytes > _MESSAGE_MAX:
+            if move(op, record, _WRITE, remote(to, pe), rkey, source, nbytes) == _NOWHERE:
+                return _NOWHERE
+            nbytes = _0
+        data = _1 if nbytes != _0 else _0
+        n = data + (_1 if add else _3)
         base = reserve(op, record, n)
         if base == _NOWHERE:
             return _NOWHERE
-        i = _0
-        while i < chunks:
-            at = slot(record, base + i)
-            done = i * _MESSAGE_MAX
-            store_ctrl(at, record, base + i, _WRITE, _DS_WRITE, _0)
-            store_raddr(at + _RADDR, remote(to, pe) + done, rkey)
-            store_data(at + _DATA, source + done, queue.fixed(_LKEY), min(nbytes - done, _MESSAGE_MAX))
-            i += _1
+        if data != _0:
+            at = slot(record, base)
+            store_ctrl(at, record, base, _WRITE, _DS_WRITE, _0)
+            store_raddr(at + _RADDR, remote(to, pe), rkey)
+            store_data(at + _DATA, source, queue.fixed(_LKEY), nbytes)
         if add:
             sink = queue.fixed(_CELLS) + _SINK
-            store_atomic(record, base + chunks, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
+            store_atomic(record, base + data, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
         else:
-            set_word(record, base + chunks, remote(word, pe), rkey, value)
+            set_word(record, base + data, remote(word, pe), rkey, value)
         submit(op, record, base, n)
         return base + n
 

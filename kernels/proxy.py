@@ -3,7 +3,7 @@
 The ring lies in host memory that kernels and the proxy thread (transports/ibrc.py) share; a request is 64 bytes, its last word says that
 it is there. Requests have numbers, *tickets*, that only grow; ticket t is at slot t modulo the ring's size::
 
-    completed <= tail (the proxy's) <= head (what kernels reserved) <= completed + size
+    completed <= tail (the proxy's) <= head (what kernels reserved);    tail <= completed + size
 
 Everything that waits waits for the one word ``completed``: that every request before a ticket is done. It also says which slots are free,
 so a slot is held until its request is done. NVSHMEM frees it when the proxy has taken it; but then kernels poll a second word of host

@@ -2,7 +2,7 @@
 
 Addresses are u64. "sys" scope reaches every GPU, the CPU and NICs; "gpu" only threads of this GPU (PTX ISA, "Memory Consistency
 Model"). What a line becomes in SASS is checked in tests/test_sass.py; on sm_90 ``ld.acquire`` costs an L1 invalidation at each poll, so
-loops poll relaxed and acquire once; ``st.release`` is a fence and a store.
+loops on peers' memory poll relaxed and acquire once; ``st.release`` is a fence and a store.
 """
 
 import time

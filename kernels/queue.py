@@ -2,9 +2,9 @@
 
 Every queue pair has a record in the private state pages. The cursors count WQEBBs and only grow (names: NVSHMEM's; facts/mlx5.md 6.1)::
 
-    cons_idx <= ready_head <= resv_head <= cons_idx + depth
+    cons_idx <= ready_head <= resv_head;    ready_head <= cons_idx + depth
 
-* ``reserve`` moves resv_head, and waits while the queue is full.
+* ``reserve`` moves resv_head, and waits until the WQEBBs up to there are free: what is written fits, what is reserved may not yet.
 * ``submit`` waits for its turn (ready_head == base), writes doorbell record and UAR register while it has it, so that doorbells never go
   backwards, and passes the turn on. It leaves the ring to a later thread if one has reserved already, unless WQEs of a full batch
   would wait; as depth is at least twice the batch, a thread that waits for room never waits for a doorbell that nobody rings.
@@ -163,6 +163,9 @@ def make(constants: window.Constants) -> SimpleNamespace:
     def reserve(op, queue, n):
         """Return the index of the first of n WQEBBs that are the caller's now; NOWHERE if the job is poisoned."""
         base = ptx.atom_add_gpu_u64(queue + _RESV, n)
+        if base - fixed(queue + _START) < depth:  # the first time round; before any lane's WQE is there, so that none's quiet misses it
+            number = (queue - _RECORDS) // _RECORD_SIZE
+            ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
         if ptx.ld_relaxed_gpu_u64(queue + _CONS) + depth < base + n:
             if not poll(op, queue, base + n - depth):
                 return _NOWHERE
@@ -186,9 +189,6 @@ def make(constants: window.Constants) -> SimpleNamespace:
             ptx.st_release_sys_u32(fixed(queue + _DBR), ptx.swap_u32(u32(end & _IDX_MASK)))
             word = u64(ptx.swap_u32(u32((end & _IDX_MASK) << _IDX_SHIFT))) | fixed(queue + _QPN) << _32
             ptx.st_release_sys_u64(fixed(queue + _UAR), word)
-        number = (queue - _RECORDS) // _RECORD_SIZE
-        if base - fixed(queue + _START) < depth:  # the first time round: whoever waits for the turn sees the bit as well
-            ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
         ptx.st_release_gpu_u64(queue + _READY, end)
 
     @device

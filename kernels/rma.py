@@ -13,35 +13,38 @@ from pgas.kernels.scope import Scope
 
 
 def length(dest: Any, source: Any, nelems: Any, name: str) -> Any:
-    """Return ``length(dest_size, source_size, nelems, pe, addr, local)``: bytes to copy, 0 if an operand was refused.
+    """Return ``length(dest_size, source_size, nelems, pe, addr, local, qp)``: bytes to copy, 0 if an operand was refused.
 
     addr is the symmetric operand, local the other one, which a NIC reaches on the heap only.
     """
-    return _length(element_size(dest.dtype), operands.is_none(nelems), operation.number(name) if operands.checking() else None,
-                   transport.maps_peers())  # fmt: skip
+    op = operation.number(name) if operands.checking() else None
+    return _length(element_size(dest.dtype), operands.is_none(nelems), op, transport.queue_pairs())
 
 
 @functools.cache
-def _length(itemsize: int, whole: bool, op: int | None, any_memory: bool) -> Any:
-    """whole: the source's length counts. op: number of the operation in the errors of the checks, None without checks."""
+def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None) -> Any:
+    """whole: the source's length counts. op: number of the operation in the errors of the checks, None without checks.
+
+    queue_pairs: how many a NIC transport has to each PE; None: peers' memory is mapped.
+    """
     _itemsize = constant(itemsize)
     if op is None and whole:
 
         @device
-        def nbytes(dest_size, source_size, nelems, pe, addr, local):
+        def nbytes(dest_size, source_size, nelems, pe, addr, local, qp):
             return u64(min(source_size, dest_size)) * _itemsize  # never beyond dest; under checks a shorter dest is an error
 
     elif op is None:
 
         @device
-        def nbytes(dest_size, source_size, nelems, pe, addr, local):
+        def nbytes(dest_size, source_size, nelems, pe, addr, local, qp):
             return u64(nelems) * _itemsize
 
     else:
         too_long = state.TOO_LONG
 
         @device
-        def nbytes(dest_size, source_size, nelems, pe, addr, local):
+        def nbytes(dest_size, source_size, nelems, pe, addr, local, qp):
             count = u64(source_size) if whole else u64(nelems)
             room = u64(min(source_size, dest_size))
             if count > room:
@@ -49,7 +52,9 @@ def _length(itemsize: int, whole: bool, op: int | None, any_memory: bool) -> Any
                 return u64(0)
             if not state.valid(op, pe, addr, count * _itemsize):
                 return u64(0)
-            if not any_memory:
+            if queue_pairs is not None:
+                if not state.valid_queue(op, pe, qp, queue_pairs):
+                    return u64(0)
                 if not state.registered(op, pe, local, count * _itemsize):
                     return u64(0)
             return count * _itemsize
@@ -71,7 +76,7 @@ def put(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
         def body(dest, source, pe, nelems=None, qp=0):
             sync()
             to, origin = address_of(dest), address_of(source)
-            move(to, origin, length_of(dest.size, source.size, nelems, pe, to, origin), pe, qp)
+            move(to, origin, length_of(dest.size, source.size, nelems, pe, to, origin, qp), pe, qp)
 
         return body
 
@@ -91,7 +96,7 @@ def get(scope: Scope) -> Callable[..., Any]:
         def body(dest, source, pe, nelems=None, qp=0):
             sync()
             to, origin = address_of(dest), address_of(source)
-            move(to, origin, length_of(dest.size, source.size, nelems, pe, origin, to), pe, qp)
+            move(to, origin, length_of(dest.size, source.size, nelems, pe, origin, to, qp), pe, qp)
 
         return body
 
@@ -105,12 +110,16 @@ def p(dest: Any, idx: Any, value: Any, pe: Any, qp: Any = 0) -> Any:
     operands.integer("p", "pe", pe)
     operands.integer("p", "qp", qp)
     check, op, nbytes, store = operands.checking(), operation.number("p"), element_size(dest.dtype), transport.current().p(dest.dtype)
+    queue_pairs = transport.queue_pairs()
 
     def body(dest, idx, value, pe, qp=0):
         addr = address_of_element(dest, idx)
         if check:
             if not state.valid_element(op, pe, dest, idx, addr, u64(nbytes)):
                 return
+            if queue_pairs is not None:
+                if not state.valid_queue(op, pe, qp, queue_pairs):
+                    return
         store(addr, dest, value, pe, qp)
 
     return body
@@ -123,12 +132,16 @@ def g(source: Any, idx: Any, pe: Any, qp: Any = 0) -> Any:
     operands.integer("g", "pe", pe)
     operands.integer("g", "qp", qp)
     check, op, nbytes, load = operands.checking(), operation.number("g"), element_size(source.dtype), transport.current().g(source.dtype)
+    queue_pairs = transport.queue_pairs()
 
     def body(source, idx, pe, qp=0):
         addr = address_of_element(source, idx)
         if check:
             if not state.valid_element(op, pe, source, idx, addr, u64(nbytes)):
                 return operands.some_element(source)
+            if queue_pairs is not None:
+                if not state.valid_queue(op, pe, qp, queue_pairs):
+                    return operands.some_element(source)
         return load(addr, source, pe, qp)
 
     return body

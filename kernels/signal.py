@@ -46,7 +46,7 @@ def put_signal(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
                 if not state.valid_code(code, pe, word, op, _OPS):
                     return
             origin = address_of(source)
-            nbytes = length_of(dest.size, source.size, None, pe, to, origin)
+            nbytes = length_of(dest.size, source.size, None, pe, to, origin, 0)
             if check:
                 if nbytes == _0 and source.size != 0:  # refused: no signal tells of data that did not go
                     return

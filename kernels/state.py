@@ -120,6 +120,18 @@ def valid_code(op, pe, addr, code, count):
     return True
 
 
+_BAD_QP = constant(BAD_QP)
+
+
+@device
+def valid_queue(op, pe, qp, count):
+    """Check the number of a queue pair: 0 to count. False, and poisoned, if not."""
+    if u64(qp) > u64(count):
+        fail(_BAD_QP, u64(op), u64(pe), _0, u64(qp), u64(count), _0)
+        return False
+    return True
+
+
 _NOT_REGISTERED = constant(NOT_REGISTERED)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pgas.kernels import p2p, window
 
-__all__ = ["current", "maps_peers"]
+__all__ = ["current", "maps_peers", "queue_pairs"]
 
 
 def current() -> Any:
@@ -28,3 +28,8 @@ def current() -> Any:
 def maps_peers() -> bool:
     """Whether kernels reach other PEs' memory by address."""
     return window.constants().transport == "p2p"
+
+
+def queue_pairs() -> int | None:
+    """How many queue pairs a NIC transport has from each PE to each PE; None without a NIC."""
+    return None if maps_peers() else window.constants().num_qps

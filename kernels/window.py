@@ -10,7 +10,9 @@ one PE's copy to another's. A slot is::
 STRIDE and TRANSPORT are fixed by the first init of a process (``freeze``), because compiled code contains them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pgas.errors import PgasError
 from pgas.kernels.compiler import constant, device, u64
@@ -51,6 +53,22 @@ class Constants:
     depth: int = 0  #: WQEBBs in a send queue
     batch: int = 0  #: WQEBBs after which the doorbell is rung although more are on their way
     ring: int = 0  #: requests in the ring of the proxy thread (ibrc)
+
+    @classmethod
+    def of(cls, requested: Mapping[str, Any], transport: str, largest_gpu: int) -> "Constants":
+        """Return what a job's variables, its transport and its largest GPU (bytes of memory) ask for."""
+        shift = SMALL_STRIDE_SHIFT if largest_gpu <= 1 << SMALL_STRIDE_SHIFT else SMALL_STRIDE_SHIFT + 1
+        common = cls(BASE, shift, transport, "check" in requested["PGAS_DEBUG"])
+        if transport == "p2p":
+            return common
+        return replace(
+            common,
+            num_qps=requested["PGAS_IBGDA_NUM_RC_PER_PE"],
+            map_by=requested["PGAS_IBGDA_RC_MAP_BY"],
+            depth=requested["PGAS_QP_DEPTH"],
+            batch=requested["PGAS_IBGDA_NUM_REQUESTS_IN_BATCH"],
+            ring=requested["PGAS_IBRC_RING_SIZE"] if transport == "ibrc" else 0,
+        )
 
 
 _frozen: Constants | None = None

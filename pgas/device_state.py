@@ -34,6 +34,11 @@ def poison(memory: Memory) -> None:
     memory.write(state.POISON, struct.pack("<Q", state.LOST))
 
 
+def poisoned(memory: Memory) -> bool:
+    """Whether a kernel found an error, or the host has given the job up."""
+    return memory.read(state.POISON, 8) != struct.pack("<Q", state.SOUND)
+
+
 def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, given_up: str = "") -> None:
     """Raise what a kernel of this PE found wrong, and that the host has given the job up (given_up: why).
 
@@ -79,6 +84,9 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
         codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
         what, names = "op" if codes is SignalOp else "cmp", ", ".join(f"{c.name} ({c.value})" for c in codes)
         return f"{who}: {what} must be one of {names}, not {_integer(wanted, None)}"
+    if kind == state.BAD_QP:
+        numbers = f"1 to {found} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY"
+        return f"{who} to or from PE {pe}: qp must be {numbers}, not {_integer(wanted, None)}"
     if kind == state.TOO_LONG:
         return f"{who} to or from PE {pe}: {_integer(wanted, None)} elements wanted, but an operand has {found} ({target})"
     return f"{who} to or from PE {pe}: {wanted} bytes at {target} are not on the symmetric heap"

@@ -191,10 +191,15 @@ def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
 def _library_hash() -> str:
     """Hash of pgas's own sources: what compiled code contains of them is not in Numba's key."""
     digest = hashlib.sha256(__version__.encode())
-    here = Path(__file__).resolve().parent
-    for path in sorted([*here.glob("*.py"), *(here / "kernels").glob("*.py")]):
+    for path in _sources():
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _sources() -> list[Path]:
+    """Files that device code is compiled from, and those it takes constants from."""
+    here = Path(__file__).resolve().parent
+    return sorted(path for folder in (here, here / "kernels", here / "transports" / "mlx5") for path in folder.glob("*.py"))
 
 
 def _fingerprint(function: Any) -> str:

@@ -23,7 +23,8 @@ def put(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
         source: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
         pe: number of the target PE; this PE itself is allowed.
         nelems: number of elements, from the first of both arrays on; all of source if left out.
-        qp: which of a NIC transport's queue pairs to use; without meaning for p2p.
+        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
+            this thread's cta, sm or warp. Without meaning for p2p.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
@@ -72,7 +73,8 @@ def get(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
         source: contiguous array or slice on the symmetric heap, any alignment.
         pe: number of the PE to read from; this PE itself is allowed.
         nelems: number of elements, from the first of both arrays on; all of source if left out.
-        qp: which of a NIC transport's queue pairs to use; without meaning for p2p.
+        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
+            this thread's cta, sm or warp. Without meaning for p2p.
 
     Raises: as put(), with source in the place of dest.
     """
@@ -97,7 +99,8 @@ def p(dest: Any, idx: Any, value: Any, pe: Any, qp: Any = 0) -> None:
         idx: integer, or tuple of as many integers as dest has dimensions; not counted from the end.
         value: converted to dest's dtype as an assignment would.
         pe: number of the target PE; this PE itself is allowed.
-        qp: which of a NIC transport's queue pairs to use; without meaning for p2p.
+        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
+            this thread's cta, sm or warp. Without meaning for p2p.
 
     Raises: as put().
     """

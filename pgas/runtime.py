@@ -98,7 +98,7 @@ class Job(bootstraps.Collective):
         self.pes = self._introduce(requested)
         self.transport, self.reason = self._choose(requested["PGAS_TRANSPORT"])
         largest = max(pe.gpu_memory for pe in self.pes)
-        self.together("pgas.init()", lambda: window.freeze(_constants(requested, self.transport, largest)))
+        self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, self.transport, largest)))
         self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
         self._nic_segments = () if self.transport == "p2p" else (_nic_type(self.transport).segment(self.n_pes, window.constants()),)
         self.memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
@@ -161,6 +161,8 @@ class Job(bootstraps.Collective):
             p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
         else:
             trace, faults = ",".join(sorted(requested["PGAS_TRACE"])), requested["PGAS_SOFTHCA_FAULTS"]
+            if requested["PGAS_SIM_WEAK"] is not None and not faults:
+                faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1"  # the NIC's part of a weak memory
             segments = (*self.segments, *self._nic_segments)
             self.nic = _nic_type(self.transport)(
                 self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants(), trace=trace, faults=faults
@@ -173,9 +175,19 @@ class Job(bootstraps.Collective):
 
         engine.add_idle_hook(self._interrupt)
         self._ending.callback(engine.remove_idle_hook, self._interrupt)
+        if self.nic is not None:
+            engine.add_failure_hook(self._kernel_failed)
+            self._ending.callback(engine.remove_failure_hook, self._kernel_failed)
         cpu.on_failure = self._check
         own = p2p.slot(self.my_pe)
-        cpu.begin(weak, own, own + (1 << window.STRIDE_SHIFT))
+        seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # every PE draws for itself
+        cpu.begin(seed, own, own + (window.QUEUE_OFFSET if self.nic is not None else 1 << window.STRIDE_SHIFT))
+
+    def _kernel_failed(self, error: BaseException) -> None:
+        """An exception ended a kernel of the simulator: what it had reserved on the NIC and not posted will never go."""
+        if self.nic is not None and not device_state.poisoned(self.memory) and self.nic.holds_unposted():
+            self.given_up = f"a kernel ended with {type(error).__name__} between reserving a place in a queue and posting it"
+            device_state.poison(self.memory)
 
     def _say(self) -> None:
         if self.my_pe == 0 and self.info:
@@ -393,24 +405,6 @@ if not SIMULATOR:
         """Return the primary context of a device, which Numba uses: for threads of our own."""
         device = vmm.check(driver.cuDeviceGet(ordinal), "cuDeviceGet")
         return vmm.check(driver.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")
-
-
-def _constants(requested: dict[str, Any], transport: str, largest_gpu: int) -> window.Constants:
-    small = window.SMALL_STRIDE_SHIFT
-    shift, check = small if largest_gpu <= 1 << small else small + 1, "check" in requested["PGAS_DEBUG"]
-    if transport == "p2p":
-        return window.Constants(window.BASE, shift, transport, check)
-    return window.Constants(
-        window.BASE,
-        shift,
-        transport,
-        check,
-        num_qps=requested["PGAS_IBGDA_NUM_RC_PER_PE"],
-        map_by=requested["PGAS_IBGDA_RC_MAP_BY"],
-        depth=requested["PGAS_QP_DEPTH"],
-        batch=requested["PGAS_IBGDA_NUM_REQUESTS_IN_BATCH"],
-        ring=requested["PGAS_IBRC_RING_SIZE"] if transport == "ibrc" else 0,
-    )
 
 
 def _nic_type(transport: str) -> type[NIC]:

@@ -298,3 +298,12 @@ def test_only_config_reads_them():
     for module, path in SOURCES.items():
         if module != "pgas.config":
             assert not re.search(r"(environ\.get|getenv)\(\s*[\"']PGAS_", path.read_text()), module
+
+
+def test_the_cache_key_covers_what_kernels_are_made_of():
+    """A change in any module that device code comes from, or takes constants from, must not find old code in the cache."""
+    covered = {path.resolve() for path in sys.modules["pgas.jit"]._sources()}
+    modules = [module for module in SOURCES if module.startswith("pgas.kernels.")]
+    used = {imported for module in modules for _, imported in imports(module) if not imported.startswith("pgas.sim")}
+    assert "pgas.transports.mlx5.wqe" in used
+    assert [name for name in used if name in SOURCES and SOURCES[name].resolve() not in covered] == []

@@ -21,7 +21,7 @@ BASELINE = Path(__file__).resolve().parent.parent / "perftests" / "baselines" / 
 #: put_signal needs one; its loop over GiBs is unrolled to 5 WRITEs.
 WQE_STORES = {
     "p": 6, "put": 3, "put_warp": 3, "put_block": 3, "put_nbi_block": 3, "get_block": 3, "atomic_add": 4, "atomic_fetch_add": 4,
-    "put_signal_block": 5 * 3 + 4, "signal_op": 6, "quiet": 0, "fence": 0, "signal_wait_until": 0,
+    "put_signal_block": 3 + 3 + 4, "signal_op": 6, "quiet": 0, "fence": 0, "signal_wait_until": 0,
 }  # fmt: skip
 
 #: Functions that post: once (p has two paths).

@@ -2,12 +2,16 @@
 
 import random
 import struct
+import threading
 import time
 
+import numpy as np
 import pytest
 import test_softhca_rig as rig
+from numba import njit
 from test_softhca_rig import QP, SIGNAL, connect, pair
 
+from pgas.sim.memory import load_acquire_u64
 from pgas.transports.mlx5 import cqe, doorbell, wqe
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Ce, Fm, Opcode
@@ -68,6 +72,32 @@ def test_write_and_read_of_any_size_and_alignment(pes, nbytes, shift):
     assert placed(pes[0], local, nbytes) == data
     counted = qp.counters()
     assert (counted["writes"], counted["reads"], counted["nbytes"]) == (1, 1, 2 * nbytes)
+
+
+@njit(nogil=True)
+def halves(address, stop, found):
+    """Look at a word of 8 bytes until stop is set: how often it was seen, and how often its halves differed."""
+    while load_acquire_u64(stop) == 0:
+        word = load_acquire_u64(address)
+        found[0] += 1
+        found[1] += (word & 0xFFFF_FFFF) != (word >> 32)
+
+
+def test_inline_words_arrive_whole(pes):
+    """p of 8 bytes: the payload lies at an odd word of its WQE, but who polls the element sees all of it or nothing."""
+    qp = pair(pes)[0]
+    word, stop = pes[1].heap + 64, np.zeros(1, np.uint64)
+    found = np.zeros(2, np.int64)
+    watcher = threading.Thread(target=halves, args=(word, stop.ctypes.data, found))
+    watcher.start()
+    try:
+        for i in range(400):
+            qp.run(wqe.write_inline, word, pes[1].key, (b"\0" if i % 2 else b"\xff") * 8)
+    finally:
+        stop[0] = 1
+        watcher.join()
+    assert found[0] > 10_000
+    assert found[1] == 0
 
 
 @pytest.mark.parametrize("nbytes", [1, 2, 4, 8, 12, 13, 28, 29, 60, 64, 92, 93, 128, 256, wqe.INLINE_MAX])

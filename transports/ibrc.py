@@ -347,6 +347,13 @@ class ProxiedNIC(NIC):
         self._thread = threading.Thread(target=self._run, args=(loop, at), name=f"pgas proxy of PE {self._me}", daemon=True)
         self._thread.start()
 
+    def holds_unposted(self) -> bool:
+        """Whether kernels that have ended reserved tickets and wrote no request; what is written, the proxy takes."""
+        ring, size = self._control + proxy.RING, int(self._own[SLOT_MASK // 8]) + 1
+        tickets = range(self._load(self._control + proxy.COMPLETED), self._load(proxy.HEAD))
+        sequences = (self._load(ring + t % size * proxy.REQUEST_SIZE + proxy.SEQUENCE) for t in tickets)
+        return any(found != t + 1 for t, found in zip(tickets, sequences, strict=True)) if len(tickets) <= size else True
+
     def _run(self, loop: Callable[[int], int], own: int) -> None:
         """The proxy thread; if it ends before it is told to, nobody sends any more: let the waits of kernels end."""
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # of this thread: 50 us would double its sleeps

@@ -30,6 +30,7 @@ __all__ = [
     "Observer",
     "SimThread",
     "Worker",
+    "add_failure_hook",
     "add_idle_hook",
     "block_barrier",
     "block_dim",
@@ -41,6 +42,7 @@ __all__ = [
     "install",
     "launch",
     "preempt",
+    "remove_failure_hook",
     "remove_idle_hook",
     "report",
     "set_observer",
@@ -57,6 +59,7 @@ _launch: Launch | None = None
 _launch_lock = threading.Lock()
 _observer: Observer | None = None
 _idle_hooks: list[Callable[[], None]] = []
+_failure_hooks: list[Callable[[BaseException], None]] = []
 
 
 def launch(
@@ -97,6 +100,10 @@ def launch(
                     failed = False
                 finally:
                     running.kill()
+        except BaseException as error:
+            for hook in tuple(_failure_hooks):
+                hook(error)
+            raise
         finally:
             if _observer is not None:
                 _observer.launch_ended(failed)
@@ -301,6 +308,17 @@ def remove_idle_hook(hook: Callable[[], None]) -> None:
     """Undo `add_idle_hook`; a hook that is not there is no error."""
     if hook in _idle_hooks:
         _idle_hooks.remove(hook)
+
+
+def add_failure_hook(hook: Callable[[BaseException], None]) -> None:
+    """Call `hook(error)` when an exception has ended a launch, before it comes out of it."""
+    _failure_hooks.append(hook)
+
+
+def remove_failure_hook(hook: Callable[[BaseException], None]) -> None:
+    """Undo `add_failure_hook`; a hook that is not there is no error."""
+    if hook in _failure_hooks:
+        _failure_hooks.remove(hook)
 
 
 def set_observer(observer: Observer | None) -> None:

@@ -1,6 +1,7 @@
 """Weak mode: a memory that performs remote stores late and out of order, as a link may, so that missing fences show on x86.
 
-A store of a kernel thread to another PE's slot becomes *pending*. Pending stores are performed, in an order drawn from the seed:
+A store of a kernel thread to another PE's slot, or to what a NIC reads in its own, becomes *pending*. Pending stores are performed, in an
+order drawn from the seed:
 
 | what | performs |
 |---|---|
@@ -95,7 +96,7 @@ class WeakMemory:
 
     Args:
         seed: of all choices; the same seed and program repeat them, as far as other processes allow.
-        own_lo, own_hi: this PE's slot; stores to it are performed at once.
+        own_lo, own_hi: the part of this PE's slot that nobody else looks at; stores to it are performed at once.
         window: the slots of all PEs; stores outside are private, and performed at once.
     """
 

@@ -53,6 +53,14 @@ def _load(nbytes: int, order: str, *, big_endian: bool = False) -> Any:
     return _primitive(1, build)
 
 
+def _load_any(nbytes: int) -> Any:
+    def build(builder: Any, address: Any) -> Any:
+        value = builder.load(_pointer(builder, address, nbytes), align=1)
+        return builder.zext(value, _I64) if nbytes < 8 else value
+
+    return _primitive(1, build)
+
+
 def _store(nbytes: int, order: str) -> Any:
     def build(builder: Any, address: Any, value: Any) -> None:
         narrow = builder.trunc(value, ir.IntType(8 * nbytes)) if nbytes < 8 else value
@@ -81,8 +89,11 @@ def _swap32(builder: Any, value: Any) -> Any:
 
 
 # Relaxed loads and stores of 8 bytes, and of narrower words.
-load, load_u8, load_u16, load_u32 = (_load(n, "monotonic") for n in (8, 1, 2, 4))
+load, load_u8, load_u32 = (_load(n, "monotonic") for n in (8, 1, 4))
 store, store_u8, store_u16, store_u32 = (_store(n, "monotonic") for n in (8, 1, 2, 4))
+
+#: Loads from any address, not one access.
+load_any, load_any_u16, load_any_u32 = (_load_any(n) for n in (8, 2, 4))
 
 #: Loads that later accesses come after, stores that earlier ones come before.
 load_acquire, load_be32_acquire = _load(8, "acquire"), _load(4, "acquire", big_endian=True)
@@ -110,37 +121,25 @@ _memmove = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, 
 
 @device
 def copy(dest: int, source: int, nbytes: int) -> int:
-    """Copy; 1, 2, 4 and 8 bytes at aligned addresses are one access each, as a waiter on such an element expects."""
-    both = dest | source
-    if nbytes == 8 and both & 7 == 0:
-        store(dest, load(source))
-    elif nbytes == 4 and both & 3 == 0:
-        store_u32(dest, load_u32(source))
-    elif nbytes == 2 and both & 1 == 0:
-        store_u16(dest, load_u16(source))
-    elif nbytes > 512 or (source < dest < source + nbytes):
+    """Copy. Up to 512 bytes, every aligned word of 8, 4 or 2 bytes of dest is stored whole, as a waiter on such an element expects."""
+    if nbytes > 512 or source < dest < source + nbytes:
         _memmove(dest, source, nbytes)
-    else:
-        copy_words(dest, source, nbytes)
-    return 0
-
-
-@device
-def copy_words(dest: int, source: int, nbytes: int) -> int:
-    """Copy a few bytes in as large pieces as the alignment allows: an inline payload lies at an odd word of its WQE."""
-    both = dest | source
+        return 0
     done = 0
-    if both & 7 == 0:
-        while done + 8 <= nbytes:
-            store(dest + done, load(source + done))
-            done += 8
-    if both & 3 == 0:
-        while done + 4 <= nbytes:
-            store_u32(dest + done, load_u32(source + done))
-            done += 4
     while done < nbytes:
-        store_u8(dest + done, load_u8(source + done))
-        done += 1
+        at, start, left = dest + done, source + done, nbytes - done
+        if at & 7 == 0 and left >= 8:
+            store(at, load_any(start))
+            done += 8
+        elif at & 3 == 0 and left >= 4:
+            store_u32(at, load_any_u32(start))
+            done += 4
+        elif at & 1 == 0 and left >= 2:
+            store_u16(at, load_any_u16(start))
+            done += 2
+        else:
+            store_u8(at, load_u8(start))
+            done += 1
     return 0
 
 

@@ -29,12 +29,12 @@ while CTL_SERIAL is set the first one serves all, a WQE at a time: faults, trace
 
 What keeps DESTROY from racing WQEs in flight
 ---------------------------------------------
-A **grace period**, as in RCU: the firmware first makes the object invisible (by its state, a key by storing 0), fences, reads every worker's
-sweep and waits until it has grown by 2. A pass that might have seen the object has ended by then, so its context may be reused and the
-memory behind it unmapped. The same holds for 2RST_QP (the counters are cleared after the grace period), for DESTROY_MKEY, and for a PE that
-leaves; a CQ is destroyed after its last QP, whose grace period is its own. WQEs of a destroyed QP that were not executed vanish without a
-CQE, as on a card; of one that is executing, memory and CQE are complete before the command returns. A paused engine goes on making (empty)
-passes, so commands work while it is paused.
+A **grace period**, as in RCU: the firmware first makes the object invisible (by its state, a key by storing 0), fences, reads every
+worker's sweep and waits until it has grown by 2. A pass that might have seen the object has ended by then, so its context may be reused
+and the memory behind it unmapped. The same holds for 2RST_QP (the counters are cleared after the grace period), for DESTROY_MKEY, and for
+a PE that leaves; a CQ is destroyed after its last QP, whose grace period is its own. WQEs of a destroyed QP that were not executed vanish
+without a CQE, as on a card; of one that is executing, memory and CQE are complete before the command returns. A paused engine goes on
+making (empty) passes, so commands work while it is paused.
 """
 
 import time
