@@ -1,4 +1,4 @@
-"""How the engine's source is compiled for the CPU, and a disk cache that notices a change in any of its modules.
+"""How the engine's source is compiled, for the CPU or a GPU, and a disk cache that notices a change in any of its modules.
 
 Numba's own key of cached code is the source file of the function itself; the engine is spread over several files and takes its constants
 from the data sheet. What is compiled at top level is therefore made over a number that stands for all of them (source_stamp).
@@ -12,8 +12,13 @@ from typing import Any
 
 from numba import njit, types
 
+from pgas.backend import SIMULATOR
 from pgas.sim import memory
 from pgas.transports import mlx5
+
+if not SIMULATOR:
+    from numba import cuda
+    from numba.cuda import types
 
 __all__ = ["device", "kernel", "source_stamp"]
 
@@ -23,7 +28,7 @@ def device(function: Callable[..., Any]) -> Any:
 
     Numba compiles a function anew for every constant that it is called with (Literal[int]); here once will do.
     """
-    dispatcher = njit(nogil=True)(function)
+    dispatcher: Any = njit(nogil=True)(function) if SIMULATOR else cuda.jit(device=True)(function)
     resolve = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
     return dispatcher

@@ -77,14 +77,10 @@ WQES_PER_VISIT = 64
 
 
 @device
-def process(hca: int, qp: int, work: int, state: int) -> int:
-    """Take one WQE through its states."""
-    while state != DONE:
-        if state == FETCH:
-            state = fetch(hca, qp, work)
-            if load(hca + CTL_TRACE_KINDS) & TRACE_WQE:
-                trace(hca, qp, TRACE_WQE, load(work + WORK_INDEX), load(work + WORK_WQE), max(1, load(work + WORK_DS)) * 16)
-        elif state == CHECK_CONTROL:
+def check(hca: int, qp: int, work: int, state: int) -> int:
+    """Take a WQE through the checks; return what is to be done with it."""
+    while CHECK_CONTROL <= state <= CHECK_ALIGNMENT:
+        if state == CHECK_CONTROL:
             state = check_control(hca, qp, work)
         elif state == CHECK_FAULT:
             state = check_fault(hca, qp, work)
@@ -100,9 +96,21 @@ def process(hca: int, qp: int, work: int, state: int) -> int:
             state = check_op_valid(hca, qp, work)
         elif state == CHECK_RKEY:
             state = check_rkey(hca, qp, work)
-        elif state == CHECK_ALIGNMENT:
+        else:
             state = check_alignment(hca, qp, work)
-        elif state == EXECUTE_WRITE:
+    return state
+
+
+@device
+def process(hca: int, qp: int, work: int, state: int) -> int:
+    """Take one WQE through its states."""
+    if state == FETCH:
+        state = fetch(hca, qp, work)
+        if load(hca + CTL_TRACE_KINDS) & TRACE_WQE:
+            trace(hca, qp, TRACE_WQE, load(work + WORK_INDEX), load(work + WORK_WQE), max(1, load(work + WORK_DS)) * 16)
+        state = check(hca, qp, work, state)
+    while state != DONE:
+        if state == EXECUTE_WRITE:
             state = execute_write(hca, qp, work)
         elif state == EXECUTE_READ:
             state = execute_read(hca, qp, work)

@@ -1,144 +1,115 @@
-"""The primitives of the engine: what its states do to memory. Another engine (a CUDA kernel) needs these functions and no other change.
+"""The primitives of the engine: what its states do to memory, on the CPU (ops_cpu) or in a kernel (ops_cuda).
 
 Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative, 8-byte ones
 are the bits. The scopes are those of DESIGN section 2: everything that another process reads or wrote is at system scope.
 
-They are intrinsics and not compiled functions like those of pgas.sim.memory: the engine has hundreds of them, which LLVM would first have
-to inline, and those lambdas have one mangled name when they come out of the disk cache, so that linking them may pick a wrong one.
+| name | what |
+|---|---|
+| ``load store`` and ``_u8 _u16 _u32`` | of the engine's own records, and of what an acquiring load has made visible |
+| ``load_be32 load_be64 swap32 swap64`` | big-endian words |
+| ``load_any`` | of any address, not one access |
+| ``store_data`` | to memory that others poll: one access, whole |
+| ``load_shared`` | of an operand that others change by atomics |
+| ``load_acquire load_be32_acquire store_release fence`` | ordered, for every observer |
+| ``add exchange compare_swap`` | atomic updates; they return what was there |
 """
 
-from collections.abc import Callable
-from typing import Any
-
-from llvmlite import ir
-from numba import int32, types, uint32
-from numba.core.extending import intrinsic
-from numba.core.typing import signature
-
+from pgas.backend import SIMULATOR
 from pgas.transports.softhca.compiled import device
 
-_I64 = ir.IntType(64)
+if SIMULATOR:
+    from pgas.transports.softhca.ops_cpu import (
+        add,
+        compare_swap,
+        compare_swap_u32,
+        exchange,
+        fence,
+        give_way,
+        load,
+        load_acquire,
+        load_any,
+        load_any_u16,
+        load_any_u32,
+        load_be32,
+        load_be32_acquire,
+        load_be64,
+        load_shared,
+        load_shared_u32,
+        load_u8,
+        move,
+        sleep,
+        store,
+        store_data,
+        store_data_u8,
+        store_data_u16,
+        store_data_u32,
+        store_release,
+        store_u32,
+        swap32,
+        swap64,
+    )
+else:
+    from pgas.transports.softhca.ops_cuda import (
+        add,
+        compare_swap,
+        compare_swap_u32,
+        exchange,
+        fence,
+        give_way,
+        load,
+        load_acquire,
+        load_any,
+        load_any_u16,
+        load_any_u32,
+        load_be32,
+        load_be32_acquire,
+        load_be64,
+        load_shared,
+        load_shared_u32,
+        load_u8,
+        move,
+        sleep,
+        store,
+        store_data,
+        store_data_u8,
+        store_data_u16,
+        store_data_u32,
+        store_release,
+        store_u32,
+        swap32,
+        swap64,
+    )
 
-
-def _primitive(arity: int, build: Callable[..., Any]) -> Any:
-    """Make an intrinsic of int64 arguments and an int64 result from what builds its instructions."""
-
-    def typing(*args: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
-            value = build(builder, *values)
-            return _I64(0) if value is None else value
-
-        return signature(types.int64, *[types.int64] * arity), codegen
-
-    if arity == 0:
-        return intrinsic(lambda typingctx: typing())
-    if arity == 1:
-        return intrinsic(lambda typingctx, a: typing(a))
-    if arity == 2:
-        return intrinsic(lambda typingctx, a, b: typing(a, b))
-    return intrinsic(lambda typingctx, a, b, c: typing(a, b, c))
-
-
-def _pointer(builder: Any, address: Any, nbytes: int) -> Any:
-    return builder.inttoptr(address, ir.IntType(8 * nbytes).as_pointer())
-
-
-def _load(nbytes: int, order: str, *, big_endian: bool = False) -> Any:
-    def build(builder: Any, address: Any) -> Any:
-        value = builder.load_atomic(_pointer(builder, address, nbytes), order, nbytes)
-        if big_endian:
-            value = builder.bswap(value)
-        return builder.zext(value, _I64) if nbytes < 8 else value
-
-    return _primitive(1, build)
-
-
-def _load_any(nbytes: int) -> Any:
-    def build(builder: Any, address: Any) -> Any:
-        value = builder.load(_pointer(builder, address, nbytes), align=1)
-        return builder.zext(value, _I64) if nbytes < 8 else value
-
-    return _primitive(1, build)
-
-
-def _store(nbytes: int, order: str) -> Any:
-    def build(builder: Any, address: Any, value: Any) -> None:
-        narrow = builder.trunc(value, ir.IntType(8 * nbytes)) if nbytes < 8 else value
-        builder.store_atomic(narrow, _pointer(builder, address, nbytes), order, nbytes)
-
-    return _primitive(2, build)
-
-
-def _update(op: str) -> Any:
-    return _primitive(2, lambda builder, address, value: builder.atomic_rmw(op, _pointer(builder, address, 8), value, "seq_cst"))
-
-
-def _compare_swap(nbytes: int) -> Any:
-    def build(builder: Any, address: Any, expected: Any, value: Any) -> Any:
-        if nbytes < 8:
-            expected, value = (builder.trunc(v, ir.IntType(8 * nbytes)) for v in (expected, value))
-        pair = builder.cmpxchg(_pointer(builder, address, nbytes), expected, value, "seq_cst", "seq_cst")
-        found = builder.extract_value(pair, 0)
-        return builder.zext(found, _I64) if nbytes < 8 else found
-
-    return _primitive(3, build)
-
-
-def _swap32(builder: Any, value: Any) -> Any:
-    return builder.zext(builder.bswap(builder.trunc(value, ir.IntType(32))), _I64)
-
-
-# Relaxed loads and stores of 8 bytes, and of narrower words.
-load, load_u8, load_u32 = (_load(n, "monotonic") for n in (8, 1, 4))
-store, store_u8, store_u16, store_u32 = (_store(n, "monotonic") for n in (8, 1, 2, 4))
-
-#: Loads from any address, not one access.
-load_any, load_any_u16, load_any_u32 = (_load_any(n) for n in (8, 2, 4))
-
-#: Loads that later accesses come after, stores that earlier ones come before.
-load_acquire, load_be32_acquire = _load(8, "acquire"), _load(4, "acquire", big_endian=True)
-store_release = _store(8, "release")
-
-#: Big-endian words.
-load_be32, load_be64 = _load(4, "monotonic", big_endian=True), _load(8, "monotonic", big_endian=True)
-swap32, swap64 = _primitive(1, _swap32), _primitive(1, lambda builder, value: builder.bswap(value))
-
-#: Atomic updates of 8 bytes, sequentially consistent; they return what was there.
-add, exchange = _update("add"), _update("xchg")
-compare_swap, compare_swap_u32 = _compare_swap(8), _compare_swap(4)
-
-#: Order all earlier accesses before all later ones, for every observer (fence.acq_rel.sys).
-fence = _primitive(0, lambda builder: builder.fence("seq_cst"))
+__all__ = [
+    "add", "compare_swap_atomic", "copy", "exchange", "fence", "idle", "load", "load_acquire", "load_any", "load_atomic", "load_be32",
+    "load_be32_acquire", "load_be64", "load_u8", "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
+]  # fmt: skip
 
 #: Turns of idle() that spin, and up to which it then yields; bounds of its sleeps.
 SPINS, YIELDS = 200, 1000
 SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
-
-_sched_yield = types.ExternalFunction("sched_yield", int32())
-_usleep = types.ExternalFunction("usleep", int32(uint32))
-_memmove = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
 
 
 @device
 def copy(dest: int, source: int, nbytes: int) -> int:
     """Copy. Up to 512 bytes, every aligned word of 8, 4 or 2 bytes of dest is stored whole, as a waiter on such an element expects."""
     if nbytes > 512 or source < dest < source + nbytes:
-        _memmove(dest, source, nbytes)
+        move(dest, source, nbytes)
         return 0
     done = 0
     while done < nbytes:
         at, start, left = dest + done, source + done, nbytes - done
         if at & 7 == 0 and left >= 8:
-            store(at, load_any(start))
+            store_data(at, load_any(start))
             done += 8
         elif at & 3 == 0 and left >= 4:
-            store_u32(at, load_any_u32(start))
+            store_data_u32(at, load_any_u32(start))
             done += 4
         elif at & 1 == 0 and left >= 2:
-            store_u16(at, load_any_u16(start))
+            store_data_u16(at, load_any_u16(start))
             done += 2
         else:
-            store_u8(at, load_u8(start))
+            store_data_u8(at, load_u8(start))
             done += 1
     return 0
 
@@ -146,13 +117,13 @@ def copy(dest: int, source: int, nbytes: int) -> int:
 @device
 def load_atomic(address: int, nbytes: int) -> int:
     """Load an operand of 4 or 8 bytes."""
-    return load(address) if nbytes == 8 else load_u32(address)
+    return load_shared(address) if nbytes == 8 else load_shared_u32(address)
 
 
 @device
 def store_atomic(address: int, value: int, nbytes: int) -> int:
     """Store an operand of 4 or 8 bytes."""
-    return store(address, value) if nbytes == 8 else store_u32(address, value)
+    return store_data(address, value) if nbytes == 8 else store_data_u32(address, value)
 
 
 @device
@@ -171,7 +142,7 @@ def idle(turns: int) -> int:
     if turns < SPINS:
         return 0
     if turns < YIELDS:
-        _sched_yield()
+        give_way()
     else:
-        _usleep(uint32(min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4)))
+        sleep(min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4))
     return 0

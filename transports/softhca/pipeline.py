@@ -33,7 +33,8 @@ from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE,
     ERROR,
     FLUSH,
     DONE,
-) = range(18)
+    ALONE,  # more data segments than this work record has room for: one worker's own has (the cuda engine)
+) = range(19)
 
 #: Compiled code takes plain ints.
 LOCAL_LENGTH = int(Syndrome.LOCAL_LENGTH_ERR)

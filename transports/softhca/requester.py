@@ -29,6 +29,7 @@ from pgas.transports.mlx5.wqe import (
 from pgas.transports.softhca.compiled import device
 from pgas.transports.softhca.ops import exchange, load, load_acquire, load_be32, load_be32_acquire, load_be64, load_u8, store, swap32
 from pgas.transports.softhca.pipeline import (
+    ALONE,
     CHECK_CONNECTION,
     CHECK_CONTROL,
     CHECK_FAULT,
@@ -85,6 +86,7 @@ from pgas.transports.softhca.tables import (
     QP_STALE_DOORBELLS,
     QP_STALE_RECORDS,
     SEGMENT_BYTES,
+    WORK_CAPACITY,
     WORK_CE,
     WORK_DATA,
     WORK_DS,
@@ -157,17 +159,8 @@ def fetch(hca: int, qp: int, work: int) -> int:
     wqe = load(work + WORK_WQE)
     store(wqe, load(first))
     store(wqe + 8, load(first + 8))
-    idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
-    ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK
-    wqebbs = (ds + DS_PER_WQEBB - 1) // DS_PER_WQEBB
-    store(work + WORK_INDEX, index)
-    store(work + WORK_OPCODE, idx_word & 0xFF)
-    store(work + WORK_OPMOD, idx_word >> OPMOD_SHIFT)
-    store(work + WORK_DS, ds)
-    store(work + WORK_CE, load_u8(wqe + CTRL_FM_CE_SE) & CE_MASK)
-    store(work + WORK_NBYTES, 0)
-    store(work + WORK_WIDTH, 0)
-    store(work + WORK_SEGMENTS, 0)
+    wqebbs = begin(work, index)
+    ds = load(work + WORK_DS)
     # Of a WQE whose size cannot be right one WQEBB is consumed: the card has to go on somewhere.
     store(work + WORK_WQEBBS, max(1, min(wqebbs, rung)))
     if rung > mask + 1:
@@ -179,6 +172,23 @@ def fetch(hca: int, qp: int, work: int) -> int:
         for offset in range(0, min(WQEBB, ds * OCTOWORD - k * WQEBB), 8):
             store(wqe + k * WQEBB + offset, load(block + offset))
     return CHECK_CONTROL
+
+
+@device
+def begin(work: int, index: int) -> int:
+    """Take a WQE's control segment, of which work has a copy, into its work record; return the WQEBBs that it says to have."""
+    wqe = load(work + WORK_WQE)
+    idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
+    ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK
+    store(work + WORK_INDEX, index)
+    store(work + WORK_OPCODE, idx_word & 0xFF)
+    store(work + WORK_OPMOD, idx_word >> OPMOD_SHIFT)
+    store(work + WORK_DS, ds)
+    store(work + WORK_CE, load_u8(wqe + CTRL_FM_CE_SE) & CE_MASK)
+    store(work + WORK_NBYTES, 0)
+    store(work + WORK_WIDTH, 0)
+    store(work + WORK_SEGMENTS, 0)
+    return (ds + DS_PER_WQEBB - 1) // DS_PER_WQEBB
 
 
 @device
@@ -259,6 +269,8 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
     needs = LOCAL_READ if opcode in (WRITE, DUMP) else LOCAL_WRITE
     total, segments = 0, 0
     while at < end:
+        if segments == load(work + WORK_CAPACITY):
+            return ALONE
         byte_count = load_be32(wqe + at)
         pair = work + WORK_PAIRS + segments * SEGMENT_BYTES
         if byte_count & INLINE_SEG:

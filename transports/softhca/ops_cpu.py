@@ -1,0 +1,132 @@
+"""The engine's primitives on the CPU: LLVM instructions.
+
+They are intrinsics and not compiled functions like those of pgas.sim.memory: the engine has hundreds of them, which LLVM would first have
+to inline, and those lambdas have one mangled name when they come out of the disk cache, so that linking them may pick a wrong one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import int32, types, uint32
+from numba.core.extending import intrinsic
+from numba.core.typing import signature
+
+from pgas.transports.softhca.compiled import device
+
+_I64 = ir.IntType(64)
+
+
+def _primitive(arity: int, build: Callable[..., Any]) -> Any:
+    """Make an intrinsic of int64 arguments and an int64 result from what builds its instructions."""
+
+    def typing(*args: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+            value = build(builder, *values)
+            return _I64(0) if value is None else value
+
+        return signature(types.int64, *[types.int64] * arity), codegen
+
+    if arity == 0:
+        return intrinsic(lambda typingctx: typing())
+    if arity == 1:
+        return intrinsic(lambda typingctx, a: typing(a))
+    if arity == 2:
+        return intrinsic(lambda typingctx, a, b: typing(a, b))
+    return intrinsic(lambda typingctx, a, b, c: typing(a, b, c))
+
+
+def _pointer(builder: Any, address: Any, nbytes: int) -> Any:
+    return builder.inttoptr(address, ir.IntType(8 * nbytes).as_pointer())
+
+
+def _load(nbytes: int, order: str, *, big_endian: bool = False) -> Any:
+    def build(builder: Any, address: Any) -> Any:
+        value = builder.load_atomic(_pointer(builder, address, nbytes), order, nbytes)
+        if big_endian:
+            value = builder.bswap(value)
+        return builder.zext(value, _I64) if nbytes < 8 else value
+
+    return _primitive(1, build)
+
+
+def _load_any(nbytes: int) -> Any:
+    def build(builder: Any, address: Any) -> Any:
+        value = builder.load(_pointer(builder, address, nbytes), align=1)
+        return builder.zext(value, _I64) if nbytes < 8 else value
+
+    return _primitive(1, build)
+
+
+def _store(nbytes: int, order: str) -> Any:
+    def build(builder: Any, address: Any, value: Any) -> None:
+        narrow = builder.trunc(value, ir.IntType(8 * nbytes)) if nbytes < 8 else value
+        builder.store_atomic(narrow, _pointer(builder, address, nbytes), order, nbytes)
+
+    return _primitive(2, build)
+
+
+def _update(op: str) -> Any:
+    return _primitive(2, lambda builder, address, value: builder.atomic_rmw(op, _pointer(builder, address, 8), value, "seq_cst"))
+
+
+def _compare_swap(nbytes: int) -> Any:
+    def build(builder: Any, address: Any, expected: Any, value: Any) -> Any:
+        if nbytes < 8:
+            expected, value = (builder.trunc(v, ir.IntType(8 * nbytes)) for v in (expected, value))
+        pair = builder.cmpxchg(_pointer(builder, address, nbytes), expected, value, "seq_cst", "seq_cst")
+        found = builder.extract_value(pair, 0)
+        return builder.zext(found, _I64) if nbytes < 8 else found
+
+    return _primitive(3, build)
+
+
+def _swap32(builder: Any, value: Any) -> Any:
+    return builder.zext(builder.bswap(builder.trunc(value, ir.IntType(32))), _I64)
+
+
+# Relaxed loads and stores of 8 bytes, and of narrower words.
+load, load_u8, load_u32 = (_load(n, "monotonic") for n in (8, 1, 4))
+store, store_u8, store_u16, store_u32 = (_store(n, "monotonic") for n in (8, 1, 2, 4))
+
+#: Loads from any address, not one access.
+load_any, load_any_u16, load_any_u32 = (_load_any(n) for n in (8, 2, 4))
+
+#: Loads that later accesses come after, stores that earlier ones come before.
+load_acquire, load_be32_acquire = _load(8, "acquire"), _load(4, "acquire", big_endian=True)
+store_release = _store(8, "release")
+
+#: Big-endian words.
+load_be32, load_be64 = _load(4, "monotonic", big_endian=True), _load(8, "monotonic", big_endian=True)
+swap32, swap64 = _primitive(1, _swap32), _primitive(1, lambda builder, value: builder.bswap(value))
+
+#: Atomic updates of 8 bytes, sequentially consistent; they return what was there.
+add, exchange = _update("add"), _update("xchg")
+compare_swap, compare_swap_u32 = _compare_swap(8), _compare_swap(4)
+
+#: Order all earlier accesses before all later ones, for every observer (fence.acq_rel.sys).
+fence = _primitive(0, lambda builder: builder.fence("seq_cst"))
+
+#: Stores to memory that others poll: whole, and at once on their way.
+store_data, store_data_u8, store_data_u16, store_data_u32 = store, store_u8, store_u16, store_u32
+
+#: Loads of operands that others change by atomics.
+load_shared, load_shared_u32 = load, _load(4, "monotonic")
+
+_sched_yield = types.ExternalFunction("sched_yield", int32())
+_usleep = types.ExternalFunction("usleep", int32(uint32))
+move = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
+
+
+@device
+def give_way() -> int:
+    """Let another thread of this machine run."""
+    _sched_yield()
+    return 0
+
+
+@device
+def sleep(microseconds: int) -> int:
+    """Sleep."""
+    _usleep(uint32(microseconds))
+    return 0
