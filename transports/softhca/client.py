@@ -57,7 +57,7 @@ def start(n_pes: int, *, trace: str = "", faults: str = "") -> Process:
     Args:
         n_pes: PEs of this node; when so many have connected and left, the card ends.
         trace: what it prints to stderr: a comma-separated choice of wqe, cqe, cmd.
-        faults: what goes wrong on purpose (card.Faults).
+        faults: what goes wrong on purpose (config.Faults).
 
     Raises:
         TransportError: it did not start; the text says why.
@@ -153,7 +153,7 @@ class Observer:
         return self._connection.ask(Kind.TRACE, None if kinds is None else list(kinds))
 
     def set_faults(self, text: str) -> None:
-        """Replace the faults (card.Faults); "" for none."""
+        """Replace the faults (config.Faults); "" for none."""
         self._connection.ask(Kind.FAULTS, text)
 
     def pause(self) -> None:

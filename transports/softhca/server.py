@@ -19,12 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgas.config import Faults
 from pgas.errors import TransportError
 from pgas.kernels import window
 from pgas.transports.memfd import HostMemory
 from pgas.transports.memory import Segment
 from pgas.transports.softhca import messages
-from pgas.transports.softhca.card import Card, Faults
+from pgas.transports.softhca.card import Card
 from pgas.transports.softhca.messages import Kind
 from pgas.transports.softhca.objects import EQN, Refusal
 from pgas.transports.softhca.queue_pairs import Refused
