@@ -62,7 +62,8 @@ def test_the_nth_wqe_fails_with_any_syndrome(pes, observer, syndrome):
     assert qp.fail(wqe.write_inline, pes[1].heap + 16, pes[1].key, b"refused!") == (syndrome, Vendor.INJECTED)
     assert pes[1].read(pes[1].heap, 24) == b"executed" * 2 + bytes(8)
     assert (qp.state(), peer.state()) == (QpState.ERR, QpState.RTS)
-    assert "a fault that was asked for" in pes[0].hca.diagnose(qp.qpn)
+    first = pes[0].hca.diagnose(qp.qpn)
+    assert (first.wqe_idx, first.syndrome, first.words) == (2, syndrome, "a fault that was asked for")
     pair(pes)[0].run(wqe.nop)  # the fault has happened, and does not again
 
 

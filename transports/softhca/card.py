@@ -9,7 +9,7 @@ from pgas.transports.memfd import HostMemory
 from pgas.transports.memory import Segment
 from pgas.transports.mlx5 import cqe, fields, send_queue
 from pgas.transports.mlx5.contexts import Access
-from pgas.transports.mlx5.cqe import syndrome_words
+from pgas.transports.mlx5.wqe import WQE_IDX_MASK
 from pgas.transports.softhca import engine, layout, tables
 from pgas.transports.softhca.firmware import Firmware, describe
 from pgas.transports.softhca.objects import Objects
@@ -128,19 +128,20 @@ class Card:
 
     # ---------------------------------------------------------------------------------------------------------------- counters
 
-    def diagnose(self, pe: int, qpn: int) -> str:
-        """Return the first error of a QP in words, with its WQE; "" if there was none."""
+    def diagnose(self, pe: int, qpn: int) -> dict[str, Any] | None:
+        """Return the first error of a QP as the fields of adapter.FirstError, the WQE in hex; None if there was none."""
         qp = self.firmware.queues.qps.get(qpn)
         if qp is None or qp.pe != pe:
-            return ""
+            return None
         self.tables.fetch_qps(qp.row, qp.row + 1)
         record = self.tables.qps[qp.row]
         if not record["error_syndrome"]:
-            return ""
+            return None
         start = qp.row * tables.WQE_BYTES
         data = self.tables.error_wqes[start : start + int(record["error_nbytes"])].tobytes()
-        words = f"{syndrome_words(int(record['error_syndrome']))}: {vendor_text(int(record['error_vendor']))}"
-        return f"WQE {int(record['error_index'])} of QP {qpn:#x}: {words}; {_decoded(send_queue, data)}"
+        index, syndrome, vendor = (int(record[name]) for name in ("error_index", "error_syndrome", "error_vendor"))
+        cause = {"syndrome": syndrome, "vendor_err_synd": vendor, "words": vendor_text(vendor)}
+        return {"wqe_idx": index & WQE_IDX_MASK, **cause, "wqe": data.hex()}
 
     def counters(self) -> dict[str, Any]:
         """Return all objects and what they counted, as plain values."""
