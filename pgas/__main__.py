@@ -47,12 +47,11 @@ def hca() -> None:
         print("no software card runs on this machine: a job with PGAS_TRANSPORT=ibgda or ibrc starts one")
     for name in cards:
         try:
-            observer = client.Observer(name)
+            with contextlib.closing(client.Observer(name)) as observer:
+                seen = observer.counters()
         except pgas.TransportError:  # it ended meanwhile, or belongs to another user
             print(f"card {name}: cannot be asked")
             continue
-        with contextlib.closing(observer):
-            seen = observer.counters()
         print(f"card {name} (process {seen['pid']}): " + ", ".join(f"{key} {value}" for key, value in seen["hca"].items()))
         for kind in ("qps", "cqs", "keys", "uars"):
             if rows := seen[kind]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["VARIABLES", "Variable", "parse_size", "read"]
+__all__ = ["VARIABLES", "Faults", "Variable", "parse_size", "read"]
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -81,6 +81,75 @@ def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[st
     return parse
 
 
+#: What the syndrome of an error CQE may be: mlx5.cqe.Syndrome, which is above this module (a test compares).
+CQE_SYNDROMES = (0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x22)
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong on the software card on purpose, reproducibly.
+
+    The text form is ``seed=1,delay=0.1,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
+    """
+
+    seed: int = 0
+    delay: float = 0.0  #: probability that a WQE waits before it starts, and that its CQE waits; long WRITEs arrive last piece first
+    fail: int = 0  #: this WQE from now on fails; 0: none
+    syndrome: int = 0  #: with this syndrome
+    fail_qpn: int = 0  #: counted on this QP only; 0: on all
+    stop: int = 0  #: after so many WQEs from now on the engine stands still, until it is resumed; 0: never
+    split_atomics: bool = False  #: the card's atomics are not atomic with those of the PEs
+
+    @classmethod
+    def parse(cls, text: str) -> "Faults":
+        """Return the faults that a text asks for.
+
+        Raises:
+            ValueError: the text names something else, or a value is out of range; the error's text says what is allowed.
+        """
+        values: dict[str, Any] = {}
+        for word in filter(None, (part.strip() for part in text.split(","))):
+            name, _, value = word.partition("=")
+            try:
+                if name == "fail":
+                    count, _, syndrome = value.partition(":")
+                    values["fail"], values["syndrome"] = _fault_integer("fail", count), int(syndrome, 0)
+                    if values["syndrome"] not in CQE_SYNDROMES:
+                        raise ValueError(f"{values['syndrome']:#x} is no syndrome of a CQE")
+                elif name in _FAULT_INTEGERS:
+                    values[name] = _fault_integer(name, value)
+                elif name == "delay":
+                    values["delay"] = float(value)
+                    if not 0 <= values["delay"] < 1:
+                        raise ValueError("delay is at least 0 and less than 1")
+                elif word == "atomics=split":
+                    values["split_atomics"] = True
+                else:
+                    raise ValueError(f"no fault {name!r}")
+            except ValueError as error:
+                raise ValueError(
+                    f"{word!r} ({error}): seed=<int>, delay=<0..1>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, stop=<n>, atomics=split"
+                ) from None
+        return cls(**values)
+
+
+#: Bits of what the engine counts with, and of a QP's number.
+_FAULT_INTEGERS = {"seed": 64, "fail_qpn": 24, "fail": 63, "stop": 63}
+
+
+def _fault_integer(name: str, text: str) -> int:
+    value = int(text, 0)
+    if not 0 <= value < 1 << _FAULT_INTEGERS[name]:
+        raise ValueError(f"{name} is at least 0 and less than 2^{_FAULT_INTEGERS[name]}")
+    return value
+
+
+def _faults(text: str) -> str:
+    """Check the faults and return their text, which is what the card's process is told."""
+    Faults.parse(text)
+    return text
+
+
 @dataclass(frozen=True)
 class Variable:
     """One environment variable."""
@@ -124,7 +193,7 @@ VARIABLES: dict[str, Variable] = {
         Variable("PGAS_QP_DEPTH", _integer(128, 32768, power_of_two=True), "1024", "WQEBBs of 64 bytes in a send queue", "integer"),
         Variable("PGAS_IBRC_RING_SIZE", _integer(64, 65536, power_of_two=True), "4096", "requests in the proxy thread's ring", "integer"),
         Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),
-        Variable("PGAS_SOFTHCA_FAULTS", str, "", "software card: seeded faults, e.g. seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
+        Variable("PGAS_SOFTHCA_FAULTS", _faults, "", "software card: seeded faults, e.g. seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )
 }
 

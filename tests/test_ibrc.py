@@ -500,3 +500,36 @@ assert sum(ibrc._loop().stats.cache_hits.values()) == 1, ibrc._loop().stats
 pgas.finalize()
 """)
     assert list((Path(ibrc.__file__).parent / "__pycache__").glob("ibrc._make*.nbc"))
+
+
+def test_indices_that_wrap(run):
+    """At 2^16, 2^32, and at the end of queue and ring, which are as small as they can be."""
+    found = run(
+        """
+from pgas.transports import nic
+
+@pgas.jit
+def flood(dest, source, rounds):
+    for r in range(rounds):
+        pgas.put_nbi(dest[:8], source[:8], 0)
+        pgas.p(dest, 8, r, 0)
+        pgas.atomic_add(dest, 9, 1, 0)
+    pgas.quiet()
+
+pgas.finalize()
+for first in (2**16 - 3, 2**32 - 3):
+    nic.NIC.first_index = first
+    pgas.init()
+    dest, source = pgas.zeros(10, np.int32), pgas.array(np.arange(1, 11, dtype=np.int32))
+    flood[1, 1](dest, source, 100)
+    pgas.barrier_all()
+    counted = next(qp for qp in job().nic.adapter.counters()["qps"] if qp["wqes"])
+    print(list(map(int, dest)), counted["errors"], counted["consumer"] - first)
+    pgas.free(dest)
+    pgas.free(source)
+    pgas.finalize()
+""",
+        PGAS_QP_DEPTH="128",
+        PGAS_IBRC_RING_SIZE="64",
+    )
+    assert found.stdout.splitlines() == ["[1, 2, 3, 4, 5, 6, 7, 8, 99, 100] 0 300"] * 2

@@ -2,14 +2,18 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import pgas
-from pgas import config
+from pgas import __main__, config
+from pgas.transports.softhca import client, messages
+from pgas.transports.softhca.messages import Kind
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
@@ -106,3 +110,30 @@ def test_unknown_command():
     done = info(1, "infos")
     assert done.returncode == 2
     assert "invalid choice: 'infos'" in done.stderr
+
+
+def test_a_card_that_ends_while_it_is_asked(capsys):
+    """It is named, and the others are listed all the same."""
+    name = f"pgas-hca-0-{os.getpid()}"  # listed before all real ones
+
+    def dies():
+        connection, _ = listener.accept()
+        messages.receive(connection)
+        messages.send(connection, Kind.OK, {"pid": 0})
+        messages.receive(connection)
+        connection.close()
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        card = client.start(1)
+        thread = threading.Thread(target=dies)
+        thread.start()
+        try:
+            __main__.hca()
+        finally:
+            thread.join(10)
+            card.end()
+    said = capsys.readouterr().out
+    assert f"card {name}: cannot be asked\n" in said
+    assert re.search(rf"card {card.name} \(process {card.pid}\): wqes 0, ", said)

@@ -234,14 +234,17 @@ def test_unknown_status_and_command():
     assert str(CommandError(0x999, 0x7F, 1)) == "command 0x999 failed: status 0x7f, syndrome 0x1"
 
 
-def test_error_travels_between_processes():
-    error = pickle.loads(pickle.dumps(CommandError(0x400, 5, 6)))
-    assert (error.opcode, error.status, error.syndrome, str(error)) == (
-        0x400,
-        5,
-        6,
-        "CREATE_CQ failed: BAD_RES (bad resource), syndrome 0x6",
-    )
+def test_a_syndrome_in_the_words_of_who_knows_them():
+    data = build_output(Command.CREATE_CQ, status=Status.BAD_RES, syndrome=6)
+    with pytest.raises(CommandError, match=r"^CREATE_CQ failed: BAD_RES \(bad resource\), syndrome 0x6: the 6th$"):
+        check(Command.CREATE_CQ, data, lambda syndrome: f"the {syndrome}th")
+
+
+@pytest.mark.parametrize("words", ["", "no such UAR"])
+def test_error_travels_between_processes(words):
+    error = pickle.loads(pickle.dumps(CommandError(0x400, 5, 6, words)))
+    assert (error.opcode, error.status, error.syndrome, error.words) == (0x400, 5, 6, words)
+    assert str(error) == "CREATE_CQ failed: BAD_RES (bad resource), syndrome 0x6" + (f": {words}" if words else "")
 
 
 # --- refusals ---

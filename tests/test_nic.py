@@ -171,3 +171,72 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
 )
 def test_bad_values(job, name, value, wanted):
     holds(job("pgas.init()\n", npes=1, **{"PGAS_TRANSPORT": "ibgda", name: value}), wanted)
+
+
+@pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
+def test_the_first_error_is_told(job, transport):
+    """The 5th of 200 WQEs fails, the others are flushed behind it, and a collapsed CQ keeps the last CQE. The job began in a thread."""
+    text = """
+thread = threading.Thread(target=pgas.init)
+thread.start()
+thread.join()
+from pgas import runtime
+nic = runtime.current().nic
+dest, done = pgas.zeros(200, np.int32), pgas.zeros(1, np.int32)
+
+@pgas.jit
+def flood(dest, pe):
+    for i in range(200):
+        pgas.p(dest, i, 1, pe)
+
+def fail():
+    try:
+        pgas.barrier_all()
+    except pgas.TransportError as error:
+        say(type(error).__name__, error.pe, hex(error.qpn) in str(error), error.wqe_idx, hex(error.syndrome), error.vendor_err_synd)
+        say(error)
+
+nic.adapter.pause()
+flood[1, 1](dest, 0)
+later(0.5, nic.adapter.resume)
+fail()
+while nic.counts()["cqes"] < 200:
+    time.sleep(0.01)
+nic.adapter.diagnose = lambda qpn: None  # as a real card may
+fail()
+runtime.current().broken = True
+"""
+    ended = job(text, npes=1, PGAS_TRANSPORT=transport, PGAS_SOFTHCA_FAULTS="fail=5:0x13")
+    first, text, last, flushed = ended.out.splitlines()
+    assert first == "CompletionError 0 True 4 0x13 1", ended
+    assert re.search(
+        r"queue pair 1 to PE 0 \(QP 0x[0-9a-f]+\) failed at WQE 4: remote access error \(0x13\), vendor_err_synd 0x01, "
+        r"a fault that was asked for; RDMA_WRITE wqe_idx 0x0004 .* inline 01000000 \(the first error of this queue pair\)$",
+        text,
+    ), ended
+    assert last == "CompletionError 0 True 199 0x5 0", ended
+    assert re.search(
+        r"failed at WQE 199: work request flushed \(0x05\), vendor_err_synd 0x00; RDMA_WRITE wqe_idx 0x00c7 .*"
+        r" \(flushed behind the first error, which softhca does not tell\)$",
+        flushed,
+    ), ended
+
+
+def test_more_queue_pairs_than_the_card_has(job):
+    """All PEs' count: 2 PEs make 6 each, of a card that has 8."""
+    text = """
+from pgas.transports.mlx5 import commands
+from pgas.transports.softhca import client
+
+def command(self, inbox, outlen, real=client.SoftHCA.command):
+    outbox, (kind, values) = real(self, inbox, outlen), commands.parse(inbox)
+    if kind != commands.Command.QUERY_HCA_CAP or values["op_mod"] != 1:
+        return outbox
+    answer = commands.parse_output(kind, outbox, op_mod=1)
+    return commands.build_output(kind, {"capability": {**answer["capability"], "log_max_qp": 3}}, op_mod=1)
+
+client.SoftHCA.command = command
+pgas.init()
+"""
+    ended = job(text, PGAS_TRANSPORT="ibgda", PGAS_IBGDA_NUM_RC_PER_PE="3")
+    holds(ended, "TransportError: PE 0: PGAS_IBGDA_NUM_RC_PER_PE=3 is 12 queue pairs for 2 PEs, each to each, but softhca has 8")

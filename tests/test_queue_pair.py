@@ -15,6 +15,7 @@ from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.queue_pair import QueuePair, Queues, check_caps
 from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.syndromes import command_text
 
 card, pes, observer = rig.card, rig.pes, rig.observer
 
@@ -105,6 +106,9 @@ class Paper:
     def query_eqn(self):
         return 9
 
+    def syndrome_words(self, syndrome):
+        return ""
+
 
 def nonzero(values):
     """The fields of an input that are not zero, but for opcode and op_mod."""
@@ -150,7 +154,7 @@ def test_depth_is_named(pes, depth):
         lambda: Queues.nbytes(depth),
         lambda: Queues.layout(depth, 1),
         lambda: QueuePair(adapter, pes[0].umem, pes[0].pdn, Queues(0, 4096, 4160), depth),
-        lambda: check_caps(adapter, 1, depth),
+        lambda: check_caps(adapter, 1, 1, depth),
     ):
         with pytest.raises(ValueError, match=words):
             call()
@@ -382,7 +386,7 @@ def test_driver_and_card_allow_the_same_transitions(pes, monkeypatch, state, com
         move(qp, command, peer)
     assert (refused.value.opcode, refused.value.status) == (command, Status.BAD_QP_STATE)
     assert Why(refused.value.syndrome) == Why.TRANSITION
-    assert str(refused.value) == f"{name} failed: BAD_QP_STATE (bad QP state), syndrome 0x420"
+    assert str(refused.value) == f"{name} failed: BAD_QP_STATE (bad QP state), syndrome 0x420: the QP's state does not allow the command"
     assert qp.state == qp.query() == state
 
 
@@ -409,7 +413,7 @@ def test_connect_begins_in_rst(pes, state):
 def test_connect_that_the_card_refuses_stops_where_it_was(pes):
     """The card's own words come through, and the driver knows how far it came."""
     qp = make(pes[0])
-    with pytest.raises(CommandError, match=r"^INIT2RTR_QP failed: BAD_PARAM \(bad parameter\), syndrome 0x421$"):
+    with pytest.raises(CommandError, match=r"^INIT2RTR_QP failed: BAD_PARAM \(bad parameter\), syndrome 0x421: remote_qpn must not be 0$"):
         qp.connect(0, PORT, PORT)
     assert (qp.state, qp.query()) == (INIT, INIT)
     qp.reset()
@@ -446,6 +450,7 @@ def test_a_constructor_that_the_card_refuses_leaves_nothing(pes, observer, wrong
         make(pes[0], **wrong)
     assert (refused.value.opcode, Why(refused.value.syndrome)) == (command, why)
     assert str(refused.value).startswith(f"{command.name} failed: ")
+    assert str(refused.value).endswith(f", syndrome {why:#x}: {command_text(why)}")
     assert objects(observer) == before
     assert make(pes[0]).query() == RST
 
@@ -503,7 +508,7 @@ def test_destroy_tries_everything_and_tells_the_first_error(pes, observer):
     """A CQ in use keeps its UAR, which is refused then too, and the QP is gone all the same; the rest goes with the PE."""
     qp = make(pes[0])
     guest = rig.QP(pes[0], cq=Poster(pes[0], qp))  # another QP completes to the same CQ
-    with pytest.raises(CommandError, match=r"^DESTROY_CQ failed: RES_BUSY \(resource busy\), syndrome 0x403$"):
+    with pytest.raises(CommandError, match=r"^DESTROY_CQ failed: RES_BUSY \(resource busy\), syndrome 0x403: a QP completes to the CQ$"):
         qp.destroy()
     assert [entry["qpn"] for entry in observer.counters()["qps"]] == [guest.qpn]
     with pytest.raises(TransportError, match="is destroyed"):
@@ -528,41 +533,47 @@ def editing(**edits):
 
 def test_caps_of_the_soft_hca_suffice(pes):
     adapter = Wrapped(pes[0].hca)
-    check_caps(adapter, 1024, 32768)
+    check_caps(adapter, 4, 64, 32768)
     assert adapter.sent == [Command.QUERY_HCA_CAP] * 2
 
 
 @pytest.mark.parametrize(
-    ("n_qps", "depth", "edits", "text"),
+    ("depth", "edits", "text"),
     [
-        (8, 128, {"cqe_version": 0}, "cqe_version is 0, needed is 1: CQEs that carry qpc.user_index"),
-        (8, 128, {"cq_oi": 0}, "cq_oi is 0, needed is 1: CQs that ignore overrun, as nobody reports a consumer index"),
-        (1025, 128, {}, "log_max_qp is 10, needed is 11 for 1025 QPs: more QPs than the caps allow"),
-        (9, 128, {"log_max_qp": 3}, "log_max_qp is 3, needed is 4 for 9 QPs: more QPs than the caps allow"),
-        (8, 1024, {"log_max_qp_sz": 9}, "log_max_qp_sz is 9, needed is 10 for queues of 1024 WQEBBs"),
-        (8, 128, {"log_max_msg": 29}, "log_max_msg is 29, needed is 30 for WQEs of up to 1073741824 bytes"),
-        (8, 128, {"atomic": 0}, "atomic is 0, needed is 1: atomics"),
-        (8, 128, {"atomic_operations": 7}, "atomic_operations is 7, needed is 15: CAS, FA and both masked"),
-        (8, 128, {"atomic_size_qp": 8}, "atomic_size_qp is 8, needed is 12: operands of 4 and 8 bytes"),
-        (8, 128, {"atomic_size_qp": 4}, "atomic_size_qp is 4, needed is 12: operands of 4 and 8 bytes"),
+        (128, {"cqe_version": 0}, "cqe_version is 0, needed is 1: CQEs that carry qpc.user_index"),
+        (128, {"cq_oi": 0}, "cq_oi is 0, needed is 1: CQs that ignore overrun, as nobody reports a consumer index"),
+        (1024, {"log_max_qp_sz": 9}, "log_max_qp_sz is 9, needed is 10 for PGAS_QP_DEPTH=1024"),
+        (128, {"log_max_msg": 29}, "log_max_msg is 29, needed is 30 for WQEs of up to 1073741824 bytes"),
+        (128, {"atomic": 0}, "atomic is 0, needed is 1: atomics"),
+        (128, {"atomic_operations": 7}, "atomic_operations is 7, needed is 15: CAS, FA and both masked"),
+        (128, {"atomic_size_qp": 8}, "atomic_size_qp is 8, needed is 12: operands of 4 and 8 bytes"),
+        (128, {"atomic_size_qp": 4}, "atomic_size_qp is 4, needed is 12: operands of 4 and 8 bytes"),
         (
-            8,
             128,
             {"atomic_req_8B_endianness_mode": 0},
             "atomic_req_8B_endianness_mode is 0, needed is 1: host-endian 8-byte operands",
         ),
         (
-            8,
             128,
             {"cqe_version": 0, "atomic_operations": 3},
             "cqe_version is 0, needed is 1: CQEs that carry qpc.user_index; atomic_operations is 3, needed is 15: CAS, FA and both masked",
         ),
     ],
 )
-def test_caps_that_do_not_suffice(pes, n_qps, depth, edits, text):
+def test_caps_that_do_not_suffice(pes, depth, edits, text):
     with pytest.raises(TransportError) as caught:
-        check_caps(Wrapped(pes[0].hca, editing(**edits)), n_qps, depth)
+        check_caps(Wrapped(pes[0].hca, editing(**edits)), 2, 2, depth)
     assert str(caught.value) == f"softhca lacks capabilities: {text}"
+
+
+@pytest.mark.parametrize(("n_pes", "num_rc", "edits", "wanted", "there"), [(5, 64, {}, 1600, 1024), (3, 1, {"log_max_qp": 3}, 9, 8)])
+def test_more_qps_than_the_caps_allow(pes, n_pes, num_rc, edits, wanted, there):
+    """The QPs of all PEs are those of one card: they are counted together."""
+    with pytest.raises(TransportError) as caught:
+        check_caps(Wrapped(pes[0].hca, editing(**edits)), n_pes, num_rc, 128)
+    assert str(caught.value) == (
+        f"PGAS_IBGDA_NUM_RC_PER_PE={num_rc} is {wanted} queue pairs for {n_pes} PEs, each to each, but softhca has {there}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -570,12 +581,12 @@ def test_caps_that_do_not_suffice(pes, n_qps, depth, edits, text):
     [{"log_max_qp": 3}, {"log_max_qp_sz": 7}, {"atomic_size_qp": 0xFF}, {"atomic_operations": 0xFFFF}, {"log_max_msg": 31}],
 )
 def test_caps_that_just_suffice(pes, edits):
-    check_caps(Wrapped(pes[0].hca, editing(**edits)), 8, 128)
+    check_caps(Wrapped(pes[0].hca, editing(**edits)), 2, 2, 128)
 
 
 def test_caps_that_cannot_be_asked_for(pes):
     def refuse(command, values, outbox):
-        return commands.build_output(command, status=Status.BAD_OP, syndrome=0x123, op_mod=values["op_mod"])
+        return commands.build_output(command, status=Status.BAD_OP, syndrome=0x123, op_mod=values["op_mod"])  # not the soft HCA's number
 
     with pytest.raises(CommandError, match=r"^QUERY_HCA_CAP failed: BAD_OP \(bad operation\), syndrome 0x123$"):
-        check_caps(Wrapped(pes[0].hca, refuse), 8, 128)
+        check_caps(Wrapped(pes[0].hca, refuse), 2, 2, 128)

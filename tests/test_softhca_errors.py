@@ -1,5 +1,6 @@
 """WQEs that fail: every syndrome that the card has, what becomes of both QPs, and the flush of what follows."""
 
+import re
 import struct
 
 import pytest
@@ -162,9 +163,9 @@ def test_a_wqe_that_is_wrong_by_itself(pes, what, syndrome, vendor, make):
     assert setting.qp.fail(*call) == (syndrome, vendor)
     assert (setting.qp.state(), setting.peer.state()) == (QpState.ERR, QpState.RTS)
     assert (pes[0].read(pes[0].heap, 8192), pes[1].read(pes[1].heap, 8192)) == before
-    text = pes[0].hca.diagnose(setting.qp.qpn)
-    assert syndrome_words(syndrome) in text
-    assert vendor_text(vendor) in text
+    first = pes[0].hca.diagnose(setting.qp.qpn)
+    assert (first.syndrome, first.vendor_err_synd, first.words) == (syndrome, vendor, vendor_text(vendor))
+    assert syndrome_words(syndrome) in str(first)
 
 
 @pytest.mark.parametrize(("what", "syndrome", "vendor", "make"), REFUSED, ids=[case[0] for case in REFUSED])
@@ -297,8 +298,11 @@ def test_the_first_error_is_kept_when_flush_cqes_overwrite_it(pes):
     qp.ring()
     done = qp.poll(last)
     assert (done.syndrome, done.vendor_err_synd) == (Syndrome.WR_FLUSH_ERR, Vendor.NONE)
-    text = pes[0].hca.diagnose(qp.qpn)
-    assert text.startswith(f"WQE 0 of QP {qp.qpn:#x}: remote access error (0x13): no such rkey; RDMA_WRITE")
+    first = pes[0].hca.diagnose(qp.qpn)
+    assert (first.wqe_idx, first.syndrome, first.vendor_err_synd) == (0, Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_UNKNOWN)
+    assert first.wqe == qp.log[0][1]
+    text = str(first)
+    assert text.startswith("WQE 0: remote access error (0x13), vendor_err_synd 0x40, no such rkey; RDMA_WRITE")
     for word in (f"raddr {pes[1].heap:#x}", "rkey 0xbad00", f"8 bytes at {pes[0].heap + 40:#x}"):
         assert word in text
     assert "cannot be decoded" not in text
@@ -306,12 +310,12 @@ def test_the_first_error_is_kept_when_flush_cqes_overwrite_it(pes):
 
 def test_diagnose_of_a_wqe_that_no_data_sheet_knows(pes):
     qp = pair(pes)[0]
-    assert pes[0].hca.diagnose(qp.qpn) == ""
+    assert pes[0].hca.diagnose(qp.qpn) is None
     qp.fail(*opcode_of(Opcode.SEND))
-    text = pes[0].hca.diagnose(qp.qpn)
+    text = str(pes[0].hca.diagnose(qp.qpn))
     assert "not an opcode of this card" in text
-    assert "cannot be decoded" in text
-    assert pes[0].hca.diagnose(0x7FFFFF) == ""
+    assert re.search(r"a WQE that cannot be decoded \(ctrl.opcode: .*\): 0000000a ", text)
+    assert pes[0].hca.diagnose(0x7FFFFF) is None
 
 
 def test_qps_beside_the_one_that_failed_go_on(pes):

@@ -6,12 +6,12 @@ import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import QP, SIGNAL, connect, pair
 
+from pgas.config import CQE_SYNDROMES, Faults
 from pgas.errors import TransportError
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
-from pgas.transports.softhca.card import Faults
 from pgas.transports.softhca.syndromes import Vendor
 from pgas.transports.softhca.tables import TRACE_RECORDS
 
@@ -31,10 +31,15 @@ MEGABYTE = 1 << 20
         ("fail=3:0x13", Faults(fail=3, syndrome=0x13)),
         ("fail=1:5,fail_qpn=0x400", Faults(fail=1, syndrome=5, fail_qpn=0x400)),
         ("stop=7,atomics=split", Faults(stop=7, split_atomics=True)),
+        (f"stop={2**63 - 1},seed={2**64 - 1}", Faults(stop=2**63 - 1, seed=2**64 - 1)),
     ],
 )
 def test_faults_as_text(text, faults):
     assert Faults.parse(text) == faults
+
+
+def test_every_syndrome_of_a_cqe_can_be_asked_for():
+    assert list(CQE_SYNDROMES) == [syndrome.value for syndrome in Syndrome]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +62,8 @@ def test_the_nth_wqe_fails_with_any_syndrome(pes, observer, syndrome):
     assert qp.fail(wqe.write_inline, pes[1].heap + 16, pes[1].key, b"refused!") == (syndrome, Vendor.INJECTED)
     assert pes[1].read(pes[1].heap, 24) == b"executed" * 2 + bytes(8)
     assert (qp.state(), peer.state()) == (QpState.ERR, QpState.RTS)
-    assert "a fault that was asked for" in pes[0].hca.diagnose(qp.qpn)
+    first = pes[0].hca.diagnose(qp.qpn)
+    assert (first.wqe_idx, first.syndrome, first.words) == (2, syndrome, "a fault that was asked for")
     pair(pes)[0].run(wqe.nop)  # the fault has happened, and does not again
 
 

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 import test_softhca_rig as rig
@@ -151,6 +153,50 @@ def test_the_card_ends_with_the_process_that_started_it(program):
     wait_until(lambda: name not in client.find(), "its socket remains")
 
 
+def test_a_busy_card_ends_with_the_process_that_started_it(program):
+    """It waits for the rest of a message, and a child of its parent holds the control socket open; it ends in seconds all the same."""
+    parent = program(
+        "import os, sys, time\nfrom pgas.transports.softhca import client\np = client.start(2)\n"
+        "child = os.fork() or time.sleep(60)\nprint(p.pid, p.name, child, flush=True)\nsys.stdin.read()"
+    )
+    pid, name, child = parent.stdout.readline().split()
+    connection = connection_of(name)
+    connection.sendall(messages.pack(Kind.HELLO)[:5])
+    time.sleep(0.2)
+    parent.kill()
+    try:
+        wait_until(lambda: gone(int(pid)), "the card outlives its parent", 5)
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+    connection.close()
+
+
+@pytest.mark.parametrize("own_card", [1], indirect=True)
+def test_the_card_ends_for_certain_when_it_is_told_to(own_card):
+    """A server that is busy at that moment is not waited for longer than its grace."""
+    connection = connection_of(own_card.name)
+    connection.sendall(messages.pack(Kind.HELLO)[:5])
+    time.sleep(0.2)
+    started = time.monotonic()
+    own_card.end()
+    assert time.monotonic() - started < 5
+    assert gone(own_card.pid)
+    connection.close()
+
+
+def test_the_card_outlives_the_thread_that_started_it():
+    """Jobs may begin in a thread, which then ends."""
+    started = []
+    thread = threading.Thread(target=lambda: started.append(client.start(1)))
+    thread.start()
+    thread.join()
+    pe = PE(started[0].name, 0)
+    rig.connect(qp := QP(pe), qp)
+    qp.run(wqe.nop)
+    pe.close()
+    started[0].close()
+
+
 def test_calls_after_the_card_was_killed(own_card):
     pe = PE(own_card.name, 0)
     qp = QP(pe)
@@ -191,7 +237,7 @@ def test_two_cards_do_not_meet(card, pes, own_card):
     other = client.SoftHCA(own_card.name, 0, [])
     assert other.counters()["hca"]["pes"] == []
     assert (other.counters()["qps"], other.counters()["keys"]) == ([], [])
-    assert other.diagnose(here.qpn) == ""
+    assert other.diagnose(here.qpn) is None
     with pytest.raises(TransportError, match="PE 0 has no memory region"):
         other.deregister_mr(pes[0].key)
     other.close()
@@ -261,6 +307,41 @@ def test_requests_in_the_wrong_order_or_of_the_wrong_kind(card):
         assert answer(connection, kind, body)[0] == Kind.REFUSED
     assert answer(connection, Kind.ALLOC_PD, [])[0] == Kind.OK
     connection.close()
+
+
+GARBAGE = [
+    b"", b"\xff\xfe", b"{", b"null", b"true", b"5", b"-1", b"1e999", b'"x"', b"[]", b"{}", b"[null]", b"[5]", b"[true]", b"[1e30]", b"[-1]",
+    b'["a","b"]', b"[[],[]]", b"[0,0]", b"[-1,-1]", b"[1,2,3,4]", b"[" + b"9" * 400 + b"]", b"[" + b",".join([b"9" * 40] * 4) + b"]",
+    b"[" * 100_000, b'{"seed":1}', bytes(64), b"\x10\0\0\0" + b"\xff" * 64,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("who", [None, 6])
+def test_garbage_of_every_kind(card, pes, observer, who):
+    """The card refuses it in one sentence and goes on for everybody; it neither makes nor takes anything."""
+    before = {kind: observer.counters()[kind] for kind in ("qps", "cqs", "keys")}
+    connection = connection_of(card.name)
+    assert answer(connection, Kind.HELLO, who)[0] == Kind.OK
+    for kind in Kind:
+        for body in GARBAGE:
+            messages.send(connection, kind, body)
+            reply, text, fds = messages.receive(connection)
+            assert reply in (Kind.OK, Kind.REFUSED), (kind, body)
+            assert not fds
+            if reply == Kind.REFUSED:
+                assert len(json.loads(text)) > 8, (kind, body)
+                assert "\n" not in json.loads(text)
+    if who is not None:  # what the requests need: integers, as many as they are
+        for body in ([1], ["1", "2"], [1.0, 2.0]):
+            assert answer(connection, Kind.REGISTER_UMEM, body)[0] == Kind.REFUSED
+    kind, text = answer(connection, Kind.FAULTS, 5)
+    assert (kind, text.partition("(")[0]) == (Kind.REFUSED, "FAULTS with arguments that make no sense ")
+    connection.close()
+    observer.resume()
+    observer.trace([])
+    wait_until(lambda: 6 not in observer.counters()["hca"]["pes"], "the PE remains")
+    assert {kind: observer.counters()[kind] for kind in before} == before
+    pair(pes)[0].run(wqe.nop)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ starting

@@ -9,7 +9,10 @@ protection domains, user memory, memory regions and UARs
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Adapter", "Port", "Uar"]
+from pgas.transports.mlx5 import send_queue
+from pgas.transports.mlx5.cqe import syndrome_words
+
+__all__ = ["Adapter", "FirstError", "Port", "Uar"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,21 @@ class Port:
     gid: bytes  #: 16 bytes, of index 0
     mac: bytes  #: 6 bytes, zero on InfiniBand
     rate_gbps: float
+
+
+@dataclass(frozen=True)
+class FirstError:
+    """What took a QP to ERR. In a collapsed CQ the flush CQEs of the WQEs behind it overwrite its own (facts 2.5)."""
+
+    wqe_idx: int  #: modulo 2^16
+    syndrome: int  #: of its CQE (mlx5.cqe.Syndrome)
+    vendor_err_synd: int
+    words: str  #: what the vendor's syndrome means, "" if nobody knows
+    wqe: bytes  #: as the adapter executed it
+
+    def __str__(self) -> str:
+        vendor = f"vendor_err_synd {self.vendor_err_synd:#04x}" + (f", {self.words}" if self.words else "")
+        return f"WQE {self.wqe_idx}: {syndrome_words(self.syndrome)}, {vendor}; {send_queue.describe(self.wqe)}"
 
 
 class Adapter(Protocol):
@@ -74,8 +92,11 @@ class Adapter(Protocol):
     def query_port(self) -> Port:
         """Return the port."""
 
-    def diagnose(self, qpn: int) -> str:
-        """Return what the adapter knows about the first error of a QP beyond its CQE, "" if nothing."""
+    def syndrome_words(self, syndrome: int) -> str:
+        """Return what the syndrome of a refused command means, "" if the adapter does not know: they are the firmware's own."""
+
+    def diagnose(self, qpn: int) -> FirstError | None:
+        """Return the first error of a QP, None if there was none or the adapter does not know it."""
 
     def close(self) -> None:
         """Destroy what this PE still has on the adapter and let it go. Further calls do nothing."""

@@ -341,6 +341,7 @@ class ProxiedNIC(NIC):
             fields = {WQ: queue.WQ, DBR: queue.DBR, UAR: queue.UAR, CQE: queue.CQE, QPN: queue.QPN}
             values = {name: self._load(record + field) for name, field in fields.items()}
             values |= {HEAP_KEY: keys & 0xFFFF_FFFF, SYSTEM_KEY: keys >> 32, RECORD: record}
+            values |= dict.fromkeys((PROD_IDX, RUNG_IDX, CONS_IDX), self.first_index)
             for offset, value in values.items():
                 own[(rows + number * ROW + offset) // 8] = value
         loop = _loop()

@@ -13,7 +13,7 @@ from typing import Any
 from pgas.errors import CompletionError, PgasError, TransportError
 from pgas.kernels import queue, window
 from pgas.transports import p2p
-from pgas.transports.adapter import Port
+from pgas.transports.adapter import FirstError, Port
 from pgas.transports.memory import GRANULARITY, Memory, Segment
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.contexts import Access
@@ -132,7 +132,7 @@ class NIC:
         adapter = self.adapter = client.SoftHCA(card, self._me, shared)
         self._made.callback(adapter.close)  # takes with it what is left
         count = self._n_pes * self._num
-        check_caps(adapter, count, self._depth)
+        check_caps(adapter, self._n_pes, self._num, self._depth)
         pdn = adapter.alloc_pd()
         (system, heap, queues) = [(address, nbytes) for address, nbytes, _ in shared]
         _, system_key = adapter.register_mr(*system, pdn, _ACCESS)
@@ -235,21 +235,29 @@ class NIC:
         return f"queue pair {i + 1} to PE {pe} (QP {self.qps[self._number(record)].qpn:#x})"
 
     def failure(self, record: int, who: str) -> CompletionError:
-        """Return the error that the CQE of a record's queue pair tells, with the WQE, and what the adapter knows of the first one."""
+        """Return the first error of a record's queue pair, or what its CQE tells, if the adapter knows no more."""
         number = self._number(record)
-        place, qpn, base = self.queues[number], self.qps[number].qpn, self._slot + window.QUEUE_OFFSET
+        qpn, first = self.qps[number].qpn, None
+        with contextlib.suppress(TransportError):
+            first = self.adapter.diagnose(qpn)
+        note = "the first error of this queue pair"
+        if first is None:
+            first = self._last_error(number)
+            flushed = first.syndrome == cqe.Syndrome.WR_FLUSH_ERR
+            note = f"flushed behind the first error, which {self.adapter.name} does not tell" if flushed else "as its CQE tells"
+        text = f"{who}: {self.name_of(record)} failed at {first} ({note})"
+        return CompletionError(text, number // self._num, qpn, first.wqe_idx, first.syndrome, first.vendor_err_synd)
+
+    def _last_error(self, number: int) -> FirstError:
+        """Return the error of the one CQE that a collapsed CQ keeps, the last: the first one if nothing was queued behind its WQE."""
+        place, base = self.queues[number], self._slot + window.QUEUE_OFFSET
         seen = cqe.decode(self._memory.read(base + place.cq, cqe.CQE_SIZE))
         ring = bytearray(self._memory.read(base + place.wq, self._depth * WQEBB))
         try:
-            decoded = str(send_queue.decode(send_queue.fetch(ring, seen.wqe_counter)))
-        except ValueError as error:
-            decoded = f"its WQE cannot be decoded ({error})"
-        text = f"{who}: {self.name_of(record)} failed at WQE {seen.wqe_counter}: {cqe.syndrome_words(seen.syndrome)}"
-        text += f", vendor_err_synd {seen.vendor_err_synd:#04x}; {decoded}"
-        with contextlib.suppress(TransportError):
-            if first := self.adapter.diagnose(qpn):
-                text += f"; the first error of this queue pair: {first}"
-        return CompletionError(text, number // self._num, qpn, seen.wqe_counter, seen.syndrome, seen.vendor_err_synd)
+            wqe = send_queue.fetch(ring, seen.wqe_counter)
+        except ValueError:
+            wqe = b""
+        return FirstError(seen.wqe_counter, seen.syndrome, seen.vendor_err_synd, "", wqe)
 
     # --------------------------------------------------------------------------------------------------------------------- ending
 

@@ -295,17 +295,19 @@ class QueuePair:
         }
 
 
-def check_caps(adapter: Adapter, n_qps: int, depth: int) -> None:
+def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int) -> None:
     """Check that an adapter can be what this runtime needs, before anything is made on it (QUERY_HCA_CAP; facts 3.6, 1.7).
 
     Args:
         adapter: the NIC.
-        n_qps: QPs that this PE will make. The card counts those of all its users, so a QP may still be refused.
-        depth: WQEBBs in each.
+        n_pes: PEs that share it. It counts the QPs of all its users, so a QP may still be refused if it has others.
+        num_rc: QPs that each of them makes to each (PGAS_IBGDA_NUM_RC_PER_PE).
+        depth: WQEBBs in each (PGAS_QP_DEPTH).
 
     Raises:
         ValueError: depth is no power of two from 128 to 32768.
-        TransportError: the adapter lacks something; the text names every such capability, what it is and what is needed.
+        TransportError: the adapter lacks something; the text names every such capability, what it is and what is needed. Or the job
+            needs more QPs than it has.
     """
     _check_depth(depth)
     caps = _query_caps(adapter, CapType.GENERAL)
@@ -314,8 +316,7 @@ def check_caps(adapter: Adapter, n_qps: int, depth: int) -> None:
     needed = {
         "cqe_version": (caps["cqe_version"] == 1, "1: CQEs that carry qpc.user_index"),
         "cq_oi": (caps["cq_oi"] == 1, "1: CQs that ignore overrun, as nobody reports a consumer index"),
-        "log_max_qp": (n_qps <= 1 << caps["log_max_qp"], f"{max(n_qps - 1, 0).bit_length()} for {n_qps} QPs: more QPs than the caps allow"),
-        "log_max_qp_sz": (depth <= 1 << caps["log_max_qp_sz"], f"{depth.bit_length() - 1} for queues of {depth} WQEBBs"),
+        "log_max_qp_sz": (depth <= 1 << caps["log_max_qp_sz"], f"{depth.bit_length() - 1} for PGAS_QP_DEPTH={depth}"),
         "log_max_msg": (caps["log_max_msg"] >= _LOG_MSG_MAX, f"{_LOG_MSG_MAX} for WQEs of up to {MESSAGE_MAX} bytes"),
         "atomic": (caps["atomic"] == 1, "1: atomics"),
     }
@@ -328,6 +329,11 @@ def check_caps(adapter: Adapter, n_qps: int, depth: int) -> None:
         }
     if lacking := [f"{name} is {caps[name]}, needed is {what}" for name, (enough, what) in needed.items() if not enough]:
         raise TransportError(f"{adapter.name} lacks capabilities: {'; '.join(lacking)}")
+    wanted, there = n_pes**2 * num_rc, 1 << caps["log_max_qp"]
+    if wanted > there:
+        raise TransportError(
+            f"PGAS_IBGDA_NUM_RC_PER_PE={num_rc} is {wanted} queue pairs for {n_pes} PEs, each to each, but {adapter.name} has {there}"
+        )
 
 
 def _query_caps(adapter: Adapter, kind: CapType) -> dict[str, int]:
@@ -337,5 +343,5 @@ def _query_caps(adapter: Adapter, kind: CapType) -> dict[str, int]:
 def _execute(adapter: Adapter, command: Command, op_mod: int = 0, **values: Any) -> dict[str, Any]:
     """Execute a command and return the fields of its output; a refusal is a CommandError."""
     outbox = adapter.command(commands.build(command, op_mod=op_mod, **values), commands.output_size(command))
-    commands.check(command, outbox)
+    commands.check(command, outbox, adapter.syndrome_words)
     return commands.parse_output(command, outbox, op_mod=op_mod)

@@ -5,7 +5,7 @@ card's side is ``parse`` and ``build_output``. Objects of user memory (PD, UAR, 
 these commands or from calls of the adapter on the software one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -143,14 +143,15 @@ def status_words(status: int) -> str:
 
 
 class CommandError(TransportError):
-    """The card refused a command. The syndrome is the firmware's own number for the reason."""
+    """The card refused a command. The syndrome is the firmware's own number for the reason; words are the reason, "" if nobody knows."""
 
-    def __init__(self, opcode: int, status: int, syndrome: int) -> None:
-        super().__init__(opcode, status, syndrome)
-        self.opcode, self.status, self.syndrome = opcode, status, syndrome
+    def __init__(self, opcode: int, status: int, syndrome: int, words: str = "") -> None:
+        super().__init__(opcode, status, syndrome, words)
+        self.opcode, self.status, self.syndrome, self.words = opcode, status, syndrome, words
 
     def __str__(self) -> str:
-        return f"{command_name(self.opcode)} failed: {status_words(self.status)}, syndrome {self.syndrome:#x}"
+        text = f"{command_name(self.opcode)} failed: {status_words(self.status)}, syndrome {self.syndrome:#x}"
+        return f"{text}: {self.words}" if self.words else text
 
 
 # --- layouts (facts 3.1 to 3.5, 3.7; what they lack is from mlx5_ifc.h (rdma-core 59)) -------------------------------------------
@@ -333,15 +334,15 @@ def parse_output(command: Command, data: Buffer, *, op_mod: int = 0) -> dict[str
     return fields.decode(output_table(command, op_mod), data)
 
 
-def check(command: int, data: Buffer) -> None:
-    """Read the status of an output.
+def check(command: int, data: Buffer, words: Callable[[int], str] | None = None) -> None:
+    """Read the status of an output; words, if given, says what a syndrome means ("" if it does not know).
 
     Raises:
         CommandError: the card refused the command.
     """
     output = fields.decode(OUTPUT, data)
     if output["status"] != Status.OK:
-        raise CommandError(command, output["status"], output["syndrome"])
+        raise CommandError(command, output["status"], output["syndrome"], words(output["syndrome"]) if words else "")
 
 
 def pretty(command: int, data: Buffer, *, output: bool = False, op_mod: int = 0) -> str:

@@ -26,7 +26,7 @@ from pgas.transports.mlx5.wqe import (
     wqebbs,
 )
 
-__all__ = ["Atomic", "Data", "Wqe", "decode", "fetch", "store"]
+__all__ = ["Atomic", "Data", "Wqe", "decode", "describe", "fetch", "store"]
 
 # --- the ring --------------------------------------------------------------------------------------------------------------------
 
@@ -177,6 +177,14 @@ def decode(data: Buffer) -> Wqe:
     else:
         head["data"] = _segments(opcode, raw, at, end)
     return Wqe(**head)
+
+
+def describe(data: Buffer) -> str:
+    """Return a WQE in words; one that decode refuses as what is wrong with it, and its bytes."""
+    try:
+        return str(decode(data))
+    except ValueError as error:
+        return f"a WQE that cannot be decoded ({error}): {bytes(data).hex(' ', -4)}"
 
 
 #: Opcodes that decode knows, and whether a raddr segment follows the control segment.

@@ -2,72 +2,25 @@
 
 import ctypes
 import threading
-from dataclasses import dataclass
 from typing import Any
 
+from pgas.config import Faults
 from pgas.transports.memfd import HostMemory
 from pgas.transports.memory import Segment
 from pgas.transports.mlx5 import cqe, fields, send_queue
 from pgas.transports.mlx5.contexts import Access
-from pgas.transports.mlx5.cqe import Syndrome, syndrome_words
+from pgas.transports.mlx5.wqe import WQE_IDX_MASK
 from pgas.transports.softhca import engine, layout, tables
 from pgas.transports.softhca.firmware import Firmware, describe
 from pgas.transports.softhca.objects import Objects
 from pgas.transports.softhca.syndromes import vendor_text
 from pgas.transports.softhca.tables import Tables
 
-__all__ = ["Card", "Faults"]
+__all__ = ["Card"]
 
 TRACE_KINDS = ("wqe", "cqe", "cmd")
 
 _PR_SET_TIMERSLACK = 29
-
-
-@dataclass(frozen=True)
-class Faults:
-    """What goes wrong on purpose, reproducibly.
-
-    The text form is ``seed=1,delay=0.1,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
-    """
-
-    seed: int = 0
-    delay: float = 0.0  #: probability that a WQE waits before it starts, and that its CQE waits; long WRITEs arrive last piece first
-    fail: int = 0  #: this WQE from now on fails; 0: none
-    syndrome: int = 0  #: with this syndrome
-    fail_qpn: int = 0  #: counted on this QP only; 0: on all
-    stop: int = 0  #: after so many WQEs from now on the engine stands still, until it is resumed; 0: never
-    split_atomics: bool = False  #: the card's atomics are not atomic with those of the PEs
-
-    @classmethod
-    def parse(cls, text: str) -> "Faults":
-        """Return the faults that a text asks for.
-
-        Raises:
-            ValueError: the text names something else; its text says what is allowed.
-        """
-        values: dict[str, Any] = {}
-        for word in filter(None, (part.strip() for part in text.split(","))):
-            name, _, value = word.partition("=")
-            try:
-                if name in ("seed", "fail_qpn", "stop"):
-                    values[name] = int(value, 0)
-                elif name == "delay":
-                    values["delay"] = float(value)
-                elif name == "fail":
-                    count, _, syndrome = value.partition(":")
-                    values["fail"], values["syndrome"] = int(count, 0), Syndrome(int(syndrome, 0)).value
-                elif word == "atomics=split":
-                    values["split_atomics"] = True
-                else:
-                    raise ValueError(f"no fault {name!r}")
-            except ValueError as error:
-                raise ValueError(
-                    f"{word!r} ({error}): seed=<int>, delay=<0..1>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, stop=<n>, atomics=split"
-                ) from None
-        faults = cls(**values)
-        if not 0 <= faults.delay < 1 or min(faults.fail, faults.stop, faults.fail_qpn) < 0:
-            raise ValueError(f"{text!r}: delay is at least 0 and less than 1, fail, fail_qpn and stop are at least 0")
-        return faults
 
 
 class Card:
@@ -175,19 +128,20 @@ class Card:
 
     # ---------------------------------------------------------------------------------------------------------------- counters
 
-    def diagnose(self, pe: int, qpn: int) -> str:
-        """Return the first error of a QP in words, with its WQE; "" if there was none."""
+    def diagnose(self, pe: int, qpn: int) -> dict[str, Any] | None:
+        """Return the first error of a QP as the fields of adapter.FirstError, the WQE in hex; None if there was none."""
         qp = self.firmware.queues.qps.get(qpn)
         if qp is None or qp.pe != pe:
-            return ""
+            return None
         self.tables.fetch_qps(qp.row, qp.row + 1)
         record = self.tables.qps[qp.row]
         if not record["error_syndrome"]:
-            return ""
+            return None
         start = qp.row * tables.WQE_BYTES
         data = self.tables.error_wqes[start : start + int(record["error_nbytes"])].tobytes()
-        words = f"{syndrome_words(int(record['error_syndrome']))}: {vendor_text(int(record['error_vendor']))}"
-        return f"WQE {int(record['error_index'])} of QP {qpn:#x}: {words}; {_decoded(send_queue, data)}"
+        index, syndrome, vendor = (int(record[name]) for name in ("error_index", "error_syndrome", "error_vendor"))
+        cause = {"syndrome": syndrome, "vendor_err_synd": vendor, "words": vendor_text(vendor)}
+        return {"wqe_idx": index & WQE_IDX_MASK, **cause, "wqe": data.hex()}
 
     def counters(self) -> dict[str, Any]:
         """Return all objects and what they counted, as plain values."""

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pgas.errors import TransportError
-from pgas.transports.adapter import Port, Uar
+from pgas.transports.adapter import FirstError, Port, Uar
 from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET
 from pgas.transports.softhca import bar, messages
 from pgas.transports.softhca.messages import Kind
+from pgas.transports.softhca.syndromes import command_text
 
 __all__ = ["Observer", "Process", "SoftHCA", "find", "start"]
 
@@ -52,12 +53,12 @@ class Process:
 
 
 def start(n_pes: int, *, trace: str = "", faults: str = "") -> Process:
-    """Start the card of a node and return when it serves. One PE of the node calls this, in a thread that lives as long as the job.
+    """Start the card of a node and return when it serves. One PE of the node calls this.
 
     Args:
         n_pes: PEs of this node; when so many have connected and left, the card ends.
         trace: what it prints to stderr: a comma-separated choice of wqe, cqe, cmd.
-        faults: what goes wrong on purpose (card.Faults).
+        faults: what goes wrong on purpose (config.Faults).
 
     Raises:
         TransportError: it did not start; the text says why.
@@ -153,7 +154,7 @@ class Observer:
         return self._connection.ask(Kind.TRACE, None if kinds is None else list(kinds))
 
     def set_faults(self, text: str) -> None:
-        """Replace the faults (card.Faults); "" for none."""
+        """Replace the faults (config.Faults); "" for none."""
         self._connection.ask(Kind.FAULTS, text)
 
     def pause(self) -> None:
@@ -240,8 +241,12 @@ class SoftHCA(Observer):
         gid = bytes.fromhex("fe80000000000000020000fffe000001")
         return Port(1, "InfiniBand", 5, 1, gid, bytes(6), 100.0)
 
-    def diagnose(self, qpn: int) -> str:
-        return self._connection.ask(Kind.DIAGNOSE, [qpn])
+    def syndrome_words(self, syndrome: int) -> str:
+        return command_text(syndrome)
+
+    def diagnose(self, qpn: int) -> FirstError | None:
+        known = self._connection.ask(Kind.DIAGNOSE, [qpn])
+        return known and FirstError(**{**known, "wqe": bytes.fromhex(known["wqe"])})
 
     def set_index(self, qpn: int, index: int) -> None:
         """Let a QP that is not in RTS yet begin at a WQEBB index other than 0 (for tests of wrap; no card can)."""

@@ -1,41 +1,47 @@
 """The process of the software card: accepts the PEs of one node, maps their memory, executes their requests, and ends with the job.
 
-It ends when all PEs that it waits for have come and gone, when the process that started it has ended (its control socket closes; the kernel
-kills it too, PR_SET_PDEATHSIG), or by a signal. Nothing of it has a name in a file system, so nothing stays behind. A PE that goes
+It ends when all PEs that it waits for have come and gone, when the process that started it has ended (its pidfd says so, even if the server
+is busy) or closes the control socket, or by a signal. Nothing of it has a name in a file system, so nothing stays behind. A PE that goes
 without a word is cleaned up like one that says goodbye: its QPs vanish, and its peers' WQEs to them fail.
 """
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgas.config import Faults
 from pgas.errors import TransportError
 from pgas.kernels import window
 from pgas.transports.memfd import HostMemory
 from pgas.transports.memory import Segment
 from pgas.transports.softhca import messages
-from pgas.transports.softhca.card import Card, Faults
+from pgas.transports.softhca.card import Card
 from pgas.transports.softhca.messages import Kind
 from pgas.transports.softhca.objects import EQN, Refusal
 from pgas.transports.softhca.queue_pairs import Refused
+from pgas.transports.softhca.syndromes import command_text
 
 __all__ = ["SOCKET_PREFIX", "main"]
 
 #: Abstract sockets of cards begin with this, so that `python -m pgas hca` finds them in /proc/net/unix.
 SOCKET_PREFIX = "pgas-hca-"
 
-_PR_SET_PDEATHSIG = 1
 _TRACE_INTERVAL_S = 0.02
+
+#: Seconds that a card whose parent has ended gets to end in order.
+_GRACE_S = 1.0
 
 
 @dataclass
@@ -51,8 +57,8 @@ class Connection:
 class Server:
     """Executes requests of connections on one card."""
 
-    def __init__(self, card: Card, n_pes: int, control: socket.socket, *, trace_to_stderr: bool) -> None:
-        self._card, self._n_pes, self._control = card, n_pes, control
+    def __init__(self, card: Card, n_pes: int, ends: tuple[int, ...], *, trace_to_stderr: bool) -> None:
+        self._card, self._n_pes, self._ends = card, n_pes, ends  # ends: the job is over when one of these descriptors is readable
         self._trace_to_stderr = trace_to_stderr
         self._connections: dict[int, Connection] = {}
         self._came = 0
@@ -65,11 +71,12 @@ class Server:
         """Serve until the job is over."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ, self._accept)
-            selector.register(self._control, selectors.EVENT_READ, None)
+            for end in self._ends:
+                selector.register(end, selectors.EVENT_READ, None)
             while not self._over():
                 for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else None):
                     if key.data is None:
-                        return  # the parent has ended
+                        return  # the parent has ended, or wants the card to
                     if isinstance(key.data, Connection):
                         if not self._serve(key.data):
                             selector.unregister(key.data.socket)
@@ -103,12 +110,10 @@ class Server:
                 return False
             kind, body, fds = message
             try:
-                answer, given = self._execute(connection, kind, body, fds)
-                messages.send(connection.socket, Kind.OK, answer, given)
-            except (Refusal, ValueError, TypeError, TransportError, TimeoutError) as refusal:  # TypeError: not the request's arguments
-                messages.send(connection.socket, Kind.REFUSED, str(refusal))
-            except Refused as refused:
-                messages.send(connection.socket, Kind.REFUSED, f"{refused.status.name}, {refused.why.name}")
+                reply, (answer, given) = Kind.OK, self._execute(connection, kind, body, fds)
+            except Exception as error:  # whatever one PE sends, the card goes on for the others
+                reply, answer, given = Kind.REFUSED, _reason(kind, error), ()
+            messages.send(connection.socket, reply, answer, given)
         except OSError:
             return False
         finally:
@@ -127,22 +132,22 @@ class Server:
 
     def _execute(self, connection: Connection, kind: Kind, body: bytes, fds: list[int]) -> tuple[Any, tuple[int, ...]]:
         if kind == Kind.HELLO:
-            return self._hello(connection, json.loads(body))
+            return self._hello(connection, _value(body))
         if not connection.greeted:
             raise Refusal("the first message is a HELLO")
         if kind in _OBSERVER:
-            return _OBSERVER[kind](self, json.loads(body)), ()
+            return _OBSERVER[kind](self, _value(body)), ()
         if connection.pe is None:
             raise Refusal(f"{kind.name} is for PEs")
         if kind == Kind.COMMAND:
             return self._card.firmware.execute(connection.pe, body[4:], min(int.from_bytes(body[:4], "little"), 1 << 20)), ()
         if kind == Kind.SHARE:
-            address, nbytes = json.loads(body)
+            address, nbytes = _integers(body)
             self._share(connection, address, nbytes, fds)
             return None, ()
         if kind not in _PE:
             raise Refusal(f"{kind.name} is no request")
-        return _PE[kind](self._card, connection.pe, *json.loads(body)), ()
+        return _PE[kind](self._card, connection.pe, *_integers(body)), ()
 
     def _hello(self, connection: Connection, pe: int | None) -> tuple[Any, tuple[int, ...]]:
         if connection.greeted:
@@ -150,7 +155,7 @@ class Server:
         if pe is None:
             connection.greeted = True
             return {"pid": os.getpid()}, ()
-        if not isinstance(pe, int) or not 0 <= pe < 1 << 16 or pe in self._connections:
+        if type(pe) is not int or not 0 <= pe < 1 << 16 or pe in self._connections:
             raise Refusal(f"PE {pe!r} cannot join: it has, or is no PE")
         if self._came >= self._n_pes:
             raise Refusal(f"PE {pe} cannot join: all {self._n_pes} PEs have")
@@ -169,6 +174,29 @@ class Server:
         if kinds is not None:
             self._card.set_trace(frozenset(kinds))
         return self._card.take_trace()
+
+
+def _value(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise Refusal(f"the body is no JSON: {error}") from None
+
+
+def _integers(body: bytes) -> list[int]:
+    values = _value(body)
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise Refusal("the body is no list of integers")
+    return values
+
+
+def _reason(kind: Kind, error: Exception) -> str:
+    """Return why a request was refused, in words."""
+    if isinstance(error, Refused):
+        return f"{error.status.name}, {error.why.name}: {command_text(error.why)}"
+    if isinstance(error, Refusal | ValueError | TransportError | TimeoutError):
+        return str(error)
+    return f"{kind.name} with arguments that make no sense ({type(error).__name__}: {error})"
 
 
 #: Requests that anybody of this user may make.
@@ -195,6 +223,16 @@ _PE: dict[Kind, Callable[..., Any]] = {
 }
 
 
+def _end_after(*descriptors: int) -> None:
+    """End this process soon after one of these is readable, even if it is in a request, or its engine hangs."""
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    poller.poll()
+    time.sleep(_GRACE_S)
+    os._exit(1)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Be the software card of a node (`python -m pgas.transports.softhca`, started by client.start)."""
     parser = argparse.ArgumentParser(prog="python -m pgas.transports.softhca", description=main.__doc__)
@@ -204,14 +242,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
     options = parser.parse_args(arguments)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != options.parent:  # it ended before prctl
+    # A pidfd, as children of the parent may hold its end of the control socket open, and PR_SET_PDEATHSIG tells of threads, not processes.
+    try:
+        parent = os.pidfd_open(options.parent)
+    except ProcessLookupError:
         return
+    if os.getppid() != options.parent:  # it had ended, and the pid is another's
+        return
+    threading.Thread(target=_end_after, args=(options.control, parent), name="softhca-end", daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the PEs; the card ends with them
     control = socket.socket(fileno=options.control)
     try:
         card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))))
-        server = Server(card, options.pes, control, trace_to_stderr=bool(options.trace))
+        server = Server(card, options.pes, (control.fileno(), parent), trace_to_stderr=bool(options.trace))
     except (ValueError, TransportError, OSError) as error:
         messages.send(control, Kind.REFUSED, str(error))
         return

@@ -6,7 +6,7 @@ output.
 
 from enum import IntEnum
 
-__all__ = ["Command", "Vendor", "vendor_text"]
+__all__ = ["Command", "Vendor", "command_text", "vendor_text"]
 
 
 class Vendor(IntEnum):
@@ -76,43 +76,90 @@ def vendor_text(vendor: int) -> str:
 
 
 class Command(IntEnum):
-    """syndrome of a command's output (facts 3.1), by the check that failed."""
+    """syndrome of a command's output (facts 3.1), by the check that failed (in words: _COMMAND)."""
 
     NONE = 0
-    OPCODE = 0x0100  # the card does not execute this command
+    OPCODE = 0x0100
     INPUT_LENGTH = 0x0101
     OUTPUT_LENGTH = 0x0102
     OP_MOD = 0x0103
-    ENGINE = 0x0104  # the engine stands still
-    PD = 0x0200  # no such protection domain of this PE
+    ENGINE = 0x0104
+    PD = 0x0200
     UAR = 0x0201
-    UAR_SHARED = 0x0202  # the UAR's register serves another QP already
+    UAR_SHARED = 0x0202
     UMEM = 0x0203
-    UMEM_INVALID = 0x0204  # *_umem_valid is 0: the card takes queues in UMEMs only
+    UMEM_INVALID = 0x0204
     UMEM_BOUNDS = 0x0205
     ALIGNMENT = 0x0206
     CQ = 0x0207
     QP = 0x0208
     MKEY = 0x0209
     EQ = 0x020A
-    NO_QP = 0x0300  # log_max_qp QPs exist
+    NO_QP = 0x0300
     NO_CQ = 0x0301
     NO_MKEY = 0x0302
     CQ_SIZE = 0x0400
     CQE_SIZE = 0x0401
-    CQ_OVERRUN = 0x0402  # cqc.oi must be 1: the card has no event queue to report an overrun to
-    CQ_BUSY = 0x0403  # a QP completes to it
+    CQ_OVERRUN = 0x0402
+    CQ_BUSY = 0x0403
     SQ_MISSING = 0x0411
-    RQ_TYPE = 0x0412  # rq_type must be 3, a zero-size receive queue
-    SERVICE_TYPE = 0x0413  # st must be 0, RC
-    DBR_MODE = 0x0414  # send_dbr_mode must be 0
-    TRANSITION = 0x0420  # the QP's state does not allow the command
+    RQ_TYPE = 0x0412
+    SERVICE_TYPE = 0x0413
+    DBR_MODE = 0x0414
+    TRANSITION = 0x0420
     REMOTE_QPN = 0x0421
     MTU = 0x0422
     LOG_MSG_MAX = 0x0423
-    RD_ATOMIC = 0x0424  # log_rra_max or log_sra_max above the caps
+    RD_ATOMIC = 0x0424
     ATOMIC_MODE = 0x0425
     PORT = 0x0426
-    MKEY_MODE = 0x0430  # access_mode must be 1 (MTT), with a UMEM
+    MKEY_MODE = 0x0430
     MKEY_LENGTH = 0x0431
-    MKEY_ACCESS = 0x0432  # rw or a without lw
+    MKEY_ACCESS = 0x0432
+
+
+_COMMAND = {
+    Command.NONE: "nothing is wrong",
+    Command.OPCODE: "the card does not execute this command",
+    Command.INPUT_LENGTH: "the input is too short for the command",
+    Command.OUTPUT_LENGTH: "the output is too short for the command",
+    Command.OP_MOD: "op_mod does not go with the command",
+    Command.ENGINE: "the engine stands still",
+    Command.PD: "no such protection domain of this PE",
+    Command.UAR: "no such UAR of this PE",
+    Command.UAR_SHARED: "the UAR's register serves another QP already",
+    Command.UMEM: "no such UMEM of this PE",
+    Command.UMEM_INVALID: "*_umem_valid is 0, and the card takes memory in UMEMs only",
+    Command.UMEM_BOUNDS: "the range is not inside the UMEM",
+    Command.ALIGNMENT: "the address is not aligned",
+    Command.CQ: "no such CQ of this PE",
+    Command.QP: "no such QP of this PE",
+    Command.MKEY: "no such memory key of this PE",
+    Command.EQ: "no such event queue",
+    Command.NO_QP: "the card has no QP left (log_max_qp)",
+    Command.NO_CQ: "the card has no CQ left",
+    Command.NO_MKEY: "the card has no memory key left (log_max_mkey)",
+    Command.CQ_SIZE: "log_cq_size is above log_max_cq_sz",
+    Command.CQE_SIZE: "cqe_sz must be 0, CQEs of 64 bytes",
+    Command.CQ_OVERRUN: "oi must be 1, as there is no event queue to report an overrun to",
+    Command.CQ_BUSY: "a QP completes to the CQ",
+    Command.SQ_MISSING: "no_sq must be 0",
+    Command.RQ_TYPE: "rq_type must be 3, a zero-size receive queue",
+    Command.SERVICE_TYPE: "st must be 0, RC",
+    Command.DBR_MODE: "send_dbr_mode must be 0",
+    Command.TRANSITION: "the QP's state does not allow the command",
+    Command.REMOTE_QPN: "remote_qpn must not be 0",
+    Command.MTU: "mtu is no value of the PRM's",
+    Command.LOG_MSG_MAX: "log_msg_max is above log_max_msg",
+    Command.RD_ATOMIC: "log_rra_max or log_sra_max is above the caps",
+    Command.ATOMIC_MODE: "atomic_mode must be 3, up to 64 bits, where rae is set",
+    Command.PORT: "the card has port 1 only",
+    Command.MKEY_MODE: "access_mode must be 1 (MTT), qpn 0xffffff, length64 0",
+    Command.MKEY_LENGTH: "len is 0, or start_addr + len is beyond 2^64",
+    Command.MKEY_ACCESS: "rw and a need lw",
+}
+
+
+def command_text(syndrome: int) -> str:
+    """Return a command's syndrome in words, "" if this card does not have it."""
+    return _COMMAND[Command(syndrome)] if syndrome in Command.__members__.values() else ""
