@@ -50,7 +50,7 @@ unit: $(VENV)/dev
 	python -m pytest tests --ignore tests/mpi -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py -m sass -q
+	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py -m sass -q
 
 mpi: $(VENV)/dev
 	mpirun -n 1 python -m pytest tests/mpi -q
@@ -58,12 +58,14 @@ mpi: $(VENV)/dev
 	mpirun -n 3 python -m pytest tests/mpi -q
 	PGAS_TRANSPORT=ibgda coverage run -m pytest $(NIC_TESTS_OF_3) -q -k "not hold and not contention and not permutation"
 	coverage report --include 'kernels/ibgda.py' --fail-under 95
+	PGAS_TRANSPORT=ibrc python -m pytest tests/mpi/test_rma.py tests/mpi/test_nic.py -q
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
 	  mpirun -n 2 python -m pytest $(NIC_TESTS) -q && \
 	  mpirun -n 3 python -m pytest $(NIC_TESTS_OF_3) -q && \
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q -k hold && \
 	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest $(addprefix tests/mpi/test_,signal.py order.py nic.py) -q || exit; done
 	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_signal.py tests/mpi/test_order.py tests/mpi/test_weak.py -q
+	PGAS_ENGINE=cuda python -m pytest tests/test_softhca_wqes.py tests/test_softhca_errors.py -q -n 2 -k "stream or itself or flushes or gathered"
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines
 check-gpu:

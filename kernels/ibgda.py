@@ -331,6 +331,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
                 else:
                     ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32)
                 publish(op, record, mask, rank, base, u64(count))
+            ptx.syncwarp_mask(mask)  # while one rings the others wait: the next p finds the lanes together again
 
         return p
 

@@ -18,6 +18,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BASELINES = ROOT / "perftests" / "baselines"
 
+#: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
+NIC_MEASUREMENTS = {
+    "shmem_p_bw-ibgda-8x1024-scattered": "shmem_p_bw --transport ibgda -n 20 -w 5 -c 8 -t 1024 -i 2 -b 64K -e 512K",
+    "shmem_p_bw-ibgda-64x1024-scattered": "shmem_p_bw --transport ibgda -n 20 -w 5 -c 64 -t 1024 -i 2 -b 512K -e 4M",
+    "shmem_p_bw-ibgda-64x1024": "shmem_p_bw --transport ibgda -n 20 -w 5 -c 64 -t 1024 -b 512K -e 4M",
+    "shmem_put_bw-ibgda-32x1024": "shmem_put_bw --transport ibgda -n 20 -w 5 -c 32 -t 1024 -b 1K -e 32M",
+}
+
+#: Conformance chapters that run through the NIC.
+NIC_CHAPTERS = [f"tests/mpi/test_{chapter}.py" for chapter in ("nic", "signal", "order", "amo", "heap", "rma", "python")]
+
 #: The flags of NVSHMEM's figures that ours are compared with (32 and 4 CTAs; README), and a sweep of small messages.
 MEASUREMENTS = {
     "shmem_put_bw-32x1024": "shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1024 -e 64M",
@@ -81,6 +92,7 @@ def main() -> int:
     machine = f"{count}x{names[0].removeprefix('NVIDIA ').replace(' ', '-')}"
     BASELINES.mkdir(exist_ok=True)
     failed = []
+    shared = count == 1 or len(names) > 2  # a GPU that the NIC's kernel may use: PE 0's under MPS, or a spare one
     with mps() if count == 1 else contextlib.nullcontext():
         two = [*mpirun(2), sys.executable]
         if not options.quick:
@@ -89,11 +101,19 @@ def main() -> int:
                 failed.append("conformance")
             if not run([*two, *pytest, "tests/mpi/test_setup.py"], 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
                 failed.append("checks in kernels")
+            if shared and not run([*two, *pytest, *NIC_CHAPTERS], 900, NUMBA_ENABLE_CUDASIM="0", PGAS_TRANSPORT="ibgda"):
+                failed.append("conformance through the NIC")
         if not options.tests:
             for name, line in MEASUREMENTS.items():
                 test, *flags = line.split()
                 output = str(BASELINES / f"{name}-{machine}.json")
                 if not run([*two, f"perftests/{test}.py", *flags, "--json", output], 200):
+                    failed.append(name)
+            for name, line in NIC_MEASUREMENTS.items() if shared else ():
+                test, *flags = line.split()
+                output = str(BASELINES / f"{name}-{machine}.json")
+                queues = {"PGAS_IBGDA_NUM_RC_PER_PE": flags[flags.index("-c") + 1], "PGAS_QP_DEPTH": "8192"}
+                if not run([*two, f"perftests/{test}.py", *flags, "--json", output], 200, **queues):
                     failed.append(name)
             output = str(BASELINES / f"compile_time-{machine}.json")
             if not run([sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100):

@@ -7,7 +7,8 @@ A row (sizes, shares and messages are workload.py's):
 2. sources get fresh random elements, destinations the complement of what is to come, between guards (payload.py);
 3. one launch that does all ``iters`` iterations, a grid barrier after each and quiet once at the end, is timed
    (timing.py). Plain: PE 0 sends. ``--bidir``: both do;
-4. both PEs compare their whole destination, guards and gaps included, also where nothing should have come;
+4. both PEs compare their whole destination, guards and gaps included, also where nothing should have come; through a
+   NIC, also what the card counted for them with what was issued: a WQE that is lost or sent twice is a fault;
 5. bandwidth = size * iters / time, message rate = messages * iters / time, summed over the sending PEs. GB = 1e9
    bytes.
 """
@@ -45,6 +46,7 @@ class PerfTest:
         description: first sentence of --help.
         kernels: by scope, the default first: kernel(dest, source, *extra, counter, start, iters, pe).
         workload: divides one size.
+        wqes: the fewest and the most WQEs that one iteration may become under a NIC transport.
         extra: kernel arguments between source and counter.
         defaults: NVSHMEM's.
         simulator_defaults: small enough to be interpreted within seconds.
@@ -54,6 +56,7 @@ class PerfTest:
     description: str
     kernels: Mapping[str, Any]
     workload: Callable[[int, Options], Workload]
+    wqes: Callable[[Workload, str], tuple[int, int]]
     extra: Callable[[Workload], tuple[Any, ...]]
     defaults: Defaults
     simulator_defaults: Defaults
@@ -173,8 +176,8 @@ class _Buffers:
         pgas.free(self.source)
 
 
-def _measure(test: PerfTest, options: Options, work: Workload, counter: GridCounter) -> tuple[Row, dict[int, Fault]]:
-    """Measure one size; collective. Returns the row and, by PE, what arrived wrong."""
+def _measure(test: PerfTest, options: Options, work: Workload, counter: GridCounter) -> tuple[Row, dict[int, Fault | str]]:
+    """Measure one size; collective. Returns the row and, by PE, what arrived or was counted wrong."""
     me, peer = pgas.my_pe(), 1 - pgas.my_pe()
     sends, receives = options.bidir or me == 0, options.bidir or me == 1
     kernel, ctas, threads = test.kernels[work.scope], work.ctas, work.threads
@@ -199,8 +202,11 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: GridCoun
     seconds = timing.kernel_seconds(kernel, ctas, threads, arguments(options.iters)) if sends else None
     pgas.barrier_all()
     after = _nic_counts()
-    given = {name: after[name] - before[name] for name in after} if sends else {}
-    fault = buffers.find_fault(options.seed, arrived=receives)
+    given = {name: after[name] - before[name] for name in after}
+    fault: Fault | str | None = buffers.find_fault(options.seed, arrived=receives)
+    if fault is None and given:
+        iters = options.iters if sends else 0
+        fault = count_fault(given, test.wqes(work, runtime.current().transport), work, iters)
     buffers.free()
 
     results = pgas.allgather_object((seconds, fault))
@@ -213,6 +219,29 @@ def _nic_counts() -> dict[str, int]:
     """What the NIC has executed for this PE; nothing under p2p."""
     nic = runtime.current().nic
     return {} if nic is None else nic.counts()
+
+
+def count_fault(given: Mapping[str, int], wqes: tuple[int, int], work: Workload, iters: int) -> str | None:
+    """Return what is wrong with the counts of a card.
+
+    Args:
+        given: what it counted of the PE: wqes, nbytes, doorbells, errors.
+        wqes: the fewest and the most that one iteration may become.
+        work: what the PE issued in each iteration.
+        iters: how many it issued; 0 for a PE that does not send.
+    """
+    fewest, most = (iters * count for count in wqes)
+    issued = f"for {iters * work.messages} messages of {iters * work.size} bytes"
+    if given["errors"]:
+        return f"the card counted {given['errors']} errors {issued}"
+    if not fewest <= given["wqes"] <= most:
+        wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
+        return f"the card executed {given['wqes']} WQEs instead of {wanted} {issued}"
+    if given["nbytes"] != iters * work.size:
+        return f"the card moved {given['nbytes']} bytes in {given['wqes']} WQEs {issued}"
+    if not min(iters, 1) <= given["doorbells"] <= given["wqes"]:
+        return f"the card saw {given['doorbells']} doorbells for {given['wqes']} WQEs {issued}"
+    return None
 
 
 def _row(work: Workload, options: Options, times: Iterable[float], given: Mapping[str, int], validated: bool) -> Row:
@@ -229,6 +258,7 @@ def _row(work: Workload, options: Options, times: Iterable[float], given: Mappin
         bw_gbps=work.size * per_second / 1e9 if validated else None,
         latency_us=None,
         mops=work.messages * per_second / 1e6 if validated else None,
+        messages=options.iters * work.messages,
         wqes=given.get("wqes"),
         doorbells=given.get("doorbells"),
         validated=validated,

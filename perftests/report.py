@@ -19,12 +19,13 @@ _COLUMNS = (
     ("ctas", 6),
     ("type", 9),
     ("validated", 11),
+    ("messages", 10),
     ("wqes", 10),
     ("doorbells", 9),
 )
 
-#: The columns of a NIC, which p2p rows leave empty.
-_NIC_COLUMNS = 2
+#: The columns of a NIC, which p2p tables do not have: calls, and what the NIC made of them.
+_NIC_COLUMNS = 3
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class Row:
         bw_gbps: 1e9 bytes a second, all sending PEs together; None if the data did not arrive: then it is no rate.
         latency_us: microseconds of one operation; None in bandwidth tests.
         mops: million messages a second, all sending PEs together; None as bw_gbps.
-        wqes, doorbells: what the NIC executed and saw in the timed kernel of PE 0; None where there is no NIC (p2p).
-        validated: every byte of the payload arrived and none beside it changed.
+        messages: puts or p that PE 0 issued in the timed kernel.
+        wqes, doorbells: what the NIC executed and saw in that kernel; None where there is no NIC (p2p).
+        validated: every byte of the payload arrived, none beside it changed, and the NIC counted what was issued.
     """
 
     size: int
@@ -58,6 +60,7 @@ class Row:
     bw_gbps: float | None
     latency_us: float | None
     mops: float | None
+    messages: int
     wqes: int | None
     doorbells: int | None
     validated: bool
@@ -125,6 +128,7 @@ def row_line(row: Row) -> str:
         str(row.ctas),
         row.datatype,
         "yes" if row.validated else "NO",
+        "" if row.wqes is None else str(row.messages),
         "" if row.wqes is None else str(row.wqes),
         "" if row.doorbells is None else str(row.doorbells),
     )

@@ -1,10 +1,11 @@
 """What kernels become: PTX and SASS without a GPU, and the instruction counts of the device functions.
 
-``python -m pgas.perftests.sass [--transport ibgda]`` prints a table. Needs the compiler wheels of the extra ``dev`` (libnvvm, ptxas,
-nvdisasm).
+``python -m pgas.perftests.sass [--transport ibgda] [function ...]`` prints a table. Needs the compiler wheels of the extra ``dev``
+(libnvvm, ptxas, nvdisasm).
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import re
@@ -26,9 +27,12 @@ from numba.cuda import types
 import pgas
 from pgas.kernels import window
 
-__all__ = ["KERNELS", "Built", "build"]
+__all__ = ["KERNELS", "Built", "assemble", "build", "build_all", "compile_ptx", "configure"]
 
 COMPUTE_CAPABILITY = (9, 0)
+
+#: By name, kernels (plain functions) and the types of their arguments.
+Kernels = dict[str, tuple[Callable[..., None], tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
@@ -76,22 +80,46 @@ CONSTANTS = {
 
 def build(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> Built:
     """Compile a kernel (a plain function) for a compute capability, with pgas's constants as frozen, by default as over p2p."""
+    return assemble({"": compile_ptx(kernel, argument_types, cc)}, cc)[""]
+
+
+def build_all(kernels: Kernels, cc: tuple[int, int] = COMPUTE_CAPABILITY) -> dict[str, Built]:
+    """Compile several kernels as build() does, faster."""
+    return assemble({name: compile_ptx(*kernel, cc) for name, kernel in kernels.items()}, cc)
+
+
+def compile_ptx(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> str:
+    """Compile a kernel to PTX."""
     if window._frozen is None:
         window.freeze(CONSTANTS["p2p"])
     if pgas.backend.cuda_device_count() == 0:
         # compile_device() asks the driver for the compute capability and ignores cc= (numba-cuda 0.30).
         numba.cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
-    ptx, _ = cuda.compile_ptx(kernel, types.void(*argument_types), cc=cc)
+    return str(cuda.compile_ptx(kernel, types.void(*argument_types), cc=cc)[0])
+
+
+def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> dict[str, Built]:
+    """Assemble and disassemble modules of one kernel each, as one: the disassembler takes half a second to start."""
+    entries = {name: re.search(r"\.entry (\w+)\(", text)[1] for name, text in ptx.items()}  # type: ignore[index]
+    # Modules become one: a single header, and without Numba's environments, which nothing refers to and several of them define.
+    header = re.compile(r"^\.(version|target|address_size) .*$", re.MULTILINE)
+    bodies = [header.sub("", re.sub(r"^\.common .*NumbaEnv.*$", "", text, flags=re.MULTILINE)) for text in ptx.values()]
     with tempfile.TemporaryDirectory() as folder:
-        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx)
+        source, cubin = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
+        source.write_text("\n".join([*(m[0] for m in header.finditer(next(iter(ptx.values())))), *bodies]))
         command = [_tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", str(source), "-o", str(cubin)]
         log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         listing = subprocess.run([_tool("nvdisasm"), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
-    instructions = [m[1].strip() for m in re.finditer(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", listing)]
+    sections = dict(re.findall(r"^\.text\.(\w+):\n(.*?)(?=^\.text\.|\Z)", listing, re.MULTILINE | re.DOTALL))
+    notes = dict(re.findall(r"Compiling entry function '(\w+)'(.*?)(?=Compiling entry function|\Z)", log, re.DOTALL))
+    return {name: _built(text, sections[entries[name]], notes[entries[name]]) for name, text in ptx.items()}
+
+
+def _built(ptx: str, section: str, notes: str) -> Built:
+    instructions = [m[1].strip() for m in re.finditer(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", section)]
     while instructions and Built.opcode(instructions[-1]) in ("NOP", "BRA"):
         instructions.pop()  # padding
-    numbers = {key: int(m[1]) if (m := re.search(pattern, log)) else 0 for key, pattern in _PTXAS.items()}
+    numbers = {key: int(m[1]) if (m := re.search(pattern, notes)) else 0 for key, pattern in _PTXAS.items()}
     return Built(ptx, tuple(instructions), **numbers)
 
 
@@ -101,7 +129,7 @@ _PTXAS = {
     "stack": r"(\d+) bytes stack frame",
 }
 
-_F32, _U64 = types.float32[::1], types.uint64[::1]
+_F32, _U64, _PE = types.float32[::1], types.uint64[::1], types.int32
 
 
 def _p(dest, value, pe):
@@ -130,6 +158,22 @@ def _put_nbi_block(dest, source, pe):
 
 def _get_block(dest, source, pe):
     pgas.get_block(dest, source, pe)
+
+
+def _get(dest, source, pe):
+    pgas.get(dest, source, pe)
+
+
+def _get_warp(dest, source, pe):
+    pgas.get_warp(dest, source, pe)
+
+
+def _put_signal(dest, source, sig, pe):
+    pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)
+
+
+def _put_signal_warp(dest, source, sig, pe):
+    pgas.put_signal_warp(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)
 
 
 def _put_signal_block(dest, source, sig, pe):
@@ -164,44 +208,84 @@ def _barrier_all():
     pgas.barrier_all()
 
 
-#: Kernels with one call each, and the types of their arguments.
-KERNELS: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
-    "p": (_p, (_F32, types.float32, types.int32)),
-    "g": (_g, (_F32, _F32, types.int32)),
-    "put": (_put, (_F32, _F32, types.int32)),
-    "put_warp": (_put_warp, (_F32, _F32, types.int32)),
-    "put_block": (_put_block, (_F32, _F32, types.int32)),
-    "put_nbi_block": (_put_nbi_block, (_F32, _F32, types.int32)),
-    "get_block": (_get_block, (_F32, _F32, types.int32)),
-    "put_signal_block": (_put_signal_block, (_F32, _F32, _U64, types.int32)),
-    "signal_op": (_signal_op, (_U64, types.int32)),
+def _sync_all():
+    pgas.sync_all()
+
+
+def _p_of(dtype: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    return _p, (dtype[::1], dtype, _PE)
+
+
+def _of(function: Callable[..., None], dtype: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    return function, (dtype[::1], _PE)
+
+
+_RMA = (_F32, _F32, _PE)
+_PUT_SIGNAL = (_F32, _F32, _U64, _PE)
+
+#: Kernels with one call each. Elements have 4 bytes, atomics 8, unless the name says otherwise; the signal of put_signal_block is
+#: added, the others are set.
+KERNELS: Kernels = {
+    "p": _p_of(types.float32),
+    "p_int8": _p_of(types.int8),
+    "p_int16": _p_of(types.int16),
+    "p_float64": _p_of(types.float64),
+    "p_complex128": _p_of(types.complex128),
+    "g": (_g, _RMA),
+    "put": (_put, _RMA),
+    "put_warp": (_put_warp, _RMA),
+    "put_block": (_put_block, _RMA),
+    "put_nbi_block": (_put_nbi_block, _RMA),
+    "get": (_get, _RMA),
+    "get_warp": (_get_warp, _RMA),
+    "get_block": (_get_block, _RMA),
+    "put_signal": (_put_signal, _PUT_SIGNAL),
+    "put_signal_warp": (_put_signal_warp, _PUT_SIGNAL),
+    "put_signal_block": (_put_signal_block, _PUT_SIGNAL),
+    "signal_op": (_signal_op, (_U64, _PE)),
     "signal_wait_until": (_signal_wait_until, (_U64, types.uint64)),
-    "atomic_add": (_atomic_add, (_U64, types.int32)),
-    "atomic_fetch_add": (_atomic_fetch_add, (_U64, types.int32)),
+    "atomic_add": _of(_atomic_add, types.uint64),
+    "atomic_add_int32": _of(_atomic_add, types.int32),
+    "atomic_add_float32": _of(_atomic_add, types.float32),
+    "atomic_add_float64": _of(_atomic_add, types.float64),
+    "atomic_fetch_add": _of(_atomic_fetch_add, types.uint64),
+    "atomic_fetch_add_int32": _of(_atomic_fetch_add, types.int32),
     "quiet": (_quiet, ()),
     "fence": (_fence, ()),
     "barrier_all": (_barrier_all, ()),
+    "sync_all": (_sync_all, ()),
 }
+
+
+def configure(transport: str, map_by: str = "cta", *, check: bool = False) -> None:
+    """Fix what this process compiles for: a transport, who shares a queue pair, and whether PEs and addresses are checked."""
+    constants = dataclasses.replace(CONSTANTS[transport], check=check)
+    window.freeze(dataclasses.replace(constants, map_by=map_by) if constants.map_by else constants)
 
 
 def main() -> int:
     """Print instructions, registers and spills of every kernel of the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transport", choices=CONSTANTS, default="p2p")
+    parser.add_argument("--map-by", choices=("cta", "sm", "warp"), default="cta", help="who shares a queue pair (NIC transports)")
+    parser.add_argument("--check", action="store_true", help="as under PGAS_DEBUG=check")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.add_argument("functions", nargs="*", metavar="function", help="rows of the table, by default all")
     options = parser.parse_args()
     if pgas.SIMULATOR:  # compile for a GPU even where there is none: numba.cuda has decided otherwise in this process
         command = [sys.executable, "-m", "pgas.perftests.sass", *sys.argv[1:]]
         return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
-    window.freeze(CONSTANTS[options.transport])
-    built = {name: build(*kernel) for name, kernel in KERNELS.items()}
+    if unknown := set(options.functions) - KERNELS.keys():
+        parser.error(f"no such function: {', '.join(sorted(unknown))}; there are {', '.join(KERNELS)}")
+    configure(options.transport, options.map_by, check=options.check)
+    built = build_all({name: kernel for name, kernel in KERNELS.items() if not options.functions or name in options.functions})
     if options.json:
         print(json.dumps({name: b.summary() for name, b in built.items()}, indent=1))
         return 0
     where = f"{options.transport}, sm_{COMPUTE_CAPABILITY[0]}{COMPUTE_CAPABILITY[1]}"
-    print(f"{'function':20} {'SASS':>5} {'registers':>9} {'spills':>6}   ({where})")
+    print(f"{'function':22} {'SASS':>5} {'registers':>9} {'spills':>6}   ({where})")
     for name, b in built.items():
-        print(f"{name:20} {len(b.instructions):5} {b.registers:9} {b.spills:6}")
+        print(f"{name:22} {len(b.instructions):5} {b.registers:9} {b.spills:6}")
     return 0
 
 

@@ -22,6 +22,7 @@ from pgas.perftests.grid import grid_barrier
 from pgas.perftests.options import Defaults, Options
 from pgas.perftests.workload import WARP, Workload, put_workload
 from pgas.perftests.workload import share as plain_share
+from pgas.transports.mlx5.wqe import MESSAGE_MAX
 
 share = cuda.jit(device=True)(plain_share)
 
@@ -66,11 +67,20 @@ def _workload(size: int, options: Options) -> Workload:
     return put_workload(size, options.datatype, options.scope, options.ctas, options.threads_per_cta)
 
 
+def _wqes(work: Workload, transport: str) -> tuple[int, int]:
+    """A WRITE for each GiB of each put; shares differ by one element at most."""
+    smallest, larger = divmod(work.nelems, work.messages)
+    small, large = (-(-nelems * work.dtype.itemsize // MESSAGE_MAX) for nelems in (smallest, smallest + 1))
+    count = larger * large + (work.messages - larger) * small
+    return count, count
+
+
 TEST = harness.PerfTest(
     name="shmem_put_bw",
     description="Bandwidth and message rate of puts from inside a kernel, every byte checked.",
     kernels={"block": put_bw_block, "warp": put_bw_warp, "thread": put_bw_thread},
     workload=_workload,
+    wqes=_wqes,
     extra=lambda work: (),
     defaults=Defaults("double"),
     simulator_defaults=Defaults("double", max_size=1 << 20, iters=5, warmup_iters=1, ctas=4, threads_per_cta=32),

@@ -71,6 +71,14 @@ def _seed(text: str) -> int | None:
     return int(text)
 
 
+def _ordinal(text: str) -> int | None:
+    if text == "":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("the number of a GPU as CUDA counts them, or empty")
+    return int(text)
+
+
 def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text) if text.isascii() and text.strip().isdigit() else -1
@@ -192,6 +200,19 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable("PGAS_QP_DEPTH", _integer(128, 32768, power_of_two=True), "1024", "WQEBBs of 64 bytes in a send queue", "integer"),
         Variable("PGAS_IBRC_RING_SIZE", _integer(64, 65536, power_of_two=True), "4096", "requests in the proxy thread's ring", "integer"),
+        Variable(
+            "PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto", "software card: what executes WQEs, a CPU thread or a kernel", "choice"
+        ),
+        Variable(
+            "PGAS_SOFTHCA_DEVICE", _ordinal, "", "software card: GPU of its cuda engine; empty: one that no PE uses, else PE 0's", "integer"
+        ),
+        Variable(
+            "PGAS_SOFTHCA_SMS",
+            _integer(0, 1024),
+            "0",
+            "software card: SMs that its cuda engine takes; 0: all, a quarter of a PE's GPU",
+            "integer",
+        ),
         Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),
         Variable("PGAS_SOFTHCA_FAULTS", _faults, "", "software card: seeded faults, e.g. seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )

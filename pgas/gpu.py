@@ -10,7 +10,7 @@ from pgas.backend import cuda_device_count
 from pgas.errors import PgasError
 from pgas.transports.vmm import check
 
-__all__ = ["GPU", "access", "bind"]
+__all__ = ["GPU", "access", "bind", "place_engine"]
 
 _Attribute = driver.CUdevice_attribute
 
@@ -69,3 +69,26 @@ def _uuid(ordinal: int) -> str:
     raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
     text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) -> tuple[int, int, int]:
+    """Return where the cuda engine of the software card runs: GPU, SMs (0: all that it gets), percentage of SMs for MPS (0: no limit).
+
+    Args:
+        gpu: that of the PE which starts it.
+        used: UUIDs of the GPUs of all PEs.
+        device, sms: PGAS_SOFTHCA_DEVICE and PGAS_SOFTHCA_SMS.
+
+    Raises:
+        PgasError: there is no such GPU.
+    """
+    count = int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
+    if device is None:
+        device = next((ordinal for ordinal in range(count) if _uuid(ordinal) not in used), gpu.ordinal)
+    if device >= count:
+        raise PgasError(f"PGAS_SOFTHCA_DEVICE={device}: {count} GPU(s) are visible to PE 0, 0 to {count - 1}")
+    if _uuid(device) not in used:
+        return device, sms, 0
+    total = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
+    share = min(sms or total // 4, total)
+    return device, share, -(-100 * share // total)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pgas import bootstrap as bootstraps
-from pgas import config, device_state, topology
+from pgas import card, config, device_state, topology
 from pgas._version import __version__
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of
 from pgas.backend import SIMULATOR
@@ -96,7 +96,7 @@ class Job(bootstraps.Collective):
         node_rank = self._node_rank()
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
         self.pes = self._introduce(requested)
-        self.transport, self.reason = self._choose(requested["PGAS_TRANSPORT"])
+        self.transport, self.reason = self._choose(requested)
         largest = max(pe.gpu_memory for pe in self.pes)
         self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, self.transport, largest)))
         self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
@@ -141,9 +141,9 @@ class Job(bootstraps.Collective):
         topology.check_shared_gpus(pes)
         return pes
 
-    def _choose(self, requested: str) -> tuple[str, str]:
+    def _choose(self, requested: dict[str, Any]) -> tuple[str, str]:
         own = [None if self.gpu is None else gpus.access(self.gpu, pe.gpu or "") for pe in self.pes]
-        return topology.choose_transport(requested, self.pes, self.exchange(own))
+        return topology.choose_transport(requested["PGAS_TRANSPORT"], self.pes, self.exchange(own), requested["PGAS_ENGINE"])
 
     def _map(self, requested: dict[str, Any]) -> None:
         """Create this PE's slot and state page, and map the peers' slots or go to the NIC; an error on one PE is raised on all."""
@@ -160,12 +160,16 @@ class Job(bootstraps.Collective):
         if self.transport == "p2p":
             p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
         else:
-            trace, faults = ",".join(sorted(requested["PGAS_TRACE"])), requested["PGAS_SOFTHCA_FAULTS"]
-            if requested["PGAS_SIM_WEAK"] is not None and not faults:
-                faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1"  # the NIC's part of a weak memory
             segments = (*self.segments, *self._nic_segments)
             self.nic = _nic_type(self.transport)(
-                self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants(), trace=trace, faults=faults
+                self.memory,
+                self.my_pe,
+                self.n_pes,
+                segments,
+                fds,
+                self.exchange,
+                window.constants(),
+                start=card.starter(requested, self.gpu, self.pes),
             )
             self._ending.callback(self.nic.close)
 

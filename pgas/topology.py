@@ -68,13 +68,31 @@ def check_shared_gpus(pes: Sequence[PE]) -> None:
             )
 
 
-def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequence[str | None]]) -> tuple[str, str]:
+def choose_engine(requested: str, on_gpus: bool) -> str:
+    """Return what executes WQEs on the software card.
+
+    Args:
+        requested: value of PGAS_ENGINE.
+        on_gpus: whether heaps lie in GPU memory.
+
+    Raises:
+        TransportError: the requested one cannot reach them.
+    """
+    if requested == "cpu" and on_gpus:
+        raise TransportError(
+            "PGAS_ENGINE=cpu: the CPU cannot reach heaps in GPU memory; use cuda, or the simulator (NUMBA_ENABLE_CUDASIM=1)"
+        )
+    return {"auto": "cuda" if on_gpus else "cpu"}.get(requested, requested)
+
+
+def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequence[str | None]], engine: str = "auto") -> tuple[str, str]:
     """Return the transport of the job and why.
 
     Args:
         requested: value of PGAS_TRANSPORT.
         pes: all PEs.
         access: access[a][b] is None if PE a can map PE b's memory, else the reason why not.
+        engine: value of PGAS_ENGINE.
 
     Raises:
         TransportError: no transport can connect all PEs, or the requested one cannot; the text names the missing prerequisite.
@@ -89,12 +107,12 @@ def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequenc
             f"{f'{requested} over the software card' if through_nic else 'p2p'} connects PEs of one machine only"
         )
     if through_nic:
-        if pes[0].gpu is not None:
+        if pes[0].gpu is not None and requested == "ibrc":
             raise TransportError(
-                f"PGAS_TRANSPORT={requested}: no RDMA NIC is supported yet, and the software card's engine runs on the CPU, which cannot "
-                "reach heaps in GPU memory; use p2p, or the simulator (NUMBA_ENABLE_CUDASIM=1)"
+                "PGAS_TRANSPORT=ibrc: no RDMA NIC is supported yet, and the software card takes no queues in host memory beside heaps in "
+                "GPU memory; use ibgda, p2p, or the simulator (NUMBA_ENABLE_CUDASIM=1)"
             )
-        return requested, "asked for; over the software card (cpu engine)"
+        return requested, f"asked for; over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine)"
     for a, row in enumerate(access):
         for b, reason in enumerate(row):
             if reason is not None:

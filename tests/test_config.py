@@ -20,6 +20,9 @@ DEFAULTS = {
     "PGAS_QP_DEPTH": 1024,
     "PGAS_IBRC_RING_SIZE": 4096,
     "PGAS_TRACE": frozenset(),
+    "PGAS_ENGINE": "auto",
+    "PGAS_SOFTHCA_DEVICE": None,
+    "PGAS_SOFTHCA_SMS": 0,
     "PGAS_SOFTHCA_FAULTS": "",
 }
 
@@ -95,6 +98,9 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_TIMEOUT", "inf", "more than 0, less than 1e9 seconds"),
         ("PGAS_TIMEOUT", "soon", "seconds"),
         ("PGAS_DEBUG", "info,verbose", "info, check"),
+        ("PGAS_ENGINE", "fpga", "one of auto, cpu, cuda"),
+        ("PGAS_SOFTHCA_DEVICE", "GPU-0", "the number of a GPU as CUDA counts them, or empty"),
+        ("PGAS_SOFTHCA_SMS", "-1", "an integer from 0 to 1024"),
         ("PGAS_SOFTHCA_FAULTS", "crash", "no fault 'crash'"),
         ("PGAS_SOFTHCA_FAULTS", "fail=3:0x99", "0x99 is no syndrome of a CQE"),
         ("PGAS_SOFTHCA_FAULTS", "fail=3", "fail=<n>:<syndrome of a CQE>"),

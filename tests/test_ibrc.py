@@ -166,6 +166,24 @@ def test_doorbell(index):
     assert rig.row[ibrc.RUNG_IDX // 8] == index
 
 
+@pytest.mark.parametrize(("batch", "rung"), [(1, 100), (32, 96), (64, 64)])
+def test_doorbells_of_batches(batch, rung):
+    """PGAS_IBGDA_NUM_REQUESTS_IN_BATCH: one request of 100 WQEs is rung whenever a batch waits; an error then stops the loop."""
+    rig = Rig()
+    control, undone = np.zeros((proxy.RING + proxy.REQUEST_SIZE) // 8, np.uint64), np.zeros(ibrc.UNDONE_SIZE // 8, np.int64)
+    control[proxy.RING // 8 :] = (proxy.Request.WRITE, 100 * MAX, LOCAL, REMOTE, 0, 0, 0, 1)
+    error = cqe.error(QPN, Opcode.RDMA_WRITE, 0, cqe.Syndrome.REMOTE_ACCESS_ERR)
+    rig.words[2:3].view(np.uint8)[:] = np.frombuffer(error, np.uint8)[cqe.CQE_TAIL :]
+    for offset, value in {
+        ibrc.CONTROL: control.ctypes.data, ibrc.ROWS: rig.row.ctypes.data, ibrc.UNDONE: undone.ctypes.data, ibrc.BATCH: batch,
+    }.items():  # fmt: skip
+        rig.own[offset // 8] = value
+    rig.row[ibrc.RECORD // 8] = 4711
+    ibrc._loop()(rig.own.ctypes.data)
+    assert (rig.prod_idx, rig.row[ibrc.RUNG_IDX // 8], control[proxy.FAILED // 8]) == (100, rung, 4711)
+    assert rig.words[1:2].tobytes() == doorbell.next_empty(rung, QPN)
+
+
 def test_completions():
     """cqe.extend, on all that a counter can say; nothing is completed by an empty entry, and an error is told."""
     rig = Rig(0x1_FFF0)

@@ -10,6 +10,8 @@ from pgas.transports.mlx5.cqe import SYNDROME_WORDS, Syndrome
 job = test_faults.job
 holds = test_faults.holds
 
+over_both = pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
+
 INIT = """
 pgas.init()
 me, n = pgas.my_pe(), pgas.n_pes()
@@ -42,37 +44,62 @@ def test_error_cqe(job, syndrome):
         assert part in said[0], ended
     assert re.search(r"RDMA_WRITE wqe_idx 0x0000 .* 256 bytes at 0x[0-9a-f]+ lkey", said[0]), ended
     assert said[1].startswith("CompletionError: "), ended
-    assert ended.seconds < 15
+    assert ended.seconds < 30  # well under PGAS_TIMEOUT; the first card after an installation compiles its engine
 
 
-def test_forged_key(job):
-    """The card refuses it, the job is told, the heap is untouched."""
-    text = """
+#: Put another rkey of the peer's heap where WQEs are built: in the state page of kernels, or among the rows of the proxy thread.
+FORGE = """
 from pgas import runtime
 from pgas.kernels import queue
-if me == 0:
+from pgas.transports import ibrc
+def forge(peer):
     nic = runtime.current().nic
-    nic._store(queue.KEYS + 8 * right, nic._load(queue.KEYS + 8 * right) ^ 0x100)
-    attempt(put[1, 32], dest, source, right)
-    time.sleep(3)
+    if isinstance(nic, ibrc.ProxiedNIC):
+        for number in range(peer * nic._num, (peer + 1) * nic._num):
+            nic._own[(ibrc.RECORD_END + number * ibrc.ROW + ibrc.HEAP_KEY) // 8] ^= 0x100
+    else:
+        nic._store(queue.KEYS + 8 * peer, nic._load(queue.KEYS + 8 * peer) ^ 0x100)
+"""
+
+
+@over_both
+def test_forged_key(job, transport):
+    """The card refuses it, the job is told, the heap is untouched."""
+    text = """
+def put_and_synchronize():
+    put[1, 32](dest, source, right)
+    pgas.synchronize()
+
+def told(what):
+    while not os.path.exists(sys.argv[0] + what):
+        time.sleep(0.01)
+
+if me == 0:
+    forge(right)
+    attempt(put_and_synchronize)
+    open(sys.argv[0] + ".put", "w").close()
+    told(".seen")
     sys.exit(1)
-time.sleep(1)
+told(".put")
 say("untouched", not dest.copy_to_host().any())
+open(sys.argv[0] + ".seen", "w").close()
 wait("barrier", None)
 """
-    ended = job(INIT + text, PGAS_TRANSPORT="ibgda")
+    ended = job(INIT + FORGE + text, PGAS_TRANSPORT=transport)
     assert "CompletionError: " in ended.lines(0)[0], ended
     assert "remote access error (0x13)" in ended.lines(0)[0], ended
     holds(ended, "untouched True")
 
 
-def test_local_operand_off_the_heap(job):
-    ended = job(INIT + "attempt(put[1, 32], dest, np.zeros(64, np.int32), right)\n", PGAS_TRANSPORT="ibgda", npes=1)
+@over_both
+def test_local_operand_off_the_heap(job, transport):
+    ended = job(INIT + "attempt(put[1, 32], dest, np.zeros(64, np.int32), right)\n", PGAS_TRANSPORT=transport, npes=1)
     assert "the local operand, 256 bytes at address 0x" in ended.lines(0)[0], ended
     assert "is not on the symmetric heap, which is all that the NIC reaches" in ended.lines(0)[0], ended
 
 
-def test_card_that_dies(job):
+@over_both
+def test_card_that_dies(job, transport):
     text = """
 from pgas import runtime
 card = runtime.current().nic.card_pid
@@ -81,15 +108,114 @@ if me == 1:
 attempt(p_and_quiet[1, 32], dest, right)
 wait("barrier", None)
 """
-    ended = job(INIT + text, PGAS_TRANSPORT="ibgda")
+    ended = job(INIT + text, PGAS_TRANSPORT=transport)
     holds(ended, "the software card (process ", "ended without pgas.finalize(): the job cannot go on")
-    assert ended.seconds < 15
+    assert ended.seconds < 30  # well under PGAS_TIMEOUT; the first card after an installation compiles its engine
 
 
-def test_peer_that_dies(job):
-    ended = job(INIT + "if me == 1:\n    os.kill(os.getpid(), 9)\nwait('barrier', None)\n", PGAS_TRANSPORT="ibgda")
+@over_both
+def test_peer_that_dies(job, transport):
+    ended = job(INIT + "if me == 1:\n    os.kill(os.getpid(), 9)\nwait('barrier', None)\n", PGAS_TRANSPORT=transport)
     holds(ended, "waiting")
-    assert ended.seconds < 15
+    assert ended.seconds < 30  # well under PGAS_TIMEOUT; the first card after an installation compiles its engine
+
+
+FIRST_USE = """
+from pgas import runtime
+
+@pgas.jit
+def first_use(dest, source, seen):
+    i = cuda.threadIdx.x
+    pgas.p(dest, 2 * i, i + 1, 0, 1)
+    pgas.quiet()
+    seen[i] = dest[2 * i]
+    cuda.syncwarp()
+    pgas.put_nbi(dest[64 + 2 * i : 65 + 2 * i], source[i : i + 1], 0, None, 2)
+    pgas.quiet()
+    seen[32 + i] = dest[64 + 2 * i]
+
+dest, seen = pgas.zeros(128, np.int32), pgas.zeros(64, np.int32)
+source = pgas.array(np.arange(1, 33, dtype=np.int32))
+adapter = runtime.current().nic.adapter
+adapter.pause()
+later(0.5, adapter.resume)
+first_use[1, 32](dest, source, seen)
+for half in np.split(seen.copy_to_host(), 2):
+    say("lanes that quiet did not hold:", *np.flatnonzero(half != np.arange(1, 33)))
+for array in (source, seen, dest):
+    pgas.free(array)
+pgas.finalize()
+"""
+
+
+@over_both
+def test_quiet_of_a_queue_pair_in_its_first_use(job, transport):
+    """All lanes of a warp use it together, and for each of them quiet ends when its own WQE is done."""
+    ended = job("pgas.init()\n" + FIRST_USE, PGAS_TRANSPORT=transport, npes=1)
+    assert ended.status == 0, ended
+    assert ended.out.splitlines() == 2 * ["lanes that quiet did not hold:"], ended
+
+
+#: Which thread uses which queue pair, and how often the doorbells are rung. Warps put 1, 2, 4 ... times, so that a queue pair's count
+#: says which warps used it; then pairs of lanes, which take turns with other warps, put 256 times into one.
+QUEUES = """
+from pgas import runtime
+from pgas.kernels import ptx
+
+registers, rings, store = set(), [], ptx.st_release_sys_u64
+def counted(at, value):
+    if at in registers:
+        rings.append(at)
+    store(at, value)
+ptx.st_release_sys_u64 = counted  # the card sees the last of several rings only
+ptx.smid = lambda: ptx.block_rank() // 2  # the simulator has one multiprocessor
+pgas.init()
+
+@pgas.jit
+def put_by_warps(dest, source):
+    warp = cuda.grid(1) // 32
+    if cuda.grid(1) % 32 == 0:
+        for _ in range(1 << warp):
+            pgas.put_nbi(dest[warp : warp + 1], source[warp : warp + 1], 0)
+
+@pgas.jit
+def put_by_pairs(dest, source):
+    at = cuda.threadIdx.x
+    if at % 32 < 2:
+        for _ in range(8):
+            pgas.put_nbi(dest[at : at + 1], source[at : at + 1], 0, None, 1)
+
+dest, source = pgas.zeros(512, np.int32), pgas.full(512, 7, np.int32)
+nic = runtime.current().nic
+put_by_warps[4, 64](dest, source)
+pgas.barrier_all()
+say("wqes", *(qp["wqes"] for qp in nic.adapter.counters()["qps"]))
+say("by warps", (dest.copy_to_host()[:8] == 7).all())
+registers.update(qp.uar.register_address for qp in nic.qps)
+put_by_pairs[1, 512](dest, source)
+pgas.barrier_all()
+say("rings", len(rings), len(set(rings)))
+say("by pairs", (dest.copy_to_host().reshape(16, 32)[:, :2] == 7).all())
+pgas.free(source); pgas.free(dest); pgas.finalize()
+"""
+
+
+@pytest.mark.parametrize(
+    ("num", "map_by", "batch", "fewest", "most"),
+    [(1, "cta", 1, 128, 128), (2, "sm", 64, 4, 20), (3, "warp", 32, 8, 40), (3, "cta", 1, 128, 128)],
+)
+def test_queue_pairs_of_threads_and_doorbells_of_batches(job, num, map_by, batch, fewest, most):
+    """PGAS_IBGDA_NUM_RC_PER_PE, PGAS_IBGDA_RC_MAP_BY and PGAS_IBGDA_NUM_REQUESTS_IN_BATCH: 128 reservations of 2 WQEs each."""
+    variables = {"NUM_RC_PER_PE": num, "RC_MAP_BY": map_by, "NUM_REQUESTS_IN_BATCH": batch}
+    ended = job(QUEUES, PGAS_TRANSPORT="ibgda", npes=1, **{f"PGAS_IBGDA_{name}": str(value) for name, value in variables.items()})
+    assert ended.status == 0, ended
+    user = {"cta": lambda warp: warp // 2, "warp": lambda warp: warp, "sm": lambda warp: warp // 4}[map_by]
+    wqes = [sum(1 << warp for warp in range(8) if user(warp) % num == i) for i in range(num)]
+    assert f"wqes {' '.join(map(str, wqes))}\n" in ended.out, ended
+    assert ended.out.count(" True") == 2, ended
+    rings, registers = map(int, re.search(r"rings (\d+) (\d+)", ended.out).groups())
+    assert fewest <= rings <= most, ended
+    assert registers == 1, ended
 
 
 def test_hca_shows_the_card(job):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pgas
-from pgas.perftests import options, payload, plot, report, shmem_p_bw, shmem_put_bw
+from pgas.perftests import harness, options, payload, plot, report, shmem_p_bw, shmem_put_bw
 from pgas.perftests.grid import GridCounter
 from pgas.perftests.options import Defaults
 from pgas.perftests.report import Report, Row
@@ -233,11 +233,72 @@ def test_nothing_sent_is_found():
     assert (fault.offset, fault.count) == (0, 100)
 
 
+# ----------------------------------------------------------------------------------------------------- what a card counts
+
+
+@given(size=st.integers(1, 6000), name=names, ctas=st.integers(1, 5), threads=st.integers(1, 80))
+def test_fewest_wqes_of_neighbouring_p(size, name, ctas, threads):
+    """The sum over the rows of threads, one row an element of each: a WQE for each warp, and a NOP for those of several WQEBBs."""
+    work = p_workload(size, name, 1, ctas, threads)
+    fewest = 0
+    for row in range(0, work.nelems, work.ctas * work.threads):
+        for cta in range(row, min(row + work.ctas * work.threads, work.nelems), work.threads):
+            for warp in range(cta, min(cta + work.threads, work.nelems), 32):
+                lanes = min(cta + work.threads, work.nelems, warp + 32) - warp
+                fewest += 1 if 36 + lanes * work.dtype.itemsize <= 64 else 2
+    assert shmem_p_bw.TEST.wqes(work, "ibgda") == (fewest, work.nelems)
+    assert fewest <= work.nelems
+
+
+def test_wqes_of_scattered_p_and_of_requests():
+    assert shmem_p_bw.TEST.wqes(p_workload(4096, "int", 2, 4, 32), "ibgda") == (1024, 1024)
+    assert shmem_p_bw.TEST.wqes(p_workload(4096, "int", 1, 4, 32), "ibrc") == (1024, 1024)
+
+
+@pytest.mark.parametrize(
+    ("size", "ctas", "wqes"), [(8, 4, 1), (4096, 4, 4), (4 << 30, 4, 4), ((4 << 30) + 8, 4, 5), ((4 << 30) + 40, 4, 8), (3 << 30, 1, 3)]
+)
+def test_wqes_of_puts(size, ctas, wqes):
+    """One for each GiB of a share; in the fourth and fifth case one of them, or all, are larger than one by an element."""
+    work = put_workload(size, "double", "block", ctas, 32)
+    assert {shmem_put_bw.TEST.wqes(work, transport) for transport in ("ibgda", "ibrc")} == {(wqes, wqes)}
+
+
+GIVEN = {"wqes": 15, "nbytes": 12288, "doorbells": 6, "cqes": 15, "errors": 0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "iters", "words"),
+    [
+        ({}, 3, None),
+        ({"wqes": 14}, 3, "the card executed 14 WQEs instead of 15 for 12 messages of 12288 bytes"),
+        ({"wqes": 16}, 3, "the card executed 16 WQEs instead of 15 for 12 messages of 12288 bytes"),
+        ({"nbytes": 12280}, 3, "the card moved 12280 bytes in 15 WQEs for 12 messages of 12288 bytes"),
+        ({"doorbells": 0}, 3, "the card saw 0 doorbells for 15 WQEs for 12 messages"),
+        ({"doorbells": 16}, 3, "the card saw 16 doorbells for 15 WQEs"),
+        ({"errors": 1}, 3, "the card counted 1 errors"),
+        ({}, 0, "the card executed 15 WQEs instead of 0 for 0 messages of 0 bytes"),
+        (dict.fromkeys(GIVEN, 0), 0, None),
+    ],
+)
+def test_counts_that_are_wrong(wrong, iters, words):
+    found = harness.count_fault(GIVEN | wrong, (5, 5), put_workload(4096, "double", "block", 4, 32), iters)
+    assert found is None if words is None else found.startswith(words)
+
+
+def test_counts_between_bounds():
+    work = p_workload(4096, "int", 1, 4, 32)
+    found = [harness.count_fault(GIVEN | {"wqes": count}, (64, 1024), work, 3) for count in (191, 192, 3072, 3073)]
+    assert found[1] == found[2] is None
+    assert found[0].startswith("the card executed 191 WQEs instead of 192 to 3072")
+    assert found[3].startswith("the card executed 3073 WQEs instead of 192 to 3072")
+
+
 # ------------------------------------------------------------------------------------------------------- table and JSON
 
 ROW = Row(
     size=4096, message_bytes=1024, ctas=4, threads=32, scope="block", stride=1, coalesced=None, datatype="float64",
-    bw_gbps=1.25, latency_us=None, mops=0.5, wqes=None, doorbells=None, validated=True,
+    bw_gbps=1.25, latency_us=None, mops=0.5, messages=4, wqes=None, doorbells=None, validated=True,
 )  # fmt: skip
 
 
@@ -255,6 +316,14 @@ def a_report(**changes):
 def test_table_text():
     assert report.header_lines() == ["size(B)     scope     BW (GB/sec)     msgrate (MMPS)  ctas  type     validated"]
     assert report.row_line(ROW) == "4096        block     1.250000        0.500000        4     float64  yes"
+
+
+def test_table_text_of_a_nic():
+    (names,) = report.header_lines(nic=True)
+    line = report.row_line(replace(ROW, messages=20, wqes=12, doorbells=3))
+    assert names.split()[-4:] == ["validated", "messages", "wqes", "doorbells"]
+    assert line.split()[-4:] == ["yes", "20", "12", "3"]
+    assert [line.index(cell) for cell in ("yes", "20 ", "12 ")] == [names.index(name) for name in ("validated", "messages", "wqes")]
 
 
 def test_no_rate_for_data_that_did_not_arrive():
@@ -284,7 +353,7 @@ def test_json_schema(tmp_path):
     for row in found["rows"]:
         assert set(row) >= {
             "size", "message_bytes", "ctas", "threads", "scope", "stride", "coalesced", "bw_gbps", "latency_us", "mops",
-            "wqes", "doorbells", "validated",
+            "messages", "wqes", "doorbells", "validated",
         }  # fmt: skip
 
 
@@ -493,23 +562,32 @@ def test_file_that_cannot_be_written(tmp_path):
 
 
 @with_mpirun
-@pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
 @pytest.mark.parametrize(
-    ("test", "flags", "messages"),
-    [("shmem_put_bw", (), lambda row: row["ctas"]), ("shmem_p_bw", ("-i", "2"), lambda row: row["size"] // 4)],
+    ("transport", "test", "flags"),
+    [
+        ("ibgda", "shmem_put_bw", ("--bidir",)),
+        ("ibgda", "shmem_p_bw", ("-i", "2")),
+        ("ibgda", "shmem_p_bw", ()),
+        ("ibrc", "shmem_put_bw", ()),
+        ("ibrc", "shmem_p_bw", ()),
+    ],
 )
-def test_the_nic_counts_the_messages(tmp_path, transport, test, flags, messages):
-    """Of puts, and of p that do not coalesce: a WQE each, every iteration."""
+def test_the_nic_counts_the_messages(tmp_path, transport, test, flags):
+    """Of puts, and of p that do not coalesce: a WQE each, every iteration. Neighbouring p share some under ibgda."""
     output = tmp_path / "run.json"
     command = ["-m", f"pgas.perftests.{test}", "--transport", transport, "-b", "512", "-e", "2K", "-n", "3", "--json", str(output), *flags]
     done = mpirun(2, *command)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^size\(B\).*validated +wqes +doorbells$", done.stdout, re.MULTILINE)
+    assert re.search(r"^size\(B\).*validated +messages +wqes +doorbells$", done.stdout, re.MULTILINE)
     result = json.loads(output.read_text())
     assert (result["transport"], result["adapter"], result["engine"]) == (transport, "softhca", "cpu")
     for row in result["rows"]:
         assert row["validated"]
-        assert row["wqes"] == 3 * messages(row), row
+        assert row["messages"] == 3 * (row["ctas"] if test == "shmem_put_bw" else row["size"] // 4), row
+        if transport == "ibgda" and row["coalesced"]:
+            assert row["wqes"] < row["messages"], row
+        else:
+            assert row["wqes"] == row["messages"], row
         assert 1 <= row["doorbells"] <= row["wqes"], row
 
 
@@ -541,6 +619,25 @@ def test_row_that_loses_an_element(tmp_path):
     (row,) = json.loads((tmp_path / "run.json").read_text())["rows"]
     assert row["validated"] is False
     assert row["bw_gbps"] is None
+
+
+@with_mpirun
+def test_row_that_sends_twice(tmp_path):
+    """The data is right, the card has counted a WQE too many for each put."""
+    program = tmp_path / "twice.py"
+    program.write_text(
+        "import sys\nfrom dataclasses import replace\nimport pgas\nfrom pgas.perftests import harness, shmem_put_bw\n\n"
+        "@pgas.jit\n"
+        "def twice(dest, source, counter, start, iters, pe):\n"
+        "    for i in range(2 * iters):\n"
+        "        pgas.put_block(dest, source, pe)\n\n"
+        "test = replace(shmem_put_bw.TEST, name='twice', kernels={'block': twice})\n"
+        "sys.exit(harness.run(test))\n"
+    )
+    done = mpirun(2, program, "-b", "1K", "-e", "1K", "-c", "1", "-n", "3", "--transport", "ibgda")
+    assert done.returncode == 1
+    assert "twice: error: size 1024: PE 0: the card executed 6 WQEs instead of 3 for 3 messages of 3072 bytes" in done.stderr
+    assert re.search(r"^1024 +block +- +- +1 +float64 +NO +3 +6 +\d+$", done.stdout, re.MULTILINE)
 
 
 @with_mpirun

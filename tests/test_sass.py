@@ -16,8 +16,9 @@ pytestmark = pytest.mark.sass
 
 #: Names of perftests.sass.KERNELS.
 FUNCTIONS = [
-    "p", "g", "put", "put_warp", "put_block", "put_nbi_block", "get_block", "put_signal_block", "signal_op", "signal_wait_until",
-    "atomic_add", "atomic_fetch_add", "quiet", "fence", "barrier_all",
+    "p", "p_int8", "p_int16", "p_float64", "p_complex128", "g", "put", "put_warp", "put_block", "put_nbi_block", "get", "get_warp",
+    "get_block", "put_signal", "put_signal_warp", "put_signal_block", "signal_op", "signal_wait_until", "atomic_add", "atomic_add_int32",
+    "atomic_add_float32", "atomic_add_float64", "atomic_fetch_add", "atomic_fetch_add_int32", "quiet", "fence", "barrier_all", "sync_all",
 ]  # fmt: skip
 
 #: dtype -> suffix of the store that p becomes.
@@ -109,9 +110,9 @@ from numba.cuda.core.errors import TypingError
 
 cases = json.load(sys.stdin)
 
-def listing(kernel, argument_types):
-    built = sass.build(kernel, argument_types)
-    return {"instructions": built.instructions, "registers": built.registers, "spills": built.spills, "stack": built.stack}
+def listings(kernels):
+    return {name: {"instructions": built.instructions, "registers": built.registers, "spills": built.spills, "stack": built.stack}
+            for name, built in sass.build_all(kernels).items()}
 
 def typed(name):
     dtype = getattr(types, name)
@@ -125,10 +126,10 @@ def p_g_put(dest, source, idx, pe):
 def only_p(dest, value, pe):
     pgas.p(dest, cuda.threadIdx.x, value, pe)
 
-found = {"kernels": {name: listing(*kernel) for name, kernel in sass.KERNELS.items()}, "dtypes": {}, "p": {}}
+found = {"kernels": listings(sass.KERNELS), "dtypes": {}}
+found["p"] = listings({name: (only_p, (typed(name), typed(name).dtype, types.int32)) for name in cases["dtypes"]})
 for name in cases["dtypes"]:
     array = typed(name)
-    found["p"][name] = listing(only_p, (array, array.dtype, types.int32))
     try:
         cuda.compile_ptx(p_g_put, types.void(array, array, types.int64, types.int32), cc=sass.COMPUTE_CAPABILITY)
         found["dtypes"][name] = None

@@ -5,6 +5,7 @@ import test_softhca_rig as rig
 from test_softhca_rig import HEAP, QP, QUEUES, pair
 
 from pgas.errors import TransportError
+from pgas.transports.memfd import HostMemory
 from pgas.transports.mlx5 import commands, fields, wqe
 from pgas.transports.mlx5.capabilities import CAP_SIZE, AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, Status
@@ -339,7 +340,7 @@ def test_the_card_has_so_many_uars(pes):
 def test_the_card_has_so_many_keys():
     """Without a process and an engine: 16383 requests would take seconds."""
     card = Tables()
-    objects = Objects(card)
+    objects = Objects(card, HostMemory())
     objects.share(0, 0x1000, 4096)
     pdn, umem = objects.alloc_pd(0), objects.register_umem(0, 0x1000, 4096)
     keys = {objects.register_mr(0, 0x1000, 4096, pdn, 0) for _ in range((1 << layout.LOG_MAX_MKEY) - 1)}  # row 0 holds none
@@ -403,7 +404,7 @@ def test_port_and_event_queue(pes):
 
 def test_an_engine_that_stands_still_is_an_internal_error():
     card = Tables()
-    objects, stuck = Objects(card), TimeoutError("no engine here")
+    objects, stuck = Objects(card, HostMemory()), TimeoutError("no engine here")
     firmware = Firmware(card, objects)
 
     def alive():

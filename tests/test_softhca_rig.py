@@ -230,7 +230,7 @@ def pair(pes, log_depth=7, **options):
 
 @pytest.fixture(scope="module")
 def card():
-    process = client.start(1 << 15)  # never ends by itself: PEs come and go with the tests
+    process = client.start(1 << 15, engine=os.environ.get("PGAS_ENGINE", "cpu"))  # never ends by itself: PEs come and go with the tests
     yield process
     process.end()
 

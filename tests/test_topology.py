@@ -98,10 +98,21 @@ def test_nic_transports(requested):
     """In the simulator, whose heaps the software card's engine reaches; on one machine."""
     pes = [pe(i, gpu=None) for i in range(2)]
     assert choose_transport(requested, pes, reachable(2)) == (requested, "asked for; over the software card (cpu engine)")
-    with pytest.raises(TransportError, match=f"PGAS_TRANSPORT={requested}: .* heaps in GPU memory"):
-        choose_transport(requested, [pe(0, gpu="GPU-0"), pe(1, gpu="GPU-1")], reachable(2))
+    reason = "asked for; over the software card (cuda engine)"
+    assert choose_transport(requested, pes, reachable(2), "cuda") == (requested, reason)
     with pytest.raises(TransportError, match=f"{requested} over the software card connects PEs of one machine only"):
         choose_transport(requested, [pe(0, gpu=None), pe(1, gpu=None, node="beta")], reachable(2))
+
+
+def test_nic_transports_on_gpus():
+    """A kernel plays the NIC; the CPU cannot reach the heaps, nor the kernel queues in host memory."""
+    pes = [pe(0, gpu="GPU-0"), pe(1, gpu="GPU-1")]
+    for engine in ("auto", "cuda"):
+        assert choose_transport("ibgda", pes, reachable(2), engine) == ("ibgda", "asked for; over the software card (cuda engine)")
+    with pytest.raises(TransportError, match="PGAS_ENGINE=cpu: the CPU cannot reach heaps in GPU memory"):
+        choose_transport("ibgda", pes, reachable(2), "cpu")
+    with pytest.raises(TransportError, match=r"PGAS_TRANSPORT=ibrc: .* no queues in host memory beside heaps in GPU memory"):
+        choose_transport("ibrc", pes, reachable(2))
 
 
 def test_unknown_transport():

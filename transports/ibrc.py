@@ -303,7 +303,7 @@ class ProxiedNIC(NIC):
         fds: list[int],
         exchange: Callable[[Any], list[Any]],
         constants: window.Constants,
-        **options: str,
+        **options: Any,
     ) -> None:
         self._thread: threading.Thread | None = None
         self._stopping, self._ended = False, ""

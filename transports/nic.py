@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pgas.backend import SIMULATOR
 from pgas.errors import CompletionError, PgasError, TransportError
 from pgas.kernels import queue, window
 from pgas.transports import p2p
@@ -19,7 +20,7 @@ from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.queue_pair import QueuePair, Queues, check_caps
-from pgas.transports.softhca import client
+from pgas.transports.softhca import client, layout
 
 __all__ = ["NIC"]
 
@@ -50,8 +51,7 @@ class NIC:
         fds: their descriptors, for the adapter.
         exchange: exchange of small values among the PEs.
         constants: number and depth of the queue pairs.
-        trace: what the software card prints: a comma-separated choice of wqe, cqe, cmd.
-        faults: what it does wrong on purpose.
+        start: starts the software card for so many PEs; called on PE 0.
 
     Raises:
         TransportError: the adapter refuses; the text names the PE and says why.
@@ -70,8 +70,7 @@ class NIC:
         exchange: Callable[[Any], list[Any]],
         constants: window.Constants,
         *,
-        trace: str,
-        faults: str,
+        start: Callable[[int], client.Process],
     ) -> None:
         self._memory, self._me, self._n_pes, self._num, self._depth = memory, me, n_pes, constants.num_qps, constants.depth
         self._slot = p2p.slot(me)
@@ -79,7 +78,7 @@ class NIC:
         self._made = contextlib.ExitStack()
         self._orderly = False  # whether all PEs leave: then the card ends by itself
         try:
-            name, self.card_pid = self._everywhere(lambda: self._start_card(trace, faults))[0]
+            name, self.card_pid = self._everywhere(lambda: self._start_card(start))[0]
             met = self._everywhere(lambda: self._create(name, segments, fds))
             self._everywhere(lambda: self._connect(met))
         except BaseException:
@@ -119,17 +118,17 @@ class NIC:
                 raise TransportError(f"PE {pe}: {failed}")
         return [v for v, _ in answers]
 
-    def _start_card(self, trace: str, faults: str) -> tuple[str, int]:
+    def _start_card(self, start: Callable[[int], client.Process]) -> tuple[str, int]:
         if self._me != 0:
             return "", 0
-        process = client.start(self._n_pes, trace=trace, faults=faults)
+        process = start(self._n_pes)
         self._made.callback(lambda: process.close() if self._orderly else process.end())
         return process.name, process.pid
 
     def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> _Introduction:
         """Make everything that needs no peer."""
         shared = [(self._slot + s.offset, s.size, fd) for s, fd in zip(segments, fds, strict=True)]
-        adapter = self.adapter = client.SoftHCA(card, self._me, shared)
+        adapter = self.adapter = client.SoftHCA(card, self._me, shared, None if SIMULATOR else self._map_registers)
         self._made.callback(adapter.close)  # takes with it what is left
         count = self._n_pes * self._num
         check_caps(adapter, self._n_pes, self._num, self._depth)
@@ -153,6 +152,10 @@ class NIC:
         ):
             self._store(address, value)
         return _Introduction(tuple(qp.qpn for qp in self.qps), heap_key, system_key, adapter.query_port())
+
+    def _map_registers(self, fd: int) -> None:
+        """Registers in GPU memory are mapped whole: its pages have 2 MiB."""
+        self._memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE), fd)
 
     def _connect(self, met: list[_Introduction]) -> None:
         """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself), and say so to kernels."""

@@ -86,8 +86,7 @@ class GPUMemory:
     def create_private(self) -> None:
         """Reserve the gigabyte below BASE and map the state page at its end."""
         nbytes = window.BASE - window.STATE
-        self._reserve(window.BASE - window.PRIVATE_SIZE, window.PRIVATE_SIZE)
-        self._map_reserved(window.STATE, nbytes, self._allocate(nbytes))
+        self._map(window.STATE, nbytes, self._allocate(nbytes))
         self.fill(window.STATE, nbytes, 0)
 
     def _reserve(self, address: int, nbytes: int) -> None:
@@ -98,14 +97,15 @@ class GPUMemory:
         self._reserved.append((address, nbytes))
 
     def _map(self, address: int, nbytes: int, handle: Any) -> None:
-        # The driver moves reservations of a few MiB elsewhere and honours the hint from 64 MiB on: reserve a whole slot at its first
-        # segment, and find the later ones reserved.
-        slot = window.BASE + ((address - window.BASE) >> window.STRIDE_SHIFT << window.STRIDE_SHIFT)
-        if (slot, 1 << window.STRIDE_SHIFT) not in self._reserved:
-            self._reserve(slot, 1 << window.STRIDE_SHIFT)
-        self._map_reserved(address, nbytes, handle)
-
-    def _map_reserved(self, address: int, nbytes: int, handle: Any) -> None:
+        # The driver moves reservations of a few MiB elsewhere and honours the hint from 64 MiB on: reserve a whole slot, or all that is
+        # private, at its first segment, and find the later ones reserved.
+        if address >= window.BASE:
+            size = 1 << window.STRIDE_SHIFT
+            region = window.BASE + (address - window.BASE) // size * size, size
+        else:
+            region = window.BASE - window.PRIVATE_SIZE, window.PRIVATE_SIZE
+        if region not in self._reserved:
+            self._reserve(*region)
         check(driver.cuMemMap(address, nbytes, 0, handle, 0), "cuMemMap")
         self._mapped.append((address, nbytes, handle))
         access = driver.CUmemAccessDesc()

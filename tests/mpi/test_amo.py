@@ -7,7 +7,7 @@ from numba import cuda
 import pgas
 from mpi.checks import THROUGH_NIC, WARP, Watched, equal, name_of, neighbours, payload
 
-BLOCKS, THREADS = (2, 48) if pgas.SIMULATOR else (32, 256)
+BLOCKS, THREADS = (2, 48) if pgas.SIMULATOR else (4, 128) if THROUGH_NIC else (32, 256)
 REPEATS = 2 if pgas.SIMULATOR else 8
 
 INTEGERS = [np.dtype(name) for name in ("int32", "uint32", "int64", "uint64")]
@@ -63,8 +63,8 @@ def add_in_branches(dest, pe):
 
 
 def repeats(dtype):
-    """A NIC adds floats by compare-and-swap, which all contenders but one repeat: fewer of them contend in the simulator."""
-    return 1 if pgas.SIMULATOR and THROUGH_NIC and dtype.kind == "f" else REPEATS
+    """A NIC adds floats by compare-and-swap, which all contenders but one repeat: fewer of them contend."""
+    return 1 if THROUGH_NIC and dtype.kind == "f" else REPEATS
 
 
 def values_of(dtype):

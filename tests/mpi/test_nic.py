@@ -301,6 +301,230 @@ def test_lanes_that_name_different_pes(heap):
     equal(dest, np.tile(np.where((i // 3) % n == me, i + 1, 0), n).astype(np.int32))
 
 
+# ------------------------------------------------------------------------------------------------- which lanes share a WQE
+
+
+@pgas.jit
+def p_where(dest, where, pe):
+    i = cuda.threadIdx.x
+    at = where[i]
+    cuda.syncwarp()  # the simulator lets a lane fall behind now and then, when it reads
+    if at >= 0:
+        pgas.p(dest, at, i + 1, pe, 1)
+    pgas.quiet()
+
+
+@pgas.jit
+def g_where(source, where, out, pe):
+    i = cuda.threadIdx.x
+    at = where[i]
+    cuda.syncwarp()
+    if at >= 0:
+        out[i] = pgas.g(source, at, pe, 1)
+
+
+LANE = np.arange(32)
+ODD = LANE % 2 == 1
+
+#: The element that each lane names (none: -1), and the WQEs that it takes: one if the lanes that are there name neighbours, in their
+#: order; else one each.
+SHARING = {
+    "every lane": (LANE, 1),
+    "one lane": (np.where(LANE == 17, LANE, -1), 1),
+    "the first lanes": (np.where(LANE < 5, LANE, -1), 1),
+    "the last lanes": (np.where(LANE >= 29, LANE, -1), 1),
+    "odd lanes, neighbouring elements": (np.where(ODD, LANE // 2, -1), 1),
+    "odd lanes, every other element": (np.where(ODD, LANE, -1), 16),
+    "a lane is missing, its element is not": (np.where(LANE == 5, -1, LANE - (LANE > 5)), 1),
+    "a lane and its element are missing": (np.where(LANE == 5, -1, LANE), 31),
+    "an element is missing": (LANE + (LANE > 5), 32),
+    "descending": (31 - LANE, 32),
+    "two lanes the other way round": (np.where(LANE >= 30, 61 - LANE, LANE), 32),
+    "two arrays, interleaved": (LANE // 2 + 32 * ODD, 32),
+}
+
+
+@ibgda
+@pytest.mark.parametrize("name", SHARING)
+def test_lanes_that_share_a_wqe(heap, name):
+    _, _, right, _ = neighbours()
+    elements, wqes = SHARING[name]
+    there = elements >= 0
+    where, dest = heap.array(elements.astype(np.int64)), heap.zeros(64, np.int32)
+    tail = Tail(right)
+    p_where[1, 32](dest, where, right)
+    found = [w for w in map(send_queue.decode, tail.wqes()) if w.opcode != wqe.Opcode.NOP]
+    assert [w.opcode for w in found] == [wqe.Opcode.RDMA_WRITE] * wqes
+    assert sum(w.nbytes for w in found) == 4 * there.sum()
+    expected = np.zeros(64, np.int32)
+    expected[elements[there]] = LANE[there] + 1
+    equal(dest, expected)
+    out = heap.zeros(32, np.int32)
+    tail = Tail(right)
+    g_where[1, 32](dest, where, out, right)
+    found = [send_queue.decode(data) for data in tail.wqes()]
+    assert [w.opcode for w in found] == [wqe.Opcode.RDMA_READ] * wqes
+    assert sum(w.nbytes for w in found) == 4 * there.sum()
+    equal(out, np.where(there, LANE + 1, 0).astype(np.int32))
+
+
+@pgas.jit
+def p_of_two_halves(dest, pe):
+    """Odd and even lanes are at different calls, or at one call with different queue pairs."""
+    i = cuda.threadIdx.x
+    if i % 2:
+        pgas.p(dest, i // 2, i, pe, 1)
+    else:
+        pgas.p(dest, 16 + i // 2, i, pe, 1)
+    pgas.p(dest, 32 + 16 * (i % 2) + i // 2, i, pe, 1 + i % 2)
+    pgas.quiet()
+
+
+@ibgda
+def test_lanes_that_part_are_a_wqe_each_time(heap, issued):
+    _, _, right, _ = neighbours()
+    dest = heap.zeros(64, np.int32)
+    issued()
+    p_of_two_halves[1, 32](dest, right)
+    change = issued()
+    assert (change["wqes"], change["nbytes"]) == (8, 256)  # four WRITEs of 16 lanes, and the NOP behind each
+    even = np.arange(0, 32, 2)
+    equal(dest, np.concatenate([even + 1, even, even, even + 1]).astype(np.int32))
+
+
+# ------------------------------------------------------------- NVSHMEM's defects (facts/mlx5.md section 6.1, "suspected defects")
+
+
+@pgas.jit
+def signal_lanes(dest, source, sig, every, op, pe):
+    """Each of the lanes sends four elements, and a signal of its own."""
+    i = cuda.threadIdx.x
+    if i % every == 0:
+        pgas.put_signal_nbi(dest[4 * i : 4 * i + 4], source[4 * i : 4 * i + 4], sig, i, i + 1, op, pe)
+    pgas.quiet()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("op", [pgas.SIGNAL_ADD, pgas.SIGNAL_SET], ids=["add", "set"])
+def test_defect_a_put_signal_by_the_lanes_of_a_warp(heap, op, every):
+    """Section 6.1 (a): NVSHMEM's lanes but the first do not learn which WQEBBs were reserved for them, and submit before all have written.
+
+    Here every lane's data and signal are in the ring, once, with nothing between them.
+    """
+    _, _, right, left = neighbours()
+    dest, source = heap.zeros(128, np.int64), heap.array(np.arange(128) + 1000 * pgas.my_pe())
+    sig = heap.zeros(32, np.uint64)
+    tail = Tail(right)
+    signal_lanes[1, 32](dest, source, sig, every, op, right)
+    lanes = LANE[LANE % every == 0]
+    if TRANSPORT == "ibgda":
+        sink, lkey, ones = nic()._load(queue.CELLS) + queue.SINK, key_at(queue.CELL_LKEY), (1 << 64) - 1
+
+        def wanted(lane, at):
+            data = on(right, dest) + 32 * lane, keys(right), address(source) + 32 * lane, key_at(queue.LKEY), 32
+            word = on(right, sig) + 8 * lane, keys(right), sink, lkey
+            yield wqe.write(at, tail.qpn, *data)
+            if op == pgas.SIGNAL_ADD:
+                yield wqe.fetch_add(at + 1, tail.qpn, *word, lane + 1, fm_ce_se=ALWAYS)
+            else:
+                yield wqe.masked_compare_swap(at + 1, tail.qpn, *word, 8, 0, lane + 1, 0, ones)
+                yield wqe.nop(at + 3, tail.qpn, fm_ce_se=ALWAYS)
+
+        found, at, seen = tail.wqes(), tail.start, []
+        while found:
+            lane = (send_queue.decode(found[0]).raddr - on(right, dest)) // 32
+            expected = list(wanted(lane, at))
+            assert found[: len(expected)] == expected
+            del found[: len(expected)]
+            at += 2 if op == pgas.SIGNAL_ADD else 4
+            seen.append(lane)
+        assert sorted(seen) == list(lanes)
+    pgas.barrier_all()
+    sent = np.isin(np.arange(128) // 4, lanes)
+    equal(dest, np.where(sent, np.arange(128) + 1000 * left, 0))
+    equal(sig, np.where(np.isin(LANE, lanes), LANE + 1, 0).astype(np.uint64))
+
+
+@pgas.jit
+def put_by(dest, source, pe, qp):
+    pgas.put_nbi(dest, source, pe, None, qp)
+
+
+@pgas.jit
+def put_by_and_quiet(dest, source, pe, qp):
+    pgas.put_nbi(dest, source, pe, None, qp)
+    pgas.quiet()
+
+
+@pgas.jit
+def put_by_all(dest, source, num):
+    for pe in range(pgas.n_pes()):
+        for qp in range(1, num + 1):
+            pgas.put_nbi(dest, source, pe, None, qp)
+
+
+@pgas.jit
+def put_by_all_and_fence(dest, source, num):
+    for pe in range(pgas.n_pes()):
+        for qp in range(1, num + 1):
+            pgas.put_nbi(dest, source, pe, None, qp)
+    pgas.fence()
+
+
+def unwaited():
+    """The queue pairs, by number, with WQEs whose completion nobody has waited for: only that moves cons_idx."""
+    records = [queue.RECORDS + number * queue.RECORD_SIZE for number in range(len(nic().qps))]
+    return [i for i, at in enumerate(records) if nic()._load(at + queue.CONS_IDX) != nic()._load(at + queue.RESV_HEAD)]
+
+
+@ibgda
+def test_defect_b_fence_covers_every_queue_pair(heap):
+    """Section 6.1 (b): NVSHMEM's fence takes other PEs' queue pairs for its own, which it skips; with one queue pair it does nothing."""
+    _, n, _, _ = neighbours()
+    dest, source = heap.zeros(4, np.int32), heap.array(np.arange(4, dtype=np.int32))
+    pgas.barrier_all()
+    every = list(range(n * nic()._num))
+    put_by_all[1, 1](dest, source, nic()._num)
+    assert unwaited() == every
+    pgas.barrier_all()
+    put_by_all_and_fence[1, 1](dest, source, nic()._num)
+    assert unwaited() == []
+    equal(dest, np.arange(4, dtype=np.int32))
+
+
+@ibgda
+def test_defect_c_quiet_finds_the_queue_pair_that_was_used(heap):
+    """Section 6.1 (c): NVSHMEM's quiet of a queue pair divides its number by the wrong count, and waits for another one."""
+    me, n, _, _ = neighbours()
+    num = nic()._num
+    dest, source = heap.zeros(n * num, np.int64), heap.array(np.arange(1, n * num + 1))
+    pgas.barrier_all()
+    for number in range(n * num):
+        pe, qp = number // num, number % num + 1
+        at = me * num + qp - 1
+        put_by[1, 1](dest[at : at + 1], source[number : number + 1], pe, qp)
+        assert unwaited() == [number]
+        only_quiet[1, 1]()
+        assert unwaited() == []
+        put_by_and_quiet[1, 1](dest[at : at + 1], source[number : number + 1], pe, qp)
+        assert unwaited() == []
+    equal(dest, np.array([me * num + qp for _ in range(n) for qp in range(1, num + 1)]))
+
+
+def test_defect_d_every_object_is_made_once(heap):
+    """Section 6.1 (d): NVSHMEM allocates the endpoint of a queue pair twice, and loses the first."""
+    me, n, _, _ = neighbours()
+    count = n * nic()._num
+    card = nic().adapter.counters()
+    own = {qp["qpn"]: qp for qp in card["qps"] if qp["pe"] == me}
+    assert list(own) == [qp.qpn for qp in nic().qps]
+    assert {qp["state"] for qp in own.values()} == {"RTS"}
+    assert [sum(row["pe"] == me for row in card[kind]) for kind in ("qps", "cqs", "uars", "keys")] == [count, count, count, 3]
+    peers = pgas.allgather_object([qp.qpn for qp in nic().qps])
+    wanted = [peers[pe][me * nic()._num + i] for pe in range(n) for i in range(nic()._num)]
+    assert [qp["remote_qpn"] for qp in own.values()] == wanted
+
+
 # ---------------------------------------------------------------------------------------------------------------------- full queues
 
 
@@ -357,6 +581,7 @@ def test_a_paused_card_completes_nothing(heap):
         resume.start()
     started = time.monotonic()
     only_quiet[1, 1]()
+    pgas.synchronize()
     waited = time.monotonic() - started
     pgas.barrier_all()
     if me == 0:

@@ -1,60 +1,52 @@
 """The card as a whole: tables, firmware, engine thread, registers; and what a real one hides: counters, trace, faults, pause."""
 
-import ctypes
-import threading
 from typing import Any
 
 from pgas.config import Faults
-from pgas.transports.memfd import HostMemory
 from pgas.transports.memory import Segment
 from pgas.transports.mlx5 import cqe, fields, send_queue
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.wqe import WQE_IDX_MASK
-from pgas.transports.softhca import engine, layout, tables
+from pgas.transports.softhca import engines, layout, tables
+from pgas.transports.softhca.engines import Engine
 from pgas.transports.softhca.firmware import Firmware, describe
 from pgas.transports.softhca.objects import Objects
 from pgas.transports.softhca.syndromes import vendor_text
-from pgas.transports.softhca.tables import Tables
 
 __all__ = ["Card"]
 
 TRACE_KINDS = ("wqe", "cqe", "cmd")
 
-_PR_SET_TIMERSLACK = 29
-
 
 class Card:
     """One software ConnectX, with its engine running."""
 
-    def __init__(self, faults: Faults | None = None, trace: frozenset[str] = frozenset()) -> None:
-        self.tables = Tables()
-        self.objects = Objects(self.tables)
-        self.firmware = Firmware(self.tables, self.objects)
-        self._memory = HostMemory()
+    def __init__(self, faults: Faults | None = None, trace: frozenset[str] = frozenset(), engine: Engine | None = None) -> None:
+        self.engine = engine or engines.make("cpu", 0, 0)
+        self.tables = self.engine.tables
+        self._memory = self.engine.memory()
         #: Descriptor of the UAR pages.
         self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE))
+        self.objects = Objects(self.tables, self._memory)
+        self.firmware = Firmware(self.tables, self.objects)
         self._lines: list[str] = []
         self._lost = 0  # entries whose loss has been told
         self._kinds: frozenset[str] = frozenset()
+        self._faulty = False
+        self.tables.alive = self.engine.check
+        self.engine.start()
         self.set_trace(trace)
-        self.tables.alive = self._check_alive
-        self._thread = threading.Thread(target=self._run, name="softhca-engine", daemon=True)
-        self._thread.start()
         self.set_faults(faults or Faults())
-
-    def _run(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # of this thread: 50 us would double its sleeps
-        engine.run(self.tables.address)
-
-    def _check_alive(self) -> None:
-        if not self._thread.is_alive():
-            raise TimeoutError("the engine of the software card has ended")
 
     def stop(self) -> None:
         """End the engine and unmap the registers."""
         self.tables.set(tables.CTL_STOP, 1)
-        self._thread.join()
+        self.engine.stop()
         self._memory.close()
+
+    def _order(self) -> None:
+        """One WQE at a time while faults count them or they are traced; the engine is paused, as its workers' shares change."""
+        self.tables.set(tables.CTL_SERIAL, int(self._faulty or bool(self._kinds - {"cmd"})))
 
     # ------------------------------------------------------------------------------------------------------------------ faults
 
@@ -62,6 +54,8 @@ class Card:
         """Let these go wrong from now on, and nothing else. The engine, which counts down to some, is paused meanwhile."""
         control, paused = self.tables, self.paused
         self.pause()
+        self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics)
+        self._order()
         control.set(tables.CTL_CHAOS, int(faults.delay * 65536))
         control.set(tables.CTL_RANDOM, (faults.seed * 0x9E3779B97F4A7C15 + 1) & (1 << 64) - 1)
         control.set(tables.CTL_ATOMICS_SPLIT, int(faults.split_atomics))
@@ -92,8 +86,11 @@ class Card:
         """Trace WQEs, CQEs, commands ("wqe", "cqe", "cmd") from now on, and nothing else."""
         if unknown := kinds - set(TRACE_KINDS):
             raise ValueError(f"{', '.join(sorted(unknown))}: not among {', '.join(TRACE_KINDS)}")
-        self._kinds = kinds
+        self._kinds, paused = kinds, self.paused
+        self.pause()
+        self._order()
         self.tables.set(tables.CTL_TRACE_KINDS, tables.TRACE_WQE * ("wqe" in kinds) | tables.TRACE_CQE * ("cqe" in kinds))
+        self.tables.set(tables.CTL_PAUSED, int(paused))
         self.firmware.observe = self._observe if "cmd" in kinds else None
 
     @property

@@ -7,14 +7,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from pgas.backend import SIMULATOR
 from pgas.errors import TransportError
 from pgas.transports.adapter import FirstError, Port, Uar
 from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET
-from pgas.transports.softhca import bar, messages
+from pgas.transports.softhca import bar, layout, messages
 from pgas.transports.softhca.messages import Kind
 from pgas.transports.softhca.syndromes import command_text
 
@@ -52,13 +53,19 @@ class Process:
         self.close()
 
 
-def start(n_pes: int, *, trace: str = "", faults: str = "") -> Process:
+def start(
+    n_pes: int, *, trace: str = "", faults: str = "", engine: str = "cpu", device: int = 0, sms: int = 0, percent: int = 0
+) -> Process:
     """Start the card of a node and return when it serves. One PE of the node calls this.
 
     Args:
         n_pes: PEs of this node; when so many have connected and left, the card ends.
         trace: what it prints to stderr: a comma-separated choice of wqe, cqe, cmd.
         faults: what goes wrong on purpose (config.Faults).
+        engine: cpu, or cuda: a kernel, on a GPU if this process has them, else in the simulator.
+        device: the GPU of the cuda engine.
+        sms: how many of its multiprocessors the engine takes; 0: all that it gets.
+        percent: of them that MPS gives it; 0: no limit.
 
     Raises:
         TransportError: it did not start; the text says why.
@@ -66,8 +73,11 @@ def start(n_pes: int, *, trace: str = "", faults: str = "") -> Process:
     ours, theirs = socket.socketpair()
     root = str(Path(inspect.getfile(TransportError)).parent.parent)  # where pgas is
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(SIMULATOR)), "PYTHONPATH": path}
+    if percent:
+        environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
     options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
+    options += ["--engine", engine, "--device", str(device), "--sms", str(sms)]
     command = [sys.executable, "-m", "pgas.transports.softhca", *options]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
     theirs.close()
@@ -177,6 +187,7 @@ class SoftHCA(Observer):
         name: the card's, from Process.name.
         pe: this PE.
         memory: (address, nbytes, descriptor) of this PE's segments: what the card can reach, at the same addresses as here.
+        map_registers: maps all UAR pages of a descriptor where single ones cannot be mapped (GPU memory); None: each as it is allocated.
 
     Raises:
         TransportError: there is no such card, or it refuses this PE or its memory.
@@ -184,12 +195,17 @@ class SoftHCA(Observer):
 
     name = "softhca"
 
-    def __init__(self, name: str, pe: int, memory: Iterable[tuple[int, int, int]]) -> None:
+    def __init__(
+        self, name: str, pe: int, memory: Iterable[tuple[int, int, int]], map_registers: Callable[[int], None] | None = None
+    ) -> None:
+        self._whole = map_registers is not None
         self._connection = _Connection(name, pe)
         self._bar = self._connection.fds[0]
         self._pages: set[int] = set()
         self._closed = False
         try:
+            if map_registers is not None:
+                map_registers(self._bar)
             for address, nbytes, fd in memory:
                 self.share(address, nbytes, fd)
         except TransportError:
@@ -225,14 +241,16 @@ class SoftHCA(Observer):
 
     def alloc_uar(self) -> Uar:
         page = self._connection.ask(Kind.ALLOC_UAR, [])
-        address = bar.map_page(self._bar, page)
-        self._pages.add(page)
-        return Uar(page, address + UAR_BF_OFFSET)
+        if not self._whole:
+            bar.map_page(self._bar, page)
+            self._pages.add(page)
+        return Uar(page, layout.page_address(page) + UAR_BF_OFFSET)
 
     def dealloc_uar(self, page_id: int) -> None:
         self._connection.ask(Kind.DEALLOC_UAR, [page_id])
-        self._pages.discard(page_id)
-        bar.unmap_page(page_id)
+        if not self._whole:
+            self._pages.discard(page_id)
+            bar.unmap_page(page_id)
 
     def query_eqn(self) -> int:
         return int(self._connection.server["eqn"])

@@ -13,6 +13,7 @@ from typing import Any
 from numba import njit, types
 
 from pgas.backend import SIMULATOR
+from pgas.kernels import compiler, ptx
 from pgas.sim import memory
 from pgas.transports import mlx5
 
@@ -38,7 +39,8 @@ def device(function: Callable[..., Any]) -> Any:
 def source_stamp() -> int:
     """Return a number that changes with any source that the engine is compiled from."""
     folders = [Path(__file__).parent, *map(Path, mlx5.__path__)]
-    sources = [Path(memory.__file__), *(path for folder in folders for path in sorted(folder.glob("*.py")))]
+    sources = [Path(module.__file__ or "") for module in (memory, ptx, compiler)]
+    sources += [path for folder in folders for path in sorted(folder.glob("*.py"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).digest()
     return int.from_bytes(digest[:7], "little")
 

@@ -1,9 +1,11 @@
 """The engine: one loop over the QPs that takes doorbells, executes WQEs and writes CQEs; compiled, in a thread without the GIL."""
 
 from collections.abc import Callable
+from typing import Any
 
 from numba import types
 
+from pgas.backend import SIMULATOR
 from pgas.transports.softhca.compiled import device, kernel
 from pgas.transports.softhca.completer import complete, error, flush, release_held, responder_error, stall, trace
 from pgas.transports.softhca.ops import add, idle, load, load_acquire, store, store_release
@@ -188,5 +190,5 @@ def _make(stamp: int) -> Callable[[int], int]:
     return loop
 
 
-#: run(address of the control record): returns when it is told to stop.
-run = kernel(types.int64(types.int64), _make)
+#: run(address of the control record): returns when it is told to stop. On a GPU it is a kernel that runs (block.py).
+run: Any = kernel(types.int64(types.int64), _make) if SIMULATOR else None

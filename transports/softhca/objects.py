@@ -5,7 +5,7 @@ Every object belongs to one PE; to all others it does not exist. An object that 
 
 from dataclasses import dataclass, field
 
-from pgas.sim import memory
+from pgas.transports.memory import Memory
 from pgas.transports.mlx5.contexts import Access, mkey
 from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET
 from pgas.transports.softhca import layout
@@ -85,8 +85,8 @@ class Numbers:
 class Objects:
     """The objects of all PEs of one card."""
 
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
+    def __init__(self, tables: Tables, registers: Memory) -> None:
+        self.tables, self._registers = tables, registers
         self.segments: dict[int, list[tuple[int, int]]] = {}
         self.pds: dict[int, Owned] = {}
         self.umems: dict[int, Umem] = {}
@@ -153,7 +153,7 @@ class Objects:
 
     def clear_register(self, page: int) -> None:
         """Drop what was rung."""
-        memory.atomic_exchange_u64(self.register(page), 0)
+        self._registers.write(self.register(page), bytes(8))
 
     @staticmethod
     def _forget(objects: dict, pe: int, number: int, what: str) -> None:

@@ -32,6 +32,7 @@ def _store(name: str, instruction: str) -> Any:
 load, load_u8, load_u16, load_u32 = (_load(f"load_{n}", f"ld.u{n}") for n in (64, 8, 16, 32))
 store, store_u32 = (_store(f"store_{n}", f"st.u{n}") for n in (64, 32))
 store_data, store_data_u8, store_data_u16, store_data_u32 = (_store(f"store_data_{n}", f"st.relaxed.sys.u{n}") for n in (64, 8, 16, 32))
+_data, _data_u8, _data_u16, _data_u32 = (_load(f"data_{n}", f"ld.relaxed.sys.u{n}") for n in (64, 8, 16, 32))
 load_shared, load_shared_u32 = _load("load_shared", "ld.relaxed.sys.u64"), _load("load_shared_u32", "ld.relaxed.sys.u32")
 load_acquire, store_release = _load("load_acquire", "ld.acquire.sys.u64"), _store("store_release", "st.release.sys.u64")
 load_be32, load_be32_acquire = _load_be32("load_be32", "ld.u32"), _load_be32("load_be32_acquire", "ld.acquire.sys.u32")
@@ -61,15 +62,15 @@ def fence() -> int:
 def load_any_u16(address: int) -> int:
     """Load 2 bytes from any address."""
     if address & 1 == 0:
-        return load_u16(address)
-    return load_u8(address) | load_u8(address + 1) << 8
+        return _data_u16(address)
+    return _data_u8(address) | _data_u8(address + 1) << 8
 
 
 @device
 def load_any_u32(address: int) -> int:
     """Load 4 bytes from any address."""
     if address & 3 == 0:
-        return load_u32(address)
+        return _data_u32(address)
     return load_any_u16(address) | load_any_u16(address + 2) << 16
 
 
@@ -77,7 +78,7 @@ def load_any_u32(address: int) -> int:
 def load_any(address: int) -> int:
     """Load 8 bytes from any address."""
     if address & 7 == 0:
-        return load(address)
+        return _data(address)
     return load_any_u32(address) | load_any_u32(address + 4) << 32
 
 

@@ -18,15 +18,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from pgas.backend import SIMULATOR
 from pgas.config import Faults
-from pgas.errors import TransportError
+from pgas.errors import PgasError, TransportError
 from pgas.kernels import window
-from pgas.transports.memfd import HostMemory
-from pgas.transports.memory import Segment
-from pgas.transports.softhca import messages
+from pgas.transports.memory import Memory, Segment
+from pgas.transports.softhca import engines, messages
 from pgas.transports.softhca.card import Card
 from pgas.transports.softhca.messages import Kind
 from pgas.transports.softhca.objects import EQN, Refusal
@@ -51,7 +51,7 @@ class Connection:
     socket: socket.socket
     greeted: bool = False
     pe: int | None = None
-    memory: HostMemory = field(default_factory=HostMemory)
+    memory: Memory | None = None
 
 
 class Server:
@@ -126,7 +126,8 @@ class Server:
         if connection.pe is not None:
             del self._connections[connection.pe]
             self._card.firmware.leave(connection.pe)
-            connection.memory.close()
+            if connection.memory is not None:
+                connection.memory.close()
 
     # ---------------------------------------------------------------------------------------------------------------- requests
 
@@ -165,8 +166,11 @@ class Server:
         return {"pid": os.getpid(), "eqn": EQN}, (self._card.bar,)
 
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
-        if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= os.fstat(fds[0]).st_size:
+        size = os.fstat(fds[0]).st_size if len(fds) == 1 and SIMULATOR else nbytes  # of GPU memory the driver checks it
+        if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= size:
             raise Refusal(f"{nbytes} bytes at {address:#x}: one descriptor of so much memory, at an address of the window")
+        if connection.memory is None:
+            connection.memory = self._card.engine.memory()
         connection.memory.attach(address, Segment(0, nbytes), fds[0])
         self._card.objects.share(connection.pe or 0, address, nbytes)
 
@@ -239,6 +243,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the process that starts the card")
     parser.add_argument("--parent", type=int, required=True, help="the pid of that process")
     parser.add_argument("--pes", type=int, required=True, help="PEs of this node")
+    parser.add_argument("--engine", choices=("cpu", "cuda"), default="cpu", help="a thread of this process, or a kernel")
+    parser.add_argument("--device", type=int, default=0, help="ordinal of the GPU of the cuda engine")
+    parser.add_argument("--sms", type=int, default=0, help="multiprocessors that it takes; 0: all")
     parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
     options = parser.parse_args(arguments)
@@ -253,9 +260,10 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the PEs; the card ends with them
     control = socket.socket(fileno=options.control)
     try:
-        card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))))
+        engine = engines.make(options.engine, options.device, options.sms)
+        card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))), engine)
         server = Server(card, options.pes, (control.fileno(), parent), trace_to_stderr=bool(options.trace))
-    except (ValueError, TransportError, OSError) as error:
+    except (ValueError, PgasError, OSError) as error:
         messages.send(control, Kind.REFUSED, str(error))
         return
     messages.send(control, Kind.OK, server.name)

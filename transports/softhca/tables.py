@@ -333,7 +333,8 @@ class Tables:
         if self._mirror is not None:
             self._mirror.fetch(self.sweeps, 0, self.sweeps.nbytes)
             return self.sweeps["sweep"].copy()
-        return np.array([memory.load_acquire_u64(int(self.sweeps.ctypes.data))])
+        first = int(self.sweeps.ctypes.data)
+        return np.array([memory.load_acquire_u64(first + worker * SWEEP_ROW) for worker in range(self.workers)])
 
     @property
     def sweep(self) -> int:

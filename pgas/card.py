@@ -1,0 +1,39 @@
+"""How a job starts the software card that stands in for a NIC: with which engine, on which GPU."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pgas import config, topology
+from pgas.transports.softhca import client
+
+if TYPE_CHECKING:
+    from pgas.gpu import GPU
+
+__all__ = ["engine", "starter"]
+
+
+def engine(gpu: "GPU | None") -> str:
+    """Return what executes WQEs for PEs with such GPUs: cpu or cuda.
+
+    Raises:
+        TransportError: PGAS_ENGINE asks for one that cannot reach the heaps.
+    """
+    return topology.choose_engine(config.read("PGAS_ENGINE"), gpu is not None)
+
+
+def starter(requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE]) -> Callable[[int], client.Process]:
+    """Return what starts the card for so many PEs, as the variables ask for. In weak mode the card does its part: completions are late."""
+    faults = requested["PGAS_SOFTHCA_FAULTS"]
+    if requested["PGAS_SIM_WEAK"] is not None and not faults:
+        faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1"
+
+    def start(n_pes: int) -> client.Process:
+        options = {"trace": ",".join(sorted(requested["PGAS_TRACE"])), "faults": faults, "engine": engine(gpu)}
+        if gpu is None:
+            return client.start(n_pes, **options)
+        from pgas.gpu import place_engine
+
+        device, sms, percent = place_engine(gpu, {pe.gpu for pe in pes}, requested["PGAS_SOFTHCA_DEVICE"], requested["PGAS_SOFTHCA_SMS"])
+        return client.start(n_pes, **options, device=device, sms=sms, percent=percent)
+
+    return start

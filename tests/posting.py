@@ -1,0 +1,164 @@
+"""What tests of the WQEs that kernels write have in common: a job's state in made-up memory, golden WQEs, builders with an error.
+
+The same operations run as plain Python (test_kernel_wqes.py) and as compiled for a GPU (test_sass_nic.py, through ptx_machine.py).
+"""
+
+import tomllib
+from pathlib import Path
+
+from ptx_machine import Memory
+
+from pgas.kernels import ibgda, queue, state, window
+from pgas.kernels.compiler import constant, device, u32
+from pgas.transports.mlx5 import doorbell, send_queue, wqe
+
+GOLDEN = tomllib.loads((Path(__file__).parent / "golden" / "kernel_wqes.toml").read_text())
+
+IDX, QPN = 0x51234, 0xABCDEF
+DEST, SOURCE, WORD = 0x6000_4000_1000, 0x6000_0040_2000, 0x6000_4000_0008
+NBYTES = 32
+PE, N_PES, DEPTH = 1, 2, 1024
+RING, CQ, DBR, UAR, CELLS = 0x6031_0000_0000, 0x6032_0000_0000, 0x6033_0000_0004, 0x6034_0000_0800, 0x6030_0000_0000
+
+#: What the first two landing cells hold: the element, as an earlier READ brought it, and the old value of the atomic behind it.
+ELEMENTS = {
+    "atomic_add_float32": ("0000c03f", "3fc00000"),  # facts 1.7: 4 bytes come back big-endian, 8 in the order of the host
+    "atomic_add_float64": ("000000000000f83f", "000000000000f83f"),
+}
+
+
+def big(value, nbytes):
+    """The word that holds the big-endian bytes of value."""
+    return int.from_bytes(value.to_bytes(nbytes, "big"), "little")
+
+
+class Job:
+    """PE 0 of two, with a queue pair to PE 1 whose ring is full of 0xa5; every wait ends at once."""
+
+    def __init__(self, name, idx=IDX):
+        self.idx, self.memory = idx, Memory()
+        memory = self.memory
+        memory.region(window.STATE, window.BASE - window.STATE)
+        memory.region(window.BASE + window.SYNC_FLAGS, 64)
+        self.ring = memory.region(RING, DEPTH * wqe.WQEBB, 0xA5)
+        self.cq = memory.region(CQ, 64, 0xFF)
+        self.cells = memory.region(CELLS, queue.SINK + 64)
+        for address, nbytes in ((DBR, 4), (UAR, 8), (DEST, 64), (SOURCE, 64)):
+            memory.region(address, nbytes)
+        for i, element in enumerate(ELEMENTS.get(name, ())):
+            self.cells[i * queue.CELL_SIZE : i * queue.CELL_SIZE + len(element) // 2] = bytes.fromhex(element)
+        words = {
+            state.N_PES: N_PES, state.TIMEOUT_NS: 1 << 40, queue.LKEY: big(0x0A0B0C0D, 4), queue.CELL_LKEY: big(0x0E0F1011, 4),
+            queue.CELLS: CELLS, queue.USED_END: queue.USED + 8, queue.KEYS + 8 * PE: big(0x01020304, 4) | big(0x05060708, 4) << 32,
+            window.BASE + window.SYNC_FLAGS: 1,
+        }  # fmt: skip
+        self.record = queue.RECORDS + 2 * PE * queue.RECORD_SIZE
+        fields = {
+            queue.WQ: RING, queue.DBR: DBR, queue.UAR: UAR, queue.CQE: CQ + 56, queue.QPN: big(QPN << 8, 4), queue.START: 0,
+            queue.RESV_HEAD: idx, queue.READY_HEAD: idx, queue.CONS_IDX: idx + 64,  # as if all were complete before it is posted
+        }  # fmt: skip
+        for address, value in (words | {self.record + offset: value for offset, value in fields.items()}).items():
+            memory.store(address, value, 8)
+
+    def check(self, wqes):
+        """The ring holds these WQEs and nothing else, and they were handed to the card."""
+        expected, end = bytearray(b"\xa5" * len(self.ring)), self.idx
+        for data in wqes:
+            send_queue.store(expected, end, data)
+            for offset in range(len(data) - padding(data), len(data)):  # lanes that write one WQE together leave it as it was
+                place = (end * wqe.WQEBB + offset) % len(expected)
+                if self.ring[place] == 0xA5:
+                    expected[place] = 0xA5
+            end += wqe.wqebbs(len(data) // wqe.OCTOWORD)
+        assert octowords(self.ring) == octowords(expected)
+        for offset in (queue.RESV_HEAD, queue.READY_HEAD):
+            assert self.memory.load(self.record + offset, 8) == end
+        assert self.memory.load(DBR, 4).to_bytes(4, "little") == doorbell.dbr(end)
+        assert self.memory.load(UAR, 8).to_bytes(8, "little") == doorbell.next_empty(end, QPN)
+
+
+def padding(data):
+    """Bytes behind the inline data of a WQE."""
+    inline = send_queue.decode(data).inline
+    return len(data) - (wqe.WQE_DATA + wqe.INLINE_HEADER + len(inline)) if inline else 0
+
+
+def octowords(ring):
+    """The ring's octowords that were written, by number."""
+    return {i // 16: ring[i : i + 16].hex(" ", 4) for i in range(0, len(ring), 16) if ring[i : i + 16] != b"\xa5" * 16}
+
+
+def golden(name):
+    """The WQEs of an operation, as they are in the golden file."""
+    return [bytes.fromhex(case["bytes"]) for case in GOLDEN[name]]
+
+
+def built(name, idx=IDX):
+    """The WQEs of an operation, by the driver's builders."""
+    wqes = []
+    for case in GOLDEN[name]:
+        arguments = dict(case["arguments"])
+        if "payload" in arguments:
+            arguments["payload"] = bytes.fromhex(arguments["payload"])
+        if isinstance(arguments.get("swap_mask"), str):  # TOML's integers have 63 bits
+            arguments["swap_mask"] = int(arguments["swap_mask"], 16)
+        wqes.append(getattr(wqe, case["builder"])(idx, QPN, **arguments))
+        idx += wqe.wqebbs(len(wqes[-1]) // wqe.OCTOWORD)
+    return wqes
+
+
+# Builders of kernels/ibgda.py, each with one bit wrong: field -> (name, what takes the builder's place) -------------------------
+
+_1, _4, _BIT_40, _BIT_16 = (constant(value) for value in (1, 4, 1 << 40, 1 << 16))
+
+
+def _wrong():
+    store_ctrl, store_raddr, store_data = ibgda.store_ctrl, ibgda.store_raddr, ibgda.store_data
+
+    @device
+    def opcode_wrong(at, record, index, opcode, ds, ce):
+        store_ctrl(at, record, index, opcode ^ _1, ds, ce)
+
+    @device
+    def index_wrong(at, record, index, opcode, ds, ce):
+        store_ctrl(at, record, index ^ _1, opcode, ds, ce)
+
+    @device
+    def ds_wrong(at, record, index, opcode, ds, ce):
+        store_ctrl(at, record, index, opcode, ds ^ _4, ce)
+
+    @device
+    def ce_wrong(at, record, index, opcode, ds, ce):
+        store_ctrl(at, record, index, opcode, ds, ce ^ _4)
+
+    @device
+    def raddr_wrong(at, raddr, rkey):
+        store_raddr(at, raddr ^ _BIT_40, rkey)
+
+    @device
+    def rkey_wrong(at, raddr, rkey):
+        store_raddr(at, raddr, u32(rkey ^ _BIT_16))
+
+    @device
+    def addr_wrong(at, addr, lkey, nbytes):
+        store_data(at, addr ^ _BIT_16, lkey, nbytes)
+
+    @device
+    def lkey_wrong(at, addr, lkey, nbytes):
+        store_data(at, addr, lkey ^ _BIT_16, nbytes)
+
+    @device
+    def byte_count_wrong(at, addr, lkey, nbytes):
+        store_data(at, addr, lkey, nbytes ^ _4)
+
+    return {
+        "opcode": ("store_ctrl", opcode_wrong), "wqe_idx": ("store_ctrl", index_wrong), "ds": ("store_ctrl", ds_wrong),
+        "ce": ("store_ctrl", ce_wrong), "raddr": ("store_raddr", raddr_wrong), "rkey": ("store_raddr", rkey_wrong),
+        "addr": ("store_data", addr_wrong), "lkey": ("store_data", lkey_wrong), "byte_count": ("store_data", byte_count_wrong),
+    }  # fmt: skip
+
+
+WRONG = _wrong()
+
+#: Those that are compiled: it takes half a second each.
+WRONG_IN_SHORT = ("opcode", "ds", "ce", "raddr", "rkey", "byte_count")

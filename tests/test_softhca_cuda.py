@@ -1,0 +1,39 @@
+"""The cuda engine for a GPU: it compiles, and keeps the shape that its speed and its order rest on. What it does is tested in the simulator
+(PGAS_ENGINE=cuda with the other test_softhca_*.py) and on GPUs (make check-gpu)."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.sass
+
+PROGRAM = """
+import json
+from types import SimpleNamespace
+import numba.cuda.compiler, numba.cuda.dispatcher
+device = SimpleNamespace(compute_capability=(9, 0))
+numba.cuda.compiler.get_current_device = numba.cuda.dispatcher.get_current_device = lambda: device
+from numba import cuda
+import pgas
+from pgas.perftests import sass
+from pgas.transports.softhca import block
+kernel = block.kernel(256)
+ptx = cuda.compile(kernel.py_func, block.SIGNATURE, cc=(9, 0), device=False, abi="numba")[0]
+print(json.dumps(sass.assemble({"loop": ptx})["loop"].summary()))
+"""
+
+
+def test_the_kernel_compiles_without_spills():
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    built = json.loads(done.stdout.splitlines()[-1])
+    assert built["spills"] == 0
+    assert built["registers"] <= 128, "two CTAs of 256 threads have room on an SM"
+    memory = built["memory"]
+    assert memory.get("CCTL.IVALL", 0) > 0  # passes and doorbells begin with an acquire
+    assert memory.get("MEMBAR.ALL.SYS", 0) > 0  # a CQE comes behind a fence
+    assert any(opcode.startswith("LD.E.128.STRONG.SYS") for opcode in memory), memory  # WQEs are read past L1, 16 bytes at a time
