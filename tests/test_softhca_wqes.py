@@ -176,6 +176,16 @@ def test_dump_reads_and_changes_nothing(pes):
     assert (pes[0].read(pes[0].heap, 4096), pes[1].read(pes[1].heap, 4096)) == before
 
 
+def test_dump_behind_a_write_does_not_go_where_that_went(pes):
+    """A DUMP has data and no remote address; whatever executed the WRITE before it must not use that one's."""
+    qp = pair(pes)[0]
+    pes[0].word(0, 7)
+    assert not qp.run(*write8(qp, pes[1], 64)).is_error
+    pes[1].word(64, 1)
+    assert qp.run(wqe.dump, pes[0].heap, pes[0].key, 64).s_wqe_opcode == Opcode.DUMP
+    assert pes[1].word(64) == 1
+
+
 @pytest.mark.parametrize("fm", list(Fm))
 def test_every_fence_mode_orders_a_write_behind_a_read(pes, fm):
     """READ brings a value, the fenced WRITE sends it on: it must be the new one (facts 1.3)."""

@@ -32,6 +32,7 @@ from pgas.transports.softhca.engine import check, process, visit
 from pgas.transports.softhca.ops import add, copy, idle, load_acquire
 from pgas.transports.softhca.pipeline import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_READ, EXECUTE_WRITE, FETCH, count, state_of
 from pgas.transports.softhca.requester import READ, WRITE, begin, take_doorbell
+from pgas.transports.softhca.responder import execute_read, execute_write
 from pgas.transports.softhca.tables import (
     CQ_COLLAPSED,
     CQ_CQES,
@@ -190,6 +191,7 @@ def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     if state == EXECUTE_READ:
         return READS if load(work + WORK_SEGMENTS) == 1 else TORN
     if state == COMPLETE:
+        store(work + WORK_SEGMENTS, 0)  # nothing moves: a DUMP has data, but no remote address
         return WRITES
     return TORN if state == ALONE else OTHER
 
@@ -211,21 +213,6 @@ def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
 def octoword(ring: int, mask: int, first: int, number: int) -> int:
     """Return the address of an octoword of the WQEBBs from index first on."""
     return ring + (((first + (number >> 2)) & mask) << WQEBB_SHIFT) + ((number & 3) << 4)
-
-
-@device
-def perform(kind: int, work: int) -> int:
-    """Perform a WQE by one thread."""
-    remote = load(work + WORK_REMOTE)
-    for i in range(load(work + WORK_SEGMENTS)):
-        pair = work + WORK_PAIRS + 16 * i
-        nbytes = load(pair + 8)
-        if kind == WRITES:
-            copy(remote, load(pair), nbytes)
-        else:
-            copy(load(pair), remote, nbytes)
-        remote += nbytes
-    return 0
 
 
 @device
@@ -413,7 +400,7 @@ def kernel(threads: int) -> Any:
                     # Of two that write the same bytes the later one must win: the run ends before it. Warps compare neighbours and then
                     # each other's extent; if that does not show that all are apart, each thread looks at all before its own.
                     low, high = i64(NEVER), i64(NEVER)
-                    if starts and kind == together_kind and load(mine + WORK_NBYTES) != 0:
+                    if starts and kind == together_kind and load(mine + WORK_SEGMENTS) != 0:
                         low = load(mine + (WORK_REMOTE if kind == WRITES else WORK_PAIRS))
                         high = low + load(mine + WORK_NBYTES)
                     lows[me], highs[me] = low, high
@@ -442,7 +429,10 @@ def kernel(threads: int) -> Any:
                     if done:
                         nbytes, opcode, signals = load(mine + WORK_NBYTES), load(mine + WORK_OPCODE), load(mine + WORK_CE) >= ALWAYS
                         if nbytes <= ALONE_BYTES or load(mine + WORK_SEGMENTS) != 1:
-                            perform(together_kind, mine)
+                            if together_kind == WRITES:
+                                execute_write(hca, qp, mine)
+                            else:
+                                execute_read(hca, qp, mine)
                         else:
                             remote, local = load(mine + WORK_REMOTE), load(mine + WORK_PAIRS)
                             entry = 3 * cuda.atomic.add(words, LISTED, 1)
@@ -488,7 +478,8 @@ def kernel(threads: int) -> Any:
 
     if SIMULATOR:
         # Now, and not when the first WQE comes, for which somebody waits.
-        for function in (account, alive, begin_pass, begin_visit, classify, copy, idle, octoword, one, perform, process, wants, write_cqe):
+        called = (account, alive, begin_pass, begin_visit, classify, copy, execute_read, execute_write, idle, octoword, one, process)
+        for function in (*called, wants, write_cqe):
             function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
     else:
         with contextlib.suppress(RuntimeError):  # nowhere to write: compiled in every process, ten seconds
