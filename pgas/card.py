@@ -21,14 +21,19 @@ def engine(gpu: "GPU | None") -> str:
     return topology.choose_engine(config.read("PGAS_ENGINE"), gpu is not None)
 
 
-def starter(requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE]) -> Callable[[int], client.Process]:
-    """Return what starts the card for so many PEs, as the variables ask for. In weak mode the card does its part: completions are late."""
+def starter(
+    requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], *, on_host: bool
+) -> Callable[[int], client.Process]:
+    """Return what starts the card for so many PEs, as the variables ask for. In weak mode the card does its part: completions are late.
+
+    on_host: whether CPUs ring it.
+    """
     faults = requested["PGAS_SOFTHCA_FAULTS"]
     if requested["PGAS_SIM_WEAK"] is not None and not faults:
         faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1"
 
     def start(n_pes: int) -> client.Process:
-        options = {"trace": ",".join(sorted(requested["PGAS_TRACE"])), "faults": faults, "engine": engine(gpu)}
+        options = {"trace": ",".join(sorted(requested["PGAS_TRACE"])), "faults": faults, "engine": engine(gpu), "on_host": on_host}
         if gpu is None:
             return client.start(n_pes, **options)
         from pgas.gpu import place_engine

@@ -161,7 +161,8 @@ class Job(bootstraps.Collective):
             p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
         else:
             segments = (*self.segments, *self._nic_segments)
-            self.nic = _nic_type(self.transport)(
+            nic_type = _nic_type(self.transport)
+            self.nic = nic_type(
                 self.memory,
                 self.my_pe,
                 self.n_pes,
@@ -169,7 +170,7 @@ class Job(bootstraps.Collective):
                 fds,
                 self.exchange,
                 window.constants(),
-                start=card.starter(requested, self.gpu, self.pes),
+                start=card.starter(requested, self.gpu, self.pes, on_host=nic_type.on_host),
             )
             self._ending.callback(self.nic.close)
 

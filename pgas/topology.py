@@ -107,11 +107,6 @@ def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequenc
             f"{f'{requested} over the software card' if through_nic else 'p2p'} connects PEs of one machine only"
         )
     if through_nic:
-        if pes[0].gpu is not None and requested == "ibrc":
-            raise TransportError(
-                "PGAS_TRANSPORT=ibrc: no RDMA NIC is supported yet, and the software card takes no queues in host memory beside heaps in "
-                "GPU memory; use ibgda, p2p, or the simulator (NUMBA_ENABLE_CUDASIM=1)"
-            )
         return requested, f"asked for; over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine)"
     for a, row in enumerate(access):
         for b, reason in enumerate(row):

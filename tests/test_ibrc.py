@@ -18,7 +18,7 @@ from pgas.kernels import proxy
 from pgas.transports import ibrc
 from pgas.transports.mlx5 import cqe, doorbell, send_queue, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode
-from pgas.transports.softhca import ops
+from pgas.transports.softhca import ops_cpu
 
 pytestmark = pytest.mark.skipif(not SIMULATOR, reason="capability missing: the simulator")
 
@@ -211,7 +211,7 @@ def test_layout_of_a_request():
 
 
 def test_sleeps_are_bounded():
-    assert ops.SLEEP_MIN_US + (ibrc._LAST_TURN - ops.YIELDS) // 4 == 50
+    assert ops_cpu.SLEEP_MIN_US + (ibrc._LAST_TURN - ops_cpu.YIELDS) // 4 == 50
 
 
 # --------------------------------------------------------------------------------------------------------------------------- jobs

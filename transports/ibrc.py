@@ -8,8 +8,9 @@ A request is done when the CQE of its last WQE, or a later one of its queue pair
 signalled WQE of one WQEBB). Requests of different queue pairs may end in any order, so only the CQ of the oldest request that is not done
 is looked at, and the CQ of a send queue that is full.
 
-Heaps are in host memory so far (topology.choose_transport). Over heaps in GPU memory, what a READ or an atomic brings must be flushed by a
-DUMP (facts/mlx5.md 1.6) before the word ``completed``, which is in host memory, may tell of it.
+Queues, registers, ring and landing cells lie in the host's memory, heaps in that of GPUs where there are some. What a READ or an atomic brought
+must be there before the word ``completed`` tells of it: the software card makes it so before its CQE; behind a real one, whose writes to GPU
+and host go different ways, a DUMP would have to follow (facts/mlx5.md 1.6), which is not done.
 """
 
 import ctypes
@@ -30,8 +31,8 @@ from pgas.transports.memory import Memory, Segment
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
 from pgas.transports.nic import NIC
-from pgas.transports.softhca.compiled import device, kernel
-from pgas.transports.softhca.ops import (
+from pgas.transports.softhca.compiled import kernel, on_host
+from pgas.transports.softhca.ops_cpu import (
     SLEEP_MIN_US,
     YIELDS,
     fence,
@@ -73,20 +74,20 @@ _MASKED_CS_4 = Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
 _MASKED_CS_8 = Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
 _QUIETLY, _ALWAYS = int(Ce.ON_ERROR), int(Ce.ALWAYS)
 _CE_SHIFT = 8 * (wqe.CTRL_FM_CE_SE - 8)
-_ds_inline, _wqebbs = device(wqe.ds_inline), device(wqe.wqebbs)
+_ds_inline, _wqebbs = on_host(wqe.ds_inline), on_host(wqe.wqebbs)
 _REQ, _INVALID = int(cqe.CqeOpcode.REQ), int(cqe.CqeOpcode.INVALID)
 
 
 # WQEs -------------------------------------------------------------------------------------------------------------------------
 
 
-@device
+@on_host
 def wqebb(own: int, row: int, index: int) -> int:
     """Return the address of a WQEBB."""
     return load(row + WQ) + ((index & (load(own + DEPTH) - 1)) << wqe.WQEBB_SHIFT)
 
 
-@device
+@on_host
 def begin(own: int, row: int, opcode: int, ds: int, ce: int) -> int:
     """Store the control segment of the next WQE and return its address; opcode has opmod in its upper byte (facts/mlx5.md 1.2)."""
     index = load(row + PROD_IDX)
@@ -97,27 +98,27 @@ def begin(own: int, row: int, opcode: int, ds: int, ce: int) -> int:
     return at
 
 
-@device
+@on_host
 def store_raddr(at: int, raddr: int, rkey: int) -> int:
     """Store a remote address segment."""
     store(at + wqe.WQE_RADDR, swap64(raddr))
     return store(at + wqe.WQE_RADDR + 8, rkey)
 
 
-@device
+@on_host
 def store_data(at: int, addr: int, lkey: int, nbytes: int) -> int:
     """Store a data segment."""
     store(at, swap32(nbytes) | lkey << 32)
     return store(at + 8, swap64(addr))
 
 
-@device
+@on_host
 def post_nop(own: int, row: int) -> int:
     """Post what completes a WQE of several WQEBBs."""
     return begin(own, row, _NOP, wqe.DS_NOP, _ALWAYS)
 
 
-@device
+@on_host
 def post_inline(own: int, request: int, row: int, rkey: int) -> int:
     """Post a WRITE of 1 to 16 bytes that are in the request."""
     nbytes = load(request + proxy.NBYTES)
@@ -134,7 +135,7 @@ def post_inline(own: int, request: int, row: int, rkey: int) -> int:
     return 0
 
 
-@device
+@on_host
 def post_atomic(own: int, row: int, opcode: int, raddr: int, first: int, second: int, local: int, nbytes: int) -> int:
     """Post an atomic of one WQEBB; first and second are its segment, the old value lands at local."""
     at = begin(own, row, opcode, wqe.DS_ATOMIC, _ALWAYS)
@@ -144,7 +145,7 @@ def post_atomic(own: int, row: int, opcode: int, raddr: int, first: int, second:
     return store_data(at + wqe.WQE_ATOMIC_DATA, local, load(own + CELL_LKEY), nbytes)
 
 
-@device
+@on_host
 def post_set(own: int, row: int, raddr: int, value: int) -> int:
     """Post a MASKED_CS that stores 8 bytes whatever was there (facts/mlx5.md 1.7), and its NOP."""
     index = load(row + PROD_IDX)
@@ -158,7 +159,7 @@ def post_set(own: int, row: int, raddr: int, value: int) -> int:
     return post_nop(own, row)
 
 
-@device
+@on_host
 def step(own: int, request: int, row: int, done: int) -> int:
     """Post the WQEs of a request of which `done` bytes are posted; return how many are then, _POSTED if nothing is left."""
     what, nbytes = load(request + proxy.WHAT), load(request + proxy.NBYTES)
@@ -199,7 +200,7 @@ def step(own: int, request: int, row: int, done: int) -> int:
 # Doorbells and completions ----------------------------------------------------------------------------------------------------
 
 
-@device
+@on_host
 def ring(own: int, count: int) -> int:
     """Ring the doorbells of the queue pairs to be rung: WQEs, then the DBR, then the UAR (facts/mlx5.md 1.9)."""
     fence()
@@ -212,7 +213,7 @@ def ring(own: int, count: int) -> int:
     return 0
 
 
-@device
+@on_host
 def advance(own: int, row: int) -> int:
     """Look at a CQE and move CONS_IDX forward (mlx5.cqe.extend); return whether it is one of an error."""
     tail = swap64(load_acquire(load(row + CQE)))
@@ -293,6 +294,8 @@ def _loop() -> Any:
 
 class ProxiedNIC(NIC):
     """A NIC that a proxy thread posts to. Arguments and errors are NIC's."""
+
+    on_host = True
 
     def __init__(
         self,

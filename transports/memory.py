@@ -17,6 +17,7 @@ class Segment:
 
     offset: int
     size: int
+    host: bool = False  #: in the host's memory, for CPU and GPU, also where the others are in a GPU's
 
 
 def slot_segments(heap_size: int) -> tuple[Segment, ...]:

@@ -60,6 +60,9 @@ class NIC:
     #: The index of the first WQEBB of every queue; other than 0 for tests of wrap on the software card, which alone can begin elsewhere.
     first_index = 0
 
+    #: Whether queues and registers lie in the host's memory: a CPU posts.
+    on_host = False
+
     def __init__(
         self,
         memory: Memory,
@@ -98,7 +101,7 @@ class NIC:
                 f"a job {queue.MAX_PES} PEs"
             )
         nbytes = cls.segment_bytes(n_pes, constants)
-        return Segment(window.QUEUE_OFFSET, -(-nbytes // GRANULARITY) * GRANULARITY)
+        return Segment(window.QUEUE_OFFSET, -(-nbytes // GRANULARITY) * GRANULARITY, cls.on_host)
 
     @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
@@ -154,8 +157,8 @@ class NIC:
         return _Introduction(tuple(qp.qpn for qp in self.qps), heap_key, system_key, adapter.query_port())
 
     def _map_registers(self, fd: int) -> None:
-        """Registers in GPU memory are mapped whole: its pages have 2 MiB."""
-        self._memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE), fd)
+        """Registers are mapped whole where a GPU reaches them: its pages have 2 MiB."""
+        self._memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, self.on_host), fd)
 
     def _connect(self, met: list[_Introduction]) -> None:
         """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself), and say so to kernels."""

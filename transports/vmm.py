@@ -1,5 +1,9 @@
-"""GPU memory behind the window: CUDA virtual memory management (cuMemCreate, cuMemMap), shared as POSIX file descriptors."""
+"""GPU memory behind the window: CUDA virtual memory management (cuMemCreate, cuMemMap), shared as POSIX file descriptors.
 
+Segments of the host's memory are made by the same calls (CU_MEM_LOCATION_TYPE_HOST_NUMA), so that CPU and GPU reach them at one address.
+"""
+
+import ctypes
 import os
 from typing import Any
 
@@ -13,7 +17,7 @@ __all__ = ["GPUMemory", "check"]
 
 _FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-_ON_DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+_Location = driver.CUmemLocationType
 _READ_WRITE = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _Attribute = driver.CUdevice_attribute
 
@@ -41,35 +45,42 @@ class GPUMemory:
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        self._location = driver.CUmemLocation()
-        self._location.type, self._location.id = _ON_DEVICE, ordinal
+        node = int(check(driver.cuDeviceGetAttribute(_Attribute.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, ordinal), "cuDeviceGetAttribute"))
+        self._location = _location(_Location.CU_MEM_LOCATION_TYPE_DEVICE, ordinal)
+        self._host = _location(_Location.CU_MEM_LOCATION_TYPE_HOST_NUMA, max(node, 0))
         self._reserved: list[tuple[int, int]] = []
         self._mapped: list[tuple[int, int, Any]] = []
+        self._on_host: list[range] = []
         self._fds: list[int] = []
         # Reads and writes of the state page go on while kernels spin on other streams.
         self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
 
     def create(self, address: int, segment: Segment) -> int:
         """Allocate a segment, usable by NICs where the GPU allows that, and export it."""
-        handle = self._allocate(segment.size)
+        handle = self._allocate(segment.size, host=segment.host)
         try:
             fd = int(check(driver.cuMemExportToShareableHandle(handle, _FD, 0), "cuMemExportToShareableHandle"))
         except CudaError as error:
             driver.cuMemRelease(handle)
             raise HeapError(f"this GPU's memory cannot be shared with other processes: {error}") from error
         self._fds.append(fd)
-        self._map(address, segment.size, handle)
+        self._map(address, segment.size, handle, host=segment.host)
         self.fill(address, segment.size, 0)
         return fd
 
-    def _allocate(self, nbytes: int) -> Any:
+    def _allocate(self, nbytes: int, *, host: bool = False) -> Any:
         properties = driver.CUmemAllocationProp()
-        properties.type, properties.location, properties.requestedHandleTypes = _PINNED, self._location, _FD
+        properties.type, properties.requestedHandleTypes = _PINNED, _FD
+        properties.location = self._host if host else self._location
         rdma = _Attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
-        properties.allocFlags.gpuDirectRDMACapable = int(check(driver.cuDeviceGetAttribute(rdma, self._ordinal), "cuDeviceGetAttribute"))
+        if not host:
+            capable = int(check(driver.cuDeviceGetAttribute(rdma, self._ordinal), "cuDeviceGetAttribute"))
+            properties.allocFlags.gpuDirectRDMACapable = capable
         try:
             return check(driver.cuMemCreate(nbytes, properties, 0), "cuMemCreate")
         except CudaError as error:
+            if host:
+                raise HeapError(f"cannot allocate {nbytes} bytes of the host's memory for CPU and GPU: {error}") from error
             free, total = check(driver.cuMemGetInfo(), "cuMemGetInfo")
             raise HeapError(
                 f"cannot allocate {nbytes} bytes of symmetric heap: {free} of {total} are free on this GPU ({error})"
@@ -79,7 +90,7 @@ class GPUMemory:
         """Import and map a peer's segment; the two GPUs must reach each other (GPUDirect P2P)."""
         try:
             handle = check(driver.cuMemImportFromShareableHandle(fd, _FD), "cuMemImportFromShareableHandle")
-            self._map(address, segment.size, handle)
+            self._map(address, segment.size, handle, host=segment.host)
         except (CudaError, HeapError) as error:
             raise TransportError(f"cannot map a peer's GPU memory: {error}") from error
 
@@ -96,7 +107,7 @@ class GPUMemory:
             raise HeapError(f"the address range at {address:#x} is taken in this process: initialise pgas before other users of it")
         self._reserved.append((address, nbytes))
 
-    def _map(self, address: int, nbytes: int, handle: Any) -> None:
+    def _map(self, address: int, nbytes: int, handle: Any, *, host: bool = False) -> None:
         # The driver moves reservations of a few MiB elsewhere and honours the hint from 64 MiB on: reserve a whole slot, or all that is
         # private, at its first segment, and find the later ones reserved.
         if address >= window.BASE:
@@ -108,12 +119,24 @@ class GPUMemory:
             self._reserve(*region)
         check(driver.cuMemMap(address, nbytes, 0, handle, 0), "cuMemMap")
         self._mapped.append((address, nbytes, handle))
+        self._allow(address, nbytes, self._location)
+        if host:
+            self._allow(address, nbytes, self._host)
+            self._on_host.append(range(address, address + nbytes))
+
+    @staticmethod
+    def _allow(address: int, nbytes: int, location: Any) -> None:
         access = driver.CUmemAccessDesc()
-        access.location, access.flags = self._location, _READ_WRITE
+        access.location, access.flags = location, _READ_WRITE
         check(driver.cuMemSetAccess(address, nbytes, [access], 1), "cuMemSetAccess")
+
+    def _is_on_host(self, address: int) -> bool:
+        return any(address in mapped for mapped in self._on_host)
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Copy to the host on a stream of our own."""
+        if self._is_on_host(address):
+            return ctypes.string_at(address, nbytes)
         data = bytearray(nbytes)
         check(driver.cuMemcpyDtoHAsync(data, address, nbytes, self._stream), "cuMemcpyDtoH")
         check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
@@ -121,11 +144,17 @@ class GPUMemory:
 
     def write(self, address: int, data: bytes) -> None:
         """Copy to the GPU on a stream of our own."""
+        if self._is_on_host(address):
+            ctypes.memmove(address, data, len(data))
+            return
         check(driver.cuMemcpyHtoDAsync(address, data, len(data), self._stream), "cuMemcpyHtoD")
         check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
     def fill(self, address: int, nbytes: int, byte: int) -> None:
         """Set nbytes to one byte value."""
+        if self._is_on_host(address):
+            ctypes.memset(address, byte, nbytes)
+            return
         check(driver.cuMemsetD8Async(address, byte, nbytes, self._stream), "cuMemsetD8")
         check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
@@ -139,4 +168,10 @@ class GPUMemory:
         for fd in self._fds:
             os.close(fd)
         driver.cuStreamDestroy(self._stream)
-        self._mapped, self._reserved, self._fds = [], [], []
+        self._mapped, self._reserved, self._fds, self._on_host = [], [], [], []
+
+
+def _location(kind: Any, number: int) -> Any:
+    location = driver.CUmemLocation()
+    location.type, location.id = kind, number
+    return location

@@ -19,14 +19,22 @@ TRACE_KINDS = ("wqe", "cqe", "cmd")
 
 
 class Card:
-    """One software ConnectX, with its engine running."""
+    """One software ConnectX, with its engine running.
 
-    def __init__(self, faults: Faults | None = None, trace: frozenset[str] = frozenset(), engine: Engine | None = None) -> None:
+    Args:
+        faults, trace: from the beginning.
+        engine: what executes WQEs; a thread if there is none.
+        on_host: whether a CPU rings the registers, which are then in the host's memory.
+    """
+
+    def __init__(
+        self, faults: Faults | None = None, trace: frozenset[str] = frozenset(), engine: Engine | None = None, *, on_host: bool = False
+    ) -> None:
         self.engine = engine or engines.make("cpu", 0, 0)
         self.tables = self.engine.tables
         self._memory = self.engine.memory()
         #: Descriptor of the UAR pages.
-        self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE))
+        self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE, on_host))
         self.objects = Objects(self.tables, self._memory)
         self.firmware = Firmware(self.tables, self.objects)
         self._lines: list[str] = []

@@ -54,7 +54,15 @@ class Process:
 
 
 def start(
-    n_pes: int, *, trace: str = "", faults: str = "", engine: str = "cpu", device: int = 0, sms: int = 0, percent: int = 0
+    n_pes: int,
+    *,
+    trace: str = "",
+    faults: str = "",
+    engine: str = "cpu",
+    device: int = 0,
+    sms: int = 0,
+    percent: int = 0,
+    on_host: bool = False,
 ) -> Process:
     """Start the card of a node and return when it serves. One PE of the node calls this.
 
@@ -66,6 +74,7 @@ def start(
         device: the GPU of the cuda engine.
         sms: how many of its multiprocessors the engine takes; 0: all that it gets.
         percent: of them that MPS gives it; 0: no limit.
+        on_host: whether a CPU rings the registers, which are then in the host's memory.
 
     Raises:
         TransportError: it did not start; the text says why.
@@ -77,7 +86,7 @@ def start(
     if percent:
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
     options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
-    options += ["--engine", engine, "--device", str(device), "--sms", str(sms)]
+    options += ["--engine", engine, "--device", str(device), "--sms", str(sms), *(["--on-host"] if on_host else [])]
     command = [sys.executable, "-m", "pgas.transports.softhca", *options]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
     theirs.close()

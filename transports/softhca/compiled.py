@@ -19,19 +19,27 @@ from pgas.transports import mlx5
 
 if not SIMULATOR:
     from numba import cuda
-    from numba.cuda import types
+    from numba.cuda import types as cuda_types
 
-__all__ = ["device", "kernel", "source_stamp"]
+__all__ = ["device", "kernel", "on_host", "source_stamp"]
 
 
-def device(function: Callable[..., Any]) -> Any:
-    """Mark a function of the engine, whose arguments and result are int64: compiled into what calls it.
+def on_host(function: Callable[..., Any]) -> Any:
+    """Mark a function whose arguments and result are int64: compiled for the CPU, into what calls it.
 
     Numba compiles a function anew for every constant that it is called with (Literal[int]); here once will do.
     """
-    dispatcher: Any = njit(nogil=True)(function) if SIMULATOR else cuda.jit(device=True)(function)
+    return _of_integers(njit(nogil=True)(function), types.int64)
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """Mark a function of the engine likewise: compiled for what runs it, the CPU or a GPU."""
+    return on_host(function) if SIMULATOR else _of_integers(cuda.jit(device=True)(function), cuda_types.int64)
+
+
+def _of_integers(dispatcher: Any, int64: Any) -> Any:
     resolve = dispatcher.get_call_template
-    dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
+    dispatcher.get_call_template = lambda args, kws: resolve(tuple(int64 for _ in args), kws)
     return dispatcher
 
 

@@ -12,6 +12,7 @@ are the bits. The scopes are those of DESIGN section 2: everything that another 
 | ``load_shared`` | of an operand that others change by atomics |
 | ``load_acquire load_be32_acquire store_release fence`` | ordered, for every observer |
 | ``add exchange compare_swap`` | atomic updates; they return what was there |
+| ``idle`` | wait a little, the longer the more often nothing was found |
 """
 
 from pgas.backend import SIMULATOR
@@ -19,12 +20,13 @@ from pgas.transports.softhca.compiled import device
 
 if SIMULATOR:
     from pgas.transports.softhca.ops_cpu import (
+        YIELDS,
         add,
         compare_swap,
         compare_swap_u32,
         exchange,
         fence,
-        give_way,
+        idle,
         load,
         load_acquire,
         load_any,
@@ -37,7 +39,6 @@ if SIMULATOR:
         load_shared_u32,
         load_u8,
         move,
-        sleep,
         store,
         store_data,
         store_data_u8,
@@ -50,12 +51,13 @@ if SIMULATOR:
     )
 else:
     from pgas.transports.softhca.ops_cuda import (
+        YIELDS,
         add,
         compare_swap,
         compare_swap_u32,
         exchange,
         fence,
-        give_way,
+        idle,
         load,
         load_acquire,
         load_any,
@@ -68,7 +70,6 @@ else:
         load_shared_u32,
         load_u8,
         move,
-        sleep,
         store,
         store_data,
         store_data_u8,
@@ -81,13 +82,10 @@ else:
     )
 
 __all__ = [
-    "add", "compare_swap_atomic", "copy", "exchange", "fence", "idle", "load", "load_acquire", "load_any", "load_atomic", "load_be32",
-    "load_be32_acquire", "load_be64", "load_u8", "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
+    "YIELDS", "add", "compare_swap_atomic", "copy", "exchange", "fence", "idle", "load", "load_acquire", "load_any", "load_atomic",
+    "load_be32", "load_be32_acquire", "load_be64", "load_u8", "store", "store_atomic", "store_data", "store_release", "store_u32",
+    "swap32", "swap64",
 ]  # fmt: skip
-
-#: Turns of idle() that spin, and up to which it then yields; bounds of its sleeps.
-SPINS, YIELDS = 200, 1000
-SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
 
 
 @device
@@ -130,19 +128,3 @@ def store_atomic(address: int, value: int, nbytes: int) -> int:
 def compare_swap_atomic(address: int, expected: int, value: int, nbytes: int) -> int:
     """Replace an operand of 4 or 8 bytes atomically if it is as expected; return what was there."""
     return compare_swap(address, expected, value) if nbytes == 8 else compare_swap_u32(address, expected, value)
-
-
-@device
-def idle(turns: int) -> int:
-    """Wait a little, the longer the more often nothing was found: spin, give the core away, sleep.
-
-    Sleeps grow by 1 us every fourth turn: 50 us after some 5 ms of nothing, 500 us after half a second, so that a doorbell never waits
-    longer than a hundredth of the time that the card waited for it, and an idle card costs next to nothing.
-    """
-    if turns < SPINS:
-        return 0
-    if turns < YIELDS:
-        give_way()
-    else:
-        sleep(min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4))
-    return 0

@@ -12,9 +12,13 @@ from numba import int32, types, uint32
 from numba.core.extending import intrinsic
 from numba.core.typing import signature
 
-from pgas.transports.softhca.compiled import device
+from pgas.transports.softhca.compiled import on_host
 
 _I64 = ir.IntType(64)
+
+#: Turns of idle() that spin, and up to which it then yields; bounds of its sleeps.
+SPINS, YIELDS = 200, 1000
+SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
 
 
 def _primitive(arity: int, build: Callable[..., Any]) -> Any:
@@ -118,15 +122,17 @@ _usleep = types.ExternalFunction("usleep", int32(uint32))
 move = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
 
 
-@device
-def give_way() -> int:
-    """Let another thread of this machine run."""
-    _sched_yield()
-    return 0
+@on_host
+def idle(turns: int) -> int:
+    """Wait a little, the longer the more often nothing was found: spin, give the core away, sleep.
 
-
-@device
-def sleep(microseconds: int) -> int:
-    """Sleep."""
-    _usleep(uint32(microseconds))
+    Sleeps grow by 1 us every fourth turn: 50 us after some 5 ms of nothing, 500 us after half a second, so that a doorbell never waits
+    longer than a hundredth of the time that the card waited for it, and an idle card costs next to nothing.
+    """
+    if turns < SPINS:
+        return 0
+    if turns < YIELDS:
+        _sched_yield()
+    else:
+        _usleep(uint32(min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4)))
     return 0

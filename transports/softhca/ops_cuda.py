@@ -5,6 +5,9 @@ from typing import Any
 from pgas.kernels.compiler import primitive
 from pgas.transports.softhca.compiled import device
 
+#: Turns of idle() that wait for nothing.
+YIELDS = 1000
+
 _SWAP32 = "{ .reg .u32 t; cvt.u32.u64 t, $1; prmt.b32 t, t, 0, 0x0123; cvt.u64.u32 $0, t; }"
 _SWAP64 = "{ .reg .u32 l, h; mov.b64 {l, h}, VALUE; prmt.b32 l, l, 0, 0x0123; prmt.b32 h, h, 0, 0x0123; mov.b64 $0, {h, l}; }"
 
@@ -103,13 +106,8 @@ def move(dest: int, source: int, nbytes: int) -> int:
 
 
 @device
-def give_way() -> int:
-    """Nobody else needs this place."""
-    return 0
-
-
-@device
-def sleep(microseconds: int) -> int:
-    """Let the memory system rest a moment; a kernel's polls cost nobody a core."""
-    _nanosleep(100)
+def idle(turns: int) -> int:
+    """Let the memory system rest a moment if nothing was found often: a kernel's polls cost nobody a core."""
+    if turns >= YIELDS:
+        _nanosleep(100)
     return 0

@@ -246,6 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--engine", choices=("cpu", "cuda"), default="cpu", help="a thread of this process, or a kernel")
     parser.add_argument("--device", type=int, default=0, help="ordinal of the GPU of the cuda engine")
     parser.add_argument("--sms", type=int, default=0, help="multiprocessors that it takes; 0: all")
+    parser.add_argument("--on-host", action="store_true", help="registers in the host's memory: a CPU rings them")
     parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
     options = parser.parse_args(arguments)
@@ -261,7 +262,7 @@ def main(arguments: list[str] | None = None) -> None:
     control = socket.socket(fileno=options.control)
     try:
         engine = engines.make(options.engine, options.device, options.sms)
-        card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))), engine)
+        card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))), engine, on_host=options.on_host)
         server = Server(card, options.pes, (control.fileno(), parent), trace_to_stderr=bool(options.trace))
     except (ValueError, PgasError, OSError) as error:
         messages.send(control, Kind.REFUSED, str(error))
