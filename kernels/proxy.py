@@ -51,10 +51,10 @@ REQUEST_SIZE = 1 << REQUEST_SHIFT
 # The shared line that kernels poll, and behind it the ring. FAILED: 0, or the record (queue.py) of the queue pair whose WQE failed.
 COMPLETED, FAILED, RING = 0, 8, 128
 
-# Words of the state page. CONTROL: address of the shared line; SEEN: what some thread saw in COMPLETED, so that not all need to look.
-CONTROL, HEAD, SEEN = queue.NIC + 32, queue.NIC + 1152, queue.NIC + 1184
+# Words of the state page. CONTROL: address of the shared line; SEEN: what was last seen in COMPLETED; LOOKING: some thread reads it now.
+CONTROL, HEAD, SEEN, LOOKING = queue.NIC + 32, queue.NIC + 1152, queue.NIC + 1184, queue.NIC + 1216
 
-_CONTROL, _HEAD, _SEEN, _FAILED, _RING = (constant(c) for c in (CONTROL, HEAD, SEEN, FAILED, RING))
+_CONTROL, _HEAD, _SEEN, _LOOKING, _FAILED, _RING = (constant(c) for c in (CONTROL, HEAD, SEEN, LOOKING, FAILED, RING))
 _LOCAL, _VALUE, _SEQUENCE, _SHIFT = constant(LOCAL), constant(VALUE), constant(SEQUENCE), constant(REQUEST_SHIFT)
 _LANDING, _SYSTEM, _NUMBER_SHIFT = constant(LANDING), constant(SYSTEM), constant(NUMBER_SHIFT)
 _WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD = (constant(r) for r in Request)
@@ -67,25 +67,27 @@ _POLLS_MASK = 63
 
 @device
 def wait(op, target):
-    """Wait until every request before target is done. False if the job is poisoned, as by an error CQE."""
+    """Wait until every request before target is done. False if the job is poisoned, as by an error CQE.
+
+    One thread at a time reads the host's memory, a microsecond away, and tells the others: thousands would keep the link busy.
+    """
     control = queue.fixed(_CONTROL)
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
-    while True:
-        done = ptx.ld_relaxed_sys_u64(control)
-        if done >= target:
-            break
+    while ptx.ld_relaxed_gpu_u64(_SEEN) < target:
         polls = u32(polls + u32(1))
+        if ptx.ld_relaxed_gpu_u64(_LOOKING) == _0 and ptx.atom_cas_gpu_u64(_LOOKING, _0, _1) == _0:
+            ptx.st_release_gpu_u64(_SEEN, ptx.ld_acquire_sys_u64(control))
+            ptx.st_release_gpu_u64(_LOOKING, _0)
         if polls & _POLLS_MASK == 0:
-            record = ptx.ld_relaxed_sys_u64(control + _FAILED)
+            done, record = ptx.ld_relaxed_gpu_u64(_SEEN), ptx.ld_relaxed_sys_u64(control + _FAILED)
             if record != _0:
                 state.fail(_COMPLETION, op, _0, record, target, done, _0)
                 return False
             if queue.lost(op, _HEAD, _NIC_TIMEOUT, target, done, deadline):
                 return False
         ptx.relax(op, control, _GE, target)
-    ptx.ld_acquire_sys_u64(control)
-    ptx.red_max_gpu_u64(_SEEN, done)
+    ptx.ld_acquire_gpu_u64(_SEEN)
     return True
 
 

@@ -74,6 +74,14 @@ atom_cas_gpu_u64 = primitive(
     "atom_cas_gpu_u64", "u64(u64, u64, u64)", "atom.acquire.gpu.global.cas.b64 $0, [$1], $2, $3;",
     lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
 )  # fmt: skip
+atom_cas_relaxed_gpu_u64 = primitive(
+    "atom_cas_relaxed_gpu_u64", "u64(u64, u64, u64)", "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;",
+    lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
+)  # fmt: skip
+atom_cas_release_gpu_u64 = primitive(
+    "atom_cas_release_gpu_u64", "u64(u64, u64, u64)", "atom.release.gpu.global.cas.b64 $0, [$1], $2, $3;",
+    lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
+)  # fmt: skip
 red_max_gpu_u64 = primitive(
     "red_max_gpu_u64", "void(u64, u64)", "red.release.gpu.global.max.u64 [$0], $1;", lambda a, v: cpu.atomic_max(a, v)
 )
@@ -83,6 +91,7 @@ red_or_gpu_u64 = primitive(
 
 # Fences -----------------------------------------------------------------------------------------------------------------------
 
+fence_gpu = primitive("fence_gpu", "void()", "fence.acq_rel.gpu;", lambda: cpu.mem.fence("gpu"))
 fence_sys = primitive("fence_sys", "void()", "fence.acq_rel.sys;", lambda: cpu.mem.fence("sys"))
 fence_sc_sys = primitive("fence_sc_sys", "void()", "fence.sc.sys;", lambda: cpu.mem.fence("sys"))
 

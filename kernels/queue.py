@@ -5,12 +5,15 @@ Every queue pair has a record in the private state pages. The cursors count WQEB
     cons_idx <= ready_head <= resv_head;    ready_head <= cons_idx + depth
 
 * ``reserve`` moves resv_head, and waits until the WQEBBs up to there are free: what is written fits, what is reserved may not yet.
-* ``submit`` waits for its turn (ready_head == base), writes doorbell record and UAR register while it has it, so that doorbells never go
-  backwards, and passes the turn on. It leaves the ring to a later thread if one has reserved already, unless WQEs of a full batch
-  would wait; as depth is at least twice the batch, a thread that waits for room never waits for a doorbell that nobody rings.
+* ``submit`` waits for its turn (ready_head == base) and moves ready_head on. Then it rings: doorbell record and UAR register, for all that
+  is ready. One thread at a time, so that doorbells never go backwards: whoever finds the mark RINGING in ready_head leaves its WQEBBs to
+  the one who set it, which does not go before it has rung for them. The turn is thus passed on without the two fences of a doorbell.
+  The ring is left to a later thread if one has reserved already, unless WQEs of a full batch would wait; as depth is at least twice the
+  batch, a thread that waits for room never waits for a doorbell that nobody rings.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation asks for a CQE and has one WQEBB (mlx5.cqe.extend).
 
-Order (DESIGN section 2): lanes store WQEs; a barrier of the lanes; hand-over by st.release.gpu and ld.acquire.gpu; doorbell record, then
+Order (DESIGN section 2): lanes store WQEs; a barrier of the lanes; fence.acq_rel.gpu before the turn comes, for ready_head is moved by
+atomics alone, so that all who moved it release to whoever reads it; of the one who rings, fence.acq_rel.sys, the doorbell record, the
 register by st.release.sys; whoever saw a completion ends with ld.acquire.sys on the CQE.
 """
 
@@ -52,12 +55,16 @@ MAX_QUEUES = USED_WORDS * 64
 WQ, DBR, UAR, CQE, QPN, START = 0, 8, 16, 24, 32, 40
 RESV_HEAD, READY_HEAD, CONS_IDX = 64, 96, 128
 
+#: In READY_HEAD: a thread is ringing, and will ring for what gets ready meanwhile.
+RINGING = 1 << 63
+
 #: What reserve returns if the job is poisoned: nothing may be written or submitted.
 NOWHERE = (1 << 64) - 1
 
 _RECORDS, _RECORD_SIZE, _KEYS = constant(RECORDS), constant(RECORD_SIZE), constant(KEYS)
 _WQ, _DBR, _UAR, _CQE, _QPN, _START = (constant(c) for c in (WQ, DBR, UAR, CQE, QPN, START))
 _RESV, _READY, _CONS = constant(RESV_HEAD), constant(READY_HEAD), constant(CONS_IDX)
+_RINGING, _INDEX = constant(RINGING), constant(RINGING - 1)
 _USED, _NOWHERE, _POISON, _SOUND = constant(USED), constant(NOWHERE), constant(state.POISON), constant(state.SOUND)
 _0, _1, _3, _4, _6, _8, _32, _63 = (constant(c) for c in (0, 1, 3, 4, 6, 8, 32, 63))
 _IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
@@ -173,23 +180,41 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
     @device
     def submit(op, queue, base, n):
-        """Hand over WQEBBs [base, base + n), which all their writers have finished; returns after the turn was passed on."""
+        """Hand over WQEBBs [base, base + n), which all their writers have finished; returns when they are rung for, or will be."""
         deadline = ptx.globaltimer() + state.timeout_ns()
         polls = u32(0)
-        ready = ptx.ld_acquire_gpu_u64(queue + _READY)
-        while ready != base:
+        ptx.fence_gpu()
+        ready = ptx.ld_relaxed_gpu_u64(queue + _READY)
+        while ready & _INDEX != base:
             polls = u32(polls + u32(1))
             if polls & _POLLS_MASK == 0:
-                if lost(op, queue, _NIC_TIMEOUT, base, ready, deadline):
+                if lost(op, queue, _NIC_TIMEOUT, base, ready & _INDEX, deadline):
                     return
             ptx.relax(op, queue, _0, base)
-            ready = ptx.ld_acquire_gpu_u64(queue + _READY)
+            ready = ptx.ld_relaxed_gpu_u64(queue + _READY)
         end = base + n
-        if ptx.ld_relaxed_gpu_u64(queue + _RESV) == end or (base ^ end) & batch_mask != _0:
-            ptx.st_release_sys_u32(fixed(queue + _DBR), ptx.swap_u32(u32(end & _IDX_MASK)))
-            word = u64(ptx.swap_u32(u32((end & _IDX_MASK) << _IDX_SHIFT))) | fixed(queue + _QPN) << _32
-            ptx.st_release_sys_u64(fixed(queue + _UAR), word)
-        ptx.st_release_gpu_u64(queue + _READY, end)
+        due = ptx.ld_relaxed_gpu_u64(queue + _RESV) == end or (base ^ end) & batch_mask != _0
+        while True:  # twice at most: nobody but the one who rings changes it now, and then takes its mark away
+            moved = end | (_RINGING if due else ready & _RINGING)
+            found = ptx.atom_cas_relaxed_gpu_u64(queue + _READY, ready, moved)
+            if found == ready:
+                break
+            ready = found
+        if due and ready & _RINGING == _0:
+            ring(queue, moved)
+
+    @device
+    def ring(queue, ready):
+        """Ring for all that is ready, until nothing more got ready meanwhile; the caller has set RINGING."""
+        while True:
+            index = ready & _IDX_MASK
+            ptx.fence_sys()
+            ptx.st_relaxed_sys_u32(fixed(queue + _DBR), ptx.swap_u32(u32(index)))
+            ptx.st_release_sys_u64(fixed(queue + _UAR), u64(ptx.swap_u32(u32(index << _IDX_SHIFT))) | fixed(queue + _QPN) << _32)
+            found = ptx.atom_cas_release_gpu_u64(queue + _READY, ready, ready & _INDEX)
+            if found == ready:
+                return
+            ready = found
 
     @device
     def quiet(op):

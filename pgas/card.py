@@ -33,7 +33,14 @@ def starter(
         faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1"
 
     def start(n_pes: int) -> client.Process:
-        options = {"trace": ",".join(sorted(requested["PGAS_TRACE"])), "faults": faults, "engine": engine(gpu), "on_host": on_host}
+        options = {
+            "trace": ",".join(sorted(requested["PGAS_TRACE"])),
+            "faults": faults,
+            "engine": engine(gpu),
+            "on_host": on_host,
+            "mops": requested["PGAS_SOFTHCA_MOPS"],
+            "gbps": requested["PGAS_SOFTHCA_GBPS"],
+        }
         if gpu is None:
             return client.start(n_pes, **options)
         from pgas.gpu import place_engine

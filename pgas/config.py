@@ -43,6 +43,18 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _limit(text: str) -> float:
+    if text == "":
+        return 0
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 1e-3 <= value <= 1e6:
+        raise ValueError("a number from 0.001 to 1e6, or empty for no limit")
+    return value
+
+
 def _words(*allowed: str) -> Callable[[str], frozenset[str]]:
     def parse(text: str) -> frozenset[str]:
         words = frozenset(word.strip().lower() for word in text.split(",") if word.strip())
@@ -213,6 +225,8 @@ VARIABLES: dict[str, Variable] = {
             "software card: SMs that its cuda engine takes; 0: all, a quarter of a PE's GPU",
             "integer",
         ),
+        Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software card: million WQEs a second that it lets pass (a ConnectX-6: 215)", "float"),
+        Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software card: 10^9 bits a second that it lets pass (a ConnectX-6: 200)", "float"),
         Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),
         Variable("PGAS_SOFTHCA_FAULTS", _faults, "", "software card: seeded faults, e.g. seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )

@@ -8,9 +8,9 @@ A request is done when the CQE of its last WQE, or a later one of its queue pair
 signalled WQE of one WQEBB). Requests of different queue pairs may end in any order, so only the CQ of the oldest request that is not done
 is looked at, and the CQ of a send queue that is full.
 
-Queues, registers, ring and landing cells lie in the host's memory, heaps in that of GPUs where there are some. What a READ or an atomic brought
-must be there before the word ``completed`` tells of it: the software card makes it so before its CQE; behind a real one, whose writes to GPU
-and host go different ways, a DUMP would have to follow (facts/mlx5.md 1.6), which is not done.
+Queues, registers, ring and landing cells lie in the host's memory, heaps in that of GPUs where there are some. What a READ or an atomic
+brought must be there before the word ``completed`` tells of it: the software card makes it so before its CQE; behind a real one, whose
+writes to GPU and host go different ways, a DUMP would have to follow (facts/mlx5.md 1.6), which is not done.
 """
 
 import ctypes

@@ -225,7 +225,7 @@ class NIC:
     def holds_unposted(self) -> bool:
         """Whether kernels that have ended reserved WQEBBs and did not hand them over."""
         records = (queue.RECORDS + number * queue.RECORD_SIZE for number in range(len(self.queues)))
-        return any(self._load(record + queue.RESV_HEAD) != self._load(record + queue.READY_HEAD) for record in records)
+        return any(self._load(record + queue.RESV_HEAD) != self._load(record + queue.READY_HEAD) & ~queue.RINGING for record in records)
 
     # --------------------------------------------------------------------------------------------------------------------- errors
 

@@ -7,7 +7,7 @@ from pgas.transports.memory import Segment
 from pgas.transports.mlx5 import cqe, fields, send_queue
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.wqe import WQE_IDX_MASK
-from pgas.transports.softhca import engines, layout, tables
+from pgas.transports.softhca import engines, layout, limits, tables
 from pgas.transports.softhca.engines import Engine
 from pgas.transports.softhca.firmware import Firmware, describe
 from pgas.transports.softhca.objects import Objects
@@ -72,6 +72,12 @@ class Card:
         control.set(tables.CTL_FAIL_COUNT, faults.fail)
         control.set(tables.CTL_HALT_COUNT, faults.stop)
         control.set(tables.CTL_PAUSED, int(paused))
+
+    def set_limits(self, mops: float, gbps: float) -> None:
+        """Let no more pass than so many million WQEs and 10^9 bits a second; 0: no limit."""
+        per_wqe, per_byte = limits.costs(mops, gbps)
+        self.tables.set(tables.CTL_WQE_COST, per_wqe)
+        self.tables.set(tables.CTL_BYTE_COST, per_byte)
 
     def pause(self) -> None:
         """Let the engine do nothing; when this returns, it has finished what it did."""

@@ -63,6 +63,8 @@ def start(
     sms: int = 0,
     percent: int = 0,
     on_host: bool = False,
+    mops: float = 0,
+    gbps: float = 0,
 ) -> Process:
     """Start the card of a node and return when it serves. One PE of the node calls this.
 
@@ -75,6 +77,7 @@ def start(
         sms: how many of its multiprocessors the engine takes; 0: all that it gets.
         percent: of them that MPS gives it; 0: no limit.
         on_host: whether a CPU rings the registers, which are then in the host's memory.
+        mops, gbps: million WQEs, and 10^9 bits, a second that the card lets pass; 0: no limit.
 
     Raises:
         TransportError: it did not start; the text says why.
@@ -87,6 +90,7 @@ def start(
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
     options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
     options += ["--engine", engine, "--device", str(device), "--sms", str(sms), *(["--on-host"] if on_host else [])]
+    options += ["--mops", str(mops), "--gbps", str(gbps)]
     command = [sys.executable, "-m", "pgas.transports.softhca", *options]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
     theirs.close()

@@ -4,6 +4,7 @@ Numba's own key of cached code is the source file of the function itself; the en
 from the data sheet. What is compiled at top level is therefore made over a number that stands for all of them (source_stamp).
 """
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable
@@ -20,8 +21,9 @@ from pgas.transports import mlx5
 if not SIMULATOR:
     from numba import cuda
     from numba.cuda import types as cuda_types
+    from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
 
-__all__ = ["device", "kernel", "on_host", "source_stamp"]
+__all__ = ["device", "keep", "kernel", "on_host", "source_stamp"]
 
 
 def on_host(function: Callable[..., Any]) -> Any:
@@ -62,3 +64,24 @@ def kernel(signature: Any, make: Callable[[int], Callable[..., Any]]) -> Any:
         if "cannot cache" not in str(error):
             raise
         return njit(signature, nogil=True)(function)  # nowhere to write: compiled in every process, some seconds
+
+
+if not SIMULATOR:
+
+    class _CacheImpl(CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
+        """Stores kernels that use pgas's primitives, which Numba's own is made to refuse (kernels/compiler.py)."""
+
+    class _Cache(CUDACache):  # type: ignore[misc, no-any-unimported]
+        """Numba's disk cache, with all sources of the engine in its key: none of the job's constants is in the code."""
+
+        _impl_class = _CacheImpl
+
+        def _index_key(self, sig: Any, codegen: Any) -> Any:
+            return (*super()._index_key(sig, codegen), source_stamp())
+
+
+def keep(kernel_: Any) -> None:
+    """Give a CUDA kernel of the engine a disk cache (the simulator's need none)."""
+    if not SIMULATOR:
+        with contextlib.suppress(RuntimeError):  # nowhere to write: compiled in every process, ten seconds
+            kernel_._cache = _Cache(kernel_.py_func)

@@ -14,7 +14,7 @@ from pgas.transports.mlx5.cqe import (
 )
 from pgas.transports.mlx5.wqe import CTRL_OPMOD_IDX_OPCODE, CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, OCTOWORD, WQE_IDX_MASK, WQEBB_SHIFT, Ce
 from pgas.transports.softhca.compiled import device
-from pgas.transports.softhca.ops import add, fence, load, load_be32, store, store_release, swap32, swap64
+from pgas.transports.softhca.ops import add, fence, load, load_be32, store, store_data, store_release, swap32, swap64
 from pgas.transports.softhca.pipeline import DONE, ERROR, WR_FLUSH, count, random, state_of
 from pgas.transports.softhca.requester import READ, WRITE
 from pgas.transports.softhca.tables import (
@@ -181,12 +181,28 @@ def flush(hca: int, qp: int, work: int) -> int:
 
 @device
 def write_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
+    """Count and write a CQE."""
+    count_cqes(qp, 1)
+    return place_cqe(hca, qp, index, opcode, nbytes, cqe_opcode, syndrome, vendor)
+
+
+@device
+def count_cqes(qp: int, number: int) -> int:
+    """Count CQEs that are going to be there; only the last one can be seen if the CQ is collapsed."""
+    cq = load(qp + QP_CQ)
+    count(cq + CQ_PRODUCER, number)
+    count(cq + CQ_CQES, number)
+    return count(qp + QP_CQES, number)
+
+
+@device
+def place_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
     """Write a CQE: bytes 0..55, a fence that also covers the data of all WQEs before it, then the tail as one store (facts 2.5, DESIGN 2).
 
     wqe_counter is the index of the WQE's first WQEBB. Collapsed: entry 0 every time, and the owner bit stays 0 (facts 2.3).
     """
     cq = load(qp + QP_CQ)
-    produced = load(cq + CQ_PRODUCER)
+    produced = load(cq + CQ_PRODUCER) - 1
     log_size = load(cq + CQ_LOG_SIZE)
     entry = load(cq + CQ_ADDRESS)
     owner = 0
@@ -203,10 +219,7 @@ def write_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcod
     fence()
     counter = index & WQE_IDX_MASK
     tail = (opcode << TAIL_OPCODE_SHIFT) | (qpn << TAIL_QPN_SHIFT) | (counter << TAIL_WQE_COUNTER_SHIFT)
-    store_release(entry + CQE_TAIL, swap64(tail | (cqe_opcode << OP_OWN_OPCODE_SHIFT) | owner))
-    store(cq + CQ_PRODUCER, produced + 1)
-    count(cq + CQ_CQES, 1)
-    count(qp + QP_CQES, 1)
+    store_data(entry + CQE_TAIL, swap64(tail | (cqe_opcode << OP_OWN_OPCODE_SHIFT) | owner))
     if load(hca + CTL_TRACE_KINDS) & TRACE_CQE:
         trace(hca, qp, TRACE_CQE, index, entry, CQE_SIZE)
     return 0

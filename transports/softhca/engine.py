@@ -8,6 +8,7 @@ from numba import types
 from pgas.backend import SIMULATOR
 from pgas.transports.softhca.compiled import device, kernel
 from pgas.transports.softhca.completer import complete, error, flush, release_held, responder_error, stall, trace
+from pgas.transports.softhca.limits import admit
 from pgas.transports.softhca.ops import add, idle, load, load_acquire, store, store_release
 from pgas.transports.softhca.pipeline import (
     CHECK_ALIGNMENT,
@@ -50,6 +51,7 @@ from pgas.transports.softhca.responder import (
     execute_write,
 )
 from pgas.transports.softhca.tables import (
+    CTL_BYTE_COST,
     CTL_CHAOS,
     CTL_HALT_COUNT,
     CTL_PAUSED,
@@ -59,6 +61,7 @@ from pgas.transports.softhca.tables import (
     CTL_SWEEPS,
     CTL_TRACE_KINDS,
     CTL_WORK,
+    CTL_WQE_COST,
     ERR,
     QP_CONSUMER,
     QP_HELD,
@@ -69,6 +72,7 @@ from pgas.transports.softhca.tables import (
     TRACE_WQE,
     WORK_DS,
     WORK_INDEX,
+    WORK_NBYTES,
     WORK_WQE,
 )
 
@@ -111,6 +115,8 @@ def process(hca: int, qp: int, work: int, state: int) -> int:
         if load(hca + CTL_TRACE_KINDS) & TRACE_WQE:
             trace(hca, qp, TRACE_WQE, load(work + WORK_INDEX), load(work + WORK_WQE), max(1, load(work + WORK_DS)) * 16)
         state = check(hca, qp, work, state)
+    if EXECUTE_WRITE <= state <= COMPLETE and load(hca + CTL_WQE_COST) | load(hca + CTL_BYTE_COST) != 0:
+        admit(hca, 1, load(work + WORK_NBYTES))
     while state != DONE:
         if state == EXECUTE_WRITE:
             state = execute_write(hca, qp, work)

@@ -70,13 +70,14 @@ class _SimulatedKernel(_Thread):
     CTAS, THREADS = 1, 32  # the simulator gives a CTA that only waits no turn to others
 
     def __init__(self) -> None:
+        from pgas.transports.softhca import block
+
         super().__init__(Tables(workers=self.CTAS))
+        self._kernel = block.kernel(self.THREADS)  # compiled before anything waits for it
         self._beat = _Beat(self.tables)
 
     def _loop(self) -> None:
-        from pgas.transports.softhca import block
-
-        block.kernel(self.THREADS)[self.CTAS, self.THREADS](self.tables.address)
+        self._kernel[self.CTAS, self.THREADS](self.tables.address)
 
     def start(self) -> None:
         super().start()

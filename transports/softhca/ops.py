@@ -10,10 +10,15 @@ are the bits. The scopes are those of DESIGN section 2: everything that another 
 | ``load_any`` | of any address, not one access |
 | ``store_data`` | to memory that others poll: one access, whole |
 | ``load_shared`` | of an operand that others change by atomics |
+| ``load_published`` | of what the firmware publishes, and what is behind it |
 | ``load_acquire load_be32_acquire store_release fence`` | ordered, for every observer |
-| ``add exchange compare_swap`` | atomic updates; they return what was there |
+| ``add compare_swap`` | atomic updates, sequentially consistent or nearly; they return what was there |
+| ``exchange`` | likewise, an acquire |
+| ``clock`` | nanoseconds |
 | ``idle`` | wait a little, the longer the more often nothing was found |
 """
+
+from typing import Any
 
 from pgas.backend import SIMULATOR
 from pgas.transports.softhca.compiled import device
@@ -22,6 +27,7 @@ if SIMULATOR:
     from pgas.transports.softhca.ops_cpu import (
         YIELDS,
         add,
+        clock,
         compare_swap,
         compare_swap_u32,
         exchange,
@@ -35,6 +41,7 @@ if SIMULATOR:
         load_be32,
         load_be32_acquire,
         load_be64,
+        load_published,
         load_shared,
         load_shared_u32,
         load_u8,
@@ -53,6 +60,7 @@ else:
     from pgas.transports.softhca.ops_cuda import (
         YIELDS,
         add,
+        clock,
         compare_swap,
         compare_swap_u32,
         exchange,
@@ -66,6 +74,7 @@ else:
         load_be32,
         load_be32_acquire,
         load_be64,
+        load_published,
         load_shared,
         load_shared_u32,
         load_u8,
@@ -82,10 +91,19 @@ else:
     )
 
 __all__ = [
-    "YIELDS", "add", "compare_swap_atomic", "copy", "exchange", "fence", "idle", "load", "load_acquire", "load_any", "load_atomic",
-    "load_be32", "load_be32_acquire", "load_be64", "load_u8", "store", "store_atomic", "store_data", "store_release", "store_u32",
-    "swap32", "swap64",
+    "YIELDS", "add", "clock", "compare_swap", "compare_swap_atomic", "copy", "exchange", "fence", "for_kernel", "idle", "load",
+    "load_acquire", "load_any", "load_atomic", "load_be32", "load_be32_acquire", "load_be64", "load_published", "load_shared", "load_u8",
+    "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
 ]  # fmt: skip
+
+
+def for_kernel(primitive: Any) -> Any:
+    """Return a primitive of an address (and a value) as a kernel can call it: compiled in the simulator, where kernels are Python."""
+    if not SIMULATOR:
+        return primitive
+    if primitive in (store, store_data, add):
+        return device(lambda address, value: primitive(address, value))
+    return device(lambda address: primitive(address))
 
 
 @device

@@ -85,6 +85,12 @@ def _compare_swap(nbytes: int) -> Any:
     return _primitive(3, build)
 
 
+def _stack_words(builder: Any) -> Any:
+    with builder.goto_entry_block():
+        words = builder.alloca(ir.ArrayType(_I64, 2))
+    return builder.ptrtoint(words, _I64)
+
+
 def _swap32(builder: Any, value: Any) -> Any:
     return builder.zext(builder.bswap(builder.trunc(value, ir.IntType(32))), _I64)
 
@@ -100,6 +106,9 @@ load_any, load_any_u16, load_any_u32 = (_load_any(n) for n in (8, 2, 4))
 load_acquire, load_be32_acquire = _load(8, "acquire"), _load(4, "acquire", big_endian=True)
 store_release = _store(8, "release")
 
+#: A word behind which others are published: later accesses come after it.
+load_published = load_acquire
+
 #: Big-endian words.
 load_be32, load_be64 = _load(4, "monotonic", big_endian=True), _load(8, "monotonic", big_endian=True)
 swap32, swap64 = _primitive(1, _swap32), _primitive(1, lambda builder, value: builder.bswap(value))
@@ -111,15 +120,28 @@ compare_swap, compare_swap_u32 = _compare_swap(8), _compare_swap(4)
 #: Order all earlier accesses before all later ones, for every observer (fence.acq_rel.sys).
 fence = _primitive(0, lambda builder: builder.fence("seq_cst"))
 
+#: The address of two words of the calling function's own.
+stack_words = _primitive(0, _stack_words)
+
 #: Stores to memory that others poll: whole, and at once on their way.
 store_data, store_data_u8, store_data_u16, store_data_u32 = store, store_u8, store_u16, store_u32
 
 #: Loads of operands that others change by atomics.
 load_shared, load_shared_u32 = load, _load(4, "monotonic")
 
+_clock_gettime = types.ExternalFunction("clock_gettime", int32(int32, types.intp))
+_CLOCK_MONOTONIC = 1
 _sched_yield = types.ExternalFunction("sched_yield", int32())
 _usleep = types.ExternalFunction("usleep", int32(uint32))
 move = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
+
+
+@on_host
+def clock() -> int:
+    """Return nanoseconds since some time in the past."""
+    pair = stack_words()
+    _clock_gettime(int32(_CLOCK_MONOTONIC), pair)
+    return load(pair) * 1_000_000_000 + load(pair + 8)
 
 
 @on_host

@@ -38,18 +38,20 @@ store_data, store_data_u8, store_data_u16, store_data_u32 = (_store(f"store_data
 _data, _data_u8, _data_u16, _data_u32 = (_load(f"data_{n}", f"ld.relaxed.sys.u{n}") for n in (64, 8, 16, 32))
 load_shared, load_shared_u32 = _load("load_shared", "ld.relaxed.sys.u64"), _load("load_shared_u32", "ld.relaxed.sys.u32")
 load_acquire, store_release = _load("load_acquire", "ld.acquire.sys.u64"), _store("store_release", "st.release.sys.u64")
+load_published = load  # a pass and a visit begin with an acquire
 load_be32, load_be32_acquire = _load_be32("load_be32", "ld.u32"), _load_be32("load_be32_acquire", "ld.acquire.sys.u32")
 load_be64 = primitive("load_be64", "i64(i64)", "{ .reg .u64 v; ld.u64 v, [$1]; " + _SWAP64.replace("VALUE", "v") + " }", None)
 swap32 = primitive("swap32", "i64(i64)", _SWAP32, None, pure=True)
 swap64 = primitive("swap64", "i64(i64)", _SWAP64.replace("VALUE", "$1"), None, pure=True)
 
 add = primitive("add", "i64(i64, i64)", "atom.acq_rel.sys.add.u64 $0, [$1], $2;", None)
-exchange = primitive("exchange", "i64(i64, i64)", "atom.acq_rel.sys.exch.b64 $0, [$1], $2;", None)
+exchange = primitive("exchange", "i64(i64, i64)", "atom.acquire.sys.exch.b64 $0, [$1], $2;", None)
 compare_swap = primitive("compare_swap", "i64(i64, i64, i64)", "atom.acq_rel.sys.cas.b64 $0, [$1], $2, $3;", None)
 compare_swap_u32 = primitive(
     "compare_swap_u32", "i64(i64, i64, i64)",
     "{ .reg .u32 c, v, r; cvt.u32.u64 c, $2; cvt.u32.u64 v, $3; atom.acq_rel.sys.cas.b32 r, [$1], c, v; cvt.u64.u32 $0, r; }", None,
 )  # fmt: skip
+clock = primitive("clock", "i64()", "mov.u64 $0, %globaltimer;", None)
 _fence = primitive("fence", "void()", "fence.acq_rel.sys;", None)
 _nanosleep = primitive("nanosleep", "void(i64)", "{ .reg .u32 t; cvt.u32.u64 t, $0; nanosleep.u32 t; }", None)
 

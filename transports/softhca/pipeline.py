@@ -7,7 +7,7 @@ and of the work record (tables.WORK_*), and returns the next state.
 
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.softhca.compiled import device
-from pgas.transports.softhca.ops import load, load_acquire, store
+from pgas.transports.softhca.ops import load, load_published, store
 from pgas.transports.softhca.syndromes import Vendor
 from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE, RTR, RTS, WORK_SYNDROME, WORK_VENDOR
 
@@ -71,8 +71,8 @@ def refuse(work: int, syndrome: int, vendor: int) -> int:
 @device
 def state_of(qp: int) -> int:
     """Return a QP's state."""
-    state = load_acquire(qp + QP_STATE)
-    if state in (RTS, RTR) and load_acquire(qp + QP_BROKEN) != 0:
+    state = load_published(qp + QP_STATE)
+    if state in (RTS, RTR) and load_published(qp + QP_BROKEN) != 0:
         return ERR
     return state
 

@@ -27,7 +27,18 @@ from pgas.transports.mlx5.wqe import (
     Opmod,
 )
 from pgas.transports.softhca.compiled import device
-from pgas.transports.softhca.ops import exchange, load, load_acquire, load_be32, load_be32_acquire, load_be64, load_u8, store, swap32
+from pgas.transports.softhca.ops import (
+    exchange,
+    load,
+    load_be32,
+    load_be32_acquire,
+    load_be64,
+    load_published,
+    load_shared,
+    load_u8,
+    store,
+    swap32,
+)
 from pgas.transports.softhca.pipeline import (
     ALONE,
     CHECK_CONNECTION,
@@ -122,7 +133,7 @@ def take_doorbell(qp: int) -> int:
     The doorbell record alone makes nothing happen (DESIGN section 2): it is read when a doorbell came, and the farther of the two counts.
     """
     register = load(qp + QP_REGISTER)
-    if load_acquire(register) == 0:
+    if load_shared(register) == 0:
         return 0
     word = exchange(register, 0)
     idx_word, qpn_word = swap32(word & _WORD), swap32((word >> 32) & _WORD)
@@ -319,6 +330,6 @@ def find_key(hca: int, key: int) -> int:
     """Return the address of a key's record, that of row 0, which holds no key, if there is no such key."""
     rows = load(hca + CTL_MKEYS)
     row = rows + ((key >> 8) & MKEY_ROWS_MASK) * MKEY_ROW
-    if load_acquire(row + MKEY_KEY) != key:
+    if load_published(row + MKEY_KEY) != key:
         return rows
     return row

@@ -247,6 +247,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", type=int, default=0, help="ordinal of the GPU of the cuda engine")
     parser.add_argument("--sms", type=int, default=0, help="multiprocessors that it takes; 0: all")
     parser.add_argument("--on-host", action="store_true", help="registers in the host's memory: a CPU rings them")
+    parser.add_argument("--mops", type=float, default=0, help="million WQEs a second that it lets pass; 0: no limit")
+    parser.add_argument("--gbps", type=float, default=0, help="10^9 bits a second that it lets pass; 0: no limit")
     parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
     options = parser.parse_args(arguments)
@@ -263,6 +265,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         engine = engines.make(options.engine, options.device, options.sms)
         card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))), engine, on_host=options.on_host)
+        card.set_limits(options.mops, options.gbps)
         server = Server(card, options.pes, (control.fileno(), parent), trace_to_stderr=bool(options.trace))
     except (ValueError, PgasError, OSError) as error:
         messages.send(control, Kind.REFUSED, str(error))

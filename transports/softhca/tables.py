@@ -16,6 +16,7 @@ MKEY fields                  the firmware, while MKEY_KEY is 0; MKEY_KEY is stor
 sweeps, TRACE_HEAD, LOST     the engine
 CTL_PAUSED                   the firmware; the engine sets it when a fault halts it
 CTL fields of faults         the firmware, while the engine is paused; the engine counts down and draws random numbers
+CTL_..._UNTIL                the engine
 other CTL fields             the firmware
 doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so every ring is seen once
 ===========================  ===========================================================================================
@@ -72,6 +73,7 @@ FREE = 15
     QP_SEND_PSN,
     QP_RECV_PSN,
     QP_BROKEN,  # 1: an error has moved it to ERR
+    QP_ERRORS,  # these two are also its peer's worker's to write, the rest that of its own
     QP_CONSUMER,  # next WQEBB to execute, ever-growing
     QP_PRODUCER,  # next WQEBB that is not rung for, ever-growing
     QP_STALLED_UNTIL,  # a fault holds the QP back until this sweep
@@ -82,7 +84,6 @@ FREE = 15
     QP_NBYTES,
     QP_DOORBELLS,
     QP_CQES,
-    QP_ERRORS,
     QP_FLUSHED,
     QP_WRITES,
     QP_READS,
@@ -153,7 +154,11 @@ LOCAL_READ = 1 << 30
     CTL_WORKERS,
     CTL_SERIAL,  # the first worker serves all QPs
     CTL_BEAT,  # grows while the server lives: without it a kernel ends by itself
-) = range(0, 8 * 22, 8)
+    CTL_WQE_COST,  # of the limits (limits.py): what a WQE and a byte take; 0: nothing
+    CTL_BYTE_COST,
+    CTL_WQES_UNTIL,  # when all WQEs, and all bytes, that were let in will have passed
+    CTL_BYTES_UNTIL,
+) = range(0, 8 * 26, 8)
 
 # --------------------------------------------------------------------------------------------------- one WQE in the pipeline
 (
