@@ -16,7 +16,7 @@ NIC_TRANSPORTS := ibgda ibrc
 NIC_TESTS := $(addprefix tests/mpi/test_,rma.py amo.py order.py signal.py heap.py python.py nic.py)
 NIC_TESTS_OF_3 := $(addprefix tests/mpi/test_,amo.py order.py signal.py nic.py)
 
-.PHONY: demo check check-gpu lint types unit mpi sass clean
+.PHONY: demo check check-gpu figures lint types unit mpi sass clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -70,6 +70,10 @@ mpi: $(VENV)/dev
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines
 check-gpu:
 	python3 -m pgas.perftests.check_gpu
+
+## figures: put and p over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
+figures:
+	python3 -m pgas.perftests.figures
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,5 +9,8 @@ share, in reading order:
 * ``grid``      the barrier between iterations, the one piece of device code that the tests share;
 * ``timing``    one timed kernel;
 * ``harness``   runs the rows of a test on two PEs;
-* ``report``    tables and JSON;  ``plot``  PNG from that JSON.
+* ``report``    tables and JSON;  ``plot``  PNG from that JSON;  ``style``  how pictures look.
+
+``check_gpu`` and ``figures`` start them as jobs (``jobs``); ``figures`` keeps the rows of many runs in one JSON, ``findings`` reads numbers
+from it and ``pictures`` draws it.
 """

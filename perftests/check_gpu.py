@@ -6,17 +6,10 @@ perftests/baselines/<test>-<gpus>.json. ``--quick`` leaves the tests out, ``--te
 
 import argparse
 import contextlib
-import os
-import shlex
 import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-BASELINES = ROOT / "perftests" / "baselines"
+from pgas.perftests.jobs import BASELINES, gpus, machine_name, mpirun, mps, run
 
 #: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
 NIC_MEASUREMENTS = {
@@ -39,45 +32,6 @@ MEASUREMENTS = {
 }
 
 
-def run(command: list[str], seconds: int, **environment: str) -> bool:
-    """Run a command, shown first; return whether it succeeded in time."""
-    print("+", shlex.join(command), flush=True)
-    try:
-        return subprocess.run(command, cwd=ROOT, timeout=seconds, env=os.environ | environment, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        print(f"timed out after {seconds} s", flush=True)
-        return False
-
-
-@contextlib.contextmanager
-def mps() -> Iterator[None]:
-    """Run an MPS daemon of our own, unless one is configured already."""
-    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        yield
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.environ["CUDA_MPS_LOG_DIRECTORY"] = folder
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
-        try:
-            yield
-        finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=False)
-            del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
-
-
-def gpus() -> list[str]:
-    """Names of the GPUs that the processes may use; asked in another process, which keeps CUDA out of this one."""
-    code = "from numba import cuda; print('\\n'.join(d.name if isinstance(d.name, str) else d.name.decode() for d in cuda.list_devices()))"
-    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return listed.stdout.split("\n")[:-1] if listed.returncode == 0 else []
-
-
-def mpirun(n: int) -> list[str]:
-    """Command that starts n PEs; Open MPI counts cores unless told not to."""
-    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
-    return ["mpirun", "-n", str(n), *(["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else [])]
-
-
 def main() -> int:
     """Run everything, report what failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -89,7 +43,7 @@ def main() -> int:
         print("check-gpu needs a GPU and an mpirun", file=sys.stderr)
         return 2
     count = min(len(names), 2)
-    machine = f"{count}x{names[0].removeprefix('NVIDIA ').replace(' ', '-')}"
+    machine = machine_name(names)
     BASELINES.mkdir(exist_ok=True)
     failed = []
     shared = count == 1 or len(names) > 2  # a GPU that the NIC's kernel may use: PE 0's under MPS, or a spare one

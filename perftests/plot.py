@@ -7,19 +7,12 @@ Several runs in one picture:
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # Files only: no display is needed.
-
-from matplotlib import pyplot
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
+from pgas.perftests import style
 from pgas.perftests.report import place
 
 __all__ = ["curve_labels", "draw", "main", "title_text"]
@@ -27,10 +20,6 @@ __all__ = ["curve_labels", "draw", "main", "title_text"]
 #: What tells two runs apart in the legend, in this order; what all runs share goes into the subtitle.
 _TRAITS = ("test", "machine", "gpu", "transport", "adapter", "engine", "commit", "date")
 _ARGUMENTS = ("scope", "ctas", "threads_per_cta", "datatype", "stride", "bidir", "iters", "seed")
-
-#: Okabe and Ito's colours without yellow: distinguishable in every kind of colour vision and in grey with the markers.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_MARKERS = "osD^vPX"
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
@@ -42,21 +31,18 @@ def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
         runs: JSON objects of perf tests.
         path: file to write.
     """
-    figure, axes = pyplot.subplots(figsize=(9, 5.8), dpi=150)
-    try:
+    with style.picture(path, 9, 5.8, *title_text(runs)) as figure:
+        axes = figure.subplots()
         for number, (run, label) in enumerate(zip(runs, curve_labels(runs), strict=True)):
-            _draw_curve(axes, run, label, _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)])
-        _draw_frame(axes, sorted(row["size"] for run in runs for row in _valid_rows(run)))
-        headline, details = title_text(runs)
-        axes.set_title(details, loc="left", fontsize=8.5, color="#444444")
-        corner = {"xy": (0, 1), "xycoords": "axes fraction", "xytext": (0, 36), "textcoords": "offset points"}
-        axes.annotate(headline, **corner, fontsize=12, fontweight="bold")
+            _draw_curve(axes, run, label, style.COLOURS[number % len(style.COLOURS)], style.MARKERS[number % len(style.MARKERS)])
+        sizes = [row["size"] for run in runs for row in _valid_rows(run)]
+        if sizes:
+            axes.set_yscale("log")
+        style.size_axis(axes, sizes)
+        style.bandwidth_axis(axes)
+        style.frame(axes)
         # Bandwidth rises with size: there is room in this corner.
         axes.legend(fontsize=8.5, loc="lower right", edgecolor="none", framealpha=0.9)
-        figure.tight_layout()
-        figure.savefig(path)
-    finally:
-        pyplot.close(figure)
 
 
 def _valid_rows(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -67,28 +53,10 @@ def _draw_curve(axes: Any, run: Mapping[str, Any], label: str, colour: str, mark
     rows = _valid_rows(run)
     sizes, rates = [row["size"] for row in rows], [row["bw_gbps"] for row in rows]
     failed = len(run["rows"]) - len(rows)
-    notes = [f"at most {_rate_label(max(rates))}"] if rows else []
+    notes = [f"at most {style.rate_text(max(rates))}"] if rows else []
     notes += [f"{failed} of {len(run['rows'])} rows failed"] if failed else []
     text = f"{label} ({', '.join(notes)})"
     axes.plot(sizes, rates, color=colour, marker=marker, markersize=4.5, linewidth=1.6, label=text)
-
-
-def _draw_frame(axes: Any, sizes: Sequence[int]) -> None:
-    """Set scales, ticks and names of the axes; without any size there is nothing to scale."""
-    if sizes:
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        doublings = math.log2(sizes[-1] / sizes[0])
-        axes.xaxis.set_major_locator(LogLocator(base=4 if doublings > 12 else 2, numticks=99))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _size_label(size)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: _rate_label(rate)))
-    axes.set_xlabel("message size")
-    axes.set_ylabel("bandwidth (1 GB = 10⁹ bytes)")
-    axes.grid(which="major", color="#cccccc", linewidth=0.7)
-    axes.grid(which="minor", axis="y", color="#eeeeee", linewidth=0.5)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def title_text(runs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -142,20 +110,6 @@ def _trait_text(key: str, value: Any) -> str:
             return f"seed {value}"
         case _:
             return str(value)
-
-
-def _size_label(size: float) -> str:
-    for unit, suffix in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:g} {suffix}"
-    return f"{size:g} B"
-
-
-def _rate_label(gbps: float) -> str:
-    for unit, suffix in ((1, "GB/s"), (1e-3, "MB/s"), (1e-6, "kB/s")):
-        if gbps >= unit * (1 - 1e-9):
-            return f"{gbps / unit:.3g} {suffix}"
-    return f"{gbps * 1e9:.3g} B/s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
