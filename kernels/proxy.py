@@ -64,21 +64,30 @@ _COMPLETION, _NIC_TIMEOUT = constant(state.COMPLETION), constant(state.NIC_TIMED
 _QUIET, _BARRIER = constant(operation.number("quiet")), constant(operation.number("barrier_all"))
 _POLLS_MASK = 63
 
+#: Nanoseconds that a wait sleeps for each request that is to be done before: log2, and at most.
+_SLEEP_SHIFT, _SLEEP_MAX = constant(4), constant(20_000)
+
 
 @device
 def wait(op, target):
     """Wait until every request before target is done. False if the job is poisoned, as by an error CQE.
 
-    One thread at a time reads the host's memory, a microsecond away, and tells the others: thousands would keep the link busy.
+    One thread at a time reads the host's memory, a microsecond away, and tells the others: thousands would keep the link busy. The others
+    sleep the longer the more requests are before theirs.
     """
     control = queue.fixed(_CONTROL)
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
-    while ptx.ld_relaxed_gpu_u64(_SEEN) < target:
+    while True:
+        seen = ptx.ld_relaxed_gpu_u64(_SEEN)
+        if seen >= target:
+            break
         polls = u32(polls + u32(1))
         if ptx.ld_relaxed_gpu_u64(_LOOKING) == _0 and ptx.atom_cas_gpu_u64(_LOOKING, _0, _1) == _0:
             ptx.st_release_gpu_u64(_SEEN, ptx.ld_acquire_sys_u64(control))
             ptx.st_release_gpu_u64(_LOOKING, _0)
+        else:
+            ptx.nanosleep(u32(min((target - seen) << _SLEEP_SHIFT, _SLEEP_MAX)))
         if polls & _POLLS_MASK == 0:
             done, record = ptx.ld_relaxed_gpu_u64(_SEEN), ptx.ld_relaxed_sys_u64(control + _FAILED)
             if record != _0:

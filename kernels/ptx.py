@@ -101,6 +101,8 @@ syncwarp = primitive("syncwarp", "void()", "bar.warp.sync 0xffffffff;", lambda: 
 syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.block_barrier(), convergent=True)
 globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
 
+nanosleep = primitive("nanosleep", "void(u32)", "nanosleep.u32 $0;", lambda ns: None)
+
 #: Number of the thread in its warp, and of the warp's threads: fewer than 32 in the last warp of some blocks.
 lane = primitive("lane", "u32()", "mov.u32 $0, %laneid;", lambda: cpu.lane(), pure=True)
 warp_size = primitive(

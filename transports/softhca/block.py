@@ -5,7 +5,7 @@ of READs) from the first one on is performed by all threads, small ones by their
 it, the last that was asked for: of a collapsed CQ nobody can see the others. What is neither, an atomic, an error, a WQE with many
 segments, is one thread's, as in the cpu engine. So within a QP everything keeps its order:
 
-* a run ends before a WQE that writes what an earlier one of it does;
+* of a run, a WQE that writes what an earlier one does follows it after a barrier;
 * a run follows the one before it after a barrier, its READs therefore find what earlier WRITEs wrote;
 * a CQE and an atomic come after a barrier and a fence.sys (completer.place_cqe, ops.compare_swap), which is cumulative.
 
@@ -23,81 +23,83 @@ from numba.cuda import types
 
 from pgas.backend import SIMULATOR
 from pgas.kernels import ptx
-from pgas.kernels.compiler import address_of, i64, primitive, u32, u64
+from pgas.kernels.compiler import address_of, i64, u32, u64
+from pgas.kernels.compiler import device as inlined
 from pgas.transports.mlx5.wqe import CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, WQEBB, WQEBB_SHIFT
-from pgas.transports.softhca import ops
-from pgas.transports.softhca.compiled import device, keep
-from pgas.transports.softhca.completer import ALWAYS, REQ, count_cqes, place_cqe
-from pgas.transports.softhca.engine import check, process, visit
+from pgas.transports.softhca.batch import (
+    LATER,
+    NO_WQE,
+    ONE_BY_ONE,
+    OTHER,
+    RECORD_WORDS,
+    STOPPED,
+    TORN,
+    WRITES,
+    account,
+    add,
+    begin_pass,
+    classify,
+    load,
+    load_be32,
+    load_pair,
+    octoword,
+    one,
+    store,
+    waiting,
+    wants,
+)  # fmt: skip
+from pgas.transports.softhca.compiled import keep
+from pgas.transports.softhca.completer import ALWAYS, REQ, place_cqe
+from pgas.transports.softhca.engine import process, visit
 from pgas.transports.softhca.lanes import NEVER, apart, copy_together, reached
 from pgas.transports.softhca.limits import admit
-from pgas.transports.softhca.ops import copy, for_kernel, idle
-from pgas.transports.softhca.pipeline import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_READ, EXECUTE_WRITE, FETCH, count, state_of
-from pgas.transports.softhca.requester import READ, WRITE, begin, take_doorbell
+from pgas.transports.softhca.ops import copy, idle
+from pgas.transports.softhca.pipeline import FETCH
+from pgas.transports.softhca.requester import READ, WRITE
 from pgas.transports.softhca.responder import execute_read, execute_write
 from pgas.transports.softhca.tables import (
     CONTROL,
     CQ,
-    CQ_COLLAPSED,
     CQ_CQES,
     CQ_PRODUCER,
     CTL_BEAT,
     CTL_BYTE_COST,
-    CTL_PAUSED,
-    CTL_QP_LIMIT,
     CTL_QPS,
     CTL_SERIAL,
-    CTL_STOP,
     CTL_SWEEPS,
     CTL_WORK,
     CTL_WORKERS,
     CTL_WQE_COST,
-    ERR,
     QP,
     QP_CONSUMER,
     QP_CQ,
-    QP_HELD,
     QP_MASK,
-    QP_NBYTES,
-    QP_PRODUCER,
-    QP_READS,
-    QP_REGISTER,
     QP_ROW,
     QP_SQ,
     QP_STALE_RECORDS,
-    QP_WQES,
-    QP_WRITES,
-    RTS,
     SWEEP_ROW,
     WORK_BYTES,
-    WORK_CAPACITY,
     WORK_CE,
     WORK_NBYTES,
     WORK_OPCODE,
     WORK_PAIRS,
     WORK_REMOTE,
     WORK_SEGMENTS,
-    WORK_WQE,
-    WORK_WQEBBS,
 )  # fmt: skip
 
 __all__ = ["SIGNATURE", "kernel"]
 
-#: Data segments of a WQE that a thread's own work record has room for.
-SEGMENTS = 4
-RECORD_WORDS = WORK_PAIRS // 8 + 2 * SEGMENTS
-
-#: A thread copies up to so many bytes alone, a warp up to so many.
-ALONE_BYTES, WARP_BYTES = 64, 16384
-
-#: Without a beat of the server for so many ns the kernel ends.
-BEAT_NS = 20_000_000_000
+#: A thread copies up to so many bytes alone, a group of lanes, and a warp, up to so many.
+ALONE_BYTES, GROUP_BYTES, WARP_BYTES = 64, 1024, 16384
+LOG_GROUP = 3
+GROUP = 1 << LOG_GROUP
 
 #: Batches of a QP before the next one gets its turn.
 BATCHES_PER_VISIT = 16
 
-#: Words that the leader tells the CTA: see the loop.
-LIMIT, READY, RUNG, CLASS, STOP_AT, LISTED, LAST, SIGNALLED, WQES, WRITTEN, READ_, BYTES, WORDS = range(13)
+#: Words that the leader tells the CTA, and what its threads count together: see the loop.
+LIMIT, RUNG, CLASS, WORDS = range(4)
+READY, STOP_AT, LAST, LISTED, SIGNALLED, WQES, WRITTEN, READ_, TALLIES = range(9)
 
 #: The copies: words of the control record, of a QP's row and of its CQ's.
 CONTROL_WORDS, QP_WORDS, CQ_WORDS = (len(record.names) for record in (CONTROL, QP, CQ))  # type: ignore[arg-type]
@@ -110,118 +112,17 @@ FULL = u32(0xFFFF_FFFF)
 
 SIGNATURE = (types.int64,)
 
-#: What is at a WQEBB of a batch: a WQE that many threads can perform with others of its kind, or one thread with others; one with many
-#: segments or too few WQEBBs, for which there is only the way of the cpu engine; the middle of a WQE; one that goes on behind the batch.
-WRITES, READS, OTHER, TORN, NO_WQE, LATER = 1, 2, 3, 4, 5, 6
-
-#: What begin_pass and waiting return besides numbers: the card is to end; what waits on this QP is for one thread.
-STOPPED, ONE_BY_ONE = -1, -2
+#: Two CTAs of 256 threads have room on a multiprocessor.
+COMPILED = {} if SIMULATOR else {"max_registers": 128}
 
 
-load, load_be32, load_shared, store, add = map(for_kernel, (ops.load, ops.load_be32, ops.load_shared, ops.store, ops.add))
-
-if SIMULATOR:
-
-    def load_pair(address: int) -> tuple[int, int]:
-        """Load 16 bytes."""
-        return load(address), load(address + 8)
-
-else:
-    load_pair = primitive("load_pair", "(i64, i64)(i64)", "ld.relaxed.sys.v2.u64 {$0, $1}, [$2];", None)
-
-
-@device
-def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
-    """Begin a pass; return how many QP rows there are to look at, STOPPED at the end of the card, or of the server.
-
-    hca: a copy of the control record; beat: address of the last beat seen, and of its time.
-    """
-    if load(hca + CTL_STOP) != 0:
-        return STOPPED
-    if load(hca + CTL_BEAT) != load(beat):
-        store(beat, load(hca + CTL_BEAT))
-        store(beat + 8, now)
-    if now - load(beat + 8) > BEAT_NS:
-        return STOPPED
-    if load(hca + CTL_PAUSED) != 0 or (load(hca + CTL_SERIAL) != 0 and worker != 0):
-        return 0
-    return load(hca + CTL_QP_LIMIT)
-
-
-@device
-def wants(qp: int) -> int:
-    """Whether a QP may have something to do."""
-    state = state_of(qp)
-    if state != RTS and state != ERR:
-        return 0
-    if load(qp + QP_CONSUMER) != load(qp + QP_PRODUCER) or load(qp + QP_HELD) != 0:
-        return 1
-    return 1 if load_shared(load(qp + QP_REGISTER)) != 0 else 0
-
-
-@device
-def waiting(hca: int, qp: int, batch: int) -> int:
-    """Return how many WQEBBs the CTA has to do together, or ONE_BY_ONE; takes the doorbell if fewer than a batch are known.
-
-    hca, qp: the copies.
-    """
-    if load(hca + CTL_SERIAL) != 0 or load(load(qp + QP_CQ) + CQ_COLLAPSED) == 0 or load(qp + QP_HELD) != 0:
-        return ONE_BY_ONE
-    rung = load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
-    if rung < batch:
-        take_doorbell(qp)
-        rung = load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
-    state = state_of(qp)
-    if state == ERR or rung > load(qp + QP_MASK) + 1:
-        return ONE_BY_ONE
-    return rung if state == RTS else 0
-
-
-@device
-def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
-    """Check a staged WQE; return whether it can be performed with others of its class."""
-    store(work + WORK_WQE, wqe)
-    store(work + WORK_CAPACITY, SEGMENTS)
-    begin(work, index)
-    state = check(hca, qp, work, CHECK_CONTROL)
-    if state == EXECUTE_WRITE:
-        return WRITES
-    if state == EXECUTE_READ:
-        return READS if load(work + WORK_SEGMENTS) == 1 else TORN
-    if state == COMPLETE:
-        store(work + WORK_SEGMENTS, 0)  # nothing moves: a DUMP has data, but no remote address
-        return WRITES
-    return TORN if state == ALONE else OTHER
-
-
-@device
-def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
-    """Perform a staged WQE by one thread, from the checks on, as an earlier one may have changed what they say; return whether to go on."""
-    if state_of(qp) != RTS:
-        return 0
-    copied = load(work + WORK_WQE)
-    store(work + WORK_WQE, wqe)
-    store(work + WORK_WQEBBS, max(1, begin(work, index)))
-    process(hca, qp, work, check(hca, qp, work, CHECK_CONTROL))
-    store(work + WORK_WQE, copied)
-    return 1
-
-
-@device
-def octoword(ring: int, mask: int, first: int, number: int) -> int:
-    """Return the address of an octoword of the WQEBBs from index first on."""
-    return ring + (((first + (number >> 2)) & mask) << WQEBB_SHIFT) + ((number & 3) << 4)
-
-
-@device
-def account(qp: int, wqes: int, writes: int, reads: int, nbytes: int, signalled: int, wqebbs: int) -> int:
-    """Count what the CTA has done, and all CQEs that were asked for; qp: the copy."""
-    count(qp + QP_WQES, wqes)
-    count(qp + QP_WRITES, writes)
-    count(qp + QP_READS, reads)
-    count(qp + QP_NBYTES, nbytes)
-    count_cqes(qp, signalled)
-    return store(qp + QP_CONSUMER, load(qp + QP_CONSUMER) + wqebbs)
+@inlined
+def total_of(sums: Any, warps: int) -> Any:
+    """Return the sum of what the warps found."""
+    total = i64(0)
+    for w in range(warps):
+        total += sums[w]
+    return total
 
 
 @functools.cache
@@ -231,10 +132,13 @@ def kernel(threads: int) -> Any:
     stage_words, extent_words, entry_words = threads * WQEBB // 8, 2 * warps, 33 * warps
     copy_words, row_words = CONTROL_WORDS + QP_WORDS + CQ_WORDS, min(threads, 128)
 
-    @cuda.jit
+    @cuda.jit(**COMPILED)
     def loop(hca):  # type: ignore[no-untyped-def]
         hca = i64(hca)
         words = cuda.shared.array(WORDS, types.int64)
+        tally = cuda.shared.array(TALLIES, types.int32)
+        sums = cuda.shared.array(warps, types.int64)
+        moved = cuda.shared.array(warps, types.int32)
         copies = cuda.shared.array(copy_words, types.int64)
         rows = cuda.shared.array(row_words, types.int32)
         lows = cuda.shared.array(threads, types.int64)
@@ -266,7 +170,7 @@ def kernel(threads: int) -> Any:
             cuda.syncthreads()
             if me == 0:
                 words[LIMIT] = begin_pass(control, worker, beat_at, i64(ptx.globaltimer()))
-                words[READY] = 0
+                tally[READY] = 0
             cuda.syncthreads()
             limit = words[LIMIT]
             if limit == STOPPED:
@@ -276,12 +180,12 @@ def kernel(threads: int) -> Any:
             row = worker + me * step
             while row < limit:
                 if wants(qps + row * QP_ROW) != 0:
-                    place = cuda.atomic.add(words, READY, 1)
+                    place = cuda.atomic.add(tally, READY, 1)
                     if place < row_words:
                         rows[place] = row
                 row += step * threads
             cuda.syncthreads()
-            ready = min(words[READY], row_words)
+            ready = min(i64(tally[READY]), row_words)
             for r in range(ready):
                 qp = qps + i64(rows[r]) * QP_ROW
                 cq = load(qp + QP_CQ)
@@ -297,10 +201,9 @@ def kernel(threads: int) -> Any:
                     if me == 0:
                         store(pair + QP_CQ, paired)
                         words[RUNG] = waiting(control, pair, threads)
-                        words[STOP_AT] = threads
-                        for word in range(LISTED, WORDS):
-                            words[word] = 0
-                        words[LAST] = -1
+                        for word in range(LISTED, TALLIES):
+                            tally[word] = 0
+                        tally[STOP_AT], tally[LAST] = threads, -1
                     cuda.syncthreads()
                     rung = words[RUNG]
                     if rung <= 0:
@@ -372,79 +275,110 @@ def kernel(threads: int) -> Any:
                         stale = True
                         continue
                     if starts and kind != together:
-                        cuda.atomic.min(words, STOP_AT, me)
-                    # Of two that write the same bytes the later one must win: the run ends before it. If all ranges of a warp ascend, and
-                    # the warps' extents do not touch, all are apart; else each thread looks at all before its own.
-                    low, high = i64(NEVER), i64(NEVER)
-                    if starts and kind == together and load(mine + WORK_SEGMENTS) != 0:
-                        low = load(mine + (WORK_REMOTE if kind == WRITES else WORK_PAIRS))
-                        high = low + load(mine + WORK_NBYTES)
-                    lows[me], highs[me] = low, high
-                    fine, least, most = apart(u64(lane), u64(low), u64(high))
-                    if lane == 0:
-                        extents[2 * warp], extents[2 * warp + 1] = i64(least), i64(most)
+                        cuda.atomic.min(tally, STOP_AT, me)
                     cuda.syncthreads()
-                    if lane < warp and i64(least) < extents[2 * lane + 1] and extents[2 * lane] < i64(most):
-                        fine = False
-                    if cuda.syncthreads_and(1 if fine else 0) == 0 and low != NEVER:
-                        for k in range(me):
-                            if low < highs[k] and lows[k] < high and lows[k] != NEVER:
-                                cuda.atomic.min(words, STOP_AT, me)
-                                break
-                    cuda.syncthreads()
-                    stop = min(words[STOP_AT], n)
+                    stop = min(i64(tally[STOP_AT]), n)
                     done = starts and me < stop
-                    nbytes, opcode, signals = i64(0), i64(-1), False
+                    nbytes, opcode, signals, moves = i64(0), i64(-1), False, False
                     if done:
                         nbytes, opcode, signals = load(mine + WORK_NBYTES), load(mine + WORK_OPCODE), load(mine + WORK_CE) >= ALWAYS
-                    # What will be done: counts by votes, bytes by a sum over the warp.
+                        moves = load(mine + WORK_SEGMENTS) != 0
+                    low, high = i64(NEVER), i64(NEVER)
+                    if moves:
+                        low = load(mine + (WORK_REMOTE if together == WRITES else WORK_PAIRS))
+                        high = low + nbytes
+                    # What will be done: counts by votes, bytes by sums over warps; then the place of each among those that move bytes.
                     total = nbytes
                     for distance in (16, 8, 4, 2, 1):
                         total += cuda.shfl_xor_sync(FULL, total, distance)
-                    asked = cuda.ballot_sync(FULL, signals)
-                    all_done = cuda.ballot_sync(FULL, done)
+                    asked, all_done, moving = (cuda.ballot_sync(FULL, signals), cuda.ballot_sync(FULL, done), cuda.ballot_sync(FULL, moves))
                     written, read = cuda.ballot_sync(FULL, opcode == WRITE), cuda.ballot_sync(FULL, opcode == READ)
-                    if lane == 0 and all_done != 0:
-                        cuda.atomic.add(words, WQES, i64(cuda.popc(all_done)))
-                        cuda.atomic.add(words, WRITTEN, i64(cuda.popc(written)))
-                        cuda.atomic.add(words, READ_, i64(cuda.popc(read)))
-                        cuda.atomic.add(words, BYTES, total)
+                    fine, least, most = apart(u64(lane), u64(low), u64(high))
+                    if lane == 0:
+                        extents[2 * warp], extents[2 * warp + 1] = i64(least), i64(most)
+                        sums[warp], moved[warp] = total, i64(cuda.popc(moving))
+                        if all_done != 0:
+                            cuda.atomic.add(tally, WQES, cuda.popc(all_done))
+                            cuda.atomic.add(tally, WRITTEN, cuda.popc(written))
+                            cuda.atomic.add(tally, READ_, cuda.popc(read))
                         if asked != 0:
-                            cuda.atomic.add(words, SIGNALLED, i64(cuda.popc(asked)))
-                            cuda.atomic.max(words, LAST, warp * 32 + 31 - i64(cuda.clz(asked)))
+                            cuda.atomic.add(tally, SIGNALLED, cuda.popc(asked))
+                            cuda.atomic.max(tally, LAST, warp * 32 + 31 - i64(cuda.clz(asked)))
+                    cuda.syncthreads()
+                    place = i64(cuda.popc(moving & ((1 << lane) - 1)))
+                    movers = i64(0)
+                    for w in range(warps):
+                        place += i64(moved[w]) if w < warp else 0
+                        movers += i64(moved[w])
+                    if moves:
+                        lows[place], highs[place] = low, high
+                    if lane < warp and i64(least) < extents[2 * lane + 1] and extents[2 * lane] < i64(most):
+                        fine = False
+                    fine = cuda.syncthreads_and(1 if fine else 0) != 0
+                    # Of two that write the same bytes the later one must win: it waits until the earlier one is done. If all ranges of a
+                    # warp ascend, and the warps' extents do not touch, all are apart; else each looks for the last that is in its way.
+                    behind = place - 1
+                    if fine or not moves:
+                        behind = i64(-1)
+                    while behind >= 0 and (high <= lows[behind] or highs[behind] <= low):
+                        behind -= 1
                     if limited:
+                        if me == 0:
+                            admit(hca, i64(tally[WQES]), total_of(sums, warps))
+                        cuda.syncthreads()
+                    begun = i64(0)
+                    while begun < movers:
+                        end = movers
+                        if not fine:
+                            if me == 0:
+                                tally[STOP_AT] = movers
+                            cuda.syncthreads()
+                            if moves and place >= begun and behind >= begun:
+                                cuda.atomic.min(tally, STOP_AT, place)
+                            cuda.syncthreads()
+                            end = i64(tally[STOP_AT])
+                        if moves and begun <= place < end:
+                            if nbytes <= ALONE_BYTES or load(mine + WORK_SEGMENTS) != 1:
+                                if together == WRITES:
+                                    execute_write(control, pair, mine)
+                                else:
+                                    execute_read(control, pair, mine)
+                            else:
+                                # Its staged control and address are of no use any more: they tell what is to be copied.
+                                remote, local = load(mine + WORK_REMOTE), load(mine + WORK_PAIRS)
+                                listed[cuda.atomic.add(tally, LISTED, 1)] = me
+                                stage[8 * me] = remote if together == WRITES else local
+                                stage[8 * me + 1] = local if together == WRITES else remote
+                                stage[8 * me + 2] = nbytes
+                        cuda.syncthreads()
+                        large = i64(tally[LISTED])
+                        for k in range(me >> LOG_GROUP, large, threads >> LOG_GROUP):
+                            at = 8 * i64(listed[k])
+                            if stage[at + 2] <= GROUP_BYTES:
+                                copy_together(me & (GROUP - 1), i64(GROUP), stage[at], stage[at + 1], stage[at + 2])
+                        for k in range(warp, large, warps):
+                            at = 8 * i64(listed[k])
+                            if GROUP_BYTES < stage[at + 2] <= WARP_BYTES:
+                                copy_together(lane, i64(32), stage[at], stage[at + 1], stage[at + 2])
+                        for k in range(large):
+                            at = 8 * i64(listed[k])
+                            if stage[at + 2] > WARP_BYTES:
+                                copy_together(me, i64(threads), stage[at], stage[at + 1], stage[at + 2])
+                        begun = end
                         cuda.syncthreads()
                         if me == 0:
-                            admit(hca, words[WQES], words[BYTES])
-                        cuda.syncthreads()
-                    if done:
-                        if nbytes <= ALONE_BYTES or load(mine + WORK_SEGMENTS) != 1:
-                            if together == WRITES:
-                                execute_write(control, pair, mine)
-                            else:
-                                execute_read(control, pair, mine)
-                        else:
-                            # Its staged control and address are of no use any more: they tell what is to be copied.
-                            remote, local = load(mine + WORK_REMOTE), load(mine + WORK_PAIRS)
-                            listed[cuda.atomic.add(words, LISTED, 1)] = me
-                            stage[8 * me] = remote if together == WRITES else local
-                            stage[8 * me + 1] = local if together == WRITES else remote
-                            stage[8 * me + 2] = nbytes
-                    cuda.syncthreads()
-                    large = words[LISTED]
-                    entry = warp
-                    while entry < large:
-                        at = 8 * i64(listed[entry])
-                        if stage[at + 2] <= WARP_BYTES:
-                            copy_together(lane, i64(32), stage[at], stage[at + 1], stage[at + 2])
-                        entry += warps
-                    for k in range(large):
-                        at = 8 * i64(listed[k])
-                        if stage[at + 2] > WARP_BYTES:
-                            copy_together(me, i64(threads), stage[at], stage[at + 1], stage[at + 2])
+                            tally[LISTED] = 0
+                    last = i64(tally[LAST])
                     if me == 0:
-                        account(pair, words[WQES], words[WRITTEN], words[READ_], words[BYTES], words[SIGNALLED], stop)
-                    last = words[LAST]
+                        account(
+                            pair,
+                            i64(tally[WQES]),
+                            i64(tally[WRITTEN]),
+                            i64(tally[READ_]),
+                            total_of(sums, warps),
+                            i64(tally[SIGNALLED]),
+                            stop,
+                        )
                     cuda.syncthreads()
                     if last >= 0:
                         for k in range(me, OWN_WORDS, threads):

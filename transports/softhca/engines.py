@@ -130,6 +130,11 @@ def make(kind: str, device: int, sms: int) -> Engine:
     return _kernel(device, sms)
 
 
+def _prime(most: int) -> int:
+    """Return the largest prime up to a number: of workers, so that they share QPs whose rows are any regular distance apart."""
+    return next(n for n in range(most, 1, -1) if all(n % d for d in range(2, n)))
+
+
 def _kernel(device: int, sms: int) -> Engine:
     from cuda.bindings import driver
     from numba import cuda
@@ -167,7 +172,7 @@ def _kernel(device: int, sms: int) -> Engine:
     class Kernel:
         """The kernel, on a stream of its own; nothing in this process ever waits for the whole device."""
 
-        THREADS = 256
+        THREADS, PER_SM = 256, 2
 
         def __init__(self) -> None:
             cuda.select_device(device)
@@ -177,7 +182,7 @@ def _kernel(device: int, sms: int) -> Engine:
             self._stream, self._event = cuda.stream(), cuda.event(timing=False)
             self._loop = block.kernel(self.THREADS)
             self._loop.compile(block.SIGNATURE)  # before anything waits for it
-            self.tables = Tables(workers=min(sms, available) if sms else available, mirror=Image())
+            self.tables = Tables(workers=_prime(self.PER_SM * (min(sms, available) if sms else available)), mirror=Image())
             self._beat = _Beat(self.tables, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
 
         def memory(self) -> Memory:
