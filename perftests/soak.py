@@ -78,11 +78,8 @@ class Soak:
         dtypes = (np.uint8, np.uint16, np.uint32, np.uint64, np.complex128)
         views = [array.view(dtype) for array in (area, source) for dtype in dtypes]
         self.heap = Heap._make([*views, self._words8, self._words4])
-        self._tallies, self._faults = np.zeros(TALLIES, np.int64), np.zeros(TOLD, FAULT)
-        self._notes = Notes(
-            cuda.to_device(self._tallies), cuda.to_device(np.zeros(ALL_WORDS, np.int64)),
-            cuda.to_device(np.zeros(n_pes * 2 * WORDS, np.int64)), cuda.to_device(self._faults),
-        )  # fmt: skip
+        notes = {"tallies": TALLIES, "sums": ALL_WORDS, "fetched": n_pes * 2 * WORDS, "faults": TOLD}
+        self._notes = Notes(*(cuda.to_device(np.zeros(n, FAULT if name == "faults" else np.int64)) for name, n in notes.items()))
         self._counted = np.zeros(2 * WORDS, np.int64)  # additions to this PE's counters
         self._hashed = np.zeros(2 * WORDS, np.int64)  # and the hash of what they fetched
         operate[ctas, threads](self.shape._replace(steps=0), self.heap, self._notes, seed, 0)  # compiled in nobody's time
@@ -125,7 +122,7 @@ class Soak:
         if not count:
             return []
         faults = np.sort(self._notes.faults.copy_to_host()[:count], order="at")
-        return [f"{count} wrong bytes", *(self._words_of(fault, round_) for fault in faults)]
+        return [f"{count} wrong byte{'s' if count > 1 else ''}", *(self._words_of(fault, round_) for fault in faults)]
 
     def _words_of(self, fault: Any, round_: int) -> str:
         shape, at = self.shape, int(fault["at"])
@@ -312,7 +309,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def _count(text: str) -> int:
     """Return an integer, also of a text such as 1e8."""
     value = float(text)
-    if value != int(value):
+    if not value.is_integer():
         raise ValueError(text)
     return int(value)
 

@@ -149,7 +149,7 @@ def test_a_wrong_byte_is_named(kind, lots, capsys):
     assert soak.run(FEW, between=lambda _, heap: flip(heap.area1, at)) == 1
     captured = capsys.readouterr()
     first, second = captured.err.splitlines()
-    assert first == "soak: error: PE 0: 1 wrong bytes"
+    assert first == "soak: error: PE 0: 1 wrong byte"
     assert second.startswith(f"soak: error: PE 0: byte {at} is 0x")
     assert f": byte {o.nbytes - 1} of a {kind.name.lower()} of {o.nbytes} bytes at {o.start} of PE 0 by PE 0, CTA 0, thread " in second
     assert second.endswith(f", step {place[1]} of round 0, seed 5")
@@ -233,6 +233,7 @@ def test_what_the_card_counts_is_compared(wrong, words, monkeypatch, capsys):
     [
         (["--ops", "0"], "argument --ops: 0 is out of range"),
         (["--ops", "1.5"], "argument --ops: '1.5' is not an integer"),
+        (["--ops", "inf"], "argument --ops: 'inf' is not an integer"),
         (["--threads", "48"], "argument --threads: 48 makes a broken warp"),
         (["--transport", "tcp"], "argument --transport: 'tcp' is unknown"),
     ],
@@ -273,7 +274,7 @@ def test_a_wrong_byte_of_another_pe(tmp_path):
     (tmp_path / "flip.py").write_text(PROGRAM)
     done = mpirun(2, tmp_path / "flip.py")
     assert done.returncode == 1
-    assert "soak: error: PE 1: 1 wrong bytes\nsoak: error: PE 1: byte 777 is 0x" in done.stderr
+    assert "soak: error: PE 1: 1 wrong byte\nsoak: error: PE 1: byte 777 is 0x" in done.stderr
     assert "of round 1, seed 1" in done.stderr
 
 
