@@ -265,7 +265,7 @@ def flip(round_, heap):
     if pgas.my_pe() == 1 and round_ == 1:
         heap.area1[777:778].copy_to_device(heap.area1[777:778].copy_to_host() ^ 1)
 
-sys.exit(soak.run(["--ops", "1e4"], between=flip))
+sys.exit(soak.run(["--ops", "3e3"], between=flip))
 """
 
 
@@ -288,7 +288,7 @@ from pgas.perftests import draws, sass, traffic
 def array(dtype):
     return types.Array(dtype, 1, "C")
 
-sass.configure("ibgda")
+sass.configure("p2p")
 i64, elements = types.int64, (types.uint8, types.uint16, types.uint32, types.uint64, types.complex128)
 heap = types.NamedTuple([array(t) for t in (*elements, *elements, types.uint64, types.uint32)], traffic.Heap)
 notes = types.NamedTuple([array(t) for t in (i64, i64, i64, from_dtype(traffic.FAULT))], traffic.Notes)
