@@ -34,6 +34,9 @@ ld_relaxed_gpu_u64 = primitive("ld_relaxed_gpu_u64", "u64(u64)", "ld.relaxed.gpu
 ld_acquire_gpu_u64 = primitive(
     "ld_acquire_gpu_u64", "u64(u64)", "ld.acquire.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load_acquire(a, 8)
 )
+st_relaxed_gpu_u64 = primitive(
+    "st_relaxed_gpu_u64", "void(u64, u64)", "st.relaxed.gpu.global.u64 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 8)
+)
 st_release_gpu_u64 = primitive(
     "st_release_gpu_u64", "void(u64, u64)", "st.release.gpu.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
 )
@@ -91,7 +94,6 @@ red_or_gpu_u64 = primitive(
 
 # Fences -----------------------------------------------------------------------------------------------------------------------
 
-fence_gpu = primitive("fence_gpu", "void()", "fence.acq_rel.gpu;", lambda: cpu.mem.fence("gpu"))
 fence_sys = primitive("fence_sys", "void()", "fence.acq_rel.sys;", lambda: cpu.mem.fence("sys"))
 fence_sc_sys = primitive("fence_sc_sys", "void()", "fence.sc.sys;", lambda: cpu.mem.fence("sys"))
 

@@ -7,14 +7,14 @@ Every queue pair has a record in the private state pages. The cursors count WQEB
 * ``reserve`` moves resv_head, and waits until the WQEBBs up to there are free: what is written fits, what is reserved may not yet.
 * ``submit`` waits for its turn (ready_head == base) and moves ready_head on. Then it rings: doorbell record and UAR register, for all that
   is ready. One thread at a time, so that doorbells never go backwards: whoever finds the mark RINGING in ready_head leaves its WQEBBs to
-  the one who set it, which does not go before it has rung for them. The turn is thus passed on without the two fences of a doorbell.
+  the one who set it, which does not go before it has rung for them. The turn is thus passed on without the fences of a doorbell.
   The ring is left to a later thread if one has reserved already, unless WQEs of a full batch would wait; as depth is at least twice the
   batch, a thread that waits for room never waits for a doorbell that nobody rings.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation asks for a CQE and has one WQEBB (mlx5.cqe.extend).
 
-Order (DESIGN section 2): lanes store WQEs; a barrier of the lanes; fence.acq_rel.gpu before the turn comes, for ready_head is moved by
-atomics alone, so that all who moved it release to whoever reads it; of the one who rings, fence.acq_rel.sys, the doorbell record, the
-register by st.release.sys; whoever saw a completion ends with ld.acquire.sys on the CQE.
+Order (DESIGN section 2): lanes store WQEs; a barrier of the lanes; fence.acq_rel.sys before the turn comes, for ready_head is moved by
+atomics alone, so that all who moved it release to whoever reads it; of the one who rings for WQEs of others, another such fence, which
+acquires them; the doorbell record; the register by st.release.sys. Whoever saw a completion ends with ld.acquire.sys on the CQE.
 """
 
 import functools
@@ -55,6 +55,11 @@ MAX_QUEUES = USED_WORDS * 64
 WQ, DBR, UAR, CQE, QPN, START = 0, 8, 16, 24, 32, 40
 RESV_HEAD, READY_HEAD, CONS_IDX = 64, 96, 128
 
+#: Beside ready_head: up to where the doorbell was rung, written by the one who rings.
+RUNG_IDX = READY_HEAD + 8
+
+CURSORS = (START, RESV_HEAD, READY_HEAD, RUNG_IDX, CONS_IDX)
+
 #: In READY_HEAD: a thread is ringing, and will ring for what gets ready meanwhile.
 RINGING = 1 << 63
 
@@ -63,7 +68,7 @@ NOWHERE = (1 << 64) - 1
 
 _RECORDS, _RECORD_SIZE, _KEYS = constant(RECORDS), constant(RECORD_SIZE), constant(KEYS)
 _WQ, _DBR, _UAR, _CQE, _QPN, _START = (constant(c) for c in (WQ, DBR, UAR, CQE, QPN, START))
-_RESV, _READY, _CONS = constant(RESV_HEAD), constant(READY_HEAD), constant(CONS_IDX)
+_RESV, _READY, _RUNG, _CONS = constant(RESV_HEAD), constant(READY_HEAD), constant(RUNG_IDX), constant(CONS_IDX)
 _RINGING, _INDEX = constant(RINGING), constant(RINGING - 1)
 _USED, _NOWHERE, _POISON, _SOUND = constant(USED), constant(NOWHERE), constant(state.POISON), constant(state.SOUND)
 _0, _1, _3, _4, _6, _8, _32, _63 = (constant(c) for c in (0, 1, 3, 4, 6, 8, 32, 63))
@@ -169,11 +174,12 @@ def make(constants: window.Constants) -> SimpleNamespace:
     @device
     def reserve(op, queue, n):
         """Return the index of the first of n WQEBBs that are the caller's now; NOWHERE if the job is poisoned."""
+        cons = ptx.ld_relaxed_gpu_u64(queue + _CONS)  # both on their way at once; an older one does no harm
         base = ptx.atom_add_gpu_u64(queue + _RESV, n)
         if base - fixed(queue + _START) < depth:  # the first time round; before any lane's WQE is there, so that none's quiet misses it
             number = (queue - _RECORDS) // _RECORD_SIZE
             ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
-        if ptx.ld_relaxed_gpu_u64(queue + _CONS) + depth < base + n:
+        if cons + depth < base + n:
             if not poll(op, queue, base + n - depth):
                 return _NOWHERE
         return base
@@ -183,8 +189,8 @@ def make(constants: window.Constants) -> SimpleNamespace:
         """Hand over WQEBBs [base, base + n), which all their writers have finished; returns when they are rung for, or will be."""
         deadline = ptx.globaltimer() + state.timeout_ns()
         polls = u32(0)
-        ptx.fence_gpu()
-        ready = ptx.ld_relaxed_gpu_u64(queue + _READY)
+        ptx.fence_sys()
+        ready, rung = ptx.ld_relaxed_gpu_u64(queue + _READY), ptx.ld_relaxed_gpu_u64(queue + _RUNG)
         while ready & _INDEX != base:
             polls = u32(polls + u32(1))
             if polls & _POLLS_MASK == 0:
@@ -201,16 +207,19 @@ def make(constants: window.Constants) -> SimpleNamespace:
                 break
             ready = found
         if due and ready & _RINGING == _0:
-            ring(queue, moved)
+            ring(queue, moved, rung == base)  # an index that only grows: an older one is not base
 
     @device
-    def ring(queue, ready):
-        """Ring for all that is ready, until nothing more got ready meanwhile; the caller has set RINGING."""
+    def ring(queue, ready, own):
+        """Ring for all that is ready, until nothing more got ready meanwhile; own: they are the caller's, who has set RINGING."""
         while True:
             index = ready & _IDX_MASK
-            ptx.fence_sys()
+            if not own:
+                ptx.fence_sys()
+            own = False
             ptx.st_relaxed_sys_u32(fixed(queue + _DBR), ptx.swap_u32(u32(index)))
             ptx.st_release_sys_u64(fixed(queue + _UAR), u64(ptx.swap_u32(u32(index << _IDX_SHIFT))) | fixed(queue + _QPN) << _32)
+            ptx.st_relaxed_gpu_u64(queue + _RUNG, ready & _INDEX)
             found = ptx.atom_cas_release_gpu_u64(queue + _READY, ready, ready & _INDEX)
             if found == ready:
                 return

@@ -19,6 +19,9 @@ NIC_MEASUREMENTS = {
     "shmem_put_bw-ibgda-32x1024": "shmem_put_bw --transport ibgda -n 20 -w 5 -c 32 -t 1024 -b 1K -e 32M",
 }
 
+#: A hundred million random operations through that NIC; a quarter of them are atomics, of which a queue pair performs one at a time.
+SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
+
 #: Conformance chapters that run through the NIC.
 NIC_CHAPTERS = [f"tests/mpi/test_{chapter}.py" for chapter in ("nic", "signal", "order", "amo", "heap", "rma", "python")]
 
@@ -69,6 +72,8 @@ def main() -> int:
                 queues = {"PGAS_IBGDA_NUM_RC_PER_PE": flags[flags.index("-c") + 1], "PGAS_QP_DEPTH": "8192"}
                 if not run([*two, f"perftests/{test}.py", *flags, "--json", output], 200, **queues):
                     failed.append(name)
+            if shared and not run([*two, "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, **SOAK_QUEUES):
+                failed.append("soak")
             output = str(BASELINES / f"compile_time-{machine}.json")
             if not run([sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100):
                 failed.append("compile_time")

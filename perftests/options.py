@@ -12,7 +12,7 @@ from pgas.config import parse_size
 from pgas.perftests.payload import GUARD_BYTES
 from pgas.perftests.workload import DATATYPES, WARP
 
-__all__ = ["TRANSPORTS", "Defaults", "Options", "parse", "size_text"]
+__all__ = ["TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_text", "within"]
 
 TRANSPORTS = ("p2p", "ibgda", "ibrc")
 
@@ -84,7 +84,7 @@ def size_text(size: int) -> str:
     return str(size)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """All PEs parse the same line: only the first of them speaks, and a bad value is one sentence."""
 
     def error(self, message: str) -> NoReturn:
@@ -95,7 +95,8 @@ class _Parser(argparse.ArgumentParser):
             super()._print_message(message, file or sys.stderr)  # type: ignore[arg-type]
 
 
-def _within(least: int, most: int, read: Callable[[str], int] = int) -> Callable[[str], int]:
+def within(least: int, most: int, read: Callable[[str], int] = int) -> Callable[[str], int]:
+    """Return a converter of arguments that refuses what is out of a range."""
     shown = size_text if read is parse_size else str
     kind = "a size (a number, k, m, g or t behind it)" if read is parse_size else "an integer"
     allowed = f"it must be {shown(least)} to {shown(most)}"
@@ -112,7 +113,9 @@ def _within(least: int, most: int, read: Callable[[str], int] = int) -> Callable
     return convert
 
 
-def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
+def one_of(allowed: Sequence[str]) -> Callable[[str], str]:
+    """Return a converter of arguments that refuses other words."""
+
     def convert(text: str) -> str:
         if text not in allowed:
             raise argparse.ArgumentTypeError(f"{text!r} is unknown; it must be one of {', '.join(allowed)}")
@@ -134,8 +137,8 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     Raises:
         SystemExit: status 2 for a bad value, 0 for --help; PE 0 prints the one sentence, the others nothing.
     """
-    parser = _Parser(prog=prog, description=description, allow_abbrev=False, epilog=f"Two PEs: mpirun -n 2 {prog}")
-    size, count = _within(1, _LARGEST_SIZE, parse_size), _within(1, _LARGEST)
+    parser = Parser(prog=prog, description=description, allow_abbrev=False, epilog=f"Two PEs: mpirun -n 2 {prog}")
+    size, count = within(1, _LARGEST_SIZE, parse_size), within(1, _LARGEST)
 
     def add(short: str, name: str, convert: Callable[[str], object], default: object, meaning: str) -> None:
         shown = size_text(default) if convert is size and isinstance(default, int) else default
@@ -145,23 +148,23 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
 
     add("-b", "min_size", size, defaults.min_size, "smallest message in bytes (suffixes k, m, g, t)")
     add("-e", "max_size", size, defaults.max_size, "largest message in bytes (suffixes k, m, g, t)")
-    add("-f", "step", _within(2, _LARGEST), defaults.step, "factor from one size to the next")
+    add("-f", "step", within(2, _LARGEST), defaults.step, "factor from one size to the next")
     add("-n", "iters", count, defaults.iters, "timed iterations")
-    add("-w", "warmup_iters", _within(0, _LARGEST), defaults.warmup_iters, "iterations before the clock starts")
+    add("-w", "warmup_iters", within(0, _LARGEST), defaults.warmup_iters, "iterations before the clock starts")
     add("-c", "ctas", count, defaults.ctas, "CTAs (blocks) of the kernel")
-    add("-t", "threads_per_cta", _within(1, 1024), defaults.threads_per_cta, "threads of each CTA")
-    add("-d", "datatype", _one_of(tuple(DATATYPES)), defaults.datatype, f"element type: {', '.join(DATATYPES)}")
+    add("-t", "threads_per_cta", within(1, 1024), defaults.threads_per_cta, "threads of each CTA")
+    add("-d", "datatype", one_of(tuple(DATATYPES)), defaults.datatype, f"element type: {', '.join(DATATYPES)}")
     if len(scopes) > 1:
-        add("-s", "scope", _one_of(scopes), scopes[0], f"who calls the operation together: {', '.join(scopes)}")
+        add("-s", "scope", one_of(scopes), scopes[0], f"who calls the operation together: {', '.join(scopes)}")
     else:
         add("-i", "stride", count, 1, "distance of neighbouring elements, in elements")
     parser.add_argument("--bidir", action="store_true", help="both PEs send; the rates are summed")
     parser.add_argument("--report_msgrate", action="store_true", help="accepted; the message rate is always printed")
     transports = f"{', '.join(TRANSPORTS)} [pgas chooses]"
-    parser.add_argument("--transport", type=_one_of(TRANSPORTS), metavar="NAME", help=transports)
+    parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=transports)
     parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw bandwidth against message size into a PNG")
-    parser.add_argument("--seed", type=_within(0, 2**63 - 1), default=1, metavar="N", help="seed of the payload [1]")
+    parser.add_argument("--seed", type=within(0, 2**63 - 1), default=1, metavar="N", help="seed of the payload [1]")
 
     found: dict[str, Any] = {"scope": scopes[0], "stride": 1} | vars(parser.parse_args(argv))
     del found["report_msgrate"]

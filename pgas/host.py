@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pgas import card, runtime
+from pgas import runtime
 from pgas._version import __version__
 from pgas.array import SymmetricArray
 from pgas.backend import SIMULATOR
@@ -161,7 +161,7 @@ def info() -> dict[str, Any]:
         "gpus": len({pe.gpu for pe in job.pes}),
         "transport": job.transport,
         "adapter": None if job.nic is None else job.nic.adapter.name,
-        "engine": None if job.nic is None else card.engine(job.gpu),
+        "engine": None if job.nic is None else job.nic.adapter.counters()["hca"]["engine"],
         "npes": job.n_pes,
         "versions": versions,
     }

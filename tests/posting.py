@@ -55,7 +55,8 @@ class Job:
         self.record = queue.RECORDS + 2 * PE * queue.RECORD_SIZE
         fields = {
             queue.WQ: RING, queue.DBR: DBR, queue.UAR: UAR, queue.CQE: CQ + 56, queue.QPN: big(QPN << 8, 4), queue.START: 0,
-            queue.RESV_HEAD: idx, queue.READY_HEAD: idx, queue.CONS_IDX: idx + 64,  # as if all were complete before it is posted
+            queue.RESV_HEAD: idx, queue.READY_HEAD: idx, queue.RUNG_IDX: idx,
+            queue.CONS_IDX: idx + 64,  # as if all were complete before it is posted
         }  # fmt: skip
         for address, value in (words | {self.record + offset: value for offset, value in fields.items()}).items():
             memory.store(address, value, 8)
@@ -71,7 +72,7 @@ class Job:
                     expected[place] = 0xA5
             end += wqe.wqebbs(len(data) // wqe.OCTOWORD)
         assert octowords(self.ring) == octowords(expected)
-        for offset in (queue.RESV_HEAD, queue.READY_HEAD):
+        for offset in (queue.RESV_HEAD, queue.READY_HEAD, queue.RUNG_IDX):
             assert self.memory.load(self.record + offset, 8) == end
         assert self.memory.load(DBR, 4).to_bytes(4, "little") == doorbell.dbr(end)
         assert self.memory.load(UAR, 8).to_bytes(8, "little") == doorbell.next_empty(end, QPN)

@@ -1,6 +1,9 @@
 """Two PEs in one process that drive QPs of a software card by hand, byte by byte; used by the other test_softhca_*.py.
 
 They take the fixtures over by assignment (``pes = rig.pes``): a conftest would import the card for every test of the project.
+
+On a GPU (NUMBA_ENABLE_CUDASIM=0, make check-gpu) the card's engine is the kernel that the perf tests use, and the PEs' memory that of the
+host which CPU and GPU reach; so whatever a test finds out holds for the very machine code that was measured, whose hash is printed.
 """
 
 import ctypes
@@ -10,6 +13,7 @@ import time
 
 import pytest
 
+from pgas.backend import SIMULATOR
 from pgas.kernels import window
 from pgas.sim import memory as mem
 from pgas.transports import p2p
@@ -19,7 +23,7 @@ from pgas.transports.mlx5 import commands, cqe, doorbell, send_queue, wqe
 from pgas.transports.mlx5.capabilities import cap_op_mod
 from pgas.transports.mlx5.commands import Command, CommandError
 from pgas.transports.mlx5.contexts import ANY_QPN, Access, QpState, RqType
-from pgas.transports.softhca import client
+from pgas.transports.softhca import client, layout
 from pgas.transports.softhca.syndromes import Command as Why
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
@@ -29,6 +33,27 @@ HEAP = 4 << 20
 EMPTY = bytes([cqe.EMPTY]) * 64
 
 
+def host_memory():
+    """Memory that this process and the engine reach."""
+    if SIMULATOR:
+        return HostMemory()
+    from numba import cuda
+
+    from pgas.transports import vmm
+
+    cuda.select_device(0)
+    return vmm.GPUMemory(0)
+
+
+def start(engine=None):
+    """A card that never ends by itself: PEs come and go with the tests."""
+    if SIMULATOR:
+        return client.start(1 << 15, engine=engine or os.environ.get("PGAS_ENGINE", "cpu"))
+    if engine == "cpu":
+        pytest.skip("the cpu engine runs in the simulator")
+    return client.start(1 << 15, engine="cuda", sms=8, on_host=True)
+
+
 class PE:
     """One PE: its slot in this process, and its adapter."""
 
@@ -36,15 +61,19 @@ class PE:
         self.number = number
         self.slot = p2p.slot(number)
         self.heap = self.slot + window.HEAP_OFFSET
-        self.memory = HostMemory()
+        self.memory = host_memory()
         segments = [(self.slot, QUEUES), (self.heap, HEAP)]
-        shared = [(a, n, self.memory.create(a, Segment(0, n))) for a, n in segments]
-        self.hca = client.SoftHCA(name, number, shared)
+        shared = [(a, n, self.memory.create(a, Segment(0, n, host=True))) for a, n in segments]
+        self.hca = client.SoftHCA(name, number, shared, None if SIMULATOR else self.map_registers)
         self.pdn = self.hca.alloc_pd()
         self.umem = self.hca.register_umem(self.slot, QUEUES)
         self.key = self.hca.register_mr(self.heap, HEAP, self.pdn, ALL)[0]
         self.free = 0
         self.recycled = []
+
+    def map_registers(self, fd):
+        if self.number == 0:  # the other one's in this process are the same
+            self.memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, host=True), fd)
 
     def queue_memory(self, nbytes):
         """Offset of so much of the queue segment, never given twice (each test starts over, see `pes`)."""
@@ -230,7 +259,10 @@ def pair(pes, log_depth=7, **options):
 
 @pytest.fixture(scope="module")
 def card():
-    process = client.start(1 << 15, engine=os.environ.get("PGAS_ENGINE", "cpu"))  # never ends by itself: PEs come and go with the tests
+    process = start()
+    observer = client.Observer(process.name)
+    print(f"engine: {observer.counters()['hca']['engine']}")
+    observer.close()
     yield process
     process.end()
 

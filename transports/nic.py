@@ -176,7 +176,7 @@ class NIC:
                 (queue.UAR, qp.uar.register_address),
                 (queue.CQE, base + place.cq + cqe.CQE_TAIL),
                 (queue.QPN, _big_endian(qp.qpn << 8)),
-                *((cursor, self.first_index) for cursor in (queue.START, queue.RESV_HEAD, queue.READY_HEAD, queue.CONS_IDX)),
+                *((cursor, self.first_index) for cursor in queue.CURSORS),
             ):
                 self._store(record + offset, value)
         for pe, peer in enumerate(met):

@@ -179,7 +179,13 @@ class Card:
             for row in [self.tables.mkeys[entry.row]]
         ]
         uars = [{"page": page, "pe": uar.pe, "qpn": uar.qpn} for page, uar in self.objects.uars.items()]
-        hca = {**totals, "paused": self.paused, "sweeps": self.tables.sweep, "pes": sorted(self.objects.segments)}
+        hca = {
+            "engine": self.engine.words,
+            **totals,
+            "paused": self.paused,
+            "sweeps": self.tables.sweep,
+            "pes": sorted(self.objects.segments),
+        }
         return {"hca": hca, "qps": qps, "cqs": cqs, "keys": keys, "uars": uars}
 
 

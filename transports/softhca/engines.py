@@ -1,6 +1,7 @@
 """Where the engine of a card runs: a thread of its process (cpu), or a kernel that never ends (cuda), on a GPU or in the simulator."""
 
 import ctypes
+import hashlib
 import threading
 import time
 from typing import Any, Protocol
@@ -23,6 +24,9 @@ class Engine(Protocol):
 
     tables: Tables
 
+    #: What it is, for people: cpu, or cuda and the begin of the SHA-256 of the kernel's machine code.
+    words: str
+
     def memory(self) -> Memory:
         """Return memory that the engine reaches, for what PEs share and for the registers."""
 
@@ -38,6 +42,8 @@ class Engine(Protocol):
 
 class _Thread:
     """What runs in a thread of this process."""
+
+    words = "cpu"
 
     def __init__(self, tables_: Tables) -> None:
         self.tables = tables_
@@ -67,6 +73,7 @@ class _Thread:
 class _SimulatedKernel(_Thread):
     """The kernel of the cuda engine in the simulator: for its tests."""
 
+    words = "cuda"
     CTAS, THREADS = 1, 32  # the simulator gives a CTA that only waits no turn to others
 
     def __init__(self) -> None:
@@ -182,6 +189,8 @@ def _kernel(device: int, sms: int) -> Engine:
             self._stream, self._event = cuda.stream(), cuda.event(timing=False)
             self._loop = block.kernel(self.THREADS)
             self._loop.compile(block.SIGNATURE)  # before anything waits for it
+            code = self._loop.overloads[block.SIGNATURE]._codelibrary.get_cubin(cc=cuda.get_current_device().compute_capability).code
+            self.words = f"cuda {hashlib.sha256(code).hexdigest()[:16]}"
             self.tables = Tables(workers=_prime(self.PER_SM * (min(sms, available) if sms else available)), mirror=Image())
             self._beat = _Beat(self.tables, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
 
