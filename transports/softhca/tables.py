@@ -255,7 +255,7 @@ class Tables:
         control["qps"], control["mkeys"] = self.address_of(self.qps), self.address_of(self.mkeys)
         control["work"], control["trace"], control["sweeps"] = work, self.address_of(self.trace), self.address_of(self.sweeps)
         control["workers"] = workers
-        for table in (self.qps, self._work, self.control):
+        for table in (self.qps, self.cqs, self._work, self.control):
             self._publish(table, 0, table.nbytes)
         #: Called while a grace period lasts; raises if the engine has ended.
         self.alive: Callable[[], None] = lambda: None
