@@ -1,16 +1,19 @@
 """The GPU of this PE: which one, what it is, whom it reaches."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import driver
 from numba import cuda
+from numba.cuda.cudadrv.driver import CudaAPIError
 
 from pgas.backend import cuda_device_count
 from pgas.errors import PgasError
 from pgas.transports.vmm import check
 
-__all__ = ["GPU", "access", "bind", "place_engine"]
+__all__ = ["GPU", "CudaAPIError", "access", "bind", "make_current", "place_engine", "wait"]
 
 _Attribute = driver.CUdevice_attribute
 
@@ -47,6 +50,30 @@ def bind(node_rank: int) -> GPU:
     name = check(driver.cuDeviceGetName(128, ordinal), "cuDeviceGetName").split(b"\0")[0].decode()
     memory = int(check(driver.cuDeviceTotalMem(ordinal), "cuDeviceTotalMem"))
     return GPU(ordinal, _uuid(ordinal), name, memory, bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal)))
+
+
+def make_current(ordinal: int) -> None:
+    """Make the primary context of a GPU, which Numba uses, that of the calling thread."""
+    device = check(driver.cuDeviceGet(ordinal), "cuDeviceGet")
+    check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")), "cuCtxSetCurrent")
+
+
+def wait(stream: Any, poll: Callable[[], None]) -> None:
+    """Wait for the kernels of a stream (None: of the device), polling: then what poll notices can end the wait by an exception.
+
+    Raises:
+        CudaAPIError: a kernel failed, or the context is lost.
+    """
+    event = cuda.event(timing=False)
+    event.record(stream if stream is not None else 0)
+    started, pause = time.perf_counter(), 10e-6
+    while not event.query():
+        if time.perf_counter() - started > 200e-6:
+            poll()
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1e-3)
+    if stream is None:
+        cuda.synchronize()
 
 
 def access(gpu: GPU, peer_uuid: str) -> str | None:
