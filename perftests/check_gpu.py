@@ -105,8 +105,8 @@ def main() -> int:
     shared = count == 1 or len(names) > 2  # a GPU that the NIC's kernel may use: PE 0's under MPS, or a spare one
     with mps() if count == 1 else contextlib.nullcontext():
         two = [*mpirun(2), sys.executable]
+        pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
         if not options.quick:
-            pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
             if not run([*two, *pytest, "tests/mpi"], 600, NUMBA_ENABLE_CUDASIM="0"):
                 failed.append("conformance")
             if not run([*two, *pytest, "tests/mpi/test_setup.py"], 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
@@ -130,6 +130,9 @@ def main() -> int:
                 failed.append("compile_time")
             if not run([*two, "-m", "pgas.perftests.demo"], 100):
                 failed.append("demo")
+        if shared and not options.quick:  # last: under MPS the death of a client may take the server with it
+            if not run([sys.executable, *pytest, "tests/test_faults_nic.py"], 900, NUMBA_ENABLE_CUDASIM="0"):
+                failed.append("deaths")
     print(f"check-gpu on {machine}:", f"FAILED: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0
 

@@ -21,8 +21,17 @@ def engine(gpu: "GPU | None") -> str:
     return topology.choose_engine(config.read("PGAS_ENGINE"), gpu is not None)
 
 
-def starter(requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE]) -> Callable[[int], client.Process]:
-    """Return what starts the card for so many PEs, as the variables ask for. In weak mode the card does its part: completions are late."""
+def starter(
+    requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], warn: Callable[[str], None]
+) -> Callable[[int], client.Process]:
+    """Return what starts the card for so many PEs, as the variables ask for. In weak mode the card does its part: completions are late.
+
+    Args:
+        requested: the variables.
+        gpu: that of this PE.
+        pes: all PEs.
+        warn: called with what the user should know.
+    """
     faults = requested["PGAS_SOFTHCA_FAULTS"]
     if requested["PGAS_SIM_WEAK"] is not None and not faults:
         faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1"
@@ -31,9 +40,11 @@ def starter(requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topol
         options = {"trace": ",".join(sorted(requested["PGAS_TRACE"])), "faults": faults, "engine": engine(gpu)}
         if gpu is None:
             return client.start(n_pes, **options)
-        from pgas.gpu import place_engine
+        from pgas.gpu import place_engine, uuid
 
         device, sms, percent = place_engine(gpu, {pe.gpu for pe in pes}, requested["PGAS_SOFTHCA_DEVICE"], requested["PGAS_SOFTHCA_SMS"])
+        if (slow := topology.slow_engine(pes, uuid(device))) is not None:
+            warn(slow)
         return client.start(n_pes, **options, device=device, sms=sms, percent=percent)
 
     return start

@@ -22,8 +22,8 @@ __all__ = ["GRACE_S", "NOTICE_S", "follows_death", "install", "say"]
 #: Seconds that a PE gets to end by itself, with its own error, after a process of the job died; and the job, after a PE failed.
 GRACE_S = 3.0
 
-#: Seconds in which the news of a death comes, whose effect may be here already.
-NOTICE_S = 2.0
+#: Seconds in which the news of a death comes, whose effect may be here already: a process that uses a GPU takes long to end.
+NOTICE_S = 4.0
 
 _installed: list[bool] = []
 

@@ -13,7 +13,7 @@ from pgas.backend import cuda_device_count
 from pgas.errors import PgasError
 from pgas.transports.vmm import check
 
-__all__ = ["GPU", "CudaAPIError", "access", "bind", "make_current", "place_engine", "wait"]
+__all__ = ["GPU", "CudaAPIError", "access", "bind", "make_current", "place_engine", "uuid", "wait"]
 
 _Attribute = driver.CUdevice_attribute
 
@@ -49,7 +49,7 @@ def bind(node_rank: int) -> GPU:
         raise PgasError("this GPU has no virtual memory management (cuMemMap), which the symmetric heap needs")
     name = check(driver.cuDeviceGetName(128, ordinal), "cuDeviceGetName").split(b"\0")[0].decode()
     memory = int(check(driver.cuDeviceTotalMem(ordinal), "cuDeviceTotalMem"))
-    return GPU(ordinal, _uuid(ordinal), name, memory, bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal)))
+    return GPU(ordinal, uuid(ordinal), name, memory, bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal)))
 
 
 def make_current(ordinal: int) -> None:
@@ -81,7 +81,7 @@ def access(gpu: GPU, peer_uuid: str) -> str | None:
     if peer_uuid == gpu.uuid:
         return None
     for ordinal in range(int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))):
-        if _uuid(ordinal) == peer_uuid:
+        if uuid(ordinal) == peer_uuid:
             if int(check(driver.cuDeviceCanAccessPeer(gpu.ordinal, ordinal), "cuDeviceCanAccessPeer")):
                 return None
             return f"the GPUs ({gpu.name}) have no peer access (see nvidia-smi topo -p2p r)"
@@ -92,7 +92,8 @@ def _attribute(attribute: Any, ordinal: int) -> int:
     return int(check(driver.cuDeviceGetAttribute(attribute, ordinal), "cuDeviceGetAttribute"))
 
 
-def _uuid(ordinal: int) -> str:
+def uuid(ordinal: int) -> str:
+    """Return what names a GPU on every process of the machine."""
     raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
     text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -111,10 +112,10 @@ def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) 
     """
     count = int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
     if device is None:
-        device = next((ordinal for ordinal in range(count) if _uuid(ordinal) not in used), gpu.ordinal)
+        device = next((ordinal for ordinal in range(count) if uuid(ordinal) not in used), gpu.ordinal)
     if device >= count:
         raise PgasError(f"PGAS_SOFTHCA_DEVICE={device}: {count} GPU(s) are visible to PE 0, 0 to {count - 1}")
-    if _uuid(device) not in used:
+    if uuid(device) not in used:
         return device, sms, 0
     total = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
     share = min(sms or total // 4, total)

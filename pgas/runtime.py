@@ -71,6 +71,7 @@ class Job(bootstraps.Collective):
         self.exit_status: Any = None
         self.broken = False
         self.given_up = ""
+        self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
         self._watch: Watch | None = None
@@ -172,7 +173,7 @@ class Job(bootstraps.Collective):
                 fds,
                 self.exchange,
                 window.constants(),
-                start=card.starter(requested, self.gpu, self.pes),
+                start=card.starter(requested, self.gpu, self.pes, self._remarks.append),
             )
             self._ending.callback(self.nic.close)
 
@@ -201,9 +202,9 @@ class Job(bootstraps.Collective):
             where = "the simulator" if SIMULATOR else self.pes[0].gpu_name
             print(f"pgas: {self.n_pes} PEs on {where}; transport {self.transport}: {self.reason}", file=sys.stderr)
         if self.my_pe == 0 and (unknown := config.unknown_variables()):
-            warnings.warn(
-                f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)", PgasWarning, stacklevel=4
-            )
+            self._remarks.append(f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)")
+        for remark in self._remarks:
+            warnings.warn(remark, PgasWarning, stacklevel=5)  # where pgas.init() is called
 
     # -------------------------------------------------------------------------------------------------------------- collectives
 

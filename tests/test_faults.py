@@ -27,10 +27,17 @@ def test_exception_in_one_pe(job, how):
 
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
 def test_exit_status_of_one_pe_ends_the_job(job, how):
-    """PE 1 waits in its finalize; PE 0 notices in a barrier at once, in a kernel when the kernel gives up."""
-    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n", PGAS_TIMEOUT="2")
-    holds(ended, {"kernel": "signal_wait_until waited 2 s", "barrier": "PE 1 called pgas.finalize()"}[how])
-    assert ended.seconds < 10
+    """PE 1 waits in its finalize, not for long; PE 0 notices in a barrier at once."""
+    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n")
+    holds(ended, {"kernel": "the program ended with exit status 3, and the job did not", "barrier": "PE 1 called pgas.finalize()"}[how])
+    assert ended.seconds < 15
+
+
+def test_exit_that_the_program_catches(job):
+    """It is no end: the other PE gets all the time it needs."""
+    text = "try:\n    sys.exit(3 * me)\nexcept SystemExit:\n    pass\npgas.free(word)\ntime.sleep(4 * (1 - me))\n"
+    ended = job(INIT + text)
+    assert (ended.status, ended.err) == (0, ""), ended
 
 
 def test_orderly_exit_of_one_pe_while_another_waits(job):
@@ -57,6 +64,25 @@ def test_dead_pe_that_mpirun_does_not_notice(job, how, death):
     pid = re.search(r"process 1 (\d+)", ended.out)
     assert pid, ended
     holds(ended, f"PE 1 (process {pid[1]}) ended without pgas.finalize(): the job cannot go on")
+    assert ended.seconds < 15
+
+
+def test_error_of_cuda_that_a_death_makes(job):
+    """Under MPS it comes with the death, and from any library."""
+    text = "say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.5)\n    os._exit(0)\nraise RuntimeError('CUDA error: 700')\n"
+    ended = job(INIT + text, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
+    pid = re.search(r"process 1 (\d+)", ended.out)
+    holds(ended, "RuntimeError: CUDA error: 700", f"pgas: PE 0: PE 1 (process {pid[1]}) ended without pgas.finalize()")
+
+
+def test_death_of_the_process_that_started_a_pe(job):
+    """As that of mpirun, if it is Open MPI's."""
+    text = "say('parent', os.getppid())\nif me == 1:\n    os.kill(os.getppid(), 9)\nwait('kernel', word)\n"
+    inner = '/bin/sh -c \'"$0" "$@"; exit\' "$0" "$@"'
+    ended = job(INIT + text, wrapper=("/bin/sh", "-c", f"{inner}; sleep 60"))
+    assert re.search(
+        r"the process that started this PE \(process \d+\) ended without pgas.finalize\(\): the job cannot go on", ended.err
+    ), ended
     assert ended.seconds < 15
 
 

@@ -227,3 +227,13 @@ def test_two_jobs_at_the_same_time(tmp_path):
         assert (one.status, one.out.count("wrong 0 wqes ")) == (0, 2), one
         assert len(set(re.findall(r"wqes \d+", one.out))) == 1, one
     assert running[0].card() != running[1].card()
+
+
+@pytest.mark.skipif(not ON_GPUS, reason="capability missing: a GPU")
+def test_pe_and_engine_on_one_gpu_without_mps(job, tmp_path):
+    """Work, slowly, and say so."""
+    text = "run(2, 3)\npgas.barrier_all()\nfor array in (word, source, dest):\n    pgas.free(array)\npgas.finalize()\nsay('done')\n"
+    ended = job(text, npes=1, CUDA_VISIBLE_DEVICES="0", CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "none"))
+    assert (ended.status, ended.out) == (0, "done\n"), ended
+    assert ended.err.count("PgasWarning: PE 0 and the engine of the software card share one GPU") == 1, ended
+    assert "nvidia-cuda-mps-control -d" in ended.err, ended

@@ -47,7 +47,7 @@ _CHECK_INTERVAL_S = 1.0
 _GRACE_S = 1.0
 
 #: Seconds that a card whose engine has failed goes on: under MPS the death of a PE does that, and the others are to hear of the PE first.
-_NEWS_S = 2.0
+_NEWS_S = 4.0
 
 
 @dataclass
