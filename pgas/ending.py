@@ -32,10 +32,10 @@ def follows_death(error: BaseException) -> bool:
     """Whether the death of another process can make such an error.
 
     Under MPS the death of one client is an illegal address (700) or the like in the others, in whatever library calls CUDA next. A peer
-    that is gone does not answer the NIC.
+    that is gone does not answer the NIC; a card that is gone does not tell what a queue pair's first error was.
     """
     if isinstance(error, CompletionError):
-        return error.syndrome == Syndrome.TRANSPORT_RETRY_EXC_ERR
+        return error.syndrome in (Syndrome.TRANSPORT_RETRY_EXC_ERR, Syndrome.WR_FLUSH_ERR)
     return isinstance(error, CardGone) or "CUDA" in f"{type(error).__name__} {error}".upper()
 
 
