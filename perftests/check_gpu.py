@@ -25,6 +25,9 @@ SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 #: Conformance chapters that run through the NIC.
 NIC_CHAPTERS = [f"tests/mpi/test_{chapter}.py" for chapter in ("nic", "signal", "order", "amo", "heap", "rma", "python")]
 
+#: What the card executes, checks and refuses, with the machine code that is measured, whose hash they print.
+CARD_TESTS = [f"tests/test_softhca_{name}.py" for name in ("rig", "wqes", "errors", "atomics", "states", "faults", "replay")]
+
 #: The flags of NVSHMEM's figures that ours are compared with (32 and 4 CTAs; README), and a sweep of small messages.
 MEASUREMENTS = {
     "shmem_put_bw-32x1024": "shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1024 -e 64M",
@@ -52,14 +55,17 @@ def main() -> int:
     shared = count == 1 or len(names) > 2  # a GPU that the NIC's kernel may use: PE 0's under MPS, or a spare one
     with mps() if count == 1 else contextlib.nullcontext():
         two = [*mpirun(2), sys.executable]
+        pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
         if not options.quick:
-            pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
             if not run([*two, *pytest, "tests/mpi"], 600, NUMBA_ENABLE_CUDASIM="0"):
                 failed.append("conformance")
             if not run([*two, *pytest, "tests/mpi/test_setup.py"], 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
                 failed.append("checks in kernels")
-            if shared and not run([*two, *pytest, *NIC_CHAPTERS], 900, NUMBA_ENABLE_CUDASIM="0", PGAS_TRANSPORT="ibgda"):
-                failed.append("conformance through the NIC")
+            for transport in ("ibgda", "ibrc") if shared else ():
+                if not run([*two, *pytest, *NIC_CHAPTERS], 900, NUMBA_ENABLE_CUDASIM="0", PGAS_TRANSPORT=transport):
+                    failed.append(f"conformance over {transport}")
+            if not run([sys.executable, *pytest, "-s", *CARD_TESTS], 300, NUMBA_ENABLE_CUDASIM="0"):
+                failed.append("the card's checks")
         if not options.tests:
             for name, line in MEASUREMENTS.items():
                 test, *flags = line.split()
@@ -79,6 +85,9 @@ def main() -> int:
                 failed.append("compile_time")
             if not run([*two, "-m", "pgas.perftests.demo"], 100):
                 failed.append("demo")
+        if shared and not options.quick:  # last: under MPS the death of a client may take the server with it
+            if not run([sys.executable, *pytest, "tests/test_faults_nic.py"], 900, NUMBA_ENABLE_CUDASIM="0"):
+                failed.append("deaths")
     print(f"check-gpu on {machine}:", f"FAILED: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0
 

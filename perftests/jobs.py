@@ -1,8 +1,10 @@
 """Jobs of perf tests: the GPUs here, MPS, mpirun, and the name that the files of this machine carry."""
 
 import contextlib
+import functools
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,10 +52,19 @@ def gpus() -> list[str]:
     return listed.stdout.split("\n")[:-1] if listed.returncode == 0 else []
 
 
+@functools.cache
+def _mpirun() -> tuple[str, ...]:
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    path = shutil.which("mpirun", path=folders)
+    if path is None:
+        raise FileNotFoundError("no mpirun beside this Python or in PATH")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return (path, *(["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else []))
+
+
 def mpirun(n: int) -> list[str]:
-    """Command that starts n PEs; Open MPI counts cores unless told not to."""
-    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
-    return ["mpirun", "-n", str(n), *(["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else [])]
+    """Command that starts n PEs, with the mpirun beside this Python if there is one; Open MPI counts cores unless told not to."""
+    return [*_mpirun(), "-n", str(n)]
 
 
 def machine_name(gpus: list[str]) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 import pickle
+import signal
 import socket
 import sys
 import time
@@ -20,6 +21,12 @@ __all__ = ["Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "exchan
 
 #: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+#: Shared memory of MPICH and Open MPI.
+_SHARED_FILES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/vader_segment.")
+
+#: Seconds that MPI gets to end a job.
+_ABORT_S = 5.0
 
 
 class Bootstrap(Protocol):
@@ -54,8 +61,7 @@ class SingleBootstrap:
 
     def abort(self, status: int) -> None:
         """End this process."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         os._exit(status)
 
 
@@ -98,8 +104,9 @@ class MPIBootstrap:
 
     def abort(self, status: int) -> None:
         """End all processes of MPI_COMM_WORLD: other PEs may wait in kernels for this one."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        # SIGALRM kills this process if MPI waits for an mpirun that is gone, or CUDA's exit handlers for a kernel that never ends.
+        signal.setitimer(signal.ITIMER_REAL, _ABORT_S)
+        _flush()
         time.sleep(0.2)  # mpirun drops what it has not read by then
         self._mpi.COMM_WORLD.Abort(status)
 
@@ -109,10 +116,16 @@ class MPIBootstrap:
             self._comm.Free()
 
 
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more, or it is closed
+            stream.flush()
+
+
 def forget_shared_files() -> None:
-    """Remove the names of MPICH's shared memory once every PE has mapped it: a killed job would leave the files."""
+    """Remove the names of MPI's shared memory once every PE has mapped it: a killed job would leave the files."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        names = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/dev/shm/mpich_shm_" in line}
+        names = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if any(name in line for name in _SHARED_FILES)}
     for name in names:
         with contextlib.suppress(OSError):
             os.unlink(name)

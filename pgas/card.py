@@ -22,11 +22,16 @@ def engine(gpu: "GPU | None") -> str:
 
 
 def starter(
-    requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], *, on_host: bool
+    requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], warn: Callable[[str], None], *, on_host: bool
 ) -> Callable[[int], client.Process]:
     """Return what starts the card for so many PEs, as the variables ask for. In weak mode the card does its part: completions are late.
 
-    on_host: whether CPUs ring it.
+    Args:
+        requested: the variables.
+        gpu: that of this PE.
+        pes: all PEs.
+        warn: called with what the user should know.
+        on_host: whether CPUs ring the card.
     """
     faults = requested["PGAS_SOFTHCA_FAULTS"]
     if requested["PGAS_SIM_WEAK"] is not None and not faults:
@@ -43,9 +48,11 @@ def starter(
         }
         if gpu is None:
             return client.start(n_pes, **options)
-        from pgas.gpu import place_engine
+        from pgas.gpu import place_engine, uuid
 
         device, sms, percent = place_engine(gpu, {pe.gpu for pe in pes}, requested["PGAS_SOFTHCA_DEVICE"], requested["PGAS_SOFTHCA_SMS"])
+        if (slow := topology.slow_engine(pes, uuid(device))) is not None:
+            warn(slow)
         return client.start(n_pes, **options, device=device, sms=sms, percent=percent)
 
     return start

@@ -1,16 +1,19 @@
 """The GPU of this PE: which one, what it is, whom it reaches."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import driver
 from numba import cuda
+from numba.cuda.cudadrv.driver import CudaAPIError
 
 from pgas.backend import cuda_device_count
 from pgas.errors import PgasError
 from pgas.transports.vmm import check
 
-__all__ = ["GPU", "access", "bind", "place_engine"]
+__all__ = ["GPU", "CudaAPIError", "access", "bind", "make_current", "place_engine", "uuid", "wait"]
 
 _Attribute = driver.CUdevice_attribute
 
@@ -46,7 +49,31 @@ def bind(node_rank: int) -> GPU:
         raise PgasError("this GPU has no virtual memory management (cuMemMap), which the symmetric heap needs")
     name = check(driver.cuDeviceGetName(128, ordinal), "cuDeviceGetName").split(b"\0")[0].decode()
     memory = int(check(driver.cuDeviceTotalMem(ordinal), "cuDeviceTotalMem"))
-    return GPU(ordinal, _uuid(ordinal), name, memory, bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal)))
+    return GPU(ordinal, uuid(ordinal), name, memory, bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal)))
+
+
+def make_current(ordinal: int) -> None:
+    """Make the primary context of a GPU, which Numba uses, that of the calling thread."""
+    device = check(driver.cuDeviceGet(ordinal), "cuDeviceGet")
+    check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")), "cuCtxSetCurrent")
+
+
+def wait(stream: Any, poll: Callable[[], None]) -> None:
+    """Wait for the kernels of a stream (None: of the device), polling: then what poll notices can end the wait by an exception.
+
+    Raises:
+        CudaAPIError: a kernel failed, or the context is lost.
+    """
+    event = cuda.event(timing=False)
+    event.record(stream if stream is not None else 0)
+    started, pause = time.perf_counter(), 10e-6
+    while not event.query():
+        if time.perf_counter() - started > 200e-6:
+            poll()
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1e-3)
+    if stream is None:
+        cuda.synchronize()
 
 
 def access(gpu: GPU, peer_uuid: str) -> str | None:
@@ -54,7 +81,7 @@ def access(gpu: GPU, peer_uuid: str) -> str | None:
     if peer_uuid == gpu.uuid:
         return None
     for ordinal in range(int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))):
-        if _uuid(ordinal) == peer_uuid:
+        if uuid(ordinal) == peer_uuid:
             if int(check(driver.cuDeviceCanAccessPeer(gpu.ordinal, ordinal), "cuDeviceCanAccessPeer")):
                 return None
             return f"the GPUs ({gpu.name}) have no peer access (see nvidia-smi topo -p2p r)"
@@ -65,7 +92,8 @@ def _attribute(attribute: Any, ordinal: int) -> int:
     return int(check(driver.cuDeviceGetAttribute(attribute, ordinal), "cuDeviceGetAttribute"))
 
 
-def _uuid(ordinal: int) -> str:
+def uuid(ordinal: int) -> str:
+    """Return what names a GPU on every process of the machine."""
     raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
     text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -84,10 +112,10 @@ def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) 
     """
     count = int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
     if device is None:
-        device = next((ordinal for ordinal in range(count) if _uuid(ordinal) not in used), gpu.ordinal)
+        device = next((ordinal for ordinal in range(count) if uuid(ordinal) not in used), gpu.ordinal)
     if device >= count:
         raise PgasError(f"PGAS_SOFTHCA_DEVICE={device}: {count} GPU(s) are visible to PE 0, 0 to {count - 1}")
-    if _uuid(device) not in used:
+    if uuid(device) not in used:
         return device, sms, 0
     total = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
     share = min(sms or total // 4, total)

@@ -35,6 +35,9 @@ def init(comm: Any = None) -> runtime.Job:
         TransportError: PGAS_TRANSPORT names one that cannot connect these PEs; PEs share a GPU without MPS.
         HeapError: the heap does not fit into memory on some PE.
         PgasError: an earlier job of this process had another configuration.
+
+    Warns:
+        PgasWarning: on PE 0, nothing reads a PGAS_ variable that is set; a PE and the software card's kernel share a GPU without MPS.
     """
     return runtime.init(comm)
 

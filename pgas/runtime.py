@@ -4,23 +4,24 @@ Every host collective begins with the same small exchange, in which the PEs comp
 get an error on every PE instead of a hang.
 """
 
-import atexit
 import contextlib
+import math
 import os
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from pgas import bootstrap as bootstraps
-from pgas import card, config, device_state, topology
+from pgas import card, config, device_state, ending, topology
 from pgas._version import __version__
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of
-from pgas.backend import SIMULATOR
+from pgas.backend import SIMULATOR, launched_rank
 from pgas.errors import HeapError, PgasError, PgasWarning
 from pgas.heap import ALIGNMENT, Allocator
 from pgas.kernels import window
@@ -33,16 +34,12 @@ if SIMULATOR:
     from pgas.sim import engine
     from pgas.transports.memfd import HostMemory
 else:
-    from cuda.bindings import driver
     from numba import cuda
 
     from pgas import gpu as gpus
     from pgas.transports import vmm
 
 __all__ = ["Job", "current", "finalize", "init"]
-
-#: Seconds that a PE gets to end by itself, with its own error, after a peer died.
-_GRACE_S = 3.0
 
 _job: "Job | None" = None
 
@@ -69,15 +66,19 @@ class Job(bootstraps.Collective):
     def __init__(self, comm: Any) -> None:
         self.depth = 1
         self.lost: str | None = None
+        self._noticed = threading.Event()  # of lost
+        self._hurry: tuple[float, str] = (math.inf, "")
+        self.exit_status: Any = None
         self.broken = False
         self.given_up = ""
+        self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
         self._watch: Watch | None = None
         self.heap = Allocator(0)
         self._bootstrap = bootstraps.find(comm)
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
-        _install_hooks(self)
+        ending.install(self._bootstrap, lambda: _job, lambda job: _end(job, report_leaks=False))
         try:
             self._start()
         except BaseException:
@@ -115,7 +116,10 @@ class Job(bootstraps.Collective):
         others = [(f"PE {pe.number}", pe.pid) for pe in self.pes if pe.number != self.my_pe]
         if self.nic is not None:
             others.append(("the software card", self.nic.card_pid))
-        self._watch = Watch(others, self._process_lost)
+        if launched_rank() is not None and os.getppid():
+            others.append(("the process that started this PE", os.getppid()))
+        if others:
+            self._watch = Watch(others, self._process_lost)
 
     def _node_rank(self) -> int:
         nodes = self.exchange(bootstraps.node_name())
@@ -170,7 +174,7 @@ class Job(bootstraps.Collective):
                 fds,
                 self.exchange,
                 window.constants(),
-                start=card.starter(requested, self.gpu, self.pes, on_host=nic_type.on_host),
+                start=card.starter(requested, self.gpu, self.pes, self._remarks.append, on_host=nic_type.on_host),
             )
             self._ending.callback(self.nic.close)
 
@@ -199,9 +203,9 @@ class Job(bootstraps.Collective):
             where = "the simulator" if SIMULATOR else self.pes[0].gpu_name
             print(f"pgas: {self.n_pes} PEs on {where}; transport {self.transport}: {self.reason}", file=sys.stderr)
         if self.my_pe == 0 and (unknown := config.unknown_variables()):
-            warnings.warn(
-                f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)", PgasWarning, stacklevel=4
-            )
+            self._remarks.append(f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)")
+        for remark in self._remarks:
+            warnings.warn(remark, PgasWarning, stacklevel=5)  # where pgas.init() is called
 
     # -------------------------------------------------------------------------------------------------------------- collectives
 
@@ -209,11 +213,22 @@ class Job(bootstraps.Collective):
         """Complete this PE's work and wait until every PE has. Collective. Raises as agree(), and what kernels found wrong."""
         self.together(call, self.complete)
 
+    def exchange(self, value: Any) -> list[Any]:
+        """Return every PE's value, by PE. Collective."""
+        self.exit_status = None  # a program that goes on has caught its SystemExit
+        return super().exchange(value)
+
     def _interrupt(self) -> None:
-        """End a wait of the host (and a kernel of the simulator) if a peer died."""
+        """End a wait of the host (and a kernel of the simulator) if a process of the job died, or time is up."""
         if self.lost is not None:
             self.broken = True
             raise PgasError(self.lost)
+        if time.monotonic() > self._hurry[0]:
+            raise PgasError(self._hurry[1])
+
+    def hurry(self, reason: str) -> None:
+        """Let no wait of the host last longer than a grace period from now; then it is an error, the reason its text."""
+        self._hurry = time.monotonic() + ending.GRACE_S, reason
 
     # ------------------------------------------------------------------------------------------------------------------- memory
 
@@ -302,7 +317,8 @@ class Job(bootstraps.Collective):
     def _check(self) -> None:
         """Raise what kernels found wrong; no kernel works after that."""
         try:
-            device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
+            with self._deaths_first():
+                device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
         except BaseException:
             self.broken = True
             raise
@@ -311,37 +327,52 @@ class Job(bootstraps.Collective):
         """Wait for this PE's kernels, and for what they left on the NIC."""
         self.synchronize(None)
         if self.nic is not None:
-            self.nic.quiet(self._timeout_s, self._interrupt)
+            with self._deaths_first():
+                self.nic.quiet(self._timeout_s, self._interrupt)
+
+    def death_behind(self, error: BaseException) -> str | None:
+        """Return whose death made an error, None if it is an error of its own; the error may be here before the news."""
+        if self._watch is None or not ending.follows_death(error):
+            return None
+        self._noticed.wait(ending.NOTICE_S)
+        return self.lost
+
+    @contextlib.contextmanager
+    def _deaths_first(self) -> Iterator[None]:
+        """Raise an error that another process's death made as that death."""
+        try:
+            yield
+        except Exception as error:
+            if (death := self.death_behind(error)) is not None:
+                self.broken = True
+                raise PgasError(death) from error
+            raise
 
     def _wait_for_device(self, stream: Any) -> None:
         """Poll, so that Ctrl-C and a peer's death are noticed while a kernel waits for something that will never come."""
         if SIMULATOR:
             return
-        event = cuda.event(timing=False)
-        event.record(stream if stream is not None else 0)
-        started, pause = time.perf_counter(), 10e-6
         try:
-            while not event.query():
-                if time.perf_counter() - started > 200e-6:
-                    self._interrupt()
-                    time.sleep(pause)
-                    pause = min(pause * 1.5, 1e-3)
-            if stream is None:
-                cuda.synchronize()
+            with self._deaths_first():
+                gpus.wait(stream, self._interrupt)
+        except gpus.CudaAPIError:
+            self.broken = True
+            raise
         except BaseException as error:
             self.broken = True
-            if isinstance(error, cuda.cudadrv.driver.CudaAPIError):
-                # Under MPS the death of one client is an illegal address (700) in the others: say what it is.
-                time.sleep(0.2)
-                if self.lost is not None:
-                    raise PgasError(self.lost) from error
-            else:
-                self.given_up = self.given_up or type(error).__name__
+            self.given_up = self.given_up or type(error).__name__
+            with contextlib.suppress(PgasError):  # after a death the context may be lost
                 device_state.poison(self.memory)
             raise
 
     def launching(self) -> None:
-        """Before a launch: put off Numba's frees, which would wait for running kernels, until the next synchronize."""
+        """Before a launch: put off Numba's frees, which would wait for running kernels, until the next synchronize.
+
+        Raises:
+            PgasError: a process of the job died.
+        """
+        if self.lost is not None:
+            self._interrupt()
         if not SIMULATOR and self._deferred is None:
             self._deferred = contextlib.ExitStack()
             self._deferred.enter_context(cuda.defer_cleanup())
@@ -349,16 +380,20 @@ class Job(bootstraps.Collective):
     # -------------------------------------------------------------------------------------------------------------------- ending
 
     def _process_lost(self, who: str, pid: int) -> None:
-        """A peer ended before its finalize, or the card before its PEs (called in the watching thread)."""
-        self.lost = f"{who} (process {pid}) ended without pgas.finalize(): the job cannot go on"
-        if not SIMULATOR:
-            driver.cuCtxSetCurrent(check_context(self.gpu.ordinal))  # type: ignore[union-attr]
-        self.given_up = self.lost
-        with contextlib.suppress(PgasError):
-            device_state.poison(self.memory)
-        time.sleep(_GRACE_S)
+        """A peer ended before its finalize, or the card or mpirun before its PEs (called in the watching thread)."""
+        self.lost = self.given_up = f"{who} (process {pid}) ended without pgas.finalize(): the job cannot go on"
+        self._noticed.set()
+        timer = threading.Timer(ending.GRACE_S, self._abort)  # whatever CUDA does in a context that may be lost
+        timer.daemon = True
+        timer.start()
+        if not SIMULATOR:  # whose kernels _interrupt ends
+            with contextlib.suppress(PgasError):
+                gpus.make_current(self.gpu.ordinal)  # type: ignore[union-attr]
+                device_state.poison(self.memory)
+
+    def _abort(self) -> None:
         if _job is self:
-            print(f"pgas: PE {self.my_pe}: {self.lost}", file=sys.stderr, flush=True)
+            ending.say(f"PE {self.my_pe}: {self.lost}")
             self._bootstrap.abort(1)
 
     def close(self, *, report_leaks: bool) -> None:
@@ -404,14 +439,6 @@ class Job(bootstraps.Collective):
             self.broken = True
 
 
-if not SIMULATOR:
-
-    def check_context(ordinal: int) -> Any:
-        """Return the primary context of a device, which Numba uses: for threads of our own."""
-        device = vmm.check(driver.cuDeviceGet(ordinal), "cuDeviceGet")
-        return vmm.check(driver.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")
-
-
 def _nic_type(transport: str) -> type[NIC]:
     if transport == "ibrc":
         from pgas.transports.ibrc import ProxiedNIC
@@ -447,50 +474,3 @@ def _end(job: Job, *, report_leaks: bool) -> None:
         job.close(report_leaks=report_leaks)
     finally:
         _job = None
-
-
-_hooked: list[bool] = []
-
-
-def _install_hooks(job: Job) -> None:
-    """An uncaught exception of one PE ends the job; a program that ends without finalize is finalized."""
-    if _hooked:
-        return
-    _hooked.append(True)
-    bootstrap = job._bootstrap
-    previous = sys.excepthook
-
-    def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-        previous(kind, error, tb)
-        if bootstrap.size > 1:
-            _give_up(bootstrap, kind)
-        elif _job is not None:
-            _job.broken = True
-
-    sys.excepthook = on_exception
-    atexit.register(_at_exit)
-
-
-def _give_up(bootstrap: bootstraps.Bootstrap, kind: type[BaseException]) -> None:
-    with contextlib.suppress(OSError, ValueError):  # a closed stderr must not keep the job from ending
-        print(f"pgas: PE {bootstrap.rank} failed ({kind.__name__}), ending the job", file=sys.stderr)
-    bootstrap.abort(1)
-
-
-def _at_exit() -> None:
-    """Finalize; Python ignores exceptions here, but the other PEs wait for this one."""
-    if _job is None:
-        return
-    if _job.broken and _job.n_pes == 1:
-        if _job.nic is not None:
-            _job.nic.stop()
-        return
-    bootstrap = _job._bootstrap
-    try:
-        if _job.broken:
-            raise PgasError("the program ends after an error, without pgas.finalize()")
-        _end(_job, report_leaks=False)
-    except Exception as error:
-        with contextlib.suppress(OSError, ValueError):
-            print(f"pgas: PE {bootstrap.rank}: {error}", file=sys.stderr)
-        _give_up(bootstrap, type(error))

@@ -68,6 +68,22 @@ def check_shared_gpus(pes: Sequence[PE]) -> None:
             )
 
 
+def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
+    """Return what to warn of if the cuda engine of the software card runs on a GPU: it takes turns with a PE there. None if it does not.
+
+    Args:
+        pes: all PEs.
+        gpu: UUID of the engine's GPU, on the node of the PEs.
+    """
+    for pe in pes:
+        if pe.gpu == gpu and not pe.mps:
+            return (
+                f"PE {pe.number} and the engine of the software card share one GPU ({pe.gpu_name}, {gpu}) without MPS, which time-slices "
+                f"them: whatever a kernel waits for takes milliseconds; give the engine a spare GPU, or start MPS first: {START_MPS}"
+            )
+    return None
+
+
 def choose_engine(requested: str, on_gpus: bool) -> str:
     """Return what executes WQEs on the software card.
 

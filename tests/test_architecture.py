@@ -28,7 +28,7 @@ LAYERS = (
     ("transports",),
     ("softhca",),  # of transports: the card
     ("nic", "ibrc"),  # of transports: what uses an adapter
-    ("gpu", "device_state", "card"),
+    ("gpu", "device_state", "card", "ending"),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "query"),
     ("",),  # the package itself

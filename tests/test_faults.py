@@ -3,166 +3,16 @@
 The programs run in the simulator, in processes of their own, under mpirun where there is more than one PE.
 """
 
-import contextlib
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
-from dataclasses import dataclass
-from pathlib import Path
 
+import jobs
 import pytest
+from jobs import INIT, PRELUDE, holds
 
-MPIRUN = Path(sys.executable).with_name("mpirun")
+job = jobs.job
+
 NO_INIT = "pgas.init() has not been called (or pgas.finalize() has)"
-
-PRELUDE = """
-import os, signal, sys, threading, time
-import numpy as np
-from numba import cuda
-import pgas
-
-def say(*words):
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # one write: lines of two PEs do not mix
-
-def attempt(call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except Exception as error:
-        say(f"PE {me}: {type(error).__name__}:", str(error))
-    else:
-        say(f"PE {me}: no error")
-
-def init(*args, start=pgas.init):
-    try:
-        return start(*args)
-    finally:  # what of /dev/shm this process uses and a killed job would leave
-        with open("/proc/self/maps") as maps, open(sys.argv[0].replace("program.py", f"shm-{os.getpid()}"), "w") as file:
-            file.writelines(line[line.index("/dev/shm/") :] for line in maps if "/dev/shm/" in line)
-
-pgas.init = init
-
-def later(seconds, call, *args):
-    threading.Timer(seconds, call, args).start()
-
-@pgas.jit
-def waits(word):
-    pgas.signal_wait_until(word, 0, pgas.GE, 1)
-
-def wait(how, word):
-    say("waiting")
-    open(sys.argv[0].replace("program.py", f"waiting-{me}"), "w").close()
-    if how == "kernel":
-        waits[1, 1](word)
-    elif how == "barrier":
-        pgas.barrier_all()
-    else:
-        time.sleep(100)
-
-me = 0
-"""
-
-INIT = """
-pgas.init()
-me, n = pgas.my_pe(), pgas.n_pes()
-word = pgas.zeros(1, np.uint64)
-"""
-
-
-@dataclass
-class Ended:
-    """A job that is over."""
-
-    status: int
-    out: str
-    err: str
-    seconds: float
-
-    def lines(self, pe):
-        """What attempt() said on one PE."""
-        return [line.partition(": ")[2] for line in self.out.splitlines() if line.startswith(f"PE {pe}: ")]
-
-    def __str__(self):
-        return f"status {self.status} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
-
-
-@pytest.fixture
-def job(tmp_path):
-    """job(text, npes=2, seconds=20, **variables) runs a program and checks that it left nothing."""
-    path = tmp_path / "program.py"
-
-    def run(text, npes=2, seconds=20, per_pe=None, interrupt=False, wrapper=(), prelude=PRELUDE, **variables):
-        path.write_text(prelude + text)
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
-        environment |= {"NUMBA_ENABLE_CUDASIM": "1", "PGAS_SYMMETRIC_SIZE": "16M", "PYTHONFAULTHANDLER": "1", **variables}
-        program = [*wrapper, sys.executable, str(path)]
-        if npes == 1:
-            command = program
-        elif not MPIRUN.exists():
-            pytest.skip("no mpirun beside this Python")
-        elif per_pe is None:
-            command = [str(MPIRUN), "-n", str(npes), *program]
-        else:
-            command = [str(MPIRUN)]
-            for pe, settings in enumerate(per_pe):
-                command += [":"] * (pe > 0) + ["-n", "1"]
-                command += [word for name, value in settings.items() for word in ("-env", name, value)] + program
-        started = time.monotonic()
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
-        try:
-            if interrupt:
-                until(lambda: len(list(tmp_path.glob("waiting-*"))) == npes, seconds)
-                process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            for pid in running(path):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            out, err = process.communicate(timeout=10)
-            pytest.fail(f"the job did not end within {seconds} s\n--- stdout\n{out}\n--- stderr\n{err}")
-        ended = Ended(process.returncode, out, err, time.monotonic() - started)
-        left, deadline = set(running(path)), time.monotonic() + 5
-        files = {line for file in tmp_path.glob("shm-*") for line in file.read_text().splitlines()}
-        while (left or files) and time.monotonic() < deadline:
-            time.sleep(0.05)
-            left &= set(running(path))
-            files = {name for name in files if os.path.exists(name)}
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        assert not left, f"processes left: {left}\n{ended}"
-        assert not files, f"left in /dev/shm: {files}\n{ended}"
-        return ended
-
-    return run
-
-
-def until(condition, seconds):
-    """Wait for a condition, that long at most."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
-def running(path):
-    """Processes, mpirun and zombies aside, whose command line names the program."""
-    found = []
-    for entry in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if entry.isdigit() and os.fsencode(path) in Path("/proc", entry, "cmdline").read_bytes().split(b"\0"):
-                found.append(int(entry))
-    return found
-
-
-def holds(ended, *texts, status=None):
-    """Check texts of stdout or stderr, and the exit status (None: any failure)."""
-    for text in texts:
-        assert text in ended.out + ended.err, f"{text!r} is missing\n{ended}"
-    assert ended.status == status if status is not None else ended.status != 0, ended
-    assert "Segmentation fault" not in ended.err, ended
-    assert "Fatal Python error" not in ended.err, ended
 
 
 # ---------------------------------------------------------------------------------------------------- a PE that fails
@@ -177,10 +27,17 @@ def test_exception_in_one_pe(job, how):
 
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
 def test_exit_status_of_one_pe_ends_the_job(job, how):
-    """PE 1 waits in its finalize; PE 0 notices in a barrier at once, in a kernel when the kernel gives up."""
-    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n", PGAS_TIMEOUT="2")
-    holds(ended, {"kernel": "signal_wait_until waited 2 s", "barrier": "PE 1 called pgas.finalize()"}[how])
-    assert ended.seconds < 10
+    """PE 1 waits in its finalize, not for long; PE 0 notices in a barrier at once."""
+    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n")
+    holds(ended, {"kernel": "the program ended with exit status 3, and the job did not", "barrier": "PE 1 called pgas.finalize()"}[how])
+    assert ended.seconds < 15
+
+
+def test_exit_that_the_program_catches(job):
+    """It is no end: the other PE gets all the time it needs."""
+    text = "try:\n    sys.exit(3 * me)\nexcept SystemExit:\n    pass\npgas.free(word)\ntime.sleep(4 * (1 - me))\n"
+    ended = job(INIT + text)
+    assert (ended.status, ended.err) == (0, ""), ended
 
 
 def test_orderly_exit_of_one_pe_while_another_waits(job):
@@ -210,6 +67,23 @@ def test_dead_pe_that_mpirun_does_not_notice(job, how, death):
     assert ended.seconds < 15
 
 
+def test_error_of_cuda_that_a_death_makes(job):
+    """Under MPS it comes with the death, and from any library."""
+    text = "say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.5)\n    os._exit(0)\nraise RuntimeError('CUDA error: 700')\n"
+    ended = job(INIT + text, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
+    pid = re.search(r"process 1 (\d+)", ended.out)
+    holds(ended, "RuntimeError: CUDA error: 700", f"pgas: PE 0: PE 1 (process {pid[1]}) ended without pgas.finalize()")
+
+
+def test_death_of_the_process_that_started_a_pe(job):
+    """As that of mpirun, if it is Open MPI's."""
+    text = "if me == 1:\n    os.kill(os.getppid(), 9)\nwait('kernel', word)\n"
+    inner = '/bin/sh -c \'"$0" "$@"; exit\' "$0" "$@"'
+    ended = job(INIT + text, wrapper=("/bin/sh", "-c", f"{inner}; sleep 60"))
+    assert re.search(r"the process that started this PE \(process \d+\) ended without pgas.finalize\(\)", ended.err), ended
+    assert ended.seconds < 15
+
+
 def test_dead_pe_of_three(job):
     text = "say('process', me, os.getpid())\nif me == 2:\n    time.sleep(0.2)\n    os._exit(0)\nwait(['kernel', 'barrier'][me], word)\n"
     ended = job(INIT + text, npes=3, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
@@ -228,7 +102,10 @@ def test_interrupt_of_one_pe(job, how):
 
 def test_ctrl_c(job):
     """At the terminal: mpirun gets the signal."""
-    ended = job(INIT + "wait('kernel', word)\n", interrupt=True)
+    running = job.start(INIT + "wait('kernel', word)\n")
+    running.wait()
+    running.process.send_signal(signal.SIGINT)
+    ended = running.end()
     assert ended.status != 0, ended
     assert ended.out.count("waiting") == 2, ended
     assert ended.seconds < 12

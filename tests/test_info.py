@@ -136,4 +136,4 @@ def test_a_card_that_ends_while_it_is_asked(capsys):
             card.end()
     said = capsys.readouterr().out
     assert f"card {name}: cannot be asked\n" in said
-    assert re.search(rf"card {card.name} \(process {card.pid}\): wqes 0, ", said)
+    assert re.search(rf"card {card.name} \(process {card.pid}\): engine cpu, wqes 0, ", said)

@@ -2,13 +2,13 @@
 
 import re
 
+import jobs
 import pytest
-import test_faults
 
 from pgas.transports.mlx5.cqe import SYNDROME_WORDS, Syndrome
 
-job = test_faults.job
-holds = test_faults.holds
+job = jobs.job
+holds = jobs.holds
 
 over_both = pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
 

@@ -1,9 +1,9 @@
 """What a program does wrong under a NIC transport, and what is said about it at once."""
 
+import jobs
 import pytest
-import test_faults
 
-job = test_faults.job
+job = jobs.job
 
 INIT = """
 pgas.init()

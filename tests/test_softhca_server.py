@@ -226,6 +226,32 @@ def test_calls_after_close(own_card):
     pe.hca.close()
 
 
+#: A card in whose process the engine ends soon.
+FAILED_ENGINE = textwrap.dedent(
+    """
+    import os, socket, sys, threading
+    from pgas.transports.softhca import engines, server, tables
+
+    ours, theirs = socket.socketpair()
+    def loop(self, run=engines._Thread._loop):
+        threading.Timer(0.5, self.tables.set, (tables.CTL_STOP, 1)).start()
+        run(self)
+    engines._Thread._loop = loop
+    server._NEWS_S = 0.5
+    sys.stderr = sys.stdout
+    server.main(["--control", str(theirs.fileno()), "--parent", str(os.getppid()), "--pes", "1"])
+    """
+)
+
+
+def test_the_card_ends_when_its_engine_has_failed(program):
+    """It says so; PEs watch its process."""
+    card = program(FAILED_ENGINE)
+    out, _ = card.communicate(timeout=30)
+    assert out == "pgas: the software card cannot go on: TimeoutError: the engine of the software card has ended\n"
+    assert card.returncode == 1
+
+
 # ------------------------------------------------------------------------------------------------------------------------- joining
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pgas.errors import BootstrapError, TransportError
-from pgas.topology import PE, check_alike, check_shared_gpus, choose_transport
+from pgas.topology import PE, START_MPS, check_alike, check_shared_gpus, choose_transport, slow_engine
 
 OPTIONS = (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "auto"))
 
@@ -80,6 +80,19 @@ def test_sharing_without_mps_says_how_to_start_it(mps):
     assert "nvidia-cuda-mps-control -d" in command
     assert "export CUDA_MPS_PIPE_DIRECTORY=" in command
     assert "mkdir -p $CUDA_MPS_PIPE_DIRECTORY" in command
+
+
+def test_engine_that_shares_a_gpu_without_mps():
+    """Works, but slowly: says what is slow, why, and what helps."""
+    text = slow_engine([pe(0, gpu="GPU-b"), pe(1, gpu="GPU-a")], "GPU-a")
+    for words in ("PE 1 and the engine of the software card share one GPU (NVIDIA H100, GPU-a) without MPS", "milliseconds", "a spare GPU"):
+        assert words in text
+    assert text.endswith(f"start MPS first: {START_MPS}")
+
+
+def test_engine_that_shares_no_gpu_or_under_mps():
+    assert slow_engine([pe(0, gpu="GPU-b"), pe(1, gpu="GPU-a")], "GPU-c") is None
+    assert slow_engine([pe(0, gpu="GPU-a", mps=True), pe(1, gpu="GPU-a", mps=True)], "GPU-a") is None
 
 
 # ----------------------------------------------------------------------------------------------------------- transport

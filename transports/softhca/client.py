@@ -19,10 +19,14 @@ from pgas.transports.softhca import bar, layout, messages
 from pgas.transports.softhca.messages import Kind
 from pgas.transports.softhca.syndromes import command_text
 
-__all__ = ["Observer", "Process", "SoftHCA", "find", "start"]
+__all__ = ["CardGone", "Observer", "Process", "SoftHCA", "find", "start"]
 
 #: Seconds until a card that is started must serve: the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
+
+
+class CardGone(TransportError):
+    """The process of the card has ended."""
 
 
 class Process:
@@ -142,9 +146,9 @@ class _Connection:
                 messages.send(self._socket, kind, body, fds)
                 answer = messages.receive(self._socket)
             except OSError as error:
-                raise TransportError(f"the software card is gone: {error}") from error
+                raise CardGone(f"the software card is gone: {error}") from error
         if answer is None:
-            raise TransportError("the software card is gone: its process has ended")
+            raise CardGone("the software card is gone: its process has ended")
         if answer[0] == Kind.REFUSED:
             raise TransportError(f"softhca: {json.loads(answer[1])}")
         return answer[1], answer[2]

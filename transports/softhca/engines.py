@@ -1,5 +1,6 @@
 """Where the engine of a card runs: a thread of its process (cpu), or a kernel that never ends (cuda), on a GPU or in the simulator."""
 
+import contextlib
 import ctypes
 import hashlib
 import threading
@@ -7,7 +8,7 @@ import time
 from typing import Any, Protocol
 
 from pgas.backend import SIMULATOR
-from pgas.errors import TransportError
+from pgas.errors import PgasError, TransportError
 from pgas.transports.memfd import HostMemory
 from pgas.transports.memory import Memory
 from pgas.transports.softhca import engine, tables
@@ -106,9 +107,10 @@ class _Beat(threading.Thread):
         if self._prepare is not None:
             self._prepare()
         beats = 0
-        while not self._ended.wait(_BEAT_S):
-            beats += 1
-            self._tables.set(tables.CTL_BEAT, beats)
+        with contextlib.suppress(PgasError):  # the GPU's, which the server finds too
+            while not self._ended.wait(_BEAT_S):
+                beats += 1
+                self._tables.set(tables.CTL_BEAT, beats)
 
     def stop(self) -> None:
         """End."""

@@ -40,8 +40,14 @@ SOCKET_PREFIX = "pgas-hca-"
 
 _TRACE_INTERVAL_S = 0.02
 
+#: How often the engine is looked after.
+_CHECK_INTERVAL_S = 1.0
+
 #: Seconds that a card whose parent has ended gets to end in order.
 _GRACE_S = 1.0
+
+#: Seconds that a card whose engine has failed goes on: under MPS the death of a PE does that, and the others are to hear of the PE first.
+_NEWS_S = 4.0
 
 
 @dataclass
@@ -68,13 +74,17 @@ class Server:
         self._listener.listen(64)
 
     def run(self) -> None:
-        """Serve until the job is over."""
+        """Serve until the job is over.
+
+        Raises:
+            Exception: the engine has ended, as it does after an error of CUDA.
+        """
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ, self._accept)
             for end in self._ends:
                 selector.register(end, selectors.EVENT_READ, None)
             while not self._over():
-                for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else None):
+                for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else _CHECK_INTERVAL_S):
                     if key.data is None:
                         return  # the parent has ended, or wants the card to
                     if isinstance(key.data, Connection):
@@ -85,6 +95,7 @@ class Server:
                         connection = key.data()
                         if connection is not None:
                             selector.register(connection.socket, selectors.EVENT_READ, connection)
+                self._card.engine.check()
                 if self._trace_to_stderr:
                     for entry in self._card.take_trace():
                         print(entry, file=sys.stderr, flush=True)
@@ -271,6 +282,11 @@ def main(arguments: list[str] | None = None) -> None:
         messages.send(control, Kind.REFUSED, str(error))
         return
     messages.send(control, Kind.OK, server.name)
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         server.run()
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            print(f"pgas: the software card cannot go on: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        time.sleep(_NEWS_S)
+        os._exit(1)  # whatever CUDA's exit handlers wait for
     card.stop()

@@ -1,0 +1,264 @@
+"""Jobs that tests start: programs in processes of their own, under mpirun where there is more than one PE, that must leave nothing behind.
+
+Kernels run in the simulator; tests that also run on GPUs say so, and do where NUMBA_ENABLE_CUDASIM=0.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pgas.perftests.jobs import mpirun
+
+#: Whether jobs that run on GPUs too do so in this session.
+ON_GPUS = os.environ.get("NUMBA_ENABLE_CUDASIM", "1") == "0"
+
+#: In every process of a job: the folder of the job.
+MARK = "TEST_JOB"
+
+#: GPU memory in MiB that the MPS server may hold more than before a job; a heap left behind has 256.
+SLACK = 128
+
+PRELUDE = """
+import os, signal, sys, threading, time
+import numpy as np
+from numba import cuda
+import pgas
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # one write: lines of two PEs do not mix
+
+def attempt(call, *args, **kwargs):
+    try:
+        call(*args, **kwargs)
+    except Exception as error:
+        say(f"PE {me}: {type(error).__name__}:", str(error))
+    else:
+        say(f"PE {me}: no error")
+
+def note(name, *words):
+    path = sys.argv[0].replace("program.py", name)
+    with open(f"{path}.{os.getpid()}", "w") as file:
+        file.writelines(f"{word}\\n" for word in words)
+    os.rename(file.name, path)
+
+def init(*args, start=pgas.init):
+    try:
+        job = start(*args)
+        if job.nic is not None:
+            note("card", job.nic.card_pid)
+        return job
+    finally:  # what of /dev/shm this process uses and a killed job would leave
+        with open("/proc/self/maps") as maps:
+            note(f"shm-{os.getpid()}", *(line[line.index("/dev/shm/") :].rstrip("\\n") for line in maps if "/dev/shm/" in line))
+
+pgas.init = init
+
+def later(seconds, call, *args):
+    threading.Timer(seconds, call, args).start()
+
+@pgas.jit
+def waits(word):
+    pgas.signal_wait_until(word, 0, pgas.GE, 1)
+
+def here():
+    say("waiting")
+    note(f"waiting-{me}", os.getpid())
+
+def wait(how, word):
+    here()
+    if how == "kernel":
+        waits[1, 1](word)
+    elif how == "barrier":
+        pgas.barrier_all()
+    else:
+        time.sleep(100)
+
+me = 0
+"""
+
+INIT = """
+pgas.init()
+me, n = pgas.my_pe(), pgas.n_pes()
+word = pgas.zeros(1, np.uint64)
+"""
+
+
+@dataclass
+class Ended:
+    """A job that is over."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+
+    def lines(self, pe):
+        """What attempt() said on one PE."""
+        return [line.partition(": ")[2] for line in self.out.splitlines() if line.startswith(f"PE {pe}: ")]
+
+    def only_line(self, pe):
+        """The one thing that attempt() said on one PE."""
+        said = self.lines(pe)
+        assert len(said) == 1, self
+        return said[0]
+
+    def __str__(self):
+        return f"status {self.status} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class Running:
+    """A job that was started."""
+
+    def __init__(self, folder, command, environment, npes, memory):
+        self._folder, self._npes, self._memory = folder, npes, memory
+        self._started = time.monotonic()
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        environment = {**environment, MARK: str(folder)}
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
+
+    def seconds(self):
+        """How long ago it was started."""
+        return time.monotonic() - self._started
+
+    def wait(self, seconds=20):
+        """Until all PEs have called here() of the prelude: returns their pids and the card's."""
+        names = [f"waiting-{pe}" for pe in range(self._npes)]
+        until(lambda: all((self._folder / name).exists() for name in names) or self.process.poll() is not None, seconds)
+        if not all((self._folder / name).exists() for name in names):
+            pytest.fail(f"the PEs were not there after {seconds} s\n{self._killed()}")
+        return [int((self._folder / name).read_text()) for name in names], self.card()
+
+    def card(self):
+        """The pid of the job's software card, None if it has none."""
+        path = self._folder / "card"
+        return int(path.read_text()) if path.exists() else None
+
+    def end(self, seconds=20):
+        """Wait until it has ended by itself, and check that nothing is left of it."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the job did not end within {seconds} s\n{self._killed()}")
+        ended = Ended(self.process.returncode, out, err, self.seconds())
+        files = {line for file in self._folder.glob("shm-*") for line in file.read_text().splitlines()}
+        until(lambda: not (self._processes() or present(files) or self._socket() or self._memory_held()), 10)
+        left = self._processes()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not left, f"processes left: {left}\n{ended}"
+        assert not present(files), f"left in /dev/shm: {present(files)}\n{ended}"
+        assert not self._socket(), f"left in /proc/net/unix: {self._socket()}\n{ended}"
+        assert not self._memory_held(), f"MiB of GPU memory left: {self._memory_held()}\n{ended}"
+        return ended
+
+    def _killed(self):
+        """Kill what is left and return what was printed."""
+        for pid in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        out, err = self.process.communicate(timeout=10)
+        return f"--- stdout\n{out}\n--- stderr\n{err}"
+
+    def _processes(self):
+        """Processes of the job and their command lines; those of zombies are gone."""
+        found, mark = {}, os.fsencode(f"{MARK}={self._folder}")
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if entry.isdigit() and mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                    found[int(entry)] = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def _socket(self):
+        """The abstract socket of the job's card."""
+        prefix = f"@pgas-hca-{self.card()}-"
+        return [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if line.split()[-1].startswith(prefix)]
+
+    def _memory_held(self):
+        if self._memory is None:
+            return 0
+        return max(0, gpu_memory() - self._memory - SLACK)
+
+
+class Jobs:
+    """job(text, npes=2, seconds=20, **variables) runs a program and returns how it Ended; job.start() returns it Running.
+
+    Args:
+        folder: for the program, and for what its PEs note.
+        gpus: whether kernels run on GPUs.
+    """
+
+    def __init__(self, folder, gpus=False):
+        self._folder, self._gpus = folder, gpus
+
+    def __call__(self, text, npes=2, seconds=20, **options):
+        return self.start(text, npes, **options).end(seconds)
+
+    def start(self, text, npes=2, per_pe=None, wrapper=(), prelude=PRELUDE, **variables):
+        """Start a program.
+
+        Args:
+            text: comes after the prelude.
+            npes: under mpirun, if more than 1.
+            per_pe: variables of each PE.
+            wrapper: command in front of the program's.
+            prelude: what programs have in common.
+            variables: of all PEs.
+        """
+        path = self._folder / "program.py"
+        path.write_text(prelude + text)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
+        environment |= {"NUMBA_ENABLE_CUDASIM": "0" if self._gpus else "1", "PGAS_SYMMETRIC_SIZE": "256M" if self._gpus else "16M"}
+        environment |= {"PYTHONFAULTHANDLER": "1", **variables}
+        program = command = [*wrapper, sys.executable, str(path)]
+        if npes > 1:
+            try:
+                launcher = mpirun(npes)
+            except FileNotFoundError:
+                pytest.skip("capability missing: an mpirun")
+            command = [*launcher, *program]
+            if per_pe is not None:
+                command = [launcher[0]]
+                for pe, settings in enumerate(per_pe):
+                    command += [":"] * (pe > 0) + ["-n", "1", "env", *(f"{name}={value}" for name, value in settings.items()), *program]
+        return Running(self._folder, command, environment, npes, gpu_memory() if self._gpus else None)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Jobs in the simulator."""
+    return Jobs(tmp_path)
+
+
+def until(condition, seconds):
+    """Wait for a condition, that long at most."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def present(names):
+    """Those of some files that are there."""
+    return {name for name in names if os.path.exists(name)}
+
+
+def gpu_memory():
+    """MiB in use on all GPUs."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return sum(map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
+
+
+def holds(ended, *texts, status=None):
+    """Check texts of stdout or stderr, and the exit status (None: any failure)."""
+    for text in texts:
+        assert text in ended.out + ended.err, f"{text!r} is missing\n{ended}"
+    assert ended.status == status if status is not None else ended.status != 0, ended
+    assert "Segmentation fault" not in ended.err, ended
+    assert "Fatal Python error" not in ended.err, ended

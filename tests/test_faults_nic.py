@@ -1,0 +1,236 @@
+"""What dies or stands still while kernels use a NIC: every PE says which it was, within seconds, and nothing is left behind.
+
+The programs run in the simulator, or on GPUs where NUMBA_ENABLE_CUDASIM=0 (make check-gpu; on one GPU under MPS, where the death of one
+process makes errors of CUDA in the others). PGAS_ENGINE chooses the engine of the software card.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jobs
+import pytest
+from jobs import ON_GPUS, holds
+
+over_both = pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
+
+#: Seconds until a job's kernels run: on a GPU its processes start CUDA and compile, and the first card after an installation its engine.
+START = 120 if ON_GPUS else 60
+
+#: Seconds until every PE has said what happened, and until the job is over.
+TOLD, OVER = 15, 30
+
+#: A shell around each PE keeps mpirun, which would end the others in its own words, in the dark.
+IN_THE_DARK = ("/bin/sh", "-c", '"$0" "$@"; sleep 60')
+
+#: Blocks of the load put and wait in quiet; store, and wait for what an atomic brings; wait for a signal that never comes.
+INIT = """
+from pgas import runtime
+
+pgas.init()
+me, n = pgas.my_pe(), pgas.n_pes()
+nic = runtime.current().nic
+right = (me + 1) % n
+dest, source, word = pgas.zeros(4096, np.int32), pgas.zeros(4096, np.int32), pgas.zeros(2, np.uint64)
+
+@pgas.jit
+def load(dest, source, word, pe, rounds):
+    for _ in range(rounds):
+        if cuda.blockIdx.x == 0:
+            pgas.put_nbi_block(dest, source, pe)
+            pgas.quiet()
+        elif cuda.blockIdx.x == 1:
+            pgas.p(dest, 2 * cuda.threadIdx.x, 1, pe)
+            pgas.atomic_fetch_add(word, 0, 1, pe)
+        else:
+            pgas.signal_wait_until(word, 1, pgas.GE, 1)
+
+@pgas.jit
+def put(dest, source, pe):
+    pgas.put_nbi_block(dest, source, pe)
+
+def run(blocks, rounds):
+    load[blocks, 32](dest, source, word, right, rounds)
+    pgas.synchronize()
+
+run(2, 1)
+pgas.barrier_all()
+"""
+
+#: Both PEs run kernels without end, and each gets the time to say what ended its own.
+ENDLESS = "here()\nattempt(run, 3, 1 << 40)\ntime.sleep(2)\nsys.exit(1)\n"
+
+
+class NICJobs(jobs.Jobs):
+    """Jobs whose programs begin with INIT."""
+
+    def start(self, text, npes=2, **options):
+        options = {"PGAS_TRANSPORT": "ibgda", "PGAS_ENGINE": os.environ.get("PGAS_ENGINE", "auto"), **options}
+        return super().start(INIT + text, npes, **options)
+
+    def __call__(self, text, npes=2, seconds=START + OVER, **options):
+        return super().__call__(text, npes, seconds, **options)
+
+    def strike(self, text, number, victim, **options):
+        """Send a signal to a PE (by number), to the card or to mpirun once all PEs are here; return how it ended, when, and whom it hit."""
+        running = self.start(text, **options)
+        pes, card = running.wait(START)
+        time.sleep(1)
+        pid = {"card": card, "mpirun": running.process.pid}[victim] if isinstance(victim, str) else pes[victim]
+        seconds = running.seconds()
+        os.kill(pid, number)
+        ended = running.end(OVER + START)
+        return ended, ended.seconds - seconds, pid
+
+
+@pytest.fixture
+def job(tmp_path):
+    return NICJobs(tmp_path, ON_GPUS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mps_server():
+    """The first client of an MPS daemon starts its server, whose memory is no job's."""
+    if ON_GPUS:
+        subprocess.run([sys.executable, "-c", "from numba import cuda; cuda.current_context()"], timeout=START, check=True)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- deaths
+
+
+@pytest.mark.parametrize(("transport", "number"), [("ibgda", signal.SIGKILL), ("ibgda", signal.SIGTERM), ("ibrc", signal.SIGKILL)])
+def test_card_that_dies(job, transport, number):
+    ended, seconds, pid = job.strike(ENDLESS, number, "card", PGAS_TRANSPORT=transport)
+    for pe in (0, 1):
+        said = ended.only_line(pe)
+        assert said.startswith("PgasError: "), ended
+        assert f"the software card (process {pid}) ended without pgas.finalize(): the job cannot go on" in said, ended
+    assert ended.status != 0, ended
+    assert seconds < TOLD, ended
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@over_both
+def test_pe_that_dies(job, transport, victim):
+    """Not as an error of the NIC whose peer does not answer any more, nor as one of CUDA; PE 0 takes the card with it."""
+    ended, seconds, pid = job.strike(ENDLESS, signal.SIGKILL, victim, PGAS_TRANSPORT=transport, wrapper=IN_THE_DARK)
+    said = ended.only_line(1 - victim)
+    assert said.startswith("PgasError: "), ended
+    assert f"PE {victim} (process {pid}) ended without pgas.finalize(): the job cannot go on" in said, ended
+    assert ended.status != 0, ended
+    assert seconds < TOLD, ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_mpirun_that_is_ended(job, number):
+    """SIGINT is Ctrl-C at the terminal. Nobody listens to what PEs say after that."""
+    ended, seconds, _ = job.strike(ENDLESS, number, "mpirun")
+    assert ended.status != 0, ended
+    assert seconds < TOLD, ended
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("raise RuntimeError('boom')", "pgas: PE 1 failed (RuntimeError), ending the job"),
+        ("sys.exit(3)", "pgas: PE 1: the program ended with exit status 3, and the job did not within 3 s"),
+    ],
+)
+def test_pe_that_ends_while_another_is_in_a_kernel(job, end, said):
+    text = f"here()\nif me == 0:\n    run(3, 1 << 40)\ntime.sleep(1)\nsay('ends at', time.time())\n{end}\n"
+    ended = job(text)
+    holds(ended, said)
+    assert time.time() - float(re.search(r"ends at (\S+)", ended.out)[1]) < TOLD, ended
+
+
+# -------------------------------------------------------------------------------------------------------------------- standing still
+
+
+PAUSE = "if me == 0:\n    nic.adapter.pause()\npgas.barrier_all()\n"
+
+
+@over_both
+def test_engine_that_is_paused(job, transport):
+    """Waits of kernels end after PGAS_TIMEOUT."""
+    text = "attempt(run, 1, 1)\nattempt(pgas.barrier_all)\nsys.exit(1)\n"
+    ended = job(PAUSE + text, PGAS_TRANSPORT=transport, PGAS_TIMEOUT="2")
+    what = {"ibgda": r"queue pair \d to PE {} \(QP 0x[0-9a-f]+\)", "ibrc": "the proxy thread's ring"}[transport]
+    for pe in (0, 1):
+        said = ended.lines(pe)
+        assert said[0].startswith("DeviceError: "), ended
+        waited = rf"PE {pe}, block 0, thread \d+: quiet waited 2 s \(PGAS_TIMEOUT\) for index \d+ of {what.format(1 - pe)}"
+        assert re.search(waited, said[0]), ended
+    assert ended.status != 0, ended
+
+
+@over_both
+def test_engine_that_is_paused_before_a_barrier(job, transport):
+    """So do those of the host."""
+    text = "put[1, 32](dest, source, right)\nattempt(pgas.barrier_all)\nsys.exit(1)\n"
+    ended = job(PAUSE + text, PGAS_TRANSPORT=transport, PGAS_TIMEOUT="2")
+    what = {"ibgda": r"queue pair 1 to PE \d \(QP 0x[0-9a-f]+\)", "ibrc": "the proxy thread"}[transport]
+    assert re.search(rf"PE \d: TransportError: {what} completed \d+ of \d+ \w+ in 2 s \(PGAS_TIMEOUT\)", ended.out), ended
+    assert ended.status != 0, ended
+
+
+def test_engine_that_stops_under_load(job):
+    ended = job("attempt(run, 2, 3000)\ntime.sleep(1)\nsys.exit(1)\n", PGAS_TIMEOUT="2", PGAS_SOFTHCA_FAULTS="stop=200")
+    for pe in (0, 1):
+        said = ended.only_line(pe)
+        waited = rf"PE {pe}, block [01], thread \d+: \w+ waited 2 s \(PGAS_TIMEOUT\) for index \d+ of queue pair \d to PE {1 - pe}"
+        assert re.search(waited, said), ended
+    assert ended.status != 0, ended
+
+
+# -------------------------------------------------------------------------------------------------------------------------- two jobs
+
+SIDE_BY_SIDE = """
+import pathlib
+
+folder = pathlib.Path(sys.argv[0]).parent
+
+def with_the_other_job(step):
+    (folder.parent / f"{step}-{folder.name}-{me}").touch()
+    while len(list(folder.parent.glob(f"{step}-*"))) < 4:
+        time.sleep(0.01)
+
+wrong = 0
+with_the_other_job("begin")
+for i in range(20):
+    source.copy_to_device(np.full(4096, ord(folder.name) * 1000 + me * 100 + i, np.int32))
+    put[1, 64](dest, source, right)
+    pgas.barrier_all()
+    wrong += np.count_nonzero(dest.copy_to_host() != ord(folder.name) * 1000 + right * 100 + i)
+    pgas.barrier_all()
+with_the_other_job("end")
+say("wrong", wrong, "wqes", nic.counts()["wqes"])
+for array in (word, source, dest):
+    pgas.free(array)
+pgas.finalize()
+"""
+
+
+def test_two_jobs_at_the_same_time(tmp_path):
+    """The same PEs, sizes and addresses; each sees its own data only, through a card of its own."""
+    running = []
+    for name, transport in (("a", "ibgda"), ("b", "ibrc")):
+        (tmp_path / name).mkdir()
+        running.append(NICJobs(tmp_path / name, ON_GPUS).start(SIDE_BY_SIDE, PGAS_TRANSPORT=transport))
+    ended = [one.end(2 * START) for one in running]
+    for one in ended:
+        assert (one.status, one.out.count("wrong 0 wqes ")) == (0, 2), one
+        assert len(set(re.findall(r"wqes \d+", one.out))) == 1, one
+    assert running[0].card() != running[1].card()
+
+
+@pytest.mark.skipif(not ON_GPUS, reason="capability missing: a GPU")
+def test_pe_and_engine_on_one_gpu_without_mps(job, tmp_path):
+    """Work, slowly, and say so."""
+    text = "run(2, 3)\npgas.barrier_all()\nfor array in (word, source, dest):\n    pgas.free(array)\npgas.finalize()\nsay('done')\n"
+    ended = job(text, npes=1, CUDA_VISIBLE_DEVICES="0", CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "none"))
+    assert (ended.status, ended.out) == (0, "done\n"), ended
+    assert ended.err.count("PgasWarning: PE 0 and the engine of the software card share one GPU") == 1, ended
+    assert "nvidia-cuda-mps-control -d" in ended.err, ended
