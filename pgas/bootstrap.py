@@ -22,8 +22,8 @@ __all__ = ["Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "exchan
 #: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
-#: Shared memory of MPICH and Open MPI.
-_SHARED_FILES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/vader_segment.")
+#: Shared memory of MPICH and Open MPI; that of Open MPI 4, which complains at its end if it cannot remove it.
+_SHARED_FILES, _OF_OPEN_MPI_4 = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment."), "/dev/shm/vader_segment."
 
 #: Seconds that MPI gets to end a job.
 _ABORT_S = 5.0
@@ -122,10 +122,14 @@ def _flush() -> None:
             stream.flush()
 
 
-def forget_shared_files() -> None:
-    """Remove the names of MPI's shared memory once every PE has mapped it: a killed job would leave the files."""
+def forget_shared_files(*, every: bool = False) -> None:
+    """Remove the names of MPI's shared memory once every PE has mapped it: a killed job would leave the files.
+
+    every: also those that MPI wants to remove itself; it will not come to that.
+    """
+    kinds = (*_SHARED_FILES, _OF_OPEN_MPI_4) if every else _SHARED_FILES
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        names = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if any(name in line for name in _SHARED_FILES)}
+        names = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if any(kind in line for kind in kinds)}
     for name in names:
         with contextlib.suppress(OSError):
             os.unlink(name)

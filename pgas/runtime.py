@@ -383,6 +383,7 @@ class Job(bootstraps.Collective):
         """A peer ended before its finalize, or the card or mpirun before its PEs (called in the watching thread)."""
         self.lost = self.given_up = f"{who} (process {pid}) ended without pgas.finalize(): the job cannot go on"
         self._noticed.set()
+        bootstraps.forget_shared_files(every=True)
         timer = threading.Timer(ending.GRACE_S, self._abort)  # whatever CUDA does in a context that may be lost
         timer.daemon = True
         timer.start()

@@ -5,6 +5,7 @@ Kernels run in the simulator; tests that also run on GPUs say so, and do where N
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,11 @@ class Ended:
         return f"status {self.status} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
+def _plain(text):
+    """Without the colours that an mpirun puts in front of lines."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
 class Running:
     """A job that was started."""
 
@@ -146,7 +152,7 @@ class Running:
             out, err = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             pytest.fail(f"the job did not end within {seconds} s\n{self._killed()}")
-        ended = Ended(self.process.returncode, out, err, self.seconds())
+        ended = Ended(self.process.returncode, _plain(out), _plain(err), self.seconds())
         files = {line for file in self._folder.glob("shm-*") for line in file.read_text().splitlines()}
         until(lambda: not (self._processes() or present(files) or self._socket() or self._memory_held()), 10)
         left = self._processes()

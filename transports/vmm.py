@@ -51,6 +51,7 @@ class GPUMemory:
         self._reserved: list[tuple[int, int]] = []
         self._mapped: list[tuple[int, int, Any]] = []
         self._on_host: list[range] = []
+        self._closed = False
         self._fds: list[int] = []
         # Reads and writes of the state page go on while kernels spin on other streams.
         self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
@@ -159,7 +160,10 @@ class GPUMemory:
         check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
     def close(self) -> None:
-        """Unmap and release; errors are ignored, the context may be gone after a failed kernel."""
+        """Unmap and release; errors are ignored, the context may be gone after a failed kernel. Further calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
         for address, nbytes, handle in self._mapped:
             driver.cuMemUnmap(address, nbytes)
             driver.cuMemRelease(handle)
@@ -168,7 +172,6 @@ class GPUMemory:
         for fd in self._fds:
             os.close(fd)
         driver.cuStreamDestroy(self._stream)
-        self._mapped, self._reserved, self._fds, self._on_host = [], [], [], []
 
 
 def _location(kind: Any, number: int) -> Any:
