@@ -16,7 +16,7 @@ A row (sizes, shares and messages are workload.py's):
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -199,7 +199,10 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: GridCoun
     buffers.fill(options.seed)
     pgas.barrier_all()
     before = _nic_counts()
-    seconds = timing.kernel_seconds(kernel, ctas, threads, arguments(options.iters)) if sends else None
+    nic = runtime.current().nic
+    sampled: AbstractContextManager[dict[str, float]] = nullcontext({}) if nic is None else nic.sampled()
+    with sampled as proxy:
+        seconds = timing.kernel_seconds(kernel, ctas, threads, arguments(options.iters)) if sends else None
     pgas.barrier_all()
     after = _nic_counts()
     given = {name: after[name] - before[name] for name in after}
@@ -212,7 +215,7 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: GridCoun
     results = pgas.allgather_object((seconds, fault))
     times = [time for time, _ in results if time is not None]
     faults = {pe: fault for pe, (_, fault) in enumerate(results) if fault is not None}
-    return _row(work, options, times, given, not faults), faults
+    return _row(work, options, times, given, proxy, not faults), faults
 
 
 def _nic_counts() -> dict[str, int]:
@@ -244,7 +247,9 @@ def count_fault(given: Mapping[str, int], wqes: tuple[int, int], work: Workload,
     return None
 
 
-def _row(work: Workload, options: Options, times: Iterable[float], given: Mapping[str, int], validated: bool) -> Row:
+def _row(
+    work: Workload, options: Options, times: Iterable[float], given: Mapping[str, int], proxy: Mapping[str, float], validated: bool
+) -> Row:
     per_second = sum(options.iters / seconds for seconds in times)
     return Row(
         size=work.size,
@@ -262,6 +267,7 @@ def _row(work: Workload, options: Options, times: Iterable[float], given: Mappin
         wqes=given.get("wqes"),
         doorbells=given.get("doorbells"),
         validated=validated,
+        proxy=proxy or None,
     )
 
 
@@ -276,6 +282,8 @@ def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
             if shown:
                 print(report.row_line(row), flush=True)
             advance()
+    if shown and (line := report.proxy_line(result.rows)) is not None:
+        print(line, flush=True)
     return all(row.validated for row in result.rows)
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Report", "Row", "commit", "header_lines", "now", "place", "row_line", "title_lines"]
+__all__ = ["Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "title_lines"]
 
 _COLUMNS = (
     ("size(B)", 12),
@@ -46,6 +46,7 @@ class Row:
         mops: million messages a second, all sending PEs together; None as bw_gbps.
         messages: puts or p that PE 0 issued in the timed kernel.
         wqes, doorbells: what the NIC executed and saw in that kernel; None where there is no NIC (p2p).
+        proxy: shares of the time of PE 0's proxy thread by what it did (ibrc), sampled; None where there is none.
         validated: every byte of the payload arrived, none beside it changed, and the NIC counted what was issued.
     """
 
@@ -64,6 +65,7 @@ class Row:
     wqes: int | None
     doorbells: int | None
     validated: bool
+    proxy: Mapping[str, float] | None = None
 
 
 @dataclass
@@ -138,6 +140,18 @@ def row_line(row: Row) -> str:
 def command_text(npes: int, prog: str, argv: Sequence[str]) -> str:
     """Return a command that repeats the run."""
     return shlex.join(["mpirun", "-n", str(npes), prog, *argv])
+
+
+def proxy_line(rows: Sequence[Row]) -> str | None:
+    """Return what the proxy thread did in the row with the highest message rate; None if nobody knows."""
+    known = [row for row in rows if row.proxy and row.mops]
+    if not known:
+        return None
+    peak = max(known, key=lambda row: row.mops or 0)
+    shares = dict(peak.proxy or {})
+    busy = 1 - shares.pop("waiting", 0)
+    did = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return f"# proxy thread at {peak.mops:.3g} MMPS ({peak.size} B): {busy:.0%} busy ({did})"
 
 
 def now() -> str:

@@ -6,6 +6,7 @@ import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import QP, SIGNAL, connect, pair
 
+from pgas.backend import SIMULATOR
 from pgas.sim import memory as mem
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.wqe import Opcode
@@ -118,6 +119,7 @@ def test_the_result_may_lie_at_any_address(pes):
         assert pes[0].word(64 + shift) == 0x1112131415161718
 
 
+@pytest.mark.skipif(not SIMULATOR, reason="on GPUs a PE's atomics are its kernels', not the CPU's (tests/mpi/test_nic.py)")
 def test_atomics_of_all_qps_and_pes_see_each_other(pes):
     """A peer's QP, a QP of the word's own PE and this process's CPU add to one word at the same time; no addition is lost."""
     count = 1500
@@ -136,6 +138,7 @@ def test_atomics_of_all_qps_and_pes_see_each_other(pes):
     assert pes[1].word(0) == 3 * count
 
 
+@pytest.mark.skipif(not SIMULATOR, reason="as above")
 def test_split_atomics_lose_additions_of_the_cpu(pes, observer):
     """atomics=split: as on a card whose atomics and those of the SMs do not see each other (DESIGN section 5)."""
     observer.set_faults("atomics=split")

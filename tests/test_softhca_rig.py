@@ -327,6 +327,28 @@ def test_bring_up_and_one_write(pes):
     assert (context["hw_sq_wqebb_counter"], context["sw_sq_wqebb_counter"], context["remote_qpn"]) == (1, 1, b.qpn)
 
 
+@pytest.mark.skipif(not SIMULATOR, reason="on GPUs all these tests run so")
+def test_a_register_that_a_cpu_rings():
+    """No exchange: CPU and GPU have no common atomics. A ring is a value other than the last, again after a reset."""
+    process = client.start(2, engine=os.environ.get("PGAS_ENGINE", "cpu"), on_host=True)
+    pes = [PE(process.name, number) for number in (0, 1)]
+    a, b = pair(pes)
+    for value in range(1, 4):
+        pes[0].word(0, value)
+        a.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8)
+        assert (pes[1].word(0), a.counters()["doorbells"]) == (value, value)
+    for qp in (a, b):
+        pes[qp is b].command(Command.TO_RST_QP, qpn=qp.qpn)
+        qp.posted = 0
+        pes[qp is b].write(qp.pe.slot + qp.cq, EMPTY)
+    connect(a, b)
+    a.run(wqe.write, pes[1].heap + 8, pes[1].key, pes[0].heap, pes[0].key, 8)
+    assert (pes[1].word(8), a.counters()["doorbells"]) == (3, 1)
+    for pe in pes:
+        pe.close()
+    process.close()
+
+
 def test_a_pe_that_leaves_leaves_nothing(card, pes, observer):
     pair(pes)
     pes[0].command(

@@ -13,12 +13,13 @@ brought must be there before the word ``completed`` tells of it: the software ca
 writes to GPU and host go different ways, a DUMP would have to follow (facts/mlx5.md 1.6), which is not done.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,18 @@ __all__ = ["ProxiedNIC"]
 
 # What the loop works on: one record, then a row for each queue pair, the requests that are not done, and the queue pairs to be rung. Keys
 # and QPN are big-endian.
-STOP, CONTROL, SLOT_MASK, ROWS, UNDONE, UNRUNG, DEPTH, BATCH, LKEY, CELL_LKEY, SINK, RECORD_END = range(0, 96, 8)
+STOP, CONTROL, SLOT_MASK, ROWS, UNDONE, UNRUNG, DEPTH, BATCH, LKEY, CELL_LKEY, SINK, PHASE, RECORD_END = range(0, 104, 8)
 WQ, DBR, UAR, CQE, QPN, HEAP_KEY, SYSTEM_KEY, RECORD, PROD_IDX, RUNG_IDX, CONS_IDX = range(0, 88, 8)
 ROW = 128
 UNDONE_SIZE = 16  #: row, index behind its last WQEBB
 
 #: What one step of a request posts at most: a WRITE, a MASKED_CS of 2 WQEBBs, and a NOP that completes it.
 _STEP_MAX = 4
+
+#: What the thread does, in the record's PHASE, for who wants to know where its time goes: builds WQEs, rings doorbells, looks at CQEs,
+#: or found nothing to do in the last turn.
+POSTING, RINGING, COMPLETING, WAITING = range(4)
+PHASES = ("posting", "ringing", "completing", "waiting")
 
 #: What step() returns when a request is posted as a whole.
 _POSTED = -1
@@ -246,6 +252,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                 room = index - load(row + CONS_IDX) + _STEP_MAX <= load(own + DEPTH)
                 if room:
                     turns = 0
+                    store(own + PHASE, POSTING)
                     if index == load(row + RUNG_IDX):
                         store(load(own + UNRUNG) + 8 * unrung, row)
                         unrung += 1
@@ -261,8 +268,10 @@ def _make(stamp: int) -> Callable[[int], int]:
                     store_release(control + proxy.FAILED, load(row + RECORD))
                     return 0
             if unrung and (waiting >= load(own + BATCH) or not room):
+                store(own + PHASE, RINGING)
                 ring(own, unrung)
                 unrung = waiting = 0
+            store(own + PHASE, COMPLETING if turns == 0 else WAITING)
             before = completed
             while completed < tail:
                 undone = load(own + UNDONE) + (completed & mask) * UNDONE_SIZE
@@ -370,6 +379,25 @@ class ProxiedNIC(NIC):
             self._ended = reason
             if self._load(state.POISON) == state.SOUND:
                 self._store(state.POISON, state.LOST)
+
+    @contextlib.contextmanager
+    def sampled(self) -> Iterator[dict[str, float]]:
+        """Look at what the thread does, 2,000 times a second; at the end the dict holds the share of each of PHASES."""
+        shares: dict[str, float] = {}
+        counts, ended = [0] * len(PHASES), threading.Event()
+
+        def look() -> None:
+            while not ended.wait(500e-6):
+                counts[int(self._own[PHASE // 8])] += 1
+
+        sampler = threading.Thread(target=look, name="pgas proxy sampler", daemon=True)
+        sampler.start()
+        try:
+            yield shares
+        finally:
+            ended.set()
+            sampler.join()
+            shares.update({name: count / max(1, sum(counts)) for name, count in zip(PHASES, counts, strict=True)})
 
     def check(self) -> None:
         """Raise what went wrong in the proxy thread.

@@ -6,7 +6,7 @@ A PE shares its slot with the adapter alone: under these transports no PE maps a
 import contextlib
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -266,6 +266,11 @@ class NIC:
         return FirstError(seen.wqe_counter, seen.syndrome, seen.vendor_err_synd, "", wqe)
 
     # --------------------------------------------------------------------------------------------------------------------- ending
+
+    @contextlib.contextmanager
+    def sampled(self) -> Iterator[dict[str, float]]:
+        """Sample what runs beside the kernels: nothing here."""
+        yield {}
 
     def stop(self) -> None:
         """Stop what runs beside the kernels: nothing here."""

@@ -9,7 +9,7 @@ from pgas.transports.softhca.completer import count_cqes
 from pgas.transports.softhca.engine import check, process
 from pgas.transports.softhca.ops import for_kernel
 from pgas.transports.softhca.pipeline import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_READ, EXECUTE_WRITE, count, state_of
-from pgas.transports.softhca.requester import begin, take_doorbell
+from pgas.transports.softhca.requester import begin, rung, take_doorbell
 from pgas.transports.softhca.tables import (
     CQ_COLLAPSED,
     CTL_BEAT,
@@ -25,7 +25,6 @@ from pgas.transports.softhca.tables import (
     QP_NBYTES,
     QP_PRODUCER,
     QP_READS,
-    QP_REGISTER,
     QP_WQES,
     QP_WRITES,
     RTS,
@@ -55,7 +54,7 @@ WRITES, READS, OTHER, TORN, NO_WQE, LATER = 1, 2, 3, 4, 5, 6
 STOPPED, ONE_BY_ONE = -1, -2
 
 
-load, load_be32, load_shared, store, add = map(for_kernel, (ops.load, ops.load_be32, ops.load_shared, ops.store, ops.add))
+load, load_be32, store, add = map(for_kernel, (ops.load, ops.load_be32, ops.store, ops.add))
 
 if SIMULATOR:
 
@@ -93,7 +92,7 @@ def wants(qp: int) -> int:
         return 0
     if load(qp + QP_CONSUMER) != load(qp + QP_PRODUCER) or load(qp + QP_HELD) != 0:
         return 1
-    return 1 if load_shared(load(qp + QP_REGISTER)) != 0 else 0
+    return 1 if rung(qp) != 0 else 0
 
 
 @device
@@ -104,14 +103,14 @@ def waiting(hca: int, qp: int, batch: int) -> int:
     """
     if load(hca + CTL_SERIAL) != 0 or load(load(qp + QP_CQ) + CQ_COLLAPSED) == 0 or load(qp + QP_HELD) != 0:
         return ONE_BY_ONE
-    rung = load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
-    if rung < batch:
+    known = load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
+    if known < batch:
         take_doorbell(qp)
-        rung = load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
+        known = load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
     state = state_of(qp)
-    if state == ERR or rung > load(qp + QP_MASK) + 1:
+    if state == ERR or known > load(qp + QP_MASK) + 1:
         return ONE_BY_ONE
-    return rung if state == RTS else 0
+    return known if state == RTS else 0
 
 
 @device

@@ -35,7 +35,7 @@ class Card:
         self._memory = self.engine.memory()
         #: Descriptor of the UAR pages.
         self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE, on_host))
-        self.objects = Objects(self.tables, self._memory)
+        self.objects = Objects(self.tables, self._memory, on_host=on_host)
         self.firmware = Firmware(self.tables, self.objects)
         self._lines: list[str] = []
         self._lost = 0  # entries whose loss has been told

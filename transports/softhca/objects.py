@@ -85,8 +85,8 @@ class Numbers:
 class Objects:
     """The objects of all PEs of one card."""
 
-    def __init__(self, tables: Tables, registers: Memory) -> None:
-        self.tables, self._registers = tables, registers
+    def __init__(self, tables: Tables, registers: Memory, *, on_host: bool = False) -> None:
+        self.tables, self._registers, self.on_host = tables, registers, on_host  # on_host: CPUs ring the registers
         self.segments: dict[int, list[tuple[int, int]]] = {}
         self.pds: dict[int, Owned] = {}
         self.umems: dict[int, Umem] = {}

@@ -177,7 +177,7 @@ class QueuePairs:
         record["qpn"], record["pe"], record["pd"] = qpn, pe, qpc["pd"]
         record["uar"], record["user_index"] = qpc["uar_page"], qpc["user_index"]
         record["sq"], record["mask"], record["dbr"] = ring, (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
-        record["register"] = self.objects.register(qpc["uar_page"])
+        record["register"], record["on_host"] = self.objects.register(qpc["uar_page"]), int(self.objects.on_host)
         record["cq"] = self.tables.row_address(self.tables.cqs, cq.row)
         self.objects.clear_register(qpc["uar_page"])
         self.tables.publish_qp(row, whole=True)
@@ -264,6 +264,7 @@ class QueuePairs:
             qp = self.qps.pop(qpn)
             self._retire(qp)
             self.tables.qps[qp.row]["qpn"] = 0
+            self.tables.publish_qp(qp.row, whole=False)
             self._qp_rows.free.append(qp.row)
             if qp.uar is not None:
                 qp.uar.qpn = 0

@@ -30,6 +30,7 @@ from pgas.transports.softhca.compiled import device
 from pgas.transports.softhca.ops import (
     exchange,
     load,
+    load_acquire,
     load_be32,
     load_be32_acquire,
     load_be64,
@@ -89,10 +90,12 @@ from pgas.transports.softhca.tables import (
     QP_FOREIGN_DOORBELLS,
     QP_LOG_MSG_MAX,
     QP_MASK,
+    QP_ON_HOST,
     QP_PD,
     QP_PRODUCER,
     QP_QPN,
     QP_REGISTER,
+    QP_RUNG,
     QP_SQ,
     QP_STALE_DOORBELLS,
     QP_STALE_RECORDS,
@@ -127,15 +130,28 @@ _WORD = 0xFFFF_FFFF
 
 
 @device
+def rung(qp: int) -> int:
+    """Return a doorbell that was not taken yet, 0 if there is none."""
+    word = load_shared(load(qp + QP_REGISTER))
+    if load(qp + QP_ON_HOST) != 0 and word == load(qp + QP_RUNG):
+        return 0
+    return word
+
+
+@device
 def take_doorbell(qp: int) -> int:
     """Take what was rung and move the producer index; return whether something was (facts 1.9, 1.10; doorbell.advance).
 
     The doorbell record alone makes nothing happen (DESIGN section 2): it is read when a doorbell came, and the farther of the two counts.
     """
-    register = load(qp + QP_REGISTER)
-    if load_shared(register) == 0:
+    if rung(qp) == 0:
         return 0
-    word = exchange(register, 0)
+    register = load(qp + QP_REGISTER)
+    if load(qp + QP_ON_HOST) != 0:
+        word = load_acquire(register)
+        store(qp + QP_RUNG, word)
+    else:
+        word = exchange(register, 0)
     idx_word, qpn_word = swap32(word & _WORD), swap32((word >> 32) & _WORD)
     count(qp + QP_DOORBELLS, 1)
     if qpn_word >> QPN_SHIFT != load(qp + QP_QPN):

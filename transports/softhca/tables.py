@@ -18,7 +18,8 @@ CTL_PAUSED                   the firmware; the engine sets it when a fault halts
 CTL fields of faults         the firmware, while the engine is paused; the engine counts down and draws random numbers
 CTL_..._UNTIL                the engine
 other CTL fields             the firmware
-doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so every ring is seen once
+doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so every ring is seen once. What a CPU stores
+                             an engine on a GPU cannot exchange atomically: there a ring is a value other than the last
 ===========================  ===========================================================================================
 
 What the engine looks at: the send queue of a QP in RTS or ERR; the receiving side of a QP in RTR or RTS; a CQ that such a QP names; any key
@@ -64,6 +65,7 @@ FREE = 15
     QP_MASK,  # WQEBBs - 1
     QP_DBR,  # address of the send counter's word in the doorbell record
     QP_REGISTER,  # address of the doorbell register
+    QP_ON_HOST,  # 1: a CPU rings it
     QP_CQ,  # address of the CQ's record
     QP_USER_INDEX,
     QP_UAR,
@@ -76,6 +78,7 @@ FREE = 15
     QP_ERRORS,  # these two are also its peer's worker's to write, the rest that of its own
     QP_CONSUMER,  # next WQEBB to execute, ever-growing
     QP_PRODUCER,  # next WQEBB that is not rung for, ever-growing
+    QP_RUNG,  # the doorbell that was taken last, of a register that a CPU rings
     QP_STALLED_UNTIL,  # a fault holds the QP back until this sweep
     QP_HELD,  # a fault holds a CQE back: its WQE's index + 1
     QP_HELD_OPCODE,
@@ -96,7 +99,7 @@ FREE = 15
     QP_ERROR_INDEX,
     QP_ERROR_NBYTES,  # bytes of its WQE in Tables.error_wqes
     QP_ERROR_WQE,  # address of them
-) = range(0, 8 * 40, 8)
+) = range(0, 8 * 42, 8)
 
 #: The fields that count since RST, in the order in which tables show them.
 COUNTERS = (
