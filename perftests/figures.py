@@ -66,13 +66,14 @@ class _Scale:
     step: int
     p_ctas: Sequence[int]
     p_size: int
-    iters: Mapping[str, tuple[int, int]]  #: by transport: timed and warm-up iterations
+    put_iters: tuple[int, int]  #: timed and warm-up iterations: of puts so many that waiting for the last ones counts little
+    p_iters: tuple[int, int]
     limited: bool  #: whether puts over a limited link are measured
 
 
-_GPU = _Scale(1024, (1, 8, 64), (8, 1 << 20), 2, (1, 2, 4, 8, 16, 32, 64), 64 << 10, {"ibrc": (10, 2), "ibgda": (50, 10)}, True)
+_GPU = _Scale(1024, (1, 8, 64), (8, 1 << 20), 2, (1, 2, 4, 8, 16, 32, 64), 64 << 10, (1000, 50), (50, 10), True)
 #: An interpreter fills no link.
-_SIMULATOR = _Scale(32, (1, 2, 4), (8, 8 << 10), 4, (1, 2, 4), 1 << 10, {"ibrc": (2, 1), "ibgda": (2, 1)}, False)
+_SIMULATOR = _Scale(32, (1, 2, 4), (8, 8 << 10), 4, (1, 2, 4), 1 << 10, (2, 1), (2, 1), False)
 
 
 def plan(*, gpu: bool) -> list[Measurement]:
@@ -93,7 +94,7 @@ def _measurement(scale: _Scale, curve: str, transport: str, ctas: int) -> Measur
     else:
         size, stride = size_text(scale.p_size * ctas), 2 if curve == SCATTERED_P else 1
         test, what = "shmem_p_bw", f"-i {stride} -b {size} -e {size}"
-    iters, warmup_iters = scale.iters[transport]
+    iters, warmup_iters = scale.put_iters if test == "shmem_put_bw" else scale.p_iters
     command = f"{test} --transport {transport} -n {iters} -w {warmup_iters} -c {ctas} -t {scale.threads} {what}"
     link = {"PGAS_SOFTHCA_GBPS": _LINK} if curve == LIMITED_PUT else {}
     return Measurement(curve, transport, ctas, command, {"PGAS_IBGDA_NUM_RC_PER_PE": str(ctas), "PGAS_QP_DEPTH": "8192"} | link)
