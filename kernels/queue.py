@@ -190,7 +190,9 @@ def make(constants: window.Constants) -> SimpleNamespace:
         deadline = ptx.globaltimer() + state.timeout_ns()
         polls = u32(0)
         ptx.fence_sys()
+        # All on their way at once. Older values do no harm: indices only grow, and nothing was reserved behind these WQEBBs before them.
         ready, rung = ptx.ld_relaxed_gpu_u64(queue + _READY), ptx.ld_relaxed_gpu_u64(queue + _RUNG)
+        reserved = ptx.ld_relaxed_gpu_u64(queue + _RESV)
         while ready & _INDEX != base:
             polls = u32(polls + u32(1))
             if polls & _POLLS_MASK == 0:
@@ -199,7 +201,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             ptx.relax(op, queue, _0, base)
             ready = ptx.ld_relaxed_gpu_u64(queue + _READY)
         end = base + n
-        due = ptx.ld_relaxed_gpu_u64(queue + _RESV) == end or (base ^ end) & batch_mask != _0
+        due = reserved == end or (base ^ end) & batch_mask != _0
         while True:  # twice at most: nobody but the one who rings changes it now, and then takes its mark away
             moved = end | (_RINGING if due else ready & _RINGING)
             found = ptx.atom_cas_relaxed_gpu_u64(queue + _READY, ready, moved)

@@ -75,8 +75,8 @@ def test_plan_on_a_gpu():
         assert f"--transport {run.transport} " in run.command
         assert f" -c {run.ctas} -t 1024 " in run.command
     commands = [run.command for run in runs]
-    assert "shmem_put_bw --transport ibgda -n 50 -w 10 -c 64 -t 1024 -b 512 -e 64M -f 2" in commands
-    assert "shmem_p_bw --transport ibrc -n 10 -w 2 -c 8 -t 1024 -i 2 -b 512K -e 512K" in commands
+    assert "shmem_put_bw --transport ibgda -n 1000 -w 50 -c 64 -t 1024 -b 512 -e 64M -f 2" in commands
+    assert "shmem_p_bw --transport ibrc -n 50 -w 10 -c 8 -t 1024 -i 2 -b 512K -e 512K" in commands
     assert "shmem_p_bw --transport ibgda -n 50 -w 10 -c 8 -t 1024 -i 1 -b 512K -e 512K" in commands
 
 

@@ -68,7 +68,6 @@ from pgas.transports.softhca.tables import (
     CTL_SERIAL,
     CTL_SWEEPS,
     CTL_WORK,
-    CTL_WORKERS,
     CTL_WQE_COST,
     QP,
     QP_CONSUMER,
@@ -77,6 +76,7 @@ from pgas.transports.softhca.tables import (
     QP_ROW,
     QP_SQ,
     QP_STALE_RECORDS,
+    QP_WORKER,
     SWEEP_ROW,
     WORK_BYTES,
     WORK_CE,
@@ -156,7 +156,7 @@ def kernel(threads: int) -> Any:
         paired = pair + 8 * QP_WORDS
         me, worker = i64(cuda.threadIdx.x), i64(cuda.blockIdx.x)
         lane, warp = me & 31, me >> 5
-        qps, workers = load(hca + CTL_QPS), load(hca + CTL_WORKERS)
+        qps = load(hca + CTL_QPS)
         work, sweep = load(hca + CTL_WORK) + worker * WORK_BYTES, load(hca + CTL_SWEEPS) + worker * SWEEP_ROW
         store(beat_at, load(hca + CTL_BEAT))
         store(beat_at + 8, i64(ptx.globaltimer()))
@@ -176,14 +176,13 @@ def kernel(threads: int) -> Any:
             if limit == STOPPED:
                 break
             limited = load(control + CTL_WQE_COST) | load(control + CTL_BYTE_COST) != 0
-            step = i64(1) if load(control + CTL_SERIAL) != 0 else workers
-            row = worker + me * step
-            while row < limit:
-                if wants(qps + row * QP_ROW) != 0:
+            serial = load(control + CTL_SERIAL) != 0
+            for row in range(me, limit, threads):
+                qp = qps + row * QP_ROW
+                if (serial or load(qp + QP_WORKER) == worker) and wants(qp) != 0:
                     place = cuda.atomic.add(tally, READY, 1)
                     if place < row_words:
                         rows[place] = row
-                row += step * threads
             cuda.syncthreads()
             ready = min(i64(tally[READY]), row_words)
             for r in range(ready):

@@ -139,11 +139,6 @@ def make(kind: str, device: int, sms: int) -> Engine:
     return _kernel(device, sms)
 
 
-def _prime(most: int) -> int:
-    """Return the largest prime up to a number: of workers, so that they share QPs whose rows are any regular distance apart."""
-    return next(n for n in range(most, 1, -1) if all(n % d for d in range(2, n)))
-
-
 def _kernel(device: int, sms: int) -> Engine:
     from cuda.bindings import driver
     from numba import cuda
@@ -193,7 +188,7 @@ def _kernel(device: int, sms: int) -> Engine:
             self._loop.compile(block.SIGNATURE)  # before anything waits for it
             code = self._loop.overloads[block.SIGNATURE]._codelibrary.get_cubin(cc=cuda.get_current_device().compute_capability).code
             self.words = f"cuda {hashlib.sha256(code).hexdigest()[:16]}"
-            self.tables = Tables(workers=_prime(self.PER_SM * (min(sms, available) if sms else available)), mirror=Image())
+            self.tables = Tables(workers=self.PER_SM * (min(sms, available) if sms else available), mirror=Image())
             self._beat = _Beat(self.tables, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
 
         def memory(self) -> Memory:

@@ -18,7 +18,7 @@ _CLOCK_MASK = (1 << 48) - 1
 _AHEAD_MAX = 1 << 58
 
 #: What may pass at once after a rest: as much as in so many nanoseconds.
-BURST_NS = 2000
+BURST_NS = 8000
 
 
 def costs(mops: float, gbps: float) -> tuple[int, int]:

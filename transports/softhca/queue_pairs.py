@@ -1,5 +1,7 @@
 """Commands on CQs and QPs: creation, the state machine, destruction (facts 3.3 to 3.5, 3.7)."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +40,7 @@ class CompletionQueue(Owned):
 
     row: int = 0
     uses: tuple[Owned, ...] = ()
+    worker: int | None = None  #: of the engine: serves the QPs that use it
 
 
 @dataclass
@@ -65,6 +68,7 @@ class QueuePairs:
         self.cqs: dict[int, CompletionQueue] = {}
         self.qps: dict[int, QueuePair] = {}
         self._cq_rows, self._qp_rows = Numbers(1 << layout.LOG_MAX_CQ), Numbers(1 << layout.LOG_MAX_QP)
+        self._turns: dict[tuple[int, int], Iterator[int]] = {}
         #: Counters of QPs that were destroyed or reset.
         self.retired = dict.fromkeys(tables.COUNTERS, 0)
 
@@ -216,6 +220,7 @@ class QueuePairs:
             require(qpc["log_rra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
             require(qpc["remote_qpn"], Status.BAD_PARAM, Why.REMOTE_QPN)
             record["remote_qpn"], record["recv_psn"], record["log_msg_max"] = qpc["remote_qpn"], qpc["next_rcv_psn"], qpc["log_msg_max"]
+            record["worker"] = self._worker(qp, qpc["remote_qpn"])
             names = ("mtu", "log_msg_max", "log_rra_max", "remote_qpn", "next_rcv_psn", "min_rnr_nak", "primary_address_path")
         else:
             require(qpc["log_sra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
@@ -224,6 +229,15 @@ class QueuePairs:
             names = ("log_sra_max", "next_send_psn", "retry_count", "rnr_retry", "log_ack_req_freq")
         if kept is not None:
             kept.update({name: qpc[name] for name in names})
+
+    def _worker(self, qp: QueuePair, remote_qpn: int) -> int:
+        """Return which of the engine's workers serves a QP: those from one PE to another go round, whatever else there is."""
+        cq = next(used for used in qp.uses if isinstance(used, CompletionQueue))
+        if cq.worker is None:
+            peer = self.qps.get(remote_qpn)
+            pair = qp.pe, -1 if peer is None else peer.pe
+            cq.worker = next(self._turns.setdefault(pair, itertools.count(sum(c.worker is not None for c in self.cqs.values()))))
+        return cq.worker % self.tables.workers
 
     def _reset(self, qp: QueuePair) -> None:
         self.tables.wait_for_engine()

@@ -9,7 +9,7 @@ Who writes what
 ---------------
 ===========================  ===========================================================================================
 QP_STATE                     the firmware. A QP in RTR or RTS with QP_BROKEN set is in ERR: the engine found an error
-QP fields up to QP_RECV_PSN  the firmware, and only while the engine does not look: before the state that lets it (see below)
+QP fields up to QP_WORKER    the firmware, and only while the engine does not look: before the state that lets it (see below)
 QP fields from QP_BROKEN     the engine; the firmware clears them while the state is RST and a grace period has passed
 CQ_PRODUCER, CQ_CQES         the engine; everything else of a CQ the firmware, while CQ_CQN is 0
 MKEY fields                  the firmware, while MKEY_KEY is 0; MKEY_KEY is stored last (release) and cleared first
@@ -26,8 +26,8 @@ What the engine looks at: the send queue of a QP in RTS or ERR; the receiving si
 with MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to its sweep (sequentially consistent) and keeps nothing that it
 read from one pass to the next.
 
-An engine may have several workers (the CTAs of a kernel; the cpu engine is one). Worker w serves every CTL_WORKERS-th QP from row w on;
-while CTL_SERIAL is set the first one serves all, a WQE at a time: faults, traces and counts of "the n-th WQE" rest on that.
+An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER says which one serves a QP, the same for all
+that share a CQ; while CTL_SERIAL is set the first one serves all, a WQE at a time: faults, traces and counts of "the n-th WQE" rest on that.
 
 What keeps DESTROY from racing WQEs in flight
 ---------------------------------------------
@@ -74,6 +74,7 @@ FREE = 15
     QP_REMOTE_QPN,
     QP_SEND_PSN,
     QP_RECV_PSN,
+    QP_WORKER,  # of the engine's workers, the one that serves it
     QP_BROKEN,  # 1: an error has moved it to ERR
     QP_ERRORS,  # these two are also its peer's worker's to write, the rest that of its own
     QP_CONSUMER,  # next WQEBB to execute, ever-growing
@@ -99,7 +100,7 @@ FREE = 15
     QP_ERROR_INDEX,
     QP_ERROR_NBYTES,  # bytes of its WQE in Tables.error_wqes
     QP_ERROR_WQE,  # address of them
-) = range(0, 8 * 42, 8)
+) = range(0, 8 * 43, 8)
 
 #: The fields that count since RST, in the order in which tables show them.
 COUNTERS = (
@@ -154,14 +155,13 @@ LOCAL_READ = 1 << 30
     CTL_FAIL_QPN,  # 0: of any QP
     CTL_FAIL_SYNDROME,
     CTL_HALT_COUNT,  # WQEs until the engine pauses; 0: it does not
-    CTL_WORKERS,
     CTL_SERIAL,  # the first worker serves all QPs
     CTL_BEAT,  # grows while the server lives: without it a kernel ends by itself
     CTL_WQE_COST,  # of the limits (limits.py): what a WQE and a byte take; 0: nothing
     CTL_BYTE_COST,
     CTL_WQES_UNTIL,  # when all WQEs, and all bytes, that were let in will have passed
     CTL_BYTES_UNTIL,
-) = range(0, 8 * 26, 8)
+) = range(0, 8 * 25, 8)
 
 # --------------------------------------------------------------------------------------------------- one WQE in the pipeline
 (
@@ -257,7 +257,6 @@ class Tables:
         control = self.control[0]
         control["qps"], control["mkeys"] = self.address_of(self.qps), self.address_of(self.mkeys)
         control["work"], control["trace"], control["sweeps"] = work, self.address_of(self.trace), self.address_of(self.sweeps)
-        control["workers"] = workers
         for table in (self.qps, self.cqs, self._work, self.control):
             self._publish(table, 0, table.nbytes)
         #: Called while a grace period lasts; raises if the engine has ended.
