@@ -23,6 +23,8 @@ DEFAULTS = {
     "PGAS_ENGINE": "auto",
     "PGAS_SOFTHCA_DEVICE": None,
     "PGAS_SOFTHCA_SMS": 0,
+    "PGAS_SOFTHCA_MOPS": 0,
+    "PGAS_SOFTHCA_GBPS": 0,
     "PGAS_SOFTHCA_FAULTS": "",
 }
 

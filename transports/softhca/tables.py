@@ -27,7 +27,7 @@ with MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to its sweep 
 read from one pass to the next.
 
 An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER says which one serves a QP, the same for all
-that share a CQ; while CTL_SERIAL is set the first one serves all, a WQE at a time: faults, traces and counts of "the n-th WQE" rest on that.
+that share a CQ. While CTL_SERIAL is set the first one serves all, a WQE at a time: faults, traces and counts of "the n-th WQE" need it.
 
 What keeps DESTROY from racing WQEs in flight
 ---------------------------------------------
