@@ -16,7 +16,7 @@ from typing import Any
 
 from numba.cuda import types
 
-from pgas.kernels import float_add, operation, ptx, queue, window
+from pgas.kernels import float_add, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, u32, u64
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
@@ -38,6 +38,7 @@ _MASKED_CS_8 = constant(Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED
 _DS_NOP, _DS_WRITE, _DS_ATOMIC, _DS_MASKED_CS_8 = (constant(c) for c in (wqe.DS_NOP, wqe.DS_WRITE, wqe.DS_ATOMIC, wqe.DS_MASKED_CS_8))
 _LKEY, _CELL_LKEY, _CELLS, _SINK = constant(queue.LKEY), constant(queue.CELL_LKEY), constant(queue.CELLS), constant(queue.SINK)
 _DS_FLAG = constant(wqe.ds_inline(8))
+_BUSY = constant(queue.BUSY)
 _QPN, _QUIET, _BARRIER = constant(queue.QPN), constant(operation.number("quiet")), constant(operation.number("barrier_all"))
 
 
@@ -149,24 +150,28 @@ def make(constants: window.Constants) -> SimpleNamespace:
     def fetch(op, record, opcode, raddr, rkey, first, second, nbytes):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
         mask, rank, count = group(record)
+        deadline = ptx.globaltimer() + state.timeout_ns()
         old = _0
-        cell = _0
-        if rank == 0:
-            cell = queue.take_cell(op)
-        cell = of_first(mask, cell)
-        if cell != _0:
-            base = claim(op, record, mask, rank, u64(count))
-            if base != _NOWHERE:
-                mine = cell + u64(rank) * _8
-                store_atomic(
-                    record, base + u64(rank), opcode, raddr, rkey, first, second, mine, nbytes, _ALWAYS if rank == count - 1 else _0
-                )
-                publish(op, record, mask, rank, base, u64(count))
-                poll(op, record, base + u64(count))
-                old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
-            ptx.syncwarp_mask(mask)
+        trying = True
+        while trying:
+            cell = _0
             if rank == 0:
-                queue.release_cell(cell)
+                cell = queue.try_cell(op, deadline)
+            cell = of_first(mask, cell)
+            trying = cell == _BUSY
+            if cell > _BUSY:
+                base = claim(op, record, mask, rank, u64(count))
+                if base != _NOWHERE:
+                    mine = cell + u64(rank) * _8
+                    store_atomic(
+                        record, base + u64(rank), opcode, raddr, rkey, first, second, mine, nbytes, _ALWAYS if rank == count - 1 else _0
+                    )
+                    publish(op, record, mask, rank, base, u64(count))
+                    poll(op, record, base + u64(count))
+                    old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
+                ptx.syncwarp_mask(mask)
+                if rank == 0:
+                    queue.release_cell(cell)
         return old
 
     @device
@@ -349,28 +354,32 @@ def make(constants: window.Constants) -> SimpleNamespace:
             mask, rank, count = group(record)
             first = of_first(mask, addr)
             together = ptx.vote_all(mask, u32(addr == first + u64(rank) * nbytes)) != 0
-            cell = _0
-            if rank == 0:
-                cell = queue.take_cell(op)
-            cell = of_first(mask, cell)
             n = _1 if together else u64(count)
-            base = _NOWHERE
-            if cell != _0:
-                base = claim(op, record, mask, rank, n)
-            mine = (queue.fixed(_CELLS) if cell == _0 else cell) + u64(rank) * nbytes
-            if base != _NOWHERE:
-                if rank == 0 or not together:
-                    index = base if together else base + u64(rank)
-                    at = slot(record, index)
-                    store_ctrl(at, record, index, _READ, _DS_WRITE, _ALWAYS if index + _1 == base + n else _0)
-                    store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
-                    store_data(at + _DATA, mine, queue.fixed(_CELL_LKEY), u64(count) * nbytes if together else nbytes)
-                publish(op, record, mask, rank, base, n)
-                poll(op, record, base + n)
-            value = ptx.ld_element(mine, array)
-            ptx.syncwarp_mask(mask)
-            if rank == 0 and cell != _0:
-                queue.release_cell(cell)
+            deadline = ptx.globaltimer() + state.timeout_ns()
+            value = ptx.ld_element(queue.fixed(_CELLS), array)  # of the right type, if the job is poisoned
+            trying = True
+            while trying:
+                cell = _0
+                if rank == 0:
+                    cell = queue.try_cell(op, deadline)
+                cell = of_first(mask, cell)
+                trying = cell == _BUSY
+                if cell > _BUSY:
+                    mine = cell + u64(rank) * nbytes
+                    base = claim(op, record, mask, rank, n)
+                    if base != _NOWHERE:
+                        if rank == 0 or not together:
+                            index = base if together else base + u64(rank)
+                            at = slot(record, index)
+                            store_ctrl(at, record, index, _READ, _DS_WRITE, _ALWAYS if index + _1 == base + n else _0)
+                            store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
+                            store_data(at + _DATA, mine, queue.fixed(_CELL_LKEY), u64(count) * nbytes if together else nbytes)
+                        publish(op, record, mask, rank, base, n)
+                        poll(op, record, base + n)
+                        value = ptx.ld_element(mine, array)
+                    ptx.syncwarp_mask(mask)
+                    if rank == 0:
+                        queue.release_cell(cell)
             return value
 
         return g

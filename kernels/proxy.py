@@ -59,7 +59,7 @@ _LOCAL, _VALUE, _SEQUENCE, _SHIFT = constant(LOCAL), constant(VALUE), constant(S
 _LANDING, _SYSTEM, _NUMBER_SHIFT = constant(LANDING), constant(SYSTEM), constant(NUMBER_SHIFT)
 _WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD = (constant(r) for r in Request)
 _0, _1, _4, _8 = (constant(c) for c in (0, 1, 4, 8))
-_NOWHERE, _CELLS, _GE = constant(queue.NOWHERE), constant(queue.CELLS), constant(5)
+_NOWHERE, _BUSY, _CELLS, _GE = constant(queue.NOWHERE), constant(queue.BUSY), constant(queue.CELLS), constant(5)
 _COMPLETION, _NIC_TIMEOUT = constant(state.COMPLETION), constant(state.NIC_TIMED_OUT)
 _QUIET, _BARRIER = constant(operation.number("quiet")), constant(operation.number("barrier_all"))
 _POLLS_MASK = 63
@@ -148,20 +148,24 @@ def make(constants: window.Constants) -> SimpleNamespace:
     def fetch(op, what, nbytes, to, value, second):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
         mask, rank, _ = group(_0)
+        deadline = ptx.globaltimer() + state.timeout_ns()
         old = _0
-        cell = _0
-        if rank == 0:
-            cell = queue.take_cell(op)
-        cell = of_first(mask, cell)
-        if cell != _0:
-            mine = cell + u64(rank) * _8
-            end = post(op, what | _LANDING, nbytes, mine, to, value, second)
-            if end != _NOWHERE:
-                wait(op, end)
-                old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
-            ptx.syncwarp_mask(mask)
+        trying = True
+        while trying:
+            cell = _0
             if rank == 0:
-                queue.release_cell(cell)
+                cell = queue.try_cell(op, deadline)
+            cell = of_first(mask, cell)
+            trying = cell == _BUSY
+            if cell > _BUSY:
+                mine = cell + u64(rank) * _8
+                end = post(op, what | _LANDING, nbytes, mine, to, value, second)
+                if end != _NOWHERE:
+                    wait(op, end)
+                    old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
+                ptx.syncwarp_mask(mask)
+                if rank == 0:
+                    queue.release_cell(cell)
         return old
 
     def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
@@ -243,22 +247,28 @@ def make(constants: window.Constants) -> SimpleNamespace:
             mask, rank, count = group(what)
             first = of_first(mask, addr)
             together = ptx.vote_all(mask, u32(addr == first + u64(rank) * nbytes)) != 0
-            cell = _0
-            if rank == 0:
-                cell = queue.take_cell(op)
-            cell = of_first(mask, cell)
-            mine = (queue.fixed(_CELLS) if cell == _0 else cell) + u64(rank) * nbytes
-            end = _NOWHERE
-            if cell != _0 and (rank == 0 or not together):
-                end = post(op, what, u64(count) * nbytes if together else nbytes, mine, remote(addr, pe), _0, _0)
-            if together:
-                end = of_first(mask, end)
-            if end != _NOWHERE:
-                wait(op, end)
-            value = ptx.ld_element(mine, array)
-            ptx.syncwarp_mask(mask)
-            if rank == 0 and cell != _0:
-                queue.release_cell(cell)
+            deadline = ptx.globaltimer() + state.timeout_ns()
+            value = ptx.ld_element(queue.fixed(_CELLS), array)  # of the right type, if the job is poisoned
+            trying = True
+            while trying:
+                cell = _0
+                if rank == 0:
+                    cell = queue.try_cell(op, deadline)
+                cell = of_first(mask, cell)
+                trying = cell == _BUSY
+                if cell > _BUSY:
+                    mine = cell + u64(rank) * nbytes
+                    end = _NOWHERE
+                    if rank == 0 or not together:
+                        end = post(op, what, u64(count) * nbytes if together else nbytes, mine, remote(addr, pe), _0, _0)
+                    if together:
+                        end = of_first(mask, end)
+                    if end != _NOWHERE:
+                        wait(op, end)
+                        value = ptx.ld_element(mine, array)
+                    ptx.syncwarp_mask(mask)
+                    if rank == 0:
+                        queue.release_cell(cell)
             return value
 
         return g

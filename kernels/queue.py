@@ -63,6 +63,9 @@ CURSORS = (START, RESV_HEAD, READY_HEAD, RUNG_IDX, CONS_IDX)
 #: In READY_HEAD: a thread is ringing, and will ring for what gets ready meanwhile.
 RINGING = 1 << 63
 
+#: What try_cell returns if it found none.
+BUSY = 1
+
 #: What reserve returns if the job is poisoned: nothing may be written or submitted.
 NOWHERE = (1 << 64) - 1
 
@@ -80,6 +83,7 @@ _INVALID, _REQ = constant(cqe.CqeOpcode.INVALID), constant(cqe.CqeOpcode.REQ)
 _OPCODE_SHIFT = constant(cqe.OP_OWN_OPCODE_SHIFT)
 _NIC_TIMEOUT, _COMPLETION, _GE = constant(state.NIC_TIMED_OUT), constant(state.COMPLETION), constant(5)
 _USED_END, _CELLS, _CELL_TICKET, _CELL_TAKEN = constant(USED_END), constant(CELLS), constant(CELL_TICKET), constant(CELL_TAKEN)
+_BUSY = constant(BUSY)
 _CELL_MASK, _CELL_SIZE = constant(N_CELLS - 1), constant(CELL_SIZE)
 _POLLS_MASK = 63
 
@@ -245,19 +249,20 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
 
 @device
-def take_cell(op):
-    """Return the address of a landing cell that is the caller's until release_cell; 0 if the job is poisoned."""
+def try_cell(op, deadline):
+    """Return the address of a landing cell that is the caller's until release_cell; BUSY if another has it, 0 if the job is poisoned.
+
+    What is done with a cell belongs into the loop that tries: lanes that have one may have to wait for lanes that loop, so that loops which
+    only take cells could end with all of them in the hands of lanes that wait.
+    """
     number = ptx.atom_add_gpu_u64(_CELL_TICKET, _1) & _CELL_MASK
     flag = _CELL_TAKEN + number * _8
-    deadline = ptx.globaltimer() + state.timeout_ns()
-    polls = u32(0)
-    while ptx.atom_cas_gpu_u64(flag, _0, _1) != _0:
-        polls = u32(polls + u32(1))
-        if polls & _POLLS_MASK == 0:
-            if lost(op, flag, _NIC_TIMEOUT, _0, _1, deadline):
-                return _0
-        ptx.relax(op, flag, _0, _0)
-    return fixed(_CELLS) + number * _CELL_SIZE
+    if ptx.atom_cas_gpu_u64(flag, _0, _1) == _0:
+        return fixed(_CELLS) + number * _CELL_SIZE
+    if lost(op, flag, _NIC_TIMEOUT, _0, _1, deadline):
+        return _0
+    ptx.relax(op, flag, _0, _0)
+    return _BUSY
 
 
 @device

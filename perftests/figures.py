@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -76,13 +77,13 @@ _GPU = _Scale(1024, (1, 8, 64), (8, 1 << 20), 2, (1, 2, 4, 8, 16, 32, 64), 64 <<
 _SIMULATOR = _Scale(32, (1, 2, 4), (8, 8 << 10), 4, (1, 2, 4), 1 << 10, (2, 1), (2, 1), False)
 
 
-def plan(*, gpu: bool) -> list[Measurement]:
-    """Return the runs of the figures, on a GPU or in the simulator."""
+def plan(*, gpu: bool, p_ctas: Sequence[int] | None = None) -> list[Measurement]:
+    """Return the runs of the figures, on a GPU or in the simulator; p_ctas: CTAs that send p, if other than usual."""
     scale = _GPU if gpu else _SIMULATOR
     puts = [(PUT, transport, ctas) for transport in ("ibrc", "ibgda") for ctas in scale.put_ctas]
     limited = [(LIMITED_PUT, transport, scale.put_ctas[-1]) for transport in ("ibrc", "ibgda") if scale.limited]
     curves = ((SCATTERED_P, "ibrc"), (SCATTERED_P, "ibgda"), (COALESCED_P, "ibgda"))
-    rates = [(curve, transport, ctas) for curve, transport in curves for ctas in scale.p_ctas]
+    rates = [(curve, transport, ctas) for curve, transport in curves for ctas in p_ctas or scale.p_ctas]
     return [_measurement(scale, *each) for each in (*puts, *limited, *rates)]
 
 
@@ -161,6 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m pgas.perftests.figures", description=__doc__.split("\n")[0])
     parser.add_argument("--from", dest="source", type=Path, metavar="JSON", help="draw from this file and measure nothing")
     parser.add_argument("--folder", type=Path, help="where files go [perftests/baselines, or where --from lies]")
+    parser.add_argument("--ctas", metavar="N,N,...", help="CTAs that send p, if not 1 to 64 (without a GPU 1 to 4)")
     parser.add_argument("--commit", help="what is measured, where the sources are in no git repository")
     arguments = parser.parse_args(argv)
     if arguments.source is not None:
@@ -172,12 +174,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         if shutil.which("mpirun") is None:
             parser.error("measuring needs an mpirun")
+        p_ctas = None
+        if arguments.ctas is not None:
+            if not re.fullmatch(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", arguments.ctas):
+                parser.error(f"argument --ctas: {arguments.ctas!r} is no list of numbers from 1 to 9999")
+            p_ctas = sorted({int(word) for word in arguments.ctas.split(",")})
         names = gpus()
         folder, machine = arguments.folder or BASELINES, machine_name(names)
         folder.mkdir(exist_ok=True)
         # The NIC's kernel takes a spare GPU, or shares one with a PE.
         with mps() if len(names) in (1, 2) else contextlib.nullcontext():
-            for data in measure(plan(gpu=bool(names)), names[0] if names else None, arguments.commit):
+            for data in measure(plan(gpu=bool(names), p_ctas=p_ctas), names[0] if names else None, arguments.commit):
                 (folder / f"figures-{machine}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     _draw(data, folder, machine)
     print(*findings.summary(data), sep="\n")

@@ -63,6 +63,21 @@ def a_file(folder, data):
 # ------------------------------------------------------------------------------------------------------------------ plan
 
 
+def test_other_numbers_of_ctas():
+    runs = figures.plan(gpu=True, p_ctas=[1, 16])
+    assert sorted({run.ctas for run in runs if run.curve in (SCATTERED_P, COALESCED_P)}) == [1, 16]
+    assert [run for run in runs if run.curve not in (SCATTERED_P, COALESCED_P)] == [
+        run for run in figures.plan(gpu=True) if run.curve not in (SCATTERED_P, COALESCED_P)
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,,2", "a", "1 2"])
+def test_what_are_no_numbers_of_ctas(text, capsys):
+    with pytest.raises(SystemExit):
+        figures.main(["--ctas", text])
+    assert "argument --ctas" in capsys.readouterr().err
+
+
 def test_plan_on_a_gpu():
     runs = figures.plan(gpu=True)
     kinds = {(run.curve, run.transport) for run in runs}

@@ -387,7 +387,10 @@ def test_lanes_that_part_are_a_wqe_each_time(heap, issued):
     issued()
     p_of_two_halves[1, 32](dest, right)
     change = issued()
-    assert (change["wqes"], change["nbytes"]) == (8, 256)  # four WRITEs of 16 lanes, and the NOP behind each
+    assert change["nbytes"] == 256
+    assert change["wqes"] == 8 or (
+        not pgas.SIMULATOR and change["wqes"] > 8
+    )  # WRITEs of 16 lanes with a NOP each; a GPU may part more lanes
     even = np.arange(0, 32, 2)
     equal(dest, np.concatenate([even + 1, even, even, even + 1]).astype(np.int32))
 
