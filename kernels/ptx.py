@@ -77,10 +77,6 @@ atom_cas_gpu_u64 = primitive(
     "atom_cas_gpu_u64", "u64(u64, u64, u64)", "atom.acquire.gpu.global.cas.b64 $0, [$1], $2, $3;",
     lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
 )  # fmt: skip
-atom_cas_relaxed_gpu_u64 = primitive(
-    "atom_cas_relaxed_gpu_u64", "u64(u64, u64, u64)", "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;",
-    lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
-)  # fmt: skip
 atom_cas_release_gpu_u64 = primitive(
     "atom_cas_release_gpu_u64", "u64(u64, u64, u64)", "atom.release.gpu.global.cas.b64 $0, [$1], $2, $3;",
     lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
@@ -298,4 +294,6 @@ def _run_16(load: str, store: str) -> Any:
 
 
 put_run = {width: _run(width, "ld", "st.global") for width in (1, 2, 4, 8, 16)}
+#: Between global addresses, every access whole: for memory that others poll.
+copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
 get_run = {width: _run(width, "ld.relaxed.sys.global", "st") for width in (1, 2, 4, 8, 16)}

@@ -8,13 +8,15 @@ Every queue pair has a record in the private state pages. The cursors count WQEB
 * ``submit`` waits for its turn (ready_head == base) and moves ready_head on. Then it rings: doorbell record and UAR register, for all that
   is ready. One thread at a time, so that doorbells never go backwards: whoever finds the mark RINGING in ready_head leaves its WQEBBs to
   the one who set it, which does not go before it has rung for them. The turn is thus passed on without the fences of a doorbell.
+  A thread that rings may so ring for others as long as they post; it waits for nobody.
   The ring is left to a later thread if one has reserved already, unless WQEs of a full batch would wait; as depth is at least twice the
   batch, a thread that waits for room never waits for a doorbell that nobody rings.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation asks for a CQE and has one WQEBB (mlx5.cqe.extend).
 
 Order (DESIGN section 2): lanes store WQEs; a barrier of the lanes; fence.acq_rel.sys before the turn comes, for ready_head is moved by
 atomics alone, so that all who moved it release to whoever reads it; of the one who rings for WQEs of others, another such fence, which
-acquires them; the doorbell record; the register by st.release.sys. Whoever saw a completion ends with ld.acquire.sys on the CQE.
+covers them; the doorbell record; the register by st.release.sys; the mark is taken away by a release, and set by an acquire. Whoever saw
+a completion ends with ld.acquire.sys on the CQE.
 """
 
 import functools
@@ -208,7 +210,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         due = reserved == end or (base ^ end) & batch_mask != _0
         while True:  # twice at most: nobody but the one who rings changes it now, and then takes its mark away
             moved = end | (_RINGING if due else ready & _RINGING)
-            found = ptx.atom_cas_relaxed_gpu_u64(queue + _READY, ready, moved)
+            found = ptx.atom_cas_gpu_u64(queue + _READY, ready, moved)  # acquires: doorbells come after those of who rang before
             if found == ready:
                 break
             ready = found

@@ -27,7 +27,7 @@ from typing import Any
 from pgas.perftests import findings, pictures, report
 from pgas.perftests.findings import COALESCED_P, LIMITED_PUT, PUT, SCATTERED_P
 from pgas.perftests.jobs import BASELINES, gpus, machine_name, mpirun, mps, run
-from pgas.perftests.options import size_text
+from pgas.perftests.options import size_flag
 
 __all__ = ["Measurement", "main", "measure", "plan"]
 
@@ -90,10 +90,10 @@ def plan(*, gpu: bool, p_ctas: Sequence[int] | None = None) -> list[Measurement]
 def _measurement(scale: _Scale, curve: str, transport: str, ctas: int) -> Measurement:
     """Every CTA has a queue pair of its own. Scattered p send every other element."""
     if curve in (PUT, LIMITED_PUT):
-        smallest, largest = (size_text(size * ctas) for size in scale.put_sizes)
+        smallest, largest = (size_flag(size * ctas) for size in scale.put_sizes)
         test, what = "shmem_put_bw", f"-b {smallest} -e {largest} -f {scale.step}"
     else:
-        size, stride = size_text(scale.p_size * ctas), 2 if curve == SCATTERED_P else 1
+        size, stride = size_flag(scale.p_size * ctas), 2 if curve == SCATTERED_P else 1
         test, what = "shmem_p_bw", f"-i {stride} -b {size} -e {size}"
     iters, warmup_iters = scale.put_iters if test == "shmem_put_bw" else scale.p_iters
     command = f"{test} --transport {transport} -n {iters} -w {warmup_iters} -c {ctas} -t {scale.threads} {what}"

@@ -12,7 +12,7 @@ from pgas.config import parse_size
 from pgas.perftests.payload import GUARD_BYTES
 from pgas.perftests.workload import DATATYPES, WARP
 
-__all__ = ["TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_text", "within"]
+__all__ = ["TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_flag", "within"]
 
 TRANSPORTS = ("p2p", "ibgda", "ibrc")
 
@@ -76,7 +76,7 @@ class Options:
             os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(self.heap_bytes()))
 
 
-def size_text(size: int) -> str:
+def size_flag(size: int) -> str:
     """Return a size with the largest suffix that leaves an integer: 65536 is 64K."""
     for unit, suffix in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
         if size and size % unit == 0:
@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
 
 def within(least: int, most: int, read: Callable[[str], int] = int) -> Callable[[str], int]:
     """Return a converter of arguments that refuses what is out of a range."""
-    shown = size_text if read is parse_size else str
+    shown = size_flag if read is parse_size else str
     kind = "a size (a number, k, m, g or t behind it)" if read is parse_size else "an integer"
     allowed = f"it must be {shown(least)} to {shown(most)}"
 
@@ -141,7 +141,7 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     size, count = within(1, _LARGEST_SIZE, parse_size), within(1, _LARGEST)
 
     def add(short: str, name: str, convert: Callable[[str], object], default: object, meaning: str) -> None:
-        shown = size_text(default) if convert is size and isinstance(default, int) else default
+        shown = size_flag(default) if convert is size and isinstance(default, int) else default
         metavar = "SIZE" if convert is size else "NAME" if isinstance(default, str) else "N"
         text = f"{meaning} [{shown}]"
         parser.add_argument(short, f"--{name}", type=convert, default=default, metavar=metavar, help=text)
@@ -171,8 +171,8 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     options = Options(**found)
     if options.max_size < options.min_size:
         parser.error(
-            f"argument -e/--max_size: {size_text(options.max_size)} is less than --min_size; "
-            f"it must be {size_text(options.min_size)} to {size_text(_LARGEST_SIZE)}"
+            f"argument -e/--max_size: {size_flag(options.max_size)} is less than --min_size; "
+            f"it must be {size_flag(options.min_size)} to {size_flag(_LARGEST_SIZE)}"
         )
     if options.scope == "warp" and options.threads_per_cta % WARP:
         parser.error(

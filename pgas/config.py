@@ -50,8 +50,8 @@ def _limit(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0
-    if not 1e-3 <= value <= 1e6:
-        raise ValueError("a number from 0.001 to 1e6, or empty for no limit")
+    if not 1e-3 <= value <= 1e4:
+        raise ValueError("a number from 0.001 to 10000, or empty for no limit")
     return value
 
 

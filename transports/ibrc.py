@@ -271,7 +271,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                 store(own + PHASE, RINGING)
                 ring(own, unrung)
                 unrung = waiting = 0
-            store(own + PHASE, COMPLETING if turns == 0 else WAITING)
+            store(own + PHASE, COMPLETING if turns <= 1 else WAITING)
             before = completed
             while completed < tail:
                 undone = load(own + UNDONE) + (completed & mask) * UNDONE_SIZE
@@ -362,6 +362,7 @@ class ProxiedNIC(NIC):
 
     def holds_unposted(self) -> bool:
         """Whether kernels that have ended reserved tickets and wrote no request; what is written, the proxy takes."""
+        self._store(proxy.LOOKING, 0)  # who looked when its kernel was cut looks no more
         ring, size = self._control + proxy.RING, int(self._own[SLOT_MASK // 8]) + 1
         tickets = range(self._load(self._control + proxy.COMPLETED), self._load(proxy.HEAD))
         sequences = (self._load(ring + t % size * proxy.REQUEST_SIZE + proxy.SEQUENCE) for t in tickets)

@@ -223,9 +223,9 @@ class NIC:
                 time.sleep(0)
 
     def holds_unposted(self) -> bool:
-        """Whether kernels that have ended reserved WQEBBs and did not hand them over."""
+        """Whether kernels that have ended reserved WQEBBs and did not hand them over, or did not ring for them (queue.RINGING)."""
         records = (queue.RECORDS + number * queue.RECORD_SIZE for number in range(len(self.queues)))
-        return any(self._load(record + queue.RESV_HEAD) != self._load(record + queue.READY_HEAD) & ~queue.RINGING for record in records)
+        return any(self._load(record + queue.RESV_HEAD) != self._load(record + queue.READY_HEAD) for record in records)
 
     # --------------------------------------------------------------------------------------------------------------------- errors
 

@@ -2,14 +2,14 @@
 
 from pgas.backend import SIMULATOR
 from pgas.kernels.compiler import primitive
-from pgas.transports.mlx5.wqe import WQEBB_SHIFT
+from pgas.transports.mlx5.wqe import CTRL_FM_CE_SE, CTRL_QPN_DS, DS_MASK, WQEBB_SHIFT
 from pgas.transports.softhca import ops
 from pgas.transports.softhca.compiled import device
 from pgas.transports.softhca.completer import count_cqes
 from pgas.transports.softhca.engine import check, process
-from pgas.transports.softhca.ops import for_kernel
+from pgas.transports.softhca.ops import for_kernel, load_u8
 from pgas.transports.softhca.pipeline import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_READ, EXECUTE_WRITE, count, state_of
-from pgas.transports.softhca.requester import begin, rung, take_doorbell
+from pgas.transports.softhca.requester import FM_MASK, begin, rung, take_doorbell
 from pgas.transports.softhca.tables import (
     CQ_COLLAPSED,
     CTL_BEAT,
@@ -116,10 +116,14 @@ def waiting(hca: int, qp: int, batch: int) -> int:
 @device
 def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     """Check a staged WQE; return whether it can be performed with others of its class."""
+    if load_be32(wqe + CTRL_QPN_DS) & DS_MASK == 0:
+        return TORN  # what fetch refuses
     store(work + WORK_WQE, wqe)
     store(work + WORK_CAPACITY, SEGMENTS)
     begin(work, index)
     state = check(hca, qp, work, CHECK_CONTROL)
+    if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK != 0 and state in (EXECUTE_WRITE, EXECUTE_READ, COMPLETE):
+        return OTHER  # a fence: after those before it, as one thread does them
     if state == EXECUTE_WRITE:
         return WRITES
     if state == EXECUTE_READ:

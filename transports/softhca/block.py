@@ -9,8 +9,8 @@ segments, is one thread's, as in the cpu engine. So within a QP everything keeps
 * a run follows the one before it after a barrier, its READs therefore find what earlier WRITEs wrote;
 * a CQE and an atomic come after a barrier and a fence.sys (completer.place_cqe, ops.compare_swap), which is cumulative.
 
-A pass begins with an acquiring update by the leader and a barrier, a visit with the acquire of the doorbell: what a thread then loads is
-not older, whatever its L1 held. While a QP is visited the CTA works on copies of its row, its CQ's and the control record in shared memory
+A pass begins with an acquiring update by the leader and a barrier, a doorbell is taken by an acquire: what a thread then loads is not
+older, whatever its L1 held. While a QP is visited the CTA works on copies of its row, its CQ's and the control record in shared memory
 (tables: every field has one writer); what it counted goes back before each CQE and at the end, and around what one thread does alone.
 """
 
@@ -51,7 +51,7 @@ from pgas.transports.softhca.batch import (
 from pgas.transports.softhca.compiled import keep
 from pgas.transports.softhca.completer import ALWAYS, REQ, place_cqe
 from pgas.transports.softhca.engine import process, visit
-from pgas.transports.softhca.lanes import NEVER, apart, copy_together, reached
+from pgas.transports.softhca.lanes import FULL, NEVER, apart, copy_together, reached
 from pgas.transports.softhca.limits import admit
 from pgas.transports.softhca.ops import copy, idle
 from pgas.transports.softhca.pipeline import FETCH
@@ -108,8 +108,6 @@ CONTROL_WORDS, QP_WORDS, CQ_WORDS = (len(record.names) for record in (CONTROL, Q
 OWN = QP_CONSUMER
 OWN_WORDS = (QP_STALE_RECORDS - QP_CONSUMER) // 8 + 1
 
-FULL = u32(0xFFFF_FFFF)
-
 SIGNATURE = (types.int64,)
 
 #: Two CTAs of 256 threads have room on a multiprocessor.
@@ -123,6 +121,16 @@ def total_of(sums: Any, warps: int) -> Any:
     for w in range(warps):
         total += sums[w]
     return total
+
+
+@inlined
+def give_back(me: Any, threads: int, qp: Any, cq: Any, pair: Any) -> None:
+    """Write what the CTA has counted in its copies into the rows of the QP and its CQ."""
+    for k in range(me, OWN_WORDS, threads):
+        store(qp + OWN + 8 * k, load(pair + OWN + 8 * k))
+    if me == 0:
+        for field in (CQ_PRODUCER, CQ_CQES):
+            store(cq + field, load(load(pair + QP_CQ) + field))
 
 
 @functools.cache
@@ -160,7 +168,7 @@ def kernel(threads: int) -> Any:
         work, sweep = load(hca + CTL_WORK) + worker * WORK_BYTES, load(hca + CTL_SWEEPS) + worker * SWEEP_ROW
         store(beat_at, load(hca + CTL_BEAT))
         store(beat_at + 8, i64(ptx.globaltimer()))
-        turns = i64(0)
+        turns = passes = i64(0)
         while True:
             if me == 0:
                 add(sweep, 1)
@@ -177,7 +185,9 @@ def kernel(threads: int) -> Any:
                 break
             limited = load(control + CTL_WQE_COST) | load(control + CTL_BYTE_COST) != 0
             serial = load(control + CTL_SERIAL) != 0
-            for row in range(me, limit, threads):
+            passes += 1
+            for k in range(me, limit, threads):
+                row = (k + passes) % limit  # others come first each time
                 qp = qps + row * QP_ROW
                 if (serial or load(qp + QP_WORKER) == worker) and wants(qp) != 0:
                     place = cuda.atomic.add(tally, READY, 1)
@@ -258,8 +268,7 @@ def kernel(threads: int) -> Any:
                     cuda.syncthreads()
                     together = words[CLASS]
                     if together >= OTHER:
-                        for k in range(me, OWN_WORDS, threads):
-                            store(qp + OWN + 8 * k, load(pair + OWN + 8 * k))
+                        give_back(me, threads, qp, cq, pair)
                         cuda.syncthreads()
                         if me == 0:
                             if together == OTHER:
@@ -380,19 +389,12 @@ def kernel(threads: int) -> Any:
                         )
                     cuda.syncthreads()
                     if last >= 0:
-                        for k in range(me, OWN_WORDS, threads):
-                            store(qp + OWN + 8 * k, load(pair + OWN + 8 * k))
-                        if me == 0:
-                            store(cq + CQ_CQES, load(paired + CQ_CQES))
+                        give_back(me, threads, qp, cq, pair)
                         cuda.syncthreads()
                         if me == last:
                             place_cqe(control, pair, first + me, opcode, nbytes, REQ, 0, 0)
                 if not stale:
-                    for k in range(me, OWN_WORDS, threads):
-                        store(qp + OWN + 8 * k, load(pair + OWN + 8 * k))
-                    if me == 0:
-                        store(cq + CQ_PRODUCER, load(paired + CQ_PRODUCER))
-                        store(cq + CQ_CQES, load(paired + CQ_CQES))
+                    give_back(me, threads, qp, cq, pair)
                     cuda.syncthreads()
                     if words[RUNG] == ONE_BY_ONE and me == 0:
                         visit(hca, qp, work)

@@ -7,17 +7,17 @@ from pgas.kernels.compiler import constant, device, i64, u32, u64
 from pgas.transports.softhca import ops
 from pgas.transports.softhca.ops import copy, for_kernel
 
-__all__ = ["NEVER", "apart", "copy_together", "highest_before", "reached"]
+__all__ = ["FULL", "NEVER", "apart", "copy_together", "reached"]
 
 #: An address behind all others.
 NEVER = 1 << 62
 
-_FULL = u32(0xFFFF_FFFF)
+FULL = u32(0xFFFF_FFFF)
 _0, _1, _31, _32, _NEVER = (constant(c) for c in (0, 1, 31, 32, NEVER))
 _STEPS = (1, 2, 4, 8, 16)
 
 load_any, store_data = for_kernel(ops.load_any), for_kernel(ops.store_data)
-_copy_16 = ptx.get_run[16]  # whose loads, as those of WQEs, go past L1
+_copy_16 = ptx.copy_run_16
 
 
 @device
@@ -31,7 +31,7 @@ def reached(lane: Any, blocks: Any) -> Any:
     for _ in range(5):  # each round doubles the steps that are known
         inside = after < _32
         source = u32(after & _31)
-        masks, afters = ptx.shfl_u64(_FULL, mask, source), ptx.shfl_u64(_FULL, after, source)
+        masks, afters = ptx.shfl_u64(FULL, mask, source), ptx.shfl_u64(FULL, after, source)
         if inside:
             mask, after = mask | masks, afters
     return mask, after
@@ -42,10 +42,10 @@ def highest_before(lane: Any, high: Any) -> Any:
     """Return the highest value of the lanes before this one, 0 for lane 0, and that of the whole warp."""
     most = high
     for step in _STEPS:
-        other = ptx.shfl_u64(_FULL, most, u32(lane - step if lane >= step else lane))
+        other = ptx.shfl_u64(FULL, most, u32(lane - step if lane >= step else lane))
         most = max(most, other)
-    before = ptx.shfl_u64(_FULL, most, u32(lane - _1 if lane != _0 else _0))
-    return before if lane != _0 else _0, ptx.shfl_u64(_FULL, most, u32(_31))
+    before = ptx.shfl_u64(FULL, most, u32(lane - _1 if lane != _0 else _0))
+    return before if lane != _0 else _0, ptx.shfl_u64(FULL, most, u32(_31))
 
 
 @device
@@ -53,10 +53,10 @@ def apart(lane: Any, low: Any, high: Any) -> Any:
     """Return whether the lanes' ranges [low, high) ascend and are apart (low NEVER: none), the lowest low and the highest high."""
     some = low != _NEVER
     before, most = highest_before(lane, high if some else _0)
-    ascending = ptx.vote_all(_FULL, u32(1 if low >= before else 0)) != 0  # NEVER is above all
+    ascending = ptx.vote_all(FULL, u32(1 if low >= before else 0)) != 0  # NEVER is above all
     least = low
     for step in _STEPS:
-        least = min(least, ptx.shfl_u64(_FULL, least, u32(lane ^ u64(step))))
+        least = min(least, ptx.shfl_u64(FULL, least, u32(lane ^ u64(step))))
     return ascending, least, most
 
 

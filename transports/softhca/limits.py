@@ -2,7 +2,7 @@
 
 Two token buckets, each kept as one word: the time at which all that was let in will have passed at the limit (the virtual scheduling
 algorithm of ITU-T I.371, which is a token bucket that needs no refilling). Workers of the engine share them by compare-and-swap. Times are
-multiples of 2^-LOG_TICK ns, so that the cost of a byte is a whole number to a thousandth, modulo 2^62 of them (3 days).
+multiples of 2^-LOG_TICK ns, so that the cost of a byte at 200 Gb/s is a whole number to a thousandth, modulo 2^62 of them (3 days).
 """
 
 from pgas.transports.softhca.compiled import device
@@ -23,7 +23,8 @@ BURST_NS = 8000
 
 def costs(mops: float, gbps: float) -> tuple[int, int]:
     """Return CTL_WQE_COST and CTL_BYTE_COST for so many million WQEs and 10^9 bits a second; 0: no limit."""
-    return (round((1000 / mops) * (1 << LOG_TICK)) if mops else 0, round((8 / gbps) * (1 << LOG_TICK)) if gbps else 0)
+    wqe, byte = (1000 / mops if mops else 0), (8 / gbps if gbps else 0)
+    return (max(1, round(wqe * (1 << LOG_TICK))) if mops else 0, max(1, round(byte * (1 << LOG_TICK))) if gbps else 0)
 
 
 @device

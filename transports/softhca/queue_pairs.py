@@ -23,7 +23,7 @@ _CQ_GENERATION_BITS = 24 - layout.LOG_MAX_CQ
 
 #: What 2RST_QP clears: where the card is in the queue, faults that hold it back, counters and the first error.
 _ERROR = ("error_syndrome", "error_vendor", "error_index", "error_nbytes")
-_VOLATILE = ("broken", "consumer", "producer", "stalled_until", "held", *tables.COUNTERS, *_ERROR)
+_VOLATILE = ("broken", "consumer", "producer", "rung", "stalled_until", "held", *tables.COUNTERS, *_ERROR)
 
 
 class Refused(Exception):
@@ -179,6 +179,7 @@ class QueuePairs:
         for name in (*_VOLATILE, "access", "remote_qpn", "send_psn", "recv_psn", "log_msg_max"):
             record[name] = 0
         record["qpn"], record["pe"], record["pd"] = qpn, pe, qpc["pd"]
+        record["worker"] = (cq.worker or 0) % self.tables.workers
         record["uar"], record["user_index"] = qpc["uar_page"], qpc["user_index"]
         record["sq"], record["mask"], record["dbr"] = ring, (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
         record["register"], record["on_host"] = self.objects.register(qpc["uar_page"]), int(self.objects.on_host)

@@ -227,7 +227,7 @@ def check_control(hca: int, qp: int, work: int) -> int:
         return fail(work, LOCAL_QP_OP, V_INDEX)
     if load_be32(wqe + CTRL_QPN_DS) >> QPN_SHIFT != load(qp + QP_QPN):
         return fail(work, LOCAL_QP_OP, V_QPN)
-    # Every mode holds by itself: a WQE is executed and its data placed before the next one is fetched (facts 1.3 has no other values).
+    # Every mode holds by itself: a WQE with one is executed after those before it, whose data is placed (facts 1.3 has no other values).
     if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK > FM_LAST:
         return fail(work, LOCAL_QP_OP, V_FENCE)
     if load(hca + CTL_FAIL_COUNT) != 0:
