@@ -98,8 +98,11 @@ def compile_ptx(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc:
     return str(cuda.compile_ptx(kernel, types.void(*argument_types), cc=cc)[0])
 
 
-def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> dict[str, Built]:
-    """Assemble and disassemble modules of one kernel each, as one: the disassembler takes half a second to start."""
+def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY, max_registers: int = 0) -> dict[str, Built]:
+    """Assemble and disassemble modules of one kernel each, as one: the disassembler takes half a second to start.
+
+    max_registers: of a thread, as of ``cuda.jit``; 0: no limit.
+    """
     entries = {name: re.search(r"\.entry (\w+)\(", text)[1] for name, text in ptx.items()}  # type: ignore[index]
     # Modules become one: a single header, and without Numba's environments, which nothing refers to and several of them define.
     header = re.compile(r"^\.(version|target|address_size) .*$", re.MULTILINE)
@@ -107,7 +110,8 @@ def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> d
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
         source.write_text("\n".join([*(m[0] for m in header.finditer(next(iter(ptx.values())))), *bodies]))
-        command = [_tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", str(source), "-o", str(cubin)]
+        limit = [f"-maxrregcount={max_registers}"] if max_registers else []
+        command = [_tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", *limit, str(source), "-o", str(cubin)]
         log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         listing = subprocess.run([_tool("nvdisasm"), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
     sections = dict(re.findall(r"^\.text\.(\w+):\n(.*?)(?=^\.text\.|\Z)", listing, re.MULTILINE | re.DOTALL))

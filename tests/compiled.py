@@ -1,14 +1,16 @@
 """What the compiler makes of the device functions of one transport: a program, because a process compiles for one transport only.
 
 ``python compiled.py TRANSPORT`` prints JSON: of every kernel of perftests.sass.KERNELS the numbers, the PTX and the SASS
-instructions; under ``wrong``, of queues and builders with an error each (ibgda only).
+instructions; under ``wrong``, of queues, builders and the proxy's wait as they are and with an error each.
 """
 
 import contextlib
+import inspect
 import json
 import os
 import subprocess
 import sys
+from types import ModuleType
 from unittest import mock
 
 
@@ -24,13 +26,43 @@ def listing(built):
     return {**built.summary(), "sass": built.instructions, "ptx": built.ptx}
 
 
-def wrong():
-    """name -> kernels that post and poll: as they are, and with one error each."""
+#: Of queue.py, what submit and poll lack: what stands there, what takes its place.
+OF_A_QUEUE = {
+    "submit: fence before the turn": ("        ptx.fence_sys()\n        # All", "        # All"),
+    "submit: fence of the one who rings": ("ring(queue, moved, rung == base)", "ring(queue, moved, True)"),
+    "submit: fence of the one who rings again": ("own = False", "own = True"),
+    "submit: release of the register": ("ptx.st_release_sys_u64", "ptx.st_relaxed_sys_u64"),
+    "submit: release of the mark": ("ptx.atom_cas_release_gpu_u64", "ptx.atom_cas_relaxed_gpu_u64"),
+    "poll: acquire of the cursor": ("ptx.ld_acquire_gpu_u64", "ptx.ld_relaxed_gpu_u64"),
+    "poll: acquire at the end": ("ptx.ld_acquire_sys_u64", "ptx.ld_relaxed_sys_u64"),
+}
+
+#: The same of proxy.wait.
+OF_A_WAIT = {
+    "wait: acquire of the look": ("ptx.ld_acquire_sys_u64(control)", "ptx.ld_relaxed_sys_u64(control)"),
+    "wait: acquire of LOOKING": ("ptx.atom_cas_gpu_u64(_LOOKING", "ptx.atom_cas_relaxed_gpu_u64(_LOOKING"),
+    "wait: release of SEEN": ("ptx.st_release_gpu_u64(_SEEN", "ptx.st_relaxed_gpu_u64(_SEEN"),
+    "wait: release of LOOKING": ("ptx.st_release_gpu_u64(_LOOKING", "ptx.st_relaxed_gpu_u64(_LOOKING"),
+    "wait: acquire at the end": ("ptx.ld_acquire_gpu_u64(_SEEN)", "ptx.ld_relaxed_gpu_u64(_SEEN)"),
+}
+
+
+def altered(module, old, new):
+    """The module as it would be with this change of its source."""
+    source = inspect.getsource(module)
+    assert source.count(old) == 1, f"{module.__name__} has {source.count(old)} times: {old}"
+    other = ModuleType(module.__name__)
+    exec(compile(source.replace(old, new), module.__file__, "exec"), other.__dict__)
+    return other
+
+
+def wrong(transport):
+    """name -> kernels that post, poll and wait: as they are, and with one error each."""
     import posting
     from numba.cuda import types
 
-    from pgas.kernels import ibgda, ptx, queue, window
-    from pgas.kernels.compiler import constant, primitive
+    from pgas.kernels import ibgda, proxy, queue, window
+    from pgas.kernels.compiler import constant
     from pgas.kernels.scope import THREAD
 
     u64 = types.uint64
@@ -66,28 +98,27 @@ def wrong():
 
         return put, (u64, u64, u64, types.int32)
 
-    def relaxed(name):
-        """The primitive without its order."""
-        load, scope, bits = name.startswith("ld"), name.split("_")[2], name[-2:]
-        text = f"{name[:2]}.relaxed.{scope}.global.u{bits} " + ("$0, [$1];" if load else "[$0], $1;")
-        return primitive(name, f"u{bits}(u64)" if load else f"void(u64, u{bits})", text, None)
+    def wait():
+        def wait(target):
+            proxy.wait(_0, target)
 
-    cases = {"submit": (submit, None), "poll": (poll, None), "put": (put, None)}
-    for function, name in (("submit", "st_release_sys_u32"), ("submit", "st_release_sys_u64"), ("submit", "st_release_gpu_u64"),
-                           ("submit", "ld_acquire_gpu_u64"), ("poll", "ld_acquire_sys_u64")):  # fmt: skip
-        cases[f"{function}: {name}"] = {"submit": submit, "poll": poll}[function], (ptx, name, relaxed(name))
-    for field in posting.WRONG_IN_SHORT:
-        name, builder = posting.WRONG[field]
-        cases[f"put: {field}"] = put, (ibgda, name, builder)
-    return cases
+        return wait, (u64,)
+
+    if transport == "ibrc":
+        changes = {name: (proxy, "wait", altered(proxy, *change).wait) for name, change in OF_A_WAIT.items()}
+        return {name: (wait, change) for name, change in {"wait": None, **changes}.items()}
+    makers = {"submit": submit, "poll": poll, "put": put}
+    changes = {name: (queue, "make", altered(queue, *change).make) for name, change in OF_A_QUEUE.items()}
+    changes |= {f"put: {field}": (ibgda, *posting.WRONG[field]) for field in posting.WRONG_IN_SHORT}
+    return {name: (makers[name.split(":")[0]], change) for name, change in {**dict.fromkeys(makers), **changes}.items()}
 
 
-def compiled_wrong():
+def compiled_wrong(transport):
     """The kernels of wrong(), each compiled while its error is in place."""
     from pgas.perftests import sass
 
     ptx = {}
-    for name, (make, change) in wrong().items():
+    for name, (make, change) in wrong(transport).items():
         with mock.patch.object(*change) if change else contextlib.nullcontext():
             ptx[name] = sass.compile_ptx(*make())
     return sass.assemble(ptx)
@@ -97,7 +128,7 @@ def main(transport):
     from pgas.perftests import sass
 
     sass.configure(transport)
-    found = {"kernels": sass.build_all(sass.KERNELS), "wrong": compiled_wrong() if transport == "ibgda" else {}}
+    found = {"kernels": sass.build_all(sass.KERNELS), "wrong": compiled_wrong(transport)}
     json.dump({part: {name: listing(built) for name, built in kernels.items()} for part, kernels in found.items()}, sys.stdout)
 
 

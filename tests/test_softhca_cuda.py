@@ -22,17 +22,22 @@ from pgas.perftests import sass
 from pgas.transports.softhca import block
 kernel = block.kernel(256)
 ptx = cuda.compile(kernel.py_func, block.SIGNATURE, cc=(9, 0), device=False, abi="numba")[0]
-print(json.dumps(sass.assemble({"loop": ptx})["loop"].summary()))
+print(json.dumps(sass.assemble({"loop": ptx}, **block.COMPILED)["loop"].summary()))
 """
 
 
-def test_the_kernel_compiles_without_spills():
+#: Bytes. Unlimited, the kernel has 162 registers and spills nothing, but one CTA then fills an SM, and two serve more QPs at once: that is
+#: worth some spills. 128 bytes on 2026-11-21 with ptxas 13.4.
+SPILLS = 200
+
+
+def test_two_ctas_of_the_kernel_have_room_on_an_sm():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     built = json.loads(done.stdout.splitlines()[-1])
-    assert built["spills"] == 0
-    assert built["registers"] <= 128, "two CTAs of 256 threads have room on an SM"
+    assert built["registers"] <= 65536 // (2 * 256)
+    assert built["spills"] <= SPILLS
     memory = built["memory"]
     assert memory.get("CCTL.IVALL", 0) > 0  # passes and doorbells begin with an acquire
     assert memory.get("MEMBAR.ALL.SYS", 0) > 0  # a CQE comes behind a fence

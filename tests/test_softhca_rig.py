@@ -45,13 +45,13 @@ def host_memory():
     return vmm.GPUMemory(0)
 
 
-def start(engine=None):
+def start(engine=None, **limits):
     """A card that never ends by itself: PEs come and go with the tests."""
     if SIMULATOR:
-        return client.start(1 << 15, engine=engine or os.environ.get("PGAS_ENGINE", "cpu"))
+        return client.start(1 << 15, engine=engine or os.environ.get("PGAS_ENGINE", "cpu"), **limits)
     if engine == "cpu":
         pytest.skip("the cpu engine runs in the simulator")
-    return client.start(1 << 15, engine="cuda", sms=8, on_host=True)
+    return client.start(1 << 15, engine="cuda", sms=8, on_host=True, **limits)
 
 
 class PE:

@@ -34,9 +34,9 @@ def now() -> int:
 
 
 @device
-def ahead(until: int) -> int:
-    """Return how far ahead a time is; 0 if it has passed."""
-    distance = until - now()
+def ahead(until: int, time: int) -> int:
+    """Return how far ahead of a time another is; 0 if it has passed."""
+    distance = until - time
     return distance if 0 < distance < _AHEAD_MAX else 0
 
 
@@ -44,8 +44,8 @@ def ahead(until: int) -> int:
 def take(bucket: int, cost: int) -> int:
     """Let something in; return when it will have passed."""
     while True:
-        before = load_shared(bucket)
-        after = now() + ahead(before) + cost
+        before, time = load_shared(bucket), now()
+        after = time + ahead(before, time) + cost
         if compare_swap(bucket, before, after) == before:
             return after
 
@@ -54,7 +54,7 @@ def take(bucket: int, cost: int) -> int:
 def wait(hca: int, until: int) -> int:
     """Wait for a time, less what a burst may take."""
     turns = 0
-    while ahead(until) > BURST_NS << LOG_TICK:
+    while ahead(until, now()) > BURST_NS << LOG_TICK:
         if load_acquire(hca + CTL_STOP) != 0:
             break
         turns += 1

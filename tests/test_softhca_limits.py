@@ -1,0 +1,170 @@
+"""The limits of the software card: arithmetic of the buckets, the time that WQEs and bytes take, the end of a card whose WQEs wait."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import test_softhca_rig as rig
+
+from pgas.backend import SIMULATOR
+from pgas.perftests import harness
+from pgas.perftests.jobs import mpirun
+from pgas.transports.mlx5 import wqe
+from pgas.transports.softhca import limits
+
+TICKS = 1 << limits.LOG_TICK  #: in a nanosecond
+CLOCK_END = 1 << 62
+HOUR = 3600 * 10**9 * TICKS
+
+on_the_cpu = pytest.mark.skipif(not SIMULATOR, reason="calls what is compiled for the CPU")
+
+# ------------------------------------------------------------------------------------------------------------------------- buckets
+
+
+def test_costs():
+    """215 MOPS and 200 Gb/s to a thousandth; none is none."""
+    per_wqe, per_byte = limits.costs(215, 200)
+    assert 1e3 * TICKS / per_wqe == pytest.approx(215, rel=1e-3)
+    assert 8 * TICKS / per_byte == pytest.approx(200, rel=1e-3)
+    assert limits.costs(0, 0) == (0, 0)
+    assert limits.costs(0.001, 0) == (10**6 * TICKS, 0)
+    assert limits.costs(0, 0.001) == (0, 8000 * TICKS)
+
+
+@on_the_cpu
+def test_a_clock_that_began_anew():
+    """A time from before is over, however far ahead it seems."""
+    assert limits.ahead(1005, 1000) == 5
+    assert limits.ahead(1000, 1000) == limits.ahead(995, 1000) == 0
+    assert limits.ahead(CLOCK_END - 1, 1000) == 0
+    assert limits.ahead(CLOCK_END + HOUR, 1000) == 0  # what was let in just before
+    assert limits.ahead(CLOCK_END + HOUR, CLOCK_END - 1) == HOUR + 1
+    assert 0 <= limits.now() < CLOCK_END
+
+
+@on_the_cpu
+def test_what_is_let_in_adds_up():
+    """To the tick, while there is something ahead; what lies behind is forgotten, nothing is saved up."""
+    bucket = np.zeros(1, np.int64)
+    before = limits.now()
+    first = limits.take(bucket.ctypes.data, HOUR)
+    assert before + HOUR <= first <= limits.now() + HOUR
+    for n in range(1, 1000):
+        assert limits.take(bucket.ctypes.data, 7) == first + 7 * n
+    bucket[0] = limits.now() - 100 * TICKS
+    before = limits.now()
+    assert limits.take(bucket.ctypes.data, 7) >= before + 7
+
+
+# ---------------------------------------------------------------------------------------------------------------------------- time
+
+
+@contextlib.contextmanager
+def limited(engine=None, **options):
+    """A card with limits, and two PEs."""
+    card, pes = rig.start(engine, **options), []
+    try:
+        pes.extend(rig.PE(card.name, number) for number in (0, 1))
+        yield card, pes
+    finally:
+        for pe in pes:
+            pe.close()
+        card.end()
+
+
+def seconds(pes, count, nbytes=8, queue_pairs=1):
+    """How long so many WRITEs of each queue pair take that are rung for at once; the card has rested."""
+    pairs = [rig.pair(pes, log_depth=10)[0] for _ in range(queue_pairs)]
+    for a in pairs:
+        for n in range(count):
+            signal = rig.SIGNAL if n == count - 1 else 0
+            a.post(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, nbytes, fm_ce_se=signal)
+    time.sleep(0.01)
+    began = time.monotonic()
+    for a in pairs:
+        a.ring()
+    for a in pairs:
+        assert not a.poll(count - 1).is_error
+    return time.monotonic() - began
+
+
+def fits(wanted, *measured):
+    """Three times: never faster than the limit, but for a burst; not much slower, if the machine has nothing else to do."""
+    times = [seconds(*measured) for _ in range(3)]
+    assert min(times) >= wanted - limits.BURST_NS / 1e9
+    assert min(times) <= 2.2 * wanted
+
+
+@pytest.mark.parametrize(("engine", "mops", "count"), [("cpu", 0.02, 1000), ("cuda", 0.0005, 200)])
+def test_wqes_a_second(engine, mops, count):
+    with limited(engine, mops=mops) as (_, pes):
+        fits(count / mops / 1e6, pes, count)
+
+
+@pytest.mark.parametrize(("nbytes", "count"), [(4096, 1000), (1 << 20, 10)])
+def test_bytes_a_second(nbytes, count):
+    with limited(gbps=0.4) as (_, pes):
+        fits(count * nbytes * 8 / 0.4e9, pes, count, nbytes)
+
+
+def test_the_narrower_limit_holds():
+    with limited(mops=0.02, gbps=0.01) as (_, pes):
+        fits(1000 / 0.02e6, pes, 1000, 8)
+        fits(10 * 80_000 / 0.01e9, pes, 10, 10_000)
+
+
+def test_all_queue_pairs_share_a_limit():
+    with limited(mops=0.002) as (_, pes):
+        fits(100 / 0.002e6, pes, 25, 8, 4)
+
+
+def test_no_limits_by_default():
+    with limited("cpu") as (_, pes):
+        assert min(seconds(pes, 1000) for _ in range(3)) < 1000 / 0.1e6
+
+
+def test_a_card_ends_although_a_wqe_waits():
+    with limited(mops=1e-8) as (card, pes):  # 100 s for a WQE
+        a, _ = rig.pair(pes)
+        pes[0].word(0, 1)
+        a.post(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8, fm_ce_se=rig.SIGNAL)
+        a.ring()
+        time.sleep(0.2)
+        assert pes[1].word(0) == 0
+        began = time.monotonic()
+        card.end()
+        assert time.monotonic() - began < 1
+        assert card._process.returncode == 0  # and not by the thread that ends a process whose engine hangs
+
+
+# ------------------------------------------------------------------------------------------------------------------------ variables
+
+
+@pytest.mark.skipif(not SIMULATOR, reason="capability missing: the simulator")
+def test_the_variable_reaches_the_card(tmp_path):
+    """A WQE for each scattered p."""
+    try:
+        launcher = mpirun(harness.NPES)
+    except FileNotFoundError:
+        pytest.skip("capability missing: an mpirun")
+    output = tmp_path / "run.json"
+    command = ["-m", "pgas.perftests.shmem_p_bw", "--transport", "ibgda", "-b", "256", "-e", "256", "-i", "2", "-n", "3", "-w", "1"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI", "HYDI", "MPI"))}
+    environment |= {"NUMBA_ENABLE_CUDASIM": "1", "PGAS_SOFTHCA_MOPS": "0.001"}
+    done = subprocess.run(
+        [*launcher, sys.executable, *command, "--json", str(output)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(output.read_text())["rows"]
+    assert (row["validated"], row["wqes"]) == (True, 3 * 64)
+    assert 0.0002 < row["mops"] < 0.00101
