@@ -283,6 +283,9 @@ def run(tmp_path):
     return run
 
 
+#: A kernel of one thread is always the one that looks; it never is if another, as on a GPU, does not come back from its look.
+LOOKING = pytest.mark.parametrize("looking", [0, 1])
+
 COUNTS = """
 @pgas.jit
 def one_of_each(dest, source, small, real, sig):
@@ -386,11 +389,13 @@ pgas.finalize()
 """)
 
 
-def test_a_card_that_stands_still_for_ever(run):
+@LOOKING
+def test_a_card_that_stands_still_for_ever(run, looking):
     """Waits of kernels and of the host end at PGAS_TIMEOUT, and say how far the proxy came."""
     found = run(
-        """
+        f"""
 dest, source, done = pgas.zeros(4, np.int32), pgas.zeros(4, np.int32), pgas.zeros(1, np.int32)
+job().nic._store(proxy.LOOKING, {looking})
 job().nic.adapter.pause()
 puts[1, 1](dest, source, 3, 0)
 attempt(pgas.barrier_all)
@@ -406,11 +411,13 @@ job().broken = True
     )
 
 
+@LOOKING
 @pytest.mark.parametrize("ring", ["64", "4096"])
-def test_error_that_a_kernel_waits_for(run, ring):
+def test_error_that_a_kernel_waits_for(run, ring, looking):
     found = run(
-        """
+        f"""
 dest, source, done = pgas.zeros(200, np.int32), pgas.zeros(200, np.int32), pgas.zeros(1, np.int32)
+job().nic._store(proxy.LOOKING, {looking})
 def both():
     puts[1, 1](dest, source, 200, 0)
     completes[1, 1](done)

