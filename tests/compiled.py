@@ -32,6 +32,7 @@ OF_A_QUEUE = {
     "submit: fence of the one who rings": ("ring(queue, moved, rung == base)", "ring(queue, moved, True)"),
     "submit: fence of the one who rings again": ("own = False", "own = True"),
     "submit: release of the register": ("ptx.st_release_sys_u64", "ptx.st_relaxed_sys_u64"),
+    "submit: acquire of the mark": ("ptx.atom_cas_gpu_u64(queue + _READY", "ptx.atom_cas_relaxed_gpu_u64(queue + _READY"),
     "submit: release of the mark": ("ptx.atom_cas_release_gpu_u64", "ptx.atom_cas_relaxed_gpu_u64"),
     "poll: acquire of the cursor": ("ptx.ld_acquire_gpu_u64", "ptx.ld_relaxed_gpu_u64"),
     "poll: acquire at the end": ("ptx.ld_acquire_sys_u64", "ptx.ld_relaxed_sys_u64"),
@@ -61,12 +62,13 @@ def wrong(transport):
     import posting
     from numba.cuda import types
 
-    from pgas.kernels import ibgda, proxy, queue, window
-    from pgas.kernels.compiler import constant
+    from pgas.kernels import ibgda, proxy, ptx, queue, window
+    from pgas.kernels.compiler import constant, primitive
     from pgas.kernels.scope import THREAD
 
     u64 = types.uint64
     _0 = constant(0)
+    ptx.atom_cas_relaxed_gpu_u64 = primitive("relaxed", "u64(u64, u64, u64)", "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;", None)
 
     def fresh(make):
         """A transport's functions, compiled anew."""
