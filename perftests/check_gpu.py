@@ -53,6 +53,8 @@ def main() -> int:
     BASELINES.mkdir(exist_ok=True)
     failed = []
     shared = count == 1 or len(names) > 2  # a GPU that the NIC's kernel may use: PE 0's under MPS, or a spare one
+    if not shared:
+        print("left out: all that needs a NIC, as its kernel needs a spare GPU, or one GPU alone under MPS", flush=True)
     with mps() if count == 1 else contextlib.nullcontext():
         two = [*mpirun(2), sys.executable]
         pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]

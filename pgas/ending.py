@@ -76,6 +76,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
         leave(status)
 
     sys.excepthook = on_exception
+    # Not seen: raise SystemExit(3), exit(3); they end with the job's next collective, at the latest after PGAS_TIMEOUT.
     sys.exit = on_exit  # type: ignore[assignment]  # nothing tells functions of atexit the status
     atexit.register(_at_exit, current, end)
 
