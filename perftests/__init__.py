@@ -11,7 +11,8 @@ share, in reading order:
 * ``harness``   runs the rows of a test on two PEs;
 * ``report``    tables and JSON;  ``plot``  PNG from that JSON;  ``style``  how pictures look.
 
-``soak`` performs random operations and checks every byte: ``draws`` says what each thread does, ``traffic`` does it and looks at the result.
+``soak`` performs random operations and checks every byte: ``draws`` says what each thread does, ``traffic`` does it and
+looks at the result.
 ``check_gpu`` and ``figures`` start them as jobs (``jobs``); ``figures`` keeps the rows of many runs in one JSON, ``findings`` reads numbers
 from it and ``pictures`` draws it.
 """
