@@ -66,6 +66,7 @@ class Job(bootstraps.Collective):
     def __init__(self, comm: Any) -> None:
         self.depth = 1
         self.lost: str | None = None
+        self._examined: BaseException | None = None
         self._noticed = threading.Event()  # of lost
         self._hurry: tuple[float, str] = (math.inf, "")
         self.exit_status: Any = None
@@ -334,7 +335,9 @@ class Job(bootstraps.Collective):
         """Return whose death made an error, None if it is an error of its own; the error may be here before the news."""
         if self._watch is None or not ending.follows_death(error):
             return None
-        self._noticed.wait(ending.NOTICE_S)
+        if error is not self._examined:  # once for each: an uncaught one comes here again
+            self._examined = error
+            self._noticed.wait(ending.NOTICE_S)
         return self.lost
 
     @contextlib.contextmanager
