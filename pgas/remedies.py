@@ -126,7 +126,7 @@ _TABLE = (
     ),
     Remedy(
         "pci atomics",
-        (r"does not support all necessary atomic operations", r"PCI_ATOMIC_MODE"),
+        (r"does not support all necessary atomic operations", r"PCI_ATOMIC_MODE", r"lacks capabilities:.*\batomic(_\w+)? is"),
         "the NIC's firmware is not set up to perform every atomic operation on memory behind PCIe",
         "sudo mlxconfig -y -d DEVICE set PCI_ATOMIC_MODE=4, then reboot (mlxfwreset -d DEVICE reset)",
     ),
@@ -138,9 +138,9 @@ _TABLE = (
     ),
     Remedy(
         "cqe version",
-        (r"hca_cap\.cqe_version != 1", r"cqe_version.*is not supported"),
-        "the NIC writes completions in an older format than the one that kernels read: it is older than ConnectX-4, or so set up",
-        "sudo mlxconfig -d DEVICE query CQE_COMPRESSION; update the firmware; MLX5_CQE_SIZE and MLX5_SCATTER_TO_CQE must not be set",
+        (r"hca_cap\.cqe_version != 1", r"cqe_version (is 0|.*is not supported)"),
+        "the NIC writes completions in an older format than the one that kernels read",
+        "use a ConnectX-4 or newer, with its current firmware (sudo mlxfwmanager -d DEVICE --online -u)",
     ),
     # ------------------------------------------------------------------------------------------------------- NIC, port, GID
     Remedy(
