@@ -243,8 +243,8 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
         elif nic.devx:
             mlx5 = device.driver.startswith("mlx5")
             remedy = (_for(nic.devx, device.name) or _of("devx", device.name)) if mlx5 else ""
-            text = f"opens with verbs; {nic.devx}"
-            yield Finding(_VERBS, device.name, Status.FAIL if mlx5 else Status.NOTE, text, remedy, IBGDA, device.name)
+            status, text = Status.FAIL if mlx5 else Status.NOTE, f"{nic.devx} (ibrc can use it)"
+            yield Finding(_VERBS, device.name, status, text, remedy, IBGDA, device.name)
         elif not nic.pci_atomics and machine.gpus:
             text = "opens with DevX; its atomics are atomic among themselves, not with those of CPUs and other cards"
             yield Finding(_VERBS, device.name, Status.WARN, text, _of("pci atomics", device.name))

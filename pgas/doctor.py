@@ -76,7 +76,7 @@ def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
 def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
     blockers = [f for f in findings if path in f.blocks and not f.device]
     if blockers:
-        return Verdict(path, False, "; ".join(dict.fromkeys(f.text for f in blockers)))
+        return Verdict(path, False, "; and ".join(dict.fromkeys(f.text for f in blockers)))
     if path in ("ibgda", "ibrc"):
         return _judge_nic(machine, findings, path)
     count = len(machine.gpus)
@@ -105,8 +105,8 @@ def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verd
     if not usable:
         return Verdict(path, False, f"over an RDMA device: {'; '.join(refused)}")
     if all(choice.device is None for choice in choices):
-        why = "the simulator takes the software card" if not on_gpus else choices[0].reason
-        return Verdict(path, True, f"with PGAS_HCA={usable[0]}" + (f" (usable: {', '.join(usable)})" if usable[1:] else "") + f"; {why}")
+        why = "by default the simulator takes the software card" if not on_gpus else choices[0].reason
+        return Verdict(path, True, f"with PGAS_HCA={' or '.join(usable)} ({why})")
     if not on_gpus:
         return Verdict(path, True, f"over {choices[0].name}, kernels in the simulator")
     return Verdict(

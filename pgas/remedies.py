@@ -204,13 +204,13 @@ _TABLE = (
         "descriptors",
         (r"pidfd_getfd and SCM_RIGHTS both fail",),
         "the kernel lets the PEs of a node hand each other neither file descriptors nor messages",
-        "in a container allow the pidfd_getfd system call (--security-opt seccomp=unconfined, or --cap-add=SYS_PTRACE); run all PEs in one",
+        "in a container, allow the pidfd_getfd system call (--security-opt seccomp=unconfined, or --cap-add=SYS_PTRACE); all PEs in one",
     ),
     Remedy(
         "no mpi",
         (r"mpi4py finds no MPI library", r"cannot load MPI library", r"libmpi\.so.*cannot open shared object", r"No module named 'mpi4py'"),
         "mpi4py found no MPI library to load",
-        "pip install 'pgas[mpich]', which brings library and mpirun; or install Open MPI or MPICH",
+        "install that of your mpirun, or pip install 'pgas[mpich]' and use its mpirun (.venv/bin/mpirun)",
     ),
     Remedy(
         "another mpi",

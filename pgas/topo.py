@@ -15,7 +15,7 @@ __all__ = ["NAMES", "matrix", "report", "run"]
 
 #: The names of nvidia-smi topo -m.
 NAMES = (
-    ("X", "itself"),
+    ("X", "nothing: itself"),
     ("NV#", "# NVLinks"),
     ("PIX", "at most one PCIe bridge"),
     ("PXB", "several PCIe bridges, but not the host bridge"),
@@ -46,7 +46,7 @@ def report(machine: Machine, findings: Sequence[Finding]) -> list[str]:
         lines += [f"  NIC{i}: {device.name} ({_ports(device)})" for i, device in enumerate(nics)]
         lines += [] if machine.gpus or not gpus else [f"  CUDA shows none of these GPUs: {machine.cuda_error}"]
         lines += [f"  NVLinks are not known: {machine.nvml_error}"] if machine.nvml_error else []
-        lines += [f"  ({'; '.join(f'{name}: {meaning}' for name, meaning in NAMES)})"]
+        lines += ["", "What lies between", *(f"  {name:<4}  {meaning}" for name, meaning in NAMES)]
     lines += [f"  no PCI device, near to no GPU: {', '.join(software)}"] if software else []
     if len(machine.gpus) > 1:
         labels = [gpu.label for gpu in machine.gpus]
@@ -78,15 +78,15 @@ def _ports(device: Device) -> str:
 
 def _chosen(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     pes: list[tuple[str, Gpu | None]] = [(gpu.label, gpu) for gpu in machine.gpus] if not machine.simulator else []
-    rows = []
-    for path in ("ibgda", "ibrc"):
-        for label, gpu in pes or [("simulator", None)]:
+    rows: dict[tuple[str, str], list[str]] = {}  # transports that choose alike are shown together
+    for label, gpu in pes or [("simulator", None)]:
+        for path in ("ibgda", "ibrc"):
             try:
                 choice = str(nic_of(machine, findings, path, gpu))
             except PgasError as error:
                 choice = f"none: {error}"
-            rows.append(f"  {path:<5}  {label:<9}  {choice}".rstrip())
-    return rows
+            rows.setdefault((label, choice), []).append(path)
+    return [f"  {label:<9}  {', '.join(paths):<11}  {choice}" for (label, choice), paths in rows.items()]
 
 
 def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:

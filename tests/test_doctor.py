@@ -76,9 +76,9 @@ def test_soft_roce_only(tmp_path):
     facts = sound(tmp_path, [], nics={"rxe0": Nic(devx="no DevX context opens: Failed to open mlx5 context on rxe0")})
     assert found(facts, "GID rxe0:1").text == "index 3 (192.168.1.7, RoCE v2) of eth0"
     assert can(facts) == {"simulator", "ibrc"}
-    assert verdicts(facts)["ibrc"].text == "with PGAS_HCA=rxe0:1; the simulator takes the software card"
+    assert verdicts(facts)["ibrc"].text == "with PGAS_HCA=rxe0:1 (by default the simulator takes the software card)"
     assert verdicts(facts)["ibgda"].text == (
-        "over an RDMA device: rxe0 opens with verbs; no DevX context opens: Failed to open mlx5 context on rxe0"
+        "over an RDMA device: rxe0 no DevX context opens: Failed to open mlx5 context on rxe0 (ibrc can use it)"
     )
     assert verdicts(settings(facts, PGAS_HCA="rxe0"))["ibrc"].text == "over rxe0:1, kernels in the simulator"
     assert doctor.asked_of(facts) == ["simulator"]
@@ -210,7 +210,7 @@ def test_network_cards_without_the_rdma_driver(tmp_path):
     ],
 )
 def test_ports_that_are_not_up(tmp_path, port, entry, words):
-    machine, bus = dgx(tmp_path, (port,))
+    _, bus = dgx(tmp_path, (port,))
     facts = sound(tmp_path, bus)
     finding = found(facts, "mlx5_0", device="mlx5_0")
     assert (finding.status, finding.remedy) == (Status.WARN, mend(entry))
