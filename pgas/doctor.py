@@ -160,12 +160,14 @@ def _print(report: Sequence[tuple[str, ...]], console: Console) -> None:
         if len(line) == 1:
             console.print(Text(f"\n{line[0]}" if line is not report[0] else line[0], style="bold"))
             continue
+        if not line[0]:  # whole, so that a command can be copied
+            console.print(Text(" " * (width + 7) + line[2], style="cyan"), soft_wrap=True)
+            continue
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=5, justify="right")
         grid.add_column(width=width)
         grid.add_column(overflow="fold")
-        dim = "cyan" if not line[0] else ""
-        grid.add_row(Text(line[0], style=styles.get(line[0], "")), Text(line[1]), Text(line[2], style=dim))
+        grid.add_row(Text(line[0], style=styles.get(line[0], "")), Text(line[1]), Text(line[2]))
         console.print(grid)
 
 

@@ -3,6 +3,7 @@
 What cannot be asked is noted as a reason, never raised: a doctor has to look at machines on which nothing works.
 """
 
+import contextlib
 import importlib
 import os
 import re
@@ -19,6 +20,7 @@ from pgas import config
 from pgas.backend import SIMULATOR
 from pgas.machine import Gpu, Machine, Mpi, Nic, Verbs
 from pgas.transports.devices import Device, devices, pci_address
+from pgas.transports.verbs.device import OpenDevice
 
 __all__ = ["observe"]
 
@@ -177,14 +179,12 @@ def _nic(device: Device, verbs: Verbs) -> Nic:
         return Nic(file=error.strerror or type(error).__name__)
     if device.name not in verbs.names:
         return Nic(error="" if verbs.error else "libibverbs does not list it")
-    pyverbs = importlib.import_module("pyverbs.device")
     try:
-        with pyverbs.Context(name=device.name) as context:
-            atomics = int(context.query_device().atomic_caps) != 0
-            operands = _tried(lambda: int(context.query_device_ex().pci_atomic_caps.fetch_add))
+        with contextlib.closing(OpenDevice(device.name, next((port.number for port in device.ports), 1))) as opened:
+            operands = _tried(lambda: int(opened.context.query_device_ex().pci_atomic_caps.fetch_add))
+            return Nic(atomics=opened.capabilities.atomics, pci_atomics=bool((operands or 0) & _PCI_8_BYTES), devx=_devx(device))
     except Exception as error:
         return Nic(error=_because(error))
-    return Nic(atomics=atomics, pci_atomics=bool((operands or 0) & _PCI_8_BYTES), devx=_devx(device))
 
 
 _PCI_8_BYTES = 2  # IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP

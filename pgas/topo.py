@@ -126,4 +126,9 @@ def _of_the_job(machine: Machine, job: runtime.Job) -> list[str]:
         "",
         f"Transport of this job: {job.transport} ({job.reason})",
         *matrix(rows, names, lambda a, b: "X" if a == b else job.transport),
+        *(
+            []
+            if job.transport == "p2p"
+            else [f"  {name}'s NIC is {pe.nic}: {pe.nic_reason}" for name, pe in zip(names, job.pes, strict=True)]
+        ),
     ]

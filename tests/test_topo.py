@@ -179,8 +179,9 @@ def test_nvml_has_the_names_that_are_used():
 # --------------------------------------------------------------------------------------------------------- the command
 
 
-def run(npes):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))} | {"NUMBA_ENABLE_CUDASIM": "1"}
+def run(npes, **variables):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
+    environment |= {"NUMBA_ENABLE_CUDASIM": "1", **variables}
     launcher = [str(MPIRUN), "-n", str(npes)] if npes > 1 else []
     command = [*launcher, sys.executable, "-m", "pgas", "topo"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -202,3 +203,10 @@ def test_the_pairs_of_a_job():
     assert rows(lines, "Transport of this job: p2p (")[1:] == [
         ["PE0", "(simulator)", "X", "p2p", "p2p"], ["PE1", "(simulator)", "p2p", "X", "p2p"], ["PE2", "(simulator)", "p2p", "p2p", "X"],
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")
+def test_the_nics_of_a_job():
+    done = run(2, PGAS_TRANSPORT="ibgda", PGAS_SYMMETRIC_SIZE="16M")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-2:] == [f"  PE{pe}'s NIC is softhca: kernels run in the simulator" for pe in range(2)]
