@@ -122,13 +122,8 @@ def _of_the_job(machine: Machine, job: runtime.Job) -> list[str]:
     labels = {gpu.uuid: gpu.label for gpu in machine.gpus}
     names = [f"PE{pe.number}" for pe in job.pes]
     rows = [f"{name} ({'simulator' if pe.gpu is None else labels.get(pe.gpu, pe.gpu)})" for name, pe in zip(names, job.pes, strict=True)]
-    return [
-        "",
-        f"Transport of this job: {job.transport} ({job.reason})",
-        *matrix(rows, names, lambda a, b: "X" if a == b else job.transport),
-        *(
-            []
-            if job.transport == "p2p"
-            else [f"  {name}'s NIC is {pe.nic}: {pe.nic_reason}" for name, pe in zip(names, job.pes, strict=True)]
-        ),
-    ]
+    lines = ["", f"Transport of this job: {job.transport} ({job.reason})"]
+    lines += matrix(rows, names, lambda a, b: "X" if a == b else job.transport)
+    if job.transport != "p2p":
+        lines += [f"  {name}'s NIC is {pe.nic}: {pe.nic_reason}" for name, pe in zip(names, job.pes, strict=True)]
+    return lines

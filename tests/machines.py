@@ -104,17 +104,19 @@ INFINIBAND = {
 }
 
 
-def dgx(root, ports=({},)):
-    """Four GPUs and four NICs on two NUMA nodes: a switch below each root port holds one of each; returns (machine, GPUs)."""
+def dgx(root, ports=({},), per_node=2):
+    """GPUs and NICs on two NUMA nodes: a switch below each root port holds one of each; returns (machine, GPUs)."""
     machine = Machine(root, numa_nodes=2)
     gpus = []
-    for i in range(4):
-        bridge, node = ("pci0000:00", 0) if i < 2 else ("pci0000:80", 1)
-        bus = "00" if i < 2 else "80"
-        first = 0x10 * (i + 1)
-        switch = f"{bridge}/0000:{bus}:0{i % 2 + 1}.0/0000:{first:02x}:00.0"
-        gpus.append(machine.gpu(f"{switch}/0000:{first + 1:02x}:00.0/0000:{first + 2:02x}:00.0", node))
-        machine.nic(f"mlx5_{i}", f"{switch}/0000:{first + 1:02x}:01.0/0000:{first + 3:02x}:00.0", ports, numa_node=node)
+    for i in range(2 * per_node):
+        node = i // per_node
+        bus, first = ("00", "80")[node], 0x10 * (i + 1)
+        switch = f"pci0000:{bus}/0000:{bus}:0{i % per_node + 1}.0/0000:{first:02x}:00.0"
+        places = [f"{switch}/0000:{first + 1:02x}:0{port}.0/0000:{first + 2 + port:02x}:00.0" for port in range(2)]
+        gpus.append(machine.gpu(places[0], node))
+        machine.nic(f"mlx5_{i}", places[1], ports, numa_node=node)
+        for place in places:
+            machine.write(f"sys/devices/{place}/local_cpulist", ("0-31", "32-63")[node])
     return machine, gpus
 
 
@@ -162,9 +164,9 @@ def sound(root, gpus, **fields):
     return machine_facts.Machine(**answers | fields)
 
 
-def cluster(root, **fields):
+def cluster(root, per_node=2, **fields):
     """The machine of dgx() with driver, peer mapping and all answers fine."""
-    machine, gpus = dgx(root)
+    machine, gpus = dgx(root, per_node=per_node)
     machine.write("proc/driver/nvidia/version", DRIVER)
     machine.write("proc/driver/nvidia/params", 'EnableStreamMemOPs: 1\nRegistryDwords: "PeerMappingOverride=1;"')
     machine.write("proc/sys/kernel/yama/ptrace_scope", 1)

@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from machines import CLOSED_DRIVER, DOWN, INFINIBAND, ROCE_GIDS, VERSIONS, Machine, cluster, dgx, sound
+from rich.console import Console
 
 from pgas import checks, doctor, machine
 from pgas.checks import PATHS, Status, examine
@@ -539,6 +541,22 @@ def test_every_line_of_the_report_can_be_read_by_grep(tmp_path):
         ("FAIL", "ibrc"),
         ("ok", "softhca"),
     ]
+
+
+def test_the_one_in_the_readme(tmp_path, capsys):
+    _, facts = cluster(tmp_path, memlock=64 << 10)
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    (port / "state").write_text("1: DOWN\n")
+    (port / "phys_state").write_text("2: Polling\n")
+    findings = examine(facts)
+    doctor._print(doctor.lines(facts, findings, doctor.judge(facts, findings), doctor.asked_of(facts)), Console())
+    printed = capsys.readouterr().out.splitlines()
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+    picture = readme.partition("(lines\nleft out;")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
+    assert len(picture) == 13
+    for line in picture:
+        text = line.removeprefix("    ").removesuffix(" ...")
+        assert any(shown == text or (line.endswith(" ...") and shown.startswith(text)) for shown in printed), line
 
 
 def test_json(tmp_path):

@@ -31,9 +31,7 @@ def rows(lines, title):
 
 
 def test_a_cluster_node(tmp_path):
-    tree, facts = cluster(tmp_path)
-    for i in range(4):
-        tree.write(f"sys/bus/pci/devices/{facts.gpus[i].pci}/local_cpulist", "0-31" if i < 2 else "32-63")
+    _, facts = cluster(tmp_path)
     lines = shown(facts)
     assert lines[0] == "GPUs and NICs of alpha"
     table = rows(lines, "GPUs and NICs")
@@ -47,6 +45,15 @@ def test_a_cluster_node(tmp_path):
     chosen = rows(lines, "NIC of a PE, and why")
     assert [row[:4] for row in chosen] == [[f"GPU{i}", "ibgda,", "ibrc", f"mlx5_{i}:1:"] for i in range(4)]
     assert lines[-1] == "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"
+
+
+def test_the_one_in_the_readme(tmp_path):
+    _, facts = cluster(tmp_path, per_node=1)
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+    picture = readme.partition("also what carries each pair of PEs:\n\n")[2].partition("\n## ")[0]
+    lines = [line.removeprefix("  ") for line in picture.splitlines() if line]  # indented by four there, by two here
+    assert len(lines) == 8
+    assert [line for line in lines if line.removeprefix("  ") not in shown(facts) and line not in shown(facts)] == []
 
 
 def test_gpus_on_pcie_only(tmp_path):
