@@ -552,7 +552,7 @@ def test_the_one_in_the_readme(tmp_path, capsys):
     doctor._print(doctor.lines(facts, findings, doctor.judge(facts, findings), doctor.asked_of(facts)), Console())
     printed = capsys.readouterr().out.splitlines()
     readme = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
-    picture = readme.partition("(lines\nleft out;")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
+    picture = readme.partition("the tests lay them out in a folder):")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
     assert len(picture) == 13
     for line in picture:
         text = line.removeprefix("    ").removesuffix(" ...")

@@ -38,7 +38,7 @@ def test_a_cluster_node(tmp_path):
     assert table[0] == ["GPU0", "GPU1", "GPU2", "GPU3", "NIC0", "NIC1", "NIC2", "NIC3", "CPUs", "NUMA", "node"]
     assert table[1] == ["GPU0", "X", "NV18", "NV18", "NV18", "PIX", "PHB", "SYS", "SYS", "0-31", "0"]
     assert table[4] == ["GPU3", "NV18", "NV18", "NV18", "X", "SYS", "SYS", "PHB", "PIX", "32-63", "1"]
-    assert table[5] == ["NIC0", "PIX", "PHB", "SYS", "SYS", "X", "PHB", "SYS", "SYS", "0"]
+    assert table[5] == ["NIC0", "PIX", "PHB", "SYS", "SYS", "X", "PHB", "SYS", "SYS", "0-31", "0"]
     assert "  NIC2: mlx5_2 (port 1: Ethernet, 200 Gb/s)" in lines
     assert [row[0] for row in rows(lines, "What lies between")] == ["X", "NV#", "PIX", "PXB", "PHB", "NODE", "SYS"]
     assert rows(lines, "Peer access")[2] == ["GPU1", "yes", "X", "yes", "yes"]
