@@ -133,6 +133,7 @@ ABSENT = sorted(
     set(range(0x30))
     - {Opcode.NOP, Opcode.DUMP, Opcode.RDMA_WRITE, Opcode.RDMA_READ}
     - {Opcode.ATOMIC_CS, Opcode.ATOMIC_FA, Opcode.ATOMIC_MASKED_CS, Opcode.ATOMIC_MASKED_FA}
+    - {Opcode.SEND, Opcode.SEND_IMM, Opcode.RDMA_WRITE_IMM}
 )
 LOCAL += [(f"opcode {opcode:#x}", QP_OP, Vendor.WQE_OPCODE, lambda s, o=opcode: opcode_of(o)) for opcode in ABSENT]
 
@@ -311,10 +312,10 @@ def test_the_first_error_is_kept_when_flush_cqes_overwrite_it(pes):
 def test_diagnose_of_a_wqe_that_no_data_sheet_knows(pes):
     qp = pair(pes)[0]
     assert pes[0].hca.diagnose(qp.qpn) is None
-    qp.fail(*opcode_of(Opcode.SEND))
+    qp.fail(*opcode_of(Opcode.SEND_INVAL))
     text = str(pes[0].hca.diagnose(qp.qpn))
     assert "not an opcode of this card" in text
-    assert re.search(r"a WQE that cannot be decoded \(ctrl.opcode: .*\): 0000000a ", text)
+    assert re.search(r"a WQE that cannot be decoded \(ctrl.opcode: .*\): 00000001 ", text)
     assert pes[0].hca.diagnose(0x7FFFFF) is None
 
 

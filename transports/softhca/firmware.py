@@ -41,6 +41,7 @@ CAPABILITIES: dict[int, dict[str, int]] = {
         "bf": 1,
         "log_bf_reg_size": UAR_LOG_BF_REG_SIZE,
         "max_wqe_sz_sq": DS_MAX * OCTOWORD,
+        "max_wqe_sz_rq": layout.MAX_WQE_SZ_RQ,
         "log_uar_page_sz": 0,
         "num_of_uars_per_page": 1,
     },

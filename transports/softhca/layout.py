@@ -20,6 +20,9 @@ LOG_MAX_QP_SZ = 15
 LOG_MAX_CQ_SZ = 22
 LOG_MAX_MSG = 30
 
+#: Bytes of a receive WQE: 32 data segments.
+MAX_WQE_SZ_RQ = 512
+
 #: log2 of the READs and ATOMICs in flight of a QP, as requester and as responder.
 LOG_MAX_RA = 4
 

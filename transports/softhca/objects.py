@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pgas.transports.memory import Memory
 from pgas.transports.mlx5.contexts import Access, mkey
-from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET
+from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE, UAR_BF_OFFSET, UarType
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.tables import LOCAL_READ, Tables
 
@@ -44,6 +44,7 @@ class UarPage(Owned):
     """A UAR; qpn is that of the QP that its register serves, 0 if none."""
 
     qpn: int = 0
+    kind: UarType = UarType.NC
 
 
 @dataclass
@@ -132,12 +133,15 @@ class Objects:
         """Give a protection domain back."""
         self._forget(self.pds, pe, pdn, "protection domain")
 
-    def alloc_uar(self, pe: int) -> int:
-        """Return the number of a new UAR page, whose register is clear."""
+    def alloc_uar(self, pe: int, kind: UarType = UarType.NC) -> int:
+        """Return the number of a new UAR page, whose register is clear.
+
+        kind: BF has a register of two buffers, which are rung in turns (facts 1.9), by the first 8 bytes of a WQE that may follow.
+        """
         page = self._uar_pages.take(reserved=1)
         if page is None:
             raise Refusal(f"alloc_uar: all {(1 << layout.LOG_MAX_UAR) - 1} UARs are in use")
-        self.uars[page] = UarPage(pe)
+        self.uars[page] = UarPage(pe, kind=kind)
         self.clear_register(page)
         return page
 
@@ -151,9 +155,14 @@ class Objects:
         """Return the address of a UAR's doorbell register."""
         return layout.page_address(page) + UAR_BF_OFFSET
 
+    def second_register(self, page: int) -> int:
+        """Return the address of the other buffer of a UAR's register, 0 if there is none."""
+        return self.register(page) + UAR_BF_BUFFER_SIZE if self.uars[page].kind == UarType.BF else 0
+
     def clear_register(self, page: int) -> None:
         """Drop what was rung."""
-        self._registers.write(self.register(page), bytes(8))
+        for offset in (0, UAR_BF_BUFFER_SIZE):
+            self._registers.write(self.register(page) + offset, bytes(8))
 
     @staticmethod
     def _forget(objects: dict, pe: int, number: int, what: str) -> None:
