@@ -93,12 +93,28 @@ def _ordinal(text: str) -> int | None:
 
 def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text) if text.isascii() and text.strip().isdigit() else -1
+        value = int(text) if re.fullmatch(r"\s*-?[0-9]+\s*", text) else low - 1
         if not low <= value <= high or (power_of_two and value & (value - 1)):
             raise ValueError(f"{'a power of two' if power_of_two else 'an integer'} from {low} to {high}")
         return value
 
     return parse
+
+
+def _hca(text: str) -> str:
+    """Check what names a NIC: auto, softhca, or an RDMA device, optionally with a port."""
+    word = text.strip()
+    if not re.fullmatch(r"[\w.-]+(:[1-9][0-9]{0,2})?", word, re.ASCII):
+        raise ValueError("auto, softhca, or an RDMA device, optionally with its port, as mlx5_0 or mlx5_0:1 (rdma link lists them)")
+    return word.lower() if word.lower() in ("auto", "softhca") else word
+
+
+def _hca_list(text: str) -> str:
+    """Check a list of RDMA devices, a leading ^ excludes; return it without blanks."""
+    word = re.sub(r"\s", "", text)
+    if word and not re.fullmatch(r"\^?[\w.-]+(:[1-9][0-9]{0,2})?(,[\w.-]+(:[1-9][0-9]{0,2})?)*", word, re.ASCII):
+        raise ValueError("RDMA devices with commas between, as mlx5_0,mlx5_3:1; a leading ^ excludes them: ^mlx5_2")
+    return word
 
 
 #: What the syndrome of an error CQE may be: mlx5.cqe.Syndrome, which is above this module (a test compares).
@@ -212,6 +228,24 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable("PGAS_QP_DEPTH", _integer(128, 32768, power_of_two=True), "1024", "WQEBBs of 64 bytes in a send queue", "integer"),
         Variable("PGAS_IBRC_RING_SIZE", _integer(64, 65536, power_of_two=True), "4096", "requests in the proxy thread's ring", "integer"),
+        Variable("PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software card), or an RDMA device and port, e.g. mlx5_0:1", "name"),
+        Variable("PGAS_HCA_LIST", _hca_list, "", "RDMA devices among which PGAS_HCA=auto chooses; ^mlx5_2: all but these", "names"),
+        Variable("PGAS_IB_GID_INDEX", _integer(-1, 255), "-1", "RoCE: index of the port's GID; -1: RoCE v2 over IPv4 first", "integer"),
+        Variable("PGAS_IB_SL", _integer(0, 15), "0", "service level of packets (RoCE: priority)", "integer"),
+        Variable(
+            "PGAS_IB_TRAFFIC_CLASS", _integer(0, 255), "0", "traffic class of packets with a GRH (RoCE v2: DSCP and ECN bits)", "integer"
+        ),
+        Variable(
+            "PGAS_IB_TIMEOUT", _integer(1, 31), "20", "4.096 us * 2^this until a packet that nobody acknowledged is sent again", "integer"
+        ),
+        Variable("PGAS_IB_RETRY_COUNT", _integer(0, 7), "7", "how often it is sent again before the queue pair fails", "integer"),
+        Variable(
+            "PGAS_IBGDA_NIC_HANDLER",
+            _choice("auto", "gpu", "cpu"),
+            "auto",
+            "ibgda on a real NIC: who stores to its doorbell register",
+            "choice",
+        ),
         Variable(
             "PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto", "software card: what executes WQEs, a CPU thread or a kernel", "choice"
         ),

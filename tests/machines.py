@@ -1,0 +1,114 @@
+"""Machines laid out in a folder: the files of /sys, /proc and /dev that say what GPUs and NICs there are."""
+
+import os
+from pathlib import Path
+
+ZERO_GID = ":".join(["0000"] * 8)
+
+
+def ipv4_gid(address):
+    high, low = (address[i] << 8 | address[i + 1] for i in (0, 2))
+    return f"0000:0000:0000:0000:0000:ffff:{high:04x}:{low:04x}"
+
+
+#: (GID, kind, network interface) by index, as an interface with one IPv4 address gets them.
+ROCE_GIDS = [
+    ("fe80:0000:0000:0000:0202:c9ff:fe00:0001", "IB/RoCE v1", "eth0"),
+    ("fe80:0000:0000:0000:0202:c9ff:fe00:0001", "RoCE v2", "eth0"),
+    (ipv4_gid((192, 168, 1, 7)), "IB/RoCE v1", "eth0"),
+    (ipv4_gid((192, 168, 1, 7)), "RoCE v2", "eth0"),
+]
+
+
+class Machine:
+    """A file tree under ``root``; links are relative, as sysfs writes them."""
+
+    def __init__(self, root, numa_nodes=1, kernel="6.8.0-45-generic"):
+        self.root = Path(root)
+        for node in range(numa_nodes):
+            (self.root / f"sys/devices/system/node/node{node}").mkdir(parents=True)
+        self.write("proc/sys/kernel/osrelease", kernel)
+
+    def write(self, path, text="", mode=0o644):
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(f"{text}\n")
+        target.chmod(mode)
+        return target
+
+    def link(self, path, target):
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(os.path.relpath(self.root / target, place.parent))
+
+    def pci(self, path, driver="", numa_node=0, **files):
+        """A PCI device at e.g. ``pci0000:00/0000:00:01.0/0000:01:00.0``; returns its place below the root."""
+        place, address = f"sys/devices/{path}", path.rsplit("/", maxsplit=1)[-1]
+        self.write(f"{place}/numa_node", numa_node)
+        for name, text in files.items():
+            self.write(f"{place}/{name}", text)
+        if driver:
+            (self.root / f"sys/bus/pci/drivers/{driver}").mkdir(parents=True, exist_ok=True)
+            self.link(f"{place}/driver", f"sys/bus/pci/drivers/{driver}")
+        self.link(f"sys/bus/pci/devices/{address}", place)
+        return place
+
+    def gpu(self, path, numa_node=0):
+        self.pci(path, "nvidia", numa_node, vendor="0x10de")
+        self.write(f"sys/devices/{path}/class", "0x030200")
+        return path.rsplit("/", maxsplit=1)[-1]
+
+    def nic(self, name, path=None, ports=({},), driver="mlx5_core", numa_node=0, firmware="28.39.1002", uverbs=True, below=""):
+        """An RDMA device. path None: Soft-RoCE. below: an auxiliary device between PCI and RDMA device, as of a subfunction."""
+        if path is None:
+            place = f"sys/devices/virtual/infiniband/{name}"
+            self.write(f"{place}/parent", "eth0")
+        else:
+            parent = self.pci(path, driver, numa_node) + below
+            place = f"{parent}/infiniband/{name}"
+            (self.root / place).mkdir(parents=True)
+            self.link(f"{place}/device", parent)
+            self.write(f"{place}/fw_ver", firmware)
+        self.link(f"sys/class/infiniband/{name}", place)
+        if uverbs:
+            number = len(list((self.root / "sys/class/infiniband_verbs").glob("uverbs*")))
+            self.write(f"sys/class/infiniband_verbs/uverbs{number}/ibdev", name)
+            self.write(f"dev/infiniband/uverbs{number}", mode=0o666)
+        for i, port in enumerate(ports, 1):
+            self.port(f"{place}/ports/{i}", **port)
+
+    def port(
+        self, place, state="4: ACTIVE", phys_state="5: LinkUp", layer="Ethernet", rate="200 Gb/sec (4X HDR)", lid="0x0", gids=ROCE_GIDS
+    ):
+        for name, text in (("state", state), ("phys_state", phys_state), ("link_layer", layer), ("rate", rate), ("lid", lid)):
+            self.write(f"{place}/{name}", text)
+        for index in range(max(len(gids), 4)):
+            gid, kind, netdev = gids[index] if index < len(gids) else (ZERO_GID, None, None)
+            self.write(f"{place}/gids/{index}", gid)
+            if kind is not None:  # a read of an entry that is not in use fails
+                self.write(f"{place}/gid_attrs/types/{index}", kind)
+            if netdev:
+                self.write(f"{place}/gid_attrs/ndevs/{index}", netdev)
+
+
+DOWN = {"state": "1: DOWN", "phys_state": "3: Disabled", "gids": ROCE_GIDS[:2]}
+INFINIBAND = {
+    "layer": "InfiniBand",
+    "rate": "400 Gb/sec (4X NDR)",
+    "lid": "0x1a",
+    "gids": [("fe80:0000:0000:0000:b8ce:f603:00aa:bb01", "IB/RoCE v1", "")],
+}
+
+
+def dgx(root, ports=({},)):
+    """Four GPUs and four NICs on two NUMA nodes: a switch below each root port holds one of each; returns (machine, GPUs)."""
+    machine = Machine(root, numa_nodes=2)
+    gpus = []
+    for i in range(4):
+        bridge, node = ("pci0000:00", 0) if i < 2 else ("pci0000:80", 1)
+        bus = "00" if i < 2 else "80"
+        first = 0x10 * (i + 1)
+        switch = f"{bridge}/0000:{bus}:0{i % 2 + 1}.0/0000:{first:02x}:00.0"
+        gpus.append(machine.gpu(f"{switch}/0000:{first + 1:02x}:00.0/0000:{first + 2:02x}:00.0", node))
+        machine.nic(f"mlx5_{i}", f"{switch}/0000:{first + 1:02x}:01.0/0000:{first + 3:02x}:00.0", ports, numa_node=node)
+    return machine, gpus

@@ -1,0 +1,144 @@
+"""Which RDMA device, port and GID a PE uses: ``PGAS_HCA``, ``PGAS_HCA_LIST``, ``PGAS_IB_GID_INDEX``. Decisions on what devices.py read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgas.errors import TransportError
+from pgas.transports.devices import ROCE_V1, ROCE_V2, ROOT, Device, Distance, Gid, Port, nearest
+
+__all__ = ["Choice", "Suits", "choose", "choose_gid"]
+
+#: Tells of a device and port why a transport cannot use them, None if it can. Asked of the device itself, so it may open it.
+Suits = Callable[[Device, Port], str | None]
+
+AUTO, SOFTHCA = "auto", "softhca"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The NIC of a PE."""
+
+    device: Device | None  #: None: the software card
+    port: Port | None  #: None with the software card
+    reason: str  #: for a person: why this one, and why no nearer one
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+    @property
+    def name(self) -> str:
+        """E.g. ``mlx5_0:1``, or ``softhca``."""
+        return SOFTHCA if self.device is None or self.port is None else f"{self.device.name}:{self.port.number}"
+
+
+def choose(
+    requested: str, listed: str, devices: Sequence[Device], gpu_pci: str | None, suits: Suits, root: Path = ROOT, turn: int = 0
+) -> Choice:
+    """Return the NIC of a PE.
+
+    Args:
+        requested: PGAS_HCA: auto, softhca, or a device with or without a port (``mlx5_0:1``).
+        listed: PGAS_HCA_LIST: names, with or without ports, that auto chooses among; after a leading ``^`` those it does not; empty: all.
+        devices: of this machine.
+        gpu_pci: bus address of the PE's GPU; None in the simulator, for which auto means the software card.
+        suits: what the transport needs of a device.
+        root: of the file tree, for distances.
+        turn: number of this PE on its node; PEs take turns among devices that are equally near.
+
+    Raises:
+        TransportError: the device asked for is not there, or cannot be used; or no device is listed. The text says which there are.
+    """
+    if requested == SOFTHCA:
+        return Choice(None, None, "asked for")
+    if requested != AUTO:
+        return _named(requested, devices, suits)
+    if gpu_pci is None:
+        return Choice(None, None, "kernels run in the simulator")
+    allowed = _listed(listed, devices)
+    if not allowed:
+        return Choice(None, None, "this machine has no RDMA device" if not devices else f"PGAS_HCA_LIST={listed} leaves no RDMA device")
+    usable: list[tuple[Distance, Device, Port]] = []
+    refused: list[str] = []
+    best: tuple[Distance, bool] | None = None
+    for far, device in nearest(gpu_pci, [device for device in devices if device in {pair[0] for pair in allowed}], root):
+        if best is not None and (far, device.pci is None) > best:
+            break  # devices may be opened to ask them: not those that are out of the question
+        for port in (port for owner, port in allowed if owner is device):
+            if (why := _refusal(device, port, suits)) is None:
+                best = (far, device.pci is None)
+                usable.append((far, device, port))
+            else:
+                refused.append(f"{device.name}:{port.number} {why}")
+    rest = f"; not {', not '.join(refused)}" if refused else ""
+    if not usable:
+        return Choice(None, None, f"no RDMA device can be used: {'; '.join(refused)}")
+    far, device, port = usable[turn % len(usable)]
+    where = "a software device" if device.pci is None else f"{far} from the GPU at {gpu_pci}"
+    among = f", one of {len(usable)} equally near" if len(usable) > 1 else ""
+    return Choice(device, port, f"the nearest device with an active port, {where}{among}{rest}")
+
+
+def choose_gid(port: Port, requested: int = -1) -> Gid:
+    """Return the GID that a port is addressed by.
+
+    Args:
+        port: the port.
+        requested: PGAS_IB_GID_INDEX; -1: on Ethernet RoCE v2 before v1, of these an IPv4 address before a routable IPv6 one before a
+            link-local one; on InfiniBand the first.
+
+    Raises:
+        TransportError: there is no such entry; the text lists those in use.
+    """
+    table = f"GIDs in use on port {port.number}: {', '.join(map(str, port.gids)) or 'none'}"
+    if requested >= 0:
+        for gid in port.gids:
+            if gid.index == requested:
+                return gid
+        raise TransportError(f"PGAS_IB_GID_INDEX={requested}: no such GID; {table}")
+    if not port.gids:
+        raise TransportError(f"{table}; give its network interface an IP address (ip addr add ... dev ...)")
+    if port.link_layer != "Ethernet":
+        return port.gids[0]
+    kinds = {ROCE_V2: 0, ROCE_V1: 1}
+    return min(port.gids, key=lambda gid: (kinds.get(gid.kind, 2), gid.ipv4 is None, gid.link_local, gid.netdev == "", gid.index))
+
+
+def _named(requested: str, devices: Sequence[Device], suits: Suits) -> Choice:
+    name, _, number = requested.partition(":")
+    here = f"RDMA devices here: {', '.join(map(_summary, devices)) or 'none'}"
+    device = next((device for device in devices if device.name == name), None)
+    if device is None:
+        raise TransportError(f"PGAS_HCA={requested}: this machine has no such device; {here}")
+    ports = [port for port in device.ports if not number or str(port.number) == number]
+    if not ports:
+        raise TransportError(f"PGAS_HCA={requested}: {name} has no such port; {here}")
+    refused = []
+    for port in ports:
+        if (why := _refusal(device, port, suits)) is None:
+            return Choice(device, port, "asked for")
+        refused.append(f"port {port.number} {why}")
+    raise TransportError(f"PGAS_HCA={requested}: {'; '.join(refused)}; {here}")
+
+
+def _refusal(device: Device, port: Port, suits: Suits) -> str | None:
+    return suits(device, port) if port.active else f"is {port.down}"
+
+
+def _listed(listed: str, devices: Sequence[Device]) -> list[tuple[Device, Port]]:
+    text = listed.strip()
+    excluded = text.startswith("^")
+    names = {name.strip() for name in text.removeprefix("^").split(",")} - {""}
+    everything = [(device, port) for device in devices for port in device.ports]
+    if not names:
+        return everything
+    found = [(d, p) for d, p in everything if (d.name in names or f"{d.name}:{p.number}" in names) != excluded]
+    if not found and not excluded:
+        here = ", ".join(map(_summary, devices)) or "none"
+        raise TransportError(f"PGAS_HCA_LIST={listed}: none of these is on this machine; RDMA devices here: {here}")
+    return found
+
+
+def _summary(device: Device) -> str:
+    ports = ", ".join(f"port {port.number} {port.state or 'unknown'}" for port in device.ports)
+    return f"{device.name} ({ports or 'no ports'})"
