@@ -491,18 +491,27 @@ def test_the_cuda_engine_refuses_what_it_has_no_code_for(pes):
 
 @needs_receives
 def test_a_blueflame_register_is_rung_in_turns(pes):
-    """libmlx5 writes the whole WQE, and the two buffers of the register take turns (facts 1.9)."""
-    qp = QP(pes[0], uar=UarType.BF)
-    connect(qp, QP(pes[1]))
+    """libmlx5 writes the whole WQE, and the two buffers of a register take turns (facts 1.9); a page has registers for two QPs."""
+    first = QP(pes[0], uar=UarType.BF)
+    qps = first, QP(pes[0], uar=first.uar)
+    for qp in qps:
+        connect(qp, QP(pes[1]))
     for i in range(200):
         pes[0].word(0, i)
-        last = qp.post(wqe.write, pes[1].heap, pes[1].key, *local(pes[0], 0, 8), fm_ce_se=SIGNAL)
-        qp.record()
-        buffer = qp.uar.register_address + i % 2 * doorbell.UAR_BF_BUFFER_SIZE
-        pes[0].write(buffer + 8, qp.log[-1][1][8:])
-        rig.mem.store_release_u64(buffer, int.from_bytes(doorbell.wqe_start(qp.log[-1][1]), "little"))
-        if i % 3 == 0:
-            qp.poll(last)
-    qp.poll(last)
-    assert pes[1].word(0) == 199
-    assert qp.counters()["stale_doorbells"] == 0
+        lasts = []
+        for number, qp in enumerate(qps):
+            lasts.append(qp.post(wqe.write, pes[1].heap + 8 * number, pes[1].key, *local(pes[0], 0, 8), fm_ce_se=SIGNAL))
+            qp.record()
+            buffer = doorbell.register_offset(UarType.BF, number) - doorbell.register_offset(UarType.BF, 0)
+            buffer += qp.uar.register_address + i % 2 * doorbell.UAR_BF_BUFFER_SIZE
+            pes[0].write(buffer + 8, qp.log[-1][1][8:])
+            rig.mem.store_release_u64(buffer, int.from_bytes(doorbell.wqe_start(qp.log[-1][1]), "little"))
+        if i % 3 == 0 or i == 199:
+            for qp, last in zip(qps, lasts, strict=True):
+                qp.poll(last)
+    assert [pes[1].word(0), pes[1].word(8)] == [199, 199]
+    assert [qp.counters()[name] for qp in qps for name in ("stale_doorbells", "foreign_doorbells")] == [0] * 4
+    values = first.qp_values(3, 0, pes[0].pdn)
+    assert pes[0].refused(Command.CREATE_QP, **values) == (Status.BAD_RES_STATE, "UAR_SHARED")
+    qps[1].destroy()
+    pes[0].command(Command.CREATE_QP, **values)

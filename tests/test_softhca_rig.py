@@ -160,7 +160,7 @@ class QP:
         receive_cq=None, **qpc,
     ):  # fmt: skip
         self.pe, self.depth, self.collapsed, self.log_cq = pe, 1 << log_depth, collapsed, log_cq
-        self.uar = pe.hca.alloc_uar(uar)
+        self.uar = pe.hca.alloc_uar(uar) if isinstance(uar, UarType) else uar
         self.stride, self.receives, self.posted_receives = stride, 0 if receive is None else 1 << receive, 0
         self.rq = pe.queue_memory(self.receives * stride + (64 << log_depth))
         self.sq = self.rq + self.receives * stride

@@ -180,7 +180,7 @@ class Card:
             for key, entry in self.objects.keys.items()
             for row in [self.tables.mkeys[entry.row]]
         ]
-        uars = [{"page": page, "pe": uar.pe, "qpn": uar.qpn} for page, uar in self.objects.uars.items()]
+        uars = [{"page": page, "pe": uar.pe, "qpns": uar.qpns} for page, uar in self.objects.uars.items()]
         hca = {
             "engine": self.engine.words,
             **totals,

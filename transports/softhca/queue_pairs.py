@@ -169,7 +169,7 @@ class QueuePairs:
         require(not qpc["no_sq"], Status.BAD_PARAM, Why.SQ_MISSING)
         require(qpc["send_dbr_mode"] == SendDbrMode.VALID, Status.BAD_PARAM, Why.DBR_MODE)
         pd, cq, uar = self.pd(pe, qpc["pd"]), self.cq(pe, qpc["cqn_snd"]), self._uar(pe, qpc["uar_page"])
-        require(not uar.qpn, Status.BAD_RES_STATE, Why.UAR_SHARED)
+        require(not uar.full, Status.BAD_RES_STATE, Why.UAR_SHARED)
         stride, nbytes, cqs = 0, 0, [cq]
         if qpc["rq_type"] == RqType.REGULAR:
             require(self.tables.receives, Status.BAD_PARAM, Why.RQ_ENGINE)
@@ -194,7 +194,7 @@ class QueuePairs:
         record["uar"], record["user_index"] = qpc["uar_page"], qpc["user_index"]
         record["sq"], record["mask"], record["dbr"] = ring + nbytes, (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
         record["register"], record["on_host"] = self.objects.register(qpc["uar_page"]), int(self.objects.on_host)
-        record["second_register"] = self.objects.second_register(qpc["uar_page"])
+        record["buffers"] = uar.buffers
         receive = self.tables.rqs[row]
         for name in tables.RQ.names or ():
             receive[name] = 0
@@ -202,11 +202,11 @@ class QueuePairs:
             receive["address"], receive["mask"], receive["stride"] = ring, (1 << qpc["log_rq_size"]) - 1, stride
             receive["dbr"], receive["cq"] = dbr, self.tables.row_address(self.tables.cqs, cqs[-1].row)
         record["cq"] = self.tables.row_address(self.tables.cqs, cq.row)
-        self.objects.clear_register(qpc["uar_page"])
+        self.objects.clear_register(qpc["uar_page"], qpn)
         self.tables.publish_qp(row, whole=True)
         self.tables.move(row, RST)
         self.tables.set(tables.CTL_QP_LIMIT, self._qp_rows.high)
-        uar.qpn = qpn
+        uar.qpns.append(qpn)
         self.qps[qpn] = QueuePair(pe, 0, row, _use(pd, *cqs, uar, umem, dbr_umem), uar, qpc["uar_page"], dict(qpc))
         return {"qpn": qpn}
 
@@ -246,7 +246,7 @@ class QueuePairs:
             require(qpc["log_sra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
             record["send_psn"] = qpc["next_send_psn"]
             self.tables.rqs[qp.row]["rnr_retry"] = qpc["rnr_retry"]
-            self.objects.clear_register(qp.page)  # a doorbell before RTS is lost
+            self.objects.clear_register(qp.page, int(record["qpn"]))  # a doorbell before RTS is lost
             names = ("log_sra_max", "next_send_psn", "retry_count", "rnr_retry", "log_ack_req_freq")
         if kept is not None:
             kept.update({name: qpc[name] for name in names})
@@ -269,7 +269,7 @@ class QueuePairs:
         for name in _VOLATILE_RQ:
             self.tables.rqs[qp.row][name] = 0
         self.tables.publish_qp(qp.row, whole=True)
-        self.objects.clear_register(qp.page)
+        self.objects.clear_register(qp.page, int(record["qpn"]))
 
     def _retire(self, qp: QueuePair) -> None:
         self.tables.fetch_qps(qp.row, qp.row + 1)
@@ -305,7 +305,7 @@ class QueuePairs:
             self.tables.publish_qp(qp.row, whole=False)
             self._qp_rows.free.append(qp.row)
             if qp.uar is not None:
-                qp.uar.qpn = 0
+                qp.uar.qpns.remove(qpn)
             _release(qp.uses)
 
     def leave(self, pe: int) -> None:

@@ -1,6 +1,7 @@
 """The requester: takes doorbells and WQEs of a QP, and checks what can be checked without the peer."""
 
 from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE
 from pgas.transports.mlx5.wqe import (
     CTRL_FM_CE_SE,
     CTRL_OPMOD_IDX_OPCODE,
@@ -86,6 +87,7 @@ from pgas.transports.softhca.tables import (
     MKEY_ROW,
     MKEY_ROWS_MASK,
     MKEY_START,
+    QP_BUFFERS,
     QP_CONSUMER,
     QP_DBR,
     QP_DOORBELLS,
@@ -98,7 +100,6 @@ from pgas.transports.softhca.tables import (
     QP_QPN,
     QP_REGISTER,
     QP_RUNG,
-    QP_SECOND_REGISTER,
     QP_SQ,
     QP_STALE_DOORBELLS,
     QP_STALE_RECORDS,
@@ -137,14 +138,22 @@ _WORD = 0xFFFF_FFFF
 def rung(qp: int) -> int:
     """Return the register that holds a doorbell which was not taken yet, 0 if there is none."""
     register = load(qp + QP_REGISTER)
+    if RECEIVES and load(qp + QP_BUFFERS) != 0:
+        for _ in range(load(qp + QP_BUFFERS)):
+            if doorbell_qpn(load_shared(register)) == load(qp + QP_QPN):
+                return register
+            register += UAR_BF_BUFFER_SIZE
+        return 0
     word = load_shared(register)
     if word != 0 and (load(qp + QP_ON_HOST) == 0 or word != load(qp + QP_RUNG)):
         return register
-    if RECEIVES:
-        second = load(qp + QP_SECOND_REGISTER)
-        if second != 0 and load_shared(second) != 0:
-            return second
     return 0
+
+
+@device
+def doorbell_qpn(word: int) -> int:
+    """Return the QP that a doorbell names."""
+    return swap32((word >> 32) & _WORD) >> QPN_SHIFT
 
 
 @device
@@ -177,7 +186,7 @@ def take_doorbell(qp: int) -> int:
         distance = by_ring
         if by_record < by_ring or by_record > depth:
             count(qp + QP_STALE_RECORDS, 1)
-    elif not RECEIVES or load(qp + QP_SECOND_REGISTER) == 0:  # of two buffers the one that was rung first may be seen last
+    elif not RECEIVES or load(qp + QP_BUFFERS) == 0:  # of two buffers the one that was rung first may be seen last
         count(qp + QP_STALE_DOORBELLS, 1)
     if distance < by_record <= depth:
         distance = by_record

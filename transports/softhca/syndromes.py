@@ -141,7 +141,7 @@ _COMMAND = {
     Command.ENGINE: "the engine stands still",
     Command.PD: "no such protection domain of this PE",
     Command.UAR: "no such UAR of this PE",
-    Command.UAR_SHARED: "the UAR's register serves another QP already",
+    Command.UAR_SHARED: "the UAR's registers serve other QPs already",
     Command.UMEM: "no such UMEM of this PE",
     Command.UMEM_INVALID: "*_umem_valid is 0, and the card takes memory in UMEMs only",
     Command.UMEM_BOUNDS: "the range is not inside the UMEM",

@@ -69,7 +69,7 @@ FREE = 15
     QP_MASK,  # WQEBBs - 1
     QP_DBR,  # address of the send counter's word in the doorbell record
     QP_REGISTER,  # address of the doorbell register
-    QP_SECOND_REGISTER,  # of the other buffer of a BlueFlame register, which is rung in turns with the first; 0: there is none
+    QP_BUFFERS,  # of BlueFlame registers in its UAR page, from that address on: they ring it or the other QPs there; 0: it has its own
     QP_ON_HOST,  # 1: a CPU rings it
     QP_CQ,  # address of the CQ's record
     QP_USER_INDEX,
