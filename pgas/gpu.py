@@ -11,6 +11,7 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 
 from pgas.backend import cuda_device_count
 from pgas.errors import PgasError
+from pgas.transports.devices import pci_address
 from pgas.transports.vmm import check
 
 __all__ = ["GPU", "CudaAPIError", "access", "bind", "make_current", "place_engine", "uuid", "wait"]
@@ -27,6 +28,7 @@ class GPU:
     name: str
     memory: int
     mps: bool
+    pci: str  #: bus address as sysfs writes it, e.g. "0000:3b:00.0"
 
 
 def bind(node_rank: int) -> GPU:
@@ -49,7 +51,9 @@ def bind(node_rank: int) -> GPU:
         raise PgasError("this GPU has no virtual memory management (cuMemMap), which the symmetric heap needs")
     name = check(driver.cuDeviceGetName(128, ordinal), "cuDeviceGetName").split(b"\0")[0].decode()
     memory = int(check(driver.cuDeviceTotalMem(ordinal), "cuDeviceTotalMem"))
-    return GPU(ordinal, uuid(ordinal), name, memory, bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal)))
+    mps = bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal))
+    bus = check(driver.cuDeviceGetPCIBusId(32, ordinal), "cuDeviceGetPCIBusId").split(b"\0")[0].decode()
+    return GPU(ordinal, uuid(ordinal), name, memory, mps, pci_address(bus))
 
 
 def make_current(ordinal: int) -> None:

@@ -158,13 +158,14 @@ def info() -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "none"
     gpu = None if SIMULATOR else job.pes[0].gpu_name
+    adapter, engine = (None, None) if job.nic is None else job.nic.about()
     return {
         "machine": gpu or f"simulator on {platform.machine()} ({platform.processor() or platform.system()})",
         "gpu": gpu,
         "gpus": len({pe.gpu for pe in job.pes}),
         "transport": job.transport,
-        "adapter": None if job.nic is None else job.nic.adapter.name,
-        "engine": None if job.nic is None else job.nic.adapter.counters()["hca"]["engine"],
+        "adapter": adapter,
+        "engine": engine,
         "npes": job.n_pes,
         "versions": versions,
     }

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pgas import bootstrap as bootstraps
-from pgas import card, config, device_state, ending, topology
+from pgas import config, device_state, ending, hca, topology
 from pgas._version import __version__
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of
 from pgas.backend import SIMULATOR, launched_rank
@@ -97,12 +97,14 @@ class Job(bootstraps.Collective):
         self.info = "info" in requested["PGAS_DEBUG"]
         node_rank = self._node_rank()
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
+        self._choice, _ = self.together("pgas.init()", lambda: hca.choose(requested, self.gpu, node_rank))
         self.pes = self._introduce(requested)
         self.transport, self.reason = self._choose(requested)
         largest = max(pe.gpu_memory for pe in self.pes)
         self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, self.transport, largest)))
         self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
-        self._nic_segments = () if self.transport == "p2p" else (_nic_type(self.transport).segment(self.n_pes, window.constants()),)
+        self._nic_type = None if self._choice is None else hca.nic_of(self.transport, self._choice)
+        self._nic_segments = () if self._nic_type is None else (self._nic_type.segment(self.n_pes, window.constants()),)
         self.memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
         self._ending.callback(self.memory.close)
         self.nic: NIC | None = None
@@ -114,8 +116,9 @@ class Job(bootstraps.Collective):
         self.together("pgas.init()", self._watch_peers)
 
     def _watch_peers(self) -> None:
-        others = [(f"PE {pe.number}", pe.pid) for pe in self.pes if pe.number != self.my_pe]
-        if self.nic is not None:
+        node = self.pes[self.my_pe].node  # a death on another shows in what this one waits for
+        others = [(f"PE {pe.number}", pe.pid) for pe in self.pes if pe.number != self.my_pe and pe.node == node]
+        if self.nic is not None and self.nic.card_pid:
             others.append(("the software card", self.nic.card_pid))
         if launched_rank() is not None and os.getppid():
             others.append(("the process that started this PE", os.getppid()))
@@ -129,7 +132,9 @@ class Job(bootstraps.Collective):
     def _introduce(self, requested: dict[str, Any]) -> list[topology.PE]:
         """Tell the others who this PE is, and check that all can work together."""
         gpu = self.gpu
-        options = tuple((name, value if not isinstance(value, frozenset) else tuple(sorted(value))) for name, value in requested.items())
+        alike = {name: value for name, value in requested.items() if name not in hca.LOCAL}
+        options = tuple((name, value if not isinstance(value, frozenset) else tuple(sorted(value))) for name, value in alike.items())
+        choice = self._choice
         me = topology.PE(
             self.my_pe,
             bootstraps.node_name(),
@@ -140,6 +145,8 @@ class Job(bootstraps.Collective):
             gpu.mps if gpu else False,
             gpu.memory if gpu else 0,
             options,
+            choice.name if choice else "",
+            choice.reason if choice else "",
         )
         pes: list[topology.PE] = self.exchange(me)
         topology.check_alike(pes)
@@ -162,11 +169,15 @@ class Job(bootstraps.Collective):
             failure = str(error)
         if failures := [f"PE {pe}: {f}" for pe, f in enumerate(self.exchange(failure)) if f]:
             raise HeapError("; ".join(failures))
-        if self.transport == "p2p":
+        nic_type, choice = self._nic_type, self._choice
+        if nic_type is None or choice is None:
             p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
         else:
             segments = (*self.segments, *self._nic_segments)
-            nic_type = _nic_type(self.transport)
+            options, _ = self.together(
+                "pgas.init()",
+                lambda: hca.options_of(nic_type, choice, requested, self.gpu, self.pes, self._remarks.append),
+            )
             self.nic = nic_type(
                 self.memory,
                 self.my_pe,
@@ -175,7 +186,7 @@ class Job(bootstraps.Collective):
                 fds,
                 self.exchange,
                 window.constants(),
-                start=card.starter(requested, self.gpu, self.pes, self._remarks.append, on_host=nic_type.on_host),
+                **options,
             )
             self._ending.callback(self.nic.close)
 
@@ -441,14 +452,6 @@ class Job(bootstraps.Collective):
             _job = None
         else:
             self.broken = True
-
-
-def _nic_type(transport: str) -> type[NIC]:
-    if transport == "ibrc":
-        from pgas.transports.ibrc import ProxiedNIC
-
-        return ProxiedNIC
-    return NIC
 
 
 def init(comm: Any = None) -> Job:

@@ -8,6 +8,9 @@ from pgas.errors import BootstrapError, TransportError
 
 __all__ = ["PE", "check_shared_gpus", "choose_transport"]
 
+#: The name of the NIC that is none.
+SOFTWARE_CARD = "softhca"
+
 START_MPS = (
     "export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps CUDA_MPS_LOG_DIRECTORY=/tmp/mpslog; "
     "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; nvidia-cuda-mps-control -d"
@@ -31,6 +34,9 @@ class PE:
     gpu_memory: int
     #: Options that every PE must have alike: (name, value) pairs.
     options: tuple[tuple[str, object], ...]
+    #: The NIC that it chose, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" no NIC.
+    nic: str = SOFTWARE_CARD
+    nic_reason: str = ""
 
 
 def check_alike(pes: Sequence[PE]) -> None:
@@ -116,6 +122,8 @@ def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequenc
     through_nic = requested in ("ibgda", "ibrc")
     if not through_nic and requested not in ("auto", "p2p"):
         raise TransportError(f"PGAS_TRANSPORT={requested}: this version of pgas has no such transport; p2p, ibgda and ibrc are there")
+    if through_nic and (real := [pe for pe in pes if pe.nic != SOFTWARE_CARD]):
+        return requested, _over_devices(pes, real)
     if nodes := sorted({pe.node for pe in pes if pe.node != pes[0].node}):
         other = next(pe.number for pe in pes if pe.node == nodes[0])
         raise TransportError(
@@ -123,12 +131,30 @@ def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequenc
             f"{f'{requested} over the software card' if through_nic else 'p2p'} connects PEs of one machine only"
         )
     if through_nic:
-        return requested, f"asked for; over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine)"
+        why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
+        return requested, f"asked for; over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
     for a, row in enumerate(access):
         for b, reason in enumerate(row):
             if reason is not None:
                 raise TransportError(f"transport p2p: PE {a} cannot reach the memory of PE {b}: {reason}")
     return "p2p", "all PEs are on one machine and map each other's memory"
+
+
+def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
+    """Return why a job goes over RDMA devices, by device and port.
+
+    Raises:
+        TransportError: some PEs chose the software card, which knows nobody on a network.
+    """
+    if card := [pe for pe in pes if pe.nic == SOFTWARE_CARD]:
+        raise TransportError(
+            f"PE {card[0].number} uses the software card ({card[0].nic_reason}), PE {real[0].number} {real[0].nic} ({real[0].nic_reason}): "
+            "all PEs use an RDMA device, or none does (PGAS_HCA)"
+        )
+    chosen = {(pe.nic, pe.nic_reason): pe.number for pe in reversed(pes)}
+    if len(chosen) == 1:
+        return f"asked for; over {pes[0].nic} ({pes[0].nic_reason})"
+    return "asked for; over " + ", ".join(f"{name} ({why}; PE {pe})" for (name, why), pe in sorted(chosen.items(), key=lambda c: c[1]))
 
 
 def _host(node: str) -> str:

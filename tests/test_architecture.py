@@ -29,6 +29,7 @@ LAYERS = (
     ("softhca",),  # of transports: the card
     ("nic", "ibrc"),  # of transports: what uses an adapter
     ("gpu", "device_state", "card", "ending"),
+    ("hca",),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "query"),
     ("",),  # the package itself

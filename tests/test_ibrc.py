@@ -15,7 +15,7 @@ import pytest
 
 from pgas.backend import SIMULATOR
 from pgas.kernels import proxy
-from pgas.transports import ibrc
+from pgas.transports.ibrc import loop, tables, wqes
 from pgas.transports.mlx5 import cqe, doorbell, send_queue, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode
 from pgas.transports.softhca import ops_cpu
@@ -40,25 +40,25 @@ class Rig:
     def __init__(self, index=0):
         self.request, self.wq = np.zeros(8, np.uint64), np.zeros(DEPTH * 64, np.uint8)
         self.words = np.zeros(8, np.uint64)  # DBR, UAR, tail of the CQE, list of queue pairs to be rung
-        self.own, self.row = np.zeros(ibrc.RECORD_END // 8, np.int64), np.zeros(ibrc.ROW // 8, np.int64)
+        self.own, self.row = np.zeros(tables.END // 8, np.int64), np.zeros(tables.ROW // 8, np.int64)
         at = self.words.ctypes.data
         for array, values in (
-            (self.own, {ibrc.DEPTH: DEPTH, ibrc.LKEY: big_endian(LKEY), ibrc.CELL_LKEY: big_endian(CELL_LKEY), ibrc.SINK: SINK,
-                        ibrc.UNRUNG: at + 24}),
-            (self.row, {ibrc.WQ: self.wq.ctypes.data, ibrc.DBR: at + 4, ibrc.UAR: at + 8, ibrc.CQE: at + 16,
-                        ibrc.QPN: big_endian(QPN << 8), ibrc.HEAP_KEY: big_endian(HEAP_KEY), ibrc.SYSTEM_KEY: big_endian(SYSTEM_KEY),
-                        ibrc.PROD_IDX: index, ibrc.CONS_IDX: index}),
+            (self.own, {tables.DEPTH: DEPTH, tables.LKEY: big_endian(LKEY), tables.CELL_LKEY: big_endian(CELL_LKEY), tables.SINK: SINK,
+                        tables.UNRUNG: at + 24}),
+            (self.row, {wqes.WQ: self.wq.ctypes.data, wqes.DBR: at + 4, wqes.UAR: at + 8, wqes.CQE: at + 16,
+                        wqes.QPN: big_endian(QPN << 8), wqes.HEAP_KEY: big_endian(HEAP_KEY), wqes.SYSTEM_KEY: big_endian(SYSTEM_KEY),
+                        tables.PROD_IDX: index, tables.CONS_IDX: index}),
         ):  # fmt: skip
             for offset, value in values.items():
                 array[offset // 8] = value
 
     def step(self, what, nbytes, local=0, remote=0, value=0, second=0, done=0):
         self.request[:6] = what, nbytes, local, remote, value & (1 << 64) - 1, second & (1 << 64) - 1
-        return ibrc.step(self.own.ctypes.data, self.request.ctypes.data, self.row.ctypes.data, done)
+        return wqes.step(self.own.ctypes.data, self.request.ctypes.data, self.row.ctypes.data, done)
 
     @property
     def prod_idx(self):
-        return int(self.row[ibrc.PROD_IDX // 8])
+        return int(self.row[tables.PROD_IDX // 8])
 
     def holds(self, first, *wanted):
         """The WQEs from index first on are these, byte for byte, and no more."""
@@ -153,45 +153,45 @@ def test_signals(index, nbytes):
     assert rig.step(proxy.Request.SIGNAL_SET, nbytes, LOCAL, REMOTE, value, WORD) == -1
     replaced = wqe.masked_compare_swap(at, *where, SINK, CELL_LKEY, 8, 0, value, 0, ones)
     rig.holds(index, *head, replaced, wqe.nop(at + 2, QPN, **ALWAYS))
-    assert rig.prod_idx - index <= ibrc._STEP_MAX
+    assert rig.prod_idx - index <= tables.STEP_MAX
 
 
 @INDICES
 def test_doorbell(index):
     rig = Rig(index)
     rig.words[3] = rig.row.ctypes.data
-    ibrc.ring(rig.own.ctypes.data, 1)
+    wqes.ring(rig.own.ctypes.data, 1)
     assert rig.words[:1].tobytes() == bytes(4) + doorbell.dbr(index)
     assert rig.words[1:2].tobytes() == doorbell.next_empty(index, QPN)
-    assert rig.row[ibrc.RUNG_IDX // 8] == index
+    assert rig.row[tables.RUNG_IDX // 8] == index
 
 
 @pytest.mark.parametrize(("batch", "rung"), [(1, 100), (32, 96), (64, 64)])
 def test_doorbells_of_batches(batch, rung):
     """PGAS_IBGDA_NUM_REQUESTS_IN_BATCH: one request of 100 WQEs is rung whenever a batch waits; an error then stops the loop."""
     rig = Rig()
-    control, undone = np.zeros((proxy.RING + proxy.REQUEST_SIZE) // 8, np.uint64), np.zeros(ibrc.UNDONE_SIZE // 8, np.int64)
+    control, undone = np.zeros((proxy.RING + proxy.REQUEST_SIZE) // 8, np.uint64), np.zeros(tables.UNDONE_SIZE // 8, np.int64)
     control[proxy.RING // 8 :] = (proxy.Request.WRITE, 100 * MAX, LOCAL, REMOTE, 0, 0, 0, 1)
     error = cqe.error(QPN, Opcode.RDMA_WRITE, 0, cqe.Syndrome.REMOTE_ACCESS_ERR)
     rig.words[2:3].view(np.uint8)[:] = np.frombuffer(error, np.uint8)[cqe.CQE_TAIL :]
     for offset, value in {
-        ibrc.CONTROL: control.ctypes.data, ibrc.ROWS: rig.row.ctypes.data, ibrc.UNDONE: undone.ctypes.data, ibrc.BATCH: batch,
+        tables.CONTROL: control.ctypes.data, tables.ROWS: rig.row.ctypes.data, tables.UNDONE: undone.ctypes.data, tables.BATCH: batch,
     }.items():  # fmt: skip
         rig.own[offset // 8] = value
-    rig.row[ibrc.RECORD // 8] = 4711
-    ibrc._loop()(rig.own.ctypes.data)
-    assert (rig.prod_idx, rig.row[ibrc.RUNG_IDX // 8], control[proxy.FAILED // 8]) == (100, rung, 4711)
+    rig.row[tables.RECORD // 8] = 4711
+    loop.compiled(wqes)(rig.own.ctypes.data)
+    assert (rig.prod_idx, rig.row[tables.RUNG_IDX // 8], control[proxy.FAILED // 8]) == (100, rung, 4711)
     assert rig.words[1:2].tobytes() == doorbell.next_empty(rung, QPN)
 
 
 def test_completions():
     """cqe.extend, on all that a counter can say; nothing is completed by an empty entry, and an error is told."""
     rig = Rig(0x1_FFF0)
-    tail, cons = rig.words[2:3].view(np.uint8), rig.row[ibrc.CONS_IDX // 8 :]
+    tail, cons = rig.words[2:3].view(np.uint8), rig.row[tables.CONS_IDX // 8 :]
 
     def advance(entry):
         tail[:] = np.frombuffer(entry, np.uint8)[cqe.CQE_TAIL :]
-        return ibrc.advance(rig.own.ctypes.data, rig.row.ctypes.data)
+        return wqes.advance(rig.own.ctypes.data, rig.row.ctypes.data)
 
     assert not advance(bytes([cqe.EMPTY]) * 64)
     assert cons[0] == 0x1_FFF0
@@ -211,7 +211,7 @@ def test_layout_of_a_request():
 
 
 def test_sleeps_are_bounded():
-    assert ops_cpu.SLEEP_MIN_US + (ibrc._LAST_TURN - ops_cpu.YIELDS) // 4 == 50
+    assert ops_cpu.SLEEP_MIN_US + (loop.LAST_TURN - ops_cpu.YIELDS) // 4 == 50
 
 
 # --------------------------------------------------------------------------------------------------------------------------- jobs
@@ -223,7 +223,7 @@ from numba import cuda
 import pgas
 from pgas import runtime
 from pgas.kernels import proxy
-from pgas.transports import ibrc
+from pgas.transports.ibrc import loop, tables, wqes
 
 def job():
     return runtime.current()
@@ -472,7 +472,7 @@ dest, source, done = pgas.zeros(200, np.int32), pgas.zeros(200, np.int32), pgas.
 job().nic.adapter.pause()
 puts[1, 1](dest, source, 3, 0)
 def die():
-    job().nic._own[ibrc.STOP // 8] = 1
+    job().nic._own[tables.STOP // 8] = 1
 timer = later(0.3, die)
 def step():
     {waiting}
@@ -521,10 +521,10 @@ def test_programs_that_do_not_finalize(run, end, status, says):
 
 def test_the_loop_comes_from_the_disk_cache(run):
     run("""
-assert sum(ibrc._loop().stats.cache_hits.values()) == 1, ibrc._loop().stats
+assert sum(loop.compiled(wqes).stats.cache_hits.values()) == 1, loop.compiled(wqes).stats
 pgas.finalize()
 """)
-    assert list((Path(ibrc.__file__).parent / "__pycache__").glob("ibrc._make*.nbc"))
+    assert list((Path(loop.__file__).parent / "__pycache__").glob("loop._make*.nbc"))
 
 
 def test_indices_that_wrap(run):

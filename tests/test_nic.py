@@ -51,12 +51,13 @@ def test_error_cqe(job, syndrome):
 FORGE = """
 from pgas import runtime
 from pgas.kernels import queue
-from pgas.transports import ibrc
+from pgas.transports.ibrc import tables, wqes
+from pgas.transports.ibrc.nic import ProxiedNIC
 def forge(peer):
     nic = runtime.current().nic
-    if isinstance(nic, ibrc.ProxiedNIC):
+    if isinstance(nic, ProxiedNIC):
         for number in range(peer * nic._num, (peer + 1) * nic._num):
-            nic._own[(ibrc.RECORD_END + number * ibrc.ROW + ibrc.HEAP_KEY) // 8] ^= 0x100
+            nic._own[(tables.END + number * tables.ROW + wqes.HEAP_KEY) // 8] ^= 0x100
     else:
         nic._store(queue.KEYS + 8 * peer, nic._load(queue.KEYS + 8 * peer) ^ 0x100)
 """

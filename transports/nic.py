@@ -22,12 +22,12 @@ from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.queue_pair import QueuePair, Queues, check_caps
 from pgas.transports.softhca import client, layout
 
-__all__ = ["NIC"]
+__all__ = ["CELL_BYTES", "NIC"]
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
 #: Landing cells and the sink lie in front of the queues, in pages of their own.
-_CELL_BYTES = -(-(queue.SINK + queue.CELL_SIZE) // 4096) * 4096
+CELL_BYTES = -(-(queue.SINK + queue.CELL_SIZE) // 4096) * 4096
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class NIC:
     @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
         """Return how many bytes of that segment are used."""
-        return _CELL_BYTES + n_pes * constants.num_qps * Queues.nbytes(constants.depth)
+        return CELL_BYTES + n_pes * constants.num_qps * Queues.nbytes(constants.depth)
 
     def _everywhere(self, step: Callable[[], Any]) -> list[Any]:
         """Take a step and return what it gave on each PE."""
@@ -128,8 +128,8 @@ class NIC:
         self._made.callback(lambda: process.close() if self._orderly else process.end())
         return process.name, process.pid
 
-    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> _Introduction:
-        """Make everything that needs no peer."""
+    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> Any:
+        """Make everything that needs no peer; return an introduction, which _connect gets of each PE."""
         shared = [(self._slot + s.offset, s.size, fd) for s, fd in zip(segments, fds, strict=True)]
         adapter = self.adapter = client.SoftHCA(card, self._me, shared, None if SIMULATOR else self._map_registers)
         self._made.callback(adapter.close)  # takes with it what is left
@@ -139,9 +139,9 @@ class NIC:
         (system, heap, queues) = [(address, nbytes) for address, nbytes, _ in shared]
         _, system_key = adapter.register_mr(*system, pdn, _ACCESS)
         lkey, heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
-        cell_key, _ = adapter.register_mr(queues[0], _CELL_BYTES, pdn, Access.LOCAL_WRITE)
+        cell_key, _ = adapter.register_mr(queues[0], CELL_BYTES, pdn, Access.LOCAL_WRITE)
         umem = adapter.register_umem(*queues)
-        self.queues = Queues.layout(self._depth, count, _CELL_BYTES)
+        self.queues = Queues.layout(self._depth, count, CELL_BYTES)
         self.qps = []
         for number, place in enumerate(self.queues):
             self._memory.fill(queues[0] + place.cq, cqe.CQE_SIZE, cqe.EMPTY)
@@ -160,9 +160,10 @@ class NIC:
         """Registers are mapped whole where a GPU reaches them: its pages have 2 MiB."""
         self._memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, self.on_host), fd)
 
-    def _connect(self, met: list[_Introduction]) -> None:
+    def _connect(self, met: list[Any]) -> None:
         """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself), and say so to kernels."""
-        own = met[self._me].port
+        introductions: list[_Introduction] = met
+        own = introductions[self._me].port
         base = self._slot + window.QUEUE_OFFSET
         for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):
             pe, i = divmod(number, self._num)
@@ -187,6 +188,10 @@ class NIC:
 
     def _load(self, address: int) -> int:
         return int(struct.unpack("<Q", self._memory.read(address, 8))[0])
+
+    def about(self) -> tuple[str, str | None]:
+        """Return the adapter's name, and what executes its WQEs if it is the software card."""
+        return self.adapter.name, self.adapter.counters()["hca"]["engine"]
 
     def counts(self) -> dict[str, int]:
         """Return what the card counted of this PE's queue pairs: wqes, nbytes, doorbells (those it saw: rings may merge), cqes, errors."""
@@ -240,7 +245,7 @@ class NIC:
         pe, i = divmod(self._number(record), self._num)
         return f"queue pair {i + 1} to PE {pe} (QP {self.qps[self._number(record)].qpn:#x})"
 
-    def failure(self, record: int, who: str) -> CompletionError:
+    def failure(self, record: int, who: str) -> TransportError:
         """Return the first error of a record's queue pair, or what its CQE tells, if the adapter knows no more."""
         number = self._number(record)
         qpn, first = self.qps[number].qpn, None

@@ -1,0 +1,89 @@
+"""The NIC of this PE: chosen by PGAS_HCA among the devices of the machine, or the software card; and what init makes of the choice."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pgas import card, topology
+from pgas.errors import TransportError
+from pgas.transports import devices, selection
+from pgas.transports.nic import NIC
+from pgas.transports.selection import Choice
+from pgas.transports.verbs.device import why_not
+from pgas.transports.verbs.queue_pair import Path
+
+if TYPE_CHECKING:
+    from pgas.gpu import GPU
+
+__all__ = ["LOCAL", "choose", "nic_of", "options_of"]
+
+#: Variables that may differ from PE to PE: machines name and number their devices and GIDs as they like.
+LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX"})
+
+
+def choose(requested: Mapping[str, Any], gpu: "GPU | None", turn: int) -> Choice | None:
+    """Return the NIC of this PE, None if the transport that was asked for uses none.
+
+    Args:
+        requested: the variables.
+        gpu: of this PE.
+        turn: number of this PE on its node.
+
+    Raises:
+        TransportError: the device asked for is not there, or cannot carry the transport; the text says what there is.
+    """
+    transport = requested["PGAS_TRANSPORT"]
+    if transport not in ("ibgda", "ibrc"):
+        return None
+    suits = why_not if transport == "ibrc" else _no_ibgda
+    return selection.choose(
+        requested["PGAS_HCA"], requested["PGAS_HCA_LIST"], devices.devices(), None if gpu is None else gpu.pci, suits, turn=turn
+    )
+
+
+def _no_ibgda(device: devices.Device, port: devices.Port) -> str:
+    return f"cannot be used: ibgda drives the software card only, over {device.name} there is ibrc (PGAS_TRANSPORT=ibrc)"
+
+
+def nic_of(transport: str, choice: Choice) -> type[NIC]:
+    """Return the host's side of a transport over a NIC."""
+    if transport == "ibgda":
+        return NIC
+    if choice.device is None:
+        from pgas.transports.ibrc.nic import ProxiedNIC
+
+        return ProxiedNIC
+    from pgas.transports.ibrc.verbs import VerbsNIC
+
+    return VerbsNIC
+
+
+def options_of(
+    nic_type: type[NIC],
+    choice: Choice,
+    requested: Mapping[str, Any],
+    gpu: "GPU | None",
+    pes: Sequence[topology.PE],
+    warn: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return what the NIC of a choice is made with, beside what all have. Arguments are card.starter's.
+
+    Raises:
+        TransportError: the port has no such GID.
+    """
+    if choice.device is None or choice.port is None:
+        return {"start": card.starter(requested, gpu, pes, warn, on_host=nic_type.on_host)}
+    gid, index = None, 0
+    if choice.port.link_layer == "Ethernet" or choice.port.gids or requested["PGAS_IB_GID_INDEX"] >= 0:
+        try:
+            gid = selection.choose_gid(choice.port, requested["PGAS_IB_GID_INDEX"])
+        except TransportError as error:
+            raise TransportError(f"{choice.name}: {error}") from error
+        index = gid.index
+    path = Path(
+        index,
+        requested["PGAS_IB_SL"],
+        requested["PGAS_IB_TRAFFIC_CLASS"],
+        requested["PGAS_IB_TIMEOUT"],
+        requested["PGAS_IB_RETRY_COUNT"],
+    )
+    return {"device": choice.device.name, "port": choice.port.number, "gid": gid, "path": path}

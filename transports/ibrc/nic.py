@@ -1,0 +1,40 @@
+"""The IBRC transport over a NIC whose queues the proxy thread drives itself: adapter, keys and queue pairs are nic.NIC's.
+
+Queues, registers, ring and landing cells lie in the host's memory, heaps in that of GPUs where there are some. What a READ or an atomic
+brought must be there before the word ``completed`` tells of it: the software card makes it so before its CQE; behind a real one, whose
+writes to GPU and host go different ways, a DUMP would have to follow (facts/mlx5.md 1.6), which is not done.
+"""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import ClassVar
+
+from pgas.kernels import queue
+from pgas.transports.ibrc import tables, wqes
+from pgas.transports.ibrc.thread import RingNIC
+
+__all__ = ["ProxiedNIC"]
+
+
+class ProxiedNIC(RingNIC):
+    """A NIC that a proxy thread writes WQEs for. Arguments and errors are NIC's."""
+
+    posting: ClassVar[ModuleType] = wqes
+
+    def _record_words(self) -> Mapping[int, int]:
+        return {
+            tables.LKEY: self._load(queue.LKEY),
+            tables.CELL_LKEY: self._load(queue.CELL_LKEY),
+            tables.SINK: self._load(queue.CELLS) + queue.SINK,
+        }
+
+    def _row_words(self, number: int) -> Mapping[int, int]:
+        record = queue.RECORDS + number * queue.RECORD_SIZE
+        keys = self._load(queue.KEYS + 8 * (number // self._num))
+        fields = {wqes.WQ: queue.WQ, wqes.DBR: queue.DBR, wqes.UAR: queue.UAR, wqes.CQE: queue.CQE, wqes.QPN: queue.QPN}
+        return {
+            **{name: self._load(record + field) for name, field in fields.items()},
+            wqes.HEAP_KEY: keys & 0xFFFF_FFFF,
+            wqes.SYSTEM_KEY: keys >> 32,
+            **dict.fromkeys((tables.PROD_IDX, tables.RUNG_IDX, tables.CONS_IDX), self.first_index),
+        }

@@ -1,0 +1,168 @@
+"""The host's side of the kernels' ring (kernels/proxy.py): its shared line, the proxy thread that serves it, what went wrong in it."""
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pgas.errors import PgasError, TransportError
+from pgas.kernels import proxy, queue, state, window
+from pgas.transports.ibrc import tables
+from pgas.transports.ibrc.loop import compiled
+from pgas.transports.memory import Memory, Segment
+from pgas.transports.nic import NIC
+
+__all__ = ["RingNIC"]
+
+_PR_SET_TIMERSLACK = 29
+
+
+class RingNIC(NIC):
+    """A NIC whose kernels write requests into a ring, which a thread of this process serves. Arguments and errors are NIC's.
+
+    A subclass says what the thread posts with, and fills the words of its tables.
+    """
+
+    on_host = True
+
+    #: What the thread posts with.
+    posting: ClassVar[ModuleType]
+    #: Bytes of the loop's record.
+    record_bytes: ClassVar[int] = tables.END
+
+    def __init__(
+        self,
+        memory: Memory,
+        me: int,
+        n_pes: int,
+        segments: tuple[Segment, ...],
+        fds: list[int],
+        exchange: Callable[[Any], list[Any]],
+        constants: window.Constants,
+        **options: Any,
+    ) -> None:
+        self._thread: threading.Thread | None = None
+        self._stopping, self._ended = False, ""
+        super().__init__(memory, me, n_pes, segments, fds, exchange, constants, **options)
+        try:
+            self._everywhere(lambda: self._start(constants))
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
+        """Return how many bytes of the segment are used; the ring is behind the queues."""
+        return super().segment_bytes(n_pes, constants) + proxy.RING + constants.ring * proxy.REQUEST_SIZE
+
+    def _record_words(self) -> Mapping[int, int]:
+        """Return the back end's words of the loop's record, by offset."""
+        raise NotImplementedError
+
+    def _row_words(self, number: int) -> Mapping[int, int]:
+        """Return the back end's words of a queue pair's row, by offset, and the row's cursors."""
+        raise NotImplementedError
+
+    def _start(self, constants: window.Constants) -> None:
+        self._control = self._slot + window.QUEUE_OFFSET + super().segment_bytes(self._n_pes, constants)
+        self._store(proxy.CONTROL, self._control)
+        count = len(self.qps)
+        rows = self.record_bytes
+        undone = rows + count * tables.ROW
+        unrung = undone + constants.ring * tables.UNDONE_SIZE
+        own = self._own = np.zeros(unrung // 8 + count, np.int64)
+        at = own.ctypes.data
+        words = {
+            tables.CONTROL: self._control, tables.SLOT_MASK: constants.ring - 1, tables.ROWS: at + rows, tables.UNDONE: at + undone,
+            tables.UNRUNG: at + unrung, tables.DEPTH: self._depth, tables.BATCH: constants.batch, **self._record_words(),
+        }  # fmt: skip
+        for number in range(count):
+            row = {tables.RECORD: queue.RECORDS + number * queue.RECORD_SIZE, **self._row_words(number)}
+            words |= {rows + number * tables.ROW + offset: value for offset, value in row.items()}
+        for offset, value in words.items():
+            own[offset // 8] = value
+        loop = compiled(self.posting)
+        self._thread = threading.Thread(target=self._run, args=(loop, at), name=f"pgas proxy of PE {self._me}", daemon=True)
+        self._thread.start()
+
+    def holds_unposted(self) -> bool:
+        """Whether kernels that have ended reserved tickets and wrote no request; what is written, the proxy takes."""
+        self._store(proxy.LOOKING, 0)  # who looked when its kernel was cut looks no more
+        ring, size = self._control + proxy.RING, int(self._own[tables.SLOT_MASK // 8]) + 1
+        tickets = range(self._load(self._control + proxy.COMPLETED), self._load(proxy.HEAD))
+        sequences = (self._load(ring + t % size * proxy.REQUEST_SIZE + proxy.SEQUENCE) for t in tickets)
+        return any(found != t + 1 for t, found in zip(tickets, sequences, strict=True)) if len(tickets) <= size else True
+
+    def _run(self, loop: Callable[[int], int], own: int) -> None:
+        """The proxy thread; if it ends before it is told to, nobody sends any more: let the waits of kernels end."""
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # of this thread: 50 us would double its sleeps
+        reason = "nobody stopped it"
+        try:
+            loop(own)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        if not self._stopping:
+            self._ended = reason
+            if self._load(state.POISON) == state.SOUND:
+                self._store(state.POISON, state.LOST)
+
+    @contextlib.contextmanager
+    def sampled(self) -> Iterator[dict[str, float]]:
+        """Look at what the thread does, 2,000 times a second; at the end the dict holds the share of each of tables.PHASES."""
+        shares: dict[str, float] = {}
+        counts, ended = [0] * len(tables.PHASES), threading.Event()
+
+        def look() -> None:
+            while not ended.wait(500e-6):
+                counts[int(self._own[tables.PHASE // 8])] += 1
+
+        sampler = threading.Thread(target=look, name="pgas proxy sampler", daemon=True)
+        sampler.start()
+        try:
+            yield shares
+        finally:
+            ended.set()
+            sampler.join()
+            shares.update({name: count / max(1, sum(counts)) for name, count in zip(tables.PHASES, counts, strict=True)})
+
+    def check(self) -> None:
+        """Raise what went wrong in the proxy thread.
+
+        Raises:
+            CompletionError: a WQE failed.
+            PgasError: the thread has ended.
+        """
+        if self._thread is None:
+            return
+        if record := self._load(self._control + proxy.FAILED):
+            raise self.failure(record, "the proxy thread")
+        if self._ended:
+            raise PgasError(f"the proxy thread of PE {self._me} ended ({self._ended}): what kernels ask for is not sent any more")
+
+    def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:
+        """Wait until everything that kernels asked for is done. Arguments and errors are NIC.quiet's, and check's."""
+        deadline = time.monotonic() + timeout_s
+        target = self._load(proxy.HEAD)
+        while (done := self._load(self._control + proxy.COMPLETED)) < target:
+            self.check()
+            if time.monotonic() > deadline:
+                raise TransportError(f"the proxy thread completed {done} of {target} requests in {timeout_s:g} s (PGAS_TIMEOUT)")
+            poll()
+            time.sleep(0)
+
+    def name_of(self, record: int) -> str:
+        """Return the queue pair of a record, or the ring, in words."""
+        return "the proxy thread's ring" if record == proxy.HEAD else super().name_of(record)
+
+    def stop(self) -> None:
+        """Stop the thread. Further calls do nothing."""
+        if self._thread is not None:
+            self._stopping = True
+            self._own[tables.STOP // 8] = 1
+            self._thread.join()
+            self._thread = None

@@ -1,0 +1,254 @@
+"""The IBRC transport over an RDMA device: the proxy thread posts through libibverbs what kernels ask for.
+
+pyverbs makes and connects one RC queue pair for each PE and number; heap, system area, landing cells and the slots of work requests are
+registered memory regions. No process stands behind it as the software card's does, and PEs may be on different machines.
+
+What a READ or an atomic brought to GPU memory must be there before the word ``completed`` tells of it. A device whose writes to GPU and
+host go different ways does not promise that (as in nic.py); it has not been tried on one.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pgas.backend import SIMULATOR
+from pgas.errors import CompletionError, TransportError
+from pgas.kernels import proxy, queue, window
+from pgas.transports.devices import Gid
+from pgas.transports.ibrc import tables, work_requests
+from pgas.transports.ibrc.thread import RingNIC
+from pgas.transports.memory import Memory, Segment
+from pgas.transports.mlx5.contexts import Access
+from pgas.transports.nic import CELL_BYTES
+from pgas.transports.verbs import abi
+from pgas.transports.verbs.abi import WcStatus, WrOpcode
+from pgas.transports.verbs.device import OpenDevice
+from pgas.transports.verbs.memory import Region, register
+from pgas.transports.verbs.queue_pair import End, Path, QueuePair, end_of
+
+__all__ = ["VerbsNIC"]
+
+_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class _Introduction:
+    """What the other PEs must know of this one."""
+
+    name: str  #: device and port
+    end: End
+    qpns: tuple[int, ...]  #: by queue number: of PE 0, then of PE 1, ...
+    psns: tuple[int, ...]
+    heap: tuple[int, int]  #: rkey, shift
+    system: tuple[int, int]
+    max_msg_sz: int
+    atomics: bool
+
+
+class VerbsNIC(RingNIC):
+    """This PE's queue pairs on an RDMA device. Collective; an error on one PE is raised on all.
+
+    Args:
+        memory, me, n_pes, segments, fds, exchange, constants: as NIC's.
+        device: name of the RDMA device, as rdma link lists it.
+        port: number of its port.
+        gid: what the port is addressed by; None on an InfiniBand port without one.
+        path: how packets go.
+
+    Raises:
+        TransportError: the device refuses; the text names the PE and says why.
+    """
+
+    posting: ClassVar[ModuleType] = work_requests
+    record_bytes: ClassVar[int] = work_requests.END
+
+    def __init__(
+        self,
+        memory: Memory,
+        me: int,
+        n_pes: int,
+        segments: tuple[Segment, ...],
+        fds: list[int],
+        exchange: Callable[[Any], list[Any]],
+        constants: window.Constants,
+        *,
+        device: str,
+        port: int,
+        gid: Gid | None,
+        path: Path,
+    ) -> None:
+        self._name, self._port, self._gid, self._path = device, port, gid, path
+        self.name = f"{device}:{port}"
+        super().__init__(memory, me, n_pes, segments, fds, exchange, constants, start=None)
+
+    def _start_card(self, start: Any) -> tuple[str, int]:
+        return "", 0  # there is none
+
+    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> _Introduction:
+        """Make everything that needs no peer."""
+        self._device = OpenDevice(self._name, self._port)
+        self._made.callback(self._device.close)
+        caps = self._device.capabilities
+        count = self._n_pes * self._num
+        if not caps.active:
+            raise TransportError(f"RDMA device {self._device}: the port is not active (ip link, rdma link)")
+        for limit, name, wanted, variable in (
+            (caps.max_qp, "queue pairs", count, "PGAS_IBGDA_NUM_RC_PER_PE"),
+            (caps.max_qp_wr, "work requests in a queue", self._depth, "PGAS_QP_DEPTH"),
+            (caps.max_cqe, "completions in a CQ", self._depth, "PGAS_QP_DEPTH"),
+        ):
+            if wanted > limit:
+                raise TransportError(f"RDMA device {self._device} has {limit} {name}, {wanted} are needed: choose a smaller {variable}")
+        system, heap, queues = ((self._slot + s.offset, s.size) for s in segments)
+        self._system, self._heap, self._cells = (
+            self._register(*place, access, what, on_gpu=not SIMULATOR)
+            for place, access, what in (
+                (system, _ACCESS, "the system area"),
+                (heap, _ACCESS, "the symmetric heap (PGAS_SYMMETRIC_SIZE)"),
+                ((queues[0], CELL_BYTES), Access.LOCAL_WRITE, "landing cells"),
+            )
+        )
+        nbytes = count * self._depth * work_requests.SLOT
+        self._slots = np.zeros((nbytes + _PAGE) // 8, np.int64)
+        self._first_slot = -(-self._slots.ctypes.data // _PAGE) * _PAGE
+        self._staging = self._register(self._first_slot, nbytes, Access.LOCAL_WRITE, "work requests", on_gpu=False)
+        self._chains = np.zeros((count, work_requests.N_CHAINS * work_requests.CHAIN_SIZE // 8), np.int64)
+        self.qps: list[Any] = []
+        for _ in range(count):
+            qp = QueuePair(self._device, self._depth)
+            self._made.callback(qp.destroy)
+            self.qps.append(qp)
+        self._store(queue.CELLS, queues[0])
+        return _Introduction(
+            str(self._device),
+            end_of(self._device, self._gid),
+            tuple(qp.qpn for qp in self.qps),
+            tuple(qp.psn for qp in self.qps),
+            (self._heap.rkey, self._heap.shift),
+            (self._system.rkey, self._system.shift),
+            caps.max_msg_sz,
+            caps.atomics,
+        )
+
+    def _register(self, address: int, nbytes: int, access: Access, what: str, *, on_gpu: bool) -> Region:
+        region = register(self._device, address, nbytes, access, what=what, on_gpu=on_gpu)
+        self._made.callback(region.mr.close)
+        return region
+
+    def _connect(self, met: list[_Introduction]) -> None:
+        """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself)."""
+        self._met = met
+        for number, qp in enumerate(self.qps):
+            pe, i = divmod(number, self._num)
+            other = self._me * self._num + i
+            if met[pe].end.ethernet != met[self._me].end.ethernet:
+                raise TransportError(f"{met[self._me].name} and PE {pe}'s {met[pe].name} have different link layers")
+            qp.connect(met[pe].qpns[other], met[pe].psns[other], met[self._me].end, met[pe].end, self._path)
+
+    def _record_words(self) -> Mapping[int, int]:
+        first = self.qps[0]
+        return {
+            tables.LKEY: self._heap.lkey,
+            tables.CELL_LKEY: self._cells.lkey,
+            work_requests.LOCAL_SHIFT: self._heap.shift,
+            work_requests.CELL_SHIFT: self._cells.shift,
+            work_requests.STAGING_LKEY: self._staging.lkey,
+            work_requests.POST_SEND: first.post_send,
+            work_requests.POLL_CQ: first.poll_cq,
+            work_requests.MESSAGE_MAX: min(peer.max_msg_sz for peer in self._met),
+            work_requests.INLINE: int(abi.SendFlags.INLINE) if all(qp.inline for qp in self.qps) else 0,
+            work_requests.ATOMICS: int(all(peer.atomics for peer in self._met)),
+        }
+
+    def _row_words(self, number: int) -> Mapping[int, int]:
+        peer, qp = self._met[number // self._num], self.qps[number]
+        return {
+            work_requests.SLOTS: self._first_slot + number * self._depth * work_requests.SLOT,
+            work_requests.QP: qp.address,
+            work_requests.CQ: qp.cq_address,
+            work_requests.HEAP_SHIFT: peer.heap[1],
+            work_requests.SYSTEM_SHIFT: peer.system[1],
+            work_requests.HEAP_KEY: peer.heap[0],
+            work_requests.SYSTEM_KEY: peer.system[0],
+            work_requests.CHAINS: self._chains[number].ctypes.data,
+        }
+
+    # --------------------------------------------------------------------------------------------------------------------- errors
+
+    def failure(self, record: int, who: str) -> TransportError:
+        """Return what failed on a record's queue pair."""
+        fault, code, vendor, slot = (int(self._own[word // 8]) for word in _FAULT_WORDS)
+        where = f"{who}: {self.name_of(record)} on {self.name}"
+        if fault == work_requests.NO_ATOMICS:
+            return TransportError(f"{where}: {self._no_atomics(proxy.Request(code))}")
+        if fault == work_requests.POLL_FAILED:
+            return TransportError(f"{where}: ibv_poll_cq failed ({code})")
+        described = self._describe(slot) if slot else "a work request"
+        if fault == work_requests.POST_FAILED:
+            return TransportError(f"{where}: ibv_post_send refused {described}: {errno.errorcode.get(code, '')} {os.strerror(code)}")
+        number = self._number(record)
+        status = WcStatus(code)
+        words = f"{where} failed at {described}: IBV_WC_{status.name} ({code}), vendor_err {vendor:#x}{self._after(number)}"
+        index = self._word(slot + abi.WR_ID) - 1
+        return CompletionError(words, number // self._num, self.qps[number].qpn, index & 0xFFFF, abi.SYNDROMES.get(status, 0), vendor)
+
+    def _no_atomics(self, request: proxy.Request) -> str:
+        without = next((f"PE {pe}'s {peer.name}" for pe, peer in enumerate(self._met) if not peer.atomics), self.name)
+        return (
+            f"{request.name} needs an atomic, and RDMA device {without} has none (atomic_cap is ATOMIC_NONE): put, get, p, g, fence, quiet "
+            "and barriers work; for atomics and signals use a device with atomics, or PGAS_HCA=softhca"
+        )
+
+    def _after(self, number: int) -> str:
+        """Say what state port and queue pair are in after an error, where that explains it."""
+        try:
+            down = "" if self._device.query().active else f"; port {self.name} is down"
+        except TransportError as error:
+            down = f"; {error}"
+        state = self.qps[number].state()
+        return f"; the queue pair is in {state}{down}" if state else down
+
+    def _describe(self, slot: int) -> str:
+        """Return a work request in words."""
+        opcode = WrOpcode(self._word(slot + abi.WR_OPCODE, 4))
+        atomic = opcode in (WrOpcode.ATOMIC_CMP_AND_SWP, WrOpcode.ATOMIC_FETCH_AND_ADD)
+        rkey = self._word(slot + (abi.WR_ATOMIC_RKEY if atomic else abi.WR_RDMA_RKEY), 4)
+        at, nbytes, lkey = (
+            self._word(slot + work_requests.SGE + offset, size)
+            for offset, size in ((abi.SGE_ADDR, 8), (abi.SGE_LENGTH, 4), (abi.SGE_LKEY, 4))
+        )
+        return (
+            f"work request {self._word(slot + abi.WR_ID) - 1}: {opcode.name} {nbytes} bytes, remote address "
+            f"{self._word(slot + abi.WR_REMOTE_ADDR):#x} rkey {rkey:#x}, local {at:#x} lkey {lkey:#x}"
+        )
+
+    def _word(self, address: int, nbytes: int = 8) -> int:
+        """Return a word of the slots."""
+        return int.from_bytes(self._slots.view(np.uint8)[address - self._slots.ctypes.data :][:nbytes].tobytes(), "little")
+
+    def about(self) -> tuple[str, str | None]:
+        """Return device and port; what executes work requests is the device."""
+        return self.name, None
+
+    def counts(self) -> dict[str, int]:
+        """Return nothing: verbs count nothing of a queue pair."""
+        return {}
+
+    # --------------------------------------------------------------------------------------------------------------------- ending
+
+    def destroy(self) -> None:
+        """Destroy the queue pairs. No PE uses them any more."""
+        self.stop()
+        for qp in self.qps:
+            qp.destroy()
+        self.qps = []
+
+
+_FAULT_WORDS = (work_requests.FAULT, work_requests.FAULT_CODE, work_requests.FAULT_VENDOR, work_requests.FAULT_SLOT)

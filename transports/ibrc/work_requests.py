@@ -1,0 +1,383 @@
+"""Requests as work requests of libibverbs: what the proxy thread posts through any RDMA device, and how it looks at completions.
+
+The loop (loop.py) calls step, ring and advance. A send queue has a ring of slots, each a ``struct ibv_send_wr`` with its ``ibv_sge`` and a
+staging cell of 16 bytes that is registered; a slot is used again when its work request has completed, so that never more are outstanding
+than the queue holds, and no more completions than its CQ. What is built between two rings goes to ``post_send`` as one list. The functions
+are those of the context, called by address.
+
+Verbs know atomics of 8 bytes only, FETCH_AND_ADD and CMP_AND_SWP. An atomic on 4 bytes, and a signal that is set, is therefore a
+CMP_AND_SWP on the aligned 8 bytes that hold them, tried again with what was found until it is that: so it is atomic with every other
+atomic of the device. In order not to wait for each before the next on the same word, a queue pair remembers what a word holds if all that
+is under way succeeds (a *chain*), and compares with that. When one fails, those behind it in the chain do too; each is tried again, in
+their order, at the end of a new chain, which begins with what the first of them found; until all are there, nothing new joins. Other
+atomics on a word that has a chain join it. So atomics of one queue pair on one word are done in the order of their requests.
+
+A signal comes behind its data because both are on one queue pair, whose responder executes in order. Nothing here depends on an earlier
+READ of the same request, so no work request needs IBV_SEND_FENCE: who needs what a READ brought waits until it is done.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.extending import intrinsic
+from numba.core.typing import signature
+
+from pgas.kernels import proxy
+from pgas.transports.ibrc import tables
+from pgas.transports.ibrc.tables import (
+    CELL_LKEY,
+    CONS_IDX,
+    CONTROL,
+    DEPTH,
+    LKEY,
+    POSTED,
+    PROD_IDX,
+    REFUSED,
+    RUNG_IDX,
+    STOP,
+    UNDONE,
+    UNDONE_SIZE,
+    UNRUNG,
+)
+from pgas.transports.softhca.compiled import on_host
+from pgas.transports.softhca.ops_cpu import load, load_acquire, load_u32, store, store_u32, swap32
+from pgas.transports.verbs import abi
+from pgas.transports.verbs.abi import SendFlags, WrOpcode
+
+#: What the loop's stamp covers beside this file.
+SOURCES = (abi.__file__,)
+
+# Words of the loop's record, behind those of tables.py; keys are in the host's order. LKEY is the heap's, CELL_LKEY the landing cells';
+# *_SHIFT is what a region's addresses in work requests are less than those of the window. POST_SEND, POLL_CQ: addresses of functions.
+# MESSAGE_MAX: bytes that one work request moves at most. INLINE: the flag with which staging cells are posted, or 0. ATOMICS: whether the
+# device has them. FAULT_*: what failed; WCS: where poll_cq stores.
+(
+    LOCAL_SHIFT, CELL_SHIFT, STAGING_LKEY, POST_SEND, POLL_CQ, MESSAGE_MAX, INLINE, ATOMICS,
+    FAULT, FAULT_CODE, FAULT_VENDOR, FAULT_SLOT, BAD_WR, WCS,
+) = range(tables.END, tables.END + 112, 8)  # fmt: skip
+N_WCS = 16  #: completions that one call of poll_cq returns at most
+END = WCS + N_WCS * abi.WC_SIZE
+
+# Words of a row. SLOTS, QP, CQ: addresses. CHAINS: address of its table of words that atomics were sent to.
+SLOTS, QP, CQ, HEAP_SHIFT, SYSTEM_SHIFT, HEAP_KEY, SYSTEM_KEY = range(0, 56, 8)
+CHAINS = tables.CONS_IDX + 8
+
+# A slot: the work request, its SGE, its staging cell; then what its CMP_AND_SWP is for: the request in the kernels' ring, 0 if none.
+SGE = abi.SEND_WR_SIZE
+STAGING = SGE + abi.SGE_SIZE
+REQUEST = STAGING + 16
+SLOT = 192
+
+# A chain: the word, what it holds if all under way succeeds, the index of the work request that began it, how many are under way, and how
+# many of these are of the chain before, which will fail.
+WORD, EXPECTED, SINCE, PENDING, STALE = range(0, 40, 8)
+CHAIN_SIZE = 64
+N_CHAINS = 64
+
+#: What FAULT says: a completion with a status (FAULT_CODE), post_send or poll_cq returned an error, a request that needs atomics.
+COMPLETION_FAILED, POST_FAILED, POLL_FAILED, NO_ATOMICS = 1, 2, 3, 4
+
+_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD = map(int, proxy.Request)
+_RDMA_WRITE, _RDMA_READ = int(WrOpcode.RDMA_WRITE), int(WrOpcode.RDMA_READ)
+_FETCH_AND_ADD, _CMP_AND_SWP = int(WrOpcode.ATOMIC_FETCH_AND_ADD), int(WrOpcode.ATOMIC_CMP_AND_SWP)
+_QUIETLY, _SIGNALED = 0, int(SendFlags.SIGNALED)
+_32_BITS = 0xFFFF_FFFF
+
+
+def _caller(second_bits: int) -> Any:
+    """Make an intrinsic that calls the int (*)(void *, X, void *) at an address; X is a pointer, or an int of 32 bits."""
+
+    def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+        pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        second = int32 if second_bits == 32 else pointer
+        callee = builder.inttoptr(values[0], ir.FunctionType(int32, [pointer, second, pointer]).as_pointer())
+        middle = builder.trunc(values[2], int32) if second_bits == 32 else builder.inttoptr(values[2], pointer)
+        called = builder.call(callee, [builder.inttoptr(values[1], pointer), middle, builder.inttoptr(values[3], pointer)])
+        return builder.sext(called, ir.IntType(64))
+
+    sig = signature(types.int64, *[types.int64] * 4)
+    return intrinsic(lambda typingctx, function, first, second, third: (sig, codegen))
+
+
+_call_with_pointer, _call_with_int = _caller(64), _caller(32)
+
+
+@on_host
+def post_send(own: int, qp: int, wr: int) -> int:
+    """Call ibv_post_send; return its errno, 0 if all were posted."""
+    return _call_with_pointer(load(own + POST_SEND), qp, wr, own + BAD_WR)
+
+
+@on_host
+def poll_cq(own: int, cq: int) -> int:
+    """Call ibv_poll_cq; return how many completions there are, negative if it failed."""
+    return _call_with_int(load(own + POLL_CQ), cq, N_WCS, own + WCS)
+
+
+@on_host
+def fail(own: int, fault: int, code: int, vendor: int, slot: int) -> int:
+    """Say what failed."""
+    store(own + FAULT_CODE, code)
+    store(own + FAULT_VENDOR, vendor)
+    store(own + FAULT_SLOT, slot)
+    return store(own + FAULT, fault)
+
+
+# Work requests ----------------------------------------------------------------------------------------------------------------
+
+
+@on_host
+def slot_of(own: int, row: int, index: int) -> int:
+    """Return the address of a slot."""
+    return load(row + SLOTS) + (index & (load(own + DEPTH) - 1)) * SLOT
+
+
+@on_host
+def begin(own: int, row: int, opcode: int, flags: int) -> int:
+    """Begin the next work request, of one SGE, and return its slot; its wr_id is the index behind it."""
+    index = load(row + PROD_IDX)
+    at = slot_of(own, row, index)
+    store(at + abi.WR_ID, index + 1)
+    store(at + abi.WR_NEXT, slot_of(own, row, index + 1))
+    store(at + abi.WR_SG_LIST, at + SGE)
+    store_u32(at + abi.WR_NUM_SGE, 1)
+    store_u32(at + abi.WR_OPCODE, opcode)
+    store_u32(at + abi.WR_SEND_FLAGS, flags)
+    store(at + REQUEST, 0)
+    store(row + PROD_IDX, index + 1)
+    return at
+
+
+@on_host
+def store_sge(at: int, addr: int, nbytes: int, lkey: int) -> int:
+    """Store the SGE of a slot."""
+    store(at + SGE + abi.SGE_ADDR, addr)
+    store_u32(at + SGE + abi.SGE_LENGTH, nbytes)
+    return store_u32(at + SGE + abi.SGE_LKEY, lkey)
+
+
+@on_host
+def store_remote(at: int, addr: int, rkey: int) -> int:
+    """Say what a WRITE or READ reaches."""
+    store(at + abi.WR_REMOTE_ADDR, addr)
+    return store_u32(at + abi.WR_RDMA_RKEY, rkey)
+
+
+@on_host
+def post_atomic(own: int, row: int, opcode: int, addr: int, compare_add: int, swap: int) -> int:
+    """Begin an atomic on 8 bytes of the heap and return its slot; the old value lands in the slot's staging cell."""
+    at = begin(own, row, opcode, _SIGNALED)
+    store(at + abi.WR_REMOTE_ADDR, addr - load(row + HEAP_SHIFT))
+    store(at + abi.WR_COMPARE_ADD, compare_add)
+    store(at + abi.WR_SWAP, swap)
+    store_u32(at + abi.WR_ATOMIC_RKEY, load(row + HEAP_KEY))
+    store_sge(at, at + STAGING, 8, load(own + STAGING_LKEY))
+    return at
+
+
+@on_host
+def target_of(request: int) -> int:
+    """Return the address that an atomic, or a signal, is for."""
+    operation = load(request + proxy.WHAT) & proxy.OPERATION_MASK
+    return load(request + (proxy.SECOND if operation in (_SIGNAL_SET, _SIGNAL_ADD) else proxy.REMOTE))
+
+
+@on_host
+def part_of(request: int, word: int) -> int:
+    """Return the 4 bytes of an aligned word that a request is for."""
+    return (word >> 8 * (load(request + proxy.REMOTE) & 4)) & _32_BITS
+
+
+@on_host
+def changed(request: int, word: int) -> int:
+    """Return what a request makes of the aligned word in which its target lies."""
+    operation, value = load(request + proxy.WHAT) & proxy.OPERATION_MASK, load(request + proxy.VALUE)
+    if operation == _SIGNAL_SET:
+        return value
+    if operation == _SIGNAL_ADD:
+        return word + value
+    if load(request + proxy.NBYTES) == 8:
+        if operation == _ADD:
+            return word + value
+        return value if word == load(request + proxy.SECOND) else word
+    old = part_of(request, word)
+    if operation == _ADD:
+        new = (old + value) & _32_BITS
+    elif old == load(request + proxy.SECOND) & _32_BITS:
+        new = value & _32_BITS
+    else:
+        new = old
+    return word ^ (old ^ new) << 8 * (load(request + proxy.REMOTE) & 4)
+
+
+@on_host
+def chain_of(row: int, word: int) -> int:
+    """Return the address of a word's chain, which may be another's."""
+    return load(row + CHAINS) + ((word >> 3) & (N_CHAINS - 1)) * CHAIN_SIZE
+
+
+@on_host
+def has_chain(row: int, word: int) -> int:
+    """Return whether a word's chain is under way."""
+    chain = chain_of(row, word)
+    return load(chain + WORD) == word and load(chain + PENDING) != 0
+
+
+@on_host
+def link(own: int, row: int, chain: int, request: int) -> int:
+    """Begin a CMP_AND_SWP for a request, at the end of a chain."""
+    expected = load(chain + EXPECTED)
+    new = changed(request, expected)
+    store(chain + EXPECTED, new)
+    store(chain + PENDING, load(chain + PENDING) + 1)
+    at = post_atomic(own, row, _CMP_AND_SWP, load(chain + WORD), expected, new)
+    return store(at + REQUEST, request)
+
+
+# Posting and completions ------------------------------------------------------------------------------------------------------
+
+
+@on_host
+def submit(own: int, row: int) -> int:
+    """Post what a queue pair has built, if anything, as one list; return whether that failed."""
+    first, end = load(row + RUNG_IDX), load(row + PROD_IDX)
+    if first == end:
+        return 0
+    store(slot_of(own, row, end - 1) + abi.WR_NEXT, 0)
+    store(own + BAD_WR, 0)
+    error = post_send(own, load(row + QP), slot_of(own, row, first))
+    if error != 0:
+        fail(own, POST_FAILED, error, 0, load(own + BAD_WR))
+    store(row + RUNG_IDX, end)
+    return error != 0
+
+
+@on_host
+def ring(own: int, count: int) -> int:
+    """Post what the queue pairs to be rung have built; return the row of one that failed, 0 if none did."""
+    for i in range(count):
+        row = load(load(own + UNRUNG) + 8 * i)
+        if submit(own, row) != 0:
+            return row
+    return 0
+
+
+@on_host
+def settle(own: int, row: int, at: int, request: int) -> int:
+    """A CMP_AND_SWP of a request has completed: deliver what it found, or try again; return whether posting failed."""
+    found, word = load(at + STAGING), target_of(request) & -8
+    chain, operation = chain_of(row, word), load(request + proxy.WHAT) & proxy.OPERATION_MASK
+    stale = load(at + abi.WR_ID) <= load(chain + SINCE)
+    store(chain + PENDING, load(chain + PENDING) - 1)
+    if stale:
+        store(chain + STALE, load(chain + STALE) - 1)
+    unequal = operation == _COMPARE_SWAP and not stale and changed(request, found) == found
+    if found != load(at + abi.WR_COMPARE_ADD) and not unequal:
+        if not stale:  # all that is under way is behind it
+            store(chain + EXPECTED, found)
+            store(chain + SINCE, load(row + PROD_IDX))
+            store(chain + STALE, load(chain + PENDING))
+        rung = load(row + PROD_IDX) == load(row + RUNG_IDX)  # else the loop will ring
+        link(own, row, chain, request)
+        slot = (request - load(own + CONTROL) - proxy.RING) >> proxy.REQUEST_SHIFT
+        store(load(own + UNDONE) + slot * UNDONE_SIZE + 8, load(row + PROD_IDX))
+        return submit(own, row) if rung else 0
+    local = load(request + proxy.LOCAL)
+    if local != 0 and operation in (_ADD, _COMPARE_SWAP):
+        if load(request + proxy.NBYTES) == 4:
+            store_u32(local, swap32(part_of(request, found)))
+        else:
+            store(local, found)
+    return 0
+
+
+@on_host
+def advance(own: int, row: int) -> int:
+    """Look at a CQ and move CONS_IDX forward; return whether a work request has failed."""
+    count = poll_cq(own, load(row + CQ))
+    if count < 0:
+        fail(own, POLL_FAILED, -count, 0, 0)
+        return 1
+    for i in range(count):
+        wc = own + WCS + i * abi.WC_SIZE
+        end = load(wc + abi.WC_WR_ID)
+        at = slot_of(own, row, end - 1)
+        status = load_u32(wc + abi.WC_STATUS)
+        if status != 0:
+            fail(own, COMPLETION_FAILED, status, load_u32(wc + abi.WC_VENDOR_ERR), at)
+            return 1
+        store(row + CONS_IDX, end)
+        request = load(at + REQUEST)
+        if request != 0 and settle(own, row, at, request) != 0:
+            return 1
+    return 0
+
+
+# Requests ---------------------------------------------------------------------------------------------------------------------
+
+
+@on_host
+def exchange(own: int, row: int, request: int) -> int:
+    """Do a request by CMP_AND_SWP, once its word's chain takes more; return whether something has failed meanwhile."""
+    word = target_of(request) & -8
+    chain = chain_of(row, word)
+    while load(chain + PENDING) != 0 and (load(chain + WORD) != word or load(chain + STALE) != 0):
+        if load_acquire(own + STOP) != 0:
+            return 0
+        if submit(own, row) != 0 or advance(own, row) != 0:
+            return 1
+    if load(chain + WORD) != word:
+        store(chain + WORD, word)
+        store(chain + EXPECTED, 0)
+    return link(own, row, chain, request)
+
+
+@on_host
+def step(own: int, request: int, row: int, done: int) -> int:
+    """Build the work requests of a request of which `done` bytes are posted; return how many are then, POSTED if nothing is left."""
+    what, nbytes = load(request + proxy.WHAT), load(request + proxy.NBYTES)
+    operation = what & proxy.OPERATION_MASK
+    local, to = load(request + proxy.LOCAL), load(request + proxy.REMOTE)
+    if operation >= _ADD and load(own + ATOMICS) == 0:
+        fail(own, NO_ATOMICS, operation, 0, 0)
+        return REFUSED
+    if operation == _STORE:
+        at = begin(own, row, _RDMA_WRITE, _SIGNALED | load(own + INLINE))
+        store(at + STAGING, load(request + proxy.VALUE))
+        store(at + STAGING + 8, load(request + proxy.SECOND))
+        store_sge(at, at + STAGING, nbytes, load(own + STAGING_LKEY))
+        if what & proxy.SYSTEM:
+            store_remote(at, to - load(row + SYSTEM_SHIFT), load(row + SYSTEM_KEY))
+        else:
+            store_remote(at, to - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
+        return POSTED
+    if operation in (_ADD, _COMPARE_SWAP):
+        if nbytes == 4 or has_chain(row, to):
+            return REFUSED if exchange(own, row, request) != 0 else POSTED
+        if operation == _ADD:
+            at = post_atomic(own, row, _FETCH_AND_ADD, to, load(request + proxy.VALUE), 0)
+        else:
+            at = post_atomic(own, row, _CMP_AND_SWP, to, load(request + proxy.SECOND), load(request + proxy.VALUE))
+        if local != 0:
+            store_sge(at, local - load(own + CELL_SHIFT), 8, load(own + CELL_LKEY))
+        return POSTED
+    signals = operation in (_SIGNAL_SET, _SIGNAL_ADD)
+    if done < nbytes:
+        count = min(nbytes - done, load(own + MESSAGE_MAX))
+        last = done + count == nbytes
+        opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
+        at = begin(own, row, opcode, _SIGNALED if last and not signals else _QUIETLY)
+        store_remote(at, to + done - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
+        if what & proxy.LANDING:
+            store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + CELL_LKEY))
+        else:
+            store_sge(at, local + done - load(own + LOCAL_SHIFT), count, load(own + LKEY))
+        if not last:
+            return done + count
+    if signals:
+        word = load(request + proxy.SECOND)
+        if operation == _SIGNAL_SET or has_chain(row, word):
+            return REFUSED if exchange(own, row, request) != 0 else POSTED
+        post_atomic(own, row, _FETCH_AND_ADD, word, load(request + proxy.VALUE), 0)
+    return POSTED

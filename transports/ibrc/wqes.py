@@ -1,0 +1,180 @@
+"""Requests as mlx5 WQEs: what the proxy thread writes into send queues in the host's memory, and how it rings and looks at CQEs.
+
+The loop (loop.py) calls step, ring and advance. Every request ends in a signalled WQE of one WQEBB (mlx5.cqe.extend).
+"""
+
+from pgas.kernels import proxy
+from pgas.transports.ibrc.tables import (
+    CELL_LKEY,
+    CONS_IDX,
+    DEPTH,
+    LKEY,
+    POSTED,
+    PROD_IDX,
+    RUNG_IDX,
+    SINK,
+    UNRUNG,
+)
+from pgas.transports.mlx5 import cqe, wqe
+from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
+from pgas.transports.softhca.compiled import on_host
+from pgas.transports.softhca.ops_cpu import fence, load, load_acquire, store, store_release, store_u32, swap32, swap64
+
+# Words of a row (tables.py). Keys and QPN are big-endian, and so are the record's.
+WQ, DBR, UAR, CQE, QPN, HEAP_KEY, SYSTEM_KEY = range(0, 56, 8)
+
+_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD = map(int, proxy.Request)
+_NOP, _RDMA_WRITE, _RDMA_READ = int(Opcode.NOP), int(Opcode.RDMA_WRITE), int(Opcode.RDMA_READ)
+_FA, _CS = int(Opcode.ATOMIC_FA), int(Opcode.ATOMIC_CS)
+_MASKED_FA_4 = Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_FA
+_MASKED_CS_4 = Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
+_MASKED_CS_8 = Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
+_QUIETLY, _ALWAYS = int(Ce.ON_ERROR), int(Ce.ALWAYS)
+_CE_SHIFT = 8 * (wqe.CTRL_FM_CE_SE - 8)
+_ds_inline, _wqebbs = on_host(wqe.ds_inline), on_host(wqe.wqebbs)
+_REQ, _INVALID = int(cqe.CqeOpcode.REQ), int(cqe.CqeOpcode.INVALID)
+
+
+@on_host
+def wqebb(own: int, row: int, index: int) -> int:
+    """Return the address of a WQEBB."""
+    return load(row + WQ) + ((index & (load(own + DEPTH) - 1)) << wqe.WQEBB_SHIFT)
+
+
+@on_host
+def begin(own: int, row: int, opcode: int, ds: int, ce: int) -> int:
+    """Store the control segment of the next WQE and return its address; opcode has opmod in its upper byte (facts/mlx5.md 1.2)."""
+    index = load(row + PROD_IDX)
+    at = wqebb(own, row, index)
+    store(at, swap32(opcode | (index & wqe.WQE_IDX_MASK) << wqe.WQE_IDX_SHIFT) | load(row + QPN) << 32 | ds << 56)
+    store(at + 8, ce << _CE_SHIFT)
+    store(row + PROD_IDX, index + _wqebbs(ds))
+    return at
+
+
+@on_host
+def store_raddr(at: int, raddr: int, rkey: int) -> int:
+    """Store a remote address segment."""
+    store(at + wqe.WQE_RADDR, swap64(raddr))
+    return store(at + wqe.WQE_RADDR + 8, rkey)
+
+
+@on_host
+def store_data(at: int, addr: int, lkey: int, nbytes: int) -> int:
+    """Store a data segment."""
+    store(at, swap32(nbytes) | lkey << 32)
+    return store(at + 8, swap64(addr))
+
+
+@on_host
+def post_nop(own: int, row: int) -> int:
+    """Post what completes a WQE of several WQEBBs."""
+    return begin(own, row, _NOP, wqe.DS_NOP, _ALWAYS)
+
+
+@on_host
+def post_inline(own: int, request: int, row: int, rkey: int) -> int:
+    """Post a WRITE of 1 to 16 bytes that are in the request."""
+    nbytes = load(request + proxy.NBYTES)
+    at = begin(own, row, _RDMA_WRITE, _ds_inline(nbytes), _ALWAYS)
+    store_raddr(at, load(request + proxy.REMOTE), rkey)
+    value, second = load(request + proxy.VALUE), load(request + proxy.SECOND)
+    at += wqe.WQE_DATA
+    store_u32(at, swap32(wqe.INLINE_SEG | nbytes))
+    store_u32(at + 4, value)
+    store_u32(at + 8, value >> 32)
+    store_u32(at + 12, second)
+    if nbytes > 12:
+        store_u32(at + 16, second >> 32)
+    return 0
+
+
+@on_host
+def post_atomic(own: int, row: int, opcode: int, raddr: int, first: int, second: int, local: int, nbytes: int) -> int:
+    """Post an atomic of one WQEBB; first and second are its segment, the old value lands at local."""
+    at = begin(own, row, opcode, wqe.DS_ATOMIC, _ALWAYS)
+    store_raddr(at, raddr, load(row + HEAP_KEY))
+    store(at + wqe.WQE_DATA, first)
+    store(at + wqe.WQE_DATA + 8, second)
+    return store_data(at + wqe.WQE_ATOMIC_DATA, local, load(own + CELL_LKEY), nbytes)
+
+
+@on_host
+def post_set(own: int, row: int, raddr: int, value: int) -> int:
+    """Post a MASKED_CS that stores 8 bytes whatever was there (facts/mlx5.md 1.7), and its NOP."""
+    index = load(row + PROD_IDX)
+    at = begin(own, row, _MASKED_CS_8, wqe.DS_MASKED_CS_8, _QUIETLY)
+    store_raddr(at, raddr, load(row + HEAP_KEY))
+    store(at + wqe.WQE_DATA, swap64(value))
+    store(at + wqe.WQE_DATA + 8, 0)
+    store(at + wqe.WQE_DATA + 16, -1)
+    store(at + wqe.WQE_DATA + 24, 0)
+    store_data(wqebb(own, row, index + 1), load(own + SINK), load(own + CELL_LKEY), 8)
+    return post_nop(own, row)
+
+
+@on_host
+def step(own: int, request: int, row: int, done: int) -> int:
+    """Post the WQEs of a request of which `done` bytes are posted; return how many are then, POSTED if nothing is left."""
+    what, nbytes = load(request + proxy.WHAT), load(request + proxy.NBYTES)
+    operation = what & proxy.OPERATION_MASK
+    local, to = load(request + proxy.LOCAL), load(request + proxy.REMOTE)
+    value, second = load(request + proxy.VALUE), load(request + proxy.SECOND)
+    if operation == _STORE:
+        post_inline(own, request, row, load(row + (SYSTEM_KEY if what & proxy.SYSTEM else HEAP_KEY)))
+    elif operation in (_ADD, _COMPARE_SWAP):
+        if local == 0:
+            local = load(own + SINK)
+        if operation == _ADD and nbytes == 4:
+            post_atomic(own, row, _MASKED_FA_4, to, swap32(value), 0, local, 4)
+        elif operation == _ADD:
+            post_atomic(own, row, _FA, to, swap64(value), 0, local, 8)
+        elif nbytes == 4:
+            post_atomic(own, row, _MASKED_CS_4, to, swap32(value) | swap32(second) << 32, -1, local, 4)
+        else:
+            post_atomic(own, row, _CS, to, swap64(value), swap64(second), local, 8)
+    else:
+        signals = operation in (_SIGNAL_SET, _SIGNAL_ADD)
+        if done < nbytes:
+            count = min(nbytes - done, wqe.MESSAGE_MAX)
+            last = done + count == nbytes
+            opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
+            at = begin(own, row, opcode, wqe.DS_WRITE, _ALWAYS if last and not signals else _QUIETLY)
+            store_raddr(at, to + done, load(row + HEAP_KEY))
+            store_data(at + wqe.WQE_DATA, local + done, load(own + (CELL_LKEY if what & proxy.LANDING else LKEY)), count)
+            if not last:
+                return done + count
+        if operation == _SIGNAL_ADD:
+            post_atomic(own, row, _FA, second, swap64(value), 0, load(own + SINK), 8)
+        elif operation == _SIGNAL_SET:
+            post_set(own, row, second, value)
+    return POSTED
+
+
+# Doorbells and completions ----------------------------------------------------------------------------------------------------
+
+
+@on_host
+def ring(own: int, count: int) -> int:
+    """Ring the doorbells of the queue pairs to be rung: WQEs, then the DBR, then the UAR (facts/mlx5.md 1.9)."""
+    fence()
+    for i in range(count):
+        row = load(load(own + UNRUNG) + 8 * i)
+        index = load(row + PROD_IDX)
+        store_u32(load(row + DBR), swap32(index & wqe.WQE_IDX_MASK))
+        store_release(load(row + UAR), swap32((index & wqe.WQE_IDX_MASK) << wqe.WQE_IDX_SHIFT) | load(row + QPN) << 32)
+        store(row + RUNG_IDX, index)
+    return 0
+
+
+@on_host
+def advance(own: int, row: int) -> int:
+    """Look at a CQE and move CONS_IDX forward (mlx5.cqe.extend); return whether it is one of an error."""
+    tail = swap64(load_acquire(load(row + CQE)))
+    opcode = (tail >> cqe.OP_OWN_OPCODE_SHIFT) & 0xF
+    if opcode == _REQ:
+        cons = load(row + CONS_IDX)
+        distance = ((tail >> cqe.TAIL_WQE_COUNTER_SHIFT) + 1 - cons) & wqe.WQE_IDX_MASK
+        if distance <= load(own + DEPTH):
+            store(row + CONS_IDX, cons + distance)
+    return opcode != _REQ and opcode != _INVALID

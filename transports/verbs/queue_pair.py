@@ -1,0 +1,183 @@
+"""RC queue pairs through pyverbs: made, connected by what the bootstrap carries, and their address for compiled code."""
+
+import contextlib
+import os
+import secrets
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.errors import TransportError
+from pgas.transports.devices import Gid
+from pgas.transports.mlx5.contexts import Access, QpState
+from pgas.transports.verbs import abi
+from pgas.transports.verbs.abi import QpAttrMask
+from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
+
+__all__ = ["End", "Path", "QueuePair"]
+
+#: Bytes that a STORE request has at most: asked for as inline data.
+INLINE_MAX = 16
+
+#: Neither receives nor RNR NAKs happen; the values are those of ibv_rc_pingpong.
+_MIN_RNR_TIMER, _RNR_RETRY, _HOP_LIMIT = 12, 7, 255
+
+
+@dataclass(frozen=True)
+class Path:
+    """How packets of this job go: what PGAS_IB_* ask for."""
+
+    gid_index: int
+    sl: int
+    traffic_class: int
+    timeout: int  #: 4.096 us * 2^timeout
+    retry_count: int
+
+
+@dataclass(frozen=True)
+class End:
+    """A port as the peers' queue pairs address it."""
+
+    gid: bytes  #: 16 bytes; zero where an InfiniBand port has none
+    lid: int
+    ethernet: bool
+    mtu: int  #: IBV_MTU_*
+    max_dest_rd_atomic: int
+
+
+class QueuePair:
+    """An RC queue pair with a CQ of its own, in RESET. Completions never overrun the CQ: there are never more than depth outstanding.
+
+    Args:
+        device: whose.
+        depth: work requests in the send queue.
+
+    Raises:
+        TransportError: the device refuses.
+    """
+
+    def __init__(self, device: OpenDevice, depth: int) -> None:
+        self._device = device
+        self._made = contextlib.ExitStack()
+        cq, qp = pyverbs("cq"), pyverbs("qp")
+        try:
+            self._cq = self._made.enter_context(contextlib.closing(cq.CQ(device.context, depth)))
+            self._qp, self.inline = self._create(qp, depth)
+            self._made.callback(self._qp.close)
+            self.qpn: int = self._qp.qp_num
+            #: Addresses of struct ibv_qp and struct ibv_cq, and of the functions that post and poll.
+            self.address = _address(self._qp)
+            self.cq_address = _word(self.address + abi.QP_SEND_CQ)
+            context = _word(self.address + abi.QP_CONTEXT)
+            self.post_send, self.poll_cq = _word(context + abi.CONTEXT_POST_SEND), _word(context + abi.CONTEXT_POLL_CQ)
+        except BaseException as error:
+            self._made.close()
+            if isinstance(error, pyverbs("pyverbs_error").PyverbsError):
+                raise TransportError(f"RDMA device {device} makes no queue pair of {depth} work requests: {reason(error)}") from error
+            raise
+        self.psn = secrets.randbelow(1 << 24)
+
+    def _create(self, qp: Any, depth: int) -> tuple[Any, bool]:
+        """Make the queue pair, with room for inline data if the device has any; return it and whether it has."""
+
+        def create(inline: int) -> Any:
+            cap = qp.QPCap(max_send_wr=depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=inline)
+            init = qp.QPInitAttr(qp_type=abi.QPT_RC, scq=self._cq, rcq=self._cq, cap=cap, sq_sig_all=0)
+            return qp.QP(self._device.pd, init)
+
+        try:
+            return create(INLINE_MAX), True
+        except pyverbs("pyverbs_error").PyverbsError:
+            return create(0), False
+
+    def connect(self, qpn: int, psn: int, own: End, peer: End, path: Path) -> None:
+        """Take the queue pair to RTS.
+
+        Args:
+            qpn: the peer's queue pair.
+            psn: the number of its first packet.
+            own: this end.
+            peer: the other one; may be this one.
+            path: how packets go there.
+
+        Raises:
+            TransportError: the device refuses a transition.
+        """
+        attributes, port = pyverbs("qp").QPAttr, self._device.port
+        access = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+        init = attributes(qp_state=QpState.INIT)
+        init.pkey_index, init.port_num, init.qp_access_flags = 0, port, int(access)
+        rtr = attributes(qp_state=QpState.RTR)
+        rtr.path_mtu, rtr.dest_qp_num, rtr.rq_psn = min(own.mtu, peer.mtu), qpn, psn
+        rtr.max_dest_rd_atomic, rtr.min_rnr_timer, rtr.ah_attr = (
+            own.max_dest_rd_atomic,
+            _MIN_RNR_TIMER,
+            self._address_vector(own, peer, path),
+        )
+        rts = attributes(qp_state=QpState.RTS)
+        rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.sq_psn = path.timeout, path.retry_count, _RNR_RETRY, self.psn
+        rts.max_rd_atomic = min(self._device.capabilities.max_init_rd_atomic, peer.max_dest_rd_atomic)
+        mask = QpAttrMask
+        to_init = mask.PKEY_INDEX | mask.PORT | mask.ACCESS_FLAGS
+        to_rtr = mask.AV | mask.PATH_MTU | mask.DEST_QPN | mask.RQ_PSN | mask.MAX_DEST_RD_ATOMIC | mask.MIN_RNR_TIMER
+        to_rts = mask.TIMEOUT | mask.RETRY_CNT | mask.RNR_RETRY | mask.SQ_PSN | mask.MAX_QP_RD_ATOMIC
+        for state, attribute, what in (("INIT", init, to_init), ("RTR", rtr, to_rtr), ("RTS", rts, to_rts)):
+            try:
+                self._qp.modify(attribute, int(mask.STATE | what))
+            except pyverbs("pyverbs_error").PyverbsError as error:
+                raise TransportError(f"RDMA device {self._device} does not take QP {self.qpn:#x} to {state}: {reason(error)}") from error
+
+    def _address_vector(self, own: End, peer: End, path: Path) -> Any:
+        """Return the address vector: with a GRH on Ethernet and between InfiniBand subnets, else the LID alone."""
+        addr = pyverbs("addr")
+        if not peer.ethernet and peer.lid and own.gid[:8] == peer.gid[:8]:
+            return addr.AHAttr(port_num=self._device.port, is_global=0, dlid=peer.lid, sl=path.sl)
+        gid = addr.GID(peer.gid.hex(":", 2))
+        route = addr.GlobalRoute(dgid=gid, sgid_index=path.gid_index, hop_limit=_HOP_LIMIT, traffic_class=path.traffic_class)
+        return addr.AHAttr(port_num=self._device.port, is_global=1, gr=route, dlid=peer.lid, sl=path.sl)
+
+    def state(self) -> str:
+        """Return the state that the device says the queue pair is in, e.g. "RTS"; "" if it does not say."""
+        try:
+            return QpState(self._qp.query(int(QpAttrMask.STATE))[0].qp_state).name
+        except (pyverbs("pyverbs_error").PyverbsError, ValueError):
+            return ""
+
+    def destroy(self) -> None:
+        """Destroy queue pair and CQ; nobody posts or polls any more. Further calls do nothing."""
+        self._made.close()
+
+
+def end_of(device: OpenDevice, gid: Gid | None) -> End:
+    """Return this end."""
+    caps = device.capabilities
+    return End(gid.raw if gid is not None else bytes(16), caps.lid, caps.ethernet, caps.active_mtu, caps.max_dest_rd_atomic)
+
+
+def _read(address: int, nbytes: int) -> bytes:
+    """Return bytes of this process, or an error where nothing is mapped: a guess must not crash."""
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        return os.pread(memory.fileno(), nbytes, address)
+
+
+def _word(address: int) -> int:
+    return int(struct.unpack("<Q", _read(address, 8))[0])
+
+
+def _address(qp: Any) -> int:
+    """Return the address of a queue pair's struct ibv_qp, which pyverbs keeps to itself.
+
+    It is one of the words that the object is made of: the one at which there is an RC queue pair of this number, whose CQs are one.
+
+    Raises:
+        TransportError: there is none.
+    """
+    words = struct.unpack(f"<{type(qp).__basicsize__ // 8}Q", _read(id(qp), type(qp).__basicsize__ // 8 * 8))
+    for word in words[2:]:
+        with contextlib.suppress(OSError, OverflowError, struct.error):
+            found = _read(word, abi.QP_END)
+            number, kind = (struct.unpack_from("<I", found, offset)[0] for offset in (abi.QP_NUM, abi.QP_TYPE))
+            send, receive = (struct.unpack_from("<Q", found, offset)[0] for offset in (abi.QP_SEND_CQ, abi.QP_RECV_CQ))
+            if (number, kind) == (qp.qp_num, abi.QPT_RC) and send == receive != 0:
+                return word
+    raise TransportError("pyverbs keeps its queue pairs in a way that this version of pgas does not know")
