@@ -146,7 +146,7 @@ def other(file: File, attributes: Attributes) -> None:
     """MLX5_IB_METHOD_DEVX_OTHER: a command that is about no object."""
     _permitted(file)
     inbox = attributes.data(_NS)
-    if _opcode(inbox) not in (Command.QUERY_HCA_CAP, Command.QUERY_ROCE_ADDRESS):
+    if _opcode(inbox) not in (Command.QUERY_HCA_CAP, Command.QUERY_HCA_VPORT_CONTEXT, Command.QUERY_ROCE_ADDRESS):
         raise Errno(errno.EINVAL, f"{commands.command_name(_opcode(inbox))} is no general command")
     _answer(attributes, _NS + 1, execute(file, inbox, attributes.nbytes(_NS + 1)))
 
@@ -248,7 +248,7 @@ def uar_alloc(file: File, attributes: Attributes) -> None:
     if attributes.integer(_NS + 1) not in (UAR_BF, UAR_NC):
         raise Errno(errno.EOPNOTSUPP, "a type of UAR")
     try:
-        page = file.card.alloc_uar()
+        page = file.card.alloc_uar(attributes.integer(_NS + 1))
     except TransportError as error:
         raise Errno(errno.ENOMEM, str(error)) from error
     attributes.set_handle(_NS, file.add(Uar(page)))

@@ -12,6 +12,7 @@ __all__ = [
     "ADS",
     "CQC",
     "FORBIDDEN",
+    "HCA_VPORT_CONTEXT",
     "LEGAL",
     "MKC",
     "MTU_BYTES",
@@ -299,6 +300,9 @@ ROCE_ADDR_LAYOUT = Table(
     Field("roce_l3_type", 0xD4, 4),
     Field("roce_version", 0xD8, 8),
 )
+
+#: The port of an InfiniBand card, as far as anybody here asks (mlx5_ifc.h, rdma-core 44).
+HCA_VPORT_CONTEXT = Table("hca_vport_context", 0x200, Field("lid", 0x300, 16))
 
 # --- states of a QP (facts 3.5, 8 item 10) ---------------------------------------------------------------------------------------
 # Every pair of states is in one of two tables. 2ERR_QP and 2RST_QP are legal in every state, as in the optab of Linux's mlx5_ib.

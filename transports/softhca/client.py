@@ -274,7 +274,7 @@ class SoftHCA(Observer):
 
     def query_port(self) -> Port:
         gid = bytes.fromhex("fe80000000000000020000fffe000001")
-        return Port(1, "InfiniBand", 5, 1, gid, bytes(6), 100.0)
+        return Port(1, "InfiniBand", 5, layout.LID, gid, bytes(6), 100.0)
 
     def syndrome_words(self, syndrome: int) -> str:
         return command_text(syndrome)
