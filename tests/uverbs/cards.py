@@ -1,5 +1,6 @@
-"""The card under the kernel's part: a context on the software card that the launcher started, which all processes of a command share, or
-on one of this process (local.py).
+"""The card under the kernel's part: a context on the software card that the launcher started, which all processes of a command share.
+
+Or on one of this process (local.py).
 
 The launcher's card executes what it can reach: memory that both processes have mapped. So what is registered must be a memfd of this process (heaps
 and queues of the simulator are), at its address of the window, and goes to the card by its descriptor.

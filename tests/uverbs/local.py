@@ -1,4 +1,4 @@
-"""The card in this very process: it reaches all of its memory, so that programs which allocate with malloc run over it, both ends in one."""
+"""The card in this very process: it reaches all of its memory, so programs that allocate with malloc run over it, both ends in one."""
 
 import atexit
 import functools

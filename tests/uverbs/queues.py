@@ -37,7 +37,9 @@ class CqAttribute(IntEnum):
 class QpAttribute(IntEnum):
     """enum uverbs_attrs_create_qp_cmd_attr_ids."""
 
-    HANDLE, XRCD, PD, SRQ, SEND_CQ, RECV_CQ, IND_TABLE, USER_HANDLE, CAP, TYPE, FLAGS, SOURCE_QPN, EVENT_FD, RESP_CAP, RESP_QP_NUM = range(15)
+    HANDLE, XRCD, PD, SRQ, SEND_CQ, RECV_CQ, IND_TABLE, USER_HANDLE, CAP, TYPE, FLAGS, SOURCE_QPN, EVENT_FD, RESP_CAP, RESP_QP_NUM = range(
+        15
+    )
 
 
 #: IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN; IB_UVERBS_QP_CREATE_SQ_SIG_ALL, which concerns libmlx5 only; IB_UVERBS_QPT_RC.
@@ -80,11 +82,12 @@ class Destination(Struct):
 
     _fields_ = [
         ("dgid", u8 * 16), ("flow_label", u32), ("dlid", u16), ("reserved", u16),
-        *((name, u8) for name in ("sgid_index", "hop_limit", "traffic_class", "sl", "src_path_bits", "static_rate", "is_global", "port_num")),
+        *((name, u8) for name in ("sgid_index", "hop_limit", "traffic_class", "sl", "src_path_bits", "static_rate", "is_global")),
+        ("port_num", u8),
     ]  # fmt: skip
 
 
-#: What a QP is told and tells, by the names of both structures: bytes at the end of them.
+#: Words that a QP is told and tells, by the names of both structures.
 _WORDS = ("qkey", "rq_psn", "sq_psn", "dest_qp_num", "qp_access_flags")
 
 
@@ -224,12 +227,12 @@ def cq_create(file: File, attributes: Attributes) -> None:
     request = CreateCq.of(attributes.data(UHW_IN))
     _unsupported(attributes, CqAttribute.COMP_CHANNEL)
     flags = attributes.integer(CqAttribute.FLAGS, 0)
-    if flags & ~CQ_IGNORE_OVERRUN or request.cqe_comp_en or request.flags & ~CREATE_CQ_UAR_PAGE_INDEX:
-        raise Errno(errno.EOPNOTSUPP, "time stamps or compressed or padded CQEs")
+    if flags & ~CQ_IGNORE_OVERRUN or request.cqe_comp_en or request.flags & ~CREATE_CQ_UAR_PAGE_INDEX or request.cqe_size != CQE_SIZE:
+        raise Errno(errno.EOPNOTSUPP, "time stamps, or CQEs that are compressed, padded or of another size")
     if attributes.integer(CqAttribute.COMP_VECTOR, 0) != 0:
         raise Errno(errno.EINVAL, "there is one completion vector")
-    if request.cqe_size != CQE_SIZE or not request.flags:
-        raise Errno(errno.EINVAL, "CQEs of another size, or static UARs")
+    if not request.flags:
+        raise Errno(errno.EINVAL, "static UARs")
     log_size = _log2(attributes.integer(CqAttribute.CQE) + 1, "CQEs")
     with _Umems(file) as umems:
         cqc = {
@@ -364,7 +367,9 @@ def query_qp(file: File, core: bytes, attributes: Attributes) -> QueryQpResp:
     known = {name: value for name, value in qp.known.items() if name != "dest"}
     cap = {name: getattr(qp.cap, name) for name, _ in Cap._fields_}
     response = QueryQpResp(qp_state=qpc["state"], cur_qp_state=qpc["state"], sq_sig_all=qp.signal_all, **cap)
-    for name, value in (known | ({"rnr_retry": qpc["rnr_retry"], "retry_cnt": qpc["retry_count"]} if qpc["state"] == QpState.RTS else {})).items():
+    for name, value in (
+        known | ({"rnr_retry": qpc["rnr_retry"], "retry_cnt": qpc["retry_count"]} if qpc["state"] == QpState.RTS else {})
+    ).items():
         setattr(response, name, value)
     if "dest" in qp.known:
         response.dest = qp.known["dest"]
