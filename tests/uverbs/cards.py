@@ -2,8 +2,8 @@
 
 Or on one of this process (local.py).
 
-The launcher's card executes what it can reach: memory that both processes have mapped. So what is registered must be a memfd of this process (heaps
-and queues of the simulator are), at its address of the window, and goes to the card by its descriptor.
+The launcher's card executes what it can reach: memory that both processes have mapped. So what is registered must be a memfd of this
+process (heaps and queues of the simulator are), at its address of the window, and goes to the card by its descriptor.
 """
 
 import contextlib
