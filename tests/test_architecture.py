@@ -19,7 +19,7 @@ LINKS = ("kernels", "transports", "perftests")
 
 #: Lowest first. A module imports modules of its own layer and of those before it.
 LAYERS = (
-    ("errors", "config", "_version", "liveness"),
+    ("errors", "config", "_version", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
     ("backend", "heap", "fds", "topology"),
     ("bootstrap", "array"),
@@ -33,6 +33,10 @@ LAYERS = (
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "query"),
     ("",),  # the package itself
+    ("machine",),
+    ("probe", "checks"),
+    ("doctor",),
+    ("topo",),
     ("__main__",),
     ("perftests",),
 )
