@@ -65,12 +65,16 @@ class PE:
         self.memory = host_memory()
         segments = [(self.slot, QUEUES), (self.heap, HEAP)]
         shared = [(a, n, self.memory.create(a, Segment(0, n, host=True))) for a, n in segments]
-        self.hca = client.SoftHCA(name, number, shared, None if SIMULATOR else self.map_registers)
+        self.hca = self.open(name, shared)
         self.pdn = self.hca.alloc_pd()
         self.umem = self.hca.register_umem(self.slot, QUEUES)
         self.key = self.hca.register_mr(self.heap, HEAP, self.pdn, ALL)[0]
         self.free = 0
         self.recycled = []
+
+    def open(self, name, shared):
+        """The adapter; another in tests/uverbs."""
+        return client.SoftHCA(name, self.number, shared, None if SIMULATOR else self.map_registers)
 
     def map_registers(self, fd):
         if self.number == 0:  # the other one's in this process are the same

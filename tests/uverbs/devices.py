@@ -63,10 +63,10 @@ class Machine:
 
     access: bool = True  #: to the device files
     devx: bool = True  #: contexts may be opened for DevX
-    dedicated_uars: bool = True  #: else only UARs that libmlx5 shares among objects
+    blueflame: bool = True  #: UARs of this type are given
     umem: bool = True  #: memory may be registered for queues
     dmabuf: bool = True  #: dma-bufs may be registered
-    old_kernel: bool = False  #: one that does not hand out the status of a refused command (before Linux 6.0)
+    old_kernel: bool = False  #: one that does not hand out the status of a refused command
     port_active: bool = True
     refused: dict[int, tuple[int, int]] = field(default_factory=dict)  #: opcode -> (status, syndrome): what the card refuses
 

@@ -1,8 +1,8 @@
 """Methods of mlx5_ib: DevX commands and objects, UMEMs, UARs (<rdma/mlx5_user_ioctl_cmds.h>, <rdma/mlx5_user_ioctl_verbs.h>).
 
 The kernel tells commands apart: those that make, change, look at or destroy an object go through a DevX object and name that very object;
-the others go through DEVICE's method OTHER. A status other than OK is -EREMOTEIO with the output handed out since Linux 6.0, and before
-that an errno alone (drivers/infiniband/hw/mlx5/devx.c).
+the others go through DEVICE's method OTHER. A status other than OK is -EREMOTEIO, and the output is handed out all the same; older kernels
+hand out an errno alone (drivers/infiniband/hw/mlx5/devx.c).
 """
 
 import errno
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pgas.errors import TransportError
-from pgas.transports.mlx5 import commands
+from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.capabilities import CapType, PortType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, Status
 from uverbs import cards
@@ -49,7 +49,7 @@ _DESTROY = {
 _MODIFY = (Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP)
 _QUERY = (Command.QUERY_QP,)
 
-#: What the kernel makes of a status before Linux 6.0 (cmd_status_to_err of mlx5_core).
+#: What the kernel makes of a status in older versions (cmd_status_to_err of mlx5_core).
 _ERRNO = {
     Status.BAD_OP: errno.EINVAL, Status.BAD_PARAM: errno.EINVAL, Status.BAD_SYS_STATE: errno.EIO, Status.BAD_RES: errno.EINVAL,
     Status.RES_BUSY: errno.EBUSY, Status.LIM: errno.ENOMEM, Status.BAD_RES_STATE: errno.EINVAL, Status.IX: errno.EINVAL,
@@ -92,7 +92,7 @@ def execute(file: File, inbox: bytes, outlen: int) -> bytes:
     opcode = _opcode(inbox)
     if opcode in machine.refused:
         status, syndrome = machine.refused[opcode]
-        return commands.fields.fill(commands.OUTPUT, {"status": status, "syndrome": syndrome}).ljust(outlen, b"\0")
+        return fields.fill(commands.OUTPUT, {"status": status, "syndrome": syndrome}).ljust(outlen, b"\0")
     if opcode == Command.QUERY_ROCE_ADDRESS:
         return _roce_address(file, inbox, outlen)
     outbox = file.card.command(inbox, outlen)
@@ -122,7 +122,7 @@ def _ethernet(inbox: bytes, outbox: bytes) -> bytes:
     if op_mod != cap_op_mod(CapType.GENERAL) or outbox[0] != Status.OK:
         return outbox
     changed = bytearray(outbox)
-    commands.fields.fill(commands.CMD_HCA_CAP, {"port_type": PortType.ETHERNET, "roce": 1}, changed, commands.OUTPUT.size)
+    fields.fill(commands.CMD_HCA_CAP, {"port_type": PortType.ETHERNET, "roce": 1}, changed, commands.OUTPUT.size)
     return bytes(changed)
 
 
@@ -245,7 +245,8 @@ def umem_dereg(file: File, attributes: Attributes) -> None:
 @method(Object.UAR, UAR_ALLOC)
 def uar_alloc(file: File, attributes: Attributes) -> None:
     """MLX5_IB_METHOD_UAR_OBJ_ALLOC: type, mmap offset and length, page id."""
-    if attributes.integer(_NS + 1) not in (UAR_BF, UAR_NC):
+    kind = attributes.integer(_NS + 1)
+    if kind not in (UAR_BF, UAR_NC) or (kind == UAR_BF and not machine.blueflame):
         raise Errno(errno.EOPNOTSUPP, "a type of UAR")
     try:
         page = file.card.alloc_uar(attributes.integer(_NS + 1))

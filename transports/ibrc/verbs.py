@@ -195,7 +195,7 @@ class VerbsNIC(RingNIC):
             return TransportError(f"{where}: ibv_post_send refused {described}: {errno.errorcode.get(code, '')} {os.strerror(code)}")
         number = self._number(record)
         status = WcStatus(code)
-        words = f"{where} failed at {described}: IBV_WC_{status.name} ({code}), vendor_err {vendor:#x}{self._after(number)}"
+        words = f"{where} failed at {described}: IBV_WC_{status.name} ({code}), vendor_err {vendor:#x}{self._after(number, status)}"
         index = self._word(slot + abi.WR_ID) - 1
         return CompletionError(words, number // self._num, self.qps[number].qpn, index & 0xFFFF, abi.SYNDROMES.get(status, 0), vendor)
 
@@ -206,10 +206,12 @@ class VerbsNIC(RingNIC):
             "and barriers work; for atomics and signals use a device with atomics, or PGAS_HCA=softhca"
         )
 
-    def _after(self, number: int) -> str:
-        """Say what state port and queue pair are in after an error, where that explains it."""
+    def _after(self, number: int, status: WcStatus) -> str:
+        """Say what state port and queue pair are in after an error, and what else explains it."""
         try:
             down = "" if self._device.query().active else f"; port {self.name} is down"
+            if status == WcStatus.RETRY_EXC_ERR and not down:
+                down = f"; PE {number // self._num} does not answer (PGAS_IB_TIMEOUT, PGAS_IB_RETRY_COUNT)"
         except TransportError as error:
             down = f"; {error}"
         state = self.qps[number].state()

@@ -205,6 +205,7 @@ class SoftHCA(Observer):
         pe: this PE.
         memory: (address, nbytes, descriptor) of this PE's segments: what the card can reach, at the same addresses as here.
         map_registers: maps all UAR pages of a descriptor where single ones cannot be mapped (GPU memory); None: each as it is allocated.
+        rung_by_cpu: whether a CPU stores to its registers for kernels.
 
     Raises:
         TransportError: there is no such card, or it refuses this PE or its memory.
@@ -213,8 +214,15 @@ class SoftHCA(Observer):
     name = "softhca"
 
     def __init__(
-        self, name: str, pe: int, memory: Iterable[tuple[int, int, int]], map_registers: Callable[[int], None] | None = None
+        self,
+        name: str,
+        pe: int,
+        memory: Iterable[tuple[int, int, int]],
+        map_registers: Callable[[int], None] | None = None,
+        *,
+        rung_by_cpu: bool = False,
     ) -> None:
+        self.rung_by_cpu = rung_by_cpu
         self._whole = map_registers is not None
         self._connection = _Connection(name, pe)
         self._bar = self._connection.fds[0]

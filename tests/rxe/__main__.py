@@ -1,0 +1,58 @@
+"""Command line: ``python -m rxe prepare`` and ``python -m rxe run [--timeout S] COMMAND...``."""
+
+import argparse
+import platform
+import sys
+
+from rxe import guest
+from rxe.kernel import Kernel, cache_folder
+from rxe.packages import Missing, install_missing, link_pyverbs
+
+#: Exit status where there can be no guest, as for tests that were skipped (automake's).
+UNAVAILABLE = 77
+
+
+def _say(line: str) -> None:
+    print(f"rxe: {line}", file=sys.stderr, flush=True)
+
+
+def prepare() -> Kernel:
+    """Install, link and download what is missing.
+
+    Raises:
+        Missing: one line that says what cannot be had.
+    """
+    if (machine := platform.machine()) != "x86_64" or sys.platform != "linux":
+        raise Missing(f"the guest is for Linux on x86_64, this is {sys.platform} on {machine}")
+    install_missing(_say)
+    link_pyverbs()
+    cache = cache_folder()
+    return Kernel.cached(cache) or Kernel.fetch(cache, _say)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status: the command's, 124, 125, or 77 where there can be no guest."""
+    parser = argparse.ArgumentParser(prog="python -m rxe", description="A QEMU guest with Soft-RoCE devices on the machine's own root.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    actions.add_parser("prepare", help="get what is missing from Debian; status 77 and one line if something cannot be had")
+    run = actions.add_parser("run", help="prepare, then run a command in the guest; its exit status, 124: too long, 125: guest died")
+    run.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="for guest and command together (600)")
+    run.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    options = parser.parse_args(arguments)
+    try:
+        kernel = prepare()
+    except Missing as missing:
+        _say(f"no guest here: {missing}")
+        return UNAVAILABLE
+    if options.action == "prepare":
+        return 0
+    if not options.command:
+        parser.error("run: no command")
+    try:
+        return guest.boot(kernel, options.command, timeout_s=options.timeout)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Boots the guest, runs one command in it, and ends with what that ended with.
+
+QEMU emulates the processor (TCG): where machines are themselves guests, KVM is missing or too slow to be of use, and a guest that
+boots in seconds does not need it. The command's output comes over the second serial port, the kernel's over the first; its exit
+status over a shared folder.
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rxe.initramfs import HERE, initramfs
+from rxe.kernel import Kernel
+
+__all__ = ["DIED", "TIMED_OUT", "boot", "command_script", "qemu_command"]
+
+#: Exit statuses that are not the command's, as of timeout(1) and of env(1).
+TIMED_OUT = 124
+DIED = 125
+
+MEMORY_MIB = 3072
+CPUS = 2
+
+#: Of the caller's environment, what belongs to its terminal, session or MPI job.
+NOT_PASSED_ON = re.compile(r"TERM|DISPLAY|TMPDIR|LS_COLORS|(XDG|SSH|DBUS|PMI|PMIX|OMPI_COMM|HYDRA|MAKE)\w*|MFLAGS|_")
+
+PR_SET_PDEATHSIG = 1
+
+
+def command_script(command: Sequence[str], environment: Mapping[str, str], cwd: str) -> str:
+    """Return the shell script that runs the command in the caller's folder, with the caller's environment."""
+    passed = {name: value for name, value in environment.items() if name.isidentifier() and not NOT_PASSED_ON.fullmatch(name)}
+    passed["TERM"] = "dumb"
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(passed.items())]
+    return "\n".join([*exports, f"cd {shlex.quote(cwd)} || exit {DIED}", f"exec {shlex.join(command)}", ""])
+
+
+def qemu_command(kernel: Path, initrd: Path, shared: Path, console: Path) -> list[str]:
+    """Return QEMU's command line; the first serial port is written to console, the second to its standard output."""
+    return [
+        "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max,la57=off",
+        "-smp", str(CPUS), "-m", str(MEMORY_MIB), "-nodefaults", "-display", "none", "-no-reboot", "-nic", "none",
+        "-chardev", f"file,id=console,path={_escaped(console)}", "-serial", "chardev:console",
+        "-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output",
+        "-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+        "-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
+        "-fsdev", f"local,id=guest,path={_escaped(shared)},security_model=none",
+        "-device", "virtio-9p-pci,fsdev=guest,mount_tag=guest",
+        "-kernel", str(kernel), "-initrd", str(initrd),
+        "-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on",
+    ]  # fmt: skip
+
+
+def _escaped(path: Path) -> str:
+    """A path in one of QEMU's lists of options, where a comma is written twice."""
+    return str(path).replace(",", ",,")
+
+
+def boot(kernel: Kernel, command: Sequence[str], *, timeout_s: float) -> int:
+    """Run a command in a guest; its output, both streams together, goes to standard output as it comes.
+
+    Returns:
+        The command's exit status; TIMED_OUT after timeout_s; DIED if the guest ended without one, with its console's end on standard error.
+    """
+    with tempfile.TemporaryDirectory(prefix="pgas-rxe-") as folder, _ended_by_signals():
+        shared, initrd, console = Path(folder, "shared"), Path(folder, "initramfs"), Path(folder, "console")
+        shared.mkdir()
+        initrd.write_bytes(initramfs(kernel))
+        shutil.copy(HERE / "devices", shared)
+        (shared / "command").write_text(command_script(command, os.environ, os.getcwd()))
+        sys.stdout.flush()
+        qemu = subprocess.Popen(qemu_command(kernel.vmlinux, initrd, shared, console), stdin=subprocess.DEVNULL, preexec_fn=_alone, cwd="/")
+        try:
+            qemu.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            print(f"rxe: the command did not end within {timeout_s:g} s", file=sys.stderr)
+            return TIMED_OUT
+        finally:
+            qemu.kill()
+            qemu.wait()
+        with contextlib.suppress(OSError, ValueError):
+            return int((shared / "status").read_text())
+        print(f"rxe: the guest died (qemu: {qemu.returncode}); the end of its console:\n{_end_of(console)}", file=sys.stderr)
+        return DIED
+
+
+def _alone() -> None:
+    """In the child: out of the terminal's reach, whose Ctrl-C is for guest.py; and it dies with guest.py."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the guest as Ctrl-C does: by an exception, so that everything is cleared away."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_of(console: Path, nlines: int = 15) -> str:
+    try:
+        text = console.read_text(errors="replace")
+    except OSError:
+        return "(nothing)"
+    return "\n".join(re.sub(r"\x1b\S*|[^\x20-\x7e]", "", line) for line in text.splitlines()[-nlines:])
