@@ -24,9 +24,14 @@ THROUGH_NIC = TRANSPORT in ("ibgda", "ibrc")
 needs_mapped_peers = pytest.mark.skipif(THROUGH_NIC, reason=f"refused by the transport: {TRANSPORT} maps no peer's memory")
 needs_any_memory = pytest.mark.skipif(THROUGH_NIC, reason=f"refused by the transport: local operands of {TRANSPORT} lie on the heap")
 
+#: The NIC asked for; and the software card behind it if it is one of the devices of tests/uverbs.
+DEVICE = os.environ.get("PGAS_HCA", "auto")
+CARD = os.environ.get("UVERBS_CARD") if DEVICE not in ("auto", "softhca") else None
 
-#: The card behind the devices of tests/uverbs, if the NIC is one of them.
-CARD = os.environ.get("UVERBS_CARD") if os.environ.get("PGAS_HCA", "auto") not in ("auto", "softhca") else None
+#: Over a real device (PGAS_HCA=rxe0) there is nobody who counts, pauses and delays.
+needs_card = pytest.mark.skipif(
+    DEVICE not in ("auto", "softhca") and CARD is None, reason="capability missing: the software card, which can be asked and paused"
+)
 
 
 @functools.cache
