@@ -21,6 +21,12 @@ THROUGH_NIC = TRANSPORT in ("ibgda", "ibrc")
 needs_mapped_peers = pytest.mark.skipif(THROUGH_NIC, reason=f"refused by the transport: {TRANSPORT} maps no peer's memory")
 needs_any_memory = pytest.mark.skipif(THROUGH_NIC, reason=f"refused by the transport: local operands of {TRANSPORT} lie on the heap")
 
+#: Over a real device (PGAS_HCA=rxe0) there is nobody who counts, pauses and delays.
+DEVICE = os.environ.get("PGAS_HCA", "auto")
+needs_card = pytest.mark.skipif(
+    DEVICE not in ("auto", "softhca"), reason="capability missing: the software card, which can be asked and paused"
+)
+
 #: First element of what a PE says at the ends of a test.
 PE_LEFT = "at the end of a test"
 

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import THROUGH_NIC, TRANSPORT, equal, launch_together, neighbours
+from mpi.checks import THROUGH_NIC, TRANSPORT, equal, launch_together, needs_card, neighbours
 from pgas import runtime
 from pgas.kernels import queue, window
 from pgas.transports import p2p
@@ -514,6 +514,7 @@ def test_defect_c_quiet_finds_the_queue_pair_that_was_used(heap):
     equal(dest, np.array([me * num + qp for _ in range(n) for qp in range(1, num + 1)]))
 
 
+@needs_card
 def test_defect_d_every_object_is_made_once(heap):
     """Section 6.1 (d): NVSHMEM allocates the endpoint of a queue pair twice, and loses the first."""
     me, n, _, _ = neighbours()
@@ -568,6 +569,7 @@ def only_quiet():
     pgas.quiet()
 
 
+@needs_card
 def test_a_paused_card_completes_nothing(heap):
     """put_nbi returns while the card stands still, quiet does not; when it goes on, the data arrives."""
     me, _, right, left = neighbours()
@@ -611,6 +613,7 @@ def receive(dest, sig, round_, wrong):
         at -= 997 * cuda.blockDim.x
 
 
+@needs_card
 def test_a_signal_never_overtakes_its_data(heap):
     """1 MiB, on a card that delays completions and writes the last piece first."""
     _, _, right, _ = neighbours()
@@ -657,6 +660,7 @@ def both(data, flag, rounds, wrong, pe):
         watch(data, flag, rounds, wrong)
 
 
+@needs_card
 def test_fence_orders_queue_pairs(heap):
     _, _, right, _ = neighbours()
     data, flag, wrong = heap.zeros(65, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)

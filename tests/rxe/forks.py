@@ -30,7 +30,22 @@ from pathlib import Path
 __all__ = ["IMPORTED", "Request", "Server", "main"]
 
 #: What the server imports: most of what a PE's test session does before its first test.
-IMPORTED = ("numpy.random", "numpy.testing", "mpi4py", "hypothesis", "pyverbs.device", "pyverbs.qp", "pgas", "pgas.__main__")
+IMPORTED = (
+    "numpy.random",
+    "numpy.testing",
+    "mpi4py",
+    "hypothesis",
+    "pyverbs.addr",
+    "pyverbs.cq",
+    "pyverbs.device",
+    "pyverbs.mr",
+    "pyverbs.pd",
+    "pyverbs.qp",
+    "pgas",
+    "pgas.__main__",
+    "pgas.kernels.proxy",
+    "pgas.transports.ibrc.verbs",
+)
 
 MAX_FILES = 253  # in one message: the kernel's SCM_MAX_FD
 CLIENT = Path(__file__).with_name("client.py")

@@ -1,0 +1,128 @@
+"""Which NIC init takes, and with what, on fabricated machines; what a PE says where the machine has none."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jobs
+import pytest
+
+from pgas import hca
+from pgas.errors import TransportError
+from pgas.topology import PE, choose_transport
+from pgas.transports.devices import Device, Gid, Port
+from pgas.transports.ibrc.nic import ProxiedNIC
+from pgas.transports.ibrc.verbs import VerbsNIC
+from pgas.transports.nic import NIC
+from pgas.transports.selection import Choice
+from pgas.transports.verbs.queue_pair import Path
+
+job = jobs.job
+
+GIDS = (
+    Gid(0, b"\xfe\x80" + bytes(13) + b"\x01", "RoCE v2", "eth0"),
+    Gid(3, bytes(10) + b"\xff\xff" + bytes([10, 0, 0, 7]), "RoCE v2", "eth0"),
+)
+PORT = Port(1, "ACTIVE", "LinkUp", "Ethernet", 100.0, 0, GIDS)
+DEVICE = Device("mlx5_0", "mlx5_core", "0000:3b:00.0", 0, (PORT,), "uverbs0", "28.39.1002")
+VARIABLES = {
+    "PGAS_TRANSPORT": "ibrc", "PGAS_HCA": "auto", "PGAS_HCA_LIST": "", "PGAS_IB_GID_INDEX": -1, "PGAS_IB_SL": 3,
+    "PGAS_IB_TRAFFIC_CLASS": 104, "PGAS_IB_TIMEOUT": 14, "PGAS_IB_RETRY_COUNT": 5,
+}  # fmt: skip
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with one device that can carry ibrc."""
+    monkeypatch.setattr(hca.devices, "devices", lambda: [DEVICE])
+    monkeypatch.setattr(hca, "why_not", lambda device, port: None)
+
+
+@pytest.mark.usefixtures("machine")
+def test_choices():
+    assert hca.choose({**VARIABLES, "PGAS_TRANSPORT": "p2p"}, None, 0) is None
+    assert hca.choose({**VARIABLES, "PGAS_TRANSPORT": "auto"}, None, 0) is None
+    assert hca.choose(VARIABLES, None, 0).name == "softhca"
+    named = hca.choose({**VARIABLES, "PGAS_HCA": "mlx5_0"}, None, 0)
+    assert (named.name, named.port) == ("mlx5_0:1", PORT)
+
+
+@pytest.mark.usefixtures("machine")
+def test_ibgda_is_refused_over_a_device_that_carries_ibrc_only():
+    with pytest.raises(TransportError, match="PGAS_HCA=mlx5_0: port 1 cannot be used: ibgda drives the software card only"):
+        hca.choose({**VARIABLES, "PGAS_TRANSPORT": "ibgda", "PGAS_HCA": "mlx5_0"}, None, 0)
+
+
+def test_types():
+    real, card = Choice(DEVICE, PORT, "asked for"), Choice(None, None, "asked for")
+    assert hca.nic_of("ibrc", real) is VerbsNIC
+    assert hca.nic_of("ibrc", card) is ProxiedNIC
+    assert hca.nic_of("ibgda", card) is NIC
+
+
+def test_options():
+    real = Choice(DEVICE, PORT, "asked for")
+    options = hca.options_of(VerbsNIC, real, VARIABLES, None, [], print)
+    assert options == {"device": "mlx5_0", "port": 1, "gid": GIDS[1], "path": Path(3, 3, 104, 14, 5)}
+    options = hca.options_of(VerbsNIC, real, {**VARIABLES, "PGAS_IB_GID_INDEX": 0}, None, [], print)
+    assert (options["gid"], options["path"].gid_index) == (GIDS[0], 0)
+    wanted = "mlx5_0:1: PGAS_IB_GID_INDEX=1: no such GID; GIDs in use on port 1: 0 (fe80::1, RoCE v2), 3 (10.0.0.7, RoCE v2)"
+    with pytest.raises(TransportError, match=re.escape(wanted)):
+        hca.options_of(VerbsNIC, real, {**VARIABLES, "PGAS_IB_GID_INDEX": 1}, None, [], print)
+    without = replace(PORT, gids=())
+    with pytest.raises(TransportError, match="GIDs in use on port 1: none; give its network interface an IP address"):
+        hca.options_of(VerbsNIC, replace(real, port=without), VARIABLES, None, [], print)
+    infiniband = replace(without, link_layer="InfiniBand", lid=7)
+    assert hca.options_of(VerbsNIC, replace(real, port=infiniband), VARIABLES, None, [], print)["gid"] is None
+
+
+def test_the_software_card_is_started():
+    options = hca.options_of(ProxiedNIC, Choice(None, None, ""), {"PGAS_SOFTHCA_FAULTS": "", "PGAS_SIM_WEAK": None}, None, [], print)
+    assert options.keys() == {"start"}
+
+
+def pe(number, nic, why="asked for", node="alpha/boot/pid:[1]"):
+    return PE(number, node, 1000 + number, "0.1", None, "", False, 0, (), nic, why)
+
+
+def test_jobs_over_devices():
+    """Of several machines, with whatever names they have there."""
+    reachable = [[None] * 2] * 2
+    both = [pe(0, "mlx5_0:1"), pe(1, "mlx5_0:1", node="beta/boot/pid:[1]")]
+    assert choose_transport("ibrc", both, reachable) == ("ibrc", "asked for; over mlx5_0:1 (asked for)")
+    different = [pe(0, "mlx5_0:1", "near"), pe(1, "mlx5_3:2")]
+    assert choose_transport("ibrc", different, reachable)[1] == "asked for; over mlx5_0:1 (near; PE 0), mlx5_3:2 (asked for; PE 1)"
+    mixed = [pe(0, "mlx5_0:1"), pe(1, "softhca", "this machine has no RDMA device")]
+    with pytest.raises(TransportError, match=r"PE 1 uses the software card \(this machine has no RDMA device\), PE 0 mlx5_0:1"):
+        choose_transport("ibrc", mixed, reachable)
+
+
+@pytest.mark.skipif(bool(hca.devices.devices()), reason="capability missing: a machine without RDMA devices")
+def test_a_machine_without_devices(job):
+    ended = job("attempt(pgas.init)\n", PGAS_TRANSPORT="ibrc", PGAS_HCA="mlx5_0")
+    wanted = "TransportError: PGAS_HCA=mlx5_0: this machine has no such device; RDMA devices here: none"
+    assert ended.out.count(wanted) == 2, ended
+
+
+def test_what_is_refused_is_said_once(monkeypatch):
+    """ENOMEM of registering says the limit, what is needed and what to do."""
+    from pgas.transports.verbs import memory
+
+    class PyverbsError(Exception):
+        error_code = 12
+
+    def refuse(*args, **kwargs):
+        raise PyverbsError("Failed to register a MR. Errno: 12, Cannot allocate memory")
+
+    modules = {"mr": SimpleNamespace(MR=refuse, DmaBufMR=refuse), "pyverbs_error": SimpleNamespace(PyverbsError=PyverbsError)}
+    monkeypatch.setattr(memory, "pyverbs", modules.__getitem__)
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda which: (1 << 20, 8 << 20))
+    device = SimpleNamespace(pd=None, __str__=lambda self: "rxe0:1")
+    with pytest.raises(TransportError) as refused:
+        memory.register(device, 0x6000_0000_0000, 64 << 20, memory.Access.LOCAL_WRITE, what="the symmetric heap", on_gpu=False)
+    assert "67108864 bytes of the symmetric heap by address: Failed to register a MR" in str(refused.value)
+    assert "this process may lock 1024 KiB of memory, this alone takes 65536 KiB: ulimit -l 131072 or more" in str(refused.value)
+    assert "where 8192 KiB is allowed" in str(refused.value)
+    monkeypatch.setattr(memory, "_as_dma_buf", lambda *args: refuse())
+    with pytest.raises(TransportError, match=r"as a dma-buf: .*; by address \(GPU memory needs the kernel module nvidia-peermem\): Failed"):
+        memory.register(device, 0x6000_0000_0000, 64 << 20, memory.Access.LOCAL_WRITE, what="the symmetric heap", on_gpu=True)
