@@ -132,7 +132,8 @@ class Server:
             (self.folder / name).write_text(client)
             (self.folder / name).chmod(0o755)
         path = f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        self._command = os.posix_spawnp(command[0], command, {**os.environ, "PATH": path})
+        program = shutil.which(command[0], path=path) or command[0]
+        self._command = os.posix_spawn(program, command, {**os.environ, "PATH": path})
         self._ended = os.pidfd_open(self._command)
 
     def serve(self) -> Request | int:
@@ -207,9 +208,9 @@ def import_all(names: Sequence[str]) -> None:
         pytest.main(["--version", "--noconftest"], plugins=[Importer()])
 
 
-def main(command: Sequence[str]) -> int:
-    """Serve a command and return its exit status (128 and more: a signal's); in a fork, run what was asked for."""
-    import_all(IMPORTED)
+def main(command: Sequence[str], names: Sequence[str] = IMPORTED) -> int:
+    """Import, serve a command and return its exit status (128 and more: a signal's); in a fork, run what was asked for."""
+    import_all(names)
     gc.collect()
     gc.freeze()  # what is not touched stays shared with the forks
     server = Server(command)

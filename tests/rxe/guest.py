@@ -34,13 +34,16 @@ CPUS = 2
 #: Of the caller's environment, what belongs to its terminal, session or MPI job.
 NOT_PASSED_ON = re.compile(r"TERM|DISPLAY|TMPDIR|LS_COLORS|(XDG|SSH|DBUS|PMI|PMIX|OMPI_COMM|HYDRA|MAKE)\w*|MFLAGS|_")
 
+#: MPI is to keep off the devices that are tested, whose link goes down: MPICH's UCX, Open MPI's transfer layers.
+MPI_OFF_RDMA = {"UCX_TLS": "self,sm", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"}
+
 PR_SET_PDEATHSIG = 1
 
 
 def command_script(command: Sequence[str], environment: Mapping[str, str], cwd: str) -> str:
     """Return the shell script that runs the command in the caller's folder, with the caller's environment."""
     passed = {name: value for name, value in environment.items() if name.isidentifier() and not NOT_PASSED_ON.fullmatch(name)}
-    passed["TERM"] = "dumb"
+    passed = {**MPI_OFF_RDMA, **passed, "TERM": "dumb"}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(passed.items())]
     return "\n".join([*exports, f"cd {shlex.quote(cwd)} || exit {DIED}", f"exec {shlex.join(command)}", ""])
 
