@@ -69,7 +69,7 @@ _HCA_COLUMNS = {
     "qps": "qpn pe state depth remote_qpn consumer producer wqes nbytes doorbells cqes errors first_error".split(),  # noqa: SIM905
     "cqs": "cqn pe size collapsed cqes".split(),  # noqa: SIM905
     "keys": "key pe access start nbytes".split(),  # noqa: SIM905
-    "uars": "page pe qpn".split(),  # noqa: SIM905
+    "uars": "page pe qpns".split(),  # noqa: SIM905
 }
 
 

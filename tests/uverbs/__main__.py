@@ -1,4 +1,4 @@
-"""``python -m uverbs COMMAND ...``: run a command in which RDMA devices exist."""
+"""``python -m uverbs [--local] COMMAND ...``: run a command in which RDMA devices exist; --local: each process has a card of its own."""
 
 import ctypes.util
 import importlib.util
@@ -66,7 +66,8 @@ def main(command: list[str]) -> int:
         folder = Path(name)
         shim = build(folder)
         devices.write_tree(folder / "sys")
-        card = client.start(_CONTEXTS)
+        local = command[:1] == ["--local"]
+        card = None if local else client.start(_CONTEXTS)
         path = os.pathsep.join(filter(None, (str(_TESTS), _site(folder), os.environ.get("PYTHONPATH", ""))))
         environment = {
             **os.environ,
@@ -74,12 +75,13 @@ def main(command: list[str]) -> int:
             "PYTHONPATH": path,
             "SYSFS_PATH": str(folder / "sys"),
             process.SHIM: str(shim),
-            cards.CARD: card.name,
+            cards.CARD: cards.LOCAL if card is None else card.name,
         }
         try:
-            return subprocess.run(command, env=environment, check=False).returncode
+            return subprocess.run(command[local:], env=environment, check=False).returncode
         finally:
-            card.end()
+            if card is not None:
+                card.end()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """The card under the kernel's part: a context on the software card that the launcher started, which all processes of a command share.
 
-The card executes what it can reach: memory that both processes have mapped. So what is registered must be a memfd of this process (heaps
-and queues of the simulator are), at its address of the window, and goes to the card by its descriptor.
+Or on one of this process (local.py).
+
+The launcher's card executes what it can reach: memory that both processes have mapped. So what is registered must be a memfd of this
+process (heaps and queues of the simulator are), at its address of the window, and goes to the card by its descriptor.
 """
 
 import contextlib
@@ -12,12 +14,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pgas.errors import TransportError
+from pgas.transports.mlx5.doorbell import UarType
 from pgas.transports.softhca import client
 
 __all__ = ["Card", "Fault", "RemoteCard", "connect"]
 
-#: The name of the launcher's card.
-CARD = "UVERBS_CARD"
+#: The variable with the name of the launcher's card, and its value where each process has a card of its own.
+CARD, LOCAL = "UVERBS_CARD", "local"
 
 
 class Fault(Exception):
@@ -36,7 +39,7 @@ class Card(Protocol):
     def deregister_umem(self, umem_id: int) -> None: ...
     def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> int: ...
     def deregister_mr(self, key: int) -> None: ...
-    def alloc_uar(self) -> int: ...
+    def alloc_uar(self, kind: int) -> int: ...
     def dealloc_uar(self, page: int) -> None: ...
     def query_eqn(self) -> int: ...
     def close(self) -> None: ...
@@ -136,8 +139,8 @@ class RemoteCard:
     def deregister_mr(self, key: int) -> None:
         self._hca.deregister_mr(key)
 
-    def alloc_uar(self) -> int:
-        return self._hca.alloc_uar().page_id
+    def alloc_uar(self, kind: int) -> int:
+        return self._hca.alloc_uar(UarType(kind)).page_id
 
     def dealloc_uar(self, page: int) -> None:
         self._hca.dealloc_uar(page)
@@ -150,7 +153,11 @@ class RemoteCard:
 
 
 def connect() -> Card:
-    """Return a new context on the card of this command."""
+    """Return a new context on the card of this command, or of this process."""
+    if os.environ[CARD] == LOCAL:
+        from uverbs.local import LocalCard
+
+        return LocalCard()
     return RemoteCard(os.environ[CARD])
 
 

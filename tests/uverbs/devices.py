@@ -66,7 +66,7 @@ class Machine:
     blueflame: bool = True  #: UARs of this type are given
     umem: bool = True  #: memory may be registered for queues
     dmabuf: bool = True  #: dma-bufs may be registered
-    old_kernel: bool = False  #: one that does not hand out the status of a refused command (before Linux 6.0)
+    old_kernel: bool = False  #: one that does not hand out the status of a refused command
     port_active: bool = True
     refused: dict[int, tuple[int, int]] = field(default_factory=dict)  #: opcode -> (status, syndrome): what the card refuses
 

@@ -1,8 +1,8 @@
 """Methods of mlx5_ib: DevX commands and objects, UMEMs, UARs (<rdma/mlx5_user_ioctl_cmds.h>, <rdma/mlx5_user_ioctl_verbs.h>).
 
 The kernel tells commands apart: those that make, change, look at or destroy an object go through a DevX object and name that very object;
-the others go through DEVICE's method OTHER. A status other than OK is -EREMOTEIO with the output handed out since Linux 6.0, and before
-that an errno alone (drivers/infiniband/hw/mlx5/devx.c).
+the others go through DEVICE's method OTHER. A status other than OK is -EREMOTEIO, and the output is handed out all the same; older kernels
+hand out an errno alone (drivers/infiniband/hw/mlx5/devx.c).
 """
 
 import errno
@@ -49,7 +49,7 @@ _DESTROY = {
 _MODIFY = (Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP)
 _QUERY = (Command.QUERY_QP,)
 
-#: What the kernel makes of a status before Linux 6.0 (cmd_status_to_err of mlx5_core).
+#: What the kernel makes of a status in older versions (cmd_status_to_err of mlx5_core).
 _ERRNO = {
     Status.BAD_OP: errno.EINVAL, Status.BAD_PARAM: errno.EINVAL, Status.BAD_SYS_STATE: errno.EIO, Status.BAD_RES: errno.EINVAL,
     Status.RES_BUSY: errno.EBUSY, Status.LIM: errno.ENOMEM, Status.BAD_RES_STATE: errno.EINVAL, Status.IX: errno.EINVAL,
@@ -146,7 +146,7 @@ def other(file: File, attributes: Attributes) -> None:
     """MLX5_IB_METHOD_DEVX_OTHER: a command that is about no object."""
     _permitted(file)
     inbox = attributes.data(_NS)
-    if _opcode(inbox) not in (Command.QUERY_HCA_CAP, Command.QUERY_ROCE_ADDRESS):
+    if _opcode(inbox) not in (Command.QUERY_HCA_CAP, Command.QUERY_HCA_VPORT_CONTEXT, Command.QUERY_ROCE_ADDRESS):
         raise Errno(errno.EINVAL, f"{commands.command_name(_opcode(inbox))} is no general command")
     _answer(attributes, _NS + 1, execute(file, inbox, attributes.nbytes(_NS + 1)))
 
@@ -249,7 +249,7 @@ def uar_alloc(file: File, attributes: Attributes) -> None:
     if kind not in (UAR_BF, UAR_NC) or (kind == UAR_BF and not machine.blueflame):
         raise Errno(errno.EOPNOTSUPP, "a type of UAR")
     try:
-        page = file.card.alloc_uar()
+        page = file.card.alloc_uar(attributes.integer(_NS + 1))
     except TransportError as error:
         raise Errno(errno.ENOMEM, str(error)) from error
     attributes.set_handle(_NS, file.add(Uar(page)))

@@ -177,9 +177,9 @@ _keep: list[Any] = []
 
 def install() -> None:
     """Let the shim call this module. The shim does that itself when the first device is opened."""
-    from uverbs import devx, verbs
+    from uverbs import devx, queues, verbs
 
-    _keep.extend((devx, verbs))
+    _keep.extend((devx, queues, verbs))
     shim = ctypes.CDLL(os.environ[SHIM])
     kinds = (
         ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p),

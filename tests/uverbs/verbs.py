@@ -278,8 +278,8 @@ def query_device(file: File, core: bytes, attributes: Attributes) -> bytes:
     return bytes(
         QueryDeviceResp(
             fw_ver=22 << 32 | 99 << 16, max_mr_size=1 << 56, page_size_cap=0xFFFF_F000, vendor_id=0x2C9, vendor_part_id=0x101B, max_qp=1024,
-            max_qp_wr=32768, max_sge=30, max_sge_rd=30, max_cq=1024, max_cqe=1 << 22, max_mr=1 << 14, max_pd=1 << 16, max_qp_rd_atom=16,
-            max_res_rd_atom=1 << 14, max_qp_init_rd_atom=16, atomic_cap=1, max_ah=1 << 16, max_pkeys=1, phys_port_cnt=1,
+            max_qp_wr=32768, max_sge=30, max_sge_rd=30, max_cq=1024, max_cqe=(1 << 22) - 1, max_mr=1 << 14, max_pd=1 << 16,
+            max_qp_rd_atom=16, max_res_rd_atom=1 << 14, max_qp_init_rd_atom=16, atomic_cap=1, max_ah=1 << 16, max_pkeys=1, phys_port_cnt=1,
         )
     )  # fmt: skip
 
