@@ -45,6 +45,7 @@ IMPORTED = (
     "pgas.__main__",
     "pgas.kernels.proxy",
     "pgas.transports.ibrc.verbs",
+    "rxe.loops",
 )
 
 MAX_FILES = 253  # in one message: the kernel's SCM_MAX_FD
@@ -205,7 +206,7 @@ def import_all(names: Sequence[str]) -> None:
                     importlib.import_module(name)
 
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        pytest.main(["--version", "--noconftest"], plugins=[Importer()])
+        pytest.main(["--markers", "--noconftest"], plugins=[Importer()])
 
 
 def main(command: Sequence[str], names: Sequence[str] = IMPORTED) -> int:
