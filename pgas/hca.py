@@ -85,12 +85,14 @@ def options_of(
         requested["PGAS_IB_RETRY_COUNT"],
     )
     if nic_type is NIC:
-        return {"device": _opener(choice, gid, gpu, requested["PGAS_IBGDA_NIC_HANDLER"]), "path": path}
+        return {"device": _opener(choice, gid, gpu, requested["PGAS_IBGDA_NIC_HANDLER"], warn), "path": path}
     return {"device": choice.device.name, "port": choice.port.number, "gid": gid, "path": path}
 
 
-def _opener(choice: Choice, gid: devices.Gid | None, gpu: "GPU | None", handler: str) -> Callable[[Memory], Adapter]:
-    """Return what opens the device of a choice for ibgda."""
+def _opener(
+    choice: Choice, gid: devices.Gid | None, gpu: "GPU | None", handler: str, warn: Callable[[str], None]
+) -> Callable[[Memory], Adapter]:
+    """Return what opens the device of a choice for ibgda, and warns if a CPU has to ring it."""
     device, port = choice.device, choice.port
 
     def open_device(memory: Memory) -> Adapter:
@@ -100,7 +102,10 @@ def _opener(choice: Choice, gid: devices.Gid | None, gpu: "GPU | None", handler:
             return devx.DevX(device.name, port, gid, handler=handler)
         from pgas.transports.gpudirect import GPUDirect
 
-        return devx.DevX(device.name, port, gid, gpu=GPUDirect(memory), handler=handler)  # type: ignore[arg-type]
+        adapter = devx.DevX(device.name, port, gid, gpu=GPUDirect(memory), handler=handler)  # type: ignore[arg-type]
+        if adapter.why_by_cpu:
+            warn(f"a CPU thread rings {choice.name} for kernels, which is slower: {adapter.why_by_cpu}")
+        return adapter
 
     return open_device
 

@@ -142,6 +142,8 @@ class DevX:
         self._uars: dict[int, Any] = {}
         self._spare: list[Any] = []  # UARs of pages that have one
         self._offered: Uar | None = None  # the one with which mapping was tried
+        #: Why a CPU rings although kernels were to if they can; "" if that is not so.
+        self.why_by_cpu = ""
         self._context = _open(name)
         try:
             self._library = _Library()
@@ -160,10 +162,10 @@ class DevX:
     def _try_mapping(self, *, must: bool) -> None:
         try:
             self._offered = self.alloc_uar()
-        except TransportError:
+        except TransportError as error:
             if must:
                 raise
-            self.rung_by_cpu = True
+            self.rung_by_cpu, self.why_by_cpu = True, str(error)
 
     # --------------------------------------------------------------------------------------------------------------- commands
 
@@ -244,6 +246,7 @@ class DevX:
             nbytes,
             lambda: make(self._context, nbytes, addr=address, access=access),
             lambda fd: make(self._context, nbytes, addr=0, access=access, pgsz_bitmap=pages, comp_mask=_MASK_DMABUF, dmabuf_fd=fd),
+            ("mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg_ex"),
         )
         self._umems[umem.umem_id] = umem
         return int(umem.umem_id)
@@ -273,7 +276,8 @@ class DevX:
             self._mrs[lkey] = lambda: self._library.dereg_mr(mr)
             return lkey, rkey
 
-        return self._register(f"memory ({nbytes} bytes at {address:#x})", address, nbytes, by_address, as_dmabuf)
+        functions = ("ibv_reg_mr", "ibv_reg_dmabuf_mr")
+        return self._register(f"memory ({nbytes} bytes at {address:#x})", address, nbytes, by_address, as_dmabuf, functions)
 
     def deregister_mr(self, lkey: int) -> None:
         self._check_open()
@@ -281,10 +285,18 @@ class DevX:
             self._mrs[lkey]()
         del self._mrs[lkey]
 
-    def _register(self, what: str, address: int, nbytes: int, by_address: Callable[[], _Made], as_dmabuf: Callable[[int], _Made]) -> _Made:
-        """Register memory; the GPU's in the way that works, once that is known."""
+    def _register(
+        self,
+        what: str,
+        address: int,
+        nbytes: int,
+        by_address: Callable[[], _Made],
+        as_dmabuf: Callable[[int], _Made],
+        functions: tuple[str, str],
+    ) -> _Made:
+        """Register memory; the GPU's in the way that works, once that is known. functions: what both ways call, for messages."""
         if self._gpu is None or not self._gpu.on_gpu(address):
-            with self._refusals(f"{what} of the host; ulimit -l says how much may be locked"):
+            with self._refusals(f"{what} of the host ({functions[0]}; ulimit -l says how much may be locked)"):
                 return by_address()
         gpu, refused = self._gpu, []
 
@@ -295,13 +307,12 @@ class DevX:
             finally:
                 os.close(fd)
 
-        ways = {"as a dma-buf": exported, "by address": by_address}
-        for way, register in ways.items():
+        for way, function, register in (("as a dma-buf", functions[1], exported), ("by address", functions[0], by_address)):
             if self._way in (None, way):
                 try:
                     made = register()
                 except (PgasError, _errors()) as error:
-                    refused.append(f"{way}: {reason(error)}")
+                    refused.append(f"{way} ({function}): {reason(error)}")
                 else:
                     self._way = way
                     return made
@@ -432,7 +443,7 @@ def _open(name: str) -> Any:
     try:
         return mlx5.Mlx5Context(mlx5.Mlx5DVContextAttr(flags=_FLAGS_DEVX), name)
     except _errors() as error:
-        raise TransportError(f"{name} cannot be opened for DevX: {reason(error)} ({_NEEDS})") from error
+        raise TransportError(f"{name}: no DevX context opens: {reason(error)} ({_NEEDS})") from error
 
 
 def why_not(device: devices.Device, port: devices.Port) -> str | None:

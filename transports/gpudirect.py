@@ -13,6 +13,9 @@ __all__ = ["GPUDirect"]
 #: Bytes of a doorbell register that are mapped: the word that is stored.
 _REGISTER_BYTES = 8
 
+_WRITES_ORDERING = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING
+_ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
+
 _NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
 
 _REMEDY = (
@@ -23,10 +26,25 @@ _REMEDY = (
 
 
 class GPUDirect:
-    """Implements devx.Reach on the GPU of the current context, for memory that vmm.py made."""
+    """Implements devx.Reach on the GPU of the current context.
+
+    Args:
+        memory: of that GPU.
+
+    Raises:
+        TransportError: this GPU does not order what a NIC writes to it: a CQE could be seen before the data that it tells of. NVSHMEM
+            lets the NIC read from the GPU in between (a DUMP, facts 1.6), which is not done here.
+    """
 
     def __init__(self, memory: GPUMemory) -> None:
         self._memory = memory
+        device = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")
+        order = int(check(driver.cuDeviceGetAttribute(_WRITES_ORDERING, device), "cuDeviceGetAttribute"))
+        if order < _ORDERED_FOR_OWNER:
+            raise TransportError(
+                f"ibgda over a NIC needs a GPU that sees a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING of at least "
+                f"{_ORDERED_FOR_OWNER}, here it is {order})"
+            )
 
     def on_gpu(self, address: int) -> bool:
         return not self._memory.is_on_host(address)

@@ -218,19 +218,19 @@ def test_a_port_that_went_down(machine):
 def test_devx_that_is_not_permitted(machine):
     machine.devx = False
     text = said(opened)
-    assert text.startswith("mlx5_0 cannot be opened for DevX: ")
+    assert text.startswith("mlx5_0: no DevX context opens: ")
     assert "whose firmware permits DevX, and read and write access to /dev/infiniband/uverbs*" in text
     assert devx.why_not(devices.Device("mlx5_0", "", None, -1, (), "uverbs0", ""), port_of("mlx5_0")) == text
 
 
 def test_a_device_file_that_may_not_be_opened(machine):
     machine.access = False
-    assert "cannot be opened for DevX" in said(opened)
+    assert "no DevX context opens" in said(opened)
 
 
 def test_a_device_that_is_not_there():
     port = port_of("mlx5_0")
-    assert said(devx.DevX, "mlx5_7", port, port.gids[0]).startswith("mlx5_7 cannot be opened for DevX: ")
+    assert said(devx.DevX, "mlx5_7", port, port.gids[0]).startswith("mlx5_7: no DevX context opens: ")
 
 
 def test_a_device_that_suits():
@@ -310,9 +310,8 @@ def test_memory_that_is_refused(machine, pes):
     machine.umem = False
     pe = pes[0]
     text = said(pe.hca.register_umem, pe.slot, rig.QUEUES)
-    assert text.startswith(
-        f"mlx5_0 refuses queues ({rig.QUEUES} bytes at {pe.slot:#x}) of the host; ulimit -l says how much may be locked: "
-    )
+    where = f"queues ({rig.QUEUES} bytes at {pe.slot:#x}) of the host"
+    assert text.startswith(f"mlx5_0 refuses {where} (mlx5dv_devx_umem_reg; ulimit -l says how much may be locked): ")
     assert "Bad address" in text
     assert "Bad address" in said(pe.hca.register_mr, id(pe), 4096, pe.pdn, rig.ALL)  # no memory that the card reaches
 
@@ -339,8 +338,8 @@ def test_gpu_memory_in_neither_way(machine):
     machine.dmabuf = machine.umem = False
     text = said(PE, 0, gpu=GPU)
     assert text.startswith("mlx5_0 cannot use queues (2097152 bytes at ")
-    assert "of the GPU: as a dma-buf: " in text
-    assert "; by address: " in text
+    assert "of the GPU: as a dma-buf (mlx5dv_devx_umem_reg_ex): " in text
+    assert "; by address (mlx5dv_devx_umem_reg): " in text
     assert text.endswith("registration by address the module nvidia_peermem (modprobe nvidia_peermem))")
 
 
@@ -351,6 +350,7 @@ def test_who_rings(handler, maps, by_cpu):
     gpu = GPU(None, [], maps=maps)
     hca = opened(gpu=gpu, handler=handler)
     assert hca.rung_by_cpu == by_cpu
+    assert hca.why_by_cpu == ("" if maps else "the GPU may not store to a doorbell register")
     uars = [hca.alloc_uar(), hca.alloc_uar()]
     assert len(gpu.mapped) == (0 if by_cpu else 2)
     assert len({uar.page_id for uar in uars}) == 2
