@@ -413,8 +413,8 @@ def test_nothing_of_the_server_is_left(tmp_path):
 def test_pytest_is_imported_as_it_imports_its_plugins_itself(tmp_path):
     """A warning would say that what was imported before cannot be rewritten, and warnings are errors."""
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nfilterwarnings = ["error"]\n')
-    (tmp_path / "test_it.py").write_text("import hypothesis, sys\n\ndef test_it():\n    assert 'rxe.forks' in sys.modules\n")
-    program = FORKS.replace("()", "('hypothesis',)")
+    (tmp_path / "test_it.py").write_text("import os, sys\nassert 'hypothesis' in sys.modules\n\ndef test_it():\n    import hypothesis\n")
+    program = FORKS.replace("()", "('hypothesis', 'hypothesis.strategies')")
     command = [sys.executable, "-c", program, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)

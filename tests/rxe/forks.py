@@ -189,8 +189,9 @@ def import_all(names: Sequence[str]) -> None:
                 importlib.import_module(name)
 
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.redirect_stdout(nowhere):
-        if pytest.main(["--markers", "--noconftest"], plugins=[Importer()]) != 0:
-            raise ImportError(f"pytest did not import {', '.join(names)}")
+        pytest.main(["--markers", "--noconftest"], plugins=[Importer()])  # --version would end before its hooks are called
+    if missing := [name for name in names if name not in sys.modules]:
+        raise ImportError(f"pytest did not import {', '.join(missing)}")
 
 
 def main(command: Sequence[str], names: Sequence[str] = IMPORTED) -> int:
