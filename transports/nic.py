@@ -121,9 +121,14 @@ class NIC:
         return queues, Segment(window.DOORBELL_OFFSET, doorbells.segment_bytes(n_pes * constants.num_qps), host=True)
 
     @classmethod
+    def queue_bytes(cls, n_pes: int, constants: window.Constants) -> int:
+        """Return how many bytes landing cells and queues take."""
+        return CELL_BYTES + n_pes * constants.num_qps * Queues.nbytes(constants.depth)
+
+    @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
         """Return how many bytes of that segment are used."""
-        return CELL_BYTES + n_pes * constants.num_qps * Queues.nbytes(constants.depth)
+        return cls.queue_bytes(n_pes, constants)
 
     def _everywhere(self, step: Callable[[], Any]) -> list[Any]:
         """Take a step and return what it gave on each PE."""

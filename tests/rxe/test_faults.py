@@ -133,8 +133,8 @@ device.OpenDevice.query = lambda self: replace(real(self), atomics=False)
 """
 
 
-@pytest.mark.parametrize(("what", "request"), [("signal[1, 1](sig, right)", "SIGNAL_SET"), ("add[1, 1](dest, right)", "ADD")])
-def test_device_without_atomics(run, what, request):
+@pytest.mark.parametrize(("what", "named"), [("signal[1, 1](sig, right)", "SIGNAL_SET"), ("add[1, 1](dest, right)", "ADD")])
+def test_device_without_atomics(run, what, named):
     """What needs none works."""
     text = f"""
 pgas.launch(store, 1, 1, (dest, right))
@@ -147,7 +147,7 @@ attempt(both)
     ended = run(WITHOUT_ATOMICS + INIT + text, npes=1)
     assert "stored 5" in ended.out, ended
     said = ended.only_line(0)
-    assert f"{request} needs an atomic, and RDMA device PE 0's rxe0:1 has none (atomic_cap is ATOMIC_NONE)" in said, ended
+    assert f"{named} needs an atomic, and RDMA device PE 0's rxe0:1 has none (atomic_cap is ATOMIC_NONE)" in said, ended
     assert "or PGAS_HCA=softhca" in said, ended
 
 
