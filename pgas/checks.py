@@ -24,6 +24,7 @@ IBGDA = frozenset({"ibgda"})
 #: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr), and with pidfd_getfd.
 _DMA_BUF_KERNEL, _PIDFD_KERNEL = (5, 12), (5, 6)
 _CUDA = 13000
+_ORDERED_FOR_GPU = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
 #: Bytes of queues and doorbell records that a PE locks beside its heap: the heap lies in GPU memory, or in the host's in the simulator.
 _QUEUES = 64 << 20
 
@@ -286,6 +287,16 @@ def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
             yield Finding(_MEMORY, device.name, Status.NOTE, text, blocks=NIC, device=device.name)
 
 
+def check_ordering(machine: Machine) -> Iterator[Finding]:
+    """Does each GPU see what a NIC writes in its order, so that a CQE is never seen before the data that it tells of?"""
+    if machine.simulator or not any(device.pci for device in machine.devices):
+        return
+    for gpu in machine.gpus:
+        if gpu.writes_ordering < _ORDERED_FOR_GPU:
+            text = f"{gpu.label} does not see a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING {gpu.writes_ordering})"
+            yield Finding(_MEMORY, "ordering", Status.FAIL, text, _of("ordering"), IBGDA)
+
+
 def check_peer_mapping(machine: Machine) -> Iterator[Finding]:
     """May the GPU ring a NIC's doorbell register itself?"""
     parameters = machine.text("proc/driver/nvidia/params")
@@ -442,6 +453,7 @@ CHECKS: tuple[Check, ...] = (
     check_pyverbs,
     check_verbs,
     check_gpu_memory,
+    check_ordering,
     check_peer_mapping,
     check_memlock,
     check_descriptors,

@@ -26,6 +26,7 @@ class Gpu:
     compute_mode: str = "DEFAULT"  #: or EXCLUSIVE_PROCESS, PROHIBITED
     dma_buf: bool = True  #: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
     vmm: bool = True  #: CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    writes_ordering: int = 200  #: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: 0 none, 100 for the GPU itself, 200 for all
     mps: bool = False  #: CU_DEVICE_ATTRIBUTE_MPS_ENABLED: this process is a client of an MPS server
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from pgas import config
 from pgas.backend import SIMULATOR
@@ -97,17 +98,17 @@ def _gpu(driver: Any, ordinal: int) -> Gpu:
     def asked(name: str) -> int:
         return int(_call(driver, "cuDeviceGetAttribute", getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), ordinal))
 
-    from pgas.gpu import uuid
-
+    raw = _call(driver, "cuDeviceGetUuid", ordinal).bytes
     return Gpu(
         ordinal=ordinal,
         name=_call(driver, "cuDeviceGetName", 128, ordinal).split(b"\0")[0].decode(),
-        uuid=uuid(ordinal),
+        uuid=f"GPU-{UUID(bytes=bytes(b & 0xFF for b in raw))}",
         pci=pci_address(_call(driver, "cuDeviceGetPCIBusId", 32, ordinal).split(b"\0")[0].decode()),
         memory=int(_call(driver, "cuDeviceTotalMem", ordinal)),
         compute_mode=driver.CUcomputemode(asked("COMPUTE_MODE")).name.removeprefix("CU_COMPUTEMODE_"),
         dma_buf=bool(asked("DMA_BUF_SUPPORTED")),
         vmm=bool(asked("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED")),
+        writes_ordering=asked("GPU_DIRECT_RDMA_WRITES_ORDERING"),
         mps=bool(asked("MPS_ENABLED")),
     )
 
@@ -202,7 +203,7 @@ def _no_ibgda(device: Device, port: Port) -> str:
         with contextlib.closing(devx.DevX(device.name, port, gid, handler="cpu")) as adapter:
             check_caps(adapter, 2, config.read("PGAS_IBGDA_NUM_RC_PER_PE"), config.read("PGAS_QP_DEPTH"))
     except (PgasError, ValueError) as error:
-        return _because(error)
+        return _because(error).removeprefix(f"{device.name}: ").partition(" (IBGDA needs ")[0]  # doctor says itself what it needs
     return ""
 
 

@@ -362,6 +362,17 @@ def test_gpu_memory_for_the_nic(tmp_path, kernel, dma_buf, files, status, entry,
     assert can(facts) == set(PATHS) - lost
 
 
+def test_a_gpu_that_does_not_order_what_a_nic_writes(tmp_path):
+    _, facts = cluster(tmp_path)
+    facts = replace(facts, gpus=(*facts.gpus[:3], replace(facts.gpus[3], writes_ordering=0)))
+    finding = found(facts, "ordering")
+    assert (finding.status, finding.remedy) == (Status.FAIL, mend("ordering"))
+    assert finding.text == "GPU3 does not see a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING 0)"
+    assert can(facts) == set(PATHS) - {"ibgda"}
+    assert found(gpus(facts, writes_ordering=100), "registration").status is Status.OK
+    assert not [f for f in examine(gpus(facts, writes_ordering=100)) if f.check == "ordering"]
+
+
 @pytest.mark.parametrize(
     ("dwords", "handler", "capabilities", "status", "runs"),
     [
