@@ -7,7 +7,7 @@ card lists of pages; here a UMEM stands in for each list, as the card takes noth
 import ctypes
 import errno
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Any
 
 from pgas.errors import TransportError
@@ -17,6 +17,7 @@ from pgas.transports.mlx5.contexts import Access, AtomicMode, PmState, QpState, 
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE
 from pgas.transports.mlx5.wqe import OCTOWORD, WQEBB
+from pgas.transports.verbs.abi import QPT_RC, QpAttrMask
 from uverbs import cards
 from uverbs.devx import execute
 from uverbs.process import Attributes, Errno, File, method
@@ -42,8 +43,8 @@ class QpAttribute(IntEnum):
     )
 
 
-#: IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN; IB_UVERBS_QP_CREATE_SQ_SIG_ALL, which concerns libmlx5 only; IB_UVERBS_QPT_RC.
-CQ_IGNORE_OVERRUN, QP_SQ_SIG_ALL, QPT_RC = 1 << 1, 1 << 12, 2
+#: IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN; IB_UVERBS_QP_CREATE_SQ_SIG_ALL, which concerns libmlx5 only.
+CQ_IGNORE_OVERRUN, QP_SQ_SIG_ALL = 1 << 1, 1 << 12
 
 
 class CreateCq(Struct):
@@ -116,40 +117,21 @@ class QueryQpResp(Struct):
     ]  # fmt: skip
 
 
-class Mask(IntFlag):
-    """enum ibv_qp_attr_mask."""
-
-    STATE = 1 << 0
-    CUR_STATE = 1 << 1
-    ACCESS_FLAGS = 1 << 3
-    PKEY_INDEX = 1 << 4
-    PORT = 1 << 5
-    AV = 1 << 7
-    PATH_MTU = 1 << 8
-    TIMEOUT = 1 << 9
-    RETRY_CNT = 1 << 10
-    RNR_RETRY = 1 << 11
-    RQ_PSN = 1 << 12
-    MAX_QP_RD_ATOMIC = 1 << 13
-    MIN_RNR_TIMER = 1 << 15
-    SQ_PSN = 1 << 16
-    MAX_DEST_RD_ATOMIC = 1 << 17
-    PATH_MIG_STATE = 1 << 18
-    DEST_QPN = 1 << 20
-
-
-#: What each way up of an RC QP must be told (ib_modify_qp_is_ok), and which fields of ModifyQp a flag stands for.
+#: What each way up of an RC QP must be told (ib_modify_qp_is_ok): fields of ModifyQp, which are named as flags are.
 REQUIRED = {
-    QpState.INIT: Mask.PKEY_INDEX | Mask.PORT | Mask.ACCESS_FLAGS,
-    QpState.RTR: Mask.AV | Mask.PATH_MTU | Mask.DEST_QPN | Mask.RQ_PSN | Mask.MAX_DEST_RD_ATOMIC | Mask.MIN_RNR_TIMER,
-    QpState.RTS: Mask.TIMEOUT | Mask.RETRY_CNT | Mask.RNR_RETRY | Mask.SQ_PSN | Mask.MAX_QP_RD_ATOMIC,
-}
-_FIELDS = {
-    Mask.ACCESS_FLAGS: "qp_access_flags", Mask.PKEY_INDEX: "pkey_index", Mask.PORT: "port_num", Mask.AV: "dest", Mask.PATH_MTU: "path_mtu",
-    Mask.TIMEOUT: "timeout", Mask.RETRY_CNT: "retry_cnt", Mask.RNR_RETRY: "rnr_retry", Mask.RQ_PSN: "rq_psn", Mask.SQ_PSN: "sq_psn",
-    Mask.MAX_QP_RD_ATOMIC: "max_rd_atomic", Mask.MIN_RNR_TIMER: "min_rnr_timer", Mask.MAX_DEST_RD_ATOMIC: "max_dest_rd_atomic",
-    Mask.PATH_MIG_STATE: "path_mig_state", Mask.DEST_QPN: "dest_qp_num",
+    QpState.INIT: ("pkey_index", "port_num", "qp_access_flags"),
+    QpState.RTR: ("dest", "path_mtu", "dest_qp_num", "rq_psn", "max_dest_rd_atomic", "min_rnr_timer"),
+    QpState.RTS: ("timeout", "retry_cnt", "rnr_retry", "sq_psn", "max_rd_atomic"),
 }  # fmt: skip
+
+#: Flags whose field has another name.
+_FIELDS = {
+    "ACCESS_FLAGS": "qp_access_flags",
+    "PORT": "port_num",
+    "AV": "dest",
+    "MAX_QP_RD_ATOMIC": "max_rd_atomic",
+    "DEST_QPN": "dest_qp_num",
+}
 
 
 @dataclass
@@ -345,13 +327,14 @@ _COMMANDS = {
 def modify_qp(file: File, core: bytes, attributes: Attributes) -> bytes:
     """IB_USER_VERBS_CMD_MODIFY_QP, also extended: one transition with the attributes that it must have."""
     request = ModifyQp.of(core)
-    qp, mask = file.find(request.qp_handle, QueuePair), Mask(request.attr_mask & sum(Mask))
-    if request.attr_mask & ~sum(Mask) or Mask.STATE not in mask or request.qp_state not in list(QpState):
-        raise Errno(errno.EOPNOTSUPP, f"attributes {request.attr_mask:#x}, state {request.qp_state}")
+    qp, mask = file.find(request.qp_handle, QueuePair), request.attr_mask
+    if mask & ~sum(QpAttrMask) or not mask & QpAttrMask.STATE or request.qp_state not in list(QpState):
+        raise Errno(errno.EOPNOTSUPP, f"attributes {mask:#x}, state {request.qp_state}")
     after = QpState(request.qp_state)
-    if REQUIRED.get(after, Mask(0)) & ~mask:
-        raise Errno(errno.EINVAL, f"to {after.name} without {REQUIRED[after] & ~mask!r}")
-    told = {name: getattr(request, name) for flag, name in _FIELDS.items() if flag in mask}
+    names = (_FIELDS.get(flag.name, flag.name.lower()) for flag in QpAttrMask if mask & flag & ~QpAttrMask.STATE)
+    told = {name: getattr(request, name) for name in names}
+    if missing := set(REQUIRED.get(after, ())) - told.keys():
+        raise Errno(errno.EINVAL, f"to {after.name} without {', '.join(sorted(missing))}")
     values = {"qpc": _qpc(after, qp.known | told)} if after in REQUIRED else {}
     _run(file, _COMMANDS[after], qpn=qp.qpn, **values)
     qp.known = {} if after == QpState.RST else qp.known | told
