@@ -16,7 +16,12 @@ NIC_TRANSPORTS := ibgda ibrc
 NIC_TESTS := $(addprefix tests/mpi/test_,rma.py amo.py order.py signal.py heap.py python.py nic.py)
 NIC_TESTS_OF_3 := $(addprefix tests/mpi/test_,amo.py order.py signal.py nic.py)
 
-.PHONY: demo check check-gpu figures lint types unit mpi sass clean
+# A guest with Soft-RoCE devices, and what is run in it: the devices themselves, requests of every kind over rxe0, faults.
+RXE := PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m rxe
+RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M TEST_TIMEOUT=300
+RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
+
+.PHONY: demo check check-rxe check-gpu figures lint types unit mpi sass rxe clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -37,7 +42,14 @@ demo: $(VENV)/demo
 	  NUMBA_ENABLE_CUDASIM=1 mpirun -n 2 $$test --transport $$transport -e 16K || exit; done; done
 
 ## check: everything that needs no GPU; about 15 minutes on 2 cores
-check: lint types unit sass mpi
+check: lint types unit sass mpi rxe
+
+# check-rxe where there can be a guest (status 77: there cannot, and a line said why).
+rxe: $(VENV)/dev
+	@$(RXE) prepare; case $$? in \
+	  0) $(MAKE) --no-print-directory check-rxe ;; \
+	  77) echo "check-rxe skipped: the line above says why" ;; \
+	  *) exit 1 ;; esac
 
 lint: $(VENV)/dev
 	ruff check .
@@ -66,6 +78,11 @@ mpi: $(VENV)/dev
 	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest $(addprefix tests/mpi/test_,signal.py order.py nic.py) -q || exit; done
 	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_signal.py tests/mpi/test_order.py tests/mpi/test_weak.py -q
 	PGAS_ENGINE=cuda python -m pytest tests/test_softhca_wqes.py tests/test_softhca_errors.py -q -n 2 -k "stream or itself or flushes or gathered"
+
+## check-rxe: ibrc over the kernel's Soft-RoCE and libibverbs, in a QEMU guest on this machine's own root (Debian; installs with apt-get)
+check-rxe: $(VENV)/dev
+	$(RXE) run --forks --timeout 1200 sh -ec 'for npes in 2 3; do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done; \
+	  python -m pytest tests/rxe/test_faults.py -q'
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines
 check-gpu:

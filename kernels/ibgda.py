@@ -86,6 +86,23 @@ def of_first(mask, value):
     return ptx.shfl_u64(mask, value, ptx.lowest(mask))
 
 
+@device
+def try_cell(op, deadline, mask, rank):
+    """queue.try_cell for a group."""
+    cell = _0
+    if rank == 0:
+        cell = queue.try_cell(op, deadline)
+    return of_first(mask, cell)
+
+
+@device
+def release_cell(cell, mask, rank):
+    """Give a group's cell back when all its lanes have read it."""
+    ptx.syncwarp_mask(mask)
+    if rank == 0:
+        queue.release_cell(cell)
+
+
 @functools.cache
 def make(constants: window.Constants) -> SimpleNamespace:
     """Make the transport for a job's constants."""
@@ -154,10 +171,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         old = _0
         trying = True
         while trying:
-            cell = _0
-            if rank == 0:
-                cell = queue.try_cell(op, deadline)
-            cell = of_first(mask, cell)
+            cell = try_cell(op, deadline, mask, rank)
             trying = cell == _BUSY
             if cell > _BUSY:
                 base = claim(op, record, mask, rank, u64(count))
@@ -169,9 +183,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
                     publish(op, record, mask, rank, base, u64(count))
                     poll(op, record, base + u64(count))
                     old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
-                ptx.syncwarp_mask(mask)
-                if rank == 0:
-                    queue.release_cell(cell)
+                release_cell(cell, mask, rank)
         return old
 
     @device
@@ -359,10 +371,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             value = ptx.ld_element(queue.fixed(_CELLS), array)  # of the right type, if the job is poisoned
             trying = True
             while trying:
-                cell = _0
-                if rank == 0:
-                    cell = queue.try_cell(op, deadline)
-                cell = of_first(mask, cell)
+                cell = try_cell(op, deadline, mask, rank)
                 trying = cell == _BUSY
                 if cell > _BUSY:
                     mine = cell + u64(rank) * nbytes
@@ -377,9 +386,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
                         publish(op, record, mask, rank, base, n)
                         poll(op, record, base + n)
                         value = ptx.ld_element(mine, array)
-                    ptx.syncwarp_mask(mask)
-                    if rank == 0:
-                        queue.release_cell(cell)
+                    release_cell(cell, mask, rank)
             return value
 
         return g

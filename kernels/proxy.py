@@ -22,7 +22,7 @@ from numba.cuda import types
 
 from pgas.kernels import float_add, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, u32, u64
-from pgas.kernels.ibgda import group, of_first
+from pgas.kernels.ibgda import group, of_first, release_cell, try_cell
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
@@ -152,10 +152,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         old = _0
         trying = True
         while trying:
-            cell = _0
-            if rank == 0:
-                cell = queue.try_cell(op, deadline)
-            cell = of_first(mask, cell)
+            cell = try_cell(op, deadline, mask, rank)
             trying = cell == _BUSY
             if cell > _BUSY:
                 mine = cell + u64(rank) * _8
@@ -163,9 +160,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
                 if end != _NOWHERE:
                     wait(op, end)
                     old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
-                ptx.syncwarp_mask(mask)
-                if rank == 0:
-                    queue.release_cell(cell)
+                release_cell(cell, mask, rank)
         return old
 
     def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
@@ -251,10 +246,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             value = ptx.ld_element(queue.fixed(_CELLS), array)  # of the right type, if the job is poisoned
             trying = True
             while trying:
-                cell = _0
-                if rank == 0:
-                    cell = queue.try_cell(op, deadline)
-                cell = of_first(mask, cell)
+                cell = try_cell(op, deadline, mask, rank)
                 trying = cell == _BUSY
                 if cell > _BUSY:
                     mine = cell + u64(rank) * nbytes
@@ -266,9 +258,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
                     if end != _NOWHERE:
                         wait(op, end)
                         value = ptx.ld_element(mine, array)
-                    ptx.syncwarp_mask(mask)
-                    if rank == 0:
-                        queue.release_cell(cell)
+                    release_cell(cell, mask, rank)
             return value
 
         return g

@@ -3,22 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pgas import config, topology
+from pgas import topology
 from pgas.transports.softhca import client
 
 if TYPE_CHECKING:
     from pgas.gpu import GPU
 
-__all__ = ["engine", "starter"]
-
-
-def engine(gpu: "GPU | None") -> str:
-    """Return what executes WQEs for PEs with such GPUs: cpu or cuda.
-
-    Raises:
-        TransportError: PGAS_ENGINE asks for one that cannot reach the heaps.
-    """
-    return topology.choose_engine(config.read("PGAS_ENGINE"), gpu is not None)
+__all__ = ["starter"]
 
 
 def starter(
@@ -41,7 +32,7 @@ def starter(
         options = {
             "trace": ",".join(sorted(requested["PGAS_TRACE"])),
             "faults": faults,
-            "engine": engine(gpu),
+            "engine": topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None),
             "on_host": on_host,
             "mops": requested["PGAS_SOFTHCA_MOPS"],
             "gbps": requested["PGAS_SOFTHCA_GBPS"],

@@ -239,7 +239,8 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
         elif nic.error:
             yield Finding(_VERBS, device.name, Status.FAIL, f"does not open: {nic.error}", _for(nic.error), NIC, device.name)
         elif not nic.atomics:
-            yield Finding(_VERBS, device.name, Status.FAIL, "has no atomic operations", _of("no atomics"), NIC, device.name)
+            text = "has no atomic operations: ibrc moves data, and refuses atomics and signals"
+            yield Finding(_VERBS, device.name, Status.WARN, text, _of("no atomics"), IBGDA, device.name)
         elif nic.devx:
             mlx5 = device.driver.startswith("mlx5")
             remedy = (_for(nic.devx, device.name) or _of("devx", device.name)) if mlx5 else ""

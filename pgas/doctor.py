@@ -131,7 +131,9 @@ def exit_status(verdicts: Sequence[Verdict], asked: Sequence[str]) -> int:
 
 def _heading(machine: Machine) -> str:
     where = "in the simulator" if machine.simulator else f"on {len(machine.gpus)} GPU(s)"
-    return f"pgas {__version__} on {machine.host}: Linux {machine.kernel}, CPUs {machine.cpus}; kernels run {where}"
+    return (
+        f"pgas {__version__} on {machine.host}: Linux {machine.kernel or 'unknown'}, CPUs {machine.cpus or 'unknown'}; kernels run {where}"
+    )
 
 
 def lines(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verdict], asked: Sequence[str]) -> list[tuple[str, ...]]:

@@ -18,8 +18,12 @@ from typing import Any
 
 from pgas import config
 from pgas.backend import SIMULATOR
+from pgas.errors import PgasError
 from pgas.machine import Gpu, Machine, Mpi, Nic, Verbs
-from pgas.transports.devices import Device, devices, pci_address
+from pgas.transports import devx
+from pgas.transports.devices import Device, Gid, Port, devices, pci_address
+from pgas.transports.queue_pair import check_caps
+from pgas.transports.selection import choose_gid
 from pgas.transports.verbs.device import OpenDevice
 
 __all__ = ["observe"]
@@ -179,10 +183,11 @@ def _nic(device: Device, verbs: Verbs) -> Nic:
         return Nic(file=error.strerror or type(error).__name__)
     if device.name not in verbs.names:
         return Nic(error="" if verbs.error else "libibverbs does not list it")
+    port = device.ports[0]  # every RDMA device has one
     try:
-        with contextlib.closing(OpenDevice(device.name, next((port.number for port in device.ports), 1))) as opened:
+        with contextlib.closing(OpenDevice(device.name, port.number)) as opened:
             operands = _tried(lambda: int(opened.context.query_device_ex().pci_atomic_caps.fetch_add))
-            return Nic(atomics=opened.capabilities.atomics, pci_atomics=bool((operands or 0) & _PCI_8_BYTES), devx=_devx(device))
+            return Nic(atomics=opened.capabilities.atomics, pci_atomics=bool((operands or 0) & _PCI_8_BYTES), devx=_no_ibgda(device, port))
     except Exception as error:
         return Nic(error=_because(error))
 
@@ -190,14 +195,14 @@ def _nic(device: Device, verbs: Verbs) -> Nic:
 _PCI_8_BYTES = 2  # IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP
 
 
-def _devx(device: Device) -> str:
-    """Return why no DevX context opens on a device, "" if one does."""
+def _no_ibgda(device: Device, port: Port) -> str:
+    """Return why ibgda cannot use a device, "" if it can: it has no DevX, or not all capabilities that queue pairs of two PEs need."""
     try:
-        mlx5dv = importlib.import_module("pyverbs.providers.mlx5.mlx5dv")
-        flags = importlib.import_module("pyverbs.providers.mlx5.mlx5_enums").MLX5DV_CONTEXT_FLAGS_DEVX
-        mlx5dv.Mlx5Context(mlx5dv.Mlx5DVContextAttr(flags=flags), device.name).close()
-    except Exception as error:
-        return f"no DevX context opens: {_because(error)}"
+        gid = choose_gid(port) if port.gids else Gid(0, bytes(16), "", "")
+        with contextlib.closing(devx.DevX(device.name, port, gid, handler="cpu")) as adapter:
+            check_caps(adapter, 2, config.read("PGAS_IBGDA_NUM_RC_PER_PE"), config.read("PGAS_QP_DEPTH"))
+    except (PgasError, ValueError) as error:
+        return _because(error)
     return ""
 
 

@@ -93,7 +93,11 @@ _TABLE = (
     ),
     Remedy(
         "peer memory",
-        (r"neither nv_peer_mem,? or nvidia_peermem detected", r"cannot allocate buffer on the specified memory type"),
+        (
+            r"neither nv_peer_mem,? or nvidia_peermem detected",
+            r"cannot allocate buffer on the specified memory type",
+            r"cannot use .* of the GPU: ",
+        ),
         "the NIC cannot reach GPU memory: the driver offers no dma-buf, and no peer memory module is loaded",
         _PEER_MEMORY,
     ),
@@ -132,7 +136,7 @@ _TABLE = (
     ),
     Remedy(
         "no atomics",
-        (r"has no atomic", r"IBV_ATOMIC_NONE"),
+        (r"RDMA device \S+ has no(ne| atomic)", r"IBV_ATOMIC_NONE", r"atomic_cap is ATOMIC_NONE"),
         "the RDMA device performs no atomic operations (iWARP devices and siw never do)",
         "choose another device by PGAS_HCA; Soft-RoCE and every ConnectX have them",
     ),
@@ -151,14 +155,23 @@ _TABLE = (
     ),
     Remedy(
         "uverbs permission",
-        (r"/dev/infiniband/uverbs\d+.*(Permission denied|EACCES|No such file|ENOENT)", r"(Permission denied|EACCES).*uverbs"),
+        (
+            r"/dev/infiniband/uverbs\d+.*(Permission denied|EACCES|No such file|ENOENT)",
+            r"(Permission denied|EACCES).*uverbs",
+            r"RDMA device \S+ cannot be opened",
+        ),
         "this process may not open the device's file in /dev/infiniband",
         "sudo chmod a+rw /dev/infiniband/uverbs* (rdma-core's udev rules do it); in a container: "
         "--device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1",
     ),
     Remedy(
         "devx",
-        (r"(open|create).*DEVX.*(failed|not supported|EOPNOTSUPP)", r"MLX5DV_CONTEXT_FLAGS_DEVX", r"no DevX context"),
+        (
+            r"cannot be opened for DevX",
+            r"(open|create).*DEVX.*(failed|not supported|EOPNOTSUPP)",
+            r"MLX5DV_CONTEXT_FLAGS_DEVX",
+            r"no DevX context",
+        ),
         "the device opens, but not with DevX, by which kernels get queues of their own",
         "sudo mlxconfig -y -d DEVICE set UCTX_EN=1, then reboot; a virtual function needs it allowed by the host; Linux 4.19 or newer",
     ),
@@ -175,7 +188,7 @@ _TABLE = (
     ),
     Remedy(
         "link down",
-        (r"port \d+ is DOWN", r"IBV_PORT_DOWN", r"(Polling|Disabled)\)"),
+        (r"port \d+ is DOWN", r"the port is not active", r"IBV_PORT_DOWN", r"(Polling|Disabled)\)"),
         "the port has no link: a cable, the other end, or an interface that is switched off",
         "sudo ip link set DEV up (rdma link names DEV); look at cable and switch with ibstat and ethtool DEV",
     ),
@@ -194,7 +207,7 @@ _TABLE = (
     ),
     Remedy(
         "no answer",
-        (r"IBV_WC_RETRY_EXC_ERR", r"(transport )?retry (counter )?exce", r"IBV_WC_RNR_RETRY_EXC_ERR"),
+        (r"IBV_WC_RETRY_EXC_ERR", r"(transport )?retry (counter )?exce", r"(TRANSPORT|RNR)_RETRY_EXC_ERR", r"PE \d+ does not answer"),
         "the peer did not acknowledge: its process died, or packets get lost on the way",
         "read the other PEs' messages first; then check the link (ping, rping, ethtool -S), equal MTUs, and for RoCE that the switch is "
         "lossless for PGAS_IB_TRAFFIC_CLASS; PGAS_IB_TIMEOUT and PGAS_IB_RETRY_COUNT make it wait longer",

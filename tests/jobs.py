@@ -20,6 +20,13 @@ from pgas.perftests.jobs import mpirun
 #: Whether jobs that run on GPUs too do so in this session.
 ON_GPUS = os.environ.get("NUMBA_ENABLE_CUDASIM", "1") == "0"
 
+#: Seconds that a job which ends by itself takes at most: well under PGAS_TIMEOUT, and what a machine with too few cores needs to start it,
+#: and to compile the engine of its card if that is the first one after an installation.
+SOON = 40
+
+#: Seconds after which a job is killed.
+LIMIT = 70
+
 #: In every process of a job: the folder of the job.
 MARK = "TEST_JOB"
 
@@ -133,7 +140,7 @@ class Running:
         """How long ago it was started."""
         return time.monotonic() - self._started
 
-    def wait(self, seconds=20):
+    def wait(self, seconds=LIMIT):
         """Until all PEs have called here() of the prelude: returns their pids and the card's."""
         names = [f"waiting-{pe}" for pe in range(self._npes)]
         until(lambda: all((self._folder / name).exists() for name in names) or self.process.poll() is not None, seconds)
@@ -146,7 +153,7 @@ class Running:
         path = self._folder / "card"
         return int(path.read_text()) if path.exists() else None
 
-    def end(self, seconds=20):
+    def end(self, seconds=LIMIT):
         """Wait until it has ended by itself, and check that nothing is left of it."""
         try:
             out, err = self.process.communicate(timeout=seconds)
@@ -194,7 +201,7 @@ class Running:
 
 
 class Jobs:
-    """job(text, npes=2, seconds=20, **variables) runs a program and returns how it Ended; job.start() returns it Running.
+    """job(text, npes=2, seconds=LIMIT, **variables) runs a program and returns how it Ended; job.start() returns it Running.
 
     Args:
         folder: for the program, and for what its PEs note.
@@ -204,7 +211,7 @@ class Jobs:
     def __init__(self, folder, gpus=False):
         self._folder, self._gpus = folder, gpus
 
-    def __call__(self, text, npes=2, seconds=20, **options):
+    def __call__(self, text, npes=2, seconds=LIMIT, **options):
         return self.start(text, npes, **options).end(seconds)
 
     def start(self, text, npes=2, per_pe=None, wrapper=(), prelude=PRELUDE, **variables):

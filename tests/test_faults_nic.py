@@ -20,8 +20,8 @@ over_both = pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
 #: Seconds until a job's kernels run: on a GPU its processes start CUDA and compile, and the first card after an installation its engine.
 START = 120 if ON_GPUS else 60
 
-#: Seconds until every PE has said what happened, and until the job is over.
-TOLD, OVER = 15, 30
+#: Seconds until every PE has said what happened (4 to 8 on an idle machine), and until the job is over.
+TOLD, OVER = 25, 60
 
 #: A shell around each PE keeps mpirun, which would end the others in its own words, in the dark.
 IN_THE_DARK = ("/bin/sh", "-c", '"$0" "$@"; sleep 60')

@@ -57,11 +57,11 @@ def test_exception_of_a_kernel_while_it_holds_a_queue(job, transport):
             "from pgas import runtime\nfrom pgas.kernels import queue\nhead = queue.RECORDS + queue.RESV_HEAD\n"
             "runtime.current().nic._store(head, runtime.current().nic._load(head) + 1)\n" + text.replace("[4, 64]", "[1, 64]")
         )
-    ended = job(INIT + text, PGAS_TRANSPORT=transport, PGAS_TIMEOUT="20", npes=1)
+    ended = job(INIT + text, PGAS_TRANSPORT=transport, npes=1)
     said = ended.lines(0)
     assert said[0].startswith("KeyError: "), ended
     assert "a kernel ended with KeyError between reserving a place in a queue and posting it" in said[1], ended
-    assert ended.seconds < 19
+    assert ended.seconds < jobs.SOON
 
 
 def test_exception_of_a_kernel_that_holds_nothing(job):

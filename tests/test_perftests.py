@@ -423,14 +423,14 @@ def send_to_self(kernel, work, extra=(), iters=2):
 
 
 @pytest.mark.parametrize("scope", ["block", "warp", "thread"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(size=st.integers(1, 3000), name=st.sampled_from(["double", "float", "fp16", "char"]), ctas=st.integers(1, 4))
 def test_put_kernels_send_everything(job, scope, size, name, ctas):
     work = put_workload(size, name, scope, ctas, 32)
     assert send_to_self(shmem_put_bw.TEST.kernels[scope], work) is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     size=st.integers(1, 1500),
     name=st.sampled_from(["double", "int", "short", "char"]),
@@ -444,7 +444,7 @@ def test_p_kernel_sends_everything(job, size, name, stride, ctas, threads):
 
 
 @pytest.mark.skipif(not pgas.SIMULATOR, reason="needs the simulator: device code on a GPU cannot be watched")
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(nelems=st.integers(1, 300), stride=st.integers(1, 5), ctas=st.integers(1, 3), threads=st.integers(1, 20))
 def test_p_kernel_sends_each_element_once(job, nelems, stride, ctas, threads):
     work = p_workload(4 * nelems, "int", stride, ctas, threads)

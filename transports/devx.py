@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from pgas.errors import PgasError, TransportError
+from pgas.remedies import mend
 from pgas.transports import devices
 from pgas.transports.adapter import FirstError, Port, Uar
 from pgas.transports.mlx5 import commands, fields
@@ -54,10 +55,6 @@ _DESTROY_ORDER = ("qpn", "cqn", "mkey_index")
 _NEEDS = (
     "IBGDA needs an mlx5 device (ConnectX-4 or newer, not a VF without it) whose firmware permits DevX, and read and write access to "
     "/dev/infiniband/uverbs*"
-)
-_GPU_NEEDS = (
-    "a dma-buf needs NVIDIA's open kernel driver and Linux 5.12 or newer, registration by address the module nvidia_peermem "
-    "(modprobe nvidia_peermem)"
 )
 
 
@@ -316,7 +313,7 @@ class DevX:
                 else:
                     self._way = way
                     return made
-        raise TransportError(f"{self.name} cannot use {what} of the GPU: {'; '.join(refused)} ({_GPU_NEEDS})")
+        raise TransportError(f"{self.name} cannot use {what} of the GPU: {'; '.join(refused)} ({mend('peer memory')})")
 
     # -------------------------------------------------------------------------------------------------------------- registers
 

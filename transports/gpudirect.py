@@ -6,6 +6,7 @@ Facts/mlx5.md section 5. Not run: there was no machine with both.
 from cuda.bindings import driver
 
 from pgas.errors import TransportError
+from pgas.remedies import mend
 from pgas.transports.vmm import CudaError, GPUMemory, check
 
 __all__ = ["GPUDirect"]
@@ -17,12 +18,6 @@ _WRITES_ORDERING = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA
 _ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
 
 _NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
-
-_REMEDY = (
-    'the NVIDIA driver permits it where its module is loaded with NVreg_RegistryDwords="PeerMappingOverride=1;" (a file in /etc/modprobe.d'
-    ' with the line: options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;", then update-initramfs -u '
-    "and a reboot), or to root; PGAS_IBGDA_NIC_HANDLER=cpu lets a CPU thread ring instead"
-)
 
 
 class GPUDirect:
@@ -71,7 +66,7 @@ class GPUDirect:
         (status,) = driver.cuMemHostRegister(address, _REGISTER_BYTES, flags)
         if status == _NOT_PERMITTED:
             raise TransportError(
-                f"the GPU may not store to a doorbell register of the NIC (cuMemHostRegister, error {int(status)}): {_REMEDY}"
+                f"the GPU may not store to a doorbell register of the NIC (cuMemHostRegister, error {int(status)}): {mend('peer mapping')}"
             )
         try:
             check((status,), "cuMemHostRegister of a doorbell register")

@@ -20,7 +20,7 @@ from pgas.backend import launched_rank
 HERE = Path(__file__).parent
 RANK = launched_rank() or 0
 SETUP = HERE / "test_setup.py"
-TIMEOUT_S = 60
+TIMEOUT_S = int(os.environ.get("TEST_TIMEOUT", "60"))
 SETUP_TIMEOUT_S = 30
 GRACE_S = 5
 

@@ -1,7 +1,9 @@
-"""Command line: ``python -m rxe prepare`` and ``python -m rxe run [--timeout S] COMMAND...``."""
+"""Command line: ``python -m rxe prepare`` and ``python -m rxe run [--timeout S] [--forks] COMMAND...``."""
 
 import argparse
+import os
 import platform
+import subprocess
 import sys
 
 from rxe import guest
@@ -37,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     actions.add_parser("prepare", help="get what is missing from Debian; status 77 and one line if something cannot be had")
     run = actions.add_parser("run", help="prepare, then run a command in the guest; its exit status, 124: too long, 125: guest died")
     run.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="for guest and command together (600)")
+    run.add_argument("--forks", action="store_true", help="run it under rxe.forks: Python is started once, the tests' imports are there")
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(arguments)
     try:
@@ -49,6 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.command:
         parser.error("run: no command")
     try:
+        if options.forks:
+            os.environ.update(guest.ANY_PROCESSOR, NUMBA_CACHE_DIR=str(cache_folder() / "numba"))
+            subprocess.run([sys.executable, "-m", "rxe.preload"], check=True)
+            options.command[:0] = [sys.executable, "-m", "rxe.forks"]
         return guest.boot(kernel, options.command, timeout_s=options.timeout)
     except KeyboardInterrupt:
         return 130

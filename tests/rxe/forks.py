@@ -30,22 +30,7 @@ from pathlib import Path
 __all__ = ["IMPORTED", "Request", "Server", "main"]
 
 #: What the server imports: most of what a PE's test session does before its first test.
-IMPORTED = (
-    "numpy.random",
-    "numpy.testing",
-    "mpi4py",
-    "hypothesis",
-    "pyverbs.addr",
-    "pyverbs.cq",
-    "pyverbs.device",
-    "pyverbs.mr",
-    "pyverbs.pd",
-    "pyverbs.qp",
-    "pgas",
-    "pgas.__main__",
-    "pgas.kernels.proxy",
-    "pgas.transports.ibrc.verbs",
-)
+IMPORTED = ("rxe.preload",)
 
 MAX_FILES = 253  # in one message: the kernel's SCM_MAX_FD
 CLIENT = Path(__file__).with_name("client.py")
@@ -132,7 +117,8 @@ class Server:
             (self.folder / name).write_text(client)
             (self.folder / name).chmod(0o755)
         path = f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        self._command = os.posix_spawnp(command[0], command, {**os.environ, "PATH": path})
+        program = shutil.which(command[0], path=path) or command[0]
+        self._command = os.posix_spawn(program, command, {**os.environ, "PATH": path})
         self._ended = os.pidfd_open(self._command)
 
     def serve(self) -> Request | int:
@@ -200,16 +186,16 @@ def import_all(names: Sequence[str]) -> None:
     class Importer:
         def pytest_load_initial_conftests(self) -> None:
             for name in names:
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
+                importlib.import_module(name)
 
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        pytest.main(["--version", "--noconftest"], plugins=[Importer()])
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.redirect_stdout(nowhere):
+        if pytest.main(["--markers", "--noconftest"], plugins=[Importer()]) != 0:
+            raise ImportError(f"pytest did not import {', '.join(names)}")
 
 
-def main(command: Sequence[str]) -> int:
-    """Serve a command and return its exit status (128 and more: a signal's); in a fork, run what was asked for."""
-    import_all(IMPORTED)
+def main(command: Sequence[str], names: Sequence[str] = IMPORTED) -> int:
+    """Import, serve a command and return its exit status (128 and more: a signal's); in a fork, run what was asked for."""
+    import_all(names)
     gc.collect()
     gc.freeze()  # what is not touched stays shared with the forks
     server = Server(command)

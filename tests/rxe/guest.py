@@ -22,7 +22,7 @@ from typing import NoReturn
 from rxe.initramfs import HERE, initramfs
 from rxe.kernel import Kernel
 
-__all__ = ["DIED", "TIMED_OUT", "boot", "command_script", "qemu_command"]
+__all__ = ["ANY_PROCESSOR", "DIED", "TIMED_OUT", "boot", "command_script", "qemu_command"]
 
 #: Exit statuses that are not the command's, as of timeout(1) and of env(1).
 TIMED_OUT = 124
@@ -32,7 +32,13 @@ MEMORY_MIB = 3072
 CPUS = 2
 
 #: Of the caller's environment, what belongs to its terminal, session or MPI job.
-NOT_PASSED_ON = re.compile(r"TERM|DISPLAY|TMPDIR|LS_COLORS|(XDG|SSH|DBUS|PMI|PMIX|OMPI_COMM|HYDRA|MAKE)\w*|MFLAGS|_")
+NOT_PASSED_ON = re.compile(r"TERM|DISPLAY|TMPDIR|LS_COLORS|(PGAS_RXE|XDG|SSH|DBUS|PMI|PMIX|OMPI_COMM|HYDRA|MAKE)\w*|MFLAGS|_")
+
+#: MPI is to keep off the devices that are tested, whose link goes down: MPICH's UCX, Open MPI's transfer layers.
+MPI_OFF_RDMA = {"UCX_TLS": "self,sm", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"}
+
+#: Numba compiles for this processor, so that code which the machine has compiled and kept on disk fits the guest's, too.
+ANY_PROCESSOR = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 
 PR_SET_PDEATHSIG = 1
 
@@ -40,7 +46,7 @@ PR_SET_PDEATHSIG = 1
 def command_script(command: Sequence[str], environment: Mapping[str, str], cwd: str) -> str:
     """Return the shell script that runs the command in the caller's folder, with the caller's environment."""
     passed = {name: value for name, value in environment.items() if name.isidentifier() and not NOT_PASSED_ON.fullmatch(name)}
-    passed["TERM"] = "dumb"
+    passed = {**MPI_OFF_RDMA, **ANY_PROCESSOR, **passed, "TERM": "dumb"}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(passed.items())]
     return "\n".join([*exports, f"cd {shlex.quote(cwd)} || exit {DIED}", f"exec {shlex.join(command)}", ""])
 

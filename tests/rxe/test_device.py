@@ -185,18 +185,30 @@ def test_a_write_is_there_before_the_atomic_behind_it(node):
 
 
 def test_a_wrong_rkey_is_an_error(node):
+    if node.me == 0:  # the answer ends the other side's queue pair, too
+        node.post(e.IBV_WR_RDMA_WRITE, 1, 0, 0, rkey=node.peers[1].rkey ^ 0xFF)
+        assert node.status() == e.IBV_WC_REM_ACCESS_ERR
+
+
+def test_a_peer_that_does_not_answer_is_an_error(node, comm):
     right = (node.me + 1) % node.n
-    node.post(e.IBV_WR_RDMA_WRITE, right, 0, 0, rkey=node.peers[right].rkey ^ 0xFF)
-    assert node.status() == e.IBV_WC_REM_ACCESS_ERR
+    if node.me == 0:
+        comm.recv(source=right)  # its queue pair is gone
+        node.post(e.IBV_WR_RDMA_WRITE, right, 0, 4096)
+        assert node.status() == e.IBV_WC_RETRY_EXC_ERR
+    elif node.me == 1:
+        node.qps[0].close()
+        comm.send(None, dest=0)
 
 
 @pytest.mark.parametrize("device", [DEVICE_ON_LINK])
 def test_a_link_that_goes_down_is_an_error_and_comes_back(node, comm, device):
+    """rxe finds no route over the interface and says so at once; a card would send and wait: IBV_WC_RETRY_EXC_ERR."""
     right = (node.me + 1) % node.n
     if node.me == 0:
         with link_down():
             node.post(e.IBV_WR_RDMA_WRITE, right, 0, 4096)
-            assert node.status() == e.IBV_WC_RETRY_EXC_ERR
+            assert node.status() == e.IBV_WC_LOC_QP_OP_ERR
     comm.Barrier()
     assert port_state() == "ACTIVE"
     again = Node(comm, device)

@@ -234,12 +234,7 @@ def umem_reg(file: File, attributes: Attributes) -> None:
 @method(Object.DEVX_UMEM, UMEM_DEREG)
 def umem_dereg(file: File, attributes: Attributes) -> None:
     """MLX5_IB_METHOD_DEVX_UMEM_DEREG."""
-    handle = attributes.handle(_NS)
-    try:
-        file.card.deregister_umem(file.find(handle, Umem).id)
-    except TransportError as error:
-        raise Errno(errno.EBUSY, str(error)) from error
-    del file.objects[handle]
+    file.remove(attributes.handle(_NS), Umem, lambda umem: file.card.deregister_umem(umem.id))
 
 
 @method(Object.UAR, UAR_ALLOC)
@@ -249,7 +244,7 @@ def uar_alloc(file: File, attributes: Attributes) -> None:
     if kind not in (UAR_BF, UAR_NC) or (kind == UAR_BF and not machine.blueflame):
         raise Errno(errno.EOPNOTSUPP, "a type of UAR")
     try:
-        page = file.card.alloc_uar(attributes.integer(_NS + 1))
+        page = file.card.alloc_uar(kind)
     except TransportError as error:
         raise Errno(errno.ENOMEM, str(error)) from error
     attributes.set_handle(_NS, file.add(Uar(page)))
@@ -261,9 +256,4 @@ def uar_alloc(file: File, attributes: Attributes) -> None:
 @method(Object.UAR, UAR_DESTROY)
 def uar_destroy(file: File, attributes: Attributes) -> None:
     """MLX5_IB_METHOD_UAR_OBJ_DESTROY."""
-    handle = attributes.handle(_NS)
-    try:
-        file.card.dealloc_uar(file.find(handle, Uar).page)
-    except TransportError as error:
-        raise Errno(errno.EBUSY, str(error)) from error
-    del file.objects[handle]
+    file.remove(attributes.handle(_NS), Uar, lambda uar: file.card.dealloc_uar(uar.page))

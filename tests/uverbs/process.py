@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgas.errors import TransportError
 from uverbs import cards, devices
 
 #: The shim, as the launcher preloaded it.
@@ -108,6 +109,14 @@ class File:
             raise Errno(errno.ENOENT, f"handle {handle:#x} is no {kind.__name__}")
         return thing
 
+    def remove(self, handle: int, kind: type, give_back: Callable[[Any], None]) -> None:
+        """Give an object back to the card, which may refuse as others use it, and forget it."""
+        try:
+            give_back(self.find(handle, kind))
+        except TransportError as error:
+            raise Errno(errno.EBUSY, str(error)) from error
+        del self.objects[handle]
+
 
 Method = Callable[[File, Attributes], None]
 
@@ -125,11 +134,6 @@ def method(object_id: int, method_id: int) -> Callable[[Method], Method]:
 
 
 _files: dict[int, File] = {}
-
-
-def files() -> list[File]:
-    """Return the devices that are open in this process."""
-    return list(_files.values())
 
 
 def _open(fd: int, name: bytes) -> int:

@@ -8,6 +8,7 @@ import test_softhca_rig as rig
 from test_queue_pair import Poster, make, write
 
 from pgas.errors import PgasError, TransportError
+from pgas.remedies import mend
 from pgas.transports import adapter, devices, devx, selection
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.commands import Command, CommandError, Status
@@ -340,7 +341,7 @@ def test_gpu_memory_in_neither_way(machine):
     assert text.startswith("mlx5_0 cannot use queues (2097152 bytes at ")
     assert "of the GPU: as a dma-buf (mlx5dv_devx_umem_reg_ex): " in text
     assert "; by address (mlx5dv_devx_umem_reg): " in text
-    assert text.endswith("registration by address the module nvidia_peermem (modprobe nvidia_peermem))")
+    assert text.endswith(f"({mend('peer memory')})")
 
 
 @pytest.mark.parametrize(

@@ -293,12 +293,7 @@ def alloc_pd(file: File, core: bytes, attributes: Attributes) -> bytes:
 
 
 def _dealloc_pd(file: File, handle: int) -> None:
-    pd = file.find(handle, PD)
-    try:
-        file.card.dealloc_pd(pd.pdn)
-    except TransportError as error:
-        raise Errno(errno.EBUSY, str(error)) from error
-    del file.objects[handle]
+    file.remove(handle, PD, lambda pd: file.card.dealloc_pd(pd.pdn))
 
 
 @write_command(WriteCommand.DEALLOC_PD)
@@ -361,8 +356,7 @@ def mapped(fd: int) -> int:
 
 
 def _dereg_mr(file: File, handle: int) -> None:
-    file.card.deregister_mr(file.find(handle, MR).key)
-    del file.objects[handle]
+    file.remove(handle, MR, lambda mr: file.card.deregister_mr(mr.key))
 
 
 @write_command(WriteCommand.DEREG_MR)

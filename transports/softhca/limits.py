@@ -23,8 +23,12 @@ BURST_NS = 8000
 
 def costs(mops: float, gbps: float) -> tuple[int, int]:
     """Return CTL_WQE_COST and CTL_BYTE_COST for so many million WQEs and 10^9 bits a second; 0: no limit."""
-    wqe, byte = (1000 / mops if mops else 0), (8 / gbps if gbps else 0)
-    return (max(1, round(wqe * (1 << LOG_TICK))) if mops else 0, max(1, round(byte * (1 << LOG_TICK))) if gbps else 0)
+    return _ticks(1000 / mops if mops else 0), _ticks(8 / gbps if gbps else 0)
+
+
+def _ticks(ns: float) -> int:
+    """Return what so many nanoseconds are, at least one; 0 for none."""
+    return max(1, round(ns * (1 << LOG_TICK))) if ns else 0
 
 
 @device

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.errors import TransportError
+from pgas.remedies import mend
 from pgas.transports import devices
 from pgas.transports.verbs import abi
 
@@ -38,9 +39,8 @@ def pyverbs(module: str) -> Any:
     try:
         return importlib.import_module(f"pyverbs.{module}")
     except ImportError as error:
-        raise TransportError(
-            f"RDMA devices need pyverbs, which this Python lacks ({error}): apt install python3-pyverbs, or pip install 'pgas[verbs]'"
-        ) from error
+        remedy = mend("other pyverbs" if "IBVERBS_" in str(error) else "no pyverbs")
+        raise TransportError(f"RDMA devices need pyverbs, which this Python lacks ({error}): {remedy}") from error
 
 
 def reason(error: Exception) -> str:
