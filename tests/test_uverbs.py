@@ -156,6 +156,6 @@ sys.exit(3)
 
 
 def test_ibrc_over_plain_verbs():
-    """Every kind of request, as work requests that libmlx5 makes WQEs of; its queues are this process's, so one PE with a card of its own."""
+    """Every kind of request; libmlx5 makes the WQEs, in queues of its process alone, so one PE with a card of its own."""
     command = ("--local", sys.executable, "-m", "pytest", "tests/mpi/test_requests.py", "-q", "-p", "no:cacheprovider")
     passes(*command, PGAS_TRANSPORT="ibrc", PGAS_HCA="mlx5_0")
