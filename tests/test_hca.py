@@ -10,12 +10,12 @@ import pytest
 from pgas import hca
 from pgas.errors import TransportError
 from pgas.topology import PE, choose_transport
+from pgas.transports.adapter import Path
 from pgas.transports.devices import Device, Gid, Port
 from pgas.transports.ibrc.nic import ProxiedNIC
 from pgas.transports.ibrc.verbs import VerbsNIC
 from pgas.transports.nic import NIC
 from pgas.transports.selection import Choice
-from pgas.transports.verbs.queue_pair import Path
 
 job = jobs.job
 
@@ -48,8 +48,9 @@ def test_choices():
 
 
 @pytest.mark.usefixtures("machine")
-def test_ibgda_is_refused_over_a_device_that_carries_ibrc_only():
-    with pytest.raises(TransportError, match="PGAS_HCA=mlx5_0: port 1 cannot be used: ibgda drives the software card only"):
+def test_what_carries_ibrc_need_not_carry_ibgda(monkeypatch):
+    monkeypatch.setattr(hca.devx, "why_not", lambda device, port: "has no DevX")
+    with pytest.raises(TransportError, match="PGAS_HCA=mlx5_0: port 1 has no DevX"):
         hca.choose({**VARIABLES, "PGAS_TRANSPORT": "ibgda", "PGAS_HCA": "mlx5_0"}, None, 0)
 
 
@@ -70,15 +71,23 @@ def test_options():
     with pytest.raises(TransportError, match=re.escape(wanted)):
         hca.options_of(VerbsNIC, real, {**VARIABLES, "PGAS_IB_GID_INDEX": 1}, None, [], print)
     without = replace(PORT, gids=())
-    with pytest.raises(TransportError, match="GIDs in use on port 1: none; give its network interface an IP address"):
+    with pytest.raises(TransportError, match="GIDs in use on port 1: none; give the interface of the port an IPv4 address"):
         hca.options_of(VerbsNIC, replace(real, port=without), VARIABLES, None, [], print)
     infiniband = replace(without, link_layer="InfiniBand", lid=7)
     assert hca.options_of(VerbsNIC, replace(real, port=infiniband), VARIABLES, None, [], print)["gid"] is None
 
 
 def test_the_software_card_is_started():
-    options = hca.options_of(ProxiedNIC, Choice(None, None, ""), {"PGAS_SOFTHCA_FAULTS": "", "PGAS_SIM_WEAK": None}, None, [], print)
-    assert options.keys() == {"start"}
+    options = hca.options_of(
+        ProxiedNIC,
+        Choice(None, None, ""),
+        {"PGAS_SOFTHCA_FAULTS": "", "PGAS_SIM_WEAK": None, "PGAS_IBGDA_NIC_HANDLER": "auto"},
+        None,
+        [],
+        print,
+    )
+    assert "start" in options
+    assert "device" not in options
 
 
 def pe(number, nic, why="asked for", node="alpha/boot/pid:[1]"):

@@ -153,3 +153,9 @@ sys.exit(3)
     assert "put: queue pair 1 to PE 1 (QP 0x" in out, out
     assert "failed at WQE 0: remote access error" in out, out
     assert "(as its CQE tells)" in out, out
+
+
+def test_ibrc_over_plain_verbs():
+    """Every kind of request; libmlx5 makes the WQEs, in queues of its process alone, so one PE with a card of its own."""
+    command = ("--local", sys.executable, "-m", "pytest", "tests/mpi/test_requests.py", "-q", "-p", "no:cacheprovider")
+    passes(*command, PGAS_TRANSPORT="ibrc", PGAS_HCA="mlx5_0")

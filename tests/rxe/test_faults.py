@@ -191,7 +191,7 @@ time.sleep(60)
 
 
 def test_a_peer_killed_in_mid_transfer(run):
-    """The other PE says who died."""
+    """The other PE says who died; a shell around each keeps mpirun, which would end it first, in the dark."""
     text = """
 def die():
     say("killed at", time.time())
@@ -202,7 +202,7 @@ attempt(put_for_ever[1, 1], dest, source, right)
 attempt(pgas.barrier_all)
 sys.exit(1)
 """
-    ended = run(INIT + text)
+    ended = run(INIT + text, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
     seconds = time.time() - float(re.search(r"killed at ([0-9.]+)", ended.out)[1])
     holds(ended, "PE 1 (process ", "ended without pgas.finalize(): the job cannot go on")
     assert seconds < 30, (seconds, ended)
