@@ -286,7 +286,7 @@ def fake_qemu(tmp_path, monkeypatch):
 
 
 def runs_for(folder, environ):
-    """Whether a process that was given a folder by the environment runs; not if the number is another's by now, or it only is to be reaped."""
+    """Whether a process that was given a folder by its environment runs: the number may be another's by now, or only to be reaped."""
     try:
         return os.fsencode(folder) in environ.read_bytes()
     except OSError:
