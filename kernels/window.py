@@ -32,6 +32,9 @@ HEAP_OFFSET = SYSTEM_SIZE + GUARD_SIZE
 #: Where a slot's queues lie, behind any heap: send queues, completion queues, doorbell records and landing cells of the NIC transports.
 QUEUE_OFFSET = (1 << STRIDE_SHIFT) - (8 << 30)
 
+#: Where doorbells lie that a CPU rings for kernels (transports/doorbells.py), in the host's memory behind the queues.
+DOORBELL_OFFSET = QUEUE_OFFSET + (8 << 30) - (64 << 20)
+
 #: What a process maps privately below BASE: the state page lies at its end (see state.py).
 PRIVATE_SIZE = 1 << 30
 STATE = BASE - (2 << 20)

@@ -1,16 +1,20 @@
 """``python -m pgas info``: the variables, and what a job started here would look like; also under mpirun.
 
 ``python -m pgas hca``: what the software cards of this machine hold and have counted, while their jobs run.
+
+``python -m pgas topo``: how near GPUs and NICs are to each other, and what follows; under mpirun, of the job.
+
+``python -m pgas doctor``: what of this machine pgas needs, and what mends what is not fine.
 """
 
 import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pgas
-from pgas import config, runtime
+from pgas import config, doctor, runtime, topo
 from pgas.kernels import window
 from pgas.transports.softhca import client
 
@@ -65,7 +69,7 @@ _HCA_COLUMNS = {
     "qps": "qpn pe state depth remote_qpn consumer producer wqes nbytes doorbells cqes errors first_error".split(),  # noqa: SIM905
     "cqs": "cqn pe size collapsed cqes".split(),  # noqa: SIM905
     "keys": "key pe access start nbytes".split(),  # noqa: SIM905
-    "uars": "page pe qpn".split(),  # noqa: SIM905
+    "uars": "page pe qpns".split(),  # noqa: SIM905
 }
 
 
@@ -75,21 +79,32 @@ def _cell(key: str, value: object) -> str:
     return f"{value:#x}" if key in ("qpn", "remote_qpn", "cqn", "key", "start", "first_error") and isinstance(value, int) else str(value)
 
 
+#: Command -> what it does, and what it is called with.
+_COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], int | None]]] = {
+    "info": ("variables, PEs, GPUs, window, heap, transports", lambda _: info()),
+    "hca": ("software cards of this machine", lambda _: hca()),
+    "topo": ("GPUs and NICs as a matrix, who reaches whom, the NIC of each GPU", lambda _: topo.run()),
+    "doctor": ("check this machine and say what mends it", doctor.run),
+}
+
+
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m pgas", description=__doc__)
-    parser.add_argument(
-        "command", choices=["info", "hca"], help="info: variables, PEs, GPUs, window, heap, transports; hca: software cards"
-    )
-    command = parser.parse_args().command
+    parser = argparse.ArgumentParser(prog="python -m pgas", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, (meaning, _) in _COMMANDS.items():
+        text = doctor.__doc__ if name == "doctor" else meaning
+        command = commands.add_parser(name, help=meaning, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == "doctor":
+            doctor.add_arguments(command)
+    arguments = parser.parse_args()
     try:
-        {"info": info, "hca": hca}[command]()
+        return _COMMANDS[arguments.command][1](arguments) or 0
     except (pgas.PgasError, ValueError) as error:
         print(f"pgas: {error}", file=sys.stderr)
         if runtime.active():
             runtime.current().broken = True
         return 1
-    return 0
 
 
 if __name__ == "__main__":

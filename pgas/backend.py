@@ -12,10 +12,12 @@ the running one, and two PEs whose kernels wait for each other never finish (CUD
 """
 
 import ctypes
+import importlib
 import os
 import sys
 
 from pgas.errors import PgasError
+from pgas.remedies import explain, mend
 
 __all__ = ["SIMULATOR", "cuda_device_count", "launched_rank"]
 
@@ -41,6 +43,19 @@ def cuda_device_count() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def _import_numba() -> None:
+    """Import Numba, now that its environment is set.
+
+    Raises:
+        ImportError: it does not load; the text says what mends that: doctor cannot, as it needs pgas.
+    """
+    try:
+        importlib.import_module("numba")
+    except ImportError as error:
+        known = explain(str(error))
+        raise ImportError(f"{error}; {known[0].remedy if known else mend('versions')}") from error
 
 
 def _decide() -> bool:
@@ -72,3 +87,4 @@ def _decide() -> bool:
 
 #: True if kernels of this process run in the simulator.
 SIMULATOR: bool = _decide()
+_import_numba()

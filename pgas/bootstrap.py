@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from pgas.backend import launched_rank
 from pgas.errors import BootstrapError, PgasError
+from pgas.remedies import mend
 
 __all__ = ["Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "exchange", "find", "forget_shared_files", "node_name"]
 
@@ -149,15 +150,14 @@ def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
         mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         raise BootstrapError(
-            f"this process was started by mpirun, but mpi4py finds no MPI library ({str(error).splitlines()[0]}): "
-            "install that of your mpirun, or pip install 'pgas[mpich]' and use its mpirun"
+            f"this process was started by mpirun, but mpi4py finds no MPI library ({str(error).splitlines()[0]}): {mend('no mpi')}"
         ) from error
     launched = next((int(os.environ[v]) for v in _SIZE_VARIABLES if os.environ.get(v, "").isdigit()), None)
     if launched is not None and launched != mpi.COMM_WORLD.size:
         library = mpi.Get_library_version().splitlines()[0].strip("\0 ")
         raise BootstrapError(
             f"mpirun started {launched} processes, but each finds itself alone: mpirun and the library that mpi4py loaded "
-            f"({library}) are of different MPIs; use the mpirun of that library"
+            f"({library}) are of different MPIs; {mend('another mpi')}"
         )
     return MPIBootstrap(mpi.COMM_WORLD)
 

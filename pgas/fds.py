@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 
 from pgas.errors import BootstrapError
+from pgas.remedies import mend
 
 __all__ = ["exchange_fds"]
 
@@ -70,7 +71,6 @@ def _through_sockets(rank: int, fd: int, allgather: Callable[[object], list[obje
                 fds[int.from_bytes(message, "little")] = received[0]
         except OSError as error:
             raise BootstrapError(
-                f"cannot pass memory between processes: pidfd_getfd and SCM_RIGHTS both fail ({error}); "
-                "in a container, allow the pidfd_getfd system call (or ptrace) and run all PEs in one"
+                f"cannot pass memory between processes: pidfd_getfd and SCM_RIGHTS both fail ({error}); {mend('descriptors')}"
             ) from error
         return fds

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from pgas import card, topology
 from pgas.errors import TransportError
-from pgas.transports import devices, selection
+from pgas.transports import devices, devx, selection
+from pgas.transports.adapter import Adapter, Path
+from pgas.transports.memory import Memory
 from pgas.transports.nic import NIC
 from pgas.transports.selection import Choice
 from pgas.transports.verbs.device import why_not
-from pgas.transports.verbs.queue_pair import Path
 
 if TYPE_CHECKING:
     from pgas.gpu import GPU
@@ -34,14 +35,10 @@ def choose(requested: Mapping[str, Any], gpu: "GPU | None", turn: int) -> Choice
     transport = requested["PGAS_TRANSPORT"]
     if transport not in ("ibgda", "ibrc"):
         return None
-    suits = why_not if transport == "ibrc" else _no_ibgda
+    suits = why_not if transport == "ibrc" else devx.why_not
     return selection.choose(
         requested["PGAS_HCA"], requested["PGAS_HCA_LIST"], devices.devices(), None if gpu is None else gpu.pci, suits, turn=turn
     )
-
-
-def _no_ibgda(device: devices.Device, port: devices.Port) -> str:
-    return f"cannot be used: ibgda drives the software card only, over {device.name} there is ibrc (PGAS_TRANSPORT=ibrc)"
 
 
 def nic_of(transport: str, choice: Choice) -> type[NIC]:
@@ -71,7 +68,8 @@ def options_of(
         TransportError: the port has no such GID.
     """
     if choice.device is None or choice.port is None:
-        return {"start": card.starter(requested, gpu, pes, warn, on_host=nic_type.on_host)}
+        by_cpu = nic_type is NIC and requested["PGAS_IBGDA_NIC_HANDLER"] == "cpu"
+        return {"start": card.starter(requested, gpu, pes, warn, on_host=nic_type.on_host or by_cpu), "by_cpu": by_cpu}
     gid, index = None, 0
     if choice.port.link_layer == "Ethernet" or choice.port.gids or requested["PGAS_IB_GID_INDEX"] >= 0:
         try:
@@ -86,4 +84,33 @@ def options_of(
         requested["PGAS_IB_TIMEOUT"],
         requested["PGAS_IB_RETRY_COUNT"],
     )
+    if nic_type is NIC:
+        return {"device": _opener(choice, gid, gpu, requested["PGAS_IBGDA_NIC_HANDLER"], warn), "path": path}
     return {"device": choice.device.name, "port": choice.port.number, "gid": gid, "path": path}
+
+
+def _opener(
+    choice: Choice, gid: devices.Gid | None, gpu: "GPU | None", handler: str, warn: Callable[[str], None]
+) -> Callable[[Memory], Adapter]:
+    """Return what opens the device of a choice for ibgda, and warns if a CPU has to ring it."""
+    device, port = choice.device, choice.port
+
+    def open_device(memory: Memory) -> Adapter:
+        if device is None or port is None or gid is None:
+            raise TransportError(f"{choice.name}: the port has no GID, by which ibgda addresses it")
+        if gpu is None:
+            return devx.DevX(device.name, port, gid, handler=handler)
+        from pgas.transports.gpudirect import GPUDirect
+
+        adapter = devx.DevX(device.name, port, gid, gpu=GPUDirect(memory), handler=handler)  # type: ignore[arg-type]
+        if adapter.why_by_cpu:
+            warn(f"a CPU thread rings {choice.name} for kernels, which is slower: {adapter.why_by_cpu}")
+        return adapter
+
+    return open_device
+
+
+def doorbells_on_host(transport: str, choice: Choice, requested: Mapping[str, Any], gpu: "GPU | None") -> bool:
+    """Whether a CPU rings for kernels, or may have to: only the attempt tells whether a GPU may store to a card's registers."""
+    handler = requested["PGAS_IBGDA_NIC_HANDLER"]
+    return transport == "ibgda" and (handler == "cpu" or (handler == "auto" and choice.device is not None and gpu is not None))

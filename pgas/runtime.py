@@ -27,7 +27,7 @@ from pgas.heap import ALIGNMENT, Allocator
 from pgas.kernels import window
 from pgas.liveness import Watch
 from pgas.transports import p2p
-from pgas.transports.memory import Memory, slot_segments
+from pgas.transports.memory import Memory, Segment, slot_segments
 from pgas.transports.nic import NIC
 
 if SIMULATOR:
@@ -104,7 +104,10 @@ class Job(bootstraps.Collective):
         self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, self.transport, largest)))
         self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
         self._nic_type = None if self._choice is None else hca.nic_of(self.transport, self._choice)
-        self._nic_segments = () if self._nic_type is None else (self._nic_type.segment(self.n_pes, window.constants()),)
+        self._nic_segments: tuple[Segment, ...] = ()
+        if self._nic_type is not None and self._choice is not None:
+            doorbells = hca.doorbells_on_host(self.transport, self._choice, requested, self.gpu)
+            self._nic_segments = self._nic_type.segments(self.n_pes, window.constants(), doorbells_too=doorbells)
         self.memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
         self._ending.callback(self.memory.close)
         self.nic: NIC | None = None

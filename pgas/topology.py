@@ -5,16 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgas.errors import BootstrapError, TransportError
+from pgas.remedies import START_MPS
 
 __all__ = ["PE", "check_shared_gpus", "choose_transport"]
 
 #: The name of the NIC that is none.
 SOFTWARE_CARD = "softhca"
-
-START_MPS = (
-    "export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps CUDA_MPS_LOG_DIRECTORY=/tmp/mpslog; "
-    "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; nvidia-cuda-mps-control -d"
-)
 
 
 @dataclass(frozen=True)

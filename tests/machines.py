@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+from pgas import config
+from pgas import machine as machine_facts
+from pgas.machine import Gpu, Mpi, Nic, Verbs
+
 ZERO_GID = ":".join(["0000"] * 8)
 
 
@@ -100,15 +104,71 @@ INFINIBAND = {
 }
 
 
-def dgx(root, ports=({},)):
-    """Four GPUs and four NICs on two NUMA nodes: a switch below each root port holds one of each; returns (machine, GPUs)."""
+def dgx(root, ports=({},), per_node=2):
+    """GPUs and NICs on two NUMA nodes: a switch below each root port holds one of each; returns (machine, GPUs)."""
     machine = Machine(root, numa_nodes=2)
     gpus = []
-    for i in range(4):
-        bridge, node = ("pci0000:00", 0) if i < 2 else ("pci0000:80", 1)
-        bus = "00" if i < 2 else "80"
-        first = 0x10 * (i + 1)
-        switch = f"{bridge}/0000:{bus}:0{i % 2 + 1}.0/0000:{first:02x}:00.0"
-        gpus.append(machine.gpu(f"{switch}/0000:{first + 1:02x}:00.0/0000:{first + 2:02x}:00.0", node))
-        machine.nic(f"mlx5_{i}", f"{switch}/0000:{first + 1:02x}:01.0/0000:{first + 3:02x}:00.0", ports, numa_node=node)
+    for i in range(2 * per_node):
+        node = i // per_node
+        bus, first = ("00", "80")[node], 0x10 * (i + 1)
+        switch = f"pci0000:{bus}/0000:{bus}:0{i % per_node + 1}.0/0000:{first:02x}:00.0"
+        places = [f"{switch}/0000:{first + 1:02x}:0{port}.0/0000:{first + 2 + port:02x}:00.0" for port in range(2)]
+        gpus.append(machine.gpu(places[0], node))
+        machine.nic(f"mlx5_{i}", places[1], ports, numa_node=node)
+        for place in places:
+            machine.write(f"sys/devices/{place}/local_cpulist", ("0-31", "32-63")[node])
     return machine, gpus
+
+
+GIB = 1 << 30
+DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)"
+CLOSED_DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:00:00 UTC 2025"
+REQUIRED = {
+    "numba-cuda": "==0.30.4",
+    "numba": ">=0.68,<0.69",
+    "numpy": "<2.5,>=2.4",
+    "cuda-bindings": "<14,>=13.2",
+    "cuda-core": "<2,>=1.2",
+}
+VERSIONS = {
+    "numba-cuda": "0.30.4",
+    "numba": "0.68.0",
+    "numpy": "2.4.6",
+    "cuda-bindings": "13.5.0",
+    "cuda-core": "1.2.0",
+    "libnvvm": "13.4.92",
+    "nvJitLink": "13.5.37",
+    "ptxas": "13.4",
+}
+
+
+def sound(root, gpus, **fields):
+    """What a machine answers on which everything is fine: its GPUs all reach each other over 18 NVLinks, its NICs open."""
+    count = len(gpus)
+    names = [path.name for path in sorted((Path(root) / "sys/class/infiniband").glob("*"))]
+    answers = {
+        "root": Path(root),
+        "host": "alpha",
+        "simulator": not gpus,
+        "cuda": 13000 if gpus else 0,
+        "gpus": tuple(Gpu(i, "NVIDIA H100 80GB HBM3", f"GPU-{i}", pci, 80 * GIB) for i, pci in enumerate(gpus)),
+        "access": tuple((True,) * count for _ in gpus),
+        "nvlinks": tuple(tuple(0 if a == b else 18 for b in range(count)) for a in range(count)),
+        "nics": {name: Nic() for name in names},
+        "verbs": Verbs("/usr/lib/python3/dist-packages/pyverbs", "44.0", names=tuple(names)),
+        "mpi": Mpi("MPICH Version: 5.0.2", mpirun="/opt/venv/bin/mpirun", launcher="HYDRA build details:\n Version: 5.0.2"),
+        "versions": VERSIONS,
+        "required": REQUIRED,
+        "settings": {name: variable.parse(variable.default) for name, variable in config.VARIABLES.items()},
+    }
+    return machine_facts.Machine(**answers | fields)
+
+
+def cluster(root, per_node=2, **fields):
+    """The machine of dgx() with driver, peer mapping and all answers fine."""
+    machine, gpus = dgx(root, per_node=per_node)
+    machine.write("proc/driver/nvidia/version", DRIVER)
+    machine.write("proc/driver/nvidia/params", 'EnableStreamMemOPs: 1\nRegistryDwords: "PeerMappingOverride=1;"')
+    machine.write("proc/sys/kernel/yama/ptrace_scope", 1)
+    machine.write("sys/devices/system/cpu/online", "0-63")
+    return machine, sound(root, gpus, **fields)

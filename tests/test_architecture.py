@@ -19,7 +19,7 @@ LINKS = ("kernels", "transports", "perftests")
 
 #: Lowest first. A module imports modules of its own layer and of those before it.
 LAYERS = (
-    ("errors", "config", "_version", "liveness"),
+    ("errors", "config", "_version", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
     ("backend", "heap", "fds", "topology"),
     ("bootstrap", "array"),
@@ -27,12 +27,16 @@ LAYERS = (
     ("kernels",),
     ("transports",),
     ("softhca",),  # of transports: the card
-    ("nic", "ibrc"),  # of transports: what uses an adapter
+    ("nic", "ibrc", "doorbells"),  # of transports: what uses an adapter
     ("gpu", "device_state", "card", "ending"),
     ("hca",),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "query"),
     ("",),  # the package itself
+    ("machine",),
+    ("probe", "checks"),
+    ("doctor",),
+    ("topo",),
     ("__main__",),
     ("perftests",),
 )
@@ -97,7 +101,7 @@ def imports(module):
 
 def layer_of(module):
     _, *parts = module.split(".")
-    if parts[:1] == ["transports"] and parts[1:2] in (["mlx5"], ["softhca"], ["nic"], ["ibrc"]):
+    if parts[:1] == ["transports"] and parts[1:2] in (["mlx5"], ["softhca"], ["nic"], ["ibrc"], ["doorbells"]):
         return parts[1]
     return parts[0] if parts else ""
 

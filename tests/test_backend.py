@@ -92,3 +92,16 @@ def test_compiling_only_is_no_job():
     assert last.startswith("pgas.errors.PgasError: ")
     assert "CUDA" in last
     assert "NUMBA_ENABLE_CUDASIM" in last
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [("Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "pip install 'numpy>=2.4,<2.5'"), ("no idea", "pip install --upgrade 'pgas[cu13]'")],
+)
+def test_numba_that_does_not_load_names_the_remedy(tmp_path, error, remedy):
+    """doctor could not say it: it is part of pgas."""
+    (tmp_path / "numba.py").write_text(f"raise ImportError({error!r})")
+    root = str(Path(__file__).resolve().parent.parent)
+    status, _, err = python("import pgas", PYTHONPATH=f"{tmp_path}{os.pathsep}{root}", NUMBA_ENABLE_CUDASIM="1")
+    assert status == 1
+    assert err.splitlines()[-1].startswith(f"ImportError: {error}; {remedy}")

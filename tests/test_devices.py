@@ -213,7 +213,7 @@ def test_a_link_that_is_down_is_passed_over(tmp_path):
     choice = choose("auto", "", devices(tmp_path), gpus[0], anything, tmp_path)
     assert choice.name == "mlx5_1:1"
     assert choice.reason == (
-        f"the nearest device with an active port, PHB from the GPU at {gpus[0]}; not mlx5_0:1 is DOWN (physical state Disabled)"
+        f"the nearest device with an active port, PHB from the GPU at {gpus[0]}; passed over: mlx5_0:1 is DOWN (physical state Disabled)"
     )
 
 
@@ -234,7 +234,7 @@ def test_a_device_that_does_not_suit_is_passed_over_and_said(tmp_path):
 
     choice = choose("auto", "", devices(tmp_path), gpus[2], suits, tmp_path)
     assert (choice.name, asked) == ("mlx5_3:1", ["mlx5_2", "mlx5_3"])  # none farther away was opened to ask it
-    assert choice.reason.endswith("; not mlx5_2:1 has no DevX")
+    assert choice.reason.endswith("; passed over: mlx5_2:1 has no DevX")
 
 
 def test_pes_take_turns_among_equally_near_devices(tmp_path):
@@ -368,5 +368,5 @@ def test_a_gid_that_is_not_there(tmp_path):
 
 
 def test_no_gid_at_all(tmp_path):
-    with pytest.raises(TransportError, match=r"GIDs in use on port 1: none; give its network interface an IP address"):
+    with pytest.raises(TransportError, match=r"GIDs in use on port 1: none; give the interface of the port an IPv4 address"):
         choose_gid(port(tmp_path, gids=[]))

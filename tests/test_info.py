@@ -89,7 +89,7 @@ def test_a_bad_variable_is_one_line():
 def test_the_nic_transport_says_why():
     done = info(1, PGAS_TRANSPORT="ibgda")
     assert done.returncode == 0
-    assert "every pair of PEs: ibgda (asked for; over the software card (cpu engine))" in done.stdout
+    assert "every pair of PEs: ibgda (asked for; over the software card (cpu engine): kernels run in the simulator)" in done.stdout
 
 
 @pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")

@@ -95,6 +95,7 @@ GOLDEN = {
     Command.DESTROY_MKEY: ({"mkey_index": 0x123456}, "\n000: 02020000 00000000 00123456 00000000"),
     Command.QUERY_QP: ({"qpn": 0xABCDEF}, "\n000: 050b0000 00000000 00abcdef 00000000"),
     Command.QUERY_ROCE_ADDRESS: ({"roce_address_index": 3, "vhca_port_num": 1}, "\n000: 07600000 00000000 00030001 00000000"),
+    Command.QUERY_HCA_VPORT_CONTEXT: ({"port_num": 1, "vport_number": 2}, "\n000: 07620000 00000000 00010002 00000000"),
     Command.DEALLOC_PD: ({"pd": 0x12}, "\n000: 08010000 00000000 00000012 00000000"),
     Command.DEALLOC_UAR: ({"uar": 5}, "\n000: 08030000 00000000 00000005 00000000"),
     Command.CREATE_UMEM: (
@@ -176,7 +177,7 @@ def test_sizes():
     """Facts 3 and mlx5_ifc.h: sizes of inputs with a context, of outputs, and of those of queries."""
     inputs = dict.fromkeys(("CREATE_MKEY", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"), 0x110)
     inputs["CREATE_UMEM"] = 0x30
-    outputs = {"QUERY_HCA_CAP": 0x1010, "QUERY_QP": 0x110, "QUERY_ROCE_ADDRESS": 0x30}
+    outputs = {"QUERY_HCA_CAP": 0x1010, "QUERY_QP": 0x110, "QUERY_ROCE_ADDRESS": 0x30, "QUERY_HCA_VPORT_CONTEXT": 0x210}
     for command, layout in commands.LAYOUTS.items():
         assert layout.input.size == inputs.get(command.name, 0x10), command
         assert layout.output.size == commands.output_size(command) == outputs.get(command.name, 0x10), command

@@ -66,6 +66,15 @@ def test_mtu():
     assert contexts.MTU_BYTES == {Mtu.MTU_256: 256, Mtu.MTU_512: 512, Mtu.MTU_1024: 1024, Mtu.MTU_2048: 2048, Mtu.MTU_4096: 4096}
 
 
+def test_rnr_timer():
+    """The table of the InfiniBand specification, in us."""
+    us = [655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240, 15360, 20480]
+    us += [30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520]
+    assert [contexts.rnr_timer_ns(code) for code in range(32)] == [1000 * t for t in us]
+    with pytest.raises(ValueError, match="min_rnr_nak: 32 does not fit in 5 bits"):
+        contexts.rnr_timer_ns(32)
+
+
 def test_mkey():
     assert mkey(0x123456, 0x78) == 0x12345678
     with pytest.raises(ValueError, match="mkey_index: 0x1000000 does not fit in 24 bits"):

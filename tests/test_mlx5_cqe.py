@@ -26,6 +26,21 @@ def test_golden_completion():
     assert str(cqe.decode(OK)) == "0x0 REQ wqe_counter 0x1234 qpn 0xabcdef of 0x10 RDMA_READ, byte_cnt 32"
 
 
+RECEIVED = bytes.fromhex(
+    "00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000"
+    "00000007 feedbeef 00000000 00000020 00000000 00000000 00abcdef 12340031"
+)
+
+
+def test_golden_receive():
+    assert cqe.received(0xABCDEF, CqeOpcode.RESP_SEND_IMM, 0x71234, 0x20, 0xFEEDBEEF, 7, owner=1) == RECEIVED
+    got = cqe.decode(RECEIVED)
+    assert got == Cqe(CqeOpcode.RESP_SEND_IMM, 1, 0xABCDEF, 0, 0x1234, 7, 0x20, imm=0xFEEDBEEF)
+    assert str(got) == "0x3 RESP_SEND_IMM wqe_counter 0x1234 qpn 0xabcdef, byte_cnt 32, imm 0xfeedbeef"
+    got = cqe.decode(cqe.error(0xABCDEF, 0, 3, Syndrome.WR_FLUSH_ERR, opcode=CqeOpcode.RESP_ERR))
+    assert str(got) == "0xe RESP_ERR wqe_counter 0x0003 qpn 0xabcdef: work request flushed (0x05), vendor_err_synd 0x00"
+
+
 def test_golden_error():
     assert cqe.error(0xABCDEF, Opcode.RDMA_WRITE, 0xFFFF, Syndrome.REMOTE_ACCESS_ERR, 0x88, 7) == FAILED
     got = cqe.decode(b"\xa5" * 64 + FAILED, 64)

@@ -20,8 +20,10 @@ ONES = (1 << 64) - 1
 
 def build(case):
     arguments = dict(case["arguments"])
-    if case["builder"] == "dump":
+    if case["builder"] in ("dump", "send"):
         arguments |= {"addr": ADDR, "lkey": LKEY}
+    elif case["builder"] == "send_inline":
+        arguments["payload"] = bytes.fromhex(arguments["payload"])
     elif case["builder"] != "nop":
         arguments |= {"raddr": RADDR, "rkey": RKEY}
         if "payload" in arguments:
@@ -46,6 +48,9 @@ DECODED = {
     "dump_behind_reads": expected(Opcode.DUMP, 2, Fm.FENCE | Ce.ALWAYS, data=(Data(ADDR, LKEY, 1),)),
     "write": expected(Opcode.RDMA_WRITE, 3, **REMOTE, data=(Data(ADDR, LKEY, 1 << 30),)),
     "write_imm": expected(Opcode.RDMA_WRITE_IMM, 3, 0x0A, imm=0xFEEDBEEF, **REMOTE, data=(Data(ADDR, LKEY, 0x100),)),
+    "send": expected(Opcode.SEND, 2, Fm.FENCE_AND_INITIATOR_SMALL_FENCE, data=(Data(ADDR, LKEY, 0x100),)),
+    "send_imm_of_nothing": expected(Opcode.SEND_IMM, 1, 8, imm=0xFEEDBEEF),
+    "send_inline_13": expected(Opcode.SEND_IMM, 3, imm=7, inline=bytes(range(1, 14))),
     "write_inline_1": expected(Opcode.RDMA_WRITE, 3, **REMOTE, inline=b"\x5a"),
     "write_inline_12": expected(Opcode.RDMA_WRITE, 3, 8, **REMOTE, inline=bytes(range(1, 13))),
     "write_inline_28": expected(Opcode.RDMA_WRITE, 4, **REMOTE, inline=bytes(range(1, 29))),
@@ -97,7 +102,7 @@ DECODED = {
 
 
 def test_every_builder_has_golden_bytes():
-    builders = {name for name in wqe.__all__ if name.islower()} - {"ds_inline", "wqebbs"}
+    builders = {name for name in wqe.__all__ if name.islower()} - {"ds_inline", "receive", "wqebbs"}
     assert {case["builder"] for case in CASES.values()} == builders
     assert CASES.keys() == DECODED.keys()
 
@@ -131,8 +136,12 @@ class TestGolden:
                     ignored.add(i)
             except ValueError:
                 pass
-        reserved = {9, 10} if "nop" in name or "dump" in name else {9, 10, 28, 29, 30, 31}
-        padding = {"write_inline_1": set(range(37, 48)), "write_inline_29_in_two_wqebbs": set(range(65, 80))}.get(name, set())
+        reserved = {9, 10} if name.startswith(("nop", "dump", "send")) else {9, 10, 28, 29, 30, 31}
+        padding = {
+            "send_inline_13": set(range(33, 48)),
+            "write_inline_1": set(range(37, 48)),
+            "write_inline_29_in_two_wqebbs": set(range(65, 80)),
+        }.get(name, set())
         unused = {"fetch_add": set(range(40, 48)), "masked_fetch_add_4": set(range(40, 48))}.get(name, set())
         assert ignored == reserved | padding | unused
 
@@ -276,6 +285,18 @@ def test_several_data_segments():
     fill(wqe.CTRL, {"ds": 4}, data)
     assert decode(data).data == (Data(ADDR, LKEY, 16), Data(2, 1, 8))
     assert decode(data).nbytes == 24
+
+
+def test_receive_wqes():
+    """Data segments, and behind the last one that which no key has, unless the entry is full."""
+    first, second = "00000100 0a0b0c0d 00006000 00002000", "00000001 00000002 00000000 00000003"
+    end = "00000000 00000100 00000000 00000000"
+    segments = (ADDR, LKEY, 0x100), (3, 2, 1)
+    assert wqe.receive(*segments, stride=32) == bytes.fromhex(first + second)
+    assert wqe.receive(*segments, stride=64) == bytes.fromhex(first + second + end).ljust(64, b"\0")
+    assert wqe.receive() == bytes.fromhex(end)
+    with pytest.raises(ValueError, match="2 do not fit in a receive WQE of 16 bytes"):
+        wqe.receive(*segments)
 
 
 def test_text():

@@ -8,7 +8,7 @@ import test_softhca_rig as rig
 
 from pgas.errors import TransportError
 from pgas.transports import queue_pair
-from pgas.transports.adapter import Port, Uar
+from pgas.transports.adapter import Path, Port, Uar
 from pgas.transports.mlx5 import commands, contexts, cqe, fields, wqe
 from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
@@ -117,15 +117,15 @@ def nonzero(values):
 
 
 PORT = Port(1, "InfiniBand", 5, 0x11, bytes(range(16)), bytes(6), 400.0)
-FAR = Port(2, "InfiniBand", 4, 0x22, bytes(range(16, 32)), bytes(6), 400.0)
+FAR = Port(2, "InfiniBand", 4, 0x22, bytes(range(8)) + bytes(range(24, 32)), bytes(6), 400.0)
 GENERAL_CAPS = {"log_max_ra_req_qp": 4, "log_max_ra_res_qp": 5}
 
 
-def on_paper(**outputs):
+def on_paper(path=None, **outputs):
     caps = {"capability": GENERAL_CAPS}
     numbers = {"CREATE_CQ": {"cqn": 0x55}, "CREATE_QP": {"qpn": 0x66}}
     adapter = Paper(QUERY_HCA_CAP=caps, **numbers, **outputs)
-    return adapter, QueuePair(adapter, 0x33, 0x44, Queues(0x2000, 0x4000, 0x4040), 256, 0xABCDEF)
+    return adapter, QueuePair(adapter, 0x33, 0x44, Queues(0x2000, 0x4000, 0x4040), 256, 0xABCDEF, path)
 
 
 # -------------------------------------------------------------------------------------------------------------------------- layout
@@ -198,18 +198,70 @@ def test_what_the_card_is_told():
 @pytest.mark.parametrize(("version", "sport"), [(0, {}), (2, {"udp_sport": 0xC000})])
 def test_the_address_path_of_roce(version, sport):
     """rdma-core: "UDP sport must be reserved for roce v1 and v1.5"."""
-    adapter, qp = on_paper(QUERY_ROCE_ADDRESS={"roce_address": {"roce_version": version}})
-    near, far = (dataclasses.replace(port, link_layer="Ethernet", mac=b"\x02\x03\x04\x05\x06\x07") for port in (PORT, FAR))
+    adapter, qp = on_paper(Path(gid_index=5), QUERY_ROCE_ADDRESS={"roce_address": {"roce_version": version}})
+    ethernet = {"link_layer": "Ethernet", "mac": b"\x02\x03\x04\x05\x06\x07"}
+    near, far = (dataclasses.replace(port, **ethernet) for port in (PORT, FAR))
     qp.connect(0x99, near, far)
-    assert (Command.QUERY_ROCE_ADDRESS, {"vhca_port_num": 1}) in adapter.sent
+    assert (Command.QUERY_ROCE_ADDRESS, {"vhca_port_num": 1, "roce_address_index": 5}) in adapter.sent
     assert dict(adapter.sent)[Command.INIT2RTR_QP]["qpc"]["primary_address_path"] == {
         "vhca_port_num": 1,
+        "src_addr_index": 5,
         "rgid_rip": int.from_bytes(far.gid, "big"),
         "rmac_47_32": 0x0203,
         "rmac_31_0": 0x04050607,
         "hop_limit": 255,
         **sport,
     }
+
+
+def test_what_users_set_of_the_path():
+    """PGAS_IB_SL, _TRAFFIC_CLASS, _TIMEOUT, _RETRY_COUNT, where the cards of InfiniBand and of Ethernet look for them."""
+    path = Path(sl=6, traffic_class=0x6B, timeout=14, retry_count=3)
+    for link_layer, fields_ in (
+        ("InfiniBand", {"sl": 6, "tclass": 0x6B, "eth_prio": 0, "dscp": 0}),
+        ("Ethernet", {"eth_prio": 6, "dscp": 0x1A}),
+    ):
+        adapter, qp = on_paper(path=path)
+        qp.connect(0x99, *(dataclasses.replace(port, link_layer=link_layer) for port in (PORT, FAR)))
+        sent = dict(adapter.sent)
+        ads = sent[Command.INIT2RTR_QP]["qpc"]["primary_address_path"]
+        assert {name: ads.get(name, 0) for name in fields_} == fields_
+        rts = sent[Command.RTR2RTS_QP]["qpc"]
+        assert (rts["retry_count"], rts["primary_address_path"]) == (3, {"ack_timeout": 14})
+
+
+def test_another_subnet_of_infiniband():
+    """Its packets have a GRH."""
+    adapter, qp = on_paper(path=Path(gid_index=2, traffic_class=0x20))
+    far = dataclasses.replace(FAR, gid=bytes(range(16, 32)))
+    qp.connect(0x99, PORT, far)
+    assert dict(adapter.sent)[Command.INIT2RTR_QP]["qpc"]["primary_address_path"] == {
+        "vhca_port_num": 1,
+        "rlid": 0x22,
+        "grh": 1,
+        "tclass": 0x20,
+        "src_addr_index": 2,
+        "rgid_rip": int.from_bytes(far.gid, "big"),
+        "hop_limit": 255,
+    }
+
+
+def test_a_priority_that_ethernet_does_not_have():
+    _, qp = on_paper(path=Path(sl=8))
+    near, far = (dataclasses.replace(port, link_layer="Ethernet") for port in (PORT, FAR))
+    with pytest.raises(TransportError, match=r"^PGAS_IB_SL=8: an Ethernet port has priorities 0 to 7$"):
+        qp.connect(0x99, near, far)
+
+
+def test_a_doorbell_record_in_memory_of_its_own():
+    """Where a CPU rings, it lies in the host's memory, and WQ and CQ may not."""
+    adapter, _ = on_paper()
+    adapter.sent.clear()
+    QueuePair(adapter, 0x33, 0x44, Queues(0x2000, 0x4000, 0x80, 0x99), 256)
+    sent = dict(adapter.sent)
+    cq, qp = sent[Command.CREATE_CQ], sent[Command.CREATE_QP]
+    assert (cq["cq_umem_id"], cq["cqc"]["dbr_umem_id"], cq["cqc"]["dbr_addr"]) == (0x33, 0x99, 0x88)
+    assert (qp["wq_umem_id"], qp["qpc"]["dbr_umem_id"], qp["qpc"]["dbr_addr"]) == (0x33, 0x99, 0x80)
 
 
 def test_ports_of_different_link_layers():

@@ -133,6 +133,7 @@ ABSENT = sorted(
     set(range(0x30))
     - {Opcode.NOP, Opcode.DUMP, Opcode.RDMA_WRITE, Opcode.RDMA_READ}
     - {Opcode.ATOMIC_CS, Opcode.ATOMIC_FA, Opcode.ATOMIC_MASKED_CS, Opcode.ATOMIC_MASKED_FA}
+    - {Opcode.SEND, Opcode.SEND_IMM, Opcode.RDMA_WRITE_IMM}
 )
 LOCAL += [(f"opcode {opcode:#x}", QP_OP, Vendor.WQE_OPCODE, lambda s, o=opcode: opcode_of(o)) for opcode in ABSENT]
 
@@ -257,6 +258,8 @@ def test_a_doorbell_further_ahead_than_the_queue_is_deep(pes, observer):
 
 def test_every_vendor_syndrome_is_provoked_in_these_files():
     here = {vendor for _, _, vendor, _ in LOCAL + REFUSED} | set(DROPPED) | {Vendor.OVERRUN, Vendor.OP_DISABLED}
+    receive = {Vendor.NO_RECEIVE_QUEUE, Vendor.NOT_READY, Vendor.RECEIVE_OVERRUN, Vendor.RECEIVE_LENGTH, Vendor.RECEIVE_LKEY}
+    here |= receive | {Vendor.CQ_OVERRUN}  # test_softhca_receive
     assert here | {Vendor.NONE, Vendor.INJECTED} == set(Vendor)  # flush: test_softhca_states and below; injected: test_softhca_faults
     assert vendor_text(0xEE) == "vendor syndrome 0xee"
 
@@ -311,10 +314,10 @@ def test_the_first_error_is_kept_when_flush_cqes_overwrite_it(pes):
 def test_diagnose_of_a_wqe_that_no_data_sheet_knows(pes):
     qp = pair(pes)[0]
     assert pes[0].hca.diagnose(qp.qpn) is None
-    qp.fail(*opcode_of(Opcode.SEND))
+    qp.fail(*opcode_of(Opcode.SEND_INVAL))
     text = str(pes[0].hca.diagnose(qp.qpn))
     assert "not an opcode of this card" in text
-    assert re.search(r"a WQE that cannot be decoded \(ctrl.opcode: .*\): 0000000a ", text)
+    assert re.search(r"a WQE that cannot be decoded \(ctrl.opcode: .*\): 00000001 ", text)
     assert pes[0].hca.diagnose(0x7FFFFF) is None
 
 

@@ -257,8 +257,8 @@ def test_counters_show_every_object(card, pes, observer):
         "wqes": 1, "nbytes": 100, "writes": 1, "cqes": 1, "doorbells": 1, "errors": 0, "first_error": 0, "consumer": 1, "producer": 1,
     }  # fmt: skip
     assert {name: shown[name] for name in wanted} == wanted
-    assert {"cqn": qp.cqn, "pe": 0, "size": 1, "collapsed": True, "cqes": 1} in seen["cqs"]
-    assert {"page": qp.uar.page_id, "pe": 0, "qpn": qp.qpn} in seen["uars"]
+    assert {"cqn": qp.cqn, "pe": 0, "size": 1, "collapsed": True, "overrun": False, "cqes": 1} in seen["cqs"]
+    assert {"page": qp.uar.page_id, "pe": 0, "qpns": [qp.qpn]} in seen["uars"]
     key = next(entry for entry in seen["keys"] if entry["key"] == pes[1].key)
     assert (key["pe"], key["start"], key["nbytes"], key["pd"]) == (1, pes[1].heap, rig.HEAP, pes[1].pdn)
     assert key["access"] == ["LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC"]

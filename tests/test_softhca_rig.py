@@ -23,6 +23,7 @@ from pgas.transports.mlx5 import commands, cqe, doorbell, send_queue, wqe
 from pgas.transports.mlx5.capabilities import cap_op_mod
 from pgas.transports.mlx5.commands import Command, CommandError
 from pgas.transports.mlx5.contexts import ANY_QPN, Access, QpState, RqType
+from pgas.transports.mlx5.doorbell import UarType
 from pgas.transports.softhca import client, layout
 from pgas.transports.softhca.syndromes import Command as Why
 
@@ -64,12 +65,16 @@ class PE:
         self.memory = host_memory()
         segments = [(self.slot, QUEUES), (self.heap, HEAP)]
         shared = [(a, n, self.memory.create(a, Segment(0, n, host=True))) for a, n in segments]
-        self.hca = client.SoftHCA(name, number, shared, None if SIMULATOR else self.map_registers)
+        self.hca = self.open(name, shared)
         self.pdn = self.hca.alloc_pd()
         self.umem = self.hca.register_umem(self.slot, QUEUES)
         self.key = self.hca.register_mr(self.heap, HEAP, self.pdn, ALL)[0]
         self.free = 0
         self.recycled = []
+
+    def open(self, name, shared):
+        """The adapter; another in tests/uverbs."""
+        return client.SoftHCA(name, self.number, shared, None if SIMULATOR else self.map_registers)
 
     def map_registers(self, fd):
         if self.number == 0:  # the other one's in this process are the same
@@ -114,13 +119,55 @@ class PE:
         self.memory.close()
 
 
-class QP:
-    """A QP with a CQ of its own, in RESET."""
+class CQ:
+    """A CQ that is not collapsed, read as every verbs library does: by the owner bit, and the consumer index in the doorbell record."""
 
-    def __init__(self, pe, log_depth=7, *, collapsed=1, log_cq=0, user_index=0, cq=None, pdn=None, **qpc):
+    def __init__(self, pe, log_size=5, *, oi=0):
+        self.pe, self.size, self.consumer = pe, 1 << log_size, 0
+        self.cq, self.dbr = pe.queue_memory(64 << log_size), pe.queue_memory(64)
+        pe.write(pe.slot + self.cq, EMPTY * self.size)
+        cqc = {
+            "oi": oi, "log_cq_size": log_size, "uar_page": pe.hca.alloc_uar().page_id, "c_eqn": pe.hca.query_eqn(),
+            "dbr_umem_valid": 1, "dbr_umem_id": pe.umem, "dbr_addr": self.dbr,
+        }  # fmt: skip
+        self.cqn = pe.command(Command.CREATE_CQ, cqc=cqc, cq_umem_id=pe.umem, cq_umem_valid=1, cq_umem_offset=self.cq)["cqn"]
+
+    def peek(self):
+        """The entry at the consumer index, None if the card has not written it."""
+        entry = self.pe.slot + self.cq + 64 * (self.consumer % self.size)
+        tail = mem.load_acquire_u64(entry + cqe.CQE_TAIL).to_bytes(8, "little")
+        return self.pe.read(entry, 64) if cqe.valid(tail[7], self.consumer, self.size) else None
+
+    def poll(self, timeout_s=10, *, tell=True):
+        """Wait for a CQE and take it; tell the card."""
+        deadline = time.monotonic() + timeout_s
+        while (entry := self.peek()) is None:
+            assert time.monotonic() < deadline, f"no CQE {self.consumer}"
+            time.sleep(0)
+        self.consumer += 1
+        if tell:
+            self.tell()
+        return cqe.decode(entry)
+
+    def tell(self):
+        mem.store_release_u32(self.pe.slot + self.dbr, int.from_bytes((self.consumer & 0xFFFFFF).to_bytes(4, "big"), "little"))
+
+
+class QP:
+    """A QP with a CQ of its own, or one or two of others, in RESET.
+
+    receive: log2 of its receive WQEs, of stride bytes; None: it has no receive queue.
+    """
+
+    def __init__(
+        self, pe, log_depth=7, *, collapsed=1, log_cq=0, user_index=0, cq=None, pdn=None, uar=UarType.NC, receive=None, stride=16,
+        receive_cq=None, **qpc,
+    ):  # fmt: skip
         self.pe, self.depth, self.collapsed, self.log_cq = pe, 1 << log_depth, collapsed, log_cq
-        self.uar = pe.hca.alloc_uar()
-        self.sq = pe.queue_memory(64 << log_depth)
+        self.uar = pe.hca.alloc_uar(uar) if isinstance(uar, UarType) else uar
+        self.stride, self.receives, self.posted_receives = stride, 0 if receive is None else 1 << receive, 0
+        self.rq = pe.queue_memory(self.receives * stride + (64 << log_depth))
+        self.sq = self.rq + self.receives * stride
         self.dbr = pe.queue_memory(64)
         if cq is None:
             self.cq = pe.queue_memory(64 << log_cq)
@@ -129,6 +176,9 @@ class QP:
         else:
             self.cq, self.cqn = cq.cq, cq.cqn
         values = self.qp_values(log_depth, user_index, pe.pdn if pdn is None else pdn)
+        if receive is not None:
+            regular = {"rq_type": RqType.REGULAR, "log_rq_size": receive, "log_rq_stride": (stride // 16).bit_length() - 1}
+            values["qpc"].update(regular, cqn_rcv=(receive_cq or self).cqn)
         values["qpc"].update(qpc)
         self.qpn = pe.command(Command.CREATE_QP, **values)["qpn"]
         self.posted = 0
@@ -146,7 +196,7 @@ class QP:
             "st": 0, "pm_state": 3, "pd": pdn, "log_sq_size": log_depth, "uar_page": self.uar.page_id, "user_index": user_index,
             "cqn_snd": self.cqn, "rq_type": RqType.ZERO_SIZE_RQ, "dbr_umem_valid": 1, "dbr_umem_id": self.pe.umem, "dbr_addr": self.dbr,
         }  # fmt: skip
-        return {"qpc": qpc, "wq_umem_id": self.pe.umem, "wq_umem_valid": 1, "wq_umem_offset": self.sq}
+        return {"qpc": qpc, "wq_umem_id": self.pe.umem, "wq_umem_valid": 1, "wq_umem_offset": self.rq}
 
     # --------------------------------------------------------------------------------------------------------- states
 
@@ -172,10 +222,10 @@ class QP:
         self.pe.command(Command.RTR2RTS_QP, qpn=self.qpn, qpc={**values, **qpc})
         return self
 
-    def begin(self, index):
-        """Let the queue begin at an index other than 0, before RTS."""
-        self.pe.hca.set_index(self.qpn, index)
-        self.posted = index
+    def begin(self, index, receive_idx=0):
+        """Let the queues begin at indices other than 0, before RTS."""
+        self.pe.hca.set_index(self.qpn, index, receive_idx)
+        self.posted, self.posted_receives = index, receive_idx
         return self
 
     def state(self):
@@ -201,6 +251,18 @@ class QP:
     def record(self):
         """Update the doorbell record."""
         mem.store_release_u32(self.pe.slot + self.dbr + doorbell.DBR_SND_OFFSET, int.from_bytes(doorbell.dbr(self.posted), "little"))
+
+    def post_receive(self, *segments, ring=True):
+        """Store a receive WQE of (addr, lkey, nbytes), hand it over, and return its index."""
+        index, self.posted_receives = self.posted_receives, self.posted_receives + 1
+        self.pe.write(self.pe.slot + self.rq + index % self.receives * self.stride, wqe.receive(*segments, stride=self.stride))
+        if ring:
+            self.ring_receives()
+        return index
+
+    def ring_receives(self):
+        """Update the receive counter of the doorbell record, all that the card looks at."""
+        mem.store_release_u32(self.pe.slot + self.dbr, int.from_bytes(doorbell.dbr(self.posted_receives), "little"))
 
     def uar_word(self, data):
         mem.store_release_u64(self.uar.register_address, int.from_bytes(data, "little"))

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from verbs_model import CELL_LKEY, DEPTH, HEAP_KEY, LKEY, RECORD, STAGING_LKEY, SYSTEM_KEY, Model, set_word, word
+from verbs_model import CELL_LKEY, DEPTH, HEAP_KEY, LKEY, RECORD, SYSTEM_KEY, Model, set_word, word
 
 from pgas.backend import SIMULATOR
 from pgas.kernels.proxy import LANDING, SYSTEM, Request
@@ -66,7 +66,7 @@ def test_store(inline, nbytes):
     )
     for request, memory, key in zip(posted, (model.heap, model.system), (HEAP_KEY, SYSTEM_KEY), strict=True):
         assert memory.tobytes()[:17] == payload[:nbytes] + bytes(17 - nbytes)
-        assert (request.lkey, request.rkey, SendFlags.INLINE in request.flags) == (STAGING_LKEY, key, inline)
+        assert (request.lkey, request.rkey, SendFlags.INLINE in request.flags) == (CELL_LKEY, key, inline)
 
 
 def test_atomics_of_8_bytes():

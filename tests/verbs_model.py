@@ -17,7 +17,7 @@ from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import SendFlags, WcStatus, WrOpcode
 
 DEPTH, RING = 128, 64
-LKEY, CELL_LKEY, STAGING_LKEY, HEAP_KEY, SYSTEM_KEY = 0x11, 0x22, 0x33, 0x44, 0x55
+LKEY, CELL_LKEY, HEAP_KEY, SYSTEM_KEY = 0x11, 0x22, 0x44, 0x55
 HEAP_SHIFT, SYSTEM_SHIFT, LOCAL_SHIFT, CELL_SHIFT = 0x1000, 0x2000, 0x3000, 0x4000
 RECORD = 4711
 
@@ -102,7 +102,7 @@ class Model:
         for offset, value in {
             tables.CONTROL: self.control.ctypes.data, tables.SLOT_MASK: RING - 1, tables.ROWS: at + row, tables.DEPTH: DEPTH,
             tables.UNDONE: at + row + tables.ROW, tables.UNRUNG: at + row + tables.ROW + RING * tables.UNDONE_SIZE, tables.BATCH: 32,
-            tables.LKEY: LKEY, tables.CELL_LKEY: CELL_LKEY, work_requests.STAGING_LKEY: STAGING_LKEY,
+            tables.LKEY: LKEY, tables.CELL_LKEY: CELL_LKEY,
             work_requests.LOCAL_SHIFT: LOCAL_SHIFT, work_requests.CELL_SHIFT: CELL_SHIFT,
             work_requests.POST_SEND: ctypes.cast(self._post, ctypes.c_void_p).value,
             work_requests.POLL_CQ: ctypes.cast(self._poll, ctypes.c_void_p).value,
@@ -153,7 +153,7 @@ class Model:
             return WcStatus.REM_ACCESS_ERR
         remote = request.remote + shift
         if not request.inline:
-            local = request.addr + {LKEY: LOCAL_SHIFT, CELL_LKEY: CELL_SHIFT, STAGING_LKEY: 0}[request.lkey]
+            local = request.addr + {LKEY: LOCAL_SHIFT, CELL_LKEY: CELL_SHIFT}[request.lkey]
         if request.opcode == WrOpcode.RDMA_WRITE:
             ctypes.memmove(remote, request.inline or ctypes.string_at(local, request.nbytes), request.nbytes)
         elif request.opcode == WrOpcode.RDMA_READ:

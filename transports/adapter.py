@@ -12,7 +12,7 @@ from typing import Protocol
 from pgas.transports.mlx5 import send_queue
 from pgas.transports.mlx5.cqe import syndrome_words
 
-__all__ = ["Adapter", "FirstError", "Port", "Uar"]
+__all__ = ["Adapter", "FirstError", "Path", "Port", "Uar"]
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,20 @@ class Port:
     link_layer: str  #: "InfiniBand" or "Ethernet"
     active_mtu: int  #: qpc.mtu: 1 to 5 for 256 to 4096 bytes
     lid: int
-    gid: bytes  #: 16 bytes, of index 0
+    gid: bytes  #: 16 bytes, the one by which QPs are addressed
     mac: bytes  #: 6 bytes, zero on InfiniBand
     rate_gbps: float
+
+
+@dataclass(frozen=True)
+class Path:
+    """How packets of this job go: what PGAS_IB_* ask for, and by default what NVSHMEM sets (facts 3.5)."""
+
+    gid_index: int = 0  #: of the entry of this port's GID table by which QPs are addressed
+    sl: int = 0  #: service level; on Ethernet the priority
+    traffic_class: int = 0  #: 8 bits of packets with a GRH; on Ethernet the upper six are the DSCP
+    timeout: int = 20  #: 4.096 us * 2^timeout until a packet that nobody acknowledged is sent again
+    retry_count: int = 7  #: how often it is sent again
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,9 @@ class Adapter(Protocol):
     """
 
     name: str  #: for messages, e.g. "mlx5_0" or "softhca"
+
+    #: Whether kernels cannot store to the registers: a CPU has to do that for them (transports/doorbells.py).
+    rung_by_cpu: bool
 
     def command(self, inbox: bytes, outlen: int) -> bytes:
         """Execute a command and return its output of outlen bytes; whether it succeeded is in its status and syndrome."""

@@ -4,6 +4,7 @@ Everything takes the root of a file tree, so that a test can lay out a machine i
 Documentation/ABI/stable/sysfs-class-infiniband, and the legend of ``nvidia-smi topo -m`` for the names of distances.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from enum import IntEnum
@@ -25,7 +26,8 @@ __all__ = [
     "read",
 ]
 
-ROOT = Path("/")
+#: The folder above sysfs, which libibverbs looks for in SYSFS_PATH, and otherwise in /sys.
+ROOT = Path(os.environ.get("SYSFS_PATH", "/sys")).parent
 
 ROCE_V1, ROCE_V2 = "IB/RoCE v1", "RoCE v2"
 

@@ -7,17 +7,18 @@ import contextlib
 import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pgas.backend import SIMULATOR
 from pgas.errors import CompletionError, PgasError, TransportError
 from pgas.kernels import queue, window
-from pgas.transports import p2p
-from pgas.transports.adapter import FirstError, Port
+from pgas.transports import doorbells, p2p
+from pgas.transports.adapter import Adapter, FirstError, Path, Port
 from pgas.transports.memory import GRANULARITY, Memory, Segment
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.doorbell import DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.queue_pair import QueuePair, Queues, check_caps
 from pgas.transports.softhca import client, layout
@@ -51,7 +52,10 @@ class NIC:
         fds: their descriptors, for the adapter.
         exchange: exchange of small values among the PEs.
         constants: number and depth of the queue pairs.
-        start: starts the software card for so many PEs; called on PE 0.
+        start: starts the software card for so many PEs; called on PE 0. None: there is a device.
+        device: opens the adapter that is no software card; called with this PE's memory.
+        path: how packets go.
+        by_cpu: whether a CPU rings the software card for kernels (transports/doorbells.py).
 
     Raises:
         TransportError: the adapter refuses; the text names the PE and says why.
@@ -73,11 +77,16 @@ class NIC:
         exchange: Callable[[Any], list[Any]],
         constants: window.Constants,
         *,
-        start: Callable[[int], client.Process],
+        start: Callable[[int], client.Process] | None = None,
+        device: Callable[[Memory], Adapter] | None = None,
+        path: Path | None = None,
+        by_cpu: bool = False,
     ) -> None:
         self._memory, self._me, self._n_pes, self._num, self._depth = memory, me, n_pes, constants.num_qps, constants.depth
         self._slot = p2p.slot(me)
         self._exchange = exchange
+        self._open_device, self._packets, self._by_cpu = device, path, by_cpu
+        self._forwarder: doorbells.Forwarder | None = None
         self._made = contextlib.ExitStack()
         self._orderly = False  # whether all PEs leave: then the card ends by itself
         try:
@@ -89,8 +98,13 @@ class NIC:
             raise
 
     @classmethod
-    def segment(cls, n_pes: int, constants: window.Constants) -> Segment:
-        """Return the segment of a slot that holds landing cells and the queues of this PE's queue pairs.
+    def segments(cls, n_pes: int, constants: window.Constants, *, doorbells_too: bool = False) -> tuple[Segment, ...]:
+        """Return the segments of a slot that hold landing cells and the queues of this PE's queue pairs.
+
+        Args:
+            n_pes: PEs of the job.
+            constants: number and depth of the queue pairs.
+            doorbells_too: whether there is one, the last, for doorbells that a CPU may have to ring.
 
         Raises:
             TransportError: more queue pairs, or PEs, than the runtime keeps records of.
@@ -101,12 +115,20 @@ class NIC:
                 f"a job {queue.MAX_PES} PEs"
             )
         nbytes = cls.segment_bytes(n_pes, constants)
-        return Segment(window.QUEUE_OFFSET, -(-nbytes // GRANULARITY) * GRANULARITY, cls.on_host)
+        queues = Segment(window.QUEUE_OFFSET, -(-nbytes // GRANULARITY) * GRANULARITY, cls.on_host)
+        if not doorbells_too:
+            return (queues,)
+        return queues, Segment(window.DOORBELL_OFFSET, doorbells.segment_bytes(n_pes * constants.num_qps), host=True)
+
+    @classmethod
+    def queue_bytes(cls, n_pes: int, constants: window.Constants) -> int:
+        """Return how many bytes landing cells and queues take."""
+        return CELL_BYTES + n_pes * constants.num_qps * Queues.nbytes(constants.depth)
 
     @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
         """Return how many bytes of that segment are used."""
-        return CELL_BYTES + n_pes * constants.num_qps * Queues.nbytes(constants.depth)
+        return cls.queue_bytes(n_pes, constants)
 
     def _everywhere(self, step: Callable[[], Any]) -> list[Any]:
         """Take a step and return what it gave on each PE."""
@@ -121,8 +143,8 @@ class NIC:
                 raise TransportError(f"PE {pe}: {failed}")
         return [v for v, _ in answers]
 
-    def _start_card(self, start: Callable[[int], client.Process]) -> tuple[str, int]:
-        if self._me != 0:
+    def _start_card(self, start: Callable[[int], client.Process] | None) -> tuple[str, int]:
+        if self._me != 0 or start is None:
             return "", 0
         process = start(self._n_pes)
         self._made.callback(lambda: process.close() if self._orderly else process.end())
@@ -131,21 +153,24 @@ class NIC:
     def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> Any:
         """Make everything that needs no peer; return an introduction, which _connect gets of each PE."""
         shared = [(self._slot + s.offset, s.size, fd) for s, fd in zip(segments, fds, strict=True)]
-        adapter = self.adapter = client.SoftHCA(card, self._me, shared, None if SIMULATOR else self._map_registers)
+        adapter = self.adapter = self._open(card, shared)
         self._made.callback(adapter.close)  # takes with it what is left
         count = self._n_pes * self._num
         check_caps(adapter, self._n_pes, self._num, self._depth)
         pdn = adapter.alloc_pd()
-        (system, heap, queues) = [(address, nbytes) for address, nbytes, _ in shared]
+        system, heap, queues, *rest = [(address, nbytes) for address, nbytes, _ in shared]
         _, system_key = adapter.register_mr(*system, pdn, _ACCESS)
         lkey, heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
         cell_key, _ = adapter.register_mr(queues[0], CELL_BYTES, pdn, Access.LOCAL_WRITE)
         umem = adapter.register_umem(*queues)
         self.queues = Queues.layout(self._depth, count, CELL_BYTES)
         self.qps = []
+        if adapter.rung_by_cpu:
+            bells = adapter.register_umem(*rest[0])
+            self.queues = [replace(place, dbr=doorbells.dbr_offset(n), dbr_umem=bells) for n, place in enumerate(self.queues)]
         for number, place in enumerate(self.queues):
             self._memory.fill(queues[0] + place.cq, cqe.CQE_SIZE, cqe.EMPTY)
-            qp = QueuePair(adapter, umem, pdn, place, self._depth, user_index=number)
+            qp = QueuePair(adapter, umem, pdn, place, self._depth, number, self._packets)
             self.qps.append(qp)
         for address, value in (
             (queue.LKEY, _big_endian(lkey)),
@@ -156,9 +181,14 @@ class NIC:
             self._store(address, value)
         return _Introduction(tuple(qp.qpn for qp in self.qps), heap_key, system_key, adapter.query_port())
 
+    def _open(self, card: str, shared: list[tuple[int, int, int]]) -> Adapter:
+        if self._open_device is not None:
+            return self._open_device(self._memory)
+        return client.SoftHCA(card, self._me, shared, None if SIMULATOR else self._map_registers, rung_by_cpu=self._by_cpu)
+
     def _map_registers(self, fd: int) -> None:
         """Registers are mapped whole where a GPU reaches them: its pages have 2 MiB."""
-        self._memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, self.on_host), fd)
+        self._memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, self.on_host or self._by_cpu), fd)
 
     def _connect(self, met: list[Any]) -> None:
         """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself), and say so to kernels."""
@@ -167,14 +197,18 @@ class NIC:
         base = self._slot + window.QUEUE_OFFSET
         for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):
             pe, i = divmod(number, self._num)
-            if self.first_index:
+            if self.first_index and isinstance(self.adapter, client.SoftHCA):
                 self.adapter.set_index(qp.qpn, self.first_index)
             qp.connect(met[pe].qpns[self._me * self._num + i], own, met[pe].port)
             record = queue.RECORDS + number * queue.RECORD_SIZE
+            dbr, register = base + place.dbr, qp.uar.register_address
+            if self.adapter.rung_by_cpu:
+                dbr = self._slot + window.DOORBELL_OFFSET + place.dbr
+                register = self._mailbox(number)
             for offset, value in (
                 (queue.WQ, base + place.wq),
-                (queue.DBR, base + place.dbr + 4),
-                (queue.UAR, qp.uar.register_address),
+                (queue.DBR, dbr + DBR_SND_OFFSET),
+                (queue.UAR, register),
                 (queue.CQE, base + place.cq + cqe.CQE_TAIL),
                 (queue.QPN, _big_endian(qp.qpn << 8)),
                 *((cursor, self.first_index) for cursor in queue.CURSORS),
@@ -182,6 +216,11 @@ class NIC:
                 self._store(record + offset, value)
         for pe, peer in enumerate(met):
             self._store(queue.KEYS + 8 * pe, _big_endian(peer.heap_key) | _big_endian(peer.system_key) << 32)
+        if self.adapter.rung_by_cpu:
+            self._forwarder = doorbells.Forwarder([(self._mailbox(n), qp.uar.register_address) for n, qp in enumerate(self.qps)])
+
+    def _mailbox(self, number: int) -> int:
+        return self._slot + window.DOORBELL_OFFSET + doorbells.mailbox_offset(number)
 
     def _store(self, address: int, value: int) -> None:
         self._memory.write(address, struct.pack("<Q", value))
@@ -191,10 +230,16 @@ class NIC:
 
     def about(self) -> tuple[str, str | None]:
         """Return the adapter's name, and what executes its WQEs if it is the software card."""
-        return self.adapter.name, self.adapter.counters()["hca"]["engine"]
+        engine = self.adapter.counters()["hca"]["engine"] if isinstance(self.adapter, client.SoftHCA) else None
+        return self.adapter.name, engine
 
     def counts(self) -> dict[str, int]:
-        """Return what the card counted of this PE's queue pairs: wqes, nbytes, doorbells (those it saw: rings may merge), cqes, errors."""
+        """Return what the card counted of this PE's queue pairs: wqes, nbytes, doorbells (those it saw: rings may merge), cqes, errors.
+
+        Nothing but of the software card: others do not tell.
+        """
+        if not isinstance(self.adapter, client.SoftHCA):
+            return {}
         own = [qp for qp in self.adapter.counters()["qps"] if qp["pe"] == self._me]
         return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
 
@@ -278,7 +323,10 @@ class NIC:
         yield {}
 
     def stop(self) -> None:
-        """Stop what runs beside the kernels: nothing here."""
+        """Stop what runs beside the kernels: the thread that forwards doorbells, if there is one. Further calls do nothing."""
+        if self._forwarder is not None:
+            self._forwarder.stop()
+            self._forwarder = None
 
     def destroy(self) -> None:
         """Destroy the queue pairs. No PE uses them any more."""

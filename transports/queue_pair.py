@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.errors import TransportError
-from pgas.transports.adapter import Adapter, Port
+from pgas.transports.adapter import Adapter, Path, Port
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, command_name
@@ -21,7 +21,7 @@ from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE
 from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
 
-__all__ = ["QueuePair", "Queues", "check_caps"]
+__all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address"]
 
 #: The card's smallest page (log_page_size 0). Stacks that share one UMEM among QPs give every WQ and CQ whole pages of it (facts 3.4).
 _PAGE = 4096
@@ -35,14 +35,17 @@ _LOG_MSG_MAX = MESSAGE_MAX.bit_length() - 1
 #: What qpc.log_sra_max and log_rra_max hold, 3 bits.
 _LOG_RD_ATOMIC_MAX = 7
 
-#: What NVSHMEM sets (facts 3.5): 0.64 ms, retry 7 times, and receivers that are not ready for ever, 4.096 us * 2^20 for an ACK.
-_MIN_RNR_NAK, _RETRY_COUNT, _RNR_RETRY, _ACK_TIMEOUT = 12, 7, 7, 20
+#: What NVSHMEM sets (facts 3.5): 0.64 ms, and receivers that are not ready for ever.
+_MIN_RNR_NAK, _RNR_RETRY = 12, 7
 
 #: ads.hop_limit and udp_sport of RoCE (facts 3.5); in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
 _HOP_LIMIT, _UDP_SPORT, _ROCE_V2 = 255, 0xC000, 2
 
-#: The index of adapter.Port's GID.
-_GID_INDEX = 0
+#: The largest priority of Ethernet (ads.eth_prio, 3 bits).
+_PRIORITY_MAX = 7
+
+#: Bits of the traffic class below the DSCP: ECN, which the card sets.
+_DSCP_SHIFT = 2
 
 
 def _check_depth(depth: int) -> None:
@@ -57,6 +60,7 @@ class Queues:
     wq: int  #: depth WQEBBs of 64 bytes
     cq: int  #: the one entry of 64 bytes
     dbr: int  #: the QP's DBR of 8 bytes and behind it the CQ's, which nobody writes, in a 64-byte line without neighbours
+    dbr_umem: int | None = None  #: the UMEM in which dbr lies; None: that of the queues
 
     @classmethod
     def nbytes(cls, depth: int) -> int:
@@ -100,15 +104,19 @@ class QueuePair:
         queues: where WQ, CQ and DBR lie in the UMEM.
         depth: WQEBBs in the WQ.
         user_index: comes back in every CQE; 24 bits.
+        path: how packets go to the peer.
 
     Raises:
         ValueError: depth is no power of two from 128 to 32768, or user_index does not fit.
         TransportError: the adapter refuses; what had been made by then is given back. A refused command is a CommandError.
     """
 
-    def __init__(self, adapter: Adapter, umem_id: int, pdn: int, queues: Queues, depth: int, user_index: int = 0) -> None:
+    def __init__(
+        self, adapter: Adapter, umem_id: int, pdn: int, queues: Queues, depth: int, user_index: int = 0, path: Path | None = None
+    ) -> None:
         _check_depth(depth)
-        self._adapter, self.queues, self.depth = adapter, queues, depth
+        self._adapter, self.queues, self.depth, self._path = adapter, queues, depth, path or Path()
+        self._dbr_umem = umem_id if queues.dbr_umem is None else queues.dbr_umem
         caps = _query_caps(adapter, CapType.GENERAL)
         # One bound for both directions: two ends with the same caps then never ask each other for more than is answered.
         self._log_rd_atomic = min(caps["log_max_ra_req_qp"], caps["log_max_ra_res_qp"], _LOG_RD_ATOMIC_MAX)
@@ -137,7 +145,7 @@ class QueuePair:
             "uar_page": self.uar.page_id,
             "c_eqn": self._adapter.query_eqn(),
             "dbr_umem_valid": 1,
-            "dbr_umem_id": umem_id,
+            "dbr_umem_id": self._dbr_umem,
             "dbr_addr": self.queues.dbr + DBR_SIZE,
         }
         umem = {"cq_umem_valid": 1, "cq_umem_id": umem_id, "cq_umem_offset": self.queues.cq}
@@ -155,7 +163,7 @@ class QueuePair:
             "cqn_snd": self.cqn,
             "rq_type": RqType.ZERO_SIZE_RQ,
             "dbr_umem_valid": 1,
-            "dbr_umem_id": umem_id,
+            "dbr_umem_id": self._dbr_umem,
             "dbr_addr": self.queues.dbr,
         }
         umem = {"wq_umem_valid": 1, "wq_umem_id": umem_id, "wq_umem_offset": self.queues.wq}
@@ -172,7 +180,7 @@ class QueuePair:
         Args:
             remote_qpn: the peer.
             port: the port of this adapter.
-            remote: the port of the peer's adapter. On InfiniBand both are in one subnet (no GRH).
+            remote: the port of the peer's adapter. On InfiniBand a path to another subnet has a GRH.
 
         Raises:
             TransportError: the QP is not in RST, the ports cannot talk, or the adapter refuses.
@@ -207,10 +215,10 @@ class QueuePair:
         """RTR2RTS_QP (facts 3.5): let the QP send."""
         self._move(
             Command.RTR2RTS_QP,
-            retry_count=_RETRY_COUNT,
+            retry_count=self._path.retry_count,
             rnr_retry=_RNR_RETRY,
             log_sra_max=self._log_rd_atomic,
-            primary_address_path={"ack_timeout": _ACK_TIMEOUT},
+            primary_address_path={"ack_timeout": self._path.timeout},
         )
 
     def to_error(self) -> None:
@@ -280,19 +288,35 @@ class QueuePair:
             raise TransportError(
                 f"QP {self.qpn:#x}: port {port.port_num} of {self._adapter.name} is {port.link_layer}, the peer's is {remote.link_layer}"
             )
-        if port.link_layer != "Ethernet":
-            return {"vhca_port_num": port.port_num, "rlid": remote.lid}
-        address = {"roce_address_index": _GID_INDEX, "vhca_port_num": port.port_num}
-        version = _execute(self._adapter, Command.QUERY_ROCE_ADDRESS, **address)["roce_address"]["roce_version"]
-        return {
-            "vhca_port_num": port.port_num,
-            "src_addr_index": _GID_INDEX,
+        global_address = {
+            "src_addr_index": self._path.gid_index,
             "rgid_rip": int.from_bytes(remote.gid, "big"),
+            "hop_limit": _HOP_LIMIT,
+        }
+        if port.link_layer != "Ethernet":
+            local = {"vhca_port_num": port.port_num, "rlid": remote.lid, "sl": self._path.sl, "tclass": self._path.traffic_class}
+            return local if port.gid[:8] == remote.gid[:8] else {**local, **global_address, "grh": 1}  # the subnet prefix
+        if self._path.sl > _PRIORITY_MAX:
+            raise TransportError(f"PGAS_IB_SL={self._path.sl}: an Ethernet port has priorities 0 to {_PRIORITY_MAX}")
+        version = query_roce_address(self._adapter, port.port_num, self._path.gid_index)["roce_version"]
+        return {
+            **global_address,
+            "vhca_port_num": port.port_num,
             "rmac_47_32": int.from_bytes(remote.mac[:2], "big"),
             "rmac_31_0": int.from_bytes(remote.mac[2:], "big"),
-            "hop_limit": _HOP_LIMIT,
+            "eth_prio": self._path.sl,
+            "dscp": self._path.traffic_class >> _DSCP_SHIFT,
             "udp_sport": _UDP_SPORT if version >= _ROCE_V2 else 0,
         }
+
+
+def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str, int]:
+    """Return an entry of a port's GID table: QUERY_ROCE_ADDRESS's roce_address, GID, MAC and RoCE version among it (facts 3.5).
+
+    Raises:
+        CommandError: there is no such entry, or the port is no Ethernet port.
+    """
+    return _execute(adapter, Command.QUERY_ROCE_ADDRESS, roce_address_index=index, vhca_port_num=port_num)["roce_address"]
 
 
 def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgas.errors import TransportError
+from pgas.remedies import mend
 from pgas.transports.devices import ROCE_V1, ROCE_V2, ROOT, Device, Distance, Gid, Port, nearest
 
 __all__ = ["Choice", "Suits", "choose", "choose_gid"]
@@ -70,7 +71,7 @@ def choose(
                 usable.append((far, device, port))
             else:
                 refused.append(f"{device.name}:{port.number} {why}")
-    rest = f"; not {', not '.join(refused)}" if refused else ""
+    rest = f"; passed over: {', '.join(refused)}" if refused else ""
     if not usable:
         return Choice(None, None, f"no RDMA device can be used: {'; '.join(refused)}")
     far, device, port = usable[turn % len(usable)]
@@ -97,7 +98,7 @@ def choose_gid(port: Port, requested: int = -1) -> Gid:
                 return gid
         raise TransportError(f"PGAS_IB_GID_INDEX={requested}: no such GID; {table}")
     if not port.gids:
-        raise TransportError(f"{table}; give its network interface an IP address (ip addr add ... dev ...)")
+        raise TransportError(f"{table}; {mend('gid')}")
     if port.link_layer != "Ethernet":
         return port.gids[0]
     kinds = {ROCE_V2: 0, ROCE_V1: 1}
@@ -118,7 +119,8 @@ def _named(requested: str, devices: Sequence[Device], suits: Suits) -> Choice:
         if (why := _refusal(device, port, suits)) is None:
             return Choice(device, port, "asked for")
         refused.append(f"port {port.number} {why}")
-    raise TransportError(f"PGAS_HCA={requested}: {'; '.join(refused)}; {here}")
+    remedy = "" if any(port.active for port in ports) else f"; {mend('link down')}"
+    raise TransportError(f"PGAS_HCA={requested}: {'; '.join(refused)}; {here}{remedy}")
 
 
 def _refusal(device: Device, port: Port, suits: Suits) -> str | None:

@@ -131,12 +131,13 @@ class GPUMemory:
         access.location, access.flags = location, _READ_WRITE
         check(driver.cuMemSetAccess(address, nbytes, [access], 1), "cuMemSetAccess")
 
-    def _is_on_host(self, address: int) -> bool:
+    def is_on_host(self, address: int) -> bool:
+        """Whether memory of this PE is the host's."""
         return any(address in mapped for mapped in self._on_host)
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Copy to the host on a stream of our own."""
-        if self._is_on_host(address):
+        if self.is_on_host(address):
             return ctypes.string_at(address, nbytes)
         data = bytearray(nbytes)
         check(driver.cuMemcpyDtoHAsync(data, address, nbytes, self._stream), "cuMemcpyDtoH")
@@ -145,7 +146,7 @@ class GPUMemory:
 
     def write(self, address: int, data: bytes) -> None:
         """Copy to the GPU on a stream of our own."""
-        if self._is_on_host(address):
+        if self.is_on_host(address):
             ctypes.memmove(address, data, len(data))
             return
         check(driver.cuMemcpyHtoDAsync(address, data, len(data), self._stream), "cuMemcpyHtoD")
@@ -153,7 +154,7 @@ class GPUMemory:
 
     def fill(self, address: int, nbytes: int, byte: int) -> None:
         """Set nbytes to one byte value."""
-        if self._is_on_host(address):
+        if self.is_on_host(address):
             ctypes.memset(address, byte, nbytes)
             return
         check(driver.cuMemsetD8Async(address, byte, nbytes, self._stream), "cuMemsetD8")

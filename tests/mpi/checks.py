@@ -1,5 +1,6 @@
 """What the tests share: verdicts that all PEs agree on, launches, data, and destinations whose neighbours are watched."""
 
+import functools
 import os
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import pgas
+from pgas import runtime
 from pgas.backend import launched_rank
+from pgas.transports.softhca import client
 
 #: Whether mpirun started these processes, and how many.
 LAUNCHED = launched_rank() is not None
@@ -21,11 +24,31 @@ THROUGH_NIC = TRANSPORT in ("ibgda", "ibrc")
 needs_mapped_peers = pytest.mark.skipif(THROUGH_NIC, reason=f"refused by the transport: {TRANSPORT} maps no peer's memory")
 needs_any_memory = pytest.mark.skipif(THROUGH_NIC, reason=f"refused by the transport: local operands of {TRANSPORT} lie on the heap")
 
-#: Over a real device (PGAS_HCA=rxe0) there is nobody who counts, pauses and delays.
+#: The NIC asked for; and the software card behind it if it is one of the devices of tests/uverbs.
 DEVICE = os.environ.get("PGAS_HCA", "auto")
+CARD = os.environ.get("UVERBS_CARD") if DEVICE not in ("auto", "softhca") else None
+
+#: Over a real device (PGAS_HCA=rxe0) there is nobody who counts, pauses and delays.
 needs_card = pytest.mark.skipif(
-    DEVICE not in ("auto", "softhca"), reason="capability missing: the software card, which can be asked and paused"
+    DEVICE not in ("auto", "softhca") and CARD is None, reason="capability missing: the software card, which can be asked and paused"
 )
+
+
+@functools.cache
+def _behind_a_device(name):
+    return client.Observer(name)
+
+
+def observer():
+    """What looks into the software card: this PE's adapter, or one for the card behind it."""
+    return _behind_a_device(CARD) if CARD else runtime.current().nic.adapter
+
+
+def own_queue_pairs():
+    """What the card knows of this PE's queue pairs; its number of the PE is its own where there is a device in between."""
+    own = {qp.qpn for qp in runtime.current().nic.qps}
+    return [qp for qp in observer().counters()["qps"] if qp["qpn"] in own]
+
 
 #: First element of what a PE says at the ends of a test.
 PE_LEFT = "at the end of a test"

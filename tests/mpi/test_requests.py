@@ -8,11 +8,20 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import THROUGH_NIC, launch_together
+from mpi.checks import DEVICE, THROUGH_NIC, launch_together
 
 pytestmark = pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")
 
 ROUNDS = 20
+
+
+def test_the_adapter_is_named(heap):
+    """As perf tests print it: device and port, and no engine but the software card's."""
+    about = pgas.info()
+    if DEVICE in ("auto", "softhca"):
+        assert (about["adapter"], about["engine"] is None) == ("softhca", False)
+    else:
+        assert (about["adapter"].partition(":")[0], about["engine"]) == (DEVICE.partition(":")[0], None)
 
 
 @pgas.jit

@@ -133,8 +133,8 @@ device.OpenDevice.query = lambda self: replace(real(self), atomics=False)
 """
 
 
-@pytest.mark.parametrize(("what", "request"), [("signal[1, 1](sig, right)", "SIGNAL_SET"), ("add[1, 1](dest, right)", "ADD")])
-def test_device_without_atomics(run, what, request):
+@pytest.mark.parametrize(("what", "named"), [("signal[1, 1](sig, right)", "SIGNAL_SET"), ("add[1, 1](dest, right)", "ADD")])
+def test_device_without_atomics(run, what, named):
     """What needs none works."""
     text = f"""
 pgas.launch(store, 1, 1, (dest, right))
@@ -147,7 +147,7 @@ attempt(both)
     ended = run(WITHOUT_ATOMICS + INIT + text, npes=1)
     assert "stored 5" in ended.out, ended
     said = ended.only_line(0)
-    assert f"{request} needs an atomic, and RDMA device PE 0's rxe0:1 has none (atomic_cap is ATOMIC_NONE)" in said, ended
+    assert f"{named} needs an atomic, and RDMA device PE 0's rxe0:1 has none (atomic_cap is ATOMIC_NONE)" in said, ended
     assert "or PGAS_HCA=softhca" in said, ended
 
 
@@ -191,7 +191,7 @@ time.sleep(60)
 
 
 def test_a_peer_killed_in_mid_transfer(run):
-    """The other PE says who died."""
+    """The other PE says who died; a shell around each keeps mpirun, which would end it first, in the dark."""
     text = """
 def die():
     say("killed at", time.time())
@@ -202,7 +202,7 @@ attempt(put_for_ever[1, 1], dest, source, right)
 attempt(pgas.barrier_all)
 sys.exit(1)
 """
-    ended = run(INIT + text)
+    ended = run(INIT + text, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
     seconds = time.time() - float(re.search(r"killed at ([0-9.]+)", ended.out)[1])
     holds(ended, "PE 1 (process ", "ended without pgas.finalize(): the job cannot go on")
     assert seconds < 30, (seconds, ended)

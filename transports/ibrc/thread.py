@@ -58,7 +58,7 @@ class RingNIC(NIC):
     @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
         """Return how many bytes of the segment are used; the ring is behind the queues."""
-        return super().segment_bytes(n_pes, constants) + proxy.RING + constants.ring * proxy.REQUEST_SIZE
+        return cls.queue_bytes(n_pes, constants) + proxy.RING + constants.ring * proxy.REQUEST_SIZE
 
     def _record_words(self) -> Mapping[int, int]:
         """Return the back end's words of the loop's record, by offset."""
@@ -69,7 +69,7 @@ class RingNIC(NIC):
         raise NotImplementedError
 
     def _start(self, constants: window.Constants) -> None:
-        self._control = self._slot + window.QUEUE_OFFSET + super().segment_bytes(self._n_pes, constants)
+        self._control = self._slot + window.QUEUE_OFFSET + self.queue_bytes(self._n_pes, constants)
         self._store(proxy.CONTROL, self._control)
         count = len(self.qps)
         rows = self.record_bytes

@@ -35,8 +35,6 @@ __all__ = ["VerbsNIC"]
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
-_PAGE = 4096
-
 
 @dataclass(frozen=True)
 class _Introduction:
@@ -88,6 +86,11 @@ class VerbsNIC(RingNIC):
         self.name = f"{device}:{port}"
         super().__init__(memory, me, n_pes, segments, fds, exchange, constants, start=None)
 
+    @classmethod
+    def queue_bytes(cls, n_pes: int, constants: window.Constants) -> int:
+        """Return how many bytes landing cells and slots of work requests take."""
+        return CELL_BYTES + n_pes * constants.num_qps * constants.depth * work_requests.SLOT
+
     def _start_card(self, start: Any) -> tuple[str, int]:
         return "", 0  # there is none
 
@@ -112,13 +115,10 @@ class VerbsNIC(RingNIC):
             for place, access, what in (
                 (system, _ACCESS, "the system area"),
                 (heap, _ACCESS, "the symmetric heap (PGAS_SYMMETRIC_SIZE)"),
-                ((queues[0], CELL_BYTES), Access.LOCAL_WRITE, "landing cells"),
+                (queues, Access.LOCAL_WRITE, "landing cells and work requests"),
             )
         )
-        nbytes = count * self._depth * work_requests.SLOT
-        self._slots = np.zeros((nbytes + _PAGE) // 8, np.int64)
-        self._first_slot = -(-self._slots.ctypes.data // _PAGE) * _PAGE
-        self._staging = self._register(self._first_slot, nbytes, Access.LOCAL_WRITE, "work requests", on_gpu=False)
+        self._first_slot = queues[0] + CELL_BYTES
         self._chains = np.zeros((count, work_requests.N_CHAINS * work_requests.CHAIN_SIZE // 8), np.int64)
         self.qps: list[Any] = []
         for _ in range(count):
@@ -159,7 +159,6 @@ class VerbsNIC(RingNIC):
             tables.CELL_LKEY: self._cells.lkey,
             work_requests.LOCAL_SHIFT: self._heap.shift,
             work_requests.CELL_SHIFT: self._cells.shift,
-            work_requests.STAGING_LKEY: self._staging.lkey,
             work_requests.POST_SEND: first.post_send,
             work_requests.POLL_CQ: first.poll_cq,
             work_requests.MESSAGE_MAX: min(peer.max_msg_sz for peer in self._met),
@@ -233,7 +232,7 @@ class VerbsNIC(RingNIC):
 
     def _word(self, address: int, nbytes: int = 8) -> int:
         """Return a word of the slots."""
-        return int.from_bytes(self._slots.view(np.uint8)[address - self._slots.ctypes.data :][:nbytes].tobytes(), "little")
+        return int.from_bytes(self._memory.read(address, nbytes), "little")
 
     def about(self) -> tuple[str, str | None]:
         """Return device and port; what executes work requests is the device."""

@@ -48,14 +48,14 @@ from pgas.transports.verbs.abi import SendFlags, WrOpcode
 #: What the loop's stamp covers beside this file.
 SOURCES = (abi.__file__,)
 
-# Words of the loop's record, behind those of tables.py; keys are in the host's order. LKEY is the heap's, CELL_LKEY the landing cells';
-# *_SHIFT is what a region's addresses in work requests are less than those of the window. POST_SEND, POLL_CQ: addresses of functions.
-# MESSAGE_MAX: bytes that one work request moves at most. INLINE: the flag with which staging cells are posted, or 0. ATOMICS: whether the
-# device has them. FAULT_*: what failed; WCS: where poll_cq stores.
+# Words of the loop's record, behind those of tables.py; keys are in the host's order. LKEY is the heap's, CELL_LKEY that of landing cells
+# and slots; *_SHIFT is what a region's addresses in work requests are less than those of the window. POST_SEND, POLL_CQ: addresses of
+# functions. MESSAGE_MAX: bytes that one work request moves at most. INLINE: the flag with which staging cells are posted, or 0. ATOMICS:
+# whether the devices have them. FAULT_*: what failed; WCS: where poll_cq stores.
 (
-    LOCAL_SHIFT, CELL_SHIFT, STAGING_LKEY, POST_SEND, POLL_CQ, MESSAGE_MAX, INLINE, ATOMICS,
+    LOCAL_SHIFT, CELL_SHIFT, POST_SEND, POLL_CQ, MESSAGE_MAX, INLINE, ATOMICS,
     FAULT, FAULT_CODE, FAULT_VENDOR, FAULT_SLOT, BAD_WR, WCS,
-) = range(tables.END, tables.END + 112, 8)  # fmt: skip
+) = range(tables.END, tables.END + 104, 8)  # fmt: skip
 N_WCS = 16  #: completions that one call of poll_cq returns at most
 END = WCS + N_WCS * abi.WC_SIZE
 
@@ -172,7 +172,7 @@ def post_atomic(own: int, row: int, opcode: int, addr: int, compare_add: int, sw
     store(at + abi.WR_COMPARE_ADD, compare_add)
     store(at + abi.WR_SWAP, swap)
     store_u32(at + abi.WR_ATOMIC_RKEY, load(row + HEAP_KEY))
-    store_sge(at, at + STAGING, 8, load(own + STAGING_LKEY))
+    store_sge(at, at + STAGING - load(own + CELL_SHIFT), 8, load(own + CELL_LKEY))
     return at
 
 
@@ -343,10 +343,11 @@ def step(own: int, request: int, row: int, done: int) -> int:
         fail(own, NO_ATOMICS, operation, 0, 0)
         return REFUSED
     if operation == _STORE:
-        at = begin(own, row, _RDMA_WRITE, _SIGNALED | load(own + INLINE))
+        inline = load(own + INLINE)
+        at = begin(own, row, _RDMA_WRITE, _SIGNALED | inline)
         store(at + STAGING, load(request + proxy.VALUE))
         store(at + STAGING + 8, load(request + proxy.SECOND))
-        store_sge(at, at + STAGING, nbytes, load(own + STAGING_LKEY))
+        store_sge(at, at + STAGING - (0 if inline else load(own + CELL_SHIFT)), nbytes, load(own + CELL_LKEY))
         if what & proxy.SYSTEM:
             store_remote(at, to - load(row + SYSTEM_SHIFT), load(row + SYSTEM_KEY))
         else:

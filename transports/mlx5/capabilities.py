@@ -81,6 +81,7 @@ CMD_HCA_CAP = Table(
     Field("bf", 0x260, 1),
     Field("log_bf_reg_size", 0x26B, 5),
     Field("max_wqe_sz_sq", 0x290, 16),  # bytes
+    Field("max_wqe_sz_rq", 0x2B0, 16),
     Field("log_uar_page_sz", 0x490, 16),
     Field("num_of_uars_per_page", 0x520, 32),
 )

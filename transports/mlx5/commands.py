@@ -24,7 +24,7 @@ from pgas.transports.mlx5.capabilities import (
     PortType,
     cap_op_mod,
 )
-from pgas.transports.mlx5.contexts import CQC, MKC, QPC, ROCE_ADDR_LAYOUT, UMEM
+from pgas.transports.mlx5.contexts import CQC, HCA_VPORT_CONTEXT, MKC, QPC, ROCE_ADDR_LAYOUT, UMEM
 from pgas.transports.mlx5.fields import Buffer, Field, Table
 
 __all__ = [
@@ -249,6 +249,14 @@ LAYOUTS = {
             "query_roce_address",
             Field("roce_address", 0x80, 8 * ROCE_ADDR_LAYOUT.size, table=ROCE_ADDR_LAYOUT),
             size=OUTPUT.size + ROCE_ADDR_LAYOUT.size,
+        ),
+    ),
+    Command.QUERY_HCA_VPORT_CONTEXT: Layout(  # mlx5_ifc.h (rdma-core 44)
+        _in("query_hca_vport_context", _SHORT, Field("other_vport", 0x40, 1), Field("port_num", 0x4C, 4), Field("vport_number", 0x50, 16)),
+        _out(
+            "query_hca_vport_context",
+            Field("hca_vport_context", 0x80, 8 * HCA_VPORT_CONTEXT.size, table=HCA_VPORT_CONTEXT),
+            size=OUTPUT.size + HCA_VPORT_CONTEXT.size,
         ),
     ),
     Command.ALLOC_PD: Layout(_in("alloc_pd", _SHORT), _out("alloc_pd", _number("pd"))),

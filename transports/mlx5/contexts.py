@@ -12,6 +12,7 @@ __all__ = [
     "ADS",
     "CQC",
     "FORBIDDEN",
+    "HCA_VPORT_CONTEXT",
     "LEGAL",
     "MKC",
     "MTU_BYTES",
@@ -29,6 +30,7 @@ __all__ = [
     "SendDbrMode",
     "mkc_access",
     "mkey",
+    "rnr_timer_ns",
     "transition",
 ]
 
@@ -75,6 +77,24 @@ class RqType(IntEnum):
     REGULAR = 0
     SRQ = 1
     ZERO_SIZE_RQ = 3  # no receive queue, SRQ or receive CQ, as DOCA does and this runtime
+
+
+#: rnr_retry that tries for ever (IBTA, Modify QP).
+RNR_RETRY_FOR_EVER = 7
+
+
+def rnr_timer_ns(min_rnr_nak: int) -> int:
+    """Return how long a requester waits that found no receive WQE, from qpc.min_rnr_nak of the QP that has none.
+
+    1 is 10 us, 2 is 20 us, then in turns 3/2 and 4/3 of the one before, up to 491.52 ms; 0 is one step more (IBTA, RNR NAK timer).
+
+    Raises:
+        ValueError: the code has more than 5 bits.
+    """
+    if not 0 <= min_rnr_nak < 32:
+        raise ValueError(f"min_rnr_nak: {min_rnr_nak} does not fit in 5 bits")
+    code = min_rnr_nak or 32
+    return 10_000 if code == 1 else (15_000 if code & 1 else 10_000) << code // 2
 
 
 class AtomicMode(IntEnum):
@@ -280,6 +300,9 @@ ROCE_ADDR_LAYOUT = Table(
     Field("roce_l3_type", 0xD4, 4),
     Field("roce_version", 0xD8, 8),
 )
+
+#: The port of an InfiniBand card, as far as anybody here asks (mlx5_ifc.h, rdma-core 44).
+HCA_VPORT_CONTEXT = Table("hca_vport_context", 0x200, Field("lid", 0x300, 16))
 
 # --- states of a QP (facts 3.5, 8 item 10) ---------------------------------------------------------------------------------------
 # Every pair of states is in one of two tables. 2ERR_QP and 2RST_QP are legal in every state, as in the optab of Linux's mlx5_ib.

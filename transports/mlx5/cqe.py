@@ -1,8 +1,10 @@
 """Completion queue entries of 64 bytes, and how a 16-bit wqe_counter completes a 64-bit index (facts/mlx5.md section 2, ``mlx5dv.h``).
 
-The CQ is collapsed: every CQE overwrites entry 0, and the consumer never tells the card how far it read (``cqc.cc``, ``cqc.oi``). Before
-the first CQE the entry is filled with EMPTY, so that its opcode reads INVALID. Whoever writes a CQE stores bytes 0..55 first and then the
-tail, bytes 56..63, as one 64-bit store; whoever polls loads the tail at once: wqe_counter and op_own are then of one CQE (facts 2.5).
+The CQs of this runtime are collapsed: every CQE overwrites entry 0, and the consumer never tells the card how far it read (``cqc.cc``,
+``cqc.oi``). Before the first CQE the entry is filled with EMPTY, so that its opcode reads INVALID. In other CQs entry follows entry, an
+owner bit tells the rounds apart (valid), and the consumer stores how far it read into the CQ's doorbell record. Whoever writes a CQE
+stores bytes 0..55 first and then the tail, bytes 56..63, as one 64-bit store; whoever polls loads the tail at once: wqe_counter and op_own
+are then of one CQE (facts 2.5).
 """
 
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ __all__ = [
     "error",
     "extend",
     "op_own",
+    "received",
     "syndrome_words",
     "valid",
 ]
@@ -167,6 +170,12 @@ def completed(qpn: int, s_wqe_opcode: int, wqe_idx: int, byte_cnt: int = 0, user
     return fill(CQE64, dict(srqn_uidx=user_index, byte_cnt=byte_cnt, **tail))
 
 
+def received(qpn: int, opcode: int, receive_idx: int, byte_cnt: int, imm: int = 0, user_index: int = 0, owner: int = 0) -> bytes:
+    """Build the CQE of a receive WQE: opcode is RESP_*, receive_idx counts receive WQEs."""
+    tail = {"qpn": qpn, "wqe_counter": receive_idx & WQE_IDX_MASK, "opcode": opcode, "owner": owner}
+    return fill(CQE64, dict(srqn_uidx=user_index, imm_inval_pkey=imm, byte_cnt=byte_cnt, **tail))
+
+
 def error(
     qpn: int,
     s_wqe_opcode: int,
@@ -184,7 +193,7 @@ def error(
 
 @dataclass(frozen=True)
 class Cqe:
-    """A decoded CQE; syndromes are 0 unless is_error, byte_cnt is 0 if it is."""
+    """A decoded CQE; syndromes are 0 unless is_error, byte_cnt and imm are 0 if it is."""
 
     opcode: int
     owner: int
@@ -197,6 +206,7 @@ class Cqe:
     vendor_err_synd: int = 0
     hw_err_synd: int = 0
     hw_synd_type: int = 0
+    imm: int = 0
 
     @property
     def is_error(self) -> bool:
@@ -205,10 +215,12 @@ class Cqe:
 
     def __str__(self) -> str:
         head = f"{fields.named(CqeOpcode, self.opcode)} wqe_counter {self.wqe_counter:#06x} qpn {self.qpn:#08x}"
-        head += f" of {fields.named(Opcode, self.s_wqe_opcode)}"
+        if self.opcode in (CqeOpcode.REQ, CqeOpcode.REQ_ERR):
+            head += f" of {fields.named(Opcode, self.s_wqe_opcode)}"
         if self.is_error:
             return f"{head}: {syndrome_words(self.syndrome)}, vendor_err_synd {self.vendor_err_synd:#04x}"
-        return f"{head}, byte_cnt {self.byte_cnt}"
+        imm = f", imm {self.imm:#x}" if self.opcode in (CqeOpcode.RESP_WR_IMM, CqeOpcode.RESP_SEND_IMM) else ""
+        return f"{head}, byte_cnt {self.byte_cnt}{imm}"
 
 
 def decode(data: Buffer, offset: int = 0) -> Cqe:
@@ -220,7 +232,7 @@ def decode(data: Buffer, offset: int = 0) -> Cqe:
     values = fields.decode(CQE64, data, offset)
     tail = {name: values[name] for name in ("opcode", "owner", "qpn", "s_wqe_opcode", "wqe_counter")}
     if values["opcode"] not in (CqeOpcode.REQ_ERR, CqeOpcode.RESP_ERR):
-        return Cqe(**tail, user_index=values["srqn_uidx"], byte_cnt=values["byte_cnt"])
+        return Cqe(**tail, user_index=values["srqn_uidx"], byte_cnt=values["byte_cnt"], imm=values["imm_inval_pkey"])
     values = fields.decode(ERR_CQE, data, offset)
     synd = {name: values[name] for name in ("syndrome", "vendor_err_synd", "hw_err_synd", "hw_synd_type")}
     return Cqe(**tail, user_index=values["srqn"], **synd)

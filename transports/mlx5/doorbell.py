@@ -20,8 +20,11 @@ DBR = Table("dbr", 8, Field("receive_counter", 0, 32), Field("send_counter", 32,
 DBR_SIZE = DBR.size
 DBR_SND_OFFSET = 4 * SND_DBR
 
-#: A CQ's DBR; not written by anyone while the CQ ignores overrun (cqc.oi).
+#: A CQ's DBR: how many CQEs were read. Not looked at while the CQ ignores overrun (cqc.oi).
 CQ_DBR = Table("cq_dbr", 8, Field("consumer_index", 8, 24), Field("arm", 32, 32))
+
+
+CQ_CONSUMER_INDEX_MASK = (1 << CQ_DBR["consumer_index"].width) - 1
 
 
 def dbr(prod_idx: int) -> bytes:
@@ -50,6 +53,7 @@ UAR_BF_REGISTERS = 2
 UAR_NC_REGISTERS = 4
 UAR_NC_REGISTER_SIZE = 0x100  # MLX5_DB_BLUEFLAME_BUFFER_SIZE
 UAR_LOG_BF_REG_SIZE = 9  # as usual; QUERY_HCA_CAP's log_bf_reg_size tells
+UAR_BF_BUFFER_SIZE = 1 << UAR_LOG_BF_REG_SIZE - 1  # a BF register is two buffers, which are written in turns
 
 
 class UarType(IntEnum):

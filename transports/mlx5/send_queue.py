@@ -194,6 +194,8 @@ _HAS_RADDR = {
     Opcode.RDMA_WRITE: True,
     Opcode.RDMA_WRITE_IMM: True,
     Opcode.RDMA_READ: True,
+    Opcode.SEND: False,
+    Opcode.SEND_IMM: False,
 } | {opcode: True for opcode, _ in ATOMICS}
 _ATOMIC_OPCODES = frozenset(opcode for opcode, _ in ATOMICS)
 
@@ -213,7 +215,7 @@ def _operands(opcode: Opcode, nbytes: int, segment: dict[str, int]) -> Atomic:
 
 
 def _inline(opcode: Opcode, raw: bytes, at: int, end: int) -> bytes:
-    if opcode not in (Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_IMM):
+    if opcode not in (Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_IMM, Opcode.SEND, Opcode.SEND_IMM):
         raise ValueError(f"inline.inline_seg: {opcode.name} has no data to carry inline")
     count, start = fields.decode(INLINE, raw, at)["byte_count"], at + INLINE_HEADER
     if not end - OCTOWORD < start + count <= end:

@@ -4,6 +4,8 @@ A WQE is a sequence of segments, each right behind the one before: ctrl, then ra
 occupies whole WQEBBs (64 bytes) of the send queue, a ring of 2^n of them, and wraps at the ring's end from one WQEBB to the next. Sizes
 on the wire count octowords (16 bytes), the control segment included: ``ds``. Every field of more than a byte is big-endian.
 
+A receive WQE is data segments and nothing else; it occupies one entry of the receive queue, a ring of 2^n entries of 2^m octowords.
+
 Only what an RC QP sends is here; DC's address vectors and the WAIT segment are in the facts. Decoding is in send_queue.py.
 """
 
@@ -35,6 +37,9 @@ __all__ = [
     "masked_fetch_add",
     "nop",
     "read",
+    "receive",
+    "send",
+    "send_inline",
     "wqebbs",
     "write",
     "write_inline",
@@ -175,6 +180,7 @@ WQE_DATA = WQE_RADDR + RADDR.size  # WRITE and READ: data; WRITE inline: inline;
 WQE_ATOMIC_DATA = WQE_DATA + ATOMIC.size
 WQE_MASKED_CS_8_DATA = WQE_DATA + MASKED_CS_8.size  # the first segment of the second WQEBB
 DUMP_DATA = CTRL.size
+WQE_SEND_DATA = CTRL.size  # SEND: data or inline
 
 # --- ds and WQEBBs (facts 1.5) ---------------------------------------------------------------------------------------------------
 
@@ -184,6 +190,9 @@ DS_DUMP = (DUMP_DATA + DATA.size) // OCTOWORD
 DS_WRITE = DS_READ = (WQE_DATA + DATA.size) // OCTOWORD
 DS_ATOMIC = (WQE_ATOMIC_DATA + DATA.size) // OCTOWORD  # all but the next
 DS_MASKED_CS_8 = (WQE_MASKED_CS_8_DATA + DATA.size) // OCTOWORD
+
+#: The lkey of the data segment that ends a receive WQE shorter than its entry: no key has it (MLX5_INVALID_LKEY).
+INVALID_LKEY = 0x100
 
 #: Bytes that WRITE inline carries in one WQEBB, and at all. A card may allow less: QUERY_HCA_CAP's max_wqe_sz_sq.
 INLINE_MAX_1_WQEBB = WQEBB - WQE_DATA - INLINE_HEADER
@@ -241,6 +250,33 @@ def write_inline(wqe_idx: int, qpn: int, raddr: int, rkey: int, payload: bytes, 
     ds = ds_inline(len(payload))
     head = _ctrl(Opcode.RDMA_WRITE, wqe_idx, qpn, ds, fm_ce_se) + fill(RADDR, {"raddr": raddr, "rkey": rkey})
     return (head + fill(INLINE, {"inline_seg": 1, "byte_count": len(payload)}) + payload).ljust(ds * OCTOWORD, b"\0")
+
+
+def send(wqe_idx: int, qpn: int, addr: int, lkey: int, nbytes: int, *, fm_ce_se: int = 0, imm: int | None = None) -> bytes:
+    """Build a SEND of nbytes at addr, SEND_IMM with imm; of 0 bytes without a data segment."""
+    data = _data(addr, lkey, nbytes) if nbytes else b""
+    opcode = Opcode.SEND if imm is None else Opcode.SEND_IMM
+    return _ctrl(opcode, wqe_idx, qpn, (WQE_SEND_DATA + len(data)) // OCTOWORD, fm_ce_se, imm=imm or 0) + data
+
+
+def send_inline(wqe_idx: int, qpn: int, payload: bytes, *, fm_ce_se: int = 0, imm: int | None = None) -> bytes:
+    """Build a SEND that carries its payload, SEND_IMM with imm."""
+    ds = -(-(WQE_SEND_DATA + INLINE_HEADER + len(payload)) // OCTOWORD)
+    opcode = Opcode.SEND if imm is None else Opcode.SEND_IMM
+    head = _ctrl(opcode, wqe_idx, qpn, ds, fm_ce_se, imm=imm or 0)
+    return (head + fill(INLINE, {"inline_seg": 1, "byte_count": len(payload)}) + payload).ljust(ds * OCTOWORD, b"\0")
+
+
+def receive(*segments: tuple[int, int, int], stride: int = OCTOWORD) -> bytes:
+    """Build a receive WQE of (addr, lkey, nbytes) for an entry of stride bytes; one with room left ends with INVALID_LKEY.
+
+    Raises:
+        ValueError: the entry is too short for the segments.
+    """
+    data = b"".join(_data(*segment) for segment in segments)
+    if len(data) > stride:
+        raise ValueError(f"segments: {len(segments)} do not fit in a receive WQE of {stride} bytes")
+    return data if len(data) == stride else (data + fill(DATA, {"lkey": INVALID_LKEY})).ljust(stride, b"\0")
 
 
 def read(wqe_idx: int, qpn: int, raddr: int, rkey: int, addr: int, lkey: int, nbytes: int, *, fm_ce_se: int = 0) -> bytes:

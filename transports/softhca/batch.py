@@ -160,5 +160,5 @@ def account(qp: int, wqes: int, writes: int, reads: int, nbytes: int, signalled:
     count(qp + QP_WRITES, writes)
     count(qp + QP_READS, reads)
     count(qp + QP_NBYTES, nbytes)
-    count_cqes(qp, signalled)
+    count_cqes(qp, load(qp + QP_CQ), signalled)
     return store(qp + QP_CONSUMER, load(qp + QP_CONSUMER) + wqebbs)

@@ -167,9 +167,11 @@ class Card:
             fixed = {name: int(record[name]) for name in ("pd", "uar", "user_index", "remote_qpn", "consumer", "producer")}
             state = self.firmware.queues.state(qp).name
             error = {"first_error": int(record["error_syndrome"]), "vendor_error": int(record["error_vendor"])}
+            error["receives"] = int(self.tables.rqs[qp.row]["receives"])
             qps.append({"qpn": qpn, "pe": qp.pe, "state": state, "depth": int(record["mask"]) + 1, **fixed, **error, **counted})
         cqs = [
-            {"cqn": cqn, "pe": cq.pe, "size": 1 << int(row["log_size"]), "collapsed": bool(row["collapsed"]), "cqes": int(row["cqes"])}
+            {"cqn": cqn, "pe": cq.pe, "size": 1 << int(row["log_size"]), "cqes": int(row["cqes"])}
+            | {name: bool(row[name]) for name in ("collapsed", "overrun")}
             for cqn, cq in self.firmware.queues.cqs.items()
             for row in [self.tables.cqs[cq.row]]
         ]
@@ -178,7 +180,7 @@ class Card:
             for key, entry in self.objects.keys.items()
             for row in [self.tables.mkeys[entry.row]]
         ]
-        uars = [{"page": page, "pe": uar.pe, "qpn": uar.qpn} for page, uar in self.objects.uars.items()]
+        uars = [{"page": page, "pe": uar.pe, "qpns": uar.qpns} for page, uar in self.objects.uars.items()]
         hca = {
             "engine": self.engine.words,
             **totals,

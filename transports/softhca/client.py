@@ -14,7 +14,7 @@ from typing import Any
 from pgas.backend import SIMULATOR
 from pgas.errors import TransportError
 from pgas.transports.adapter import FirstError, Port, Uar
-from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET
+from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET, UarType
 from pgas.transports.softhca import bar, layout, messages
 from pgas.transports.softhca.messages import Kind
 from pgas.transports.softhca.syndromes import command_text
@@ -205,6 +205,7 @@ class SoftHCA(Observer):
         pe: this PE.
         memory: (address, nbytes, descriptor) of this PE's segments: what the card can reach, at the same addresses as here.
         map_registers: maps all UAR pages of a descriptor where single ones cannot be mapped (GPU memory); None: each as it is allocated.
+        rung_by_cpu: whether a CPU stores to its registers for kernels.
 
     Raises:
         TransportError: there is no such card, or it refuses this PE or its memory.
@@ -213,8 +214,15 @@ class SoftHCA(Observer):
     name = "softhca"
 
     def __init__(
-        self, name: str, pe: int, memory: Iterable[tuple[int, int, int]], map_registers: Callable[[int], None] | None = None
+        self,
+        name: str,
+        pe: int,
+        memory: Iterable[tuple[int, int, int]],
+        map_registers: Callable[[int], None] | None = None,
+        *,
+        rung_by_cpu: bool = False,
     ) -> None:
+        self.rung_by_cpu = rung_by_cpu
         self._whole = map_registers is not None
         self._connection = _Connection(name, pe)
         self._bar = self._connection.fds[0]
@@ -256,8 +264,8 @@ class SoftHCA(Observer):
     def deregister_mr(self, lkey: int) -> None:
         self._connection.ask(Kind.DEREGISTER_MR, [lkey])
 
-    def alloc_uar(self) -> Uar:
-        page = self._connection.ask(Kind.ALLOC_UAR, [])
+    def alloc_uar(self, kind: UarType = UarType.NC) -> Uar:
+        page = self._connection.ask(Kind.ALLOC_UAR, [int(kind)])
         if not self._whole:
             bar.map_page(self._bar, page)
             self._pages.add(page)
@@ -274,7 +282,7 @@ class SoftHCA(Observer):
 
     def query_port(self) -> Port:
         gid = bytes.fromhex("fe80000000000000020000fffe000001")
-        return Port(1, "InfiniBand", 5, 1, gid, bytes(6), 100.0)
+        return Port(1, "InfiniBand", 5, layout.LID, gid, bytes(6), 100.0)
 
     def syndrome_words(self, syndrome: int) -> str:
         return command_text(syndrome)
@@ -283,9 +291,9 @@ class SoftHCA(Observer):
         known = self._connection.ask(Kind.DIAGNOSE, [qpn])
         return known and FirstError(**{**known, "wqe": bytes.fromhex(known["wqe"])})
 
-    def set_index(self, qpn: int, index: int) -> None:
-        """Let a QP that is not in RTS yet begin at a WQEBB index other than 0 (for tests of wrap; no card can)."""
-        self._connection.ask(Kind.SET_INDEX, [qpn, index])
+    def set_index(self, qpn: int, index: int, receive_idx: int = 0) -> None:
+        """Let a QP that is not in RTS yet begin at indices other than 0, of WQEBBs and receive WQEs (for tests of wrap; no card can)."""
+        self._connection.ask(Kind.SET_INDEX, [qpn, index, receive_idx])
 
     def close(self) -> None:
         """Leave the card."""

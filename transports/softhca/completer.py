@@ -12,16 +12,19 @@ from pgas.transports.mlx5.cqe import (
     TAIL_WQE_COUNTER_SHIFT,
     CqeOpcode,
 )
+from pgas.transports.mlx5.doorbell import CQ_CONSUMER_INDEX_MASK
 from pgas.transports.mlx5.wqe import CTRL_OPMOD_IDX_OPCODE, CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, OCTOWORD, WQE_IDX_MASK, WQEBB_SHIFT, Ce
 from pgas.transports.softhca.compiled import device
-from pgas.transports.softhca.ops import add, fence, load, load_be32, store, store_data, store_release, swap32, swap64
-from pgas.transports.softhca.pipeline import DONE, ERROR, WR_FLUSH, count, random, state_of
-from pgas.transports.softhca.requester import READ, WRITE
+from pgas.transports.softhca.ops import add, fence, load, load_be32, load_be32_acquire, store, store_data, store_release, swap32, swap64
+from pgas.transports.softhca.pipeline import DONE, ERROR, LOCAL_QP_OP, RECEIVES, V_CQ_OVERRUN, WR_FLUSH, count, random, state_of
+from pgas.transports.softhca.requester import READ, WRITE, WRITE_IMM
 from pgas.transports.softhca.tables import (
     CQ_ADDRESS,
     CQ_COLLAPSED,
     CQ_CQES,
+    CQ_DBR,
     CQ_LOG_SIZE,
+    CQ_OVERRUN,
     CQ_PRODUCER,
     CTL_CHAOS,
     CTL_SWEEPS,
@@ -101,6 +104,8 @@ def complete(hca: int, qp: int, work: int) -> int:
         count(qp + QP_READS, 1)
     elif load(work + WORK_WIDTH) != 0:
         count(qp + QP_ATOMICS, 1)
+    elif opcode == WRITE_IMM:
+        count(qp + QP_WRITES, 1)
     store(qp + QP_CONSUMER, index + load(work + WORK_WQEBBS))
     if load(work + WORK_CE) < ALWAYS:
         return DONE
@@ -152,18 +157,24 @@ def error(hca: int, qp: int, work: int) -> int:
     store_release(qp + QP_BROKEN, 1)
     index, syndrome, vendor = load(work + WORK_INDEX), load(work + WORK_SYNDROME), load(work + WORK_VENDOR)
     add(qp + QP_ERRORS, 1)
+    note_error(qp, index, syndrome, vendor, load(work + WORK_WQE), max(1, load(work + WORK_DS)) * OCTOWORD)
+    store(qp + QP_CONSUMER, index + load(work + WORK_WQEBBS))
+    write_cqe(hca, qp, index, load(work + WORK_OPCODE), 0, REQ_ERR, syndrome, vendor)
+    return DONE
+
+
+@device
+def note_error(qp: int, index: int, syndrome: int, vendor: int, wqe: int, nbytes: int) -> int:
+    """Keep the first error of a QP, with the bytes of its WQE."""
     if load(qp + QP_ERROR_SYNDROME) == 0:
-        nbytes = max(1, load(work + WORK_DS)) * OCTOWORD
         copied = load(qp + QP_ERROR_WQE)
         for offset in range(0, nbytes, 8):
-            store(copied + offset, load(load(work + WORK_WQE) + offset))
+            store(copied + offset, load(wqe + offset))
         store(qp + QP_ERROR_NBYTES, nbytes)
         store(qp + QP_ERROR_INDEX, index)
         store(qp + QP_ERROR_VENDOR, vendor)
         store_release(qp + QP_ERROR_SYNDROME, syndrome)
-    store(qp + QP_CONSUMER, index + load(work + WORK_WQEBBS))
-    write_cqe(hca, qp, index, load(work + WORK_OPCODE), 0, REQ_ERR, syndrome, vendor)
-    return DONE
+    return 0
 
 
 @device
@@ -181,15 +192,36 @@ def flush(hca: int, qp: int, work: int) -> int:
 
 @device
 def write_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
-    """Count and write a CQE."""
-    count_cqes(qp, 1)
-    return place_cqe(hca, qp, index, opcode, nbytes, cqe_opcode, syndrome, vendor)
+    """Count and write a CQE of the send queue."""
+    return deliver(hca, qp, load(qp + QP_CQ), index, opcode, nbytes, 0, cqe_opcode, syndrome, vendor)
 
 
 @device
-def count_cqes(qp: int, number: int) -> int:
+def deliver(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, imm: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
+    """Count and write a CQE into a CQ that has room for it.
+
+    One that has none is in error from then on, like every QP that has something to write there (IBTA, CQ overrun).
+    """
+    if RECEIVES and load(cq + CQ_DBR) != 0 and full(cq) != 0:
+        store_release(qp + QP_BROKEN, 1)
+        add(qp + QP_ERRORS, 1)
+        return note_error(qp, index, LOCAL_QP_OP, V_CQ_OVERRUN, 0, 0)
+    count_cqes(qp, cq, 1)
+    return put_cqe(hca, qp, cq, index, opcode, nbytes, imm, cqe_opcode, syndrome, vendor)
+
+
+@device
+def full(cq: int) -> int:
+    """Whether a CQ has, or had, no room: the consumer index in its doorbell record is a whole CQ behind."""
+    read = load_be32_acquire(load(cq + CQ_DBR))
+    if (load(cq + CQ_PRODUCER) - read) & CQ_CONSUMER_INDEX_MASK >= 1 << load(cq + CQ_LOG_SIZE):
+        store(cq + CQ_OVERRUN, 1)
+    return load(cq + CQ_OVERRUN)
+
+
+@device
+def count_cqes(qp: int, cq: int, number: int) -> int:
     """Count CQEs that are going to be there; only the last one can be seen if the CQ is collapsed."""
-    cq = load(qp + QP_CQ)
     count(cq + CQ_PRODUCER, number)
     count(cq + CQ_CQES, number)
     return count(qp + QP_CQES, number)
@@ -197,11 +229,17 @@ def count_cqes(qp: int, number: int) -> int:
 
 @device
 def place_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
+    """Write a CQE of the send queue, which was counted."""
+    return put_cqe(hca, qp, load(qp + QP_CQ), index, opcode, nbytes, 0, cqe_opcode, syndrome, vendor)
+
+
+@device
+def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, imm: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
     """Write a CQE: bytes 0..55, a fence that also covers the data of all WQEs before it, then the tail as one store (facts 2.5, DESIGN 2).
 
-    wqe_counter is the index of the WQE's first WQEBB. Collapsed: entry 0 every time, and the owner bit stays 0 (facts 2.3).
+    wqe_counter is the index of the WQE's first WQEBB, or of the receive WQE. Collapsed: entry 0 every time, and the owner bit stays 0
+    (facts 2.3).
     """
-    cq = load(qp + QP_CQ)
     produced = load(cq + CQ_PRODUCER) - 1
     log_size = load(cq + CQ_LOG_SIZE)
     entry = load(cq + CQ_ADDRESS)
@@ -213,7 +251,7 @@ def place_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcod
     for offset in range(0, SYNDROMES, 8):
         if offset != SRQN_UIDX & ~7 and offset != BYTE_CNT & ~7:
             store(entry + offset, 0)
-    store(entry + (SRQN_UIDX & ~7), swap32(load(qp + QP_USER_INDEX)))
+    store(entry + (SRQN_UIDX & ~7), swap32(load(qp + QP_USER_INDEX)) | (swap32(imm) << 32 if RECEIVES else 0))
     store(entry + (BYTE_CNT & ~7), swap32(nbytes) << 32)
     store(entry + SYNDROMES, (vendor << VENDOR_SHIFT) | (syndrome << SYNDROME_SHIFT))
     fence()

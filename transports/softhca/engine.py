@@ -11,13 +11,13 @@ from pgas.transports.softhca.completer import complete, error, flush, release_he
 from pgas.transports.softhca.limits import admit
 from pgas.transports.softhca.ops import add, idle, load, load_acquire, store, store_release
 from pgas.transports.softhca.pipeline import (
-    CHECK_ALIGNMENT,
     CHECK_CONNECTION,
     CHECK_CONTROL,
     CHECK_FAULT,
     CHECK_LENGTH,
     CHECK_LKEY,
     CHECK_OP_VALID,
+    CHECK_RECEIVE,
     CHECK_RKEY,
     CHECK_SEGMENTS,
     COMPLETE,
@@ -25,13 +25,17 @@ from pgas.transports.softhca.pipeline import (
     ERROR,
     EXECUTE_ATOMIC,
     EXECUTE_READ,
+    EXECUTE_RECEIVE,
     EXECUTE_WRITE,
     FETCH,
     FLUSH,
+    NOT_READY,
+    RECEIVES,
     RESPONDER_ERROR,
     random,
     state_of,
 )
+from pgas.transports.softhca.receiver import NAKED, check_receive, execute_receive, flush_receives, not_ready, still_not_ready
 from pgas.transports.softhca.requester import (
     check_control,
     check_fault,
@@ -85,7 +89,7 @@ WQES_PER_VISIT = 64
 @device
 def check(hca: int, qp: int, work: int, state: int) -> int:
     """Take a WQE through the checks; return what is to be done with it."""
-    while CHECK_CONTROL <= state <= CHECK_ALIGNMENT:
+    while CHECK_CONTROL <= state <= CHECK_RECEIVE:
         if state == CHECK_CONTROL:
             state = check_control(hca, qp, work)
         elif state == CHECK_FAULT:
@@ -102,6 +106,8 @@ def check(hca: int, qp: int, work: int, state: int) -> int:
             state = check_op_valid(hca, qp, work)
         elif state == CHECK_RKEY:
             state = check_rkey(hca, qp, work)
+        elif RECEIVES and state == CHECK_RECEIVE:
+            state = check_receive(hca, qp, work)
         else:
             state = check_alignment(hca, qp, work)
     return state
@@ -109,7 +115,8 @@ def check(hca: int, qp: int, work: int, state: int) -> int:
 
 @device
 def process(hca: int, qp: int, work: int, state: int) -> int:
-    """Take one WQE through its states."""
+    """Take one WQE through its states; return whether it waits for a receiver that is not ready."""
+    waits = 0
     if state == FETCH:
         state = fetch(hca, qp, work)
         if load(hca + CTL_TRACE_KINDS) & TRACE_WQE:
@@ -126,13 +133,18 @@ def process(hca: int, qp: int, work: int, state: int) -> int:
             state = execute_atomic(hca, qp, work)
         elif state == COMPLETE:
             state = complete(hca, qp, work)
+        elif RECEIVES and state == EXECUTE_RECEIVE:
+            state = execute_receive(hca, qp, work)
+        elif RECEIVES and state == NOT_READY:
+            state = not_ready(hca, qp, work)
+            waits = 1 if state == DONE else 0
         elif state == RESPONDER_ERROR:
             state = responder_error(hca, qp, work)
         elif state == ERROR:
             state = error(hca, qp, work)
         else:
             state = flush(hca, qp, work)
-    return 0
+    return waits
 
 
 @device
@@ -153,10 +165,16 @@ def visit(hca: int, qp: int, work: int) -> int:
     if state != RTS and state != ERR:
         return 0
     busy = take_doorbell(qp)
+    if RECEIVES and state == ERR:
+        busy |= flush_receives(hca, qp)
     if load(qp + QP_CONSUMER) == load(qp + QP_PRODUCER) and load(qp + QP_HELD) == 0:
         return busy
     if load(qp + QP_STALLED_UNTIL) > load(load(hca + CTL_SWEEPS)):
-        return 1
+        if not RECEIVES or load(qp + QP_STALLED_UNTIL) != NAKED:
+            return 1
+        if state == RTS and still_not_ready(hca, qp) != 0:
+            return busy
+        store(qp + QP_STALLED_UNTIL, 0)
     if load(qp + QP_HELD) != 0:
         release_held(hca, qp)
     for _ in range(WQES_PER_VISIT):
@@ -169,7 +187,8 @@ def visit(hca: int, qp: int, work: int) -> int:
             if random(hca) < load(hca + CTL_CHAOS):
                 stall(hca, qp)
                 break
-            process(hca, qp, work, FETCH)
+            if process(hca, qp, work, FETCH) != 0:
+                break
             count_down(hca)
         elif state == ERR:
             process(hca, qp, work, FLUSH)

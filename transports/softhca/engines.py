@@ -133,7 +133,7 @@ def make(kind: str, device: int, sms: int) -> Engine:
     if kind == "cpu":
         if not SIMULATOR:
             raise TransportError("the cpu engine of the software card cannot reach heaps in GPU memory: PGAS_ENGINE=cuda")
-        return _Thread(Tables())
+        return _Thread(Tables(receives=True))
     if SIMULATOR:
         return _SimulatedKernel()
     return _kernel(device, sms)

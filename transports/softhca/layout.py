@@ -20,11 +20,17 @@ LOG_MAX_QP_SZ = 15
 LOG_MAX_CQ_SZ = 22
 LOG_MAX_MSG = 30
 
+#: Bytes of a receive WQE: 32 data segments.
+MAX_WQE_SZ_RQ = 512
+
 #: log2 of the READs and ATOMICs in flight of a QP, as requester and as responder.
 LOG_MAX_RA = 4
 
 #: uar_4k: a page has 4 KiB whatever the host's pages are.
 UAR_PAGE_SIZE = 4096
+
+#: The address of the port, which is an InfiniBand one.
+LID = 1
 
 BAR = window.BASE - (512 << 20)
 BAR_SIZE = UAR_PAGE_SIZE << LOG_MAX_UAR

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from pgas.transports.memory import Memory
 from pgas.transports.mlx5.contexts import Access, mkey
-from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET
+from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE, UAR_BF_OFFSET, UAR_BF_REGISTERS, UAR_WORD, UarType
+from pgas.transports.mlx5.fields import decode
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.tables import LOCAL_READ, Tables
 
@@ -39,11 +40,26 @@ class Umem(Owned):
     nbytes: int = 0
 
 
+#: A BlueFlame register is two buffers, which its QP rings in turns (facts 1.9).
+_BF_BUFFERS = 2 * UAR_BF_REGISTERS
+
+
 @dataclass
 class UarPage(Owned):
-    """A UAR; qpn is that of the QP that its register serves, 0 if none."""
+    """A UAR, and the QPs that its registers serve."""
 
-    qpn: int = 0
+    kind: UarType = UarType.NC
+    qpns: list[int] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no register for another QP: a later doorbell would overwrite an earlier one (facts 1.10)."""
+        return len(self.qpns) == (UAR_BF_REGISTERS if self.kind == UarType.BF else 1)
+
+    @property
+    def buffers(self) -> int:
+        """How many buffers its QPs ring, 0 if it is a QP's own register."""
+        return _BF_BUFFERS if self.kind == UarType.BF else 0
 
 
 @dataclass
@@ -132,12 +148,15 @@ class Objects:
         """Give a protection domain back."""
         self._forget(self.pds, pe, pdn, "protection domain")
 
-    def alloc_uar(self, pe: int) -> int:
-        """Return the number of a new UAR page, whose register is clear."""
+    def alloc_uar(self, pe: int, kind: UarType = UarType.NC) -> int:
+        """Return the number of a new UAR page, whose register is clear.
+
+        kind: BF has registers for two QPs, and nobody tells which is whose: the number in the doorbell does.
+        """
         page = self._uar_pages.take(reserved=1)
         if page is None:
             raise Refusal(f"alloc_uar: all {(1 << layout.LOG_MAX_UAR) - 1} UARs are in use")
-        self.uars[page] = UarPage(pe)
+        self.uars[page] = UarPage(pe, kind=kind)
         self.clear_register(page)
         return page
 
@@ -151,9 +170,12 @@ class Objects:
         """Return the address of a UAR's doorbell register."""
         return layout.page_address(page) + UAR_BF_OFFSET
 
-    def clear_register(self, page: int) -> None:
-        """Drop what was rung."""
-        self._registers.write(self.register(page), bytes(8))
+    def clear_register(self, page: int, qpn: int | None = None) -> None:
+        """Drop what was rung for a QP, or at all."""
+        for buffer in range(_BF_BUFFERS if self.uars[page].kind == UarType.BF else 1):
+            address = self.register(page) + buffer * UAR_BF_BUFFER_SIZE
+            if qpn is None or not self.uars[page].buffers or decode(UAR_WORD, self._registers.read(address, UAR_WORD.size))["qpn"] == qpn:
+                self._registers.write(address, bytes(UAR_WORD.size))
 
     @staticmethod
     def _forget(objects: dict, pe: int, number: int, what: str) -> None:

@@ -5,6 +5,7 @@ rxe_resp.c, rxe_comp.c), whose order of checks and error classes are followed. A
 and of the work record (tables.WORK_*), and returns the next state.
 """
 
+from pgas.backend import SIMULATOR
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.softhca.compiled import device
 from pgas.transports.softhca.ops import load, load_published, store
@@ -24,17 +25,24 @@ from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE,
     CHECK_OP_VALID,
     CHECK_RKEY,
     CHECK_ALIGNMENT,
+    CHECK_RECEIVE,
     EXECUTE_WRITE,
     EXECUTE_READ,
     EXECUTE_ATOMIC,
+    EXECUTE_RECEIVE,
     # completer
     COMPLETE,
+    NOT_READY,
     RESPONDER_ERROR,
     ERROR,
     FLUSH,
     DONE,
     ALONE,  # more data segments than this work record has room for: one worker's own has (the cuda engine)
-) = range(19)
+) = range(22)
+
+#: Whether this engine serves receive queues and watches CQs for overrun: the cpu engine, which is one worker (tables). The kernel of the
+#: cuda engine has no code for them.
+RECEIVES = SIMULATOR
 
 #: Compiled code takes plain ints.
 LOCAL_LENGTH = int(Syndrome.LOCAL_LENGTH_ERR)
@@ -43,12 +51,15 @@ LOCAL_PROT = int(Syndrome.LOCAL_PROT_ERR)
 WR_FLUSH = int(Syndrome.WR_FLUSH_ERR)
 REMOTE_INVAL_REQ = int(Syndrome.REMOTE_INVAL_REQ_ERR)
 REMOTE_ACCESS = int(Syndrome.REMOTE_ACCESS_ERR)
+REMOTE_OP = int(Syndrome.REMOTE_OP_ERR)
+RNR_RETRY_EXC = int(Syndrome.RNR_RETRY_EXC_ERR)
 RETRY_EXC = int(Syndrome.TRANSPORT_RETRY_EXC_ERR)
 
 (
-    V_INJECTED, V_INDEX, V_QPN, V_DS, V_OPCODE, V_OPMOD, V_FENCE, V_INLINE, V_OVERRUN, V_LENGTH_ATOMIC, V_LENGTH_MESSAGE,
+    V_INJECTED, V_INDEX, V_QPN, V_DS, V_OPCODE, V_OPMOD, V_FENCE, V_INLINE, V_OVERRUN, V_CQ_OVERRUN, V_LENGTH_ATOMIC, V_LENGTH_MESSAGE,
     V_LKEY_UNKNOWN, V_LKEY_PD, V_LKEY_BOUNDS, V_LKEY_ACCESS, V_RKEY_UNKNOWN, V_RKEY_PD, V_RKEY_BOUNDS, V_RKEY_ACCESS, V_MISALIGNED,
-    V_OP_DISABLED, V_NO_RESPONDER, V_RESPONDER_STATE, V_RESPONDER_PEER, V_RESPONDER_PSN,
+    V_OP_DISABLED, V_NO_RESPONDER, V_RESPONDER_STATE, V_RESPONDER_PEER, V_RESPONDER_PSN, V_NO_RECEIVE_QUEUE, V_NOT_READY,
+    V_RECEIVE_OVERRUN, V_RECEIVE_LENGTH, V_RECEIVE_LKEY,
 ) = (int(vendor) for vendor in Vendor if vendor is not Vendor.NONE)  # fmt: skip
 
 

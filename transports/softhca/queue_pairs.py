@@ -10,7 +10,7 @@ from pgas.transports.mlx5.commands import Status, command_name
 from pgas.transports.mlx5.contexts import AtomicMode, Mtu, QpState, QpType, RqType, SendDbrMode
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE, DBR_SND_OFFSET
-from pgas.transports.mlx5.wqe import WQEBB
+from pgas.transports.mlx5.wqe import OCTOWORD, WQEBB
 from pgas.transports.softhca import layout, tables
 from pgas.transports.softhca.objects import EQN, Numbers, Objects, Owned, UarPage, Umem
 from pgas.transports.softhca.syndromes import Command as Why
@@ -23,6 +23,7 @@ _CQ_GENERATION_BITS = 24 - layout.LOG_MAX_CQ
 
 #: What 2RST_QP clears: where the card is in the queue, faults that hold it back, counters and the first error.
 _ERROR = ("error_syndrome", "error_vendor", "error_index", "error_nbytes")
+_VOLATILE_RQ = ("consumer", "naks", "naked_until", "receives", "flushed")
 _VOLATILE = ("broken", "consumer", "producer", "rung", "stalled_until", "held", *tables.COUNTERS, *_ERROR)
 
 
@@ -125,24 +126,25 @@ class QueuePairs:
         cqc = values["cqc"]
         require(cqc["log_cq_size"] <= layout.LOG_MAX_CQ_SZ, Status.BAD_PARAM, Why.CQ_SIZE)
         require(cqc["cqe_sz"] == 0, Status.BAD_PARAM, Why.CQE_SIZE)
-        require(cqc["oi"], Status.BAD_PARAM, Why.CQ_OVERRUN)
+        require(cqc["oi"] or (self.tables.receives and not cqc["cc"]), Status.BAD_PARAM, Why.CQ_OVERRUN)
         require(cqc["c_eqn"] == EQN, Status.BAD_RES, Why.EQ)
         uar = self._uar(pe, cqc["uar_page"])
         nbytes = CQE_SIZE << cqc["log_cq_size"]
         umem, address = self._umem(
             pe, values["cq_umem_valid"], values["cq_umem_id"], values["cq_umem_offset"] + (cqc["page_offset"] << 6), nbytes, CQE_SIZE
         )
-        dbr, _ = self._umem(pe, cqc["dbr_umem_valid"], cqc["dbr_umem_id"], cqc["dbr_addr"], DBR_SIZE, DBR_SIZE)
+        dbr_umem, dbr = self._umem(pe, cqc["dbr_umem_valid"], cqc["dbr_umem_id"], cqc["dbr_addr"], DBR_SIZE, DBR_SIZE)
         row = self._cq_rows.take()
         if row is None:
             raise Refused(Status.LIM, Why.NO_CQ)
         cqn = self._cq_rows.generation(row, _CQ_GENERATION_BITS) << layout.LOG_MAX_CQ | row
         record = self.tables.cqs[row]
         record["pe"], record["address"], record["log_size"], record["collapsed"] = pe, address, cqc["log_cq_size"], cqc["cc"]
-        record["producer"] = record["cqes"] = 0
+        record["dbr"] = 0 if cqc["oi"] else dbr
+        record["producer"] = record["cqes"] = record["overrun"] = 0
         record["cqn"] = cqn
         self.tables.publish_cq(row)
-        self.cqs[cqn] = CompletionQueue(pe, 0, row, _use(umem, dbr, uar))
+        self.cqs[cqn] = CompletionQueue(pe, 0, row, _use(umem, dbr_umem, uar))
         return {"cqn": cqn}
 
     def destroy_cq(self, pe: int, cqn: int) -> None:
@@ -160,16 +162,25 @@ class QueuePairs:
     # ---------------------------------------------------------------------------------------------------------------------- QPs
 
     def create_qp(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
-        """CREATE_QP (facts 3.4): RC, with a send queue and no receive queue."""
+        """CREATE_QP (facts 3.4): RC, with a send queue; with a receive queue before it in the same memory if rq_type says so."""
         qpc = values["qpc"]
         require(qpc["st"] == QpType.RC, Status.BAD_PARAM, Why.SERVICE_TYPE)
-        require(qpc["rq_type"] == RqType.ZERO_SIZE_RQ, Status.BAD_PARAM, Why.RQ_TYPE)
+        require(qpc["rq_type"] in (RqType.REGULAR, RqType.ZERO_SIZE_RQ), Status.BAD_PARAM, Why.RQ_TYPE)
         require(not qpc["no_sq"], Status.BAD_PARAM, Why.SQ_MISSING)
         require(qpc["send_dbr_mode"] == SendDbrMode.VALID, Status.BAD_PARAM, Why.DBR_MODE)
         pd, cq, uar = self.pd(pe, qpc["pd"]), self.cq(pe, qpc["cqn_snd"]), self._uar(pe, qpc["uar_page"])
-        require(not uar.qpn, Status.BAD_RES_STATE, Why.UAR_SHARED)
+        require(not uar.full, Status.BAD_RES_STATE, Why.UAR_SHARED)
+        stride, nbytes, cqs = 0, 0, [cq]
+        if qpc["rq_type"] == RqType.REGULAR:
+            require(self.tables.receives, Status.BAD_PARAM, Why.RQ_ENGINE)
+            stride = OCTOWORD << qpc["log_rq_stride"]
+            require(stride <= layout.MAX_WQE_SZ_RQ, Status.BAD_PARAM, Why.RQ_STRIDE)
+            nbytes = stride << qpc["log_rq_size"]
+            cqs.append(self.cq(pe, qpc["cqn_rcv"]))
         offset = values["wq_umem_offset"] + (qpc["page_offset"] << 6)
-        umem, ring = self._umem(pe, values["wq_umem_valid"], values["wq_umem_id"], offset, WQEBB << qpc["log_sq_size"], WQEBB)
+        whole = nbytes + (WQEBB << qpc["log_sq_size"])
+        umem, ring = self._umem(pe, values["wq_umem_valid"], values["wq_umem_id"], offset, whole, WQEBB)
+        require(nbytes % WQEBB == 0, Status.BAD_PARAM, Why.ALIGNMENT)
         dbr_umem, dbr = self._umem(pe, qpc["dbr_umem_valid"], qpc["dbr_umem_id"], qpc["dbr_addr"], DBR_SIZE, DBR_SIZE)
         row = self._qp_rows.take()
         if row is None:
@@ -181,15 +192,22 @@ class QueuePairs:
         record["qpn"], record["pe"], record["pd"] = qpn, pe, qpc["pd"]
         record["worker"] = (cq.worker or 0) % self.tables.workers
         record["uar"], record["user_index"] = qpc["uar_page"], qpc["user_index"]
-        record["sq"], record["mask"], record["dbr"] = ring, (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
+        record["sq"], record["mask"], record["dbr"] = ring + nbytes, (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
         record["register"], record["on_host"] = self.objects.register(qpc["uar_page"]), int(self.objects.on_host)
+        record["buffers"] = uar.buffers
+        receive = self.tables.rqs[row]
+        for name in tables.RQ.names or ():
+            receive[name] = 0
+        if stride:
+            receive["address"], receive["mask"], receive["stride"] = ring, (1 << qpc["log_rq_size"]) - 1, stride
+            receive["dbr"], receive["cq"] = dbr, self.tables.row_address(self.tables.cqs, cqs[-1].row)
         record["cq"] = self.tables.row_address(self.tables.cqs, cq.row)
-        self.objects.clear_register(qpc["uar_page"])
+        self.objects.clear_register(qpc["uar_page"], qpn)
         self.tables.publish_qp(row, whole=True)
         self.tables.move(row, RST)
         self.tables.set(tables.CTL_QP_LIMIT, self._qp_rows.high)
-        uar.qpn = qpn
-        self.qps[qpn] = QueuePair(pe, 0, row, _use(pd, cq, uar, umem, dbr_umem), uar, qpc["uar_page"], dict(qpc))
+        uar.qpns.append(qpn)
+        self.qps[qpn] = QueuePair(pe, 0, row, _use(pd, *cqs, uar, umem, dbr_umem), uar, qpc["uar_page"], dict(qpc))
         return {"qpn": qpn}
 
     def transition(self, pe: int, opcode: int, values: dict[str, Any]) -> None:
@@ -222,11 +240,13 @@ class QueuePairs:
             require(qpc["remote_qpn"], Status.BAD_PARAM, Why.REMOTE_QPN)
             record["remote_qpn"], record["recv_psn"], record["log_msg_max"] = qpc["remote_qpn"], qpc["next_rcv_psn"], qpc["log_msg_max"]
             record["worker"] = self._worker(qp, qpc["remote_qpn"])
+            self.tables.rqs[qp.row]["rnr_ns"] = contexts.rnr_timer_ns(qpc["min_rnr_nak"])
             names = ("mtu", "log_msg_max", "log_rra_max", "remote_qpn", "next_rcv_psn", "min_rnr_nak", "primary_address_path")
         else:
             require(qpc["log_sra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
             record["send_psn"] = qpc["next_send_psn"]
-            self.objects.clear_register(qp.page)  # a doorbell before RTS is lost
+            self.tables.rqs[qp.row]["rnr_retry"] = qpc["rnr_retry"]
+            self.objects.clear_register(qp.page, int(record["qpn"]))  # a doorbell before RTS is lost
             names = ("log_sra_max", "next_send_psn", "retry_count", "rnr_retry", "log_ack_req_freq")
         if kept is not None:
             kept.update({name: qpc[name] for name in names})
@@ -246,8 +266,10 @@ class QueuePairs:
         record = self.tables.qps[qp.row]
         for name in _VOLATILE:
             record[name] = 0
+        for name in _VOLATILE_RQ:
+            self.tables.rqs[qp.row][name] = 0
         self.tables.publish_qp(qp.row, whole=True)
-        self.objects.clear_register(qp.page)
+        self.objects.clear_register(qp.page, int(record["qpn"]))
 
     def _retire(self, qp: QueuePair) -> None:
         self.tables.fetch_qps(qp.row, qp.row + 1)
@@ -262,11 +284,12 @@ class QueuePairs:
         counters = {"hw_sq_wqebb_counter": int(record["consumer"]) & 0xFFFF, "sw_sq_wqebb_counter": int(record["producer"]) & 0xFFFF}
         return {"qpc": {**(qp.qpc or {}), "state": state, **counters}}
 
-    def set_index(self, pe: int, qpn: int, index: int) -> None:
-        """Let a QP that does not send yet begin at another WQEBB index than 0: no command of the PRM, but tests of wrap need it."""
+    def set_index(self, pe: int, qpn: int, index: int, receive_idx: int = 0) -> None:
+        """Let a QP that does not send yet begin at indices other than 0, as tests of wrap need; no command of the PRM."""
         qp = self.qp(pe, qpn)
         require(self.state(qp) in (QpState.RST, QpState.INIT, QpState.RTR), Status.BAD_QP_STATE, Why.TRANSITION)
         self.tables.qps[qp.row]["consumer"] = self.tables.qps[qp.row]["producer"] = index
+        self.tables.rqs[qp.row]["consumer"] = receive_idx
         self.tables.publish_qp(qp.row, whole=True)
 
     def destroy_qps(self, numbers: list[int]) -> None:
@@ -282,7 +305,7 @@ class QueuePairs:
             self.tables.publish_qp(qp.row, whole=False)
             self._qp_rows.free.append(qp.row)
             if qp.uar is not None:
-                qp.uar.qpn = 0
+                qp.uar.qpns.remove(qpn)
             _release(qp.uses)
 
     def leave(self, pe: int) -> None:

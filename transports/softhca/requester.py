@@ -1,6 +1,7 @@
 """The requester: takes doorbells and WQEs of a QP, and checks what can be checked without the peer."""
 
 from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE
 from pgas.transports.mlx5.wqe import (
     CTRL_FM_CE_SE,
     CTRL_OPMOD_IDX_OPCODE,
@@ -19,6 +20,7 @@ from pgas.transports.mlx5.wqe import (
     WQE_IDX_SHIFT,
     WQE_MASKED_CS_8_DATA,
     WQE_RADDR,
+    WQE_SEND_DATA,
     WQEBB,
     WQEBB_SHIFT,
     Ce,
@@ -52,6 +54,7 @@ from pgas.transports.softhca.pipeline import (
     LOCAL_LENGTH,
     LOCAL_PROT,
     LOCAL_QP_OP,
+    RECEIVES,
     V_DS,
     V_FENCE,
     V_INDEX,
@@ -84,6 +87,7 @@ from pgas.transports.softhca.tables import (
     MKEY_ROW,
     MKEY_ROWS_MASK,
     MKEY_START,
+    QP_BUFFERS,
     QP_CONSUMER,
     QP_DBR,
     QP_DOORBELLS,
@@ -120,6 +124,7 @@ from pgas.transports.softhca.tables import (
 
 NOP, DUMP = int(Opcode.NOP), int(Opcode.DUMP)
 WRITE, READ = int(Opcode.RDMA_WRITE), int(Opcode.RDMA_READ)
+WRITE_IMM, SEND, SEND_IMM = int(Opcode.RDMA_WRITE_IMM), int(Opcode.SEND), int(Opcode.SEND_IMM)
 CS, FA = int(Opcode.ATOMIC_CS), int(Opcode.ATOMIC_FA)
 MASKED_CS, MASKED_FA = int(Opcode.ATOMIC_MASKED_CS), int(Opcode.ATOMIC_MASKED_FA)
 MASKED_4, MASKED_8 = int(Opmod.MASKED_4), int(Opmod.MASKED_8)
@@ -131,11 +136,24 @@ _WORD = 0xFFFF_FFFF
 
 @device
 def rung(qp: int) -> int:
-    """Return a doorbell that was not taken yet, 0 if there is none."""
-    word = load_shared(load(qp + QP_REGISTER))
-    if load(qp + QP_ON_HOST) != 0 and word == load(qp + QP_RUNG):
+    """Return the register that holds a doorbell which was not taken yet, 0 if there is none."""
+    register = load(qp + QP_REGISTER)
+    if RECEIVES and load(qp + QP_BUFFERS) != 0:
+        for _ in range(load(qp + QP_BUFFERS)):
+            if doorbell_qpn(load_shared(register)) == load(qp + QP_QPN):
+                return register
+            register += UAR_BF_BUFFER_SIZE
         return 0
-    return word
+    word = load_shared(register)
+    if word != 0 and (load(qp + QP_ON_HOST) == 0 or word != load(qp + QP_RUNG)):
+        return register
+    return 0
+
+
+@device
+def doorbell_qpn(word: int) -> int:
+    """Return the QP that a doorbell names."""
+    return swap32((word >> 32) & _WORD) >> QPN_SHIFT
 
 
 @device
@@ -144,9 +162,9 @@ def take_doorbell(qp: int) -> int:
 
     The doorbell record alone makes nothing happen (DESIGN section 2): it is read when a doorbell came, and the farther of the two counts.
     """
-    if rung(qp) == 0:
+    register = rung(qp)
+    if register == 0:
         return 0
-    register = load(qp + QP_REGISTER)
     if load(qp + QP_ON_HOST) != 0:
         word = load_acquire(register)
         store(qp + QP_RUNG, word)
@@ -168,7 +186,7 @@ def take_doorbell(qp: int) -> int:
         distance = by_ring
         if by_record < by_ring or by_record > depth:
             count(qp + QP_STALE_RECORDS, 1)
-    else:
+    elif not RECEIVES or load(qp + QP_BUFFERS) == 0:  # of two buffers the one that was rung first may be seen last
         count(qp + QP_STALE_DOORBELLS, 1)
     if distance < by_record <= depth:
         distance = by_record
@@ -269,12 +287,15 @@ def check_segments(hca: int, qp: int, work: int) -> int:
             return fail(work, LOCAL_QP_OP, V_OPMOD)
         opmod = 0
     elif opcode != WRITE and opcode != READ:
-        return fail(work, LOCAL_QP_OP, V_OPCODE)
+        if not RECEIVES or opcode not in (SEND, SEND_IMM, WRITE_IMM):
+            return fail(work, LOCAL_QP_OP, V_OPCODE)
+        if opcode != WRITE_IMM:
+            data = WQE_SEND_DATA
     if opmod != 0:
         return fail(work, LOCAL_QP_OP, V_OPMOD)
     end = load(work + WORK_DS) * OCTOWORD
     if data > end or ((width != 0 or opcode == DUMP) and data + OCTOWORD != end):
-        return fail(work, LOCAL_QP_OP, V_DS)  # an atomic and a DUMP have one data segment; READ and WRITE any number, also none
+        return fail(work, LOCAL_QP_OP, V_DS)  # an atomic and a DUMP have one data segment, others any number, also none
     if opcode != DUMP:
         store(work + WORK_RADDR, load_be64(load(work + WORK_WQE) + WQE_RADDR))
         store(work + WORK_RKEY, load_be32(load(work + WORK_WQE) + WQE_RADDR + 8))
@@ -293,7 +314,7 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
     wqe = load(work + WORK_WQE)
     opcode, at = load(work + WORK_OPCODE), load(work + WORK_DATA)
     end = load(work + WORK_DS) * OCTOWORD
-    needs = LOCAL_READ if opcode in (WRITE, DUMP) else LOCAL_WRITE
+    needs = LOCAL_READ if opcode in (WRITE, DUMP) or (RECEIVES and opcode < READ) else LOCAL_WRITE  # below READ: WRITE and SEND
     total, segments = 0, 0
     while at < end:
         if segments == load(work + WORK_CAPACITY):
@@ -302,7 +323,7 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
         pair = work + WORK_PAIRS + segments * SEGMENT_BYTES
         if byte_count & INLINE_SEG:
             nbytes = byte_count & ~INLINE_SEG
-            if opcode != WRITE or at + INLINE_HEADER + nbytes > end:
+            if (opcode >= READ if RECEIVES else opcode != WRITE) or at + INLINE_HEADER + nbytes > end:
                 return fail(work, LOCAL_QP_OP, V_INLINE)
             store(pair, wqe + at + INLINE_HEADER)
             at += (INLINE_HEADER + nbytes + OCTOWORD - 1) // OCTOWORD * OCTOWORD

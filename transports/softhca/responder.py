@@ -23,11 +23,13 @@ from pgas.transports.softhca.ops import (
 from pgas.transports.softhca.pipeline import (
     CHECK_ALIGNMENT,
     CHECK_OP_VALID,
+    CHECK_RECEIVE,
     CHECK_RKEY,
     COMPLETE,
     EXECUTE_ATOMIC,
     EXECUTE_READ,
     EXECUTE_WRITE,
+    RECEIVES,
     REMOTE_ACCESS,
     REMOTE_INVAL_REQ,
     RETRY_EXC,
@@ -46,7 +48,7 @@ from pgas.transports.softhca.pipeline import (
     refuse,
     state_of,
 )
-from pgas.transports.softhca.requester import CS, FA, MASKED_FA, READ, WRITE, find_key
+from pgas.transports.softhca.requester import CS, FA, MASKED_FA, READ, WRITE, WRITE_IMM, find_key
 from pgas.transports.softhca.tables import (
     CTL_ATOMICS_SPLIT,
     CTL_CHAOS,
@@ -110,9 +112,13 @@ def check_connection(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_op_valid(hca: int, qp: int, work: int) -> int:
-    """The QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request)."""
+    """The QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request). SEND needs no leave."""
     opcode = load(work + WORK_OPCODE)
     needs = OP_WRITE if opcode == WRITE else OP_READ if opcode == READ else OP_ATOMIC
+    if RECEIVES and WRITE < opcode < READ:
+        if opcode != WRITE_IMM:
+            return CHECK_RECEIVE
+        needs = OP_WRITE
     if load(load(work + WORK_RESPONDER) + QP_ACCESS) & needs == 0:
         return refuse(work, REMOTE_INVAL_REQ, V_OP_DISABLED)
     return CHECK_RKEY
@@ -126,8 +132,8 @@ def check_rkey(hca: int, qp: int, work: int) -> int:
     """
     opcode, nbytes = load(work + WORK_OPCODE), load(work + WORK_NBYTES)
     if nbytes == 0:
-        return COMPLETE
-    needs = REMOTE_WRITE if opcode == WRITE else REMOTE_READ if opcode == READ else REMOTE_ATOMIC
+        return CHECK_RECEIVE if RECEIVES and opcode == WRITE_IMM else COMPLETE
+    needs = REMOTE_WRITE if opcode == WRITE or (RECEIVES and opcode == WRITE_IMM) else REMOTE_READ if opcode == READ else REMOTE_ATOMIC
     row = find_key(hca, load(work + WORK_RKEY))
     offset = load(work + WORK_RADDR) - load(row + MKEY_START)
     if load(row + MKEY_KEY) == 0:
@@ -143,7 +149,7 @@ def check_rkey(hca: int, qp: int, work: int) -> int:
         return EXECUTE_WRITE
     if opcode == READ:
         return EXECUTE_READ
-    return CHECK_ALIGNMENT
+    return CHECK_RECEIVE if RECEIVES and opcode == WRITE_IMM else CHECK_ALIGNMENT
 
 
 @device

@@ -26,6 +26,7 @@ from pgas.config import Faults
 from pgas.errors import PgasError, TransportError
 from pgas.kernels import window
 from pgas.transports.memory import Memory, Segment
+from pgas.transports.mlx5.doorbell import UarType
 from pgas.transports.softhca import engines, messages
 from pgas.transports.softhca.card import Card
 from pgas.transports.softhca.messages import Kind
@@ -231,10 +232,10 @@ _PE: dict[Kind, Callable[..., Any]] = {
     Kind.DEREGISTER_UMEM: lambda card, pe, umem_id: card.objects.deregister_umem(pe, umem_id),
     Kind.REGISTER_MR: lambda card, pe, address, nbytes, pdn, access: card.objects.register_mr(pe, address, nbytes, pdn, access),
     Kind.DEREGISTER_MR: lambda card, pe, key: card.objects.deregister_mr(pe, key),
-    Kind.ALLOC_UAR: lambda card, pe: card.objects.alloc_uar(pe),
+    Kind.ALLOC_UAR: lambda card, pe, kind: card.objects.alloc_uar(pe, UarType(kind)),
     Kind.DEALLOC_UAR: lambda card, pe, page: card.objects.dealloc_uar(pe, page),
     Kind.DIAGNOSE: lambda card, pe, qpn: card.diagnose(pe, qpn),
-    Kind.SET_INDEX: lambda card, pe, qpn, index: card.firmware.queues.set_index(pe, qpn, index),
+    Kind.SET_INDEX: lambda card, pe, qpn, index, receive_idx: card.firmware.queues.set_index(pe, qpn, index, receive_idx),
 }
 
 

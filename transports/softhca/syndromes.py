@@ -17,11 +17,12 @@ class Vendor(IntEnum):
     WQE_INDEX = 0x10  # ctrl.wqe_idx is not the index at which the WQE lies: an overwritten or stale slot
     WQE_QPN = 0x11  # ctrl.qpn is another QP's
     WQE_DS = 0x12  # ds is 0, ends between segments, or goes beyond what was rung for
-    WQE_OPCODE = 0x13  # not an opcode of this card (SEND and *_IMM need receive queues, which its QPs do not have)
+    WQE_OPCODE = 0x13  # not an opcode of this card
     WQE_OPMOD = 0x14  # opmod does not go with the opcode
     WQE_FENCE = 0x15  # fm is no fence mode
     WQE_INLINE = 0x16  # inline data with an opcode that takes none, or longer than ds
     OVERRUN = 0x17  # the doorbell is more than the queue's depth ahead of what has been executed
+    CQ_OVERRUN = 0x18  # the CQ is full, or was: its consumer index lies a whole CQ behind
     LENGTH_ATOMIC = 0x20  # the data segment of an atomic has not the operand's size
     LENGTH_MESSAGE = 0x21  # longer than 2^qpc.log_msg_max
     LKEY_UNKNOWN = 0x30
@@ -38,6 +39,11 @@ class Vendor(IntEnum):
     RESPONDER_STATE = 0x51  # the remote QP is not in RTR or RTS
     RESPONDER_PEER = 0x52  # the remote QP is connected to another one
     RESPONDER_PSN = 0x53  # the remote QP expects another packet sequence number
+    NO_RECEIVE_QUEUE = 0x60  # SEND or immediate data to a QP without a receive queue
+    NOT_READY = 0x61  # the remote QP had no receive WQE, as often as qpc.rnr_retry says
+    RECEIVE_OVERRUN = 0x62  # the receive counter is more than the queue's depth ahead of what has been received
+    RECEIVE_LENGTH = 0x63  # the message is longer than the receive WQE's segments
+    RECEIVE_LKEY = 0x64  # a segment of the receive WQE fails a check of its lkey
 
 
 _VENDOR = {
@@ -51,6 +57,7 @@ _VENDOR = {
     Vendor.WQE_FENCE: "fm is no fence mode",
     Vendor.WQE_INLINE: "inline data with an opcode that takes none, or longer than ds",
     Vendor.OVERRUN: "the doorbell is further ahead than the queue is deep",
+    Vendor.CQ_OVERRUN: "the CQ is full",
     Vendor.LENGTH_ATOMIC: "the data segment of an atomic has not the operand's size",
     Vendor.LENGTH_MESSAGE: "the message is longer than 2^log_msg_max",
     Vendor.LKEY_UNKNOWN: "no such lkey",
@@ -67,6 +74,11 @@ _VENDOR = {
     Vendor.RESPONDER_STATE: "the remote QP is not in RTR or RTS",
     Vendor.RESPONDER_PEER: "the remote QP is connected to another QP",
     Vendor.RESPONDER_PSN: "the remote QP expects another PSN",
+    Vendor.NO_RECEIVE_QUEUE: "the remote QP has no receive queue",
+    Vendor.NOT_READY: "the remote QP had no receive WQE, as often as rnr_retry allows",
+    Vendor.RECEIVE_OVERRUN: "the receive counter is further ahead than the receive queue is deep",
+    Vendor.RECEIVE_LENGTH: "the message is longer than the receive WQE",
+    Vendor.RECEIVE_LKEY: "the receive WQE names memory that it may not write",
 }
 
 
@@ -104,6 +116,8 @@ class Command(IntEnum):
     CQ_BUSY = 0x0403
     SQ_MISSING = 0x0411
     RQ_TYPE = 0x0412
+    RQ_STRIDE = 0x0415
+    RQ_ENGINE = 0x0416
     SERVICE_TYPE = 0x0413
     DBR_MODE = 0x0414
     TRANSITION = 0x0420
@@ -127,7 +141,7 @@ _COMMAND = {
     Command.ENGINE: "the engine stands still",
     Command.PD: "no such protection domain of this PE",
     Command.UAR: "no such UAR of this PE",
-    Command.UAR_SHARED: "the UAR's register serves another QP already",
+    Command.UAR_SHARED: "the UAR's registers serve other QPs already",
     Command.UMEM: "no such UMEM of this PE",
     Command.UMEM_INVALID: "*_umem_valid is 0, and the card takes memory in UMEMs only",
     Command.UMEM_BOUNDS: "the range is not inside the UMEM",
@@ -141,10 +155,12 @@ _COMMAND = {
     Command.NO_MKEY: "the card has no memory key left (log_max_mkey)",
     Command.CQ_SIZE: "log_cq_size is above log_max_cq_sz",
     Command.CQE_SIZE: "cqe_sz must be 0, CQEs of 64 bytes",
-    Command.CQ_OVERRUN: "oi must be 1, as there is no event queue to report an overrun to",
+    Command.CQ_OVERRUN: "oi must be 1 where cc is, as nobody reports a consumer index, and with the cuda engine",
     Command.CQ_BUSY: "a QP completes to the CQ",
     Command.SQ_MISSING: "no_sq must be 0",
-    Command.RQ_TYPE: "rq_type must be 3, a zero-size receive queue",
+    Command.RQ_TYPE: "rq_type must be 0, a receive queue, or 3, a receive queue of no size",
+    Command.RQ_STRIDE: "receive WQEs are longer than max_wqe_sz_rq",
+    Command.RQ_ENGINE: "the cuda engine serves no receive queues: rq_type must be 3",
     Command.SERVICE_TYPE: "st must be 0, RC",
     Command.DBR_MODE: "send_dbr_mode must be 0",
     Command.TRANSITION: "the QP's state does not allow the command",

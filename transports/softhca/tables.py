@@ -11,7 +11,8 @@ Who writes what
 QP_STATE                     the firmware. A QP in RTR or RTS with QP_BROKEN set is in ERR: the engine found an error
 QP fields up to QP_WORKER    the firmware, and only while the engine does not look: before the state that lets it (see below)
 QP fields from QP_BROKEN     the engine; the firmware clears them while the state is RST and a grace period has passed
-CQ_PRODUCER, CQ_CQES         the engine; everything else of a CQ the firmware, while CQ_CQN is 0
+RQ fields                    as those of the QP in the same row: up to RQ_RNR_RETRY the firmware, from RQ_CONSUMER the engine
+CQ fields from CQ_PRODUCER   the engine; everything else of a CQ the firmware, while CQ_CQN is 0
 MKEY fields                  the firmware, while MKEY_KEY is 0; MKEY_KEY is stored last (release) and cleared first
 sweeps, TRACE_HEAD, LOST     the engine
 CTL_PAUSED                   the firmware; the engine sets it when a fault halts it
@@ -28,6 +29,9 @@ read from one pass to the next.
 
 An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER says which one serves a QP, the same for all
 that share a CQ. While CTL_SERIAL is set the first one serves all, a WQE at a time: faults, traces and counts of "the n-th WQE" need it.
+
+Receive queues are served by the cpu engine only (QueuePairs): with several workers, that of the sender would take receive WQEs and write
+CQEs that belong to the receiver's. They have a table of their own, so that the rows of QPs, which every pass reads, do not grow.
 
 What keeps DESTROY from racing WQEs in flight
 ---------------------------------------------
@@ -49,7 +53,7 @@ from pgas.sim import memory
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.softhca import layout
 
-__all__ = ["CONTROL", "COUNTERS", "CQ", "MKEY", "QP", "Mirror", "Tables"]
+__all__ = ["CONTROL", "COUNTERS", "CQ", "MKEY", "QP", "RQ", "Mirror", "Tables"]
 
 # States of a QP: the values of qpc.state, and one for a row that no QP uses.
 RST, INIT, RTR, RTS, ERR = (int(state) for state in QpState)
@@ -65,6 +69,7 @@ FREE = 15
     QP_MASK,  # WQEBBs - 1
     QP_DBR,  # address of the send counter's word in the doorbell record
     QP_REGISTER,  # address of the doorbell register
+    QP_BUFFERS,  # of BlueFlame registers in its UAR page, from that address on: they ring it or the other QPs there; 0: it has its own
     QP_ON_HOST,  # 1: a CPU rings it
     QP_CQ,  # address of the CQ's record
     QP_USER_INDEX,
@@ -100,7 +105,7 @@ FREE = 15
     QP_ERROR_INDEX,
     QP_ERROR_NBYTES,  # bytes of its WQE in Tables.error_wqes
     QP_ERROR_WQE,  # address of them
-) = range(0, 8 * 43, 8)
+) = range(0, 8 * 44, 8)
 
 #: The fields that count since RST, in the order in which tables show them.
 COUNTERS = (
@@ -112,6 +117,22 @@ OP_READ, OP_WRITE, OP_ATOMIC = 1, 2, 4
 #: mkc.lr, which IBV_ACCESS_* has no flag for: ibv_reg_mr always sets it.
 LOCAL_READ = 1 << 30
 
+# ------------------------------------------------------------------------------------- RQ: in the row that the QP has in its table
+(
+    RQ_ADDRESS,  # of the receive queue; 0: there is none
+    RQ_MASK,  # receive WQEs - 1
+    RQ_STRIDE,  # bytes of one
+    RQ_DBR,  # address of the receive counter's word in the doorbell record
+    RQ_CQ,  # address of the CQ's record
+    RQ_RNR_NS,  # how long the peer waits when there is no receive WQE
+    RQ_RNR_RETRY,  # qpc.rnr_retry: how often this QP tries again when its peer has none
+    RQ_CONSUMER,  # next receive WQE, ever-growing
+    RQ_NAKS,  # how often the WQE at hand found no receive WQE
+    RQ_NAKED_UNTIL,  # when it is tried again
+    RQ_RECEIVES,  # that were completed, and that were flushed
+    RQ_FLUSHED,
+) = range(0, 8 * 12, 8)
+
 # ------------------------------------------------------------------------------------------------------------------------- CQ
 (
     CQ_CQN,  # 0: free
@@ -119,9 +140,11 @@ LOCAL_READ = 1 << 30
     CQ_ADDRESS,
     CQ_LOG_SIZE,
     CQ_COLLAPSED,
+    CQ_DBR,  # address of the doorbell record with the consumer index; 0: overrun is ignored
     CQ_PRODUCER,
     CQ_CQES,
-) = range(0, 8 * 7, 8)
+    CQ_OVERRUN,  # 1: a CQE found no room, and no other will ever have any
+) = range(0, 8 * 9, 8)
 
 # ----------------------------------------------------------------------------------------------------------------------- mkey
 (
@@ -141,6 +164,7 @@ LOCAL_READ = 1 << 30
     CTL_SWEEPS,  # address of the workers' sweeps, a cache line each: passes begun
     CTL_QP_LIMIT,  # rows of the QP table that may be in use
     CTL_QPS,  # addresses of the tables
+    CTL_RQS,
     CTL_MKEYS,
     CTL_WORK,  # the workers' work records
     CTL_TRACE,
@@ -161,7 +185,7 @@ LOCAL_READ = 1 << 30
     CTL_BYTE_COST,
     CTL_WQES_UNTIL,  # when all WQEs, and all bytes, that were let in will have passed
     CTL_BYTES_UNTIL,
-) = range(0, 8 * 25, 8)
+) = range(0, 8 * 26, 8)
 
 # --------------------------------------------------------------------------------------------------- one WQE in the pipeline
 (
@@ -192,7 +216,8 @@ SEGMENT_BYTES = 16
 WQE_BYTES = 1024  #: a WQE has at most 63 octowords
 MAX_SEGMENTS = WQE_BYTES // 16
 WORK_COPY = WORK_PAIRS + SEGMENT_BYTES * MAX_SEGMENTS
-WORK_BYTES = WORK_COPY + WQE_BYTES
+WORK_SCATTER = WORK_COPY + WQE_BYTES  #: pairs of the receive WQE, as many as layout.MAX_WQE_SZ_RQ has
+WORK_BYTES = WORK_SCATTER + layout.MAX_WQE_SZ_RQ
 
 # ---------------------------------------------------------------------------------------------------------------------- trace
 TRACE_KIND, TRACE_QPN, TRACE_INDEX, TRACE_NBYTES, TRACE_PE = range(0, 8 * 5, 8)
@@ -209,10 +234,10 @@ def _record(prefix: str) -> np.dtype:
     return np.dtype({"names": list(named), "formats": ["<i8"] * len(named), "offsets": list(named.values()), "itemsize": size})
 
 
-QP, CQ, MKEY, CONTROL = _record("QP_"), _record("CQ_"), _record("MKEY_"), _record("CTL_")
+QP, RQ, CQ, MKEY, CONTROL = _record("QP_"), _record("RQ_"), _record("CQ_"), _record("MKEY_"), _record("CTL_")
 SWEEP = np.dtype({"names": ["sweep"], "formats": ["<i8"], "offsets": [0], "itemsize": 64})
 SWEEP_ROW = SWEEP.itemsize
-QP_ROW, CQ_ROW, MKEY_ROW = QP.itemsize, CQ.itemsize, MKEY.itemsize
+QP_ROW, RQ_ROW, CQ_ROW, MKEY_ROW = QP.itemsize, RQ.itemsize, CQ.itemsize, MKEY.itemsize
 QP_ROWS_MASK, MKEY_ROWS_MASK = (1 << layout.LOG_MAX_QP) - 1, (1 << layout.LOG_MAX_MKEY) - 1
 
 
@@ -235,11 +260,15 @@ class Tables:
     Args:
         workers: of the engine.
         mirror: where its image of the tables lies; None: it works on the tables themselves.
+        receives: whether the engine serves receive queues.
     """
 
-    def __init__(self, workers: int = 1, mirror: Mirror | None = None) -> None:
+    def __init__(self, workers: int = 1, mirror: Mirror | None = None, *, receives: bool = False) -> None:
         self.workers, self._mirror = workers, mirror
+        #: Whether the engine serves receive queues.
+        self.receives = receives
         self.qps = _rows(1 << layout.LOG_MAX_QP, QP)
+        self.rqs = _rows(1 << layout.LOG_MAX_QP, RQ)
         self.cqs = _rows(1 << layout.LOG_MAX_CQ, CQ)
         self.mkeys = _rows(1 << layout.LOG_MAX_MKEY, MKEY)
         self.control = _rows(1, CONTROL)
@@ -255,7 +284,8 @@ class Tables:
             record = self._work[start : start + WORK_COPY].view("<i8")
             record[WORK_WQE // 8], record[WORK_CAPACITY // 8] = work + start + WORK_COPY, MAX_SEGMENTS
         control = self.control[0]
-        control["qps"], control["mkeys"] = self.address_of(self.qps), self.address_of(self.mkeys)
+        control["qps"], control["rqs"] = self.address_of(self.qps), self.address_of(self.rqs)
+        control["mkeys"] = self.address_of(self.mkeys)
         control["work"], control["trace"], control["sweeps"] = work, self.address_of(self.trace), self.address_of(self.sweeps)
         for table in (self.qps, self.cqs, self._work, self.control):
             self._publish(table, 0, table.nbytes)

@@ -1,16 +1,16 @@
 """RC queue pairs through pyverbs: made, connected by what the bootstrap carries, and their address for compiled code."""
 
 import contextlib
-import os
 import secrets
 import struct
 from dataclasses import dataclass
 from typing import Any
 
 from pgas.errors import TransportError
+from pgas.transports.adapter import Path
 from pgas.transports.devices import Gid
 from pgas.transports.mlx5.contexts import Access, QpState
-from pgas.transports.verbs import abi
+from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.abi import QpAttrMask
 from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
@@ -21,17 +21,6 @@ INLINE_MAX = 16
 
 #: Neither receives nor RNR NAKs happen; the values are those of ibv_rc_pingpong.
 _MIN_RNR_TIMER, _RNR_RETRY, _HOP_LIMIT = 12, 7, 255
-
-
-@dataclass(frozen=True)
-class Path:
-    """How packets of this job go: what PGAS_IB_* ask for."""
-
-    gid_index: int
-    sl: int
-    traffic_class: int
-    timeout: int  #: 4.096 us * 2^timeout
-    retry_count: int
 
 
 @dataclass(frozen=True)
@@ -67,9 +56,9 @@ class QueuePair:
             self.qpn: int = self._qp.qp_num
             #: Addresses of struct ibv_qp and struct ibv_cq, and of the functions that post and poll.
             self.address = _address(self._qp)
-            self.cq_address = _word(self.address + abi.QP_SEND_CQ)
-            context = _word(self.address + abi.QP_CONTEXT)
-            self.post_send, self.poll_cq = _word(context + abi.CONTEXT_POST_SEND), _word(context + abi.CONTEXT_POLL_CQ)
+            self.cq_address = structs.word(self.address + abi.QP_SEND_CQ)
+            context = structs.word(self.address + abi.QP_CONTEXT)
+            self.post_send, self.poll_cq = structs.word(context + abi.CONTEXT_POST_SEND), structs.word(context + abi.CONTEXT_POLL_CQ)
         except BaseException as error:
             self._made.close()
             if isinstance(error, pyverbs("pyverbs_error").PyverbsError):
@@ -154,30 +143,15 @@ def end_of(device: OpenDevice, gid: Gid | None) -> End:
     return End(gid.raw if gid is not None else bytes(16), caps.lid, caps.ethernet, caps.active_mtu, caps.max_dest_rd_atomic)
 
 
-def _read(address: int, nbytes: int) -> bytes:
-    """Return bytes of this process, or an error where nothing is mapped: a guess must not crash."""
-    with open("/proc/self/mem", "rb", buffering=0) as memory:
-        return os.pread(memory.fileno(), nbytes, address)
-
-
-def _word(address: int) -> int:
-    return int(struct.unpack("<Q", _read(address, 8))[0])
-
-
 def _address(qp: Any) -> int:
-    """Return the address of a queue pair's struct ibv_qp, which pyverbs keeps to itself.
+    """Return the address of a queue pair's struct ibv_qp: of an RC queue pair of this number, whose CQs are one."""
 
-    It is one of the words that the object is made of: the one at which there is an RC queue pair of this number, whose CQs are one.
+    def matches(address: int) -> bool:
+        found = structs.read(address, abi.QP_END)
+        if len(found) < abi.QP_END:
+            return False
+        number, kind = (struct.unpack_from("<I", found, offset)[0] for offset in (abi.QP_NUM, abi.QP_TYPE))
+        send, receive = (struct.unpack_from("<Q", found, offset)[0] for offset in (abi.QP_SEND_CQ, abi.QP_RECV_CQ))
+        return (number, kind) == (qp.qp_num, abi.QPT_RC) and send == receive != 0
 
-    Raises:
-        TransportError: there is none.
-    """
-    words = struct.unpack(f"<{type(qp).__basicsize__ // 8}Q", _read(id(qp), type(qp).__basicsize__ // 8 * 8))
-    for word in words[2:]:
-        with contextlib.suppress(OSError, OverflowError, struct.error):
-            found = _read(word, abi.QP_END)
-            number, kind = (struct.unpack_from("<I", found, offset)[0] for offset in (abi.QP_NUM, abi.QP_TYPE))
-            send, receive = (struct.unpack_from("<Q", found, offset)[0] for offset in (abi.QP_SEND_CQ, abi.QP_RECV_CQ))
-            if (number, kind) == (qp.qp_num, abi.QPT_RC) and send == receive != 0:
-                return word
-    raise TransportError("pyverbs keeps its queue pairs in a way that this version of pgas does not know")
+    return structs.behind(qp, matches)

@@ -1,0 +1,147 @@
+"""What doctor and topo know of a machine: a file tree, and what drivers, limits and packages answered. Records: tests make any."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pgas.transports.devices import ROOT, Device, devices, read
+
+__all__ = ["Gpu", "Machine", "Mpi", "Nic", "Verbs", "number"]
+
+_NVIDIA, _MELLANOX = "0x10de", "0x15b3"
+_DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; an NVIDIA card has other functions too (audio, USB)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that CUDA shows this process."""
+
+    ordinal: int
+    name: str
+    uuid: str
+    pci: str  #: bus address, as sysfs writes it
+    memory: int  #: bytes
+    compute_mode: str = "DEFAULT"  #: or EXCLUSIVE_PROCESS, PROHIBITED
+    dma_buf: bool = True  #: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
+    vmm: bool = True  #: CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    mps: bool = False  #: CU_DEVICE_ATTRIBUTE_MPS_ENABLED: this process is a client of an MPS server
+
+    @property
+    def label(self) -> str:
+        """E.g. ``GPU0``."""
+        return f"GPU{self.ordinal}"
+
+
+@dataclass(frozen=True)
+class Nic:
+    """What an RDMA device answered when it was asked."""
+
+    file: str = ""  #: why its file in /dev/infiniband cannot be opened, "" if it can
+    error: str = ""  #: why libibverbs does not open it
+    devx: str = ""  #: why ibgda cannot use it: no DevX context, or a capability that it lacks
+    atomics: bool = True  #: ibv_device_attr.atomic_cap is not IBV_ATOMIC_NONE
+    pci_atomics: bool = True  #: ibv_device_attr_ex.pci_atomic_caps has 8-byte fetch-and-add
+
+
+@dataclass(frozen=True)
+class Verbs:
+    """rdma-core's Python bindings."""
+
+    origin: str = ""  #: folder of the package
+    release: str = ""  #: of rdma-core, whose libibverbs it loaded
+    error: str = ""  #: why it does not import
+    names: tuple[str, ...] = ()  #: devices that libibverbs finds
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """MPI: the library that mpi4py loads, and mpirun."""
+
+    library: str = ""  #: first line of MPI_Get_library_version
+    error: str = ""  #: why mpi4py does not load
+    mpirun: str = ""  #: path, "" if there is none on PATH
+    launcher: str = ""  #: what ``mpirun --version`` prints
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine as this process sees it."""
+
+    root: Path = ROOT
+    host: str = ""
+    simulator: bool = True  #: kernels of this process run in the simulator
+    cuda: int = 0  #: version of CUDA that the driver offers, as cuDriverGetVersion: 13000; 0 without a driver
+    cuda_error: str = ""  #: why CUDA did not start
+    gpus: tuple[Gpu, ...] = ()
+    access: tuple[tuple[bool, ...], ...] = ()  #: access[a][b]: GPU a can map GPU b's memory
+    nvlinks: tuple[tuple[int, ...], ...] = ()  #: NVLinks between GPU a and GPU b, directly or through switches
+    nvml_error: str = ""  #: why NVLinks are not known
+    nics: Mapping[str, Nic] = field(default_factory=dict)  #: by name; only devices that could be asked
+    verbs: Verbs = Verbs()
+    mpi: Mpi = Mpi()
+    versions: Mapping[str, str] = field(default_factory=dict)  #: of packages and tools that are there
+    required: Mapping[str, str] = field(default_factory=dict)  #: versions of packages that pgas asks for, e.g. ">=2.4,<2.5"
+    memlock: int = -1  #: RLIMIT_MEMLOCK in bytes; -1: unlimited
+    capabilities: frozenset[str] = frozenset()  #: of the process, among IPC_LOCK, SYS_PTRACE, SYS_ADMIN
+    settings: Mapping[str, Any] = field(default_factory=dict)  #: PGAS_* variables, parsed
+    bad_settings: tuple[str, ...] = ()  #: what is wrong with those that do not parse
+    visible: str | None = None  #: CUDA_VISIBLE_DEVICES
+    mps_pipes: str = "/tmp/nvidia-mps"  #: CUDA_MPS_PIPE_DIRECTORY
+
+    # ------------------------------------------------------------------------------------------- what the file tree tells
+
+    @property
+    def devices(self) -> list[Device]:
+        """RDMA devices."""
+        return devices(self.root)
+
+    @property
+    def kernel(self) -> str:
+        """Release of Linux, e.g. ``6.8.0-45-generic``; "" if unknown."""
+        return self.text("proc/sys/kernel/osrelease")
+
+    @property
+    def driver(self) -> str:
+        """Release of NVIDIA's kernel modules, e.g. ``580.65.06``; "" if none is loaded."""
+        found = re.search(r"\b(\d{3}(?:\.\d+)+)\b", self.text("proc/driver/nvidia/version"))
+        return found[1] if found else ""
+
+    @property
+    def open_modules(self) -> bool:
+        """Whether they are the open ones."""
+        return "Open Kernel Module" in self.text("proc/driver/nvidia/version")
+
+    @property
+    def pci_gpus(self) -> list[str]:
+        """Bus addresses of NVIDIA's GPUs, whether a driver is loaded or not."""
+        return self._pci(_NVIDIA, _DISPLAY_CLASSES)
+
+    @property
+    def pci_nics(self) -> list[str]:
+        """Bus addresses of NVIDIA's (Mellanox's) network cards, whether a driver is loaded or not."""
+        return self._pci(_MELLANOX, ("0x0200", "0x0207"))
+
+    @property
+    def cpus(self) -> str:
+        """Processors that are online, e.g. ``0-63``."""
+        return self.text("sys/devices/system/cpu/online")
+
+    def text(self, path: str) -> str:
+        """Return the text of a file, "" if it cannot be read."""
+        return read(self.root / path) or ""
+
+    def has(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return (self.root / path).exists()
+
+    def _pci(self, vendor: str, classes: tuple[str, ...]) -> list[str]:
+        places = sorted((self.root / "sys/bus/pci/devices").glob("*"))
+        return [p.name for p in places if read(p / "vendor") == vendor and (read(p / "class") or "").startswith(classes)]
+
+
+def number(text: str) -> tuple[int, int]:
+    """Return the first two numbers of a version, (0, 0) if it has none: of ``13.4.92`` or ``6.8.0-45-generic``."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,0 +1,277 @@
+"""What goes wrong on machines, why, and what mends it: one table for the runtime's errors, ``python -m pgas doctor`` and its ``--explain``.
+
+An entry is found by its name, where the condition itself was seen, or by a message: of pgas, of CUDA, of rdma-core, or of NVSHMEM and
+those who build on it, whose users search the web for the same words.
+"""
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["REMEDIES", "START_MPS", "Remedy", "explain", "mend"]
+
+START_MPS = (
+    "export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps CUDA_MPS_LOG_DIRECTORY=/tmp/mpslog; "
+    "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; nvidia-cuda-mps-control -d"
+)
+
+_PEER_MEMORY = (
+    "sudo modprobe nvidia-peermem (with the NIC's driver loaded first); "
+    "or use dma-buf: NVIDIA's open kernel modules and Linux 5.12 or newer"
+)
+_OPEN_MODULES = "install NVIDIA's open kernel modules (e.g. nvidia-open, or nvidia-driver-580-open)"
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A known failure."""
+
+    name: str
+    messages: tuple[str, ...]  #: regular expressions of what is printed when it happens
+    cause: str
+    remedy: str
+
+
+_TABLE = (
+    # ------------------------------------------------------------------------------------------------------- GPU and driver
+    Remedy(
+        "no driver",
+        (r"libcuda\.so\.1: cannot open", r'"cuda" is an NVIDIA driver library', r"no CUDA-capable device", r"CUDA_ERROR_NO_DEVICE"),
+        "no NVIDIA driver is loaded, or it shows this process no GPU",
+        "install a driver of release 580 or newer (nvidia-smi must list the GPUs); in a container start it with --gpus all; "
+        "look at CUDA_VISIBLE_DEVICES",
+    ),
+    Remedy(
+        "old driver",
+        (r"CUDA driver version is insufficient", r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", r"CUDA_ERROR_INVALID_IMAGE.*version"),
+        "the driver is older than CUDA 13, or its kernel module and its library are of different releases",
+        "install a driver of release 580 or newer, and reboot (or reload the modules)",
+    ),
+    Remedy(
+        "fabric manager",
+        (r"CUDA_ERROR_SYSTEM_NOT_READY", r"system not yet initialized"),
+        "the NVSwitches of this machine have not been set up",
+        "sudo systemctl enable --now nvidia-fabricmanager, of exactly the driver's release",
+    ),
+    Remedy(
+        "compute mode",
+        (r"CUDA_ERROR_DEVICE_UNAVAILABLE", r"all CUDA-capable devices are busy or unavailable", r"CUDA-capable device\(s\) is/are busy"),
+        "the GPU's compute mode lets no process, or no second one, use it",
+        "sudo nvidia-smi -c DEFAULT (with -i N: of one GPU); or, where it must stay EXCLUSIVE_PROCESS, run the PEs under MPS",
+    ),
+    Remedy(
+        "no mapping",
+        (r"no virtual memory management", r"CUDA_ERROR_NOT_SUPPORTED.*cuMem(Create|Map|AddressReserve)"),
+        "this GPU, or this virtual GPU, cannot map memory where it is told to (cuMemMap), which the symmetric heap needs",
+        "use a GPU of the Volta generation or newer, passed through whole; run in the simulator with NUMBA_ENABLE_CUDASIM=1",
+    ),
+    Remedy(
+        "peer access",
+        (r"no peer access", r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", r"cannot map a peer's GPU memory"),
+        "the driver does not let one GPU reach the other's memory",
+        "nvidia-smi topo -p2p r says why; in a virtual machine the IOMMU and ACS must allow it (bare metal: intel_iommu=off or "
+        "amd_iommu=off, ACS off on the switches); otherwise PGAS_TRANSPORT=ibgda or ibrc",
+    ),
+    Remedy(
+        "mps",
+        (r"share one GPU .* without MPS", r"share one GPU \(.*time-slices"),
+        "several processes share a GPU, which would run their kernels by turns of milliseconds",
+        f"give every PE a GPU of its own, or start MPS first: {START_MPS}",
+    ),
+    # ---------------------------------------------------------------------------------------------------- GPU memory and NIC
+    Remedy(
+        "peer mapping",
+        (
+            r"cudaHostRegister with IoMemory failed with error=800",
+            r"ibgda_nic_mem_gpu_map failed",
+            r"GPU cannot map UAR of device",
+            r"cuMemHostRegister.*(CUDA_ERROR_NOT_PERMITTED|error.?800)",
+        ),
+        "the driver does not let an unprivileged process map the NIC's doorbell register into the GPU",
+        "echo 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\"' | "
+        "sudo tee /etc/modprobe.d/nvidia-pgas.conf; sudo update-initramfs -u (Red Hat: dracut -f); reboot. "
+        "Until then PGAS_IBGDA_NIC_HANDLER=cpu lets a CPU thread ring the NIC",
+    ),
+    Remedy(
+        "peer memory",
+        (r"neither nv_peer_mem,? or nvidia_peermem detected", r"cannot allocate buffer on the specified memory type"),
+        "the NIC cannot reach GPU memory: the driver offers no dma-buf, and no peer memory module is loaded",
+        _PEER_MEMORY,
+    ),
+    Remedy(
+        "old kernel",
+        (
+            r"mlx5dv_devx_umem_reg_ex.*(errno 14|errno=14|EFAULT|Bad address)",
+            r"(ibv_)?reg_dmabuf_mr.*(EFAULT|Bad address|EOPNOTSUPP|not supported)",
+        ),
+        "the kernel is too old to give the NIC GPU memory by dma-buf (that came with Linux 5.12)",
+        "sudo modprobe nvidia-peermem; or a newer kernel, or MLNX_OFED / DOCA-OFED, which bring dma-buf to older ones",
+    ),
+    Remedy(
+        "inbox driver",
+        (r"mlx5dv_devx_umem_reg\b(?!_ex).*(errno 14|errno=14|EFAULT|Bad address)", r"ibv_reg_mr.*(EFAULT|Bad address)"),
+        "GPU memory was registered as peer memory, which the kernel's own InfiniBand driver does not know (MLNX_OFED's does)",
+        f"use dma-buf: {_OPEN_MODULES} and Linux 5.12 or newer; or install MLNX_OFED / DOCA-OFED and load nvidia-peermem",
+    ),
+    Remedy(
+        "old peer memory",
+        (r"mlx5dv_devx_umem_reg\b.*(failed|nv_peer_mem)(?!.*(EFAULT|Bad address|errno.14))",),
+        "the module nv_peer_mem cannot give the NIC queues in GPU memory (UMEM)",
+        "sudo rmmod nv_peer_mem; sudo modprobe nvidia-peermem, which comes with the GPU's driver",
+    ),
+    Remedy(
+        "closed modules",
+        (r"CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED.*0", r"cuMemGetHandleForAddressRange.*CUDA_ERROR_NOT_SUPPORTED"),
+        "the GPU's driver does not export its memory as dma-buf: its kernel modules are the closed ones, or the kernel is older than 5.12",
+        f"{_OPEN_MODULES}; or sudo modprobe nvidia-peermem",
+    ),
+    Remedy(
+        "pci atomics",
+        (r"does not support all necessary atomic operations", r"PCI_ATOMIC_MODE", r"lacks capabilities:.*\batomic(_\w+)? is"),
+        "the NIC's firmware is not set up to perform every atomic operation on memory behind PCIe",
+        "sudo mlxconfig -y -d DEVICE set PCI_ATOMIC_MODE=4, then reboot (mlxfwreset -d DEVICE reset)",
+    ),
+    Remedy(
+        "no atomics",
+        (r"has no atomic", r"IBV_ATOMIC_NONE"),
+        "the RDMA device performs no atomic operations (iWARP devices and siw never do)",
+        "choose another device by PGAS_HCA; Soft-RoCE and every ConnectX have them",
+    ),
+    Remedy(
+        "cqe version",
+        (r"hca_cap\.cqe_version != 1", r"cqe_version (is 0|.*is not supported)"),
+        "the NIC writes completions in an older format than the one that kernels read",
+        "use a ConnectX-4 or newer, with its current firmware (sudo mlxfwmanager -d DEVICE --online -u)",
+    ),
+    # ------------------------------------------------------------------------------------------------------- NIC, port, GID
+    Remedy(
+        "no verbs",
+        (r"Failed to get devices list", r"ib_uverbs", r"no RDMA device(s)? (here|found)?"),
+        "the kernel shows user space no RDMA device",
+        "sudo modprobe ib_uverbs mlx5_ib (Soft-RoCE: sudo modprobe rdma_rxe; sudo rdma link add rxe0 type rxe netdev eth0)",
+    ),
+    Remedy(
+        "uverbs permission",
+        (r"/dev/infiniband/uverbs\d+.*(Permission denied|EACCES|No such file|ENOENT)", r"(Permission denied|EACCES).*uverbs"),
+        "this process may not open the device's file in /dev/infiniband",
+        "sudo chmod a+rw /dev/infiniband/uverbs* (rdma-core's udev rules do it); in a container: "
+        "--device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1",
+    ),
+    Remedy(
+        "devx",
+        (r"(open|create).*DEVX.*(failed|not supported|EOPNOTSUPP)", r"MLX5DV_CONTEXT_FLAGS_DEVX", r"no DevX context"),
+        "the device opens, but not with DevX, by which kernels get queues of their own",
+        "sudo mlxconfig -y -d DEVICE set UCTX_EN=1, then reboot; a virtual function needs it allowed by the host; Linux 4.19 or newer",
+    ),
+    Remedy(
+        "memlock",
+        (
+            r"(reg_mr|reg_dmabuf_mr|umem_reg|create_cq|create_qp|regist\w+).*(ENOMEM|Cannot allocate memory|errno.?12)",
+            r"RLIMIT_MEMLOCK",
+            r"max locked memory",
+        ),
+        "this process may not lock as much memory as the NIC is to reach",
+        "ulimit -l unlimited (/etc/security/limits.d/rdma.conf: '* - memlock unlimited', then log in again); in a container: "
+        "--ulimit memlock=-1 --cap-add=IPC_LOCK; systemd: LimitMEMLOCK=infinity; Slurm: PropagateResourceLimitsExcept=MEMLOCK",
+    ),
+    Remedy(
+        "link down",
+        (r"port \d+ is DOWN", r"IBV_PORT_DOWN", r"(Polling|Disabled)\)"),
+        "the port has no link: a cable, the other end, or an interface that is switched off",
+        "sudo ip link set DEV up (rdma link names DEV); look at cable and switch with ibstat and ethtool DEV",
+    ),
+    Remedy(
+        "subnet manager",
+        (r"port \d+ is (INIT|ARMED)", r"IBV_PORT_(INIT|ARMED)"),
+        "the InfiniBand port has a link, but no subnet manager has given it an address",
+        "start one on the fabric (sudo systemctl start opensm), or on the switch",
+    ),
+    Remedy(
+        "gid",
+        (r"Unable to create ah", r"GID[_ ]INDEX.*no such GID", r"modify.*RTR.*(EINVAL|Invalid argument|ENETUNREACH|ETIMEDOUT|No route)"),
+        "RoCE packets get no route: the port's GID is missing, is of another network than the peer's, or cannot be resolved to a MAC",
+        "give the interface of the port an IPv4 address in the peers' network (ip addr add 192.168.1.1/24 dev DEV), check with ping, and "
+        "leave PGAS_IB_GID_INDEX at -1, or set it to a RoCE v2 entry of that network (show_gids)",
+    ),
+    Remedy(
+        "no answer",
+        (r"IBV_WC_RETRY_EXC_ERR", r"(transport )?retry (counter )?exce", r"IBV_WC_RNR_RETRY_EXC_ERR"),
+        "the peer did not acknowledge: its process died, or packets get lost on the way",
+        "read the other PEs' messages first; then check the link (ping, rping, ethtool -S), equal MTUs, and for RoCE that the switch is "
+        "lossless for PGAS_IB_TRAFFIC_CLASS; PGAS_IB_TIMEOUT and PGAS_IB_RETRY_COUNT make it wait longer",
+    ),
+    # ------------------------------------------------------------------------------------------------------------ processes
+    Remedy(
+        "descriptors",
+        (r"pidfd_getfd and SCM_RIGHTS both fail",),
+        "the kernel lets the PEs of a node hand each other neither file descriptors nor messages",
+        "in a container, allow the pidfd_getfd system call (--security-opt seccomp=unconfined, or --cap-add=SYS_PTRACE); all PEs in one",
+    ),
+    Remedy(
+        "no mpi",
+        (r"mpi4py finds no MPI library", r"cannot load MPI library", r"libmpi\.so.*cannot open shared object", r"No module named 'mpi4py'"),
+        "mpi4py found no MPI library to load",
+        "install that of your mpirun, or pip install 'pgas[mpich]' and use its mpirun (.venv/bin/mpirun)",
+    ),
+    Remedy(
+        "another mpi",
+        (r"each finds itself alone", r"are of different MPIs"),
+        "mpirun and the library that mpi4py loaded are of different MPIs, so that every process finds itself alone",
+        "use the mpirun of that library; pip's lies beside python (.venv/bin/mpirun)",
+    ),
+    # ------------------------------------------------------------------------------------------------------------- versions
+    Remedy(
+        "numpy",
+        (r"Numba needs NumPy 2\.4 or less", r"numpy.*2\.5"),
+        "numba 0.68 does not load with numpy 2.5",
+        "pip install 'numpy>=2.4,<2.5'",
+    ),
+    Remedy(
+        "ptxas",
+        (r"Unsupported \.version [\d.]+; current version is", r"PTX .version .* does not support", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+        "what reads PTX (ptxas, nvJitLink or the driver) is older than the libnvvm that wrote it",
+        "pip install --upgrade 'pgas[cu13]' (developers: pgas[dev]), which bring them of one release; unset CUDA_HOME and CUDA_PATH if "
+        "they name another toolkit",
+    ),
+    Remedy(
+        "versions",
+        (r"No module named '(numba_cuda|numba|cuda)", r"libnvvm.*(not found|cannot open)", r"NVVM library .* could not be found"),
+        "a package that kernels are compiled with is missing, or of a release that pgas was not tried with",
+        "pip install --upgrade 'pgas[cu13]', in an environment of its own",
+    ),
+    Remedy(
+        "no pyverbs",
+        (r"No module named 'pyverbs'",),
+        "rdma-core's Python bindings are not in this environment",
+        "sudo apt install python3-pyverbs ibverbs-providers, and for a virtual environment of the same Python version: "
+        "ln -s /usr/lib/python3/dist-packages/pyverbs .venv/lib/python3.*/site-packages/",
+    ),
+    Remedy(
+        "other pyverbs",
+        (
+            r"IBVERBS_PRIVATE_\d+",
+            r"libibverbs.*(cannot open shared object|version .* not found)",
+            r"pyverbs.*(undefined symbol|cannot open)",
+        ),
+        "pyverbs and libibverbs are of different releases of rdma-core, and their private interface differs from release to release",
+        "use both from one source: the distribution's python3-pyverbs with its libibverbs1 and ibverbs-providers",
+    ),
+    Remedy(
+        "no provider",
+        (r"couldn't load driver '?lib\w+-rdmav", r"no userspace device-specific driver", r"pyverbs sees no device"),
+        "libibverbs finds no user-space driver for the device, or pyverbs brought a libibverbs of its own, which finds none",
+        "sudo apt install ibverbs-providers; use the distribution's python3-pyverbs, not a wheel with its own libibverbs",
+    ),
+)
+
+REMEDIES: dict[str, Remedy] = {entry.name: entry for entry in _TABLE}
+
+
+def mend(name: str) -> str:
+    """Return what mends a known failure, for the end of an error's text."""
+    return REMEDIES[name].remedy
+
+
+def explain(message: str) -> list[Remedy]:
+    """Return the entries that a message may be of: none if nobody knows it."""
+    text = " ".join(message.split())
+    return [entry for entry in _TABLE if any(re.search(pattern, text, re.IGNORECASE) for pattern in entry.messages)]

@@ -1,0 +1,80 @@
+"""rdma-core's own tests on the software card: WQEs, doorbells and CQs as libmlx5 writes and reads them, both ends in one process.
+
+golden/rdma-core-44.txt says how each of their tests must end: ``passed``, or ``skipped`` and the reason that they give themselves. What is
+skipped needs what the card or the kernel's part (tests/uverbs) has not: UD, UC, raw packet and XRC QPs, SRQs, memory windows, completion
+channels, CQEs of 128 bytes. To write the file anew: ``python tests/test_rdma_core.py`` in an environment that has pyverbs and scapy.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from uverbs import rdma_core
+from uverbs.__main__ import missing
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "rdma-core-44.txt"
+
+#: DevX traffic; RC: send, write, read, atomics by both interfaces of posting; CQs; raw WQEs among those of libmlx5.
+MODULES = (
+    "test_mlx5_devx", "test_qp", "test_qpex", "test_atomic", "test_cq", "test_cqex", "test_cq_events", "test_mlx5_cq", "test_mlx5_raw_wqe",
+    "test_relaxed_ordering",
+)  # fmt: skip
+
+LACKING = missing() or (None if rdma_core.DEBIAN.is_dir() else f"rdma-core's tests in {rdma_core.DEBIAN} (Debian: rdma-core)")
+
+#: A reason of theirs that is one of this machine's.
+SCAPY = "scapy package is needed"
+
+
+def outcomes(folder):
+    """Run the tests; return theirs: test -> (outcome, why)."""
+    rdma_core.unpack(folder)
+    results = folder / "results"
+    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1"}
+    command = [sys.executable, "-m", "uverbs", "--local", sys.executable, "-m", "uverbs.rdma_core", str(folder), str(results), *MODULES]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {test: (outcome, why) for test, outcome, why in map(json.loads, results.read_text().splitlines())}
+
+
+def golden():
+    """How each test must end: test -> (outcome, why)."""
+    expected = {}
+    for line in GOLDEN.read_text().splitlines() if GOLDEN.exists() else ():
+        test, outcome, *why = line.split(maxsplit=2)
+        expected[test] = outcome, "".join(why)
+    return expected
+
+
+EXPECTED = golden()
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    if LACKING is not None:
+        pytest.skip(f"capability missing: {LACKING}")
+    return outcomes(tmp_path_factory.mktemp("rdma-core"))
+
+
+@pytest.mark.parametrize("test", EXPECTED)
+def test_of_rdma_core(seen, test):
+    outcome, why = seen[test]
+    if SCAPY in why:
+        pytest.skip("capability missing: scapy, with which rdma-core builds DevX commands")
+    assert (outcome, why) == EXPECTED[test]
+
+
+def test_nothing_else_was_run(seen):
+    assert seen.keys() == EXPECTED.keys()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        ended = outcomes(Path(name))
+    GOLDEN.write_text("".join(f"{' '.join(filter(None, (test, *how)))}\n" for test, how in sorted(ended.items())))

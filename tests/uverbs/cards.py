@@ -1,0 +1,168 @@
+"""The card under the kernel's part: a context on the software card that the launcher started, which all processes of a command share.
+
+Or on one of this process (local.py).
+
+The launcher's card executes what it can reach: memory that both processes have mapped. So what is registered must be a memfd of this
+process (heaps and queues of the simulator are), at its address of the window, and goes to the card by its descriptor.
+"""
+
+import contextlib
+import errno
+import os
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from pgas.errors import TransportError
+from pgas.transports.mlx5.doorbell import UarType
+from pgas.transports.softhca import client
+
+__all__ = ["Card", "Fault", "RemoteCard", "connect"]
+
+#: The variable with the name of the launcher's card, and its value where each process has a card of its own.
+CARD, LOCAL = "UVERBS_CARD", "local"
+
+
+class Fault(Exception):
+    """Memory that the card cannot reach, as EFAULT of the kernel."""
+
+
+class Card(Protocol):
+    """What the kernel's part needs of a card: one context on it, whose objects go with close()."""
+
+    registers: int  #: descriptor of the UAR pages, page n at offset n * 4096
+
+    def command(self, inbox: bytes, outlen: int) -> bytes: ...
+    def alloc_pd(self) -> int: ...
+    def dealloc_pd(self, pdn: int) -> None: ...
+    def register_umem(self, address: int, nbytes: int) -> int: ...
+    def deregister_umem(self, umem_id: int) -> None: ...
+    def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> int: ...
+    def deregister_mr(self, key: int) -> None: ...
+    def alloc_uar(self, kind: int) -> int: ...
+    def dealloc_uar(self, page: int) -> None: ...
+    def query_eqn(self) -> int: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    """A line of /proc/self/maps."""
+
+    start: int
+    end: int
+    offset: int
+    file: tuple[int, int]  # device, inode
+
+
+def _mappings() -> list[_Mapping]:
+    found = []
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, mode, offset, device, inode, *_ = line.split()
+            if mode[3] == "s":
+                start, end = (int(text, 16) for text in span.split("-"))
+                major, minor = (int(text, 16) for text in device.split(":"))
+                found.append(_Mapping(start, end, int(offset, 16), (os.makedev(major, minor), int(inode))))
+    return found
+
+
+def _descriptor(file: tuple[int, int]) -> int | None:
+    """Return a descriptor of this process that names a file."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(name))
+            if (status.st_dev, status.st_ino) == file:
+                return int(name)
+    return None
+
+
+def address_of(fd: int) -> int:
+    """Return where a file is mapped from its beginning: a memfd that stands in for a dma-buf."""
+    status = os.fstat(fd)
+    for mapping in _mappings():
+        if mapping.file == (status.st_dev, status.st_ino) and mapping.offset == 0:
+            return mapping.start
+    raise Fault(f"descriptor {fd} is not mapped here")
+
+
+class RemoteCard:
+    """Implements Card on a card in a process of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.registers = -1
+        self._shared: set[int] = set()
+        for _ in range(8):  # another context may have the number
+            try:
+                self._hca = client.SoftHCA(name, random.SystemRandom().randrange(1 << 16), (), self._keep)
+                break
+            except TransportError as error:
+                refused = error
+        else:
+            raise refused
+
+    def _keep(self, fd: int) -> None:
+        self.registers = fd
+
+    def _share(self, address: int, nbytes: int) -> None:
+        for mapping in _mappings():
+            if mapping.start <= address and address + nbytes <= mapping.end and mapping.offset == 0:
+                if mapping.start in self._shared:
+                    return
+                fd = _descriptor(mapping.file)
+                if fd is not None:
+                    self._hca.share(mapping.start, mapping.end - mapping.start, fd)
+                    self._shared.add(mapping.start)
+                    return
+        raise Fault(f"{nbytes} bytes at {address:#x} are no memfd of this process")
+
+    def command(self, inbox: bytes, outlen: int) -> bytes:
+        return self._hca.command(inbox, outlen)
+
+    def alloc_pd(self) -> int:
+        return self._hca.alloc_pd()
+
+    def dealloc_pd(self, pdn: int) -> None:
+        self._hca.dealloc_pd(pdn)
+
+    def register_umem(self, address: int, nbytes: int) -> int:
+        self._share(address, nbytes)
+        return self._hca.register_umem(address, nbytes)
+
+    def deregister_umem(self, umem_id: int) -> None:
+        self._hca.deregister_umem(umem_id)
+
+    def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> int:
+        self._share(address, nbytes)
+        return self._hca.register_mr(address, nbytes, pdn, access)[0]
+
+    def deregister_mr(self, key: int) -> None:
+        self._hca.deregister_mr(key)
+
+    def alloc_uar(self, kind: int) -> int:
+        return self._hca.alloc_uar(UarType(kind)).page_id
+
+    def dealloc_uar(self, page: int) -> None:
+        self._hca.dealloc_uar(page)
+
+    def query_eqn(self) -> int:
+        return self._hca.query_eqn()
+
+    def close(self) -> None:
+        self._hca.close()
+
+
+def connect() -> Card:
+    """Return a new context on the card of this command, or of this process."""
+    if os.environ[CARD] == LOCAL:
+        from uverbs.local import LocalCard
+
+        return LocalCard()
+    return RemoteCard(os.environ[CARD])
+
+
+def errno_of(error: Exception) -> int:
+    """Return the errno that stands for a refusal of the card."""
+    if isinstance(error, Fault):
+        return errno.EFAULT
+    return errno.EINVAL

@@ -1,0 +1,269 @@
+"""Methods of mlx5_ib: DevX commands and objects, UMEMs, UARs (<rdma/mlx5_user_ioctl_cmds.h>, <rdma/mlx5_user_ioctl_verbs.h>).
+
+The kernel tells commands apart: those that make, change, look at or destroy an object go through a DevX object and name that very object;
+the others go through DEVICE's method OTHER. A status other than OK is -EREMOTEIO, and the output is handed out all the same; older kernels
+hand out an errno alone (drivers/infiniband/hw/mlx5/devx.c).
+"""
+
+import errno
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pgas.errors import TransportError
+from pgas.transports.mlx5 import commands, fields
+from pgas.transports.mlx5.capabilities import CapType, PortType, cap_op_mod
+from pgas.transports.mlx5.commands import Command, Status
+from uverbs import cards
+from uverbs.devices import machine
+from uverbs.process import Attributes, Errno, File, method
+from uverbs.verbs import card_refuses, mapped
+
+_NS = 0x1000  # 1 << UVERBS_ID_NS_SHIFT: where a driver's own numbers begin
+
+
+class Object(IntEnum):
+    """enum mlx5_ib_objects."""
+
+    DEVX = _NS
+    DEVX_OBJ = _NS + 1
+    DEVX_UMEM = _NS + 2
+    UAR = _NS + 8
+
+
+#: enum mlx5_ib_devx_methods, mlx5_ib_devx_obj_methods, mlx5_ib_devx_umem_methods and mlx5_ib_uar_obj_methods.
+OTHER, QUERY_EQN = _NS, _NS + 2
+OBJ_CREATE, OBJ_DESTROY, OBJ_MODIFY, OBJ_QUERY = range(_NS, _NS + 4)
+UMEM_REG, UMEM_DEREG = _NS, _NS + 1
+UAR_ALLOC, UAR_DESTROY = _NS, _NS + 1
+
+#: MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF and _NC, and what the kernel says to a type that it does not know.
+UAR_BF, UAR_NC = 0, 1
+
+#: What makes an object: the command that destroys it, and where both have the object's number (commands.LAYOUTS).
+_DESTROY = {
+    Command.CREATE_CQ: (Command.DESTROY_CQ, "cqn"),
+    Command.CREATE_QP: (Command.DESTROY_QP, "qpn"),
+    Command.CREATE_MKEY: (Command.DESTROY_MKEY, "mkey_index"),
+}
+
+_MODIFY = (Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP)
+_QUERY = (Command.QUERY_QP,)
+
+#: What the kernel makes of a status in older versions (cmd_status_to_err of mlx5_core).
+_ERRNO = {
+    Status.BAD_OP: errno.EINVAL, Status.BAD_PARAM: errno.EINVAL, Status.BAD_SYS_STATE: errno.EIO, Status.BAD_RES: errno.EINVAL,
+    Status.RES_BUSY: errno.EBUSY, Status.LIM: errno.ENOMEM, Status.BAD_RES_STATE: errno.EINVAL, Status.IX: errno.EINVAL,
+    Status.NO_RES: errno.EAGAIN, Status.BAD_QP_STATE: errno.EINVAL, Status.BAD_INP_LEN: errno.EIO, Status.BAD_OUTP_LEN: errno.EIO,
+}  # fmt: skip
+
+
+@dataclass
+class DevxObject:
+    """An object that a command made."""
+
+    name: str
+    number: int
+    destroy: Command
+
+
+@dataclass
+class Umem:
+    """Registered memory."""
+
+    id: int
+
+
+@dataclass
+class Uar:
+    """A page of registers."""
+
+    page: int
+
+
+# --- commands --------------------------------------------------------------------------------------------------------------------
+
+
+def _opcode(inbox: bytes) -> int:
+    return int.from_bytes(inbox[:2], "big")
+
+
+def execute(file: File, inbox: bytes, outlen: int) -> bytes:
+    """Execute a command as this device's firmware would: the card's, on a port of the device's kind."""
+    opcode = _opcode(inbox)
+    if opcode in machine.refused:
+        status, syndrome = machine.refused[opcode]
+        return fields.fill(commands.OUTPUT, {"status": status, "syndrome": syndrome}).ljust(outlen, b"\0")
+    if opcode == Command.QUERY_ROCE_ADDRESS:
+        return _roce_address(file, inbox, outlen)
+    outbox = file.card.command(inbox, outlen)
+    if opcode == Command.QUERY_HCA_CAP and file.device.ethernet:
+        return _ethernet(inbox, outbox)
+    return outbox
+
+
+def _roce_address(file: File, inbox: bytes, outlen: int) -> bytes:
+    """QUERY_ROCE_ADDRESS: an entry of the GID table, with the port's MAC."""
+    index = commands.parse(inbox)[1]["roce_address_index"]
+    if not file.device.ethernet or index >= len(file.device.gids):
+        return commands.build_output(Command.QUERY_ROCE_ADDRESS, status=Status.BAD_PARAM, syndrome=0x5E0E).ljust(outlen, b"\0")
+    gid, mac = file.device.gids[index], file.device.mac
+    address = {
+        "source_l3_address": int.from_bytes(gid.gid, "big"),
+        "source_mac_47_32": int.from_bytes(mac[:2], "big"),
+        "source_mac_31_0": int.from_bytes(mac[2:], "big"),
+        "roce_version": 2 if gid.type == "RoCE v2" else 0,
+    }
+    return commands.build_output(Command.QUERY_ROCE_ADDRESS, {"roce_address": address}).ljust(outlen, b"\0")
+
+
+def _ethernet(inbox: bytes, outbox: bytes) -> bytes:
+    """QUERY_HCA_CAP of a card whose port is an Ethernet one."""
+    op_mod = commands.parse(inbox)[1]["op_mod"]
+    if op_mod != cap_op_mod(CapType.GENERAL) or outbox[0] != Status.OK:
+        return outbox
+    changed = bytearray(outbox)
+    fields.fill(commands.CMD_HCA_CAP, {"port_type": PortType.ETHERNET, "roce": 1}, changed, commands.OUTPUT.size)
+    return bytes(changed)
+
+
+def _answer(attributes: Attributes, number: int, outbox: bytes) -> None:
+    """Hand an output out as the kernel does."""
+    status = outbox[0]
+    if status and machine.old_kernel:
+        raise Errno(_ERRNO.get(status, errno.EIO))
+    attributes.set(number, outbox)
+    if status:
+        raise Errno(errno.EREMOTEIO)
+
+
+def _permitted(file: File) -> None:
+    if not file.devx:
+        raise Errno(errno.EPERM, "the context was not opened for DevX")
+
+
+@method(Object.DEVX, OTHER)
+def other(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_DEVX_OTHER: a command that is about no object."""
+    _permitted(file)
+    inbox = attributes.data(_NS)
+    if _opcode(inbox) not in (Command.QUERY_HCA_CAP, Command.QUERY_HCA_VPORT_CONTEXT, Command.QUERY_ROCE_ADDRESS):
+        raise Errno(errno.EINVAL, f"{commands.command_name(_opcode(inbox))} is no general command")
+    _answer(attributes, _NS + 1, execute(file, inbox, attributes.nbytes(_NS + 1)))
+
+
+@method(Object.DEVX, QUERY_EQN)
+def query_eqn(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_DEVX_QUERY_EQN."""
+    if attributes.integer(_NS) != 0:
+        raise Errno(errno.EINVAL, "there is one completion vector")
+    attributes.set(_NS + 1, file.card.query_eqn())
+
+
+@method(Object.DEVX_OBJ, OBJ_CREATE)
+def obj_create(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_DEVX_OBJ_CREATE."""
+    _permitted(file)
+    inbox = attributes.data(_NS + 1)
+    opcode = _opcode(inbox)
+    if opcode not in _DESTROY:
+        raise Errno(errno.EINVAL, f"{commands.command_name(opcode)} makes no object")
+    outbox = execute(file, inbox, attributes.nbytes(_NS + 2))
+    destroy, name = _DESTROY[Command(opcode)]
+    if not outbox[0]:
+        number = commands.parse_output(Command(opcode), outbox)[name]
+        attributes.set_handle(_NS, file.add(DevxObject(name, number, destroy)))
+    _answer(attributes, _NS + 2, outbox)
+
+
+def _names(file: File, attributes: Attributes, allowed: tuple[Command, ...]) -> bytes:
+    """Return the input of a command, which names the object that it goes through."""
+    thing, inbox = file.find(attributes.handle(_NS), DevxObject), attributes.data(_NS + 1)
+    if _opcode(inbox) not in allowed or commands.parse(inbox)[1].get(thing.name) != thing.number:
+        raise Errno(errno.EINVAL, f"{commands.command_name(_opcode(inbox))} does not name {thing}")
+    return inbox
+
+
+@method(Object.DEVX_OBJ, OBJ_MODIFY)
+def obj_modify(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_DEVX_OBJ_MODIFY."""
+    inbox = _names(file, attributes, _MODIFY)
+    _answer(attributes, _NS + 2, execute(file, inbox, attributes.nbytes(_NS + 2)))
+
+
+@method(Object.DEVX_OBJ, OBJ_QUERY)
+def obj_query(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_DEVX_OBJ_QUERY."""
+    inbox = _names(file, attributes, _QUERY)
+    _answer(attributes, _NS + 2, execute(file, inbox, attributes.nbytes(_NS + 2)))
+
+
+@method(Object.DEVX_OBJ, OBJ_DESTROY)
+def obj_destroy(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_DEVX_OBJ_DESTROY: the kernel builds the command."""
+    handle = attributes.handle(_NS)
+    thing = file.find(handle, DevxObject)
+    inbox = commands.build(thing.destroy, **{thing.name: thing.number})
+    status = execute(file, inbox, commands.output_size(thing.destroy))[0]
+    if status:
+        raise Errno(_ERRNO.get(status, errno.EIO))
+    del file.objects[handle]
+
+
+# --- memory and registers --------------------------------------------------------------------------------------------------------
+
+
+@method(Object.DEVX_UMEM, UMEM_REG)
+def umem_reg(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_DEVX_UMEM_REG: address, length, access, id, page sizes, and maybe a dma-buf, in which the address is an offset."""
+    _permitted(file)
+    address, nbytes = attributes.integer(_NS + 1), attributes.integer(_NS + 2)
+    if not machine.umem:
+        raise Errno(errno.EFAULT, "memory that cannot be pinned")
+    if _NS + 6 in attributes:
+        if not machine.dmabuf:
+            raise Errno(errno.EOPNOTSUPP, "dma-bufs")
+        address += mapped(attributes.handle(_NS + 6))
+    try:
+        umem_id = file.card.register_umem(address, nbytes)
+    except (TransportError, cards.Fault) as error:
+        raise card_refuses(error) from error
+    attributes.set_handle(_NS, file.add(Umem(umem_id)))
+    attributes.set(_NS + 4, umem_id)
+
+
+@method(Object.DEVX_UMEM, UMEM_DEREG)
+def umem_dereg(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_DEVX_UMEM_DEREG."""
+    handle = attributes.handle(_NS)
+    try:
+        file.card.deregister_umem(file.find(handle, Umem).id)
+    except TransportError as error:
+        raise Errno(errno.EBUSY, str(error)) from error
+    del file.objects[handle]
+
+
+@method(Object.UAR, UAR_ALLOC)
+def uar_alloc(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_UAR_OBJ_ALLOC: type, mmap offset and length, page id."""
+    kind = attributes.integer(_NS + 1)
+    if kind not in (UAR_BF, UAR_NC) or (kind == UAR_BF and not machine.blueflame):
+        raise Errno(errno.EOPNOTSUPP, "a type of UAR")
+    try:
+        page = file.card.alloc_uar(attributes.integer(_NS + 1))
+    except TransportError as error:
+        raise Errno(errno.ENOMEM, str(error)) from error
+    attributes.set_handle(_NS, file.add(Uar(page)))
+    attributes.set(_NS + 2, page << 12, 8)
+    attributes.set(_NS + 3, 4096)
+    attributes.set(_NS + 4, page)
+
+
+@method(Object.UAR, UAR_DESTROY)
+def uar_destroy(file: File, attributes: Attributes) -> None:
+    """MLX5_IB_METHOD_UAR_OBJ_DESTROY."""
+    handle = attributes.handle(_NS)
+    try:
+        file.card.dealloc_uar(file.find(handle, Uar).page)
+    except TransportError as error:
+        raise Errno(errno.EBUSY, str(error)) from error
+    del file.objects[handle]

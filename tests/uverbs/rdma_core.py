@@ -1,0 +1,72 @@
+"""Tests of rdma-core, as Debian installs them: ``python -m uverbs.rdma_core FOLDER RESULTS MODULE...``, among the devices of uverbs.
+
+FOLDER holds the package ``tests``, unpacked (unpack); RESULTS becomes a list of JSON lines: [test, outcome, why].
+"""
+
+import gzip
+import json
+import os
+import sys
+import unittest
+from pathlib import Path
+
+#: Where Debian's rdma-core has them, some compressed.
+DEBIAN = Path("/usr/share/doc/rdma-core/tests")
+
+
+def unpack(folder: Path) -> None:
+    """Make the package ``tests`` in a folder."""
+    target = folder / "tests"
+    target.mkdir()
+    for path in sorted(DEBIAN.iterdir()):
+        if path.suffix == ".gz":
+            (target / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+        elif path.suffix == ".py":
+            (target / path.name).write_bytes(path.read_bytes())
+
+
+class Outcomes(unittest.TextTestResult):
+    """Keeps how each test ended."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.seen: list[tuple[str, str, str]] = []
+
+    def _note(self, test: unittest.TestCase, outcome: str, why: str = "") -> None:
+        self.seen.append((test.id().removeprefix("tests."), outcome, why))
+
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        super().addSuccess(test)
+        self._note(test, "passed")
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        super().addSkip(test, reason)
+        self._note(test, "skipped", reason)
+
+    def addFailure(self, test: unittest.TestCase, err: object) -> None:
+        super().addFailure(test, err)  # type: ignore[arg-type]
+        self._note(test, "failed", self.failures[-1][1])
+
+    def addError(self, test: unittest.TestCase, err: object) -> None:
+        super().addError(test, err)  # type: ignore[arg-type]
+        self._note(test, "error", self.errors[-1][1])
+
+
+def main(folder: str, results: str, *modules: str) -> None:
+    """Run modules on the first port of mlx5_0."""
+    sys.path[:0] = [folder, f"{folder}/tests"]
+    from args_parser import parser  # theirs: the package imports it by both names
+    from tests.args_parser import parser as same
+
+    for one in (parser, same):
+        sys.argv = ["tests", "--dev", "mlx5_0", "--port", "1", "--gid", "0"]
+        one.parse_args()
+    suite = unittest.defaultTestLoader.loadTestsFromNames([f"tests.{module}" for module in modules])
+    outcomes = unittest.TextTestRunner(verbosity=2, resultclass=Outcomes).run(suite)
+    Path(results).write_text("".join(f"{json.dumps(seen)}\n" for seen in outcomes.seen))
+    sys.stderr.flush()
+    os._exit(0)  # the tests leave contexts behind, whose destructors outlive the card
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,391 @@
+"""devx.py through the real pyverbs, libibverbs and libmlx5, to the software card: what works, and what is said where something does not."""
+
+import os
+from pathlib import Path
+
+import pytest
+import test_softhca_rig as rig
+from test_queue_pair import Poster, make, write
+
+from pgas.errors import PgasError, TransportError
+from pgas.transports import adapter, devices, devx, selection
+from pgas.transports.mlx5 import cqe, wqe
+from pgas.transports.mlx5.commands import Command, CommandError, Status
+from pgas.transports.mlx5.contexts import QpState
+from pgas.transports.queue_pair import check_caps
+from pgas.transports.softhca import client
+from uverbs import devices as played
+
+CARD = os.environ.get("UVERBS_CARD")
+
+pytestmark = pytest.mark.skipif(
+    CARD is None, reason="capability missing: the devices of tests/uverbs (python -m uverbs; tests/test_uverbs.py)"
+)
+
+GID = {"mlx5_0": 0, "mlx5_1": 3}
+
+
+def port_of(name):
+    found = devices.devices(Path(os.environ["SYSFS_PATH"]).parent)
+    return next(device for device in found if device.name == name).ports[0]
+
+
+def opened(name="mlx5_0", **options):
+    port = port_of(name)
+    return devx.DevX(name, port, selection.choose_gid(port), **options)
+
+
+class PE(rig.PE):
+    """A PE of the rig whose adapter is a device."""
+
+    def __init__(self, number, name="mlx5_0", **options):
+        self.options = options
+        try:
+            super().__init__(name, number)
+        except BaseException:
+            self.memory.close()
+            raise
+
+    def open(self, name, shared):
+        options = dict(self.options)
+        if "gpu" in options:
+            options["gpu"] = options["gpu"](self, shared)
+        return opened(name, **options)
+
+
+class GPU:
+    """A GPU whose memory is that of the host: memfds are its dma-bufs."""
+
+    def __init__(self, pe, shared, *, exports=True, maps=True):
+        self.shared, self.exports, self.maps, self.mapped = shared, exports, maps, []
+
+    def on_gpu(self, address):
+        return any(start <= address < start + nbytes for start, nbytes, _ in self.shared)
+
+    def dmabuf(self, address, nbytes):
+        if not self.exports:
+            raise PgasError("cuMemGetHandleForAddressRange: CUDA_ERROR_NOT_SUPPORTED")
+        return os.dup(next(fd for start, size, fd in self.shared if start == address and nbytes <= size))
+
+    def map_register(self, address):
+        if not self.maps:
+            raise TransportError("the GPU may not store to a doorbell register")
+        self.mapped.append(address)
+        return address
+
+    def unmap_register(self, address):
+        self.mapped.remove(address)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """The machine, as good as it can be when a test begins."""
+    machine = played.Machine()
+    for module in ("devices", "process", "verbs", "devx"):
+        __import__(f"uverbs.{module}")
+    import uverbs.devx
+    import uverbs.verbs
+
+    for module in (played, uverbs.verbs, uverbs.devx):
+        monkeypatch.setattr(module, "machine", machine)
+    return machine
+
+
+@pytest.fixture
+def pes():
+    yield from pair_of("mlx5_0")
+
+
+def pair_of(name, **options):
+    both = []
+    try:
+        both.extend(PE(number, name, **options) for number in (0, 1))
+        yield both
+    finally:
+        for pe in both:
+            pe.close()
+
+
+@pytest.fixture
+def observer():
+    observer = client.Observer(CARD)
+    yield observer
+    observer.close()
+
+
+def connected(pes, path=None):
+    ports = [pe.hca.query_port() for pe in pes]
+    a, b = (make(pe, path=path) for pe in pes)
+    a.connect(b.qpn, ports[0], ports[1])
+    b.connect(a.qpn, ports[1], ports[0])
+    return a, b
+
+
+def said(call, *arguments, **options):
+    with pytest.raises(TransportError) as caught:
+        call(*arguments, **options)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- traffic
+
+
+def traffic(pes, path=None):
+    """One WRITE there and one back."""
+    a, b = connected(pes, path)
+    pes[0].write(pes[0].heap, b"hello world, hello card!")
+    done = Poster(pes[0], a).run(*write(pes))
+    assert pes[1].read(pes[1].heap + 60, 32) == bytes(4) + b"hello world, hello card!" + bytes(4)
+    assert (done.opcode, done.s_wqe_opcode, done.qpn) == (cqe.CqeOpcode.REQ, wqe.Opcode.RDMA_WRITE, a.qpn)
+    pes[1].write(pes[1].heap, b"and back from PE 1 to 0.")
+    Poster(pes[1], b).run(*write(pes, 1, 0))
+    assert pes[0].read(pes[0].heap + 64, 24) == b"and back from PE 1 to 0."
+    return a, b
+
+
+def test_two_pes_write(pes):
+    check_caps(pes[0].hca, 2, 2, 1024)
+    a, b = traffic(pes)
+    assert (a.query(), b.query()) == (QpState.RTS, QpState.RTS)
+    path = pes[0].command(Command.QUERY_QP, qpn=a.qpn)["qpc"]["primary_address_path"]
+    assert {name: value for name, value in path.items() if value} == {"vhca_port_num": 1, "rlid": 1}
+
+
+def test_an_atomic_and_a_wrong_key(pes):
+    a, _ = connected(pes)
+    poster = Poster(pes[0], a)
+    pes[1].word(0, 40)
+    poster.run(wqe.fetch_add, pes[1].heap, pes[1].key, pes[0].heap + 8, pes[0].key, 2)
+    assert (pes[1].word(0), pes[0].word(8)) == (42, 40)
+    syndrome, _ = poster.fail(wqe.write, pes[1].heap, pes[1].key ^ 0x100, pes[0].heap, pes[0].key, 8)
+    assert syndrome == cqe.Syndrome.REMOTE_ACCESS_ERR
+    assert a.query() == QpState.ERR
+    assert pes[0].hca.diagnose(a.qpn) is None
+    a.reset()
+    assert a.query() == QpState.RST
+
+
+# ---------------------------------------------------------------------------------------------------------------------------- port
+
+
+def test_the_port_of_infiniband():
+    hca = opened()
+    gid = played.DEVICES[0].gids[0].gid
+    assert hca.query_port() == adapter.Port(1, "InfiniBand", 5, 1, gid, bytes(6), 100.0)
+    hca.close()
+
+
+def test_the_port_of_roce():
+    """GID and MAC are the card's own (QUERY_ROCE_ADDRESS); RoCE v2 over IPv4 is the fourth entry."""
+    hca = opened("mlx5_1")
+    gid = bytes(10) + b"\xff\xff" + bytes([192, 168, 7, 2])
+    assert hca.query_port() == adapter.Port(1, "Ethernet", 5, 0, gid, b"\x02\0\0\0\0\x02", 100.0)
+    hca.close()
+
+
+def test_the_address_path_of_roce():
+    for pes in pair_of("mlx5_1"):
+        a, _ = traffic(pes, adapter.Path(GID["mlx5_1"], sl=3, traffic_class=0x68, timeout=12, retry_count=5))
+        qpc = pes[0].command(Command.QUERY_QP, qpn=a.qpn)["qpc"]
+        path = {name: value for name, value in qpc["primary_address_path"].items() if value}
+        gid = int.from_bytes(bytes(10) + b"\xff\xff" + bytes([192, 168, 7, 2]), "big")
+        assert path == {
+            "vhca_port_num": 1, "src_addr_index": 3, "rgid_rip": gid, "rmac_47_32": 0x0200, "rmac_31_0": 2, "hop_limit": 255,
+            "udp_sport": 0xC000, "eth_prio": 3, "dscp": 0x1A,
+        }  # fmt: skip
+        assert qpc["retry_count"] == 5
+
+
+def test_a_gid_that_the_card_does_not_have():
+    port = port_of("mlx5_1")
+    hca = devx.DevX("mlx5_1", port, devices.Gid(9, bytes(16), "RoCE v2", ""))
+    with pytest.raises(CommandError) as caught:
+        hca.query_port()
+    assert (caught.value.opcode, caught.value.status) == (Command.QUERY_ROCE_ADDRESS, Status.BAD_PARAM)
+    hca.close()
+
+
+def test_a_port_that_went_down(machine):
+    hca = opened()
+    machine.port_active = False
+    assert said(hca.query_port) == "mlx5_0: port 1 is not active (rdma link and ibstat show it)"
+    hca.close()
+
+
+# ------------------------------------------------------------------------------------------------------------------------- opening
+
+
+def test_devx_that_is_not_permitted(machine):
+    machine.devx = False
+    text = said(opened)
+    assert text.startswith("mlx5_0: no DevX context opens: ")
+    assert "whose firmware permits DevX, and read and write access to /dev/infiniband/uverbs*" in text
+    assert devx.why_not(devices.Device("mlx5_0", "", None, -1, (), "uverbs0", ""), port_of("mlx5_0")) == text
+
+
+def test_a_device_file_that_may_not_be_opened(machine):
+    machine.access = False
+    assert "no DevX context opens" in said(opened)
+
+
+def test_a_device_that_is_not_there():
+    port = port_of("mlx5_0")
+    assert said(devx.DevX, "mlx5_7", port, port.gids[0]).startswith("mlx5_7: no DevX context opens: ")
+
+
+def test_a_device_that_suits():
+    found = devices.devices(Path(os.environ["SYSFS_PATH"]).parent)
+    assert [device.name for device in found] == ["mlx5_0", "mlx5_1"]
+    assert [devx.why_not(device, device.ports[0]) for device in found] == [None, None]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ commands
+
+
+def test_the_status_and_syndrome_of_a_refused_command(pes):
+    """Of each way that commands take: one that makes an object, one that changes it, a general one."""
+    qp = make(pes[0])
+    words = {"cc": 1, "oi": 1, "uar_page": qp.uar.page_id, "c_eqn": pes[0].hca.query_eqn(), "dbr_umem_valid": 1, "dbr_umem_id": 0xFFFF}
+    status, why = pes[0].refused(Command.CREATE_CQ, cqc=words, cq_umem_id=pes[0].umem, cq_umem_valid=1)
+    assert (status, why) == (Status.BAD_RES, "UMEM")
+    status, why = pes[0].refused(Command.RTR2RTS_QP, qpn=qp.qpn, qpc={})
+    assert (status, why) == (Status.BAD_QP_STATE, "TRANSITION")
+    status, why = pes[0].refused(Command.QUERY_HCA_CAP, op_mod=0x7F)
+    assert (status, why) == (Status.BAD_PARAM, "OP_MOD")
+    assert qp.query() == QpState.RST
+
+
+def test_a_syndrome_of_the_firmware(machine, pes):
+    """The driver's error has the number; what it means only the firmware knows."""
+    machine.refused = {Command.CREATE_QP: (Status.BAD_RES, 0x5DEAD1)}
+    with pytest.raises(CommandError) as caught:
+        make(pes[0])
+    assert str(caught.value) == "CREATE_QP failed: BAD_RES (bad resource), syndrome 0x5dead1"
+
+
+def test_a_kernel_that_keeps_the_status(machine, pes):
+    machine.refused = {Command.CREATE_QP: (Status.LIM, 0x5DEAD1)}
+    machine.old_kernel = True
+    assert said(make, pes[0]) == (
+        "mlx5_0: CREATE_QP failed: Cannot allocate memory (errno 12); the kernel tells no status and syndrome of the card"
+    )
+
+
+def test_commands_that_name_no_object_of_this_process(pes):
+    qp = make(pes[0])
+    for pe, command, name in ((pes[1], Command.QUERY_QP, "qpn"), (pes[0], Command.DESTROY_CQ, "cqn"), (pes[1], Command.TO_ERR_QP, "qpn")):
+        text = said(pe.command, command, **{name: qp.qpn ^ 0x20_0000 if name == "cqn" else qp.qpn})
+        assert "which is no object of this process" in text
+
+
+def test_a_command_that_the_kernel_passes_to_nobody(pes):
+    assert "ALLOC_PD failed: Invalid argument (errno 22)" in said(pes[0].command, Command.ALLOC_PD)
+
+
+# ------------------------------------------------------------------------------------------------------------- registers and memory
+
+
+def test_every_queue_pair_has_a_page_of_its_own():
+    """libmlx5 44 knows no dedicated UARs: BlueFlame pages then, one register of each."""
+    hca = opened()
+    uars = [hca.alloc_uar() for _ in range(5)]
+    assert len({uar.page_id for uar in uars}) == 5
+    assert len({uar.register_address // 4096 for uar in uars}) == 5
+    for uar in uars:
+        hca.dealloc_uar(uar.page_id)
+    hca.close()
+
+
+def test_where_only_the_uar_of_the_context_is_given(machine):
+    machine.blueflame = False
+    hca = opened()
+    uar = hca.alloc_uar()
+    assert uar.register_address % 4096 == 0x800
+    text = said(hca.alloc_uar)
+    assert text == "mlx5_0 gives no UAR of its own to a second queue pair"
+    hca.close()
+
+
+def test_memory_that_is_refused(machine, pes):
+    machine.umem = False
+    pe = pes[0]
+    text = said(pe.hca.register_umem, pe.slot, rig.QUEUES)
+    where = f"queues ({rig.QUEUES} bytes at {pe.slot:#x}) of the host"
+    assert text.startswith(f"mlx5_0 refuses {where} (mlx5dv_devx_umem_reg; ulimit -l says how much may be locked): ")
+    assert "Bad address" in text
+    assert "Bad address" in said(pe.hca.register_mr, id(pe), 4096, pe.pdn, rig.ALL)  # no memory that the card reaches
+
+
+def test_gpu_memory_as_dma_bufs():
+    for pes in pair_of("mlx5_0", gpu=GPU):
+        traffic(pes)
+        assert [pe.hca._way for pe in pes] == ["as a dma-buf"] * 2
+        assert len(pes[0].hca._gpu.mapped) == 1  # the one QP's
+
+
+def test_gpu_memory_by_its_address(machine):
+    """The module nvidia-peermem: where the kernel has no dma-bufs, or the driver exports none."""
+    machine.dmabuf = False
+    for pes in pair_of("mlx5_0", gpu=GPU):
+        traffic(pes)
+        assert [pe.hca._way for pe in pes] == ["by address"] * 2
+    machine.dmabuf = True
+    for pes in pair_of("mlx5_0", gpu=lambda pe, shared: GPU(pe, shared, exports=False)):
+        traffic(pes)
+
+
+def test_gpu_memory_in_neither_way(machine):
+    machine.dmabuf = machine.umem = False
+    text = said(PE, 0, gpu=GPU)
+    assert text.startswith("mlx5_0 cannot use queues (2097152 bytes at ")
+    assert "of the GPU: as a dma-buf (mlx5dv_devx_umem_reg_ex): " in text
+    assert "; by address (mlx5dv_devx_umem_reg): " in text
+    assert text.endswith("registration by address the module nvidia_peermem (modprobe nvidia_peermem))")
+
+
+@pytest.mark.parametrize(
+    ("handler", "maps", "by_cpu"), [("auto", True, False), ("auto", False, True), ("cpu", True, True), ("gpu", True, False)]
+)
+def test_who_rings(handler, maps, by_cpu):
+    gpu = GPU(None, [], maps=maps)
+    hca = opened(gpu=gpu, handler=handler)
+    assert hca.rung_by_cpu == by_cpu
+    assert hca.why_by_cpu == ("" if maps else "the GPU may not store to a doorbell register")
+    uars = [hca.alloc_uar(), hca.alloc_uar()]
+    assert len(gpu.mapped) == (0 if by_cpu else 2)
+    assert len({uar.page_id for uar in uars}) == 2
+    hca.close()
+    assert gpu.mapped == []
+
+
+def test_a_gpu_that_must_ring_and_may_not():
+    assert said(opened, gpu=GPU(None, [], maps=False), handler="gpu") == "the GPU may not store to a doorbell register"
+
+
+# -------------------------------------------------------------------------------------------------------------------------- ending
+
+
+def kinds(observer):
+    counted = observer.counters()
+    return {kind: len(counted[kind]) for kind in ("qps", "cqs", "uars", "keys")}
+
+
+def test_closing_leaves_nothing(observer):
+    before = kinds(observer)
+    for pes in pair_of("mlx5_0"):
+        connected(pes)
+        pes[0].hca.close()
+        pes[0].hca.close()
+        assert said(pes[0].hca.alloc_uar) == "mlx5_0 is closed"
+        with pytest.raises(TransportError, match="mlx5_0 is closed"):
+            pes[0].command(Command.QUERY_HCA_CAP, op_mod=1)
+    rig.wait_until(lambda: kinds(observer) == before, "objects are left on the card")
+
+
+def test_objects_in_use_cannot_go(pes):
+    hca, qp = pes[0].hca, make(pes[0])
+    for call, number in ((hca.deregister_umem, pes[0].umem), (hca.dealloc_pd, pes[0].pdn)):  # libmlx5 keeps UARs that are given back
+        assert "Device or resource busy" in said(call, number)
+    assert "there is none of that number" in said(hca.deregister_mr, 0x1234)
+    qp.destroy()
+    hca.deregister_umem(pes[0].umem)

@@ -1,0 +1,84 @@
+"""What a GPU and a NIC need of the CUDA driver to reach each other: dma-bufs of GPU memory, and registers mapped into the GPU.
+
+Facts/mlx5.md section 5. Not run: there was no machine with both.
+"""
+
+from cuda.bindings import driver
+
+from pgas.errors import TransportError
+from pgas.transports.vmm import CudaError, GPUMemory, check
+
+__all__ = ["GPUDirect"]
+
+#: Bytes of a doorbell register that are mapped: the word that is stored.
+_REGISTER_BYTES = 8
+
+_WRITES_ORDERING = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING
+_ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
+
+_NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
+
+_REMEDY = (
+    'the NVIDIA driver permits it where its module is loaded with NVreg_RegistryDwords="PeerMappingOverride=1;" (a file in /etc/modprobe.d'
+    ' with the line: options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;", then update-initramfs -u '
+    "and a reboot), or to root; PGAS_IBGDA_NIC_HANDLER=cpu lets a CPU thread ring instead"
+)
+
+
+class GPUDirect:
+    """Implements devx.Reach on the GPU of the current context.
+
+    Args:
+        memory: of that GPU.
+
+    Raises:
+        TransportError: this GPU does not order what a NIC writes to it: a CQE could be seen before the data that it tells of. NVSHMEM
+            lets the NIC read from the GPU in between (a DUMP, facts 1.6), which is not done here.
+    """
+
+    def __init__(self, memory: GPUMemory) -> None:
+        self._memory = memory
+        device = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")
+        order = int(check(driver.cuDeviceGetAttribute(_WRITES_ORDERING, device), "cuDeviceGetAttribute"))
+        if order < _ORDERED_FOR_OWNER:
+            raise TransportError(
+                f"ibgda over a NIC needs a GPU that sees a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING of at least "
+                f"{_ORDERED_FOR_OWNER}, here it is {order})"
+            )
+
+    def on_gpu(self, address: int) -> bool:
+        return not self._memory.is_on_host(address)
+
+    def dmabuf(self, address: int, nbytes: int) -> int:
+        """Return a descriptor of GPU memory.
+
+        Args:
+            address, nbytes: whole pages of the host's.
+
+        Raises:
+            CudaError: the driver has no dma-bufs, or not of this memory.
+        """
+        kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+        return int(check(driver.cuMemGetHandleForAddressRange(address, nbytes, kind, 0), "cuMemGetHandleForAddressRange"))
+
+    def map_register(self, address: int) -> int:
+        """Map a register into the GPU.
+
+        Raises:
+            TransportError: CUDA does not permit it; the text says what does.
+        """
+        flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP | driver.CU_MEMHOSTREGISTER_IOMEMORY
+        (status,) = driver.cuMemHostRegister(address, _REGISTER_BYTES, flags)
+        if status == _NOT_PERMITTED:
+            raise TransportError(
+                f"the GPU may not store to a doorbell register of the NIC (cuMemHostRegister, error {int(status)}): {_REMEDY}"
+            )
+        try:
+            check((status,), "cuMemHostRegister of a doorbell register")
+            return int(check(driver.cuMemHostGetDevicePointer(address, 0), "cuMemHostGetDevicePointer"))
+        except CudaError as error:
+            raise TransportError(f"the GPU cannot store to a doorbell register of the NIC: {error}") from error
+
+    def unmap_register(self, address: int) -> None:
+        """Undo map_register; the context may be gone."""
+        driver.cuMemHostUnregister(address)
