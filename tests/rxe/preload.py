@@ -14,7 +14,6 @@ import pyverbs.mr
 import pyverbs.pd
 import pyverbs.qp
 
-import pgas.__main__
 import pgas.perftests.jobs
 import pgas.transports.ibrc.verbs
 from pgas.transports.ibrc import loop, work_requests
