@@ -47,8 +47,8 @@ def put(dest, source, pe):
     pgas.put(dest, source, pe)
 
 @pgas.jit
-def put_for_ever(dest, source, pe):
-    for i in range(1 << 40):
+def put_for_long(dest, source, pe):  # a gigabyte; after an error operations return at once
+    for i in range(4000):
         pgas.put(dest, source, pe)
 
 @pgas.jit
@@ -198,7 +198,7 @@ def die():
     os.kill(os.getpid(), 9)
 if me == 1:
     later(1.5, die)
-attempt(put_for_ever[1, 1], dest, source, right)
+attempt(put_for_long[1, 1], dest, source, right)
 attempt(pgas.barrier_all)
 sys.exit(1)
 """
@@ -214,7 +214,7 @@ def test_a_link_that_goes_down(run):
 import subprocess
 if me == 0:
     later(1.5, subprocess.run, ["ip", "link", "set", "{INTERFACE}", "down"])
-attempt(put_for_ever[1, 1], dest, source, right)
+attempt(put_for_long[1, 1], dest, source, right)
 attempt(pgas.barrier_all)
 sys.exit(1)
 """
