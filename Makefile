@@ -21,7 +21,7 @@ RXE := PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m rxe
 RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 
-.PHONY: demo check check-rxe check-gpu figures lint types unit mpi sass rxe clean
+.PHONY: demo check check-rxe check-gpu figures lint types unit mpi sass packages rxe clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,7 +42,11 @@ demo: $(VENV)/demo
 	  NUMBA_ENABLE_CUDASIM=1 mpirun -n 2 $$test --transport $$transport -e 16K || exit; done; done
 
 ## check: everything that needs no GPU; about 15 minutes on 2 cores
-check: lint types unit sass mpi rxe
+check: packages lint types unit sass mpi rxe
+
+# What tests of verbs and the guest use of Debian's packages; where they cannot be had, a line says so and those tests are skipped.
+packages: $(VENV)/dev
+	$(RXE) prepare || test $$? = 77
 
 # check-rxe where there can be a guest (status 77: there cannot, and a line said why).
 rxe: $(VENV)/dev

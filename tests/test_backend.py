@@ -17,7 +17,7 @@ def python(program, *, launcher=(), **variables):
     environment = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith("PGAS_")}
     environment |= {"CUDA_VISIBLE_DEVICES": "", **variables}
     command = [*launcher, sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -23,7 +23,7 @@ def info(npes, *arguments, **variables):
     environment |= {"NUMBA_ENABLE_CUDASIM": "1", **variables}
     launcher = [] if npes == 1 else [str(MPIRUN), "-n", str(npes)]
     command = [*launcher, sys.executable, "-m", "pgas", *(arguments or ("info",))]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
 def sections(text):

@@ -21,7 +21,7 @@ def test_the_program(tmp_path, npes):
     program.write_text(re.search(r"```python\n(.*?)```", README, re.DOTALL)[1])
     command = [str(MPIRUN), "-n", str(npes)] * (npes > 1) + [sys.executable, str(program)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     expected = [f"PE {pe} got {float((pe - 1) % npes)} from its left neighbour" for pe in range(npes)]
     # mpirun passes on what each PE writes as it comes: lines of two PEs may be joined.

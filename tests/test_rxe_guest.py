@@ -42,6 +42,7 @@ def lacking(monkeypatch):
     """seabios is there, iproute2 and busybox-static are not."""
     there = {"seabios": lambda: True, "iproute2": lambda: False, "busybox-static": lambda: False}
     monkeypatch.setattr(packages, "NEEDED", there)
+    monkeypatch.setattr(packages, "USEFUL", {})
     return there
 
 
@@ -73,6 +74,19 @@ def test_root_installs_what_is_missing_and_no_more(lacking, monkeypatch):
     packages.install_missing(lambda line: None)
     packages.install_missing(lambda line: None)
     assert calls == [("update",), ("install", "-y", "--no-install-recommends", "iproute2", "busybox-static")]
+
+
+@pytest.mark.parametrize(("user", "installed"), [(0, [("update",), ("install", "-y", "--no-install-recommends", "rdma-core")]), (1000, [])])
+def test_what_is_only_useful_is_installed_if_it_can_be(monkeypatch, user, installed):
+    """And nothing is said against the guest where it cannot be had, not even after it was installed."""
+    calls = []
+    monkeypatch.setattr(packages, "NEEDED", {"seabios": lambda: True})
+    monkeypatch.setattr(packages, "USEFUL", {"rdma-core": lambda: False})
+    monkeypatch.setattr(packages, "apt", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(packages.shutil, "which", lambda name, path=None: f"/usr/bin/{name}")
+    packages.install_missing(lambda line: None)
+    assert calls == installed
 
 
 def test_a_failure_of_apt_is_its_last_line(tmp_path, monkeypatch):

@@ -174,7 +174,7 @@ def test_two_processes_with_a_cold_cache_count_together(tmp_path: Path) -> None:
     os.ftruncate(fd, 4096)
     children = [_run(CHILD.format(fd=fd), {"NUMBA_CACHE_DIR": str(tmp_path)}, (fd,)) for _ in range(2)]
     for child in children:
-        _, errors = child.communicate(timeout=60)
+        _, errors = child.communicate(timeout=200)
         assert child.returncode == 0, errors
     words = np.frombuffer(mmap.mmap(fd, 4096), np.uint64)
     os.close(fd)
@@ -199,7 +199,7 @@ print(elapsed, len(hits), sum(hits))
 def test_a_second_start_finds_everything_in_the_cache(tmp_path: Path) -> None:
     results = []
     for _ in range(2):
-        out, errors = _run(TIMED, {"NUMBA_CACHE_DIR": str(tmp_path)}).communicate(timeout=60)
+        out, errors = _run(TIMED, {"NUMBA_CACHE_DIR": str(tmp_path)}).communicate(timeout=200)
         assert out, errors
         results.append([float(x) for x in out.split()])
     (cold, functions, cold_hits), (warm, _, warm_hits) = results
@@ -213,5 +213,5 @@ def test_without_a_place_for_the_cache_it_still_works(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     script = "import numpy as np\nfrom pgas.sim import memory\na = np.zeros(1, np.uint64)\nmemory.store(a.ctypes.data, 3, 8)\nprint(a[0])"
-    out, errors = _run(script, {"NUMBA_CACHE_DIR": str(blocked), "HOME": str(blocked)}).communicate(timeout=60)
+    out, errors = _run(script, {"NUMBA_CACHE_DIR": str(blocked), "HOME": str(blocked)}).communicate(timeout=200)
     assert out.strip() == "3", errors

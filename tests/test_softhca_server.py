@@ -179,7 +179,7 @@ def test_the_card_ends_for_certain_when_it_is_told_to(own_card):
     time.sleep(0.2)
     started = time.monotonic()
     own_card.end()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert gone(own_card.pid)
     connection.close()
 

@@ -50,10 +50,16 @@ NEEDED: dict[str, Callable[[], bool]] = {
     "ibverbs-providers": _file("etc/libibverbs.d/rxe.driver"),
 }
 
+#: Likewise, for tests outside the guest: rdma-core's own ones, and the headers that numbers are compared with. Without them they are skipped.
+USEFUL: dict[str, Callable[[], bool]] = {
+    "rdma-core": _file("usr/share/doc/rdma-core/tests/run_tests.py"),
+    "libibverbs-dev": _file("usr/include/infiniband/mlx5dv.h"),
+}
 
-def missing_packages() -> list[str]:
-    """Return the packages of NEEDED that are not there."""
-    return [package for package, is_there in NEEDED.items() if not is_there()]
+
+def missing_packages(wanted: dict[str, Callable[[], bool]] | None = None) -> list[str]:
+    """Return the packages that are not there, of NEEDED or others."""
+    return [package for package, is_there in (NEEDED if wanted is None else wanted).items() if not is_there()]
 
 
 def apt(*arguments: str, cwd: Path | None = None) -> str:
@@ -76,14 +82,15 @@ def apt(*arguments: str, cwd: Path | None = None) -> str:
 
 
 def install_missing(say: Callable[[str], None]) -> None:
-    """Install what is missing of NEEDED.
+    """Install what is missing of NEEDED, and of USEFUL if it can be had.
 
     Raises:
-        Missing: a package is missing and apt-get or root is, too, or apt-get failed.
+        Missing: a package of NEEDED is missing and apt-get or root is, too, or apt-get failed.
     """
     packages = missing_packages()
-    if not packages:
+    if not packages and (not missing_packages(USEFUL) or os.geteuid() != 0 or shutil.which("apt-get") is None):
         return
+    packages += missing_packages(USEFUL)
     install = f"apt-get install --no-install-recommends {' '.join(packages)}"
     if shutil.which("apt-get") is None:
         raise Missing(f"no apt-get here to install {' '.join(packages)} with")
