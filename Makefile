@@ -18,7 +18,8 @@ NIC_TESTS_OF_3 := $(addprefix tests/mpi/test_,amo.py order.py signal.py nic.py)
 
 # A guest with Soft-RoCE devices, and what is run in it: the devices themselves, requests of every kind over rxe0, faults.
 RXE := PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m rxe
-RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_TIMEOUT=120 TEST_TIMEOUT=300
+RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEPTH=128 PGAS_IBRC_RING_SIZE=64 \
+  PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 
 .PHONY: demo check check-rxe check-gpu figures lint types unit mpi sass packages rxe clean

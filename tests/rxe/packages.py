@@ -50,7 +50,7 @@ NEEDED: dict[str, Callable[[], bool]] = {
     "ibverbs-providers": _file("etc/libibverbs.d/rxe.driver"),
 }
 
-#: Likewise, for tests outside the guest: rdma-core's own ones, and the headers that numbers are compared with. Without them they are skipped.
+#: Likewise, for tests outside the guest: rdma-core's own, and the headers that numbers are compared with. Without them they are skipped.
 USEFUL: dict[str, Callable[[], bool]] = {
     "rdma-core": _file("usr/share/doc/rdma-core/tests/run_tests.py"),
     "libibverbs-dev": _file("usr/include/infiniband/mlx5dv.h"),
