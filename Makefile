@@ -64,7 +64,7 @@ types: $(VENV)/dev
 	mypy pgas
 
 unit: $(VENV)/dev
-	python -m pytest tests --ignore tests/mpi -m "not sass" -n 2 -q
+	python -m pytest tests --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
 	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py -m sass -q

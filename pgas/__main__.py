@@ -75,8 +75,9 @@ _HCA_COLUMNS = {
 
 def _cell(key: str, value: object) -> str:
     if isinstance(value, list):
-        return ",".join(value) or "-"
-    return f"{value:#x}" if key in ("qpn", "remote_qpn", "cqn", "key", "start", "first_error") and isinstance(value, int) else str(value)
+        return ",".join(_cell(key, item) for item in value) or "-"
+    hexadecimal = isinstance(value, int) and key in ("qpn", "qpns", "remote_qpn", "cqn", "key", "start", "first_error")
+    return f"{value:#x}" if hexadecimal else str(value)
 
 
 #: Command -> what it does, and what it is called with.

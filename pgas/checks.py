@@ -48,7 +48,7 @@ class Finding:
     text: str
     remedy: str = ""  #: what mends it
     blocks: frozenset[str] = NONE  #: members of PATHS that cannot run because of it
-    device: str = ""  #: RDMA device that it is about; it blocks this one only
+    device: str = ""  #: RDMA device, or device and port (mlx5_0:1), that it is about; it blocks this one only
 
 
 Check = Callable[[Machine], Iterator[Finding]]
@@ -192,7 +192,8 @@ def _check_gid(machine: Machine, device: Device, port: Port) -> Finding:
     try:
         gid = choose_gid(port, machine.settings.get("PGAS_IB_GID_INDEX", -1))
     except TransportError as error:
-        return Finding(_NIC, name, Status.FAIL, str(error), _of("gid"), NIC, device.name)
+        blocks = NIC if port.link_layer == "Ethernet" else IBGDA  # ibrc addresses an InfiniBand port by its LID
+        return Finding(_NIC, name, Status.FAIL, str(error), _of("gid"), blocks, f"{device.name}:{port.number}")
     text = f"index {gid}" + (f" of {gid.netdev}" if gid.netdev else "")
     if port.link_layer != "Ethernet":
         return Finding(_NIC, name, Status.OK, f"{text}, LID {port.lid}")
@@ -261,7 +262,13 @@ _MEMORY = "GPU memory for the NIC"
 
 def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
     """Can a NIC reach GPU memory: by dma-buf, or by a peer memory module?"""
-    if not machine.gpus or machine.simulator or not any(device.pci for device in machine.devices):
+    if not machine.gpus or machine.simulator:
+        return
+    for device in machine.devices:
+        if device.pci is None:
+            text = "a software device cannot reach GPU memory; it serves the simulator (NUMBA_ENABLE_CUDASIM=1)"
+            yield Finding(_MEMORY, device.name, Status.NOTE, text, blocks=NIC, device=device.name)
+    if not any(device.pci for device in machine.devices):
         return
     exported, kernel = all(gpu.dma_buf for gpu in machine.gpus), number(machine.kernel) >= _DMA_BUF_KERNEL
     old_module = machine.has("sys/kernel/mm/memory_peers/nv_mem") or machine.has("sys/module/nv_peer_mem")
@@ -281,10 +288,6 @@ def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
     else:
         entry = "peer memory" if not (exported or kernel) else "closed modules" if kernel else "old kernel"
         yield Finding(_MEMORY, "registration", Status.FAIL, f"no dma-buf: {missing}; no nvidia-peermem", _of(entry), NIC)
-    for device in machine.devices:
-        if device.pci is None:
-            text = "a software device cannot reach GPU memory; it serves the simulator (NUMBA_ENABLE_CUDASIM=1)"
-            yield Finding(_MEMORY, device.name, Status.NOTE, text, blocks=NIC, device=device.name)
 
 
 def check_ordering(machine: Machine) -> Iterator[Finding]:
@@ -294,7 +297,7 @@ def check_ordering(machine: Machine) -> Iterator[Finding]:
     for gpu in machine.gpus:
         if gpu.writes_ordering < _ORDERED_FOR_GPU:
             text = f"{gpu.label} does not see a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING {gpu.writes_ordering})"
-            yield Finding(_MEMORY, "ordering", Status.FAIL, text, _of("ordering"), IBGDA)
+            yield Finding(_MEMORY, "ordering", Status.FAIL, text, _of("ordering"), NIC)
 
 
 def check_peer_mapping(machine: Machine) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ def suits(path: str, findings: Sequence[Finding]) -> Suits:
     """Return what tells of a device why a transport cannot use it: the first finding that says so."""
 
     def why_not(device: Device, port: Port) -> str | None:
-        return next((f.text for f in findings if f.device == device.name and path in f.blocks), None)
+        return next((f.text for f in findings if f.device in (device.name, f"{device.name}:{port.number}") and path in f.blocks), None)
 
     return why_not
 
@@ -95,9 +95,9 @@ def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verd
     on_gpus = bool(machine.gpus) and not machine.simulator
     usable, refused = [], []
     for device in machine.devices:
-        why = suits(path, findings)(device, device.ports[0]) if device.ports else "has no port"
-        usable += [f"{device.name}:{port.number}" for port in device.ports if port.active and why is None]
-        refused += [f"{device.name} {why}"] if why is not None else []
+        reasons = [suits(path, findings)(device, port) for port in device.ports]
+        usable += [f"{device.name}:{port.number}" for port, why in zip(device.ports, reasons, strict=True) if port.active and why is None]
+        refused += [f"{device.name} {why}" for why in dict.fromkeys(reasons or ["has no port"]) if why is not None]
     try:
         choices = [nic_of(machine, findings, path, gpu) for gpu in machine.gpus] if on_gpus else [nic_of(machine, findings, path, None)]
     except TransportError as error:

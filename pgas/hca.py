@@ -10,7 +10,7 @@ from pgas.transports.adapter import Adapter, Path
 from pgas.transports.memory import Memory
 from pgas.transports.nic import NIC
 from pgas.transports.selection import Choice
-from pgas.transports.verbs.device import why_not
+from pgas.transports.verbs.queue_pair import why_not
 
 if TYPE_CHECKING:
     from pgas.gpu import GPU

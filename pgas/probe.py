@@ -184,8 +184,8 @@ def _nic(device: Device, verbs: Verbs) -> Nic:
         return Nic(file=error.strerror or type(error).__name__)
     if device.name not in verbs.names:
         return Nic(error="" if verbs.error else "libibverbs does not list it")
-    port = device.ports[0]  # every RDMA device has one
     try:
+        port = device.ports[0]
         with contextlib.closing(OpenDevice(device.name, port.number)) as opened:
             operands = _tried(lambda: int(opened.context.query_device_ex().pci_atomic_caps.fetch_add))
             return Nic(atomics=opened.capabilities.atomics, pci_atomics=bool((operands or 0) & _PCI_8_BYTES), devx=_no_ibgda(device, port))

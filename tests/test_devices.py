@@ -247,7 +247,7 @@ def test_pes_take_turns_among_equally_near_devices(tmp_path):
     assert "one of 3 equally near" in found[0].reason
 
 
-def test_a_pci_device_is_preferred_to_a_software_one(tmp_path):
+def test_a_software_device_serves_the_simulator_alone(tmp_path):
     machine, gpus = dgx(tmp_path, (DOWN,))
     machine.nic("rxe0")
     (tmp_path / "sys/class/infiniband/mlx5_3/ports/1/state").write_text("4: ACTIVE\n")
@@ -256,8 +256,11 @@ def test_a_pci_device_is_preferred_to_a_software_one(tmp_path):
     assert "SYS from the GPU" in choice.reason
     (tmp_path / "sys/class/infiniband/mlx5_3/ports/1/state").write_text("1: DOWN\n")
     choice = choose("auto", "", devices(tmp_path), gpus[0], anything, tmp_path)
-    assert choice.name == "rxe0:1"
-    assert "a software device" in choice.reason
+    assert choice.name == "softhca"
+    assert "rxe0:1 is of a software device, which cannot reach GPU memory" in choice.reason
+    with pytest.raises(TransportError, match=r"PGAS_HCA=rxe0: port 1 is of a software device, which cannot reach GPU memory; RDMA devices"):
+        choose("rxe0", "", devices(tmp_path), gpus[0], anything, tmp_path)
+    assert choose("rxe0", "", devices(tmp_path), None, anything, tmp_path).name == "rxe0:1"
 
 
 @pytest.mark.parametrize(

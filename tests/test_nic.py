@@ -236,6 +236,7 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
     (card,) = [card for card in cards if "wqes 2, nbytes 512," in card]
     assert len(re.findall(r"^0x4[0-9a-f]+ +[01] +RTS +1024", card, re.MULTILINE)) == 8, card  # 2 PEs, 2 queue pairs to each of 2
     assert len(re.findall(r"LOCAL_WRITE,REMOTE_WRITE,REMOTE_READ,REMOTE_ATOMIC", card)) == 4, card
+    assert len(re.findall(r"^[0-9]+ +[01] +0x4[0-9a-f]+$", card, re.MULTILINE)) == 8, card  # a UAR for each
 
 
 def test_trace(job):

@@ -29,6 +29,9 @@ __all__ = [
 #: The folder above sysfs, which libibverbs looks for in SYSFS_PATH, and otherwise in /sys.
 ROOT = Path(os.environ.get("SYSFS_PATH", "/sys")).parent
 
+#: The node type of InfiniBand and RoCE devices.
+CHANNEL_ADAPTER = "CA"
+
 ROCE_V1, ROCE_V2 = "IB/RoCE v1", "RoCE v2"
 
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -107,6 +110,7 @@ class Device:
     ports: tuple[Port, ...]
     uverbs: str  #: its file in /dev/infiniband, e.g. "uverbs0"; "" where ib_uverbs is not loaded
     firmware: str  #: e.g. "28.39.1002", "" if it has none
+    node_type: str = CHANNEL_ADAPTER  #: "RNIC": iWARP; others are vendors' own
 
     def port(self, number: int) -> Port | None:
         """Return one port, None if the device has no such port."""
@@ -215,6 +219,7 @@ def _device(path: Path, root: Path) -> Device:
         ports=tuple(_port(entry) for entry in _entries(path / "ports") if entry.name.isdigit()),
         uverbs=verbs,
         firmware=read(path / "fw_ver") or "",
+        node_type=_word(read(path / "node_type")) or CHANNEL_ADAPTER,
     )
 
 

@@ -9,7 +9,7 @@ from pgas.errors import TransportError
 from pgas.remedies import mend
 from pgas.transports.vmm import CudaError, GPUMemory, check
 
-__all__ = ["GPUDirect"]
+__all__ = ["GPUDirect", "check_order"]
 
 #: Bytes of a doorbell register that are mapped: the word that is stored.
 _REGISTER_BYTES = 8
@@ -20,6 +20,22 @@ _ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA
 _NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
 
 
+def check_order() -> None:
+    """Refuse the GPU of the current context if it does not order what a NIC writes to it.
+
+    Raises:
+        TransportError: a completion could be seen before the data that it tells of. NVSHMEM lets the NIC read from the GPU in between (a
+            DUMP, facts 1.6), which is not done here.
+    """
+    device = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")
+    order = int(check(driver.cuDeviceGetAttribute(_WRITES_ORDERING, device), "cuDeviceGetAttribute"))
+    if order < _ORDERED_FOR_OWNER:
+        raise TransportError(
+            f"ibgda and ibrc over a NIC need a GPU that sees a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING of at least "
+            f"{_ORDERED_FOR_OWNER}, here it is {order})"
+        )
+
+
 class GPUDirect:
     """Implements devx.Reach on the GPU of the current context.
 
@@ -27,19 +43,12 @@ class GPUDirect:
         memory: of that GPU.
 
     Raises:
-        TransportError: this GPU does not order what a NIC writes to it: a CQE could be seen before the data that it tells of. NVSHMEM
-            lets the NIC read from the GPU in between (a DUMP, facts 1.6), which is not done here.
+        TransportError: as check_order's.
     """
 
     def __init__(self, memory: GPUMemory) -> None:
         self._memory = memory
-        device = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")
-        order = int(check(driver.cuDeviceGetAttribute(_WRITES_ORDERING, device), "cuDeviceGetAttribute"))
-        if order < _ORDERED_FOR_OWNER:
-            raise TransportError(
-                f"ibgda over a NIC needs a GPU that sees a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING of at least "
-                f"{_ORDERED_FOR_OWNER}, here it is {order})"
-            )
+        check_order()
 
     def on_gpu(self, address: int) -> bool:
         return not self._memory.is_on_host(address)

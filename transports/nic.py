@@ -39,6 +39,7 @@ class _Introduction:
     heap_key: int
     system_key: int
     port: Port
+    log_rd_atomic: int  #: of each queue pair
 
 
 class NIC:
@@ -115,6 +116,11 @@ class NIC:
                 f"a job {queue.MAX_PES} PEs"
             )
         nbytes = cls.segment_bytes(n_pes, constants)
+        if nbytes > window.DOORBELL_OFFSET - window.QUEUE_OFFSET:
+            raise TransportError(
+                f"{n_pes * constants.num_qps} queue pairs of PGAS_QP_DEPTH={constants.depth} take {nbytes} bytes, a PE has "
+                f"{window.DOORBELL_OFFSET - window.QUEUE_OFFSET} for them: choose a smaller depth, or PGAS_IBGDA_NUM_RC_PER_PE"
+            )
         queues = Segment(window.QUEUE_OFFSET, -(-nbytes // GRANULARITY) * GRANULARITY, cls.on_host)
         if not doorbells_too:
             return (queues,)
@@ -179,7 +185,7 @@ class NIC:
             (queue.USED_END, queue.USED + 8 * -(-count // 64)),
         ):
             self._store(address, value)
-        return _Introduction(tuple(qp.qpn for qp in self.qps), heap_key, system_key, adapter.query_port())
+        return _Introduction(tuple(qp.qpn for qp in self.qps), heap_key, system_key, adapter.query_port(), self.qps[0].log_rd_atomic)
 
     def _open(self, card: str, shared: list[tuple[int, int, int]]) -> Adapter:
         if self._open_device is not None:
@@ -199,7 +205,7 @@ class NIC:
             pe, i = divmod(number, self._num)
             if self.first_index and isinstance(self.adapter, client.SoftHCA):
                 self.adapter.set_index(qp.qpn, self.first_index)
-            qp.connect(met[pe].qpns[self._me * self._num + i], own, met[pe].port)
+            qp.connect(met[pe].qpns[self._me * self._num + i], own, met[pe].port, met[pe].log_rd_atomic)
             record = queue.RECORDS + number * queue.RECORD_SIZE
             dbr, register = base + place.dbr, qp.uar.register_address
             if self.adapter.rung_by_cpu:

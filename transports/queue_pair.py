@@ -118,8 +118,8 @@ class QueuePair:
         self._adapter, self.queues, self.depth, self._path = adapter, queues, depth, path or Path()
         self._dbr_umem = umem_id if queues.dbr_umem is None else queues.dbr_umem
         caps = _query_caps(adapter, CapType.GENERAL)
-        # One bound for both directions: two ends with the same caps then never ask each other for more than is answered.
-        self._log_rd_atomic = min(caps["log_max_ra_req_qp"], caps["log_max_ra_res_qp"], _LOG_RD_ATOMIC_MAX)
+        #: log2 of how many READs and atomics it has under way, and answers, at once: one bound for both directions.
+        self.log_rd_atomic = min(caps["log_max_ra_req_qp"], caps["log_max_ra_res_qp"], _LOG_RD_ATOMIC_MAX)
         #: The state as the driver knows it; the card moves a QP to ERR by itself, which query() finds out.
         self.state = QpState.RST
         self._undo: list[Callable[[], object]] = []
@@ -171,7 +171,7 @@ class QueuePair:
 
     # -------------------------------------------------------------------------------------------------------------------- states
 
-    def connect(self, remote_qpn: int, port: Port, remote: Port) -> None:
+    def connect(self, remote_qpn: int, port: Port, remote: Port, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
         """Take the QP from RST to RTS, connected to another one; to itself with its own number and port (self-loopback).
 
         It answers its peer when this returns. It may send when the peer's connect has returned too, so synchronise in between.
@@ -181,13 +181,14 @@ class QueuePair:
             remote_qpn: the peer.
             port: the port of this adapter.
             remote: the port of the peer's adapter. On InfiniBand a path to another subnet has a GRH.
+            log_rd_atomic: log2 of how many READs and atomics the peer answers at once: its log_rd_atomic.
 
         Raises:
             TransportError: the QP is not in RST, the ports cannot talk, or the adapter refuses.
         """
         self.rst2init(port)
         self.init2rtr(remote_qpn, port, remote)
-        self.rtr2rts()
+        self.rtr2rts(log_rd_atomic)
 
     def rst2init(self, port: Port) -> None:
         """RST2INIT_QP (facts 3.5): bind the QP to a port and allow its peer WRITE, READ and atomics of up to 64 bits."""
@@ -207,17 +208,17 @@ class QueuePair:
             log_msg_max=_LOG_MSG_MAX,
             remote_qpn=remote_qpn,
             min_rnr_nak=_MIN_RNR_NAK,
-            log_rra_max=self._log_rd_atomic,
+            log_rra_max=self.log_rd_atomic,
             primary_address_path=self._address_path(port, remote),
         )
 
-    def rtr2rts(self) -> None:
-        """RTR2RTS_QP (facts 3.5): let the QP send."""
+    def rtr2rts(self, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
+        """RTR2RTS_QP (facts 3.5): let the QP send. Arguments and errors as connect's."""
         self._move(
             Command.RTR2RTS_QP,
             retry_count=self._path.retry_count,
             rnr_retry=_RNR_RETRY,
-            log_sra_max=self._log_rd_atomic,
+            log_sra_max=min(self.log_rd_atomic, log_rd_atomic),
             primary_address_path={"ack_timeout": self._path.timeout},
         )
 

@@ -53,7 +53,7 @@ def choose(
     if requested == SOFTHCA:
         return Choice(None, None, "asked for")
     if requested != AUTO:
-        return _named(requested, devices, suits)
+        return _named(requested, devices, suits, gpu_pci)
     if gpu_pci is None:
         return Choice(None, None, "kernels run in the simulator")
     allowed = _listed(listed, devices)
@@ -61,13 +61,11 @@ def choose(
         return Choice(None, None, "this machine has no RDMA device" if not devices else f"PGAS_HCA_LIST={listed} leaves no RDMA device")
     usable: list[tuple[Distance, Device, Port]] = []
     refused: list[str] = []
-    best: tuple[Distance, bool] | None = None
     for far, device in nearest(gpu_pci, [device for device in devices if device in {pair[0] for pair in allowed}], root):
-        if best is not None and (far, device.pci is None) > best:
+        if usable and far > usable[0][0]:
             break  # devices may be opened to ask them: not those that are out of the question
         for port in (port for owner, port in allowed if owner is device):
-            if (why := _refusal(device, port, suits)) is None:
-                best = (far, device.pci is None)
+            if (why := _refusal(device, port, suits, gpu_pci)) is None:
                 usable.append((far, device, port))
             else:
                 refused.append(f"{device.name}:{port.number} {why}")
@@ -75,9 +73,8 @@ def choose(
     if not usable:
         return Choice(None, None, f"no RDMA device can be used: {'; '.join(refused)}")
     far, device, port = usable[turn % len(usable)]
-    where = "a software device" if device.pci is None else f"{far} from the GPU at {gpu_pci}"
     among = f", one of {len(usable)} equally near" if len(usable) > 1 else ""
-    return Choice(device, port, f"the nearest device with an active port, {where}{among}{rest}")
+    return Choice(device, port, f"the nearest device with an active port, {far} from the GPU at {gpu_pci}{among}{rest}")
 
 
 def choose_gid(port: Port, requested: int = -1) -> Gid:
@@ -105,7 +102,7 @@ def choose_gid(port: Port, requested: int = -1) -> Gid:
     return min(port.gids, key=lambda gid: (kinds.get(gid.kind, 2), gid.ipv4 is None, gid.link_local, gid.netdev == "", gid.index))
 
 
-def _named(requested: str, devices: Sequence[Device], suits: Suits) -> Choice:
+def _named(requested: str, devices: Sequence[Device], suits: Suits, gpu_pci: str | None) -> Choice:
     name, _, number = requested.partition(":")
     here = f"RDMA devices here: {', '.join(map(_summary, devices)) or 'none'}"
     device = next((device for device in devices if device.name == name), None)
@@ -116,15 +113,19 @@ def _named(requested: str, devices: Sequence[Device], suits: Suits) -> Choice:
         raise TransportError(f"PGAS_HCA={requested}: {name} has no such port; {here}")
     refused = []
     for port in ports:
-        if (why := _refusal(device, port, suits)) is None:
+        if (why := _refusal(device, port, suits, gpu_pci)) is None:
             return Choice(device, port, "asked for")
         refused.append(f"port {port.number} {why}")
     remedy = "" if any(port.active for port in ports) else f"; {mend('link down')}"
     raise TransportError(f"PGAS_HCA={requested}: {'; '.join(refused)}; {here}{remedy}")
 
 
-def _refusal(device: Device, port: Port, suits: Suits) -> str | None:
-    return suits(device, port) if port.active else f"is {port.down}"
+def _refusal(device: Device, port: Port, suits: Suits, gpu_pci: str | None) -> str | None:
+    if not port.active:
+        return f"is {port.down}"
+    if gpu_pci is not None and device.pci is None:
+        return "is of a software device, which cannot reach GPU memory"
+    return suits(device, port)
 
 
 def _listed(listed: str, devices: Sequence[Device]) -> list[tuple[Device, Port]]:

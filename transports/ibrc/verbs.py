@@ -3,8 +3,9 @@
 pyverbs makes and connects one RC queue pair for each PE and number; heap, system area, landing cells and the slots of work requests are
 registered memory regions. No process stands behind it as the software card's does, and PEs may be on different machines.
 
-What a READ or an atomic brought to GPU memory must be there before the word ``completed`` tells of it. A device whose writes to GPU and
-host go different ways does not promise that (as in nic.py); it has not been tried on one.
+What a READ brought to GPU memory must be there before the word ``completed`` tells of it. A GPU that does not see a NIC's writes in their
+order is refused (gpudirect.py). What lands in GPU memory and a CQE in the host's go different ways all the same, which no READ behind it
+flushes (as in nic.py): it has not been tried on such a machine.
 """
 
 import errno
@@ -29,11 +30,9 @@ from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import WcStatus, WrOpcode
 from pgas.transports.verbs.device import OpenDevice
 from pgas.transports.verbs.memory import Region, register
-from pgas.transports.verbs.queue_pair import End, Path, QueuePair, end_of
+from pgas.transports.verbs.queue_pair import End, Path, QueuePair, end_of, permitted
 
 __all__ = ["VerbsNIC"]
-
-_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,17 @@ class VerbsNIC(RingNIC):
         ):
             if wanted > limit:
                 raise TransportError(f"RDMA device {self._device} has {limit} {name}, {wanted} are needed: choose a smaller {variable}")
+        if not SIMULATOR:
+            from pgas.transports.gpudirect import check_order
+
+            check_order()
+        access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
         system, heap, queues = ((self._slot + s.offset, s.size) for s in segments)
         self._system, self._heap, self._cells = (
             self._register(*place, access, what, on_gpu=not SIMULATOR)
             for place, access, what in (
-                (system, _ACCESS, "the system area"),
-                (heap, _ACCESS, "the symmetric heap (PGAS_SYMMETRIC_SIZE)"),
+                (system, access_of_peers, "the system area"),
+                (heap, access_of_peers, "the symmetric heap (PGAS_SYMMETRIC_SIZE)"),
                 (queues, Access.LOCAL_WRITE, "landing cells and work requests"),
             )
         )

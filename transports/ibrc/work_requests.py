@@ -7,10 +7,12 @@ are those of the context, called by address.
 
 Verbs know atomics of 8 bytes only, FETCH_AND_ADD and CMP_AND_SWP. An atomic on 4 bytes, and a signal that is set, is therefore a
 CMP_AND_SWP on the aligned 8 bytes that hold them, tried again with what was found until it is that: so it is atomic with every other
-atomic of the device. In order not to wait for each before the next on the same word, a queue pair remembers what a word holds if all that
-is under way succeeds (a *chain*), and compares with that. When one fails, those behind it in the chain do too; each is tried again, in
-their order, at the end of a new chain, which begins with what the first of them found; until all are there, nothing new joins. Other
-atomics on a word that has a chain join it. So atomics of one queue pair on one word are done in the order of their requests.
+atomic of the device, and not with stores and WRITEs to the other half of its word, of which it may undo one (README). In order not to
+wait for each addition before the next on the same word, a queue pair remembers what a word holds if all that is under way succeeds (a
+*chain*), and compares with that. When one fails, each behind it is tried again, unless it happens to find what it compares with, at the end
+of a new chain, which begins with what the first of them found; until all are there, nothing new joins. That may exchange additions, which
+makes no difference. Whatever else there is for a word that has a chain waits until nothing of the chain is under way. So the outcome of
+the atomics of one queue pair on one word is that of the order of their requests.
 
 A signal comes behind its data because both are on one queue pair, whose responder executes in order. Nothing here depends on an earlier
 READ of the same request, so no work request needs IBV_SEND_FENCE: who needs what a READ brought waits until it is done.
@@ -69,9 +71,9 @@ STAGING = SGE + abi.SGE_SIZE
 REQUEST = STAGING + 16
 SLOT = 192
 
-# A chain: the word, what it holds if all under way succeeds, the index of the work request that began it, how many are under way, and how
-# many of these are of the chain before, which will fail.
-WORD, EXPECTED, SINCE, PENDING, STALE = range(0, 40, 8)
+# A chain: the word, what it holds if all under way succeeds, the index of the work request that began it, how many are under way, how many
+# of these are of the chain before, which will most likely fail, and whether they are additions.
+WORD, EXPECTED, SINCE, PENDING, STALE, ADDITIONS = range(0, 48, 8)
 CHAIN_SIZE = 64
 N_CHAINS = 64
 
@@ -83,6 +85,7 @@ _RDMA_WRITE, _RDMA_READ = int(WrOpcode.RDMA_WRITE), int(WrOpcode.RDMA_READ)
 _FETCH_AND_ADD, _CMP_AND_SWP = int(WrOpcode.ATOMIC_FETCH_AND_ADD), int(WrOpcode.ATOMIC_CMP_AND_SWP)
 _QUIETLY, _SIGNALED = 0, int(SendFlags.SIGNALED)
 _32_BITS = 0xFFFF_FFFF
+_OFTEN = 31
 
 
 def _caller(second_bits: int) -> Any:
@@ -321,8 +324,11 @@ def advance(own: int, row: int) -> int:
 def exchange(own: int, row: int, request: int) -> int:
     """Do a request by CMP_AND_SWP, once its word's chain takes more; return whether something has failed meanwhile."""
     word = target_of(request) & -8
-    chain = chain_of(row, word)
-    while load(chain + PENDING) != 0 and (load(chain + WORD) != word or load(chain + STALE) != 0):
+    chain, operation = chain_of(row, word), load(request + proxy.WHAT) & proxy.OPERATION_MASK
+    adds = 1 if operation in (_ADD, _SIGNAL_ADD) else 0
+    while load(chain + PENDING) != 0 and (
+        load(chain + WORD) != word or load(chain + STALE) != 0 or adds == 0 or load(chain + ADDITIONS) == 0
+    ):
         if load_acquire(own + STOP) != 0:
             return 0
         if submit(own, row) != 0 or advance(own, row) != 0:
@@ -330,6 +336,7 @@ def exchange(own: int, row: int, request: int) -> int:
     if load(chain + WORD) != word:
         store(chain + WORD, word)
         store(chain + EXPECTED, 0)
+    store(chain + ADDITIONS, adds)
     return link(own, row, chain, request)
 
 
@@ -368,7 +375,9 @@ def step(own: int, request: int, row: int, done: int) -> int:
         count = min(nbytes - done, load(own + MESSAGE_MAX))
         last = done + count == nbytes
         opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
-        at = begin(own, row, opcode, _SIGNALED if last and not signals else _QUIETLY)
+        # Also now and then in between: the slots of a long request that completes nowhere would not be used again.
+        tells = (last and not signals) or load(row + PROD_IDX) & _OFTEN == _OFTEN
+        at = begin(own, row, opcode, _SIGNALED if tells else _QUIETLY)
         store_remote(at, to + done - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
         if what & proxy.LANDING:
             store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + CELL_LKEY))

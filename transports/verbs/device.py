@@ -10,7 +10,7 @@ from pgas.remedies import mend
 from pgas.transports import devices
 from pgas.transports.verbs import abi
 
-__all__ = ["Capabilities", "OpenDevice", "why_not"]
+__all__ = ["Capabilities", "OpenDevice"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,11 @@ class OpenDevice:
         except pyverbs("pyverbs_error").PyverbsError as error:
             self._made.close()
             raise TransportError(f"RDMA device {name} cannot be opened: {reason(error)} ({_remedy(name)})") from error
-        self.capabilities = self.query()
+        try:
+            self.capabilities = self.query()
+        except BaseException:
+            self._made.close()
+            raise
 
     def __str__(self) -> str:
         return f"{self.name}:{self.port}"
@@ -105,12 +109,3 @@ def _remedy(name: str) -> str:
     return (
         f"may this process read and write /dev/infiniband/{device.uverbs}? is the device's provider library installed (ibverbs-providers)?"
     )
-
-
-def why_not(device: devices.Device, port: devices.Port) -> str | None:
-    """Return why a device and port cannot carry ibrc, None if they can (transports.selection.Suits)."""
-    try:
-        with contextlib.closing(OpenDevice(device.name, port.number)):
-            return None
-    except TransportError as error:
-        return str(error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.errors import TransportError
+from pgas.transports import devices
 from pgas.transports.adapter import Path
 from pgas.transports.devices import Gid
 from pgas.transports.mlx5.contexts import Access, QpState
@@ -93,7 +94,7 @@ class QueuePair:
             TransportError: the device refuses a transition.
         """
         attributes, port = pyverbs("qp").QPAttr, self._device.port
-        access = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+        access = permitted(self._device)
         init = attributes(qp_state=QpState.INIT)
         init.pkey_index, init.port_num, init.qp_access_flags = 0, port, int(access)
         rtr = attributes(qp_state=QpState.RTR)
@@ -135,6 +136,24 @@ class QueuePair:
     def destroy(self) -> None:
         """Destroy queue pair and CQ; nobody posts or polls any more. Further calls do nothing."""
         self._made.close()
+
+
+def permitted(device: OpenDevice) -> Access:
+    """Return what peers may do to memory, and over queue pairs; REMOTE_ATOMIC is refused by a device without atomics."""
+    atomic = Access.REMOTE_ATOMIC if device.capabilities.atomics else Access(0)
+    return Access.REMOTE_WRITE | Access.REMOTE_READ | atomic
+
+
+def why_not(device: devices.Device, port: devices.Port) -> str | None:
+    """Return why a device and port cannot carry ibrc, None if they can (transports.selection.Suits): they make an RC queue pair."""
+    if device.node_type != devices.CHANNEL_ADAPTER:
+        return f"is an {device.node_type}: RC queue pairs without a connection manager need a channel adapter (InfiniBand or RoCE)"
+    try:
+        with contextlib.closing(OpenDevice(device.name, port.number)) as opened:
+            QueuePair(opened, 1).destroy()
+    except TransportError as error:
+        return str(error)
+    return None
 
 
 def end_of(device: OpenDevice, gid: Gid | None) -> End:
