@@ -27,7 +27,7 @@ LAYERS = (
     ("kernels",),
     ("transports",),
     ("softhca",),  # of transports: the card
-    ("nic", "ibrc", "doorbells"),  # of transports: what uses an adapter
+    ("nic", "ibrc", "doorbells", "forwarding"),  # of transports: what uses an adapter
     ("gpu", "device_state", "card", "ending"),
     ("hca",),
     ("runtime",),
@@ -101,7 +101,7 @@ def imports(module):
 
 def layer_of(module):
     _, *parts = module.split(".")
-    if parts[:1] == ["transports"] and parts[1:2] in (["mlx5"], ["softhca"], ["nic"], ["ibrc"], ["doorbells"]):
+    if parts[:1] == ["transports"] and parts[1:2] in (["mlx5"], ["softhca"], ["nic"], ["ibrc"], ["doorbells"], ["forwarding"]):
         return parts[1]
     return parts[0] if parts else ""
 

@@ -9,17 +9,12 @@ and a queue of at most 2^15 does not go on before the card was rung.
 """
 
 import ctypes
-import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numba import types
 
 from pgas.transports.memory import GRANULARITY
-from pgas.transports.softhca.compiled import kernel
-from pgas.transports.softhca.ops_cpu import fence, idle, load, load_acquire, store, store_release
 
 __all__ = ["Forwarder", "dbr_offset", "mailbox_offset", "segment_bytes"]
 
@@ -27,14 +22,10 @@ __all__ = ["Forwarder", "dbr_offset", "mailbox_offset", "segment_bytes"]
 _LINE = 64
 _ROOM = 2 * _LINE
 
-# What the loop works on: whether to stop, how many rows, then rows: addresses of mailbox and register, and the word forwarded last.
-_STOP, _COUNT, _ROWS = 0, 8, 16
-_MAILBOX, _REGISTER, _LAST, _ROW = 0, 8, 16, 24
+#: The first word of what the loop works on (forwarding.py): whether to stop.
+_STOP = 0
 
 _PR_SET_TIMERSLACK = 29
-
-#: A turn of idle() beyond which its sleeps would be longer than some 50 us.
-_LAST_TURN = 1200
 
 
 def segment_bytes(count: int) -> int:
@@ -52,34 +43,6 @@ def mailbox_offset(number: int) -> int:
     return number * _ROOM + _LINE
 
 
-def _make(stamp: int) -> Callable[[int], int]:
-    def loop(own: int) -> int:
-        """Forward until STOP."""
-        end = own + _ROWS + load(own + _COUNT) * _ROW
-        turns = 0
-        while load_acquire(own + _STOP) == 0:
-            turns += 1
-            row = own + _ROWS
-            while row < end:
-                word = load_acquire(load(row + _MAILBOX))
-                if word != load(row + _LAST):
-                    store(row + _LAST, word)
-                    store_release(load(row + _REGISTER), word)
-                    fence()  # a register may be mapped write-combining: out with it
-                    turns = 0
-                row += _ROW
-            idle(min(turns, _LAST_TURN))
-        return stamp
-
-    return loop
-
-
-@functools.cache
-def _loop() -> Any:
-    """Compile the loop, or find it in the disk cache."""
-    return kernel(types.int64(types.int64), _make)
-
-
 class Forwarder:
     """The thread that forwards doorbells.
 
@@ -92,7 +55,9 @@ class Forwarder:
         for mailbox, register in pairs:
             words += [mailbox, register, 0]
         self._own = np.array(words, np.int64)
-        loop = _loop()  # compiled before anything waits for it
+        from pgas.transports import forwarding  # which compiles: not where nothing is forwarded
+
+        loop = forwarding.loop()  # before anything waits for it
         self._thread = threading.Thread(target=self._run, args=(loop,), name="pgas doorbells", daemon=True)
         self._thread.start()
 
