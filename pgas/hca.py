@@ -102,7 +102,8 @@ def _opener(
             return devx.DevX(device.name, port, gid, handler=handler)
         from pgas.transports.gpudirect import GPUDirect
 
-        adapter = devx.DevX(device.name, port, gid, gpu=GPUDirect(memory), handler=handler)  # type: ignore[arg-type]
+        reach = GPUDirect(memory)  # type: ignore[arg-type]  # a PE with a GPU has a GPUMemory
+        adapter = devx.DevX(device.name, port, gid, gpu=reach, handler=handler)
         if adapter.why_by_cpu:
             warn(f"a CPU thread rings {choice.name} for kernels, which is slower: {adapter.why_by_cpu}")
         return adapter

@@ -28,7 +28,7 @@ from pgas.kernels import window
 from pgas.liveness import Watch
 from pgas.transports import p2p
 from pgas.transports.memory import Memory, Segment, slot_segments
-from pgas.transports.nic import NIC
+from pgas.transports.nic import NIC, Part
 
 if SIMULATOR:
     from pgas.sim import engine
@@ -181,16 +181,8 @@ class Job(bootstraps.Collective):
                 "pgas.init()",
                 lambda: hca.options_of(nic_type, choice, requested, self.gpu, self.pes, self._remarks.append),
             )
-            self.nic = nic_type(
-                self.memory,
-                self.my_pe,
-                self.n_pes,
-                segments,
-                fds,
-                self.exchange,
-                window.constants(),
-                **options,
-            )
+            part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants())
+            self.nic = nic_type(part, **options)
             self._ending.callback(self.nic.close)
 
     def _simulate(self, weak: int | None) -> None:

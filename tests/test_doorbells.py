@@ -5,7 +5,7 @@ import time
 import jobs
 import numpy as np
 
-from pgas.transports import doorbells
+from pgas.transports import doorbells, forwarding
 from pgas.transports.memory import GRANULARITY
 
 job = jobs.job
@@ -22,7 +22,7 @@ def test_words_are_forwarded_to_their_register():
     count = 5
     mailboxes, registers = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
     base, to = mailboxes.ctypes.data, registers.ctypes.data
-    forwarder = doorbells.Forwarder([(base + 8 * i, to + 8 * i) for i in range(count)])
+    forwarder = forwarding.Forwarder([(base + 8 * i, to + 8 * i) for i in range(count)])
     try:
         mailboxes[3] = 0x1234_5678_9ABC_DEF0
         until(lambda: registers[3] == 0x1234_5678_9ABC_DEF0)

@@ -211,7 +211,7 @@ def test_layout_of_a_request():
 
 
 def test_sleeps_are_bounded():
-    assert ops_cpu.SLEEP_MIN_US + (loop.LAST_TURN - ops_cpu.YIELDS) // 4 == 50
+    assert ops_cpu.SLEEP_MIN_US + (loop.LAST_SHORT_TURN - ops_cpu.YIELDS) // 4 == 50
 
 
 # --------------------------------------------------------------------------------------------------------------------------- jobs

@@ -26,16 +26,15 @@ from pgas.transports.mlx5.commands import OUTPUT, Command, Status, command_name
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.doorbell import UarType
 from pgas.transports.queue_pair import query_roce_address
-from pgas.transports.verbs import structs
+from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.device import pyverbs, reason
 
 __all__ = ["DevX", "Reach", "why_not"]
 
 _Made = TypeVar("_Made")
 
-#: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h); IBV_PORT_ACTIVE, IBV_LINK_LAYER_ETHERNET.
+#: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h).
 _FLAGS_DEVX, _OBJ_PD, _MASK_DMABUF = 1 << 0, 1 << 6, 1 << 0
-_PORT_ACTIVE, _ETHERNET = 4, 2
 
 #: Offsets of lkey and rkey in struct ibv_mr (infiniband/verbs.h).
 _MR_LKEY, _MR_RKEY = 36, 40
@@ -376,9 +375,9 @@ class DevX:
         number = self._port.number
         with self._refusals(f"port {number}"):
             port = self._context.query_port(number)
-        if port.state != _PORT_ACTIVE:
+        if port.state != abi.PORT_ACTIVE:
             raise TransportError(f"{self.name}: port {number} is not active (rdma link and ibstat show it)")
-        if port.link_layer != _ETHERNET:
+        if port.link_layer != abi.LINK_LAYER_ETHERNET:
             gid, mac, link_layer = self._gid.raw, bytes(6), "InfiniBand"
         else:
             entry = query_roce_address(self, number, self._gid.index)

@@ -6,26 +6,17 @@ that finds a new word in a mailbox forwards it to the register. It need not writ
 thread writes it, at the wrong address: facts/mlx5.md 5.4). It may see two words as one, the later, which announces what the earlier one
 did, as indices only grow; it cannot mistake a word for an older one, because the index that it holds comes again only after 2^16 WQEBBs,
 and a queue of at most 2^15 does not go on before the card was rung.
+
+Here is where they lie; the thread is forwarding.py's, which compiles and is therefore imported only where doorbells are forwarded.
 """
-
-import ctypes
-import threading
-from collections.abc import Callable, Sequence
-
-import numpy as np
 
 from pgas.transports.memory import GRANULARITY
 
-__all__ = ["Forwarder", "dbr_offset", "mailbox_offset", "segment_bytes"]
+__all__ = ["dbr_offset", "mailbox_offset", "segment_bytes"]
 
 #: A queue pair's doorbell record and the CQ's, and its mailbox: a line of 64 bytes each, as different sides write them.
 _LINE = 64
 _ROOM = 2 * _LINE
-
-#: The first word of what the loop works on (forwarding.py): whether to stop.
-_STOP = 0
-
-_PR_SET_TIMERSLACK = 29
 
 
 def segment_bytes(count: int) -> int:
@@ -41,31 +32,3 @@ def dbr_offset(number: int) -> int:
 def mailbox_offset(number: int) -> int:
     """Return where the mailbox of a queue pair lies in that memory."""
     return number * _ROOM + _LINE
-
-
-class Forwarder:
-    """The thread that forwards doorbells.
-
-    Args:
-        pairs: addresses of mailbox and register of each queue pair. Mailboxes are zero, which no doorbell is.
-    """
-
-    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
-        words = [0, len(pairs)]
-        for mailbox, register in pairs:
-            words += [mailbox, register, 0]
-        self._own = np.array(words, np.int64)
-        from pgas.transports import forwarding  # which compiles: not where nothing is forwarded
-
-        loop = forwarding.loop()  # before anything waits for it
-        self._thread = threading.Thread(target=self._run, args=(loop,), name="pgas doorbells", daemon=True)
-        self._thread.start()
-
-    def _run(self, loop: Callable[[int], int]) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # of this thread: 50 us would double its sleeps
-        loop(self._own.ctypes.data)
-
-    def stop(self) -> None:
-        """End the thread. Further calls do nothing."""
-        self._own[_STOP // 8] = 1
-        self._thread.join()

@@ -1,22 +1,22 @@
-"""What the thread that forwards doorbells runs, compiled (doorbells.py)."""
+"""The thread that forwards doorbells, and the compiled loop that it runs (doorbells.py)."""
 
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numba import types
 
 from pgas.transports.softhca.compiled import kernel
-from pgas.transports.softhca.ops_cpu import fence, idle, load, load_acquire, store, store_release
+from pgas.transports.softhca.ops_cpu import LAST_SHORT_TURN, fence, idle, load, load_acquire, store, store_release
+from pgas.transports.softhca.slack import sleep_precisely
 
-__all__ = ["loop"]
+__all__ = ["Forwarder"]
 
 # What the loop works on: whether to stop, how many rows, then rows: addresses of mailbox and register, and the word forwarded last.
 _STOP, _COUNT, _ROWS = 0, 8, 16
 _MAILBOX, _REGISTER, _LAST, _ROW = 0, 8, 16, 24
-
-#: A turn of idle() beyond which its sleeps would be longer than some 50 us.
-_LAST_TURN = 1200
 
 
 def _make(stamp: int) -> Callable[[int], int]:
@@ -35,13 +35,39 @@ def _make(stamp: int) -> Callable[[int], int]:
                     fence()  # a register may be mapped write-combining: out with it
                     turns = 0
                 row += _ROW
-            idle(min(turns, _LAST_TURN))
+            idle(min(turns, LAST_SHORT_TURN))
         return stamp
 
     return loop
 
 
 @functools.cache
-def loop() -> Any:
+def _loop() -> Any:
     """Compile the loop, or find it in the disk cache."""
     return kernel(types.int64(types.int64), _make)
+
+
+class Forwarder:
+    """The thread that forwards doorbells.
+
+    Args:
+        pairs: addresses of mailbox and register of each queue pair. Mailboxes are zero, which no doorbell is.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
+        words = [0, len(pairs)]
+        for mailbox, register in pairs:
+            words += [mailbox, register, 0]
+        self._own = np.array(words, np.int64)
+        loop = _loop()  # compiled before anything waits for it
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="pgas doorbells", daemon=True)
+        self._thread.start()
+
+    def _run(self, loop: Callable[[int], int]) -> None:
+        sleep_precisely()
+        loop(self._own.ctypes.data)
+
+    def stop(self) -> None:
+        """End the thread. Further calls do nothing."""
+        self._own[_STOP // 8] = 1
+        self._thread.join()

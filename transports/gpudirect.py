@@ -9,7 +9,7 @@ from pgas.errors import TransportError
 from pgas.remedies import mend
 from pgas.transports.vmm import CudaError, GPUMemory, check
 
-__all__ = ["GPUDirect", "check_order"]
+__all__ = ["GPUDirect", "check_order", "dmabuf"]
 
 #: Bytes of a doorbell register that are mapped: the word that is stored.
 _REGISTER_BYTES = 8
@@ -36,6 +36,19 @@ def check_order() -> None:
         )
 
 
+def dmabuf(address: int, nbytes: int) -> int:
+    """Return a descriptor of GPU memory, which the caller closes.
+
+    Args:
+        address, nbytes: whole pages of the host's.
+
+    Raises:
+        CudaError: the driver has no dma-bufs, or not of this memory.
+    """
+    kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+    return int(check(driver.cuMemGetHandleForAddressRange(address, nbytes, kind, 0), "cuMemGetHandleForAddressRange"))
+
+
 class GPUDirect:
     """Implements devx.Reach on the GPU of the current context.
 
@@ -53,17 +66,7 @@ class GPUDirect:
     def on_gpu(self, address: int) -> bool:
         return not self._memory.is_on_host(address)
 
-    def dmabuf(self, address: int, nbytes: int) -> int:
-        """Return a descriptor of GPU memory.
-
-        Args:
-            address, nbytes: whole pages of the host's.
-
-        Raises:
-            CudaError: the driver has no dma-bufs, or not of this memory.
-        """
-        kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-        return int(check(driver.cuMemGetHandleForAddressRange(address, nbytes, kind, 0), "cuMemGetHandleForAddressRange"))
+    dmabuf = staticmethod(dmabuf)
 
     def map_register(self, address: int) -> int:
         """Map a register into the GPU.

@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgas.backend import SIMULATOR
 from pgas.errors import CompletionError, PgasError, TransportError
@@ -23,7 +23,10 @@ from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.queue_pair import QueuePair, Queues, check_caps
 from pgas.transports.softhca import client, layout
 
-__all__ = ["CELL_BYTES", "NIC"]
+if TYPE_CHECKING:
+    from pgas.transports.forwarding import Forwarder
+
+__all__ = ["CELL_BYTES", "NIC", "Part"]
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -42,17 +45,24 @@ class _Introduction:
     log_rd_atomic: int  #: of each queue pair
 
 
+@dataclass(frozen=True)
+class Part:
+    """This PE's part in the job, as its NIC has to know it."""
+
+    memory: Memory  #: this PE's, in which the segments are mapped
+    me: int  #: this PE
+    n_pes: int  #: how many there are
+    segments: tuple[Segment, ...]  #: system area, heap, queues
+    fds: list[int]  #: their descriptors, for the adapter
+    exchange: Callable[[Any], list[Any]]  #: exchange of small values among the PEs
+    constants: window.Constants  #: number and depth of the queue pairs
+
+
 class NIC:
     """This PE's queue pairs. Collective; an error on one PE is raised on all.
 
     Args:
-        memory: this PE's memory, in which the segments are mapped.
-        me: this PE.
-        n_pes: how many there are.
-        segments: system area, heap, queues.
-        fds: their descriptors, for the adapter.
-        exchange: exchange of small values among the PEs.
-        constants: number and depth of the queue pairs.
+        part: this PE's in the job.
         start: starts the software card for so many PEs; called on PE 0. None: there is a device.
         device: opens the adapter that is no software card; called with this PE's memory.
         path: how packets go.
@@ -70,29 +80,23 @@ class NIC:
 
     def __init__(
         self,
-        memory: Memory,
-        me: int,
-        n_pes: int,
-        segments: tuple[Segment, ...],
-        fds: list[int],
-        exchange: Callable[[Any], list[Any]],
-        constants: window.Constants,
+        part: Part,
         *,
         start: Callable[[int], client.Process] | None = None,
         device: Callable[[Memory], Adapter] | None = None,
         path: Path | None = None,
         by_cpu: bool = False,
     ) -> None:
-        self._memory, self._me, self._n_pes, self._num, self._depth = memory, me, n_pes, constants.num_qps, constants.depth
-        self._slot = p2p.slot(me)
-        self._exchange = exchange
+        self._memory, self._me, self._n_pes, self._exchange = part.memory, part.me, part.n_pes, part.exchange
+        self._num, self._depth = part.constants.num_qps, part.constants.depth
+        self._slot = p2p.slot(part.me)
         self._open_device, self._packets, self._by_cpu = device, path, by_cpu
-        self._forwarder: doorbells.Forwarder | None = None
+        self._forwarder: Forwarder | None = None
         self._made = contextlib.ExitStack()
         self._orderly = False  # whether all PEs leave: then the card ends by itself
         try:
             name, self.card_pid = self._everywhere(lambda: self._start_card(start))[0]
-            met = self._everywhere(lambda: self._create(name, segments, fds))
+            met = self._everywhere(lambda: self._create(name, part.segments, part.fds))
             self._everywhere(lambda: self._connect(met))
         except BaseException:
             self.close()
@@ -223,7 +227,9 @@ class NIC:
         for pe, peer in enumerate(met):
             self._store(queue.KEYS + 8 * pe, _big_endian(peer.heap_key) | _big_endian(peer.system_key) << 32)
         if self.adapter.rung_by_cpu:
-            self._forwarder = doorbells.Forwarder([(self._mailbox(n), qp.uar.register_address) for n, qp in enumerate(self.qps)])
+            from pgas.transports.forwarding import Forwarder  # which compiles: not where nothing is forwarded
+
+            self._forwarder = Forwarder([(self._mailbox(n), qp.uar.register_address) for n, qp in enumerate(self.qps)])
 
     def _mailbox(self, number: int) -> int:
         return self._slot + window.DOORBELL_OFFSET + doorbells.mailbox_offset(number)

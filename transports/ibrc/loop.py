@@ -45,12 +45,9 @@ from pgas.transports.ibrc.tables import (
 )
 from pgas.transports.ibrc.wqes import advance, ring, step
 from pgas.transports.softhca.compiled import kernel
-from pgas.transports.softhca.ops_cpu import SLEEP_MIN_US, YIELDS, idle, load, load_acquire, store, store_release
+from pgas.transports.softhca.ops_cpu import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release
 
 __all__ = ["compiled"]
-
-#: A turn of idle() beyond which its sleeps would be longer than 50 us.
-LAST_TURN = YIELDS + 4 * (50 - SLEEP_MIN_US)
 
 
 def _make(stamp: int) -> Callable[[int], int]:
@@ -111,7 +108,7 @@ def _make(stamp: int) -> Callable[[int], int]:
             if completed != before:
                 turns = 0
                 store_release(control + proxy.COMPLETED, completed)
-            idle(min(turns, LAST_TURN))
+            idle(min(turns, LAST_SHORT_TURN))
         return stamp
 
     return loop

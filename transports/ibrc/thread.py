@@ -1,7 +1,6 @@
 """The host's side of the kernels' ring (kernels/proxy.py): its shared line, the proxy thread that serves it, what went wrong in it."""
 
 import contextlib
-import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +13,10 @@ from pgas.errors import PgasError, TransportError
 from pgas.kernels import proxy, queue, state, window
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
-from pgas.transports.memory import Memory, Segment
-from pgas.transports.nic import NIC
+from pgas.transports.nic import NIC, Part
+from pgas.transports.softhca.slack import sleep_precisely
 
 __all__ = ["RingNIC"]
-
-_PR_SET_TIMERSLACK = 29
 
 
 class RingNIC(NIC):
@@ -35,22 +32,12 @@ class RingNIC(NIC):
     #: Bytes of the loop's record.
     record_bytes: ClassVar[int] = tables.END
 
-    def __init__(
-        self,
-        memory: Memory,
-        me: int,
-        n_pes: int,
-        segments: tuple[Segment, ...],
-        fds: list[int],
-        exchange: Callable[[Any], list[Any]],
-        constants: window.Constants,
-        **options: Any,
-    ) -> None:
+    def __init__(self, part: Part, **options: Any) -> None:
         self._thread: threading.Thread | None = None
         self._stopping, self._ended = False, ""
-        super().__init__(memory, me, n_pes, segments, fds, exchange, constants, **options)
+        super().__init__(part, **options)
         try:
-            self._everywhere(lambda: self._start(constants))
+            self._everywhere(lambda: self._start(part.constants))
         except BaseException:
             self.close()
             raise
@@ -100,7 +87,7 @@ class RingNIC(NIC):
 
     def _run(self, loop: Callable[[int], int], own: int) -> None:
         """The proxy thread; if it ends before it is told to, nobody sends any more: let the waits of kernels end."""
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # of this thread: 50 us would double its sleeps
+        sleep_precisely()
         reason = "nobody stopped it"
         try:
             loop(own)

@@ -10,7 +10,7 @@ flushes (as in nic.py): it has not been tried on such a machine.
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
@@ -23,9 +23,9 @@ from pgas.kernels import proxy, queue, window
 from pgas.transports.devices import Gid
 from pgas.transports.ibrc import tables, work_requests
 from pgas.transports.ibrc.thread import RingNIC
-from pgas.transports.memory import Memory, Segment
+from pgas.transports.memory import Segment
 from pgas.transports.mlx5.contexts import Access
-from pgas.transports.nic import CELL_BYTES
+from pgas.transports.nic import CELL_BYTES, Part
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import WcStatus, WrOpcode
 from pgas.transports.verbs.device import OpenDevice
@@ -53,7 +53,7 @@ class VerbsNIC(RingNIC):
     """This PE's queue pairs on an RDMA device. Collective; an error on one PE is raised on all.
 
     Args:
-        memory, me, n_pes, segments, fds, exchange, constants: as NIC's.
+        part: this PE's in the job.
         device: name of the RDMA device, as rdma link lists it.
         port: number of its port.
         gid: what the port is addressed by; None on an InfiniBand port without one.
@@ -68,13 +68,7 @@ class VerbsNIC(RingNIC):
 
     def __init__(
         self,
-        memory: Memory,
-        me: int,
-        n_pes: int,
-        segments: tuple[Segment, ...],
-        fds: list[int],
-        exchange: Callable[[Any], list[Any]],
-        constants: window.Constants,
+        part: Part,
         *,
         device: str,
         port: int,
@@ -83,7 +77,7 @@ class VerbsNIC(RingNIC):
     ) -> None:
         self._name, self._port, self._gid, self._path = device, port, gid, path
         self.name = f"{device}:{port}"
-        super().__init__(memory, me, n_pes, segments, fds, exchange, constants, start=None)
+        super().__init__(part)
 
     @classmethod
     def queue_bytes(cls, n_pes: int, constants: window.Constants) -> int:

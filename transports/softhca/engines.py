@@ -1,7 +1,6 @@
 """Where the engine of a card runs: a thread of its process (cpu), or a kernel that never ends (cuda), on a GPU or in the simulator."""
 
 import contextlib
-import ctypes
 import hashlib
 import threading
 import time
@@ -12,11 +11,11 @@ from pgas.errors import PgasError, TransportError
 from pgas.transports.memfd import HostMemory
 from pgas.transports.memory import Memory
 from pgas.transports.softhca import engine, tables
+from pgas.transports.softhca.slack import sleep_precisely
 from pgas.transports.softhca.tables import Tables
 
 __all__ = ["Engine", "make"]
 
-_PR_SET_TIMERSLACK = 29
 _BEAT_S = 1.0
 
 
@@ -57,7 +56,7 @@ class _Thread:
         self._thread.start()
 
     def _run(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # of this thread: 50 us would double its sleeps
+        sleep_precisely()
         self._loop()
 
     def _loop(self) -> None:

@@ -20,6 +20,9 @@ _I64 = ir.IntType(64)
 SPINS, YIELDS = 200, 1000
 SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
 
+#: A turn of idle() beyond which its sleeps would be longer than 50 us, for threads that kernels wait for.
+LAST_SHORT_TURN = YIELDS + 4 * (50 - SLEEP_MIN_US)
+
 
 def _primitive(arity: int, build: Callable[..., Any]) -> Any:
     """Make an intrinsic of int64 arguments and an int64 result from what builds its instructions."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pgas.errors import TransportError
+from pgas.errors import PgasError, TransportError
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
@@ -48,7 +48,7 @@ def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, w
     for way, attempt in ways:
         try:
             return attempt()
-        except (pyverbs("pyverbs_error").PyverbsError, TransportError, OSError) as error:
+        except (pyverbs("pyverbs_error").PyverbsError, PgasError, OSError) as error:
             limit = _limit(nbytes) if getattr(error, "error_code", None) == errno.ENOMEM else ""
             refusals.append(f"{way}: {reason(error)}{limit}")
     raise TransportError(f"RDMA device {device} does not register {nbytes} bytes of {what} {'; '.join(refusals)}")
@@ -73,15 +73,9 @@ def _by_address(device: OpenDevice, address: int, nbytes: int, access: Access) -
 
 def _as_dma_buf(device: OpenDevice, address: int, nbytes: int, access: Access) -> Region:
     """Register what CUDA exports. Its first byte has address 0 in work requests: pyverbs passes the offset as ibv_reg_dmabuf_mr's iova."""
-    from cuda.bindings import driver
+    from pgas.transports.gpudirect import dmabuf
 
-    from pgas.transports.vmm import CudaError, check
-
-    kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-    try:
-        fd = int(check(driver.cuMemGetHandleForAddressRange(address, nbytes, kind, 0), "cuMemGetHandleForAddressRange"))
-    except CudaError as error:
-        raise TransportError(str(error)) from error
+    fd = dmabuf(address, nbytes)
     try:
         mr = pyverbs("mr").DmaBufMR(device.pd, nbytes, int(access), fd, 0)
     finally:
