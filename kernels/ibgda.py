@@ -119,10 +119,16 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
     @device
     def publish(op, record, mask, rank, base, n):
-        """Submit what the lanes of a group have written."""
+        """Submit what the lanes of a group have written.
+
+        While one hands over and rings, the others wait: they are together again in their next operation, and one WQE may serve all. Lanes
+        that went on, in groups that got smaller, stood still on H100 for good, each group waiting for lanes of others (add_by_all of
+        tests/mpi/test_amo.py).
+        """
         ptx.syncwarp_mask(mask)
         if rank == 0:
             submit(op, record, base, n)
+        ptx.syncwarp_mask(mask)
 
     @device
     def move(op, record, opcode, raddr, rkey, laddr, nbytes):
@@ -348,7 +354,6 @@ def make(constants: window.Constants) -> SimpleNamespace:
                 else:
                     ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32)
                 publish(op, record, mask, rank, base, u64(count))
-            ptx.syncwarp_mask(mask)  # while one rings the others wait: the next p finds the lanes together again
 
         return p
 
