@@ -11,7 +11,22 @@ if SIMULATOR:
     engine.install()
 
 from pgas._version import __version__
-from pgas.amo import atomic_add, atomic_fetch_add
+from pgas.amo import (
+    atomic_add,
+    atomic_and,
+    atomic_compare_swap,
+    atomic_fetch,
+    atomic_fetch_add,
+    atomic_fetch_and,
+    atomic_fetch_inc,
+    atomic_fetch_or,
+    atomic_fetch_xor,
+    atomic_inc,
+    atomic_or,
+    atomic_set,
+    atomic_swap,
+    atomic_xor,
+)
 from pgas.array import SymmetricArray
 from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, synchronize, zeros
@@ -71,7 +86,19 @@ __all__ = [
     "allgather_object",
     "array",
     "atomic_add",
+    "atomic_and",
+    "atomic_compare_swap",
+    "atomic_fetch",
     "atomic_fetch_add",
+    "atomic_fetch_and",
+    "atomic_fetch_inc",
+    "atomic_fetch_or",
+    "atomic_fetch_xor",
+    "atomic_inc",
+    "atomic_or",
+    "atomic_set",
+    "atomic_swap",
+    "atomic_xor",
     "barrier_all",
     "barrier_all_block",
     "barrier_all_warp",
