@@ -7,6 +7,11 @@ NAMES = (
     "wait_until", "barrier_all", "sync_all", "ptr", "quiet", "fence",
     "atomic_fetch", "atomic_set", "atomic_swap", "atomic_compare_swap", "atomic_inc", "atomic_fetch_inc", "atomic_and", "atomic_fetch_and",
     "atomic_or", "atomic_fetch_or", "atomic_xor", "atomic_fetch_xor",
+    "get_nbi",
+    "iput",
+    "iget",
+    "flush",
+    "quiet_pe",
 )  # fmt: skip
 
 
