@@ -81,15 +81,15 @@ def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
         integer(function, "idx", index)
 
 
-def scalar(function: str, dtype: Any, value: Any) -> None:
-    """Refuse a value that an element of type dtype cannot hold, and element types that no single access can carry."""
+def scalar(function: str, dtype: Any, value: Any, name: str = "value") -> None:
+    """Refuse an argument that an element of type dtype cannot hold, and element types that no single access can carry."""
     if isinstance(dtype, types.Record) or element_size(dtype) not in (1, 2, 4, 8, 16):
         refuse("element size", function=function, dtype=dtype)
     value = types.unliteral(value) if value is not None else dtype
     numbers = (types.Number, types.Boolean)
     narrows = isinstance(value, types.Complex) and not isinstance(dtype, types.Complex)
     if value != dtype and (narrows or not (isinstance(value, numbers) and isinstance(dtype, numbers))):
-        refuse("other value", function=function, value=value, dtype=dtype)
+        refuse("other value", function=function, name=name, value=value, dtype=dtype)
 
 
 def unit(argument: Any) -> int:
