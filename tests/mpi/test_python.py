@@ -514,7 +514,7 @@ DEVICE_FUNCTIONS = [
 
 
 def test_there_are_device_functions():
-    assert len(DEVICE_FUNCTIONS) == 29, DEVICE_FUNCTIONS
+    assert len(DEVICE_FUNCTIONS) == 32, DEVICE_FUNCTIONS
 
 
 def test_device_functions_on_the_host():
