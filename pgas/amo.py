@@ -1,4 +1,7 @@
-"""Atomic memory operations from kernels (OpenSHMEM 1.5, section 9.8)."""
+"""Atomic memory operations from kernels (OpenSHMEM 1.5, section 9.8).
+
+On the host, and on CUDA streams: pgas/host_ops.py.
+"""
 
 from typing import Any
 
