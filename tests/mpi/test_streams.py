@@ -47,7 +47,7 @@ def raised(error, call, *args, **kwargs):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
-@pytest.mark.parametrize("start, count", [(0, 1), (3, 100), (5, 70_001)])
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (3, 100), (5, 70_001)])
 def test_put_and_get(heap, dtype, start, count):
     me, _, right, left = neighbours()
     sources = [payload(count, dtype, seed=7 + pe) for pe in range(pgas.n_pes())]
