@@ -1,7 +1,7 @@
 """Operations called on the host, at once or on a CUDA stream: the names that kernels use, with ``stream=`` as a further argument.
 
-``put put_nbi get put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_op signal_wait_until wait_until fence quiet barrier_all
-sync_all`` take on the host what they take in a kernel, but for qp, and refuse bad arguments with a ValueError or TypeError at the call.
+``put put_nbi get get_nbi put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_op signal_wait_until wait_until``, ``fence flush
+quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp, and refuse bad arguments with a ValueError or TypeError at the call.
 
 With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
 order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
@@ -10,7 +10,7 @@ or when a signal sent later in the stream, behind a ``fence(stream=...)``, is se
 Calls that return a value, g and the fetching atomics, wait for it and thus for what is in the stream; they cannot be captured.
 
 Without ``stream`` a call is made on the default stream and waited for: put returns when its source may be reused, get when the data is
-there, and errors of kernels are raised. ``put_nbi`` and ``put_signal_nbi`` do not wait. ``quiet()`` then waits for all kernels of this PE
+there, and errors of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` then waits for all kernels of this PE
 and completes everything they did; ``barrier_all()`` does so on every PE; ``sync_all()`` waits for the other PEs' calls only. In the
 simulator streams execute at once: a wait for what this process does later in the program never ends.
 
@@ -204,14 +204,14 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
             raise TypeError(f"pgas.{title} on the host: {error}") from None
         values = bound.arguments
         stream = values.pop("stream", None)
-        if names:
+        if "idx" in names:
             first = names[0]
             values["idx"] = _element(title, first, values[first], values["idx"])
             for name, codes in (("op", SignalOp), ("cmp", Comparison)):
                 if name in values:
                     values[name] = int(codes(values[name]))
-            if "pe" in values:
-                job.check_pe(values["pe"])
+        if "pe" in names:
+            job.check_pe(values["pe"])
         kernel = _calling(function, arguments=bool(names), returns=returns)
         given = (tuple(values[name] for name in names),) if names else ()
         if not returns:
@@ -253,9 +253,12 @@ def bind() -> None:
         put=_copy("put", _put, wait=True),
         put_nbi=_copy("put_nbi", _put, wait=False),
         get=_copy("get", _get, wait=True),
+        get_nbi=_copy("get_nbi", _get, wait=False),
         put_signal=_copy_and_signal("put_signal", wait=True),
         put_signal_nbi=_copy_and_signal("put_signal_nbi", wait=False),
         fence=_one_thread(sync.fence),
+        flush=_one_thread(sync.flush),
+        quiet_pe=_one_thread(sync.quiet_pe),
         quiet=_order(sync.quiet, runtime.Job.complete),
         barrier_all=_order(sync.barrier_all, lambda job: job.meet("pgas.barrier_all()")),
         sync_all=_order(sync.sync_all, lambda job: job.agree("pgas.sync_all()")),
