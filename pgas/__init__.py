@@ -18,6 +18,7 @@ from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceEr
 from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, synchronize, zeros
 from pgas.jit import jit, launch
 from pgas.query import my_pe, n_pes, ptr
+from pgas.registration import register, unregister
 from pgas.rma import (
     g,
     get,
@@ -143,12 +144,14 @@ __all__ = [
     "put_warp",
     "quiet",
     "quiet_pe",
+    "register",
     "signal_op",
     "signal_wait_until",
     "sync_all",
     "sync_all_block",
     "sync_all_warp",
     "synchronize",
+    "unregister",
     "wait_until",
     "zeros",
 ]  # fmt: skip

@@ -74,8 +74,9 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
             f"last saw {_integer(found, dtype)}"
         )
     if kind == state.NOT_REGISTERED:
-        local = f"the local operand, {wanted} bytes at {target}"
-        return f"{who} to or from PE {pe}: {local}, is not on the symmetric heap, which is all that the NIC reaches"
+        local = f"the local operand, {wanted} bytes at {target}, is"
+        reached = "on the symmetric heap nor registered (pgas.register), which is all that the NIC reaches"
+        return f"{who} to or from PE {pe}: {local} neither {reached}"
     if kind == state.BAD_PE:
         return f"{who}: PE {_integer(pe, None)} does not exist"
     if kind == state.OUT_OF_RANGE:

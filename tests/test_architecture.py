@@ -28,12 +28,12 @@ LAYERS = (
     ("transports",),
     ("softhca",),  # of transports: the card
     ("nic", "ibrc", "doorbells", "forwarding"),  # of transports: what uses an adapter
-    ("gpu", "device_state", "card", "ending"),
+    ("gpu", "device_state", "card", "ending", "local_memory"),
     ("hca",),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "query"),
     ("operands",),
-    ("host_ops",),
+    ("host_ops", "registration"),
     ("",),  # the package itself
     ("machine",),
     ("probe", "checks"),
@@ -62,6 +62,7 @@ PUBLIC = """
     put put_block put_nbi put_nbi_block put_nbi_warp put_signal put_signal_block put_signal_nbi put_signal_nbi_block
     put_signal_nbi_warp put_signal_warp put_warp quiet signal_op signal_wait_until sync_all sync_all_block sync_all_warp synchronize
     wait_until zeros
+    register unregister
 """.split()  # noqa: SIM905
 
 
