@@ -10,6 +10,7 @@ if SIMULATOR:
 
     engine.install()
 
+from pgas import host_ops
 from pgas._version import __version__
 from pgas.amo import (
     atomic_add,
@@ -32,6 +33,7 @@ from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceEr
 from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, synchronize, zeros
 from pgas.jit import jit, launch
 from pgas.query import my_pe, n_pes, ptr
+from pgas.registration import register, unregister
 from pgas.rma import (
     g,
     get,
@@ -101,6 +103,8 @@ from pgas.wait import (
     wait_until_some,
     wait_until_some_vector,
 )
+
+host_ops.bind()
 
 __all__ = [
     "EQ",
@@ -183,6 +187,7 @@ __all__ = [
     "put_warp",
     "quiet",
     "quiet_pe",
+    "register",
     "signal_fetch",
     "signal_op",
     "signal_wait_until",
@@ -197,6 +202,7 @@ __all__ = [
     "test_any_vector",
     "test_some",
     "test_some_vector",
+    "unregister",
     "wait_until",
     "wait_until_all",
     "wait_until_all_vector",
