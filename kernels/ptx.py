@@ -30,6 +30,12 @@ st_release_sys_u64 = primitive(
     "st_release_sys_u64", "void(u64, u64)", "st.release.sys.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
 )
 
+#: Two words that follow each other, at a multiple of 16.
+ld_relaxed_sys_pair = primitive(
+    "ld_relaxed_sys_pair", "(u64, u64)(u64)", "ld.relaxed.sys.global.v2.u64 {$0, $1}, [$2];",
+    lambda a: (cpu.mem.load(a, 8), cpu.mem.load(a + 8, 8)),
+)  # fmt: skip
+
 ld_relaxed_gpu_u64 = primitive("ld_relaxed_gpu_u64", "u64(u64)", "ld.relaxed.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load(a, 8))
 ld_acquire_gpu_u64 = primitive(
     "ld_acquire_gpu_u64", "u64(u64)", "ld.acquire.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load_acquire(a, 8)
@@ -102,6 +108,13 @@ syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.b
 #: Cycles of this multiprocessor.
 clock = primitive("clock", "u64()", "mov.u64 $0, %clock64;", lambda: time.monotonic_ns())
 globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
+
+#: A number that threads which run at the same time seldom share. Not pure, or LLVM hoists it out of the loops of those that wait.
+seat = primitive(
+    "seat", "u32()",
+    "{ .reg .u32 s, w, l; mov.u32 s, %smid; mov.u32 w, %warpid; mov.u32 l, %laneid; mad.lo.u32 w, w, 32, l; mad.lo.u32 $0, s, 37, w; }",
+    lambda: 33 * cpu.block_rank() + cpu.thread_rank(),
+)  # fmt: skip
 
 nanosleep = primitive("nanosleep", "void(u32)", "nanosleep.u32 $0;", lambda ns: None)
 

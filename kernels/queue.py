@@ -75,7 +75,7 @@ _RECORDS, _RECORD_SIZE, _KEYS = constant(RECORDS), constant(RECORD_SIZE), consta
 _WQ, _DBR, _UAR, _CQE, _QPN, _START = (constant(c) for c in (WQ, DBR, UAR, CQE, QPN, START))
 _RESV, _READY, _RUNG, _CONS = constant(RESV_HEAD), constant(READY_HEAD), constant(RUNG_IDX), constant(CONS_IDX)
 _RINGING, _INDEX = constant(RINGING), constant(RINGING - 1)
-_USED, _NOWHERE, _POISON, _SOUND = constant(USED), constant(NOWHERE), constant(state.POISON), constant(state.SOUND)
+_USED, _NOWHERE = constant(USED), constant(NOWHERE)
 _0, _1, _3, _4, _6, _8, _32, _63 = (constant(c) for c in (0, 1, 3, 4, 6, 8, 32, 63))
 _IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
 _COUNTER_SHIFT, _OP_OWN_SHIFT = constant(8 * (cqe.CQE_WQE_COUNTER - cqe.CQE_TAIL)), constant(8 * (cqe.CQE_OP_OWN - cqe.CQE_TAIL))
@@ -103,13 +103,8 @@ fixed_u32 = _read_only("fixed_u32", 4)
 
 @device
 def lost(op, record, kind, wanted, found, deadline):
-    """Whether a wait on a queue must end: the job is poisoned, or the deadline has passed (which poisons it)."""
-    if ptx.ld_relaxed_sys_u64(_POISON) != _SOUND:
-        return True
-    if ptx.globaltimer() < deadline:
-        return False
-    state.fail(kind, op, u64(0), record, wanted, found, _GE)
-    return True
+    """Whether a wait on a queue must end without what it waits for (state.given_up)."""
+    return state.given_up(kind, op, record, _GE, wanted, found, deadline)
 
 
 @functools.cache

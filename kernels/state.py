@@ -1,8 +1,12 @@
 """The state page: what differs from PE to PE, at the same private address on every PE (never in a slot, no peer maps it).
 
 Words of 8 bytes at ``window.STATE``. The host writes the first group at init; kernels write the rest.
+
+Who waits is known to nobody, so that a wait costs nothing but its polls; when the host asks (ASKED), and when the state is poisoned, each
+thread that waits writes itself into the table WAITERS as soon as it looks at the clock: what hang reports (pgas/hang.py) are made of.
 """
 
+import struct
 from typing import Any
 
 from pgas.backend import SIMULATOR
@@ -21,9 +25,12 @@ REGISTERED_END = window.STATE + 56  #: behind the last entry of REGISTERED that 
 SYNC_EPOCH = window.STATE + 64  #: number of the last barrier_all or sync_all of this PE's kernels
 
 POISON = window.STATE + 128  #: SOUND; CLAIMED while a thread writes the record; then FAILED; LOST when the host gave the job up
-#: The record of the first error, nine words: kind, operation, PE, address, wanted (of a timeout: the value compared with; otherwise
-#: a number of bytes or elements), found, comparison, block, thread. pgas/device_state.py puts it into words.
-ERROR = window.STATE + 144
+ASKED = POISON + 8  #: not 0: the host wants to know who waits
+#: The record of the first error, nine words: kind, operation, PE (of a timeout: the nanoseconds waited), address, wanted (of a timeout:
+#: the value compared with; otherwise a number of bytes or elements), found, comparison, block, thread. pgas/device_state.py puts it
+#: into words.
+ERROR = POISON + 16
+RECORD = struct.Struct("<9Q")
 
 SIZE = 4096
 
@@ -36,6 +43,11 @@ RESULTS = window.BASE - N_RESULTS * RESULT_SIZE
 N_REGISTERED, REGISTERED_SIZE = 256, 32
 REGISTERED = RESULTS - N_REGISTERED * REGISTERED_SIZE
 START, END, REGISTERED_LKEY = 0, 8, 16
+
+#: Threads that wait: entries whose first word and record are as POISON and ERROR, in front of those. The host
+#: empties the table before it asks. A thread whose place is taken is not in it.
+N_WAITERS, WAITER_SHIFT = 256, 7
+WAITERS = REGISTERED - (N_WAITERS << WAITER_SHIFT)
 
 SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3
 
@@ -89,7 +101,32 @@ def fail(kind, op, pe, addr, wanted, found, comparison):
         ptx.failed()
 
 
-_0, _BASE, _HEAP_OFFSET = constant(0), constant(window.BASE), constant(window.HEAP_OFFSET)
+_0, _WAITERS, _RECORD_AT = constant(0), constant(WAITERS), constant(ERROR - POISON)
+_SEAT_MASK, _WAITER_SHIFT = N_WAITERS - 1, WAITER_SHIFT
+
+
+@device
+def given_up(kind, op, addr, comparison, wanted, found, deadline):
+    """Whether a wait must end without its condition: the state is poisoned, or the deadline has passed (which poisons it).
+
+    Records the wait if it is the first to time out, or if the host asks, or in answer to the poison.
+    """
+    poison, asked = ptx.ld_relaxed_sys_pair(_POISON)
+    late = ptx.globaltimer() >= deadline
+    if not late and poison | asked == _0:
+        return False
+    word = _POISON
+    if poison != _SOUND or not late:
+        word = _WAITERS + u64((ptx.seat() & _SEAT_MASK) << _WAITER_SHIFT)
+    if ptx.atom_cas_sys_u64(word, _0, _CLAIMED) == _0:
+        overdue = u64(ptx.globaltimer() - deadline)  # looked at again: it takes fewer registers
+        _store_record(word + _RECORD_AT, kind, op, overdue, addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
+        ptx.st_release_sys_u64(word, _FAILED)
+        ptx.failed()
+    return ptx.ld_relaxed_sys_u64(_POISON) != _SOUND
+
+
+_BASE, _HEAP_OFFSET = constant(window.BASE), constant(window.HEAP_OFFSET)
 _BAD_PE, _NOT_SYMMETRIC = constant(BAD_PE), constant(NOT_SYMMETRIC)
 
 

@@ -31,7 +31,7 @@ _GE, COMPARISONS = int(Comparison.GE), len(Comparison)
 #: Polls between two looks at the clock and at the poison word (one less: a mask): they must not slow the poll itself.
 POLLS_MASK = 63
 
-_EPOCH, _POISON, _SOUND, _TIMED_OUT = (constant(c) for c in (state.SYNC_EPOCH, state.POISON, state.SOUND, state.TIMED_OUT))
+_EPOCH, _TIMED_OUT = constant(state.SYNC_EPOCH), constant(state.TIMED_OUT)
 _FLAGS, _FLAG_SIZE, _1, _COMPARE_GE = constant(window.BASE + window.SYNC_FLAGS), constant(8), constant(1), constant(_GE)
 
 
@@ -53,13 +53,8 @@ def holds(found, comparison, value):
 
 @device
 def given_up(op, addr, comparison, wanted, found, deadline):
-    """Whether a wait must end without its condition: the job is poisoned, or the deadline has passed (which poisons it)."""
-    if ptx.ld_relaxed_sys_u64(_POISON) != _SOUND:
-        return True
-    if ptx.globaltimer() < deadline:
-        return False
-    state.fail(_TIMED_OUT, op, u64(state.my_pe()), addr, wanted, found, comparison)
-    return True
+    """Whether a wait for a word of this PE must end without its condition (state.given_up)."""
+    return state.given_up(_TIMED_OUT, op, addr, comparison, wanted, found, deadline)
 
 
 @device

@@ -216,6 +216,13 @@ VARIABLES: dict[str, Variable] = {
         Variable("PGAS_TRANSPORT", _choice("auto", "p2p", "ibgda", "ibrc"), "auto", "path to other PEs", "choice"),
         Variable("PGAS_TIMEOUT", _seconds, "60", "seconds after which a wait in a kernel is an error", "float"),
         Variable("PGAS_DEBUG", _words("info", "check"), "", "info: say what init chose; check: kernels check PEs and addresses", "words"),
+        Variable(
+            "PGAS_HANG_REPORT",
+            _choice("text", "json", "off"),
+            "text",
+            "what PEs print when a wait lasts PGAS_TIMEOUT, and on SIGUSR1: text, a line of JSON, nothing",
+            "choice",
+        ),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
         Variable("PGAS_IBGDA_NUM_RC_PER_PE", _integer(1, 64), "2", "queue pairs from each PE to each PE", "integer"),
         Variable("PGAS_IBGDA_RC_MAP_BY", _choice("cta", "sm", "warp"), "cta", "whose threads share a queue pair by default", "choice"),

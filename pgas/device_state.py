@@ -1,6 +1,8 @@
 """The host's side of the state page: what init writes into it, and what an error record says in words."""
 
 import struct
+import time
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -13,7 +15,7 @@ from pgas.kernels.sync import Comparison
 from pgas.transports.memory import Memory
 from pgas.transports.nic import NIC
 
-__all__ = ["check", "poison", "setup"]
+__all__ = ["Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "setup", "timed_out", "waiters"]
 
 _SIGNS = {Comparison.EQ: "==", Comparison.NE: "!=", Comparison.GT: ">", Comparison.LE: "<=", Comparison.LT: "<", Comparison.GE: ">="}
 
@@ -49,10 +51,7 @@ def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, g
     """
     (poison,) = struct.unpack("<Q", memory.read(state.POISON, 8))
     if poison == state.FAILED:
-        record = struct.unpack("<9Q", memory.read(state.ERROR, 72))
-        if record[0] in (state.NIC_TIMED_OUT, state.COMPLETION) and nic is not None:
-            raise _nic_error(record, my_pe, nic)
-        raise DeviceError(describe(record, heap, my_pe))
+        raise first_error(memory, heap, my_pe, nic)
     if nic is not None and poison in (state.SOUND, state.LOST):
         nic.check()
     if poison == state.LOST:
@@ -61,19 +60,30 @@ def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, g
         raise DeviceError("a kernel found an error but ended before it had written which: start a new job")
 
 
-def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
+def recorded(memory: Memory) -> bool:
+    """Whether a kernel recorded an error."""
+    return memory.read(state.POISON, 8) == struct.pack("<Q", state.FAILED)
+
+
+def timed_out(memory: Memory) -> bool:
+    """Whether what a kernel recorded is a wait that lasted too long."""
+    return recorded(memory) and struct.unpack("<Q", memory.read(state.ERROR, 8))[0] in _WAITS
+
+
+def first_error(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None) -> PgasError:
+    """Return what a kernel recorded."""
+    record = state.RECORD.unpack(memory.read(state.ERROR, state.RECORD.size))
+    if record[0] == state.COMPLETION and nic is not None:
+        return nic.failure(record[3], _who(record, my_pe))
+    return DeviceError(describe(record, heap, my_pe, nic))
+
+
+def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, nic: NIC | None = None) -> str:
     """Return an error record in words."""
-    kind, op, pe, address, wanted, found, comparison, block, thread = record
-    name = operation.NAMES[op]
-    target = _place(address, heap)
-    who = f"PE {my_pe}, block {block}, thread {thread}: {name}"
-    if kind == state.TIMED_OUT:
-        dtype = _dtype(address, heap)
-        target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
-        return (
-            f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {target} {_SIGNS[Comparison(comparison)]} {_integer(wanted, dtype)}, "
-            f"last saw {_integer(found, dtype)}"
-        )
+    kind, _, pe, address, wanted, found, comparison, *_ = record
+    target, who = place(address, heap), _who(record, my_pe)
+    if kind in _WAITS:
+        return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, heap, nic)}"
     if kind == state.NOT_REGISTERED:
         return refusals.words("not registered", who=who, pe=pe, nbytes=wanted, target=target)
     if kind == state.BAD_PE:
@@ -93,15 +103,90 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
     return refusals.words("not symmetric", who=who, pe=pe, nbytes=wanted, target=target)
 
 
-def _nic_error(record: tuple[int, ...], my_pe: int, nic: NIC) -> PgasError:
-    """The error of a wait on a queue, or of a WQE."""
-    kind, op, _, address, wanted, found, _, block, thread = record
-    who = f"PE {my_pe}, block {block}, thread {thread}: {operation.NAMES[op]}"
-    if kind == state.COMPLETION:
-        return nic.failure(address, who)
-    if queue.CELL_TAKEN <= address < queue.CELL_TAKEN + 8 * queue.N_CELLS:
-        return DeviceError(f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for a landing cell: all are in use")
-    return DeviceError(f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for index {wanted} of {nic.name_of(address)}, which is at {found}")
+def _who(record: tuple[int, ...], my_pe: int) -> str:
+    return f"PE {my_pe}, block {record[7]}, thread {record[8]}: {operation.NAMES[record[1]]}"
+
+
+#: Kinds of records that are made by waits.
+_WAITS = (state.TIMED_OUT, state.NIC_TIMED_OUT)
+
+
+def _goal(record: tuple[int, ...], heap: Allocator, nic: NIC | None) -> str:
+    """Return what a wait is for, and how far that is."""
+    kind, _, _, address, wanted, found, comparison, _, _ = record
+    if kind == state.NIC_TIMED_OUT:
+        if _is_cell(address) or nic is None:
+            return "a landing cell: all are in use"
+        return f"index {wanted} of {nic.name_of(address)}, which is at {found}"
+    dtype = _dtype(address, heap)
+    sign, target, name = _SIGNS[Comparison(comparison)], place(address, heap), operation.NAMES[record[1]]
+    target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
+    return f"{target} {sign} {_integer(wanted, dtype)}, last saw {_integer(found, dtype)}"
+
+
+def _is_cell(address: int) -> bool:
+    return queue.CELL_TAKEN <= address < queue.CELL_TAKEN + 8 * queue.N_CELLS
+
+
+# ----------------------------------------------------------------------------------------------------------------------- who waits
+
+#: Seconds in which threads that wait answer, and without a new answer until they are taken to be all.
+_ANSWER_S, _SILENCE_S = 0.5, 0.06
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A thread of this PE that waits."""
+
+    block: int
+    thread: int
+    operation: str
+    goal: str  #: what for: array element or queue, condition, what was seen last
+    waited_s: float
+    writer: str  #: who is expected to end it
+
+
+def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None, timeout_s: float) -> list[Waiter]:
+    """Ask the threads of running kernels that wait, at most state.N_WAITERS of them, and return what they answer.
+
+    After an error in a kernel: those that waited then.
+    """
+    if not poisoned(memory):
+        memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
+        memory.write(state.ASKED, struct.pack("<Q", 1))
+        _await_answers(memory)
+        memory.write(state.ASKED, struct.pack("<Q", 0))
+    found = []
+    for record in _answers(memory):
+        _, op, overdue, address, _, _, _, block, thread = record
+        waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
+        writer = _writer(record[0], address, my_pe, n_pes)
+        found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, heap, nic), waited_s, writer))
+    return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
+
+
+def _await_answers(memory: Memory) -> None:
+    started = heard = time.monotonic()
+    count = 0
+    while (now := time.monotonic()) < started + _ANSWER_S and (not count or now < heard + _SILENCE_S):
+        time.sleep(0.01)
+        if (answered := len(_answers(memory))) > count:
+            count, heard = answered, time.monotonic()
+
+
+def _answers(memory: Memory) -> list[tuple[int, ...]]:
+    table = memory.read(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT)
+    entries = range(0, len(table), 1 << state.WAITER_SHIFT)
+    written = (at for at in entries if struct.unpack_from("<Q", table, at)[0] == state.FAILED)
+    return [state.RECORD.unpack_from(table, at + state.ERROR - state.POISON) for at in written]
+
+
+def _writer(kind: int, address: int, my_pe: int, n_pes: int) -> str:
+    if kind == state.NIC_TIMED_OUT:
+        return "threads that hold one give it back" if _is_cell(address) else "the NIC completes it"
+    if (round_ := _flag(address)) is not None:
+        return f"PE {(my_pe - (1 << round_)) % n_pes} writes it when it comes there"
+    return "any PE may write it"
 
 
 def _timeout() -> str:
@@ -110,13 +195,20 @@ def _timeout() -> str:
     return f"{config.read('PGAS_TIMEOUT'):g}"
 
 
-def _place(address: int, heap: Allocator) -> str:
+def place(address: int, heap: Allocator) -> str:
+    """Return what lies at an address in words: an array's element, a flag of the barrier."""
     offset = (address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET
     if address >= window.BASE and (found := heap.find(offset)) is not None:
         return f"element {found.element(offset)} of the {found}"
-    if address >= window.BASE and 0 <= offset + window.HEAP_OFFSET < window.SYSTEM_SIZE:
-        return f"flag {(offset + window.HEAP_OFFSET - window.SYNC_FLAGS) // 8} of the barrier"
+    if (flag := _flag(address)) is not None:
+        return f"flag {flag} of the barrier"
     return f"address {address:#x}"
+
+
+def _flag(address: int) -> int | None:
+    """Return the number of a flag of the barrier: the round in which it is written."""
+    offset = address & ((1 << window.STRIDE_SHIFT) - 1)
+    return (offset - window.SYNC_FLAGS) // 8 if address >= window.BASE and offset < window.SYSTEM_SIZE else None
 
 
 def _dtype(address: int, heap: Allocator) -> np.dtype | None:

@@ -74,6 +74,7 @@ class ConfiguredKernel:
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...]) -> None:
         self._kernel, self._configuration = kernel, configuration
         self._configured = kernel.dispatcher[configuration]
+        self._described = _described(kernel, configuration)
 
     def __call__(self, *args: Any) -> None:
         """Launch; returns while the kernel runs (in the simulator: after it has run).
@@ -82,7 +83,7 @@ class ConfiguredKernel:
             PgasError: pgas.init() has not run, or pgas.finalize() has.
             HeapError: an argument was freed.
         """
-        runtime.current().launching()
+        runtime.current().launching(*self._described)
         with streams.loading_allowed():
             self._configured(*args)
 
@@ -99,6 +100,7 @@ class BoundLaunch:
     """A launch with its arguments converted; a call costs about a microsecond of host time beyond the driver's."""
 
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
+        self._described = _described(kernel, configuration)
         if SIMULATOR:
             self._launch: Callable[[], None] = functools.partial(kernel.dispatcher[configuration], *args)
             return
@@ -118,8 +120,15 @@ class BoundLaunch:
 
     def __call__(self) -> None:
         """Launch."""
-        runtime.current().launching()
+        runtime.current().launching(*self._described)
         self._launch()
+
+
+def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, Any]:
+    """Return what hang reports call a launch, and its stream."""
+    grid, block, *rest = configuration if len(configuration) > 1 else (*configuration, "?")
+    stream = rest[0] if rest else 0
+    return f"{kernel.__name__}[{grid}, {block}]" + (f" on stream {stream}" if stream else ""), stream
 
 
 def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), stream: Any = 0, shared: int = 0) -> None:

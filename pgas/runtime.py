@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pgas import bootstrap as bootstraps
-from pgas import config, device_state, ending, hca, streams, topology
+from pgas import config, device_state, ending, hang, hca, streams, topology
 from pgas._version import __version__
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of
 from pgas.backend import SIMULATOR, launched_rank
@@ -115,9 +115,19 @@ class Job(bootstraps.Collective):
         self._timeout_s = requested["PGAS_TIMEOUT"]
         self._map(requested)
         self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET)
+        self._listen(requested["PGAS_HANG_REPORT"])
         if SIMULATOR:
             self._simulate(requested["PGAS_SIM_WEAK"])
         self.together("pgas.init()", self._watch_peers)
+
+    def _listen(self, form: str) -> None:
+        """Make hang reports when they are asked for."""
+        enter = (lambda: None) if SIMULATOR else (lambda: gpus.make_current(self.gpu.ordinal))  # type: ignore[union-attr]
+        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.heap, self.nic, self._timeout_s, enter)
+        self._hang = hang.Reporter(subject, form)
+        self._ending.callback(self._hang.stop)
+        addresses, node = self.exchange(self._hang.address), self.pes[self.my_pe].node
+        self._hang.start({pe.number: addresses[pe.number] for pe in self.pes if pe.number != self.my_pe and pe.node == node})
 
     def _watch_peers(self) -> None:
         node = self.pes[self.my_pe].node  # a death on another shows in what this one waits for
@@ -196,7 +206,7 @@ class Job(bootstraps.Collective):
         if self.nic is not None:
             engine.add_failure_hook(self._kernel_failed)
             self._ending.callback(engine.remove_failure_hook, self._kernel_failed)
-        cpu.on_failure = self._check
+        cpu.on_failure = lambda: self._check() if self._hang.recorded_in_simulator() else None
         own = p2p.slot(self.my_pe)
         seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # every PE draws for itself
         cpu.begin(seed, own, own + (window.QUEUE_OFFSET if self.nic is not None else 1 << window.STRIDE_SHIFT))
@@ -321,6 +331,7 @@ class Job(bootstraps.Collective):
             raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
         self._wait_for_device(stream)
         self._check()
+        self._hang.synchronized(stream)
         if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
             self._deferred.close()
             self._deferred = None
@@ -328,7 +339,7 @@ class Job(bootstraps.Collective):
     def _check(self) -> None:
         """Raise what kernels found wrong; no kernel works after that."""
         try:
-            with self._deaths_first():
+            with self._deaths_first(), self._hang.waiting():
                 device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
         except BaseException:
             self.broken = True
@@ -338,7 +349,7 @@ class Job(bootstraps.Collective):
         """Wait for this PE's kernels, and for what they left on the NIC."""
         self.synchronize(None)
         if self.nic is not None:
-            with self._deaths_first():
+            with self._deaths_first(), self._hang.waiting():
                 self.nic.quiet(self._timeout_s, self._interrupt)
 
     def death_behind(self, error: BaseException) -> str | None:
@@ -378,14 +389,20 @@ class Job(bootstraps.Collective):
                 device_state.poison(self.memory)
             raise
 
-    def launching(self) -> None:
+    def launching(self, kernel: str = "", stream: Any = 0) -> None:
         """Before a launch: put off Numba's frees, which would wait for running kernels, until the next synchronize.
+
+        Args:
+            kernel: its name and grid, for hang reports.
+            stream: where it is launched.
 
         Raises:
             PgasError: a process of the job died.
         """
         if self.lost is not None:
             self._interrupt()
+        if kernel:
+            self._hang.launching(kernel, stream)
         if not SIMULATOR and self._deferred is None:
             self._deferred = contextlib.ExitStack()
             self._deferred.enter_context(cuda.defer_cleanup())

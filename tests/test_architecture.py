@@ -19,7 +19,7 @@ LINKS = ("kernels", "transports", "perftests")
 
 #: Lowest first. A module imports modules of its own layer and of those before it.
 LAYERS = (
-    ("errors", "config", "_version", "liveness", "remedies"),
+    ("errors", "config", "_version", "inquiry", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
     ("backend", "heap", "fds", "topology", "streams"),
     ("bootstrap", "array"),
@@ -28,7 +28,9 @@ LAYERS = (
     ("transports",),
     ("softhca",),  # of transports: the card
     ("nic", "ibrc", "doorbells", "forwarding"),  # of transports: what uses an adapter
+    ("outstanding",),  # of transports
     ("gpu", "device_state", "card", "ending", "local_memory"),
+    ("hang",),
     ("hca",),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "wait", "query"),
@@ -107,9 +109,13 @@ def imports(module):
                 yield node.lineno, full if full in SOURCES else node.module
 
 
+#: Parts of transports with a layer of their own.
+_OF_TRANSPORTS = ("mlx5", "softhca", "nic", "ibrc", "doorbells", "forwarding", "outstanding")
+
+
 def layer_of(module):
     _, *parts = module.split(".")
-    if parts[:1] == ["transports"] and parts[1:2] in (["mlx5"], ["softhca"], ["nic"], ["ibrc"], ["doorbells"], ["forwarding"]):
+    if parts[:1] == ["transports"] and len(parts) > 1 and parts[1] in _OF_TRANSPORTS:
         return parts[1]
     return parts[0] if parts else ""
 

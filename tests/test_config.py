@@ -13,6 +13,7 @@ DEFAULTS = {
     "PGAS_TRANSPORT": "auto",
     "PGAS_TIMEOUT": 60.0,
     "PGAS_DEBUG": frozenset(),
+    "PGAS_HANG_REPORT": "text",
     "PGAS_SIM_WEAK": None,
     "PGAS_IBGDA_NUM_RC_PER_PE": 2,
     "PGAS_IBGDA_RC_MAP_BY": "cta",

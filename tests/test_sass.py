@@ -215,7 +215,7 @@ def test_no_spills_no_calls_no_local_memory(function, found):
 @pytest.mark.parametrize(
     ("function", "most"),
     [("put", 900), ("put_warp", 350), ("put_block", 350), ("put_nbi_block", 345), ("get_block", 350), ("put_signal_block", 400),
-     ("g", 16), ("signal_op", 16), ("signal_wait_until", 120), ("atomic_add", 25), ("atomic_fetch_add", 35), ("barrier_all", 160)],
+     ("g", 16), ("signal_op", 16), ("signal_wait_until", 130), ("atomic_add", 25), ("atomic_fetch_add", 35), ("barrier_all", 160)],
 )  # fmt: skip
 def test_size_has_not_grown(function, most, found):
     """Limits are a little above what was measured on 2026-11-21 with ptxas 13.4 for sm_90."""

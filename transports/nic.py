@@ -26,7 +26,7 @@ from pgas.transports.softhca import client, layout
 if TYPE_CHECKING:
     from pgas.transports.forwarding import Forwarder
 
-__all__ = ["CELL_BYTES", "NIC", "Part"]
+__all__ = ["CELL_BYTES", "NIC", "Part", "QueueMemory", "QuietTimedOut"]
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -56,6 +56,19 @@ class Part:
     fds: list[int]  #: their descriptors, for the adapter
     exchange: Callable[[Any], list[Any]]  #: exchange of small values among the PEs
     constants: window.Constants  #: number and depth of the queue pairs
+
+
+@dataclass(frozen=True)
+class QueueMemory:
+    """What lies in the memory of a queue pair."""
+
+    ring: bytes  #: the send queue
+    doorbell: int  #: the doorbell record: the low 16 bits of an index
+    cqe: bytes  #: the last CQE
+
+
+class QuietTimedOut(TransportError):
+    """What was posted did not complete within PGAS_TIMEOUT."""
 
 
 class NIC:
@@ -95,8 +108,8 @@ class NIC:
         self._made = contextlib.ExitStack()
         self._orderly = False  # whether all PEs leave: then the card ends by itself
         try:
-            name, self.card_pid = self._everywhere(lambda: self._start_card(start))[0]
-            met = self._everywhere(lambda: self._create(name, part.segments, part.fds))
+            self.card_name, self.card_pid = self._everywhere(lambda: self._start_card(start))[0]
+            met = self._everywhere(lambda: self._create(self.card_name, part.segments, part.fds))
             self._everywhere(lambda: self._connect(met))
         except BaseException:
             self.close()
@@ -303,7 +316,7 @@ class NIC:
 
         Raises:
             CompletionError: a WQE failed.
-            TransportError: the adapter does not complete what was posted.
+            QuietTimedOut: the adapter does not complete what was posted.
         """
         deadline = time.monotonic() + timeout_s
         for number, place in enumerate(self.queues):
@@ -317,9 +330,22 @@ class NIC:
                 if seen.opcode != cqe.CqeOpcode.INVALID:
                     self._store(record + queue.CONS_IDX, cqe.extend(done, seen.wqe_counter, self._depth))
                 if time.monotonic() > deadline:
-                    raise TransportError(f"{self.name_of(record)} completed {done} of {target} WQEBBs in {timeout_s:g} s (PGAS_TIMEOUT)")
+                    raise QuietTimedOut(f"{self.name_of(record)} completed {done} of {target} WQEBBs in {timeout_s:g} s (PGAS_TIMEOUT)")
                 poll()
                 time.sleep(0)
+
+    def cursors(self, number: int) -> dict[str, int]:
+        """Return the indices of a queue pair by their names (kernels/queue.py); cons_idx is among them."""
+        record = queue.RECORDS + number * queue.RECORD_SIZE
+        names = {"resv_head": queue.RESV_HEAD, "ready_head": queue.READY_HEAD, "rung_idx": queue.RUNG_IDX, "cons_idx": queue.CONS_IDX}
+        return {name: self._load(record + offset) & (queue.RINGING - 1) for name, offset in names.items()}
+
+    def queue_memory(self, number: int) -> QueueMemory | None:
+        """Return what lies in the memory of a queue pair; None where it is the driver's."""
+        place, record, base = self.queues[number], queue.RECORDS + number * queue.RECORD_SIZE, self._slot + window.QUEUE_OFFSET
+        ring = self._memory.read(base + place.wq, self._depth * WQEBB)
+        doorbell = int.from_bytes(self._memory.read(self._load(record + queue.DBR), 4), "big")
+        return QueueMemory(ring, doorbell, self._memory.read(base + place.cq, cqe.CQE_SIZE))
 
     def holds_unposted(self) -> bool:
         """Whether kernels that have ended reserved WQEBBs and did not hand them over, or did not ring for them (queue.RINGING)."""

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
 from typing import Any
 
 from greenlet import getcurrent
@@ -37,8 +38,10 @@ __all__ = [
     "block_index",
     "block_vote",
     "current",
+    "go_on_waiting",
     "grid_barrier",
     "grid_dim",
+    "host_frame",
     "install",
     "launch",
     "preempt",
@@ -139,6 +142,12 @@ def yield_(waiting_for: str | Callable[[], str] | None = None) -> None:
         me.launch.spin(me, waiting_for)
     else:
         os.sched_yield()
+
+
+def go_on_waiting() -> None:
+    """Let the other CUDA threads run; in reports, the calling one waits for what it did before."""
+    me = worker()
+    me.launch.spin(me, me.thread.waiting_for)
 
 
 def preempt() -> None:
@@ -297,6 +306,17 @@ def grid_dim() -> Index:
 def report() -> str:
     """Say where the threads of the running kernel are and what they wait for; empty if none runs."""
     return reports.describe(_launch) if _launch is not None else ""
+
+
+def host_frame(frame: FrameType | None) -> FrameType | None:
+    """Return where the host is that launched the running kernel, if frame is of a thread of that kernel; else frame."""
+    launched = _launch
+    inner = frame
+    while inner is not None and launched is not None:
+        if inner.f_code is Worker.run.__code__:
+            return getattr(launched.hub, "gr_frame", None) or frame
+        inner = inner.f_back
+    return frame
 
 
 def add_idle_hook(hook: Callable[[], None]) -> None:

@@ -5,19 +5,30 @@ import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pgas.errors import PgasError, TransportError
+from pgas.errors import PgasError
 from pgas.kernels import proxy, queue, state, window
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
-from pgas.transports.nic import NIC, Part
+from pgas.transports.nic import NIC, Part, QuietTimedOut
 from pgas.transports.softhca.slack import sleep_precisely
 
-__all__ = ["RingNIC"]
+__all__ = ["Ring", "RingNIC"]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The ring at some moment."""
+
+    thread: str  #: what the proxy thread does
+    head: int  #: tickets that kernels have reserved
+    completed: int  #: requests that are done
+    oldest: list[tuple[int, bytes | None]]  #: of those that are not done: ticket and request, None if it is not written yet
 
 
 class RingNIC(NIC):
@@ -100,6 +111,28 @@ class RingNIC(NIC):
         """Return lkey and shift of a registered piece of memory, for what the thread posts."""
         raise NotImplementedError
 
+    def cursors(self, number: int) -> dict[str, int]:
+        """Return the indices of a queue pair, which only the proxy thread moves, by their names."""
+        row = self.record_bytes + number * tables.ROW
+        names = {"prod_idx": tables.PROD_IDX, "rung_idx": tables.RUNG_IDX, "cons_idx": tables.CONS_IDX}
+        return {name: int(self._own[(row + offset) // 8]) for name, offset in names.items()}
+
+    def requests(self, most: int) -> Ring:
+        """Return the ring, with so many of the oldest requests that are not done."""
+        head, completed = self._load(proxy.HEAD), self._load(self._control + proxy.COMPLETED)
+        mask, oldest = int(self._own[tables.SLOT_MASK // 8]), []
+        for ticket in range(completed, min(head, completed + most)):
+            data = self._memory.read(self._control + proxy.RING + (ticket & mask) * proxy.REQUEST_SIZE, proxy.REQUEST_SIZE)
+            written = int.from_bytes(data[proxy.SEQUENCE : proxy.SEQUENCE + 8], "little") == ticket + 1
+            oldest.append((ticket, data if written else None))
+        if self._ended:
+            doing = f"has ended ({self._ended})"
+        elif self._load(self._control + proxy.FAILED):
+            doing = "has ended: what it posted has failed"
+        else:
+            doing = f"runs ({tables.PHASES[int(self._own[tables.PHASE // 8])]})"
+        return Ring(doing, head, completed, oldest)
+
     def _run(self, loop: Callable[[int], int], own: int) -> None:
         """The proxy thread; if it ends before it is told to, nobody sends any more: let the waits of kernels end."""
         sleep_precisely()
@@ -153,7 +186,7 @@ class RingNIC(NIC):
         while (done := self._load(self._control + proxy.COMPLETED)) < target:
             self.check()
             if time.monotonic() > deadline:
-                raise TransportError(f"the proxy thread completed {done} of {target} requests in {timeout_s:g} s (PGAS_TIMEOUT)")
+                raise QuietTimedOut(f"the proxy thread completed {done} of {target} requests in {timeout_s:g} s (PGAS_TIMEOUT)")
             poll()
             time.sleep(0)
 

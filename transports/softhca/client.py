@@ -125,9 +125,10 @@ def find() -> list[str]:
 class _Connection:
     """Requests and answers; safe for threads."""
 
-    def __init__(self, name: str, pe: int | None) -> None:
+    def __init__(self, name: str, pe: int | None, timeout_s: float | None = None) -> None:
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
         try:
             self._socket.connect(f"\0{name}")
         except OSError as error:
@@ -146,6 +147,8 @@ class _Connection:
             try:
                 messages.send(self._socket, kind, body, fds)
                 answer = messages.receive(self._socket)
+            except TimeoutError:
+                raise TransportError(f"no answer within {self._socket.gettimeout():g} s") from None
             except OSError as error:
                 raise CardGone(f"the software card is gone: {error}") from error
         if answer is None:
@@ -168,10 +171,13 @@ class _Connection:
 
 
 class Observer:
-    """Looks into a card, and lets things go wrong on it; any process of the same user."""
+    """Looks into a card, and lets things go wrong on it; any process of the same user.
 
-    def __init__(self, name: str) -> None:
-        self._connection = _Connection(name, None)
+    timeout_s: how long an answer may take; None: for ever.
+    """
+
+    def __init__(self, name: str, timeout_s: float | None = None) -> None:
+        self._connection = _Connection(name, None, timeout_s)
 
     def counters(self) -> dict[str, Any]:
         """Return the card's objects and counters: "hca" (totals), "qps", "cqs", "keys", "uars"; "name" and "pid"."""

@@ -300,6 +300,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     threading.Thread(target=_end_after, args=(options.control, parent), name="softhca-end", daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the PEs; the card ends with them
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks PEs for their hang reports; an mpirun sends it to their children too
     control = socket.socket(fileno=options.control)
     try:
         engine = engines.make(options.engine, options.device, options.sms)

@@ -1,0 +1,112 @@
+"""What a NIC has still to do, in words: queue pairs with their indices, WQEs and last CQE, the card's view of them, the proxy's ring.
+
+For hang reports: read while kernels run, by a thread of its own, so that what belongs together may be of different moments.
+"""
+
+import contextlib
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from pgas.errors import PgasError
+from pgas.kernels import proxy, queue
+from pgas.transports.ibrc.thread import RingNIC
+from pgas.transports.mlx5 import cqe, send_queue
+from pgas.transports.mlx5.wqe import WQEBB
+from pgas.transports.nic import NIC
+from pgas.transports.softhca import client
+
+__all__ = ["describe"]
+
+#: WQEs and requests of one queue that are written out.
+_MOST = 4
+
+#: Seconds that the software card gets to answer.
+_ANSWER_S = 2.0
+
+
+def describe(nic: NIC, place: Callable[[int], str]) -> list[str]:
+    """Return lines: about the card, about each queue pair that has something to do, about the ring if there is one.
+
+    Args:
+        nic: the NIC of this PE.
+        place: says what an address is.
+    """
+    lines, card = [], {}
+    if nic.card_name:
+        try:
+            answer = client.Observer(nic.card_name, _ANSWER_S).counters()
+        except PgasError as error:
+            lines.append(f"the software card (process {nic.card_pid}) does not answer: {error}")
+        else:
+            card = {qp["qpn"]: qp for qp in answer["qps"]}
+            hca = answer["hca"]
+            state = "is paused" if hca["paused"] else "runs"
+            lines.append(f"the software card (process {nic.card_pid}, engine {hca['engine']}) {state}, {hca['wqes']} WQEs executed")
+    if isinstance(nic, RingNIC):
+        lines += _ring(nic, place)
+    for number in range(len(nic.qps)):
+        lines += _queue(nic, number, card, place)
+    return lines
+
+
+def _queue(nic: NIC, number: int, card: dict[int, Any], place: Callable[[int], str]) -> list[str]:
+    """Describe a queue pair, if there is something to do or it has failed."""
+    cursors = nic.cursors(number)
+    built, done = max(cursors.values()), cursors["cons_idx"]
+    memory = nic.queue_memory(number)
+    seen = None
+    if memory is not None:
+        seen = cqe.decode(memory.cqe)
+        if seen.opcode == cqe.CqeOpcode.REQ:
+            done = cqe.extend(done, seen.wqe_counter, len(memory.ring) // WQEBB)
+    known = card.get(nic.qps[number].qpn, {})
+    if done >= built and not (seen is not None and seen.is_error) and known.get("state", "RTS") == "RTS":
+        return []
+    words = ", ".join(f"{name} {value}" for name, value in cursors.items())
+    lines = [f"{nic.name_of(queue.RECORDS + number * queue.RECORD_SIZE)}: {built - done} outstanding; {words}"]
+    if memory is None or seen is None:
+        return lines
+    lines[0] += f"; doorbell record {memory.doorbell}"
+    if known:
+        lines[0] += f"; the card: {known['state']}, doorbell seen {known['producer']}, executed {known['consumer']}"
+    lines += [f"  {text}" for text in _wqes(memory.ring, done, cursors.get("ready_head", built), place)]
+    lines.append("  no CQE yet" if seen.opcode == cqe.CqeOpcode.INVALID else f"  last CQE: {seen}")
+    return lines
+
+
+def _wqes(ring: bytes, index: int, end: int, place: Callable[[int], str]) -> list[str]:
+    """Describe the WQEs at [index, end) of a ring; of many, the first."""
+    lines: list[str] = []
+    while index < end and len(lines) < _MOST:
+        try:
+            data = send_queue.fetch(ring, index)
+            wqe = send_queue.decode(data)
+        except ValueError as error:
+            return [*lines, f"WQE {index}: cannot be decoded ({error})"]
+        target = "" if wqe.raddr is None else f" to {place(wqe.raddr)} (raddr {wqe.raddr:#x})"
+        lines.append(f"WQE {index}: {wqe.opcode.name}, {wqe.nbytes} bytes{target}")
+        index += wqe.wqebbs
+    return [*lines, f"and {end - index} more WQEBBs"] if index < end else lines
+
+
+def _ring(nic: RingNIC, place: Callable[[int], str]) -> list[str]:
+    """Describe the ring of the proxy thread, and the thread."""
+    ring = nic.requests(_MOST)
+    lines = [f"the proxy thread {ring.thread}; its ring: head {ring.head}, completed {ring.completed}"]
+    for ticket, words in ring.oldest:
+        if words is None:
+            lines.append(f"  request {ticket}: reserved, not written yet")
+            continue
+        what, nbytes, _, remote, value, second, _, _ = struct.unpack("<8Q", words)
+        kind, name = what & proxy.OPERATION_MASK, ""
+        with contextlib.suppress(ValueError):
+            name = proxy.Request(kind).name
+        of_signal = kind in (proxy.Request.SIGNAL_SET, proxy.Request.SIGNAL_ADD)
+        target = place(second if of_signal and not nbytes else remote)
+        pair = nic.name_of(queue.RECORDS + (what >> proxy.NUMBER_SHIFT) * queue.RECORD_SIZE)
+        operand = f", value {value}" if kind not in (proxy.Request.WRITE, proxy.Request.READ) else ""
+        lines.append(f"  request {ticket}: {name or hex(kind)}, {nbytes} bytes to {target}{operand}, on {pair}")
+    if ring.head - ring.completed > len(ring.oldest):
+        lines.append(f"  and {ring.head - ring.completed - len(ring.oldest)} more requests")
+    return lines
