@@ -18,7 +18,10 @@ pytestmark = pytest.mark.sass
 FUNCTIONS = [
     "p", "p_int8", "p_int16", "p_float64", "p_complex128", "g", "put", "put_warp", "put_block", "put_nbi_block", "get", "get_warp",
     "get_block", "put_signal", "put_signal_warp", "put_signal_block", "signal_op", "signal_wait_until", "atomic_add", "atomic_add_int32",
-    "atomic_add_float32", "atomic_add_float64", "atomic_fetch_add", "atomic_fetch_add_int32", "quiet", "fence", "barrier_all", "sync_all",
+    "atomic_add_float32", "atomic_add_float64", "atomic_fetch_add", "atomic_fetch_add_int32",
+    "atomic_set", "atomic_compare_swap", "atomic_and_int32", "atomic_xor_int32", "atomic_fetch_or", "atomic_fetch_xor",
+    "atomic_fetch_float32", "test", "wait_until_all", "wait_until_any", "wait_until_some_vector", "quiet", "fence", "barrier_all",
+    "sync_all",
 ]  # fmt: skip
 
 #: dtype -> suffix of the store that p becomes.
@@ -326,6 +329,29 @@ def test_atomics_are_single_instructions_at_system_scope(found):
     assert [n for n in names if n.startswith(("RED", "ATOM"))] == ["REDG.E.ADD.64.STRONG.SYS"]
     names = opcodes(found["kernels"]["atomic_fetch_add"])
     assert [n for n in names if n.startswith(("RED", "ATOM"))] == ["ATOMG.E.ADD.64.STRONG.SYS"]
+
+
+@pytest.mark.parametrize(
+    ("function", "instruction"),
+    [("atomic_set", "STG.E.64.STRONG.SYS"), ("atomic_compare_swap", "ATOMG.E.CAS.64.STRONG.SYS"),
+     ("atomic_and_int32", "REDG.E.AND.STRONG.SYS"), ("atomic_xor_int32", "REDG.E.XOR.STRONG.SYS"),
+     ("atomic_fetch_or", "ATOMG.E.OR.64.STRONG.SYS"),
+     ("atomic_fetch_xor", "ATOMG.E.XOR.64.STRONG.SYS"), ("atomic_fetch_float32", "LDG.E.STRONG.SYS")],
+)  # fmt: skip
+def test_every_atomic_is_one_instruction(function, instruction, found):
+    names = opcodes(found["kernels"][function])
+    assert [n for n in names if "STRONG" in n] == [instruction]
+    assert len(names) <= 20
+
+
+@pytest.mark.parametrize("function", ["wait_until_all", "wait_until_any", "wait_until_some_vector"])
+def test_waits_for_several_end_with_a_fence(function, found):
+    """The polls are relaxed; one fence behind them acquires for all elements."""
+    names = opcodes(found["kernels"][function])
+    polls = [i for i, n in enumerate(names) if n.startswith("LDG.E") and "STRONG.SYS" in n]
+    fence = max(i for i, n in enumerate(names) if n == "MEMBAR.ALL.SYS")
+    assert fence > max(polls)
+    assert len(names) <= 600
 
 
 def test_wait_polls_the_word_itself_and_ends_with_an_acquire(found):
