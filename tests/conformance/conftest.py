@@ -1,3 +1,5 @@
+import pytest
+
 from conformance import job
 from conformance.fixtures import *  # noqa: F403
 
@@ -7,6 +9,7 @@ def pytest_addoption(parser):
     parser.addoption("--conformance-report", metavar="FILE", help=text)
 
 
+@pytest.hookimpl(trylast=True)  # after the terminal's reporter, which PEs but the first silence
 def pytest_configure(config):
     if not config.pluginmanager.has_plugin("conformance job"):
         config.pluginmanager.register(job, "conformance job")
