@@ -69,6 +69,7 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
     who = f"PE {my_pe}, block {block}, thread {thread}: {name}"
     if kind == state.TIMED_OUT:
         dtype = _dtype(address, heap)
+        target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
         return (
             f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {target} {_SIGNS[Comparison(comparison)]} {_integer(wanted, dtype)}, "
             f"last saw {_integer(found, dtype)}"
@@ -87,6 +88,8 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
     if kind == state.BAD_QP:
         numbers = f"1 to {found} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY"
         return f"{who} to or from PE {pe}: qp must be {numbers}, not {_integer(wanted, None)}"
+    if kind == state.BAD_STRIDE:
+        return f"{who} to or from PE {pe}: strides must be 1 or more, not {_integer(wanted, None)}"
     if kind == state.TOO_LONG:
         return f"{who} to or from PE {pe}: {_integer(wanted, None)} elements wanted, but an operand has {found} ({target})"
     return f"{who} to or from PE {pe}: {wanted} bytes at {target} are not on the symmetric heap"
