@@ -42,6 +42,11 @@ def needs(*names):
     return pytest.mark.skipif(not pgas.has(*names), reason=f"refused: {pgas.NAME} has no {', '.join(names)}")
 
 
+def refused(error):
+    """Report that the library refuses what the test asks for, in its own words; on all PEs alike."""
+    pytest.skip(f"refused: {error}")
+
+
 def checklist(chapter, *bullets):
     """Mark tests that answer these bullets of checklist.py."""
     return pytest.mark.checklist(chapter, *bullets)

@@ -1,12 +1,17 @@
 """Chapter A, starting and ending jobs inside one process. These tests come last and begin without a job."""
 
+import gc
+import os
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
+from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import THROUGH_NIC, N, checklist, difference, everywhere, needs_peer, raises
+from conformance.checks import RANK, THROUGH_NIC, N, checklist, difference, everywhere, needs_peer, raises
 from conformance.job import is_running
 from conformance.ring import once_is_enough, ring_works, send, works_afterwards
 
@@ -219,3 +224,91 @@ def test_exchange_of_objects():
         assert pgas.broadcast_object(("x", me)) == ("x", 0)
         with raises(ValueError, f"pe must be an integer from 0 to {N - 1}, not {N}"):
             pgas.broadcast_object(None, N)
+
+
+@pgas.jit
+def put_without_quiet(dest, source, flag, pe):
+    pgas.put_nbi_block(dest, source, pe)
+    if cuda.threadIdx.x == 0:
+        pgas.fence()
+        pgas.p(flag, 0, 1, pe)
+
+
+@pgas.jit
+def await_and_copy(dest, flag, out):
+    if cuda.threadIdx.x == 0:
+        pgas.wait_until(flag, 0, pgas.EQ, 1)
+    cuda.syncthreads()
+    for i in range(cuda.threadIdx.x, dest.size, cuda.blockDim.x):
+        out[i] = dest[i]
+
+
+@checklist("A", "finalize implies quiet")
+def test_what_was_put_before_finalize_arrives():
+    """PE 0 puts without a quiet and finalizes; the last PE waits for the flag, sees the data, and finalizes after that."""
+    with pgas.init():
+        me, n = pgas.my_pe(), pgas.n_pes()
+        dest, source, flag = pgas.zeros(100, np.int32), pgas.full(100, 7, np.int32), pgas.zeros(1, np.int32)
+        out = pgas.zeros(100, np.int32)
+        if me == 0:
+            put_without_quiet[1, 32](dest, source, flag, n - 1)
+        if me == n - 1:
+            await_and_copy[1, 32](dest, flag, out)
+            assert (out.copy_to_host() == 7).all()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the arrays were not freed: a free would be a quiet, too
+            pgas.finalize()
+        pgas.init()
+
+
+@once_is_enough
+@checklist("L", "any order of garbage collection")
+def test_arrays_and_views_die_in_any_order():
+    """Before and after finalize; what was not freed is reported, nothing else happens."""
+    for order in (1, -1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pgas.init() as job:
+                arrays = [pgas.zeros(100, np.int32) for _ in range(4)]
+                things = [*arrays, *(a[3:50] for a in arrays), *(a.reshape(10, 10)[2] for a in arrays), send[1, 1], job][::order]
+                pgas.free(arrays[2])
+                del arrays, job
+                del things[::2]
+                gc.collect()
+                ring_works()
+        del things[::2]
+        gc.collect()
+        del things
+        gc.collect()
+    works_afterwards()
+
+
+FORK = """
+import os, sys
+import numpy as np
+import pgas
+pgas.init()
+array = pgas.full(5, 3, np.int32)
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # its atexit handlers run: the job is the parent's, and goes on
+_, status = os.waitpid(child, 0)
+pgas.barrier_all()
+print("child", status, "array", array.copy_to_host().tolist(), "PE", pgas.my_pe(), flush=True)
+"""  # ends without finalize
+
+
+@once_is_enough
+@checklist("L", "fork and atexit")
+@checklist("A", "a job of one PE")
+def test_a_child_that_is_forked_and_a_program_without_finalize():
+    """In a program of its own, without mpirun, which PE 0 starts."""
+    if RANK > 0:
+        return
+    launcher = ("PMI", "PMIX", "OMPI", "MPI", "HYDRA", "MV2", "GFORTRAN")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
+    program = FORK.replace("import pgas\n", f"import {pgas.NAME} as pgas\n")
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=25, check=False)
+    assert ended.returncode == 0, ended
+    assert "child 0 array [3, 3, 3, 3, 3] PE 0" in ended.stdout, ended

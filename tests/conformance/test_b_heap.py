@@ -11,6 +11,7 @@ from conformance import library as pgas
 from conformance.checks import (
     PARTICLE,
     PIXEL,
+    THROUGH_NIC,
     Watched,
     Words,
     checklist,
@@ -18,10 +19,12 @@ from conformance.checks import (
     equal,
     everywhere,
     nbytes_of,
+    needs,
     needs_mapped_peers,
     needs_peer,
     neighbours,
     payload,
+    refused,
 )
 
 HEAP_SIZE = nbytes_of(os.environ.get("PGAS_SYMMETRIC_SIZE", "3G"))
@@ -599,3 +602,61 @@ def test_free_waits_for_kernels(heap):
         increment[32, 32](array)
     heap.free(array)
     equal(heap.zeros(1000, np.int64), np.zeros(1000, np.int64))
+
+
+# --------------------------------------------------------------------------------------------------- what a library may refuse
+
+
+@checklist("B", "free of nothing")
+def test_free_of_none(heap):
+    """Nothing happens, as by shmem_free(NULL), or it is refused."""
+    try:
+        pgas.free(None)
+    except ValueError as error:
+        refused(error)
+
+
+@checklist("B", "ptr: unreachable PEs, other memory")
+@needs_peer
+def test_ptr_of_a_peer_that_is_not_mapped(heap):
+    """It is None, and that of the PE itself is not."""
+    array = heap.full(4, 3, np.int32)
+    if (theirs := pgas.ptr(array, neighbours()[2])) is not None:
+        everywhere(difference(theirs, np.full(4, 3, np.int32)))
+    mine = pgas.ptr(array, pgas.my_pe())
+    everywhere("ptr() of the PE itself is None" if mine is None and not THROUGH_NIC else None)
+    if mine is not None:
+        everywhere(difference(mine, np.full(4, 3, np.int32)))
+
+
+@checklist("B", "registration of memory from elsewhere")
+@needs("register", "unregister")
+def test_registered_memory_is_a_local_operand(heap):
+    """Of put and get; registered twice, or not at all, it is an error."""
+    me, _, right, left = neighbours()
+    dest, buffer = Watched(heap, 2048, np.int64), cuda.to_device(payload(1024, np.int64, me))
+    try:
+        pgas.register(buffer)
+    except (ValueError, TypeError, pgas.PgasError) as error:
+        refused(error)
+    put_whole[1, 64](dest.array[100:1124], buffer, right)
+    dest.holds(100, payload(1024, np.int64, left))
+    pgas.unregister(buffer)
+    raised_by((ValueError, pgas.PgasError), pgas.unregister, buffer)
+
+
+@checklist("B", "growth past the first heap")
+def test_growth(heap):
+    """An array that the first heap has no room for; its ends are as good as any other memory."""
+    me, _, right, left = neighbours()
+    nbytes = HEAP_SIZE + (32 << 20)
+    try:
+        big = heap.empty(nbytes, np.uint8)
+    except pgas.HeapError as error:
+        refused(error)
+    source = heap.array(payload(40, np.uint8, me))
+    for at in (0, nbytes - 40):
+        put_slice[1, 32](big, at, source, right)
+    pgas.barrier_all()
+    for at in (0, nbytes - 40):
+        everywhere(difference(big[at : at + 40].copy_to_host(), payload(40, np.uint8, left)))

@@ -1,7 +1,6 @@
 """These tests run on the PEs of a job as the conformance suite's do, and look into pgas."""
 
 import pytest
-
 from conformance import job
 from conformance.fixtures import *  # noqa: F403
 
