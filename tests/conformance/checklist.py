@@ -182,6 +182,8 @@ _NO_COLLECTIVES = "refused: pgas has barrier_all and sync_all, the other collect
 
 #: Why nothing tests a bullet; a chapter alone stands for its bullets that have no test.
 UNTESTED = {
+    ("A", "global_exit ends all PEs with its code"): "refused: pgas has no global_exit; sys.exit or an exception on one PE ends the job",
+    ("F", "fence completes nothing"): "a permission: programs that rely on more go wrong in weak mode (tests/mpi/test_weak.py)",
     "H": _NO_TEAMS,
     "I": _NO_COLLECTIVES,
 }

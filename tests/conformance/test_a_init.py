@@ -229,6 +229,7 @@ def test_exchange_of_objects():
 @pgas.jit
 def put_without_quiet(dest, source, flag, pe):
     pgas.put_nbi_block(dest, source, pe)
+    cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         pgas.fence()
         pgas.p(flag, 0, 1, pe)
@@ -246,19 +247,19 @@ def await_and_copy(dest, flag, out):
 @checklist("A", "finalize implies quiet")
 def test_what_was_put_before_finalize_arrives():
     """PE 0 puts without a quiet and finalizes; the last PE waits for the flag, sees the data, and finalizes after that."""
-    with pgas.init():
-        me, n = pgas.my_pe(), pgas.n_pes()
-        dest, source, flag = pgas.zeros(100, np.int32), pgas.full(100, 7, np.int32), pgas.zeros(1, np.int32)
-        out = pgas.zeros(100, np.int32)
-        if me == 0:
-            put_without_quiet[1, 32](dest, source, flag, n - 1)
-        if me == n - 1:
-            await_and_copy[1, 32](dest, flag, out)
-            assert (out.copy_to_host() == 7).all()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the arrays were not freed: a free would be a quiet, too
-            pgas.finalize()
-        pgas.init()
+    pgas.init()
+    me, n = pgas.my_pe(), pgas.n_pes()
+    dest, source, flag = pgas.zeros(100, np.int32), pgas.full(100, 7, np.int32), pgas.zeros(1, np.int32)
+    out = pgas.full(100, 7, np.int32)
+    if me == 0:
+        put_without_quiet[1, 32](dest, source, flag, n - 1)
+    if me == n - 1:
+        await_and_copy[1, 32](dest, flag, out)
+    found = out.copy_to_host()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the arrays were not freed: a free would be a quiet, too
+        pgas.finalize()
+    assert (found == 7).all()
 
 
 @once_is_enough

@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import checklist, equal, launch_together, needs, neighbours
+from conformance.checks import checklist, equal, launch_together, neighbours
 
 ROUNDS = 5 if pgas.SIMULATOR else 100
 CHUNK = 50
@@ -69,24 +69,3 @@ def test_a_word_for_each_sender(heap):
     launch_together(ring_reduce, 1, 40, total, box, sig, wrong, ROUNDS)
     equal(wrong, np.zeros(1, np.int32))
     equal(sig, np.full(n, ROUNDS, np.uint64))
-
-
-@pgas.jit
-def fetch_after_wait(sig, seen, right):
-    pgas.signal_op(sig, 1, 41, pgas.SIGNAL_SET, right)
-    pgas.fence()
-    pgas.signal_op(sig, 0, 1, pgas.SIGNAL_SET, right)
-    pgas.signal_wait_until(sig, 0, pgas.EQ, 1)
-    seen[0] = pgas.signal_fetch(sig, 0)
-    seen[1] = pgas.signal_fetch(sig, 1)
-    seen[2] = pgas.signal_fetch(sig, 2)
-
-
-@needs("signal_fetch")
-@checklist("D", "signal_fetch")
-def test_signal_fetch(heap):
-    """What has come, without a wait; what came before a signal that was waited for is there."""
-    _, _, right, _ = neighbours()
-    sig, seen = heap.array(np.array([0, 0, 2**64 - 1], np.uint64)), heap.zeros(3, np.uint64)
-    launch_together(fetch_after_wait, 1, 1, sig, seen, right)
-    equal(seen, np.array([1, 41, 2**64 - 1], np.uint64))

@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import checklist, equal, everywhere, launch_together, needs, needs_peer, neighbours
+from conformance.checks import checklist, equal, everywhere, launch_together, needs_peer, neighbours
 
 ROUNDS = 20 if pgas.SIMULATOR else 2000
 
@@ -106,27 +106,3 @@ def test_one_quiet_for_all_blocks(heap):
     dest, source, done = heap.zeros(400, np.int32), heap.array(np.arange(400, dtype=np.int32) + 1000 * me), heap.zeros(2, np.int32)
     launch_together(put_by_all_then_one_quiet, 4, 32, dest, source, done, right)
     equal(dest, np.arange(400, dtype=np.int32) + 1000 * left)
-
-
-@pgas.jit
-def look_until_seen(data, flag, seen, wrong, rounds, right):
-    """As message passing, with a look that does not wait: when the flag is seen the data is there."""
-    for r in range(rounds):
-        pgas.p(data, r, 3 * r + 1, right)
-        pgas.fence()
-        pgas.p(flag, r, 1, right)
-        while not pgas.test(flag, r, pgas.EQ, 1):
-            seen[0] += 1
-        if data[r] != 3 * r + 1:
-            cuda.atomic.add(wrong, 0, 1)
-
-
-@needs("test")
-@checklist("F", "waits acquire what a NIC wrote")
-@checklist("G", "six comparisons of every type")
-def test_a_test_acquires(heap):
-    _, _, right, _ = neighbours()
-    data, flag = heap.zeros(ROUNDS, np.int64), heap.zeros(ROUNDS, np.int32)
-    seen, wrong = heap.zeros(1, np.int64), heap.zeros(1, np.int32)
-    launch_together(look_until_seen, 1, 1, data, flag, seen, wrong, ROUNDS, right)
-    equal(wrong, np.zeros(1, np.int32), "flags that came before their data")
