@@ -12,9 +12,14 @@ export OMPI_MCA_rmaps_base_oversubscribe := 1
 
 # Transports that kernels drive a NIC with.
 NIC_TRANSPORTS := ibgda ibrc
-# The conformance chapters of operations; those of set-up and faults start jobs of their own.
-NIC_TESTS := $(addprefix tests/mpi/test_,rma.py amo.py order.py signal.py heap.py python.py nic.py)
-NIC_TESTS_OF_3 := $(addprefix tests/mpi/test_,amo.py order.py signal.py nic.py)
+# The conformance suite adds what a run shows to this file.
+REPORT := build/conformance.json
+PYTEST_SUITE := python -m pytest -q --conformance-report $(REPORT)
+SUITE := $(PYTEST_SUITE) tests/conformance
+# What is run over a NIC besides: at three PEs, where PEs are no longer each other's only neighbours, and under weak memory.
+OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py)
+OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py)
+WEAK := $(addprefix tests/conformance/test_,d_*.py f_*.py)
 
 # A guest with Soft-RoCE devices, and what is run in it: the devices themselves, requests of every kind over rxe0, faults.
 RXE := PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m rxe
@@ -22,7 +27,7 @@ RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEP
   PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 
-.PHONY: demo check check-rxe check-gpu figures lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
+.PHONY: demo check check-rxe check-gpu conformance figures lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -64,24 +69,32 @@ types: $(VENV)/dev
 	mypy pgas
 
 unit: $(VENV)/dev
-	python -m pytest tests --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
+	python -m pytest tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
 	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py -m sass -q
 
-mpi: $(VENV)/dev
-	mpirun -n 1 python -m pytest tests/mpi -q
-	mpirun -n 2 python -m pytest tests/mpi -q
-	mpirun -n 3 python -m pytest tests/mpi -q
-	PGAS_TRANSPORT=ibgda coverage run -m pytest $(NIC_TESTS_OF_3) -q -k "not hold and not contention and not permutation"
-	coverage report --include 'kernels/ibgda.py' --fail-under 95
-	PGAS_TRANSPORT=ibrc python -m pytest tests/mpi/test_rma.py tests/mpi/test_nic.py -q
+## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
+conformance: $(VENV)/dev
+	rm -f $(REPORT)
+	for npes in 1 2 3; do PGAS_TRANSPORT=p2p mpirun -n $$npes $(SUITE) || exit; done
+	PGAS_TRANSPORT=p2p mpirun -n 4 $(PYTEST_SUITE) $(OF_4)
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
-	  mpirun -n 2 python -m pytest $(NIC_TESTS) -q && \
-	  mpirun -n 3 python -m pytest $(NIC_TESTS_OF_3) -q && \
+	  mpirun -n 2 $(SUITE) && mpirun -n 3 $(PYTEST_SUITE) $(OF_3) || exit; done
+	for transport in p2p $(NIC_TRANSPORTS); do PGAS_SIM_WEAK=1 PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST_SUITE) $(WEAK) || exit; done
+	PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m conformance.report $(REPORT)
+
+# The suite, and what looks into pgas.
+mpi: conformance
+	for npes in 1 2 3; do mpirun -n $$npes python -m pytest tests/mpi -q || exit; done
+	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"
+	coverage report --include 'kernels/ibgda.py' --fail-under 95
+	PGAS_TRANSPORT=ibrc python -m pytest tests/conformance/test_c_rma.py tests/mpi/test_nic.py -q
+	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
+	  for npes in 2 3; do mpirun -n $$npes python -m pytest tests/mpi/test_nic.py -q || exit; done && \
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q -k hold && \
-	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest $(addprefix tests/mpi/test_,signal.py order.py nic.py) -q || exit; done
-	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_signal.py tests/mpi/test_order.py tests/mpi/test_weak.py -q
+	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q || exit; done
+	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_weak.py -q
 	PGAS_ENGINE=cuda python -m pytest tests/test_softhca_wqes.py tests/test_softhca_errors.py -q -n 2 -k "stream or itself or flushes or gathered"
 
 ## check-rxe: ibrc over the kernel's Soft-RoCE and libibverbs, in a QEMU guest on this machine's own root (Debian; installs with apt-get)

@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import sys
 
-from pgas.perftests.jobs import BASELINES, gpus, machine_name, mpirun, mps, run
+from pgas.perftests.jobs import BASELINES, ROOT, gpus, machine_name, mpirun, mps, run
 
 #: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
 NIC_MEASUREMENTS = {
@@ -22,8 +22,11 @@ NIC_MEASUREMENTS = {
 #: A hundred million random operations through that NIC; a quarter of them are atomics, of which a queue pair performs one at a time.
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
-#: Conformance chapters that run through the NIC.
-NIC_CHAPTERS = [f"tests/mpi/test_{chapter}.py" for chapter in ("nic", "signal", "order", "amo", "heap", "rma", "python")]
+#: What runs through the NIC.
+NIC_TESTS = ["tests/conformance", "tests/mpi/test_nic.py"]
+
+#: What the conformance suite has shown on this machine.
+REPORT = ROOT / "build" / "conformance-gpu.json"
 
 #: What the card executes, checks and refuses, with the machine code that is measured, whose hash they print.
 CARD_TESTS = [f"tests/test_softhca_{name}.py" for name in ("rig", "wqes", "errors", "atomics", "states", "faults", "replay")]
@@ -58,13 +61,19 @@ def main() -> int:
     with mps() if count == 1 else contextlib.nullcontext():
         two = [*mpirun(2), sys.executable]
         pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        reported = ["--conformance-report", str(REPORT)]
+        REPORT.unlink(missing_ok=True)
         if not options.quick:
-            if not run([*two, *pytest, "tests/mpi"], 600, NUMBA_ENABLE_CUDASIM="0"):
+            if not run([*two, *pytest, *reported, "tests/conformance", "tests/mpi"], 900, NUMBA_ENABLE_CUDASIM="0"):
                 failed.append("conformance")
-            if not run([*two, *pytest, "tests/mpi/test_setup.py"], 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
+            big = [*two, *pytest, *reported, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
+            if not run(big, 300, NUMBA_ENABLE_CUDASIM="0", PGAS_SYMMETRIC_SIZE="5G"):
+                failed.append("messages of gigabytes")
+            operands = [*two, *pytest, *reported, "tests/conformance/test_c_operands.py"]
+            if not run(operands, 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
                 failed.append("checks in kernels")
             for transport in ("ibgda", "ibrc") if shared else ():
-                if not run([*two, *pytest, *NIC_CHAPTERS], 900, NUMBA_ENABLE_CUDASIM="0", PGAS_TRANSPORT=transport):
+                if not run([*two, *pytest, *reported, *NIC_TESTS], 900, NUMBA_ENABLE_CUDASIM="0", PGAS_TRANSPORT=transport):
                     failed.append(f"conformance over {transport}")
             if not run([sys.executable, *pytest, "-s", *CARD_TESTS], 300, NUMBA_ENABLE_CUDASIM="0"):
                 failed.append("the card's checks")
@@ -90,6 +99,8 @@ def main() -> int:
         if shared and not options.quick:  # last: under MPS the death of a client may take the server with it
             if not run([sys.executable, *pytest, "tests/test_faults_nic.py"], 900, NUMBA_ENABLE_CUDASIM="0"):
                 failed.append("deaths")
+    if REPORT.exists():
+        run([sys.executable, "-m", "conformance.report", str(REPORT)], 60, PYTHONPATH=str(ROOT / "tests"))
     print(f"check-gpu on {machine}:", f"FAILED: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0
 

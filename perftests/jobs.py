@@ -11,19 +11,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["BASELINES", "gpus", "machine_name", "mpirun", "mps", "run"]
+__all__ = ["BASELINES", "ROOT", "gpus", "machine_name", "mpirun", "mps", "run"]
 
-_ROOT = Path(__file__).resolve().parent.parent
+#: The repository.
+ROOT = Path(__file__).resolve().parent.parent
 
 #: Where the results of machines are kept.
-BASELINES = _ROOT / "perftests" / "baselines"
+BASELINES = ROOT / "perftests" / "baselines"
 
 
 def run(command: list[str], seconds: int, **environment: str) -> bool:
     """Run a command, shown first; return whether it succeeded in time."""
     print("+", shlex.join(command), flush=True)
     try:
-        return subprocess.run(command, cwd=_ROOT, timeout=seconds, env=os.environ | environment, check=False).returncode == 0
+        return subprocess.run(command, cwd=ROOT, timeout=seconds, env=os.environ | environment, check=False).returncode == 0
     except subprocess.TimeoutExpired:
         print(f"timed out after {seconds} s", flush=True)
         return False

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-import pgas
-from mpi.checks import THROUGH_NIC, WARP, Watched, equal, name_of, neighbours, payload
+from conformance import library as pgas
+from conformance.checks import THROUGH_NIC, WARP, Watched, checklist, equal, name_of, neighbours, payload
 
 BLOCKS, THREADS = (2, 48) if pgas.SIMULATOR else (4, 128) if THROUGH_NIC else (32, 256)
 REPEATS = 2 if pgas.SIMULATOR else 8
@@ -72,6 +72,7 @@ def values_of(dtype):
     return np.array([1, 2, 50, 0, 7], dtype) if dtype.kind == "u" else np.array([1, -2, 50, 0, -7], dtype)
 
 
+@checklist("E", "every operation and type")
 @dtypes
 def test_adds_to_the_element_and_to_no_other(heap, dtype):
     _, _, right, _ = neighbours()
@@ -83,6 +84,7 @@ def test_adds_to_the_element_and_to_no_other(heap, dtype):
     dest.holds(4, np.array([1000 + values_of(dtype).sum()], dtype))
 
 
+@checklist("E", "every operation and type")
 @dtypes
 def test_fetch_returns_what_was_there(heap, dtype):
     _, _, right, _ = neighbours()
@@ -93,6 +95,7 @@ def test_fetch_returns_what_was_there(heap, dtype):
     equal(dest, np.array([5, sums[-1], 5], dtype))
 
 
+@checklist("E", "every operation and type")
 @dtypes
 def test_to_itself(heap, dtype):
     dest, found = heap.zeros(1, dtype), heap.zeros(5, dtype)
@@ -100,6 +103,7 @@ def test_to_itself(heap, dtype):
     equal(dest, np.array([values_of(dtype).sum()], dtype))
 
 
+@checklist("E", "contention counts exactly", "floats add up", "callers by different paths on one word")
 @dtypes
 @pytest.mark.parametrize("target", [0, -1])
 def test_contention_of_all_threads_of_all_pes(heap, dtype, target):
@@ -112,6 +116,7 @@ def test_contention_of_all_threads_of_all_pes(heap, dtype, target):
     dest.holds(2, np.array([n * BLOCKS * THREADS * repeats(dtype) if me == target else 0], dtype))
 
 
+@checklist("E", "fetch_add is a permutation")
 @dtypes
 def test_fetched_values_are_a_permutation(heap, dtype):
     """All PEs add 1 to one word: every value between start and end is fetched once, and by a PE's thread in rising order."""
@@ -126,6 +131,7 @@ def test_fetched_values_are_a_permutation(heap, dtype):
     equal(dest, np.array([100 + (everyone.size if pgas.my_pe() == n - 1 else 0)], dtype))
 
 
+@checklist("E", "every operation and type")
 @integers
 def test_integers_wrap(heap, dtype):
     _, _, right, _ = neighbours()
@@ -141,6 +147,7 @@ def add_minus_one(dest, pe):
     pgas.atomic_add(dest, 0, -1, pe)
 
 
+@checklist("E", "every operation and type")
 @dtypes
 def test_minus_one_of_every_dtype(heap, dtype):
     """A signed number wraps into an unsigned element, as in an assignment."""
@@ -151,6 +158,7 @@ def test_minus_one_of_every_dtype(heap, dtype):
     equal(dest, np.array([3, 5], dtype))
 
 
+@checklist("E", "floats add up")
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 def test_floats_are_rounded_to_the_nearest(heap, dtype):
     _, _, right, _ = neighbours()
@@ -163,6 +171,7 @@ def test_floats_are_rounded_to_the_nearest(heap, dtype):
     equal(found, np.array(sums[:-1], dtype))
 
 
+@checklist("E", "every operation and type")
 @dtypes
 def test_many_elements(heap, dtype):
     """Different threads hit different elements at the same time; every element gets exactly its share."""
@@ -177,6 +186,8 @@ def test_many_elements(heap, dtype):
     equal(dest, expected.astype(dtype))
 
 
+@checklist("E", "contention counts exactly")
+@checklist("K", "diverged warps")
 def test_divergent_threads(heap):
     n = pgas.n_pes()
     dest = heap.zeros(2, np.int64)
@@ -186,6 +197,7 @@ def test_divergent_threads(heap):
     equal(dest, np.array([total if pgas.my_pe() == 0 else 0, 0]))
 
 
+@checklist("E", "every operation and type")
 @dtypes
 def test_two_dimensions(heap, dtype):
     _, _, right, _ = neighbours()
@@ -206,6 +218,7 @@ def tickets(slots, counter, value, repeats, pe):
         pgas.p(slots, ticket, value, pe)
 
 
+@checklist("E", "fetch_add is a permutation")
 def test_tickets(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     each = BLOCKS * THREADS * REPEATS
@@ -228,6 +241,7 @@ def add_beside_puts(dest, source, repeats, pe):
             pgas.p(dest, 2 * (t - WARP) + 1, source[t - WARP], pe)
 
 
+@checklist("E", "neighbouring words are untouched")
 def test_half_words_beside_each_other(heap):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(2 * WARP, np.int32), heap.array(payload(WARP, np.int32, pgas.my_pe()))
@@ -345,6 +359,7 @@ def steps_of(name, dtype):
     return np.array(start, dtype), values, conds
 
 
+@checklist("E", "every operation and type")
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_operation(heap, name, dtype):
     """By one thread after another, on one element; elements on both sides stay as they are."""
@@ -381,6 +396,7 @@ def own_bits(words, bits, others, half, last, pe):
         last[t] += 0 if pgas.atomic_fetch_and(words, 1, half[t], pe) & bits[t] == bits[t] else 1
 
 
+@checklist("E", "bits, each set by one PE")
 @integers
 def test_everybody_has_bits_of_a_word(heap, dtype):
     """Bitwise operations of one do not disturb the bits of another, nor a neighbouring element."""
@@ -412,6 +428,7 @@ def pass_tokens(words, tokens, repeats, pe):
     tokens[t] = token
 
 
+@checklist("E", "swap conserves tokens")
 @dtypes
 def test_swap_loses_no_token(heap, dtype):
     """Every thread has a token and exchanges it for that of a word, again and again: in the end each token is somewhere, once."""
@@ -444,6 +461,7 @@ def count_under_lock(lock, counter, repeats, owner, wrong, pe):
                 wrong[0] += 1
 
 
+@checklist("E", "compare_swap makes a lock")
 @integers
 def test_a_lock(heap, dtype):
     me, n = pgas.my_pe(), pgas.n_pes()
@@ -468,6 +486,7 @@ def different_halves(dest, repeats, pe):
             pgas.atomic_compare_swap(dest, 1, 1 << 31, 7, pe)
 
 
+@checklist("E", "neighbouring words are untouched")
 def test_a_32_bit_atomic_leaves_its_neighbour_alone(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     dest = heap.zeros(4, np.uint32)

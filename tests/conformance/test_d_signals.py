@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-import pgas
-from mpi.checks import WARP, equal, everywhere, launch_together, needs_peer, neighbours
+from conformance import library as pgas
+from conformance.checks import WARP, checklist, equal, everywhere, launch_together, needs_peer, neighbours
 
 NELEMS = 3000 if pgas.SIMULATOR else 1 << 20
 EPOCHS = 6 if pgas.SIMULATOR else 200
@@ -140,6 +140,7 @@ FORMS = {
 }  # fmt: skip
 
 
+@checklist("D", "data is there when its signal is seen", "large payloads are whole", "set and add", "epochs with rising values")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", OPS)
 def test_data_is_there_when_the_signal_is_seen(heap, form, op):
@@ -153,6 +154,7 @@ def test_data_is_there_when_the_signal_is_seen(heap, form, op):
     equal(dest, left * 1_000_003 + EPOCHS * 7919 + np.arange(NELEMS))
 
 
+@checklist("D", "signal to itself")
 @pytest.mark.parametrize("form", FORMS)
 def test_signal_to_itself(heap, form):
     me = pgas.my_pe()
@@ -171,6 +173,7 @@ def put_signal_of_odd_bytes(dest, source, sig, size, pe, at):
     cuda.syncthreads()
 
 
+@checklist("D", "data is there when its signal is seen")
 @pytest.mark.parametrize("size", [0, 1, 37, 256])
 def test_payloads_of_bytes_and_signals_in_two_dimensions(heap, size):
     me, _, right, left = neighbours()
@@ -199,6 +202,7 @@ def signal_from_everywhere(sig, repeats, total, seen):
         seen[0] = pgas.signal_wait_until(sig, 1, pgas.GE, total)
 
 
+@checklist("D", "many signals to one word")
 def test_many_signals_add_up(heap):
     n = pgas.n_pes()
     blocks, threads, repeats = (2, 40, 2) if pgas.SIMULATOR else (32, 256, 8)
@@ -223,6 +227,7 @@ def put_signal_from_every_thread(dest, source, sig, chunk, total, wrong, right, 
         cuda.atomic.add(wrong, 0, bad)
 
 
+@checklist("D", "many signals to one word", "data is there when its signal is seen")
 def test_data_of_many_senders(heap):
     _, _, right, left = neighbours()
     blocks, threads, chunk = (2, 24, 5) if pgas.SIMULATOR else (16, 128, 33)
@@ -247,6 +252,7 @@ def ping_pong(sig, rounds, seen, first, peer):
         seen[i] = value
 
 
+@checklist("D", "set and add", "waits return what satisfies them")
 @needs_peer
 def test_ping_pong(heap):
     me = pgas.my_pe()
@@ -285,6 +291,7 @@ COMPARISONS = [
 ]
 
 
+@checklist("D", "waits return what satisfies them")
 @pytest.mark.parametrize(("comparison", "start", "awaited", "sent"), COMPARISONS, ids=lambda v: str(v))
 def test_waits_return_what_satisfies_them(heap, comparison, start, awaited, sent):
     _, _, right, _ = neighbours()
@@ -307,6 +314,7 @@ def wait_when_satisfied(sig, seen):
     seen[5] = pgas.signal_wait_until(sig, 0, pgas.LE, 7)
 
 
+@checklist("D", "waits return what satisfies them")
 def test_waits_that_are_satisfied_return_at_once(heap):
     sig, seen = heap.full(1, 7, np.uint64), heap.zeros(6, np.uint64)
     wait_when_satisfied[1, 1](sig, seen)
@@ -324,6 +332,7 @@ def count_up(sig, seen, rounds, right):
             seen[i - 1] = pgas.signal_wait_until(sig, 0, pgas.GE, i)
 
 
+@checklist("D", "epochs with rising values")
 def test_a_wait_may_see_a_later_signal_but_none_that_does_not_satisfy(heap):
     _, _, right, _ = neighbours()
     rounds = 50

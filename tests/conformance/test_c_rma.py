@@ -1,13 +1,15 @@
 """Chapter C, remote memory access: put, get, p and g move the right bytes and touch no others."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numba import cuda, float64, int16, int32, int64
+from numba import cuda, float64, int16, int32, int64, uint8
 
-import pgas
-from mpi.checks import (
+from conformance import library as pgas
+from conformance.checks import (
     BLOCK,
     PARTICLE,
     PIXEL,
@@ -16,9 +18,11 @@ from mpi.checks import (
     RECORDS,
     WARP,
     Watched,
+    checklist,
     equal,
     launch_together,
     name_of,
+    nbytes_of,
     needs_any_memory,
     neighbours,
     payload,
@@ -129,6 +133,7 @@ def counterpart(copy):
 # ------------------------------------------------------------------------------------------------------ sizes, dtypes, offsets
 
 
+@checklist("C", "every type by every operation", "neighbours of dest are untouched")
 @dtypes
 def test_every_dtype(heap, dtype):
     """By every operation, each into a place of its own."""
@@ -140,6 +145,7 @@ def test_every_dtype(heap, dtype):
     dest.check()
 
 
+@checklist("C", "sizes 0, 1, odd, around powers of two")
 @copies
 @pytest.mark.parametrize("dtype", [np.dtype("uint8"), np.dtype("float32"), PIXEL], ids=name_of)
 def test_sizes(heap, copy, dtype):
@@ -154,6 +160,7 @@ def test_sizes(heap, copy, dtype):
     dest.check()
 
 
+@checklist("C", "any alignment of dest and source")
 @copies
 def test_every_alignment_of_dest_and_source(heap, copy):
     """Byte by byte, so that head, 16-byte body and tail of a copy take all lengths."""
@@ -168,6 +175,7 @@ def test_every_alignment_of_dest_and_source(heap, copy):
     dest.check()
 
 
+@checklist("C", "any alignment of dest and source")
 @pytest.mark.parametrize("parts", [("float32", "complex64"), ("float64", "complex128")], ids=lambda p: p[1])
 def test_complex_numbers_at_the_alignment_of_their_parts(heap, parts):
     real, both = map(np.dtype, parts)
@@ -179,6 +187,7 @@ def test_complex_numbers_at_the_alignment_of_their_parts(heap, parts):
     dest.check()
 
 
+@checklist("C", "sizes 0, 1, odd, around powers of two", "any alignment of dest and source", "neighbours of dest are untouched")
 @pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("uint8", "int16", "complex128")] + [POINT, PARTICLE], ids=name_of)
 def test_any_size_at_any_offset(heap, dtype):
     """Hypothesis chooses operation, length and offsets."""
@@ -200,6 +209,7 @@ def test_any_size_at_any_offset(heap, dtype):
     copies_exactly()
 
 
+@checklist("C", "sizes 0, 1, odd, around powers of two")
 @copies
 def test_large(heap, copy):
     pe, left = counterpart(copy)
@@ -211,6 +221,7 @@ def test_large(heap, copy):
 # ----------------------------------------------------------------------------------------------------------- who copies to whom
 
 
+@checklist("C", "itself as target")
 @copies
 def test_to_and_from_itself(heap, copy):
     me = pgas.my_pe()
@@ -233,6 +244,7 @@ def exchange_by_gets(dest, source, nelems):
         pgas.get_block(dest[pe * nelems : (pe + 1) * nelems], source[me * nelems : (me + 1) * nelems], pe)
 
 
+@checklist("C", "all pairs of PEs")
 @pytest.mark.parametrize("kernel", [exchange_by_puts, exchange_by_gets], ids=["put", "get"])
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_all_to_all(heap, kernel, blocks):
@@ -244,6 +256,7 @@ def test_all_to_all(heap, kernel, blocks):
     dest.holds(0, np.concatenate([payload(n * nelems, np.int32, pe)[me * nelems : (me + 1) * nelems] for pe in range(n)]))
 
 
+@checklist("C", "circular shift", "all pairs of PEs")
 @copies
 def test_circular_shift_by_every_distance(heap, copy):
     me, n = pgas.my_pe(), pgas.n_pes()
@@ -272,6 +285,7 @@ def g_each(dest, at, source, nelems, pe):
         dest[at + i] = pgas.g(source, i, pe)
 
 
+@checklist("C", "every type by every operation")
 @pytest.mark.parametrize(("kernel", "copy"), [(p_each, "put"), (g_each, "get")], ids=["p", "g"])
 @plain_dtypes
 def test_single_elements_of_every_dtype(heap, kernel, copy, dtype):
@@ -288,6 +302,7 @@ def p_converted(dest, pe):
     pgas.p(dest, 2, int16(100), pe)
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 @plain_dtypes
 def test_p_converts_values_as_an_assignment_does(heap, dtype):
     _, _, right, _ = neighbours()
@@ -301,6 +316,7 @@ def p_float(dest, value, pe):
     pgas.p(dest, 0, value, pe)
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("int32", "uint64", "float32", "complex64", "float16")], ids=name_of)
 def test_p_converts_a_float(heap, dtype):
     _, _, right, left = neighbours()
@@ -326,6 +342,7 @@ def transposed_by_g(dest, source, pe):
         dest[j, i] = pgas.g(source, (i, j), pe)
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize(("kernel", "copy"), [(transposed_by_p, "put"), (transposed_by_g, "get")], ids=["p", "g"])
 def test_two_dimensions_by_element(heap, kernel, copy):
     pe, left = counterpart(copy)
@@ -347,6 +364,7 @@ def cube_by_g(dest, source, pe):
     dest[i, j, k] = pgas.g(source, (i, j, k), pe)
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize(("kernel", "copy"), [(cube_by_p, "put"), (cube_by_g, "get")], ids=["p", "g"])
 def test_three_dimensions_by_element(heap, kernel, copy):
     """In a 3-D grid of 3-D blocks, too."""
@@ -366,6 +384,7 @@ def put_planes(dest, source, pe):
     pgas.put_block(dest[2:4], source[2:4], pe)
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 def test_slices_in_kernels(heap):
     me, _, right, left = neighbours()
     shape = (5, 3, 7)
@@ -389,6 +408,7 @@ def get_whole(dest, source, pe):
     pgas.get_block(dest, source, pe)
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize(("kernel", "copy"), [(put_whole, "put"), (get_whole, "get")], ids=["put", "get"])
 def test_slices_on_the_host(heap, kernel, copy):
     pe, left = counterpart(copy)
@@ -403,6 +423,7 @@ def test_slices_on_the_host(heap, kernel, copy):
     flat.holds(7, payload(90, np.uint16, left)[40:80])
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 def test_arrays_in_fortran_order(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, (3, 8), np.int32), heap.array(payload(24, np.int32, me).reshape(3, 8))
@@ -410,6 +431,7 @@ def test_arrays_in_fortran_order(heap):
     equal(dest.array, payload(24, np.int32, left).reshape(3, 8))
 
 
+@checklist("C", "sizes 0, 1, odd, around powers of two")
 def test_empty_arrays(heap):
     _, _, right, _ = neighbours()
     for shape in (0, (3, 0, 2)):
@@ -437,6 +459,7 @@ def counted(dest, source, nelems, pe, scope):
         pgas.get_warp(dest, source, pe, nelems)
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize("scope", range(5))
 def test_nelems(heap, scope):
     """The first nelems elements of both arrays, which need not be of one length."""
@@ -448,6 +471,7 @@ def test_nelems(heap, scope):
     dest.check()
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 def test_nelems_counts_through_all_dimensions(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, (6, 7), np.uint32), heap.array(payload(42, np.uint32, me).reshape(6, 7))
@@ -455,6 +479,7 @@ def test_nelems_counts_through_all_dimensions(heap):
     dest.holds(0, payload(42, np.uint32, left)[:17])
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 def test_nelems_left_out_is_all_of_source(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, 50, np.uint32), heap.array(payload(20, np.uint32, me))
@@ -499,6 +524,7 @@ def get_into_local(dest, source, pe):
         dest[9 * t + i] = buffer[i]
 
 
+@checklist("C", "local operands off the heap")
 @needs_any_memory
 def test_shared_memory_as_source(heap):
     me, _, right, left = neighbours()
@@ -509,6 +535,7 @@ def test_shared_memory_as_source(heap):
     equal(dest.array, expected)
 
 
+@checklist("C", "local operands off the heap")
 @needs_any_memory
 def test_shared_memory_as_destination(heap):
     me, _, _, left = neighbours()
@@ -517,6 +544,7 @@ def test_shared_memory_as_destination(heap):
     dest.holds(0, payload(80, np.int32, left)[2:71])
 
 
+@checklist("C", "local operands off the heap")
 @needs_any_memory
 def test_local_memory_as_source(heap):
     me, _, right, left = neighbours()
@@ -525,6 +553,7 @@ def test_local_memory_as_source(heap):
     dest.holds(0, np.array([left + 100.0 * t + i for t in range(33) for i in range(9)]))
 
 
+@checklist("C", "local operands off the heap")
 @needs_any_memory
 def test_local_memory_as_destination(heap):
     me, _, _, left = neighbours()
@@ -533,6 +562,7 @@ def test_local_memory_as_destination(heap):
     dest.holds(0, payload(300, np.float64, left)[:297])
 
 
+@checklist("C", "local operands off the heap")
 @needs_any_memory
 def test_memory_of_other_allocators(heap):
     """Device memory that is not symmetric is a local operand."""
@@ -565,6 +595,7 @@ def get_records(out, source, buffer, pe):
     out[i] = buffer[i].mass + buffer[i]["charge"] + buffer[i].kind
 
 
+@checklist("C", "slices, dimensions, counts, conversions")
 def test_fields_of_records(heap):
     """Kernels read and write the fields of symmetric records."""
     _, _, right, left = neighbours()
@@ -609,6 +640,7 @@ def put_and_reuse_by_warp(dest, source, rounds, nelems, pe):
         pgas.put_warp(dest[i * nelems + first : i * nelems + last], source[first:last], pe)
 
 
+@checklist("C", "source is free after a blocking put")
 @pytest.mark.parametrize("kernel", [put_and_reuse, put_and_reuse_by_thread, put_and_reuse_by_warp], ids=["block", "thread", "warp"])
 def test_source_may_be_reused_after_a_blocking_put(heap, kernel):
     _, _, right, _ = neighbours()
@@ -628,6 +660,7 @@ def put_nbi_and_reuse_after_quiet(dest, source, rounds, nelems, pe):
         cuda.syncthreads()
 
 
+@checklist("C", "nbi, then quiet")
 def test_source_may_be_reused_after_quiet(heap):
     _, _, right, _ = neighbours()
     rounds, nelems = 5 * ROUNDS, 70
@@ -659,6 +692,7 @@ def put_nbi_and_flush_by_one(dest, source, rounds, nelems, pe):
         cuda.syncthreads()
 
 
+@checklist("C", "source is free after a blocking put")
 @pytest.mark.parametrize("kernel", [put_nbi_and_reuse_after_flush, put_nbi_and_flush_by_one], ids=["each", "one"])
 def test_source_may_be_reused_after_flush(heap, kernel):
     _, _, right, _ = neighbours()
@@ -683,6 +717,7 @@ def get_nbi_of_all(dest, source, nelems, wrong):
                     cuda.atomic.add(wrong, 0, 1)
 
 
+@checklist("C", "nbi, then quiet")
 def test_one_quiet_completes_the_gets_of_a_block(heap):
     me, n, _, _ = neighbours()
     nelems = 77
@@ -702,6 +737,7 @@ def many_nbi_gets(dest, source, count, pe):
     pgas.quiet()
 
 
+@checklist("C", "more outstanding than queues hold")
 def test_many_outstanding_gets(heap):
     me, _, _, left = neighbours()
     count = 2000 if pgas.SIMULATOR else 200_000
@@ -717,6 +753,7 @@ def many_nbi(dest, source, count, pe):
     pgas.quiet()
 
 
+@checklist("C", "more outstanding than queues hold", "nbi, then quiet")
 def test_many_outstanding_puts(heap):
     me, _, right, left = neighbours()
     count = 2000 if pgas.SIMULATOR else 200_000
@@ -734,6 +771,7 @@ def put_quiet_get(dest, source, back, nelems, pe):
     pgas.get_block(back[:nelems], dest[:nelems], pe)
 
 
+@checklist("C", "get after put")
 def test_get_after_put_and_quiet(heap):
     me, _, right, left = neighbours()
     dest, source, back = heap.zeros(500, np.float64), heap.array(payload(500, np.float64, me)), heap.zeros(500, np.float64)
@@ -785,6 +823,7 @@ def gets_of_blocks(dest, source, chunk, pe):
     pgas.get_block(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
 
 
+@checklist("C", "threads, warps and blocks at once")
 @pytest.mark.parametrize(
     ("kernel", "copy", "group"),
     [
@@ -816,6 +855,8 @@ def divergent(dest, source, chunk, right, left):
         pgas.get(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], left)
 
 
+@checklist("C", "threads, warps and blocks at once")
+@checklist("K", "diverged warps")
 def test_divergent_threads(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, 64 * 5 + 1, np.int32), heap.array(payload(64 * 5, np.int32, me))
@@ -823,6 +864,7 @@ def test_divergent_threads(heap):
     dest.holds(0, payload(64 * 5, np.int32, left))
 
 
+@checklist("C", "threads, warps and blocks at once")
 @pytest.mark.parametrize("block", [1, 31, 33, 45, (5, 3), (2, 3, 4), (16, 3, 1), (1, 1, 40)], ids=str)
 def test_blocks_of_any_size_and_shape(heap, block):
     """Partial warps and numbering through two and three dimensions."""
@@ -842,6 +884,7 @@ def warps_of_any_block(dest, source, chunk, pe):
     pgas.quiet()
 
 
+@checklist("C", "threads, warps and blocks at once")
 @pytest.mark.parametrize("block", [1, 7, 33, 45, 64, (5, 13), (4, 3, 6)], ids=str)
 def test_partial_warps(heap, block):
     me, _, right, left = neighbours()
@@ -862,9 +905,47 @@ def two_directions(dest, source, rounds, nelems, right):
         cuda.syncthreads()
 
 
+@checklist("C", "threads, warps and blocks at once")
 def test_rounds_in_one_kernel(heap):
     me, _, right, left = neighbours()
     rounds, nelems = 2 * ROUNDS, int64(37)
     dest, source = Watched(heap, rounds * 37, np.int32), heap.array(payload(rounds * 37, np.int32, me))
     launch_together(two_directions, 1, 40, dest.array, source, rounds, nelems, right)
     dest.holds(0, payload(rounds * 37, np.int32, left))
+
+
+BIG = (1 << 31) + (1 << 20) + 5
+
+needs_two_big_arrays = pytest.mark.skipif(
+    pgas.SIMULATOR or nbytes_of(os.environ.get("PGAS_SYMMETRIC_SIZE", "0")) < 2 * BIG + (64 << 20),
+    reason="capability missing: a GPU and PGAS_SYMMETRIC_SIZE of 4.2 GiB or more",
+)
+
+
+@pgas.jit
+def fill_with_numbers(array, first):
+    for i in range(cuda.grid(1), array.size, cuda.gridsize(1)):
+        array[i] = uint8((i * 2654435761 + first) >> 7)
+
+
+@pgas.jit
+def count_wrong_numbers(array, first, wrong):
+    for i in range(cuda.grid(1), array.size, cuda.gridsize(1)):
+        if array[i] != uint8((i * 2654435761 + first) >> 7):
+            cuda.atomic.add(wrong, 0, 1)
+
+
+@needs_two_big_arrays
+@checklist("C", "1 GiB and more than 2 GiB")
+@pytest.mark.parametrize(("kernel", "copy"), [(put_whole, "put"), (get_whole, "get")], ids=["put", "get"])
+@pytest.mark.parametrize("nbytes", [1 << 30, BIG], ids=["1GiB", "2GiB"])
+def test_messages_of_gigabytes(heap, kernel, copy, nbytes):
+    """By one call of one block; the device writes and checks the bytes."""
+    pe, left = counterpart(copy)
+    dest, source, wrong = heap.zeros(nbytes, np.uint8), heap.empty(nbytes, np.uint8), heap.zeros(1, np.int64)
+    fill_with_numbers[256, 256](source, 1000 * pgas.my_pe())
+    pgas.barrier_all()
+    kernel[1, 1024](dest, source, pe)
+    pgas.barrier_all()
+    count_wrong_numbers[256, 256](dest, 1000 * left, wrong)
+    equal(wrong, np.zeros(1, np.int64))
