@@ -22,7 +22,7 @@ RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEP
   PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 
-.PHONY: demo check check-rxe check-gpu figures lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
+.PHONY: demo check check-rxe check-gpu figures docs lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -100,6 +100,10 @@ check-gpu:
 ## figures: put and p over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
 figures:
 	python3 -m pgas.perftests.figures
+
+## docs: write the generated pages of docs/ again, from docstrings and tables
+docs: $(VENV)/dev
+	NUMBA_ENABLE_CUDASIM=1 python tests/reference.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
