@@ -67,7 +67,7 @@ unit: $(VENV)/dev
 	python -m pytest tests --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py -m sass -q
+	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_docs.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py -m sass -q
 
 mpi: $(VENV)/dev
 	mpirun -n 1 python -m pytest tests/mpi -q

@@ -44,6 +44,11 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def prose(page: Path) -> str:
+    """The text of a page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
 def programs(page: Path) -> dict[str, str]:
     """Name -> text of the programs of a page."""
     found = {}

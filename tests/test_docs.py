@@ -2,7 +2,10 @@
 
 import ast
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 
 import examples
 import pytest
@@ -46,6 +49,38 @@ def test_every_program_is_run_and_every_part_parses(page):
             ast.parse(text)
 
 
+@pytest.mark.sass
+@pytest.mark.parametrize("transport", ["p2p", "ibgda"])
+def test_every_program_compiles_for_a_gpu(transport):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
+    command = [sys.executable, str(ROOT / "tests" / "compiled_pages.py"), transport]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{page.name} {name}" for page in PAGES for name in examples.programs(page)]
+
+
+# --------------------------------------------------------------------------------------------------------- coming from NVSHMEM
+
+
+def porting_rows():
+    """The cells of the tables of functions."""
+    text = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
+    text = text[text.index("## Device functions") : text.index("## Environment")]
+    return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_porting_names_everything_that_is_public():
+    named = {name for row in porting_rows() for name in re.findall(r"`(\w+)`", row[-1])}
+    assert set(pgas.__all__) - named == set()
+
+
+def test_porting_names_nothing_that_does_not_exist():
+    arguments = {"qp"}
+    for row in porting_rows():
+        for name in re.findall(r"`(\w+)`", row[-1]):
+            assert hasattr(pgas, name) or name in arguments, name
+
+
 # ------------------------------------------------------------------------------------------------------------ generated pages
 
 
@@ -79,13 +114,13 @@ def test_an_unknown_name_is_refused_by_name():
 
 def anchors(page):
     """What headings of a page may be called in links."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", examples.prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links(page):
-    text = page.read_text(encoding="utf-8")
+    text = examples.prose(page)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith(("https://", "http://")):
             continue
