@@ -37,7 +37,7 @@ def played():
     """pgas without a job."""
     return (
         mock.patch.object(pgas, "init", contextlib.nullcontext),
-        mock.patch.object(runtime, "current", lambda: SimpleNamespace(my_pe=0, n_pes=2)),
+        mock.patch.object(runtime, "current", return_value=SimpleNamespace(my_pe=0, n_pes=2)),
         mock.patch.object(pgas, "zeros", lambda shape, dtype=np.float64: np.zeros(shape, dtype)),
         mock.patch.object(pgas, "full", lambda shape, value, dtype=None: np.full(shape, value, dtype)),
         mock.patch.object(pgas, "array", np.asarray),
