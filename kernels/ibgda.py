@@ -116,8 +116,8 @@ def make(constants: window.Constants) -> SimpleNamespace:
         return end
 
     @device
-    def move_apart(op, record, opcode, raddr, raddr_step, rkey, laddr, laddr_step, nbytes, n):
-        """Post n WRITEs or READs of nbytes each, steps apart, each lane its own. Return the index behind the last.
+    def move_apart(op, record, opcode, raddr, raddr_step, rkey, laddr, laddr_step, nbytes, n, last):
+        """Post n WRITEs or READs of nbytes each, the last one of ``last``, steps apart, each lane its own. Return the index behind them.
 
         The lanes of a group reserve and ring once for as many as each of them has left; who has more goes on without the others.
         """
@@ -131,10 +131,11 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if base == _NOWHERE:
                 return _NOWHERE
             end = base + behind
-            n -= each
             index = base + u64(rank)
             while index < end:
-                store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, _ALWAYS if index + _1 == end else _0)
+                n -= _1
+                size, ce = nbytes if n != _0 else last, _ALWAYS if index + _1 == end else _0
+                store_copy(record, index, opcode, raddr, rkey, laddr, lkey, size, ce)
                 raddr += raddr_step
                 laddr += laddr_step
                 index += u64(count)
@@ -277,17 +278,17 @@ def make(constants: window.Constants) -> SimpleNamespace:
         @device
         def strided(raddr, raddr_step, laddr, laddr_step, nelems, pe):
             record, rkey = record_of(pe, 0), queue.rkey_of_heap(pe)
-            first, step, end = u64(rank()), u64(size()), _0
-            if raddr_step == nbytes and laddr_step == nbytes:
-                if first == _0:
-                    end = move(op, record, opcode, raddr, rkey, laddr, nelems * nbytes)
-            elif first < nelems:
-                mine = (nelems - first + step - _1) // step
+            first, step, each, last = u64(rank()), u64(size()), nbytes, nbytes
+            if raddr_step == nbytes and laddr_step == nbytes and nelems != _0:  # nothing lies between: a WQE for each GiB, by one thread
+                end = nelems * nbytes - _1
+                each, last, step = _MESSAGE_MAX, end % _MESSAGE_MAX + _1, _1
+                raddr_step, laddr_step = each, each
+                nelems = end // _MESSAGE_MAX + _1 if first == _0 else _0
+            if first < nelems:
+                n = (nelems - first + step - _1) // step
                 raddr += first * raddr_step
                 laddr += first * laddr_step
-                end = move_apart(op, record, opcode, raddr, step * raddr_step, rkey, laddr, step * laddr_step, nbytes, mine)
-            if end != _0:
-                poll(op, record, end)
+                poll(op, record, move_apart(op, record, opcode, raddr, step * raddr_step, rkey, laddr, step * laddr_step, each, n, last))
             sync()
 
         return strided

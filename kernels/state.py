@@ -26,6 +26,10 @@ ERROR = window.STATE + 144
 
 SIZE = 4096
 
+#: At the end of the page: where kernels that the host calls for a value leave it, used in turn.
+N_RESULTS, RESULT_SIZE = 256, 16
+RESULTS = window.BASE - N_RESULTS * RESULT_SIZE
+
 SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3
 
 # Kinds of error.

@@ -10,6 +10,7 @@ if SIMULATOR:
 
     engine.install()
 
+from pgas import host_ops
 from pgas._version import __version__
 from pgas.amo import (
     atomic_add,
@@ -85,6 +86,8 @@ from pgas.sync import (
     sync_all_warp,
     wait_until,
 )
+
+host_ops.bind()
 
 __all__ = [
     "EQ",

@@ -3,6 +3,8 @@
 All are atomic with each other on one element, whichever thread of whichever PE performs them; not with plain stores, puts and p's. They
 order nothing else: use fence() or a signal for that. Those that fetch return what the element held before, and are complete on return;
 the others are complete after quiet() or barrier_all(). Integers wrap.
+
+On the host, and on CUDA streams: pgas/host_ops.py.
 """
 
 from typing import Any

@@ -1,4 +1,7 @@
-"""Remote memory access from kernels: put, get, iput, iget, p, g (OpenSHMEM 1.5, section 9.5; NVSHMEM's warp and block forms)."""
+"""Remote memory access from kernels: put, get, iput, iget, p, g (OpenSHMEM 1.5, section 9.5; NVSHMEM's warp and block forms).
+
+On the host, and on CUDA streams: pgas/host_ops.py.
+"""
 
 from typing import Any
 

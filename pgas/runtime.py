@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pgas import bootstrap as bootstraps
-from pgas import config, device_state, ending, hca, topology
+from pgas import config, device_state, ending, hca, streams, topology
 from pgas._version import __version__
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of
 from pgas.backend import SIMULATOR, launched_rank
@@ -315,6 +315,8 @@ class Job(bootstraps.Collective):
 
     def synchronize(self, stream: Any) -> None:
         """Wait for the kernels of a stream (None: of the device) and raise what they found wrong."""
+        if streams.capturing(stream):
+            raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
         self._wait_for_device(stream)
         self._check()
         if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
@@ -364,8 +366,8 @@ class Job(bootstraps.Collective):
         try:
             with self._deaths_first():
                 gpus.wait(stream, self._interrupt)
-        except gpus.CudaAPIError:
-            self.broken = True
+        except gpus.CudaAPIError as error:
+            self.broken = not streams.interrupts_capture(error)
             raise
         except BaseException as error:
             self.broken = True

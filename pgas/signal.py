@@ -1,4 +1,7 @@
-"""Signals from kernels: words of uint64 that tell a PE that its data has come (OpenSHMEM 1.5, section 9.9)."""
+"""Signals from kernels: words of uint64 that tell a PE that its data has come (OpenSHMEM 1.5, section 9.9).
+
+On the host, and on CUDA streams: pgas/host_ops.py.
+"""
 
 from typing import Any
 

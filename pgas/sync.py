@@ -1,8 +1,10 @@
-"""Waiting and ordering: wait_until, fence, quiet, flush, barrier_all, sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12)."""
+"""Waiting and ordering: wait_until, fence, quiet, flush, barrier_all, sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12).
+
+On the host, and on CUDA streams: pgas/host_ops.py.
+"""
 
 from typing import Any
 
-from pgas import runtime
 from pgas.kernels import sync
 from pgas.kernels.binding import device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
@@ -83,11 +85,7 @@ def flush() -> None:
     """
 
 
-def _host_barrier() -> None:
-    runtime.current().meet("pgas.barrier_all()")
-
-
-@device_function(sync.barrier_all(THREAD), host=_host_barrier)
+@device_function(sync.barrier_all(THREAD))
 def barrier_all() -> None:
     """Wait until all PEs are here, with every operation before it complete.
 

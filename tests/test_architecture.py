@@ -21,7 +21,7 @@ LINKS = ("kernels", "transports", "perftests")
 LAYERS = (
     ("errors", "config", "_version", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
-    ("backend", "heap", "fds", "topology"),
+    ("backend", "heap", "fds", "topology", "streams"),
     ("bootstrap", "array"),
     ("sim",),
     ("kernels",),
@@ -32,6 +32,8 @@ LAYERS = (
     ("hca",),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "query"),
+    ("operands",),
+    ("host_ops",),
     ("",),  # the package itself
     ("machine",),
     ("probe", "checks"),
