@@ -53,7 +53,7 @@ CHAPTERS = (
     Chapter(
         "atomics",
         "Atomic operations",
-        "On one element of an array on any PE, atomically with all other pgas atomics and signals on it. They order nothing else.",
+        "",
         r"atomic_.*",
     ),
     Chapter(
