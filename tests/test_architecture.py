@@ -46,7 +46,7 @@ LAYERS = (
 #: Inside kernels: numbers and addresses, primitives, the transport, operand checks, then the public names.
 KERNEL_LAYERS = (
     ("operation", "update", "compiler", "cpu", "binding"),
-    ("window", "ptx"),
+    ("window", "ptx", "refusals"),
     ("state", "scope", "operands", "p2p", "queue"),
     ("atomic_wqe", "nic_amo", "lanes"),
     ("ibgda", "proxy"),
