@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pgas
-from pgas import config
+from pgas import config, host_ops
+from pgas.kernels import refusals
+from pgas.kernels.binding import HOST_FORMS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+N_TRANSPORTS = 3
 
 SCOPES = ("_warp", "_block")
 SECTIONS = ("Args", "Returns", "Raises", "Warns", "Completion", "Attributes")
@@ -136,7 +140,7 @@ def _items(text: str) -> Iterable[tuple[str, str]]:
 
 def markdown(text: str, inside: str = "") -> str:
     """Return a docstring's text as Markdown: code is marked, public functions lead to their entries (but for the one we are in)."""
-    text = "\n\n".join(_filled(paragraph) for paragraph in re.sub(r"``(.+?)``", r"`\1`", text).split("\n\n"))
+    text = "\n\n".join(_filled(paragraph) for paragraph in re.sub(r"``(.+?)``", r"`\1`", text, flags=re.DOTALL).split("\n\n"))
 
     def link(match: re.Match[str]) -> str:
         name = match[1]
@@ -210,6 +214,8 @@ def entry(name: str) -> str:
     else:
         parts.append("```\n" + "\n".join(signature(form) for form in forms) + "\n```")
     parts.append(markdown(doc.text, name))
+    if name in HOST_FORMS:
+        parts.append("Also [on the host](host.md), at once or on a stream.")
     parts += [f"`{form}`: {markdown(parse(inspect.getdoc(getattr(pgas, form)) or '').text, name)}" for form in forms[1:]]
     if inspect.isclass(value) and not issubclass(value, BaseException):
         parts += [section for section in _members(value) if section]
@@ -243,7 +249,8 @@ def completion(names: Iterable[str]) -> str:
         value = getattr(pgas, name)
         said = dict(parse(inspect.getdoc(value) or "").sections.get("Completion", [])) if callable(value) else {}
         if said:
-            rows.append((f"[`{name}`](#{name.lower()})", markdown(said.get("on return", "")), markdown(said.get("complete", ""))))
+            when = (markdown(said.get(when, "").removesuffix(".")) for when in ("on return", "complete"))
+            rows.append((f"[`{name}`](#{name.lower()})", *when))
     return table(("", "on return", "complete"), rows) if rows else ""
 
 
@@ -254,7 +261,7 @@ def page(chapter: Chapter) -> str:
     heads = sorted({head_of(name) for name in names}, key=lambda name: (order.get(name, (99, 0)), name))
     constants = [name for name in heads if not callable(getattr(pgas, name)) and name != "__version__"]
     others = [name for name in heads if name not in constants]
-    parts = [f"# {chapter.title}", chapter.about, _opening(others), completion(others)]
+    parts = [f"# {chapter.title}", chapter.about, _opening(others), *_leads(names), completion(others)]
     if constants:
         by_text: dict[str, list[str]] = {}
         for name in constants:
@@ -279,10 +286,60 @@ def _source_order() -> dict[str, Any]:
 def _opening(heads: list[str]) -> str:
     """The first lines of the modules that a page is made of name the parts of the specification."""
     modules = dict.fromkeys(getattr(pgas, name).__module__ for name in heads if callable(getattr(pgas, name)))
-    sections = [
-        m for module in modules for m in re.findall(r"OpenSHMEM 1\.5, (sections? [\d., toand]+\d)", sys.modules[module].__doc__ or "")
-    ]
+    own = [module for module in modules if _is_on(module, heads)] or modules
+    sections = [m for module in own for m in re.findall(r"OpenSHMEM 1\.5, (sections? [\d., toand]+\d)", sys.modules[module].__doc__ or "")]
     return f"OpenSHMEM 1.5, {' and '.join(dict.fromkeys(sections))}." if sections else ""
+
+
+def _is_on(module: str, heads: list[str]) -> bool:
+    """Whether all that a module exports is described under these heads."""
+    return {head_of(name) for name in sys.modules[module].__all__} <= set(heads)
+
+
+def _leads(names: list[str]) -> Iterable[str]:
+    """What the modules say whose functions are all on a page, behind their first lines."""
+    for module in dict.fromkeys(getattr(pgas, name).__module__ for name in names if inspect.isfunction(getattr(pgas, name))):
+        if _is_on(module, names):
+            _, _, body = (sys.modules[module].__doc__ or "").partition("\n\n")
+            if body:
+                yield markdown(re.sub(r"On the host, and on CUDA streams: \S+\.", "", body).strip())
+
+
+def host() -> str:
+    """Return the page of what kernels' functions do on the host."""
+    first, _, body = (host_ops.__doc__ or "").partition("\n\n")
+    calls = "\n".join(_host_signature(name) for name in pgas.__all__ if name in HOST_FORMS)
+    return f"# Operations on the host\n\n{markdown(first)}\n\n```\n{calls}\n```\n\n{markdown(body.strip())}\n"
+
+
+def _host_signature(name: str) -> str:
+    """How a device function is called on the host: without qp, with stream."""
+    parameters = [p for p in inspect.signature(getattr(pgas, name)).parameters.values() if p.name != "qp"]
+    stream = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, default=None)
+    bare = [*(p.replace(annotation=inspect.Parameter.empty) for p in parameters), stream]
+    return f"pgas.{name}{inspect.Signature(bare)}"
+
+
+def refused() -> str:
+    """Return the table of what is refused."""
+    intro = (
+        "Nothing is replaced silently by something else: what cannot be done is refused, in these words. Names in braces are filled in. "
+        "A setting that a machine cannot have (a transport, a device) is refused by `pgas.init()`; `python -m pgas doctor` says what is "
+        "missing."
+    )
+    parts = ["# What is refused", intro]
+    for when in refusals.When:
+        rows = [
+            (_plain(row.what), "all" if len(row.transports) == N_TRANSPORTS else ", ".join(row.transports), f"`{row.words}`")
+            for row in refusals.TABLE.values()
+            if row.when is when
+        ]
+        parts += [f"## {when.name.capitalize()}: {when.value}", table(("what", "transport", "words"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[").replace("<", "&lt;")
 
 
 def index() -> str:
@@ -291,10 +348,11 @@ def index() -> str:
     for chapter in CHAPTERS:
         heads = dict.fromkeys(head_of(name) for name in pgas.__all__ if chapter_of(name) is chapter)
         rows.append((f"[{chapter.title}]({chapter.file}.md)", " ".join(f"`{name}`" for name in heads)))
+    rows.append(("[Operations on the host](host.md)", "what functions of kernels do when they are called on the host, or on a stream"))
     intro = (
         "Functions that move data, wait and order are called inside kernels; forms with `_warp` and `_block` by all threads of a warp or "
-        "block together. An entry says so where a function may also be called on the host. Arguments of device functions may not be "
-        "given by keyword only. The same text is shown by `help(pgas.put)` and its like."
+        "block together. An entry says so where a function may also be called on the host. The same text is shown by `help(pgas.put)` "
+        "and its like."
     )
     return f"# API\n\n{intro}\n\n{table(('page', 'names'), rows)}\n"
 
@@ -314,6 +372,8 @@ def variables() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "api/README.md": index,
     **{f"api/{chapter.file}.md": (lambda chapter=chapter: page(chapter)) for chapter in CHAPTERS},
+    "api/host.md": host,
+    "refusals.md": refused,
     "variables.md": variables,
 }
 

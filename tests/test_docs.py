@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -100,8 +101,20 @@ def test_every_public_name_is_on_one_page():
         assert described == matching, name
 
 
+@pytest.mark.parametrize("file", ["rma", "signals", "atomics", "waiting", "ordering", "collectives"])
+def test_every_function_says_when_it_is_complete(file):
+    for name in pgas.__all__:
+        if reference.chapter_of(name).file == file and inspect.isfunction(getattr(pgas, name)):
+            sections = reference.parse(inspect.getdoc(getattr(pgas, reference.head_of(name)))).sections
+            said = [when for when, _ in sections.get("Completion", [])]
+            assert said == ["on return", "complete"], f"the docstring of pgas.{reference.head_of(name)} needs a section Completion:"
+
+
 def test_pages_are_listed():
-    assert {p.name for p in (reference.DOCS / "api").glob("*.md")} == {f"{c.file}.md" for c in reference.CHAPTERS} | {"README.md"}
+    assert {p.name for p in (reference.DOCS / "api").glob("*.md")} == {f"{c.file}.md" for c in reference.CHAPTERS} | {
+        "README.md",
+        "host.md",
+    }
 
 
 def test_an_unknown_name_is_refused_by_name():
