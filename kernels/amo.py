@@ -7,7 +7,8 @@ from typing import Any
 from numba.cuda import types
 
 from pgas.kernels import operands, operation, state, transport
-from pgas.kernels.compiler import KernelTypeError, address_of_element, device, element_size, u64
+from pgas.kernels.compiler import address_of_element, device, element_size, u64
+from pgas.kernels.refusals import refuse
 from pgas.kernels.update import Update
 
 __all__ = ["ATOMICS", "Atomic", "typing_of"]
@@ -94,8 +95,7 @@ def _performing(name: str, dest: Any, idx: Any, pe: Any, **given: Any) -> Any:
     operands.subscript(name, "dest", dest, idx)
     kinds = (types.Integer, types.Float) if atomic.floats else types.Integer
     if not isinstance(dest.dtype, kinds) or element_size(dest.dtype) not in (4, 8):
-        wanted = "integers or floats" if atomic.floats else "integers"
-        raise KernelTypeError(f"pgas.{name}: dest has elements of type {dest.dtype}; it must hold {wanted} of 32 or 64 bits")
+        refuse("atomic", function=name, dtype=dest.dtype, allowed="integers or floats" if atomic.floats else "integers")
     for argument, value in given.items():
         operands.scalar(name, dest.dtype, value, argument)
     operands.integer(name, "pe", pe)

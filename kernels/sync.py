@@ -8,7 +8,8 @@ from typing import Any
 from numba.cuda import types
 
 from pgas.kernels import operands, operation, ptx, signal, state, transport, window
-from pgas.kernels.compiler import KernelTypeError, address_of_element, bits_of, caster, constant, device, element_size, u32, u64
+from pgas.kernels.compiler import address_of_element, bits_of, caster, constant, device, element_size, u32, u64
+from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
@@ -107,7 +108,7 @@ def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
 def awaitable(function: str, name: str, array: Any) -> None:
     """Refuse elements that nothing waits for."""
     if not isinstance(array.dtype, types.Integer) or element_size(array.dtype) < 2:
-        raise KernelTypeError(f"pgas.{function}: {name} has elements of type {array.dtype}; it must hold integers of 16, 32 or 64 bits")
+        refuse("awaited", function=function, name=name, dtype=array.dtype)
 
 
 def _waiting(name: str, array: Any, *, returns: bool) -> Any:

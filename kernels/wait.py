@@ -11,7 +11,6 @@ from numba.cuda import types
 
 from pgas.kernels import operands, operation, ptx, signal, state
 from pgas.kernels.compiler import (
-    KernelTypeError,
     address_of,
     address_of_element,
     bits_of,
@@ -23,6 +22,7 @@ from pgas.kernels.compiler import (
     u32,
     u64,
 )
+from pgas.kernels.refusals import refuse
 from pgas.kernels.sync import COMPARISONS, POLLS_MASK, acquire, awaitable, given_up, holds
 
 __all__ = ["several", "signal_fetch", "test"]
@@ -124,7 +124,7 @@ def _performing(
     """Check the operand types and make ``perform(ivars, indices, status, cmp, value, nelems)``; vector: value is an array."""
     operands.array(name, "ivars", ivars)
     if ivars.ndim != 1:
-        raise KernelTypeError(f"pgas.{name}: ivars has {ivars.ndim} dimensions; it must have 1")
+        refuse("row", function=name, name="ivars", count=ivars.ndim)
     awaitable(name, "ivars", ivars)
     operands.integer(name, "cmp", cmp)
     masked, whole = not operands.is_none(status), operands.is_none(nelems)
@@ -273,4 +273,4 @@ def _count(op: int, itemsize: int, indexed: bool, masked: bool, vector: bool, wh
 
 def _integers(name: str, argument: str, array: Any) -> None:
     if not isinstance(array, types.Array) or array.ndim != 1 or not isinstance(array.dtype, types.Integer):
-        raise KernelTypeError(f"pgas.{name}: {argument} must be an array of integers with 1 dimension, not {array}")
+        refuse("row of integers", function=name, name=argument, found=array)

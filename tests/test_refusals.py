@@ -29,6 +29,10 @@ def test_every_row_is_used_with_its_values():
     assert set(rows) == set(TABLE)
 
 
+def test_nobody_else_refuses_when_a_kernel_is_compiled():
+    assert [m for m, path in SOURCES.items() if "raise KernelTypeError(" in path.read_text()] == ["pgas.kernels.refusals"]
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_rows_name_what_they_refuse(name):
     row = TABLE[name]
