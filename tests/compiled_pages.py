@@ -1,6 +1,6 @@
 """Compiles the kernels of programs in README and docs for a GPU, with no GPU: ``python compiled_pages.py TRANSPORT``.
 
-Each program runs as far as its first launch, over a job that is played: its arrays are NumPy's, and the launch compiles.
+Each program that has one runs as far as its first launch, over a job that is played: its arrays are NumPy's, and the launch compiles.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def played():
 def main(transport):
     sass.configure(transport)
     for page in PAGES:
-        for name, text in programs(page).items():
+        for name, text in programs(page, "@pgas.jit").items():
             code = compile(text, name, "exec")
             with contextlib.ExitStack() as stack:
                 for patch in played():

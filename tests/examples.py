@@ -49,14 +49,14 @@ def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
-def programs(page: Path) -> dict[str, str]:
-    """Name -> text of the programs of a page."""
+def programs(page: Path, having: str = "") -> dict[str, str]:
+    """Name -> text of the programs of a page, those with some words in them."""
     found = {}
     for language, text in blocks(page):
         if language == "python" and (match := re.match(r"# (\w+\.py)\n", text)):
             assert match[1] not in found, f"{page.name} has two programs {match[1]}"
             found[match[1]] = text
-    return found
+    return {name: text for name, text in found.items() if having in text}
 
 
 def commands(page: Path) -> list[Command]:
