@@ -51,10 +51,9 @@ def test_every_program_is_run_and_every_part_parses(page):
 
 
 @pytest.mark.sass
-@pytest.mark.parametrize("transport", ["p2p", "ibgda"])
-def test_every_program_compiles_for_a_gpu(transport):
+def test_every_program_compiles_for_a_gpu():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
-    command = [sys.executable, str(ROOT / "tests" / "compiled_pages.py"), transport]
+    command = [sys.executable, str(ROOT / "tests" / "compiled_pages.py"), "p2p"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{page.name} {name}" for page in PAGES for name in examples.programs(page, "@pgas.jit")]
