@@ -1,7 +1,7 @@
 """What pages of Markdown show as programs and sessions, and running it.
 
 A ```python block whose first line is ``# name.py`` is a program. A ```console block is a session: commands after ``$``, and what they
-print. ``...`` in the place of a line stands for anything. Other ```python blocks are parts of programs, which only have to parse; commands
+print. ``...`` stands for anything, in a line or in the place of lines. Other ```python blocks are parts of programs, which only have to parse; commands
 that are not to be run stand in ```sh blocks.
 """
 
@@ -109,7 +109,8 @@ def unlike(expected: tuple[str, ...], printed: str) -> str:
     """
     rest = printed
     for line in sorted((line for line in expected if line not in ("", "...")), key=len, reverse=True):
-        if line not in rest:
+        match = re.search(".*".join(map(re.escape, line.split("..."))), rest)
+        if match is None:
             return f"{line!r} is missing in\n{printed}"
-        rest = rest.replace(line, "", 1)
+        rest = rest[: match.start()] + rest[match.end() :]
     return "" if "..." in expected or not rest.strip() else f"not expected: {rest.strip()!r} in\n{printed}"

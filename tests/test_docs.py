@@ -39,6 +39,8 @@ def test_what_a_session_may_print():
     assert "missing" in examples.unlike(expected, "PE 1 got 0\nPE 0 got 1\n")
     assert "not expected: 'what'" in examples.unlike(expected, "PE 1 got 0\nPE 10 got 1\nwhat\nPE 0 got 1\n")
     assert not examples.unlike(("PE 0 got 1", "..."), "PE 1 got 0\nPE 0 got 1\n")
+    assert not examples.unlike(("PE ... got 1 (really)",), "PE 1, in time, got 1 (really)\n")
+    assert "missing" in examples.unlike(("PE ... got 1",), "PE 0 got 2\n")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
