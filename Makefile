@@ -13,7 +13,7 @@ export OMPI_MCA_rmaps_base_oversubscribe := 1
 # Transports that kernels drive a NIC with.
 NIC_TRANSPORTS := ibgda ibrc
 # The conformance chapters of operations; those of set-up and faults start jobs of their own.
-NIC_TESTS := $(addprefix tests/mpi/test_,rma.py amo.py order.py signal.py heap.py python.py nic.py)
+NIC_TESTS := $(addprefix tests/mpi/test_,rma.py amo.py order.py signal.py nic.py) $(addprefix tests/conformance/test_,b_heap.py l_python.py)
 NIC_TESTS_OF_3 := $(addprefix tests/mpi/test_,amo.py order.py signal.py nic.py)
 
 # A guest with Soft-RoCE devices, and what is run in it: the devices themselves, requests of every kind over rxe0, faults.
@@ -64,15 +64,15 @@ types: $(VENV)/dev
 	mypy pgas
 
 unit: $(VENV)/dev
-	python -m pytest tests --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
+	python -m pytest tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
 	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_docs.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py -m sass -q
 
 mpi: $(VENV)/dev
-	mpirun -n 1 python -m pytest tests/mpi -q
-	mpirun -n 2 python -m pytest tests/mpi -q
-	mpirun -n 3 python -m pytest tests/mpi -q
+	mpirun -n 1 python -m pytest tests/conformance tests/mpi -q
+	mpirun -n 2 python -m pytest tests/conformance tests/mpi -q
+	mpirun -n 3 python -m pytest tests/conformance tests/mpi -q
 	PGAS_TRANSPORT=ibgda coverage run -m pytest $(NIC_TESTS_OF_3) -q -k "not hold and not contention and not permutation"
 	coverage report --include 'kernels/ibgda.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc python -m pytest tests/mpi/test_rma.py tests/mpi/test_nic.py -q

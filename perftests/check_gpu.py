@@ -23,7 +23,10 @@ NIC_MEASUREMENTS = {
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
 #: Conformance chapters that run through the NIC.
-NIC_CHAPTERS = [f"tests/mpi/test_{chapter}.py" for chapter in ("nic", "signal", "order", "amo", "heap", "rma", "python")]
+NIC_CHAPTERS = [
+    *(f"tests/mpi/test_{chapter}.py" for chapter in ("nic", "signal", "order", "amo", "rma")),
+    *(f"tests/conformance/test_{chapter}.py" for chapter in ("b_heap", "l_python")),
+]
 
 #: What the card executes, checks and refuses, with the machine code that is measured, whose hash they print.
 CARD_TESTS = [f"tests/test_softhca_{name}.py" for name in ("rig", "wqes", "errors", "atomics", "states", "faults", "replay")]
@@ -59,9 +62,9 @@ def main() -> int:
         two = [*mpirun(2), sys.executable]
         pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
         if not options.quick:
-            if not run([*two, *pytest, "tests/mpi"], 600, NUMBA_ENABLE_CUDASIM="0"):
+            if not run([*two, *pytest, "tests/conformance", "tests/mpi"], 600, NUMBA_ENABLE_CUDASIM="0"):
                 failed.append("conformance")
-            if not run([*two, *pytest, "tests/mpi/test_setup.py"], 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
+            if not run([*two, *pytest, "tests/conformance/test_c_operands.py"], 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
                 failed.append("checks in kernels")
             for transport in ("ibgda", "ibrc") if shared else ():
                 if not run([*two, *pytest, *NIC_CHAPTERS], 900, NUMBA_ENABLE_CUDASIM="0", PGAS_TRANSPORT=transport):

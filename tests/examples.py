@@ -1,8 +1,8 @@
 """What pages of Markdown show as programs and sessions, and running it.
 
 A ```python block whose first line is ``# name.py`` is a program. A ```console block is a session: commands after ``$``, and what they
-print. ``...`` stands for anything, in a line or in the place of lines. Other ```python blocks are parts of programs, which only have to parse; commands
-that are not to be run stand in ```sh blocks.
+print; ``...`` stands for anything, in a line or in the place of lines. Other ```python blocks are parts of programs, which only have to
+parse; commands that are not to be run stand in ```sh blocks.
 """
 
 import os

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from conformance.checks import THROUGH_NIC, WARP, Watched, equal, name_of, neighbours, payload
 from numba import cuda
 
 import pgas
-from mpi.checks import THROUGH_NIC, WARP, Watched, equal, name_of, neighbours, payload
 
 BLOCKS, THREADS = (2, 48) if pgas.SIMULATOR else (4, 128) if THROUGH_NIC else (32, 256)
 REPEATS = 2 if pgas.SIMULATOR else 8

@@ -5,10 +5,11 @@ import time
 
 import numpy as np
 import pytest
+from conformance.checks import THROUGH_NIC, TRANSPORT, equal, launch_together, neighbours
 from numba import cuda
 
 import pgas
-from mpi.checks import CARD, THROUGH_NIC, TRANSPORT, equal, launch_together, needs_card, neighbours, observer, own_queue_pairs
+from mpi.checks import CARD, needs_card, observer, own_queue_pairs
 from pgas import runtime
 from pgas.kernels import queue, window
 from pgas.transports import p2p

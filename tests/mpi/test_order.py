@@ -4,10 +4,10 @@ import operator
 
 import numpy as np
 import pytest
+from conformance.checks import WARP, equal, launch_together, name_of, needs_peer, neighbours
 from numba import cuda
 
 import pgas
-from mpi.checks import WARP, equal, launch_together, name_of, needs_peer, neighbours
 
 ROUNDS = 30 if pgas.SIMULATOR else 2000
 BARRIERS = 200

@@ -5,10 +5,11 @@ Over a real device (PGAS_HCA) this is what is run first; the chapters of the spe
 
 import numpy as np
 import pytest
+from conformance.checks import THROUGH_NIC, launch_together
 from numba import cuda
 
 import pgas
-from mpi.checks import DEVICE, THROUGH_NIC, launch_together
+from mpi.checks import DEVICE
 from pgas.kernels import window
 
 pytestmark = pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")

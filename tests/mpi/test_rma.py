@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-from numba import cuda, float64, int16, int32, int64
-
-import pgas
-from mpi.checks import (
+from conformance.checks import (
     BLOCK,
     PARTICLE,
     PIXEL,
@@ -24,6 +19,11 @@ from mpi.checks import (
     payload,
     same_examples,
 )  # fmt: skip
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numba import cuda, float64, int16, int32, int64
+
+import pgas
 
 THREADS = 64 if pgas.SIMULATOR else 256
 LARGE = 1 << 16 if pgas.SIMULATOR else 1 << 22

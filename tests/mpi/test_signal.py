@@ -4,10 +4,10 @@ import operator
 
 import numpy as np
 import pytest
+from conformance.checks import WARP, equal, everywhere, launch_together, needs_peer, neighbours
 from numba import cuda
 
 import pgas
-from mpi.checks import WARP, equal, everywhere, launch_together, needs_peer, neighbours
 
 NELEMS = 3000 if pgas.SIMULATOR else 1 << 20
 EPOCHS = 6 if pgas.SIMULATOR else 200

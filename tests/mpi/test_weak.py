@@ -8,10 +8,10 @@ import os
 
 import numpy as np
 import pytest
+from conformance.checks import WARP, launch_together, needs_peer, neighbours
 from numba import cuda
 
 import pgas
-from mpi.checks import WARP, launch_together, needs_peer, neighbours
 
 pytestmark = [
     pytest.mark.skipif(not (pgas.SIMULATOR and os.environ.get("PGAS_SIM_WEAK")), reason="capability missing: PGAS_SIM_WEAK"),

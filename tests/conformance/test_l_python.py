@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 from numba import cuda, int32
 
-import pgas
-import pgas as library
-from mpi.checks import Watched, equal, needs_any_memory, needs_mapped_peers, needs_peer, neighbours, payload
-from pgas import GE, SIGNAL_ADD, put, put_signal, quiet, signal_wait_until
+from conformance import library
+from conformance import library as pgas
+from conformance.checks import (
+    Watched,
+    Words,
+    checklist,
+    equal,
+    needs_any_memory,
+    needs_mapped_peers,
+    needs_peer,
+    neighbours,
+    payload,
+    raises,
+)
+from conformance.library import GE, SIGNAL_ADD, put, put_signal, quiet, signal_wait_until
 
 if pgas.SIMULATOR:
     REFUSED: tuple = (TypeError,)
@@ -38,7 +49,7 @@ def refused(kernel, *args):
     """The text of the refusal."""
     with pytest.raises(REFUSED) as caught:
         kernel[1, 32](*args)
-    return re.sub(r"\x1b\[[0-9;]*m", "", str(caught.value))
+    return Words(re.sub(r"\x1b\[[0-9;]*m", "", str(caught.value)))
 
 
 CASES = []
@@ -360,6 +371,7 @@ def barrier_with_an_argument(f):
     pgas.barrier_all_block(f)
 
 
+@checklist("L", "errors of dtype and arity are readable", "slices with gaps are refused by name")
 @pytest.mark.parametrize(("kernel", "names", "wanted"), CASES)
 def test_refused(arrays, kernel, names, wanted):
     text = refused(kernel, *[arrays[name] for name in names])
@@ -368,13 +380,15 @@ def test_refused(arrays, kernel, names, wanted):
     pgas.synchronize()
 
 
+@checklist("L", "slices with gaps are refused by name")
 def test_noncontiguous_arrays_from_the_host(arrays):
     f, m = arrays["f"], arrays["m"]
     for dest, source, name in ((f[::2], f[:4], "dest"), (m[:, 1], f[:2], "dest"), (f[:4], f[::2], "source"), (f[:2], m[:, 0], "source")):
-        with pytest.raises(REFUSED, match=f"pgas.put_block: {name} must be contiguous"):
+        with raises(REFUSED, f"pgas.put_block: {name} must be contiguous"):
             put_whole[1, 32](dest, source, 0)
 
 
+@checklist("L", "errors of dtype and arity are readable")
 def test_a_refused_kernel_harms_nobody(arrays):
     """The job goes on."""
     _, _, right, left = neighbours()
@@ -415,6 +429,7 @@ def by_keywords(dest, source, sig, counter, back, pe):
     back[5] = pgas.ptr(pe=pe, dest=dest)[5]
 
 
+@checklist("L", "kinds of calls and launches")
 @needs_mapped_peers
 def test_keywords(heap):
     me, _, right, left = neighbours()
@@ -437,6 +452,7 @@ def plain_kernel(dest, source, sig, pe):
     signal_wait_until(sig, 0, GE, 1)
 
 
+@checklist("L", "kinds of calls and launches")
 @pytest.mark.parametrize("collectively", [True, False])
 def test_plain_cuda_jit_and_imported_names(heap, collectively):
     me, _, right, left = neighbours()
@@ -469,6 +485,7 @@ def by_device_functions(dest, source):
     send_doubled(dest, source, i, right_neighbour())
 
 
+@checklist("L", "kinds of calls and launches")
 def test_device_functions_of_the_user(heap):
     me, _, _, left = neighbours()
     dest, source = heap.zeros(64, np.int32), heap.array(np.arange(64, dtype=np.int32) + 100 * me)
@@ -483,6 +500,7 @@ def who_and_how_many(out):
     out[2 * i + 1] = pgas.n_pes()
 
 
+@checklist("L", "kinds of calls and launches")
 def test_my_pe_and_n_pes_in_kernels(heap):
     out = heap.full(160, -1, np.int64)
     who_and_how_many[2, 40](out)
@@ -496,6 +514,7 @@ def to_pes_of_any_type(dest, pes):
         pgas.atomic_add(dest, i, 1, pes[i])
 
 
+@checklist("L", "kinds of calls and launches")
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "int64", "uint64"])
 def test_pe_of_any_integer_type(heap, dtype):
     n, me = pgas.n_pes(), pgas.my_pe()
@@ -513,16 +532,19 @@ DEVICE_FUNCTIONS = [
 ]  # fmt: skip
 
 
+@checklist("L", "errors of dtype and arity are readable")
 def test_there_are_device_functions():
     assert len(DEVICE_FUNCTIONS) == 16, DEVICE_FUNCTIONS
 
 
+@checklist("L", "errors of dtype and arity are readable")
 def test_device_functions_on_the_host():
     for name in DEVICE_FUNCTIONS:
-        with pytest.raises(TypeError, match=rf"pgas\.{name} is a device function: call it inside a kernel"):
+        with raises(TypeError, rf"pgas\.{name} is a device function: call it inside a kernel"):
             getattr(pgas, name)()
 
 
+@checklist("L", "errors of dtype and arity are readable")
 def test_every_public_name_is_there_and_documented():
     for name in pgas.__all__:
         thing = getattr(pgas, name)
@@ -538,6 +560,7 @@ def count_on_peer(counter, step, pe):
     pgas.atomic_add(counter, cuda.threadIdx.x, step, pe)
 
 
+@checklist("L", "kinds of calls and launches")
 def test_bound_launch(heap):
     """Launched again and again with the arguments that it was bound to."""
     _, _, right, _ = neighbours()
@@ -550,6 +573,7 @@ def test_bound_launch(heap):
     equal(counter, np.full(40, 30))
 
 
+@checklist("L", "kinds of calls and launches")
 def test_one_kernel_many_configurations(heap):
     _, _, right, _ = neighbours()
     counter = heap.zeros(64, np.int64)
@@ -573,6 +597,8 @@ def meet_all_blocks(counter, wrong, threads):
             cuda.atomic.add(wrong, 0, 1)
 
 
+@checklist("L", "kinds of calls and launches")
+@checklist("K", "a kernel that waits for another PE's")
 @pytest.mark.parametrize(("grid", "block"), [(7, 33), ((3, 2), (4, 5)), ([2, 2, 1], [2, 2, 1])], ids=str)
 def test_launched_blocks_run_at_the_same_time(heap, grid, block):
     counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
@@ -582,14 +608,17 @@ def test_launched_blocks_run_at_the_same_time(heap, grid, block):
     equal(wrong, np.zeros(1, np.int32))
 
 
+@checklist("I", "more blocks than fit are refused")
+@checklist("K", "more CTAs than fit at once")
 @pytest.mark.gpu
 def test_launch_of_more_blocks_than_fit(heap):
     counter = heap.zeros(1, np.int32)
-    with pytest.raises(ValueError, match="meet_all_blocks: 1000000 blocks of 256 threads cannot run at once on this GPU, at most"):
+    with raises(ValueError, "meet_all_blocks: 1000000 blocks of 256 threads cannot run at once on this GPU, at most"):
         pgas.launch(meet_all_blocks, 1_000_000, 256, (counter, counter, 256))
     equal(counter, np.zeros(1, np.int32))
 
 
+@checklist("B", "PEs that disagree get an error, no hang")
 @needs_peer
 def test_pes_launch_different_kernels(heap):
     counter = heap.zeros(1, np.int32)
@@ -601,8 +630,9 @@ def test_pes_launch_different_kernels(heap):
     equal(counter, np.zeros(1, np.int32))
 
 
+@checklist("L", "errors of dtype and arity are readable")
 def test_kernel_without_configuration(heap):
-    with pytest.raises(ValueError, match=r"put_whole needs a launch configuration: put_whole\[blocks, threads_per_block\]"):
+    with raises(ValueError, r"put_whole needs a launch configuration: put_whole\[blocks, threads_per_block\]"):
         put_whole(heap.zeros(1), heap.zeros(1), 0)
 
 
@@ -614,6 +644,7 @@ def put_dynamic_shared(dest, start, pe):
     pgas.put_block(dest[2:34], buffer[:32], pe)
 
 
+@checklist("L", "kinds of calls and launches")
 @needs_any_memory
 @pytest.mark.parametrize("collectively", [True, False])
 def test_dynamic_shared_memory(heap, collectively):
@@ -626,6 +657,7 @@ def test_dynamic_shared_memory(heap, collectively):
     dest.holds(2, np.arange(32, dtype=np.int32) + 50 * left)
 
 
+@checklist("J", "operations on a stream come in the order of its kernels")
 def test_streams(heap):
     """Kernels of two streams, waited for one by one; launch() on a stream."""
     me, _, right, left = neighbours()
@@ -645,8 +677,50 @@ def kernel_in_numbas_cache(dest, pe):
     pgas.p(dest, 0, 1, pe)
 
 
+@checklist("L", "compiled code in other processes")
 @pytest.mark.gpu
 def test_numbas_own_cache_is_refused(heap):
     """Its key omits what pgas specialises on."""
-    with pytest.raises(TypeError, match=r"kernel_in_numbas_cache.*cannot be kept in Numba's cache: use @pgas.jit"):
+    with raises(TypeError, r"kernel_in_numbas_cache.*cannot be kept in Numba's cache: use @pgas.jit"):
         kernel_in_numbas_cache[1, 1](heap.zeros(1), 0)
+
+
+@checklist("L", "bfloat16")
+def test_bfloat16(heap):
+    """NumPy has no such dtype; ml_dtypes adds one."""
+    pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
+    me, _, right, left = neighbours()
+    try:
+        dest = heap.zeros(70, "bfloat16")
+    except TypeError as error:
+        refused(error)
+    source = heap.array(np.arange(64) + me, "bfloat16")
+    put_whole[1, 32](dest[3:67], source, right)
+    expected = np.zeros(70, "bfloat16")
+    expected[3:67] = np.arange(64) + left
+    equal(dest, expected)
+
+
+@pgas.jit
+def rows_and_elements(dest, source, pe):
+    """A row by put, a column by elements, the corner by an atomic."""
+    i = cuda.threadIdx.x
+    pgas.put_block(dest[1], source[2], pe)
+    if i < source.shape[0] and i != 1:
+        pgas.p(dest, (i, 3), source[i, 0], pe)
+    cuda.syncthreads()
+    if i == 0:
+        pgas.fence()
+        pgas.atomic_add(dest, (source.shape[0] - 1, source.shape[1] - 1), 5, pe)
+
+
+@checklist("L", "arrays of two dimensions")
+def test_two_dimensions(heap):
+    me, _, right, left = neighbours()
+    dest, source = Watched(heap, (4, 6), np.int32), heap.array(payload(24, np.int32, me).reshape(4, 6))
+    rows_and_elements[1, 32](dest.array, source, right)
+    expected, theirs = dest.image.copy(), payload(24, np.int32, left).reshape(4, 6)
+    expected[1] = theirs[2]
+    expected[[0, 2, 3], 3] = theirs[[0, 2, 3], 0]
+    expected[3, 5] += 5
+    equal(dest.array, expected)

@@ -1,0 +1,167 @@
+"""What the tests share: verdicts that all PEs agree on, launches, data, and destinations whose neighbours are watched."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from conformance import library as pgas
+
+
+def _launched(*names):
+    """The number that a launcher gave this process in one of these variables, None if it gave none."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
+
+
+_RANK = _launched("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+
+#: Whether mpirun started these processes, which of them this is, and how many there are.
+LAUNCHED = _RANK is not None
+RANK = _RANK or 0
+N = (_launched("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE") or 1) if LAUNCHED else 1
+
+needs_peer = pytest.mark.skipif(N < 2, reason="capability missing: a second PE")
+
+#: The transport asked for. Through a NIC no PE maps another's memory, and local operands lie on the heap.
+TRANSPORT = os.environ.get("PGAS_TRANSPORT", "auto")
+THROUGH_NIC = TRANSPORT in ("ibgda", "ibrc")
+needs_mapped_peers = pytest.mark.skipif(THROUGH_NIC, reason=f"refused: {TRANSPORT} maps no peer's memory, ptr() of a peer is None")
+needs_any_memory = pytest.mark.skipif(THROUGH_NIC, reason=f"refused: local operands of {TRANSPORT} lie on the heap")
+
+
+def nbytes_of(size):
+    """A size as PGAS_SYMMETRIC_SIZE gives it: "3G", "64M", "4096"."""
+    number, unit = re.fullmatch(r"([\d.]+)\s*([KMGT]?)(?:I?B)?", size.strip().upper()).groups()
+    return int(float(number) * 1024 ** " KMGT".index(unit or " "))
+
+
+def needs(*names):
+    """Mark tests of functions that a library may not have."""
+    return pytest.mark.skipif(not pgas.has(*names), reason=f"refused: {pgas.NAME} has no {', '.join(names)}")
+
+
+def refused(error):
+    """Report that the library refuses what the test asks for, in its own words; on all PEs alike."""
+    pytest.skip(f"refused: {error}")
+
+
+def checklist(chapter, *bullets):
+    """Mark tests that answer these bullets of checklist.py."""
+    return pytest.mark.checklist(chapter, *bullets)
+
+
+class Words(str):
+    """The text of an error. What it must contain is held against pgas only: another library says it in words of its own."""
+
+    def __contains__(self, text):
+        return not pgas.OWN_WORDS or super().__contains__(text)
+
+
+def raises(error, match):
+    """As pytest.raises; the text is held against pgas only."""
+    return pytest.raises(error, match=match if pgas.OWN_WORDS else None)
+
+
+#: First element of what a PE says at the ends of a test.
+PE_LEFT = "at the end of a test"
+
+WARP = 32
+BLOCK = 96
+
+PLAIN = [
+    np.dtype(name)
+    for name in (
+        "bool", "int8", "uint8", "int16", "uint16", "float16", "int32", "uint32", "float32", "int64", "uint64", "float64",
+        "complex64", "complex128",
+    )
+]  # fmt: skip
+PIXEL = np.dtype([("r", "u1"), ("g", "u1"), ("b", "u1")])
+POINT = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")])
+ALIGNED_POINT = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")], align=True)
+PARTICLE = np.dtype([("mass", "f8"), ("charge", "i4"), ("kind", "u4")], align=True)
+RECORDS = [PIXEL, POINT, ALIGNED_POINT, PARTICLE]
+
+#: For @given: the same examples on every PE, whatever happened before.
+same_examples = settings(derandomize=True, database=None, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+
+
+def name_of(dtype):
+    """A test id."""
+    return dtype.name if dtype.names is None else f"record{dtype.itemsize}{'a' if dtype.isalignedstruct else ''}"
+
+
+def neighbours():
+    """This PE, the number of PEs, the PE that it sends to, and the PE that it hears from."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    return me, n, (me + 1) % n, (me - 1) % n
+
+
+def launch_together(kernel, grid, block, *args):
+    """Run a kernel whose threads wait for other PEs' kernels."""
+    pgas.launch(kernel, grid, block, args)
+
+
+def everywhere(fault):
+    """Fail on all PEs if any brings a fault (a text; empty or None is none). Collective."""
+    verdicts = pgas.allgather_object(("verdict", fault))
+    if gone := [pe for pe, v in enumerate(verdicts) if v[0] != "verdict"]:
+        raise AssertionError(f"this test has ended on PE {gone[0]}: {verdicts[gone[0]]}")
+    faults = [f"PE {pe}: {f}" for pe, (_, f) in enumerate(verdicts) if f]
+    assert not faults, "; ".join(faults)
+
+
+def equal(found, expected, what=""):
+    """Wait for all PEs' kernels and compare with what should be there, byte by byte, on every PE. Collective."""
+    pgas.barrier_all()
+    everywhere(difference(found, expected, what))
+
+
+def difference(found, expected, what=""):
+    """Say where two arrays differ, None if they do not."""
+    found, expected = (np.ascontiguousarray(a.copy_to_host() if hasattr(a, "copy_to_host") else a) for a in (found, expected))
+    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+        return f"{what}: {found.dtype} {found.shape} found, {expected.dtype} {expected.shape} expected"
+    a, b = (np.frombuffer(x.tobytes(), np.uint8) for x in (found, expected))
+    if (wrong := np.flatnonzero(a != b)).size == 0:
+        return None
+    i = int(wrong[0]) // found.dtype.itemsize
+    return (
+        f"{what}: {wrong.size} bytes differ, first in element {i} of {found.size}: "
+        f"{found.reshape(-1)[i]} found, {expected.reshape(-1)[i]} expected (last in {int(wrong[-1]) // found.dtype.itemsize})"
+    )
+
+
+def payload(nelems, dtype, seed):
+    """Random elements, the same for the same seed on every PE."""
+    dtype = np.dtype(dtype)
+    data = np.random.default_rng([seed, nelems, dtype.itemsize]).integers(0, 256, nelems * dtype.itemsize, np.uint8)
+    if dtype == np.bool_:
+        return (data & 1).view(np.bool_)
+    if dtype.kind in "fc":
+        parts = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+        integers = {2: np.uint16, 4: np.uint32, 8: np.uint64}[parts]
+        return (data.view(integers) >> integers(2)).view(dtype)  # finite
+    return data.view(dtype)
+
+
+class Watched:
+    """A symmetric array of noise that is compared as a whole with its image on the host: what a copy must not touch is in it, too."""
+
+    def __init__(self, heap, shape, dtype):
+        self.image = payload(int(np.prod(shape)), dtype, 0xD0).reshape(shape)
+        self.array = heap.array(self.image)
+
+    def expect(self, start, data):
+        """From here on, elements from start on are data."""
+        self.image.reshape(-1)[start : start + data.size] = data.reshape(-1)
+
+    def check(self):
+        """Wait for all PEs' kernels; fail on all if an element anywhere in the array is not as expected. Collective."""
+        equal(self.array, self.image)
+
+    def holds(self, start, data):
+        """expect() and check()."""
+        self.expect(start, data)
+        self.check()

@@ -1,0 +1,103 @@
+"""Fixtures of every test that runs on PEs: the environment of their job, its heap for the time of a test."""
+
+import os
+
+import pytest
+
+from conformance import job, library
+
+__all__ = ["_job", "alone", "environment", "heap", "mpi"]
+
+#: The heap holds the array of more than 2 GiB; a wait for a PE that failed ends soon.
+ENVIRONMENT = {"PGAS_TIMEOUT": "20", "PGAS_SYMMETRIC_SIZE": "3G"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            if name not in os.environ:
+                patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _job(environment):
+    job.start_job()
+    yield
+    if job.is_running():
+        job.end_job()
+
+
+class Heap:
+    """The library's allocating functions; what they return is freed at the end of the test."""
+
+    def __init__(self):
+        self.arrays = []
+
+    def _keep(self, array):
+        self.arrays.append(array)
+        return array
+
+    def empty(self, *args, **kwargs):
+        return self._keep(library.empty(*args, **kwargs))
+
+    def zeros(self, *args, **kwargs):
+        return self._keep(library.zeros(*args, **kwargs))
+
+    def full(self, *args, **kwargs):
+        return self._keep(library.full(*args, **kwargs))
+
+    def array(self, *args, **kwargs):
+        return self._keep(library.array(*args, **kwargs))
+
+    def free(self, array):
+        self.arrays = [a for a in self.arrays if a is not array]
+        library.free(array)
+
+
+@pytest.fixture(autouse=True)
+def heap(request):
+    """The symmetric heap, for the time of one test."""
+    if job.is_alone(request.path):
+        yield from _alone(request)
+        return
+    request.getfixturevalue("_job")
+    heap, node = Heap(), request.node
+    yield heap
+    failure = node.stash.get(job.failed, False)
+    states = job.meet(node.nodeid, failure, not failure or job.sound(), len(heap.arrays))
+    job.note_failures(node, [failure for failure, *_ in states])
+    if not all(sound for _, sound, _ in states) or len({count for *_, count in states}) > 1:
+        pytest.exit(f"PEs cannot go on after {node.nodeid}: {states}", returncode=1)
+    for array in reversed(heap.arrays):
+        library.free(array)
+
+
+def _alone(request):
+    """Each test ends its own job, on every PE; after one that did not, there can be no other job."""
+    comm, node = request.getfixturevalue("alone"), request.node
+    yield None
+    state = job.is_running(), node.stash.get(job.failed, False)
+    states = [state] if comm is None else comm.allgather(state)
+    job.note_failures(node, [failure for _, failure in states])
+    if any(running for running, _ in states):
+        pytest.exit(f"{node.nodeid} left its job running: (running, failed) by PE: {states}", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def alone():
+    """End the job of the other chapters; return a communicator on which the processes meet (None without mpirun)."""
+    if job.is_running():
+        job.end_job()
+    return job.world()
+
+
+@pytest.fixture
+def mpi():
+    """mpi4py, under mpirun."""
+    if not job.LAUNCHED:
+        pytest.skip("capability missing: mpirun")
+    from mpi4py import MPI
+
+    return MPI

@@ -1,0 +1,181 @@
+"""Chapters C and G, what a kernel asks for and cannot have: an error on the host that says where. Each ends its job, so these come last."""
+
+import inspect
+import os
+import warnings
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from conformance import library as pgas
+from conformance.checks import THROUGH_NIC, N, Words, checklist
+from conformance.ring import once_is_enough, works_afterwards
+
+needs_checks = pytest.mark.skipif(
+    not pgas.SIMULATOR and "check" not in os.environ.get("PGAS_DEBUG", ""), reason="capability missing: PGAS_DEBUG=check on a GPU"
+)
+
+
+@pgas.jit
+def p_anywhere(dest, idx, pe):
+    pgas.p(dest, idx, 1, pe)
+
+
+@pgas.jit
+def g_anywhere(dest, idx, pe):
+    dest[0] = pgas.g(dest, idx, pe)
+
+
+@pgas.jit
+def add_anywhere(dest, idx, pe):
+    pgas.atomic_fetch_add(dest, idx, 1, pe)
+
+
+@pgas.jit
+def put_any(dest, source, nelems, pe):
+    pgas.put_block(dest, source, pe, nelems)
+
+
+@pgas.jit
+def get_any(dest, source, nelems, pe):
+    pgas.get(dest, source, pe, nelems)
+
+
+@pgas.jit
+def put_all(dest, source, pe):
+    pgas.put(dest, source, pe)
+
+
+@pgas.jit
+def signal_anywhere(sig, pe):
+    pgas.signal_op(sig, 1, 1, pgas.SIGNAL_ADD, pe)
+
+
+@pgas.jit
+def wait_anywhere(flag, idx):
+    pgas.wait_until(flag, idx, pgas.EQ, 0)
+
+
+def device_error(kernel, *args):
+    """The text of the error that the kernel leaves, which finalize tells again; all PEs make the same mistake."""
+
+    def run():
+        kernel[1, 1](*args)
+        pgas.synchronize()
+
+    with pytest.raises(pgas.DeviceError) as caught:
+        run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(pgas.DeviceError):
+            pgas.finalize()
+    works_afterwards()
+    return Words(caught.value)
+
+
+@pgas.jit
+def wait_forever(flag):
+    pgas.wait_until(flag, 2, pgas.EQ, 7)
+
+
+@checklist("G", "a wait past its deadline")
+def test_a_wait_that_never_ends(monkeypatch):
+    """Names PE, operation, element, what was awaited and what was there; the next job is sound."""
+    with monkeypatch.context() as patch:
+        patch.setenv("PGAS_TIMEOUT", "0.3")
+        pgas.init()
+        me, flag = pgas.my_pe(), pgas.full(5, -3, np.int32)
+        line = inspect.currentframe().f_lineno - 1
+        text = device_error(wait_forever, flag)
+    assert f"PE {me}, block 0, thread 0: wait_until waited 0.3 s (PGAS_TIMEOUT)" in text
+    assert f"for element [2] of the int32 array of shape (5,) allocated at {__file__}:{line} == 7, last saw -3" in text
+
+
+@checklist("C", "a PE that does not exist")
+@needs_checks
+@pytest.mark.parametrize("pe", [N] if THROUGH_NIC else [-1, N, 1000])
+@pytest.mark.parametrize("kernel", [p_anywhere, g_anywhere, add_anywhere], ids=["p", "g", "atomic_fetch_add"])
+def test_a_pe_that_does_not_exist(kernel, pe):
+    pgas.init()
+    me = pgas.my_pe()
+    text = device_error(kernel, pgas.zeros(3, np.int32), 1, pe)
+    name = {"p_anywhere": "p", "g_anywhere": "g", "add_anywhere": "atomic_fetch_add"}[kernel.__name__]
+    assert f"PE {me}, block 0, thread 0: {name}: PE {pe} does not exist" in text
+
+
+@checklist("C", "a PE that does not exist")
+@needs_checks
+@pytest.mark.parametrize(
+    ("kernel", "args", "name"), [(put_any, (3,), "put"), (get_any, (3,), "get"), (put_all, (), "put")], ids=["put_block", "get", "put"]
+)
+@once_is_enough
+def test_a_copy_with_a_pe_that_does_not_exist(kernel, args, name):
+    pgas.init()
+    dest, source = pgas.zeros(9), pgas.zeros(9)
+    assert f"thread 0: {name}: PE {N} does not exist" in device_error(kernel, dest, source, *args, N)
+
+
+@checklist("C", "a PE that does not exist")
+@needs_checks
+@once_is_enough
+def test_a_signal_to_a_pe_that_does_not_exist():
+    pgas.init()
+    assert f"signal_op: PE {N} does not exist" in device_error(signal_anywhere, pgas.zeros(3, np.uint64), N)
+
+
+@checklist("C", "local operands off the heap")
+@needs_checks
+@pytest.mark.parametrize("kernel", [p_anywhere, g_anywhere, add_anywhere], ids=["p", "g", "atomic_fetch_add"])
+@once_is_enough
+def test_an_element_off_the_heap(kernel):
+    pgas.init()
+    text = device_error(kernel, pgas.zeros(3, np.int32), 1 << 40, 0)
+    assert f"idx is {1 << 40} on axis 0 of an array that has 3 there" in text
+
+
+@checklist("C", "local operands off the heap")
+@needs_checks
+def test_a_destination_off_the_heap():
+    pgas.init()
+    text = device_error(put_all, cuda.to_device(np.zeros(4)), pgas.zeros(4), N - 1)
+    assert f"put to or from PE {N - 1}: 32 bytes at" in text
+    assert "are not on the symmetric heap" in text
+
+
+@checklist("C", "local operands off the heap")
+@needs_checks
+@once_is_enough
+def test_a_source_of_get_off_the_heap():
+    pgas.init()
+    text = device_error(get_any, pgas.zeros(4), cuda.to_device(np.zeros(4)), 2, 0)
+    assert "get to or from PE 0: 16 bytes at" in text
+
+
+@checklist("C", "local operands off the heap")
+@needs_checks
+@once_is_enough
+def test_a_wait_off_the_heap():
+    pgas.init()
+    assert "wait_until" in device_error(wait_anywhere, cuda.to_device(np.zeros(4, np.int64)), 1)
+
+
+@checklist("C", "slices, dimensions, counts, conversions")
+@needs_checks
+@pytest.mark.parametrize(("kernel", "name"), [(put_any, "put"), (get_any, "get")], ids=["put", "get"])
+@pytest.mark.parametrize("nelems", [11, -1])
+@once_is_enough
+def test_more_elements_than_there_are(kernel, name, nelems):
+    pgas.init()
+    dest, source = pgas.zeros(10, np.int16), pgas.zeros(20, np.int16)
+    text = device_error(kernel, dest, source, nelems, 0)
+    assert f"{name} to or from PE 0: {nelems} elements wanted, but an operand has 10" in text
+
+
+@checklist("C", "slices, dimensions, counts, conversions")
+@needs_checks
+@once_is_enough
+def test_a_source_longer_than_dest():
+    pgas.init()
+    text = device_error(put_all, pgas.zeros(4), pgas.zeros(5), 0)
+    assert "put to or from PE 0: 5 elements wanted, but an operand has 4" in text

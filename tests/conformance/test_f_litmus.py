@@ -1,0 +1,132 @@
+"""Chapter F, litmus tests that all PEs take part in: what no order of their operations explains must not be seen."""
+
+import numpy as np
+from numba import cuda
+
+from conformance import library as pgas
+from conformance.checks import checklist, equal, everywhere, launch_together, needs, needs_peer, neighbours
+
+ROUNDS = 20 if pgas.SIMULATOR else 2000
+
+
+@pgas.jit
+def load_then_store(x, found, rounds, right):
+    """Each PE fetches what its left neighbour may have stored at the right one, and stores only after that."""
+    me = pgas.my_pe()
+    for r in range(rounds):
+        pgas.sync_all()
+        found[r] = pgas.g(x, r, me)
+        pgas.quiet()
+        pgas.p(x, r, 1, right)
+
+
+@needs_peer
+@checklist("F", "load buffering")
+def test_load_buffering(heap):
+    """A load waits for no store that comes after it: not all PEs can have seen a store that each made after its own load."""
+    _, _, right, _ = neighbours()
+    x, found = heap.zeros(ROUNDS, np.int32), heap.zeros(ROUNDS, np.int32)
+    launch_together(load_then_store, 1, 1, x, found, ROUNDS, right)
+    pgas.barrier_all()
+    seen = np.sum(pgas.allgather_object(found.copy_to_host()), axis=0)
+    everywhere(f"values out of thin air in rounds {np.flatnonzero(seen == pgas.n_pes())}" if (seen == pgas.n_pes()).any() else None)
+    equal(x, np.ones(ROUNDS, np.int32))
+
+
+@pgas.jit
+def write_to_all_then_flag(data, flag, wrong, rounds):
+    """PE r % n writes to all and sets everybody's flag; everybody checks, and forwards nothing."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    for r in range(rounds):
+        if r % n == me:
+            for pe in range(n):
+                pgas.p(data, 2 * r, r + 1, pe)
+                pgas.p(data, 2 * r + 1, -r - 1, pe)
+            pgas.fence()
+            for pe in range(n):
+                pgas.p(flag, r, 1, pe)
+        pgas.wait_until(flag, r, pgas.EQ, 1)
+        if data[2 * r] != r + 1 or data[2 * r + 1] != -r - 1:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+@checklist("F", "message passing", "waits acquire what a NIC wrote")
+def test_every_pe_tells_all_others(heap):
+    """Plain loads after wait_until() see what came before the flag."""
+    data, flag, wrong = heap.zeros(2 * ROUNDS, np.int64), heap.zeros(ROUNDS, np.int32), heap.zeros(1, np.int32)
+    launch_together(write_to_all_then_flag, 1, 1, data, flag, wrong, ROUNDS)
+    equal(wrong, np.zeros(1, np.int32), "flags that came before their data")
+
+
+@pgas.jit
+def put_by_two_queues(dest, source, flag, wrong, rounds, right, left):
+    """The data by one queue pair, the flag by another, a fence between them; the flag of another PE's turn lets the next one begin."""
+    n = source.size
+    for r in range(1, rounds + 1):
+        for i in range(n):
+            source[i] = 1000 * pgas.my_pe() + r
+        pgas.put_nbi(dest, source, right, None, 1)
+        pgas.fence()
+        pgas.p(flag, 0, r, right, 2)
+        pgas.wait_until(flag, 0, pgas.GE, r)
+        for i in range(n):
+            if dest[i] != 1000 * left + r:
+                cuda.atomic.add(wrong, 0, 1)
+        pgas.barrier_all()
+
+
+@checklist("F", "fence orders puts, across queues")
+def test_fence_orders_puts_of_different_queues(heap):
+    _, _, right, left = neighbours()
+    dest, source = heap.zeros(65, np.int64), heap.zeros(65, np.int64)
+    flag, wrong = heap.zeros(1, np.int64), heap.zeros(1, np.int32)
+    launch_together(put_by_two_queues, 1, 1, dest, source, flag, wrong, ROUNDS, right, left)
+    equal(wrong, np.zeros(1, np.int32), "flags that came before their data")
+
+
+@pgas.jit
+def put_by_all_then_one_quiet(dest, source, done, pe):
+    """Every block puts; the last one to come, which has acquired what the others did, quiets for all and tells the target."""
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    size = source.size // cuda.gridDim.x
+    pgas.put_nbi_block(dest[b * size : (b + 1) * size], source[b * size : (b + 1) * size], pe)
+    cuda.syncthreads()
+    if t == 0:
+        cuda.threadfence()
+        if cuda.atomic.add(done, 0, 1) == cuda.gridDim.x - 1:
+            cuda.threadfence()
+            pgas.quiet()
+            pgas.atomic_add(done, 1, 1, pe)
+            pgas.wait_until(done, 1, pgas.GE, 1)
+
+
+@checklist("F", "quiet completes what happened before it")
+def test_one_quiet_for_all_blocks(heap):
+    me, _, right, left = neighbours()
+    dest, source, done = heap.zeros(400, np.int32), heap.array(np.arange(400, dtype=np.int32) + 1000 * me), heap.zeros(2, np.int32)
+    launch_together(put_by_all_then_one_quiet, 4, 32, dest, source, done, right)
+    equal(dest, np.arange(400, dtype=np.int32) + 1000 * left)
+
+
+@pgas.jit
+def look_until_seen(data, flag, seen, wrong, rounds, right):
+    """As message passing, with a look that does not wait: when the flag is seen the data is there."""
+    for r in range(rounds):
+        pgas.p(data, r, 3 * r + 1, right)
+        pgas.fence()
+        pgas.p(flag, r, 1, right)
+        while not pgas.test(flag, r, pgas.EQ, 1):
+            seen[0] += 1
+        if data[r] != 3 * r + 1:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+@needs("test")
+@checklist("F", "waits acquire what a NIC wrote")
+@checklist("G", "six comparisons of every type")
+def test_a_test_acquires(heap):
+    _, _, right, _ = neighbours()
+    data, flag = heap.zeros(ROUNDS, np.int64), heap.zeros(ROUNDS, np.int32)
+    seen, wrong = heap.zeros(1, np.int64), heap.zeros(1, np.int32)
+    launch_together(look_until_seen, 1, 1, data, flag, seen, wrong, ROUNDS, right)
+    equal(wrong, np.zeros(1, np.int32), "flags that came before their data")

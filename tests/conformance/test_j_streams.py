@@ -1,0 +1,61 @@
+"""Chapter J, streams: what kernels of two streams have under way, and the default stream."""
+
+import numpy as np
+from numba import cuda
+
+from conformance import library as pgas
+from conformance.checks import Watched, checklist, neighbours, payload
+
+CHUNKS = 8 if pgas.SIMULATOR else 200
+
+
+@pgas.jit
+def put_chunks(dest, source, chunk, pe):
+    """Non-blocking, left to a later kernel of the same stream."""
+    for i in range(source.size // chunk):
+        pgas.put_nbi_block(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+
+
+@pgas.jit
+def quiet_kernel():
+    pgas.quiet()
+
+
+@checklist("J", "nbi on two streams")
+def test_nbi_of_two_streams(heap):
+    """A kernel of each stream starts puts, the next one of that stream completes them; the streams do not disturb each other."""
+    me, _, right, left = neighbours()
+    chunk = 25
+    streams = [cuda.stream(), cuda.stream()]
+    dests = [Watched(heap, CHUNKS * chunk + 7, np.int32) for _ in streams]
+    sources = [heap.array(payload(CHUNKS * chunk, np.int32, 10 * me + i)) for i in range(2)]
+    for stream, dest, source in zip(streams, dests, sources, strict=True):
+        put_chunks[1, 64, stream](dest.array, source, chunk, right)
+    for stream in streams:
+        quiet_kernel[1, 1, stream]()
+    for stream in streams:
+        pgas.synchronize(stream)
+    for i, dest in enumerate(dests):
+        dest.holds(0, payload(CHUNKS * chunk, np.int32, 10 * left + i))
+
+
+@pgas.jit
+def fill(array, value):
+    i = cuda.grid(1)
+    if i < array.size:
+        array[i] = value
+
+
+@checklist("J", "the default stream", "operations on a stream come in the order of its kernels")
+def test_kernels_of_the_default_stream_come_in_order(heap):
+    """Fill, put, fill again: the put has read what was there when its turn came."""
+    me, _, right, left = neighbours()
+    dests, source = [heap.zeros(100, np.int32) for _ in range(5)], heap.zeros(100, np.int32)
+    for i, dest in enumerate(dests):
+        fill[4, 32](source, 10 * me + i)
+        put_chunks[1, 64](dest, source, 25, right)
+        quiet_kernel[1, 1]()
+    fill[4, 32](source, -1)
+    pgas.barrier_all()
+    found = [int(x) for dest in dests for x in np.unique(dest.copy_to_host())]
+    assert found == [10 * left + i for i in range(5)]
