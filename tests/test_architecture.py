@@ -21,7 +21,7 @@ LINKS = ("kernels", "transports", "perftests")
 LAYERS = (
     ("errors", "config", "_version", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
-    ("backend", "heap", "fds", "topology", "streams"),
+    ("backend", "heap", "fds", "topology", "streams", "dlpack"),
     ("bootstrap", "array"),
     ("sim",),
     ("kernels",),
