@@ -33,7 +33,7 @@ _RADDR, _DATA = constant(wqe.WQE_RADDR), constant(wqe.WQE_DATA)
 _NOP, _WRITE, _READ = constant(Opcode.NOP), constant(Opcode.RDMA_WRITE), constant(Opcode.RDMA_READ)
 _FA, _MASKED_CS_8 = constant(Opcode.ATOMIC_FA), constant(atomic_wqe.MASKED_CS_8)
 _DS_NOP, _DS_WRITE, _DS_ATOMIC, _DS_MASKED_CS_8 = (constant(c) for c in (wqe.DS_NOP, wqe.DS_WRITE, wqe.DS_ATOMIC, wqe.DS_MASKED_CS_8))
-_LKEY, _CELL_LKEY, _CELLS, _SINK = constant(queue.LKEY), constant(queue.CELL_LKEY), constant(queue.CELLS), constant(queue.SINK)
+_CELL_LKEY, _CELLS, _SINK = constant(queue.CELL_LKEY), constant(queue.CELLS), constant(queue.SINK)
 _DS_FLAG = constant(wqe.ds_inline(8))
 _BUSY = constant(queue.BUSY)
 _QPN, _QUIET, _BARRIER = constant(queue.QPN), constant(operation.number("quiet")), constant(operation.number("barrier_all"))
@@ -98,8 +98,10 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
     @device
     def move(op, record, opcode, raddr, rkey, laddr, nbytes):
-        """Post WRITEs or READs between the heaps, one for each GiB, each lane its own. Return the index behind the last."""
-        lkey = queue.fixed(_LKEY)
+        """Post WRITEs or READs, one for each GiB, each lane its own. Return the index behind the last."""
+        lkey = queue.lkey_of(op, raddr, laddr, nbytes)
+        if lkey == _NOWHERE:
+            return _NOWHERE
         end = _0
         done = _0
         while done < nbytes:
@@ -121,7 +123,9 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
         The lanes of a group reserve and ring once for as many as each of them has left; who has more goes on without the others.
         """
-        lkey = queue.fixed(_LKEY)
+        lkey = queue.lkey_of(op, raddr, laddr, (n - _1) * laddr_step + last) if n != _0 else _0
+        if lkey == _NOWHERE:
+            return _NOWHERE
         end = _0
         while n != _0:
             mask, rank, count = group(record)
@@ -224,13 +228,17 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if move(op, record, _WRITE, remote(to, pe), rkey, source, nbytes) == _NOWHERE:
                 return _NOWHERE
             nbytes = _0
-        data = _1 if nbytes != _0 else _0
+        data, lkey = _0, _0
+        if nbytes != _0:
+            data, lkey = _1, queue.lkey_of(op, remote(to, pe), source, nbytes)
+            if lkey == _NOWHERE:
+                return _NOWHERE
         n = data + (_1 if add else _3)
         base = reserve(op, record, n)
         if base == _NOWHERE:
             return _NOWHERE
         if data != _0:
-            store_copy(record, base, _WRITE, remote(to, pe), rkey, source, queue.fixed(_LKEY), nbytes, _0)
+            store_copy(record, base, _WRITE, remote(to, pe), rkey, source, lkey, nbytes, _0)
         if add:
             sink = queue.fixed(_CELLS) + _SINK
             store_atomic(record, base + data, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)

@@ -42,9 +42,9 @@ class Request(IntEnum):
     XOR = 10
 
 
-#: The first word: a Request, flags, the number of the queue pair. LANDING: local is in the landing cells; SYSTEM: remote is in the
-#: system area. Otherwise they are on the heap.
-OPERATION_MASK, LANDING, SYSTEM, NUMBER_SHIFT = 0xFF, 1 << 8, 1 << 9, 16
+#: The first word: a Request, flags, the number of the queue pair, where local lies. LANDING: local is in the landing cells; SYSTEM: remote
+#: is in the system area. Otherwise they are on the heap, but for a local that is registered memory: LOCAL_SHIFT, i + 1 of entry i.
+OPERATION_MASK, LANDING, SYSTEM, NUMBER_SHIFT, NUMBER_MASK, LOCAL_SHIFT = 0xFF, 1 << 8, 1 << 9, 16, 0xFFFF, 32
 
 # Offsets in a request. local is 0 for an atomic whose old value nobody wants. A request is there when sequence is its ticket + 1.
 WHAT, NBYTES, LOCAL, REMOTE, VALUE, SECOND, SEQUENCE = 0, 8, 16, 24, 32, 40, 56
@@ -60,6 +60,7 @@ CONTROL, HEAD, SEEN, LOOKING = queue.NIC + 32, queue.NIC + 1152, queue.NIC + 118
 _CONTROL, _HEAD, _SEEN, _LOOKING, _FAILED, _RING = (constant(c) for c in (CONTROL, HEAD, SEEN, LOOKING, FAILED, RING))
 _LOCAL, _VALUE, _SEQUENCE, _SHIFT = constant(LOCAL), constant(VALUE), constant(SEQUENCE), constant(REQUEST_SHIFT)
 _LANDING, _SYSTEM, _NUMBER_SHIFT = constant(LANDING), constant(SYSTEM), constant(NUMBER_SHIFT)
+_LOCAL_SHIFT = constant(LOCAL_SHIFT)
 _WRITE, _READ, _STORE, _, _, _SIGNAL_SET, _SIGNAL_ADD, *_ = (constant(r) for r in Request)
 _REQUESTS = {update: Request.ADD if update is Update.KEEP else Request[update.name] for update in Update}  # KEEP adds 0
 _0, _1, _4, _8 = (constant(c) for c in (0, 1, 4, 8))
@@ -68,6 +69,7 @@ _COMPLETION, _NIC_TIMEOUT = constant(state.COMPLETION), constant(state.NIC_TIMED
 _QUIET, _BARRIER = constant(operation.number("quiet")), constant(operation.number("barrier_all"))
 _FLUSH, _QUIET_PE = constant(operation.number("flush")), constant(operation.number("quiet_pe"))
 _POLLS_MASK = 63
+_BASE = constant(window.BASE)
 
 #: Nanoseconds that a wait sleeps for each request that is to be done before: log2, and at most.
 _SLEEP_SHIFT, _SLEEP_MAX = constant(4), constant(20_000)
@@ -150,6 +152,16 @@ def make(constants: window.Constants) -> SimpleNamespace:
         return what | number_of(pe, qp) << _NUMBER_SHIFT
 
     @device
+    def post_copy(op, what, nbytes, local, to, value, second):
+        """post() of what moves nbytes from or to local memory; value and second are of the signal behind it, if there is one."""
+        where = _0
+        if nbytes != _0:
+            where = state.local(op, (to - _BASE) >> window.SHIFT, local, nbytes)
+            if where == _NOWHERE:
+                return _NOWHERE
+        return post(op, what | where << _LOCAL_SHIFT, nbytes, local, to, value, second)
+
+    @device
     def fetch_atomic(op, what, nbytes, to, value, second):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
         mask, rank, _ = group(_0)
@@ -175,7 +187,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         def put(to, source, nbytes, pe, qp):
             if rank() == 0:
                 if nbytes != _0:
-                    end = post(op, on(_WRITE, pe, qp), nbytes, source, remote(to, pe), _0, _0)
+                    end = post_copy(op, on(_WRITE, pe, qp), nbytes, source, remote(to, pe), _0, _0)
                     if not nbi:
                         wait(op, end)
             sync()
@@ -189,7 +201,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         def get(dest, origin, nbytes, pe, qp):
             if rank() == 0:
                 if nbytes != _0:
-                    end = post(op, on(_READ, pe, qp), nbytes, dest, remote(origin, pe), _0, _0)
+                    end = post_copy(op, on(_READ, pe, qp), nbytes, dest, remote(origin, pe), _0, _0)
                     if not nbi:
                         wait(op, end)
             sync()
@@ -207,7 +219,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if raddr_step == nbytes and laddr_step == nbytes and nelems != _0:
                 nelems, total = _1, nelems * nbytes
             while i < nelems:
-                end = post(op, what, total, laddr + i * laddr_step, raddr + i * raddr_step, _0, _0)
+                end = post_copy(op, what, total, laddr + i * laddr_step, raddr + i * raddr_step, _0, _0)
                 if end == _NOWHERE:
                     break
                 i += step
@@ -224,7 +236,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         def put_signal(to, source, nbytes, word, value, add, pe):
             if rank() == 0:
                 what = _SIGNAL_ADD if add else _SIGNAL_SET
-                end = post(op, on(what, pe, 0), nbytes, source, remote(to, pe), value, remote(word, pe))
+                end = post_copy(op, on(what, pe, 0), nbytes, source, remote(to, pe), value, remote(word, pe))
                 if not nbi:
                     wait(op, end)
             sync()

@@ -85,6 +85,8 @@ _OPCODE_SHIFT = constant(cqe.OP_OWN_OPCODE_SHIFT)
 _NIC_TIMEOUT, _COMPLETION, _GE = constant(state.NIC_TIMED_OUT), constant(state.COMPLETION), constant(5)
 _USED_END, _CELLS, _CELL_TICKET, _CELL_TAKEN = constant(USED_END), constant(CELLS), constant(CELL_TICKET), constant(CELL_TAKEN)
 _BUSY = constant(BUSY)
+_LKEY, _BASE = constant(LKEY), constant(window.BASE)
+_REGISTERED_LKEY, _REGISTERED_SIZE = constant(state.REGISTERED + state.REGISTERED_LKEY), constant(state.REGISTERED_SIZE)
 _CELL_MASK, _CELL_SIZE = constant(N_CELLS - 1), constant(CELL_SIZE)
 _POLLS_MASK = 63
 
@@ -305,3 +307,14 @@ def rkey_of_heap(pe):
 def rkey_of_system_area(pe):
     """The rkey of PE pe's system area, big-endian."""
     return fixed_u32(_KEYS + u64(pe) * _8 + _4)
+
+
+@device
+def lkey_of(op, raddr, laddr, nbytes):
+    """The lkey of a local operand, big-endian; NOWHERE, and the job poisoned, if the NIC does not reach it. raddr names the PE."""
+    where = state.local(op, (raddr - _BASE) >> window.SHIFT, laddr, nbytes)
+    if where == _0:
+        return fixed(_LKEY)
+    if where == _NOWHERE:
+        return _NOWHERE
+    return ptx.ld_relaxed_gpu_u64(_REGISTERED_LKEY + (where - _1) * _REGISTERED_SIZE)

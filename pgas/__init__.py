@@ -33,6 +33,7 @@ from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceEr
 from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, synchronize, zeros
 from pgas.jit import jit, launch
 from pgas.query import my_pe, n_pes, ptr
+from pgas.registration import register, unregister
 from pgas.rma import (
     g,
     get,
@@ -186,6 +187,7 @@ __all__ = [
     "put_warp",
     "quiet",
     "quiet_pe",
+    "register",
     "signal_fetch",
     "signal_op",
     "signal_wait_until",
@@ -200,6 +202,7 @@ __all__ = [
     "test_any_vector",
     "test_some",
     "test_some_vector",
+    "unregister",
     "wait_until",
     "wait_until_all",
     "wait_until_all_vector",

@@ -14,7 +14,7 @@ from pgas.transports import p2p
 if SIMULATOR:
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-__all__ = ["Operand"]
+__all__ = ["Operand", "on_heap"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Operand:
         Raises:
             ValueError: it does not.
         """
-        if not _on_heap(job, *self.extent):
+        if not on_heap(job, *self.extent):
             raise ValueError(f"pgas.{self.function}: {self.name} must be on the symmetric heap (pgas.empty and its like)")
 
     def check_local(self, job: runtime.Job, nbytes: int) -> None:
@@ -109,7 +109,8 @@ class Operand:
         Raises:
             ValueError: a NIC does not reach it.
         """
-        if job.nic is not None and nbytes and not _on_heap(job, self.address, self.address + nbytes):
+        start, end = self.address, self.address + nbytes
+        if job.nic is not None and nbytes and not on_heap(job, start, end) and not job.local.holds(start, end):
             raise ValueError(
                 f"pgas.{self.function}: {self.name} is neither on the symmetric heap nor registered, which is all that the NIC reaches: "
                 "pgas.register it"
@@ -120,6 +121,7 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _on_heap(job: runtime.Job, start: int, end: int) -> bool:
+def on_heap(job: runtime.Job, start: int, end: int) -> bool:
+    """Whether memory lies in this PE's part of the symmetric heap."""
     heap = p2p.slot(job.my_pe) + window.HEAP_OFFSET
     return heap <= start and end <= heap + job.heap.size

@@ -26,6 +26,7 @@ from pgas.errors import HeapError, PgasError, PgasWarning
 from pgas.heap import ALIGNMENT, Allocator
 from pgas.kernels import window
 from pgas.liveness import Watch
+from pgas.local_memory import LocalMemory
 from pgas.transports import p2p
 from pgas.transports.memory import Memory, Segment, slot_segments
 from pgas.transports.nic import NIC, Part
@@ -184,6 +185,7 @@ class Job(bootstraps.Collective):
             part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants())
             self.nic = nic_type(part, **options)
             self._ending.callback(self.nic.close)
+        self.local = LocalMemory(self.nic)
 
     def _simulate(self, weak: int | None) -> None:
         """Let kernels of the simulator end early, and weaken its memory if that is asked for."""
@@ -415,6 +417,7 @@ class Job(bootstraps.Collective):
             leaks = [f"{block} ({block.nbytes} bytes)" for block in self.heap.blocks]
             self._stop_watching()
             self.exchange(None)  # nobody ends while another still watches it
+            self.local.clear()
             if self.nic is not None:
                 self.nic.destroy()
         finally:

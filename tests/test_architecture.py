@@ -21,19 +21,19 @@ LINKS = ("kernels", "transports", "perftests")
 LAYERS = (
     ("errors", "config", "_version", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
-    ("backend", "heap", "fds", "topology", "streams"),
+    ("backend", "heap", "fds", "topology", "streams", "dlpack"),
     ("bootstrap", "array"),
     ("sim",),
     ("kernels",),
     ("transports",),
     ("softhca",),  # of transports: the card
     ("nic", "ibrc", "doorbells", "forwarding"),  # of transports: what uses an adapter
-    ("gpu", "device_state", "card", "ending"),
+    ("gpu", "device_state", "card", "ending", "local_memory"),
     ("hca",),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "wait", "query"),
     ("operands",),
-    ("host_ops",),
+    ("host_ops", "registration"),
     ("",),  # the package itself
     ("machine",),
     ("probe", "checks"),
@@ -66,6 +66,7 @@ PUBLIC = """
     wait_until_any wait_until_any_vector wait_until_some wait_until_some_vector
     atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or
     atomic_fetch_xor atomic_inc atomic_or atomic_set atomic_swap atomic_xor
+    register unregister
 """.split()  # noqa: SIM905
 
 

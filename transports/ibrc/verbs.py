@@ -76,6 +76,7 @@ class VerbsNIC(RingNIC):
         path: Path,
     ) -> None:
         self._name, self._port, self._gid, self._path = device, port, gid, path
+        self._local: dict[int, Region] = {}
         self.name = f"{device}:{port}"
         super().__init__(part)
 
@@ -139,6 +140,24 @@ class VerbsNIC(RingNIC):
         region = register(self._device, address, nbytes, access, what=what, on_gpu=on_gpu)
         self._made.callback(region.mr.close)
         return region
+
+    def register(self, entry: int, address: int, nbytes: int) -> None:
+        """Let the device reach local memory."""
+        self._local[entry] = register(
+            self._device, address, nbytes, Access.LOCAL_WRITE, what="an array (pgas.register)", on_gpu=not SIMULATOR
+        )
+        super().register(entry, address, nbytes)
+
+    def _key(self, address: int, nbytes: int) -> int:
+        return 0  # no kernel names memory to the device
+
+    def _region_words(self, entry: int) -> tuple[int, int]:
+        return self._local[entry].lkey, self._local[entry].shift
+
+    def unregister(self, entry: int, address: int) -> None:
+        """Undo register()."""
+        super().unregister(entry, address)
+        self._local.pop(entry).mr.close()
 
     def _connect(self, met: list[_Introduction]) -> None:
         """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself)."""

@@ -36,6 +36,10 @@ from pgas.transports.ibrc.tables import (
     POSTED,
     PROD_IDX,
     REFUSED,
+    REGION_LKEY,
+    REGION_SHIFT,
+    REGION_SIZE,
+    REGISTERED,
     RUNG_IDX,
     STOP,
     UNDONE,
@@ -389,6 +393,9 @@ def step(own: int, request: int, row: int, done: int) -> int:
         store_remote(at, to + done - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
         if what & proxy.LANDING:
             store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + CELL_LKEY))
+        elif what >> proxy.LOCAL_SHIFT:
+            region = load(own + REGISTERED) + ((what >> proxy.LOCAL_SHIFT) - 1) * REGION_SIZE
+            store_sge(at, local + done - load(region + REGION_SHIFT), count, load(region + REGION_LKEY))
         else:
             store_sge(at, local + done - load(own + LOCAL_SHIFT), count, load(own + LKEY))
         if not last:

@@ -11,6 +11,9 @@ from pgas.transports.ibrc.tables import (
     LKEY,
     POSTED,
     PROD_IDX,
+    REGION_LKEY,
+    REGION_SIZE,
+    REGISTERED,
     RUNG_IDX,
     SINK,
     UNRUNG,
@@ -155,7 +158,10 @@ def step(own: int, request: int, row: int, done: int) -> int:
             opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
             at = begin(own, row, opcode, wqe.DS_WRITE, _ALWAYS if last and not signals else _QUIETLY)
             store_raddr(at, to + done, load(row + HEAP_KEY))
-            store_data(at + wqe.WQE_DATA, local + done, load(own + (CELL_LKEY if what & proxy.LANDING else LKEY)), count)
+            lkey = load(own + (CELL_LKEY if what & proxy.LANDING else LKEY))
+            if what >> proxy.LOCAL_SHIFT:
+                lkey = load(load(own + REGISTERED) + ((what >> proxy.LOCAL_SHIFT) - 1) * REGION_SIZE + REGION_LKEY)
+            store_data(at + wqe.WQE_DATA, local + done, lkey, count)
             if not last:
                 return done + count
         if operation == _SIGNAL_ADD:
