@@ -27,7 +27,7 @@ RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEP
   PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 
-.PHONY: demo check check-rxe check-gpu conformance figures lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
+.PHONY: demo check check-rxe check-gpu conformance docs figures lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -72,7 +72,7 @@ unit: $(VENV)/dev
 	python -m pytest tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py -m sass -q
+	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_docs.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py -m sass -q
 
 ## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
 conformance: $(VENV)/dev
@@ -113,6 +113,10 @@ check-gpu:
 ## figures: put and p over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
 figures:
 	python3 -m pgas.perftests.figures
+
+## docs: write the generated pages of docs/ again, from docstrings and tables
+docs: $(VENV)/dev
+	NUMBA_ENABLE_CUDASIM=1 python tests/reference.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -69,7 +69,7 @@ TABLE = {
     "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist"),
     "not symmetric": Refusal("dest of a put, source of a get, ivar or sig that is not on the symmetric heap", _CHECKED,
                              "{who} to or from PE {pe}: {nbytes} bytes at {target} are not on the symmetric heap"),
-    "not registered": Refusal("a local operand that the NIC does not reach, as shared and local memory", _CHECKED,
+    "not registered": Refusal("a local operand that the NIC does not reach, as shared and local memory", _RUN,
                               "{who} to or from PE {pe}: the local operand, {nbytes} bytes at {target}, is neither on the symmetric "
                               "heap nor registered (pgas.register), which is all that the NIC reaches", _NIC),
     "too long": Refusal("more elements than an operand holds", _CHECKED,

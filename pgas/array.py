@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pgas import dlpack
 from pgas.backend import SIMULATOR
 from pgas.errors import HeapError
 from pgas.heap import Block
@@ -62,6 +63,16 @@ def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
 def _refuse_freed(block: Block) -> None:
     if block.freed:
         raise HeapError(f"use after free: {block}")
+
+
+def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:
+    """What __dlpack__ returns; asked: the device that the reader wants it on."""
+    if copy:
+        raise BufferError("a symmetric array is not copied by __dlpack__: copy what from_dlpack returns")
+    if asked is not None and tuple(asked) != device:
+        raise BufferError(f"the array is on DLPack's device {device}, not {tuple(asked)}")
+    data = array.__cuda_array_interface__["data"][0]
+    return dlpack.capsule(data, tuple(array.shape), tuple(array.strides), array.dtype, device, array)
 
 
 if SIMULATOR:
@@ -124,6 +135,24 @@ if SIMULATOR:
             """Return the same array with another default stream."""
             return SymmetricArray(self._ary, stream, self._block)
 
+        def __dlpack_device__(self) -> tuple[int, int]:
+            """Return DLPack's device: the CPU in the simulator, else the GPU of this PE."""
+            return dlpack.CPU, 0
+
+        def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+            """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which cannot wait for it.
+
+            Args:
+                stream: without meaning.
+                max_version: ignored, the capsule is of version 0.
+                dl_device, copy: nothing else than where the array is, and no copy.
+
+            Raises:
+                HeapError: the array was freed.
+                BufferError: DLPack has no such elements, or a copy or another device is asked for.
+            """
+            return _exported(self, self.__dlpack_device__(), dl_device, copy)
+
         def __repr__(self) -> str:
             return f"SymmetricArray({self._ary!r})"
 
@@ -143,9 +172,12 @@ if SIMULATOR:
         return array._block if isinstance(array, SymmetricArray) else None
 
 else:
+    from numba import cuda
     from numba.cuda.cudadrv import devices
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
     from numba.cuda.cudadrv.driver import MemoryPointer, binding
+
+    from pgas.streams import stream_of
 
     class _HeapPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
         """Device memory of a block: every read of the address, also by a launch, asks whether it was freed."""
@@ -199,6 +231,28 @@ else:
                 _refuse_freed(block)
             shape, strides = [self.shape[a] for a in axes], [self.strides[a] for a in axes]
             return type(self)(shape, strides, self.dtype, self.stream, self.gpu_data)  # type: ignore[call-arg, arg-type]
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            """Return DLPack's device: the CPU in the simulator, else the GPU of this PE."""
+            return dlpack.CUDA, int(devices.get_context().device.id)
+
+        def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+            """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which cannot wait for it.
+
+            Args:
+                stream: of the reader, which waits for what is in the default stream; None or 1: that stream; -1: it does not wait.
+                max_version: ignored, the capsule is of version 0.
+                dl_device, copy: nothing else than where the array is, and no copy.
+
+            Raises:
+                HeapError: the array was freed.
+                BufferError: DLPack has no such elements, or a copy or another device is asked for.
+            """
+            if stream not in (None, -1, 1):
+                written = cuda.event(timing=False)
+                written.record()
+                written.wait(stream_of(stream))
+            return _exported(self, self.__dlpack_device__(), dl_device, copy)
 
         def __repr__(self) -> str:
             return f"SymmetricArray({self.copy_to_host()!r})"

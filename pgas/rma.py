@@ -19,8 +19,9 @@ __all__ = [
 def put(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
     """Copy elements of local ``source`` to the symmetric array ``dest`` on PE ``pe``; called by one thread.
 
-    On return ``source`` may be reused. The data is at its destination after quiet() or barrier_all() of this thread, or when a
-    signal or flag that this PE wrote after a fence() is seen there.
+    Completion:
+        on return: source may be reused.
+        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
 
     Args:
         dest: contiguous array or slice on the symmetric heap, any alignment.
@@ -55,6 +56,10 @@ def put_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) ->
     """Start a put(): ``source`` may be reused, and the data is at its destination, only after quiet() or barrier_all().
 
     Arguments and errors as for put().
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all(); source may be reused then, or after flush().
     """
 
 
@@ -70,7 +75,11 @@ def put_nbi_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any =
 
 @device_function(rma.get(THREAD, nbi=False))
 def get(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
-    """Copy elements of the symmetric array ``source`` on PE ``pe`` to local ``dest``; called by one thread. The data is there on return.
+    """Copy elements of the symmetric array ``source`` on PE ``pe`` to local ``dest``; called by one thread.
+
+    Completion:
+        on return: the data is in dest.
+        complete: on return.
 
     Args:
         dest: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
@@ -99,6 +108,10 @@ def get_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) ->
     """Start a get(): the data is in ``dest``, which nobody may touch before, only after quiet(), quiet_pe() or barrier_all().
 
     Arguments and errors as for get() (OpenSHMEM 1.5, section 9.6.2).
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all(); nobody may touch dest before.
     """
 
 
@@ -125,6 +138,10 @@ def iput(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nele
     ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, section 9.5.4). On return ``source`` may be
     reused; the data is at its destination when that of put() is. Through a NIC it is one WQE an element, unless both strides are 1:
     then it is a put(). A column of a matrix is ``matrix.reshape(-1)[column:]`` with its row length as stride.
+
+    Completion:
+        on return: source may be reused.
+        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
 
     Args:
         dest: contiguous array or slice of one dimension on the symmetric heap, any alignment.
@@ -157,6 +174,10 @@ def iget(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nele
 
     The data is there on return (OpenSHMEM 1.5, section 9.5.8). Through a NIC it is one WQE an element, unless both strides are 1.
 
+    Completion:
+        on return: the data is in dest.
+        complete: on return.
+
     Args:
         dest: contiguous array of one dimension; heap, other global, shared or local memory (NICs: the heap).
         source: contiguous array or slice of one dimension and the same dtype on the symmetric heap, any alignment.
@@ -181,7 +202,11 @@ def iget_block(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any
 
 @device_function(rma.p)
 def p(dest: Any, idx: Any, value: Any, pe: Any, qp: Any = 0) -> None:
-    """Store ``value`` to ``dest[idx]`` on PE ``pe``. Complete after quiet() or barrier_all(); a peer may poll the element.
+    """Store ``value`` to ``dest[idx]`` on PE ``pe``.
+
+    Completion:
+        on return: value was taken.
+        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
 
     Args:
         dest: array or slice on the symmetric heap; elements of 1, 2, 4, 8 or 16 bytes (integers, floats, complex, bool).
@@ -197,4 +222,9 @@ def p(dest: Any, idx: Any, value: Any, pe: Any, qp: Any = 0) -> None:
 
 @device_function(rma.g)
 def g(source: Any, idx: Any, pe: Any, qp: Any = 0) -> Any:
-    """Return ``source[idx]`` of PE ``pe``. Arguments and errors as for p()."""
+    """Return ``source[idx]`` of PE ``pe``. Arguments and errors as for p().
+
+    Completion:
+        on return: the value is here.
+        complete: on return.
+    """

@@ -26,7 +26,11 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, 
     """put() of all of source, then an update of ``sig[idx]`` on the same PE that never overtakes the data.
 
     Whoever sees the new value by signal_wait_until() or wait_until() sees the data. Other operations of this thread are ordered by
-    fence() only. On return source may be reused.
+    fence() only.
+
+    Completion:
+        on return: source may be reused.
+        complete: the data when the signal is seen by a wait; both after quiet(), quiet_pe() or barrier_all().
 
     Args:
         dest, source, pe: as put().
@@ -51,7 +55,12 @@ def put_signal_block(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op:
 
 @device_function(signal.put_signal(THREAD, nbi=True))
 def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
-    """Start a put_signal(): source may be reused only after quiet() or barrier_all()."""
+    """Start a put_signal(): source may be reused only after quiet() or barrier_all().
+
+    Completion:
+        on return: it has begun.
+        complete: the data when the signal is seen by a wait; both, and the use of source, after quiet(), quiet_pe() or barrier_all().
+    """
 
 
 @device_function(signal.put_signal(WARP, nbi=True))
@@ -66,17 +75,32 @@ def put_signal_nbi_block(dest: Any, source: Any, sig: Any, idx: Any, value: Any,
 
 @device_function(signal.signal_op)
 def signal_op(sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
-    """Update ``sig[idx]`` on PE ``pe``; arguments as put_signal(). Orders nothing before it: call fence() first for that."""
+    """Update ``sig[idx]`` on PE ``pe``; arguments as put_signal(). Orders nothing before it: call fence() first for that.
+
+    Completion:
+        on return: value was taken.
+        complete: after quiet(), quiet_pe() or barrier_all().
+    """
 
 
 @device_function(sync.signal_wait_until)
 def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
-    """Wait until this PE's ``sig[idx]`` compares as asked, and return it. See wait_until()."""
+    """Wait until this PE's ``sig[idx]`` compares as asked, and return it. See wait_until().
+
+    Completion:
+        on return: the condition has held; what the writer of that value did before its fence(), or the data of its put_signal(), may be
+            read by this thread.
+        complete: on return.
+    """
 
 
 @device_function(wait.signal_fetch)
 def signal_fetch(sig: Any, idx: Any) -> Any:
     """Return this PE's ``sig[idx]`` (uint64), read atomically. The data of the put_signal() that brought the value is visible.
+
+    Completion:
+        on return: the value is here.
+        complete: on return.
 
     Args:
         sig: array of uint64 on the symmetric heap.

@@ -15,7 +15,7 @@ else:
     from cuda.bindings import driver
     from cuda.core import Stream
 
-__all__ = ["capturing", "core_stream", "interrupts_capture", "loading_allowed"]
+__all__ = ["capturing", "core_stream", "interrupts_capture", "loading_allowed", "stream_of"]
 
 
 def core_stream(stream: Any) -> Any:
@@ -35,6 +35,11 @@ def core_stream(stream: Any) -> Any:
     if isinstance(stream, Stream):
         return stream
     return Stream.from_handle(0 if _is_default(stream) else _handle(stream))
+
+
+def stream_of(handle: int) -> Any:
+    """Return the stream of a handle, as cudaStream_t, or of CUDA's numbers 1 and 2 for its default streams."""
+    return Stream.from_handle(handle)
 
 
 def _is_default(stream: Any) -> bool:

@@ -23,7 +23,10 @@ EQ, NE, GT, LE, LT, GE = Comparison
 def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> None:
     """Wait until this PE's ``ivar[idx]`` compares as asked.
 
-    On return what the writer of that value did before its fence(), or the data of its put_signal(), is visible to this thread.
+    Completion:
+        on return: the condition has held; what the writer of that value did before its fence(), or the data of its put_signal(), may be
+            read by this thread.
+        complete: on return.
 
     Args:
         ivar: array on the symmetric heap, of 16-, 32- or 64-bit integers.
@@ -42,6 +45,10 @@ def fence() -> None:
     """Order this thread's puts, p's, signals and atomics to each PE: those before it are visible there before those after it.
 
     Covers also what happens before the call (by syncthreads, a grid barrier, an acquired flag). Completes nothing: see quiet().
+
+    Completion:
+        on return: what this thread sends to a PE from now on is visible there only after what it sent there before.
+        complete: nothing.
     """
 
 
@@ -50,6 +57,10 @@ def quiet() -> None:
     """Complete every operation of this thread, and every one that happens before the call, at every PE.
 
     Afterwards sources of non-blocking operations may be reused. Concurrent operations of other threads are not covered.
+
+    Completion:
+        on return: every operation of this thread, and every one that happens before the call, is complete.
+        complete: on return.
     """
 
 
@@ -59,6 +70,10 @@ def quiet_pe(pe: Any) -> None:
 
     Others may be complete or not. Over ibgda it polls only the queue pairs to that PE that kernels have used; over p2p, whose fences know
     no PEs, and over ibrc, whose requests to all PEs complete in one order, it is quiet().
+
+    Completion:
+        on return: the same, of the operations to that PE.
+        complete: on return.
 
     Args:
         pe: number of the PE; this PE itself is allowed.
@@ -80,6 +95,10 @@ def flush() -> None:
     Over p2p it takes no time, as a store has read its source when it is issued. A NIC says that it has read a source only when the data
     has arrived, so over ibgda and ibrc it waits as long as quiet() does.
 
+    Completion:
+        on return: sources of these operations may be reused.
+        complete: nothing at other PEs.
+
     Raises:
         DeviceError: later, on the host: a NIC transport's operations are not complete after PGAS_TIMEOUT seconds.
     """
@@ -93,6 +112,10 @@ def barrier_all() -> None:
     same time on all PEs, and no block may wait for one that has not started: use pgas.launch().
 
     On the host: waits for this PE's kernels, then for all PEs. Collective.
+
+    Completion:
+        on return: all PEs have come here, and what quiet() covers is complete on all of them.
+        complete: on return.
 
     Raises:
         DeviceError: on the host: a kernel of this PE found an error; or in a kernel, a PE did not arrive for PGAS_TIMEOUT seconds.
@@ -112,7 +135,12 @@ def barrier_all_block() -> None:
 
 @device_function(sync.sync_all(THREAD))
 def sync_all() -> None:
-    """barrier_all() that completes nothing: operations may still be under way afterwards."""
+    """barrier_all() that completes nothing: operations may still be under way afterwards.
+
+    Completion:
+        on return: all PEs have come here.
+        complete: nothing.
+    """
 
 
 @device_function(sync.sync_all(WARP))

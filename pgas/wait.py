@@ -22,7 +22,9 @@ __all__ = [
 def test(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
     """Return whether this PE's ``ivar[idx]`` compares as asked. Arguments and errors as wait_until(), but for the timeout.
 
-    If it does, what the writer of that value did before its fence(), or the data of its put_signal(), is visible to this thread.
+    Completion:
+        on return: if it is true, as wait_until().
+        complete: on return.
     """
 
 
@@ -31,6 +33,10 @@ def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = 
     """Wait until every element of the wait set has compared as asked, each at some time since the call.
 
     Returns at once if the wait set is empty.
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
 
     Args:
         ivars: array on the symmetric heap with one dimension, contiguous, of 16-, 32- or 64-bit integers; this PE's.
@@ -52,6 +58,10 @@ def wait_until_any(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = 
 
     Of several that do, any may be returned; called again and again, each of them is in the end. In C the value for an empty set is
     SIZE_MAX, which has the same bits. Arguments and errors as wait_until_all().
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
     """
 
 
@@ -60,6 +70,10 @@ def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any,
     """Wait until at least one element of the wait set compares as asked; store the indices of those that do, and return their number.
 
     The number (int64) is 0 if the wait set is empty. Indices rise.
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
 
     Args:
         ivars, status, cmp, value, nelems: as wait_until_all().
@@ -73,6 +87,10 @@ def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any,
 def wait_until_all_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> None:
     """wait_until_all() with a value for each element.
 
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+
     Args:
         ivars, status, cmp, nelems: as wait_until_all().
         values: array of integers, each converted to ivars' dtype: ``ivars[i] cmp values[i]``. Any memory.
@@ -83,39 +101,79 @@ def wait_until_all_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems
 
 @device_function(wait.several("any", waits=True, vector=True))
 def wait_until_any_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
-    """wait_until_any() with a value for each element; values as wait_until_all_vector()."""
+    """wait_until_any() with a value for each element; values as wait_until_all_vector().
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+    """
 
 
 @device_function(wait.several("some", waits=True, vector=True))
 def wait_until_some_vector(ivars: Any, indices: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
-    """wait_until_some() with a value for each element; values as wait_until_all_vector()."""
+    """wait_until_some() with a value for each element; values as wait_until_all_vector().
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+    """
 
 
 @device_function(wait.several("all", waits=False, vector=False))
 def test_all(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
-    """Return whether every element of the wait set compares as asked; True if it is empty. Arguments as wait_until_all()."""
+    """Return whether every element of the wait set compares as asked; True if it is empty. Arguments as wait_until_all().
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+    """
 
 
 @device_function(wait.several("any", waits=False, vector=False))
 def test_any(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
-    """Return the index of an element of the wait set that compares as asked, chosen as by wait_until_any(); -1 if none does."""
+    """Return the index of an element of the wait set that compares as asked, chosen as by wait_until_any(); -1 if none does.
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+    """
 
 
 @device_function(wait.several("some", waits=False, vector=False))
 def test_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
-    """Store the indices of the elements of the wait set that compare as asked, and return their number. Arguments as wait_until_some()."""
+    """Store the indices of the elements of the wait set that compare as asked, and return their number. Arguments as wait_until_some().
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+    """
 
 
 @device_function(wait.several("all", waits=False, vector=True))
 def test_all_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
-    """test_all() with a value for each element; values as wait_until_all_vector()."""
+    """test_all() with a value for each element; values as wait_until_all_vector().
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+    """
 
 
 @device_function(wait.several("any", waits=False, vector=True))
 def test_any_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
-    """test_any() with a value for each element; values as wait_until_all_vector()."""
+    """test_any() with a value for each element; values as wait_until_all_vector().
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+    """
 
 
 @device_function(wait.several("some", waits=False, vector=True))
 def test_some_vector(ivars: Any, indices: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
-    """test_some() with a value for each element; values as wait_until_all_vector()."""
+    """test_some() with a value for each element; values as wait_until_all_vector().
+
+    Completion:
+        on return: as wait_until(), for the elements that satisfy it.
+        complete: on return.
+    """

@@ -21,7 +21,7 @@ LINKS = ("kernels", "transports", "perftests")
 LAYERS = (
     ("errors", "config", "_version", "inquiry", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
-    ("backend", "heap", "fds", "topology", "streams"),
+    ("backend", "heap", "fds", "topology", "streams", "dlpack"),
     ("bootstrap", "array"),
     ("sim",),
     ("kernels",),
@@ -307,7 +307,7 @@ def test_all_names_exist(name):
 
 def test_every_variable_that_is_mentioned_is_declared():
     mentioned = {}
-    for path in [*SOURCES.values(), ROOT / "README.md"]:
+    for path in [*SOURCES.values(), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for name in re.findall(r"\bPGAS_[A-Z][A-Z_]*[A-Z]\b", path.read_text()):
             mentioned.setdefault(name, path.name)
     assert mentioned.keys() - config.VARIABLES.keys() == set(), mentioned

@@ -1,0 +1,94 @@
+"""Arrays for whoever reads DLPack (torch.from_dlpack, cupy.from_dlpack, numpy.from_dlpack in the simulator): version 0 of the protocol.
+
+A capsule holds a DLManagedTensor (dlpack.h, 0.8); who takes it renames it, and calls its deleter when it is done.
+"""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+__all__ = ["CPU", "CUDA", "capsule"]
+
+#: DLDeviceType.
+CPU, CUDA = 1, 2
+
+#: DLDataTypeCode by NumPy's kind.
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+
+_NAME = b"dltensor"
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _ManagedTensor(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+#: What readers still use, by address of the managed tensor.
+_lent: dict[int, tuple[Any, ...]] = {}
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _delete(tensor: int) -> None:
+    _lent.pop(tensor, None)
+
+
+_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _drop(unused: int) -> None:
+    """Called when a capsule goes: nobody has taken it if it still has its name."""
+    if _valid(unused, _NAME):
+        _lent.pop(_pointer(unused, _NAME), None)
+
+
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+
+
+def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype, device: tuple[int, int], owner: Any) -> Any:
+    """Return a capsule of memory, which keeps owner until its reader is done.
+
+    Args:
+        address: of the first element.
+        shape: of the array.
+        strides: in bytes.
+        dtype: of the elements.
+        device: DLDeviceType and number of the device.
+        owner: whatever must live as long as the reader.
+
+    Raises:
+        BufferError: DLPack has no such elements, or counts strides that are no whole elements.
+    """
+    if dtype.kind not in _CODES:
+        raise BufferError(f"DLPack has no elements of type {dtype}")
+    if any(stride % dtype.itemsize for stride in strides):
+        raise BufferError(f"DLPack has no strides of {strides} bytes between elements of {dtype.itemsize}")
+    axes = ctypes.c_int64 * max(len(shape), 1)
+    extents, steps = axes(*shape), axes(*(stride // dtype.itemsize for stride in strides))
+    managed = _ManagedTensor()
+    managed.tensor = _Tensor(
+        address, *device, len(shape), _CODES[dtype.kind], 8 * dtype.itemsize, 1, ctypes.addressof(extents), ctypes.addressof(steps), 0
+    )
+    managed.deleter = ctypes.cast(_delete, ctypes.c_void_p)
+    _lent[ctypes.addressof(managed)] = managed, extents, steps, owner
+    return _new(ctypes.addressof(managed), _NAME, ctypes.cast(_drop, ctypes.c_void_p))

@@ -1,0 +1,83 @@
+"""Symmetric arrays for readers of DLPack: NumPy in the simulator, PyTorch and CuPy on GPUs; one memory, and no reader of a freed one."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import pgas
+from mpi.checks import PIXEL, equal, name_of, neighbours
+from pgas import dlpack
+
+needs_numpy = pytest.mark.skipif(not pgas.SIMULATOR, reason="NumPy reads the memory of the simulator only")
+
+DTYPES = [np.dtype(name) for name in ("int8", "uint16", "int32", "uint64", "float16", "float64", "complex64", "bool")]
+
+
+@pgas.jit
+def put_whole(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+
+@needs_numpy
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_numpy_shares_the_memory(heap, dtype):
+    me, _, right, left = neighbours()
+    dest, source = heap.zeros((3, 4), dtype), heap.full((3, 4), me % 2, dtype)
+    read = np.from_dlpack(dest)
+    assert (read.dtype, read.shape, read.strides) == (dtype, (3, 4), dest.strides)
+    put_whole[1, 32](dest, source, right)
+    pgas.barrier_all()
+    equal(read, np.full((3, 4), left % 2, dtype))
+
+
+@needs_numpy
+def test_views_and_no_elements(heap):
+    array = heap.array(np.arange(24.0).reshape(4, 6))
+    for view in (array[1], array[::2, 1:4], array.transpose(), array[3:3], array[::-1]):
+        np.testing.assert_array_equal(np.from_dlpack(view), view.copy_to_host())
+
+
+@needs_numpy
+def test_nothing_is_kept_when_readers_are_gone(heap):
+    array = heap.zeros(10)
+    before = len(dlpack._lent)
+    reader, unread = np.from_dlpack(array), array.__dlpack__()
+    assert len(dlpack._lent) == before + 2
+    del reader, unread
+    gc.collect()
+    assert len(dlpack._lent) == before
+
+
+def test_refusals(heap):
+    array, pixels, odd = heap.zeros(10, np.float32), heap.zeros(3, PIXEL), pgas.zeros(10)
+    with pytest.raises(BufferError, match="no elements of type"):
+        pixels.__dlpack__()
+    with pytest.raises(BufferError, match="not copied"):
+        array.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match=r"not \(7, 0\)"):
+        array.__dlpack__(dl_device=(7, 0))
+    pgas.free(odd)
+    with pytest.raises(pgas.HeapError, match="use after free"):
+        odd.__dlpack__()
+
+
+def test_device(heap):
+    kind, number = heap.zeros(1).__dlpack_device__()
+    assert kind == (dlpack.CPU if pgas.SIMULATOR else dlpack.CUDA)
+    assert number >= 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_libraries_share_the_memory(heap, library):
+    module = pytest.importorskip(library)
+    me, _, right, left = neighbours()
+    dest, source = heap.zeros((3, 4), np.float32), heap.zeros((3, 4), np.float32)
+    tensor, read = module.from_dlpack(source), module.from_dlpack(dest)
+    tensor[:] = me + 1
+    (module.cuda.synchronize if library == "torch" else module.cuda.Device().synchronize)()
+    put_whole[1, 32](dest, source, right)
+    pgas.barrier_all()
+    found = read.cpu().numpy() if library == "torch" else read.get()
+    equal(found, np.full((3, 4), left + 1, np.float32))

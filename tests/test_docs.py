@@ -1,0 +1,156 @@
+"""README and docs: sessions print what is shown, generated pages are those of the sources, links lead somewhere."""
+
+import ast
+import importlib.util
+import inspect
+import os
+import re
+import subprocess
+import sys
+
+import examples
+import pytest
+import reference
+from examples import PAGES, ROOT
+
+import pgas
+
+README = ROOT / "README.md"
+COMMANDS = [command for page in PAGES for command in examples.commands(page)]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_sessions(command, tmp_path):
+    assert not examples.unlike(command.output, examples.run(command, tmp_path))
+
+
+@pytest.mark.parametrize("npes", [1, 3])
+def test_the_program_of_the_readme_with_any_number_of_pes(tmp_path, npes):
+    command = next(c for c in COMMANDS if c.page == README)
+    expected = tuple(f"PE {pe} got {float((pe - 1) % npes)} from its left neighbour" for pe in range(npes))
+    assert not examples.unlike(expected, examples.run(command, tmp_path, npes))
+
+
+def test_what_a_session_may_print():
+    """In any order, with lines of two PEs joined, nothing left out, nothing more."""
+    expected = ("PE 0 got 1", "PE 10 got 1", "PE 1 got 0")
+    assert not examples.unlike(expected, "PE 1 got 0PE 10 got 1\n\nPE 0 got 1\n")
+    assert "missing" in examples.unlike(expected, "PE 1 got 0\nPE 0 got 1\n")
+    assert "not expected: 'what'" in examples.unlike(expected, "PE 1 got 0\nPE 10 got 1\nwhat\nPE 0 got 1\n")
+    assert not examples.unlike(("PE 0 got 1", "..."), "PE 1 got 0\nPE 0 got 1\n")
+    assert not examples.unlike(("PE ... got 1 (really)",), "PE 1, in time, got 1 (really)\n")
+    assert "missing" in examples.unlike(("PE ... got 1",), "PE 0 got 2\n")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_program_is_run_and_every_part_parses(page):
+    used = {command.arguments[0] for command in COMMANDS if command.page == page}
+    assert used == examples.programs(page).keys()
+    for language, text in examples.blocks(page):
+        if language == "python":
+            ast.parse(text)
+
+
+@pytest.mark.sass
+def test_every_program_compiles_for_a_gpu():
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
+    command = [sys.executable, str(ROOT / "tests" / "compiled_pages.py"), "p2p"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{page.name} {name}" for page in PAGES for name in examples.programs(page, "@pgas.jit")]
+
+
+# --------------------------------------------------------------------------------------------------------- coming from NVSHMEM
+
+
+def porting_rows():
+    """The cells of the tables of functions."""
+    text = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
+    text = text[text.index("## Device functions") : text.index("## Environment")]
+    return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_porting_names_everything_that_is_public():
+    named = {name for row in porting_rows() for name in re.findall(r"`(\w+)`", row[-1])}
+    assert set(pgas.__all__) - named == set()
+
+
+def test_porting_names_nothing_that_does_not_exist():
+    arguments = {"qp"}
+    for row in porting_rows():
+        for name in re.findall(r"`(\w+)`", row[-1]):
+            assert hasattr(pgas, name) or name in arguments, name
+
+
+# ------------------------------------------------------------------------------------------------------------ generated pages
+
+
+@pytest.mark.skipif(not pgas.SIMULATOR, reason="capability missing: the simulator, in which pages are written (methods of arrays differ)")
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_generated_pages_are_those_of_the_sources(name):
+    written = (reference.DOCS / name).read_text(encoding="utf-8")
+    assert written == reference.PAGES[name](), f"docs/{name} is not what the sources say: make docs"
+
+
+def test_every_public_name_is_on_one_page():
+    pages = {chapter.file: (reference.DOCS / "api" / f"{chapter.file}.md").read_text(encoding="utf-8") for chapter in reference.CHAPTERS}
+    for name in pgas.__all__:
+        matching = [chapter.file for chapter in reference.CHAPTERS if re.fullmatch(chapter.names, name)]
+        assert len(matching) == 1, f"{name}: {matching}"
+        described = [file for file, text in pages.items() if re.search(rf"^(## |pgas\.|\| .*`pgas\.){name}\b", text, re.MULTILINE)]
+        assert described == matching, name
+
+
+@pytest.mark.parametrize("file", ["rma", "signals", "atomics", "waiting", "ordering", "collectives"])
+def test_every_function_says_when_it_is_complete(file):
+    for name in pgas.__all__:
+        if reference.chapter_of(name).file == file and inspect.isfunction(getattr(pgas, name)):
+            sections = reference.parse(inspect.getdoc(getattr(pgas, reference.head_of(name)))).sections
+            said = [when for when, _ in sections.get("Completion", [])]
+            assert said == ["on return", "complete"], f"the docstring of pgas.{reference.head_of(name)} needs a section Completion:"
+
+
+def test_pages_are_listed():
+    assert {p.name for p in (reference.DOCS / "api").glob("*.md")} == {f"{c.file}.md" for c in reference.CHAPTERS} | {
+        "README.md",
+        "host.md",
+    }
+
+
+def test_an_unknown_name_is_refused_by_name():
+    with pytest.raises(LookupError, match=r"pgas\.alltoall is on no page of docs/api: add it to a pattern of CHAPTERS in reference\.py"):
+        reference.chapter_of("alltoall")
+
+
+# ---------------------------------------------------------------------------------------------------------------------- links
+
+
+def anchors(page):
+    """What headings of a page may be called in links."""
+    titles = re.findall(r"^#+ (.+)$", examples.prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links(page):
+    text = examples.prose(page)
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text)):
+        if target.startswith(("https://", "http://")):
+            continue
+        file, _, anchor = target.partition("#")
+        path = page.parent / file if file else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target
+    for path in re.findall(r"`((?:pgas|kernels|transports|tests|perftests|docs)/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands(page):
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for target in re.findall(r"(?:`|^ {4}|\n)make ([a-z-]+)", text):
+        assert target in targets, target
+    for module in re.findall(r"python -m (pgas[\w.]*)", text):
+        assert importlib.util.find_spec(module.rstrip(".")), module
