@@ -223,9 +223,9 @@ def test_size_has_not_grown(function, most, found):
 
 
 @pytest.mark.parametrize("function", ["put_block", "put_nbi_block", "put_warp", "get_block", "put_signal_block"])
-def test_registers_leave_room_for_full_occupancy(function, found):
-    """2048 threads of 32 registers fill an SM."""
-    assert found["kernels"][function]["registers"] <= 40
+def test_registers_leave_room_for_the_largest_block(function, found):
+    """1024 threads may have 64 registers each. Eight loads in flight take 32 of the copy's 48: what they bring is worth the occupancy."""
+    assert found["kernels"][function]["registers"] <= 48
 
 
 # ---------------------------------------------------------------------------------------------------------------- p and g
@@ -263,9 +263,10 @@ def test_g_is_one_load_past_l1(found):
     [("put_block", "LD.E.128", "STG.E.128"), ("put_nbi_block", "LD.E.128", "STG.E.128"), ("put_warp", "LD.E.128", "STG.E.128"),
      ("put_signal_block", "LD.E.128", "STG.E.128"), ("get_block", "LDG.E.128.STRONG.SYS", "ST.E.128")],
 )  # fmt: skip
-def test_copies_have_four_wide_loads_before_a_store(function, load, store, found):
+def test_copies_have_eight_wide_loads_before_a_store(function, load, store, found):
+    """Then four, and the rest: three at most, each if there is one."""
     wide = "".join({load: "L", store: "S"}.get(name, "") for name in opcodes(found["kernels"][function]))
-    assert "LLLLSSSS" in wide, f"16-byte loads and stores come in the order {wide}"
+    assert wide == "LLLLLLLLSSSSSSSS" + "LLLLSSSS" + "LLLSSS"
 
 
 @pytest.mark.parametrize("function", ["put_block", "put_nbi_block", "put_warp", "put_signal_block", "put"])
