@@ -18,6 +18,7 @@ from numba.cuda import types
 
 from pgas.kernels import float_add, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, u32, u64
+from pgas.kernels.lanes import group, of_first, release_cell, try_cell
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 from pgas.transports.mlx5 import wqe
@@ -40,6 +41,10 @@ _LKEY, _CELL_LKEY, _CELLS, _SINK = constant(queue.LKEY), constant(queue.CELL_LKE
 _DS_FLAG = constant(wqe.ds_inline(8))
 _BUSY = constant(queue.BUSY)
 _QPN, _QUIET, _BARRIER = constant(queue.QPN), constant(operation.number("quiet")), constant(operation.number("barrier_all"))
+_QUIET_PE, _FLUSH = constant(operation.number("quiet_pe")), constant(operation.number("flush"))
+
+#: WQEs of strided copies that a lane posts at once, at most: those of a warp take no more than half of a queue.
+_WARP, _AT_ONCE = 32, 16
 
 
 # Segments, in the byte order of the wire (facts/mlx5.md 1.2) ------------------------------------------------------------------
@@ -70,44 +75,13 @@ def swap_pair(high, low):
     return u64(ptx.swap_u32(u32(high))) | u64(ptx.swap_u32(u32(low))) << _32
 
 
-# Lanes together ---------------------------------------------------------------------------------------------------------------
-
-
-@device
-def group(key):
-    """The lanes that are here now with the same key: their mask, the caller's number among them, how many they are."""
-    mask = ptx.peers(key)
-    return mask, ptx.popc(mask & ptx.lanemask_lt()), ptx.popc(mask)
-
-
-@device
-def of_first(mask, value):
-    """The value of the group's first lane."""
-    return ptx.shfl_u64(mask, value, ptx.lowest(mask))
-
-
-@device
-def try_cell(op, deadline, mask, rank):
-    """queue.try_cell for a group."""
-    cell = _0
-    if rank == 0:
-        cell = queue.try_cell(op, deadline)
-    return of_first(mask, cell)
-
-
-@device
-def release_cell(cell, mask, rank):
-    """Give a group's cell back when all its lanes have read it."""
-    ptx.syncwarp_mask(mask)
-    if rank == 0:
-        queue.release_cell(cell)
-
-
 @functools.cache
 def make(constants: window.Constants) -> SimpleNamespace:
     """Make the transport for a job's constants."""
     q = queue.make(constants)
     record_of, slot, reserve, submit, poll, complete_all = q.record, q.slot, q.reserve, q.submit, q.poll, q.quiet
+    complete_pe = q.quiet_pe
+    at_once = constant(max(1, min(_AT_ONCE, constants.depth // _WARP // 2)))
 
     @device
     def claim(op, record, mask, rank, n):
@@ -125,6 +99,14 @@ def make(constants: window.Constants) -> SimpleNamespace:
             submit(op, record, base, n)
 
     @device
+    def store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, ce):
+        """Write a WRITE or READ of one WQEBB; rkey and lkey are big-endian already."""
+        at = slot(record, index)
+        store_ctrl(at, record, index, opcode, _DS_WRITE, ce)
+        store_raddr(at + _RADDR, raddr, rkey)
+        store_data(at + _DATA, laddr, lkey, nbytes)
+
+    @device
     def move(op, record, opcode, raddr, rkey, laddr, nbytes):
         """Post WRITEs or READs between the heaps, one for each GiB, each lane its own. Return the index behind the last."""
         lkey = queue.fixed(_LKEY)
@@ -136,12 +118,37 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if base == _NOWHERE:
                 return _NOWHERE
             end = base + u64(count)
-            at = slot(record, base + u64(rank))
-            store_ctrl(at, record, base + u64(rank), opcode, _DS_WRITE, _ALWAYS if rank == count - 1 else _0)
-            store_raddr(at + _RADDR, raddr + done, rkey)
-            store_data(at + _DATA, laddr + done, lkey, min(nbytes - done, _MESSAGE_MAX))
+            size = min(nbytes - done, _MESSAGE_MAX)
+            ce = _ALWAYS if rank == count - 1 else _0
+            store_copy(record, base + u64(rank), opcode, raddr + done, rkey, laddr + done, lkey, size, ce)
             publish(op, record, mask, rank, base, u64(count))
             done += _MESSAGE_MAX
+        return end
+
+    @device
+    def move_apart(op, record, opcode, raddr, raddr_step, rkey, laddr, laddr_step, nbytes, n):
+        """Post n WRITEs or READs of nbytes each, steps apart, each lane its own. Return the index behind the last.
+
+        The lanes of a group reserve and ring once for as many as each of them has left; who has more goes on without the others.
+        """
+        lkey = queue.fixed(_LKEY)
+        end = _0
+        while n != _0:
+            mask, rank, count = group(record)
+            each = u64(ptx.least(mask, u32(min(n, at_once))))
+            behind = each * u64(count)
+            base = claim(op, record, mask, rank, behind)
+            if base == _NOWHERE:
+                return _NOWHERE
+            end = base + behind
+            n -= each
+            index = base + u64(rank)
+            while index < end:
+                store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, _ALWAYS if index + _1 == end else _0)
+                raddr += raddr_step
+                laddr += laddr_step
+                index += u64(count)
+            publish(op, record, mask, rank, base, behind)
         return end
 
     @device
@@ -211,10 +218,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         if base == _NOWHERE:
             return _NOWHERE
         if data != _0:
-            at = slot(record, base)
-            store_ctrl(at, record, base, _WRITE, _DS_WRITE, _0)
-            store_raddr(at + _RADDR, remote(to, pe), rkey)
-            store_data(at + _DATA, source, queue.fixed(_LKEY), nbytes)
+            store_copy(record, base, _WRITE, remote(to, pe), rkey, source, queue.fixed(_LKEY), nbytes, _0)
         if add:
             sink = queue.fixed(_CELLS) + _SINK
             store_atomic(record, base + data, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
@@ -238,7 +242,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
         return put
 
-    def get(name: str, scope: Scope, unit: int) -> Any:
+    def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
 
         @device
@@ -246,10 +250,34 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if rank() == 0:
                 if nbytes != _0:
                     record = record_of(pe, qp)
-                    poll(op, record, move(op, record, _READ, remote(origin, pe), queue.rkey_of_heap(pe), dest, nbytes))
+                    end = move(op, record, _READ, remote(origin, pe), queue.rkey_of_heap(pe), dest, nbytes)
+                    if not nbi:
+                        poll(op, record, end)
             sync()
 
         return get
+
+    def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
+        opcode = _READ if get else _WRITE
+        op, nbytes, rank, size, sync = constant(operation.number(name)), constant(itemsize), scope.rank, scope.size, scope.sync
+
+        @device
+        def strided(raddr, raddr_step, laddr, laddr_step, nelems, pe):
+            record, rkey = record_of(pe, 0), queue.rkey_of_heap(pe)
+            first, step, end = u64(rank()), u64(size()), _0
+            if raddr_step == nbytes and laddr_step == nbytes:
+                if first == _0:
+                    end = move(op, record, opcode, raddr, rkey, laddr, nelems * nbytes)
+            elif first < nelems:
+                mine = (nelems - first + step - _1) // step
+                raddr += first * raddr_step
+                laddr += first * laddr_step
+                end = move_apart(op, record, opcode, raddr, step * raddr_step, rkey, laddr, step * laddr_step, nbytes, mine)
+            if end != _0:
+                poll(op, record, end)
+            sync()
+
+        return strided
 
     def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number("put_signal")), scope.rank, scope.sync
@@ -379,10 +407,10 @@ def make(constants: window.Constants) -> SimpleNamespace:
                     if base != _NOWHERE:
                         if rank == 0 or not together:
                             index = base if together else base + u64(rank)
-                            at = slot(record, index)
-                            store_ctrl(at, record, index, _READ, _DS_WRITE, _ALWAYS if index + _1 == base + n else _0)
-                            store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
-                            store_data(at + _DATA, mine, queue.fixed(_CELL_LKEY), u64(count) * nbytes if together else nbytes)
+                            size_read = u64(count) * nbytes if together else nbytes
+                            ce = _ALWAYS if index + _1 == base + n else _0
+                            rkey, lkey = queue.rkey_of_heap(pe), queue.fixed(_CELL_LKEY)
+                            store_copy(record, index, _READ, remote(addr, pe), rkey, mine, lkey, size_read, ce)
                         publish(op, record, mask, rank, base, n)
                         poll(op, record, base + n)
                         value = ptx.ld_element(mine, array)
@@ -444,7 +472,18 @@ def make(constants: window.Constants) -> SimpleNamespace:
         """Complete: every WQE is done, what it wrote is in the target's memory and what it read is here."""
         complete_all(_QUIET)
 
+    @device
+    def quiet_pe(pe):
+        """Complete what goes to and comes from one PE."""
+        complete_pe(_QUIET_PE, pe)
+
+    @device
+    def flush():
+        """Sources are reusable: of a WQE nothing is known before it is done."""
+        complete_all(_FLUSH)
+
     return SimpleNamespace(
         put=put, get=get, put_signal=put_signal, p=p, g=g, signal=signal, flag=flag, atomic_add=atomic_add,
         atomic_fetch_add=atomic_fetch_add, quiet=quiet, fence=quiet,
+        strided=strided, quiet_pe=quiet_pe, flush=flush,
     )  # fmt: skip

@@ -11,7 +11,9 @@ from pgas.backend import SIMULATOR
 from pgas.kernels import ptx, state, window
 from pgas.kernels.compiler import KernelTypeError, constant, device, element_size, numpy_dtype
 
-__all__ = ["array", "checking", "integer", "is_none", "same_elements", "scalar", "some_element", "subscript", "unit"]
+__all__ = [
+    "array", "checking", "integer", "is_none", "one_dimension", "same_elements", "scalar", "some_element", "subscript", "unit",
+]  # fmt: skip
 
 
 _STATE = constant(state.MY_PE)
@@ -63,6 +65,12 @@ def same_elements(function: str, dest: Any, source: Any) -> None:
         raise KernelTypeError(f"pgas.{function}: source has {_axes(source)}, dest has {_axes(dest)}; they must have the same number")
     if dest.ndim > 1 and dest.layout != source.layout:
         raise KernelTypeError(f"pgas.{function}: source is in {source.layout} order, dest in {dest.layout} order; they must be the same")
+
+
+def one_dimension(function: str, dest: Any) -> None:
+    """Refuse arrays of several dimensions (dest has as many as source), in which it is not clear what a stride steps over."""
+    if dest.ndim != 1:
+        raise KernelTypeError(f"pgas.{function}: dest and source have {_axes(dest)}, they must have 1: a stride counts elements of a row")
 
 
 def subscript(function: str, name: str, argument: Any, idx: Any) -> None:

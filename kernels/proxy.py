@@ -22,7 +22,7 @@ from numba.cuda import types
 
 from pgas.kernels import float_add, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, u32, u64
-from pgas.kernels.ibgda import group, of_first, release_cell, try_cell
+from pgas.kernels.lanes import group, of_first, release_cell, try_cell
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
@@ -62,6 +62,7 @@ _0, _1, _4, _8 = (constant(c) for c in (0, 1, 4, 8))
 _NOWHERE, _BUSY, _CELLS, _GE = constant(queue.NOWHERE), constant(queue.BUSY), constant(queue.CELLS), constant(5)
 _COMPLETION, _NIC_TIMEOUT = constant(state.COMPLETION), constant(state.NIC_TIMED_OUT)
 _QUIET, _BARRIER = constant(operation.number("quiet")), constant(operation.number("barrier_all"))
+_FLUSH, _QUIET_PE = constant(operation.number("flush")), constant(operation.number("quiet_pe"))
 _POLLS_MASK = 63
 
 #: Nanoseconds that a wait sleeps for each request that is to be done before: log2, and at most.
@@ -177,17 +178,40 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
         return put
 
-    def get(name: str, scope: Scope, unit: int) -> Any:
+    def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
 
         @device
         def get(dest, origin, nbytes, pe, qp):
             if rank() == 0:
                 if nbytes != _0:
-                    wait(op, post(op, on(_READ, pe, qp), nbytes, dest, remote(origin, pe), _0, _0))
+                    end = post(op, on(_READ, pe, qp), nbytes, dest, remote(origin, pe), _0, _0)
+                    if not nbi:
+                        wait(op, end)
             sync()
 
         return get
+
+    def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
+        request = _READ if get else _WRITE
+        op, nbytes, rank, size, sync = constant(operation.number(name)), constant(itemsize), scope.rank, scope.size, scope.sync
+
+        @device
+        def strided(raddr, raddr_step, laddr, laddr_step, nelems, pe):
+            what, end = on(request, pe, 0), _0
+            i, step, total = u64(rank()), u64(size()), nbytes
+            if raddr_step == nbytes and laddr_step == nbytes and nelems != _0:
+                nelems, total = _1, nelems * nbytes
+            while i < nelems:
+                end = post(op, what, total, laddr + i * laddr_step, raddr + i * raddr_step, _0, _0)
+                if end == _NOWHERE:
+                    break
+                i += step
+            if end != _0:
+                wait(op, end)
+            sync()
+
+        return strided
 
     def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number("put_signal")), scope.rank, scope.sync
@@ -306,7 +330,18 @@ def make(constants: window.Constants) -> SimpleNamespace:
         """Complete: every request that was reserved is done, what it wrote is in the target's memory and what it read is here."""
         wait(_QUIET, ptx.ld_relaxed_gpu_u64(_HEAD))
 
+    @device
+    def quiet_pe(pe):
+        """Complete what goes to and comes from one PE: requests to all PEs complete in one order, so everything."""
+        wait(_QUIET_PE, ptx.ld_relaxed_gpu_u64(_HEAD))
+
+    @device
+    def flush():
+        """Sources are reusable: of a request nothing is known before it is done."""
+        wait(_FLUSH, ptx.ld_relaxed_gpu_u64(_HEAD))
+
     return SimpleNamespace(
         put=put, get=get, put_signal=put_signal, p=p, g=g, signal=signal, flag=flag, atomic_add=atomic_add,
         atomic_fetch_add=atomic_fetch_add, quiet=quiet, fence=quiet,
+        strided=strided, quiet_pe=quiet_pe, flush=flush,
     )  # fmt: skip

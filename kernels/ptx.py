@@ -92,6 +92,8 @@ red_or_gpu_u64 = primitive(
 
 fence_sys = primitive("fence_sys", "void()", "fence.acq_rel.sys;", lambda: cpu.mem.fence("sys"))
 fence_sc_sys = primitive("fence_sc_sys", "void()", "fence.sc.sys;", lambda: cpu.mem.fence("sys"))
+#: Nothing on a GPU, whose stores have their values in registers when they are issued; the compiler moves no access across it.
+sources_read = primitive("sources_read", "void()", "", lambda: cpu.mem.read_sources())
 
 # Threads ----------------------------------------------------------------------------------------------------------------------
 
@@ -151,6 +153,10 @@ vote_all = primitive(
     "vote_all", "u32(u32, u32)",
     "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.all.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
     lambda mask, holds: int(all(engine.warp_exchange(mask, bool(holds), "vote_all").values())), convergent=True,
+)  # fmt: skip
+least = primitive(
+    "least", "u32(u32, u32)", "redux.sync.min.u32 $0, $2, $1;",
+    lambda mask, value: min(engine.warp_exchange(mask, value, "least").values()), convergent=True,
 )  # fmt: skip
 lanemask_lt = primitive("lanemask_lt", "u32()", "mov.u32 $0, %lanemask_lt;", lambda: (1 << cpu.lane()) - 1, pure=True)
 
@@ -229,9 +235,45 @@ atom_add_element = element_primitive(
 #
 # A put reads local memory of any kind (generic loads: shared and local arrays too) and stores to the window; a get reads the window,
 # past L1 because the owner may have changed it, and stores to local memory of any kind. ``deferred``: a put_nbi, whose source the
-# simulator's weak mode reads as late as the next quiet.
+# simulator's weak mode reads as late as the next quiet, or a get_nbi, whose destination it writes as late.
 
 _WIDTHS = {1: ("u32", "u8"), 2: ("u16", "b16"), 4: ("u32", "b32"), 8: ("u64", "b64")}
+
+
+def _accesses(width: int, load: str, store: str) -> tuple[Any, Any]:
+    """Make a load and a store of ``width`` bytes; those of 16 return and take two words."""
+    if width == 16:
+        return (
+            primitive("ld", "(u64, u64)(u64)", f"{load}.v2.b64 {{$0, $1}}, [$2];", None),
+            primitive("st", "void(u64, u64, u64)", f"{store}.v2.b64 [$0], {{$1, $2}};", None),
+        )
+    register, suffix = _WIDTHS[width]
+    return (
+        primitive("ld", f"{register}(u64)", f"{load}.{suffix} $0, [$1];", None),
+        primitive("st", f"void(u64, {register})", f"{store}.{suffix} [$0], $1;", None),
+    )
+
+
+def _single(width: int, load: str, store: str) -> Any:
+    """Make ``single(dst, src)`` from a load and a store instruction: one access."""
+    if SIMULATOR:
+        return lambda dst, src: cpu.mem.copy_elements(dst, width, src, width, 1, width)
+    ld, st = _accesses(width, load, store)
+
+    if width == 16:
+
+        @device
+        def single(dst, src):
+            low, high = ld(src)
+            st(dst, low, high)
+
+    else:
+
+        @device
+        def single(dst, src):
+            st(dst, ld(src))
+
+    return single
 
 
 def _run(width: int, load: str, store: str, batch: int = 8) -> Any:
@@ -240,10 +282,7 @@ def _run(width: int, load: str, store: str, batch: int = 8) -> Any:
         return lambda dst, src, first, end, step, deferred: cpu.mem.copy_strided(dst, src, first, end, step, width, deferred)
     if width == 16:
         return _run_16(load, store, batch)
-    register, suffix = _WIDTHS[width]
-    _width = constant(width)
-    ld = primitive("ld", f"{register}(u64)", f"{load}.{suffix} $0, [$1];", None)
-    st = primitive("st", f"void(u64, {register})", f"{store}.{suffix} [$0], $1;", None)
+    _width, (ld, st) = constant(width), _accesses(width, load, store)
 
     @device
     def run(dst, src, first, end, step, deferred):
@@ -303,7 +342,11 @@ def _together(load: str, store: str, count: int, *, rest: bool = False) -> Any:
     return primitive("copy", f"void(u64, u64, u64{', u64' if rest else ''})", " ".join(["{", registers, *loads, *stores, "}"]), None)
 
 
-put_run = {width: _run(width, "ld", "st.global") for width in (1, 2, 4, 8, 16)}
+_PUT, _GET = ("ld", "st.global"), ("ld.relaxed.sys.global", "st")
+put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 #: Between global addresses, every access whole: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global", batch=4)
-get_run = {width: _run(width, "ld.relaxed.sys.global", "st") for width in (1, 2, 4, 8, 16)}
+get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
+#: One access each, of elements that lie apart (iput, iget).
+put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}
+get_single = {width: _single(width, *_GET) for width in (1, 2, 4, 8, 16)}
