@@ -84,15 +84,15 @@ def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
         integer(function, "idx", index)
 
 
-def scalar(function: str, dtype: Any, value: Any) -> None:
-    """Refuse a value that an element of type dtype cannot hold, and element types that no single access can carry."""
+def scalar(function: str, dtype: Any, value: Any, name: str = "value") -> None:
+    """Refuse an argument that an element of type dtype cannot hold, and element types that no single access can carry."""
     if isinstance(dtype, types.Record) or element_size(dtype) not in (1, 2, 4, 8, 16):
         raise KernelTypeError(f"pgas.{function}: elements of type {dtype} are not 1, 2, 4, 8 or 16 bytes of a plain number; use put or get")
     value = types.unliteral(value) if value is not None else dtype
     numbers = (types.Number, types.Boolean)
     narrows = isinstance(value, types.Complex) and not isinstance(dtype, types.Complex)
     if value != dtype and (narrows or not (isinstance(value, numbers) and isinstance(dtype, numbers))):
-        raise KernelTypeError(f"pgas.{function}: value is of type {value}, which an element of type {dtype} cannot hold")
+        raise KernelTypeError(f"pgas.{function}: {name} is of type {value}, which an element of type {dtype} cannot hold")
 
 
 def unit(argument: Any) -> int:

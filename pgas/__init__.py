@@ -11,7 +11,22 @@ if SIMULATOR:
     engine.install()
 
 from pgas._version import __version__
-from pgas.amo import atomic_add, atomic_fetch_add
+from pgas.amo import (
+    atomic_add,
+    atomic_and,
+    atomic_compare_swap,
+    atomic_fetch,
+    atomic_fetch_add,
+    atomic_fetch_and,
+    atomic_fetch_inc,
+    atomic_fetch_or,
+    atomic_fetch_xor,
+    atomic_inc,
+    atomic_or,
+    atomic_set,
+    atomic_swap,
+    atomic_xor,
+)
 from pgas.array import SymmetricArray
 from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, synchronize, zeros
@@ -48,6 +63,7 @@ from pgas.signal import (
     put_signal_nbi_block,
     put_signal_nbi_warp,
     put_signal_warp,
+    signal_fetch,
     signal_op,
     signal_wait_until,
 )
@@ -69,6 +85,21 @@ from pgas.sync import (
     sync_all_block,
     sync_all_warp,
     wait_until,
+)
+from pgas.wait import (
+    test,
+    test_all,
+    test_all_vector,
+    test_any,
+    test_any_vector,
+    test_some,
+    test_some_vector,
+    wait_until_all,
+    wait_until_all_vector,
+    wait_until_any,
+    wait_until_any_vector,
+    wait_until_some,
+    wait_until_some_vector,
 )
 
 __all__ = [
@@ -94,7 +125,19 @@ __all__ = [
     "allgather_object",
     "array",
     "atomic_add",
+    "atomic_and",
+    "atomic_compare_swap",
+    "atomic_fetch",
     "atomic_fetch_add",
+    "atomic_fetch_and",
+    "atomic_fetch_inc",
+    "atomic_fetch_or",
+    "atomic_fetch_xor",
+    "atomic_inc",
+    "atomic_or",
+    "atomic_set",
+    "atomic_swap",
+    "atomic_xor",
     "barrier_all",
     "barrier_all_block",
     "barrier_all_warp",
@@ -140,12 +183,26 @@ __all__ = [
     "put_warp",
     "quiet",
     "quiet_pe",
+    "signal_fetch",
     "signal_op",
     "signal_wait_until",
     "sync_all",
     "sync_all_block",
     "sync_all_warp",
     "synchronize",
+    "test",
+    "test_all",
+    "test_all_vector",
+    "test_any",
+    "test_any_vector",
+    "test_some",
+    "test_some_vector",
     "wait_until",
+    "wait_until_all",
+    "wait_until_all_vector",
+    "wait_until_any",
+    "wait_until_any_vector",
+    "wait_until_some",
+    "wait_until_some_vector",
     "zeros",
 ]  # fmt: skip
