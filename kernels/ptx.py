@@ -289,7 +289,7 @@ def _single(width: int, load: str, store: str) -> Any:
     return single
 
 
-def _run(width: int, load: str, store: str, batch: int = 8) -> Any:
+def _run(width: int, load: str, store: str, batch: int = 4) -> Any:
     """Make ``run(dst, src, first, end, step, deferred)`` from a load and a store instruction; counters are u64."""
     if SIMULATOR:
         return lambda dst, src, first, end, step, deferred: cpu.mem.copy_strided(dst, src, first, end, step, width, deferred)
@@ -311,10 +311,10 @@ def _run_16(load: str, store: str, batch: int) -> Any:
     """16-byte accesses, ``batch`` loads in flight before the first store: a load's latency is paid once for all of them.
 
     What a warp copies in a second is at most 512 bytes a load in flight over that latency, about 300 cycles from L2: NVSHMEM's one load
-    gives 2.9 GB/s on H200 (put_latency, warp, 1 MiB), eight would give 13 with what their issue takes. A CTA of 256 threads has 32 KiB
-    in flight so, more than the 44 GB/s times 0.3 us that an SM sends over NVLink at most (4 CTAs: 178 GB/s, measured 2026-11-21). More
-    than eight would need more than the 64 registers that 1,024 threads have. Of what is left, half a batch goes at once, and so do the
-    accesses that then remain.
+    gives 2.9 GB/s on H200 (put_latency, warp, 1 MiB). Eight would give 13 with what their issue takes, for 32 registers; a kernel whose
+    blocks have 1,024 threads, of 64 registers at most, may have to say so (max_registers). Four are enough for the warps of a CTA: 256
+    threads have 16 KiB in flight so, and an SM sends 44 GB/s over NVLink at most (4 CTAs: 180 GB/s so, 149 with one load in flight;
+    measured 2026-11-21), 13 KiB in that time. Of what is left, half a batch goes at once, and so do the accesses that then remain.
     """
     half = batch // 2
     copy_batch, copy_half, copy_rest = (
@@ -358,8 +358,11 @@ def _together(load: str, store: str, count: int, *, rest: bool = False) -> Any:
 _PUT, _GET = ("ld", "st.global"), ("ld.relaxed.sys.global", "st")
 put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 #: Between global addresses, every access whole: for memory that others poll.
-copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global", batch=4)
+copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
 get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
+#: The same where a warp is all that copies.
+put_run_of_warp = put_run | {16: _run(16, *_PUT, batch=8)}
+get_run_of_warp = get_run | {16: _run(16, *_GET, batch=8)}
 #: One access each, of elements that lie apart (iput, iget).
 put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 get_single = {width: _single(width, *_GET) for width in (1, 2, 4, 8, 16)}

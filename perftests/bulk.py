@@ -37,6 +37,9 @@ def _thread() -> tuple[int, int]:
 #: By scope, the number of the caller and how many there are.
 _WORKERS = {"block": _block, "warp": _warp, "thread": _thread}
 
+#: What a warp has in flight takes registers, of which each of 1,024 threads (-t) may have 64.
+_LIMITS = {"warp": 64}
+
 
 @cuda.jit(device=True)
 def _sync_thread() -> None:
@@ -62,11 +65,11 @@ def bandwidth_kernels(calls: Mapping[str, Any]) -> dict[str, Any]:
 
     A barrier of the grid after each iteration, quiet once at the end.
     """
-    return {scope: _bandwidth_kernel(call, _WORKERS[scope]) for scope, call in calls.items()}
+    return {scope: _bandwidth_kernel(call, _WORKERS[scope], _LIMITS.get(scope)) for scope, call in calls.items()}
 
 
-def _bandwidth_kernel(call: Any, worker: Any) -> Any:
-    @pgas.jit
+def _bandwidth_kernel(call: Any, worker: Any, max_registers: int | None) -> Any:
+    @pgas.jit(max_registers=max_registers)
     def bandwidth(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
         number, workers = worker()
         first, last = share(number, workers, dest.size)

@@ -232,11 +232,12 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: Counter)
     pgas.barrier_all()
     after = counts.nic_counts()
     given = {name: after[name] - before[name] for name in after}
-    fault: Fault | str | None = buffers.find_fault(options.seed, sent, received) or counter.find_fault()
+    fault: Fault | str | None = buffers.find_fault(options.seed, sent, received)
     if fault is None and given:
         fewest, most = test.wqes(work, runtime.current().transport)
         issued = counts.Issued(sent * work.messages, sent * (work.size + test.signals), (sent * fewest, sent * most))
         fault = counts.find_fault(given, issued)
+    fault = fault or counter.find_fault()
     buffers.free()
 
     results = pgas.allgather_object((None if answers else seconds, fault))

@@ -103,7 +103,7 @@ def signal(flag: Any, turn: int, pe: int) -> None:
 @cuda.jit(device=True)
 def increase(flag: Any, turn: int, pe: int) -> None:
     """Raise the flag by an atomic."""
-    pgas.atomic_add(flag, 0, 1, pe)
+    pgas.atomic_inc(flag, 0, pe)
 
 
 def alone(notify: Any) -> Any:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 __all__ = [
-    "ATOMIC_OPS", "DATATYPES", "WARP", "Workload", "element_type", "latency_workload", "p_workload", "put_workload", "rounds_of_warps", "share",
+    "ATOMIC_OPS", "DATATYPES", "WARP", "Workload", "element_type", "latency_workload", "p_workload", "put_workload", "rounds_of_warps",
+    "share",
 ]  # fmt: skip
 
 #: Threads of a warp.
@@ -24,7 +25,8 @@ DATATYPES: dict[str, str] = {
 
 #: NVSHMEM's names of atomic operations (-a).
 ATOMIC_OPS = (
-    "inc", "add", "and", "or", "xor", "set", "swap", "compare_swap", "fetch", "fetch_inc", "fetch_add", "fetch_and", "fetch_or", "fetch_xor",
+    "inc", "add", "and", "or", "xor", "set", "swap", "compare_swap",
+    "fetch", "fetch_inc", "fetch_add", "fetch_and", "fetch_or", "fetch_xor",
 )  # fmt: skip
 
 
