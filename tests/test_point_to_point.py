@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from point_to_point import ATOMICS, FEW, NAMES, TESTS
 from test_perftests import ROW, a_report, mpirun, with_mpirun
 
-from pgas.perftests import atomics, options, plot, report
+from pgas.perftests import atomics, check_gpu, compare, options, plot, report
 from pgas.perftests.report import BANDWIDTH, LATENCY
 from pgas.perftests.workload import p_workload, rounds_of_warps
 
@@ -167,7 +167,8 @@ def test_latency_table():
 @pytest.mark.parametrize(
     ("test", "title"),
     [("shmem_get_bw", "#shmem_get_bw_uni"), ("shmem_atomic_bw", "#shmem_atomic_fetch_add"),
-     ("shmem_atomic_latency", "#shmem_at_fetch_add_ping_lat"), ("shmem_signal_ping_pong_latency", "#shmem_sig_ping_lat"), ("shmem_g_latency", "#shmem_g_latency")],
+     ("shmem_atomic_latency", "#shmem_at_fetch_add_ping_lat"), ("shmem_g_latency", "#shmem_g_latency"),
+     ("shmem_signal_ping_pong_latency", "#shmem_sig_ping_lat")],
 )  # fmt: skip
 def test_tables_have_nvshmems_names(test, title):
     made = a_report(test=test)
@@ -219,3 +220,32 @@ def test_latency_and_bandwidth_do_not_share_a_picture(tmp_path, capsys):
         plot.main([*paths, "-o", str(tmp_path / "x.png")])
     assert stop.value.code == 2
     assert "b.json measures bandwidth, the first file latency" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------- beside NVSHMEM's
+
+
+def test_comparison_with_nvshmems_figures(tmp_path, capsys):
+    """A row of NVSHMEM's with as many CTAs and threads, of the same scope if its table has scopes; otherwise a dash."""
+    rows = [replace(ROW, scope=scope, size=4, bw_gbps=None, latency_us=0.7) for scope in ("thread", "block")]
+    rows.append(replace(rows[0], size=12))
+    run = tmp_path / "run.json"
+    a_latency_report(rows=rows).write_json(str(run))
+    assert compare.main([str(run)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[-3:] == [
+        ["shmem_put_latency", "thread", "4", "0.700", "1.355", "0.52", "us"],
+        ["shmem_put_latency", "block", "4", "0.700", "1.424", "0.49", "us"],
+        ["shmem_put_latency", "thread", "12", "0.700", "-", "-", "us"],
+    ]
+    rows = [replace(ROW, size=1024, bw_gbps=2.0, ctas=ctas) for ctas in (4, 32)]
+    a_report(rows=rows[:1], argv=["-c", "4", "-t", "1024"]).write_json(str(run))
+    assert compare.main([str(run)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[3:] == ["2.000", "0.667", "3.00", "GB/s"]
+
+
+def test_commands_that_are_compared_are_accepted():
+    tests = dict(zip(NAMES, TESTS, strict=True))
+    for line in (*check_gpu.MEASUREMENTS.values(), *check_gpu.NIC_LATENCIES.values()):
+        name, *flags = line.split()
+        options.parse(name, "", tests[name].defaults, tests[name].scopes, flags)
