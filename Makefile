@@ -27,7 +27,7 @@ RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEP
   PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 
-.PHONY: demo check check-rxe check-gpu conformance docs figures lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
+.PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -109,6 +109,10 @@ rxe-faults: $(VENV)/dev
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines
 check-gpu:
 	python3 -m pgas.perftests.check_gpu
+
+## compare: latencies over p2p on the GPUs here, two minutes, beside NVSHMEM's own figures; the Python that is active
+compare:
+	python3 -m pgas.perftests.compare --run
 
 ## figures: put and p over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
 figures:

@@ -8,20 +8,21 @@ from typing import Any
 
 from pgas.kernels import ptx
 from pgas.kernels.compiler import constant, device, u64
-from pgas.kernels.scope import Scope
+from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.update import Update
 from pgas.kernels.window import remote
 
 
 @functools.cache
-def copy(unit: int, *, get: bool = False) -> Any:
+def copy(unit: int, *, get: bool = False, warp: bool = False) -> Any:
     """Make ``copy(dst, src, nbytes, first, step, deferred)``, where thread ``first`` of ``step`` copies its share; all u64.
 
     Both addresses and nbytes are multiples of ``unit``, a power of two up to 16 that follows from the dtype. If the addresses agree
     modulo 16 the accesses are 16 bytes wide, but for a head up to the first boundary and a tail. Otherwise they are of ``unit``
-    bytes, or of 4 where smaller elements agree modulo 4.
+    bytes, or of 4 where smaller elements agree modulo 4. warp: a warp is all that copies.
     """
-    runs = ptx.get_run if get else ptx.put_run
+    puts, gets = (ptx.put_run_of_warp, ptx.get_run_of_warp) if warp else (ptx.put_run, ptx.get_run)
+    runs = gets if get else puts
     if unit == 16:
         return _plain(16, runs)
     return _prefer(16, unit, runs, _plain(unit, runs) if unit >= 4 else _prefer(4, unit, runs, _plain(unit, runs)))
@@ -61,7 +62,7 @@ def _prefer(width: int, unit: int, runs: dict[int, Any], otherwise: Any) -> Any:
 
 def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``put(to, source, nbytes, pe, qp)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
 
     @device
     def put(to, source, nbytes, pe, qp):
@@ -74,7 +75,7 @@ def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 
 def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``get(dest, origin, nbytes, pe, qp)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit, get=True), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
 
     @device
     def get(dest, origin, nbytes, pe, qp):
@@ -125,7 +126,7 @@ def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> 
 
 def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``put_signal(to, source, nbytes, word, value, add, pe)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
 
     @device
     def put_signal(to, source, nbytes, word, value, add, pe):

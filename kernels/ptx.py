@@ -302,12 +302,12 @@ def _single(width: int, load: str, store: str) -> Any:
     return single
 
 
-def _run(width: int, load: str, store: str) -> Any:
+def _run(width: int, load: str, store: str, batch: int = 4) -> Any:
     """Make ``run(dst, src, first, end, step, deferred)`` from a load and a store instruction; counters are u64."""
     if SIMULATOR:
         return lambda dst, src, first, end, step, deferred: cpu.mem.copy_strided(dst, src, first, end, step, width, deferred)
     if width == 16:
-        return _run_16(load, store)
+        return _run_16(load, store, batch)
     _width, (ld, st) = constant(width), _accesses(width, load, store)
 
     @device
@@ -320,40 +320,52 @@ def _run(width: int, load: str, store: str) -> Any:
     return run
 
 
-def _run_16(load: str, store: str) -> Any:
-    """16-byte accesses, four loads in flight before the first store: a load's latency is paid once for four.
+def _run_16(load: str, store: str, batch: int) -> Any:
+    """16-byte accesses, ``batch`` loads in flight before the first store: a load's latency is paid once for all of them.
 
-    On 2 x H200 four CTAs reach 180 GB/s so, 149 with one load in flight (measured 2026-11-21).
+    What a warp copies in a second is at most 512 bytes a load in flight over that latency, about 300 cycles from L2: NVSHMEM's one load
+    gives 2.9 GB/s on H200 (put_latency, warp, 1 MiB). Eight would give 13 with what their issue takes, for 32 registers; a kernel whose
+    blocks have 1,024 threads, of 64 registers at most, may have to say so (max_registers). Four are enough for the warps of a CTA: 256
+    threads have 16 KiB in flight so, and an SM sends 44 GB/s over NVLink at most (4 CTAs: 180 GB/s so, 149 with one load in flight;
+    measured 2026-11-21), 13 KiB in that time. Of what is left, half a batch goes at once, and so do the accesses that then remain.
     """
-    ld, st = _accesses(16, load, store)
-    _3, _4, _16 = constant(3), constant(4), constant(16)
+    half = batch // 2
+    copy_batch, copy_half, copy_rest = (
+        _together(load, store, batch),
+        _together(load, store, half),
+        _together(load, store, half - 1, rest=True),
+    )
+    _16, _batch, _half, _last, _last_half = (constant(c) for c in (16, batch, half, batch - 1, half - 1))
 
     @device
     def run(dst, src, first, end, step, deferred):
         stride = step * _16
-        i = first
         to = dst + first * _16
         source = src + first * _16
-        while i + _3 * step < end:
-            a = ld(source)
-            b = ld(source + stride)
-            c = ld(source + stride + stride)
-            d = ld(source + _3 * stride)
-            st(to, a[0], a[1])
-            st(to + stride, b[0], b[1])
-            st(to + stride + stride, c[0], c[1])
-            st(to + _3 * stride, d[0], d[1])
-            i += _4 * step
-            to += _4 * stride
-            source += _4 * stride
-        while i < end:
-            a = ld(source)
-            st(to, a[0], a[1])
-            i += step
-            to += stride
-            source += stride
+        stop = src + end * _16
+        while source + _last * stride < stop:
+            copy_batch(to, source, stride)
+            to += _batch * stride
+            source += _batch * stride
+        if source + _last_half * stride < stop:
+            copy_half(to, source, stride)
+            to += _half * stride
+            source += _half * stride
+        if source < stop:
+            copy_rest(to, source, stride, stop)
 
     return run
+
+
+def _together(load: str, store: str, count: int, *, rest: bool = False) -> Any:
+    """Make ``copy(dst, src, stride)``: loads of 16 bytes, ``count`` of them, then their stores; or of the rest, those before ``stop``."""
+    loads = [f"{load}.v2.b64 {{a{n}, b{n}}}, [s]; add.u64 s, s, $2;" for n in range(count)]
+    stores = [f"{store}.v2.b64 [d], {{a{n}, b{n}}}; add.u64 d, d, $2;" for n in range(count)]
+    if rest:
+        loads = [f"setp.lt.u64 p{n}, s, $3; @p{n} {access}" for n, access in enumerate(loads)]
+        stores = [f"@p{n} {access}" for n, access in enumerate(stores)]
+    registers = f".reg .b64 s, d, a<{count}>, b<{count}>; .reg .pred p<{count}>; mov.b64 d, $0; mov.b64 s, $1;"
+    return primitive("copy", f"void(u64, u64, u64{', u64' if rest else ''})", " ".join(["{", registers, *loads, *stores, "}"]), None)
 
 
 _PUT, _GET = ("ld", "st.global"), ("ld.relaxed.sys.global", "st")
@@ -361,6 +373,9 @@ put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 #: Between global addresses, every access whole: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
 get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
+#: The same where a warp is all that copies.
+put_run_of_warp = put_run | {16: _run(16, *_PUT, batch=8)}
+get_run_of_warp = get_run | {16: _run(16, *_GET, batch=8)}
 #: One access each, of elements that lie apart (iput, iget).
 put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 get_single = {width: _single(width, *_GET) for width in (1, 2, 4, 8, 16)}

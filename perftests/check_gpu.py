@@ -9,6 +9,7 @@ import contextlib
 import shutil
 import sys
 
+from pgas.perftests import compare
 from pgas.perftests.jobs import BASELINES, ROOT, gpus, machine_name, mpirun, mps, run
 
 #: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
@@ -31,13 +32,31 @@ REPORT = ROOT / "build" / "conformance-gpu.json"
 #: What the card executes, checks and refuses, with the machine code that is measured, whose hash they print.
 CARD_TESTS = [f"tests/test_softhca_{name}.py" for name in ("rig", "wqes", "errors", "atomics", "states", "faults", "replay")]
 
-#: The flags of NVSHMEM's figures that ours are compared with (32 and 4 CTAs; README), and a sweep of small messages.
+#: The flags of NVSHMEM's figures that ours are compared with (compare.py), both ways, and plain stores.
 MEASUREMENTS = {
     "shmem_put_bw-32x1024": "shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1024 -e 64M",
     "shmem_put_bw-4x1024": "shmem_put_bw -n 200 -w 20 -c 4 -t 1024 -b 4 -e 32M",
     "shmem_put_bw-32x1024-bidir": "shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1024 -e 64M --bidir",
     "shmem_p_bw-32x1024": "shmem_p_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M",
     "shmem_p_bw-4x1024": "shmem_p_bw -n 10 -w 10 -c 4 -t 1024 -b 1024 -e 64K",
+    "shmem_get_bw-32x1024": "shmem_get_bw -n 200 -w 20 -c 32 -t 1024 -e 64M",
+    "shmem_g_bw-32x1024": "shmem_g_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M",
+    "shmem_st_bw-32x1024": "shmem_st_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M",
+    "shmem_atomic_bw-32x256": "shmem_atomic_bw -n 100 -w 10",
+    "shmem_atomic_bw-fetch_add-32x256": "shmem_atomic_bw -n 100 -w 10 -a fetch_add",
+    **compare.LATENCIES,
+}
+
+#: Latencies through that NIC.
+NIC_LATENCIES = {
+    f"{name}-ibgda": f"{line} --transport ibgda"
+    for name, line in {
+        "shmem_put_latency": "shmem_put_latency -n 100 -w 10 -e 64K -f 16",
+        "shmem_p_latency": "shmem_p_latency -n 100 -w 10 -e 1K -f 16",
+        "shmem_atomic_latency-fetch_add": "shmem_atomic_latency -n 100 -w 10 -a fetch_add",
+        "shmem_put_signal_ping_pong_latency": "shmem_put_signal_ping_pong_latency -n 100 -w 10 -e 64K -f 16",
+        "shmem_signal_ping_pong_latency": "shmem_signal_ping_pong_latency -n 100 -w 10",
+    }.items()
 }
 
 
@@ -78,11 +97,7 @@ def main() -> int:
             if not run([sys.executable, *pytest, "-s", *CARD_TESTS], 300, NUMBA_ENABLE_CUDASIM="0"):
                 failed.append("the card's checks")
         if not options.tests:
-            for name, line in MEASUREMENTS.items():
-                test, *flags = line.split()
-                output = str(BASELINES / f"{name}-{machine}.json")
-                if not run([*two, f"perftests/{test}.py", *flags, "--json", output], 200):
-                    failed.append(name)
+            failed += compare.measure({**MEASUREMENTS, **(NIC_LATENCIES if shared else {})}, machine, 200)
             for name, line in NIC_MEASUREMENTS.items() if shared else ():
                 test, *flags = line.split()
                 output = str(BASELINES / f"{name}-{machine}.json")

@@ -7,7 +7,7 @@ from numba import cuda
 
 import pgas
 
-__all__ = ["GridCounter", "grid_barrier"]
+__all__ = ["Counter", "grid_barrier"]
 
 
 @cuda.jit(device=True)
@@ -19,7 +19,7 @@ def grid_barrier(counter: Any, target: int) -> None:
     an acquire.
 
     Args:
-        counter: int64 word on this PE's symmetric heap.
+        counter: uint64 word on this PE's symmetric heap.
         target: value before the first meeting, plus number of CTAs times meetings, this one included.
     """
     cuda.syncthreads()
@@ -30,21 +30,26 @@ def grid_barrier(counter: Any, target: int) -> None:
     cuda.syncthreads()
 
 
-class GridCounter:
-    """The counter of a PE's grid barriers and the value that the kernels launched so far leave in it.
+class Counter:
+    """A word on this PE that only grows: of a grid's barriers, or the flag of a ping-pong; and the value that kernels left in it so far.
 
     Collective to make and to free, as every array of the heap.
     """
 
     def __init__(self) -> None:
-        self.array = pgas.zeros(1, np.int64)
+        self.array = pgas.zeros(1, np.uint64)
         self._value = 0
 
-    def reserve(self, ctas: int, meetings: int) -> int:
-        """Return the value that the next kernel, of so many CTAs and meetings, finds."""
+    def reserve(self, steps: int) -> int:
+        """Return the value that the next kernel finds, which adds so many steps."""
         start = self._value
-        self._value += ctas * meetings
+        self._value += steps
         return start
+
+    def find_fault(self) -> str | None:
+        """Return what is wrong with the value, now that all kernels have ended."""
+        found = int(self.array.copy_to_host()[0])
+        return None if found == self._value else f"the counter of barriers or turns holds {found} instead of {self._value}"
 
     def free(self) -> None:
         """Give the word back to the heap."""

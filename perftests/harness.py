@@ -5,36 +5,47 @@ A row (sizes, shares and messages are workload.py's):
 1. a warm-up launch of ``warmup_iters`` iterations through pgas.launch, which refuses a grid that cannot all be
    resident;
 2. sources get fresh random elements, destinations the complement of what is to come, between guards (payload.py);
-3. one launch that does all ``iters`` iterations, a grid barrier after each and quiet once at the end, is timed
-   (timing.py). Plain: PE 0 sends. ``--bidir``: both do;
+3. one launch that does all ``iters`` iterations is timed (timing.py). Bandwidth: a grid barrier after each iteration
+   and quiet once at the end; plain, PE 0 performs the operations, ``--bidir``: both do. Latency: one CTA, and each
+   iteration waits for its own end. Ping-pong: both PEs run the kernel, PE 0's is timed, from before its first message;
 4. both PEs compare their whole destination, guards and gaps included, also where nothing should have come; through a
-   NIC, also what the card counted for them with what was issued: a WQE that is lost or sent twice is a fault;
+   NIC, also what the card counted for them with what was issued (counts.py);
 5. bandwidth = size * iters / time, message rate = messages * iters / time, summed over the sending PEs. GB = 1e9
-   bytes.
+   bytes. Latency = time / iters.
 """
 
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pgas
 from pgas import runtime
 from pgas.backend import launched_rank
+from pgas.perftests import counts, report, timing
 from pgas.perftests import options as command_line
-from pgas.perftests import payload, report, timing
-from pgas.perftests.grid import GridCounter
-from pgas.perftests.options import Defaults, Options
+from pgas.perftests.grid import Counter
+from pgas.perftests.options import TRANSPORTS, Defaults, Options
 from pgas.perftests.payload import Fault
-from pgas.perftests.report import Report, Row
+from pgas.perftests.report import BANDWIDTH, Report, Row
+from pgas.perftests.transfer import Transfer
 from pgas.perftests.workload import Workload
 
-__all__ = ["PerfTest", "RefusedError", "run"]
+__all__ = ["Pattern", "PerfTest", "RefusedError", "run"]
 
 NPES = 2
+
+
+class Pattern(Enum):
+    """Who performs operations, and where their payload comes."""
+
+    PUSH = "from the PE that calls to its peer"
+    PULL = "from the peer to the PE that calls"
+    PING_PONG = "from PE 0 to PE 1 and back"
 
 
 @dataclass(frozen=True)
@@ -44,12 +55,21 @@ class PerfTest:
     Attributes:
         name: as NVSHMEM's.
         description: first sentence of --help.
-        kernels: by scope, the default first: kernel(dest, source, *extra, counter, start, iters, pe).
-        workload: divides one size.
+        kernels: by scope, the default first, or by atomic operation: kernel(*buffers, *extra, counter, start, iters, pe), where the
+            kernel leaves start + steps(work, iters) in the counter.
+        workload: divides one size; options.scope is one of the kernels'.
         wqes: the fewest and the most WQEs that one iteration may become under a NIC transport.
-        extra: kernel arguments between source and counter.
         defaults: NVSHMEM's.
         simulator_defaults: small enough to be interpreted within seconds.
+        measures: report.BANDWIDTH or LATENCY.
+        unit: what a latency is the time of, for the lines above the table.
+        pattern: which way the payload goes.
+        every_scope: without -s one table's rows after the other for all scopes.
+        extra: kernel arguments between the buffers and the counter.
+        buffers: makes what a row moves.
+        signals: bytes that an iteration moves through a NIC beside its size.
+        transports: those that it can run over.
+        unmapped: why not over others.
     """
 
     name: str
@@ -57,9 +77,38 @@ class PerfTest:
     kernels: Mapping[str, Any]
     workload: Callable[[int, Options], Workload]
     wqes: Callable[[Workload, str], tuple[int, int]]
-    extra: Callable[[Workload], tuple[Any, ...]]
     defaults: Defaults
     simulator_defaults: Defaults
+    measures: str = BANDWIDTH
+    unit: str | None = None
+    pattern: Pattern = Pattern.PUSH
+    every_scope: bool = False
+    extra: Callable[[Workload], tuple[Any, ...]] = lambda work: ()
+    buffers: Callable[[Workload, Options], Any] = lambda work, options: Transfer(work)
+    signals: int = 0
+    transports: Sequence[str] = TRANSPORTS
+    unmapped: str = ""
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """What -s takes, the default first."""
+        if self.defaults.atomic_op is not None:
+            return ("thread",)
+        return ("all", *self.kernels) if self.every_scope else tuple(self.kernels)
+
+    def main(self) -> int:
+        """Run the test from the command line; see run()."""
+        return run(self)
+
+    def workloads(self, options: Options) -> Iterator[Workload]:
+        """Yield what each row does."""
+        for scope in self.kernels if options.scope == "all" else (options.scope,):
+            for size in options.sizes():
+                yield self.workload(size, replace(options, scope=scope))
+
+    def steps(self, work: Workload, iters: int) -> int:
+        """Return by how much iterations raise the counter: every CTA at each barrier of its grid, or every turn of a ping-pong."""
+        return iters * (work.ctas if self.measures == BANDWIDTH else 1 if self.pattern is Pattern.PING_PONG else 0)
 
 
 class RefusedError(Exception):
@@ -74,7 +123,7 @@ def run(test: PerfTest, argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     defaults = test.simulator_defaults if pgas.SIMULATOR else test.defaults
-    options = command_line.parse(test.name, test.description, defaults, tuple(test.kernels), argv)
+    options = command_line.parse(test.name, test.description, defaults, test.scopes, argv)
     options.set_environment()
     try:
         job = pgas.init()
@@ -93,7 +142,7 @@ def _run(test: PerfTest, options: Options, argv: Sequence[str]) -> int:
     if (reason := pgas.broadcast_object(_reason_to_refuse(test, options))) is not None:
         raise RefusedError(reason)
     result = _new_report(test, options, argv)
-    valid = _print_rows(result, _rows(test, options), sum(1 for _ in options.sizes()))
+    valid = _print_rows(result, _rows(test, options), sum(1 for _ in test.workloads(options)))
     if pgas.my_pe() == 0:
         _write_files(result, options)
     return 0 if valid else 1
@@ -104,6 +153,8 @@ def _reason_to_refuse(test: PerfTest, options: Options) -> str | None:
     if pgas.n_pes() != NPES:
         pes = "1 PE" if pgas.n_pes() == 1 else f"{pgas.n_pes()} PEs"
         return f"needs exactly {NPES} PEs and has {pes}; start it with: mpirun -n {NPES} {test.name}"
+    if (transport := runtime.current().transport) not in test.transports:
+        return f"needs {' or '.join(test.transports)}, and this job's transport is {transport}: {test.unmapped}"
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None and (Path(path).is_dir() or not os.access(Path(path).absolute().parent, os.W_OK)):
             return f"argument {flag}: {path} cannot be written; it must be a file in a folder that exists"
@@ -124,6 +175,8 @@ def _new_report(test: PerfTest, options: Options, argv: Sequence[str]) -> Report
         command=report.command_text(pgas.n_pes(), test.name, argv),
         date=report.now(),
         args=asdict(options),
+        measures=test.measures,
+        unit=test.unit,
         **described,
     )
 
@@ -131,12 +184,12 @@ def _new_report(test: PerfTest, options: Options, argv: Sequence[str]) -> Report
 def _rows(test: PerfTest, options: Options) -> Iterator[Row]:
     """Measure each size; collective. A row whose data did not arrive is reported at once and has no rate."""
     timing.prepare()
-    counter = GridCounter()
+    counter = Counter()
     try:
-        for size in options.sizes():
-            row, faults = _measure(test, options, test.workload(size, options), counter)
+        for work in test.workloads(options):
+            row, faults = _measure(test, options, work, counter)
             for pe, fault in faults.items():
-                _complain(test, f"size {size}: PE {pe}: {fault}", pgas.my_pe())
+                _complain(test, f"size {work.size}: PE {pe}: {fault}", pgas.my_pe())
             yield row
     except RefusedError:
         counter.free()
@@ -144,113 +197,66 @@ def _rows(test: PerfTest, options: Options) -> Iterator[Row]:
     counter.free()
 
 
-class _Buffers:
-    """Source and guarded destination of one row on this PE. Collective to make and to free."""
-
-    def __init__(self, work: Workload) -> None:
-        self._work = work
-        guard = payload.GUARD_BYTES // work.dtype.itemsize
-        self.source = pgas.empty(work.span, work.dtype)
-        try:
-            self._guarded = pgas.empty(guard + work.span + guard, work.dtype)
-        except pgas.HeapError:
-            pgas.free(self.source)
-            raise
-        self.dest = self._guarded[guard : guard + work.span]
-
-    def fill(self, seed: int) -> None:
-        """Put this PE's payload into the source, and into the destination whatever differs from the peer's."""
-        mine, peers = (payload.random_elements(self._work, seed, pe) for pe in (pgas.my_pe(), 1 - pgas.my_pe()))
-        self.source.copy_to_device(payload.source_image(self._work, mine))
-        self._guarded.copy_to_device(payload.dest_image(self._work, peers, arrived=False))
-
-    def find_fault(self, seed: int, arrived: bool) -> Fault | None:
-        """Compare the destination, guards included, with the peer's payload, or with what fill() left."""
-        peers = payload.random_elements(self._work, seed, 1 - pgas.my_pe())
-        expected = payload.dest_image(self._work, peers, arrived=arrived)
-        return payload.find_fault(self._work, self._guarded.copy_to_host(), expected)
-
-    def free(self) -> None:
-        """Give both back."""
-        pgas.free(self._guarded)
-        pgas.free(self.source)
-
-
-def _measure(test: PerfTest, options: Options, work: Workload, counter: GridCounter) -> tuple[Row, dict[int, Fault | str]]:
+def _measure(test: PerfTest, options: Options, work: Workload, counter: Counter) -> tuple[Row, dict[int, Fault | str]]:
     """Measure one size; collective. Returns the row and, by PE, what arrived or was counted wrong."""
     me, peer = pgas.my_pe(), 1 - pgas.my_pe()
-    sends, receives = options.bidir or me == 0, options.bidir or me == 1
-    kernel, ctas, threads = test.kernels[work.scope], work.ctas, work.threads
+    calls = {pe for pe in range(NPES) if pe == 0 or options.bidir or test.pattern is Pattern.PING_PONG}
+    receives = calls if test.pattern is not Pattern.PUSH else {1 - pe for pe in calls}
+    sent, received = (options.iters if me in pes else 0 for pes in (calls, receives))
+    kernel, ctas, threads = test.kernels[options.atomic_op or work.scope], work.ctas, work.threads
     try:
-        buffers = _Buffers(work)
+        buffers = test.buffers(work, options)
     except pgas.HeapError as error:
         raise RefusedError(f"size {work.size}: {error}") from error
 
-    def arguments(iters: int) -> tuple[Any, ...]:
-        start = counter.reserve(ctas, iters)
-        return (buffers.dest, buffers.source, *test.extra(work), counter.array, start, iters, peer)
+    def arguments(iters: int, *, rehearsal: bool) -> tuple[Any, ...]:
+        start = counter.reserve(test.steps(work, iters))
+        return (*buffers.arguments(rehearsal=rehearsal), *test.extra(work), counter.array, start, iters, peer)
 
     try:
-        pgas.launch(kernel, ctas, threads, arguments(options.warmup_iters if sends else 0))
+        pgas.launch(kernel, ctas, threads, arguments(options.warmup_iters if me in calls else 0, rehearsal=True))
     except ValueError as error:  # the CTAs cannot all be resident, here or at the peer
         buffers.free()
         raise RefusedError(str(error)) from error
     pgas.barrier_all()
     buffers.fill(options.seed)
     pgas.barrier_all()
-    before = _nic_counts()
+    before = counts.nic_counts()
     nic = runtime.current().nic
     sampled: AbstractContextManager[dict[str, float]] = nullcontext({}) if nic is None else nic.sampled()
+    answers = test.pattern is Pattern.PING_PONG and me == 1
     with sampled as proxy:
-        seconds = timing.kernel_seconds(kernel, ctas, threads, arguments(options.iters)) if sends else None
+        seconds = None
+        if sent:
+            seconds = timing.kernel_seconds(kernel, ctas, threads, arguments(options.iters, rehearsal=False), at_once=answers)
     pgas.barrier_all()
-    after = _nic_counts()
+    after = counts.nic_counts()
     given = {name: after[name] - before[name] for name in after}
-    fault: Fault | str | None = buffers.find_fault(options.seed, arrived=receives)
+    fault: Fault | str | None = buffers.find_fault(options.seed, sent, received)
     if fault is None and given:
-        iters = options.iters if sends else 0
-        fault = count_fault(given, test.wqes(work, runtime.current().transport), work, iters)
+        fewest, most = test.wqes(work, runtime.current().transport)
+        issued = counts.Issued(sent * work.messages, sent * (work.size + test.signals), (sent * fewest, sent * most))
+        fault = counts.find_fault(given, issued)
+    fault = fault or counter.find_fault()
     buffers.free()
 
-    results = pgas.allgather_object((seconds, fault))
+    results = pgas.allgather_object((None if answers else seconds, fault))
     times = [time for time, _ in results if time is not None]
     faults = {pe: fault for pe, (_, fault) in enumerate(results) if fault is not None}
-    return _row(work, options, times, given, proxy, not faults), faults
-
-
-def _nic_counts() -> dict[str, int]:
-    """What the NIC has executed for this PE; nothing under p2p."""
-    nic = runtime.current().nic
-    return {} if nic is None else nic.counts()
-
-
-def count_fault(given: Mapping[str, int], wqes: tuple[int, int], work: Workload, iters: int) -> str | None:
-    """Return what is wrong with the counts of a card.
-
-    Args:
-        given: what it counted of the PE: wqes, nbytes, doorbells, errors.
-        wqes: the fewest and the most that one iteration may become.
-        work: what the PE issued in each iteration.
-        iters: how many it issued; 0 for a PE that does not send.
-    """
-    fewest, most = (iters * count for count in wqes)
-    issued = f"for {iters * work.messages} messages of {iters * work.size} bytes"
-    if given["errors"]:
-        return f"the card counted {given['errors']} errors {issued}"
-    if not fewest <= given["wqes"] <= most:
-        wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
-        return f"the card executed {given['wqes']} WQEs instead of {wanted} {issued}"
-    if given["nbytes"] != iters * work.size:
-        return f"the card moved {given['nbytes']} bytes in {given['wqes']} WQEs {issued}"
-    if not min(iters, 1) <= given["doorbells"] <= given["wqes"]:
-        return f"the card saw {given['doorbells']} doorbells for {given['wqes']} WQEs {issued}"
-    return None
+    return _row(test, work, options, times, given, proxy, not faults), faults
 
 
 def _row(
-    work: Workload, options: Options, times: Iterable[float], given: Mapping[str, int], proxy: Mapping[str, float], validated: bool
+    test: PerfTest,
+    work: Workload,
+    options: Options,
+    times: Iterable[float],
+    given: Mapping[str, int],
+    proxy: Mapping[str, float],
+    validated: bool,
 ) -> Row:
     per_second = sum(options.iters / seconds for seconds in times)
+    is_bandwidth = test.measures == BANDWIDTH
     return Row(
         size=work.size,
         message_bytes=work.message_bytes,
@@ -260,9 +266,9 @@ def _row(
         stride=work.stride,
         coalesced=work.coalesced,
         datatype=work.dtype.name,
-        bw_gbps=work.size * per_second / 1e9 if validated else None,
-        latency_us=None,
-        mops=work.messages * per_second / 1e6 if validated else None,
+        bw_gbps=work.size * per_second / 1e9 if validated and is_bandwidth else None,
+        latency_us=1e6 / per_second if validated and not is_bandwidth else None,
+        mops=work.messages * per_second / 1e6 if validated and is_bandwidth else None,
         messages=options.iters * work.messages,
         wqes=given.get("wqes"),
         doorbells=given.get("doorbells"),
@@ -280,7 +286,7 @@ def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
         for row in rows:
             result.rows.append(row)
             if shown:
-                print(report.row_line(row), flush=True)
+                print(report.row_line(row, result.measures), flush=True)
             advance()
     if shown and (line := report.proxy_line(result.rows)) is not None:
         print(line, flush=True)

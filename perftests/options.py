@@ -4,20 +4,23 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from pgas.backend import launched_rank
 from pgas.config import parse_size
 from pgas.perftests.payload import GUARD_BYTES
-from pgas.perftests.workload import DATATYPES, WARP
+from pgas.perftests.workload import ATOMIC_OPS, DATATYPES, WARP
 
-__all__ = ["TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_flag", "within"]
+__all__ = ["OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_flag", "within"]
 
 TRANSPORTS = ("p2p", "ibgda", "ibrc")
 
 _LARGEST = 2**31 - 1
 _LARGEST_SIZE = 1 << 40
+#: Flags that tests of latency do not have: they run one CTA, one way.
+OF_ONE_CTA = ("ctas", "stride", "bidir")
+
 #: Symmetric heap that init takes when nothing else is said, and the room left beside a row's two arrays.
 _DEFAULT_HEAP = 1 << 30
 _SPARE_HEAP = 64 << 20
@@ -35,11 +38,14 @@ class Defaults:
     warmup_iters: int = 5
     ctas: int = 32
     threads_per_cta: int = 256
+    atomic_op: str | None = None
+    fixed: tuple[str, ...] = ()
+    """Names of flags that the test does not have: their values, 1 for stride, cannot be changed."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """A parsed command line. Sizes in bytes; stride in elements."""
+    """A parsed command line. Sizes in bytes; stride in elements; atomic_op None for tests of something else."""
 
     min_size: int
     max_size: int
@@ -51,6 +57,7 @@ class Options:
     datatype: str
     scope: str
     stride: int
+    atomic_op: str | None
     bidir: bool
     transport: str | None
     json: str | None
@@ -140,41 +147,49 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     parser = Parser(prog=prog, description=description, allow_abbrev=False, epilog=f"Two PEs: mpirun -n 2 {prog}")
     size, count = within(1, _LARGEST_SIZE, parse_size), within(1, _LARGEST)
 
-    def add(short: str, name: str, convert: Callable[[str], object], default: object, meaning: str) -> None:
+    def add(short: str, name: str, convert: Callable[[str], object], meaning: str, default: object = None) -> None:
+        if name in defaults.fixed:
+            return
+        default = getattr(defaults, name) if default is None else default
         shown = size_flag(default) if convert is size and isinstance(default, int) else default
         metavar = "SIZE" if convert is size else "NAME" if isinstance(default, str) else "N"
         text = f"{meaning} [{shown}]"
         parser.add_argument(short, f"--{name}", type=convert, default=default, metavar=metavar, help=text)
 
-    add("-b", "min_size", size, defaults.min_size, "smallest message in bytes (suffixes k, m, g, t)")
-    add("-e", "max_size", size, defaults.max_size, "largest message in bytes (suffixes k, m, g, t)")
-    add("-f", "step", within(2, _LARGEST), defaults.step, "factor from one size to the next")
-    add("-n", "iters", count, defaults.iters, "timed iterations")
-    add("-w", "warmup_iters", within(0, _LARGEST), defaults.warmup_iters, "iterations before the clock starts")
-    add("-c", "ctas", count, defaults.ctas, "CTAs (blocks) of the kernel")
-    add("-t", "threads_per_cta", within(1, 1024), defaults.threads_per_cta, "threads of each CTA")
-    add("-d", "datatype", one_of(tuple(DATATYPES)), defaults.datatype, f"element type: {', '.join(DATATYPES)}")
+    add("-b", "min_size", size, "smallest message in bytes (suffixes k, m, g, t)")
+    add("-e", "max_size", size, "largest message in bytes (suffixes k, m, g, t)")
+    add("-f", "step", within(2, _LARGEST), "factor from one size to the next")
+    add("-n", "iters", count, "timed iterations")
+    add("-w", "warmup_iters", within(0, _LARGEST), "iterations before the clock starts")
+    add("-c", "ctas", count, "CTAs (blocks) of the kernel")
+    add("-t", "threads_per_cta", within(1, 1024), "threads of each CTA")
+    add("-d", "datatype", one_of(tuple(DATATYPES)), f"element type: {', '.join(DATATYPES)}")
+    if defaults.atomic_op is not None:
+        add("-a", "atomic_op", one_of(ATOMIC_OPS), f"operation: {', '.join(ATOMIC_OPS)}")
     if len(scopes) > 1:
-        add("-s", "scope", one_of(scopes), scopes[0], f"who calls the operation together: {', '.join(scopes)}")
+        add("-s", "scope", one_of(scopes), f"who calls the operation together: {', '.join(scopes)}", scopes[0])
     else:
-        add("-i", "stride", count, 1, "distance of neighbouring elements, in elements")
-    parser.add_argument("--bidir", action="store_true", help="both PEs send; the rates are summed")
-    parser.add_argument("--report_msgrate", action="store_true", help="accepted; the message rate is always printed")
+        add("-i", "stride", count, "distance of neighbouring elements, in elements", 1)
+    if "bidir" not in defaults.fixed:
+        parser.add_argument("--bidir", action="store_true", help="both PEs send; the rates are summed")
+        parser.add_argument("--report_msgrate", action="store_true", help="accepted; the message rate is always printed")
     transports = f"{', '.join(TRANSPORTS)} [pgas chooses]"
     parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=transports)
     parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="draw bandwidth against message size into a PNG")
+    parser.add_argument("--plot", metavar="FILE", help="draw the results against message size into a PNG")
     parser.add_argument("--seed", type=within(0, 2**63 - 1), default=1, metavar="N", help="seed of the payload [1]")
 
-    found: dict[str, Any] = {"scope": scopes[0], "stride": 1} | vars(parser.parse_args(argv))
-    del found["report_msgrate"]
+    unchanged = asdict(defaults) | {"scope": scopes[0], "stride": 1, "bidir": False}
+    found: dict[str, Any] = unchanged | vars(parser.parse_args(argv))
+    found.pop("report_msgrate", None)
+    del found["fixed"]
     options = Options(**found)
     if options.max_size < options.min_size:
         parser.error(
             f"argument -e/--max_size: {size_flag(options.max_size)} is less than --min_size; "
             f"it must be {size_flag(options.min_size)} to {size_flag(_LARGEST_SIZE)}"
         )
-    if options.scope == "warp" and options.threads_per_cta % WARP:
+    if options.scope == "warp" and options.threads_per_cta % WARP and "ctas" not in defaults.fixed:
         parser.error(
             f"argument -t/--threads_per_cta: {options.threads_per_cta} makes a broken warp; "
             f"with --scope warp it must be a multiple of {WARP}, {WARP} to 1024"

@@ -1,4 +1,4 @@
-"""Draws bandwidth against message size, from the JSON files of one or several runs.
+"""Draws bandwidth or latency against message size, from the JSON files of one or several runs.
 
 Several runs in one picture:
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pgas.perftests import style
-from pgas.perftests.report import place
+from pgas.perftests.report import BANDWIDTH, place
 
-__all__ = ["curve_labels", "draw", "main", "title_text"]
+__all__ = ["by_scope", "curve_labels", "draw", "main", "title_text"]
 
 #: What tells two runs apart in the legend, in this order; what all runs share goes into the subtitle.
 _TRAITS = ("test", "machine", "gpu", "transport", "adapter", "engine", "commit", "date")
@@ -23,14 +23,16 @@ _ARGUMENTS = ("scope", "ctas", "threads_per_cta", "datatype", "stride", "bidir",
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw the runs into one PNG, bandwidth over message size, both logarithmic.
+    """Draw the runs into one PNG, bandwidth or latency over message size, both logarithmic; of a run a curve for each scope.
 
-    A row whose data did not arrive has no rate: it is left out and its run's label says so.
+    A row whose data did not arrive has no figure: it is left out and its run's label says so.
 
     Args:
-        runs: JSON objects of perf tests.
+        runs: JSON objects of perf tests that all measure the same.
         path: file to write.
     """
+    bandwidth = _measures(runs[0]) == BANDWIDTH
+    runs = by_scope(runs)
     with style.picture(path, 9, 5.8, *title_text(runs)) as figure:
         axes = figure.subplots()
         for number, (run, label) in enumerate(zip(runs, curve_labels(runs), strict=True)):
@@ -39,24 +41,48 @@ def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
         if sizes:
             axes.set_yscale("log")
         style.size_axis(axes, sizes)
-        style.bandwidth_axis(axes)
+        if bandwidth:
+            style.bandwidth_axis(axes)
+        else:
+            axes.set_ylabel("latency (us)")
         style.frame(axes)
-        # Bandwidth rises with size: there is room in this corner.
-        axes.legend(fontsize=8.5, loc="lower right", edgecolor="none", framealpha=0.9)
+        # Both rise with size: there is room in this corner.
+        axes.legend(fontsize=8.5, loc="lower right" if bandwidth else "upper left", edgecolor="none", framealpha=0.9)
+
+
+def by_scope(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs, those with rows of several scopes as one for each."""
+    split = []
+    for run in runs:
+        scopes = list(dict.fromkeys(row["scope"] for row in run["rows"])) or [run["args"].get("scope")]
+        for scope in scopes:
+            rows = [row for row in run["rows"] if row["scope"] == scope]
+            split.append({**run, "rows": rows, "args": {**run["args"], "scope": scope}})
+    return split
+
+
+def _measures(run: Mapping[str, Any]) -> str:
+    return str(run.get("measures", BANDWIDTH))  # results from before there were others do not say
+
+
+def _figure(run: Mapping[str, Any]) -> str:
+    return "bw_gbps" if _measures(run) == BANDWIDTH else "latency_us"
 
 
 def _valid_rows(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [row for row in run["rows"] if row["bw_gbps"]]
+    return [row for row in run["rows"] if row[_figure(run)]]
 
 
 def _draw_curve(axes: Any, run: Mapping[str, Any], label: str, colour: str, marker: str) -> None:
     rows = _valid_rows(run)
-    sizes, rates = [row["size"] for row in rows], [row["bw_gbps"] for row in rows]
+    sizes, figures = [row["size"] for row in rows], [row[_figure(run)] for row in rows]
     failed = len(run["rows"]) - len(rows)
-    notes = [f"at most {style.rate_text(max(rates))}"] if rows else []
+    notes = []
+    if rows:
+        notes.append(f"at most {style.rate_text(max(figures))}" if _measures(run) == BANDWIDTH else f"from {min(figures):.3g} us")
     notes += [f"{failed} of {len(run['rows'])} rows failed"] if failed else []
     text = f"{label} ({', '.join(notes)})"
-    axes.plot(sizes, rates, color=colour, marker=marker, markersize=4.5, linewidth=1.6, label=text)
+    axes.plot(sizes, figures, color=colour, marker=marker, markersize=4.5, linewidth=1.6, label=text)
 
 
 def title_text(runs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -114,17 +140,19 @@ def _trait_text(key: str, value: Any) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw the JSON files named on the command line into one PNG."""
-    parser = argparse.ArgumentParser("python -m pgas.perftests.plot", description="Draw bandwidth over message size.")
+    parser = argparse.ArgumentParser("python -m pgas.perftests.plot", description="Draw bandwidth or latency over message size.")
     parser.add_argument("files", nargs="+", metavar="JSON", help="result of a perf test's --json")
     parser.add_argument("-o", "--output", required=True, metavar="PNG", help="picture to write")
     arguments = parser.parse_args(argv)
-    runs = []
+    runs: list[dict[str, Any]] = []
     for name in arguments.files:
         try:
             run = json.loads(Path(name).read_text(encoding="utf-8"))
             run["test"], run["rows"], run["args"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             parser.error(f"{name} is no result of a perf test's --json: {error}")
+        if runs and _measures(run) != _measures(runs[0]):
+            parser.error(f"{name} measures {_measures(run)}, the first file {_measures(runs[0])}: they do not fit into one picture")
         runs.append(run)
     draw(runs, arguments.output)
     return 0

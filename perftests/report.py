@@ -9,23 +9,31 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "title_lines"]
+__all__ = ["BANDWIDTH", "LATENCY", "Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "title_lines"]
 
-_COLUMNS = (
-    ("size(B)", 12),
-    ("scope", 10),
-    ("BW (GB/sec)", 16),
-    ("msgrate (MMPS)", 16),
-    ("ctas", 6),
-    ("type", 9),
-    ("validated", 11),
-    ("messages", 10),
-    ("wqes", 10),
-    ("doorbells", 9),
-)
+#: What the rows of a test measure.
+BANDWIDTH, LATENCY = "bandwidth", "latency"
+
+_MEASURED = {
+    BANDWIDTH: (("BW (GB/sec)", 16), ("msgrate (MMPS)", 16), ("ctas", 6)),
+    LATENCY: (("latency (us)", 16), ("threads", 9)),
+}
+
+
+def _columns(measures: str) -> tuple[tuple[str, int], ...]:
+    after = (("type", 9), ("validated", 11), ("messages", 10), ("wqes", 10), ("doorbells", 9))
+    return (("size(B)", 12), ("scope", 10), *_MEASURED[measures], *after)
+
 
 #: The columns of a NIC, which p2p tables do not have: calls, and what the NIC made of them.
 _NIC_COLUMNS = 3
+
+#: NVSHMEM's names of tables where they are not the test's; {} is the atomic operation.
+_TABLES = {
+    "shmem_put_bw": "shmem_put_bw_uni", "shmem_get_bw": "shmem_get_bw_uni", "shmem_atomic_bw": "shmem_atomic_{}",
+    "shmem_atomic_latency": "shmem_at_{}_ping_lat", "shmem_put_ping_pong_latency": "shmem_put_ping_lat",
+    "shmem_signal_ping_pong_latency": "shmem_sig_ping_lat",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,8 +41,8 @@ class Row:
     """One message size.
 
     Attributes:
-        size: bytes that one sending PE sends in each iteration.
-        message_bytes: bytes of one put or p, the largest where they differ.
+        size: bytes that the operations of one PE move in each iteration.
+        message_bytes: bytes of one of them, the largest where they differ.
         ctas: CTAs that had something to send.
         threads: threads of each CTA.
         scope: thread, warp or block.
@@ -42,9 +50,10 @@ class Row:
         coalesced: the threads of a warp send to neighbouring places; None for calls that send several elements.
         datatype: element type of the row.
         bw_gbps: 1e9 bytes a second, all sending PEs together; None if the data did not arrive: then it is no rate.
-        latency_us: microseconds of one operation; None in bandwidth tests.
+            None in tests of latency.
+        latency_us: microseconds of one iteration, in ping-pongs the whole round trip; None in tests of bandwidth, and as bw_gbps.
         mops: million messages a second, all sending PEs together; None as bw_gbps.
-        messages: puts or p that PE 0 issued in the timed kernel.
+        messages: operations that PE 0 issued in the timed kernel.
         wqes, doorbells: what the NIC executed and saw in that kernel; None where there is no NIC (p2p).
         proxy: shares of the time of PE 0's proxy thread by what it did (ibrc), sampled; None where there is none.
         validated: every byte of the payload arrived, none beside it changed, and the NIC counted what was issued.
@@ -84,14 +93,15 @@ class Report:
     npes: int
     versions: Mapping[str, str]
     args: Mapping[str, Any]
+    measures: str = BANDWIDTH
+    unit: str | None = None
     rows: list[Row] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         """The name of the table, as NVSHMEM's."""
-        if self.args["bidir"]:
-            return f"{self.test}_bidi"
-        return f"{self.test}_uni" if self.test == "shmem_put_bw" else self.test
+        table = _TABLES.get(self.test, self.test).format(self.args["atomic_op"])
+        return f"{table.removesuffix('_uni')}_bidi" if self.args["bidir"] else table
 
     def write_json(self, path: str) -> None:
         """Write the run as one JSON object."""
@@ -106,7 +116,9 @@ def title_lines(report: Report, simulator: bool) -> list[str]:
     lines = [f"{where}; transport {report.transport}{adapter}{engine}; {report.date}", f"# {report.command}"]
     if simulator:
         lines.append("# simulator: kernels are interpreted here; these are an interpreter's rates, not hardware's")
-    return [*lines, f"#{report.title}", *header_lines(nic=report.adapter is not None)]
+    if report.unit is not None:
+        lines.append(f"# latency: {report.unit}")
+    return [*lines, f"#{report.title}", *header_lines(nic=report.adapter is not None, measures=report.measures)]
 
 
 def place(machine: str | None, gpu: str | None) -> str:
@@ -114,27 +126,27 @@ def place(machine: str | None, gpu: str | None) -> str:
     return ", ".join(name for name in (machine, gpu if gpu and gpu not in (machine or "") else None) if name)
 
 
-def header_lines(*, nic: bool = False) -> list[str]:
+def header_lines(*, nic: bool = False, measures: str = BANDWIDTH) -> list[str]:
     """Return the line of column names, those of a NIC if one is used."""
-    columns = _COLUMNS if nic else _COLUMNS[:-_NIC_COLUMNS]
+    columns = _columns(measures) if nic else _columns(measures)[:-_NIC_COLUMNS]
     return ["".join(f"{name:<{width}}" for name, width in columns).rstrip()]
 
 
-def row_line(row: Row) -> str:
-    """Return one line of the table; a dash for a rate that the failed validation makes meaningless."""
+def row_line(row: Row, measures: str = BANDWIDTH) -> str:
+    """Return one line of the table; a dash for a figure that the failed validation makes meaningless."""
+    figures = (row.bw_gbps, row.mops) if measures == BANDWIDTH else (row.latency_us,)
     cells = (
         str(row.size),
         row.scope,
-        "-" if row.bw_gbps is None else f"{row.bw_gbps:.6f}",
-        "-" if row.mops is None else f"{row.mops:.6f}",
-        str(row.ctas),
+        *("-" if figure is None else f"{figure:.6f}" for figure in figures),
+        str(row.ctas if measures == BANDWIDTH else row.threads),
         row.datatype,
         "yes" if row.validated else "NO",
         "" if row.wqes is None else str(row.messages),
         "" if row.wqes is None else str(row.wqes),
         "" if row.doorbells is None else str(row.doorbells),
     )
-    return "".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)).rstrip()
+    return "".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _columns(measures), strict=True)).rstrip()
 
 
 def command_text(npes: int, prog: str, argv: Sequence[str]) -> str:

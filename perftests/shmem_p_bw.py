@@ -22,7 +22,7 @@ from numba import cuda
 from pgas.perftests import harness
 from pgas.perftests.grid import grid_barrier
 from pgas.perftests.options import Defaults, Options
-from pgas.perftests.workload import WARP, Workload, p_workload
+from pgas.perftests.workload import Workload, p_workload, rounds_of_warps
 from pgas.transports.mlx5.wqe import ds_inline, wqebbs
 
 
@@ -53,7 +53,7 @@ def _workload(size: int, options: Options) -> Workload:
     return p_workload(size, options.datatype, options.stride, options.ctas, options.threads_per_cta)
 
 
-def _wqes(work: Workload, transport: str) -> tuple[int, int]:
+def wqes(work: Workload, transport: str) -> tuple[int, int]:
     """A WRITE for each p; under ibgda, lanes of a warp that are together and send to neighbouring places share one.
 
     Which lanes are together is up to the machine. WQEs are fewest if all of a warp are each time: a WRITE, and a NOP behind it if it
@@ -61,14 +61,7 @@ def _wqes(work: Workload, transport: str) -> tuple[int, int]:
     """
     if transport != "ibgda" or not work.coalesced:
         return work.messages, work.messages
-    fewest, grid = 0, work.ctas * work.threads
-    for start in range(0, work.threads, WARP):
-        lanes = min(WARP, work.threads - start)
-        for cta in range(work.ctas):
-            first = cta * work.threads + start
-            rounds, rest = divmod(max(work.nelems - first, 0), grid)
-            fewest += rounds * _together(lanes, work.dtype.itemsize) + _together(min(lanes, rest), work.dtype.itemsize)
-    return fewest, work.messages
+    return sum(rounds * _together(lanes, work.dtype.itemsize) for rounds, lanes in rounds_of_warps(work)), work.messages
 
 
 def _together(lanes: int, itemsize: int) -> int:
@@ -81,17 +74,13 @@ TEST = harness.PerfTest(
     description="Bandwidth and message rate of single elements sent with p from inside a kernel, every byte checked.",
     kernels={"thread": p_bw},
     workload=_workload,
-    wqes=_wqes,
+    wqes=wqes,
     extra=lambda work: (np.uint64(work.stride),),
     defaults=Defaults("int"),
     simulator_defaults=Defaults("int", max_size=16 << 10, iters=3, warmup_iters=1, ctas=4, threads_per_cta=32),
 )
 
-
-def main() -> int:
-    """Run the test from the command line."""
-    return harness.run(TEST)
-
+main = TEST.main
 
 if __name__ == "__main__":
     sys.exit(main())

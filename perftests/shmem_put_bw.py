@@ -10,87 +10,22 @@ a message of fewer elements than CTAs uses fewer CTAs.
 """
 
 import sys
-from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
-from numba import cuda
-
-from pgas.perftests import harness
-from pgas.perftests.grid import grid_barrier
-from pgas.perftests.options import Defaults, Options
-from pgas.perftests.workload import WARP, Workload, put_workload
-from pgas.perftests.workload import share as plain_share
-from pgas.transports.mlx5.wqe import MESSAGE_MAX
-
-share = cuda.jit(device=True)(plain_share)
-
-
-@pgas.jit
-def put_bw_block(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
-    """Put with one call per CTA."""
-    first, last = share(cuda.blockIdx.x, cuda.gridDim.x, dest.size)
-    to, what = dest[first:last], source[first:last]
-    for i in range(iters):
-        pgas.put_nbi_block(to, what, pe)
-        grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
-    if cuda.grid(1) == 0:
-        pgas.quiet()
-
-
-@pgas.jit
-def put_bw_warp(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
-    """Put with one call per warp."""
-    first, last = share(cuda.grid(1) // WARP, cuda.gridsize(1) // WARP, dest.size)
-    to, what = dest[first:last], source[first:last]
-    for i in range(iters):
-        pgas.put_nbi_warp(to, what, pe)
-        grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
-    if cuda.grid(1) == 0:
-        pgas.quiet()
-
-
-@pgas.jit
-def put_bw_thread(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
-    """Put with one call per thread."""
-    first, last = share(cuda.grid(1), cuda.gridsize(1), dest.size)
-    to, what = dest[first:last], source[first:last]
-    for i in range(iters):
-        pgas.put_nbi(to, what, pe)
-        grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
-    if cuda.grid(1) == 0:
-        pgas.quiet()
-
-
-def _workload(size: int, options: Options) -> Workload:
-    return put_workload(size, options.datatype, options.scope, options.ctas, options.threads_per_cta)
-
-
-def _wqes(work: Workload, transport: str) -> tuple[int, int]:
-    """A WRITE for each GiB of each put; shares differ by one element at most."""
-    smallest, larger = divmod(work.nelems, work.messages)
-    small, large = (-(-nelems * work.dtype.itemsize // MESSAGE_MAX) for nelems in (smallest, smallest + 1))
-    count = larger * large + (work.messages - larger) * small
-    return count, count
-
+import pgas
+from pgas.perftests import bulk, harness
+from pgas.perftests.options import Defaults
 
 TEST = harness.PerfTest(
     name="shmem_put_bw",
     description="Bandwidth and message rate of puts from inside a kernel, every byte checked.",
-    kernels={"block": put_bw_block, "warp": put_bw_warp, "thread": put_bw_thread},
-    workload=_workload,
-    wqes=_wqes,
-    extra=lambda work: (),
+    kernels=bulk.bandwidth_kernels({"block": pgas.put_nbi_block, "warp": pgas.put_nbi_warp, "thread": pgas.put_nbi}),
+    workload=bulk.bandwidth_workload,
+    wqes=bulk.wqes,
     defaults=Defaults("double"),
     simulator_defaults=Defaults("double", max_size=1 << 20, iters=5, warmup_iters=1, ctas=4, threads_per_cta=32),
 )
 
-
-def main() -> int:
-    """Run the test from the command line."""
-    return harness.run(TEST)
-
+main = TEST.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,8 +28,10 @@ def prepare() -> None:
         pgas.synchronize()
 
 
-def kernel_seconds(kernel: Any, ctas: int, threads: int, arguments: tuple[Any, ...]) -> float:
+def kernel_seconds(kernel: Any, ctas: int, threads: int, arguments: tuple[Any, ...], *, at_once: bool = False) -> float:
     """Launch a kernel, wait for it, and return the seconds that it ran.
+
+    at_once: launch it with nothing before it, for a kernel that has to be there when that of another PE, behind a lead-in, begins.
 
     On a GPU a short kernel is queued first: while it runs, the CPU queues event, kernel and event behind it, so
     that the time between the events is the kernel's and not the CPU's way to the launch (NVSHMEM's tests leave that
@@ -47,7 +49,8 @@ def kernel_seconds(kernel: Any, ctas: int, threads: int, arguments: tuple[Any, .
     collects = gc.isenabled()
     gc.disable()  # a collection between the launches takes longer than the lead-in
     try:
-        lead_in[1, 1](_LEAD_IN_STEPS, _LEAD_IN_STEP_NS)
+        if not at_once:
+            lead_in[1, 1](_LEAD_IN_STEPS, _LEAD_IN_STEP_NS)
         start.record()
         kernel[ctas, threads](*arguments)
         stop.record()

@@ -1,10 +1,14 @@
 """How the bytes of one row become messages: element type, CTAs, shares. Pure arithmetic, no pgas call."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["DATATYPES", "WARP", "Workload", "element_type", "p_workload", "put_workload", "share"]
+__all__ = [
+    "ATOMIC_OPS", "DATATYPES", "WARP", "Workload", "element_type", "latency_workload", "p_workload", "put_workload", "rounds_of_warps",
+    "share",
+]  # fmt: skip
 
 #: Threads of a warp.
 WARP = 32
@@ -18,6 +22,12 @@ DATATYPES: dict[str, str] = {
     "long": "int64", "longlong": "int64", "int64": "int64", "ptrdiff": "int64",
     "ulong": "uint64", "ulonglong": "uint64", "uint64": "uint64", "size": "uint64", "double": "float64",
 }  # fmt: skip
+
+#: NVSHMEM's names of atomic operations (-a).
+ATOMIC_OPS = (
+    "inc", "add", "and", "or", "xor", "set", "swap", "compare_swap",
+    "fetch", "fetch_inc", "fetch_add", "fetch_and", "fetch_or", "fetch_xor",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,3 +103,19 @@ def p_workload(size: int, datatype: str, stride: int, ctas: int, threads: int) -
     nelems = size // dtype.itemsize
     ctas = min(ctas, -(-nelems // threads))
     return Workload(size, dtype, nelems, stride, "thread", ctas, threads, nelems, dtype.itemsize, stride == 1)
+
+
+def latency_workload(size: int, datatype: str, scope: str, threads: int) -> Workload:
+    """One message that a thread, a warp, or a CTA of so many threads sends with one call."""
+    return put_workload(size, datatype, scope, 1, {"block": threads, "warp": WARP, "thread": 1}[scope])
+
+
+def rounds_of_warps(work: Workload) -> Iterator[tuple[int, int]]:
+    """Yield, for the warps of a p workload, how often so many lanes have an element each at the same time."""
+    grid = work.ctas * work.threads
+    for start in range(0, work.threads, WARP):
+        lanes = min(WARP, work.threads - start)
+        for cta in range(work.ctas):
+            rounds, rest = divmod(max(work.nelems - cta * work.threads - start, 0), grid)
+            yield rounds, lanes
+            yield 1, min(lanes, rest)

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pgas
-from pgas.perftests import harness, options, payload, plot, report, shmem_p_bw, shmem_put_bw
-from pgas.perftests.grid import GridCounter
+from pgas.perftests import counts, options, payload, plot, report, shmem_p_bw, shmem_put_bw
+from pgas.perftests.grid import Counter
 from pgas.perftests.options import Defaults
 from pgas.perftests.report import Report, Row
 from pgas.perftests.workload import DATATYPES, element_type, p_workload, put_workload, share
@@ -282,13 +282,14 @@ GIVEN = {"wqes": 15, "nbytes": 12288, "doorbells": 6, "cqes": 15, "errors": 0}
     ],
 )
 def test_counts_that_are_wrong(wrong, iters, words):
-    found = harness.count_fault(GIVEN | wrong, (5, 5), put_workload(4096, "double", "block", 4, 32), iters)
+    issued = counts.Issued(iters * 4, iters * 4096, (iters * 5, iters * 5))
+    found = counts.find_fault(GIVEN | wrong, issued)
     assert found is None if words is None else found.startswith(words)
 
 
 def test_counts_between_bounds():
-    work = p_workload(4096, "int", 1, 4, 32)
-    found = [harness.count_fault(GIVEN | {"wqes": count}, (64, 1024), work, 3) for count in (191, 192, 3072, 3073)]
+    issued = counts.Issued(3072, 12288, (192, 3072))
+    found = [counts.find_fault(GIVEN | {"wqes": count}, issued) for count in (191, 192, 3072, 3073)]
     assert found[1] == found[2] is None
     assert found[0].startswith("the card executed 191 WQEs instead of 192 to 3072")
     assert found[3].startswith("the card executed 3073 WQEs instead of 192 to 3072")
@@ -407,10 +408,10 @@ def send_to_self(kernel, work, extra=(), iters=2):
     """Run one row with this PE as its own peer; return its fault."""
     elements, before, after = row_images(work)
     guard = payload.GUARD_BYTES // work.dtype.itemsize
-    source, dest, counter = pgas.array(payload.source_image(work, elements)), pgas.array(before), GridCounter()
+    source, dest, counter = pgas.array(payload.source_image(work, elements)), pgas.array(before), Counter()
     target = dest[guard : guard + work.span]
     for launch in range(2):  # The second finds the counter as the first left it.
-        start = counter.reserve(work.ctas, iters)
+        start = counter.reserve(work.ctas * iters)
         assert start == launch * work.ctas * iters
         arguments = (target, source, *extra, counter.array, start, iters, pgas.my_pe())
         pgas.launch(kernel, work.ctas, work.threads, arguments)
@@ -457,22 +458,30 @@ def test_p_kernel_sends_each_element_once(job, nelems, stride, ctas, threads):
 
 
 BUILD_FOR_A_GPU = """
-import sys
 from numba.cuda import types
-from pgas.perftests import demo, sass, shmem_p_bw, shmem_put_bw, timing
+from pgas.perftests import demo, harness, sass, shmem_atomic_bw, shmem_p_bw, timing
+from point_to_point import TESTS
 
 def array(dtype):
     return types.Array(dtype, 1, "C")
 
 i64, u64 = types.int64, types.uint64
-tail = (array(i64), i64, i64, i64)
-kernels = {kernel: (array(types.float64), array(types.float64), *tail) for kernel in shmem_put_bw.TEST.kernels.values()}
-kernels[demo.empty] = ()
-kernels[demo.ping_pong] = (array(types.float64), array(u64), i64, i64)
-kernels = {kernel.__wrapped__: arguments for kernel, arguments in kernels.items()}
-kernels[timing.lead_in.py_func] = (i64, i64)
-for kernel, arguments in kernels.items():
-    assert sass.build(kernel, arguments).spills == 0, kernel
+tail = (array(u64), i64, i64, i64)
+kernels = {"empty": (demo.empty, ()), "ping_pong": (demo.ping_pong, (array(types.float64), array(u64), i64, i64))}
+for test in TESTS:
+    dtype = u64 if test.defaults.atomic_op else types.int32
+    buffers = [array(dtype), array(dtype)]
+    if test.defaults.atomic_op:
+        buffers.append(array(u64))
+    if test.pattern is harness.Pattern.PING_PONG:
+        buffers += [array(i64), i64]
+    extra = (u64,) if test.extra is shmem_p_bw.TEST.extra else ()
+    scopes = ("inc", "compare_swap") if test is shmem_atomic_bw.TEST else list(test.kernels)[:1]
+    kernels |= {f"{test.name} {scope}": (test.kernels[scope], (*buffers, *extra, *tail)) for scope in scopes}
+kernels = {name: (kernel.__wrapped__, arguments) for name, (kernel, arguments) in kernels.items()}
+kernels["lead_in"] = (timing.lead_in.py_func, (i64, i64))
+for name, built in sass.build_all(kernels).items():
+    assert (built.spills, built.stack) == (0, 0), name
 for dtype in (types.int8, types.float16, types.int32, types.float64):
     built = sass.build(shmem_p_bw.p_bw.__wrapped__, (array(dtype), array(dtype), u64, *tail))
     opcodes = [built.opcode(instruction) for instruction in built.instructions]
@@ -484,7 +493,8 @@ for dtype in (types.int8, types.float16, types.int32, types.float64):
 @pytest.mark.sass
 def test_kernels_compile_for_a_gpu():
     """In a process of its own: this one may have the simulator. The p loop loads two elements before it stores one."""
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, "-c", BUILD_FOR_A_GPU], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -1,0 +1,206 @@
+"""The atomic operations of the perf tests: kernels that perform them, what they must leave and fetch, by NumPy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+import numpy as np
+from numba import cuda
+
+from pgas.perftests import payload
+from pgas.perftests.grid import grid_barrier
+from pgas.perftests.options import Options
+from pgas.perftests.payload import Fault
+from pgas.perftests.transfer import Transfer
+from pgas.perftests.workload import ATOMIC_OPS, Workload
+
+__all__ = ["OPERATIONS", "Operation", "Updated", "bandwidth_kernels", "latency_kernels", "oracle", "wqes"]
+
+#: Operations that a card performs, on 8 bytes, by a WQE of two WQEBBs and a NOP behind that or several of them.
+_WIDE = ("set", "swap", "and", "fetch_and", "or", "fetch_or")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One value of -a.
+
+    Attributes:
+        name: NVSHMEM's.
+        perform: device function ``perform(dest, idx, value, other, pe)``; other is value in every second iteration, and otherwise the
+            complement of value, as which a set, swap or compare-and-swap leaves it.
+        fetches: perform returns what the element held.
+    """
+
+    name: str
+    perform: Any
+    fetches: bool
+
+
+def _operation(name: str) -> Operation:
+    call = getattr(pgas, f"atomic_{name}")
+    fetches = name.startswith("fetch") or name in ("swap", "compare_swap")
+    if name in ("inc", "fetch_inc", "fetch"):
+
+        def perform(dest: Any, idx: Any, value: Any, other: Any, pe: int) -> Any:
+            return call(dest, idx, pe)
+
+    elif name in ("set", "swap"):
+
+        def perform(dest: Any, idx: Any, value: Any, other: Any, pe: int) -> Any:
+            return call(dest, idx, other, pe)
+
+    elif name == "compare_swap":
+
+        def perform(dest: Any, idx: Any, value: Any, other: Any, pe: int) -> Any:
+            return call(dest, idx, ~other, other, pe)
+
+    else:
+
+        def perform(dest: Any, idx: Any, value: Any, other: Any, pe: int) -> Any:
+            return call(dest, idx, value, pe)
+
+    return Operation(name, cuda.jit(device=True)(perform), fetches)
+
+
+#: By name, all of NVSHMEM's.
+OPERATIONS = {name: _operation(name) for name in ATOMIC_OPS}
+
+
+def bandwidth_kernels() -> dict[str, Any]:
+    """Make, by operation, kernels whose thread t of n updates elements t, t + n, ... in each iteration; quiet once at the end."""
+    return {name: _fetching(operation) if operation.fetches else _posting(operation) for name, operation in OPERATIONS.items()}
+
+
+def _posting(operation: Operation) -> Any:
+    perform = operation.perform
+
+    @pgas.jit
+    def atomic_bw(dest: Any, source: Any, fetched: Any, counter: Any, start: int, iters: int, pe: int) -> None:
+        first, hop, end = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1)), np.uint64(dest.size)
+        for i in range(iters):
+            idx = first
+            while idx < end:
+                value = source[idx]
+                perform(dest, idx, value, value if i & 1 else ~value, pe)
+                idx += hop
+            grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
+        if cuda.grid(1) == 0:
+            pgas.quiet()
+
+    return atomic_bw
+
+
+def _fetching(operation: Operation) -> Any:
+    perform = operation.perform
+
+    @pgas.jit
+    def atomic_bw(dest: Any, source: Any, fetched: Any, counter: Any, start: int, iters: int, pe: int) -> None:
+        first, hop, end = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1)), np.uint64(dest.size)
+        seen = np.uint64(0)
+        for i in range(iters):
+            idx = first
+            while idx < end:
+                value = source[idx]
+                seen ^= np.uint64(perform(dest, idx, value, value if i & 1 else ~value, pe))
+                idx += hop
+            grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
+        fetched[cuda.grid(1)] = seen
+
+    return atomic_bw
+
+
+def latency_kernels() -> dict[str, Any]:
+    """Make, by operation, kernels of one thread: in each iteration the operation, then quiet unless it fetches, which waits by itself."""
+    return {name: _waiting(operation) for name, operation in OPERATIONS.items()}
+
+
+def _waiting(operation: Operation) -> Any:
+    perform = operation.perform
+    if operation.fetches:
+
+        @pgas.jit
+        def atomic_latency(dest: Any, source: Any, fetched: Any, counter: Any, start: int, iters: int, pe: int) -> None:
+            seen, value = np.uint64(0), source[0]
+            for i in range(iters):
+                seen ^= np.uint64(perform(dest, 0, value, value if i & 1 else ~value, pe))
+            fetched[0] = seen
+
+    else:
+
+        @pgas.jit
+        def atomic_latency(dest: Any, source: Any, fetched: Any, counter: Any, start: int, iters: int, pe: int) -> None:
+            value = source[0]
+            for i in range(iters):
+                perform(dest, 0, value, value if i & 1 else ~value, pe)
+                pgas.quiet()
+
+    return atomic_latency
+
+
+def oracle(name: str, memory: Any, values: Any, iters: int) -> tuple[Any, Any]:
+    """Return what memory holds after the iterations, and the exclusive or of all that each element gave to operations that fetch."""
+    seen = np.zeros_like(memory)
+    for i in range(iters):
+        other = values if i & 1 else ~values
+        seen ^= memory
+        match name.removeprefix("fetch_"):
+            case "inc":
+                memory = memory + memory.dtype.type(1)
+            case "add":
+                memory = memory + values
+            case "and":
+                memory = memory & values
+            case "or":
+                memory = memory | values
+            case "xor":
+                memory = memory ^ values
+            case "set" | "swap":
+                memory = other
+            case "compare_swap":
+                memory = np.where(memory == ~other, other, memory)
+    return memory, seen
+
+
+def wqes(work: Workload, transport: str) -> tuple[int, int]:
+    """A WQE for each operation; those of two WQEBBs need a NOP behind each or behind those of a warp."""
+    return work.messages, 2 * work.messages if work.dtype.itemsize == 8 else work.messages
+
+
+class Updated(Transfer):
+    """Operands, the guarded elements that they update, and for each thread what it fetched: exclusive or of all of it."""
+
+    def __init__(self, work: Workload, options: Options) -> None:
+        super().__init__(work)
+        self._op = str(options.atomic_op)
+        self._fetched = pgas.zeros(work.ctas * work.threads, np.uint64)
+
+    def arguments(self, *, rehearsal: bool) -> tuple[Any, ...]:
+        return *super().arguments(rehearsal=rehearsal), self._fetched
+
+    def find_fault(self, seed: int, sent: int, received: int) -> Fault | str | None:
+        if sent and OPERATIONS[self._op].fetches:
+            mine = self._elements(seed, pgas.my_pe())
+            expected = np.zeros(self._fetched.size, np.uint64)
+            threads = np.arange(mine.size) % expected.size
+            np.bitwise_xor.at(expected, threads, oracle(self._op, _initial(mine), mine, sent)[1].astype(np.uint64))
+            wrong = np.flatnonzero(self._fetched.copy_to_host() != expected)
+            if wrong.size:
+                return f"{wrong.size} threads fetched wrong values, the first of them thread {wrong[0]}"
+        return super().find_fault(seed, sent, received)
+
+    def free(self) -> None:
+        pgas.free(self._fetched)
+        super().free()
+
+    def _image(self, elements: Any, iters: int) -> Any:
+        updated, _ = oracle(self._op, _initial(elements), elements, iters)
+        return payload.dest_image(self._work, updated, arrived=True)
+
+
+def _initial(values: Any) -> Any:
+    """Return what elements hold before values update them: two of three what the first compare-and-swap looks for, the third never."""
+    spoilt = np.zeros_like(values)
+    spoilt[2::3] = 1
+    return values ^ spoilt

@@ -1,0 +1,41 @@
+"""Bandwidth and message rate of atomics, as NVSHMEM's shmem_atomic_bw.
+
+    mpirun -n 2 shmem_atomic_bw -n 100 -w 10 -a fetch_add
+
+One kernel loops over the iterations: thread t of n updates elements t, t + n, ... of 8 bytes by ``-a``, then comes a barrier
+of the grid; quiet once at the end. A size that is a multiple of 4 only is one of elements of 4 bytes. What is left, and
+what was fetched, is compared with NumPy's (atomics.py).
+"""
+
+import sys
+
+from pgas.perftests import atomics, harness
+from pgas.perftests.options import Defaults, Options
+from pgas.perftests.workload import Workload, p_workload
+
+_FIXED = ("datatype", "stride")
+
+
+def _workload(size: int, options: Options) -> Workload:
+    if size % 4:
+        raise harness.RefusedError(f"size {size}: atomics are of 4 or 8 bytes: sizes must be multiples of 4")
+    return p_workload(size, options.datatype, 1, options.ctas, options.threads_per_cta)
+
+
+TEST = harness.PerfTest(
+    name="shmem_atomic_bw",
+    description="Bandwidth and message rate of atomics from inside a kernel, every value checked.",
+    kernels=atomics.bandwidth_kernels(),
+    workload=_workload,
+    wqes=atomics.wqes,
+    buffers=atomics.Updated,
+    defaults=Defaults("uint64", atomic_op="inc", fixed=_FIXED),
+    simulator_defaults=Defaults(
+        "uint64", max_size=8 << 10, step=4, iters=3, warmup_iters=1, ctas=4, threads_per_cta=32, atomic_op="inc", fixed=_FIXED
+    ),
+)
+
+main = TEST.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Bandwidth and message rate of g: the threads of a grid fetch a message element by element, as NVSHMEM's shmem_g_bw.
+
+    mpirun -n 2 shmem_g_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M
+
+shmem_p_bw with g in the place of p: PE 0 fetches what lies on PE 1. ``-d`` chooses the element, and every type moves the
+bytes that the row says; NVSHMEM's default type moves four times as many and leaves the allocation.
+"""
+
+import sys
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+import numpy as np
+from numba import cuda
+
+from pgas.perftests import harness, shmem_p_bw
+from pgas.perftests.grid import grid_barrier
+from pgas.perftests.options import Defaults
+from pgas.perftests.workload import Workload, rounds_of_warps
+
+
+@pgas.jit
+def g_bw(dest: Any, source: Any, stride: np.uint64, counter: Any, start: int, iters: int, pe: int) -> None:
+    """Fetch with g, two elements at a time; indices are uint64 as in shmem_p_bw."""
+    end = np.uint64(dest.size)
+    first = np.uint64(cuda.grid(1)) * stride
+    hop = np.uint64(cuda.gridsize(1)) * stride
+    for i in range(iters):
+        idx = first
+        while idx + hop < end:
+            one, two = pgas.g(source, idx, pe), pgas.g(source, idx + hop, pe)
+            dest[idx] = one
+            dest[idx + hop] = two
+            idx += hop + hop
+        if idx < end:
+            dest[idx] = pgas.g(source, idx, pe)
+        grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
+
+
+def wqes(work: Workload, transport: str) -> tuple[int, int]:
+    """A READ for each g; lanes of a warp that are together and fetch neighbouring elements share one.
+
+    Which lanes are together is up to the machine; WQEs are fewest if all of a warp are each time.
+    """
+    fewest = sum(rounds for rounds, lanes in rounds_of_warps(work) if lanes) if work.coalesced else work.messages
+    return fewest, work.messages
+
+
+TEST = harness.PerfTest(
+    name="shmem_g_bw",
+    description="Bandwidth and message rate of single elements fetched with g from inside a kernel, every byte checked.",
+    kernels={"thread": g_bw},
+    workload=shmem_p_bw.TEST.workload,
+    wqes=wqes,
+    extra=shmem_p_bw.TEST.extra,
+    pattern=harness.Pattern.PULL,
+    defaults=Defaults("int"),
+    simulator_defaults=shmem_p_bw.TEST.simulator_defaults,
+)
+
+main = TEST.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Latency of g: one CTA fetches a message element by element, as NVSHMEM's shmem_g_latency.
+
+    mpirun -n 2 shmem_g_latency -n 200 -w 20 -t 512 -e 64K
+
+One kernel loops over the iterations: thread t of ``-t`` fetches elements t, t + n, ... and keeps them; all threads meet
+before the next iteration, so that a row is the time of a whole message. Every element comes from PE 1 each time:
+NVSHMEM's loads may be served by the SM's own L1 again, which is how its 4 bytes take 0.16 us over NVLink.
+"""
+
+import sys
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+import numpy as np
+from numba import cuda
+
+from pgas.perftests import harness, shmem_g_bw, shmem_p_latency
+from pgas.perftests.options import OF_ONE_CTA, Defaults
+from pgas.perftests.report import LATENCY
+
+
+@pgas.jit
+def g_latency(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
+    """Fetch with g; indices are uint64 as in shmem_p_bw."""
+    first, hop, end = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x), np.uint64(dest.size)
+    for _ in range(iters):
+        idx = first
+        while idx < end:
+            dest[idx] = pgas.g(source, idx, pe)
+            idx += hop
+        cuda.syncthreads()
+
+
+TEST = harness.PerfTest(
+    name="shmem_g_latency",
+    description="Time of a message fetched with g, every byte checked.",
+    kernels={"thread": g_latency},
+    workload=shmem_p_latency.elements_workload,
+    wqes=shmem_g_bw.wqes,
+    measures=LATENCY,
+    unit="all g of a message, on PE 0",
+    pattern=harness.Pattern.PULL,
+    defaults=Defaults("int", fixed=OF_ONE_CTA),
+    simulator_defaults=shmem_p_latency.TEST.simulator_defaults,
+)
+
+main = TEST.main
+
+if __name__ == "__main__":
+    sys.exit(main())

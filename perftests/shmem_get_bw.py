@@ -1,0 +1,29 @@
+"""Bandwidth of gets: every CTA gets its share of the message in each iteration, as NVSHMEM's shmem_get_bw.
+
+    mpirun -n 2 shmem_get_bw -n 200 -w 20 -c 32 -t 1024 -b 1K -e 64M
+
+shmem_put_bw with get_nbi in the place of put_nbi: PE 0 fetches what lies on PE 1, and its own destination is compared.
+NVSHMEM's has the scope block only.
+"""
+
+import sys
+
+import pgas
+from pgas.perftests import bulk, harness, shmem_put_bw
+from pgas.perftests.options import Defaults
+
+TEST = harness.PerfTest(
+    name="shmem_get_bw",
+    description="Bandwidth and message rate of gets from inside a kernel, every byte checked.",
+    kernels=bulk.bandwidth_kernels({"block": pgas.get_nbi_block, "warp": pgas.get_nbi_warp, "thread": pgas.get_nbi}),
+    workload=bulk.bandwidth_workload,
+    wqes=bulk.wqes,
+    pattern=harness.Pattern.PULL,
+    defaults=Defaults("double"),
+    simulator_defaults=shmem_put_bw.TEST.simulator_defaults,
+)
+
+main = TEST.main
+
+if __name__ == "__main__":
+    sys.exit(main())

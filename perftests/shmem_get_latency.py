@@ -1,0 +1,33 @@
+"""Latency of gets: one CTA gets a message and waits for it, as NVSHMEM's shmem_get_latency.
+
+    mpirun -n 2 shmem_get_latency -n 200 -w 20 -t 1024 -e 64K
+
+One kernel loops over the iterations: get_nbi by one thread, a warp, or a CTA of ``-t`` threads, then quiet by the first
+thread. ``-s all`` (default) measures the scopes one after the other.
+"""
+
+import sys
+
+import pgas
+from pgas.perftests import bulk, harness, shmem_put_latency
+from pgas.perftests.options import OF_ONE_CTA, Defaults
+from pgas.perftests.report import LATENCY
+
+TEST = harness.PerfTest(
+    name="shmem_get_latency",
+    description="Time of a get until its data is there, every byte checked.",
+    kernels=bulk.latency_kernels({"thread": pgas.get_nbi, "warp": pgas.get_nbi_warp, "block": pgas.get_nbi_block}, nbi=True),
+    workload=bulk.message_workload,
+    wqes=bulk.wqes,
+    measures=LATENCY,
+    unit="a get and its quiet, on PE 0",
+    pattern=harness.Pattern.PULL,
+    every_scope=True,
+    defaults=Defaults("int", fixed=OF_ONE_CTA),
+    simulator_defaults=shmem_put_latency.TEST.simulator_defaults,
+)
+
+main = TEST.main
+
+if __name__ == "__main__":
+    sys.exit(main())

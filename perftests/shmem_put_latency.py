@@ -1,0 +1,33 @@
+"""Latency of puts: one CTA puts a message and waits for its completion, as NVSHMEM's shmem_put_latency.
+
+    mpirun -n 2 shmem_put_latency -n 200 -w 20 -t 1024 -e 64K
+
+One kernel loops over the iterations: scope thread put_nbi by one thread, warp put_warp by 32, block put_block by ``-t``
+threads; quiet by the first thread after each. So a row is the time until the data is at PE 1 and PE 0 knows it, which
+is a round trip, not the way there. ``-s all`` (default) measures the scopes one after the other.
+"""
+
+import sys
+
+import pgas
+from pgas.perftests import bulk, harness
+from pgas.perftests.options import OF_ONE_CTA, Defaults
+from pgas.perftests.report import LATENCY
+
+TEST = harness.PerfTest(
+    name="shmem_put_latency",
+    description="Time of a put until it is complete, every byte checked.",
+    kernels=bulk.latency_kernels({"thread": pgas.put_nbi, "warp": pgas.put_warp, "block": pgas.put_block}, nbi=False),
+    workload=bulk.message_workload,
+    wqes=bulk.wqes,
+    measures=LATENCY,
+    unit="a put and its quiet, on PE 0",
+    every_scope=True,
+    defaults=Defaults("int", fixed=OF_ONE_CTA),
+    simulator_defaults=Defaults("int", max_size=64 << 10, step=4, iters=5, warmup_iters=1, threads_per_cta=64, fixed=OF_ONE_CTA),
+)
+
+main = TEST.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Ping-pong of put, fence and signal, as NVSHMEM's shmem_put_ping_pong_latency. The figure is the whole round trip.
+
+    mpirun -n 2 shmem_put_ping_pong_latency -n 500 -w 50 -e 1M
+
+``-s thread`` (default, NVSHMEM's): one thread puts the message; ``-s warp``, ``-s block``: a warp or ``-t`` threads do.
+How turns are played and checked: ping_pong.py.
+"""
+
+import sys
+
+import pgas
+from pgas.perftests import bulk, ping_pong
+from pgas.perftests.options import OF_ONE_CTA, Defaults
+
+#: Calls after which the scope's other threads have done their part.
+CALLS = {"thread": pgas.put_nbi, "warp": pgas.put_warp, "block": pgas.put_block}
+
+TEST = ping_pong.perf_test(
+    name="shmem_put_ping_pong_latency",
+    what="put, fence and signal",
+    kernels={scope: ping_pong.kernel(ping_pong.followed(call, ping_pong.signal), scope) for scope, call in CALLS.items()},
+    workload=bulk.message_workload,
+    wqes=ping_pong.with_flag(bulk.wqes, ping_pong.SIGNAL_WQES),
+    defaults=Defaults("int", fixed=OF_ONE_CTA),
+    simulator_defaults=Defaults("int", max_size=4 << 10, step=4, iters=5, warmup_iters=2, threads_per_cta=64, fixed=OF_ONE_CTA),
+)
+
+main = TEST.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Source and guarded destination of one row on one PE: filled before it, compared after it (payload.py)."""
+
+from typing import Any
+
+import pgas
+from pgas.perftests import payload
+from pgas.perftests.payload import Fault
+from pgas.perftests.workload import Workload
+
+__all__ = ["Transfer"]
+
+
+class Transfer:
+    """What the puts or gets of a row move: from a source on one PE to a destination between guards on the other.
+
+    Collective to make and to free.
+    """
+
+    def __init__(self, work: Workload) -> None:
+        self._work = work
+        guard = payload.GUARD_BYTES // work.dtype.itemsize
+        self._source = pgas.empty(work.span, work.dtype)
+        try:
+            self._guarded = pgas.empty(guard + work.span + guard, work.dtype)
+        except pgas.HeapError:
+            pgas.free(self._source)
+            raise
+        self._dest = self._guarded[guard : guard + work.span]
+
+    def arguments(self, *, rehearsal: bool) -> tuple[Any, ...]:
+        """Return the first arguments of the kernel; rehearsal: of the launch that is not timed."""
+        return self._dest, self._source
+
+    def fill(self, seed: int) -> None:
+        """Put this PE's payload into the source, and into the destination whatever differs from the peer's."""
+        self._source.copy_to_device(payload.source_image(self._work, self._elements(seed, pgas.my_pe())))
+        self._guarded.copy_to_device(self._image(self._elements(seed, 1 - pgas.my_pe()), 0))
+
+    def find_fault(self, seed: int, sent: int, received: int) -> Fault | str | None:
+        """Return what is wrong after the row.
+
+        Args:
+            seed: as given to fill().
+            sent: iterations in which this PE performed the operation.
+            received: iterations in which the payload of its peer came to it.
+        """
+        expected = self._image(self._elements(seed, 1 - pgas.my_pe()), received)
+        return payload.find_fault(self._work, self._guarded.copy_to_host(), expected)
+
+    def free(self) -> None:
+        """Give the arrays back."""
+        pgas.free(self._guarded)
+        pgas.free(self._source)
+
+    def _elements(self, seed: int, pe: int) -> Any:
+        return payload.random_elements(self._work, seed, pe)
+
+    def _image(self, elements: Any, iters: int) -> Any:
+        """Return the whole destination after the elements came iters times."""
+        return payload.dest_image(self._work, elements, arrived=iters > 0)
