@@ -13,7 +13,7 @@ export OMPI_MCA_rmaps_base_oversubscribe := 1
 # Transports that kernels drive a NIC with.
 NIC_TRANSPORTS := ibgda ibrc
 # The conformance chapters of operations; those of set-up and faults start jobs of their own.
-NIC_TESTS := $(addprefix tests/mpi/test_,rma.py amo.py order.py signal.py heap.py python.py nic.py)
+NIC_TESTS := $(addprefix tests/mpi/test_,rma.py strided.py amo.py order.py signal.py heap.py python.py nic.py)
 NIC_TESTS_OF_3 := $(addprefix tests/mpi/test_,amo.py order.py signal.py nic.py)
 
 # A guest with Soft-RoCE devices, and what is run in it: the devices themselves, requests of every kind over rxe0, faults.

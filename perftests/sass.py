@@ -175,6 +175,22 @@ def _get_warp(dest, source, pe):
     pgas.get_warp(dest, source, pe)
 
 
+def _get_nbi_block(dest, source, pe):
+    pgas.get_nbi_block(dest, source, pe)
+
+
+def _iput(dest, source, dst_stride, src_stride, pe):
+    pgas.iput(dest, source, dst_stride, src_stride, pe)
+
+
+def _iput_block(dest, source, dst_stride, src_stride, pe):
+    pgas.iput_block(dest, source, dst_stride, src_stride, pe)
+
+
+def _iget_warp(dest, source, dst_stride, src_stride, pe):
+    pgas.iget_warp(dest, source, dst_stride, src_stride, pe, 1000)
+
+
 def _put_signal(dest, source, sig, pe):
     pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)
 
@@ -252,6 +268,14 @@ def _quiet():
     pgas.quiet()
 
 
+def _quiet_pe(pe):
+    pgas.quiet_pe(pe)
+
+
+def _flush():
+    pgas.flush()
+
+
 def _fence():
     pgas.fence()
 
@@ -273,6 +297,7 @@ def _of(function: Callable[..., None], dtype: Any) -> tuple[Callable[..., None],
 
 
 _RMA = (_F32, _F32, _PE)
+_STRIDED = (_F32, _F32, types.int32, types.int32, _PE)
 _PUT_SIGNAL = (_F32, _F32, _U64, _PE)
 
 #: Kernels with one call each. Elements have 4 bytes, atomics 8, unless the name says otherwise; the signal of put_signal_block is
@@ -291,6 +316,10 @@ KERNELS: Kernels = {
     "get": (_get, _RMA),
     "get_warp": (_get_warp, _RMA),
     "get_block": (_get_block, _RMA),
+    "get_nbi_block": (_get_nbi_block, _RMA),
+    "iput": (_iput, _STRIDED),
+    "iput_block": (_iput_block, _STRIDED),
+    "iget_warp": (_iget_warp, _STRIDED),
     "put_signal": (_put_signal, _PUT_SIGNAL),
     "put_signal_warp": (_put_signal_warp, _PUT_SIGNAL),
     "put_signal_block": (_put_signal_block, _PUT_SIGNAL),
@@ -314,6 +343,8 @@ KERNELS: Kernels = {
     "wait_until_any": (_wait_until_any, (_I32, _I32, types.int32)),
     "wait_until_some_vector": (_wait_until_some_vector, (_U64, _I32, _U64)),
     "quiet": (_quiet, ()),
+    "quiet_pe": (_quiet_pe, (_PE,)),
+    "flush": (_flush, ()),
     "fence": (_fence, ()),
     "barrier_all": (_barrier_all, ()),
     "sync_all": (_sync_all, ()),
