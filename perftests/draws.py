@@ -39,6 +39,7 @@ class Kind(IntEnum):
     SIGNAL_ADD = 11
     ATOMIC_ADD = 12
     ATOMIC_FETCH_ADD = 13
+    ATOMIC = 14  # one of UPDATES, of an element of the lot, which becomes that of the source
 
 
 class Shape(NamedTuple):
@@ -69,19 +70,21 @@ class Operation(NamedTuple):
     nbytes: int  #: written from there, by all lanes if they are together
     source: int  #: offset in the source
     word: int  #: number of a signal, sum or counter
-    value: int  #: added to it
+    value: int  #: added to it; Kind.ATOMIC: which of UPDATES
     nelems: int  #: iput and iget: elements
     to_stride: int  #: elements from one to the next where it writes; 1 for all other operations
     from_stride: int  #: likewise where it reads
 
 
 THREAD, WARP, BLOCK = range(3)
+#: How Kind.ATOMIC turns an element into that of the source: value modulo UPDATES. AND_OR is two operations.
+SET, SWAP, COMPARE_SWAP, XOR, AND_OR, UPDATES = range(6)
 LANES = 32
 #: Signals, sums and counters of each type on a PE.
 WORDS = 64
 
 #: Kinds of single threads, sixteen digits: each is as likely.
-_MIX = 0x01_234_567_88_9_A_B_C_D_0
+_MIX = 0x01_234_567_88_9_A_B_C_D_E
 _COPIES = Kind.IGET + 1
 #: Strides of iput and iget are up to so many elements, mostly.
 _STRIDES = 4
@@ -158,7 +161,7 @@ def draw(shape, seed, round_, pe, step, cta, thread):
         width = 1 << (common >> 16 & 255) % 5
     elif kind == Kind.SIGNAL_SET or kind == Kind.SIGNAL_ADD:
         width = 8
-    elif kind == Kind.ATOMIC_ADD or kind == Kind.ATOMIC_FETCH_ADD:
+    elif kind == Kind.ATOMIC_ADD or kind == Kind.ATOMIC_FETCH_ADD or kind == Kind.ATOMIC:
         width = 4 << (common >> 16 & 1)
     elif kind == Kind.IPUT or kind == Kind.IGET:  # of a scope, few widths: each is compiled into the kernel
         width = 4 if scope == WARP else 8 if scope == BLOCK else 2 << 3 * (common >> 16 & 1)

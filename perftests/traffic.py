@@ -6,7 +6,26 @@ import numpy as np
 from numba import cuda
 
 import pgas
-from pgas.perftests.draws import BLOCK, LANES, THREAD, WARP, WORDS, Kind, Shape, draw, half, key, wanted, word
+from pgas.perftests.draws import (
+    AND_OR,
+    BLOCK,
+    COMPARE_SWAP,
+    LANES,
+    SET,
+    SWAP,
+    THREAD,
+    UPDATES,
+    WARP,
+    WORDS,
+    XOR,
+    Kind,
+    Shape,
+    draw,
+    half,
+    key,
+    wanted,
+    word,
+)
 
 __all__ = ["Heap", "Notes", "check", "fill", "operate"]
 
@@ -16,6 +35,8 @@ BEGIN = -2
 
 # What check() counts, behind the calls of each kind: bytes moved, the fewest and the most WQEs, wrong bytes.
 NBYTES, FEWEST, MOST, WRONG, TALLIES = range(len(Kind), len(Kind) + 5)
+
+_LOW = np.uint64(0xFFFF_FFFF)
 
 #: Wrong bytes that are told of, and what is told.
 TOLD = 8
@@ -100,7 +121,27 @@ def apart_by_thread(dest, source, o):
 
 
 @cuda.jit(device=True)
-def by_thread(heap, notes, o):
+def atomic(area, idx, left, sent, update, pe):
+    """Turn an element, in which ``left`` must be, into ``sent``; if something else was found there, into what is wrong."""
+    if update == SET:
+        pgas.atomic_set(area, idx, sent, pe)
+    elif update == SWAP:
+        if pgas.atomic_swap(area, idx, sent, pe) != left:
+            pgas.atomic_xor(area, idx, 1, pe)
+    elif update == COMPARE_SWAP:
+        if pgas.atomic_compare_swap(area, idx, left, sent, pe) != left:
+            pgas.atomic_inc(area, idx, pe)
+    elif update == XOR:
+        if pgas.atomic_fetch_xor(area, idx, left ^ sent, pe) != left:
+            pgas.atomic_inc(area, idx, pe)
+    else:
+        pgas.atomic_and(area, idx, sent, pe)
+        if pgas.atomic_fetch_or(area, idx, sent, pe) != left & sent:
+            pgas.atomic_inc(area, idx, pe)
+
+
+@cuda.jit(device=True)
+def by_thread(heap, notes, background, o):
     """Perform an operation of one thread."""
     to, source = o.start, o.source
     if o.together == 1:
@@ -138,6 +179,14 @@ def by_thread(heap, notes, o):
             pgas.atomic_add(heap.words8, SUMS + o.word, o.value, o.pe)
         else:
             pgas.atomic_add(heap.words4, o.word, o.value, o.pe)
+    elif o.kind == Kind.ATOMIC:
+        left = word(background, to >> 3)
+        if o.width == 8:
+            atomic(heap.area8, to // 8, left, heap.source8[source // 8], o.value % UPDATES, o.pe)
+        else:
+            atomic(
+                heap.area4, to // 4, np.uint32(left >> np.uint64(8 * (to & 4)) & _LOW), heap.source4[source // 4], o.value % UPDATES, o.pe
+            )
     elif o.width == 8:
         old = pgas.atomic_fetch_add(heap.words8, COUNTERS + o.word, o.value, o.pe)
         cuda.atomic.add(notes.fetched, 2 * WORDS * o.pe + o.word, half(np.uint64(old)))
@@ -204,7 +253,7 @@ def operate(shape: Shape, heap: Heap, notes: Notes, seed: int, round_: int) -> N
         elif o.scope == WARP:
             by_warp(heap, o)
         else:
-            by_thread(heap, notes, o)
+            by_thread(heap, notes, key(seed, round_, o.pe, 2), o)
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         pgas.quiet()
@@ -223,11 +272,19 @@ def tally(tallies, o, thread):
         wqes = 1 if o.to_stride == 1 and o.from_stride == 1 else o.nelems
     elif o.kind >= Kind.P:
         nbytes = o.width
+    shared = 0
+    if o.kind == Kind.ATOMIC:
+        update = o.value % UPDATES
+        if update == AND_OR:
+            nbytes, wqes = 2 * o.width, 2
+        if o.width == 8 and update != COMPARE_SWAP and update != XOR:
+            shared = wqes  # NOPs, of which one completes those of several lanes
+            wqes += shared
     cuda.atomic.add(tallies, o.kind, 1)
     cuda.atomic.add(tallies, NBYTES, nbytes)
     cuda.atomic.add(tallies, MOST, wqes)
     if (o.kind != Kind.P and o.kind != Kind.G) or thread % LANES == 0:  # those of a warp may share a WQE
-        cuda.atomic.add(tallies, FEWEST, wqes)
+        cuda.atomic.add(tallies, FEWEST, wqes - shared)
 
 
 @cuda.jit(device=True)

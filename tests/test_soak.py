@@ -44,6 +44,7 @@ def test_everything_occurs():
         Kind.G: {1, 2, 4, 8, 16},
         Kind.ATOMIC_ADD: {4, 8},
         Kind.ATOMIC_FETCH_ADD: {4, 8},
+        Kind.ATOMIC: {4, 8},
         Kind.IPUT: {2, 4, 8, 16},
         Kind.IGET: {2, 4, 8, 16},
     }.items():
@@ -52,6 +53,7 @@ def test_everything_occurs():
     assert {o.qp for _, o in calls} == set(range(5))
     assert {o.together for _, o in calls if o.kind == Kind.P} == {0, 1}
     assert {(o.to_stride, o.from_stride) for _, o in calls if o.kind == Kind.IPUT} == {(a, b) for a in range(1, 5) for b in range(1, 5)}
+    assert {o.value % draws.UPDATES for _, o in calls if o.kind == Kind.ATOMIC} == set(range(draws.UPDATES))
     copies = [o for _, o in calls if o.kind < Kind.IPUT]
     for scope, room in ((THREAD, 64), (WARP, 32 * 64), (BLOCK, 96 * 64)):
         sizes = [o.nbytes for o in copies if o.scope == scope]
@@ -151,7 +153,7 @@ def test_a_right_run_is_right(capsys):
 
 
 @simulated
-@pytest.mark.parametrize("kind", [Kind.PUT_NBI, Kind.P, Kind.GET_NBI, Kind.IPUT])
+@pytest.mark.parametrize("kind", [Kind.PUT_NBI, Kind.P, Kind.GET_NBI, Kind.IPUT, Kind.ATOMIC])
 def test_a_wrong_byte_is_named(kind, lots, capsys):
     place, o = next((place, o) for place, o in lots.items() if o.kind == kind and o.scope == THREAD)
     at = o.start + o.nbytes - 1
@@ -198,6 +200,14 @@ def test_a_value_that_is_fetched_twice_is_found(monkeypatch, capsys):
     assert soak.run([*FEW[:1], "2000", *FEW[2:]]) == 1
     assert "counter" in (text := capsys.readouterr().err)
     assert " values once" in text
+
+
+@simulated
+def test_an_atomic_that_fetches_something_else_is_found(monkeypatch, capsys):
+    swap = pgas.atomic_swap
+    monkeypatch.setattr(pgas, "atomic_swap", lambda dest, idx, value, pe: swap(dest, idx, value, pe) ^ 1)
+    assert soak.run([*FEW[:1], "2000", *FEW[2:]]) == 1
+    assert "of a atomic of " in capsys.readouterr().err
 
 
 @simulated
