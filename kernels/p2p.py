@@ -9,6 +9,7 @@ from typing import Any
 from pgas.kernels import ptx
 from pgas.kernels.compiler import constant, device, u64
 from pgas.kernels.scope import Scope
+from pgas.kernels.update import Update
 from pgas.kernels.window import remote
 
 
@@ -148,16 +149,6 @@ def _g(addr, array, pe, qp):
     return ptx.ld_element(remote(addr, pe), array)
 
 
-@device
-def _atomic_add(addr, array, value, pe):
-    ptx.red_add_element(remote(addr, pe), array, value)
-
-
-@device
-def _atomic_fetch_add(addr, array, value, pe):
-    return ptx.atom_add_element(remote(addr, pe), array, value)
-
-
 def p(dtype: Any) -> Any:
     """Make ``p(addr, array, value, pe, qp)``: store one element of array's dtype."""
     return _p
@@ -168,14 +159,43 @@ def g(dtype: Any) -> Any:
     return _g
 
 
-def atomic_add(dtype: Any) -> Any:
-    """Make ``atomic_add(addr, array, value, pe)``: atomic with every SM that reaches the element."""
-    return _atomic_add
+def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
+    """Make ``atomic(addr, array, value, compare, pe)``, atomic with every SM that reaches the element.
+
+    It returns what the element held if ``fetch``, else None. Loads and stores of 4 and 8 bytes are atomic too.
+    """
+    if update is Update.KEEP:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return ptx.ld_element(remote(addr, pe), array)
+
+    elif update is Update.COMPARE_SWAP:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return ptx.atom_cas_element(remote(addr, pe), array, compare, value)
+
+    else:
+        change = _FETCHING[update] if fetch else _CHANGING[update]
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return change(remote(addr, pe), array, value)
+
+    return atomic
 
 
-def atomic_fetch_add(dtype: Any) -> Any:
-    """Make ``atomic_fetch_add(addr, array, value, pe)``, which returns what the element held."""
-    return _atomic_fetch_add
+_FETCHING = {
+    update: ptx.atom_element[change]
+    for update, change in {
+        Update.ADD: "add", Update.SWAP: "exch", Update.AND: "and", Update.OR: "or", Update.XOR: "xor",
+    }.items()
+}  # fmt: skip
+_CHANGING = {
+    Update.ADD: ptx.red_element["add"], Update.SWAP: ptx.st_element, Update.AND: ptx.red_element["and"], Update.OR: ptx.red_element["or"],
+    Update.XOR: ptx.red_element["xor"],
+}  # fmt: skip
 
 
 @device

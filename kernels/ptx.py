@@ -99,6 +99,8 @@ sources_read = primitive("sources_read", "void()", "", lambda: cpu.mem.read_sour
 
 syncwarp = primitive("syncwarp", "void()", "bar.warp.sync 0xffffffff;", lambda: engine.warp_barrier(), convergent=True)
 syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.block_barrier(), convergent=True)
+#: Cycles of this multiprocessor.
+clock = primitive("clock", "u64()", "mov.u64 $0, %clock64;", lambda: time.monotonic_ns())
 globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
 
 nanosleep = primitive("nanosleep", "void(u32)", "nanosleep.u32 $0;", lambda ns: None)
@@ -208,12 +210,18 @@ def _store(operation: str) -> Any:
     return text
 
 
-def _add(operation: str, operands: str) -> Any:
+def _atomic(instruction: str, change: str, operands: str) -> Any:
+    """PTX of an atomic; ``change``: add, exch, cas, and, or, xor."""
+
     def text(dtype: Any) -> str:
-        kind = "f" if isinstance(dtype, types.Float) else "u"
-        return f"{operation}.add.{kind}{dtype.bitwidth} {operands};"
+        kind = "b" if change != "add" else "f" if isinstance(dtype, types.Float) else "u"
+        return f"{instruction}.relaxed.sys.global.{change}.{kind}{dtype.bitwidth} {operands};"
 
     return text
+
+
+def _update(change: str) -> Any:
+    return lambda *operands: cpu.update_element(change, *operands)
 
 
 #: Every load of a remote or polled word: never served by L1.
@@ -224,12 +232,17 @@ ld_acquire_element = element_primitive(
 )
 #: p: relaxed at system scope, so that a peer may poll the word.
 st_element = element_primitive("st_element", "store", _store("st.relaxed.sys.global"), lambda *operands: cpu.store_element(*operands))
-red_add_element = element_primitive(
-    "red_add_element", "store", _add("red.relaxed.sys.global", "[$0], $1"), lambda *operands: cpu.add_element(*operands)
-)
-atom_add_element = element_primitive(
-    "atom_add_element", "update", _add("atom.relaxed.sys.global", "$0, [$1], $2"), lambda *operands: cpu.add_element(*operands)
-)
+#: By change, ``(addr, array, value)``; red returns nothing, atom what was there.
+red_element = {
+    change: element_primitive(f"red_{change}_element", "store", _atomic("red", change, "[$0], $1"), _update(change))
+    for change in ("add", "and", "or", "xor")
+}
+atom_element = {
+    change: element_primitive(f"atom_{change}_element", "update", _atomic("atom", change, "$0, [$1], $2"), _update(change))
+    for change in ("add", "exch", "and", "or", "xor")
+}
+#: ``(addr, array, compare, swap)``
+atom_cas_element = element_primitive("atom_cas_element", "compare", _atomic("atom", "cas", "$0, [$1], $2, $3"), _update("cas"))
 
 # Runs of accesses: for i in range(first, end, step): copy ``width`` bytes at byte offset i * width ----------------------------
 #

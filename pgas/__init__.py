@@ -12,7 +12,22 @@ if SIMULATOR:
 
 from pgas import host_ops
 from pgas._version import __version__
-from pgas.amo import atomic_add, atomic_fetch_add
+from pgas.amo import (
+    atomic_add,
+    atomic_and,
+    atomic_compare_swap,
+    atomic_fetch,
+    atomic_fetch_add,
+    atomic_fetch_and,
+    atomic_fetch_inc,
+    atomic_fetch_or,
+    atomic_fetch_xor,
+    atomic_inc,
+    atomic_or,
+    atomic_set,
+    atomic_swap,
+    atomic_xor,
+)
 from pgas.array import SymmetricArray
 from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, synchronize, zeros
@@ -50,6 +65,7 @@ from pgas.signal import (
     put_signal_nbi_block,
     put_signal_nbi_warp,
     put_signal_warp,
+    signal_fetch,
     signal_op,
     signal_wait_until,
 )
@@ -71,6 +87,21 @@ from pgas.sync import (
     sync_all_block,
     sync_all_warp,
     wait_until,
+)
+from pgas.wait import (
+    test,
+    test_all,
+    test_all_vector,
+    test_any,
+    test_any_vector,
+    test_some,
+    test_some_vector,
+    wait_until_all,
+    wait_until_all_vector,
+    wait_until_any,
+    wait_until_any_vector,
+    wait_until_some,
+    wait_until_some_vector,
 )
 
 host_ops.bind()
@@ -98,7 +129,19 @@ __all__ = [
     "allgather_object",
     "array",
     "atomic_add",
+    "atomic_and",
+    "atomic_compare_swap",
+    "atomic_fetch",
     "atomic_fetch_add",
+    "atomic_fetch_and",
+    "atomic_fetch_inc",
+    "atomic_fetch_or",
+    "atomic_fetch_xor",
+    "atomic_inc",
+    "atomic_or",
+    "atomic_set",
+    "atomic_swap",
+    "atomic_xor",
     "barrier_all",
     "barrier_all_block",
     "barrier_all_warp",
@@ -145,13 +188,27 @@ __all__ = [
     "quiet",
     "quiet_pe",
     "register",
+    "signal_fetch",
     "signal_op",
     "signal_wait_until",
     "sync_all",
     "sync_all_block",
     "sync_all_warp",
     "synchronize",
+    "test",
+    "test_all",
+    "test_all_vector",
+    "test_any",
+    "test_any_vector",
+    "test_some",
+    "test_some_vector",
     "unregister",
     "wait_until",
+    "wait_until_all",
+    "wait_until_all_vector",
+    "wait_until_any",
+    "wait_until_any_vector",
+    "wait_until_some",
+    "wait_until_some_vector",
     "zeros",
 ]  # fmt: skip

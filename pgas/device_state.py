@@ -7,7 +7,7 @@ import numpy as np
 
 from pgas.errors import DeviceError, PgasError
 from pgas.heap import Allocator
-from pgas.kernels import operation, queue, state, window
+from pgas.kernels import operation, queue, refusals, state, window
 from pgas.kernels.signal import SignalOp
 from pgas.kernels.sync import Comparison
 from pgas.transports.memory import Memory
@@ -69,30 +69,28 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
     who = f"PE {my_pe}, block {block}, thread {thread}: {name}"
     if kind == state.TIMED_OUT:
         dtype = _dtype(address, heap)
+        target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
         return (
             f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {target} {_SIGNS[Comparison(comparison)]} {_integer(wanted, dtype)}, "
             f"last saw {_integer(found, dtype)}"
         )
     if kind == state.NOT_REGISTERED:
-        local = f"the local operand, {wanted} bytes at {target}, is"
-        reached = "on the symmetric heap nor registered (pgas.register), which is all that the NIC reaches"
-        return f"{who} to or from PE {pe}: {local} neither {reached}"
+        return refusals.words("not registered", who=who, pe=pe, nbytes=wanted, target=target)
     if kind == state.BAD_PE:
-        return f"{who}: PE {_integer(pe, None)} does not exist"
+        return refusals.words("no such PE", who=who, pe=_integer(pe, None))
     if kind == state.OUT_OF_RANGE:
-        return f"{who} to or from PE {pe}: idx is {_integer(wanted, None)} on axis {comparison} of an array that has {found} there"
+        return refusals.words("no such element", who=who, pe=pe, wanted=_integer(wanted, None), axis=comparison, found=found)
     if kind == state.BAD_CODE:
         codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
-        what, names = "op" if codes is SignalOp else "cmp", ", ".join(f"{c.name} ({c.value})" for c in codes)
-        return f"{who}: {what} must be one of {names}, not {_integer(wanted, None)}"
+        name, allowed = "op" if codes is SignalOp else "cmp", ", ".join(f"{c.name} ({c.value})" for c in codes)
+        return refusals.words("no such code", who=who, name=name, allowed=allowed, wanted=_integer(wanted, None))
     if kind == state.BAD_QP:
-        numbers = f"1 to {found} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY"
-        return f"{who} to or from PE {pe}: qp must be {numbers}, not {_integer(wanted, None)}"
+        return refusals.words("no such queue pair", who=who, pe=pe, count=found, wanted=_integer(wanted, None))
     if kind == state.BAD_STRIDE:
-        return f"{who} to or from PE {pe}: strides must be 1 or more, not {_integer(wanted, None)}"
+        return refusals.words("stride", who=who, pe=pe, wanted=_integer(wanted, None))
     if kind == state.TOO_LONG:
-        return f"{who} to or from PE {pe}: {_integer(wanted, None)} elements wanted, but an operand has {found} ({target})"
-    return f"{who} to or from PE {pe}: {wanted} bytes at {target} are not on the symmetric heap"
+        return refusals.words("too long", who=who, pe=pe, wanted=_integer(wanted, None), found=found, target=target)
+    return refusals.words("not symmetric", who=who, pe=pe, nbytes=wanted, target=target)
 
 
 def _nic_error(record: tuple[int, ...], my_pe: int, nic: NIC) -> PgasError:

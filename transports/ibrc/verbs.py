@@ -19,7 +19,7 @@ import numpy as np
 
 from pgas.backend import SIMULATOR
 from pgas.errors import CompletionError, TransportError
-from pgas.kernels import proxy, queue, window
+from pgas.kernels import proxy, queue, refusals, window
 from pgas.transports.devices import Gid
 from pgas.transports.ibrc import tables, work_requests
 from pgas.transports.ibrc.thread import RingNIC
@@ -217,10 +217,7 @@ class VerbsNIC(RingNIC):
 
     def _no_atomics(self, request: proxy.Request) -> str:
         without = next((f"PE {pe}'s {peer.name}" for pe, peer in enumerate(self._met) if not peer.atomics), self.name)
-        return (
-            f"{request.name} needs an atomic, and RDMA device {without} has none (atomic_cap is ATOMIC_NONE): put, get, p, g, fence, quiet "
-            "and barriers work; for atomics and signals use a device with atomics, or PGAS_HCA=softhca"
-        )
+        return refusals.words("no atomics", request=request.name, device=without)
 
     def _after(self, number: int, status: WcStatus) -> str:
         """Say what state port and queue pair are in after an error, and what else explains it."""
