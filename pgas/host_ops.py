@@ -1,8 +1,8 @@
 """Operations called on the host, at once or on a CUDA stream: the names that kernels use, with ``stream=`` as a further argument.
 
 ``put put_nbi get get_nbi put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until wait_until``,
-``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments are refused at the
-call, with a ValueError or TypeError.
+``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments are refused at
+the call, with a ValueError or TypeError.
 
 With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
 order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
