@@ -1,14 +1,14 @@
 """Operations called on the host, at once or on a CUDA stream: the names that kernels use, with ``stream=`` as a further argument.
 
-``put put_nbi get get_nbi put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_op signal_wait_until wait_until``, ``fence flush
-quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments are refused at the call, with a
-ValueError or TypeError.
+``put put_nbi get get_nbi put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until wait_until``,
+``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments are refused at
+the call, with a ValueError or TypeError.
 
 With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
 order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
 a put's source may be reused by what follows in the stream; its data is there after ``quiet(stream=...)`` or ``barrier_all(stream=...)``,
 or when a signal sent later in the stream, behind a ``fence(stream=...)``, is seen; a get's data is there for what follows in the stream.
-Calls that return a value, g and the fetching atomics, wait for it and thus for what is in the stream; they cannot be captured.
+Calls that return a value, as g and fetching atomics do, wait for it and thus for what is in the stream; they cannot be captured.
 
 Without ``stream`` a call is made on the default stream and waited for: put returns when its source may be reused, get when the data is
 there, and errors of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` then waits for all kernels of this PE
@@ -247,7 +247,7 @@ def _order(function: Callable[..., Any], at_once: Callable[[runtime.Job], Any]) 
 
 def bind() -> None:
     """Let the public names do on the host what the module says."""
-    single = [rma.p, rma.g, signal.signal_op, signal.signal_wait_until, sync.wait_until]
+    single = [rma.p, rma.g, signal.signal_fetch, signal.signal_op, signal.signal_wait_until, sync.wait_until]
     single += [getattr(amo, name) for name in amo.__all__]
     HOST_FORMS.update({function.__name__: _one_thread(function) for function in single})
     HOST_FORMS.update(

@@ -117,6 +117,7 @@ def test_what_shares_pages_and_comes_again(heap):
         everywhere(f"rows {faults}" if faults else None)
         pgas.barrier_all()
         dest.copy_to_device(np.zeros((6, 400), np.int16))
+        pgas.barrier_all()  # nobody puts before that
         for i in reversed(order[1:]):
             pgas.unregister(arrays[i])
         pgas.unregister(arrays[order[0]])

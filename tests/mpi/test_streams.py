@@ -150,6 +150,27 @@ def test_elements_and_atomics(heap, dtype):
     everywhere(None if olds[0] >= 0 and len(set(olds)) == n and float(pgas.g(cells, (1, 0), 0)) == 7 * n else f"{olds}, {cells}")
 
 
+@pytest.mark.parametrize("dtype", INTEGERS, ids=name_of)
+def test_other_atomics(heap, dtype):
+    """Each PE on an element of its own at its neighbour."""
+    me, n, right, left = neighbours()
+    cells = heap.full(n, 6, dtype)
+    found = [
+        pgas.atomic_fetch(cells, me, right),
+        pgas.atomic_compare_swap(cells, me, 6, 12, right),
+        pgas.atomic_swap(cells, me, 9, right, stream=0),
+        pgas.atomic_fetch_inc(cells, me, right),
+        pgas.atomic_fetch_or(cells, me, 5, right),
+        pgas.atomic_fetch_xor(cells, me, 3, right),
+    ]
+    pgas.atomic_and(cells, me, 4, right)
+    pgas.barrier_all()
+    expected = np.full(n, 6, dtype)
+    expected[left] = 4
+    equal(cells, expected)
+    everywhere(None if [int(v) for v in found] == [6, 6, 12, 9, 10, 15] else f"{found}")
+
+
 @pytest.mark.parametrize("stream", [None, 0, "a stream"])
 def test_barriers_and_quiet(heap, stream):
     """What every PE put before a barrier is there behind it."""
