@@ -1,0 +1,207 @@
+"""Perform random programs on all PEs and compare every byte and every fetched value with what the oracle tells.
+
+    mpirun -n 3 python -m pgas.perftests.programs --count 1000 --seed 1 --transport ibgda
+
+The run ends at the first group of programs in which one fails. That one is made small, printed, and with it the command that runs it.
+"""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+from pgas import config
+from pgas.backend import launched_rank
+from pgas.perftests import options
+from pgas.perftests.programs.draw import GROUP, draw
+from pgas.perftests.programs.operation import Operation, Program, line
+from pgas.perftests.programs.oracle import Fault
+from pgas.perftests.programs.shrink import Numbered, legal, shrunk
+from pgas.perftests.programs.trial import Trial
+
+__all__ = ["main", "run"]
+
+#: How often a program that failed is performed to make it small, each time in so many blocks: chance may hide what is wrong.
+_TRIALS = 150
+_COPIES = 16
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run from the command line.
+
+    Returns:
+        Exit status: 0, or 1 if a program failed, or 2 if the run was refused (the same on all PEs).
+    """
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    if arguments.transport is not None:
+        os.environ["PGAS_TRANSPORT"] = arguments.transport
+    try:
+        job = pgas.init()
+    except pgas.TransportError as error:  # init decides this on all PEs alike
+        if not launched_rank():
+            print(f"programs: error: {error}", file=sys.stderr, flush=True)
+        return 2
+    with job:
+        trial = Trial()
+        status = _kept(arguments, trial) if arguments.keep else _drawn(arguments, trial)
+        trial.free()
+    return status
+
+
+def _say(text: str, file: Any = None) -> None:
+    if pgas.my_pe() == 0:
+        print(f"programs: {text}", file=file or sys.stderr, flush=True)
+
+
+def _drawn(arguments: Any, trial: Trial) -> int:
+    """Perform the programs that were asked for."""
+    started, number, end, operations = time.monotonic(), arguments.first, arguments.first + arguments.count, 0
+    while number < end:
+        numbers = range(number, min((number // GROUP + 1) * GROUP, end))
+        programs = draw_together(arguments.seed, numbers)
+        operations += sum(len(program.operations) for program in programs)
+        try:
+            faults = trial.run(programs)
+        except pgas.PgasError:
+            command = _command(arguments, ["--first", str(numbers.start), "--count", str(len(numbers))])
+            _say(f"error: programs {numbers.start} to {numbers[-1]} did not end as they should; again: {command}")
+            raise
+        if faults:
+            place = next(iter(faults))
+            _tell(arguments, programs[place], faults[place], trial)
+            return 1
+        number = numbers.stop
+    seconds = time.monotonic() - started
+    about = pgas.info()
+    over = f"{about['transport']}{', weak memory' if config.read('PGAS_SIM_WEAK') is not None else ''}"
+    _say(
+        f"{arguments.count} programs of {pgas.n_pes()} PEs, seed {arguments.seed}: {operations} operations in {seconds:.1f} s, "
+        f"{arguments.count / seconds:.1f} programs a second; 0 failed; over {over}",
+        sys.stdout,
+    )
+    return 0
+
+
+def draw_together(seed: int, numbers: range) -> list[Program]:
+    """The programs of these numbers; each PE draws some of them. Collective."""
+    me, n_pes = pgas.my_pe(), pgas.n_pes()
+    shares = pgas.allgather_object([draw(seed, number, n_pes) for number in numbers[me::n_pes]])
+    return [shares[i % n_pes][i // n_pes] for i in range(len(numbers))]
+
+
+def _kept(arguments: Any, trial: Trial) -> int:
+    """Perform some operations of one program."""
+    program = draw(arguments.seed, arguments.first, pgas.n_pes())
+    kept = []
+    for number, nelems in arguments.keep:
+        o = program.operations[number]
+        kept.append((number, o if nelems is None else o._replace(nelems=nelems)))
+    if legal(program, kept) != kept:
+        _say("error: argument --keep: these operations have no defined outcome")
+        return 2
+    smaller = _of(program, kept)
+    _lines(smaller)
+    faults = trial.run([smaller] * _COPIES)
+    for fault in next(iter(faults.values()), []):
+        _say(_words(fault))
+    _say(f"{len(faults)} of {_COPIES} copies failed")
+    return 1 if faults else 0
+
+
+def _of(program: Program, kept: list[Numbered]) -> Program:
+    return program._replace(operations=tuple(o for _, o in kept))
+
+
+def _tell(arguments: Any, program: Program, faults: list[Fault], trial: Trial) -> None:
+    """Say what is wrong with a program, make it small, and print that."""
+    _say(f"error: program {program.number} of seed {program.seed}: {_words(faults[0])}")
+    again = _command(arguments, ["--first", str(program.number), "--count", "1"])
+    _say(f"again: {again}")
+    last: list[Fault] = []
+
+    def fails(candidate: list[Numbered]) -> bool:
+        nonlocal last
+        found = trial.run([_of(program, candidate)] * _COPIES)
+        if found:
+            last = next(iter(found.values()))
+        return bool(found)
+
+    try:
+        if not fails(list(enumerate(program.operations))):
+            _say(f"alone it did not fail in {_COPIES} copies; what ran beside it: programs {program.number // GROUP * GROUP} and following")
+            return
+        small = shrunk(program, fails, _TRIALS)
+    except pgas.PgasError as error:
+        _say(f"it could not be made smaller in this job: {error}")
+        raise
+    _say(f"made smaller, from {len(program.operations)} operations to {len(small)}:")
+    _lines(_of(program, small))
+    _say(_words(last[0]))
+    kept = ",".join(_number(program.operations[number], number, o) for number, o in small)
+    _say(f"again: {_command(arguments, ['--first', str(program.number), '--keep', kept])}")
+
+
+def _number(drawn: Operation, number: int, o: Operation) -> str:
+    return str(number) if o == drawn else f"{number}:{o.nelems}"
+
+
+def _words(fault: Fault) -> str:
+    return f"PE {fault.pe}, phase {fault.phase}: {fault.text}"
+
+
+def _lines(program: Program) -> None:
+    """Print a program: a[...] are elements of the area."""
+    shape = program.shape
+    _say(f"  {shape.n_pes} PEs, {shape.threads} thread{'s' if shape.threads > 1 else ''}, {shape.dtype.name}, {shape.region_bytes} bytes")
+    for phase in range(max((o.phase for o in program.operations), default=0) + 1):
+        _say(f"  phase {phase}, ended by {shape.ends[phase].name.lower()}")
+        for o in program.operations:
+            if o.phase == phase:
+                _say(f"    {line(shape, o)}")
+
+
+def _command(arguments: Any, which: list[str]) -> str:
+    """The command that does it again, with the variables that count."""
+    variables = [f"{name}={os.environ[name]}" for name in sorted(config.VARIABLES) if name in os.environ and name != "PGAS_TRANSPORT"]
+    transport = ["--transport", os.environ["PGAS_TRANSPORT"]] if "PGAS_TRANSPORT" in os.environ else []
+    program = ["mpirun", "-n", str(pgas.n_pes()), "python", "-m", "pgas.perftests.programs"]
+    return shlex.join([*variables, *program, *transport, "--seed", str(arguments.seed), *which])
+
+
+def _parse(argv: Sequence[str]) -> Any:
+    parser = options.Parser(
+        prog="programs",
+        description="Perform random programs on all PEs and compare with an oracle.",
+        allow_abbrev=False,
+        epilog="mpirun -n 3 python -m pgas.perftests.programs",
+    )
+    count = 256 if pgas.SIMULATOR else 10_000
+    most = 2**40
+    parser.add_argument("--count", type=options.within(1, most), default=count, metavar="N", help=f"programs [{count}]")
+    parser.add_argument("--seed", type=options.within(0, most), default=1, metavar="N", help="of everything that is drawn [1]")
+    parser.add_argument("--first", type=options.within(0, most), default=0, metavar="N", help="number of the first program [0]")
+    keep = "only these operations of the first program, each a number, or number:elements"
+    parser.add_argument("--keep", type=_numbers, metavar="LIST", help=keep)
+    names = f"{', '.join(options.TRANSPORTS)} [pgas chooses]"
+    parser.add_argument("--transport", type=options.one_of(options.TRANSPORTS), metavar="NAME", help=names)
+    return parser.parse_args(argv)
+
+
+def _numbers(text: str) -> list[tuple[int, int | None]]:
+    """Numbers of operations, with numbers of elements behind a colon."""
+    pairs = [item.partition(":") for item in text.split(",")]
+    return [(int(number), int(nelems) if nelems else None) for number, _, nelems in pairs]
+
+
+def main() -> int:
+    """Run from the command line."""
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
