@@ -11,7 +11,9 @@ from pgas.backend import SIMULATOR
 from pgas.kernels import ptx, state, window
 from pgas.kernels.compiler import KernelTypeError, constant, device, element_size, numpy_dtype
 
-__all__ = ["array", "checking", "integer", "is_none", "same_elements", "scalar", "some_element", "subscript", "unit"]
+__all__ = [
+    "array", "checking", "integer", "is_none", "one_dimension", "same_elements", "scalar", "some_element", "subscript", "unit",
+]  # fmt: skip
 
 
 _STATE = constant(state.MY_PE)
@@ -65,6 +67,12 @@ def same_elements(function: str, dest: Any, source: Any) -> None:
         raise KernelTypeError(f"pgas.{function}: source is in {source.layout} order, dest in {dest.layout} order; they must be the same")
 
 
+def one_dimension(function: str, dest: Any) -> None:
+    """Refuse arrays of several dimensions (dest has as many as source), in which it is not clear what a stride steps over."""
+    if dest.ndim != 1:
+        raise KernelTypeError(f"pgas.{function}: dest and source have {_axes(dest)}, they must have 1: a stride counts elements of a row")
+
+
 def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
     """Refuse an index that does not select one element of the array ``name``."""
     if not isinstance(argument, types.Array):
@@ -76,15 +84,15 @@ def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
         integer(function, "idx", index)
 
 
-def scalar(function: str, dtype: Any, value: Any) -> None:
-    """Refuse a value that an element of type dtype cannot hold, and element types that no single access can carry."""
+def scalar(function: str, dtype: Any, value: Any, name: str = "value") -> None:
+    """Refuse an argument that an element of type dtype cannot hold, and element types that no single access can carry."""
     if isinstance(dtype, types.Record) or element_size(dtype) not in (1, 2, 4, 8, 16):
         raise KernelTypeError(f"pgas.{function}: elements of type {dtype} are not 1, 2, 4, 8 or 16 bytes of a plain number; use put or get")
     value = types.unliteral(value) if value is not None else dtype
     numbers = (types.Number, types.Boolean)
     narrows = isinstance(value, types.Complex) and not isinstance(dtype, types.Complex)
     if value != dtype and (narrows or not (isinstance(value, numbers) and isinstance(dtype, numbers))):
-        raise KernelTypeError(f"pgas.{function}: value is of type {value}, which an element of type {dtype} cannot hold")
+        raise KernelTypeError(f"pgas.{function}: {name} is of type {value}, which an element of type {dtype} cannot hold")
 
 
 def unit(argument: Any) -> int:

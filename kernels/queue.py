@@ -112,7 +112,7 @@ def lost(op, record, kind, wanted, found, deadline):
 
 @functools.cache
 def make(constants: window.Constants) -> SimpleNamespace:
-    """Make the functions that depend on the job's constants: number, record, slot, reserve, submit, poll, quiet."""
+    """Make the functions that depend on the job's constants: number, record, slot, reserve, submit, poll, quiet, quiet_pe."""
     depth, batch_mask = constant(constants.depth), constant(NOWHERE ^ (constants.batch - 1))
     num, slot_mask = constant(constants.num_qps), constant(constants.depth - 1)
 
@@ -233,20 +233,43 @@ def make(constants: window.Constants) -> SimpleNamespace:
             ready = found
 
     @device
+    def complete(op, word, bits):
+        """Wait until everything has completed that was submitted to the queues of these bits of a word of USED. False if poisoned."""
+        while bits != _0:
+            number = ((word - _USED) << _3) + u64(ptx.lowest_u64(bits))
+            bits &= bits - _1
+            queue = _RECORDS + number * _RECORD_SIZE
+            if not poll(op, queue, ptx.ld_relaxed_gpu_u64(queue + _RESV)):
+                return False
+        return True
+
+    @device
     def quiet(op):
         """Wait until everything that was submitted has completed, on the queues that were used."""
         word, end = _USED, fixed(_USED_END)
         while word < end:
-            bits = ptx.ld_relaxed_gpu_u64(word)
-            while bits != _0:
-                number = ((word - _USED) << _3) + u64(ptx.lowest_u64(bits))
-                bits &= bits - _1
-                queue = _RECORDS + number * _RECORD_SIZE
-                if not poll(op, queue, ptx.ld_relaxed_gpu_u64(queue + _RESV)):
-                    return
+            if not complete(op, word, ptx.ld_relaxed_gpu_u64(word)):
+                return
             word += _8
 
-    return SimpleNamespace(number=number, record=record, slot=slot, reserve=reserve, submit=submit, poll=poll, quiet=quiet)
+    @device
+    def quiet_pe(op, pe):
+        """quiet() on the queues to one PE, whose bits follow each other and may begin and end within a word."""
+        first = u64(pe) * num
+        end = first + num
+        while first < end:
+            beyond = min((first | _63) + _1, end)
+            word = _USED + (first >> _6) * _8
+            bits = ptx.ld_relaxed_gpu_u64(word) >> (first & _63)
+            if beyond - first <= _63:
+                bits &= (_1 << (beyond - first)) - _1
+            if not complete(op, word, bits << (first & _63)):
+                return
+            first = beyond
+
+    return SimpleNamespace(
+        number=number, record=record, slot=slot, reserve=reserve, submit=submit, poll=poll, quiet=quiet, quiet_pe=quiet_pe
+    )
 
 
 @device

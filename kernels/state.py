@@ -36,6 +36,8 @@ NIC_TIMED_OUT, COMPLETION, NOT_REGISTERED, BAD_QP = 5, 6, 7, 8
 #: A subscript beyond its axis (wanted: the subscript, found: the axis's length, comparison: its number); an op or cmp that does not
 #: exist (wanted: the value, found: how many there are).
 OUT_OF_RANGE, BAD_CODE = 9, 10
+#: A stride below 1 (wanted: the stride).
+BAD_STRIDE = 11
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:
@@ -81,12 +83,20 @@ _BAD_PE, _NOT_SYMMETRIC = constant(BAD_PE), constant(NOT_SYMMETRIC)
 
 
 @device
-def valid(op, pe, addr, nbytes):
-    """Check an operand: PE pe exists and [addr, addr + nbytes) lies on the heap of some slot. False, and poisoned, if not."""
-    n = u64(n_pes())
-    if u64(pe) >= n:
+def valid_pe(op, pe, addr, nbytes):
+    """Check that PE pe exists; addr and nbytes are those of the operand, if there is one. False, and poisoned, if not."""
+    if u64(pe) >= u64(n_pes()):
         fail(_BAD_PE, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
+    return True
+
+
+@device
+def valid(op, pe, addr, nbytes):
+    """Check an operand: PE pe exists and [addr, addr + nbytes) lies on the heap of some slot. False, and poisoned, if not."""
+    if not valid_pe(op, pe, addr, nbytes):
+        return False
+    n = u64(n_pes())
     # On a GPU these wrap: an address below BASE gives a slot far above n, one below the heap an offset far above its size. Python's
     # integers become negative instead.
     offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET

@@ -135,6 +135,30 @@ def quiet() -> Any:
     return body
 
 
+def quiet_pe(pe: Any) -> Any:
+    """Typing function of quiet_pe."""
+    operands.integer("quiet_pe", "pe", pe)
+    complete, check, op = transport.current().quiet_pe, operands.checking(), operation.number("quiet_pe")
+
+    def body(pe):
+        if check:
+            if not state.valid_pe(op, pe, u64(0), u64(0)):
+                return
+        complete(pe)
+
+    return body
+
+
+def flush() -> Any:
+    """Typing function of flush."""
+    release = transport.current().flush
+
+    def body():
+        release()
+
+    return body
+
+
 def fence() -> Any:
     """Typing function of fence."""
     order = transport.current().fence

@@ -87,6 +87,8 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
     if kind == state.BAD_QP:
         numbers = f"1 to {found} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY"
         return f"{who} to or from PE {pe}: qp must be {numbers}, not {_integer(wanted, None)}"
+    if kind == state.BAD_STRIDE:
+        return f"{who} to or from PE {pe}: strides must be 1 or more, not {_integer(wanted, None)}"
     if kind == state.TOO_LONG:
         return f"{who} to or from PE {pe}: {_integer(wanted, None)} elements wanted, but an operand has {found} ({target})"
     return f"{who} to or from PE {pe}: {wanted} bytes at {target} are not on the symmetric heap"

@@ -43,22 +43,25 @@ LAYERS = (
 
 #: Inside kernels: numbers and addresses, primitives, the transport, operand checks, then the public names.
 KERNEL_LAYERS = (
-    ("operation", "compiler", "cpu", "binding"),
+    ("operation", "update", "compiler", "cpu", "binding"),
     ("window", "ptx"),
     ("state", "scope", "operands", "p2p", "queue"),
-    ("float_add",),
+    ("atomic_wqe", "nic_amo", "lanes"),
     ("ibgda", "proxy"),
     ("transport",),
-    ("query", "rma", "amo", "signal", "sync"),
+    ("query", "rma", "strided", "amo", "signal", "sync"),
 )
 
 PUBLIC = """
     BootstrapError CompletionError DeadlockError DeviceError EQ GE GT HeapError LE LT NE PgasError PgasWarning SIGNAL_ADD SIGNAL_SET
-    SIMULATOR SymmetricArray TransportError __version__ allgather_object array atomic_add atomic_fetch_add barrier_all barrier_all_block
+    SIMULATOR SymmetricArray TransportError __version__ allgather_object array barrier_all barrier_all_block
     barrier_all_warp broadcast_object empty fence finalize free full g get get_block get_warp info init jit launch my_pe n_pes p ptr
+    flush get_nbi get_nbi_block get_nbi_warp iget iget_block iget_warp iput iput_block iput_warp quiet_pe
     put put_block put_nbi put_nbi_block put_nbi_warp put_signal put_signal_block put_signal_nbi put_signal_nbi_block
     put_signal_nbi_warp put_signal_warp put_warp quiet signal_op signal_wait_until sync_all sync_all_block sync_all_warp synchronize
     wait_until zeros
+    atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or
+    atomic_fetch_xor atomic_inc atomic_or atomic_set atomic_swap atomic_xor
 """.split()  # noqa: SIM905
 
 
