@@ -10,9 +10,12 @@ from pgas.perftests.programs.operation import (
     BLOCK,
     COUNTERS,
     DATA,
+    FLOAT_ATOMICS,
+    GETS,
     LANES,
     SIGNAL_ADD,
     SIGNAL_SET,
+    STRIDED,
     THREAD,
     WARP,
     End,
@@ -20,6 +23,7 @@ from pgas.perftests.programs.operation import (
     Operation,
     Program,
     Shape,
+    is_atomic,
 )
 from pgas.perftests.programs.oracle import finite
 from pgas.perftests.programs.rules import Rules
@@ -32,12 +36,12 @@ GROUP = 32
 _DTYPES = ("u1", "u2", "i4", "u4", "f4", "i8", "u8", "f8", "c16")
 _EQ, _NE, _GT, _LE, _LT, _GE = range(6)
 
-_COPIES = {Kind.PUT: 6, Kind.PUT_NBI: 6, Kind.GET: 6}
-_ELEMENTS = {Kind.P: 5, Kind.G: 4, Kind.LOAD: 4, Kind.STORE: 2}
-_SIGNALS = {Kind.PUT_SIGNAL: 3, Kind.PUT_SIGNAL_NBI: 3, Kind.SIGNAL_OP: 3, Kind.FLAG_P: 2, Kind.FLAG_ADD: 2}
-_SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.P)
-_ORDER = {Kind.FENCE: 3, Kind.QUIET: 3}
-_ATOMICS = {Kind.ATOMIC_ADD: 3, Kind.ATOMIC_FETCH_ADD: 3}
+_COPIES = {Kind.PUT: 4, Kind.PUT_NBI: 4, Kind.GET: 3, Kind.GET_NBI: 3, Kind.IPUT: 2, Kind.IGET: 2}
+_ELEMENTS = {Kind.P: 4, Kind.G: 3, Kind.LOAD: 3, Kind.STORE: 2}
+_SIGNALS = {Kind.PUT_SIGNAL: 2, Kind.PUT_SIGNAL_NBI: 2, Kind.SIGNAL_OP: 2, Kind.FLAG_P: 1, Kind.FLAG_SET: 1, Kind.FLAG_ADD: 1}
+_ORDER = {Kind.FENCE: 2, Kind.QUIET: 2, Kind.QUIET_PE: 1, Kind.FLUSH: 1}
+_SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.P)
+_SIGNALLED = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
 _PLACES = 6  #: that programs come back to
 
 
@@ -79,10 +83,13 @@ class _Drawing:
         self._values: dict[tuple[int, int], list[int]] = {}
         self._places: list[_Place] = []
         self._told: list[_Message] = []
-        self._atomic = shape_.dtype.kind in "iuf" and self._size >= 4
+        self._set: list[int] = []  # what atomics have set, which compare_swap then finds
         self._rules = Rules(shape_, self._values)
         self._phase = 0
-        kinds = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, **(_ATOMICS if self._atomic else {})}
+        kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1}
+        if shape_.dtype.kind in "iuf" and self._size >= 4:
+            atomics = FLOAT_ATOMICS if shape_.dtype.kind == "f" else [kind for kind in Kind if is_atomic(kind)]
+            kinds |= dict.fromkeys(atomics, 12 // len(atomics) or 1)
         if shape_.threads > 1:
             kinds[Kind.SYNCTHREADS] = 5
         self._kinds, self._weights = list(kinds), list(kinds.values())
@@ -122,8 +129,8 @@ class _Drawing:
             places = (_Place(o.target, o.dest, o.nelems),) if o.nelems else ()
             self._told.append(_Message(o, places))
         if o.nelems and o.kind not in (Kind.LOAD, Kind.STORE):
-            pe, at = (o.pe, o.dest) if o.kind == Kind.GET else (o.target, o.dest)
-            self._places = [*self._places[1 - _PLACES :], _Place(pe, at, o.nelems), _Place(o.pe, o.source, o.nelems)][-_PLACES:]
+            there, here = (o.source, o.dest) if o.kind in GETS else (o.dest, o.source)
+            self._places = [*self._places, _Place(o.target, there, o.nelems), _Place(o.pe, here, o.nelems)][-_PLACES:]
         return o
 
     def _message(self, pe: int) -> Iterator[Operation]:
@@ -145,7 +152,11 @@ class _Drawing:
             flag = flag._replace(who=who)
         if self._rules.admit(flag):
             yield self._kept(flag)
-            places = tuple(_Place(o.target, o.dest, o.nelems or 1) for o in [*sent, flag] if o.nelems or o.kind == Kind.P)
+            places = tuple(
+                _Place(o.target, o.dest, (o.nelems - 1) * o.dst_stride + 1 if o.nelems else 1)
+                for o in [*sent, flag]
+                if o.nelems or o.kind == Kind.P
+            )
             self._told[-1] = _Message(flag, places)
 
     def _admitted(self, o: Operation) -> Iterator[Operation]:
@@ -189,20 +200,24 @@ class _Drawing:
         who, scope = dice.randrange(threads), THREAD
         if kind == Kind.SYNCTHREADS:
             return self._operation(kind, pe, 0, scope=BLOCK)
-        if kind in _ORDER:
-            return self._operation(kind, pe, who)
         target = dice.randrange(self._shape.n_pes)
-        if kind in _COPIES or kind in (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI):
+        if kind in _ORDER:
+            return self._operation(kind, pe, who, target=target if kind == Kind.QUIET_PE else 0)
+        if kind == Kind.SIGNAL_FETCH:
+            return self._operation(kind, pe, who, word=8 * dice.randrange(COUNTERS // 8))
+        if kind in _COPIES or kind in _SIGNALLED:
             scope = dice.choice((THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if threads >= LANES else ()))
             who = who // LANES * LANES if scope == WARP else 0 if scope == BLOCK else who
         o = self._operation(kind, pe, who, scope=scope, target=target)
-        if kind in _COPIES:
+        if kind in _COPIES and kind not in STRIDED:
             o = o._replace(qp=dice.choice((0, 0, 1, 2)), whole=dice.random() < 0.7)
         if kind in _SIGNALS:
-            adds = kind == Kind.FLAG_ADD or (kind != Kind.FLAG_P and dice.random() < 0.5)
+            adds = kind == Kind.FLAG_ADD or (kind not in (Kind.FLAG_P, Kind.FLAG_SET) and dice.random() < 0.5)
             value = dice.randint(1, 9) if adds else dice.randrange(1 << 63)
             o = o._replace(word=8 * dice.randrange(COUNTERS // 8), value=value, condition=SIGNAL_ADD if adds else SIGNAL_SET)
-        if kind in _COPIES or kind in (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI):
+        if kind in STRIDED:
+            return self._with_strides(o)
+        if kind in _COPIES or kind in _SIGNALLED:
             return self._with_places(o)
         if kind == Kind.LOAD:
             place = self._place(pe)
@@ -214,9 +229,11 @@ class _Drawing:
             noise = dice.randbytes(self._size)
             data = finite(np.frombuffer(noise, np.uint8), self._shape.dtype) if self._shape.dtype.kind in "fc" else noise
             return o._replace(dest=at, value=int.from_bytes(data, "little"))
-        if kind in _ATOMICS:
-            at = COUNTERS + dice.randrange(min(4, (DATA - COUNTERS) // self._size)) * self._size
-            return o._replace(dest=at, value=self._operand())
+        at = COUNTERS + dice.randrange(min(4, (DATA - COUNTERS) // self._size)) * self._size
+        o = o._replace(dest=at, value=self._operand())
+        if kind == Kind.ATOMIC_COMPARE_SWAP:
+            o = o._replace(condition=dice.choice([*self._set[-2:], dice.getrandbits(8 * self._size)]))
+        self._set.append(o.value)
         return o
 
     def _operand(self) -> int:
@@ -225,6 +242,15 @@ class _Drawing:
             return int.from_bytes(np.array(self._dice.randint(-50, 50) / 2, self._shape.dtype).tobytes(), "little")
         return self._dice.getrandbits(8 * self._size)
 
+    def _with_strides(self, o: Operation) -> Operation:
+        """With a few elements, strides, source and destination."""
+        dice, size = self._dice, self._size
+        room = (self._shape.region_bytes - DATA) // size
+        dst_stride, src_stride = dice.randint(1, 4), dice.randint(1, 4)
+        nelems = dice.randint(0, min(8, room // 4))
+        dest, source = (self._fresh(max(0, (nelems - 1) * stride + 1)) for stride in (dst_stride, src_stride))
+        return o._replace(nelems=nelems, dst_stride=dst_stride, src_stride=src_stride, dest=dest, source=source)
+
     def _with_places(self, o: Operation) -> Operation:
         """With a number of elements, source and destination."""
         near, far = self._place(o.pe), self._place(o.target)
@@ -232,7 +258,7 @@ class _Drawing:
         limit = (self._shape.region_bytes - DATA) // self._size
         nelems = min(nelems, limit)
         near_at, far_at = (min(p.at, self._shape.region_bytes - nelems * self._size) for p in (near, far))
-        source, dest = (far_at, near_at) if o.kind == Kind.GET else (near_at, far_at)
+        source, dest = (far_at, near_at) if o.kind in GETS else (near_at, far_at)
         return o._replace(source=source, dest=max(dest, DATA), nelems=nelems)
 
     def _place(self, pe: int) -> _Place:

@@ -14,15 +14,19 @@ from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, End, Kind
 
 __all__ = ["COLUMNS", "Table", "interpreter"]
 
-COLUMNS = ("kind", "scope", "who", "target", "dest", "source", "nelems", "whole", "qp", "word", "value", "condition", "slot")
-_KIND, _SCOPE, _WHO, _TARGET, _DEST, _SOURCE, _NELEMS, _WHOLE, _QP, _WORD, _VALUE, _CONDITION, _SLOT = range(len(COLUMNS))
+COLUMNS = (
+    "kind", "scope", "who", "target", "dest", "source", "nelems", "dst_stride", "src_stride", "whole", "qp", "word", "value", "condition",
+    "slot",
+)  # fmt: skip
+_KIND, _SCOPE, _WHO, _TARGET, _DEST, _SOURCE, _NELEMS, _DST_STRIDE, _SRC_STRIDE, _WHOLE, _QP, _WORD, _VALUE, _CONDITION, _SLOT = range(
+    len(COLUMNS)
+)
 
-_PUT, _PUT_NBI, _GET, _PUT_SIGNAL = int(Kind.PUT), int(Kind.PUT_NBI), int(Kind.GET), int(Kind.PUT_SIGNAL)
-_PUT_SIGNAL_NBI, _P, _G, _LOAD, _STORE = (int(k) for k in (Kind.PUT_SIGNAL_NBI, Kind.P, Kind.G, Kind.LOAD, Kind.STORE))
-_SIGNAL_OP, _FLAG_P, _FLAG_ADD = int(Kind.SIGNAL_OP), int(Kind.FLAG_P), int(Kind.FLAG_ADD)
-_SIGNAL_WAIT_UNTIL, _WAIT_UNTIL = int(Kind.SIGNAL_WAIT_UNTIL), int(Kind.WAIT_UNTIL)
-_FENCE, _QUIET, _SYNCTHREADS = int(Kind.FENCE), int(Kind.QUIET), int(Kind.SYNCTHREADS)
-_ATOMIC_ADD, _ATOMIC_FETCH_ADD = int(Kind.ATOMIC_ADD), int(Kind.ATOMIC_FETCH_ADD)
+# Plain integers: members of an enumeration are slow to compare, and the simulator interprets these kernels.
+_PUT, _PUT_NBI, _GET, _GET_NBI, _IPUT, _IGET, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _LOAD, _STORE = range(12)
+_SIGNAL_OP, _FLAG_P, _FLAG_SET, _FLAG_ADD, _SIGNAL_FETCH, _SIGNAL_WAIT_UNTIL, _WAIT_UNTIL = range(12, 19)
+_FENCE, _QUIET, _QUIET_PE, _FLUSH, _SYNCTHREADS = range(19, 24)
+_ADD, _SET, _INC, _AND, _OR, _XOR, _FETCH, _SWAP, _FETCH_ADD, _COMPARE_SWAP, _FETCH_INC, _FETCH_AND, _FETCH_OR, _FETCH_XOR = range(24, 38)
 _END_BARRIER, _END_WARP, _END_BLOCK, _END_QUIET, _END_QUIETS = (int(end) for end in End)
 
 
@@ -33,121 +37,242 @@ class Table(NamedTuple):
     first: Any  #: int64: [phase, program] first row of it; those up to that of the next program belong to it
     ends: Any  #: int64: what completes each phase
     operands: Any  #: an element for each row
+    conditions: Any  #: an element for each row, that compare_swap compares with
     area: Any  #: elements of the regions of all programs, on the symmetric heap
     words: Any  #: the same as uint64
     fetched: Any  #: elements that were fetched, by slot
-    waited: Any  #: uint64: signals that were fetched, by slot
+    signals: Any  #: uint64: signals that were fetched, by slot
     copies: Any  #: uint64: [phase, program, word] the regions after each phase
 
 
 @cuda.jit(device=True)
-def _no_atomics(kind, operands, area, fetched, i, dest, pe, slot):
+def _no_atomics(table, i, kind):
     """Elements that have none."""
 
 
 @cuda.jit(device=True)
-def _atomics(kind, operands, area, fetched, i, dest, pe, slot):
+def _atomics_of_floats(table, i, kind):
+    """Perform an atomic that floats have."""
+    rows, area, fetched = table.rows, table.area, table.fetched
+    at, pe, slot, value = rows[i, _DEST], rows[i, _TARGET], rows[i, _SLOT], table.operands[i]
+    if kind == _ADD:
+        pgas.atomic_add(area, at, value, pe)
+    elif kind == _SET:
+        pgas.atomic_set(area, at, value, pe)
+    elif kind == _FETCH:
+        fetched[slot] = pgas.atomic_fetch(area, at, pe)
+    elif kind == _SWAP:
+        fetched[slot] = pgas.atomic_swap(area, at, value, pe)
+    elif kind == _FETCH_ADD:
+        fetched[slot] = pgas.atomic_fetch_add(area, at, value, pe)
+
+
+@cuda.jit(device=True)
+def _atomics_of_integers(table, i, kind):
     """Perform an atomic."""
-    value = operands[i]
-    if kind == _ATOMIC_ADD:
-        pgas.atomic_add(area, dest, value, pe)
-    elif kind == _ATOMIC_FETCH_ADD:
-        fetched[slot] = pgas.atomic_fetch_add(area, dest, value, pe)
-
-
-@cuda.jit(device=True)
-def _copy(rows, area, words, i, scope):
-    """put, get and put_signal of a thread, warp or block."""
-    kind, pe, to, source, nelems, qp = rows[i, _KIND], rows[i, _TARGET], rows[i, _DEST], rows[i, _SOURCE], rows[i, _NELEMS], rows[i, _QP]
-    dest, data = area[to : to + nelems], area[source : source + nelems]
-    if kind >= _PUT_SIGNAL:
-        word, value, op = rows[i, _WORD], np.uint64(rows[i, _VALUE]), rows[i, _CONDITION]
-        if kind == _PUT_SIGNAL:
-            if scope == THREAD:
-                pgas.put_signal(dest, data, words, word, value, op, pe)
-            elif scope == BLOCK:
-                pgas.put_signal_block(dest, data, words, word, value, op, pe)
-            else:
-                pgas.put_signal_warp(dest, data, words, word, value, op, pe)
-        elif scope == THREAD:
-            pgas.put_signal_nbi(dest, data, words, word, value, op, pe)
-        elif scope == BLOCK:
-            pgas.put_signal_nbi_block(dest, data, words, word, value, op, pe)
-        else:
-            pgas.put_signal_nbi_warp(dest, data, words, word, value, op, pe)
-    elif kind == _PUT:
-        if scope == BLOCK:
-            pgas.put_block(dest, data, pe, None, qp)
-        elif scope != THREAD:
-            pgas.put_warp(dest, data, pe, None, qp)
-        elif rows[i, _WHOLE] != 0:
-            pgas.put(dest, data, pe, None, qp)
-        else:
-            pgas.put(area[to:], area[source:], pe, nelems, qp)
-    elif kind == _PUT_NBI:
-        if scope == BLOCK:
-            pgas.put_nbi_block(dest, data, pe, None, qp)
-        elif scope != THREAD:
-            pgas.put_nbi_warp(dest, data, pe, None, qp)
-        elif rows[i, _WHOLE] != 0:
-            pgas.put_nbi(dest, data, pe, None, qp)
-        else:
-            pgas.put_nbi(area[to:], area[source:], pe, nelems, qp)
-    elif scope == BLOCK:
-        pgas.get_block(dest, data, pe, None, qp)
-    elif scope != THREAD:
-        pgas.get_warp(dest, data, pe, None, qp)
-    elif rows[i, _WHOLE] != 0:
-        pgas.get(dest, data, pe, None, qp)
+    rows, area, fetched = table.rows, table.area, table.fetched
+    at, pe, slot, value = rows[i, _DEST], rows[i, _TARGET], rows[i, _SLOT], table.operands[i]
+    if kind == _INC:
+        pgas.atomic_inc(area, at, pe)
+    elif kind == _AND:
+        pgas.atomic_and(area, at, value, pe)
+    elif kind == _OR:
+        pgas.atomic_or(area, at, value, pe)
+    elif kind == _XOR:
+        pgas.atomic_xor(area, at, value, pe)
+    elif kind == _COMPARE_SWAP:
+        fetched[slot] = pgas.atomic_compare_swap(area, at, table.conditions[i], value, pe)
+    elif kind == _FETCH_INC:
+        fetched[slot] = pgas.atomic_fetch_inc(area, at, pe)
+    elif kind == _FETCH_AND:
+        fetched[slot] = pgas.atomic_fetch_and(area, at, value, pe)
+    elif kind == _FETCH_OR:
+        fetched[slot] = pgas.atomic_fetch_or(area, at, value, pe)
+    elif kind == _FETCH_XOR:
+        fetched[slot] = pgas.atomic_fetch_xor(area, at, value, pe)
     else:
-        pgas.get(area[to:], area[source:], pe, nelems, qp)
+        _atomics_of_floats(table, i, kind)
 
 
 @cuda.jit(device=True)
-def _signal(rows, words, waited, i, kind):
+def _strided(table, i, kind, scope):
+    """iput and iget of a thread, warp or block."""
+    rows, area = table.rows, table.area
+    pe, to, source, nelems, far, near = (
+        rows[i, _TARGET],
+        rows[i, _DEST],
+        rows[i, _SOURCE],
+        rows[i, _NELEMS],
+        rows[i, _DST_STRIDE],
+        rows[i, _SRC_STRIDE],
+    )
+    if rows[i, _WHOLE] != 0:
+        dest, data = area[to : to + max(0, (nelems - 1) * far + 1)], area[source : source + max(0, (nelems - 1) * near + 1)]
+    else:
+        dest, data = area[to:], area[source:]
+    if kind == _IPUT:
+        if scope == THREAD:
+            pgas.iput(dest, data, far, near, pe, nelems)
+        elif scope == BLOCK:
+            pgas.iput_block(dest, data, far, near, pe, nelems)
+        else:
+            pgas.iput_warp(dest, data, far, near, pe, nelems)
+    elif scope == THREAD:
+        pgas.iget(dest, data, far, near, pe, nelems)
+    elif scope == BLOCK:
+        pgas.iget_block(dest, data, far, near, pe, nelems)
+    else:
+        pgas.iget_warp(dest, data, far, near, pe, nelems)
+
+
+@cuda.jit(device=True)
+def _signalled(table, i, kind, scope, dest, data):
+    """put_signal of a thread, warp or block."""
+    rows, words = table.rows, table.words
+    pe, word, value, op = rows[i, _TARGET], rows[i, _WORD], np.uint64(rows[i, _VALUE]), rows[i, _CONDITION]
+    if kind == _PUT_SIGNAL:
+        if scope == THREAD:
+            pgas.put_signal(dest, data, words, word, value, op, pe)
+        elif scope == BLOCK:
+            pgas.put_signal_block(dest, data, words, word, value, op, pe)
+        else:
+            pgas.put_signal_warp(dest, data, words, word, value, op, pe)
+    elif scope == THREAD:
+        pgas.put_signal_nbi(dest, data, words, word, value, op, pe)
+    elif scope == BLOCK:
+        pgas.put_signal_nbi_block(dest, data, words, word, value, op, pe)
+    else:
+        pgas.put_signal_nbi_warp(dest, data, words, word, value, op, pe)
+
+
+@cuda.jit(device=True)
+def _copied(kind, scope, dest, data, pe, nelems, qp):
+    """put and get of a thread, warp or block."""
+    if kind == _PUT:
+        if scope == THREAD:
+            pgas.put(dest, data, pe, nelems, qp)
+        elif scope == BLOCK:
+            pgas.put_block(dest, data, pe, nelems, qp)
+        else:
+            pgas.put_warp(dest, data, pe, nelems, qp)
+    elif kind == _PUT_NBI:
+        if scope == THREAD:
+            pgas.put_nbi(dest, data, pe, nelems, qp)
+        elif scope == BLOCK:
+            pgas.put_nbi_block(dest, data, pe, nelems, qp)
+        else:
+            pgas.put_nbi_warp(dest, data, pe, nelems, qp)
+    elif kind == _GET:
+        if scope == THREAD:
+            pgas.get(dest, data, pe, nelems, qp)
+        elif scope == BLOCK:
+            pgas.get_block(dest, data, pe, nelems, qp)
+        else:
+            pgas.get_warp(dest, data, pe, nelems, qp)
+    elif scope == THREAD:
+        pgas.get_nbi(dest, data, pe, nelems, qp)
+    elif scope == BLOCK:
+        pgas.get_nbi_block(dest, data, pe, nelems, qp)
+    else:
+        pgas.get_nbi_warp(dest, data, pe, nelems, qp)
+
+
+@cuda.jit(device=True)
+def _copy(table, i, kind, scope):
+    """What moves elements, of a thread, warp or block."""
+    if kind == _IPUT or kind == _IGET:
+        _strided(table, i, kind, scope)
+        return
+    rows, area = table.rows, table.area
+    to, source, nelems = rows[i, _DEST], rows[i, _SOURCE], rows[i, _NELEMS]
+    if kind >= _PUT_SIGNAL:
+        _signalled(table, i, kind, scope, area[to : to + nelems], area[source : source + nelems])
+    elif rows[i, _WHOLE] != 0:
+        _copied(kind, scope, area[to : to + nelems], area[source : source + nelems], rows[i, _TARGET], nelems, rows[i, _QP])
+    else:
+        _copied(kind, scope, area[to:], area[source:], rows[i, _TARGET], nelems, rows[i, _QP])
+
+
+@cuda.jit(device=True)
+def _signal(table, i, kind):
     """Signals, and what waits for them."""
+    rows, words = table.rows, table.words
     pe, word, value, condition = rows[i, _TARGET], rows[i, _WORD], np.uint64(rows[i, _VALUE]), rows[i, _CONDITION]
     if kind == _SIGNAL_OP:
         pgas.signal_op(words, word, value, condition, pe)
     elif kind == _FLAG_P:
         pgas.p(words, word, value, pe)
+    elif kind == _FLAG_SET:
+        pgas.atomic_set(words, word, value, pe)
     elif kind == _FLAG_ADD:
         pgas.atomic_add(words, word, value, pe)
+    elif kind == _SIGNAL_FETCH:
+        table.signals[rows[i, _SLOT]] = pgas.signal_fetch(words, word)
     elif kind == _SIGNAL_WAIT_UNTIL:
-        waited[rows[i, _SLOT]] = pgas.signal_wait_until(words, word, condition, value)
-    elif kind == _WAIT_UNTIL:
+        table.signals[rows[i, _SLOT]] = pgas.signal_wait_until(words, word, condition, value)
+    else:
         pgas.wait_until(words, word, condition, value)
+
+
+@cuda.jit(device=True)
+def _finish(end, thread):
+    """Complete what the block has done, or leave that to the barrier."""
+    if end == _END_QUIETS:
+        pgas.quiet()
+    elif end == _END_QUIET:
+        cuda.syncthreads()
+        if thread == 0:
+            pgas.quiet()
+
+
+@cuda.jit(device=True)
+def _meet(end, thread):
+    """Meet the other PEs, by the first block."""
+    if end == _END_BLOCK:
+        pgas.barrier_all_block()
+    elif end == _END_WARP:
+        if thread < LANES:
+            pgas.barrier_all_warp()
+    elif thread == 0:
+        if end == _END_BARRIER:
+            pgas.barrier_all()
+        else:
+            pgas.sync_all()
 
 
 def _interpreter(atomics):  # type: ignore[no-untyped-def]
     """Make the kernel, with what performs atomics."""
 
     @cuda.jit(device=True)
-    def by_thread(rows, operands, area, words, fetched, waited, i, kind):
+    def by_thread(table, i, kind):
         """Perform what is of one thread only."""
-        pe, qp, slot = rows[i, _TARGET], rows[i, _QP], rows[i, _SLOT]
+        rows, area = table.rows, table.area
         if kind == _P:
-            pgas.p(area, rows[i, _DEST], operands[i], pe, qp)
+            pgas.p(area, rows[i, _DEST], table.operands[i], rows[i, _TARGET], rows[i, _QP])
         elif kind == _G:
-            fetched[slot] = pgas.g(area, rows[i, _SOURCE], pe, qp)
+            table.fetched[rows[i, _SLOT]] = pgas.g(area, rows[i, _SOURCE], rows[i, _TARGET], rows[i, _QP])
         elif kind == _LOAD:
             for k in range(rows[i, _NELEMS]):
-                fetched[slot + k] = area[rows[i, _SOURCE] + k]
+                table.fetched[rows[i, _SLOT] + k] = area[rows[i, _SOURCE] + k]
         elif kind == _STORE:
-            area[rows[i, _DEST]] = operands[i]
+            area[rows[i, _DEST]] = table.operands[i]
         elif kind == _FENCE:
             pgas.fence()
         elif kind == _QUIET:
             pgas.quiet()
-        elif kind >= _ATOMIC_ADD:
-            atomics(kind, operands, area, fetched, i, rows[i, _DEST], pe, slot)
+        elif kind == _QUIET_PE:
+            pgas.quiet_pe(rows[i, _TARGET])
+        elif kind == _FLUSH:
+            pgas.flush()
+        elif kind >= _ADD:
+            atomics(table, i, kind)
         else:
-            _signal(rows, words, waited, i, kind)
+            _signal(table, i, kind)
 
     @pgas.jit
     def perform(table: Table) -> None:
         """Perform the programs."""
-        rows, area, words, copies = table.rows, table.area, table.words, table.copies
+        rows, words, copies = table.rows, table.words, table.copies
         thread, program, size = cuda.threadIdx.x, cuda.blockIdx.x, copies.shape[2]
         grid = cuda.cg.this_grid()
         for phase in range(table.ends.size):
@@ -155,35 +280,16 @@ def _interpreter(atomics):  # type: ignore[no-untyped-def]
                 kind, scope, who = rows[i, _KIND], rows[i, _SCOPE], rows[i, _WHO]
                 if kind == _SYNCTHREADS:
                     cuda.syncthreads()
-                elif scope == BLOCK:
-                    _copy(rows, area, words, i, scope)
-                elif scope == THREAD:
+                elif scope == THREAD and kind > _PUT_SIGNAL_NBI:
                     if who == thread:
-                        if kind <= _PUT_SIGNAL_NBI:
-                            _copy(rows, area, words, i, scope)
-                        else:
-                            by_thread(rows, table.operands, area, words, table.fetched, table.waited, i, kind)
-                elif who == thread // LANES * LANES:
-                    _copy(rows, area, words, i, scope)
+                        by_thread(table, i, kind)
+                elif scope == BLOCK or who == (thread if scope == THREAD else thread // LANES * LANES):
+                    _copy(table, i, kind, scope)
             end = table.ends[phase]
-            if end == _END_QUIETS:
-                pgas.quiet()
-            elif end == _END_QUIET:
-                cuda.syncthreads()
-                if thread == 0:
-                    pgas.quiet()
+            _finish(end, thread)
             grid.sync()
             if program == 0:
-                if end == _END_BLOCK:
-                    pgas.barrier_all_block()
-                elif end == _END_WARP:
-                    if thread < LANES:
-                        pgas.barrier_all_warp()
-                elif thread == 0:
-                    if end == _END_BARRIER:
-                        pgas.barrier_all()
-                    else:
-                        pgas.sync_all()
+                _meet(end, thread)
             grid.sync()
             for k in range(thread, size, cuda.blockDim.x):
                 copies[phase, program, k] = words[program * size + k]
@@ -195,10 +301,11 @@ def _interpreter(atomics):  # type: ignore[no-untyped-def]
     return perform
 
 
-_without_atomics = _interpreter(_no_atomics)
-_with_atomics = _interpreter(_atomics)
+_PLAIN, _FLOATS, _INTEGERS = (_interpreter(atomics) for atomics in (_no_atomics, _atomics_of_floats, _atomics_of_integers))
 
 
 def interpreter(dtype: np.dtype) -> Any:
     """The kernel for elements of a type."""
-    return _with_atomics if dtype.kind in "iuf" and dtype.itemsize >= 4 else _without_atomics
+    if dtype.itemsize < 4 or dtype.kind == "c":
+        return _PLAIN
+    return _FLOATS if dtype.kind == "f" else _INTEGERS

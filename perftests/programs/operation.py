@@ -6,14 +6,16 @@ seen by all PEs. A region is made of 64-bit signal words, elements for atomics, 
     [0, 64)  signals    [64, 192)  counters    [192, ...)  data
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
 __all__ = [
-    "BLOCK", "COUNTERS", "DATA", "FLAGS", "LANES", "SIGNALS", "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET", "THREAD", "WAITS", "WARP", "End",
-    "Kind", "Operation", "Program", "Shape", "is_added", "is_atomic", "is_fetching", "line",
+    "BLOCK", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "LANES", "PUTS", "SIGNALS", "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET",
+    "STRIDED", "THREAD", "WAITS", "WARP", "End", "Kind", "Operation", "Program", "Shape", "is_added", "is_atomic", "is_fetching", "line",
+    "spread",
 ]  # fmt: skip
 
 THREAD, WARP, BLOCK = range(3)
@@ -36,30 +38,54 @@ class Kind(IntEnum):
     PUT = 0
     PUT_NBI = 1
     GET = 2
-    PUT_SIGNAL = 3
-    PUT_SIGNAL_NBI = 4
+    GET_NBI = 3
+    IPUT = 4
+    IGET = 5
+    PUT_SIGNAL = 6
+    PUT_SIGNAL_NBI = 7
     # of a thread, from here on
-    P = 5
-    G = 6
-    LOAD = 7  # elements of the PE's own memory, as any kernel reads them
-    STORE = 8
-    SIGNAL_OP = 9
-    FLAG_P = 10  # a signal word written by p
-    FLAG_ADD = 11  # and by atomic_add
-    SIGNAL_WAIT_UNTIL = 12
-    WAIT_UNTIL = 13
-    FENCE = 14
-    QUIET = 15
-    SYNCTHREADS = 16  # of the block
-    ATOMIC_ADD = 17
-    ATOMIC_FETCH_ADD = 18
+    P = 8
+    G = 9
+    LOAD = 10  # elements of the PE's own memory, as any kernel reads them
+    STORE = 11
+    SIGNAL_OP = 12
+    FLAG_P = 13  # a signal word written by p
+    FLAG_SET = 14  # by atomic_set
+    FLAG_ADD = 15  # and by atomic_add
+    SIGNAL_FETCH = 16
+    SIGNAL_WAIT_UNTIL = 17
+    WAIT_UNTIL = 18
+    FENCE = 19
+    QUIET = 20
+    QUIET_PE = 21
+    FLUSH = 22
+    SYNCTHREADS = 23  # of the block
+    ATOMIC_ADD = 24
+    ATOMIC_SET = 25
+    ATOMIC_INC = 26
+    ATOMIC_AND = 27
+    ATOMIC_OR = 28
+    ATOMIC_XOR = 29
+    ATOMIC_FETCH = 30  # those that return what they found, from here on
+    ATOMIC_SWAP = 31
+    ATOMIC_FETCH_ADD = 32
+    ATOMIC_COMPARE_SWAP = 33
+    ATOMIC_FETCH_INC = 34
+    ATOMIC_FETCH_AND = 35
+    ATOMIC_FETCH_OR = 36
+    ATOMIC_FETCH_XOR = 37
 
 
 #: Operations that tell another PE something, which waits for it.
-FLAGS = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI, Kind.SIGNAL_OP, Kind.FLAG_P, Kind.FLAG_ADD)
+FLAGS = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI, Kind.SIGNAL_OP, Kind.FLAG_P, Kind.FLAG_SET, Kind.FLAG_ADD)
 WAITS = (Kind.SIGNAL_WAIT_UNTIL, Kind.WAIT_UNTIL)
-_COPIES = (Kind.PUT, Kind.PUT_NBI, Kind.GET, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
-_ORDERING = (Kind.FENCE, Kind.QUIET, Kind.SYNCTHREADS)
+#: By where the bytes go.
+PUTS = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
+GETS = (Kind.GET, Kind.GET_NBI, Kind.IGET)
+STRIDED = (Kind.IPUT, Kind.IGET)
+#: Atomics of floats; integers have all.
+FLOAT_ATOMICS = (Kind.ATOMIC_ADD, Kind.ATOMIC_SET, Kind.ATOMIC_FETCH, Kind.ATOMIC_SWAP, Kind.ATOMIC_FETCH_ADD)
+_ORDERING = (Kind.FENCE, Kind.QUIET, Kind.FLUSH, Kind.SYNCTHREADS)
 
 
 class End(IntEnum):
@@ -84,9 +110,11 @@ class Operation(NamedTuple):
     dest: int = 0
     source: int = 0
     nelems: int = 0
+    dst_stride: int = 1
+    src_stride: int = 1
     word: int = 0  #: a signal word
     value: int = 0  #: of a signal or flag, what is waited for; bits of an element that is stored or added
-    condition: int = 0  #: of a signal: SIGNAL_SET or SIGNAL_ADD; of a wait: the comparison
+    condition: int = 0  #: of a signal: SIGNAL_SET or SIGNAL_ADD; of a wait: the comparison; of compare_swap: bits of an element
     qp: int = 0
     whole: bool = True  #: nelems is left out of the call
 
@@ -112,7 +140,7 @@ class Program(NamedTuple):
 
 def is_added(o: Operation) -> bool:
     """Whether a flag is added to its word."""
-    return o.kind == Kind.FLAG_ADD or (o.kind in FLAGS and o.kind != Kind.FLAG_P and o.condition == SIGNAL_ADD)
+    return o.kind in FLAGS and o.condition == SIGNAL_ADD
 
 
 def is_atomic(kind: Kind) -> bool:
@@ -122,7 +150,16 @@ def is_atomic(kind: Kind) -> bool:
 
 def is_fetching(kind: Kind) -> bool:
     """Whether it is an atomic that returns what it found."""
-    return kind == Kind.ATOMIC_FETCH_ADD
+    return kind >= Kind.ATOMIC_FETCH
+
+
+def spread(at: int, nelems: int, stride: int, size: int) -> Iterator[tuple[int, int]]:
+    """The bytes that elements of a size occupy: from, to."""
+    if stride == 1:
+        yield at, at + nelems * size
+    else:
+        for i in range(nelems):
+            yield at + i * stride * size, at + (i * stride + 1) * size
 
 
 _SUFFIX = ("", "_warp", "_block")
@@ -137,32 +174,49 @@ def line(shape: Shape, o: Operation) -> str:
 
 def _call(shape: Shape, o: Operation) -> str:
     name, size = o.kind.name.lower() + _SUFFIX[o.scope], shape.dtype.itemsize
-    value = element(shape.dtype, o.value)
 
-    def part(at: int) -> str:
-        return f"a[{at // size}:{at // size + o.nelems}]"
+    def part(at: int, stride: int) -> str:
+        return f"a[{at // size}:{at // size + max(0, (o.nelems - 1) * stride + 1)}]"
 
-    qp = f", qp={o.qp}" if o.qp else ""
-    signal = f"signals, {o.word // 8}, {o.value}, {('SET', 'ADD')[o.condition & 1]}, pe={o.target})"
+    pe = f"pe={o.target}" + (f", qp={o.qp}" if o.qp else "")
+    dest, source = part(o.dest, o.dst_stride), part(o.source, o.src_stride)
+    signal = f"signals, {o.word // 8}, {o.value}"
     if o.kind in (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI):
-        return f"{name}({part(o.dest)}, {part(o.source)}, {signal}"
-    if o.kind in _COPIES:
-        return f"{name}({part(o.dest)}, {part(o.source)}, pe={o.target}{'' if o.whole else f', nelems={o.nelems}'}{qp})"
+        return f"{name}({dest}, {source}, {signal}, {('SET', 'ADD')[o.condition]}, {pe})"
+    if o.kind in STRIDED:
+        return f"{name}({dest}, {source}, {o.dst_stride}, {o.src_stride}, {pe}, nelems={o.nelems})"
+    if o.kind in PUTS or o.kind in GETS:
+        return f"{name}({dest}, {source}, {pe}{'' if o.whole else f', nelems={o.nelems}'})"
     if o.kind in _ORDERING:
         return f"{name}()"
+    if o.kind == Kind.QUIET_PE:
+        return f"{name}({o.target})"
     if o.kind == Kind.SIGNAL_OP:
-        return f"{name}({signal}"
-    if o.kind in (Kind.FLAG_P, Kind.FLAG_ADD):
-        return f"{('p', 'atomic_add')[o.kind == Kind.FLAG_ADD]}(signals, {o.word // 8}, {o.value}, pe={o.target})"
-    if o.kind in (Kind.WAIT_UNTIL, Kind.SIGNAL_WAIT_UNTIL):
+        return f"{name}({signal}, {('SET', 'ADD')[o.condition]}, {pe})"
+    if o.kind in FLAGS:
+        return f"{ {Kind.FLAG_P: 'p', Kind.FLAG_SET: 'atomic_set', Kind.FLAG_ADD: 'atomic_add'}[o.kind]}({signal}, {pe})"
+    if o.kind in WAITS:
         return f"{name}(signals, {o.word // 8}, {_COMPARISONS[o.condition]}, {o.value})"
+    if o.kind == Kind.SIGNAL_FETCH:
+        return f"{name}(signals, {o.word // 8})"
     if o.kind == Kind.LOAD:
-        return f"read {part(o.source)}"
+        return f"read {source}"
+    return _of_an_element(shape, o, name, pe)
+
+
+def _of_an_element(shape: Shape, o: Operation, name: str, pe: str) -> str:
+    size, value = shape.dtype.itemsize, element(shape.dtype, o.value)
     if o.kind == Kind.STORE:
         return f"a[{o.dest // size}] = {value}"
     if o.kind == Kind.G:
-        return f"g(a, {o.source // size}, pe={o.target}{qp})"
-    return f"{name}(a, {o.dest // size}, {value}, pe={o.target}{qp})"
+        return f"g(a, {o.source // size}, {pe})"
+    values = {
+        Kind.ATOMIC_FETCH: "",
+        Kind.ATOMIC_INC: "",
+        Kind.ATOMIC_FETCH_INC: "",
+        Kind.ATOMIC_COMPARE_SWAP: f"{element(shape.dtype, o.condition)}, {value}, ",
+    }
+    return f"{name}(a, {o.dest // size}, {values.get(o.kind, f'{value}, ')}{pe})"
 
 
 def element(dtype: np.dtype, bits: int) -> np.generic:

@@ -10,6 +10,8 @@ from pgas.perftests.programs.operation import (
     COUNTERS,
     DATA,
     FLAGS,
+    GETS,
+    PUTS,
     SIGNAL_BEGIN,
     WAITS,
     Kind,
@@ -20,6 +22,7 @@ from pgas.perftests.programs.operation import (
     is_atomic,
     is_fetching,
     line,
+    spread,
 )
 from pgas.perftests.programs.rules import Rules, holds
 
@@ -64,7 +67,7 @@ def fetches(shape: Shape, o: Operation) -> int:
     """How many bytes an operation fetches."""
     if o.kind == Kind.LOAD:
         return o.nelems * shape.dtype.itemsize
-    if o.kind == Kind.SIGNAL_WAIT_UNTIL:
+    if o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH):
         return 8
     return shape.dtype.itemsize if o.kind == Kind.G or is_fetching(o.kind) else 0
 
@@ -100,11 +103,15 @@ class Oracle:
     def _perform(self, o: Operation) -> bytes | None:
         """Do an operation; return what it fetches."""
         size, here, there = self._shape.dtype.itemsize, self.regions[o.pe], self.regions[o.target]
-        nbytes = o.nelems * size
-        if o.kind in (Kind.PUT, Kind.PUT_NBI, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI):
-            there[o.dest : o.dest + nbytes] = here[o.source : o.source + nbytes]
-        elif o.kind == Kind.GET:
-            here[o.dest : o.dest + nbytes] = there[o.source : o.source + nbytes]
+        if o.kind in PUTS or o.kind in GETS:
+            data, dest = (here, there) if o.kind in PUTS else (there, here)
+            moved = [bytes(data[lo:hi]) for lo, hi in spread(o.source, o.nelems, o.src_stride, size)]
+            if o.src_stride == 1 != o.dst_stride:
+                moved = [moved[0][i : i + size] for i in range(0, len(moved[0]), size)]
+            elif o.dst_stride == 1 != o.src_stride:
+                moved = [b"".join(moved)]
+            for (lo, hi), part in zip(spread(o.dest, o.nelems, o.dst_stride, size), moved, strict=True):
+                dest[lo:hi] = part
         elif o.kind == Kind.P:
             there[o.dest : o.dest + size] = o.value.to_bytes(size, "little")
         elif o.kind == Kind.STORE:
@@ -112,8 +119,8 @@ class Oracle:
         elif o.kind == Kind.G:
             return bytes(there[o.source : o.source + size])
         elif o.kind == Kind.LOAD:
-            return bytes(here[o.source : o.source + nbytes])
-        elif o.kind == Kind.SIGNAL_WAIT_UNTIL:
+            return bytes(here[o.source : o.source + o.nelems * size])
+        elif o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH):
             return bytes(here[o.word : o.word + 8])
         if o.kind in FLAGS:
             before = int.from_bytes(there[o.word : o.word + 8], "little") if is_added(o) else 0
@@ -128,6 +135,8 @@ class Oracle:
             return "" if right else f"{line(self._shape, o)} returned {value} instead of {int.from_bytes(wanted, 'little')}"
         if found == wanted:
             return ""
+        if o.kind == Kind.SIGNAL_FETCH:
+            return f"{line(self._shape, o)} returned {int.from_bytes(found, 'little')} instead of {int.from_bytes(wanted, 'little')}"
         i = next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b) // self._shape.dtype.itemsize
         one, other = (self._element(data, i) for data in (found, wanted))
         return f"{line(self._shape, o)} found {one} instead of {other}" + (f" in element {i}" if o.kind == Kind.LOAD else "")
@@ -180,8 +189,9 @@ def _writes(o: Operation, pe: int, at: int, size: int) -> bool:
     """Whether an operation writes to a byte of a PE's region."""
     if o.kind in FLAGS and o.target == pe and o.word <= at < o.word + 8:
         return True
-    if o.kind in (Kind.PUT, Kind.PUT_NBI, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI, Kind.GET):
-        return (o.pe if o.kind == Kind.GET else o.target) == pe and o.dest <= at < o.dest + o.nelems * size
+    if o.kind in PUTS or o.kind in GETS:
+        parts = spread(o.dest, o.nelems, o.dst_stride, size)
+        return (o.target if o.kind in PUTS else o.pe) == pe and any(lo <= at < hi for lo, hi in parts)
     if o.kind in (Kind.P, Kind.STORE) or is_atomic(o.kind):
         return (o.pe if o.kind == Kind.STORE else o.target) == pe and o.dest <= at < o.dest + size
     return False
@@ -216,9 +226,26 @@ def _explained(
 
 def atomic(o: Operation, value: bytes, dtype: np.dtype) -> bytes:
     """What an atomic makes of an element."""
-    operand = o.value.to_bytes(dtype.itemsize, "little")
+    size, kind = dtype.itemsize, o.kind
+    operand = o.value.to_bytes(size, "little")
+    if kind == Kind.ATOMIC_FETCH:
+        return value
+    if kind in (Kind.ATOMIC_SET, Kind.ATOMIC_SWAP):
+        return operand
+    if kind == Kind.ATOMIC_COMPARE_SWAP:
+        return operand if value == o.condition.to_bytes(size, "little") else value
     if dtype.kind == "f":
         sum_: np.ndarray = np.frombuffer(value, dtype) + np.frombuffer(operand, dtype)
         return sum_.tobytes()
-    bits = 8 * dtype.itemsize
-    return ((int.from_bytes(value, "little") + o.value) % (1 << bits)).to_bytes(dtype.itemsize, "little")
+    before = int.from_bytes(value, "little")
+    if kind in (Kind.ATOMIC_ADD, Kind.ATOMIC_FETCH_ADD):
+        after = before + o.value
+    elif kind in (Kind.ATOMIC_INC, Kind.ATOMIC_FETCH_INC):
+        after = before + 1
+    elif kind in (Kind.ATOMIC_AND, Kind.ATOMIC_FETCH_AND):
+        after = before & o.value
+    elif kind in (Kind.ATOMIC_OR, Kind.ATOMIC_FETCH_OR):
+        after = before | o.value
+    else:
+        after = before ^ o.value
+    return (after % (1 << 8 * size)).to_bytes(size, "little")

@@ -17,7 +17,9 @@ from typing import NamedTuple
 from pgas.perftests.programs.operation import (
     BLOCK,
     FLAGS,
+    GETS,
     LANES,
+    PUTS,
     SIGNAL_BEGIN,
     THREAD,
     WAITS,
@@ -27,6 +29,7 @@ from pgas.perftests.programs.operation import (
     is_added,
     is_atomic,
     is_fetching,
+    spread,
 )
 
 __all__ = ["Rules", "defined", "holds"]
@@ -34,8 +37,8 @@ __all__ = ["Rules", "defined", "holds"]
 #: What an access does; WORD: atomically, with others of its class on that word.
 READ, WRITE, WORD = range(3)
 
-#: When it is complete: on return; at a quiet; at a quiet, but fence orders it with later writes to that PE.
-DONE, PENDING, SENT = range(3)
+#: When it is complete: on return; at a quiet; at a flush or quiet; at a quiet, but fence orders it with later writes to that PE.
+DONE, PENDING, SOURCE, SENT = range(4)
 
 
 class _Touch(NamedTuple):
@@ -52,10 +55,12 @@ class _Touch(NamedTuple):
 class _Access:
     """A touch of the past, and who knows what of it."""
 
-    __slots__ = ("before", "by", "complete", "fenced", "number", "touch")
+    __slots__ = ("before", "by", "complete", "fenced", "number", "touch", "via")
 
-    def __init__(self, touch: _Touch, number: int, by: int, before: int, complete: int) -> None:
-        self.touch, self.number, self.by, self.before, self.complete, self.fenced = touch, number, by, before, complete, 0
+    def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int) -> None:
+        """via: the other PE of the operation. by: who performed it. before: for whom it happens before what they do next."""
+        self.touch, self.number, self.via, self.by, self.before, self.fenced = touch, number, via, by, before, 0
+        self.complete = before if touch.when == DONE else 0
 
 
 class Rules:
@@ -118,24 +123,15 @@ class Rules:
         return bool(fenced) and access.touch.when == SENT and (touch.when == SENT or touch.mode == WORD)
 
     def _perform(self, o: Operation, actors: int, touches: list[_Touch], earlier: set[int]) -> None:
-        if o.kind in (Kind.FENCE, Kind.QUIET):
+        if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS):
             for access in self._accesses:
-                if (access.before | access.complete) & actors:
-                    access.fenced |= actors
-                    if o.kind == Kind.QUIET and access.before & actors:
-                        access.complete |= actors
-        elif o.kind == Kind.SYNCTHREADS:
-            for access in self._accesses:
-                if access.by & actors:
-                    access.before |= actors
-                if access.complete & actors:
-                    access.complete |= actors
+                _order(access, o, actors)
         elif o.kind in WAITS:
             for access in self._carried.get((o.pe, o.word), []):
                 access.complete |= actors
         # Threads of a warp or block that return from a non-blocking operation know nothing of each other's shares.
-        together = actors & (actors - 1) == 0 or o.kind not in (Kind.PUT_NBI, Kind.PUT_SIGNAL_NBI)
-        added = [_Access(t, self._number, actors, actors if together else 0, actors if t.when == DONE and together else 0) for t in touches]
+        together = actors & (actors - 1) == 0 or o.kind not in _NON_BLOCKING
+        added = [_Access(t, self._number, o.target, actors, actors if together else 0) for t in touches]
         self._accesses += added
         if o.kind in FLAGS:
             self._tell(o, actors, [a for a in added if a.touch.pe == o.target])
@@ -154,6 +150,30 @@ class Rules:
         self._carried[word] = [*before, *seen, *data]
         self._values[word] = [*values, values[-1] + o.value if is_added(o) else o.value]
         self._all_values[word] = self._values[word]
+
+
+_NON_BLOCKING = (Kind.PUT_NBI, Kind.GET_NBI, Kind.PUT_SIGNAL_NBI)
+
+
+def _order(access: _Access, o: Operation, actors: int) -> None:
+    """Note what an operation that orders others does to one of them."""
+    covered = access.before & actors
+    if o.kind == Kind.SYNCTHREADS:
+        if access.by & actors:
+            access.before |= actors
+        if access.complete & actors:
+            access.complete |= actors
+    elif o.kind == Kind.FLUSH:
+        if covered and access.touch.when == SOURCE:
+            access.complete |= actors
+    elif o.kind == Kind.QUIET_PE:
+        if covered and access.via == o.target and access.touch.when != DONE:
+            access.complete |= actors
+            access.fenced |= actors
+    elif covered or access.complete & actors:
+        access.fenced |= actors
+        if o.kind == Kind.QUIET and covered:
+            access.complete |= actors
 
 
 def defined(shape: Shape, operations: tuple[Operation, ...]) -> bool:
@@ -179,25 +199,27 @@ def _overlap(a: _Touch, b: _Touch) -> bool:
 
 def _touches(o: Operation, size: int) -> Iterator[_Touch]:
     """The accesses of an operation."""
-    kind, nbytes = o.kind, o.nelems * size
-    if kind in (Kind.PUT, Kind.PUT_NBI, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI):
-        yield _Touch(o.pe, o.source, o.source + nbytes, READ, DONE if kind in (Kind.PUT, Kind.PUT_SIGNAL) else PENDING)
-        yield _Touch(o.target, o.dest, o.dest + nbytes, WRITE, SENT)
-    elif kind == Kind.GET:
-        yield _Touch(o.target, o.source, o.source + nbytes, READ, DONE)
-        yield _Touch(o.pe, o.dest, o.dest + nbytes, WRITE, DONE)
+    kind = o.kind
+    if kind in PUTS:
+        when = SOURCE if kind in _NON_BLOCKING else DONE
+        yield from (_Touch(o.pe, *part, READ, when) for part in spread(o.source, o.nelems, o.src_stride, size))
+        yield from (_Touch(o.target, *part, WRITE, SENT) for part in spread(o.dest, o.nelems, o.dst_stride, size))
+    elif kind in GETS:
+        when = PENDING if kind in _NON_BLOCKING else DONE
+        yield from (_Touch(o.target, *part, READ, when) for part in spread(o.source, o.nelems, o.src_stride, size))
+        yield from (_Touch(o.pe, *part, WRITE, when) for part in spread(o.dest, o.nelems, o.dst_stride, size))
     elif kind == Kind.P:
         yield _Touch(o.target, o.dest, o.dest + size, WRITE, SENT)
     elif kind == Kind.G:
         yield _Touch(o.target, o.source, o.source + size, READ, DONE)
     elif kind == Kind.LOAD:
-        yield _Touch(o.pe, o.source, o.source + nbytes, READ, DONE)
+        yield _Touch(o.pe, o.source, o.source + o.nelems * size, READ, DONE)
     elif kind == Kind.STORE:
         yield _Touch(o.pe, o.dest, o.dest + size, WRITE, DONE)
-    elif kind in WAITS:
+    elif kind in WAITS or kind == Kind.SIGNAL_FETCH:
         yield _Touch(o.pe, o.word, o.word + 8, READ, DONE)
     elif is_atomic(kind):
         yield _Touch(o.target, o.dest, o.dest + size, WORD, DONE if is_fetching(kind) else SENT, "atomics")
     if kind in FLAGS:
-        added = "atomics" if kind == Kind.FLAG_ADD else "signals"
+        added = "signals" if kind != Kind.FLAG_ADD else "atomics"
         yield _Touch(o.target, o.word, o.word + 8, WORD if is_added(o) else WRITE, SENT, added)

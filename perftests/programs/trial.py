@@ -12,7 +12,7 @@ from numba import cuda
 from pgas import config, runtime
 from pgas.perftests.programs.draw import GROUP
 from pgas.perftests.programs.interpreter import COLUMNS, Table, interpreter
-from pgas.perftests.programs.operation import Kind, Program, Shape
+from pgas.perftests.programs.operation import FLAGS, WAITS, Kind, Program, Shape
 from pgas.perftests.programs.oracle import Fault, Found, Oracle, fetches, image
 
 __all__ = ["Trial"]
@@ -48,7 +48,7 @@ class Trial:
         pgas.launch(interpreter(shape.dtype), len(programs), shape.threads, (table,))
         pgas.barrier_all()
         everything = pgas.allgather_object(
-            (table.copies.copy_to_host().tobytes(), table.fetched.copy_to_host().tobytes(), table.waited.copy_to_host().tobytes(), slots)
+            (table.copies.copy_to_host().tobytes(), table.fetched.copy_to_host().tobytes(), table.signals.copy_to_host().tobytes(), slots)
         )
         own: dict[int, list[Fault]] = {}
         for place in range(me, len(programs), pgas.n_pes()):
@@ -65,7 +65,7 @@ class Trial:
         me, shape = pgas.my_pe(), programs[0].shape
         size, phases = shape.dtype.itemsize, len(shape.ends)
         rows: list[tuple[int, ...]] = []
-        operands = bytearray()
+        operands, conditions = bytearray(), bytearray()
         first = np.zeros((phases, len(programs) + 1), np.int64)
         slots: dict[tuple[int, int], int] = {}
         elements = signals = 0
@@ -76,14 +76,15 @@ class Trial:
                     if o.phase != phase or o.pe != me:
                         continue
                     slot = 0
-                    if o.kind == Kind.SIGNAL_WAIT_UNTIL:
+                    if o.kind in _SIGNAL_VALUES and fetches(shape, o):
                         slots[place, number] = slot = signals
                         signals += 1
                     elif nbytes := fetches(shape, o):
                         slots[place, number] = slot = elements
                         elements += nbytes // size
                     rows.append(self._row(shape, place, o, slot))
-                    operands += (o.value % (1 << 8 * size)).to_bytes(size, "little")
+                    for elements_of, bits in ((operands, o.value), (conditions, o.condition)):
+                        elements_of += (bits % (1 << 8 * size)).to_bytes(size, "little")
             first[phase, len(programs)] = len(rows)
         regions = b"".join(image(p.seed, p.number, me, shape) for p in programs)
         self._area[: len(regions)].copy_to_device(np.frombuffer(regions, np.uint8))
@@ -93,7 +94,7 @@ class Trial:
             cuda.to_device(np.array(rows or [(0,) * len(COLUMNS)], np.int64)),
             cuda.to_device(first),
             cuda.to_device(np.array(shape.ends, np.int64)),
-            cuda.to_device(np.frombuffer(bytes(operands) or bytes(size), shape.dtype).copy()),
+            *(cuda.to_device(np.frombuffer(bytes(data) or bytes(size), shape.dtype).copy()) for data in (operands, conditions)),
             area,
             words,
             cuda.to_device(untouched),
@@ -107,21 +108,13 @@ class Trial:
         size, base = shape.dtype.itemsize, place * shape.region_bytes
         dest, source, word = (base + o.dest) // size, (base + o.source) // size, (base + o.word) // 8
         qp = min(o.qp, self._queue_pairs)
-        value = o.value if o.word or o.condition or o.kind in _SIGNAL_VALUES else 0
-        return (o.kind, o.scope, o.who, o.target, dest, source, o.nelems, o.whole, qp, word, value, o.condition, slot)
+        value, condition = (o.value, o.condition) if o.kind in _SIGNAL_VALUES else (0, 0)
+        elements = dest, source, o.nelems, o.dst_stride, o.src_stride
+        return (o.kind, o.scope, o.who, o.target, *elements, o.whole, qp, word, value, condition, slot)
 
 
-_SIGNAL_VALUES = frozenset(
-    (
-        Kind.PUT_SIGNAL,
-        Kind.PUT_SIGNAL_NBI,
-        Kind.SIGNAL_OP,
-        Kind.FLAG_P,
-        Kind.FLAG_ADD,
-        Kind.WAIT_UNTIL,
-        Kind.SIGNAL_WAIT_UNTIL,
-    )
-)
+#: Operations on words, whose value is in the row.
+_SIGNAL_VALUES = frozenset((*FLAGS, *WAITS, Kind.SIGNAL_FETCH))
 
 
 def _found(
@@ -139,7 +132,7 @@ def _found(
     for number, o in enumerate(program.operations):
         if length := fetches(shape, o):
             _, elements, signals, slots = everything[o.pe]
-            data, unit = (signals, 8) if o.kind == Kind.SIGNAL_WAIT_UNTIL else (elements, size)
+            data, unit = (signals, 8) if o.kind in _SIGNAL_VALUES else (elements, size)
             at = slots[place, number] * unit
             fetched[number] = data[at : at + length]
     return Found(regions, fetched)
