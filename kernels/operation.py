@@ -12,6 +12,9 @@ NAMES = (
     "iget",
     "flush",
     "quiet_pe",
+    "signal_fetch", "test",
+    "wait_until_all", "wait_until_all_vector", "wait_until_any", "wait_until_any_vector", "wait_until_some", "wait_until_some_vector",
+    "test_all", "test_all_vector", "test_any", "test_any_vector", "test_some", "test_some_vector",
 )  # fmt: skip
 
 

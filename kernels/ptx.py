@@ -99,6 +99,8 @@ sources_read = primitive("sources_read", "void()", "", lambda: cpu.mem.read_sour
 
 syncwarp = primitive("syncwarp", "void()", "bar.warp.sync 0xffffffff;", lambda: engine.warp_barrier(), convergent=True)
 syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.block_barrier(), convergent=True)
+#: Cycles of this multiprocessor.
+clock = primitive("clock", "u64()", "mov.u64 $0, %clock64;", lambda: time.monotonic_ns())
 globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
 
 nanosleep = primitive("nanosleep", "void(u32)", "nanosleep.u32 $0;", lambda ns: None)

@@ -25,10 +25,10 @@ class Comparison(IntEnum):
 
 
 _EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
-_GE, _COMPARISONS = int(Comparison.GE), len(Comparison)
+_GE, COMPARISONS = int(Comparison.GE), len(Comparison)
 
 #: Polls between two looks at the clock and at the poison word (one less: a mask): they must not slow the poll itself.
-_POLLS_MASK = 63
+POLLS_MASK = 63
 
 _EPOCH, _POISON, _SOUND, _TIMED_OUT = (constant(c) for c in (state.SYNC_EPOCH, state.POISON, state.SOUND, state.TIMED_OUT))
 _FLAGS, _FLAG_SIZE, _1, _COMPARE_GE = constant(window.BASE + window.SYNC_FLAGS), constant(8), constant(1), constant(_GE)
@@ -62,6 +62,13 @@ def given_up(op, addr, comparison, wanted, found, deadline):
 
 
 @device
+def acquire(addr, array, found):
+    """Make visible what the writer of the value found at addr released."""
+    if ptx.ld_acquire_element(addr, array) != found:  # a later value, perhaps of a writer that has released nothing
+        ptx.fence_sys()
+
+
+@device
 def wait(op, addr, array, comparison, value):
     """Spin until the local element at addr satisfies the comparison; return it. What its writer released is visible then."""
     deadline = ptx.globaltimer() + state.timeout_ns()
@@ -71,20 +78,18 @@ def wait(op, addr, array, comparison, value):
         if holds(found, comparison, value):
             break
         polls = u32(polls + 1)
-        if polls & _POLLS_MASK == 0:
+        if polls & POLLS_MASK == 0:
             if given_up(op, addr, u64(comparison), bits_of(value), bits_of(found), deadline):
                 break
         ptx.relax(op, addr, comparison, bits_of(value))
-    if ptx.ld_acquire_element(addr, array) != found:  # a later value, perhaps of a writer that has released nothing
-        ptx.fence_sys()
+    acquire(addr, array, found)
     return found
 
 
 def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
     """Typing function of wait_until."""
     operands.subscript("wait_until", "ivar", ivar, idx)
-    if not isinstance(ivar.dtype, types.Integer) or element_size(ivar.dtype) < 2:
-        raise KernelTypeError(f"pgas.wait_until: ivar has elements of type {ivar.dtype}; it must hold integers of 16, 32 or 64 bits")
+    awaitable("wait_until", "ivar", ivar)
     operands.integer("wait_until", "cmp", cmp)
     operands.integer("wait_until", "value", value)
     return _waiting("wait_until", ivar, returns=False)
@@ -99,6 +104,12 @@ def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
     return _waiting("signal_wait_until", sig, returns=True)
 
 
+def awaitable(function: str, name: str, array: Any) -> None:
+    """Refuse elements that nothing waits for."""
+    if not isinstance(array.dtype, types.Integer) or element_size(array.dtype) < 2:
+        raise KernelTypeError(f"pgas.{function}: {name} has elements of type {array.dtype}; it must hold integers of 16, 32 or 64 bits")
+
+
 def _waiting(name: str, array: Any, *, returns: bool) -> Any:
     check, op, nbytes, dtype = operands.checking(), operation.number(name), element_size(array.dtype), caster(array.dtype)
 
@@ -108,7 +119,7 @@ def _waiting(name: str, array: Any, *, returns: bool) -> Any:
         if check:
             if not state.valid_element(op, state.my_pe(), array, idx, addr, u64(nbytes)):
                 return dtype(value)
-            if not state.valid_code(op, state.my_pe(), addr, cmp, _COMPARISONS):
+            if not state.valid_code(op, state.my_pe(), addr, cmp, COMPARISONS):
                 return dtype(value)
         return wait(u64(op), addr, array, cmp, dtype(value))
 
@@ -197,7 +208,7 @@ def _rendezvous(send: Any) -> Any:
             found = ptx.ld_relaxed_sys_u64(own)
             while found < epoch:
                 polls = u32(polls + 1)
-                if polls & _POLLS_MASK == 0:
+                if polls & POLLS_MASK == 0:
                     if given_up(op, own, _COMPARE_GE, epoch, found, deadline):
                         break
                 ptx.relax(op, own, _COMPARE_GE, epoch)

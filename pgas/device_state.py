@@ -69,6 +69,7 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int) -> str:
     who = f"PE {my_pe}, block {block}, thread {thread}: {name}"
     if kind == state.TIMED_OUT:
         dtype = _dtype(address, heap)
+        target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
         return (
             f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {target} {_SIGNS[Comparison(comparison)]} {_integer(wanted, dtype)}, "
             f"last saw {_integer(found, dtype)}"

@@ -31,7 +31,7 @@ LAYERS = (
     ("gpu", "device_state", "card", "ending"),
     ("hca",),
     ("runtime",),
-    ("jit", "host", "rma", "amo", "signal", "sync", "query"),
+    ("jit", "host", "rma", "amo", "signal", "sync", "wait", "query"),
     ("",),  # the package itself
     ("machine",),
     ("probe", "checks"),
@@ -49,7 +49,7 @@ KERNEL_LAYERS = (
     ("atomic_wqe", "nic_amo", "lanes"),
     ("ibgda", "proxy"),
     ("transport",),
-    ("query", "rma", "strided", "amo", "signal", "sync"),
+    ("query", "rma", "strided", "amo", "signal", "sync", "wait"),
 )
 
 PUBLIC = """
@@ -60,6 +60,8 @@ PUBLIC = """
     put put_block put_nbi put_nbi_block put_nbi_warp put_signal put_signal_block put_signal_nbi put_signal_nbi_block
     put_signal_nbi_warp put_signal_warp put_warp quiet signal_op signal_wait_until sync_all sync_all_block sync_all_warp synchronize
     wait_until zeros
+    signal_fetch test test_all test_all_vector test_any test_any_vector test_some test_some_vector wait_until_all wait_until_all_vector
+    wait_until_any wait_until_any_vector wait_until_some wait_until_some_vector
     atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or
     atomic_fetch_xor atomic_inc atomic_or atomic_set atomic_swap atomic_xor
 """.split()  # noqa: SIM905
