@@ -107,7 +107,7 @@ class _Drawing:
             yield from self._wait(self._told.pop(self._dice.randrange(len(self._told))))
             return
         pe = self._dice.randrange(self._shape.n_pes)
-        if self._dice.random() < 0.25:
+        if self._dice.random() < 0.15:
             yield from self._message(pe)
             return
         kind = self._dice.choices(self._kinds, self._weights)[0]
@@ -213,12 +213,14 @@ class _Drawing:
             o = o._replace(qp=dice.choice((0, 0, 1, 2)), whole=dice.random() < 0.7)
         if kind in _SIGNALS:
             adds = kind == Kind.FLAG_ADD or (kind not in (Kind.FLAG_P, Kind.FLAG_SET) and dice.random() < 0.5)
-            value = dice.randint(1, 9) if adds else dice.randrange(1 << 63)
+            value = dice.randint(1, 9) if adds else dice.randrange(1 << 62)
             o = o._replace(word=8 * dice.randrange(COUNTERS // 8), value=value, condition=SIGNAL_ADD if adds else SIGNAL_SET)
         if kind in STRIDED:
             return self._with_strides(o)
         if kind in _COPIES or kind in _SIGNALLED:
             return self._with_places(o)
+        if kind in _SIGNALS:
+            return o
         if kind == Kind.LOAD:
             place = self._place(pe)
             return o._replace(source=place.at, nelems=min(place.nelems, 8))

@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda
 
 import pgas
-from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, End, Kind
+from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, End
 
 __all__ = ["COLUMNS", "Table", "interpreter"]
 
@@ -96,7 +96,7 @@ def _atomics_of_integers(table, i, kind):
 
 @cuda.jit(device=True)
 def _strided(table, i, kind, scope):
-    """iput and iget of a thread, warp or block."""
+    """Strided copies, of a thread, warp or block."""
     rows, area = table.rows, table.area
     pe, to, source, nelems, far, near = (
         rows[i, _TARGET],
@@ -127,7 +127,7 @@ def _strided(table, i, kind, scope):
 
 @cuda.jit(device=True)
 def _signalled(table, i, kind, scope, dest, data):
-    """put_signal of a thread, warp or block."""
+    """Copies with a signal, of a thread, warp or block."""
     rows, words = table.rows, table.words
     pe, word, value, op = rows[i, _TARGET], rows[i, _WORD], np.uint64(rows[i, _VALUE]), rows[i, _CONDITION]
     if kind == _PUT_SIGNAL:
@@ -147,7 +147,7 @@ def _signalled(table, i, kind, scope, dest, data):
 
 @cuda.jit(device=True)
 def _copied(kind, scope, dest, data, pe, nelems, qp):
-    """put and get of a thread, warp or block."""
+    """Copies of a thread, warp or block."""
     if kind == _PUT:
         if scope == THREAD:
             pgas.put(dest, data, pe, nelems, qp)
@@ -180,7 +180,7 @@ def _copied(kind, scope, dest, data, pe, nelems, qp):
 @cuda.jit(device=True)
 def _copy(table, i, kind, scope):
     """What moves elements, of a thread, warp or block."""
-    if kind == _IPUT or kind == _IGET:
+    if kind in (_IPUT, _IGET):
         _strided(table, i, kind, scope)
         return
     rows, area = table.rows, table.area

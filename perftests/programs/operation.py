@@ -194,7 +194,7 @@ def _call(shape: Shape, o: Operation) -> str:
     if o.kind == Kind.SIGNAL_OP:
         return f"{name}({signal}, {('SET', 'ADD')[o.condition]}, {pe})"
     if o.kind in FLAGS:
-        return f"{ {Kind.FLAG_P: 'p', Kind.FLAG_SET: 'atomic_set', Kind.FLAG_ADD: 'atomic_add'}[o.kind]}({signal}, {pe})"
+        return f"{ {Kind.FLAG_P: 'p', Kind.FLAG_SET: 'atomic_set', Kind.FLAG_ADD: 'atomic_add'}[o.kind] }({signal}, {pe})"
     if o.kind in WAITS:
         return f"{name}(signals, {o.word // 8}, {_COMPARISONS[o.condition]}, {o.value})"
     if o.kind == Kind.SIGNAL_FETCH:
