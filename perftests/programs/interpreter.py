@@ -10,9 +10,13 @@ import numpy as np
 from numba import cuda
 
 import pgas
+from pgas.perftests.grid import grid_barrier
 from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, End
 
-__all__ = ["COLUMNS", "Table", "interpreter"]
+__all__ = ["COLUMNS", "MEETINGS", "Table", "interpreter"]
+
+#: Grid barriers of a phase.
+MEETINGS = 4
 
 COLUMNS = (
     "kind", "scope", "who", "target", "dest", "source", "nelems", "dst_stride", "src_stride", "whole", "qp", "word", "value", "condition",
@@ -29,6 +33,9 @@ _FENCE, _QUIET, _QUIET_PE, _FLUSH, _SYNCTHREADS = range(19, 24)
 _ADD, _SET, _INC, _AND, _OR, _XOR, _FETCH, _SWAP, _FETCH_ADD, _COMPARE_SWAP, _FETCH_INC, _FETCH_AND, _FETCH_OR, _FETCH_XOR = range(24, 38)
 _END_BARRIER, _END_WARP, _END_BLOCK, _END_QUIET, _END_QUIETS = (int(end) for end in End)
 
+#: Elements by which operands are longer than what is copied, where the call names a number of elements.
+_SPARE = 5
+
 
 class Table(NamedTuple):
     """What a PE's kernel works on."""
@@ -43,6 +50,8 @@ class Table(NamedTuple):
     fetched: Any  #: elements that were fetched, by slot
     signals: Any  #: uint64: signals that were fetched, by slot
     copies: Any  #: uint64: [phase, program, word] the regions after each phase
+    counter: Any  #: of grid_barrier
+    meeting: int  #: its value before the kernel
 
 
 @cuda.jit(device=True)
@@ -185,12 +194,12 @@ def _copy(table, i, kind, scope):
         return
     rows, area = table.rows, table.area
     to, source, nelems = rows[i, _DEST], rows[i, _SOURCE], rows[i, _NELEMS]
+    more = 0 if rows[i, _WHOLE] != 0 else min(_SPARE, area.size - max(to, source) - nelems)
+    dest, data = area[to : to + nelems + more], area[source : source + nelems + more]
     if kind >= _PUT_SIGNAL:
-        _signalled(table, i, kind, scope, area[to : to + nelems], area[source : source + nelems])
-    elif rows[i, _WHOLE] != 0:
-        _copied(kind, scope, area[to : to + nelems], area[source : source + nelems], rows[i, _TARGET], nelems, rows[i, _QP])
+        _signalled(table, i, kind, scope, dest, data)
     else:
-        _copied(kind, scope, area[to:], area[source:], rows[i, _TARGET], nelems, rows[i, _QP])
+        _copied(kind, scope, dest, data, rows[i, _TARGET], nelems, rows[i, _QP])
 
 
 @cuda.jit(device=True)
@@ -274,7 +283,7 @@ def _interpreter(atomics):  # type: ignore[no-untyped-def]
         """Perform the programs."""
         rows, words, copies = table.rows, table.words, table.copies
         thread, program, size = cuda.threadIdx.x, cuda.blockIdx.x, copies.shape[2]
-        grid = cuda.cg.this_grid()
+        meeting = table.meeting
         for phase in range(table.ends.size):
             for i in range(table.first[phase, program], table.first[phase, program + 1]):
                 kind, scope, who = rows[i, _KIND], rows[i, _SCOPE], rows[i, _WHO]
@@ -287,16 +296,20 @@ def _interpreter(atomics):  # type: ignore[no-untyped-def]
                     _copy(table, i, kind, scope)
             end = table.ends[phase]
             _finish(end, thread)
-            grid.sync()
+            meeting += cuda.gridDim.x
+            grid_barrier(table.counter, meeting)
             if program == 0:
                 _meet(end, thread)
-            grid.sync()
+            meeting += cuda.gridDim.x
+            grid_barrier(table.counter, meeting)
             for k in range(thread, size, cuda.blockDim.x):
                 copies[phase, program, k] = words[program * size + k]
-            grid.sync()
+            meeting += cuda.gridDim.x
+            grid_barrier(table.counter, meeting)
             if program == 0 and thread == 0:
                 pgas.sync_all()
-            grid.sync()
+            meeting += cuda.gridDim.x
+            grid_barrier(table.counter, meeting)
 
     return perform
 

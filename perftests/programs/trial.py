@@ -10,8 +10,9 @@ import numpy as np
 from numba import cuda
 
 from pgas import config, runtime
+from pgas.perftests.grid import GridCounter
 from pgas.perftests.programs.draw import GROUP
-from pgas.perftests.programs.interpreter import COLUMNS, Table, interpreter
+from pgas.perftests.programs.interpreter import COLUMNS, MEETINGS, Table, interpreter
 from pgas.perftests.programs.operation import FLAGS, WAITS, Kind, Program, Shape
 from pgas.perftests.programs.oracle import Fault, Found, Oracle, fetches, image
 
@@ -33,11 +34,13 @@ class Trial:
 
     def __init__(self) -> None:
         self._area = pgas.empty(GROUP * _LARGEST_REGION, np.uint8)
+        self._counter = GridCounter()
         nic = runtime.current().nic
         self._queue_pairs = 0 if nic is None else config.read("PGAS_IBGDA_NUM_RC_PER_PE")
 
     def free(self) -> None:
         """Give the array back."""
+        self._counter.free()
         pgas.free(self._area)
 
     def run(self, programs: Sequence[Program]) -> dict[int, list[Fault]]:
@@ -101,6 +104,8 @@ class Trial:
             cuda.to_device(untouched),
             cuda.to_device(np.zeros(max(1, signals), np.uint64)),
             cuda.to_device(np.zeros((phases, len(programs), shape.region_bytes // 8), np.uint64)),
+            self._counter.array,
+            self._counter.reserve(len(programs), MEETINGS * phases),
         )
         return table, slots
 
