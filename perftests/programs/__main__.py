@@ -18,11 +18,14 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 from pgas import config
 from pgas.backend import launched_rank
 from pgas.perftests import options
-from pgas.perftests.programs.draw import GROUP, draw
+from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
 from pgas.perftests.programs.operation import Operation, Program, line
 from pgas.perftests.programs.oracle import Fault
 from pgas.perftests.programs.shrink import Numbered, legal, shrunk
 from pgas.perftests.programs.trial import Trial
+
+#: A compiler for GPUs takes a minute for each type through a NIC: one without atomics, one with some, one with all.
+_TYPES_ON_GPUS = ("uint8", "float32", "uint64")
 
 __all__ = ["main", "run"]
 
@@ -60,9 +63,12 @@ def _say(text: str, file: Any = None) -> None:
 
 def _drawn(arguments: Any, trial: Trial) -> int:
     """Perform the programs that were asked for."""
-    started, number, end, operations = time.monotonic(), arguments.first, arguments.first + arguments.count, 0
-    while number < end:
-        numbers = range(number, min((number // GROUP + 1) * GROUP, end))
+    started, number, done, operations = time.monotonic(), arguments.first, 0, 0
+    while done < arguments.count:
+        numbers = range(number, min((number // GROUP + 1) * GROUP, number + arguments.count - done))
+        number = numbers.stop
+        if shape(arguments.seed, numbers.start // GROUP, pgas.n_pes()).dtype.name not in arguments.types:
+            continue
         programs = draw_together(arguments.seed, numbers)
         operations += sum(len(program.operations) for program in programs)
         try:
@@ -75,7 +81,7 @@ def _drawn(arguments: Any, trial: Trial) -> int:
             place = next(iter(faults))
             _tell(arguments, programs[place], faults[place], trial)
             return 1
-        number = numbers.stop
+        done += len(numbers)
     seconds = time.monotonic() - started
     about = pgas.info()
     over = f"{about['transport']}{', weak memory' if config.read('PGAS_SIM_WEAK') is not None else ''}"
@@ -170,7 +176,8 @@ def _command(arguments: Any, which: list[str]) -> str:
     variables = [f"{name}={os.environ[name]}" for name in sorted(config.VARIABLES) if name in os.environ and name != "PGAS_TRANSPORT"]
     transport = ["--transport", os.environ["PGAS_TRANSPORT"]] if "PGAS_TRANSPORT" in os.environ else []
     program = ["mpirun", "-n", str(pgas.n_pes()), "python", "-m", "pgas.perftests.programs"]
-    return shlex.join([*variables, *program, *transport, "--seed", str(arguments.seed), *which])
+    types = [] if arguments.types == DTYPES or "--keep" in which else ["--types", ",".join(arguments.types)]
+    return shlex.join([*variables, *program, *transport, *types, "--seed", str(arguments.seed), *which])
 
 
 def _parse(argv: Sequence[str]) -> Any:
@@ -187,9 +194,17 @@ def _parse(argv: Sequence[str]) -> Any:
     parser.add_argument("--first", type=options.within(0, most), default=0, metavar="N", help="number of the first program [0]")
     keep = "only these operations of the first program, each a number, or number:elements"
     parser.add_argument("--keep", type=_numbers, metavar="LIST", help=keep)
+    types = DTYPES if pgas.SIMULATOR else _TYPES_ON_GPUS
+    of = f"types of elements, of {', '.join(DTYPES)} [{','.join(types)}]"
+    parser.add_argument("--types", type=_types, default=types, metavar="LIST", help=of)
     names = f"{', '.join(options.TRANSPORTS)} [pgas chooses]"
     parser.add_argument("--transport", type=options.one_of(options.TRANSPORTS), metavar="NAME", help=names)
     return parser.parse_args(argv)
+
+
+def _types(text: str) -> tuple[str, ...]:
+    """Names of types."""
+    return tuple(options.one_of(DTYPES)(name) for name in text.split(","))
 
 
 def _numbers(text: str) -> list[tuple[int, int | None]]:

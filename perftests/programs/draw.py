@@ -23,17 +23,19 @@ from pgas.perftests.programs.operation import (
     Operation,
     Program,
     Shape,
+    has_atomics,
     is_atomic,
 )
 from pgas.perftests.programs.oracle import finite
 from pgas.perftests.programs.rules import Rules
 
-__all__ = ["GROUP", "draw", "shape"]
+__all__ = ["DTYPES", "GROUP", "draw", "shape"]
 
 #: Programs that run together, in a block each: those whose number divided by this is the same.
 GROUP = 32
 
-_DTYPES = ("u1", "u2", "i4", "u4", "f4", "i8", "u8", "f8", "c16")
+#: Types of elements.
+DTYPES = ("uint8", "uint16", "int32", "float32", "uint64", "float64", "complex128")
 _EQ, _NE, _GT, _LE, _LT, _GE = range(6)
 
 _COPIES = {Kind.PUT: 4, Kind.PUT_NBI: 4, Kind.GET: 3, Kind.GET_NBI: 3, Kind.IPUT: 2, Kind.IGET: 2}
@@ -52,7 +54,7 @@ def shape(seed: int, group: int, n_pes: int) -> Shape:
     ends = [End.BARRIER, End.BARRIER_BLOCK, End.QUIET, End.QUIETS] + [End.BARRIER_WARP] * (threads >= LANES)
     phases = dice.choice((1, 2, 2, 3))
     region = dice.choice((384, 512, 512, 768, 1024, 8192))
-    return Shape(n_pes, threads, np.dtype(dice.choice(_DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))
+    return Shape(n_pes, threads, np.dtype(dice.choice(DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))
 
 
 class _Place(NamedTuple):
@@ -87,7 +89,8 @@ class _Drawing:
         self._rules = Rules(shape_, self._values)
         self._phase = 0
         kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1}
-        if shape_.dtype.kind in "iuf" and self._size >= 4:
+        self._alone = has_atomics(shape_.dtype) and shape_.dtype.kind != "f"  # copies are of one thread then: see interpreter()
+        if has_atomics(shape_.dtype):
             atomics = FLOAT_ATOMICS if shape_.dtype.kind == "f" else [kind for kind in Kind if is_atomic(kind)]
             kinds |= dict.fromkeys(atomics, 12 // len(atomics) or 1)
         if shape_.threads > 1:
@@ -206,7 +209,7 @@ class _Drawing:
         if kind == Kind.SIGNAL_FETCH:
             return self._operation(kind, pe, who, word=8 * dice.randrange(COUNTERS // 8))
         if kind in _COPIES or kind in _SIGNALLED:
-            scope = dice.choice((THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if threads >= LANES else ()))
+            scope = THREAD if self._alone else dice.choice((THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if threads >= LANES else ()))
             who = who // LANES * LANES if scope == WARP else 0 if scope == BLOCK else who
         o = self._operation(kind, pe, who, scope=scope, target=target)
         if kind in _COPIES and kind not in STRIDED:
@@ -250,7 +253,7 @@ class _Drawing:
         room = (self._shape.region_bytes - DATA) // size
         dst_stride, src_stride = dice.randint(1, 4), dice.randint(1, 4)
         nelems = dice.randint(0, min(8, room // 4))
-        dest, source = (self._fresh(max(0, (nelems - 1) * stride + 1)) for stride in (dst_stride, src_stride))
+        dest, source = (self._fresh(nelems * stride) for stride in (dst_stride, src_stride))
         return o._replace(nelems=nelems, dst_stride=dst_stride, src_stride=src_stride, dest=dest, source=source)
 
     def _with_places(self, o: Operation) -> Operation:

@@ -11,7 +11,7 @@ from numba import cuda
 
 import pgas
 from pgas.perftests.grid import grid_barrier
-from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, End
+from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, End, has_atomics
 
 __all__ = ["COLUMNS", "MEETINGS", "Table", "interpreter"]
 
@@ -104,30 +104,24 @@ def _atomics_of_integers(table, i, kind):
 
 
 @cuda.jit(device=True)
-def _strided(table, i, kind, scope):
-    """Strided copies, of a thread, warp or block."""
-    rows, area = table.rows, table.area
-    pe, to, source, nelems, far, near = (
-        rows[i, _TARGET],
-        rows[i, _DEST],
-        rows[i, _SOURCE],
-        rows[i, _NELEMS],
-        rows[i, _DST_STRIDE],
-        rows[i, _SRC_STRIDE],
-    )
-    if rows[i, _WHOLE] != 0:
-        dest, data = area[to : to + max(0, (nelems - 1) * far + 1)], area[source : source + max(0, (nelems - 1) * near + 1)]
-    else:
-        dest, data = area[to:], area[source:]
+def _strided_by_thread(kind, scope, dest, data, far, near, pe, nelems):
+    """Strided copies of a thread."""
     if kind == _IPUT:
-        if scope == THREAD:
-            pgas.iput(dest, data, far, near, pe, nelems)
-        elif scope == BLOCK:
+        pgas.iput(dest, data, far, near, pe, nelems)
+    else:
+        pgas.iget(dest, data, far, near, pe, nelems)
+
+
+@cuda.jit(device=True)
+def _strided(kind, scope, dest, data, far, near, pe, nelems):
+    """Strided copies of a thread, warp or block."""
+    if scope == THREAD:
+        _strided_by_thread(kind, scope, dest, data, far, near, pe, nelems)
+    elif kind == _IPUT:
+        if scope == BLOCK:
             pgas.iput_block(dest, data, far, near, pe, nelems)
         else:
             pgas.iput_warp(dest, data, far, near, pe, nelems)
-    elif scope == THREAD:
-        pgas.iget(dest, data, far, near, pe, nelems)
     elif scope == BLOCK:
         pgas.iget_block(dest, data, far, near, pe, nelems)
     else:
@@ -135,19 +129,24 @@ def _strided(table, i, kind, scope):
 
 
 @cuda.jit(device=True)
-def _signalled(table, i, kind, scope, dest, data):
-    """Copies with a signal, of a thread, warp or block."""
-    rows, words = table.rows, table.words
-    pe, word, value, op = rows[i, _TARGET], rows[i, _WORD], np.uint64(rows[i, _VALUE]), rows[i, _CONDITION]
+def _signalled_by_thread(kind, scope, dest, data, words, word, value, op, pe):
+    """Copies of a thread with a signal."""
     if kind == _PUT_SIGNAL:
-        if scope == THREAD:
-            pgas.put_signal(dest, data, words, word, value, op, pe)
-        elif scope == BLOCK:
+        pgas.put_signal(dest, data, words, word, value, op, pe)
+    else:
+        pgas.put_signal_nbi(dest, data, words, word, value, op, pe)
+
+
+@cuda.jit(device=True)
+def _signalled(kind, scope, dest, data, words, word, value, op, pe):
+    """Copies of a thread, warp or block with a signal."""
+    if scope == THREAD:
+        _signalled_by_thread(kind, scope, dest, data, words, word, value, op, pe)
+    elif kind == _PUT_SIGNAL:
+        if scope == BLOCK:
             pgas.put_signal_block(dest, data, words, word, value, op, pe)
         else:
             pgas.put_signal_warp(dest, data, words, word, value, op, pe)
-    elif scope == THREAD:
-        pgas.put_signal_nbi(dest, data, words, word, value, op, pe)
     elif scope == BLOCK:
         pgas.put_signal_nbi_block(dest, data, words, word, value, op, pe)
     else:
@@ -155,51 +154,42 @@ def _signalled(table, i, kind, scope, dest, data):
 
 
 @cuda.jit(device=True)
+def _copied_by_thread(kind, scope, dest, data, pe, nelems, qp):
+    """Copies of a thread."""
+    if kind == _PUT:
+        pgas.put(dest, data, pe, nelems, qp)
+    elif kind == _PUT_NBI:
+        pgas.put_nbi(dest, data, pe, nelems, qp)
+    elif kind == _GET:
+        pgas.get(dest, data, pe, nelems, qp)
+    else:
+        pgas.get_nbi(dest, data, pe, nelems, qp)
+
+
+@cuda.jit(device=True)
 def _copied(kind, scope, dest, data, pe, nelems, qp):
     """Copies of a thread, warp or block."""
-    if kind == _PUT:
-        if scope == THREAD:
-            pgas.put(dest, data, pe, nelems, qp)
-        elif scope == BLOCK:
+    if scope == THREAD:
+        _copied_by_thread(kind, scope, dest, data, pe, nelems, qp)
+    elif kind == _PUT:
+        if scope == BLOCK:
             pgas.put_block(dest, data, pe, nelems, qp)
         else:
             pgas.put_warp(dest, data, pe, nelems, qp)
     elif kind == _PUT_NBI:
-        if scope == THREAD:
-            pgas.put_nbi(dest, data, pe, nelems, qp)
-        elif scope == BLOCK:
+        if scope == BLOCK:
             pgas.put_nbi_block(dest, data, pe, nelems, qp)
         else:
             pgas.put_nbi_warp(dest, data, pe, nelems, qp)
     elif kind == _GET:
-        if scope == THREAD:
-            pgas.get(dest, data, pe, nelems, qp)
-        elif scope == BLOCK:
+        if scope == BLOCK:
             pgas.get_block(dest, data, pe, nelems, qp)
         else:
             pgas.get_warp(dest, data, pe, nelems, qp)
-    elif scope == THREAD:
-        pgas.get_nbi(dest, data, pe, nelems, qp)
     elif scope == BLOCK:
         pgas.get_nbi_block(dest, data, pe, nelems, qp)
     else:
         pgas.get_nbi_warp(dest, data, pe, nelems, qp)
-
-
-@cuda.jit(device=True)
-def _copy(table, i, kind, scope):
-    """What moves elements, of a thread, warp or block."""
-    if kind in (_IPUT, _IGET):
-        _strided(table, i, kind, scope)
-        return
-    rows, area = table.rows, table.area
-    to, source, nelems = rows[i, _DEST], rows[i, _SOURCE], rows[i, _NELEMS]
-    more = 0 if rows[i, _WHOLE] != 0 else min(_SPARE, area.size - max(to, source) - nelems)
-    dest, data = area[to : to + nelems + more], area[source : source + nelems + more]
-    if kind >= _PUT_SIGNAL:
-        _signalled(table, i, kind, scope, dest, data)
-    else:
-        _copied(kind, scope, dest, data, rows[i, _TARGET], nelems, rows[i, _QP])
 
 
 @cuda.jit(device=True)
@@ -249,8 +239,23 @@ def _meet(end, thread):
             pgas.sync_all()
 
 
-def _interpreter(atomics):  # type: ignore[no-untyped-def]
-    """Make the kernel, with what performs atomics."""
+def _interpreter(atomics, copied, strided, signalled):  # type: ignore[no-untyped-def]
+    """Make the kernel, with what performs atomics and copies."""
+
+    @cuda.jit(device=True)
+    def copy(table, i, kind, scope):
+        """Perform what moves any number of elements."""
+        rows, area, pe = table.rows, table.area, table.rows[i, _TARGET]
+        to, source, nelems, far, near = rows[i, _DEST], rows[i, _SOURCE], rows[i, _NELEMS], rows[i, _DST_STRIDE], rows[i, _SRC_STRIDE]
+        more = 0 if rows[i, _WHOLE] != 0 else min(_SPARE, area.size - max(to + nelems * far, source + nelems * near))
+        dest, data = area[to : to + nelems * far + more], area[source : source + nelems * near + more]
+        if kind >= _PUT_SIGNAL:
+            word, value, op = rows[i, _WORD], np.uint64(rows[i, _VALUE]), rows[i, _CONDITION]
+            signalled(kind, scope, dest, data, table.words, word, value, op, pe)
+        elif kind >= _IPUT:
+            strided(kind, scope, dest, data, far, near, pe, nelems)
+        else:
+            copied(kind, scope, dest, data, pe, nelems, rows[i, _QP])
 
     @cuda.jit(device=True)
     def by_thread(table, i, kind):
@@ -293,7 +298,7 @@ def _interpreter(atomics):  # type: ignore[no-untyped-def]
                     if who == thread:
                         by_thread(table, i, kind)
                 elif scope == BLOCK or who == (thread if scope == THREAD else thread // LANES * LANES):
-                    _copy(table, i, kind, scope)
+                    copy(table, i, kind, scope)
             end = table.ends[phase]
             _finish(end, thread)
             meeting += cuda.gridDim.x
@@ -314,11 +319,13 @@ def _interpreter(atomics):  # type: ignore[no-untyped-def]
     return perform
 
 
-_PLAIN, _FLOATS, _INTEGERS = (_interpreter(atomics) for atomics in (_no_atomics, _atomics_of_floats, _atomics_of_integers))
+_BY_THREAD = _copied_by_thread, _strided_by_thread, _signalled_by_thread
+_PLAIN, _FLOATS = (_interpreter(atomics, _copied, _strided, _signalled) for atomics in (_no_atomics, _atomics_of_floats))
+_INTEGERS = _interpreter(_atomics_of_integers, *_BY_THREAD)
 
 
 def interpreter(dtype: np.dtype) -> Any:
-    """The kernel for elements of a type."""
-    if dtype.itemsize < 4 or dtype.kind == "c":
+    """The kernel for elements of a type: those with all atomics copy by one thread only, which halves what a GPU's compiler has to do."""
+    if not has_atomics(dtype):
         return _PLAIN
     return _FLOATS if dtype.kind == "f" else _INTEGERS

@@ -14,8 +14,8 @@ import numpy as np
 
 __all__ = [
     "BLOCK", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "LANES", "PUTS", "SIGNALS", "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET",
-    "STRIDED", "THREAD", "WAITS", "WARP", "End", "Kind", "Operation", "Program", "Shape", "is_added", "is_atomic", "is_fetching", "line",
-    "spread",
+    "STRIDED", "THREAD", "WAITS", "WARP", "End", "Kind", "Operation", "Program", "Shape", "has_atomics", "is_added", "is_atomic",
+    "is_fetching", "line", "spread",
 ]  # fmt: skip
 
 THREAD, WARP, BLOCK = range(3)
@@ -136,6 +136,11 @@ class Program(NamedTuple):
     number: int
     shape: Shape
     operations: tuple[Operation, ...]
+
+
+def has_atomics(dtype: np.dtype) -> bool:
+    """Whether elements of a type have atomics: of floats some, of integers all."""
+    return dtype.kind in "iuf" and dtype.itemsize >= 4
 
 
 def is_added(o: Operation) -> bool:
