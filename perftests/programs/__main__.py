@@ -5,6 +5,7 @@
 The run ends at the first group of programs in which one fails. That one is made small, printed, and with it the command that runs it.
 """
 
+import argparse
 import os
 import shlex
 import sys
@@ -27,10 +28,14 @@ from pgas.perftests.programs.trial import Trial
 #: A compiler for GPUs takes a minute for each type through a NIC: one without atomics, one with some, one with all.
 _TYPES_ON_GPUS = ("uint8", "float32", "uint64")
 
+#: Variables that the command that is printed does not need.
+_NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT")
+
 __all__ = ["main", "run"]
 
-#: How often a program that failed is performed to make it small, each time in so many blocks: chance may hide what is wrong.
-_TRIALS = 150
+#: How many programs are tried to make one that failed small; each runs so often, in so many blocks: chance may hide what is wrong.
+_TRIALS = 100
+_RUNS = 3
 _COPIES = 16
 
 
@@ -75,7 +80,9 @@ def _drawn(arguments: Any, trial: Trial) -> int:
             faults = trial.run(programs)
         except pgas.PgasError:
             command = _command(arguments, ["--first", str(numbers.start), "--count", str(len(numbers))])
-            _say(f"error: programs {numbers.start} to {numbers[-1]} did not end as they should; again: {command}")
+            text = f"programs: error: programs {numbers.start} to {numbers[-1]} did not end as they should; again: {command}\n"
+            sys.stderr.write(text)  # on every PE that comes to know: one of them ends the job
+            sys.stderr.flush()
             raise
         if faults:
             place = next(iter(faults))
@@ -130,16 +137,19 @@ def _tell(arguments: Any, program: Program, faults: list[Fault], trial: Trial) -
     _say(f"again: {again}")
     last: list[Fault] = []
 
-    def fails(candidate: list[Numbered]) -> bool:
+    def fails(candidate: list[Numbered], runs: int = _RUNS) -> bool:
         nonlocal last
-        found = trial.run([_of(program, candidate)] * _COPIES)
-        if found:
-            last = next(iter(found.values()))
-        return bool(found)
+        for _ in range(runs):
+            if found := trial.run([_of(program, candidate)] * _COPIES):
+                last = next(iter(found.values()))
+                return True
+        return False
 
     try:
-        if not fails(list(enumerate(program.operations))):
-            _say(f"alone it did not fail in {_COPIES} copies; what ran beside it: programs {program.number // GROUP * GROUP} and following")
+        if not fails(list(enumerate(program.operations)), 5 * _RUNS):
+            _say(
+                f"alone it did not fail, {5 * _RUNS} times in {_COPIES} copies; what ran beside it: programs {program.number // GROUP * GROUP} and following"
+            )
             return
         small = shrunk(program, fails, _TRIALS)
     except pgas.PgasError as error:
@@ -173,7 +183,7 @@ def _lines(program: Program) -> None:
 
 def _command(arguments: Any, which: list[str]) -> str:
     """The command that does it again, with the variables that count."""
-    variables = [f"{name}={os.environ[name]}" for name in sorted(config.VARIABLES) if name in os.environ and name != "PGAS_TRANSPORT"]
+    variables = [f"{name}={os.environ[name]}" for name in sorted(config.VARIABLES) if os.environ.get(name) and name not in _NOT_SAID]
     transport = ["--transport", os.environ["PGAS_TRANSPORT"]] if "PGAS_TRANSPORT" in os.environ else []
     program = ["mpirun", "-n", str(pgas.n_pes()), "python", "-m", "pgas.perftests.programs"]
     types = [] if arguments.types == DTYPES or "--keep" in which else ["--types", ",".join(arguments.types)]
@@ -210,7 +220,10 @@ def _types(text: str) -> tuple[str, ...]:
 def _numbers(text: str) -> list[tuple[int, int | None]]:
     """Numbers of operations, with numbers of elements behind a colon."""
     pairs = [item.partition(":") for item in text.split(",")]
-    return [(int(number), int(nelems) if nelems else None) for number, _, nelems in pairs]
+    try:
+        return [(int(number), int(nelems) if nelems else None) for number, _, nelems in pairs]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers; for example 3,4:1,7") from None
 
 
 def main() -> int:

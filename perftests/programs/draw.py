@@ -118,6 +118,7 @@ class _Drawing:
             o = self._drawn(kind, pe)
             if self._rules.admit(o):
                 yield self._kept(o)
+                yield from self._reused(o)
                 return
             order = self._operation(self._dice.choice((Kind.QUIET, Kind.FENCE)), o.pe, o.who)
             if self._dice.random() < 0.5 and self._rules.admit(order):
@@ -125,6 +126,14 @@ class _Drawing:
                 if self._rules.admit(o):
                     yield self._kept(o)
                     return
+
+    def _reused(self, o: Operation) -> Iterator[Operation]:
+        """Now and then, write to the source of a non-blocking operation as soon as that may be."""
+        if o.kind in (Kind.PUT_NBI, Kind.PUT_SIGNAL_NBI) and o.nelems and self._dice.random() < 0.4:
+            order = self._operation(self._dice.choice((Kind.FLUSH, Kind.FLUSH, Kind.QUIET)), o.pe, o.who)
+            store = self._drawn(Kind.STORE, o.pe)._replace(dest=o.source, who=o.who)
+            for then in (order, store):
+                yield from self._admitted(then)
 
     def _kept(self, o: Operation) -> Operation:
         """Remember where an operation was, for others to come back to."""

@@ -26,22 +26,24 @@ _UNTOUCHED = 0xA5
 
 
 class Trial:
-    """The symmetric array that programs run in. Collective throughout.
+    """The symmetric arrays that programs run in. Collective throughout.
 
     Raises:
-        HeapError: it does not fit on the heap.
+        HeapError: they do not fit on the heap.
     """
 
     def __init__(self) -> None:
         self._area = pgas.empty(GROUP * _LARGEST_REGION, np.uint8)
         self._counter = GridCounter()
+        #: What is on the heap, in the order it was made.
+        self.arrays = [self._area, self._counter.array]
         nic = runtime.current().nic
         self._queue_pairs = 0 if nic is None else config.read("PGAS_IBGDA_NUM_RC_PER_PE")
 
     def free(self) -> None:
-        """Give the array back."""
-        self._counter.free()
-        pgas.free(self._area)
+        """Give the arrays back."""
+        for array in reversed(self.arrays):
+            pgas.free(array)
 
     def run(self, programs: Sequence[Program]) -> dict[int, list[Fault]]:
         """Perform programs of one shape; return the faults of those that have some, by their place in the list, on every PE alike."""
