@@ -340,7 +340,7 @@ sys.exit(programs.run(sys.argv[2:]))
 def test_a_fence_that_orders_nothing_is_found(tmp_path):
     """Under weak memory; what is left of the program is data, the fence that does nothing, a flag, and one who reads too early."""
     (tmp_path / "without.py").write_text(WITHOUT)
-    done = mpirun(2, tmp_path / "without.py", "fence", "--count", "2000", PGAS_SIM_WEAK="1", PGAS_TRANSPORT="p2p")
+    done = mpirun(2, tmp_path / "without.py", "fence", "--count", "2000", timeout=300, PGAS_SIM_WEAK="1", PGAS_TRANSPORT="p2p")
     assert done.returncode == 1, done.stderr
     told, _, small = done.stderr.partition("made smaller")
     again = r"again: PGAS_SIM_WEAK=1 mpirun -n 2 python -m pgas\.perftests\.programs --transport p2p --seed 1 --first \d+"
