@@ -86,7 +86,7 @@ mpi: $(VENV)/dev
 	PGAS_ENGINE=cuda python -m pytest tests/test_softhca_wqes.py tests/test_softhca_errors.py -q -n 2 -k "stream or itself or flushes or gathered"
 
 # Random programs against an oracle: PEs, transport, seed of the weak memory (0: none), programs; 10,000 in all.
-PROGRAMS := 2,p2p,0,1500 3,p2p,1,1500 4,p2p,2,500 2,ibgda,0,1500 3,ibgda,1,1000 2,ibgda,2,1000 2,ibrc,0,1500 3,ibrc,1,500 2,ibrc,2,1000
+PROGRAMS := 2,p2p,0,2000 3,p2p,1,1500 4,p2p,2,500 2,ibgda,0,1500 3,ibgda,1,500 2,ibgda,2,1000 2,ibrc,0,1500 3,ibrc,1,500 2,ibrc,2,1000
 
 ## programs: 10,000 random programs over every transport, compared with an oracle
 programs: $(VENV)/dev
