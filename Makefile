@@ -27,7 +27,7 @@ RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEP
   PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 
-.PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages rxe rxe-traffic rxe-faults clean
+.PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages programs rxe rxe-traffic rxe-faults clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -48,7 +48,7 @@ demo: $(VENV)/demo
 	  NUMBA_ENABLE_CUDASIM=1 mpirun -n 2 $$test --transport $$transport -e 16K || exit; done; done
 
 ## check: everything that needs no GPU; about half an hour on 2 cores
-check: packages lint types unit sass mpi rxe
+check: packages lint types unit sass mpi programs rxe
 
 # What tests of verbs and the guest use of Debian's packages; where they cannot be had, a line says so and those tests are skipped.
 packages: $(VENV)/dev
@@ -72,7 +72,7 @@ unit: $(VENV)/dev
 	python -m pytest tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_docs.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py -m sass -q
+	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_docs.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py tests/test_programs.py -m sass -q
 
 ## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
 conformance: $(VENV)/dev
@@ -96,6 +96,14 @@ mpi: conformance
 	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q || exit; done
 	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_weak.py -q
 	PGAS_ENGINE=cuda python -m pytest tests/test_softhca_wqes.py tests/test_softhca_errors.py -q -n 2 -k "stream or itself or flushes or gathered"
+
+# Random programs against an oracle: PEs, transport, seed of the weak memory (0: none), programs; 10,000 in all.
+PROGRAMS := 2,p2p,0,2000 3,p2p,1,1500 4,p2p,2,500 2,ibgda,0,1500 3,ibgda,1,500 2,ibgda,2,1000 2,ibrc,0,1500 3,ibrc,1,500 2,ibrc,2,1000
+
+## programs: 10,000 random programs over every transport, compared with an oracle
+programs: $(VENV)/dev
+	@for job in $(PROGRAMS); do set -- $$(echo $$job | tr , ' '); weak=$${3#0}; \
+	  PGAS_SIM_WEAK=$$weak mpirun -n $$1 python -m pgas.perftests.programs --transport $$2 --seed $$1 --count $$4 || exit; done
 
 ## check-rxe: ibrc over the kernel's Soft-RoCE and libibverbs, in a QEMU guest on this machine's own root (Debian; installs with apt-get)
 check-rxe: rxe-traffic rxe-faults

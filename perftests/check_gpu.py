@@ -106,6 +106,8 @@ def main() -> int:
                     failed.append(name)
             if shared and not run([*two, "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, **SOAK_QUEUES):
                 failed.append("soak")
+            if not run([*two, "-m", "pgas.perftests.programs", "--transport", "p2p"], 300):
+                failed.append("programs")
             output = str(BASELINES / f"compile_time-{machine}.json")
             if not run([sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100):
                 failed.append("compile_time")

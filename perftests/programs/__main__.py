@@ -1,0 +1,234 @@
+"""Perform random programs on all PEs and compare every byte and every fetched value with what the oracle tells.
+
+    mpirun -n 3 python -m pgas.perftests.programs --count 1000 --seed 1 --transport ibgda
+
+The run ends at the first group of programs in which one fails. That one is made small, printed, and with it the command that runs it.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+from pgas import config
+from pgas.backend import launched_rank
+from pgas.perftests import options
+from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
+from pgas.perftests.programs.operation import Operation, Program, line
+from pgas.perftests.programs.oracle import Fault
+from pgas.perftests.programs.shrink import Numbered, legal, shrunk
+from pgas.perftests.programs.trial import Trial
+
+#: A compiler for GPUs takes a minute for each type through a NIC: one without atomics, one with some, one with all.
+_TYPES_ON_GPUS = ("uint8", "float32", "uint64")
+
+#: Variables that the command that is printed does not need.
+_NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT")
+
+__all__ = ["main", "run"]
+
+#: How many programs are tried to make one that failed small; each runs so often, in so many blocks: chance may hide what is wrong.
+_TRIALS = 100
+_RUNS = 2
+_COPIES = 16
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run from the command line.
+
+    Returns:
+        Exit status: 0, or 1 if a program failed, or 2 if the run was refused (the same on all PEs).
+    """
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    if arguments.transport is not None:
+        os.environ["PGAS_TRANSPORT"] = arguments.transport
+    try:
+        job = pgas.init()
+    except pgas.TransportError as error:  # init decides this on all PEs alike
+        if not launched_rank():
+            print(f"programs: error: {error}", file=sys.stderr, flush=True)
+        return 2
+    with job:
+        trial = Trial()
+        status = _kept(arguments, trial) if arguments.keep else _drawn(arguments, trial)
+        trial.free()
+    return status
+
+
+def _say(text: str, file: Any = None) -> None:
+    if pgas.my_pe() == 0:
+        print(f"programs: {text}", file=file or sys.stderr, flush=True)
+
+
+def _drawn(arguments: Any, trial: Trial) -> int:
+    """Perform the programs that were asked for."""
+    started, number, done, operations = time.monotonic(), arguments.first, 0, 0
+    while done < arguments.count:
+        numbers = range(number, min((number // GROUP + 1) * GROUP, number + arguments.count - done))
+        number = numbers.stop
+        if shape(arguments.seed, numbers.start // GROUP, pgas.n_pes()).dtype.name not in arguments.types:
+            continue
+        programs = draw_together(arguments.seed, numbers)
+        operations += sum(len(program.operations) for program in programs)
+        try:
+            faults = trial.run(programs)
+        except pgas.PgasError:
+            command = _command(arguments, ["--first", str(numbers.start), "--count", str(len(numbers))])
+            text = f"programs: error: programs {numbers.start} to {numbers[-1]} did not end as they should; again: {command}\n"
+            sys.stderr.write(text)  # on every PE that comes to know: one of them ends the job
+            sys.stderr.flush()
+            raise
+        if faults:
+            place = next(iter(faults))
+            _tell(arguments, programs[place], faults[place], trial)
+            return 1
+        done += len(numbers)
+    seconds = time.monotonic() - started
+    about = pgas.info()
+    over = f"{about['transport']}{', weak memory' if config.read('PGAS_SIM_WEAK') is not None else ''}"
+    _say(
+        f"{arguments.count} programs of {pgas.n_pes()} PEs, seed {arguments.seed}: {operations} operations in {seconds:.1f} s, "
+        f"{arguments.count / seconds:.1f} programs a second; 0 failed; over {over}",
+        sys.stdout,
+    )
+    return 0
+
+
+def draw_together(seed: int, numbers: range) -> list[Program]:
+    """The programs of these numbers; each PE draws some of them. Collective."""
+    me, n_pes = pgas.my_pe(), pgas.n_pes()
+    shares = pgas.allgather_object([draw(seed, number, n_pes) for number in numbers[me::n_pes]])
+    return [shares[i % n_pes][i // n_pes] for i in range(len(numbers))]
+
+
+def _kept(arguments: Any, trial: Trial) -> int:
+    """Perform some operations of one program."""
+    program = draw(arguments.seed, arguments.first, pgas.n_pes())
+    kept = []
+    for number, nelems in arguments.keep:
+        o = program.operations[number]
+        kept.append((number, o if nelems is None else o._replace(nelems=nelems)))
+    if legal(program, kept) != kept:
+        _say("error: argument --keep: these operations have no defined outcome")
+        return 2
+    smaller = _of(program, kept)
+    _lines(smaller)
+    faults = trial.run([smaller] * _COPIES)
+    for fault in next(iter(faults.values()), []):
+        _say(_words(fault))
+    _say(f"{len(faults)} of {_COPIES} copies failed")
+    return 1 if faults else 0
+
+
+def _of(program: Program, kept: list[Numbered]) -> Program:
+    return program._replace(operations=tuple(o for _, o in kept))
+
+
+def _tell(arguments: Any, program: Program, faults: list[Fault], trial: Trial) -> None:
+    """Say what is wrong with a program, make it small, and print that."""
+    _say(f"error: program {program.number} of seed {program.seed}: {_words(faults[0])}")
+    again = _command(arguments, ["--first", str(program.number), "--count", "1"])
+    _say(f"again: {again}")
+    last: list[Fault] = []
+
+    def fails(candidate: list[Numbered], runs: int = _RUNS) -> bool:
+        nonlocal last
+        for _ in range(runs):
+            if found := trial.run([_of(program, candidate)] * _COPIES):
+                last = next(iter(found.values()))
+                return True
+        return False
+
+    try:
+        if not fails(list(enumerate(program.operations)), 5 * _RUNS):
+            beside = program.number // GROUP * GROUP
+            _say(f"alone it did not fail, {5 * _RUNS} times in {_COPIES} copies; beside it ran programs from {beside} on")
+            return
+        small = shrunk(program, fails, _TRIALS)
+    except pgas.PgasError as error:
+        _say(f"it could not be made smaller in this job: {error}")
+        raise
+    _say(f"made smaller, from {len(program.operations)} operations to {len(small)}:")
+    _lines(_of(program, small))
+    _say(_words(last[0]))
+    kept = ",".join(_number(program.operations[number], number, o) for number, o in small)
+    _say(f"again: {_command(arguments, ['--first', str(program.number), '--keep', kept])}")
+
+
+def _number(drawn: Operation, number: int, o: Operation) -> str:
+    return str(number) if o == drawn else f"{number}:{o.nelems}"
+
+
+def _words(fault: Fault) -> str:
+    return f"PE {fault.pe}, phase {fault.phase}: {fault.text}"
+
+
+def _lines(program: Program) -> None:
+    """Print a program: a[...] are elements of the area."""
+    shape = program.shape
+    _say(f"  {shape.n_pes} PEs, {shape.threads} thread{'s' if shape.threads > 1 else ''}, {shape.dtype.name}, {shape.region_bytes} bytes")
+    for phase in range(max((o.phase for o in program.operations), default=0) + 1):
+        _say(f"  phase {phase}, ended by {shape.ends[phase].name.lower()}")
+        for o in program.operations:
+            if o.phase == phase:
+                _say(f"    {line(shape, o)}")
+
+
+def _command(arguments: Any, which: list[str]) -> str:
+    """The command that does it again, with the variables that count."""
+    variables = [f"{name}={os.environ[name]}" for name in sorted(config.VARIABLES) if os.environ.get(name) and name not in _NOT_SAID]
+    transport = ["--transport", os.environ["PGAS_TRANSPORT"]] if "PGAS_TRANSPORT" in os.environ else []
+    program = ["mpirun", "-n", str(pgas.n_pes()), "python", "-m", "pgas.perftests.programs"]
+    types = [] if arguments.types == DTYPES or "--keep" in which else ["--types", ",".join(arguments.types)]
+    return shlex.join([*variables, *program, *transport, *types, "--seed", str(arguments.seed), *which])
+
+
+def _parse(argv: Sequence[str]) -> Any:
+    parser = options.Parser(
+        prog="programs",
+        description="Perform random programs on all PEs and compare with an oracle.",
+        allow_abbrev=False,
+        epilog="mpirun -n 3 python -m pgas.perftests.programs",
+    )
+    count = 256 if pgas.SIMULATOR else 10_000
+    most = 2**40
+    parser.add_argument("--count", type=options.within(1, most), default=count, metavar="N", help=f"programs [{count}]")
+    parser.add_argument("--seed", type=options.within(0, most), default=1, metavar="N", help="of everything that is drawn [1]")
+    parser.add_argument("--first", type=options.within(0, most), default=0, metavar="N", help="number of the first program [0]")
+    keep = "only these operations of the first program, each a number, or number:elements"
+    parser.add_argument("--keep", type=_numbers, metavar="LIST", help=keep)
+    types = DTYPES if pgas.SIMULATOR else _TYPES_ON_GPUS
+    of = f"types of elements, of {', '.join(DTYPES)} [{','.join(types)}]"
+    parser.add_argument("--types", type=_types, default=types, metavar="LIST", help=of)
+    names = f"{', '.join(options.TRANSPORTS)} [pgas chooses]"
+    parser.add_argument("--transport", type=options.one_of(options.TRANSPORTS), metavar="NAME", help=names)
+    return parser.parse_args(argv)
+
+
+def _types(text: str) -> tuple[str, ...]:
+    """Names of types."""
+    return tuple(options.one_of(DTYPES)(name) for name in text.split(","))
+
+
+def _numbers(text: str) -> list[tuple[int, int | None]]:
+    """Numbers of operations, with numbers of elements behind a colon."""
+    pairs = [item.partition(":") for item in text.split(",")]
+    try:
+        return [(int(number), int(nelems) if nelems else None) for number, _, nelems in pairs]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers; for example 3,4:1,7") from None
+
+
+def main() -> int:
+    """Run from the command line."""
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""Programs from a seed: operations are drawn one after the other, and kept if the rules admit them."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pgas.perftests.programs.operation import (
+    BLOCK,
+    COUNTERS,
+    DATA,
+    FLOAT_ATOMICS,
+    GETS,
+    LANES,
+    SIGNAL_ADD,
+    SIGNAL_SET,
+    STRIDED,
+    THREAD,
+    WARP,
+    End,
+    Kind,
+    Operation,
+    Program,
+    Shape,
+    has_atomics,
+    is_atomic,
+)
+from pgas.perftests.programs.oracle import finite
+from pgas.perftests.programs.rules import Rules
+
+__all__ = ["DTYPES", "GROUP", "draw", "shape"]
+
+#: Programs that run together, in a block each: those whose number divided by this is the same.
+GROUP = 32
+
+#: Types of elements.
+DTYPES = ("uint8", "uint16", "int32", "float32", "uint64", "float64", "complex128")
+_EQ, _NE, _GT, _LE, _LT, _GE = range(6)
+
+_COPIES = {Kind.PUT: 4, Kind.PUT_NBI: 4, Kind.GET: 3, Kind.GET_NBI: 3, Kind.IPUT: 2, Kind.IGET: 2}
+_ELEMENTS = {Kind.P: 4, Kind.G: 3, Kind.LOAD: 3, Kind.STORE: 2}
+_SIGNALS = {Kind.PUT_SIGNAL: 2, Kind.PUT_SIGNAL_NBI: 2, Kind.SIGNAL_OP: 2, Kind.FLAG_P: 1, Kind.FLAG_SET: 1, Kind.FLAG_ADD: 1}
+_ORDER = {Kind.FENCE: 2, Kind.QUIET: 2, Kind.QUIET_PE: 1, Kind.FLUSH: 1}
+_SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.P)
+_SIGNALLED = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
+_PLACES = 6  #: that programs come back to
+
+
+def shape(seed: int, group: int, n_pes: int) -> Shape:
+    """What the programs of a group have in common."""
+    dice = random.Random(f"shape {seed} {group}")
+    threads = dice.choice((1, 1, 1, 1, 1, 2, LANES, 2 * LANES))
+    ends = [End.BARRIER, End.BARRIER_BLOCK, End.QUIET, End.QUIETS] + [End.BARRIER_WARP] * (threads >= LANES)
+    phases = dice.choice((1, 2, 2, 3))
+    region = dice.choice((384, 512, 512, 768, 1024, 8192))
+    return Shape(n_pes, threads, np.dtype(dice.choice(DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))
+
+
+class _Place(NamedTuple):
+    """Elements of a PE's data."""
+
+    pe: int
+    at: int
+    nelems: int
+
+
+def draw(seed: int, number: int, n_pes: int) -> Program:
+    """The program of that number."""
+    shape_ = shape(seed, number // GROUP, n_pes)
+    drawing = _Drawing(random.Random(f"program {seed} {number}"), shape_)
+    return Program(seed, number, shape_, tuple(drawing.operations()))
+
+
+class _Message(NamedTuple):
+    """A flag that nobody has waited for, and what it tells of."""
+
+    flag: Operation
+    places: tuple[_Place, ...]
+
+
+class _Drawing:
+    def __init__(self, dice: random.Random, shape_: Shape) -> None:
+        self._dice, self._shape, self._size = dice, shape_, shape_.dtype.itemsize
+        self._values: dict[tuple[int, int], list[int]] = {}
+        self._places: list[_Place] = []
+        self._told: list[_Message] = []
+        self._set: list[int] = []  # what atomics have set, which compare_swap then finds
+        self._rules = Rules(shape_, self._values)
+        self._phase = 0
+        kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1}
+        self._alone = has_atomics(shape_.dtype) and shape_.dtype.kind != "f"  # copies are of one thread then: see interpreter()
+        if has_atomics(shape_.dtype):
+            atomics = FLOAT_ATOMICS if shape_.dtype.kind == "f" else [kind for kind in Kind if is_atomic(kind)]
+            kinds |= dict.fromkeys(atomics, 12 // len(atomics) or 1)
+        if shape_.threads > 1:
+            kinds[Kind.SYNCTHREADS] = 5
+        self._kinds, self._weights = list(kinds), list(kinds.values())
+
+    def operations(self) -> Iterator[Operation]:
+        """All phases."""
+        for phase in range(len(self._shape.ends)):
+            self._phase, self._rules, self._told = phase, Rules(self._shape, self._values), []
+            for _ in range(self._dice.randint(1, 5) * self._shape.n_pes):
+                yield from self._next()
+
+    def _next(self) -> Iterator[Operation]:
+        """An operation, or some that belong together."""
+        if self._told and self._dice.random() < 0.5:
+            yield from self._wait(self._told.pop(self._dice.randrange(len(self._told))))
+            return
+        pe = self._dice.randrange(self._shape.n_pes)
+        if self._dice.random() < 0.15:
+            yield from self._message(pe)
+            return
+        kind = self._dice.choices(self._kinds, self._weights)[0]
+        for _ in range(3):
+            o = self._drawn(kind, pe)
+            if self._rules.admit(o):
+                yield self._kept(o)
+                yield from self._reused(o)
+                return
+            order = self._operation(self._dice.choice((Kind.QUIET, Kind.FENCE)), o.pe, o.who)
+            if self._dice.random() < 0.5 and self._rules.admit(order):
+                yield order
+                if self._rules.admit(o):
+                    yield self._kept(o)
+                    return
+
+    def _reused(self, o: Operation) -> Iterator[Operation]:
+        """Now and then, write to the source of a non-blocking operation as soon as that may be."""
+        if o.kind in (Kind.PUT_NBI, Kind.PUT_SIGNAL_NBI) and o.nelems and self._dice.random() < 0.4:
+            order = self._operation(self._dice.choice((Kind.FLUSH, Kind.FLUSH, Kind.QUIET)), o.pe, o.who)
+            store = self._drawn(Kind.STORE, o.pe)._replace(dest=o.source, who=o.who)
+            for then in (order, store):
+                yield from self._admitted(then)
+
+    def _kept(self, o: Operation) -> Operation:
+        """Remember where an operation was, for others to come back to."""
+        if o.kind in _SIGNALS:
+            places = (_Place(o.target, o.dest, o.nelems),) if o.nelems else ()
+            self._told.append(_Message(o, places))
+        if o.nelems and o.kind not in (Kind.LOAD, Kind.STORE):
+            there, here = (o.source, o.dest) if o.kind in GETS else (o.dest, o.source)
+            self._places = [*self._places, _Place(o.target, there, o.nelems), _Place(o.pe, here, o.nelems)][-_PLACES:]
+        return o
+
+    def _message(self, pe: int) -> Iterator[Operation]:
+        """Data for another PE, what orders it, and a flag."""
+        dice = self._dice
+        who, target, sent = dice.randrange(self._shape.threads), dice.randrange(self._shape.n_pes), []
+        for _ in range(dice.choice((1, 1, 2, 3))):
+            o = self._drawn(dice.choice(_SENDING), pe)._replace(target=target)
+            if o.scope == THREAD:
+                o = o._replace(who=who)
+            if self._rules.admit(o):
+                yield self._kept(o)
+                sent.append(o)
+        if any(o.scope != THREAD for o in sent) and self._shape.threads > 1:
+            yield from self._admitted(self._operation(Kind.SYNCTHREADS, pe, 0, scope=BLOCK))
+        yield from self._admitted(self._operation(dice.choice((Kind.FENCE, Kind.FENCE, Kind.FENCE, Kind.QUIET)), pe, who))
+        flag = self._drawn(dice.choice(list(_SIGNALS)), pe)._replace(target=target)
+        if flag.scope == THREAD:
+            flag = flag._replace(who=who)
+        if self._rules.admit(flag):
+            yield self._kept(flag)
+            places = tuple(
+                _Place(o.target, o.dest, (o.nelems - 1) * o.dst_stride + 1 if o.nelems else 1)
+                for o in [*sent, flag]
+                if o.nelems or o.kind == Kind.P
+            )
+            self._told[-1] = _Message(flag, places)
+
+    def _admitted(self, o: Operation) -> Iterator[Operation]:
+        if self._rules.admit(o):
+            yield o
+
+    def _wait(self, message: _Message) -> Iterator[Operation]:
+        """Wait for a flag, and often use what it tells of."""
+        flag = message.flag
+        *before, value = self._rules.values(flag.target, flag.word)
+        conditions = [(_EQ, value)]
+        if all(v < value for v in before):
+            conditions += [(_GE, value), (_GT, value - 1)]
+        if all(v > value for v in before):
+            conditions += [(_LE, value), (_LT, value + 1)]
+        if len(set(before)) == 1:
+            conditions.append((_NE, before[0]))
+        condition, value = self._dice.choice(conditions)
+        who = self._dice.randrange(self._shape.threads)
+        kind = self._dice.choice((Kind.WAIT_UNTIL, Kind.SIGNAL_WAIT_UNTIL))
+        wait = self._operation(kind, flag.target, who, word=flag.word, value=value, condition=condition)
+        if not self._rules.admit(wait):
+            return
+        yield wait
+        for place in message.places:
+            use = self._operation(self._dice.choice((Kind.LOAD, Kind.PUT, Kind.PUT_NBI)), flag.target, who, source=place.at)
+            if use.kind == Kind.LOAD:
+                use = use._replace(nelems=min(place.nelems, 8))
+            else:
+                dest = self._fresh(place.nelems)
+                use = use._replace(nelems=place.nelems, target=self._dice.randrange(self._shape.n_pes), dest=dest)
+            if self._dice.random() < 0.8 and self._rules.admit(use):
+                yield self._kept(use)
+
+    def _operation(self, kind: Kind, pe: int, who: int, **fields: Any) -> Operation:
+        return Operation(kind, self._phase, pe, who, **fields)
+
+    def _drawn(self, kind: Kind, pe: int) -> Operation:
+        """An operation of a kind, which the rules may refuse."""
+        dice, threads = self._dice, self._shape.threads
+        who, scope = dice.randrange(threads), THREAD
+        if kind == Kind.SYNCTHREADS:
+            return self._operation(kind, pe, 0, scope=BLOCK)
+        target = dice.randrange(self._shape.n_pes)
+        if kind in _ORDER:
+            return self._operation(kind, pe, who, target=target if kind == Kind.QUIET_PE else 0)
+        if kind == Kind.SIGNAL_FETCH:
+            return self._operation(kind, pe, who, word=8 * dice.randrange(COUNTERS // 8))
+        if kind in _COPIES or kind in _SIGNALLED:
+            scope = THREAD if self._alone else dice.choice((THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if threads >= LANES else ()))
+            who = who // LANES * LANES if scope == WARP else 0 if scope == BLOCK else who
+        o = self._operation(kind, pe, who, scope=scope, target=target)
+        if kind in _COPIES and kind not in STRIDED:
+            o = o._replace(qp=dice.choice((0, 0, 1, 2)), whole=dice.random() < 0.7)
+        if kind in _SIGNALS:
+            adds = kind == Kind.FLAG_ADD or (kind not in (Kind.FLAG_P, Kind.FLAG_SET) and dice.random() < 0.5)
+            value = dice.randint(1, 9) if adds else dice.randrange(1 << 62)
+            o = o._replace(word=8 * dice.randrange(COUNTERS // 8), value=value, condition=SIGNAL_ADD if adds else SIGNAL_SET)
+        if kind in STRIDED:
+            return self._with_strides(o)
+        if kind in _COPIES or kind in _SIGNALLED:
+            return self._with_places(o)
+        if kind in _SIGNALS:
+            return o
+        if kind == Kind.LOAD:
+            place = self._place(pe)
+            return o._replace(source=place.at, nelems=min(place.nelems, 8))
+        if kind in (Kind.G, Kind.P, Kind.STORE):
+            at = min(self._place(pe if kind == Kind.STORE else target).at, self._shape.region_bytes - self._size)
+            if kind == Kind.G:
+                return o._replace(source=at, qp=dice.choice((0, 1)))
+            noise = dice.randbytes(self._size)
+            data = finite(np.frombuffer(noise, np.uint8), self._shape.dtype) if self._shape.dtype.kind in "fc" else noise
+            return o._replace(dest=at, value=int.from_bytes(data, "little"))
+        at = COUNTERS + dice.randrange(min(4, (DATA - COUNTERS) // self._size)) * self._size
+        o = o._replace(dest=at, value=self._operand())
+        if kind == Kind.ATOMIC_COMPARE_SWAP:
+            o = o._replace(condition=dice.choice([*self._set[-2:], dice.getrandbits(8 * self._size)]))
+        self._set.append(o.value)
+        return o
+
+    def _operand(self) -> int:
+        """Bits of what an atomic adds: of floats, small numbers, whose sums are exact."""
+        if self._shape.dtype.kind == "f":
+            return int.from_bytes(np.array(self._dice.randint(-50, 50) / 2, self._shape.dtype).tobytes(), "little")
+        return self._dice.getrandbits(8 * self._size)
+
+    def _with_strides(self, o: Operation) -> Operation:
+        """With a few elements, strides, source and destination."""
+        dice, size = self._dice, self._size
+        room = (self._shape.region_bytes - DATA) // size
+        dst_stride, src_stride = dice.randint(1, 4), dice.randint(1, 4)
+        nelems = dice.randint(0, min(8, room // 4))
+        dest, source = (self._fresh(nelems * stride) for stride in (dst_stride, src_stride))
+        return o._replace(nelems=nelems, dst_stride=dst_stride, src_stride=src_stride, dest=dest, source=source)
+
+    def _with_places(self, o: Operation) -> Operation:
+        """With a number of elements, source and destination."""
+        near, far = self._place(o.pe), self._place(o.target)
+        nelems = near.nelems if self._dice.random() < 0.5 else far.nelems
+        limit = (self._shape.region_bytes - DATA) // self._size
+        nelems = min(nelems, limit)
+        near_at, far_at = (min(p.at, self._shape.region_bytes - nelems * self._size) for p in (near, far))
+        source, dest = (far_at, near_at) if o.kind in GETS else (near_at, far_at)
+        return o._replace(source=source, dest=max(dest, DATA), nelems=nelems)
+
+    def _place(self, pe: int) -> _Place:
+        """Elements of a PE's data, often some that were used before."""
+        known = [place for place in self._places if place.pe == pe]
+        if known and self._dice.random() < 0.5:
+            return self._dice.choice(known)
+        nelems = self._nelems()
+        return _Place(pe, self._fresh(nelems), nelems)
+
+    def _nelems(self) -> int:
+        most = (self._shape.region_bytes - DATA) // self._size // 2
+        few: Callable[[], int] = lambda: self._dice.randint(1, min(8, most))  # noqa: E731
+        return self._dice.choice((lambda: 0, few, few, few, few, lambda: self._dice.randint(1, most)))()
+
+    def _fresh(self, nelems: int) -> int:
+        """Where so many elements may begin."""
+        return DATA + self._dice.randint(0, (self._shape.region_bytes - DATA) // self._size - nelems) * self._size

@@ -1,0 +1,230 @@
+"""What a program is: operations of all PEs in one list, whose order is that of one possible execution.
+
+A program runs in a region of the symmetric heap, the same on every PE, and in phases: after each of them everything is complete and
+seen by all PEs. A region is made of 64-bit signal words, elements for atomics, and data::
+
+    [0, 64)  signals    [64, 192)  counters    [192, ...)  data
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = [
+    "BLOCK", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "LANES", "PUTS", "SIGNALS", "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET",
+    "STRIDED", "THREAD", "WAITS", "WARP", "End", "Kind", "Operation", "Program", "Shape", "has_atomics", "is_added", "is_atomic",
+    "is_fetching", "line", "spread",
+]  # fmt: skip
+
+THREAD, WARP, BLOCK = range(3)
+SIGNAL_SET, SIGNAL_ADD = range(2)
+
+#: Where the parts of a region begin, in bytes.
+SIGNALS, COUNTERS, DATA = 0, 64, 192
+
+#: What signal words hold at first: additions carry into the upper half.
+SIGNAL_BEGIN = 2**32 - 2
+
+#: Threads of a warp.
+LANES = 32
+
+
+class Kind(IntEnum):
+    """Operations: the order in which the interpreter tells them apart."""
+
+    # of a thread, warp or block, with any number of elements
+    PUT = 0
+    PUT_NBI = 1
+    GET = 2
+    GET_NBI = 3
+    IPUT = 4
+    IGET = 5
+    PUT_SIGNAL = 6
+    PUT_SIGNAL_NBI = 7
+    # of a thread, from here on
+    P = 8
+    G = 9
+    LOAD = 10  # elements of the PE's own memory, as any kernel reads them
+    STORE = 11
+    SIGNAL_OP = 12
+    FLAG_P = 13  # a signal word written by p
+    FLAG_SET = 14  # by atomic_set
+    FLAG_ADD = 15  # and by atomic_add
+    SIGNAL_FETCH = 16
+    SIGNAL_WAIT_UNTIL = 17
+    WAIT_UNTIL = 18
+    FENCE = 19
+    QUIET = 20
+    QUIET_PE = 21
+    FLUSH = 22
+    SYNCTHREADS = 23  # of the block
+    ATOMIC_ADD = 24
+    ATOMIC_SET = 25
+    ATOMIC_INC = 26
+    ATOMIC_AND = 27
+    ATOMIC_OR = 28
+    ATOMIC_XOR = 29
+    ATOMIC_FETCH = 30  # those that return what they found, from here on
+    ATOMIC_SWAP = 31
+    ATOMIC_FETCH_ADD = 32
+    ATOMIC_COMPARE_SWAP = 33
+    ATOMIC_FETCH_INC = 34
+    ATOMIC_FETCH_AND = 35
+    ATOMIC_FETCH_OR = 36
+    ATOMIC_FETCH_XOR = 37
+
+
+#: Operations that tell another PE something, which waits for it.
+FLAGS = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI, Kind.SIGNAL_OP, Kind.FLAG_P, Kind.FLAG_SET, Kind.FLAG_ADD)
+WAITS = (Kind.SIGNAL_WAIT_UNTIL, Kind.WAIT_UNTIL)
+#: By where the bytes go.
+PUTS = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
+GETS = (Kind.GET, Kind.GET_NBI, Kind.IGET)
+STRIDED = (Kind.IPUT, Kind.IGET)
+#: Atomics of floats; integers have all.
+FLOAT_ATOMICS = (Kind.ATOMIC_ADD, Kind.ATOMIC_SET, Kind.ATOMIC_FETCH, Kind.ATOMIC_SWAP, Kind.ATOMIC_FETCH_ADD)
+_ORDERING = (Kind.FENCE, Kind.QUIET, Kind.FLUSH, Kind.SYNCTHREADS)
+
+
+class End(IntEnum):
+    """What completes a phase."""
+
+    BARRIER = 0
+    BARRIER_WARP = 1
+    BARRIER_BLOCK = 2
+    QUIET = 3  # of one thread of each block, for all of it
+    QUIETS = 4  # of all threads
+
+
+class Operation(NamedTuple):
+    """What a thread, warp or block of a PE does. Places are bytes of the program's region."""
+
+    kind: Kind
+    phase: int
+    pe: int  #: who does it
+    who: int  #: thread; of a warp or block its first
+    scope: int = THREAD
+    target: int = 0  #: PE
+    dest: int = 0
+    source: int = 0
+    nelems: int = 0
+    dst_stride: int = 1
+    src_stride: int = 1
+    word: int = 0  #: a signal word
+    value: int = 0  #: of a signal or flag, what is waited for; bits of an element that is stored or added
+    condition: int = 0  #: of a signal: SIGNAL_SET or SIGNAL_ADD; of a wait: the comparison; of compare_swap: bits of an element
+    qp: int = 0
+    whole: bool = True  #: nelems is left out of the call
+
+
+class Shape(NamedTuple):
+    """What the programs of a group have in common: they run in one kernel."""
+
+    n_pes: int
+    threads: int  #: of the block that performs a program on a PE
+    dtype: np.dtype  #: of elements
+    region_bytes: int
+    ends: tuple[End, ...]  #: of the phases
+
+
+class Program(NamedTuple):
+    """A program: its operations in order, phases ascending."""
+
+    seed: int
+    number: int
+    shape: Shape
+    operations: tuple[Operation, ...]
+
+
+def has_atomics(dtype: np.dtype) -> bool:
+    """Whether elements of a type have atomics: of floats some, of integers all."""
+    return dtype.kind in "iuf" and dtype.itemsize >= 4
+
+
+def is_added(o: Operation) -> bool:
+    """Whether a flag is added to its word."""
+    return o.kind in FLAGS and o.condition == SIGNAL_ADD
+
+
+def is_atomic(kind: Kind) -> bool:
+    """Whether it is an atomic of an element."""
+    return kind >= Kind.ATOMIC_ADD
+
+
+def is_fetching(kind: Kind) -> bool:
+    """Whether it is an atomic that returns what it found."""
+    return kind >= Kind.ATOMIC_FETCH
+
+
+def spread(at: int, nelems: int, stride: int, size: int) -> Iterator[tuple[int, int]]:
+    """The bytes that elements of a size occupy: from, to."""
+    if stride == 1:
+        yield at, at + nelems * size
+    else:
+        for i in range(nelems):
+            yield at + i * stride * size, at + (i * stride + 1) * size
+
+
+_SUFFIX = ("", "_warp", "_block")
+_COMPARISONS = ("EQ", "NE", "GT", "LE", "LT", "GE")
+
+
+def line(shape: Shape, o: Operation) -> str:
+    """An operation as one would write it; places are elements of the region, those of signals its words."""
+    who = ("thread", "warp", "block")[o.scope] + (f" {(o.who, o.who // LANES, 0)[o.scope]}" if o.scope != BLOCK else "")
+    return f"PE {o.pe} {who}: {_call(shape, o)}"
+
+
+def _call(shape: Shape, o: Operation) -> str:
+    name, size = o.kind.name.lower() + _SUFFIX[o.scope], shape.dtype.itemsize
+
+    def part(at: int, stride: int) -> str:
+        return f"a[{at // size}:{at // size + max(0, (o.nelems - 1) * stride + 1)}]"
+
+    pe = f"pe={o.target}" + (f", qp={o.qp}" if o.qp else "")
+    dest, source = part(o.dest, o.dst_stride), part(o.source, o.src_stride)
+    signal = f"signals, {o.word // 8}, {o.value}"
+    if o.kind in (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI):
+        return f"{name}({dest}, {source}, {signal}, {('SET', 'ADD')[o.condition]}, {pe})"
+    if o.kind in STRIDED:
+        return f"{name}({dest}, {source}, {o.dst_stride}, {o.src_stride}, {pe}, nelems={o.nelems})"
+    if o.kind in PUTS or o.kind in GETS:
+        return f"{name}({dest}, {source}, {pe}{'' if o.whole else f', nelems={o.nelems}'})"
+    if o.kind in _ORDERING:
+        return f"{name}()"
+    if o.kind == Kind.QUIET_PE:
+        return f"{name}({o.target})"
+    if o.kind == Kind.SIGNAL_OP:
+        return f"{name}({signal}, {('SET', 'ADD')[o.condition]}, {pe})"
+    if o.kind in FLAGS:
+        return f"{ {Kind.FLAG_P: 'p', Kind.FLAG_SET: 'atomic_set', Kind.FLAG_ADD: 'atomic_add'}[o.kind] }({signal}, {pe})"
+    if o.kind in WAITS:
+        return f"{name}(signals, {o.word // 8}, {_COMPARISONS[o.condition]}, {o.value})"
+    if o.kind == Kind.SIGNAL_FETCH:
+        return f"{name}(signals, {o.word // 8})"
+    if o.kind == Kind.LOAD:
+        return f"read {source}"
+    return _of_an_element(shape, o, name, pe)
+
+
+def _of_an_element(shape: Shape, o: Operation, name: str, pe: str) -> str:
+    size, value = shape.dtype.itemsize, element(shape.dtype, o.value)
+    if o.kind == Kind.STORE:
+        return f"a[{o.dest // size}] = {value}"
+    if o.kind == Kind.G:
+        return f"g(a, {o.source // size}, {pe})"
+    values = {
+        Kind.ATOMIC_FETCH: "",
+        Kind.ATOMIC_INC: "",
+        Kind.ATOMIC_FETCH_INC: "",
+        Kind.ATOMIC_COMPARE_SWAP: f"{element(shape.dtype, o.condition)}, {value}, ",
+    }
+    return f"{name}(a, {o.dest // size}, {values.get(o.kind, f'{value}, ')}{pe})"
+
+
+def element(dtype: np.dtype, bits: int) -> np.generic:
+    """The element that has these bits."""
+    found: np.generic = np.frombuffer(bits.to_bytes(16, "little"), dtype, 1)[0]
+    return found

@@ -1,0 +1,251 @@
+"""What a program leaves in memory, and what its operations fetch: the OpenSHMEM rules in plain Python, one operation after the other."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pgas.perftests.programs.operation import (
+    COUNTERS,
+    DATA,
+    FLAGS,
+    GETS,
+    PUTS,
+    SIGNAL_BEGIN,
+    WAITS,
+    Kind,
+    Operation,
+    Program,
+    Shape,
+    is_added,
+    is_atomic,
+    is_fetching,
+    line,
+    spread,
+)
+from pgas.perftests.programs.rules import Rules, holds
+
+__all__ = ["Fault", "Found", "Oracle", "fetches", "finite", "image"]
+
+
+class Found(NamedTuple):
+    """What was found after a program: by phase and PE the region's bytes; by number of the operation what it fetched."""
+
+    regions: Sequence[Sequence[bytes]]
+    fetched: Mapping[int, bytes]
+
+
+class Fault(NamedTuple):
+    """Something that is not as it must be."""
+
+    pe: int
+    phase: int
+    text: str
+
+
+def image(seed: int, number: int, pe: int, shape: Shape) -> bytearray:
+    """A PE's region before the program."""
+    size = shape.dtype.itemsize
+    noise = random.Random(f"{seed} {number} {pe}").randbytes(shape.region_bytes)
+    words = SIGNAL_BEGIN.to_bytes(8, "little") * (COUNTERS // 8)
+    counters, data = noise[COUNTERS:DATA], noise[DATA:]
+    if shape.dtype.kind in "fc":  # sums that are exact in any order; data that is finite, because conversions change what is no number
+        counters = np.frombuffer(counters, np.uint8)[::size].astype(shape.dtype).tobytes()
+        data = finite(np.frombuffer(data, np.uint8), shape.dtype)
+    return bytearray(words + counters + data)
+
+
+def finite(noise: np.ndarray, dtype: np.dtype) -> bytes:
+    """Bytes of elements, floats or complex numbers, without infinities and what is no number."""
+    if dtype == np.float32:
+        return (noise.view(np.uint32) >> np.uint32(2)).tobytes()
+    return (noise.view(np.uint64) >> np.uint64(2)).tobytes()
+
+
+def fetches(shape: Shape, o: Operation) -> int:
+    """How many bytes an operation fetches."""
+    if o.kind == Kind.LOAD:
+        return o.nelems * shape.dtype.itemsize
+    if o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH):
+        return 8
+    return shape.dtype.itemsize if o.kind == Kind.G or is_fetching(o.kind) else 0
+
+
+class Oracle:
+    """The regions of all PEs, and what happens to them."""
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._shape = program, program.shape
+        self.regions = [image(program.seed, program.number, pe, program.shape) for pe in range(program.shape.n_pes)]
+
+    def faults(self, found: Found) -> Iterator[Fault]:
+        """What is wrong, first things first."""
+        values: dict[tuple[int, int], list[int]] = {}
+        for phase in range(len(self._shape.ends)):
+            operations = [(i, o) for i, o in enumerate(self._program.operations) if o.phase == phase]
+            rules = Rules(self._shape, values)
+            atomics: dict[tuple[int, int], list[tuple[int, Operation, int]]] = {}
+            for number, (i, o) in enumerate(operations):
+                rules.admit(o)
+                if is_atomic(o.kind):
+                    atomics.setdefault((o.target, o.dest), []).append((i, o, number))
+                    continue
+                wanted = self._perform(o)
+                if wanted is not None and (text := self._difference(o, found.fetched.get(i, b""), wanted)):
+                    yield Fault(o.pe, phase, text)
+            for (pe, at), calls in atomics.items():
+                yield from self._atomics(pe, at, calls, rules, found, phase)
+            for pe, region in enumerate(self.regions):
+                if found.regions[phase][pe] != region:
+                    yield Fault(pe, phase, self._wrong_bytes(pe, found.regions[phase][pe], [o for _, o in operations]))
+
+    def _perform(self, o: Operation) -> bytes | None:
+        """Do an operation; return what it fetches."""
+        size, here, there = self._shape.dtype.itemsize, self.regions[o.pe], self.regions[o.target]
+        if o.kind in PUTS or o.kind in GETS:
+            data, dest = (here, there) if o.kind in PUTS else (there, here)
+            moved = [bytes(data[lo:hi]) for lo, hi in spread(o.source, o.nelems, o.src_stride, size)]
+            if o.src_stride == 1 != o.dst_stride:
+                moved = [moved[0][i : i + size] for i in range(0, len(moved[0]), size)]
+            elif o.dst_stride == 1 != o.src_stride:
+                moved = [b"".join(moved)]
+            for (lo, hi), part in zip(spread(o.dest, o.nelems, o.dst_stride, size), moved, strict=True):
+                dest[lo:hi] = part
+        elif o.kind == Kind.P:
+            there[o.dest : o.dest + size] = o.value.to_bytes(size, "little")
+        elif o.kind == Kind.STORE:
+            here[o.dest : o.dest + size] = o.value.to_bytes(size, "little")
+        elif o.kind == Kind.G:
+            return bytes(there[o.source : o.source + size])
+        elif o.kind == Kind.LOAD:
+            return bytes(here[o.source : o.source + o.nelems * size])
+        elif o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH):
+            return bytes(here[o.word : o.word + 8])
+        if o.kind in FLAGS:
+            before = int.from_bytes(there[o.word : o.word + 8], "little") if is_added(o) else 0
+            there[o.word : o.word + 8] = (before + o.value).to_bytes(8, "little")
+        return None
+
+    def _difference(self, o: Operation, found: bytes, wanted: bytes) -> str:
+        """Say what is wrong in what was fetched; nothing if nothing is."""
+        if o.kind in WAITS:
+            value = int.from_bytes(found, "little")
+            right = holds(value, o.condition, o.value)  # a later value satisfies it as well
+            return "" if right else f"{line(self._shape, o)} returned {value} instead of {int.from_bytes(wanted, 'little')}"
+        if found == wanted:
+            return ""
+        if o.kind == Kind.SIGNAL_FETCH:
+            return f"{line(self._shape, o)} returned {int.from_bytes(found, 'little')} instead of {int.from_bytes(wanted, 'little')}"
+        i = next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b) // self._shape.dtype.itemsize
+        one, other = (self._element(data, i) for data in (found, wanted))
+        return f"{line(self._shape, o)} found {one} instead of {other}" + (f" in element {i}" if o.kind == Kind.LOAD else "")
+
+    def _element(self, data: bytes, i: int) -> str:
+        """An element as text: bytes of integers in hexadecimal."""
+        size = self._shape.dtype.itemsize
+        part = data[i * size : (i + 1) * size]
+        if self._shape.dtype.kind in "fc":
+            return f"{np.frombuffer(part, self._shape.dtype)[0]} (0x{part[::-1].hex()})"
+        return f"0x{part[::-1].hex()}"
+
+    def _wrong_bytes(self, pe: int, found: bytes, operations: Sequence[Operation]) -> str:
+        region, size = self.regions[pe], self._shape.dtype.itemsize
+        wrong = [i for i, (a, b) in enumerate(zip(found, region, strict=True)) if a != b]
+        at = wrong[0]
+        if at < COUNTERS:
+            one, other = (int.from_bytes(data[at // 8 * 8 : at // 8 * 8 + 8], "little") for data in (found, region))
+            text = f"signal {at // 8} is {one} instead of {other}"
+        else:
+            text = f"element {at // size} is {self._element(found, at // size)} instead of {self._element(bytes(region), at // size)}"
+        writers = [line(self._shape, o) for o in operations if _writes(o, pe, at, size)]
+        who = f"; it is written by {writers[-1]}" if writers else "; nobody writes to it in this phase"
+        return f"{text} ({len(wrong)} wrong byte{'s' if len(wrong) > 1 else ''}){who}"
+
+    def _atomics(
+        self, pe: int, at: int, calls: Sequence[tuple[int, Operation, int]], rules: Rules, found: Found, phase: int
+    ) -> Iterator[Fault]:
+        """Take over what the atomics of one word left there, if some order of them explains that and what they fetched."""
+        dtype, region = self._shape.dtype, self.regions[pe]
+        last = found.regions[phase][pe][at : at + dtype.itemsize]
+        first = bytes(region[at : at + dtype.itemsize])
+        numbers = [number for _, _, number in calls]
+        before = [{numbers.index(n) for n in rules.predecessors[number] if n in numbers} for number in numbers]
+        seen = [found.fetched.get(i) for i, _, _ in calls]
+        if _explained([o for _, o, _ in calls], before, seen, first, last, dtype):
+            region[at : at + dtype.itemsize] = last
+            return
+        got = [f"{line(self._shape, o)}" + (f" found {self._element(s, 0)}" if s else "") for (_, o, _), s in zip(calls, seen, strict=True)]
+        yield Fault(
+            pe,
+            phase,
+            f"element {at // dtype.itemsize} was {self._element(first, 0)} and is {self._element(last, 0)}, which no order of its atomics "
+            f"explains: {'; '.join(got)}",
+        )
+        region[at : at + dtype.itemsize] = last
+
+
+def _writes(o: Operation, pe: int, at: int, size: int) -> bool:
+    """Whether an operation writes to a byte of a PE's region."""
+    if o.kind in FLAGS and o.target == pe and o.word <= at < o.word + 8:
+        return True
+    if o.kind in PUTS or o.kind in GETS:
+        parts = spread(o.dest, o.nelems, o.dst_stride, size)
+        return (o.target if o.kind in PUTS else o.pe) == pe and any(lo <= at < hi for lo, hi in parts)
+    if o.kind in (Kind.P, Kind.STORE) or is_atomic(o.kind):
+        return (o.pe if o.kind == Kind.STORE else o.target) == pe and o.dest <= at < o.dest + size
+    return False
+
+
+def _explained(
+    calls: Sequence[Operation],
+    before: Sequence[set[int]],
+    seen: Sequence[bytes | None],
+    first: bytes,
+    last: bytes,
+    dtype: np.dtype,
+) -> bool:
+    """Whether the calls in some order, each after those before it, lead from the first value to the last and find what they found."""
+    everything = (1 << len(calls)) - 1
+    masks = [sum(1 << i for i in numbers) for numbers in before]
+    open_, tried = [(0, first)], {(0, first)}
+    while open_:
+        done, value = open_.pop()
+        if done == everything:
+            if value == last:
+                return True
+            continue
+        for i, o in enumerate(calls):
+            if not done >> i & 1 and masks[i] & ~done == 0 and (seen[i] is None or seen[i] == value):
+                after = done | 1 << i, atomic(o, value, dtype)
+                if after not in tried:
+                    tried.add(after)
+                    open_.append(after)
+    return False
+
+
+def atomic(o: Operation, value: bytes, dtype: np.dtype) -> bytes:
+    """What an atomic makes of an element."""
+    size, kind = dtype.itemsize, o.kind
+    operand = o.value.to_bytes(size, "little")
+    if kind == Kind.ATOMIC_FETCH:
+        return value
+    if kind in (Kind.ATOMIC_SET, Kind.ATOMIC_SWAP):
+        return operand
+    if kind == Kind.ATOMIC_COMPARE_SWAP:
+        return operand if value == o.condition.to_bytes(size, "little") else value
+    if dtype.kind == "f":
+        sum_: np.ndarray = np.frombuffer(value, dtype) + np.frombuffer(operand, dtype)
+        return sum_.tobytes()
+    before = int.from_bytes(value, "little")
+    if kind in (Kind.ATOMIC_ADD, Kind.ATOMIC_FETCH_ADD):
+        after = before + o.value
+    elif kind in (Kind.ATOMIC_INC, Kind.ATOMIC_FETCH_INC):
+        after = before + 1
+    elif kind in (Kind.ATOMIC_AND, Kind.ATOMIC_FETCH_AND):
+        after = before & o.value
+    elif kind in (Kind.ATOMIC_OR, Kind.ATOMIC_FETCH_OR):
+        after = before | o.value
+    else:
+        after = before ^ o.value
+    return (after % (1 << 8 * size)).to_bytes(size, "little")

@@ -1,0 +1,225 @@
+"""Which programs have an outcome: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, sections 9.5 to 9.12).
+
+Every operation leaves accesses behind, and of each is known, as sets of threads of all PEs,
+
+* ``before``: for whom it happens before what they do now; their fence and quiet cover it;
+* ``fenced``: who has called fence or quiet since: what they signal later is seen after it;
+* ``complete``: who knows that it is complete everywhere.
+
+A later access is right if one of its threads knows the earlier one to be complete; or if both write at the same PE and their thread has
+called fence between them. Atomics on one word need no order. What is not promised here may still happen to be so: this is the
+contract, not an implementation.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pgas.perftests.programs.operation import (
+    BLOCK,
+    FLAGS,
+    GETS,
+    LANES,
+    PUTS,
+    SIGNAL_BEGIN,
+    THREAD,
+    WAITS,
+    Kind,
+    Operation,
+    Shape,
+    is_added,
+    is_atomic,
+    is_fetching,
+    spread,
+)
+
+__all__ = ["Rules", "defined", "holds"]
+
+#: What an access does; WORD: atomically, with others of its class on that word.
+READ, WRITE, WORD = range(3)
+
+#: When it is complete: on return; at a quiet; at a flush or quiet; at a quiet, but fence orders it with later writes to that PE.
+DONE, PENDING, SOURCE, SENT = range(4)
+
+
+class _Touch(NamedTuple):
+    """One access of an operation: bytes [lo, hi) of a PE's region."""
+
+    pe: int
+    lo: int
+    hi: int
+    mode: int
+    when: int
+    class_: object = None  # of WORD: what may be concurrent with it
+
+
+class _Access:
+    """A touch of the past, and who knows what of it."""
+
+    __slots__ = ("before", "by", "complete", "fenced", "number", "touch", "via")
+
+    def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int) -> None:
+        """via: the other PE of the operation. by: who performed it. before: for whom it happens before what they do next."""
+        self.touch, self.number, self.via, self.by, self.before, self.fenced = touch, number, via, by, before, 0
+        self.complete = before if touch.when == DONE else 0
+
+
+class Rules:
+    """The accesses of a phase. ``admit`` takes its operations in order, and refuses one that makes the outcome undefined."""
+
+    def __init__(self, shape: Shape, values: dict[tuple[int, int], list[int]]) -> None:
+        """values: of signal words, of PE and place, that differ from SIGNAL_BEGIN; kept up to date."""
+        self._shape = shape
+        self._accesses: list[_Access] = []
+        self._carried: dict[tuple[int, int], list[_Access]] = {}  # of a signal word: what is seen by who sees its value
+        self._values = {word: values[word][-1:] for word in values}
+        self._all_values = values
+        self._number = 0
+        #: Atomics and signals of words, by number of admission: those of the same word that come before each of them for sure.
+        self.predecessors: dict[int, set[int]] = {}
+
+    def admit(self, o: Operation) -> bool:
+        """Perform an operation if the outcome stays defined; return whether it does."""
+        actors, size = self._actors(o), self._shape.dtype.itemsize
+        seen: list[_Access] = []
+        if o.kind in WAITS:
+            if not self._wakes(o):
+                return False
+            seen = self._carried.get((o.pe, o.word), [])
+        touches = list(_touches(o, size))
+        if any(_overlap(a, b) and (a.mode, b.mode) != (READ, READ) for i, a in enumerate(touches) for b in touches[:i]):
+            return False
+        earlier = set()
+        for touch in touches:
+            for access in self._accesses:
+                if _overlap(touch, access.touch) and (touch.mode, access.touch.mode) != (READ, READ):
+                    ordered = self._ordered(access, touch, actors, o) or access in seen
+                    if ordered:
+                        earlier.add(access.number)
+                    elif touch.mode != WORD or access.touch.mode != WORD or touch.class_ != access.touch.class_:
+                        return False
+        self._perform(o, actors, touches, earlier)
+        self._number += 1
+        return True
+
+    def _actors(self, o: Operation) -> int:
+        """The set of threads that perform an operation."""
+        threads = self._shape.threads
+        count = (1, LANES, threads)[o.scope]
+        return ((1 << count) - 1) << (o.pe * threads + (0 if o.scope == BLOCK else o.who))
+
+    def values(self, pe: int, word: int) -> list[int]:
+        """The values that a signal word has had in this phase, in the order of the list."""
+        return self._values.get((pe, word), [SIGNAL_BEGIN])
+
+    def _wakes(self, o: Operation) -> bool:
+        """Whether a wait ends by what is done before it, and not earlier."""
+        *others, last = self.values(o.pe, o.word)
+        return holds(last, o.condition, o.value) and not any(holds(v, o.condition, o.value) for v in others)
+
+    def _ordered(self, access: _Access, touch: _Touch, actors: int, o: Operation) -> bool:
+        if access.complete & actors:
+            return True
+        fenced = o.scope == THREAD and access.fenced & access.before & actors
+        return bool(fenced) and access.touch.when == SENT and (touch.when == SENT or touch.mode == WORD)
+
+    def _perform(self, o: Operation, actors: int, touches: list[_Touch], earlier: set[int]) -> None:
+        if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS):
+            for access in self._accesses:
+                _order(access, o, actors)
+        elif o.kind in WAITS:
+            for access in self._carried.get((o.pe, o.word), []):
+                access.complete |= actors
+        # Threads of a warp or block that return from a non-blocking operation know nothing of each other's shares.
+        together = actors & (actors - 1) == 0 or o.kind not in _NON_BLOCKING
+        added = [_Access(t, self._number, o.target, actors, actors if together else 0) for t in touches]
+        self._accesses += added
+        if o.kind in FLAGS:
+            self._tell(o, actors, [a for a in added if a.touch.pe == o.target])
+        if any(t.mode == WORD for t in touches):
+            self.predecessors[self._number] = earlier
+
+    def _tell(self, o: Operation, actors: int, data: list[_Access]) -> None:
+        """Note what is seen by who sees a flag: what was fenced, if complete or at the same PE; and the signal's own data."""
+        seen = [
+            a
+            for a in self._accesses
+            if a.fenced & actors and (a.complete & actors or (o.scope == THREAD and a.touch.pe == o.target and a.touch.when == SENT))
+        ]
+        word, values = (o.target, o.word), self.values(o.target, o.word)
+        before = self._carried.get(word, []) if is_added(o) else []  # who sees the sum sees all that was added
+        self._carried[word] = [*before, *seen, *data]
+        self._values[word] = [*values, values[-1] + o.value if is_added(o) else o.value]
+        self._all_values[word] = self._values[word]
+
+
+_NON_BLOCKING = (Kind.PUT_NBI, Kind.GET_NBI, Kind.PUT_SIGNAL_NBI)
+
+
+def _order(access: _Access, o: Operation, actors: int) -> None:
+    """Note what an operation that orders others does to one of them."""
+    covered = access.before & actors
+    if o.kind == Kind.SYNCTHREADS:
+        if access.by & actors:
+            access.before |= actors
+        if access.complete & actors:
+            access.complete |= actors
+    elif o.kind == Kind.FLUSH:
+        if covered and access.touch.when == SOURCE:
+            access.complete |= actors
+    elif o.kind == Kind.QUIET_PE:
+        if covered and access.via == o.target and access.touch.when != DONE:
+            access.complete |= actors
+            access.fenced |= actors
+    elif covered or access.complete & actors:
+        access.fenced |= actors
+        if o.kind == Kind.QUIET and covered:
+            access.complete |= actors
+
+
+def defined(shape: Shape, operations: tuple[Operation, ...]) -> bool:
+    """Whether a list of operations has an outcome."""
+    values: dict[tuple[int, int], list[int]] = {}
+    phase, rules = -1, Rules(shape, values)
+    for o in operations:
+        if o.phase != phase:
+            phase, rules = o.phase, Rules(shape, values)
+        if not rules.admit(o):
+            return False
+    return True
+
+
+def holds(found: int, comparison: int, value: int) -> bool:
+    """Whether ``found comparison value``, with the numbers of pgas.EQ and its like."""
+    return (found == value, found != value, found > value, found <= value, found < value, found >= value)[comparison]
+
+
+def _overlap(a: _Touch, b: _Touch) -> bool:
+    return a.pe == b.pe and a.lo < b.hi and b.lo < a.hi
+
+
+def _touches(o: Operation, size: int) -> Iterator[_Touch]:
+    """The accesses of an operation."""
+    kind = o.kind
+    if kind in PUTS:
+        when = SOURCE if kind in _NON_BLOCKING else DONE
+        yield from (_Touch(o.pe, *part, READ, when) for part in spread(o.source, o.nelems, o.src_stride, size))
+        yield from (_Touch(o.target, *part, WRITE, SENT) for part in spread(o.dest, o.nelems, o.dst_stride, size))
+    elif kind in GETS:
+        when = PENDING if kind in _NON_BLOCKING else DONE
+        yield from (_Touch(o.target, *part, READ, when) for part in spread(o.source, o.nelems, o.src_stride, size))
+        yield from (_Touch(o.pe, *part, WRITE, when) for part in spread(o.dest, o.nelems, o.dst_stride, size))
+    elif kind == Kind.P:
+        yield _Touch(o.target, o.dest, o.dest + size, WRITE, SENT)
+    elif kind == Kind.G:
+        yield _Touch(o.target, o.source, o.source + size, READ, DONE)
+    elif kind == Kind.LOAD:
+        yield _Touch(o.pe, o.source, o.source + o.nelems * size, READ, DONE)
+    elif kind == Kind.STORE:
+        yield _Touch(o.pe, o.dest, o.dest + size, WRITE, DONE)
+    elif kind in WAITS or kind == Kind.SIGNAL_FETCH:
+        yield _Touch(o.pe, o.word, o.word + 8, READ, DONE)
+    elif is_atomic(kind):
+        yield _Touch(o.target, o.dest, o.dest + size, WORD, DONE if is_fetching(kind) else SENT, "atomics")
+    if kind in FLAGS:
+        added = "signals" if kind != Kind.FLAG_ADD else "atomics"
+        yield _Touch(o.target, o.word, o.word + 8, WORD if is_added(o) else WRITE, SENT, added)

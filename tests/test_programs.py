@@ -1,0 +1,408 @@
+"""Random programs: what is drawn, the rules and the oracle by themselves, and that what is wrong is found, made small and told."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from test_perftests import mpirun, with_mpirun
+
+import pgas
+from pgas.perftests.programs import __main__ as programs
+from pgas.perftests.programs import interpreter, oracle
+from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
+from pgas.perftests.programs.operation import (
+    BLOCK,
+    COUNTERS,
+    DATA,
+    FLAGS,
+    SIGNAL_ADD,
+    SIGNAL_BEGIN,
+    SIGNAL_SET,
+    THREAD,
+    WARP,
+    End,
+    Kind,
+    Operation,
+    Program,
+    Shape,
+    line,
+)
+from pgas.perftests.programs.oracle import Found, Oracle, fetches, image
+from pgas.perftests.programs.rules import defined
+from pgas.perftests.programs.shrink import legal, shrunk
+
+simulated = pytest.mark.skipif(not pgas.SIMULATOR, reason="needs the simulator: it changes what kernels call")
+
+SHAPE = Shape(3, 1, np.dtype(np.uint32), 512, (End.BARRIER,))
+A, B = DATA, DATA + 64
+EQ, GE = 0, 5
+
+
+# --------------------------------------------------------------------------------------------------------------- what is drawn
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return [draw(3, group * GROUP + i, 2 + group % 2) for group in range(100) for i in range(4)]
+
+
+def test_everything_occurs(drawn):
+    found = Counter((o.kind, o.scope) for program in drawn for o in program.operations)
+    copies = [kind for kind in Kind if kind <= Kind.PUT_SIGNAL_NBI]
+    assert {key for key in found if key[0] in copies} == {(kind, scope) for kind in copies for scope in (THREAD, WARP, BLOCK)}
+    assert {kind for kind, _ in found} == set(Kind)
+    shapes = {program.shape for program in drawn}
+    assert {s.dtype.name for s in shapes} == set(DTYPES)
+    assert {end for s in shapes for end in s.ends} == set(End)
+    assert {o.target == o.pe for program in drawn for o in program.operations if o.kind == Kind.PUT} == {True, False}
+    assert {o.source % 16 for program in drawn for o in program.operations if o.kind == Kind.PUT} == set(range(16))
+
+
+def test_programs_are_defined_and_stay_in_their_regions(drawn):
+    for program in drawn:
+        assert defined(program.shape, program.operations)
+        size, end = program.shape.dtype.itemsize, program.shape.region_bytes
+        for o in program.operations:
+            for at, stride in ((o.dest, o.dst_stride), (o.source, o.src_stride)):
+                assert at % size == 0
+                assert at + o.nelems * stride * size <= end
+            assert o.word + 8 <= COUNTERS
+
+
+def test_a_seed_gives_the_same_program():
+    assert draw(5, 77, 3) == draw(5, 77, 3)
+    assert draw(5, 77, 3) != draw(6, 77, 3)
+    assert len({shape(5, group, 3) for group in range(50)}) > 20
+
+
+def test_the_interpreter_tells_operations_apart():
+    for kind in Kind:
+        assert getattr(interpreter, "_" + kind.name.removeprefix("ATOMIC_")) == kind
+
+
+# ------------------------------------------------------------------------------------------------------------------- the rules
+
+
+def put(pe, target, dest=A, source=B, nelems=4, kind=Kind.PUT, **more):
+    return Operation(kind, 0, pe, 0, target=target, dest=dest, source=source, nelems=nelems, **more)
+
+
+def call(kind, pe, target=0, **more):
+    return Operation(kind, 0, pe, 0, target=target, **more)
+
+
+FLAG = call(Kind.SIGNAL_OP, 0, 1, word=8, value=7, condition=SIGNAL_SET)
+WAIT = call(Kind.WAIT_UNTIL, 1, word=8, value=7, condition=EQ)
+READ = call(Kind.LOAD, 1, source=A, nelems=4)
+FENCE, QUIET, FLUSH = (call(kind, 0) for kind in (Kind.FENCE, Kind.QUIET, Kind.FLUSH))
+QUIET_1, QUIET_2 = (call(Kind.QUIET_PE, 0, pe) for pe in (1, 2))
+GET = call(Kind.GET, 0, 1, dest=A + 128, source=A, nelems=4)
+NBI = put(0, 1, kind=Kind.PUT_NBI)
+STORE = call(Kind.STORE, 0, dest=B)
+SIGNALLED = put(0, 1, kind=Kind.PUT_SIGNAL, word=8, value=7, condition=SIGNAL_SET)
+ADDS = [call(Kind.ATOMIC_ADD, pe, 2, dest=COUNTERS, value=1) for pe in (0, 1)]
+
+RULES = {
+    "two PEs write": ([put(0, 2), put(1, 2)], False),
+    "two PEs write beside each other": ([put(0, 2), put(1, 2, dest=A + 16)], True),
+    "a PE writes twice": ([put(0, 2), put(0, 2)], False),
+    "a PE writes twice with a fence": ([put(0, 2), FENCE, put(0, 2)], True),
+    "a PE writes twice with a fence before": ([FENCE, put(0, 2), put(0, 2)], False),
+    "put, get": ([put(0, 1), GET], False),
+    "put, fence, get": ([put(0, 1), FENCE, GET], False),
+    "put, quiet, get": ([put(0, 1), QUIET, GET], True),
+    "put, quiet of that PE, get": ([put(0, 1), QUIET_1, GET], True),
+    "put, quiet of another PE, get": ([put(0, 1), QUIET_2, GET], False),
+    "put, quiet of another thread's PE, get of a third": ([put(0, 1), QUIET, call(Kind.G, 2, 1, source=A)], False),
+    "put, store to the source": ([put(0, 1), STORE], True),
+    "put_nbi, store to the source": ([NBI, STORE], False),
+    "put_nbi, fence, store to the source": ([NBI, FENCE, STORE], False),
+    "put_nbi, flush, store to the source": ([NBI, FLUSH, STORE], True),
+    "put_nbi, flush, get of the data": ([NBI, FLUSH, GET], False),
+    "get_nbi, use": ([GET._replace(kind=Kind.GET_NBI), put(0, 2, source=A + 128)], False),
+    "get_nbi, flush, use": ([GET._replace(kind=Kind.GET_NBI), FLUSH, put(0, 2, source=A + 128)], False),
+    "get_nbi, quiet, use": ([GET._replace(kind=Kind.GET_NBI), QUIET, put(0, 2, source=A + 128)], True),
+    "flag without fence": ([put(0, 1), FLAG, WAIT, READ], False),
+    "flag after fence": ([put(0, 1), FENCE, FLAG, WAIT, READ], True),
+    "flag after fence, no wait": ([put(0, 1), FENCE, FLAG, READ], False),
+    "flag after fence, data elsewhere": ([put(0, 2), FENCE, FLAG, WAIT, call(Kind.G, 1, 2, source=A)], False),
+    "flag after quiet, data elsewhere": ([put(0, 2), QUIET, FLAG, WAIT, call(Kind.G, 1, 2, source=A)], True),
+    "flag after flush": ([put(0, 1), FLUSH, FLAG, WAIT, READ], False),
+    "put_signal": ([SIGNALLED, WAIT, READ], True),
+    "put_signal and an earlier put": ([put(0, 1, dest=A + 16), SIGNALLED, WAIT, READ._replace(nelems=5)], False),
+    "a wait that nobody ends": ([WAIT], False),
+    "a wait that has ended before": ([FLAG, FENCE, FLAG._replace(value=8), WAIT], False),
+    "a wait whose flag is overwritten": ([FLAG, WAIT, FENCE, FLAG._replace(value=8)], False),
+    "a chain of three": (
+        [
+            put(0, 1), FENCE, FLAG, WAIT, put(1, 2, source=A), call(Kind.FENCE, 1),
+            call(Kind.SIGNAL_OP, 1, 2, word=0, value=1, condition=SIGNAL_ADD),
+            call(Kind.SIGNAL_WAIT_UNTIL, 2, word=0, value=SIGNAL_BEGIN + 1, condition=GE), call(Kind.LOAD, 2, source=A, nelems=4),
+        ],
+        True,
+    ),
+    "atomics of two PEs": (ADDS, True),
+    "an atomic and a put": ([ADDS[0], put(1, 2, dest=COUNTERS, nelems=1)], False),
+    "source and destination overlap": ([put(0, 0, dest=A, source=A + 4)], False),
+    "interleaved": (
+        [put(pe, 2, dest=A + 4 * pe, kind=Kind.IPUT, dst_stride=2) for pe in (0, 1)],
+        True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name):
+    operations, right = RULES[name]
+    assert defined(SHAPE, tuple(operations)) == right
+
+
+def test_threads_of_a_block_need_a_barrier():
+    shape_ = SHAPE._replace(threads=32)
+    block, store = put(0, 1, kind=Kind.PUT_NBI, scope=BLOCK), STORE
+    sync = Operation(Kind.SYNCTHREADS, 0, 0, 0, scope=BLOCK)
+    assert not defined(shape_, (block, QUIET, store))
+    assert defined(shape_, (block, sync, QUIET, store))
+    assert not defined(shape_, (block, sync, QUIET, store._replace(who=1)))
+    assert defined(shape_, (block, sync, QUIET, sync, store._replace(who=1)))
+
+
+# ------------------------------------------------------------------------------------------------------------------ the oracle
+
+
+def performed(operations, spoil=lambda regions, fetched: None):
+    """The faults of a program whose every operation took effect at once, in the order of the list."""
+    program = Program(1, 0, SHAPE, tuple(operations))
+    regions, fetched = [image(1, 0, pe, SHAPE) for pe in range(3)], {}
+    for number, o in enumerate(operations):
+        if o.kind == Kind.PUT:
+            regions[o.target][o.dest : o.dest + 4 * o.nelems] = regions[o.pe][o.source : o.source + 4 * o.nelems]
+        elif o.kind in (Kind.ATOMIC_FETCH_ADD, Kind.ATOMIC_SWAP):
+            word = int.from_bytes(regions[o.target][o.dest : o.dest + 4], "little")
+            fetched[number] = word.to_bytes(4, "little")
+            after = o.value if o.kind == Kind.ATOMIC_SWAP else (word + o.value) % 2**32
+            regions[o.target][o.dest : o.dest + 4] = after.to_bytes(4, "little")
+    spoil(regions, fetched)
+    return list(Oracle(program).faults(Found([[bytes(region) for region in regions]], fetched)))
+
+
+def test_a_wrong_byte_is_named():
+    operations = [put(0, 1), put(2, 1, dest=A + 16)]
+    assert performed(operations) == []
+
+    def spoil(regions, fetched):
+        regions[1][A + 17] ^= 1
+
+    (fault,) = performed(operations, spoil)
+    assert fault[:2] == (1, 0)
+    assert re.match(
+        r"element 52 is 0x\w{8} instead of 0x\w{8} \(1 wrong byte\); it is written by PE 2 thread 0: put\(a\[52:56\], ", fault.text
+    )
+
+    def beside(regions, fetched):
+        regions[0][A] ^= 1
+
+    (fault,) = performed(operations, beside)
+    assert fault.pe == 0
+    assert fault.text.endswith("(1 wrong byte); nobody writes to it in this phase")
+
+
+def test_atomics_are_explained_by_an_order():
+    calls = [
+        call(Kind.ATOMIC_FETCH_ADD, 0, 2, dest=COUNTERS, value=5),
+        call(Kind.ATOMIC_SWAP, 1, 2, dest=COUNTERS, value=100),
+        call(Kind.ATOMIC_FETCH_ADD, 0, 2, dest=COUNTERS, value=7),
+    ]
+    for order in ((0, 1, 2), (1, 0, 2), (0, 2, 1)):
+        program = [calls[i] for i in order]
+        assert performed(program) == []
+
+    def lost(regions, fetched):
+        regions[2][COUNTERS] ^= 1
+
+    assert "which no order of its atomics explains: " in performed(calls, lost)[0].text
+
+    def turned(regions, fetched):  # what PE 0 found first, it found last
+        fetched[0], fetched[2] = fetched[2], fetched[0]
+
+    assert len(performed(calls, turned)) == 1
+
+
+def test_what_is_fetched_has_its_size(drawn):
+    for program in drawn[:200]:
+        for o in program.operations:
+            wanted = Oracle(program)._perform(o) if o.kind < Kind.ATOMIC_ADD else b"x" * fetches(program.shape, o)
+            assert len(wanted or b"") == fetches(program.shape, o)
+            assert line(program.shape, o).startswith(f"PE {o.pe} ")
+
+
+# ------------------------------------------------------------------------------------------------------------------- shrinking
+
+
+def test_what_does_not_matter_is_left_out():
+    program = next(p for p in (draw(1, number, 2) for number in range(1000)) if sum(o.kind in FLAGS for o in p.operations) > 3)
+    culprit = [i for i, o in enumerate(program.operations) if o.kind in FLAGS][2]
+    asked = []
+
+    def fails(candidate):
+        asked.append(candidate)
+        return any(number == culprit for number, _ in candidate)
+
+    small = shrunk(program, fails, 100)
+    assert [number for number, _ in small] == [culprit]
+    assert all(legal(program, candidate) == candidate for candidate in asked)
+    assert len(asked) <= 100
+
+
+def test_fences_that_are_needed_stay():
+    operations = (put(0, 1), put(2, 0, dest=A + 64, nelems=1), FENCE, FLAG, WAIT, READ)
+    program = Program(1, 0, SHAPE, operations)
+    small = shrunk(program, lambda candidate: any(o.kind == Kind.LOAD for _, o in candidate) and len(candidate) > 4, 100)
+    assert [(o.kind, o.nelems) for _, o in small] == [
+        (Kind.PUT, 1),
+        (Kind.FENCE, 0),
+        (Kind.SIGNAL_OP, 0),
+        (Kind.WAIT_UNTIL, 0),
+        (Kind.LOAD, 1),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- what is wrong in a run is found
+
+
+@simulated
+def test_right_programs_pass(capsys):
+    assert programs.run(["--count", "64", "--seed", "9"]) == 0
+    assert re.search(r"^programs: 64 programs of 1 PEs, seed 9: \d+ operations in .* 0 failed; over p2p$", capsys.readouterr().out, re.M)
+
+
+@simulated
+@pytest.mark.parametrize(("name", "kind"), [("put", Kind.PUT), ("g", Kind.G), ("iget_block", Kind.IGET)])
+def test_an_operation_that_does_nothing_is_found(name, kind, monkeypatch, capsys):
+    """It is told as a program of that operation alone, with commands that run it again."""
+    monkeypatch.setattr(pgas, name, lambda *_: 0)
+    assert programs.run(["--count", "1000", "--seed", "9"]) == 1
+    told = capsys.readouterr().err
+    first = re.search(r"error: program (\d+) of seed 9: PE 0, phase \d: ", told)
+    assert f"--seed 9 --first {first[1]} --count 1\n" in told
+    small = re.findall(r"^programs:     PE 0 (?:thread|warp|block).*: (\w+)\(", told, re.M)
+    assert small == [name]
+    kept = re.search(r"--first (\d+) --keep (\S+)\n", told)
+    assert draw(9, int(kept[1]), 1).operations[int(kept[2].partition(":")[0])].kind == kind
+
+    assert programs.run(["--seed", "9", "--first", kept[1], "--keep", kept[2]]) == 1
+    assert "16 of 16 copies failed" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert programs.run(["--seed", "9", "--first", kept[1], "--keep", kept[2]]) == 0
+
+
+@simulated
+def test_an_oracle_with_a_wrong_rule_is_found(monkeypatch, capsys):
+    right = oracle.atomic
+    wrong = lambda o, value, dtype: value if o.kind == Kind.ATOMIC_OR else right(o, value, dtype)  # noqa: E731
+    monkeypatch.setattr(oracle, "atomic", wrong)
+    assert programs.run(["--count", "2000", "--seed", "9"]) == 1
+    assert re.search(r"which no order of its atomics explains: PE 0 thread 0: atomic_or\(a, \d+, ", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--count", "0"], "argument --count: 0 is out of range"),
+        (["--types", "int8"], "argument --types: 'int8' is unknown; it must be one of uint8, "),
+        (["--keep", "1:x"], "argument --keep: '1:x' is no list of numbers"),
+        (["--transport", "tcp"], "argument --transport: 'tcp' is unknown"),
+    ],
+)
+def test_bad_value_is_one_sentence(argv, words, capsys, monkeypatch):
+    monkeypatch.delenv("PMI_RANK", raising=False)
+    with pytest.raises(SystemExit) as stop:
+        programs.run(argv)
+    assert stop.value.code == 2
+    assert f"programs: error: {words}" in capsys.readouterr().err
+
+
+WITHOUT = """
+import sys, pgas
+from pgas.perftests.programs import __main__ as programs
+
+setattr(pgas, sys.argv[1], lambda *_: None)
+sys.exit(programs.run(sys.argv[2:]))
+"""
+
+
+@simulated
+@with_mpirun
+def test_a_fence_that_orders_nothing_is_found(tmp_path):
+    """Under weak memory; what is left of the program is data, the fence that does nothing, a flag, and one who reads too early."""
+    (tmp_path / "without.py").write_text(WITHOUT)
+    done = mpirun(2, tmp_path / "without.py", "fence", "--count", "2000", timeout=300, PGAS_SIM_WEAK="1", PGAS_TRANSPORT="p2p")
+    assert done.returncode == 1, done.stderr
+    told, _, small = done.stderr.partition("made smaller")
+    again = r"again: PGAS_SIM_WEAK=1 mpirun -n 2 python -m pgas\.perftests\.programs --transport p2p --seed 1 --first \d+"
+    assert re.search(rf"{again} --count 1\n", told), done.stderr
+    assert re.search(rf"{again} --keep [\d:,]+\n", small), done.stderr
+    calls = re.findall(r"^programs:     PE \d (?:thread|warp|block)[ \d]*: (\w+)", small, re.M)
+    assert "fence" in calls, done.stderr
+    assert len(calls) <= 8, done.stderr
+
+
+@simulated
+@with_mpirun
+def test_a_card_that_fails_is_told_with_the_programs(tmp_path):
+    """WQE 300 completes in error: the job cannot go on, and says what it was doing."""
+    faults = {"PGAS_SOFTHCA_FAULTS": "fail=300:0x13", "PGAS_TIMEOUT": "20"}
+    done = mpirun(2, "-m", "pgas.perftests.programs", "--count", "96", "--transport", "ibgda", **faults)
+    assert done.returncode not in (0, 2)
+    assert re.search(
+        r"programs: error: programs \d+ to \d+ did not end as they should; again: .*fail=300:0x13.* --first \d+ --count 32", done.stderr
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------------ whole runs
+
+
+@with_mpirun
+@pytest.mark.parametrize(("npes", "transport", "weak"), [(4, "p2p", "5"), (3, "ibgda", ""), (2, "ibrc", "6")])
+def test_run(npes, transport, weak):
+    done = mpirun(npes, "-m", "pgas.perftests.programs", "--transport", transport, "--count", "96", PGAS_SIM_WEAK=weak)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        rf"96 programs of {npes} PEs, seed 1: \d+ operations .* 0 failed; over {transport}{', weak' if weak else ''}", done.stdout
+    )
+
+
+BUILD_FOR_A_GPU = """
+import sys
+import pgas
+from pgas.perftests import sass  # first: it chooses the real compiler
+import numpy as np
+from numba.cuda import types
+from numba.cuda.np.numpy_support import from_dtype
+from pgas.perftests.programs import interpreter
+
+transport, name = sys.argv[1:]
+sass.configure(transport)
+i64, u64, t = types.int64, types.uint64, from_dtype(np.dtype(name))
+array = lambda dtype, ndim=1: types.Array(dtype, ndim, "C")
+fields = [array(i64, 2), array(i64, 2), array(i64), array(t), array(t), array(t), array(u64), array(t), array(u64), array(u64, 3)]
+fields += [array(i64), i64]
+built = sass.build(interpreter.interpreter(np.dtype(name)).__wrapped__, (types.NamedTuple(fields, interpreter.Table),))
+print(len(built.instructions), built.registers, built.spills)
+assert built.spills == 0
+assert built.registers <= 255
+"""
+
+
+@pytest.mark.sass
+@pytest.mark.parametrize(("transport", "name"), [("p2p", "uint8"), ("p2p", "float32"), ("ibrc", "uint64")])
+def test_the_interpreter_compiles_for_a_gpu(transport, name):
+    """In a process of its own: this one may have the simulator."""
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+    command = [sys.executable, "-c", BUILD_FOR_A_GPU, transport, name]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
