@@ -1,6 +1,6 @@
 """The library under test: the public names of the module that CONFORMANCE_LIBRARY names, pgas if nothing is set.
 
-Chapters import this module in the place of the library and use nothing else of it; an adapter for another library is a module with
+Chapters import this module under the name pgas, in the place of the library, and use nothing else of it; an adapter for another library is a module with
 the same names (README and docstrings of pgas say what each does) in ``__all__``. What is asked of a library beyond its functions:
 
 PGAS_TRANSPORT, PGAS_SYMMETRIC_SIZE, PGAS_TIMEOUT: what a run asks for. An adapter hands them on.
