@@ -147,21 +147,22 @@ def _performing(
     @device
     def perform(ivars, indices, status, cmp, value, nelems):
         n = count(ivars, indices, status, cmp, value, nelems)
-        start = i64(0)
+        awaited = i64(0)
         if spreads:  # so that no element is found again and again while others hold, too
-            start = i64(((u64(ptx.clock() * _GOLDEN) >> _32) * u64(n)) >> _32)
-        answer, awaited = sweep(ivars, indices, status, cmp, value, n, start)
+            awaited = i64(((u64(ptx.clock() * _GOLDEN) >> _32) * u64(n)) >> _32)
         if waits:
             deadline = ptx.globaltimer() + state.timeout_ns()
             polls = u32(0)
-            while awaited >= 0:
-                addr, compared = address_of_element(ivars, awaited), bits_of(wanted(value, awaited))
-                polls = u32(polls + 1)
-                if polls & POLLS_MASK == 0:
-                    if given_up(op, addr, u64(cmp), compared, bits_of(ptx.ld_element(addr, ivars)), deadline):
-                        break
-                ptx.relax(op, addr, cmp, compared)
-                answer, awaited = sweep(ivars, indices, status, cmp, value, n, awaited)
+        while True:
+            answer, awaited = sweep(ivars, indices, status, cmp, value, n, awaited)
+            if not waits or awaited < 0:
+                break
+            addr, compared = address_of_element(ivars, awaited), bits_of(wanted(value, awaited))
+            polls = u32(polls + 1)
+            if polls & POLLS_MASK == 0:
+                if given_up(op, addr, u64(cmp), compared, bits_of(ptx.ld_element(addr, ivars)), deadline):
+                    break
+            ptx.relax(op, addr, cmp, compared)
         if awaited < 0:
             ptx.fence_sys()  # behind relaxed loads it acquires: what the writers released is visible
         if answers:

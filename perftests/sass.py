@@ -133,7 +133,10 @@ _PTXAS = {
     "stack": r"(\d+) bytes stack frame",
 }
 
-_F32, _U64, _PE = types.float32[::1], types.uint64[::1], types.int32
+_F32, _U64, _I32, _PE = types.float32[::1], types.uint64[::1], types.int32[::1], types.int32
+
+
+_VALUE, _COND, _MASK = 0x0102_0304_0506_0708, 0x1010_1010_1010_1010, 0x0F0F_00FF
 
 
 def _p(dest, value, pe):
@@ -200,6 +203,51 @@ def _atomic_fetch_add(dest, pe):
     dest[1] = pgas.atomic_fetch_add(dest, 0, 1, pe)
 
 
+def _atomic_set(dest, pe):
+    pgas.atomic_set(dest, 0, _VALUE, pe)
+
+
+def _atomic_compare_swap(dest, pe):
+    dest[1] = pgas.atomic_compare_swap(dest, 0, _VALUE + _COND, _VALUE, pe)
+
+
+def _atomic_and(dest, pe):
+    pgas.atomic_and(dest, 0, _MASK, pe)
+
+
+def _atomic_xor(dest, pe):
+    pgas.atomic_xor(dest, 0, _MASK, pe)
+
+
+def _atomic_fetch_or(dest, pe):
+    dest[1] = pgas.atomic_fetch_or(dest, 0, _VALUE, pe)
+
+
+def _atomic_fetch_xor(dest, pe):
+    dest[1] = pgas.atomic_fetch_xor(dest, 0, _VALUE, pe)
+
+
+def _atomic_fetch(dest, pe):
+    dest[1] = pgas.atomic_fetch(dest, 0, pe)
+
+
+def _test(ivar, value):
+    if pgas.test(ivar, 0, pgas.GE, value):
+        ivar[1] = 0
+
+
+def _wait_until_all(ivars, status, value):
+    pgas.wait_until_all(ivars, status, pgas.GE, value)
+
+
+def _wait_until_any(ivars, status, value):
+    status[pgas.wait_until_any(ivars, status, pgas.GE, value)] = 1
+
+
+def _wait_until_some_vector(ivars, indices, values):
+    indices[0] = pgas.wait_until_some_vector(ivars, indices, None, pgas.EQ, values)
+
+
 def _quiet():
     pgas.quiet()
 
@@ -254,6 +302,17 @@ KERNELS: Kernels = {
     "atomic_add_float64": _of(_atomic_add, types.float64),
     "atomic_fetch_add": _of(_atomic_fetch_add, types.uint64),
     "atomic_fetch_add_int32": _of(_atomic_fetch_add, types.int32),
+    "atomic_set": _of(_atomic_set, types.uint64),
+    "atomic_compare_swap": _of(_atomic_compare_swap, types.uint64),
+    "atomic_and_int32": _of(_atomic_and, types.int32),
+    "atomic_xor_int32": _of(_atomic_xor, types.int32),
+    "atomic_fetch_or": _of(_atomic_fetch_or, types.uint64),
+    "atomic_fetch_xor": _of(_atomic_fetch_xor, types.uint64),
+    "atomic_fetch_float32": _of(_atomic_fetch, types.float32),
+    "test": (_test, (_U64, types.uint64)),
+    "wait_until_all": (_wait_until_all, (_I32, _I32, types.int32)),
+    "wait_until_any": (_wait_until_any, (_I32, _I32, types.int32)),
+    "wait_until_some_vector": (_wait_until_some_vector, (_U64, _I32, _U64)),
     "quiet": (_quiet, ()),
     "fence": (_fence, ()),
     "barrier_all": (_barrier_all, ()),

@@ -101,8 +101,9 @@ def built(name, idx=IDX):
         arguments = dict(case["arguments"])
         if "payload" in arguments:
             arguments["payload"] = bytes.fromhex(arguments["payload"])
-        if isinstance(arguments.get("swap_mask"), str):  # TOML's integers have 63 bits
-            arguments["swap_mask"] = int(arguments["swap_mask"], 16)
+        for name in ("swap_mask", "field_boundary"):
+            if isinstance(arguments.get(name), str):  # TOML's integers have 63 bits
+                arguments[name] = int(arguments[name], 16)
         wqes.append(getattr(wqe, case["builder"])(idx, QPN, **arguments))
         idx += wqe.wqebbs(len(wqes[-1]) // wqe.OCTOWORD)
     return wqes

@@ -543,6 +543,8 @@ CALLS = {
     "signal_op": "pgas.signal_op(a, 0, 1, pgas.SIGNAL_ADD, pe)",
     "atomic_add": "pgas.atomic_add(a, 0, 1, pe)",
     "atomic_fetch_add": "pgas.atomic_fetch_add(a, 0, 1, pe)",
+    "atomic_inc": "pgas.atomic_inc(a, 0, pe)",
+    "atomic_compare_swap": "pgas.atomic_compare_swap(a, 0, 1, 2, pe)",
     "ptr": "pgas.ptr(a, pe)",
 }
 
@@ -557,6 +559,13 @@ OPERANDS = [
     ("pgas.p(a, 0, 1, pe)", 1 << 40, True, f"p: PE {1 << 40} does not exist"),
     *((call, 0, False, ELSEWHERE.format(name)) for name, call in CALLS.items()),
     ("pgas.signal_wait_until(a, 0, pgas.EQ, 0)", 0, False, ELSEWHERE.format("signal_wait_until")),
+    ("pgas.signal_fetch(a, 0)", 0, False, ELSEWHERE.format("signal_fetch")),
+    ("pgas.test(a, 0, pgas.EQ, 0)", 0, False, ELSEWHERE.format("test")),
+    ("pgas.wait_until_all(a, None, pgas.EQ, 0)", 0, False, ELSEWHERE.format("wait_until_all")),
+    ("pgas.wait_until_any(a, a[:3], pgas.EQ, 0)", 0, True, r"wait_until_any to .*: 4 elements wanted, but an operand has 3 \(.*"),
+    ("pgas.test_some_vector(a, a, None, pgas.EQ, a[:2])", 0, True, r"test_some_vector to .*: 4 elements wanted, but an operand has 2 \(.*"),
+    ("pgas.wait_until_some(a, a, None, pgas.EQ, 0, 5)", 0, True, r"wait_until_some to .*: 5 elements wanted, but an operand has 4 \(.*"),
+    ("pgas.test_any(a, None, 6, 0)", 0, True, r"test_any: cmp must be one of EQ \(0\), .*, GE \(5\), not 6"),
     ("pgas.put(a[:2], a, pe)", 0, True, r"put to or from PE 0: 4 elements wanted, but an operand has 2 \(element \[0\] of the uint64 .*"),
     ("pgas.put(a, a, pe, 5)", 0, True, r"put to or from PE 0: 5 elements wanted, but an operand has 4 \(.*"),
     ("pgas.put(a, a, pe, -1)", 0, True, r"put to or from PE 0: -1 elements wanted, but an operand has 4 \(.*"),
@@ -573,6 +582,7 @@ OPERANDS = [
             ("pgas.signal_op(a, 4, 1, pgas.SIGNAL_SET, pe)", 4),
             ("pgas.put_signal(a, a, a, 4, 1, pgas.SIGNAL_SET, pe)", 4),
             ("pgas.wait_until(a, 4, pgas.EQ, 0)", 4),
+            ("pgas.test(a, 4, pgas.EQ, 0)", 4),
             ("pgas.signal_wait_until(a, -1, pgas.EQ, 0)", -1),
         )
     ),

@@ -140,6 +140,27 @@ def test_atomics(index):
 
 
 @INDICES
+@pytest.mark.parametrize("nbytes", [4, 8])
+def test_atomics_of_bits(index, nbytes):
+    """By masks (facts/mlx5.md 1.7). A masked CS of 8 bytes has two WQEBBs, which a NOP completes."""
+    rig, ones = Rig(index), (1 << 8 * nbytes) - 1
+    value = 0xFEDC_BA98_7654_3210 & ones
+    for what in (proxy.Request.XOR, proxy.Request.SWAP, proxy.Request.AND, proxy.Request.OR):
+        begin = rig.prod_idx
+        assert rig.step(what | proxy.LANDING, nbytes, LOCAL, REMOTE, value) == -1
+        assert rig.prod_idx - begin <= tables.STEP_MAX
+    where = (QPN, REMOTE, HEAP_KEY, LOCAL, CELL_LKEY, nbytes)
+    wanted, at = [wqe.masked_fetch_add(index, *where, value, ones, **ALWAYS)], index + 1
+    for mask in (ones, ~value & ones, value):
+        wanted.append(wqe.masked_compare_swap(at, *where, 0, value, 0, mask, **(ALWAYS if nbytes == 4 else {})))
+        at += 1 if nbytes == 4 else 2
+        if nbytes == 8:
+            wanted.append(wqe.nop(at, QPN, **ALWAYS))
+            at += 1
+    rig.holds(index, *wanted)
+
+
+@INDICES
 @pytest.mark.parametrize("nbytes", [0, 40])
 def test_signals(index, nbytes):
     """Data, then the signal in the same step; what has several WQEBBs is completed by a NOP."""

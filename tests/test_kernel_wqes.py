@@ -43,15 +43,18 @@ def operations(t):
         store = t.p(from_dtype(array.dtype))
         return lanes, lambda lane: store(posting.DEST + lane * array.itemsize, array, value, pe, 0)
 
-    def add(name, dtype):
+    def atomic(name, update, dtype, value=0x0102030405060708, compare=0, lanes=1):
         array = np.zeros(1, dtype)
-        atomic = t.atomic(name, Update.ADD, from_dtype(array.dtype), fetch="fetch" in name)
-        return 1, lambda _: atomic(posting.DEST, array, 1, 1, pe)
+        perform = t.atomic(name, update, from_dtype(array.dtype), fetch="fetch" in name or update is Update.COMPARE_SWAP)
+        return lanes, lambda _: perform(posting.DEST, array, value, compare, pe)
+
+    def add(name, dtype):
+        return atomic(name, Update.ADD, dtype, 1)
 
     return {
         "put": put(posting.NBYTES),
         PUT_OF_A_GIB: put((1 << 30) + 32),
-        "get": (1, lambda _: t.get("get", THREAD, 4)(posting.SOURCE, posting.DEST, posting.NBYTES, pe, 0)),
+        "get": (1, lambda _: t.get("get", THREAD, 4, nbi=False)(posting.SOURCE, posting.DEST, posting.NBYTES, pe, 0)),
         "g": (1, lambda _: t.g(types.float32)(posting.DEST, np.zeros(1, np.float32), pe, 0)),
         "p": p(np.float32, 1.5),
         "p_int8": p(np.int8, 0x5A),
@@ -66,6 +69,14 @@ def operations(t):
         "atomic_add_float64": add("atomic_add", np.float64),
         "atomic_fetch_add": add("atomic_fetch_add", np.uint64),
         "atomic_fetch_add_int32": add("atomic_fetch_add", np.int32),
+        "atomic_set": atomic("atomic_set", Update.SWAP, np.uint64),
+        "atomic_set_by_3_lanes": atomic("atomic_set", Update.SWAP, np.uint64, lanes=3),
+        "atomic_compare_swap": atomic("atomic_compare_swap", Update.COMPARE_SWAP, np.uint64, compare=0x1112131415161718),
+        "atomic_and_int32": atomic("atomic_and", Update.AND, np.int32, 0x0F0F00FF),
+        "atomic_xor_int32": atomic("atomic_xor", Update.XOR, np.int32, 0x0F0F00FF),
+        "atomic_fetch_or": atomic("atomic_fetch_or", Update.OR, np.uint64),
+        "atomic_fetch_xor": atomic("atomic_fetch_xor", Update.XOR, np.uint64),
+        "atomic_fetch_float32": atomic("atomic_fetch", Update.KEEP, np.float32, 0),
         "signal_op": (1, lambda _: t.signal(word, 1, False, pe)),
         "put_signal": put_signal(THREAD, add=False),
         "put_signal_block": put_signal(BLOCK, add=True),
@@ -103,7 +114,7 @@ def test_functions_write_the_golden_bytes(name, run):
     run(name).check(posting.golden(name))
 
 
-@pytest.mark.parametrize("name", ["put_signal", "p_complex128_by_3_lanes"])
+@pytest.mark.parametrize("name", ["put_signal", "p_complex128_by_3_lanes", "atomic_set_by_3_lanes"])
 @pytest.mark.parametrize("idx", [0xFFFD, 0xFFFE, 0xFFFF, 0x10000])
 def test_wqes_wrap_at_the_end_of_the_ring_and_of_16_bits(name, idx, run):
     run(name, idx).check(posting.built(name, idx))

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.sass
 FUNCTIONS = [
     "p", "p_int8", "p_int16", "p_float64", "p_complex128", "g", "put", "put_warp", "put_block", "put_nbi_block", "get", "get_warp",
     "get_block", "put_signal", "put_signal_warp", "put_signal_block", "signal_op", "signal_wait_until", "atomic_add", "atomic_add_int32",
-    "atomic_add_float32", "atomic_add_float64", "atomic_fetch_add", "atomic_fetch_add_int32", "quiet", "fence", "barrier_all", "sync_all",
+    "atomic_add_float32", "atomic_add_float64", "atomic_fetch_add", "atomic_fetch_add_int32",
+    "atomic_set", "atomic_compare_swap", "atomic_and_int32", "atomic_xor_int32", "atomic_fetch_or", "atomic_fetch_xor",
+    "atomic_fetch_float32", "test", "wait_until_all", "wait_until_any", "wait_until_some_vector", "quiet", "fence", "barrier_all",
+    "sync_all",
 ]  # fmt: skip
 
 #: dtype -> suffix of the store that p becomes.
@@ -72,6 +75,18 @@ REFUSALS = [
     ("pgas.atomic_add(h, 0, 1, i)", "pgas.atomic_add: dest has elements of type int8; it must hold integers or floats of 32 or 64 bits"),
     ("pgas.atomic_fetch_add(s, (0, 0), 1, i)", "pgas.atomic_fetch_add: idx has 2 subscript(s), but dest has 1 dimension"),
     ("pgas.atomic_add(s, 0, z, i)", "pgas.atomic_add: value is of type complex64, which an element of type uint64 cannot hold"),
+    ("pgas.atomic_and(a, 0, 1, i)", "pgas.atomic_and: dest has elements of type float32; it must hold integers of 32 or 64 bits"),
+    ("pgas.atomic_compare_swap(d, 0, 1, 2, i)", "pgas.atomic_compare_swap: dest has elements of type float64; it must hold integers of"),
+    ("pgas.atomic_compare_swap(s, 0, z, 2, i)", "pgas.atomic_compare_swap: cond is of type complex64, which an element of type uint64"),
+    ("pgas.atomic_inc(a, 0, i)", "pgas.atomic_inc: dest has elements of type float32; it must hold integers of 32 or 64 bits"),
+    ("pgas.atomic_fetch(s, 0, x)", "pgas.atomic_fetch: pe must be an integer, not float32"),
+    ("pgas.signal_fetch(a, 0)", "pgas.signal_fetch: sig must be an array of uint64, not "),
+    ("pgas.test(a, 0, pgas.EQ, 1)", "pgas.test: ivar has elements of type float32; it must hold integers of 16, 32 or 64 bits"),
+    ("pgas.wait_until_all(h, None, pgas.EQ, 1)", "pgas.wait_until_all: ivars has elements of type int8"),
+    ("pgas.wait_until_all(n, None, pgas.EQ, 1)", "pgas.wait_until_all: ivars must be contiguous"),
+    ("pgas.wait_until_any(s, a, pgas.EQ, 1)", "pgas.wait_until_any: status must be "),
+    ("pgas.test_some(s, i, None, pgas.EQ, 1)", "pgas.test_some: indices must be "),
+    ("pgas.test_all_vector(s, None, pgas.EQ, 1)", "pgas.test_all_vector: values must be "),
     ("pgas.ptr(n, i)", "pgas.ptr: dest must be contiguous"),
     ("pgas.ptr(a, x)", "pgas.ptr: pe must be an integer, not float32"),
 ]
@@ -93,6 +108,9 @@ ACCEPTED = [
     "pgas.wait_until(s, 0, pgas.NE, -1)",
     "pgas.signal_op(s, (0,), 1, pgas.SIGNAL_ADD, i)",
     "pgas.atomic_add(d, 0, 1, i)",
+    "a[0] = pgas.atomic_swap(d, 0, i, i) + pgas.atomic_fetch(a, 0, i)",
+    "pgas.atomic_set(a, (0,), 1, i)",
+    "h[0] = pgas.wait_until_any_vector(s, h, pgas.NE, s, i) + pgas.test_some(s, s, None, pgas.LT, -1)",
     "a[0] = pgas.g(a, 0, i) + pgas.my_pe() + pgas.n_pes()",
     "pgas.ptr(t, i)[0, 1] = 2",
     "pgas.barrier_all_block()",
@@ -326,6 +344,29 @@ def test_atomics_are_single_instructions_at_system_scope(found):
     assert [n for n in names if n.startswith(("RED", "ATOM"))] == ["REDG.E.ADD.64.STRONG.SYS"]
     names = opcodes(found["kernels"]["atomic_fetch_add"])
     assert [n for n in names if n.startswith(("RED", "ATOM"))] == ["ATOMG.E.ADD.64.STRONG.SYS"]
+
+
+@pytest.mark.parametrize(
+    ("function", "instruction"),
+    [("atomic_set", "STG.E.64.STRONG.SYS"), ("atomic_compare_swap", "ATOMG.E.CAS.64.STRONG.SYS"),
+     ("atomic_and_int32", "REDG.E.AND.STRONG.SYS"), ("atomic_xor_int32", "REDG.E.XOR.STRONG.SYS"),
+     ("atomic_fetch_or", "ATOMG.E.OR.64.STRONG.SYS"),
+     ("atomic_fetch_xor", "ATOMG.E.XOR.64.STRONG.SYS"), ("atomic_fetch_float32", "LDG.E.STRONG.SYS")],
+)  # fmt: skip
+def test_every_atomic_is_one_instruction(function, instruction, found):
+    names = opcodes(found["kernels"][function])
+    assert [n for n in names if "STRONG" in n] == [instruction]
+    assert len(names) <= 20
+
+
+@pytest.mark.parametrize("function", ["wait_until_all", "wait_until_any", "wait_until_some_vector"])
+def test_waits_for_several_end_with_a_fence(function, found):
+    """The polls are relaxed; one fence behind them acquires for all elements."""
+    names = opcodes(found["kernels"][function])
+    polls = [i for i, n in enumerate(names) if n.startswith("LDG.E") and "STRONG.SYS" in n]
+    fence = max(i for i, n in enumerate(names) if n == "MEMBAR.ALL.SYS")
+    assert fence > max(polls)
+    assert len(names) <= 600
 
 
 def test_wait_polls_the_word_itself_and_ends_with_an_acquire(found):

@@ -92,6 +92,37 @@ def test_a_wait_that_never_ends(monkeypatch):
     assert f"for element [2] of the int32 array of shape (5,) allocated at {__file__}:{line} == 7, last saw -3" in text
 
 
+@pgas.jit
+def wait_for_all(flags, status):
+    pgas.wait_until_all(flags, status, pgas.LT, -3)
+
+
+@pgas.jit
+def wait_for_any(flags, status):
+    pgas.wait_until_any(flags, status, pgas.LT, -3)
+
+
+@pgas.jit
+def wait_for_some(flags, status):
+    pgas.wait_until_some_vector(flags, status, status, pgas.LT, flags)
+
+
+@once_is_enough
+@checklist("G", "a wait past its deadline")
+@pytest.mark.parametrize("kernel", [wait_for_all, wait_for_any, wait_for_some], ids=["all", "any", "some_vector"])
+def test_a_wait_for_several_that_never_ends(monkeypatch, kernel):
+    """Names an element of the wait set: the only one."""
+    with monkeypatch.context() as patch:
+        patch.setenv("PGAS_TIMEOUT", "0.3")
+        pgas.init()
+        flags, status = pgas.full(5, -3, np.int16), pgas.array(np.array([1, 1, 1, 0, 1], np.int32))
+        text = device_error(kernel, flags, status)
+    name = {"wait_for_all": "wait_until_all", "wait_for_any": "wait_until_any", "wait_for_some": "wait_until_some_vector"}[kernel.__name__]
+    which = "" if kernel is wait_for_all else "one of its wait set, such as "
+    assert f"thread 0: {name} waited 0.3 s (PGAS_TIMEOUT) for {which}element [3] of the int16 array of shape (5,)" in text
+    assert "< -3, last saw -3" in text
+
+
 @checklist("C", "a PE that does not exist")
 @needs_checks
 @pytest.mark.parametrize("pe", [N] if THROUGH_NIC else [-1, N, 1000])

@@ -528,7 +528,7 @@ def test_pe_of_any_integer_type(heap, dtype):
 
 DEVICE_FUNCTIONS = [
     name for name in pgas.__all__
-    if re.fullmatch(r"p|g|(put|get)(_.*)?|atomic_.*|signal_.*|wait_until|fence|quiet|sync_all.*|barrier_all_.*", name)
+    if re.fullmatch(r"p|g|(put|get)(_.*)?|atomic_.*|signal_.*|wait_until.*|test.*|fence|quiet|sync_all.*|barrier_all_.*", name)
 ]  # fmt: skip
 
 
