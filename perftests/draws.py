@@ -23,19 +23,22 @@ __all__ = ["BLOCK", "THREAD", "WARP", "WORDS", "Kind", "Operation", "Shape", "dr
 
 
 class Kind(IntEnum):
-    """Operations. Those of a warp or block are among the first COPIES; those up to PUT_SIGNAL_NBI have any length."""
+    """Operations. Those of a warp or block are among the first COPIES, which have any length."""
 
     PUT = 0
     PUT_NBI = 1
     GET = 2
-    PUT_SIGNAL = 3
-    PUT_SIGNAL_NBI = 4
-    P = 5
-    G = 6
-    SIGNAL_SET = 7
-    SIGNAL_ADD = 8
-    ATOMIC_ADD = 9
-    ATOMIC_FETCH_ADD = 10
+    GET_NBI = 3
+    PUT_SIGNAL = 4
+    PUT_SIGNAL_NBI = 5
+    IPUT = 6
+    IGET = 7
+    P = 8
+    G = 9
+    SIGNAL_SET = 10
+    SIGNAL_ADD = 11
+    ATOMIC_ADD = 12
+    ATOMIC_FETCH_ADD = 13
 
 
 class Shape(NamedTuple):
@@ -67,6 +70,9 @@ class Operation(NamedTuple):
     source: int  #: offset in the source
     word: int  #: number of a signal, sum or counter
     value: int  #: added to it
+    nelems: int  #: iput and iget: elements
+    to_stride: int  #: elements from one to the next where it writes; 1 for all other operations
+    from_stride: int  #: likewise where it reads
 
 
 THREAD, WARP, BLOCK = range(3)
@@ -75,13 +81,15 @@ LANES = 32
 WORDS = 64
 
 #: Kinds of single threads, sixteen digits: each is as likely.
-_MIX = 0x0111_234_555_6_7_8_99_A
-_COPIES = Kind.PUT_SIGNAL_NBI + 1
+_MIX = 0x01_234_567_88_9_A_B_C_D_0
+_COPIES = Kind.IGET + 1
+#: Strides of iput and iget are up to so many elements, mostly.
+_STRIDES = 4
 #: One step in so many is a block's; of the others, one in so many is a warp's. Lanes of a warp mostly agree on PE and queue pair.
 _BLOCK_STEPS, _WARP_STEPS, _AGREE = 16, 8, 4
 
 _GOLDEN, _MIX_1, _MIX_2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_1, _27, _30, _31, _32, _64 = (np.uint64(c) for c in (1, 27, 30, 31, 32, 64))
+_1, _27, _30, _31, _32, _64, _255 = (np.uint64(c) for c in (1, 27, 30, 31, 32, 64, 255))
 _ONES = np.uint64((1 << 64) - 1)
 
 
@@ -152,6 +160,8 @@ def draw(shape, seed, round_, pe, step, cta, thread):
         width = 8
     elif kind == Kind.ATOMIC_ADD or kind == Kind.ATOMIC_FETCH_ADD:
         width = 4 << (common >> 16 & 1)
+    elif kind == Kind.IPUT or kind == Kind.IGET:  # of a scope, few widths: each is compiled into the kernel
+        width = 4 if scope == WARP else 8 if scope == BLOCK else 2 << 3 * (common >> 16 & 1)
     together = 1 if (kind == Kind.P or kind == Kind.G) and common >> 24 & 1 == 0 else 0
     agreed = common >> 28 if scope != THREAD or together == 1 or (common >> 25 & 7) % _AGREE != 0 else own >> 28
     target, qp = (agreed & 0xFFFF) % shape.n_pes, (agreed >> 16 & 0xFF) % (shape.queue_pairs + 1)
@@ -160,7 +170,13 @@ def draw(shape, seed, round_, pe, step, cta, thread):
     if together == 1:
         first, lots, place = thread // LANES * LANES, LANES, number(common, LANES)
     room, unit, nbytes = lots * shape.lane_bytes, width, width
-    if kind < _COPIES:
+    nelems, to_stride, from_stride = 1, 1, 1
+    if kind == Kind.IPUT or kind == Kind.IGET:
+        to_stride, from_stride = 1 + (own & 0xFF) % _STRIDES, 1 + (own >> 8 & 0xFF) % _STRIDES
+        most = min((room // width - 1) // to_stride, (shape.source_bytes // width - 1) // from_stride) + 1
+        nelems = 1 + (own >> 16 & 0xFFFF) % most
+        nbytes = ((nelems - 1) * to_stride + 1) * width
+    elif kind < _COPIES:
         unit = 16 if own & 3 == 0 else 1
         levels = 1
         while 1 << levels <= room:
@@ -169,19 +185,23 @@ def draw(shape, seed, round_, pe, step, cta, thread):
         nbytes = min(room, nbytes + (own >> 10 & (nbytes - 1)))
     elif together == 1:
         nbytes = LANES * width
+    read = nbytes if from_stride == to_stride else ((nelems - 1) * from_stride + 1) * width
     dice, from_ = number(place, 1), number(place, 2)
     lot = (((pe * shape.steps + step) * shape.ctas + cta) * shape.threads + first) * shape.lane_bytes
     start = lot + dice % ((room - nbytes) // unit + 1) * unit
-    source = from_ % ((shape.source_bytes - nbytes) // unit + 1) * unit
+    source = from_ % ((shape.source_bytes - read) // unit + 1) * unit
 
     holder, origin = target, pe
-    if kind == Kind.GET or kind == Kind.G:
+    if kind == Kind.GET or kind == Kind.GET_NBI or kind == Kind.IGET or kind == Kind.G:
         holder, origin = pe, target
     elif kind == Kind.SIGNAL_ADD or kind == Kind.ATOMIC_ADD or kind == Kind.ATOMIC_FETCH_ADD:
         holder = -1
     which = number(own, 3)
     value = 1 if kind == Kind.ATOMIC_FETCH_ADD else which >> 31
-    return Operation(kind, scope, first, target, qp, width, together, holder, origin, start, nbytes, source, which % WORDS, value)
+    return Operation(
+        kind, scope, first, target, qp, width, together, holder, origin, start, nbytes, source, which % WORDS, value, nelems, to_stride,
+        from_stride,
+    )  # fmt: skip
 
 
 @device
@@ -199,6 +219,15 @@ def wanted(background, payload, holder, operation, idx):
     at = idx * 8
     low, high = max(operation.start, at), min(operation.start + operation.nbytes, at + 8)
     if operation.holder != holder or low >= high:
+        return left
+    if operation.to_stride != 1 or operation.from_stride != 1:
+        for byte in range(low - operation.start, high - operation.start):
+            element, part = byte // (operation.width * operation.to_stride), byte % (operation.width * operation.to_stride)
+            if part < operation.width:
+                offset = operation.source + element * operation.width * operation.from_stride + part
+                sent = word(payload, offset >> 3) >> np.uint64(8 * (offset & 7)) & _255
+                place = np.uint64(8 * (operation.start + byte - at))
+                left = left & ~(_255 << place) | sent << place
         return left
     offset = operation.source + at - operation.start  # in the source, of the word's first byte
     shift = np.uint64(8 * (offset & 7))

@@ -91,13 +91,27 @@ def g(heap, width, to, source, pe, qp):
 
 
 @cuda.jit(device=True)
+def apart_by_thread(dest, source, o):
+    """Copy elements that lie apart."""
+    if o.kind == Kind.IPUT:
+        pgas.iput(dest, source, o.to_stride, o.from_stride, o.pe, o.nelems)
+    else:
+        pgas.iget(dest, source, o.to_stride, o.from_stride, o.pe, o.nelems)
+
+
+@cuda.jit(device=True)
 def by_thread(heap, notes, o):
     """Perform an operation of one thread."""
     to, source = o.start, o.source
     if o.together == 1:
         lane = cuda.threadIdx.x % LANES
         to, source = to + lane * o.width, source + lane * o.width
-    if o.kind < Kind.P:
+    if o.kind == Kind.IPUT or o.kind == Kind.IGET:
+        if o.width == 2:
+            apart_by_thread(heap.area2[to // 2 :], heap.source2[source // 2 :], o)
+        else:
+            apart_by_thread(heap.area16[to // 16 :], heap.source16[source // 16 :], o)
+    elif o.kind < Kind.P:
         dest, data = heap.area1[to : to + o.nbytes], heap.source1[source : source + o.nbytes]
         if o.kind == Kind.PUT:
             pgas.put(dest, data, o.pe, None, o.qp)
@@ -105,6 +119,8 @@ def by_thread(heap, notes, o):
             pgas.put_nbi(dest, data, o.pe, None, o.qp)
         elif o.kind == Kind.GET:
             pgas.get(dest, data, o.pe, None, o.qp)
+        elif o.kind == Kind.GET_NBI:
+            pgas.get_nbi(dest, data, o.pe, None, o.qp)
         elif o.kind == Kind.PUT_SIGNAL:
             pgas.put_signal(dest, data, heap.words8, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
         else:
@@ -140,6 +156,14 @@ def by_warp(heap, o):
         pgas.put_nbi_warp(dest, data, o.pe, None, o.qp)
     elif o.kind == Kind.GET:
         pgas.get_warp(dest, data, o.pe, None, o.qp)
+    elif o.kind == Kind.GET_NBI:
+        pgas.get_nbi_warp(dest, data, o.pe, None, o.qp)
+    elif o.kind == Kind.IPUT:
+        apart, those = heap.area4[o.start // 4 :], heap.source4[o.source // 4 :]
+        pgas.iput_warp(apart, those, o.to_stride, o.from_stride, o.pe, o.nelems)
+    elif o.kind == Kind.IGET:
+        apart, those = heap.area4[o.start // 4 :], heap.source4[o.source // 4 :]
+        pgas.iget_warp(apart, those, o.to_stride, o.from_stride, o.pe, o.nelems)
     elif o.kind == Kind.PUT_SIGNAL:
         pgas.put_signal_warp(dest, data, heap.words8, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
     else:
@@ -156,6 +180,14 @@ def by_block(heap, o):
         pgas.put_nbi_block(dest, data, o.pe, None, o.qp)
     elif o.kind == Kind.GET:
         pgas.get_block(dest, data, o.pe, None, o.qp)
+    elif o.kind == Kind.GET_NBI:
+        pgas.get_nbi_block(dest, data, o.pe, None, o.qp)
+    elif o.kind == Kind.IPUT:
+        apart, those = heap.area8[o.start // 8 :], heap.source8[o.source // 8 :]
+        pgas.iput_block(apart, those, o.to_stride, o.from_stride, o.pe, o.nelems)
+    elif o.kind == Kind.IGET:
+        apart, those = heap.area8[o.start // 8 :], heap.source8[o.source // 8 :]
+        pgas.iget_block(apart, those, o.to_stride, o.from_stride, o.pe, o.nelems)
     elif o.kind == Kind.PUT_SIGNAL:
         pgas.put_signal_block(dest, data, heap.words8, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
     else:
@@ -186,6 +218,9 @@ def tally(tallies, o, thread):
         nbytes, wqes = nbytes + 8, 2
     elif o.kind == Kind.SIGNAL_SET:
         wqes = 2  # a NOP completes it
+    elif o.kind == Kind.IPUT or o.kind == Kind.IGET:
+        nbytes = o.nelems * o.width
+        wqes = 1 if o.to_stride == 1 and o.from_stride == 1 else o.nelems
     elif o.kind >= Kind.P:
         nbytes = o.width
     cuda.atomic.add(tallies, o.kind, 1)

@@ -537,6 +537,9 @@ CALLS = {
     "put": "pgas.put(a, a, pe)",
     "put_nbi": "pgas.put_nbi(a, a, pe, 2)",
     "get": "pgas.get(a, a, pe)",
+    "get_nbi": "pgas.get_nbi(a, a, pe)",
+    "iput": "pgas.iput(a, a, 2, 1, pe)",
+    "iget": "pgas.iget(a, a, 1, 2, pe)",
     "p": "pgas.p(a, 0, 1, pe)",
     "g": "pgas.g(a, 0, pe)",
     "put_signal": "pgas.put_signal(a, a, a, 0, 1, pgas.SIGNAL_SET, pe)",
@@ -570,6 +573,12 @@ OPERANDS = [
     ("pgas.put(a, a, pe, 5)", 0, True, r"put to or from PE 0: 5 elements wanted, but an operand has 4 \(.*"),
     ("pgas.put(a, a, pe, -1)", 0, True, r"put to or from PE 0: -1 elements wanted, but an operand has 4 \(.*"),
     ("pgas.get(a, a[1:], pe, 4)", 0, True, r"get to or from PE 0: 4 elements wanted, but an operand has 3 \(element \[1\] of .*"),
+    ("pgas.iput(a, a, 2, 1, pe, 3)", 0, True, r"iput to or from PE 0: 3 elements wanted, but an operand has 2 \(.*"),
+    ("pgas.iget(a, a, 1, 9, pe, -1)", 0, True, r"iget to or from PE 0: -1 elements wanted, but an operand has 1 \(.*"),
+    ("pgas.iput(a, a, 0, 1, pe)", 0, True, "iput to or from PE 0: dst_stride and src_stride must be 1 or more, not 0"),
+    ("pgas.iget(a, a, 2, -3, pe, 1)", 0, True, "iget to or from PE 0: dst_stride and src_stride must be 1 or more, not -3"),
+    ("pgas.quiet_pe(pe)", 1, True, "quiet_pe: PE 1 does not exist"),
+    ("pgas.quiet_pe(pe)", -1, True, "quiet_pe: PE -1 does not exist"),
     ("pgas.put_signal(a[:1], a, a, 0, 1, 0, pe)", 0, True, r"put_signal to or from PE 0: 4 elements wanted, but an operand has 1 \(.*"),
     *(
         (call, 0, True, rf"{call[5 : call.index('(')]} to or from PE 0: idx is {idx} on axis 0 of an array that has 4 there")

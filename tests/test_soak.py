@@ -17,6 +17,7 @@ simulated = pytest.mark.skipif(not pgas.SIMULATOR, reason="needs the simulator: 
 
 SHAPE = Shape(n_pes=3, queue_pairs=4, ctas=2, threads=96, steps=20, lane_bytes=64, source_bytes=1 << 13)
 SEED, ROUND = 11, 2
+APART = (Kind.IPUT, Kind.IGET)
 
 
 def drawn(shape=SHAPE):
@@ -35,20 +36,23 @@ def once(operations):
 
 @simulated
 def test_everything_occurs():
-    calls = once(drawn())
+    calls = once(drawn(SHAPE._replace(steps=120)))  # eight blocks a kind, or so
     by_scope = {scope: {Kind(o.kind) for _, o in calls if o.scope == scope} for scope in (THREAD, WARP, BLOCK)}
-    assert by_scope == {THREAD: set(Kind), WARP: set(list(Kind)[:5]), BLOCK: set(list(Kind)[:5])}
+    assert by_scope == {THREAD: set(Kind), WARP: set(list(Kind)[:8]), BLOCK: set(list(Kind)[:8])}
     for kind, widths in {
         Kind.P: {1, 2, 4, 8, 16},
         Kind.G: {1, 2, 4, 8, 16},
         Kind.ATOMIC_ADD: {4, 8},
         Kind.ATOMIC_FETCH_ADD: {4, 8},
+        Kind.IPUT: {2, 4, 8, 16},
+        Kind.IGET: {2, 4, 8, 16},
     }.items():
         assert {o.width for _, o in calls if o.kind == kind} == widths
     assert {(place[0], o.pe) for place, o in calls} == {(a, b) for a in range(3) for b in range(3)}
     assert {o.qp for _, o in calls} == set(range(5))
     assert {o.together for _, o in calls if o.kind == Kind.P} == {0, 1}
-    copies = [o for _, o in calls if o.kind < Kind.P]
+    assert {(o.to_stride, o.from_stride) for _, o in calls if o.kind == Kind.IPUT} == {(a, b) for a in range(1, 5) for b in range(1, 5)}
+    copies = [o for _, o in calls if o.kind < Kind.IPUT]
     for scope, room in ((THREAD, 64), (WARP, 32 * 64), (BLOCK, 96 * 64)):
         sizes = [o.nbytes for o in copies if o.scope == scope]
         assert 1 <= min(sizes) < 64
@@ -59,7 +63,8 @@ def test_everything_occurs():
 @simulated
 def test_operations_stay_in_their_lots():
     for (sender, step, cta, thread), o in drawn().items():
-        assert 0 <= o.source <= SHAPE.source_bytes - o.nbytes
+        read = o.nbytes if o.kind not in APART else ((o.nelems - 1) * o.from_stride + 1) * o.width
+        assert 0 <= o.source <= SHAPE.source_bytes - read
         if o.holder == -1:
             continue
         lots = {THREAD: 1, WARP: LANES, BLOCK: SHAPE.threads}[o.scope] if not o.together else LANES
@@ -67,7 +72,7 @@ def test_operations_stay_in_their_lots():
         begin = np.ravel_multi_index((sender, step, cta, o.first), (3, 20, 2, 96)) * SHAPE.lane_bytes
         assert begin <= o.start
         assert o.start + o.nbytes <= begin + lots * SHAPE.lane_bytes
-        if o.kind >= Kind.P:
+        if o.kind >= Kind.IPUT:
             assert o.start % o.width == o.source % o.width == 0
 
 
@@ -105,7 +110,11 @@ def test_wanted_is_what_operations_write():
     backgrounds = [draws.key(SEED, ROUND, pe, 2) for pe in range(3)]
     areas = [image(key, area_words) for key in backgrounds]
     for _, o in once(operations):
-        if o.holder != -1:
+        if o.kind in APART:
+            for i in range(o.nelems):
+                to, source = o.start + i * o.to_stride * o.width, o.source + i * o.from_stride * o.width
+                areas[o.holder][to : to + o.width] = sources[o.origin][source : source + o.width]
+        elif o.holder != -1:
             areas[o.holder][o.start : o.start + o.nbytes] = sources[o.origin][o.source : o.source + o.nbytes]
     for pe in range(3):
         for lot, o in enumerate(operations.values()):
@@ -142,7 +151,7 @@ def test_a_right_run_is_right(capsys):
 
 
 @simulated
-@pytest.mark.parametrize("kind", [Kind.PUT_NBI, Kind.P, Kind.GET])
+@pytest.mark.parametrize("kind", [Kind.PUT_NBI, Kind.P, Kind.GET_NBI, Kind.IPUT])
 def test_a_wrong_byte_is_named(kind, lots, capsys):
     place, o = next((place, o) for place, o in lots.items() if o.kind == kind and o.scope == THREAD)
     at = o.start + o.nbytes - 1

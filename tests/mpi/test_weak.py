@@ -112,6 +112,72 @@ def source_reused_too_early(data, source, sig, wrong, correct, right):
 
 
 @pgas.jit
+def source_reused_without_flush(data, source, sig, wrong, correct, right):
+    """As above, with the call that is for sources only."""
+    t = cuda.threadIdx.x
+    for r in range(ROUNDS):
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[i] = value_of(r, i)
+        pgas.put_nbi_block(data[r * CHUNK : (r + 1) * CHUNK], source[:CHUNK], right)
+        if correct:
+            pgas.flush()
+        cuda.syncthreads()
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[i] = -1
+        cuda.syncthreads()
+        if t == 0:
+            pgas.quiet()
+            pgas.p(sig, r, 1, right)
+            pgas.wait_until(sig, r, pgas.EQ, 1)
+        cuda.syncthreads()
+        count_wrong(data, r, wrong)
+        cuda.syncthreads()
+
+
+@pgas.jit
+def flush_in_the_place_of_quiet(data, source, sig, wrong, correct, right):
+    """Sources that are reusable have not arrived."""
+    t = cuda.threadIdx.x
+    for r in range(ROUNDS):
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[i] = value_of(r, i)
+        pgas.put_nbi_block(data[r * CHUNK : (r + 1) * CHUNK], source[:CHUNK], right)
+        cuda.syncthreads()
+        if t == 0:
+            if correct:
+                pgas.quiet_pe(right)
+            else:
+                pgas.flush()
+            pgas.p(sig, r, 1, right)
+            pgas.wait_until(sig, r, pgas.EQ, 1)
+        cuda.syncthreads()
+        count_wrong(data, r, wrong)
+        cuda.syncthreads()
+
+
+@pgas.jit
+def got_data_used_too_early(data, source, sig, wrong, correct, right):
+    """A non-blocking get's destination is read without a quiet."""
+    t = cuda.threadIdx.x
+    for r in range(ROUNDS):
+        if t == 0:
+            pgas.barrier_all()
+        cuda.syncthreads()
+        for i in range(t, CHUNK, cuda.blockDim.x):
+            source[i] = value_of(r, i)
+        cuda.syncthreads()
+        if t == 0:
+            pgas.barrier_all()
+        cuda.syncthreads()
+        pgas.get_nbi_block(data[r * CHUNK : (r + 1) * CHUNK], source[:CHUNK], right)
+        if correct:
+            pgas.quiet()
+        cuda.syncthreads()
+        count_wrong(data, r, wrong)
+        cuda.syncthreads()
+
+
+@pgas.jit
 def fence_without_syncthreads(data, source, sig, wrong, correct, right):
     """Thread 0 fences what it stored itself, not what the rest of the block did."""
     t = cuda.threadIdx.x
@@ -181,6 +247,9 @@ PROGRAMS = {
     "signal without fence": (signal_that_overtakes, WARP),
     "signal before data": (signal_before_data, WARP),
     "source reused without quiet": (source_reused_too_early, WARP),
+    "source reused without flush": (source_reused_without_flush, WARP),
+    "flush in the place of quiet": (flush_in_the_place_of_quiet, WARP),
+    "got data without quiet": (got_data_used_too_early, WARP),
     "fence without syncthreads": (fence_without_syncthreads, WARP),
     "barrier without quiet": (sync_in_the_place_of_barrier, WARP),
 }
