@@ -2,11 +2,17 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from conformance import report
 from conformance.checklist import CHAPTERS, is_bullet, why_untested
+
+CHAPTERS_AT = Path(report.__file__).parent
 
 PUT = ("C", "nbi, then quiet")
 SHIFT = ("C", "circular shift")
@@ -93,6 +99,33 @@ def test_gaps_are_what_has_neither_test_nor_reason():
     assert PUT not in gaps
     assert SHIFT in gaps
     assert not [gap for gap in gaps if gap[0] == "H"]
+
+
+ADAPTER = """
+import pgas
+from pgas import *
+
+__all__ = [name for name in pgas.__all__ if name not in ("put_signal_nbi", "signal_fetch", "test_any")]
+"""
+
+
+def test_another_library(tmp_path):
+    """A module that lacks some functions: refused, with their names; the rest passes."""
+    (tmp_path / "another.py").write_text(ADAPTER)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    variables = {"CONFORMANCE_LIBRARY": "another", "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1", "PGAS_TRANSPORT": "p2p"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PGAS_", "PYTEST_", "PMI_"))}
+    tests = ("test_d_senders.py", "test_d_signals.py", "test_g_wait.py")
+    command = [sys.executable, "-m", "pytest", "-q", "--conformance-report", str(tmp_path / "report.json"), "-k", "sender or itself or any"]
+    command += [str(CHAPTERS_AT / name) for name in tests]
+    ended = subprocess.run(command, env={**kept, **variables}, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout
+    (one,) = json.loads((tmp_path / "report.json").read_text())["runs"]
+    assert one["about"]["library"] == "another"
+    found = outcomes(one)["p2p 1 PE"]
+    assert found["D", "signal to itself"] == ("passed", ["another has no put_signal_nbi"])
+    assert found["G", "any is fair"] == ("refused", ["another has no test_any"])
+    assert found["D", "earlier puts need a fence"] == ("passed", [])
 
 
 def test_the_checklist():
