@@ -87,7 +87,7 @@ conformance: $(VENV)/dev
 # The suite, and what looks into pgas.
 mpi: conformance
 	for npes in 1 2 3; do mpirun -n $$npes python -m pytest tests/mpi -q || exit; done
-	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"
+	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/conformance/test_c_strided.py tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"
 	coverage report --include 'kernels/ibgda.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc python -m pytest tests/conformance/test_c_rma.py tests/mpi/test_nic.py -q
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \

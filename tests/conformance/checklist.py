@@ -184,6 +184,7 @@ _NO_COLLECTIVES = "refused: pgas has barrier_all and sync_all, the other collect
 UNTESTED = {
     ("A", "global_exit ends all PEs with its code"): "refused: pgas has no global_exit; sys.exit or an exception on one PE ends the job",
     ("F", "fence completes nothing"): "a permission: programs that rely on more go wrong in weak mode (tests/mpi/test_weak.py)",
+    ("J", "capture into a CUDA graph"): "on GPUs alone, with the operations on streams (tests/mpi/test_streams.py)",
     "H": _NO_TEAMS,
     "I": _NO_COLLECTIVES,
 }

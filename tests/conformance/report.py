@@ -122,9 +122,12 @@ def show(runs, file=None):
         table.add_column(str(i + 1), justify="right")
     notes = []
     for chapter, (name, bullets) in CHAPTERS.items():
+        rows = {bullet: [column.get((chapter, bullet)) for column in found.values()] for bullet in bullets}
+        if not any(any(cells) for cells in rows.values()):
+            notes.append(f"{chapter}: not tested: {why_untested(chapter, '') or 'not in these runs'}")
+            continue
         table.add_row(f"[bold]{chapter}. {name}[/bold]")
-        for bullet in bullets:
-            cells = [column.get((chapter, bullet)) for column in found.values()]
+        for bullet, cells in rows.items():
             table.add_row(f"  {bullet}", *(_cell(cell) for cell in cells))
             notes += _notes(f"{chapter}, {bullet}", cells, why_untested(chapter, bullet))
     console.print(table)
@@ -142,7 +145,7 @@ def _cell(cell):
 def _notes(where, cells, untested):
     """One line a reason, with the numbers of the columns it is of."""
     if not any(cells):
-        yield f"{where}: {f'not tested: {untested}' if untested else 'no test in these runs'}"
+        yield f"{where}: not tested: {untested or 'not in these runs'}"
     by_reason = {}
     for i, cell in enumerate(cells):
         if cell and cell[0] != "passed":

@@ -107,6 +107,7 @@ def wait_for_some(flags, status):
     pgas.wait_until_some_vector(flags, status, status, pgas.LT, flags)
 
 
+@once_is_enough
 @checklist("G", "a wait past its deadline")
 @pytest.mark.parametrize("kernel", [wait_for_all, wait_for_any, wait_for_some], ids=["all", "any", "some_vector"])
 def test_a_wait_for_several_that_never_ends(monkeypatch, kernel):

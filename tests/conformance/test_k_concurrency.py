@@ -10,7 +10,7 @@ from numba import cuda
 from conformance import library as pgas
 from conformance.checks import Watched, checklist, equal, everywhere, needs_peer, neighbours, payload
 
-MANY = 300 if pgas.SIMULATOR else 20_000
+MANY = 150 if pgas.SIMULATOR else 20_000
 
 
 @pgas.jit

@@ -1,0 +1,135 @@
+"""What the conformance suite's report says of runs: the worst of a bullet's tests, refusals in the library's words, gaps."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conformance import report
+from conformance.checklist import CHAPTERS, is_bullet, why_untested
+
+CHAPTERS_AT = Path(report.__file__).parent
+
+PUT = ("C", "nbi, then quiet")
+SHIFT = ("C", "circular shift")
+GRAPH = ("J", "capture into a CUDA graph")
+
+
+def said(nodeid, outcome, when="call", reason=None, elsewhere=None):
+    """A report of pytest's."""
+    longrepr = ("file.py", 1, f"Skipped: {reason}") if outcome == "skipped" else reason
+    properties = [("failed on", elsewhere)] if elsewhere else []
+    flags = {name: outcome == name for name in ("passed", "failed", "skipped")}
+    return SimpleNamespace(nodeid=nodeid, when=when, longrepr=longrepr, user_properties=properties, duration=0.5, **flags)
+
+
+def run(*reports, bullets, about=None, variables=None):
+    collector = report.Collector()
+    for nodeid, which in bullets.items():
+        collector.expect(nodeid, which)
+    for one in reports:
+        collector.add(one)
+    about = {"library": "pgas", "transport": "p2p", "engine": None, "npes": 2, **(about or {})}
+    return json.loads(json.dumps(collector.run(about, variables or {})))
+
+
+def outcomes(*runs):
+    return {
+        name: {bullet: (outcome, reasons) for bullet, (outcome, reasons, _) in column.items()}
+        for name, column in report.columns(runs).items()
+    }
+
+
+def test_the_worst_of_its_tests_is_a_bullets():
+    bullets = {"a": [PUT], "b": [PUT, SHIFT], "c": [SHIFT]}
+    found = run(said("a", "passed"), said("b", "failed", reason="x\nE wrong"), said("c", "skipped", "setup", "no GPU"), bullets=bullets)
+    assert outcomes(found) == {"p2p 2 PE": {PUT: ("failed", ["E wrong"]), SHIFT: ("failed", ["E wrong", "no GPU"])}}
+
+
+def test_refusals_keep_the_librarys_words():
+    found = run(said("a", "skipped", reason="refused: pgas.free: no array"), bullets={"a": [PUT]})
+    assert outcomes(found)["p2p 2 PE"][PUT] == ("refused", ["pgas.free: no array"])
+
+
+def test_a_passing_test_outweighs_a_skipped_one():
+    found = run(said("a", "passed"), said("b", "skipped", reason="no GPU"), bullets={"a": [GRAPH], "b": [GRAPH]})
+    assert outcomes(found)["p2p 2 PE"][GRAPH][0] == "passed"
+
+
+@pytest.mark.parametrize("when", ["setup", "teardown"])
+def test_a_failure_around_a_test_is_its_failure(when):
+    found = run(said("a", "passed"), said("a", "failed", when, "E left running"), bullets={"a": [PUT]})
+    assert outcomes(found)["p2p 2 PE"][PUT] == ("failed", ["E left running"])
+
+
+def test_a_failure_on_another_pe_counts():
+    found = run(said("a", "passed"), said("a", "passed", "teardown", elsewhere=[1]), bullets={"a": [PUT]})
+    assert outcomes(found)["p2p 2 PE"][PUT] == ("failed", ["on PEs [1]"])
+
+
+def test_runs_are_told_apart_by_what_was_asked_for():
+    a = run(said("a", "passed"), bullets={"a": [PUT]}, about={"transport": "ibgda", "engine": "cpu"}, variables={"PGAS_SIM_WEAK": "1"})
+    b = run(said("a", "passed"), bullets={"a": [PUT]})
+    assert list(report.columns([a, b])) == ["ibgda/cpu 2 PE SIM_WEAK=1", "p2p 2 PE"]
+
+
+def test_runs_are_merged_in_the_file_and_shown(tmp_path):
+    path = tmp_path / "new" / "report.json"
+    report.append(path, run(said("a", "passed"), bullets={"a": [PUT]}))
+    refusal = run(said("b", "skipped", reason="refused: no graphs here"), bullets={"b": [GRAPH]}, about={"npes": 3})
+    runs = report.append(path, refusal)
+    assert len(json.loads(path.read_text())["runs"]) == len(runs) == 2
+    file = io.StringIO()
+    report.show(runs, file)
+    lines = file.getvalue().splitlines()
+    assert any(line.split() == ["nbi,", "then", "quiet", "pass", "1"] for line in lines)
+    assert any(line.split() == ["capture", "into", "a", "CUDA", "graph", "refused"] for line in lines)
+    assert "J, capture into a CUDA graph: refused in 2: no graphs here" in lines
+    assert "C, circular shift: not tested: not in these runs" in lines
+    assert f"H: not tested: {why_untested('H', '')}" in lines
+
+
+def test_gaps_are_what_has_neither_test_nor_reason():
+    found = run(said("a", "passed"), bullets={"a": [PUT]})
+    gaps = report.unanswered([found])
+    assert PUT not in gaps
+    assert SHIFT in gaps
+    assert not [gap for gap in gaps if gap[0] == "H"]
+
+
+ADAPTER = """
+import pgas
+from pgas import *
+
+__all__ = [name for name in pgas.__all__ if name not in ("put_signal_nbi", "signal_fetch", "test_any")]
+"""
+
+
+def test_another_library(tmp_path):
+    """A module that lacks some functions: refused, with their names; the rest passes."""
+    (tmp_path / "another.py").write_text(ADAPTER)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    variables = {"CONFORMANCE_LIBRARY": "another", "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1", "PGAS_TRANSPORT": "p2p"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PGAS_", "PYTEST_", "PMI_"))}
+    tests = ("test_d_senders.py", "test_d_signals.py", "test_g_wait.py")
+    command = [sys.executable, "-m", "pytest", "-q", "--conformance-report", str(tmp_path / "report.json"), "-k", "sender or itself or any"]
+    command += [str(CHAPTERS_AT / name) for name in tests]
+    ended = subprocess.run(command, env={**kept, **variables}, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout
+    (one,) = json.loads((tmp_path / "report.json").read_text())["runs"]
+    assert one["about"]["library"] == "another"
+    found = outcomes(one)["p2p 1 PE"]
+    assert found["D", "signal to itself"] == ("passed", ["another has no put_signal_nbi"])
+    assert found["G", "any is fair"] == ("refused", ["another has no test_any"])
+    assert found["D", "earlier puts need a fence"] == ("passed", [])
+
+
+def test_the_checklist():
+    assert is_bullet(*PUT)
+    assert not is_bullet("C", "no such thing")
+    assert not is_bullet("Z", "nbi, then quiet")
+    assert all(len(set(bullets)) == len(bullets) for _, bullets in CHAPTERS.values())
