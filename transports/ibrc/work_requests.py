@@ -7,7 +7,7 @@ are those of the context, called by address.
 
 Verbs know atomics of 8 bytes only, FETCH_AND_ADD and CMP_AND_SWP. Any other atomic, and a signal that is set, is therefore a CMP_AND_SWP on
 the aligned 8 bytes that hold them, tried again with what was found until it is that: so it is atomic with every other
-atomic of the device, and not with stores and WRITEs to the other half of its word, of which it may undo one (README). In order not to
+atomic of the device, and not with stores and WRITEs to the other half of its word, of which it may undo one (docs/rdma.md). In order not to
 wait for each addition before the next on the same word, a queue pair remembers what a word holds if all that is under way succeeds (a
 *chain*), and compares with that. When one fails, each behind it is tried again, unless it happens to find what it compares with, at the end
 of a new chain, which begins with what the first of them found; until all are there, nothing new joins. That may exchange additions, which
