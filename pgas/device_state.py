@@ -117,7 +117,7 @@ def _goal(record: tuple[int, ...], heap: Allocator, nic: NIC | None) -> str:
     if kind == state.NIC_TIMED_OUT:
         if _is_cell(address) or nic is None:
             return "a landing cell: all are in use"
-        return f"index {wanted} of {nic.name_of(address)}, which is at {found}"
+        return f"index {wanted} of {nic.name_of(address)}, which is at {found}{nic.trouble()}"
     dtype = _dtype(address, heap)
     sign, target, name = _SIGNS[Comparison(comparison)], place(address, heap), operation.NAMES[record[1]]
     target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
@@ -154,8 +154,8 @@ def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | 
     if not poisoned(memory):
         memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
         memory.write(state.ASKED, struct.pack("<Q", 1))
-        _await_answers(memory)
-        memory.write(state.ASKED, struct.pack("<Q", 0))
+    _await_answers(memory)
+    memory.write(state.ASKED, struct.pack("<Q", 0))
     found = []
     for record in _answers(memory):
         _, op, overdue, address, _, _, _, block, thread = record

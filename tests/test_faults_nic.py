@@ -113,7 +113,7 @@ def test_card_that_dies(job, transport, number):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-@over_both
+@pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
 def test_pe_that_dies(job, transport, victim):
     """Not as an error of the NIC whose peer does not answer any more, nor as one of CUDA; PE 0 takes the card with it."""
     ended, seconds, pid = job.strike(ENDLESS, signal.SIGKILL, victim, PGAS_TRANSPORT=transport, wrapper=IN_THE_DARK)
@@ -124,12 +124,35 @@ def test_pe_that_dies(job, transport, victim):
     assert seconds < TOLD, ended
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_mpirun_that_is_ended(job, number):
+@pytest.mark.parametrize(
+    ("transport", "number"),
+    [("ibgda", signal.SIGKILL), ("ibgda", signal.SIGTERM), ("ibgda", signal.SIGINT), ("ibrc", signal.SIGKILL), ("p2p", signal.SIGKILL)],
+)
+def test_mpirun_that_is_ended(job, transport, number):
     """SIGINT is Ctrl-C at the terminal. Nobody listens to what PEs say after that."""
-    ended, seconds, _ = job.strike(ENDLESS, number, "mpirun")
+    ended, seconds, _ = job.strike(ENDLESS, number, "mpirun", PGAS_TRANSPORT=transport)
     assert ended.status != 0, ended
     assert seconds < TOLD, ended
+
+
+def test_proxy_thread_that_ends(job):
+    """Its PE says so, in the kernel that waits for it and at every later call, and the job ends."""
+    text = """
+from pgas.transports.ibrc import tables
+here()
+if me == 0:
+    later(1, nic._own.__setitem__, tables.STOP // 8, 1)
+    attempt(run, 3, 1 << 40)
+    attempt(pgas.barrier_all)
+    say("told at", time.time())
+    sys.exit(1)
+run(3, 1 << 40)
+"""
+    ended = job(text, PGAS_TRANSPORT="ibrc")
+    what = "the proxy thread of PE 0 ended (nobody stopped it): what kernels ask for is not sent any more"
+    assert [what in said for said in ended.lines(0)] == [True, True], ended
+    assert ended.status != 0, ended
+    assert time.time() - float(re.search(r"told at (\S+)", ended.out)[1]) < TOLD, ended
 
 
 @pytest.mark.parametrize(

@@ -357,6 +357,10 @@ class NIC:
     def check(self) -> None:
         """Raise what went wrong and no kernel has recorded: here kernels see everything."""
 
+    def trouble(self) -> str:
+        """Return what explains that nothing completes, with "; " before it; "" if nothing is known."""
+        return ""
+
     def _number(self, record: int) -> int:
         return (record - queue.RECORDS) // queue.RECORD_SIZE
 

@@ -209,7 +209,10 @@ sys.exit(1)
 
 
 def test_a_link_that_goes_down(run):
-    """In mid-transfer, on one machine's one interface: both PEs are told that the port is down."""
+    """In mid-transfer, on one machine's one interface: both PEs are told that the port is down.
+
+    Where nothing was on its way at that moment, rxe tries to send for ever, counts no retry and completes nothing: PGAS_TIMEOUT ends it.
+    """
     text = f"""
 import subprocess
 if me == 0:
@@ -219,7 +222,7 @@ attempt(pgas.barrier_all)
 sys.exit(1)
 """
     try:
-        ended = run(INIT + text, ON_LINK)
+        ended = run(INIT + text, ON_LINK, PGAS_TIMEOUT="20")
     finally:
         with link_down():  # and up again
             pass

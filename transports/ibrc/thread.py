@@ -186,7 +186,8 @@ class RingNIC(NIC):
         while (done := self._load(self._control + proxy.COMPLETED)) < target:
             self.check()
             if time.monotonic() > deadline:
-                raise QuietTimedOut(f"the proxy thread completed {done} of {target} requests in {timeout_s:g} s (PGAS_TIMEOUT)")
+                words = f"the proxy thread completed {done} of {target} requests in {timeout_s:g} s (PGAS_TIMEOUT)"
+                raise QuietTimedOut(words + self.trouble())
             poll()
             time.sleep(0)
 

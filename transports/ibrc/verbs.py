@@ -221,14 +221,18 @@ class VerbsNIC(RingNIC):
 
     def _after(self, number: int, status: WcStatus) -> str:
         """Say what state port and queue pair are in after an error, and what else explains it."""
-        try:
-            down = "" if self._device.query().active else f"; port {self.name} is down"
-            if status == WcStatus.RETRY_EXC_ERR and not down:
-                down = f"; PE {number // self._num} does not answer (PGAS_IB_TIMEOUT, PGAS_IB_RETRY_COUNT)"
-        except TransportError as error:
-            down = f"; {error}"
+        down = self.trouble()
+        if status == WcStatus.RETRY_EXC_ERR and not down:
+            down = f"; PE {number // self._num} does not answer (PGAS_IB_TIMEOUT, PGAS_IB_RETRY_COUNT)"
         state = self.qps[number].state()
         return f"; the queue pair is in {state}{down}" if state else down
+
+    def trouble(self) -> str:
+        """Say so if the port is down: a device may then try for ever to send, and complete nothing (Soft-RoCE does, while it may retry)."""
+        try:
+            return "" if self._device.query().active else f"; port {self.name} is down"
+        except TransportError as error:
+            return f"; {error}"
 
     def _describe(self, slot: int) -> str:
         """Return a work request in words."""
