@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda
 
 from pgas import config, runtime
-from pgas.perftests.grid import GridCounter
+from pgas.perftests import grid
 from pgas.perftests.programs.draw import GROUP
 from pgas.perftests.programs.interpreter import COLUMNS, MEETINGS, Table, interpreter
 from pgas.perftests.programs.operation import FLAGS, WAITS, Kind, Program, Shape
@@ -34,7 +34,7 @@ class Trial:
 
     def __init__(self) -> None:
         self._area = pgas.empty(GROUP * _LARGEST_REGION, np.uint8)
-        self._counter = GridCounter()
+        self._counter = grid.Counter()
         #: What is on the heap, in the order it was made.
         self.arrays = [self._area, self._counter.array]
         nic = runtime.current().nic
