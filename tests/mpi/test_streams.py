@@ -109,7 +109,7 @@ def increment(array):
 def test_a_stream_keeps_the_order_of_kernels_and_operations(heap):
     """Each put takes what the kernel before it wrote, and its signal tells of it."""
     _, n, right, left = neighbours()
-    stream, rounds, size = cuda.stream(), 10, 70_000
+    stream, rounds, size = cuda.stream(), 5, 20_000
     source, dest, sig = heap.zeros(size, np.int32), heap.zeros((rounds, size), np.int32), heap.zeros(2, np.uint64)
     for i in range(rounds):
         increment[-(-size // 256), 256, stream](source)
