@@ -22,7 +22,6 @@ from conformance.checks import LAUNCHED, PE_LEFT, RANK, N
 ALONE = ("test_a_init.py", "test_c_operands.py", "test_setup.py")
 FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "mpi")
 TIMEOUT_S = int(os.environ.get("TEST_TIMEOUT", "60"))
-ALONE_TIMEOUT_S = 30
 #: Of the first test, which starts the job; after an installation that compiles the software card.
 START_S = 300
 GRACE_S = 5
@@ -55,7 +54,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if not any(item.path.is_relative_to(folder) for folder in FOLDERS):
             continue
-        item.add_marker(pytest.mark.timeout(ALONE_TIMEOUT_S if is_alone(item.path) else TIMEOUT_S))
+        item.add_marker(pytest.mark.timeout(TIMEOUT_S))
         if item.get_closest_marker("gpu") and library.SIMULATOR:
             item.add_marker(pytest.mark.skip(reason="capability missing: a GPU"))
         bullets = [(mark.args[0], bullet) for mark in item.iter_markers("checklist") for bullet in mark.args[1:]]

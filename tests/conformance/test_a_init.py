@@ -302,6 +302,7 @@ print("child", status, "array", array.copy_to_host().tolist(), "PE", pgas.my_pe(
 @once_is_enough
 @checklist("L", "fork and atexit")
 @checklist("A", "a job of one PE")
+@pytest.mark.timeout(90)
 def test_a_child_that_is_forked_and_a_program_without_finalize():
     """In a program of its own, without mpirun, which PE 0 starts."""
     if RANK > 0:
@@ -310,6 +311,6 @@ def test_a_child_that_is_forked_and_a_program_without_finalize():
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
     program = FORK.replace("import pgas\n", f"import {pgas.NAME} as pgas\n")
     command = [sys.executable, "-W", "ignore", "-c", program]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=25, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=80, check=False)
     assert ended.returncode == 0, ended
     assert "child 0 array [3, 3, 3, 3, 3] PE 0" in ended.stdout, ended
