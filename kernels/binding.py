@@ -2,6 +2,8 @@
 
 * ``device_function(typing)``: a stub that device code calls, and the host if it says so;
 * ``array_function(typing, host)``: one that returns an array.
+
+Calls on the host that themselves launch kernels are bound later (``HOST_FORMS``): what makes kernels is above what they call.
 """
 
 import ctypes
@@ -26,7 +28,10 @@ else:
     from numba.cuda.extending import lower_builtin, overload, type_callable
     from numba.cuda.typing import signature
 
-__all__ = ["array_function", "device_function"]
+__all__ = ["HOST_FORMS", "array_function", "device_function"]
+
+#: What a call outside a kernel does, by the name of the stub (pgas/host_ops.py).
+HOST_FORMS: dict[str, Callable[..., Any]] = {}
 
 
 def device_function(
@@ -34,7 +39,7 @@ def device_function(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Bind a documented stub to ``typing``, which has the same parameters, gets their Numba types and returns the body.
 
-    ``host`` is what a call outside a kernel does; without it that is an error.
+    ``host`` is what a call outside a kernel does, if HOST_FORMS has nothing for it; without either that is an error.
 
     On a GPU this is Numba's overload. In the simulator the stub calls ``typing`` with the same types once for each combination, so
     that operands are refused with the same words, and then runs the body as plain Python.
@@ -46,9 +51,10 @@ def device_function(
 
         @functools.wraps(stub)
         def on_host(*args: Any, **kwargs: Any) -> Any:
-            if host is None:
+            form = HOST_FORMS.get(stub.__name__, host)
+            if form is None:
                 raise TypeError(f"pgas.{stub.__name__} is a device function: call it inside a kernel")
-            return host(*args, **kwargs)
+            return form(*args, **kwargs)
 
         if SIMULATOR:
             return _simulated(stub, typing, on_host)

@@ -141,7 +141,8 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
 
     Args:
         name: for error messages.
-        arguments: ``"load"`` (returns an element), ``"store"`` (takes one) or ``"update"`` (takes one, returns one).
+        arguments: ``"load"`` (returns an element), ``"store"`` (takes one), ``"update"`` (takes one, returns one) or ``"compare"``
+            (takes two, returns one).
         text: from the Numba type of the elements to PTX; ``$`` operands in LLVM's order.
         cpu: the same, given ``(addr, dtype, *values)``.
     """
@@ -151,7 +152,7 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
             return cpu(addr, facts(array).dtype, *values)
 
         return on_cpu
-    loads, stores = arguments in ("load", "update"), arguments in ("store", "update")
+    loads, taken = arguments != "store", {"load": 0, "store": 1, "update": 1, "compare": 2}[arguments]
 
     def typing(addr, array, *values):  # type: ignore[no-untyped-def]
         dtype = array.dtype
@@ -160,24 +161,24 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
         def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
             mark(context)
             words = _registers(nbytes)
-            operands, constraints, types_ = [], [], []
-            if stores:
-                value = context.cast(builder, args[2], sig.args[2], dtype)
-                operands = _to_registers(context, builder, dtype, value, nbytes)
-                constraints = [letter for _, letter in words]
-                types_ = [o.type for o in operands]
+            operands: list[Any] = []
+            constraints: list[str] = []
+            for given, type_ in zip(args[2:], sig.args[2:], strict=True):
+                value = context.cast(builder, given, type_, dtype)
+                operands += _to_registers(context, builder, dtype, value, nbytes)
+                constraints += [letter for _, letter in words]
             result = ir.VoidType()
             if loads:
                 result = words[0][0] if len(words) == 1 else ir.LiteralStructType([w for w, _ in words])
             letters = ["=" + letter for _, letter in words] if loads else []
-            function_type = ir.FunctionType(result, [ir.IntType(64), *types_])
+            function_type = ir.FunctionType(result, [ir.IntType(64), *(o.type for o in operands)])
             asm = ir.InlineAsm(function_type, text(dtype), ",".join([*letters, "l", *constraints, "~{memory}"]), side_effect=True)
             out = builder.call(asm, [args[0], *operands])
             return _from_registers(context, builder, dtype, out, nbytes) if loads else context.get_dummy_value()
 
         return signature(dtype if loads else types.void, types.uint64, array, *values), codegen
 
-    return _intrinsic(name, 3 if stores else 2, typing)
+    return _intrinsic(name, 2 + taken, typing)
 
 
 def element_size(dtype: Any) -> int:

@@ -13,8 +13,8 @@ from pgas.kernels import operation
 from pgas.sim import arrays, engine, mem, set_memory_model
 
 __all__ = [
-    "add_element", "atomic_max", "begin", "element_of_word", "element_words", "load_acquire_element", "load_element", "mem",
-    "read_only", "relax", "store_element", "store_octoword", "swapped",
+    "atomic_max", "begin", "element_of_word", "element_words", "load_acquire_element", "load_element", "mem",
+    "read_only", "relax", "store_element", "store_octoword", "swapped", "update_element",
 ]  # fmt: skip
 
 
@@ -143,15 +143,20 @@ def element_words(dtype: np.dtype, value: Any) -> tuple[int, int]:
     return words[0], words[1] if len(words) > 1 else 0
 
 
-def add_element(addr: int, dtype: np.dtype, value: Any) -> Any:
-    """Add to an element atomically and return what it held."""
+def update_element(change: str, addr: int, dtype: np.dtype, *values: Any) -> Any:
+    """Change an element atomically, as PTX's atom with that name does, and return what it held."""
     arrays.count_read(arrays.ATOMIC_READS)
-    if dtype.kind == "f":
+    if dtype.kind == "f" and change == "add":
         add = mem.atomic_add_f32 if dtype.itemsize == 4 else mem.atomic_add_f64
-        return dtype.type(add(addr, float(value)))
-    ((_, word, nbytes),) = _words(dtype, value)
-    old = mem.atomic_add(addr, word, nbytes)
-    return old - (1 << 8 * nbytes) if dtype.kind == "i" and old >> (8 * nbytes - 1) else old
+        return dtype.type(add(addr, float(values[0])))
+    words = [element_words(dtype, value)[0] for value in values]
+    return element_of_word(dtype, getattr(mem, _CHANGES[change])(addr, *words, dtype.itemsize))
+
+
+_CHANGES = {
+    "add": "atomic_add", "exch": "atomic_exchange", "cas": "atomic_compare_swap", "and": "atomic_and", "or": "atomic_or",
+    "xor": "atomic_xor",
+}  # fmt: skip
 
 
 def _words(dtype: np.dtype, value: Any) -> list[tuple[int, int, int]]:

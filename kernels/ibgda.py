@@ -14,14 +14,14 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from numba.cuda import types
-
-from pgas.kernels import float_add, operation, ptx, queue, state, window
-from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, u32, u64
+from pgas.kernels import atomic_wqe, nic_amo, operation, ptx, queue, state, window
+from pgas.kernels.compiler import constant, device, element_size, element_words, u32, u64
+from pgas.kernels.lanes import group, of_first, release_cell, try_cell
 from pgas.kernels.scope import Scope
+from pgas.kernels.update import Update
 from pgas.kernels.window import remote
 from pgas.transports.mlx5 import wqe
-from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
+from pgas.transports.mlx5.wqe import Ce, Opcode
 
 _0, _1, _2, _3, _4, _8, _15, _16, _32, _36, _48 = (constant(c) for c in (0, 1, 2, 3, 4, 8, 15, 16, 32, 36, 48))
 _ONES, _ONES_32 = constant((1 << 64) - 1), constant((1 << 32) - 1)
@@ -31,15 +31,16 @@ _DS_SHIFT, _CE_SHIFT = constant(56), constant(8 * (wqe.CTRL_FM_CE_SE - 8))
 _ALWAYS, _INLINE_SEG, _MESSAGE_MAX = constant(Ce.ALWAYS), constant(wqe.INLINE_SEG), constant(wqe.MESSAGE_MAX)
 _RADDR, _DATA = constant(wqe.WQE_RADDR), constant(wqe.WQE_DATA)
 _NOP, _WRITE, _READ = constant(Opcode.NOP), constant(Opcode.RDMA_WRITE), constant(Opcode.RDMA_READ)
-_FA, _CS = constant(Opcode.ATOMIC_FA), constant(Opcode.ATOMIC_CS)
-_MASKED_FA_4 = constant(Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_FA)
-_MASKED_CS_4 = constant(Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS)
-_MASKED_CS_8 = constant(Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS)
+_FA, _MASKED_CS_8 = constant(Opcode.ATOMIC_FA), constant(atomic_wqe.MASKED_CS_8)
 _DS_NOP, _DS_WRITE, _DS_ATOMIC, _DS_MASKED_CS_8 = (constant(c) for c in (wqe.DS_NOP, wqe.DS_WRITE, wqe.DS_ATOMIC, wqe.DS_MASKED_CS_8))
-_LKEY, _CELL_LKEY, _CELLS, _SINK = constant(queue.LKEY), constant(queue.CELL_LKEY), constant(queue.CELLS), constant(queue.SINK)
+_CELL_LKEY, _CELLS, _SINK = constant(queue.CELL_LKEY), constant(queue.CELLS), constant(queue.SINK)
 _DS_FLAG = constant(wqe.ds_inline(8))
 _BUSY = constant(queue.BUSY)
 _QPN, _QUIET, _BARRIER = constant(queue.QPN), constant(operation.number("quiet")), constant(operation.number("barrier_all"))
+_QUIET_PE, _FLUSH = constant(operation.number("quiet_pe")), constant(operation.number("flush"))
+
+#: WQEs of strided copies that a lane posts at once, at most: those of a warp take no more than half of a queue.
+_WARP, _AT_ONCE = 32, 16
 
 
 # Segments, in the byte order of the wire (facts/mlx5.md 1.2) ------------------------------------------------------------------
@@ -64,50 +65,13 @@ def store_data(at, addr, lkey, nbytes):
     ptx.st_octoword(at, u64(ptx.swap_u32(u32(nbytes))) | lkey << _32, ptx.swap_u64(addr))
 
 
-@device
-def swap_pair(high, low):
-    """Two 32-bit words as they follow each other on the wire."""
-    return u64(ptx.swap_u32(u32(high))) | u64(ptx.swap_u32(u32(low))) << _32
-
-
-# Lanes together ---------------------------------------------------------------------------------------------------------------
-
-
-@device
-def group(key):
-    """The lanes that are here now with the same key: their mask, the caller's number among them, how many they are."""
-    mask = ptx.peers(key)
-    return mask, ptx.popc(mask & ptx.lanemask_lt()), ptx.popc(mask)
-
-
-@device
-def of_first(mask, value):
-    """The value of the group's first lane."""
-    return ptx.shfl_u64(mask, value, ptx.lowest(mask))
-
-
-@device
-def try_cell(op, deadline, mask, rank):
-    """queue.try_cell for a group."""
-    cell = _0
-    if rank == 0:
-        cell = queue.try_cell(op, deadline)
-    return of_first(mask, cell)
-
-
-@device
-def release_cell(cell, mask, rank):
-    """Give a group's cell back when all its lanes have read it."""
-    ptx.syncwarp_mask(mask)
-    if rank == 0:
-        queue.release_cell(cell)
-
-
 @functools.cache
 def make(constants: window.Constants) -> SimpleNamespace:
     """Make the transport for a job's constants."""
     q = queue.make(constants)
     record_of, slot, reserve, submit, poll, complete_all = q.record, q.slot, q.reserve, q.submit, q.poll, q.quiet
+    complete_pe = q.quiet_pe
+    at_once = constant(max(1, min(_AT_ONCE, constants.depth // _WARP // 2)))
 
     @device
     def claim(op, record, mask, rank, n):
@@ -119,15 +83,31 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
     @device
     def publish(op, record, mask, rank, base, n):
-        """Submit what the lanes of a group have written."""
+        """Submit what the lanes of a group have written.
+
+        While one hands over and rings, the others wait: they are together again in their next operation, and one WQE may serve all. Lanes
+        that went on, in groups that got smaller, stood still on H100 for good, each group waiting for lanes of others (add_by_all of
+        tests/mpi/test_amo.py).
+        """
         ptx.syncwarp_mask(mask)
         if rank == 0:
             submit(op, record, base, n)
+        ptx.syncwarp_mask(mask)
+
+    @device
+    def store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, ce):
+        """Write a WRITE or READ of one WQEBB; rkey and lkey are big-endian already."""
+        at = slot(record, index)
+        store_ctrl(at, record, index, opcode, _DS_WRITE, ce)
+        store_raddr(at + _RADDR, raddr, rkey)
+        store_data(at + _DATA, laddr, lkey, nbytes)
 
     @device
     def move(op, record, opcode, raddr, rkey, laddr, nbytes):
-        """Post WRITEs or READs between the heaps, one for each GiB, each lane its own. Return the index behind the last."""
-        lkey = queue.fixed(_LKEY)
+        """Post WRITEs or READs, one for each GiB, each lane its own. Return the index behind the last."""
+        lkey = queue.lkey_of(op, raddr, laddr, nbytes)
+        if lkey == _NOWHERE:
+            return _NOWHERE
         end = _0
         done = _0
         while done < nbytes:
@@ -136,12 +116,40 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if base == _NOWHERE:
                 return _NOWHERE
             end = base + u64(count)
-            at = slot(record, base + u64(rank))
-            store_ctrl(at, record, base + u64(rank), opcode, _DS_WRITE, _ALWAYS if rank == count - 1 else _0)
-            store_raddr(at + _RADDR, raddr + done, rkey)
-            store_data(at + _DATA, laddr + done, lkey, min(nbytes - done, _MESSAGE_MAX))
+            size = min(nbytes - done, _MESSAGE_MAX)
+            ce = _ALWAYS if rank == count - 1 else _0
+            store_copy(record, base + u64(rank), opcode, raddr + done, rkey, laddr + done, lkey, size, ce)
             publish(op, record, mask, rank, base, u64(count))
             done += _MESSAGE_MAX
+        return end
+
+    @device
+    def move_apart(op, record, opcode, raddr, raddr_step, rkey, laddr, laddr_step, nbytes, n, last):
+        """Post n WRITEs or READs of nbytes each, the last one of ``last``, steps apart, each lane its own. Return the index behind them.
+
+        The lanes of a group reserve and ring once for as many as each of them has left; who has more goes on without the others.
+        """
+        lkey = queue.lkey_of(op, raddr, laddr, (n - _1) * laddr_step + last) if n != _0 else _0
+        if lkey == _NOWHERE:
+            return _NOWHERE
+        end = _0
+        while n != _0:
+            mask, rank, count = group(record)
+            each = u64(ptx.least(mask, u32(min(n, at_once))))
+            behind = each * u64(count)
+            base = claim(op, record, mask, rank, behind)
+            if base == _NOWHERE:
+                return _NOWHERE
+            end = base + behind
+            index = base + u64(rank)
+            while index < end:
+                n -= _1
+                size, ce = nbytes if n != _0 else last, _ALWAYS if index + _1 == end else _0
+                store_copy(record, index, opcode, raddr, rkey, laddr, lkey, size, ce)
+                raddr += raddr_step
+                laddr += laddr_step
+                index += u64(count)
+            publish(op, record, mask, rank, base, behind)
         return end
 
     @device
@@ -154,48 +162,69 @@ def make(constants: window.Constants) -> SimpleNamespace:
         store_data(at + _48, laddr, queue.fixed(_CELL_LKEY), nbytes)
 
     @device
-    def atomic(op, record, opcode, raddr, rkey, first, second, nbytes):
-        """Post an atomic whose old value nobody wants."""
-        mask, rank, count = group(record)
-        base = claim(op, record, mask, rank, u64(count))
-        if base != _NOWHERE:
-            sink = queue.fixed(_CELLS) + _SINK
-            store_atomic(record, base + u64(rank), opcode, raddr, rkey, first, second, sink, nbytes, _ALWAYS if rank == count - 1 else _0)
-            publish(op, record, mask, rank, base, u64(count))
+    def store_masked_swap(record, index, raddr, rkey, first, second, mask, laddr):
+        """Write a MASKED_CS of 8 bytes, which has two WQEBBs and no CQE; first and second are its segment, mask begins the next one."""
+        at = slot(record, index)
+        store_ctrl(at, record, index, _MASKED_CS_8, _DS_MASKED_CS_8, _0)
+        store_raddr(at + _RADDR, raddr, rkey)
+        ptx.st_octoword(at + _DATA, first, second)
+        ptx.st_octoword(at + _48, mask, _0)
+        store_data(slot(record, index + _1), laddr, queue.fixed(_CELL_LKEY), _8)
 
     @device
-    def fetch(op, record, opcode, raddr, rkey, first, second, nbytes):
+    def store_nop(record, index):
+        """Write what completes WQEs of several WQEBBs."""
+        store_ctrl(slot(record, index), record, index, _NOP, _DS_NOP, _ALWAYS)
+
+    @device
+    def room(count, wide):
+        """WQEBBs for an atomic of each of count lanes: wide ones have two, and a NOP behind the last."""
+        return u64(count) if wide == _0 else _2 * u64(count) + _1
+
+    @device
+    def store_mine(record, base, rank, count, opcode, wide, raddr, rkey, first, second, mask, laddr, nbytes):
+        """Write a lane's atomic of those from base on."""
+        if wide == _0:
+            ce = _ALWAYS if rank == count - 1 else _0
+            store_atomic(record, base + u64(rank), opcode, raddr, rkey, first, second, laddr, nbytes, ce)
+        else:
+            index = base + _2 * u64(rank)
+            store_masked_swap(record, index, raddr, rkey, first, second, mask, laddr)
+            if rank == count - 1:
+                store_nop(record, index + _2)
+
+    @device
+    def post_atomic(op, record, opcode, wide, raddr, rkey, first, second, mask, nbytes):
+        """Post an atomic whose old value nobody wants."""
+        group_mask, rank, count = group(record)
+        n = room(count, wide)
+        base = claim(op, record, group_mask, rank, n)
+        if base != _NOWHERE:
+            sink = queue.fixed(_CELLS) + _SINK
+            store_mine(record, base, rank, count, opcode, wide, raddr, rkey, first, second, mask, sink, nbytes)
+            publish(op, record, group_mask, rank, base, n)
+
+    @device
+    def fetch_atomic(op, record, opcode, wide, raddr, rkey, first, second, mask, nbytes):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
-        mask, rank, count = group(record)
+        group_mask, rank, count = group(record)
+        n = room(count, wide)
         deadline = ptx.globaltimer() + state.timeout_ns()
         old = _0
         trying = True
         while trying:
-            cell = try_cell(op, deadline, mask, rank)
+            cell = try_cell(op, deadline, group_mask, rank)
             trying = cell == _BUSY
             if cell > _BUSY:
-                base = claim(op, record, mask, rank, u64(count))
+                base = claim(op, record, group_mask, rank, n)
                 if base != _NOWHERE:
                     mine = cell + u64(rank) * _8
-                    store_atomic(
-                        record, base + u64(rank), opcode, raddr, rkey, first, second, mine, nbytes, _ALWAYS if rank == count - 1 else _0
-                    )
-                    publish(op, record, mask, rank, base, u64(count))
-                    poll(op, record, base + u64(count))
+                    store_mine(record, base, rank, count, opcode, wide, raddr, rkey, first, second, mask, mine, nbytes)
+                    publish(op, record, group_mask, rank, base, n)
+                    poll(op, record, base + n)
                     old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
-                release_cell(cell, mask, rank)
+                release_cell(cell, group_mask, rank)
         return old
-
-    @device
-    def set_word(record, index, raddr, rkey, value):
-        """Write a MASKED_CS that stores 8 bytes whatever was there, and a NOP that completes it: 3 WQEBBs from index on."""
-        at = slot(record, index)
-        store_ctrl(at, record, index, _MASKED_CS_8, _DS_MASKED_CS_8, _0)
-        store_raddr(at + _RADDR, raddr, rkey)
-        ptx.st_octoword(at + _DATA, ptx.swap_u64(value), _0)
-        ptx.st_octoword(at + _48, _ONES, _0)
-        store_data(slot(record, index + _1), queue.fixed(_CELLS) + _SINK, queue.fixed(_CELL_LKEY), _8)
-        store_ctrl(slot(record, index + _2), record, index + _2, _NOP, _DS_NOP, _ALWAYS)
 
     @device
     def signalled(op, record, to, source, nbytes, word, value, add, pe):
@@ -205,21 +234,24 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if move(op, record, _WRITE, remote(to, pe), rkey, source, nbytes) == _NOWHERE:
                 return _NOWHERE
             nbytes = _0
-        data = _1 if nbytes != _0 else _0
+        data, lkey = _0, _0
+        if nbytes != _0:
+            data, lkey = _1, queue.lkey_of(op, remote(to, pe), source, nbytes)
+            if lkey == _NOWHERE:
+                return _NOWHERE
         n = data + (_1 if add else _3)
         base = reserve(op, record, n)
         if base == _NOWHERE:
             return _NOWHERE
         if data != _0:
-            at = slot(record, base)
-            store_ctrl(at, record, base, _WRITE, _DS_WRITE, _0)
-            store_raddr(at + _RADDR, remote(to, pe), rkey)
-            store_data(at + _DATA, source, queue.fixed(_LKEY), nbytes)
+            store_copy(record, base, _WRITE, remote(to, pe), rkey, source, lkey, nbytes, _0)
         if add:
             sink = queue.fixed(_CELLS) + _SINK
             store_atomic(record, base + data, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
         else:
-            set_word(record, base + data, remote(word, pe), rkey, value)
+            sink = queue.fixed(_CELLS) + _SINK
+            store_masked_swap(record, base + data, remote(word, pe), rkey, ptx.swap_u64(value), _0, _ONES, sink)
+            store_nop(record, base + data + _2)
         submit(op, record, base, n)
         return base + n
 
@@ -238,7 +270,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
         return put
 
-    def get(name: str, scope: Scope, unit: int) -> Any:
+    def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
 
         @device
@@ -246,10 +278,34 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if rank() == 0:
                 if nbytes != _0:
                     record = record_of(pe, qp)
-                    poll(op, record, move(op, record, _READ, remote(origin, pe), queue.rkey_of_heap(pe), dest, nbytes))
+                    end = move(op, record, _READ, remote(origin, pe), queue.rkey_of_heap(pe), dest, nbytes)
+                    if not nbi:
+                        poll(op, record, end)
             sync()
 
         return get
+
+    def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
+        opcode = _READ if get else _WRITE
+        op, nbytes, rank, size, sync = constant(operation.number(name)), constant(itemsize), scope.rank, scope.size, scope.sync
+
+        @device
+        def strided(raddr, raddr_step, laddr, laddr_step, nelems, pe):
+            record, rkey = record_of(pe, 0), queue.rkey_of_heap(pe)
+            first, step, each, last = u64(rank()), u64(size()), nbytes, nbytes
+            if raddr_step == nbytes and laddr_step == nbytes and nelems != _0:  # nothing lies between: a WQE for each GiB, by one thread
+                end = nelems * nbytes - _1
+                each, last, step = _MESSAGE_MAX, end % _MESSAGE_MAX + _1, _1
+                raddr_step, laddr_step = each, each
+                nelems = end // _MESSAGE_MAX + _1 if first == _0 else _0
+            if first < nelems:
+                n = (nelems - first + step - _1) // step
+                raddr += first * raddr_step
+                laddr += first * laddr_step
+                poll(op, record, move_apart(op, record, opcode, raddr, step * raddr_step, rkey, laddr, step * laddr_step, each, n, last))
+            sync()
+
+        return strided
 
     def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number("put_signal")), scope.rank, scope.sync
@@ -332,7 +388,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
                     store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
                     ptx.st_u32(at + _DATA, ptx.swap_u32(u32(_INLINE_SEG | total)))
                     if blocks != _1:
-                        store_ctrl(slot(record, base + blocks), record, base + blocks, _NOP, _DS_NOP, _ALWAYS)
+                        store_nop(record, base + blocks)
                 write_part(record, base, _36 + u64(rank) * nbytes, low, high)
                 publish(op, record, mask, rank, base, n)
             else:
@@ -348,7 +404,6 @@ def make(constants: window.Constants) -> SimpleNamespace:
                 else:
                     ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32)
                 publish(op, record, mask, rank, base, u64(count))
-            ptx.syncwarp_mask(mask)  # while one rings the others wait: the next p finds the lanes together again
 
         return p
 
@@ -379,10 +434,10 @@ def make(constants: window.Constants) -> SimpleNamespace:
                     if base != _NOWHERE:
                         if rank == 0 or not together:
                             index = base if together else base + u64(rank)
-                            at = slot(record, index)
-                            store_ctrl(at, record, index, _READ, _DS_WRITE, _ALWAYS if index + _1 == base + n else _0)
-                            store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
-                            store_data(at + _DATA, mine, queue.fixed(_CELL_LKEY), u64(count) * nbytes if together else nbytes)
+                            size_read = u64(count) * nbytes if together else nbytes
+                            ce = _ALWAYS if index + _1 == base + n else _0
+                            rkey, lkey = queue.rkey_of_heap(pe), queue.fixed(_CELL_LKEY)
+                            store_copy(record, index, _READ, remote(addr, pe), rkey, mine, lkey, size_read, ce)
                         publish(op, record, mask, rank, base, n)
                         poll(op, record, base + n)
                         value = ptx.ld_element(mine, array)
@@ -392,59 +447,38 @@ def make(constants: window.Constants) -> SimpleNamespace:
         return g
 
     @functools.cache
-    def atomic_add(dtype: Any) -> Any:
-        """Integers by fetch-and-add; floats, which no NIC adds, by compare-and-swap until nobody came between."""
-        op, size = constant(operation.number("atomic_add")), element_size(dtype)
-        opcode, nbytes = (_MASKED_FA_4 if size == 4 else _FA), constant(size)
-        if isinstance(dtype, types.Float):
-            add = atomic_fetch_add(dtype)
-
-            @device
-            def atomic_add(addr, array, value, pe):
-                add(addr, array, value, pe)
-
-        else:
-
-            @device
-            def atomic_add(addr, array, value, pe):
-                word, _ = element_words(array, value)
-                first = u64(ptx.swap_u32(u32(word))) if size == 4 else ptx.swap_u64(word)
-                atomic(op, record_of(pe, 0), opcode, remote(addr, pe), queue.rkey_of_heap(pe), first, _0, nbytes)
-
-        return atomic_add
-
-    @functools.cache
-    def atomic_fetch_add(dtype: Any) -> Any:
-        op, size = constant(operation.number("atomic_fetch_add")), element_size(dtype)
-        nbytes = constant(size)
-        if isinstance(dtype, types.Float):
-
-            @device
-            def compare_swap(addr, compare, swap, pe):
-                record, raddr, rkey = record_of(pe, 0), remote(addr, pe), queue.rkey_of_heap(pe)
-                if size == 4:
-                    return fetch(op, record, _MASKED_CS_4, raddr, rkey, swap_pair(swap, compare), _ONES, nbytes)
-                return fetch(op, record, _CS, raddr, rkey, ptx.swap_u64(swap), ptx.swap_u64(compare), nbytes)
-
-            return float_add.atomic_fetch_add(dtype, g(dtype), compare_swap)
-
-        opcode = _MASKED_FA_4 if size == 4 else _FA
+    def change(name: str, update: Update, size: int, *, fetch: bool) -> Any:
+        """Make ``change(addr, word, compare, pe)`` of words; see nic_amo."""
+        form, perform = atomic_wqe.form(update, size), fetch_atomic if fetch else post_atomic
+        op, nbytes, opcode, wide, operands = constant(operation.number(name)), constant(size), form.opcode, form.wide, form.operands
 
         @device
-        def atomic_fetch_add(addr, array, value, pe):
-            word, _ = element_words(array, value)
-            first = u64(ptx.swap_u32(u32(word))) if size == 4 else ptx.swap_u64(word)
-            old = fetch(op, record_of(pe, 0), opcode, remote(addr, pe), queue.rkey_of_heap(pe), first, _0, nbytes)
-            return element_of_word(array, old)
+        def change(addr, word, compare, pe):
+            first, second, mask = operands(word, compare)
+            return perform(op, record_of(pe, 0), opcode, wide, remote(addr, pe), queue.rkey_of_heap(pe), first, second, mask, nbytes)
 
-        return atomic_fetch_add
+        return change
+
+    @functools.cache
+    def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
+        return nic_amo.atomic(name, update, dtype, g, change, fetch=fetch)
 
     @device
     def quiet():
         """Complete: every WQE is done, what it wrote is in the target's memory and what it read is here."""
         complete_all(_QUIET)
 
+    @device
+    def quiet_pe(pe):
+        """Complete what goes to and comes from one PE."""
+        complete_pe(_QUIET_PE, pe)
+
+    @device
+    def flush():
+        """Sources are reusable: of a WQE nothing is known before it is done."""
+        complete_all(_FLUSH)
+
     return SimpleNamespace(
-        put=put, get=get, put_signal=put_signal, p=p, g=g, signal=signal, flag=flag, atomic_add=atomic_add,
-        atomic_fetch_add=atomic_fetch_add, quiet=quiet, fence=quiet,
+        put=put, get=get, put_signal=put_signal, p=p, g=g, signal=signal, flag=flag, atomic=atomic, quiet=quiet, fence=quiet,
+        strided=strided, quiet_pe=quiet_pe, flush=flush,
     )  # fmt: skip

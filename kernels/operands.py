@@ -9,9 +9,12 @@ from numba.cuda import types
 
 from pgas.backend import SIMULATOR
 from pgas.kernels import ptx, state, window
-from pgas.kernels.compiler import KernelTypeError, constant, device, element_size, numpy_dtype
+from pgas.kernels.compiler import constant, device, element_size, numpy_dtype
+from pgas.kernels.refusals import refuse
 
-__all__ = ["array", "checking", "integer", "is_none", "same_elements", "scalar", "some_element", "subscript", "unit"]
+__all__ = [
+    "array", "checking", "integer", "is_none", "one_dimension", "same_elements", "scalar", "some_element", "subscript", "unit",
+]  # fmt: skip
 
 
 _STATE = constant(state.MY_PE)
@@ -38,17 +41,15 @@ def integer(function: str, name: str, argument: Any) -> None:
     if isinstance(argument, types.Omitted):
         argument = type(argument.value)
     if argument is not int and not isinstance(argument, (int, types.Integer, types.EnumMember)):
-        raise KernelTypeError(f"pgas.{function}: {name} must be an integer, not {_described(argument)}")
+        refuse("no integer", function=function, name=name, found=_described(argument))
 
 
 def array(function: str, name: str, argument: Any) -> None:
     """Refuse what is no contiguous array."""
     if not isinstance(argument, types.Array):
-        raise KernelTypeError(f"pgas.{function}: {name} must be an array, not {_described(argument)}")
+        refuse("no array", function=function, name=name, found=_described(argument))
     if argument.layout not in "CF":
-        raise KernelTypeError(
-            f"pgas.{function}: {name} must be contiguous, not {_described(argument)}: copy it, or use slices without a step"
-        )
+        refuse("gaps", function=function, name=name, found=_described(argument))
 
 
 def same_elements(function: str, dest: Any, source: Any) -> None:
@@ -56,35 +57,39 @@ def same_elements(function: str, dest: Any, source: Any) -> None:
     array(function, "dest", dest)
     array(function, "source", source)
     if dest.dtype != source.dtype:
-        raise KernelTypeError(
-            f"pgas.{function}: source has elements of type {source.dtype}, dest of type {dest.dtype}; they must be the same"
-        )
+        refuse("other dtype", function=function, source=source.dtype, dest=dest.dtype)
     if dest.ndim != source.ndim:
-        raise KernelTypeError(f"pgas.{function}: source has {_axes(source)}, dest has {_axes(dest)}; they must have the same number")
+        refuse("other dimensions", function=function, source=_axes(source), dest=_axes(dest))
     if dest.ndim > 1 and dest.layout != source.layout:
-        raise KernelTypeError(f"pgas.{function}: source is in {source.layout} order, dest in {dest.layout} order; they must be the same")
+        refuse("other order", function=function, source=source.layout, dest=dest.layout)
+
+
+def one_dimension(function: str, dest: Any) -> None:
+    """Refuse arrays of several dimensions (dest has as many as source), in which it is not clear what a stride steps over."""
+    if dest.ndim != 1:
+        refuse("strides of dimensions", function=function, found=_axes(dest))
 
 
 def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
     """Refuse an index that does not select one element of the array ``name``."""
     if not isinstance(argument, types.Array):
-        raise KernelTypeError(f"pgas.{function}: {name} must be an array, not {_described(argument)}")
+        refuse("no array", function=function, name=name, found=_described(argument))
     indices = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
     if len(indices) != argument.ndim:
-        raise KernelTypeError(f"pgas.{function}: idx has {len(indices)} subscript(s), but {name} has {_axes(argument)}")
+        refuse("subscripts", function=function, count=len(indices), name=name, found=_axes(argument))
     for index in indices:
         integer(function, "idx", index)
 
 
-def scalar(function: str, dtype: Any, value: Any) -> None:
-    """Refuse a value that an element of type dtype cannot hold, and element types that no single access can carry."""
+def scalar(function: str, dtype: Any, value: Any, name: str = "value") -> None:
+    """Refuse an argument that an element of type dtype cannot hold, and element types that no single access can carry."""
     if isinstance(dtype, types.Record) or element_size(dtype) not in (1, 2, 4, 8, 16):
-        raise KernelTypeError(f"pgas.{function}: elements of type {dtype} are not 1, 2, 4, 8 or 16 bytes of a plain number; use put or get")
+        refuse("element size", function=function, dtype=dtype)
     value = types.unliteral(value) if value is not None else dtype
     numbers = (types.Number, types.Boolean)
     narrows = isinstance(value, types.Complex) and not isinstance(dtype, types.Complex)
     if value != dtype and (narrows or not (isinstance(value, numbers) and isinstance(dtype, numbers))):
-        raise KernelTypeError(f"pgas.{function}: value is of type {value}, which an element of type {dtype} cannot hold")
+        refuse("other value", function=function, name=name, value=value, dtype=dtype)
 
 
 def unit(argument: Any) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from pgas.kernels import ptx
 from pgas.kernels.compiler import constant, device, u64
 from pgas.kernels.scope import Scope
+from pgas.kernels.update import Update
 from pgas.kernels.window import remote
 
 
@@ -71,16 +72,55 @@ def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     return put
 
 
-def get(name: str, scope: Scope, unit: int) -> Any:
+def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``get(dest, origin, nbytes, pe, qp)``, called by all threads of the scope."""
     move, rank, size, sync = copy(unit, get=True), scope.rank, scope.size, scope.sync
 
     @device
     def get(dest, origin, nbytes, pe, qp):
-        move(dest, remote(origin, pe), nbytes, u64(rank()), u64(size()), False)
-        sync()
+        move(dest, remote(origin, pe), nbytes, u64(rank()), u64(size()), nbi)
+        if not nbi:
+            sync()
 
     return get
+
+
+@functools.cache
+def copy_apart(itemsize: int, unit: int, *, get: bool = False) -> Any:
+    """Make ``copy(dst, dst_step, src, src_step, nelems, first, step)``: elements that lie dst_step and src_step bytes apart.
+
+    Thread ``first`` of ``step`` copies its share, in accesses of ``unit`` bytes, neighbouring ones by neighbouring threads.
+    """
+    single = (ptx.get_single if get else ptx.put_single)[unit]
+    _parts, _unit = constant(itemsize // unit), constant(unit)
+
+    @device
+    def copy(dst, dst_step, src, src_step, nelems, first, step):
+        i, end = first, nelems * _parts
+        while i < end:
+            element, offset = i // _parts, i % _parts * _unit
+            single(dst + element * dst_step + offset, src + element * src_step + offset)
+            i += step
+
+    return copy
+
+
+def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
+    """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``, called by all threads of the scope.
+
+    raddr is PE pe's address of the first element there, laddr that of the local one; steps are bytes from one element to the next.
+    """
+    move, rank, size, sync = copy_apart(itemsize, unit, get=get), scope.rank, scope.size, scope.sync
+
+    @device
+    def strided(raddr, raddr_step, laddr, laddr_step, nelems, pe):
+        if get:
+            move(laddr, laddr_step, raddr, raddr_step, nelems, u64(rank()), u64(size()))
+        else:
+            move(raddr, raddr_step, laddr, laddr_step, nelems, u64(rank()), u64(size()))
+        sync()
+
+    return strided
 
 
 def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
@@ -109,16 +149,6 @@ def _g(addr, array, pe, qp):
     return ptx.ld_element(remote(addr, pe), array)
 
 
-@device
-def _atomic_add(addr, array, value, pe):
-    ptx.red_add_element(remote(addr, pe), array, value)
-
-
-@device
-def _atomic_fetch_add(addr, array, value, pe):
-    return ptx.atom_add_element(remote(addr, pe), array, value)
-
-
 def p(dtype: Any) -> Any:
     """Make ``p(addr, array, value, pe, qp)``: store one element of array's dtype."""
     return _p
@@ -129,14 +159,43 @@ def g(dtype: Any) -> Any:
     return _g
 
 
-def atomic_add(dtype: Any) -> Any:
-    """Make ``atomic_add(addr, array, value, pe)``: atomic with every SM that reaches the element."""
-    return _atomic_add
+def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
+    """Make ``atomic(addr, array, value, compare, pe)``, atomic with every SM that reaches the element.
+
+    It returns what the element held if ``fetch``, else None. Loads and stores of 4 and 8 bytes are atomic too.
+    """
+    if update is Update.KEEP:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return ptx.ld_element(remote(addr, pe), array)
+
+    elif update is Update.COMPARE_SWAP:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return ptx.atom_cas_element(remote(addr, pe), array, compare, value)
+
+    else:
+        change = _FETCHING[update] if fetch else _CHANGING[update]
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return change(remote(addr, pe), array, value)
+
+    return atomic
 
 
-def atomic_fetch_add(dtype: Any) -> Any:
-    """Make ``atomic_fetch_add(addr, array, value, pe)``, which returns what the element held."""
-    return _atomic_fetch_add
+_FETCHING = {
+    update: ptx.atom_element[change]
+    for update, change in {
+        Update.ADD: "add", Update.SWAP: "exch", Update.AND: "and", Update.OR: "or", Update.XOR: "xor",
+    }.items()
+}  # fmt: skip
+_CHANGING = {
+    Update.ADD: ptx.red_element["add"], Update.SWAP: ptx.st_element, Update.AND: ptx.red_element["and"], Update.OR: ptx.red_element["or"],
+    Update.XOR: ptx.red_element["xor"],
+}  # fmt: skip
 
 
 @device
@@ -158,5 +217,14 @@ def flag(addr, value, pe):
 #: after it cannot be served before it (store-buffer litmus).
 quiet = ptx.fence_sc_sys
 
+#: Sources are reusable: a store's value was loaded before it was issued.
+flush = ptx.sources_read
+
 #: Order: what was stored before is visible wherever something stored after it is.
 fence = ptx.fence_sys
+
+
+@device
+def quiet_pe(pe):
+    """Complete what goes to PE pe: an SM's fences know no PEs, so everything."""
+    quiet()

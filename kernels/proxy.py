@@ -18,12 +18,11 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
-from numba.cuda import types
-
-from pgas.kernels import float_add, operation, ptx, queue, state, window
-from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, u32, u64
-from pgas.kernels.ibgda import group, of_first, release_cell, try_cell
+from pgas.kernels import nic_amo, operation, ptx, queue, state, window
+from pgas.kernels.compiler import constant, device, element_size, element_words, u32, u64
+from pgas.kernels.lanes import group, of_first, release_cell, try_cell
 from pgas.kernels.scope import Scope
+from pgas.kernels.update import Update
 from pgas.kernels.window import remote
 
 
@@ -37,11 +36,15 @@ class Request(IntEnum):
     COMPARE_SWAP = 4  #: value to the nbytes at remote if they equal second
     SIGNAL_SET = 5  #: WRITE unless nbytes is 0, then value to the signal word at second
     SIGNAL_ADD = 6  #: likewise, value is added
+    SWAP = 7  #: value to the nbytes at remote
+    AND = 8  #: the bits of value, and so on, to the nbytes at remote
+    OR = 9
+    XOR = 10
 
 
-#: The first word: a Request, flags, the number of the queue pair. LANDING: local is in the landing cells; SYSTEM: remote is in the
-#: system area. Otherwise they are on the heap.
-OPERATION_MASK, LANDING, SYSTEM, NUMBER_SHIFT = 0xFF, 1 << 8, 1 << 9, 16
+#: The first word: a Request, flags, the number of the queue pair, where local lies. LANDING: local is in the landing cells; SYSTEM: remote
+#: is in the system area. Otherwise they are on the heap, but for a local that is registered memory: LOCAL_SHIFT, i + 1 of entry i.
+OPERATION_MASK, LANDING, SYSTEM, NUMBER_SHIFT, NUMBER_MASK, LOCAL_SHIFT = 0xFF, 1 << 8, 1 << 9, 16, 0xFFFF, 32
 
 # Offsets in a request. local is 0 for an atomic whose old value nobody wants. A request is there when sequence is its ticket + 1.
 WHAT, NBYTES, LOCAL, REMOTE, VALUE, SECOND, SEQUENCE = 0, 8, 16, 24, 32, 40, 56
@@ -57,12 +60,16 @@ CONTROL, HEAD, SEEN, LOOKING = queue.NIC + 32, queue.NIC + 1152, queue.NIC + 118
 _CONTROL, _HEAD, _SEEN, _LOOKING, _FAILED, _RING = (constant(c) for c in (CONTROL, HEAD, SEEN, LOOKING, FAILED, RING))
 _LOCAL, _VALUE, _SEQUENCE, _SHIFT = constant(LOCAL), constant(VALUE), constant(SEQUENCE), constant(REQUEST_SHIFT)
 _LANDING, _SYSTEM, _NUMBER_SHIFT = constant(LANDING), constant(SYSTEM), constant(NUMBER_SHIFT)
-_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD = (constant(r) for r in Request)
+_WRITE, _READ, _STORE, _, _, _SIGNAL_SET, _SIGNAL_ADD, *_ = (constant(r) for r in Request)
+_REQUESTS = {update: Request.ADD if update is Update.KEEP else Request[update.name] for update in Update}  # KEEP adds 0
+_LOCAL_SHIFT = constant(LOCAL_SHIFT)
 _0, _1, _4, _8 = (constant(c) for c in (0, 1, 4, 8))
 _NOWHERE, _BUSY, _CELLS, _GE = constant(queue.NOWHERE), constant(queue.BUSY), constant(queue.CELLS), constant(5)
 _COMPLETION, _NIC_TIMEOUT = constant(state.COMPLETION), constant(state.NIC_TIMED_OUT)
 _QUIET, _BARRIER = constant(operation.number("quiet")), constant(operation.number("barrier_all"))
+_FLUSH, _QUIET_PE = constant(operation.number("flush")), constant(operation.number("quiet_pe"))
 _POLLS_MASK = 63
+_BASE = constant(window.BASE)
 
 #: Nanoseconds that a wait sleeps for each request that is to be done before: log2, and at most.
 _SLEEP_SHIFT, _SLEEP_MAX = constant(4), constant(20_000)
@@ -145,7 +152,17 @@ def make(constants: window.Constants) -> SimpleNamespace:
         return what | number_of(pe, qp) << _NUMBER_SHIFT
 
     @device
-    def fetch(op, what, nbytes, to, value, second):
+    def post_copy(op, what, nbytes, local, to, value, second):
+        """post() of what moves nbytes from or to local memory; value and second are of the signal behind it, if there is one."""
+        where = _0
+        if nbytes != _0:
+            where = state.local(op, (to - _BASE) >> window.SHIFT, local, nbytes)
+            if where == _NOWHERE:
+                return _NOWHERE
+        return post(op, what | where << _LOCAL_SHIFT, nbytes, local, to, value, second)
+
+    @device
+    def fetch_atomic(op, what, nbytes, to, value, second):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
         mask, rank, _ = group(_0)
         deadline = ptx.globaltimer() + state.timeout_ns()
@@ -170,24 +187,47 @@ def make(constants: window.Constants) -> SimpleNamespace:
         def put(to, source, nbytes, pe, qp):
             if rank() == 0:
                 if nbytes != _0:
-                    end = post(op, on(_WRITE, pe, qp), nbytes, source, remote(to, pe), _0, _0)
+                    end = post_copy(op, on(_WRITE, pe, qp), nbytes, source, remote(to, pe), _0, _0)
                     if not nbi:
                         wait(op, end)
             sync()
 
         return put
 
-    def get(name: str, scope: Scope, unit: int) -> Any:
+    def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
 
         @device
         def get(dest, origin, nbytes, pe, qp):
             if rank() == 0:
                 if nbytes != _0:
-                    wait(op, post(op, on(_READ, pe, qp), nbytes, dest, remote(origin, pe), _0, _0))
+                    end = post_copy(op, on(_READ, pe, qp), nbytes, dest, remote(origin, pe), _0, _0)
+                    if not nbi:
+                        wait(op, end)
             sync()
 
         return get
+
+    def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
+        request = _READ if get else _WRITE
+        op, nbytes, rank, size, sync = constant(operation.number(name)), constant(itemsize), scope.rank, scope.size, scope.sync
+
+        @device
+        def strided(raddr, raddr_step, laddr, laddr_step, nelems, pe):
+            what, end = on(request, pe, 0), _0
+            i, step, total = u64(rank()), u64(size()), nbytes
+            if raddr_step == nbytes and laddr_step == nbytes and nelems != _0:
+                nelems, total = _1, nelems * nbytes
+            while i < nelems:
+                end = post_copy(op, what, total, laddr + i * laddr_step, raddr + i * raddr_step, _0, _0)
+                if end == _NOWHERE:
+                    break
+                i += step
+            if end != _0:
+                wait(op, end)
+            sync()
+
+        return strided
 
     def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number("put_signal")), scope.rank, scope.sync
@@ -196,7 +236,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         def put_signal(to, source, nbytes, word, value, add, pe):
             if rank() == 0:
                 what = _SIGNAL_ADD if add else _SIGNAL_SET
-                end = post(op, on(what, pe, 0), nbytes, source, remote(to, pe), value, remote(word, pe))
+                end = post_copy(op, on(what, pe, 0), nbytes, source, remote(to, pe), value, remote(word, pe))
                 if not nbi:
                     wait(op, end)
             sync()
@@ -264,49 +304,44 @@ def make(constants: window.Constants) -> SimpleNamespace:
         return g
 
     @functools.cache
-    def atomic_add(dtype: Any) -> Any:
-        """Integers by fetch-and-add; floats, which no NIC adds, by compare-and-swap."""
-        op, nbytes = constant(operation.number("atomic_add")), constant(element_size(dtype))
-        if isinstance(dtype, types.Float):
-            add = atomic_fetch_add(dtype)
+    def change(name: str, update: Update, size: int, *, fetch: bool) -> Any:
+        """Make ``change(addr, word, compare, pe)`` of words; see nic_amo."""
+        op, nbytes, what = constant(operation.number(name)), constant(size), constant(_REQUESTS[update])
+        compares = update is Update.COMPARE_SWAP
+        if fetch:
 
             @device
-            def atomic_add(addr, array, value, pe):
-                add(addr, array, value, pe)
+            def change(addr, word, compare, pe):
+                return fetch_atomic(op, on(what, pe, 0), nbytes, remote(addr, pe), word, compare if compares else _0)
 
         else:
 
             @device
-            def atomic_add(addr, array, value, pe):
-                word, _ = element_words(array, value)
-                post(op, on(_ADD, pe, 0), nbytes, _0, remote(addr, pe), word, _0)
+            def change(addr, word, compare, pe):
+                post(op, on(what, pe, 0), nbytes, _0, remote(addr, pe), word, _0)
 
-        return atomic_add
+        return change
 
     @functools.cache
-    def atomic_fetch_add(dtype: Any) -> Any:
-        op, nbytes = constant(operation.number("atomic_fetch_add")), constant(element_size(dtype))
-        if isinstance(dtype, types.Float):
-
-            @device
-            def compare_swap(addr, compare, swap, pe):
-                return fetch(op, on(_COMPARE_SWAP, pe, 0), nbytes, remote(addr, pe), swap, compare)
-
-            return float_add.atomic_fetch_add(dtype, g(dtype), compare_swap)
-
-        @device
-        def atomic_fetch_add(addr, array, value, pe):
-            word, _ = element_words(array, value)
-            return element_of_word(array, fetch(op, on(_ADD, pe, 0), nbytes, remote(addr, pe), word, _0))
-
-        return atomic_fetch_add
+    def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
+        return nic_amo.atomic(name, update, dtype, g, change, fetch=fetch)
 
     @device
     def quiet():
         """Complete: every request that was reserved is done, what it wrote is in the target's memory and what it read is here."""
         wait(_QUIET, ptx.ld_relaxed_gpu_u64(_HEAD))
 
+    @device
+    def quiet_pe(pe):
+        """Complete what goes to and comes from one PE: requests to all PEs complete in one order, so everything."""
+        wait(_QUIET_PE, ptx.ld_relaxed_gpu_u64(_HEAD))
+
+    @device
+    def flush():
+        """Sources are reusable: of a request nothing is known before it is done."""
+        wait(_FLUSH, ptx.ld_relaxed_gpu_u64(_HEAD))
+
     return SimpleNamespace(
-        put=put, get=get, put_signal=put_signal, p=p, g=g, signal=signal, flag=flag, atomic_add=atomic_add,
-        atomic_fetch_add=atomic_fetch_add, quiet=quiet, fence=quiet,
+        put=put, get=get, put_signal=put_signal, p=p, g=g, signal=signal, flag=flag, atomic=atomic, quiet=quiet, fence=quiet,
+        strided=strided, quiet_pe=quiet_pe, flush=flush,
     )  # fmt: skip

@@ -98,11 +98,15 @@ red_or_gpu_u64 = primitive(
 
 fence_sys = primitive("fence_sys", "void()", "fence.acq_rel.sys;", lambda: cpu.mem.fence("sys"))
 fence_sc_sys = primitive("fence_sc_sys", "void()", "fence.sc.sys;", lambda: cpu.mem.fence("sys"))
+#: Nothing on a GPU, whose stores have their values in registers when they are issued; the compiler moves no access across it.
+sources_read = primitive("sources_read", "void()", "", lambda: cpu.mem.read_sources())
 
 # Threads ----------------------------------------------------------------------------------------------------------------------
 
 syncwarp = primitive("syncwarp", "void()", "bar.warp.sync 0xffffffff;", lambda: engine.warp_barrier(), convergent=True)
 syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.block_barrier(), convergent=True)
+#: Cycles of this multiprocessor.
+clock = primitive("clock", "u64()", "mov.u64 $0, %clock64;", lambda: time.monotonic_ns())
 globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
 
 #: A number that threads which run at the same time seldom share. Not pure, or LLVM hoists it out of the loops of those that wait.
@@ -165,6 +169,10 @@ vote_all = primitive(
     "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.all.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
     lambda mask, holds: int(all(engine.warp_exchange(mask, bool(holds), "vote_all").values())), convergent=True,
 )  # fmt: skip
+least = primitive(
+    "least", "u32(u32, u32)", "redux.sync.min.u32 $0, $2, $1;",
+    lambda mask, value: min(engine.warp_exchange(mask, value, "least").values()), convergent=True,
+)  # fmt: skip
 lanemask_lt = primitive("lanemask_lt", "u32()", "mov.u32 $0, %lanemask_lt;", lambda: (1 << cpu.lane()) - 1, pure=True)
 
 # Bits -------------------------------------------------------------------------------------------------------------------------
@@ -215,12 +223,18 @@ def _store(operation: str) -> Any:
     return text
 
 
-def _add(operation: str, operands: str) -> Any:
+def _atomic(instruction: str, change: str, operands: str) -> Any:
+    """PTX of an atomic; ``change``: add, exch, cas, and, or, xor."""
+
     def text(dtype: Any) -> str:
-        kind = "f" if isinstance(dtype, types.Float) else "u"
-        return f"{operation}.add.{kind}{dtype.bitwidth} {operands};"
+        kind = "b" if change != "add" else "f" if isinstance(dtype, types.Float) else "u"
+        return f"{instruction}.relaxed.sys.global.{change}.{kind}{dtype.bitwidth} {operands};"
 
     return text
+
+
+def _update(change: str) -> Any:
+    return lambda *operands: cpu.update_element(change, *operands)
 
 
 #: Every load of a remote or polled word: never served by L1.
@@ -231,20 +245,61 @@ ld_acquire_element = element_primitive(
 )
 #: p: relaxed at system scope, so that a peer may poll the word.
 st_element = element_primitive("st_element", "store", _store("st.relaxed.sys.global"), lambda *operands: cpu.store_element(*operands))
-red_add_element = element_primitive(
-    "red_add_element", "store", _add("red.relaxed.sys.global", "[$0], $1"), lambda *operands: cpu.add_element(*operands)
-)
-atom_add_element = element_primitive(
-    "atom_add_element", "update", _add("atom.relaxed.sys.global", "$0, [$1], $2"), lambda *operands: cpu.add_element(*operands)
-)
+#: By change, ``(addr, array, value)``; red returns nothing, atom what was there.
+red_element = {
+    change: element_primitive(f"red_{change}_element", "store", _atomic("red", change, "[$0], $1"), _update(change))
+    for change in ("add", "and", "or", "xor")
+}
+atom_element = {
+    change: element_primitive(f"atom_{change}_element", "update", _atomic("atom", change, "$0, [$1], $2"), _update(change))
+    for change in ("add", "exch", "and", "or", "xor")
+}
+#: ``(addr, array, compare, swap)``
+atom_cas_element = element_primitive("atom_cas_element", "compare", _atomic("atom", "cas", "$0, [$1], $2, $3"), _update("cas"))
 
 # Runs of accesses: for i in range(first, end, step): copy ``width`` bytes at byte offset i * width ----------------------------
 #
 # A put reads local memory of any kind (generic loads: shared and local arrays too) and stores to the window; a get reads the window,
 # past L1 because the owner may have changed it, and stores to local memory of any kind. ``deferred``: a put_nbi, whose source the
-# simulator's weak mode reads as late as the next quiet.
+# simulator's weak mode reads as late as the next quiet, or a get_nbi, whose destination it writes as late.
 
 _WIDTHS = {1: ("u32", "u8"), 2: ("u16", "b16"), 4: ("u32", "b32"), 8: ("u64", "b64")}
+
+
+def _accesses(width: int, load: str, store: str) -> tuple[Any, Any]:
+    """Make a load and a store of ``width`` bytes; those of 16 return and take two words."""
+    if width == 16:
+        return (
+            primitive("ld", "(u64, u64)(u64)", f"{load}.v2.b64 {{$0, $1}}, [$2];", None),
+            primitive("st", "void(u64, u64, u64)", f"{store}.v2.b64 [$0], {{$1, $2}};", None),
+        )
+    register, suffix = _WIDTHS[width]
+    return (
+        primitive("ld", f"{register}(u64)", f"{load}.{suffix} $0, [$1];", None),
+        primitive("st", f"void(u64, {register})", f"{store}.{suffix} [$0], $1;", None),
+    )
+
+
+def _single(width: int, load: str, store: str) -> Any:
+    """Make ``single(dst, src)`` from a load and a store instruction: one access."""
+    if SIMULATOR:
+        return lambda dst, src: cpu.mem.copy_elements(dst, width, src, width, 1, width)
+    ld, st = _accesses(width, load, store)
+
+    if width == 16:
+
+        @device
+        def single(dst, src):
+            low, high = ld(src)
+            st(dst, low, high)
+
+    else:
+
+        @device
+        def single(dst, src):
+            st(dst, ld(src))
+
+    return single
 
 
 def _run(width: int, load: str, store: str) -> Any:
@@ -253,10 +308,7 @@ def _run(width: int, load: str, store: str) -> Any:
         return lambda dst, src, first, end, step, deferred: cpu.mem.copy_strided(dst, src, first, end, step, width, deferred)
     if width == 16:
         return _run_16(load, store)
-    register, suffix = _WIDTHS[width]
-    _width = constant(width)
-    ld = primitive("ld", f"{register}(u64)", f"{load}.{suffix} $0, [$1];", None)
-    st = primitive("st", f"void(u64, {register})", f"{store}.{suffix} [$0], $1;", None)
+    _width, (ld, st) = constant(width), _accesses(width, load, store)
 
     @device
     def run(dst, src, first, end, step, deferred):
@@ -273,9 +325,7 @@ def _run_16(load: str, store: str) -> Any:
 
     On 2 x H200 four CTAs reach 180 GB/s so, 149 with one load in flight (measured 2026-11-21).
     """
-    ld = primitive("ld", "(u64, u64)(u64)", f"{load}.v2.b64 {{$0, $1}}, [$2];", None)
-    st = primitive("st", "void(u64, u64, u64)", f"{store}.v2.b64 [$0], {{$1, $2}};", None)
-
+    ld, st = _accesses(16, load, store)
     _3, _4, _16 = constant(3), constant(4), constant(16)
 
     @device
@@ -306,7 +356,11 @@ def _run_16(load: str, store: str) -> Any:
     return run
 
 
-put_run = {width: _run(width, "ld", "st.global") for width in (1, 2, 4, 8, 16)}
+_PUT, _GET = ("ld", "st.global"), ("ld.relaxed.sys.global", "st")
+put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 #: Between global addresses, every access whole: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
-get_run = {width: _run(width, "ld.relaxed.sys.global", "st") for width in (1, 2, 4, 8, 16)}
+get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
+#: One access each, of elements that lie apart (iput, iget).
+put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}
+get_single = {width: _single(width, *_GET) for width in (1, 2, 4, 8, 16)}

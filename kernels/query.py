@@ -3,7 +3,8 @@
 from typing import Any
 
 from pgas.kernels import operands, operation, state, transport, window
-from pgas.kernels.compiler import KernelTypeError, address_of, element_size, i64, u64
+from pgas.kernels.compiler import address_of, element_size, i64, u64
+from pgas.kernels.refusals import refuse
 from pgas.kernels.window import remote
 
 
@@ -32,7 +33,7 @@ def ptr(dest: Any, pe: Any) -> Any:
     operands.array("ptr", "dest", dest)
     operands.integer("ptr", "pe", pe)
     if not transport.maps_peers():
-        raise KernelTypeError(f"pgas.ptr: transport {window.constants().transport} maps no peer's memory: use put and get")
+        refuse("unmapped", function="ptr", transport=window.constants().transport)
     check, op, itemsize = operands.checking(), operation.number("ptr"), element_size(dest.dtype)
 
     def body(dest, pe):

@@ -85,6 +85,8 @@ _OPCODE_SHIFT = constant(cqe.OP_OWN_OPCODE_SHIFT)
 _NIC_TIMEOUT, _COMPLETION, _GE = constant(state.NIC_TIMED_OUT), constant(state.COMPLETION), constant(5)
 _USED_END, _CELLS, _CELL_TICKET, _CELL_TAKEN = constant(USED_END), constant(CELLS), constant(CELL_TICKET), constant(CELL_TAKEN)
 _BUSY = constant(BUSY)
+_LKEY, _BASE = constant(LKEY), constant(window.BASE)
+_REGISTERED_LKEY, _REGISTERED_SIZE = constant(state.REGISTERED + state.REGISTERED_LKEY), constant(state.REGISTERED_SIZE)
 _CELL_MASK, _CELL_SIZE = constant(N_CELLS - 1), constant(CELL_SIZE)
 _POLLS_MASK = 63
 
@@ -107,7 +109,7 @@ def lost(op, record, kind, wanted, found, deadline):
 
 @functools.cache
 def make(constants: window.Constants) -> SimpleNamespace:
-    """Make the functions that depend on the job's constants: number, record, slot, reserve, submit, poll, quiet."""
+    """Make the functions that depend on the job's constants: number, record, slot, reserve, submit, poll, quiet, quiet_pe."""
     depth, batch_mask = constant(constants.depth), constant(NOWHERE ^ (constants.batch - 1))
     num, slot_mask = constant(constants.num_qps), constant(constants.depth - 1)
 
@@ -228,20 +230,43 @@ def make(constants: window.Constants) -> SimpleNamespace:
             ready = found
 
     @device
+    def complete(op, word, bits):
+        """Wait until everything has completed that was submitted to the queues of these bits of a word of USED. False if poisoned."""
+        while bits != _0:
+            number = ((word - _USED) << _3) + u64(ptx.lowest_u64(bits))
+            bits &= bits - _1
+            queue = _RECORDS + number * _RECORD_SIZE
+            if not poll(op, queue, ptx.ld_relaxed_gpu_u64(queue + _RESV)):
+                return False
+        return True
+
+    @device
     def quiet(op):
         """Wait until everything that was submitted has completed, on the queues that were used."""
         word, end = _USED, fixed(_USED_END)
         while word < end:
-            bits = ptx.ld_relaxed_gpu_u64(word)
-            while bits != _0:
-                number = ((word - _USED) << _3) + u64(ptx.lowest_u64(bits))
-                bits &= bits - _1
-                queue = _RECORDS + number * _RECORD_SIZE
-                if not poll(op, queue, ptx.ld_relaxed_gpu_u64(queue + _RESV)):
-                    return
+            if not complete(op, word, ptx.ld_relaxed_gpu_u64(word)):
+                return
             word += _8
 
-    return SimpleNamespace(number=number, record=record, slot=slot, reserve=reserve, submit=submit, poll=poll, quiet=quiet)
+    @device
+    def quiet_pe(op, pe):
+        """quiet() on the queues to one PE, whose bits follow each other and may begin and end within a word."""
+        first = u64(pe) * num
+        end = first + num
+        while first < end:
+            beyond = min((first | _63) + _1, end)
+            word = _USED + (first >> _6) * _8
+            bits = ptx.ld_relaxed_gpu_u64(word) >> (first & _63)
+            if beyond - first <= _63:
+                bits &= (_1 << (beyond - first)) - _1
+            if not complete(op, word, bits << (first & _63)):
+                return
+            first = beyond
+
+    return SimpleNamespace(
+        number=number, record=record, slot=slot, reserve=reserve, submit=submit, poll=poll, quiet=quiet, quiet_pe=quiet_pe
+    )
 
 
 @device
@@ -277,3 +302,14 @@ def rkey_of_heap(pe):
 def rkey_of_system_area(pe):
     """The rkey of PE pe's system area, big-endian."""
     return fixed_u32(_KEYS + u64(pe) * _8 + _4)
+
+
+@device
+def lkey_of(op, raddr, laddr, nbytes):
+    """The lkey of a local operand, big-endian; NOWHERE, and the job poisoned, if the NIC does not reach it. raddr names the PE."""
+    where = state.local(op, (raddr - _BASE) >> window.SHIFT, laddr, nbytes)
+    if where == _0:
+        return fixed(_LKEY)
+    if where == _NOWHERE:
+        return _NOWHERE
+    return ptx.ld_relaxed_gpu_u64(_REGISTERED_LKEY + (where - _1) * _REGISTERED_SIZE)

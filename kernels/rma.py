@@ -83,15 +83,16 @@ def put(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     return typing
 
 
-def get(scope: Scope) -> Callable[..., Any]:
-    """Typing function of get at a scope."""
-    name = "get" + scope.suffix
+def get(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
+    """Typing function of get and get_nbi at a scope."""
+    plain = "get_nbi" if nbi else "get"
+    name = plain + scope.suffix
     sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Any:
         _check(name, dest, source, pe, nelems, qp)
-        length_of = length(dest, source, nelems, "get")
-        move = transport.current().get("get", scope, min(operands.unit(dest), operands.unit(source)))
+        length_of = length(dest, source, nelems, plain)
+        move = transport.current().get(plain, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
 
         def body(dest, source, pe, nelems=None, qp=0):
             sync()

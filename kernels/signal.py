@@ -7,7 +7,8 @@ from typing import Any
 from numba.cuda import types
 
 from pgas.kernels import operands, operation, rma, state, transport
-from pgas.kernels.compiler import KernelTypeError, address_of, address_of_element, constant, u64
+from pgas.kernels.compiler import address_of, address_of_element, constant, u64
+from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
 
 
@@ -85,4 +86,4 @@ def _word(name: str, sig: Any, idx: Any, value: Any, op: Any) -> None:
 def word(name: str, sig: Any) -> None:
     """Refuse a signal array that does not hold 64-bit unsigned words."""
     if not isinstance(sig, types.Array) or sig.dtype != types.uint64:
-        raise KernelTypeError(f"pgas.{name}: sig must be an array of uint64, not {sig}")
+        refuse("signal word", function=name, found=sig)

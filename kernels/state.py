@@ -20,6 +20,7 @@ MY_PE = window.STATE + 0
 N_PES = window.STATE + 8
 TIMEOUT_NS = window.STATE + 16  #: how long a wait may last
 HEAP_SIZE = window.STATE + 24  #: bytes of heap behind window.HEAP_OFFSET
+REGISTERED_END = window.STATE + 56  #: behind the last entry of REGISTERED that was ever used
 
 SYNC_EPOCH = window.STATE + 64  #: number of the last barrier_all or sync_all of this PE's kernels
 
@@ -33,10 +34,20 @@ RECORD = struct.Struct("<9Q")
 
 SIZE = 4096
 
-#: Threads that wait: entries whose first word and record are as POISON and ERROR, behind everything else that is private. The host
+#: At the end of the page: where kernels that the host calls for a value leave it, used in turn.
+N_RESULTS, RESULT_SIZE = 256, 16
+RESULTS = window.BASE - N_RESULTS * RESULT_SIZE
+
+#: In front of them: memory that the NIC reaches beside the heap (pgas.register). Of each piece: where it begins and ends (both 0: an entry
+#: that is free), and its lkey, big-endian (ibgda).
+N_REGISTERED, REGISTERED_SIZE = 256, 32
+REGISTERED = RESULTS - N_REGISTERED * REGISTERED_SIZE
+START, END, REGISTERED_LKEY = 0, 8, 16
+
+#: Threads that wait: entries whose first word and record are as POISON and ERROR, in front of those. The host
 #: empties the table before it asks. A thread whose place is taken is not in it.
 N_WAITERS, WAITER_SHIFT = 256, 7
-WAITERS = window.BASE - (N_WAITERS << WAITER_SHIFT)
+WAITERS = REGISTERED - (N_WAITERS << WAITER_SHIFT)
 
 SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3
 
@@ -48,6 +59,8 @@ NIC_TIMED_OUT, COMPLETION, NOT_REGISTERED, BAD_QP = 5, 6, 7, 8
 #: A subscript beyond its axis (wanted: the subscript, found: the axis's length, comparison: its number); an op or cmp that does not
 #: exist (wanted: the value, found: how many there are).
 OUT_OF_RANGE, BAD_CODE = 9, 10
+#: A stride below 1 (wanted: the stride).
+BAD_STRIDE = 11
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:
@@ -118,12 +131,20 @@ _BAD_PE, _NOT_SYMMETRIC = constant(BAD_PE), constant(NOT_SYMMETRIC)
 
 
 @device
-def valid(op, pe, addr, nbytes):
-    """Check an operand: PE pe exists and [addr, addr + nbytes) lies on the heap of some slot. False, and poisoned, if not."""
-    n = u64(n_pes())
-    if u64(pe) >= n:
+def valid_pe(op, pe, addr, nbytes):
+    """Check that PE pe exists; addr and nbytes are those of the operand, if there is one. False, and poisoned, if not."""
+    if u64(pe) >= u64(n_pes()):
         fail(_BAD_PE, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
+    return True
+
+
+@device
+def valid(op, pe, addr, nbytes):
+    """Check an operand: PE pe exists and [addr, addr + nbytes) lies on the heap of some slot. False, and poisoned, if not."""
+    if not valid_pe(op, pe, addr, nbytes):
+        return False
+    n = u64(n_pes())
     # On a GPU these wrap: an address below BASE gives a slot far above n, one below the heap an offset far above its size. Python's
     # integers become negative instead.
     offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET
@@ -172,12 +193,41 @@ def valid_queue(op, pe, qp, count):
 _NOT_REGISTERED = constant(NOT_REGISTERED)
 
 
+#: What local() returns of memory that the NIC does not reach.
+UNREACHED = (1 << 64) - 1
+
+_REGISTERED, _REGISTERED_END, _REGISTERED_SIZE = constant(REGISTERED), constant(REGISTERED_END), constant(REGISTERED_SIZE)
+_END, _1 = constant(END), constant(1)
+_UNREACHED = constant(UNREACHED)
+
+
+@device
+def local(op, pe, addr, nbytes):
+    """Where a local operand of a NIC lies: 0 if on this PE's heap, i + 1 if in entry i of REGISTERED; UNREACHED, and poisoned, if neither.
+
+    Of what is in this PE's slot nothing more is asked here (registered() does), so that operands on the heap cost one comparison.
+    """
+    if (addr - _BASE) >> window.SHIFT == u64(my_pe()):
+        return _0
+    entry, end, number = _REGISTERED, ptx.ld_relaxed_gpu_u64(_REGISTERED_END), _1
+    while entry < end:
+        if addr >= ptx.ld_relaxed_gpu_u64(entry) and addr + nbytes <= ptx.ld_relaxed_gpu_u64(entry + _END):
+            return number
+        entry += _REGISTERED_SIZE
+        number += _1
+    fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
+    return _UNREACHED
+
+
 @device
 def registered(op, pe, addr, nbytes):
-    """Check a local operand of a NIC: [addr, addr + nbytes) lies on this PE's heap. False, and poisoned, if not."""
+    """Check a local operand of a NIC: [addr, addr + nbytes) lies on this PE's heap or is registered. False, and poisoned, if not."""
+    where = local(op, pe, addr, nbytes)
+    if where != _0:
+        return where != _UNREACHED
     offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET
     size = heap_size()
-    if (addr - _BASE) >> window.SHIFT != u64(my_pe()) or offset > size or offset < _0 or nbytes > size - offset:
+    if offset > size or offset < _0 or nbytes > size - offset:
         fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
     return True

@@ -8,7 +8,8 @@ from typing import Any
 from numba.cuda import types
 
 from pgas.kernels import operands, operation, ptx, signal, state, transport, window
-from pgas.kernels.compiler import KernelTypeError, address_of_element, bits_of, caster, constant, device, element_size, u32, u64
+from pgas.kernels.compiler import address_of_element, bits_of, caster, constant, device, element_size, u32, u64
+from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
@@ -25,10 +26,10 @@ class Comparison(IntEnum):
 
 
 _EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
-_GE, _COMPARISONS = int(Comparison.GE), len(Comparison)
+_GE, COMPARISONS = int(Comparison.GE), len(Comparison)
 
 #: Polls between two looks at the clock and at the poison word (one less: a mask): they must not slow the poll itself.
-_POLLS_MASK = 63
+POLLS_MASK = 63
 
 _EPOCH, _TIMED_OUT = constant(state.SYNC_EPOCH), constant(state.TIMED_OUT)
 _FLAGS, _FLAG_SIZE, _1, _COMPARE_GE = constant(window.BASE + window.SYNC_FLAGS), constant(8), constant(1), constant(_GE)
@@ -57,6 +58,13 @@ def given_up(op, addr, comparison, wanted, found, deadline):
 
 
 @device
+def acquire(addr, array, found):
+    """Make visible what the writer of the value found at addr released."""
+    if ptx.ld_acquire_element(addr, array) != found:  # a later value, perhaps of a writer that has released nothing
+        ptx.fence_sys()
+
+
+@device
 def wait(op, addr, array, comparison, value):
     """Spin until the local element at addr satisfies the comparison; return it. What its writer released is visible then."""
     deadline = ptx.globaltimer() + state.timeout_ns()
@@ -66,20 +74,18 @@ def wait(op, addr, array, comparison, value):
         if holds(found, comparison, value):
             break
         polls = u32(polls + 1)
-        if polls & _POLLS_MASK == 0:
+        if polls & POLLS_MASK == 0:
             if given_up(op, addr, u64(comparison), bits_of(value), bits_of(found), deadline):
                 break
         ptx.relax(op, addr, comparison, bits_of(value))
-    if ptx.ld_acquire_element(addr, array) != found:  # a later value, perhaps of a writer that has released nothing
-        ptx.fence_sys()
+    acquire(addr, array, found)
     return found
 
 
 def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
     """Typing function of wait_until."""
     operands.subscript("wait_until", "ivar", ivar, idx)
-    if not isinstance(ivar.dtype, types.Integer) or element_size(ivar.dtype) < 2:
-        raise KernelTypeError(f"pgas.wait_until: ivar has elements of type {ivar.dtype}; it must hold integers of 16, 32 or 64 bits")
+    awaitable("wait_until", "ivar", ivar)
     operands.integer("wait_until", "cmp", cmp)
     operands.integer("wait_until", "value", value)
     return _waiting("wait_until", ivar, returns=False)
@@ -94,6 +100,12 @@ def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
     return _waiting("signal_wait_until", sig, returns=True)
 
 
+def awaitable(function: str, name: str, array: Any) -> None:
+    """Refuse elements that nothing waits for."""
+    if not isinstance(array.dtype, types.Integer) or element_size(array.dtype) < 2:
+        refuse("awaited", function=function, name=name, dtype=array.dtype)
+
+
 def _waiting(name: str, array: Any, *, returns: bool) -> Any:
     check, op, nbytes, dtype = operands.checking(), operation.number(name), element_size(array.dtype), caster(array.dtype)
 
@@ -103,7 +115,7 @@ def _waiting(name: str, array: Any, *, returns: bool) -> Any:
         if check:
             if not state.valid_element(op, state.my_pe(), array, idx, addr, u64(nbytes)):
                 return dtype(value)
-            if not state.valid_code(op, state.my_pe(), addr, cmp, _COMPARISONS):
+            if not state.valid_code(op, state.my_pe(), addr, cmp, COMPARISONS):
                 return dtype(value)
         return wait(u64(op), addr, array, cmp, dtype(value))
 
@@ -126,6 +138,30 @@ def quiet() -> Any:
 
     def body():
         complete()
+
+    return body
+
+
+def quiet_pe(pe: Any) -> Any:
+    """Typing function of quiet_pe."""
+    operands.integer("quiet_pe", "pe", pe)
+    complete, check, op = transport.current().quiet_pe, operands.checking(), operation.number("quiet_pe")
+
+    def body(pe):
+        if check:
+            if not state.valid_pe(op, pe, u64(0), u64(0)):
+                return
+        complete(pe)
+
+    return body
+
+
+def flush() -> Any:
+    """Typing function of flush."""
+    release = transport.current().flush
+
+    def body():
+        release()
 
     return body
 
@@ -168,7 +204,7 @@ def _rendezvous(send: Any) -> Any:
             found = ptx.ld_relaxed_sys_u64(own)
             while found < epoch:
                 polls = u32(polls + 1)
-                if polls & _POLLS_MASK == 0:
+                if polls & POLLS_MASK == 0:
                     if given_up(op, own, _COMPARE_GE, epoch, found, deadline):
                         break
                 ptx.relax(op, own, _COMPARE_GE, epoch)

@@ -1,7 +1,7 @@
 """The transport that kernels of this job are compiled for.
 
-A transport has put, get, put_signal, p, g, atomic_add, atomic_fetch_add (each makes a device function for a scope or dtype), and the device
-functions signal, flag, quiet and fence; p2p.py says what they take.
+A transport has put, get, strided, put_signal, p, g, atomic (each makes a device function for a scope or dtype), and
+the device functions signal, flag, quiet, quiet_pe, flush and fence; p2p.py says what they take.
 """
 
 from typing import Any

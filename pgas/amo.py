@@ -1,18 +1,27 @@
-"""Atomic memory operations from kernels (OpenSHMEM 1.5, section 9.8)."""
+"""Atomic memory operations from kernels (OpenSHMEM 1.5, section 9.8).
+
+All are atomic with each other on one element, whichever thread of whichever PE performs them; not with plain stores, puts and p's. They
+order nothing else: use fence() or a signal for that. Those that fetch return what the element held before, and are complete on return;
+the others are complete after quiet() or barrier_all(). Integers wrap.
+On the host, and on CUDA streams: pgas/host_ops.py.
+"""
 
 from typing import Any
 
 from pgas.kernels import amo
 from pgas.kernels.binding import device_function
 
-__all__ = ["atomic_add", "atomic_fetch_add"]
+__all__ = [
+    "atomic_add", "atomic_and", "atomic_compare_swap", "atomic_fetch", "atomic_fetch_add", "atomic_fetch_and", "atomic_fetch_inc",
+    "atomic_fetch_or", "atomic_fetch_xor", "atomic_inc", "atomic_or", "atomic_set", "atomic_swap", "atomic_xor",
+]  # fmt: skip
 
 
-@device_function(amo.atomic_add(fetch=False))
+@device_function(amo.typing_of("atomic_add"))
 def atomic_add(dest: Any, idx: Any, value: Any, pe: Any) -> None:
     """Add ``value`` to ``dest[idx]`` on PE ``pe``, atomically with all pgas atomics on it. Complete after quiet() or barrier_all().
 
-    Orders nothing else: use fence() or a signal for that. Integers wrap.
+    Through a NIC, floats are added by reading and compare-and-swap, repeated until nobody came between: complete on return.
 
     Args:
         dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats.
@@ -24,6 +33,83 @@ def atomic_add(dest: Any, idx: Any, value: Any, pe: Any) -> None:
     """
 
 
-@device_function(amo.atomic_add(fetch=True))
+@device_function(amo.typing_of("atomic_fetch_add"))
 def atomic_fetch_add(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
     """atomic_add() that returns what the element held before."""
+
+
+@device_function(amo.typing_of("atomic_inc"))
+def atomic_inc(dest: Any, idx: Any, pe: Any) -> None:
+    """Add 1 to ``dest[idx]`` on PE ``pe``; arguments as atomic_add(), of integers only. Complete after quiet() or barrier_all()."""
+
+
+@device_function(amo.typing_of("atomic_fetch_inc"))
+def atomic_fetch_inc(dest: Any, idx: Any, pe: Any) -> Any:
+    """atomic_inc() that returns what the element held before."""
+
+
+@device_function(amo.typing_of("atomic_fetch"))
+def atomic_fetch(dest: Any, idx: Any, pe: Any) -> Any:
+    """Return ``dest[idx]`` of PE ``pe``, read atomically; arguments as atomic_add(). Unlike g() it is never between atomics of others."""
+
+
+@device_function(amo.typing_of("atomic_set"))
+def atomic_set(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+    """Set ``dest[idx]`` on PE ``pe`` to ``value``; arguments as atomic_add(). Complete after quiet() or barrier_all().
+
+    Unlike p() it is atomic with the other atomics on the element.
+    """
+
+
+@device_function(amo.typing_of("atomic_swap"))
+def atomic_swap(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+    """atomic_set() that returns what the element held before."""
+
+
+@device_function(amo.typing_of("atomic_compare_swap"))
+def atomic_compare_swap(dest: Any, idx: Any, cond: Any, value: Any, pe: Any) -> Any:
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if it equals ``cond``, and return what it held before: cond if it was set.
+
+    Args:
+        dest, idx, pe: as atomic_add(), of integers only.
+        cond, value: converted to dest's dtype.
+
+    Raises: as put().
+    """
+
+
+@device_function(amo.typing_of("atomic_and"))
+def atomic_and(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+    """Clear the bits of ``dest[idx]`` on PE ``pe`` that ``value`` has not (bitwise and). Complete after quiet() or barrier_all().
+
+    Args:
+        dest, idx, pe: as atomic_add(), of integers only.
+        value: integer, converted to dest's dtype.
+
+    Raises: as put().
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch_and"))
+def atomic_fetch_and(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+    """atomic_and() that returns what the element held before."""
+
+
+@device_function(amo.typing_of("atomic_or"))
+def atomic_or(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+    """Set the bits of ``dest[idx]`` on PE ``pe`` that ``value`` has (bitwise or); otherwise as atomic_and()."""
+
+
+@device_function(amo.typing_of("atomic_fetch_or"))
+def atomic_fetch_or(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+    """atomic_or() that returns what the element held before."""
+
+
+@device_function(amo.typing_of("atomic_xor"))
+def atomic_xor(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+    """Turn the bits of ``dest[idx]`` on PE ``pe`` over that ``value`` has (bitwise exclusive or); otherwise as atomic_and()."""
+
+
+@device_function(amo.typing_of("atomic_fetch_xor"))
+def atomic_fetch_xor(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+    """atomic_xor() that returns what the element held before."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from pgas.errors import DeviceError, PgasError
 from pgas.heap import Allocator
-from pgas.kernels import operation, queue, state, window
+from pgas.kernels import operation, queue, refusals, state, window
 from pgas.kernels.signal import SignalOp
 from pgas.kernels.sync import Comparison
 from pgas.transports.memory import Memory
@@ -85,22 +85,22 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, nic: NIC | No
     if kind in _WAITS:
         return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, heap, nic)}"
     if kind == state.NOT_REGISTERED:
-        local = f"the local operand, {wanted} bytes at {target}"
-        return f"{who} to or from PE {pe}: {local}, is not on the symmetric heap, which is all that the NIC reaches"
+        return refusals.words("not registered", who=who, pe=pe, nbytes=wanted, target=target)
     if kind == state.BAD_PE:
-        return f"{who}: PE {_integer(pe, None)} does not exist"
+        return refusals.words("no such PE", who=who, pe=_integer(pe, None))
     if kind == state.OUT_OF_RANGE:
-        return f"{who} to or from PE {pe}: idx is {_integer(wanted, None)} on axis {comparison} of an array that has {found} there"
+        return refusals.words("no such element", who=who, pe=pe, wanted=_integer(wanted, None), axis=comparison, found=found)
     if kind == state.BAD_CODE:
         codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
-        what, names = "op" if codes is SignalOp else "cmp", ", ".join(f"{c.name} ({c.value})" for c in codes)
-        return f"{who}: {what} must be one of {names}, not {_integer(wanted, None)}"
+        name, allowed = "op" if codes is SignalOp else "cmp", ", ".join(f"{c.name} ({c.value})" for c in codes)
+        return refusals.words("no such code", who=who, name=name, allowed=allowed, wanted=_integer(wanted, None))
     if kind == state.BAD_QP:
-        numbers = f"1 to {found} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY"
-        return f"{who} to or from PE {pe}: qp must be {numbers}, not {_integer(wanted, None)}"
+        return refusals.words("no such queue pair", who=who, pe=pe, count=found, wanted=_integer(wanted, None))
+    if kind == state.BAD_STRIDE:
+        return refusals.words("stride", who=who, pe=pe, wanted=_integer(wanted, None))
     if kind == state.TOO_LONG:
-        return f"{who} to or from PE {pe}: {_integer(wanted, None)} elements wanted, but an operand has {found} ({target})"
-    return f"{who} to or from PE {pe}: {wanted} bytes at {target} are not on the symmetric heap"
+        return refusals.words("too long", who=who, pe=pe, wanted=_integer(wanted, None), found=found, target=target)
+    return refusals.words("not symmetric", who=who, pe=pe, nbytes=wanted, target=target)
 
 
 def _who(record: tuple[int, ...], my_pe: int) -> str:
@@ -119,8 +119,9 @@ def _goal(record: tuple[int, ...], heap: Allocator, nic: NIC | None) -> str:
             return "a landing cell: all are in use"
         return f"index {wanted} of {nic.name_of(address)}, which is at {found}{nic.trouble()}"
     dtype = _dtype(address, heap)
-    sign = _SIGNS[Comparison(comparison)]
-    return f"{place(address, heap)} {sign} {_integer(wanted, dtype)}, last saw {_integer(found, dtype)}"
+    sign, target, name = _SIGNS[Comparison(comparison)], place(address, heap), operation.NAMES[record[1]]
+    target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
+    return f"{target} {sign} {_integer(wanted, dtype)}, last saw {_integer(found, dtype)}"
 
 
 def _is_cell(address: int) -> bool:

@@ -11,6 +11,7 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 
 from pgas.backend import cuda_device_count
 from pgas.errors import PgasError
+from pgas.streams import core_stream
 from pgas.transports.devices import pci_address
 from pgas.transports.vmm import check
 
@@ -69,7 +70,7 @@ def wait(stream: Any, poll: Callable[[], None]) -> None:
         CudaAPIError: a kernel failed, or the context is lost.
     """
     event = cuda.event(timing=False)
-    event.record(stream if stream is not None else 0)
+    event.record(0 if stream is None else core_stream(stream))
     started, pause = time.perf_counter(), 10e-6
     while not event.query():
         if time.perf_counter() - started > 200e-6:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from pgas import runtime
+from pgas import runtime, streams
 from pgas._version import __version__
 from pgas.backend import SIMULATOR
 from pgas.kernels import window
@@ -22,7 +22,6 @@ from pgas.kernels import window
 if not SIMULATOR:
     from cuda.core import LaunchConfig
     from cuda.core import launch as cuda_launch
-    from numba.cuda.cudadrv.driver import _to_core_stream
     from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
 
 __all__ = ["BoundLaunch", "Kernel", "jit", "launch"]
@@ -47,7 +46,7 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
 
 
 class Kernel:
-    """A kernel made by @pgas.jit; ``kernel[grid, block, stream, shared_bytes](*args)`` launches it."""
+    """A kernel made by @pgas.jit; ``kernel[grid, block, stream, shared_bytes](*args)`` launches it. stream: as pgas.launch()."""
 
     __name__: str
     dispatcher: Any
@@ -60,7 +59,10 @@ class Kernel:
                 self.dispatcher._cache = _Cache(self.dispatcher)
 
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
-        return ConfiguredKernel(self, configuration if isinstance(configuration, tuple) else (configuration,))
+        configuration = configuration if isinstance(configuration, tuple) else (configuration,)
+        if len(configuration) > 2:
+            configuration = (*configuration[:2], streams.core_stream(configuration[2]), *configuration[3:])
+        return ConfiguredKernel(self, configuration)
 
     def __call__(self, *args: Any) -> None:
         raise ValueError(f"kernel {self.__name__} needs a launch configuration: {self.__name__}[blocks, threads_per_block](...)")
@@ -82,7 +84,8 @@ class ConfiguredKernel:
             HeapError: an argument was freed.
         """
         runtime.current().launching(*self._described)
-        self._configured(*args)
+        with streams.loading_allowed():
+            self._configured(*args)
 
     def bind(self, *args: Any) -> "BoundLaunch":
         """Return an object whose call launches the kernel with these arguments, converted once.
@@ -102,7 +105,9 @@ class BoundLaunch:
             self._launch: Callable[[], None] = functools.partial(kernel.dispatcher[configuration], *args)
             return
         grid, block, stream, shared = _normalized(configuration)
-        compiled = compiled_for(kernel.dispatcher, args)
+        with streams.loading_allowed():
+            compiled = compiled_for(kernel.dispatcher, args)
+            function = compiled._codelibrary.get_cufunc().kernel
         write_back: list[Any] = []
         converted: list[Any] = []
         for type_, value in zip(compiled.argument_types, args, strict=True):
@@ -110,7 +115,6 @@ class BoundLaunch:
         if write_back:
             raise TypeError(f"{kernel.__name__}: a host array cannot be bound: it would be copied once only; use a device array")
         config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
-        function = compiled._codelibrary.get_cufunc().kernel
         self._keep = args
         self._launch = functools.partial(cuda_launch, stream, config, function, *converted)
 
@@ -138,7 +142,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         grid: number of blocks, or up to three of them.
         block: threads per block, or up to three of them.
         args: the kernel's arguments; device arrays and numbers.
-        stream: Numba or cuda.core stream, 0 for the default one.
+        stream: of Numba, cuda.core, CuPy or PyTorch; 0 for the default one.
         shared: bytes of dynamic shared memory.
 
     Raises:
@@ -151,10 +155,10 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         if not hasattr(kernel, "py_func" if not SIMULATOR else "fn"):
             raise TypeError(f"pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not {kernel!r}")
         kernel = _adopted(kernel)
-    configuration = (grid, block, stream, shared)
     job.agree(f"pgas.launch({kernel.__name__})")
     refusal, bound = None, None
     try:
+        configuration = (grid, block, streams.core_stream(stream), shared)
         if not SIMULATOR:
             blocks, threads = (int(np.prod(x)) for x in _normalized(configuration)[:2])
             most = compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
@@ -190,7 +194,7 @@ def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
     grid, block, *rest = configuration
     stream, shared = (*rest, 0, 0)[:2] if rest else (0, 0)
     grid, block = normalize_kernel_dimensions(grid, block)
-    return grid, block, _to_core_stream(stream), shared
+    return grid, block, streams.core_stream(stream), shared
 
 
 # ---------------------------------------------------------------------------------------------------------------------- the cache

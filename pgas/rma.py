@@ -1,13 +1,17 @@
-"""Remote memory access from kernels: put, get, p, g (OpenSHMEM 1.5, section 9.5; NVSHMEM's warp and block forms)."""
+"""Remote memory access from kernels: put, get, iput, iget, p, g (OpenSHMEM 1.5, section 9.5; NVSHMEM's warp and block forms).
+
+On the host, and on CUDA streams: pgas/host_ops.py.
+"""
 
 from typing import Any
 
-from pgas.kernels import rma
+from pgas.kernels import rma, strided
 from pgas.kernels.binding import device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 __all__ = [
-    "g", "get", "get_block", "get_warp", "p", "put", "put_block", "put_nbi", "put_nbi_block", "put_nbi_warp", "put_warp",
+    "g", "get", "get_block", "get_nbi", "get_nbi_block", "get_nbi_warp", "get_warp", "iget", "iget_block", "iget_warp", "iput",
+    "iput_block", "iput_warp", "p", "put", "put_block", "put_nbi", "put_nbi_block", "put_nbi_warp", "put_warp",
 ]  # fmt: skip
 
 
@@ -64,7 +68,7 @@ def put_nbi_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any =
     """put_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry."""
 
 
-@device_function(rma.get(THREAD))
+@device_function(rma.get(THREAD, nbi=False))
 def get(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
     """Copy elements of the symmetric array ``source`` on PE ``pe`` to local ``dest``; called by one thread. The data is there on return.
 
@@ -80,14 +84,99 @@ def get(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
     """
 
 
-@device_function(rma.get(WARP))
+@device_function(rma.get(WARP, nbi=False))
 def get_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
     """get() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
 
 
-@device_function(rma.get(BLOCK))
+@device_function(rma.get(BLOCK, nbi=False))
 def get_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
     """get() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+
+
+@device_function(rma.get(THREAD, nbi=True))
+def get_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """Start a get(): the data is in ``dest``, which nobody may touch before, only after quiet(), quiet_pe() or barrier_all().
+
+    Arguments and errors as for get() (OpenSHMEM 1.5, section 9.6.2).
+    """
+
+
+@device_function(rma.get(WARP, nbi=True))
+def get_nbi_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """get_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry.
+
+    One thread's quiet() covers what the others copy only behind a syncwarp or syncthreads.
+    """
+
+
+@device_function(rma.get(BLOCK, nbi=True))
+def get_nbi_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+    """get_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry.
+
+    One thread's quiet() covers what the others copy only behind a syncthreads.
+    """
+
+
+@device_function(strided.iput(THREAD))
+def iput(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+    """Copy elements that lie ``src_stride`` apart in ``source`` to elements ``dst_stride`` apart in ``dest`` on PE ``pe``; by one thread.
+
+    ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, section 9.5.4). On return ``source`` may be
+    reused; the data is at its destination when that of put() is. Through a NIC it is one WQE an element, unless both strides are 1:
+    then it is a put(). A column of a matrix is ``matrix.reshape(-1)[column:]`` with its row length as stride.
+
+    Args:
+        dest: contiguous array or slice of one dimension on the symmetric heap, any alignment.
+        source: contiguous array of one dimension and the same dtype; heap, other global, shared or local memory (NICs: the heap).
+        dst_stride: elements from one to the next in dest, at least 1.
+        src_stride: elements from one to the next in source, at least 1.
+        pe: number of the target PE; this PE itself is allowed.
+        nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
+        DeviceError: later, on the host: a stride is below 1; under PGAS_DEBUG=check and in the simulator also: pe does not exist, dest
+            is not on the heap, or an operand holds fewer than nelems elements at its stride.
+    """
+
+
+@device_function(strided.iput(WARP))
+def iput_warp(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+    """iput() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
+
+
+@device_function(strided.iput(BLOCK))
+def iput_block(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+    """iput() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+
+
+@device_function(strided.iget(THREAD))
+def iget(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+    """Copy elements that lie ``src_stride`` apart in ``source`` on PE ``pe`` to elements ``dst_stride`` apart in ``dest``; by one thread.
+
+    The data is there on return (OpenSHMEM 1.5, section 9.5.8). Through a NIC it is one WQE an element, unless both strides are 1.
+
+    Args:
+        dest: contiguous array of one dimension; heap, other global, shared or local memory (NICs: the heap).
+        source: contiguous array or slice of one dimension and the same dtype on the symmetric heap, any alignment.
+        dst_stride: elements from one to the next in dest, at least 1.
+        src_stride: elements from one to the next in source, at least 1.
+        pe: number of the PE to read from; this PE itself is allowed.
+        nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
+
+    Raises: as iput(), with source in the place of dest.
+    """
+
+
+@device_function(strided.iget(WARP))
+def iget_warp(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+    """iget() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
+
+
+@device_function(strided.iget(BLOCK))
+def iget_block(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+    """iget() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
 
 
 @device_function(rma.p)

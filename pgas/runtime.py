@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pgas import bootstrap as bootstraps
-from pgas import config, device_state, ending, hang, hca, topology
+from pgas import config, device_state, ending, hang, hca, streams, topology
 from pgas._version import __version__
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of
 from pgas.backend import SIMULATOR, launched_rank
@@ -26,6 +26,7 @@ from pgas.errors import HeapError, PgasError, PgasWarning
 from pgas.heap import ALIGNMENT, Allocator
 from pgas.kernels import window
 from pgas.liveness import Watch
+from pgas.local_memory import LocalMemory
 from pgas.transports import p2p
 from pgas.transports.memory import Memory, Segment, slot_segments
 from pgas.transports.nic import NIC, Part
@@ -194,6 +195,7 @@ class Job(bootstraps.Collective):
             part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants())
             self.nic = nic_type(part, **options)
             self._ending.callback(self.nic.close)
+        self.local = LocalMemory(self.nic)
 
     def _simulate(self, weak: int | None) -> None:
         """Let kernels of the simulator end early, and weaken its memory if that is asked for."""
@@ -325,6 +327,8 @@ class Job(bootstraps.Collective):
 
     def synchronize(self, stream: Any) -> None:
         """Wait for the kernels of a stream (None: of the device) and raise what they found wrong."""
+        if streams.capturing(stream):
+            raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
         self._wait_for_device(stream)
         self._check()
         self._hang.synchronized(stream)
@@ -375,8 +379,8 @@ class Job(bootstraps.Collective):
         try:
             with self._deaths_first():
                 gpus.wait(stream, self._interrupt)
-        except gpus.CudaAPIError:
-            self.broken = True
+        except gpus.CudaAPIError as error:
+            self.broken = not streams.interrupts_capture(error)
             raise
         except BaseException as error:
             self.broken = True
@@ -430,6 +434,7 @@ class Job(bootstraps.Collective):
             leaks = [f"{block} ({block.nbytes} bytes)" for block in self.heap.blocks]
             self._stop_watching()
             self.exchange(None)  # nobody ends while another still watches it
+            self.local.clear()
             if self.nic is not None:
                 self.nic.destroy()
         finally:

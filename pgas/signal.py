@@ -1,15 +1,18 @@
-"""Signals from kernels: words of uint64 that tell a PE that its data has come (OpenSHMEM 1.5, section 9.9)."""
+"""Signals from kernels: words of uint64 that tell a PE that its data has come (OpenSHMEM 1.5, section 9.9).
+
+On the host, and on CUDA streams: pgas/host_ops.py.
+"""
 
 from typing import Any
 
-from pgas.kernels import signal, sync
+from pgas.kernels import signal, sync, wait
 from pgas.kernels.binding import device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 from pgas.kernels.signal import SignalOp
 
 __all__ = [
     "SIGNAL_ADD", "SIGNAL_SET", "put_signal", "put_signal_block", "put_signal_nbi", "put_signal_nbi_block", "put_signal_nbi_warp",
-    "put_signal_warp", "signal_op", "signal_wait_until",
+    "put_signal_warp", "signal_fetch", "signal_op", "signal_wait_until",
 ]  # fmt: skip
 
 #: The signal replaces the word.
@@ -69,3 +72,15 @@ def signal_op(sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
 @device_function(sync.signal_wait_until)
 def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
     """Wait until this PE's ``sig[idx]`` compares as asked, and return it. See wait_until()."""
+
+
+@device_function(wait.signal_fetch)
+def signal_fetch(sig: Any, idx: Any) -> Any:
+    """Return this PE's ``sig[idx]`` (uint64), read atomically. The data of the put_signal() that brought the value is visible.
+
+    Args:
+        sig: array of uint64 on the symmetric heap.
+        idx: integer, or tuple of as many integers as sig has dimensions.
+
+    Raises: as put().
+    """

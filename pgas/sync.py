@@ -1,16 +1,18 @@
-"""Waiting and ordering: wait_until, fence, quiet, barrier_all, sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12)."""
+"""Waiting and ordering: wait_until, fence, quiet, flush, barrier_all, sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12).
+
+On the host, and on CUDA streams: pgas/host_ops.py.
+"""
 
 from typing import Any
 
-from pgas import runtime
 from pgas.kernels import sync
 from pgas.kernels.binding import device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 from pgas.kernels.sync import Comparison
 
 __all__ = [
-    "EQ", "GE", "GT", "LE", "LT", "NE", "barrier_all", "barrier_all_block", "barrier_all_warp", "fence", "quiet", "sync_all",
-    "sync_all_block", "sync_all_warp", "wait_until",
+    "EQ", "GE", "GT", "LE", "LT", "NE", "barrier_all", "barrier_all_block", "barrier_all_warp", "fence", "flush", "quiet", "quiet_pe",
+    "sync_all", "sync_all_block", "sync_all_warp", "wait_until",
 ]  # fmt: skip
 
 #: Comparisons for wait_until() and signal_wait_until(): element <comparison> value.
@@ -51,11 +53,39 @@ def quiet() -> None:
     """
 
 
-def _host_barrier() -> None:
-    runtime.current().meet("pgas.barrier_all()")
+@device_function(sync.quiet_pe)
+def quiet_pe(pe: Any) -> None:
+    """Complete what quiet() would complete, of the operations to and from PE ``pe`` (OpenSHMEM 1.5, section 9.11.2, for one PE).
+
+    Others may be complete or not. Over ibgda it polls only the queue pairs to that PE that kernels have used; over p2p, whose fences know
+    no PEs, and over ibrc, whose requests to all PEs complete in one order, it is quiet().
+
+    Args:
+        pe: number of the PE; this PE itself is allowed.
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: pe is no integer.
+        DeviceError: later, on the host, under PGAS_DEBUG=check and in the simulator: pe does not exist; or a NIC transport's operations
+            are not complete after PGAS_TIMEOUT seconds.
+    """
 
 
-@device_function(sync.barrier_all(THREAD), host=_host_barrier)
+@device_function(sync.flush)
+def flush() -> None:
+    """Wait until sources of puts may be reused: this thread's, and those of puts that happen before the call. Completes nothing else.
+
+    After put_nbi() and put_signal_nbi(), whose other forms wait themselves (NVSHMEM 3.8's nvshmemx_flush). Data may still be under way
+    afterwards, get_nbi() need not have ended, and nothing is ordered: see quiet() and fence().
+
+    Over p2p it takes no time, as a store has read its source when it is issued. A NIC says that it has read a source only when the data
+    has arrived, so over ibgda and ibrc it waits as long as quiet() does.
+
+    Raises:
+        DeviceError: later, on the host: a NIC transport's operations are not complete after PGAS_TIMEOUT seconds.
+    """
+
+
+@device_function(sync.barrier_all(THREAD))
 def barrier_all() -> None:
     """Wait until all PEs are here, with every operation before it complete.
 

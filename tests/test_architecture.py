@@ -21,7 +21,7 @@ LINKS = ("kernels", "transports", "perftests")
 LAYERS = (
     ("errors", "config", "_version", "inquiry", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
-    ("backend", "heap", "fds", "topology"),
+    ("backend", "heap", "fds", "topology", "streams"),
     ("bootstrap", "array"),
     ("sim",),
     ("kernels",),
@@ -29,11 +29,13 @@ LAYERS = (
     ("softhca",),  # of transports: the card
     ("nic", "ibrc", "doorbells", "forwarding"),  # of transports: what uses an adapter
     ("outstanding",),  # of transports
-    ("gpu", "device_state", "card", "ending"),
+    ("gpu", "device_state", "card", "ending", "local_memory"),
     ("hang",),
     ("hca",),
     ("runtime",),
-    ("jit", "host", "rma", "amo", "signal", "sync", "query"),
+    ("jit", "host", "rma", "amo", "signal", "sync", "wait", "query"),
+    ("operands",),
+    ("host_ops", "registration"),
     ("",),  # the package itself
     ("machine",),
     ("probe", "checks"),
@@ -45,22 +47,28 @@ LAYERS = (
 
 #: Inside kernels: numbers and addresses, primitives, the transport, operand checks, then the public names.
 KERNEL_LAYERS = (
-    ("operation", "compiler", "cpu", "binding"),
-    ("window", "ptx"),
+    ("operation", "update", "compiler", "cpu", "binding"),
+    ("window", "ptx", "refusals"),
     ("state", "scope", "operands", "p2p", "queue"),
-    ("float_add",),
+    ("atomic_wqe", "nic_amo", "lanes"),
     ("ibgda", "proxy"),
     ("transport",),
-    ("query", "rma", "amo", "signal", "sync"),
+    ("query", "rma", "strided", "amo", "signal", "sync", "wait"),
 )
 
 PUBLIC = """
     BootstrapError CompletionError DeadlockError DeviceError EQ GE GT HeapError LE LT NE PgasError PgasWarning SIGNAL_ADD SIGNAL_SET
-    SIMULATOR SymmetricArray TransportError __version__ allgather_object array atomic_add atomic_fetch_add barrier_all barrier_all_block
+    SIMULATOR SymmetricArray TransportError __version__ allgather_object array barrier_all barrier_all_block
     barrier_all_warp broadcast_object empty fence finalize free full g get get_block get_warp info init jit launch my_pe n_pes p ptr
+    flush get_nbi get_nbi_block get_nbi_warp iget iget_block iget_warp iput iput_block iput_warp quiet_pe
     put put_block put_nbi put_nbi_block put_nbi_warp put_signal put_signal_block put_signal_nbi put_signal_nbi_block
     put_signal_nbi_warp put_signal_warp put_warp quiet signal_op signal_wait_until sync_all sync_all_block sync_all_warp synchronize
     wait_until zeros
+    signal_fetch test test_all test_all_vector test_any test_any_vector test_some test_some_vector wait_until_all wait_until_all_vector
+    wait_until_any wait_until_any_vector wait_until_some wait_until_some_vector
+    atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or
+    atomic_fetch_xor atomic_inc atomic_or atomic_set atomic_swap atomic_xor
+    register unregister
 """.split()  # noqa: SIM905
 
 

@@ -16,6 +16,7 @@ from numba.cuda.np.numpy_support import from_dtype
 
 from pgas.kernels import cpu, ibgda, sync
 from pgas.kernels.scope import BLOCK, THREAD
+from pgas.kernels.update import Update
 from pgas.perftests.sass import CONSTANTS
 from pgas.sim import engine
 
@@ -42,9 +43,10 @@ def operations(t):
         store = t.p(from_dtype(array.dtype))
         return lanes, lambda lane: store(posting.DEST + lane * array.itemsize, array, value, pe, 0)
 
-    def add(make, dtype):
+    def add(name, dtype):
         array = np.zeros(1, dtype)
-        return 1, lambda _: make(from_dtype(array.dtype))(posting.DEST, array, 1, pe)
+        atomic = t.atomic(name, Update.ADD, from_dtype(array.dtype), fetch="fetch" in name)
+        return 1, lambda _: atomic(posting.DEST, array, 1, 1, pe)
 
     return {
         "put": put(posting.NBYTES),
@@ -58,12 +60,12 @@ def operations(t):
         "p_complex128": p(np.complex128, 1.5 - 2j),
         "p_by_3_lanes": p(np.float32, 1.5, 3),
         "p_complex128_by_3_lanes": p(np.complex128, 1.5 - 2j, 3),
-        "atomic_add": add(t.atomic_add, np.uint64),
-        "atomic_add_int32": add(t.atomic_add, np.int32),
-        "atomic_add_float32": add(t.atomic_add, np.float32),
-        "atomic_add_float64": add(t.atomic_add, np.float64),
-        "atomic_fetch_add": add(t.atomic_fetch_add, np.uint64),
-        "atomic_fetch_add_int32": add(t.atomic_fetch_add, np.int32),
+        "atomic_add": add("atomic_add", np.uint64),
+        "atomic_add_int32": add("atomic_add", np.int32),
+        "atomic_add_float32": add("atomic_add", np.float32),
+        "atomic_add_float64": add("atomic_add", np.float64),
+        "atomic_fetch_add": add("atomic_fetch_add", np.uint64),
+        "atomic_fetch_add_int32": add("atomic_fetch_add", np.int32),
         "signal_op": (1, lambda _: t.signal(word, 1, False, pe)),
         "put_signal": put_signal(THREAD, add=False),
         "put_signal_block": put_signal(BLOCK, add=True),

@@ -69,7 +69,7 @@ REFUSALS = [
     ("pgas.wait_until(h, 0, pgas.EQ, 1)", "pgas.wait_until: ivar has elements of type int8"),
     ("pgas.wait_until(s, 0, x, 1)", "pgas.wait_until: cmp must be an integer, not float32"),
     ("pgas.wait_until(s, 0, pgas.EQ, x)", "pgas.wait_until: value must be an integer, not float32"),
-    ("pgas.atomic_add(h, 0, 1, i)", "pgas.atomic_add: dest has elements of type int8; 32- and 64-bit integers and floats can be added"),
+    ("pgas.atomic_add(h, 0, 1, i)", "pgas.atomic_add: dest has elements of type int8; it must hold integers or floats of 32 or 64 bits"),
     ("pgas.atomic_fetch_add(s, (0, 0), 1, i)", "pgas.atomic_fetch_add: idx has 2 subscript(s), but dest has 1 dimension"),
     ("pgas.atomic_add(s, 0, z, i)", "pgas.atomic_add: value is of type complex64, which an element of type uint64 cannot hold"),
     ("pgas.ptr(n, i)", "pgas.ptr: dest must be contiguous"),

@@ -75,7 +75,7 @@ def test_write_and_read_of_any_size_and_alignment(pes, nbytes, shift):
     assert (counted["writes"], counted["reads"], counted["nbytes"]) == (1, 1, 2 * nbytes)
 
 
-@njit(nogil=True)
+@njit("void(int64, int64, int64[::1])", nogil=True)  # compiled now: 400 WQEs may take less time than that
 def halves(address, stop, found):
     """Look at a word of 8 bytes until stop is set: how often it was seen, and how often its halves differed."""
     while load_acquire_u64(stop) == 0:

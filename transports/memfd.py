@@ -8,7 +8,8 @@ import os
 
 from pgas.errors import HeapError, TransportError
 from pgas.kernels import window
-from pgas.transports.memory import Segment
+from pgas.transports import pages
+from pgas.transports.memory import Loan, Segment
 
 __all__ = ["HostMemory"]
 
@@ -26,6 +27,7 @@ class HostMemory:
     """Implements Memory on host memory."""
 
     def __init__(self) -> None:
+        self._pages = pages.SharedPages()
         self._mappings: list[tuple[int, int]] = []
         self._fds: list[int] = []
 
@@ -64,6 +66,17 @@ class HostMemory:
         self._mappings.append((address, nbytes))
         return None
 
+    def lend(self, address: int, nbytes: int) -> Loan:
+        """Exchange the pages that memory lies on for pages that others can map (pages.py)."""
+        return self._pages.lend(address, nbytes)
+
+    def take_back(self, loan: Loan) -> None:
+        """Make the pages private again."""
+        self._pages.take_back(loan)
+
+    borrow = staticmethod(pages.borrow)
+    give_back = staticmethod(pages.give_back)
+
     def read(self, address: int, nbytes: int) -> bytes:
         """Return a copy of the bytes."""
         return ctypes.string_at(address, nbytes)
@@ -78,6 +91,7 @@ class HostMemory:
 
     def close(self) -> None:
         """Unmap everything; arrays must not be used any more."""
+        self._pages.close()
         for address, nbytes in self._mappings:
             _libc.munmap(address, nbytes)
         for fd in self._fds:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pgas.kernels import window
 
-__all__ = ["Memory", "Segment", "slot_segments"]
+__all__ = ["Loan", "Memory", "Segment", "slot_segments"]
 
 #: Granularity of VMM allocations on every GPU tried, and of the window's layout.
 GRANULARITY = 2 << 20
@@ -18,6 +18,17 @@ class Segment:
     offset: int
     size: int
     host: bool = False  #: in the host's memory, for CPU and GPU, also where the others are in a GPU's
+
+
+@dataclass(frozen=True)
+class Loan:
+    """Memory of one process that another one is to map: pieces of files that follow each other, or what a handle of CUDA IPC names."""
+
+    start: int  #: address of the first byte in the process that lends
+    nbytes: int
+    pieces: tuple[tuple[int, int], ...] = ()  #: of each piece, its offset in its file and its length
+    fds: tuple[int, ...] = ()  #: the files, one a piece
+    handle: bytes = b""
 
 
 def slot_segments(heap_size: int) -> tuple[Segment, ...]:
@@ -45,6 +56,22 @@ class Memory(Protocol):
 
     def create_private(self) -> None:
         """Map the state page, zeroed."""
+
+    def lend(self, address: int, nbytes: int) -> Loan:
+        """Make memory of this process, made by anybody, one that the software card's process can map.
+
+        Raises:
+            TransportError: it cannot be shared; the text says why.
+        """
+
+    def take_back(self, loan: Loan) -> None:
+        """End a loan."""
+
+    def borrow(self, loan: Loan) -> int:
+        """Map what another process lends, anywhere, and return the address of its first byte. Loan.fds are closed by the caller."""
+
+    def give_back(self, loan: Loan, address: int) -> None:
+        """Unmap what borrow() mapped at an address."""
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Return bytes of mapped memory, also while kernels run."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgas.backend import SIMULATOR
 from pgas.errors import CompletionError, PgasError, TransportError
-from pgas.kernels import queue, window
+from pgas.kernels import queue, state, window
 from pgas.transports import doorbells, p2p
 from pgas.transports.adapter import Adapter, FirstError, Path, Port
 from pgas.transports.memory import GRANULARITY, Memory, Segment
@@ -180,7 +180,7 @@ class NIC:
         self._made.callback(adapter.close)  # takes with it what is left
         count = self._n_pes * self._num
         check_caps(adapter, self._n_pes, self._num, self._depth)
-        pdn = adapter.alloc_pd()
+        pdn = self._pdn = adapter.alloc_pd()
         system, heap, queues, *rest = [(address, nbytes) for address, nbytes, _ in shared]
         _, system_key = adapter.register_mr(*system, pdn, _ACCESS)
         lkey, heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
@@ -267,6 +267,43 @@ class NIC:
             return {}
         own = [qp for qp in self.adapter.counters()["qps"] if qp["pe"] == self._me]
         return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
+
+    # --------------------------------------------------------------------------------------------------- local memory (pgas.register)
+
+    def register(self, entry: int, address: int, nbytes: int) -> None:
+        """Let the NIC reach memory of this process, as a local operand, and kernels find it in an entry of state.REGISTERED.
+
+        Raises:
+            TransportError: the adapter refuses; the text says why.
+        """
+        key = self._key(address, nbytes)
+        place = state.REGISTERED + entry * state.REGISTERED_SIZE
+        self._store(place + state.REGISTERED_LKEY, _big_endian(key))
+        self._store(place + state.START, address)
+        self._store(place + state.END, address + nbytes)
+        behind = place + state.REGISTERED_SIZE
+        if self._load(state.REGISTERED_END) < behind:
+            self._store(state.REGISTERED_END, behind)
+
+    def _key(self, address: int, nbytes: int) -> int:
+        """Return the lkey of local memory of which the adapter is told."""
+        if isinstance(self.adapter, client.SoftHCA):
+            self.adapter.lend(address, nbytes, self._memory)
+        return self.adapter.register_mr(address, nbytes, self._pdn, Access.LOCAL_WRITE)[0]
+
+    def lkey_of_registered(self, entry: int) -> int:
+        """Return the lkey of an entry, big-endian."""
+        return self._load(state.REGISTERED + entry * state.REGISTERED_SIZE + state.REGISTERED_LKEY)
+
+    def unregister(self, entry: int, address: int) -> None:
+        """Undo register(); nothing uses the memory."""
+        place = state.REGISTERED + entry * state.REGISTERED_SIZE
+        self._store(place + state.END, 0)
+        self._store(place + state.START, 0)
+        if key := _big_endian(self.lkey_of_registered(entry)):
+            self.adapter.deregister_mr(key)
+        if isinstance(self.adapter, client.SoftHCA):
+            self.adapter.take_back(address, self._memory)
 
     # -------------------------------------------------------------------------------------------------------------------- waiting
 

@@ -11,7 +11,7 @@ from cuda.bindings import driver
 
 from pgas.errors import HeapError, PgasError, TransportError
 from pgas.kernels import window
-from pgas.transports.memory import Segment
+from pgas.transports.memory import Loan, Segment
 
 __all__ = ["GPUMemory", "check"]
 
@@ -48,6 +48,7 @@ class GPUMemory:
         node = int(check(driver.cuDeviceGetAttribute(_Attribute.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, ordinal), "cuDeviceGetAttribute"))
         self._location = _location(_Location.CU_MEM_LOCATION_TYPE_DEVICE, ordinal)
         self._host = _location(_Location.CU_MEM_LOCATION_TYPE_HOST_NUMA, max(node, 0))
+        self._borrowed: dict[bytes, int] = {}
         self._reserved: list[tuple[int, int]] = []
         self._mapped: list[tuple[int, int, Any]] = []
         self._on_host: list[range] = []
@@ -134,6 +135,37 @@ class GPUMemory:
     def is_on_host(self, address: int) -> bool:
         """Whether memory of this PE is the host's."""
         return any(address in mapped for mapped in self._on_host)
+
+    def lend(self, address: int, nbytes: int) -> Loan:
+        """Name the allocation that memory lies in by a handle of CUDA IPC: cudaMalloc's, Numba's, those of CuPy's and PyTorch's pools."""
+        base, size = check(driver.cuMemGetAddressRange(address), f"{address:#x} is no memory of CUDA")
+        try:
+            handle = check(driver.cuIpcGetMemHandle(base), "cuIpcGetMemHandle")
+        except CudaError as error:
+            raise TransportError(
+                f"the memory at {address:#x} cannot be shared with the software card's process, as memory of cudaMalloc can and that of "
+                "cuMemCreate, cudaMallocAsync and cudaMallocManaged cannot (PyTorch: use neither expandable_segments nor cudaMallocAsync; "
+                f"CuPy: the default pool) ({error})"
+            ) from error
+        return Loan(int(base), int(size), handle=bytes(byte & 0xFF for byte in handle.reserved))
+
+    def take_back(self, loan: Loan) -> None:
+        """Nothing: the card keeps what it has mapped to the end of the job, as unmapping would wait for its kernel."""
+
+    def borrow(self, loan: Loan) -> int:
+        """Map an allocation of another process; once, whoever lends it how often."""
+        if loan.handle not in self._borrowed:
+            handle = driver.CUipcMemHandle()
+            handle.reserved = loan.handle
+            lazily = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+            try:
+                self._borrowed[loan.handle] = int(check(driver.cuIpcOpenMemHandle(handle, lazily.value), "cuIpcOpenMemHandle"))
+            except CudaError as error:
+                raise TransportError(f"cannot map another process's GPU memory: {error}") from error
+        return self._borrowed[loan.handle]
+
+    def give_back(self, loan: Loan, address: int) -> None:
+        """Nothing, see take_back()."""
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Copy to the host on a stream of our own."""

@@ -38,6 +38,7 @@ class Mem:
     atomic_add_f64: Callable[[int, float], float]
     fence: Callable[..., None]
     copy_strided: Callable[..., None]
+    read_sources: Callable[..., None]
     copy_elements: Callable[..., None]
 
     def __getattr__(self, name: str) -> Any:

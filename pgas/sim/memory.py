@@ -31,6 +31,7 @@ __all__ = [
     "fence",
     "load",
     "load_acquire",
+    "read_sources",
     "store",
     "store_release",
 ]
@@ -281,11 +282,15 @@ def fence(scope: str = "sys") -> None:
     _fence_seq_cst()
 
 
-def copy_strided(dst: int, src: int, first: int, end: int, step: int, width: int, deferred_source: bool = False) -> None:
+def read_sources() -> None:
+    """Have every copy of this thread read its source; here all have. It matters to `pgas.sim.weak` only."""
+
+
+def copy_strided(dst: int, src: int, first: int, end: int, step: int, width: int, deferred: bool = False) -> None:
     """For i in range(first, end, step), copy `width` bytes at byte offset i * width: one thread's share of a copy.
 
     width is 1, 2, 4, 8 or 16, step is positive. Elements are single accesses where both addresses are aligned to them; 16 bytes are
-    two. deferred_source says that the source may be read later, up to the fence (a non-blocking put); here it is always read now.
+    two. deferred says that all of it may happen later, up to the fence (a non-blocking put or get); here it is always done now.
     """
     activity.stores += 1
     if end > first:

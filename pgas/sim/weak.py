@@ -15,8 +15,8 @@ order drawn from the seed:
 who meet to their block, `fence("block")` the caller's; `fence("gpu")` and a grid barrier publish to the grid. So a thread that fences
 after syncthreads performs the stores of the whole block. Atomics are performed at once and order nothing.
 
-A copy is cut into pieces that are performed separately. A blocking copy takes its source's bytes at the call; one with
-deferred_source reads each piece when it is performed.
+A copy is cut into pieces that are performed separately. A blocking copy takes its source's bytes at the call; a deferred one reads each
+piece when it is performed, or at ``read_sources`` (flush), and is delayed also if it goes from a remote address to a local one (get_nbi).
 
 What it finds is a bug of the program on a GPU; a correct program behaves. What it misses: races between unordered stores to the same
 bytes, late loads, missing gpu-scope fences between threads of one PE, stores through plain array indexing.
@@ -70,19 +70,24 @@ class _Piece:
         distance = (lo - self.lo) % stride  # threads of one cooperative copy: interleaved, not overlapping
         return distance < self.width or stride - distance < width
 
+    def take(self) -> None:
+        """Read the source, which is an address."""
+        source, extent = self.source, (self.count - 1) * self.source_stride
+        if not _mapped(min(source, source + extent), max(source, source + extent) + self.width):
+            raise self._gone("source", source)
+        self.source = (ctypes.c_char * (self.count * self.width))()
+        memory.copy_elements(ctypes.addressof(self.source), self.width, source, self.source_stride, self.count, self.width)
+        self.source_stride = self.width
+
     def perform(self) -> None:
         if not _mapped(self.lo, self.hi):
             raise self._gone("target", self.lo)
         if self.source is None:
             memory.store(self.lo, self.value, self.width)
             return
-        source, extent = self.source, (self.count - 1) * self.source_stride
-        if isinstance(source, int):
-            if not _mapped(min(source, source + extent), max(source, source + extent) + self.width):
-                raise self._gone("source", source)
-        else:
-            source = ctypes.addressof(source)
-        memory.copy_elements(self.lo, self.stride, source, self.source_stride, self.count, self.width)
+        if isinstance(self.source, int):
+            self.take()
+        memory.copy_elements(self.lo, self.stride, ctypes.addressof(self.source), self.source_stride, self.count, self.width)
 
     def _gone(self, what: str, addr: int) -> PgasError:
         return PgasError(
@@ -162,10 +167,10 @@ class WeakMemory:
         self._settle(addr, 8)
         return memory.atomic_add_f64(addr, value)
 
-    def copy_strided(self, dst: int, src: int, first: int, end: int, step: int, width: int, deferred_source: bool = False) -> None:
+    def copy_strided(self, dst: int, src: int, first: int, end: int, step: int, width: int, deferred: bool = False) -> None:
         dst, src, first, end, step, width = int(dst), int(src), int(first), int(end), int(step), int(width)
         offset, stride = first * width, step * width
-        self.copy_elements(dst + offset, stride, src + offset, stride, len(range(first, end, step)), width, deferred_source)
+        self.copy_elements(dst + offset, stride, src + offset, stride, len(range(first, end, step)), width, deferred)
 
     def copy_elements(
         self,
@@ -175,16 +180,16 @@ class WeakMemory:
         src_stride: int,
         count: int,
         width: int,
-        deferred_source: bool = False,
+        deferred: bool = False,
     ) -> None:
         if count <= 0:
             return
         if dst_stride < 0:
             dst, dst_stride = dst + (count - 1) * dst_stride, -dst_stride
             src, src_stride = src + (count - 1) * src_stride, -src_stride
-        thread = engine.current() if self._is_remote(dst) else None
+        thread = engine.current() if self._is_remote(dst) or (deferred and self._is_remote(src)) else None
         extent = (count - 1) * src_stride
-        if thread is None or not deferred_source:
+        if thread is None or not deferred:
             self._settle(min(src, src + extent), abs(extent) + width)
         if thread is not None and dst_stride < width:  # elements that overwrite each other: not worth a delay
             self._perform_if(lambda p: p.overlaps(dst, dst + (count - 1) * dst_stride + width, dst_stride, width))
@@ -193,14 +198,14 @@ class WeakMemory:
             memory.copy_elements(dst, dst_stride, src, src_stride, count, width)
             return
         source: Any = None
-        if not deferred_source:
+        if not deferred:
             source = (ctypes.c_char * (count * width))()
             memory.copy_elements(ctypes.addressof(source), width, src, src_stride, count, width)
         pieces = []
         cuts = self._cuts(count)
         for a, b in pairwise(cuts):
             piece = _Piece(thread, dst + a * dst_stride, dst_stride, b - a, width)
-            if deferred_source:
+            if deferred:
                 piece.source, piece.source_stride = src + a * src_stride, src_stride
             else:
                 piece.source = (ctypes.c_char * ((b - a) * width)).from_buffer(source, a * width)
@@ -220,6 +225,13 @@ class WeakMemory:
             for piece in self._pending:
                 if piece.published < level and _before(piece, thread):
                     piece.published = level
+
+    def read_sources(self) -> None:
+        """Have the puts that happen before this read their sources; nothing need arrive."""
+        thread = engine.current()
+        for piece in self._pending:
+            if isinstance(piece.source, int) and self._is_remote(piece.lo) and thread is not None and _before(piece, thread):
+                piece.take()
 
     # What the engine tells
 

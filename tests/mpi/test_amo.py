@@ -1,4 +1,4 @@
-"""Chapter E as far as it is there, atomic memory operations: atomic_add and atomic_fetch_add under contention, at their limits."""
+"""Chapter E, atomic memory operations: each against NumPy, additions at their limits, and all of them under contention."""
 
 import numpy as np
 import pytest
@@ -235,3 +235,241 @@ def test_half_words_beside_each_other(heap):
     expected = np.zeros(2 * WARP, np.int32)
     expected[0::2], expected[1::2] = 3, payload(WARP, np.int32, left)
     equal(dest, expected)
+
+
+# ------------------------------------------------------------------------------------------------ every operation against NumPy
+
+
+@pgas.jit
+def inc_each(dest, values, conds, found, pe):
+    for _ in range(values.size):
+        pgas.atomic_inc(dest, 3, pe)
+
+
+@pgas.jit
+def fetch_inc_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        found[i] = pgas.atomic_fetch_inc(dest, 3, pe)
+
+
+@pgas.jit
+def fetch_and_add_each(dest, values, conds, found, pe):
+    """atomic_fetch between atomic_adds."""
+    for i in range(values.size):
+        found[i] = pgas.atomic_fetch(dest, 3, pe)
+        pgas.atomic_add(dest, 3, values[i], pe)
+
+
+@pgas.jit
+def set_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        pgas.atomic_set(dest, 3, values[i], pe)
+        found[i] = pgas.atomic_fetch(dest, 3, pe)
+
+
+@pgas.jit
+def swap_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        found[i] = pgas.atomic_swap(dest, 3, values[i], pe)
+
+
+@pgas.jit
+def compare_swap_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        found[i] = pgas.atomic_compare_swap(dest, 3, conds[i], values[i], pe)
+
+
+@pgas.jit
+def and_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        pgas.atomic_and(dest, 3, values[i], pe)
+        pgas.atomic_or(dest, 3, conds[i], pe)
+
+
+@pgas.jit
+def fetch_and_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        found[i] = pgas.atomic_fetch_and(dest, 3, values[i], pe)
+
+
+@pgas.jit
+def or_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        pgas.atomic_or(dest, 3, values[i], pe)
+        pgas.atomic_and(dest, 3, conds[i], pe)
+
+
+@pgas.jit
+def fetch_or_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        found[i] = pgas.atomic_fetch_or(dest, 3, values[i], pe)
+
+
+@pgas.jit
+def xor_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        pgas.atomic_xor(dest, 3, values[i], pe)
+
+
+@pgas.jit
+def fetch_xor_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        found[i] = pgas.atomic_fetch_xor(dest, 3, values[i], pe)
+
+
+#: name -> (kernel, the element after one step from (old, value, cond), whether what is fetched is the old one, None if nothing is).
+OPERATIONS = {
+    "inc": (inc_each, lambda old, value, cond: old + old.dtype.type(1), None),
+    "fetch_inc": (fetch_inc_each, lambda old, value, cond: old + old.dtype.type(1), True),
+    "fetch": (fetch_and_add_each, lambda old, value, cond: old + value, True),
+    "set": (set_each, lambda old, value, cond: value, False),
+    "swap": (swap_each, lambda old, value, cond: value, True),
+    "compare_swap": (compare_swap_each, lambda old, value, cond: value if old == cond else old, True),
+    "and": (and_each, lambda old, value, cond: old & value | cond, None),
+    "fetch_and": (fetch_and_each, lambda old, value, cond: old & value, True),
+    "or": (or_each, lambda old, value, cond: (old | value) & cond, None),
+    "fetch_or": (fetch_or_each, lambda old, value, cond: old | value, True),
+    "xor": (xor_each, lambda old, value, cond: old ^ value, None),
+    "fetch_xor": (fetch_xor_each, lambda old, value, cond: old ^ value, True),
+}
+CASES = [(name, dtype) for name in OPERATIONS for dtype in INTEGERS + (FLOATS if name in ("fetch", "set", "swap") else [])]
+
+
+def steps_of(name, dtype):
+    """The element before, values and conds, with all bits in use; of compare_swap some conds are what is there."""
+    rng = np.random.default_rng([len(name), dtype.num])
+    start, *rest = payload(13, dtype, 17) if dtype.kind != "f" else rng.integers(-1000, 1000, 13).astype(dtype)
+    values, conds = np.array(rest[:6], dtype), np.array(rest[6:], dtype)
+    if name == "compare_swap":
+        conds[[0, 1, 4]] = start, values[0], values[1]
+    return np.array(start, dtype), values, conds
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)
+def test_operation(heap, name, dtype):
+    """By one thread after another, on one element; elements on both sides stay as they are."""
+    _, _, right, _ = neighbours()
+    kernel, step, old = OPERATIONS[name]
+    element, values, conds = steps_of(name, dtype)
+    dest, found = Watched(heap, 7, dtype), heap.zeros(values.size, dtype)
+    dest.array[3:4].copy_to_device(element.reshape(1))
+    pgas.barrier_all()
+    kernel[1, 1](dest.array, heap.array(values), heap.array(conds), found, right)
+    history = [element]
+    with np.errstate(over="ignore"):
+        for value, cond in zip(values, conds, strict=True):
+            history.append(np.asarray(step(history[-1], value, cond), dtype))
+    assert name != "compare_swap" or len({int(h) for h in history}) == 4, "some comparisons hold, some do not"
+    dest.holds(3, history[-1].reshape(1))
+    fetched = history[:-1] if old else history[1:] if old is False else np.zeros(values.size)
+    equal(found, np.array(fetched, dtype), "fetched")
+
+
+# ------------------------------------------------------------------------------------------------------------------- contention
+
+
+@pgas.jit
+def own_bits(words, bits, others, half, last, pe):
+    """Each thread has bits of the word; it sets, turns over, and clears them, and leaves the lower half of them set."""
+    t = cuda.grid(1)
+    for _ in range(3):
+        pgas.atomic_or(words, 1, bits[t], pe)
+        pgas.atomic_xor(words, 1, bits[t], pe)
+        last[t] += 0 if pgas.atomic_fetch_or(words, 1, bits[t], pe) & bits[t] == 0 else 1
+        pgas.atomic_and(words, 1, others[t], pe)
+        last[t] += 0 if pgas.atomic_fetch_xor(words, 1, bits[t], pe) & bits[t] == 0 else 1
+        last[t] += 0 if pgas.atomic_fetch_and(words, 1, half[t], pe) & bits[t] == bits[t] else 1
+
+
+@integers
+def test_everybody_has_bits_of_a_word(heap, dtype):
+    """Bitwise operations of one do not disturb the bits of another, nor a neighbouring element."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    threads, unsigned = 8, np.dtype(f"u{dtype.itemsize}")
+    width = 8 * dtype.itemsize // (n * threads)
+    if width < 1:
+        pytest.skip("capability missing: a bit for each thread")
+    words, last = heap.full(3, -1, dtype) if dtype.kind == "i" else heap.full(3, np.iinfo(dtype).max, dtype), heap.zeros(threads, np.int32)
+    if me == 0:
+        words[1:2].copy_to_device(np.zeros(1, dtype))
+    pgas.barrier_all()
+    bits = np.array([((1 << width) - 1) << width * (me * threads + t) for t in range(threads)], unsigned)
+    kept = np.array([((1 << width // 2) - 1) << width * (me * threads + t) for t in range(threads)], unsigned)
+    arrays = [heap.array(mask.view(dtype)) for mask in (bits, ~bits, ~bits | kept)]
+    own_bits[2, threads // 2](words, *arrays, last, 0)
+    equal(last, np.zeros(threads, np.int32), "bits that were not as their owner had left them")
+    everyone = np.bitwise_or.reduce(np.concatenate(pgas.allgather_object(kept)))
+    ones = np.iinfo(unsigned).max
+    equal(words, np.array([ones, everyone if me == 0 else ones, ones], unsigned).view(dtype))
+
+
+@pgas.jit
+def pass_tokens(words, tokens, repeats, pe):
+    t = cuda.grid(1)
+    token = tokens[t]
+    for i in range(repeats):
+        token = pgas.atomic_swap(words, 1 + (t + i) % 2, token, pe)
+    tokens[t] = token
+
+
+@dtypes
+def test_swap_loses_no_token(heap, dtype):
+    """Every thread has a token and exchanges it for that of a word, again and again: in the end each token is somewhere, once."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    threads = BLOCKS * THREADS
+    words, tokens = heap.zeros(4, dtype), heap.array((np.arange(threads) + me * threads + 1).astype(dtype))
+    if me == n - 1:
+        words[1:3].copy_to_device(np.array([n * threads + 1, n * threads + 2], dtype))
+    pgas.barrier_all()
+    pass_tokens[BLOCKS, THREADS](words, tokens, REPEATS, n - 1)
+    pgas.barrier_all()
+    held = pgas.allgather_object((tokens.copy_to_host(), words.copy_to_host()))
+    found = np.concatenate([*(mine for mine, _ in held), held[n - 1][1][1:3]])
+    assert sorted(found) == list(range(1, n * threads + 3))
+    assert (words.copy_to_host()[[0, 3]] == 0).all()
+
+
+@pgas.jit
+def count_under_lock(lock, counter, repeats, owner, wrong, pe):
+    """One thread of each block takes the lock, reads and writes the counter with plain g and p, and gives the lock back."""
+    if cuda.threadIdx.x == 0:
+        mine = owner + cuda.blockIdx.x
+        for _ in range(repeats):
+            while pgas.atomic_compare_swap(lock, 0, 0, mine, pe) != 0:
+                pass
+            pgas.fence()  # the lock orders nothing
+            pgas.p(counter, 0, pgas.g(counter, 0, pe) + 1, pe)
+            pgas.fence()
+            if pgas.atomic_swap(lock, 0, 0, pe) != mine:
+                wrong[0] += 1
+
+
+@integers
+def test_a_lock(heap, dtype):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    lock, counter, wrong = heap.zeros(2, dtype), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
+    count_under_lock[2, 4](lock, counter, 10, 1 + 2 * me, wrong, 0)
+    equal(wrong, np.zeros(1, np.int32), "locks taken from their owner")
+    equal(counter, np.array([20 * n if me == 0 else 0]))
+    equal(lock, np.zeros(2, dtype))
+
+
+@pgas.jit
+def different_halves(dest, repeats, pe):
+    """Operations on the 32-bit elements of one aligned word, of even threads on the lower one, of odd ones on the upper one."""
+    t = cuda.grid(1)
+    for i in range(repeats):
+        if t % 2 == 0:
+            pgas.atomic_inc(dest, 0, pe)
+            pgas.atomic_fetch_add(dest, 0, 2, pe)
+        else:
+            pgas.atomic_xor(dest, 1, 1 << (t + i) % 31, pe)
+            pgas.atomic_fetch_xor(dest, 1, 1 << (t + i) % 31, pe)
+            pgas.atomic_compare_swap(dest, 1, 1 << 31, 7, pe)
+
+
+def test_a_32_bit_atomic_leaves_its_neighbour_alone(heap):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    dest = heap.zeros(4, np.uint32)
+    different_halves[BLOCKS, THREADS](dest, REPEATS, 0)
+    equal(dest, np.array([3 * n * BLOCKS * THREADS // 2 * REPEATS if me == 0 else 0, 0, 0, 0], np.uint32))

@@ -270,6 +270,74 @@ def test_a_quiet_completes_what_happened_before(heap):
     equal(wrong, np.zeros(1, np.int32))
 
 
+@pgas.jit
+def quiet_pe_of_one_thread(dest, source, counter, wrong, right, left):
+    """As quiet_of_one_thread, of what goes to the right; the left gets data, too, and none of it is waited for."""
+    t = cuda.threadIdx.x
+    pgas.put_nbi(dest[5 * t : 5 * t + 5], source[5 * t : 5 * t + 5], right)
+    pgas.p(dest, source.size + t, 7, left)
+    cuda.syncthreads()
+    if t == 0:
+        pgas.quiet_pe(right)
+        pgas.atomic_add(counter, 0, 1, right)
+        pgas.wait_until(counter, 0, pgas.EQ, 1)
+    cuda.syncthreads()
+    for i in range(5 * t, 5 * t + 5):
+        if dest[i] != 500 + i:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+def test_quiet_pe_completes_what_goes_to_the_pe(heap):
+    _, _, right, left = neighbours()
+    dest, source = heap.zeros(6 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
+    counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
+    launch_together(quiet_pe_of_one_thread, 1, THREADS, dest, source, counter, wrong, right, left)
+    equal(wrong, np.zeros(1, np.int32))
+    equal(dest, np.concatenate([500 + np.arange(5 * THREADS), np.full(THREADS, 7)]).astype(np.int16))
+
+
+@pgas.jit
+def quiet_pe_on_every_queue(dest, source, numbers, wrong):
+    """By queue pairs of every number, to every PE, which are then completed one PE after the other; some have seen nothing."""
+    n, t = pgas.n_pes(), cuda.threadIdx.x
+    for pe in range(n):
+        if t < numbers:
+            pgas.put_nbi(dest[(pgas.my_pe(), t)], source[t], pe, None, t + 1)
+    cuda.syncthreads()
+    if t == 0:
+        for pe in range(n):
+            pgas.quiet_pe(pe)
+            for i in range(numbers):
+                if pgas.g(dest, (pgas.my_pe(), i, 2), pe) != 100 * i + 2:
+                    cuda.atomic.add(wrong, 0, 1)
+
+
+@pytest.mark.parametrize("numbers", [0, 1, 2])
+def test_quiet_pe_of_every_queue_pair(heap, numbers):
+    n = pgas.n_pes()
+    source = np.arange(3, dtype=np.int32) + 100 * np.arange(2, dtype=np.int32)[:, None]
+    dest, wrong = heap.zeros((n, 2, 3), np.int32), heap.zeros(1, np.int32)
+    quiet_pe_on_every_queue[1, 40](dest, heap.array(source), numbers, wrong)
+    equal(wrong, np.zeros(1, np.int32))
+    sent = np.where(np.arange(2)[:, None] < numbers, source, 0).astype(np.int32)
+    equal(dest, np.broadcast_to(sent, (n, 2, 3)))
+
+
+@pgas.jit
+def nothing_outstanding(rounds, done):
+    for _ in range(rounds):
+        for pe in range(pgas.n_pes()):
+            pgas.quiet_pe(pe)
+        pgas.flush()
+    cuda.atomic.add(done, 0, 1)
+
+
+def test_quiet_pe_and_flush_with_nothing_outstanding(heap):
+    done = heap.zeros(1, np.int32)
+    nothing_outstanding[2, 40](5, done)
+    equal(done, np.full(1, 80, np.int32))
+
+
 # ---------------------------------------------------------------------------------------------------------------------- barriers
 #
 # Round r puts r into box r % 2 of the right neighbour, meets, and looks: a PE that is one barrier ahead writes the other box.

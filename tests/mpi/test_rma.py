@@ -80,12 +80,33 @@ def get_block(dest, at, source, origin, nelems, pe):
     pgas.get_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
 
 
+@pgas.jit
+def get_nbi_thread(dest, at, source, origin, nelems, pe):
+    pgas.get_nbi(dest[at : at + nelems], source[origin : origin + nelems], pe)
+    pgas.quiet()
+
+
+@pgas.jit
+def get_nbi_warp(dest, at, source, origin, nelems, pe):
+    pgas.get_nbi_warp(dest[at : at + nelems], source[origin : origin + nelems], pe)
+    pgas.quiet_pe(pe)
+
+
+@pgas.jit
+def get_nbi_block(dest, at, source, origin, nelems, pe):
+    pgas.get_nbi_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
+    pgas.quiet()
+
+
 #: Name: kernel and threads that call it together.
 PUTS = {
     "put": (put_thread, 1), "put_warp": (put_warp, WARP), "put_block": (put_block, BLOCK), "put_nbi": (put_nbi_thread, 1),
     "put_nbi_warp": (put_nbi_warp, WARP), "put_nbi_block": (put_nbi_block, BLOCK),
 }  # fmt: skip
-GETS = {"get": (get_thread, 1), "get_warp": (get_warp, WARP), "get_block": (get_block, BLOCK)}
+GETS = {
+    "get": (get_thread, 1), "get_warp": (get_warp, WARP), "get_block": (get_block, BLOCK), "get_nbi": (get_nbi_thread, 1),
+    "get_nbi_warp": (get_nbi_warp, WARP), "get_nbi_block": (get_nbi_block, BLOCK),
+}  # fmt: skip
 COPIES = {**PUTS, **GETS}
 
 copies = pytest.mark.parametrize("copy", COPIES)
@@ -613,6 +634,80 @@ def test_source_may_be_reused_after_quiet(heap):
     dest, source = Watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
     put_nbi_and_reuse_after_quiet[1, 40](dest.array, source, rounds, nelems, right)
     dest.holds(0, np.concatenate([1000 * i + np.arange(nelems, dtype=np.int64) for i in range(rounds)]))
+
+
+@pgas.jit
+def put_nbi_and_reuse_after_flush(dest, source, rounds, nelems, pe):
+    for i in range(rounds):
+        for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
+            source[j] = 1000 * i + j
+        pgas.put_nbi_block(dest[i * nelems : (i + 1) * nelems], source[:nelems], pe)
+        pgas.flush()
+        cuda.syncthreads()
+
+
+@pgas.jit
+def put_nbi_and_flush_by_one(dest, source, rounds, nelems, pe):
+    """What happens before the flush of one thread is covered by it."""
+    for i in range(rounds):
+        for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
+            source[j] = 1000 * i + j
+        pgas.put_nbi_block(dest[i * nelems : (i + 1) * nelems], source[:nelems], pe)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            pgas.flush()
+        cuda.syncthreads()
+
+
+@pytest.mark.parametrize("kernel", [put_nbi_and_reuse_after_flush, put_nbi_and_flush_by_one], ids=["each", "one"])
+def test_source_may_be_reused_after_flush(heap, kernel):
+    _, _, right, _ = neighbours()
+    rounds, nelems = 5 * ROUNDS, 70
+    dest, source = Watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
+    kernel[1, 40](dest.array, source, rounds, nelems, right)
+    dest.holds(0, np.concatenate([1000 * i + np.arange(nelems, dtype=np.int64) for i in range(rounds)]))
+
+
+@pgas.jit
+def get_nbi_of_all(dest, source, nelems, wrong):
+    """From every PE at once, looked at after one quiet by a thread that the others met."""
+    n, t = pgas.n_pes(), cuda.threadIdx.x
+    for pe in range(n):
+        pgas.get_nbi_block(dest[pe * nelems : (pe + 1) * nelems], source, pe)
+    cuda.syncthreads()
+    if t == 0:
+        pgas.quiet()
+        for pe in range(n):
+            for i in range(nelems):
+                if dest[pe * nelems + i] != 1000 * pe + i:
+                    cuda.atomic.add(wrong, 0, 1)
+
+
+def test_one_quiet_completes_the_gets_of_a_block(heap):
+    me, n, _, _ = neighbours()
+    nelems = 77
+    dest, source, wrong = (
+        heap.zeros(n * nelems, np.int32),
+        heap.array(1000 * me + np.arange(nelems, dtype=np.int32)),
+        heap.zeros(1, np.int32),
+    )
+    get_nbi_of_all[1, 48](dest, source, nelems, wrong)
+    equal(wrong, np.zeros(1, np.int32))
+
+
+@pgas.jit
+def many_nbi_gets(dest, source, count, pe):
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        pgas.get_nbi(dest[3 * i : 3 * i + 3], source[3 * i : 3 * i + 3], pe)
+    pgas.quiet()
+
+
+def test_many_outstanding_gets(heap):
+    me, _, _, left = neighbours()
+    count = 2000 if pgas.SIMULATOR else 200_000
+    dest, source = Watched(heap, 3 * count, np.uint16), heap.array(payload(3 * count, np.uint16, me))
+    many_nbi_gets[2, 16](dest.array, source, count, left)
+    dest.holds(0, payload(3 * count, np.uint16, left))
 
 
 @pgas.jit

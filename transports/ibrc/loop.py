@@ -63,7 +63,7 @@ def _make(stamp: int) -> Callable[[int], int]:
             request = control + proxy.RING + ((tail & mask) << proxy.REQUEST_SHIFT)
             room = False
             if load_acquire(request + proxy.SEQUENCE) == tail + 1:
-                row = load(own + ROWS) + (load(request + proxy.WHAT) >> proxy.NUMBER_SHIFT) * ROW
+                row = load(own + ROWS) + ((load(request + proxy.WHAT) >> proxy.NUMBER_SHIFT) & proxy.NUMBER_MASK) * ROW
                 index = load(row + PROD_IDX)
                 room = index - load(row + CONS_IDX) + STEP_MAX <= load(own + DEPTH)
                 if room:

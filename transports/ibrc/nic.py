@@ -38,3 +38,6 @@ class ProxiedNIC(RingNIC):
             wqes.SYSTEM_KEY: keys >> 32,
             **dict.fromkeys((tables.PROD_IDX, tables.RUNG_IDX, tables.CONS_IDX), self.first_index),
         }
+
+    def _region_words(self, entry: int) -> tuple[int, int]:
+        return self.lkey_of_registered(entry), 0

@@ -3,8 +3,12 @@
 Words of 8 bytes in memory of this process. A posting back end (wqes.py, work_requests.py) uses the words marked so as it likes.
 """
 
-# The record, at its start. PHASE: one of PHASES. The words from LKEY to SINK, and those behind END, are the back end's.
-STOP, CONTROL, SLOT_MASK, ROWS, UNDONE, UNRUNG, DEPTH, BATCH, LKEY, CELL_LKEY, SINK, PHASE, END = range(0, 104, 8)
+# The record, at its start. PHASE: one of PHASES. REGISTERED: address of the table of registered memory. The words from LKEY to SINK, and
+# those behind END, are the back end's.
+STOP, CONTROL, SLOT_MASK, ROWS, UNDONE, UNRUNG, DEPTH, BATCH, LKEY, CELL_LKEY, SINK, PHASE, REGISTERED, END = range(0, 112, 8)
+
+# An entry of the table of registered memory: its lkey as the back end wants it, and what is subtracted from its addresses.
+REGION_LKEY, REGION_SHIFT, REGION_SIZE = 0, 8, 16
 
 # A row. The cursors count what the back end posts, WQEBBs or work requests, and only grow: built, rung for, completed. RECORD: the
 # queue pair's record in the state page (kernels/queue.py), its name in errors. Other words are the back end's.

@@ -1,6 +1,7 @@
 """The host's side of the kernels' ring (kernels/proxy.py): its shared line, the proxy thread that serves it, what went wrong in it."""
 
 import contextlib
+import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -73,11 +74,15 @@ class RingNIC(NIC):
         rows = self.record_bytes
         undone = rows + count * tables.ROW
         unrung = undone + constants.ring * tables.UNDONE_SIZE
-        own = self._own = np.zeros(unrung // 8 + count, np.int64)
+        regions = unrung + 8 * count
+        # On pages of their own: those that a user's array lies on may be exchanged in the simulator (transports/pages.py).
+        own = self._own = np.frombuffer(mmap.mmap(-1, regions + state.N_REGISTERED * tables.REGION_SIZE), np.int64)
         at = own.ctypes.data
+        self._regions = regions // 8
         words = {
             tables.CONTROL: self._control, tables.SLOT_MASK: constants.ring - 1, tables.ROWS: at + rows, tables.UNDONE: at + undone,
-            tables.UNRUNG: at + unrung, tables.DEPTH: self._depth, tables.BATCH: constants.batch, **self._record_words(),
+            tables.UNRUNG: at + unrung, tables.DEPTH: self._depth, tables.BATCH: constants.batch, tables.REGISTERED: at + regions,
+            **self._record_words(),
         }  # fmt: skip
         for number in range(count):
             row = {tables.RECORD: queue.RECORDS + number * queue.RECORD_SIZE, **self._row_words(number)}
@@ -95,6 +100,16 @@ class RingNIC(NIC):
         tickets = range(self._load(self._control + proxy.COMPLETED), self._load(proxy.HEAD))
         sequences = (self._load(ring + t % size * proxy.REQUEST_SIZE + proxy.SEQUENCE) for t in tickets)
         return any(found != t + 1 for t, found in zip(tickets, sequences, strict=True)) if len(tickets) <= size else True
+
+    def register(self, entry: int, address: int, nbytes: int) -> None:
+        """Let the NIC reach local memory, and the thread name it."""
+        super().register(entry, address, nbytes)
+        at = self._regions + entry * tables.REGION_SIZE // 8
+        self._own[at : at + 2] = self._region_words(entry)
+
+    def _region_words(self, entry: int) -> tuple[int, int]:
+        """Return lkey and shift of a registered piece of memory, for what the thread posts."""
+        raise NotImplementedError
 
     def cursors(self, number: int) -> dict[str, int]:
         """Return the indices of a queue pair, which only the proxy thread moves, by their names."""

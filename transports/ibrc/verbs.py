@@ -19,7 +19,7 @@ import numpy as np
 
 from pgas.backend import SIMULATOR
 from pgas.errors import CompletionError, TransportError
-from pgas.kernels import proxy, queue, window
+from pgas.kernels import proxy, queue, refusals, window
 from pgas.transports.devices import Gid
 from pgas.transports.ibrc import tables, work_requests
 from pgas.transports.ibrc.thread import RingNIC
@@ -76,6 +76,7 @@ class VerbsNIC(RingNIC):
         path: Path,
     ) -> None:
         self._name, self._port, self._gid, self._path = device, port, gid, path
+        self._local: dict[int, Region] = {}
         self.name = f"{device}:{port}"
         super().__init__(part)
 
@@ -140,6 +141,24 @@ class VerbsNIC(RingNIC):
         self._made.callback(region.mr.close)
         return region
 
+    def register(self, entry: int, address: int, nbytes: int) -> None:
+        """Let the device reach local memory."""
+        self._local[entry] = register(
+            self._device, address, nbytes, Access.LOCAL_WRITE, what="an array (pgas.register)", on_gpu=not SIMULATOR
+        )
+        super().register(entry, address, nbytes)
+
+    def _key(self, address: int, nbytes: int) -> int:
+        return 0  # no kernel names memory to the device
+
+    def _region_words(self, entry: int) -> tuple[int, int]:
+        return self._local[entry].lkey, self._local[entry].shift
+
+    def unregister(self, entry: int, address: int) -> None:
+        """Undo register()."""
+        super().unregister(entry, address)
+        self._local.pop(entry).mr.close()
+
     def _connect(self, met: list[_Introduction]) -> None:
         """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself)."""
         self._met = met
@@ -198,10 +217,7 @@ class VerbsNIC(RingNIC):
 
     def _no_atomics(self, request: proxy.Request) -> str:
         without = next((f"PE {pe}'s {peer.name}" for pe, peer in enumerate(self._met) if not peer.atomics), self.name)
-        return (
-            f"{request.name} needs an atomic, and RDMA device {without} has none (atomic_cap is ATOMIC_NONE): put, get, p, g, fence, quiet "
-            "and barriers work; for atomics and signals use a device with atomics, or PGAS_HCA=softhca"
-        )
+        return refusals.words("no atomics", request=request.name, device=without)
 
     def _after(self, number: int, status: WcStatus) -> str:
         """Say what state port and queue pair are in after an error, and what else explains it."""

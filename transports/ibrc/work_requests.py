@@ -5,8 +5,8 @@ staging cell of 16 bytes that is registered; a slot is used again when its work 
 than the queue holds, and no more completions than its CQ. What is built between two rings goes to ``post_send`` as one list. The functions
 are those of the context, called by address.
 
-Verbs know atomics of 8 bytes only, FETCH_AND_ADD and CMP_AND_SWP. An atomic on 4 bytes, and a signal that is set, is therefore a
-CMP_AND_SWP on the aligned 8 bytes that hold them, tried again with what was found until it is that: so it is atomic with every other
+Verbs know atomics of 8 bytes only, FETCH_AND_ADD and CMP_AND_SWP. Any other atomic, and a signal that is set, is therefore a CMP_AND_SWP on
+the aligned 8 bytes that hold them, tried again with what was found until it is that: so it is atomic with every other
 atomic of the device, and not with stores and WRITEs to the other half of its word, of which it may undo one (README). In order not to
 wait for each addition before the next on the same word, a queue pair remembers what a word holds if all that is under way succeeds (a
 *chain*), and compares with that. When one fails, each behind it is tried again, unless it happens to find what it compares with, at the end
@@ -36,6 +36,10 @@ from pgas.transports.ibrc.tables import (
     POSTED,
     PROD_IDX,
     REFUSED,
+    REGION_LKEY,
+    REGION_SHIFT,
+    REGION_SIZE,
+    REGISTERED,
     RUNG_IDX,
     STOP,
     UNDONE,
@@ -80,7 +84,7 @@ N_CHAINS = 64
 #: What FAULT says: a completion with a status (FAULT_CODE), post_send or poll_cq returned an error, a request that needs atomics.
 COMPLETION_FAILED, POST_FAILED, POLL_FAILED, NO_ATOMICS = 1, 2, 3, 4
 
-_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD = map(int, proxy.Request)
+_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, proxy.Request)
 _RDMA_WRITE, _RDMA_READ = int(WrOpcode.RDMA_WRITE), int(WrOpcode.RDMA_READ)
 _FETCH_AND_ADD, _CMP_AND_SWP = int(WrOpcode.ATOMIC_FETCH_AND_ADD), int(WrOpcode.ATOMIC_CMP_AND_SWP)
 _QUIETLY, _SIGNALED = 0, int(SendFlags.SIGNALED)
@@ -193,6 +197,20 @@ def part_of(request: int, word: int) -> int:
 
 
 @on_host
+def updated(operation: int, old: int, value: int, compare: int) -> int:
+    """Return what an atomic makes of an operand."""
+    if operation == _ADD:
+        return old + value
+    if operation == _AND:
+        return old & value
+    if operation == _OR:
+        return old | value
+    if operation == _XOR:
+        return old ^ value
+    return value if operation == _SWAP or old == compare else old
+
+
+@on_host
 def changed(request: int, word: int) -> int:
     """Return what a request makes of the aligned word in which its target lies."""
     operation, value = load(request + proxy.WHAT) & proxy.OPERATION_MASK, load(request + proxy.VALUE)
@@ -200,17 +218,11 @@ def changed(request: int, word: int) -> int:
         return value
     if operation == _SIGNAL_ADD:
         return word + value
+    compare = load(request + proxy.SECOND)
     if load(request + proxy.NBYTES) == 8:
-        if operation == _ADD:
-            return word + value
-        return value if word == load(request + proxy.SECOND) else word
+        return updated(operation, word, value, compare)
     old = part_of(request, word)
-    if operation == _ADD:
-        new = (old + value) & _32_BITS
-    elif old == load(request + proxy.SECOND) & _32_BITS:
-        new = value & _32_BITS
-    else:
-        new = old
+    new = updated(operation, old, value & _32_BITS, compare & _32_BITS) & _32_BITS
     return word ^ (old ^ new) << 8 * (load(request + proxy.REMOTE) & 4)
 
 
@@ -275,8 +287,8 @@ def settle(own: int, row: int, at: int, request: int) -> int:
     store(chain + PENDING, load(chain + PENDING) - 1)
     if stale:
         store(chain + STALE, load(chain + STALE) - 1)
-    unequal = operation == _COMPARE_SWAP and not stale and changed(request, found) == found
-    if found != load(at + abi.WR_COMPARE_ADD) and not unequal:
+    kept = not stale and changed(request, found) == found  # as by a comparison that failed: to find it so is all there is to do
+    if found != load(at + abi.WR_COMPARE_ADD) and not kept:
         if not stale:  # all that is under way is behind it
             store(chain + EXPECTED, found)
             store(chain + SINCE, load(row + PROD_IDX))
@@ -287,7 +299,7 @@ def settle(own: int, row: int, at: int, request: int) -> int:
         store(load(own + UNDONE) + slot * UNDONE_SIZE + 8, load(row + PROD_IDX))
         return submit(own, row) if rung else 0
     local = load(request + proxy.LOCAL)
-    if local != 0 and operation in (_ADD, _COMPARE_SWAP):
+    if local != 0 and operation not in (_SIGNAL_SET, _SIGNAL_ADD):
         if load(request + proxy.NBYTES) == 4:
             store_u32(local, swap32(part_of(request, found)))
         else:
@@ -360,8 +372,8 @@ def step(own: int, request: int, row: int, done: int) -> int:
         else:
             store_remote(at, to - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
         return POSTED
-    if operation in (_ADD, _COMPARE_SWAP):
-        if nbytes == 4 or has_chain(row, to):
+    if operation in (_ADD, _COMPARE_SWAP) or operation >= _SWAP:
+        if nbytes == 4 or operation >= _SWAP or has_chain(row, to):
             return REFUSED if exchange(own, row, request) != 0 else POSTED
         if operation == _ADD:
             at = post_atomic(own, row, _FETCH_AND_ADD, to, load(request + proxy.VALUE), 0)
@@ -381,6 +393,9 @@ def step(own: int, request: int, row: int, done: int) -> int:
         store_remote(at, to + done - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
         if what & proxy.LANDING:
             store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + CELL_LKEY))
+        elif what >> proxy.LOCAL_SHIFT:
+            region = load(own + REGISTERED) + ((what >> proxy.LOCAL_SHIFT) - 1) * REGION_SIZE
+            store_sge(at, local + done - load(region + REGION_SHIFT), count, load(region + REGION_LKEY))
         else:
             store_sge(at, local + done - load(own + LOCAL_SHIFT), count, load(own + LKEY))
         if not last:

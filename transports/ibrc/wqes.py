@@ -11,6 +11,9 @@ from pgas.transports.ibrc.tables import (
     LKEY,
     POSTED,
     PROD_IDX,
+    REGION_LKEY,
+    REGION_SIZE,
+    REGISTERED,
     RUNG_IDX,
     SINK,
     UNRUNG,
@@ -23,11 +26,12 @@ from pgas.transports.softhca.ops_cpu import fence, load, load_acquire, store, st
 # Words of a row (tables.py). Keys and QPN are big-endian, and so are the record's.
 WQ, DBR, UAR, CQE, QPN, HEAP_KEY, SYSTEM_KEY = range(0, 56, 8)
 
-_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD = map(int, proxy.Request)
+_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, proxy.Request)
 _NOP, _RDMA_WRITE, _RDMA_READ = int(Opcode.NOP), int(Opcode.RDMA_WRITE), int(Opcode.RDMA_READ)
 _FA, _CS = int(Opcode.ATOMIC_FA), int(Opcode.ATOMIC_CS)
 _MASKED_FA_4 = Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_FA
 _MASKED_CS_4 = Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
+_MASKED_FA_8 = Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_FA
 _MASKED_CS_8 = Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
 _QUIETLY, _ALWAYS = int(Ce.ON_ERROR), int(Ce.ALWAYS)
 _CE_SHIFT = 8 * (wqe.CTRL_FM_CE_SE - 8)
@@ -100,17 +104,39 @@ def post_atomic(own: int, row: int, opcode: int, raddr: int, first: int, second:
 
 
 @on_host
-def post_set(own: int, row: int, raddr: int, value: int) -> int:
-    """Post a MASKED_CS that stores 8 bytes whatever was there (facts/mlx5.md 1.7), and its NOP."""
+def post_masked_swap(own: int, row: int, raddr: int, swap: int, mask: int, local: int) -> int:
+    """Post a MASKED_CS that replaces bits of 8 bytes whatever was there (facts/mlx5.md 1.7), and its NOP."""
     index = load(row + PROD_IDX)
     at = begin(own, row, _MASKED_CS_8, wqe.DS_MASKED_CS_8, _QUIETLY)
     store_raddr(at, raddr, load(row + HEAP_KEY))
-    store(at + wqe.WQE_DATA, swap64(value))
+    store(at + wqe.WQE_DATA, swap)
     store(at + wqe.WQE_DATA + 8, 0)
-    store(at + wqe.WQE_DATA + 16, -1)
+    store(at + wqe.WQE_DATA + 16, mask)
     store(at + wqe.WQE_DATA + 24, 0)
-    store_data(wqebb(own, row, index + 1), load(own + SINK), load(own + CELL_LKEY), 8)
+    store_data(wqebb(own, row, index + 1), local, load(own + CELL_LKEY), 8)
     return post_nop(own, row)
+
+
+@on_host
+def post_update(own: int, row: int, operation: int, to: int, value: int, compare: int, local: int, nbytes: int) -> int:
+    """Post an atomic as kernels/atomic_wqe.py says; the old value lands at local."""
+    if nbytes == 4:
+        swap, ones = swap32(value), 0xFFFF_FFFF
+    else:
+        swap, ones = swap64(value), -1
+    mask = ones if operation == _SWAP else swap ^ ones if operation == _AND else swap
+    boundary = ones if operation == _XOR else 0
+    if operation in (_ADD, _XOR):
+        if nbytes == 4:
+            return post_atomic(own, row, _MASKED_FA_4, to, swap | boundary << 32, 0, local, 4)
+        return post_atomic(own, row, _FA if operation == _ADD else _MASKED_FA_8, to, swap, boundary, local, 8)
+    if operation == _COMPARE_SWAP:
+        if nbytes == 4:
+            return post_atomic(own, row, _MASKED_CS_4, to, swap | swap32(compare) << 32, -1, local, 4)
+        return post_atomic(own, row, _CS, to, swap, swap64(compare), local, 8)
+    if nbytes == 4:
+        return post_atomic(own, row, _MASKED_CS_4, to, swap, mask, local, 4)
+    return post_masked_swap(own, row, to, swap, mask, local)
 
 
 @on_host
@@ -122,17 +148,8 @@ def step(own: int, request: int, row: int, done: int) -> int:
     value, second = load(request + proxy.VALUE), load(request + proxy.SECOND)
     if operation == _STORE:
         post_inline(own, request, row, load(row + (SYSTEM_KEY if what & proxy.SYSTEM else HEAP_KEY)))
-    elif operation in (_ADD, _COMPARE_SWAP):
-        if local == 0:
-            local = load(own + SINK)
-        if operation == _ADD and nbytes == 4:
-            post_atomic(own, row, _MASKED_FA_4, to, swap32(value), 0, local, 4)
-        elif operation == _ADD:
-            post_atomic(own, row, _FA, to, swap64(value), 0, local, 8)
-        elif nbytes == 4:
-            post_atomic(own, row, _MASKED_CS_4, to, swap32(value) | swap32(second) << 32, -1, local, 4)
-        else:
-            post_atomic(own, row, _CS, to, swap64(value), swap64(second), local, 8)
+    elif operation in (_ADD, _COMPARE_SWAP) or operation >= _SWAP:
+        post_update(own, row, operation, to, value, second, load(own + SINK) if local == 0 else local, nbytes)
     else:
         signals = operation in (_SIGNAL_SET, _SIGNAL_ADD)
         if done < nbytes:
@@ -141,13 +158,16 @@ def step(own: int, request: int, row: int, done: int) -> int:
             opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
             at = begin(own, row, opcode, wqe.DS_WRITE, _ALWAYS if last and not signals else _QUIETLY)
             store_raddr(at, to + done, load(row + HEAP_KEY))
-            store_data(at + wqe.WQE_DATA, local + done, load(own + (CELL_LKEY if what & proxy.LANDING else LKEY)), count)
+            lkey = load(own + (CELL_LKEY if what & proxy.LANDING else LKEY))
+            if what >> proxy.LOCAL_SHIFT:
+                lkey = load(load(own + REGISTERED) + ((what >> proxy.LOCAL_SHIFT) - 1) * REGION_SIZE + REGION_LKEY)
+            store_data(at + wqe.WQE_DATA, local + done, lkey, count)
             if not last:
                 return done + count
         if operation == _SIGNAL_ADD:
             post_atomic(own, row, _FA, second, swap64(value), 0, load(own + SINK), 8)
         elif operation == _SIGNAL_SET:
-            post_set(own, row, second, value)
+            post_masked_swap(own, row, second, swap64(value), -1, load(own + SINK))
     return POSTED
 
 

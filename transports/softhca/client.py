@@ -14,6 +14,7 @@ from typing import Any
 from pgas.backend import SIMULATOR
 from pgas.errors import TransportError
 from pgas.transports.adapter import FirstError, Port, Uar
+from pgas.transports.memory import Loan, Memory
 from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET, UarType
 from pgas.transports.softhca import bar, layout, messages
 from pgas.transports.softhca.messages import Kind
@@ -233,6 +234,7 @@ class SoftHCA(Observer):
         self._connection = _Connection(name, pe)
         self._bar = self._connection.fds[0]
         self._pages: set[int] = set()
+        self._loans: dict[int, tuple[int, Loan]] = {}
         self._closed = False
         try:
             if map_registers is not None:
@@ -246,6 +248,22 @@ class SoftHCA(Observer):
     def share(self, address: int, nbytes: int, fd: int) -> None:
         """Let the card map more memory of this PE; it may then be registered."""
         self._connection.ask(Kind.SHARE, [address, nbytes], (fd,))
+
+    def lend(self, address: int, nbytes: int, memory: Memory) -> None:
+        """Let the card map memory of this process that lies outside the window; it may then be registered as a local operand."""
+        loan = memory.lend(address, nbytes)
+        try:
+            number = self._connection.ask(Kind.LEND, [loan.start, loan.nbytes, loan.pieces, loan.handle.hex()], loan.fds)
+        except TransportError:
+            memory.take_back(loan)
+            raise
+        self._loans[address] = number, loan
+
+    def take_back(self, address: int, memory: Memory) -> None:
+        """End a loan; no region of it is registered any more."""
+        number, loan = self._loans.pop(address)
+        self._connection.ask(Kind.TAKE_BACK, [number])
+        memory.take_back(loan)
 
     def command(self, inbox: bytes, outlen: int) -> bytes:
         """Execute a PRM command."""

@@ -36,6 +36,8 @@ class Kind(IntEnum):
     RESUME = 17
     TRACE = 18  # which kinds; answer: the lines since the last one
     SET_INDEX = 19
+    LEND = 20  # memory.Loan of a PE, but for its descriptors, which come along
+    TAKE_BACK = 21  # the number of a loan
 
 
 _HEADER = struct.Struct("<IHH")  # nbytes of the body, kind, number of descriptors

@@ -40,6 +40,13 @@ class Umem(Owned):
     nbytes: int = 0
 
 
+@dataclass
+class Borrowed(Umem):
+    """Memory that a PE has lent."""
+
+    mapped: int = 0  #: where the engine finds the byte at address
+
+
 #: A BlueFlame register is two buffers, which its QP rings in turns (facts 1.9).
 _BF_BUFFERS = 2 * UAR_BF_REGISTERS
 
@@ -68,7 +75,7 @@ class Key(Owned):
 
     row: int = 0
     pd: Owned | None = None
-    umem: Umem | None = None
+    umem: Owned | None = None  #: or the lent memory that it is a region of
 
 
 @dataclass
@@ -106,6 +113,7 @@ class Objects:
         self.segments: dict[int, list[tuple[int, int]]] = {}
         self.pds: dict[int, Owned] = {}
         self.umems: dict[int, Umem] = {}
+        self.borrowed: dict[int, Borrowed] = {}
         self.uars: dict[int, UarPage] = {}
         self.keys: dict[int, Key] = {}
         self._key_rows = Numbers(1 << layout.LOG_MAX_MKEY)
@@ -121,6 +129,20 @@ class Objects:
     def share(self, pe: int, address: int, nbytes: int) -> None:
         """Note memory of a PE that the server has mapped at the PE's own address."""
         self.segments.setdefault(pe, []).append((address, nbytes))
+
+    def borrow(self, pe: int, address: int, nbytes: int, mapped: int) -> int:
+        """Note memory of a PE that the server has mapped elsewhere; return its number."""
+        self.borrowed[number := self._number()] = Borrowed(pe, 0, address, nbytes, mapped)
+        return number
+
+    def give_back(self, pe: int, number: int) -> None:
+        """Forget it."""
+        self._forget(self.borrowed, pe, number, "lent memory")
+
+    def _lender(self, pe: int, address: int, nbytes: int) -> Borrowed | None:
+        """Return the newest lent memory of a PE that a range lies in, None if it lies in what PE and card have at one address."""
+        found = [b for b in self.borrowed.values() if b.pe == pe and b.address <= address and address + nbytes <= b.address + b.nbytes]
+        return found[-1] if found else None
 
     def check_memory(self, pe: int, address: int, nbytes: int, what: str) -> None:
         """Refuse memory that is not a PE's."""
@@ -189,20 +211,23 @@ class Objects:
 
     def register_mr(self, pe: int, address: int, nbytes: int, pdn: int, access: int) -> int:
         """Return the key of a new memory region, as ibv_reg_mr."""
-        self.check_memory(pe, address, nbytes, "register_mr")
+        lender = self._lender(pe, address, nbytes)
+        if lender is None:
+            self.check_memory(pe, address, nbytes, "register_mr")
         if pdn not in self.pds or self.pds[pdn].pe != pe:
             raise Refusal(f"register_mr: PE {pe} has no protection domain {pdn:#x}")
         if access & ~sum(Access):
             raise Refusal(f"register_mr: access {access:#x} has bits outside {sum(Access):#x}")
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
             raise Refusal("register_mr: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (ibv_reg_mr(3))")
-        key = self.add_key(pe, self.pds[pdn], pdn, access | LOCAL_READ, address, nbytes, address, None, None)
+        where = address if lender is None else lender.mapped + address - lender.address
+        key = self.add_key(pe, self.pds[pdn], pdn, access | LOCAL_READ, address, nbytes, where, lender, None)
         if key is None:
             raise Refusal(f"register_mr: all {(1 << layout.LOG_MAX_MKEY) - 1} memory keys are in use")
         return key
 
     def add_key(
-        self, pe: int, pd: Owned, pdn: int, access: int, start: int, nbytes: int, address: int, umem: Umem | None, variant: int | None
+        self, pe: int, pd: Owned, pdn: int, access: int, start: int, nbytes: int, address: int, umem: Owned | None, variant: int | None
     ) -> int | None:
         """Publish a key to the engine; variant None: the card chooses mkey_7_0. Return None if none is free."""
         row = self._key_rows.take(reserved=1)  # find_key's answer for "no such key" is row 0
@@ -242,7 +267,7 @@ class Objects:
     def leave(self, pe: int) -> None:
         """Forget everything of a PE whose QPs and CQs are gone."""
         self.remove_keys([key for key, entry in self.keys.items() if entry.pe == pe])
-        for objects in (self.pds, self.umems):
+        for objects in (self.pds, self.umems, self.borrowed):
             for number in [n for n, entry in objects.items() if entry.pe == pe]:  # type: ignore[attr-defined]
                 del objects[number]  # type: ignore[attr-defined]
         for page in [n for n, entry in self.uars.items() if entry.pe == pe]:

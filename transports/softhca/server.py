@@ -18,14 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pgas.backend import SIMULATOR
 from pgas.config import Faults
 from pgas.errors import PgasError, TransportError
 from pgas.kernels import window
-from pgas.transports.memory import Memory, Segment
+from pgas.transports.memory import Loan, Memory, Segment
 from pgas.transports.mlx5.doorbell import UarType
 from pgas.transports.softhca import engines, messages
 from pgas.transports.softhca.card import Card
@@ -59,6 +59,7 @@ class Connection:
     greeted: bool = False
     pe: int | None = None
     memory: Memory | None = None
+    borrowed: dict[int, tuple[Loan, int]] = field(default_factory=dict)  #: by number, and where they are mapped
 
 
 class Server:
@@ -139,6 +140,8 @@ class Server:
             del self._connections[connection.pe]
             self._card.firmware.leave(connection.pe)
             if connection.memory is not None:
+                for loan in connection.borrowed.values():
+                    connection.memory.give_back(*loan)
                 connection.memory.close()
 
     # ---------------------------------------------------------------------------------------------------------------- requests
@@ -157,6 +160,12 @@ class Server:
         if kind == Kind.SHARE:
             address, nbytes = _integers(body)
             self._share(connection, address, nbytes, fds)
+            return None, ()
+        if kind == Kind.LEND:
+            start, nbytes, pieces, handle = _value(body)
+            return self._borrow(connection, Loan(start, nbytes, tuple(map(tuple, pieces)), tuple(fds), bytes.fromhex(handle))), ()
+        if kind == Kind.TAKE_BACK:
+            self._give_back(connection, *_integers(body))
             return None, ()
         if kind not in _PE:
             raise Refusal(f"{kind.name} is no request")
@@ -185,6 +194,24 @@ class Server:
             connection.memory = self._card.engine.memory()
         connection.memory.attach(address, Segment(0, nbytes), fds[0])
         self._card.objects.share(connection.pe or 0, address, nbytes)
+
+    def _borrow(self, connection: Connection, loan: Loan) -> int:
+        sizes = [os.fstat(fd).st_size for fd in loan.fds]
+        fit = all(offset >= 0 and n > 0 and offset + n <= size for (offset, n), size in zip(loan.pieces, sizes, strict=True))
+        if not fit or (sum(n for _, n in loan.pieces) != loan.nbytes) is not bool(loan.handle) or loan.nbytes < 1:
+            raise Refusal(f"{loan.nbytes} bytes at {loan.start:#x}: files of so much memory, or a handle of it")
+        if connection.memory is None:
+            connection.memory = self._card.engine.memory()
+        mapped = connection.memory.borrow(loan)
+        number = self._card.objects.borrow(connection.pe or 0, loan.start, loan.nbytes, mapped)
+        connection.borrowed[number] = loan, mapped
+        return number
+
+    def _give_back(self, connection: Connection, number: int) -> None:
+        if number not in connection.borrowed or connection.memory is None:
+            raise Refusal(f"PE {connection.pe} has lent no memory {number}")
+        self._card.objects.give_back(connection.pe or 0, number)
+        connection.memory.give_back(*connection.borrowed.pop(number))
 
     def _trace(self, kinds: list[str] | None) -> list[str]:
         if kinds is not None:

@@ -1,0 +1,104 @@
+"""What is refused, by which transports, when, and in which words: one table, from which those who refuse take their words.
+
+The documentation's table of refusals is made of it (``TABLE``).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NoReturn
+
+from pgas.kernels.compiler import KernelTypeError
+
+__all__ = ["TABLE", "Refusal", "When", "refuse", "words"]
+
+
+class When(Enum):
+    """When a program hears of it, and how."""
+
+    COMPILED = "TypingError when the kernel is compiled (in the simulator: TypeError at the first call with these types)"
+    CHECKED = "DeviceError on the host after the kernel ran, under PGAS_DEBUG=check and in the simulator"
+    RUN = "error on the host after the kernel ran"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A row of the table."""
+
+    what: str  #: what a program asked for
+    when: When
+    words: str  #: what it hears; names in braces are filled in
+    transports: tuple[str, ...] = ("p2p", "ibgda", "ibrc")  #: those that refuse it
+
+
+_NIC = ("ibgda", "ibrc")
+_COMPILED, _CHECKED, _RUN = When.COMPILED, When.CHECKED, When.RUN
+
+#: By name, which those who refuse use.
+TABLE = {
+    # Types of operands ---------------------------------------------------------------------------------------------------------
+    "no integer": Refusal("a pe, idx, nelems, qp, stride, op or cmp that is no integer", _COMPILED,
+                          "pgas.{function}: {name} must be an integer, not {found}"),
+    "no array": Refusal("an operand that is no array", _COMPILED, "pgas.{function}: {name} must be an array, not {found}"),
+    "gaps": Refusal("an array with gaps, as of a[::2] or a column: put, get, their other forms, iput, iget, ptr", _COMPILED,
+                    "pgas.{function}: {name} must be contiguous, not {found}: copy it, or use slices without a step"),
+    "other dtype": Refusal("dest and source of different dtypes", _COMPILED,
+                           "pgas.{function}: source has elements of type {source}, dest of type {dest}; they must be the same"),
+    "other dimensions": Refusal("dest and source of different numbers of dimensions", _COMPILED,
+                                "pgas.{function}: source has {source}, dest has {dest}; they must have the same number"),
+    "other order": Refusal("dest and source of which one is in C order, the other in Fortran order", _COMPILED,
+                           "pgas.{function}: source is in {source} order, dest in {dest} order; they must be the same"),
+    "strides of dimensions": Refusal("iput and iget of arrays with several dimensions", _COMPILED,
+                                     "pgas.{function}: dest and source have {found}, they must have 1: a stride counts elements of a row"),
+    "subscripts": Refusal("an idx with more or fewer subscripts than the array has dimensions", _COMPILED,
+                          "pgas.{function}: idx has {count} subscript(s), but {name} has {found}"),
+    "element size": Refusal("p and g of records, and of elements that are not 1, 2, 4, 8 or 16 bytes", _COMPILED,
+                            "pgas.{function}: elements of type {dtype} are not 1, 2, 4, 8 or 16 bytes of a plain number; use put or get"),
+    "other value": Refusal("a value that an element cannot hold", _COMPILED,
+                           "pgas.{function}: {name} is of type {value}, which an element of type {dtype} cannot hold"),
+    "atomic": Refusal("atomics on anything but integers, and floats for fetch, set, swap, add, fetch_add, of 32 or 64 bits", _COMPILED,
+                      "pgas.{function}: dest has elements of type {dtype}; it must hold {allowed} of 32 or 64 bits"),
+    "awaited": Refusal("waits and tests of other elements", _COMPILED,
+                       "pgas.{function}: {name} has elements of type {dtype}; it must hold integers of 16, 32 or 64 bits"),
+    "row": Refusal("wait_until_all, _any, _some, their tests and vector forms on arrays of several dimensions", _COMPILED,
+                   "pgas.{function}: {name} has {count} dimensions; it must have 1"),
+    "row of integers": Refusal("a status, indices or values that is no array of integers with one dimension", _COMPILED,
+                               "pgas.{function}: {name} must be an array of integers with 1 dimension, not {found}"),
+    "signal word": Refusal("signals that are not uint64", _COMPILED, "pgas.{function}: sig must be an array of uint64, not {found}"),
+    "unmapped": Refusal("ptr", _COMPILED, "pgas.{function}: transport {transport} maps no peer's memory: use put and get", _NIC),
+    # Values of operands --------------------------------------------------------------------------------------------------------
+    "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist"),
+    "not symmetric": Refusal("dest of a put, source of a get, ivar or sig that is not on the symmetric heap", _CHECKED,
+                             "{who} to or from PE {pe}: {nbytes} bytes at {target} are not on the symmetric heap"),
+    "not registered": Refusal("a local operand that the NIC does not reach, as shared and local memory", _CHECKED,
+                              "{who} to or from PE {pe}: the local operand, {nbytes} bytes at {target}, is neither on the symmetric "
+                              "heap nor registered (pgas.register), which is all that the NIC reaches", _NIC),
+    "too long": Refusal("more elements than an operand holds", _CHECKED,
+                        "{who} to or from PE {pe}: {wanted} elements wanted, but an operand has {found} ({target})"),
+    "no such element": Refusal("an idx beyond the array", _CHECKED,
+                               "{who} to or from PE {pe}: idx is {wanted} on axis {axis} of an array that has {found} there"),
+    "no such code": Refusal("an op or cmp that does not exist", _CHECKED, "{who}: {name} must be one of {allowed}, not {wanted}"),
+    "no such queue pair": Refusal("a qp that does not exist", _CHECKED,
+                                  "{who} to or from PE {pe}: qp must be 1 to {count} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of "
+                                  "PGAS_IBGDA_RC_MAP_BY, not {wanted}", _NIC),
+    "stride": Refusal("a stride of iput or iget below 1", _RUN,
+                      "{who} to or from PE {pe}: dst_stride and src_stride must be 1 or more, not {wanted}"),
+    # What devices lack ---------------------------------------------------------------------------------------------------------
+    "no atomics": Refusal("atomics and signals over an RDMA device without atomics", _RUN,
+                          "{request} needs an atomic, and RDMA device {device} has none (atomic_cap is ATOMIC_NONE): put, get, p, g, "
+                          "fence, quiet and barriers work; for atomics and signals use a device with atomics, or PGAS_HCA=softhca",
+                          ("ibrc",)),
+}  # fmt: skip
+
+
+def words(row: str, /, **values: Any) -> str:
+    """Return the words of a refusal with its values filled in."""
+    return TABLE[row].words.format(**values)
+
+
+def refuse(row: str, /, **values: Any) -> NoReturn:
+    """Refuse what a kernel asks for when it is compiled.
+
+    Raises:
+        KernelTypeError: always.
+    """
+    raise KernelTypeError(words(row, **values))

@@ -1,0 +1,266 @@
+"""Operations called on the host, at once or on a CUDA stream: the names that kernels use, with ``stream=`` as a further argument.
+
+``put put_nbi get get_nbi put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_op signal_wait_until wait_until``, ``fence flush
+quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments are refused at the call, with a
+ValueError or TypeError.
+
+With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
+order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
+a put's source may be reused by what follows in the stream; its data is there after ``quiet(stream=...)`` or ``barrier_all(stream=...)``,
+or when a signal sent later in the stream, behind a ``fence(stream=...)``, is seen; a get's data is there for what follows in the stream.
+Calls that return a value, g and the fetching atomics, wait for it and thus for what is in the stream; they cannot be captured.
+
+Without ``stream`` a call is made on the default stream and waited for: put returns when its source may be reused, get when the data is
+there, and errors of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` then waits for all kernels of this PE
+and completes everything they did; ``barrier_all()`` does so on every PE; ``sync_all()`` waits for the other PEs' calls only. In the
+simulator streams execute at once: a wait for what this process does later in the program never ends.
+
+As in a kernel, the local operand of put and get is any memory of the GPU under p2p, and through a NIC on the heap or registered
+(pgas.register). Errors that kernels find are raised by synchronize(stream), as those of users' kernels. OpenSHMEM 1.5, 9.5 to 9.12.
+"""
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from pgas import amo, rma, runtime, signal, streams, sync
+from pgas.array import at
+from pgas.backend import SIMULATOR
+from pgas.errors import PgasError
+from pgas.heap import Block
+from pgas.jit import Kernel, jit
+from pgas.kernels import state
+from pgas.kernels.binding import HOST_FORMS
+from pgas.kernels.signal import SignalOp
+from pgas.kernels.sync import Comparison
+from pgas.operands import Operand
+
+__all__ = ["bind"]
+
+#: Copies over p2p: a block's share at least, blocks at most, threads of each; 32 x 1024 threads saturate NVLink (README, Figures).
+_SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
+
+#: Shares are multiples of this, so that each is aligned like the whole.
+_GRAIN = 512
+
+_cells = itertools.count()
+
+
+# ---------------------------------------------------------------------------------------------------------------- kernels
+
+
+@jit
+def _put(dest, source, pe):  # type: ignore[no-untyped-def]
+    """Put bytes, each block its share."""
+    share = (dest.size // cuda.gridDim.x // _GRAIN + 1) * _GRAIN
+    first = min(cuda.blockIdx.x * share, dest.size)
+    last = min(first + share, dest.size)
+    rma.put_block(dest[first:last], source[first:last], pe)
+
+
+@jit
+def _get(dest, source, pe):  # type: ignore[no-untyped-def]
+    """Get bytes, each block its share."""
+    share = (dest.size // cuda.gridDim.x // _GRAIN + 1) * _GRAIN
+    first = min(cuda.blockIdx.x * share, dest.size)
+    last = min(first + share, dest.size)
+    rma.get_block(dest[first:last], source[first:last], pe)
+
+
+@jit
+def _put_signal(dest, source, sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
+    signal.put_signal_block(dest, source, sig, idx, value, op, pe)
+
+
+@jit
+def _signal_behind(sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
+    """Signal what earlier kernels of the stream have put."""
+    sync.fence()
+    signal.signal_op(sig, idx, value, op, pe)
+
+
+@functools.cache
+def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) -> Kernel:
+    """Make a kernel of one thread that calls a function with a tuple of arguments, and stores what it returns."""
+    if returns:
+
+        def kernel(result, args):  # type: ignore[no-untyped-def]
+            result[0] = function(*args)
+
+    elif arguments:
+
+        def kernel(args):  # type: ignore[no-untyped-def,misc]
+            function(*args)
+
+    else:
+
+        def kernel():  # type: ignore[no-untyped-def,misc]
+            function()
+
+    kernel.__name__ = f"{function.__name__}_on_stream"
+    return jit(kernel)  # type: ignore[no-any-return]
+
+
+def _launch(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
+    """Launch on a stream; on the default one, and until it has ended, if none is given and wait asks for that."""
+    kernel[grid, block, stream](*args)
+    if stream is None and wait:
+        runtime.current().synchronize(0)
+
+
+# -------------------------------------------------------------------------------------------------------------------- put, get
+
+
+def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any) -> tuple[Any, Any]:
+    """Check the operands of a copy and return them as flat arrays of bytes."""
+    job = runtime.current()
+    job.check_pe(pe)
+    to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
+    to.check_pair(origin)
+    count = origin.size if nelems is None else nelems
+    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 0 <= count <= min(to.size, origin.size):
+        raise ValueError(f"pgas.{name}: {count!r} elements wanted, dest has {to.size} and source {origin.size}")
+    nbytes = int(count) * to.dtype.itemsize
+    symmetric, local = (origin, to) if name.startswith("get") else (to, origin)
+    symmetric.check_symmetric(job)
+    local.check_local(job, nbytes)
+    return _bytes(to, nbytes), _bytes(origin, nbytes)
+
+
+def _bytes(operand: Operand, nbytes: int) -> Any:
+    return _window(operand.address, nbytes, np.dtype(np.uint8))
+
+
+def _window(address: int, size: int, dtype: np.dtype) -> Any:
+    """Return memory as an array that a kernel takes."""
+    return at(address, (size,), dtype, Block(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
+
+
+def _shape_of_copy(nbytes: int) -> tuple[int, int]:
+    """Return blocks and threads that copy so many bytes; a NIC needs one warp to be told of them."""
+    if runtime.current().nic is not None:
+        return 1, 32
+    return max(1, min(nbytes // _SHARE, _BLOCKS)), _THREADS
+
+
+def _copy(name: str, kernel: Kernel, *, wait: bool) -> Callable[..., None]:
+    def form(dest: Any, source: Any, pe: Any, nelems: Any = None, *, stream: Any = None) -> None:
+        to, origin = _copied(name, dest, source, nelems, pe)
+        if to.size:
+            _launch(kernel, *_shape_of_copy(to.size), stream, to, origin, pe, wait=wait)
+
+    return form
+
+
+def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
+    def form(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any, *, stream: Any = None) -> None:
+        to, origin = _copied(name, dest, source, None, pe)
+        idx, op = _element(name, "sig", sig, idx), int(SignalOp(op))
+        blocks, threads = _shape_of_copy(to.size)
+        if blocks == 1:
+            _launch(_put_signal, 1, threads, stream, to, origin, sig, idx, value, op, pe, wait=wait)
+        else:
+            _launch(_put, blocks, threads, stream, to, origin, pe, wait=False)
+            _launch(_signal_behind, 1, 1, stream, sig, idx, value, op, pe, wait=wait)
+
+    return form
+
+
+# -------------------------------------------------------------------------------------------------------------- single elements
+
+
+def _element(function: str, name: str, array: Any, idx: Any) -> Any:
+    """Check that array[idx] is an element on the heap; return idx for a kernel."""
+    operand = Operand.of(function, name, array, contiguous=False)
+    operand.check_symmetric(runtime.current())
+    indices = idx if isinstance(idx, tuple) else (idx,)
+    if len(indices) != len(operand.shape) or not all(
+        isinstance(i, (int, np.integer)) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)
+    ):
+        raise ValueError(f"pgas.{function}: idx must be a subscript of {name}, which has the shape {operand.shape}, not {idx!r}")
+    return tuple(int(i) for i in indices) if isinstance(idx, tuple) else int(idx)
+
+
+def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the host form of a function of one element, or of none."""
+    parameters = inspect.signature(function).parameters
+    names = tuple(name for name in parameters if name != "qp")
+    returns = inspect.signature(function).return_annotation is not None
+    call = inspect.Signature(
+        [p.replace(annotation=p.empty, default=p.empty) for n, p in parameters.items() if n in names]
+        + [inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, default=None)]
+    )
+    title = function.__name__
+
+    def form(*args: Any, **kwargs: Any) -> Any:
+        job = runtime.current()
+        try:
+            bound = call.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"pgas.{title} on the host: {error}") from None
+        values = bound.arguments
+        stream = values.pop("stream", None)
+        if "idx" in names:
+            first = names[0]
+            values["idx"] = _element(title, first, values[first], values["idx"])
+            for name, codes in (("op", SignalOp), ("cmp", Comparison)):
+                if name in values:
+                    values[name] = int(codes(values[name]))
+        if "pe" in names:
+            job.check_pe(values["pe"])
+        kernel = _calling(function, arguments=bool(names), returns=returns)
+        given = (tuple(values[name] for name in names),) if names else ()
+        if not returns:
+            _launch(kernel, 1, 1, stream, *given, wait=True)
+            return None
+        if streams.capturing(stream):
+            raise PgasError(f"pgas.{title} returns a value, which it has to wait for: it cannot be captured; call it in a kernel")
+        dtype = np.dtype(values[names[0]].dtype)
+        address = state.RESULTS + next(_cells) % state.N_RESULTS * state.RESULT_SIZE
+        _launch(kernel, 1, 1, stream, _window(address, 1, dtype), *given, wait=False)
+        job.synchronize(0 if stream is None else stream)
+        return np.frombuffer(job.memory.read(address, dtype.itemsize), dtype)[0]
+
+    return form
+
+
+# ------------------------------------------------------------------------------------------------------------------ order
+
+
+def _order(function: Callable[..., Any], at_once: Callable[[runtime.Job], Any]) -> Callable[..., Any]:
+    """Return the host form of a function that takes nothing; at_once is what it does without a stream."""
+    on_stream = _one_thread(function)
+
+    def form(*, stream: Any = None) -> None:
+        if stream is None:
+            at_once(runtime.current())
+        else:
+            on_stream(stream=stream)
+
+    return form
+
+
+def bind() -> None:
+    """Let the public names do on the host what the module says."""
+    single = [rma.p, rma.g, signal.signal_op, signal.signal_wait_until, sync.wait_until]
+    single += [getattr(amo, name) for name in amo.__all__]
+    HOST_FORMS.update({function.__name__: _one_thread(function) for function in single})
+    HOST_FORMS.update(
+        put=_copy("put", _put, wait=True),
+        put_nbi=_copy("put_nbi", _put, wait=False),
+        get=_copy("get", _get, wait=True),
+        get_nbi=_copy("get_nbi", _get, wait=False),
+        put_signal=_copy_and_signal("put_signal", wait=True),
+        put_signal_nbi=_copy_and_signal("put_signal_nbi", wait=False),
+        fence=_one_thread(sync.fence),
+        flush=_one_thread(sync.flush),
+        quiet_pe=_one_thread(sync.quiet_pe),
+        quiet=_order(sync.quiet, runtime.Job.complete),
+        barrier_all=_order(sync.barrier_all, lambda job: job.meet("pgas.barrier_all()")),
+        sync_all=_order(sync.sync_all, lambda job: job.agree("pgas.sync_all()")),
+    )

@@ -1,0 +1,165 @@
+"""Local operands that were made elsewhere (pgas.register): through a NIC they are as good as the heap, and what is not known is refused."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import pgas
+from mpi.checks import THROUGH_NIC, Watched, equal, everywhere, neighbours, payload
+
+#: The second one does not end with a page, the third one takes several shares of a copy.
+SIZES = [1, 5000, 300_001]
+
+
+@pgas.jit
+def put_and_get(dest, source, back, pe):
+    pgas.put_block(dest, source, pe)
+    pgas.quiet()
+    pgas.get_block(back, dest, pe)
+
+
+@pgas.jit
+def each_thread_puts(dest, source, pe):
+    i = cuda.grid(1)
+    pgas.put_nbi(dest[8 * i : 8 * i + 8], source[8 * i : 8 * i + 8], pe)
+
+
+@pgas.jit
+def tell(dest, source, sig, pe):
+    pgas.put_signal_warp(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, pe)
+
+
+@pgas.jit
+def strided(dest, source, pe):
+    pgas.iput_warp(dest, source, 3, 2, pe)
+
+
+class Known:
+    """Arrays of this process that are registered for the time of a test."""
+
+    def __init__(self):
+        self.arrays = []
+
+    def __call__(self, values):
+        """Return a device array, registered."""
+        array = cuda.to_device(values)
+        pgas.register(array)
+        self.arrays.append(array)
+        return array
+
+
+@pytest.fixture
+def known(heap):
+    known = Known()
+    yield known
+    for array in known.arrays:
+        pgas.unregister(array)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_put_and_get_in_kernels(heap, known, size):
+    me, n, right, left = neighbours()
+    sources = [payload(size, np.int32, seed=pe) for pe in range(n)]
+    source, back, dest = known(sources[me]), known(np.zeros(size, np.int32)), Watched(heap, size + 100, np.int32)
+    put_and_get[1, 64](dest.array[50 : 50 + size], source, back, right)
+    dest.holds(50, sources[left])
+    equal(back, sources[me])
+    equal(source, sources[me])
+
+
+def test_every_thread_its_own(heap, known):
+    me, _, right, left = neighbours()
+    values = np.arange(128 * 8, dtype=np.float64)
+    dest, source = heap.zeros(128 * 8), known(values + me)
+    each_thread_puts[2, 64](dest, source, right)
+    equal(dest, values + left)
+
+
+def test_signals_and_strides(heap, known):
+    me, _, right, left = neighbours()
+    values = np.arange(1000, dtype=np.int64)
+    dest, sig, source = heap.zeros((2, 1500), np.int64), heap.zeros(1, np.uint64), known(values + 1000 * me)
+    tell[1, 32](dest[0, :1000], source, sig, right)
+    strided[1, 32](dest[1], source, right)
+    expected = np.zeros((2, 1500), np.int64)
+    expected[0, :1000], expected[1, ::3] = values + 1000 * left, values[::2] + 1000 * left
+    equal(dest, expected)
+    equal(sig, np.array([1], np.uint64))
+
+
+def test_from_the_host(heap, known):
+    me, _, right, left = neighbours()
+    dest, sig = heap.zeros(70_000, np.float32), heap.zeros(1, np.uint64)
+    source, back = known(np.full(70_000, me + 1, np.float32)), known(np.zeros(70_000, np.float32))
+    pgas.put_signal(dest, source, sig, 0, 7, pgas.SIGNAL_SET, right)
+    pgas.signal_wait_until(sig, 0, pgas.EQ, 7)
+    equal(dest, np.full(70_000, left + 1, np.float32))
+    pgas.get(back[100:], dest, right, 5)
+    pgas.barrier_all()
+    expected = np.zeros(70_000, np.float32)
+    expected[100:105] = me + 1
+    equal(back, expected)
+
+
+def test_what_shares_pages_and_comes_again(heap):
+    """Small arrays lie on pages of others; all hold what they held, and go through the NIC, in whatever order they come and leave."""
+    me, _, right, left = neighbours()
+    arrays = [cuda.to_device(np.full(100 + 50 * i, 100 * me + i, np.int16)) for i in range(6)]
+    dest = heap.zeros((6, 400), np.int16)
+    for order in ((0, 1, 2, 3, 4, 5), (5, 2, 0, 4, 1, 3)):
+        for i in order:
+            pgas.register(arrays[i])
+        for i in order:
+            pgas.put(dest[i, : arrays[i].size], arrays[i], right)
+        pgas.barrier_all()
+        found = dest.copy_to_host()
+        faults = [i for i in range(6) if (found[i, : 100 + 50 * i] != 100 * left + i).any() or found[i, 100 + 50 * i :].any()]
+        everywhere(f"rows {faults}" if faults else None)
+        pgas.barrier_all()
+        dest.copy_to_device(np.zeros((6, 400), np.int16))
+        for i in reversed(order[1:]):
+            pgas.unregister(arrays[i])
+        pgas.unregister(arrays[order[0]])
+    everywhere(next((f"array {i}" for i, a in enumerate(arrays) if (a.copy_to_host() != 100 * me + i).any()), None))
+
+
+def test_refusals(heap):
+    array, empty, on_heap, other = cuda.device_array(100), cuda.device_array(0), heap.zeros(10), cuda.device_array(10)
+    pgas.register(array)
+    calls = [
+        (ValueError, pgas.register, (array,), "registered already"),
+        (ValueError, pgas.register, (empty,), "array is empty"),
+        (ValueError, pgas.register, (on_heap,), "on the symmetric heap"),
+        (TypeError, pgas.register, ([1.0],), "must be an array"),
+        (ValueError, pgas.unregister, (other,), "not registered"),
+    ]
+    if THROUGH_NIC:
+        calls.append((ValueError, pgas.put, (on_heap, other, 0), "neither on the symmetric heap nor registered"))
+    for error, call, args, words in calls:
+        with pytest.raises(error, match=words):
+            call(*args)
+    pgas.unregister(array)
+    pgas.register(array)
+    pgas.unregister(array[:3])
+    pgas.barrier_all()
+
+
+def test_finalize_forgets_what_is_registered(heap):
+    """Not unregistered on purpose: the job's end does that, and says nothing."""
+    pgas.register(cuda.to_device(np.arange(10)))
+    pgas.barrier_all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_arrays_of_other_libraries(heap, library):
+    module = pytest.importorskip(library)
+    me, _, right, left = neighbours()
+    make = (lambda: module.full((3000,), float(me), device="cuda")) if library == "torch" else (lambda: module.full(3000, float(me)))
+    source = make()
+    dtype = np.float32 if library == "torch" else np.float64
+    dest = heap.zeros(3000, dtype)
+    pgas.register(source)
+    put_and_get[1, 64](dest, source, source, right)
+    equal(dest, np.full(3000, left, dtype))
+    pgas.unregister(source)

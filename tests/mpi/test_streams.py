@@ -1,0 +1,312 @@
+"""Operations that the host calls, at once and on CUDA streams, and what of them goes into CUDA graphs (pgas/host_ops.py)."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import pgas
+from mpi.checks import Watched, equal, everywhere, name_of, needs_any_memory, neighbours, payload
+
+DTYPES = [np.dtype(name) for name in ("int8", "float16", "int32", "float64", "complex128")]
+INTEGERS = [np.dtype(name) for name in ("int32", "uint32", "int64", "uint64")]
+
+
+class Wrapped:
+    """A stream as some library shows it: an object with one attribute."""
+
+    def __init__(self, attribute, handle):
+        setattr(self, attribute, handle)
+
+
+class Protocol:
+    """A stream by the protocol of CUDA."""
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self._handle
+
+
+def streams_of_all_kinds():
+    """Numba's, cuda.core's by its protocol, CuPy's, PyTorch's, a bare handle's; in the simulator what looks like them."""
+    stream = cuda.stream()
+    handle = 0 if pgas.SIMULATOR else int(stream.handle)
+    others = [Wrapped("ptr", handle), Wrapped("cuda_stream", handle), Wrapped("handle", handle)]
+    return [0, stream, Protocol(handle), *others], stream
+
+
+def raised(error, call, *args, **kwargs):
+    """The text of the error that a call raises."""
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------------- put, get
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (3, 100), (5, 70_001)])
+def test_put_and_get(heap, dtype, start, count):
+    me, _, right, left = neighbours()
+    sources = [payload(count, dtype, seed=7 + pe) for pe in range(pgas.n_pes())]
+    source, dest, back = heap.array(sources[me]), Watched(heap, 80_000, dtype), Watched(heap, count, dtype)
+    pgas.put(dest.array[start : start + count], source, right)
+    dest.holds(start, sources[left])
+    pgas.get(back.array, dest.array[start:], right, count)
+    back.holds(0, sources[me])
+    pgas.put_nbi(dest.array[start:], source, left, 1)
+    pgas.quiet()
+    dest.holds(start, sources[right][:1])
+
+
+@needs_any_memory
+def test_local_operands_are_any_memory(heap):
+    me, _, right, left = neighbours()
+    dest, back = heap.zeros((4, 50), np.float32), cuda.device_array((4, 50), np.float32)
+    pgas.put(dest, cuda.to_device(np.full((4, 50), me, np.float32)), right)
+    pgas.barrier_all()
+    pgas.get(back, dest, right)
+    equal(back, np.full((4, 50), me, np.float32))
+    equal(dest, np.full((4, 50), left, np.float32))
+
+
+def test_streams_of_all_libraries(heap):
+    me, _, right, left = neighbours()
+    streams, wait_for = streams_of_all_kinds()
+    dest, source = heap.zeros((len(streams), 100), np.int32), heap.array(np.arange(100, dtype=np.int32) + 1000 * me)
+    for row, stream in enumerate(streams):
+        pgas.put(dest[row], source, right, stream=stream)
+        pgas.quiet(stream=stream)
+        pgas.synchronize(stream)
+    pgas.synchronize(wait_for)
+    equal(dest, np.tile(np.arange(100, dtype=np.int32) + 1000 * left, (len(streams), 1)))
+
+
+def test_kernels_on_streams_of_all_libraries(heap):
+    streams, _ = streams_of_all_kinds()
+    counters = heap.zeros(len(streams), np.int32)
+    for i, stream in enumerate(streams):
+        add[1, 32, stream](counters[i : i + 1])
+        add[1, 32, stream].bind(counters[i : i + 1])()
+        pgas.launch(add, 1, 32, (counters[i : i + 1],), stream=stream)
+    equal(counters, np.full(len(streams), 96, np.int32))
+
+
+@pgas.jit
+def add(counter):
+    cuda.atomic.add(counter, 0, 1)
+
+
+@pgas.jit
+def increment(array):
+    i = cuda.grid(1)
+    if i < array.size:
+        array[i] += 1
+
+
+def test_a_stream_keeps_the_order_of_kernels_and_operations(heap):
+    """Each put takes what the kernel before it wrote, and its signal tells of it."""
+    _, n, right, left = neighbours()
+    stream, rounds, size = cuda.stream(), 10, 70_000
+    source, dest, sig = heap.zeros(size, np.int32), heap.zeros((rounds, size), np.int32), heap.zeros(2, np.uint64)
+    for i in range(rounds):
+        increment[-(-size // 256), 256, stream](source)
+        pgas.put_signal(dest[i], source, sig, 1, 1, pgas.SIGNAL_ADD, right, stream=stream)
+    pgas.wait_until(sig, 1, pgas.GE, rounds, stream=stream)
+    pgas.synchronize(stream)
+    everywhere(None if (dest.copy_to_host() == np.arange(1, rounds + 1)[:, None]).all() else f"from PE {left} of {n}")
+
+
+# ------------------------------------------------------------------------------------------- signals, elements, atomics, order
+
+
+def test_signals(heap):
+    me, n, right, left = neighbours()
+    sig, dest, source = heap.zeros((2, 3), np.uint64), heap.zeros(10, np.int16), heap.full(10, me, np.int16)
+    pgas.put_signal(dest, source, sig, (0, 1), 5, pgas.SIGNAL_SET, right)
+    found = pgas.signal_wait_until(sig, (0, 1), pgas.EQ, 5)
+    everywhere(None if found == 5 and (dest.copy_to_host() == left).all() else f"{found}, {dest}")
+    pgas.signal_op(sig, (1, 2), 2 + me, pgas.SIGNAL_ADD, 0, stream=0)
+    pgas.put_signal_nbi(dest, source, sig, (1, 0), 1, pgas.SIGNAL_ADD, right)
+    pgas.barrier_all()
+    expected = np.array([[0, 5, 0], [1, 0, 2 * n + n * (n - 1) // 2 if me == 0 else 0]], np.uint64)
+    equal(sig, expected)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(np.float32), np.dtype(np.float64)], ids=name_of)
+def test_elements_and_atomics(heap, dtype):
+    me, n, right, left = neighbours()
+    cells = heap.zeros((2, n), dtype)
+    pgas.p(cells, (0, me), 10 + me, right)
+    pgas.barrier_all()
+    everywhere(None if pgas.g(cells, (0, left), me) == 10 + left else f"{cells}")
+    before = pgas.atomic_fetch_add(cells, (1, 0), 3, 0)
+    assert before.dtype == dtype
+    pgas.atomic_add(cells, (1, 0), 4, 0)
+    pgas.barrier_all()
+    olds = sorted(float(old) for old in pgas.allgather_object(float(before)))
+    everywhere(None if olds[0] >= 0 and len(set(olds)) == n and float(pgas.g(cells, (1, 0), 0)) == 7 * n else f"{olds}, {cells}")
+
+
+@pytest.mark.parametrize("stream", [None, 0, "a stream"])
+def test_barriers_and_quiet(heap, stream):
+    """What every PE put before a barrier is there behind it."""
+    me, n, _, _ = neighbours()
+    stream = cuda.stream() if stream == "a stream" else stream
+    seen, table = [], heap.zeros(n, np.int32)
+    for i in range(3):
+        for pe in range(n):
+            pgas.p(table, me, 1 + i, pe, stream=stream)
+        pgas.quiet(stream=stream)
+        pgas.barrier_all(stream=stream)
+        pgas.synchronize(stream)
+        seen.append(table.copy_to_host().min())
+        pgas.sync_all(stream=stream)
+        pgas.synchronize(stream)
+    pgas.fence(stream=stream)
+    everywhere(None if seen == [1, 2, 3] else f"{seen}")
+
+
+# ---------------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_refusals(heap):
+    dest, source, short, sig = heap.zeros(10), heap.zeros(10), heap.zeros(9, np.float32), heap.zeros(4, np.uint64)
+    n = pgas.n_pes()
+    texts = [
+        raised(ValueError, pgas.put, dest, source, n),
+        raised(ValueError, pgas.put, dest, source, 0, 11),
+        raised(ValueError, pgas.put, dest[::2], source[:5], 0),
+        raised(ValueError, pgas.put, cuda.device_array(10), source, 0),
+        raised(ValueError, pgas.get, source, cuda.device_array(10), 0),
+        raised(TypeError, pgas.put, dest, short, 0),
+        raised(TypeError, pgas.put, dest, [1.0, 2.0], 0),
+        raised(TypeError, pgas.put, dest, source, 0, stream="fast"),
+        raised(TypeError, pgas.put_block, dest, source, 0),
+        raised(ValueError, pgas.p, dest, 10, 1, 0),
+        raised(ValueError, pgas.atomic_add, dest, (0, 0), 1, 0),
+        raised(TypeError, pgas.p, dest, 1),
+        raised(ValueError, pgas.signal_op, sig, 0, 1, 9, 0),
+        raised(ValueError, pgas.signal_wait_until, sig, 0, 77, 1),
+    ]
+    expected = (
+        "pe must be an integer", "11 elements wanted, dest has 10", "dest must be contiguous", "dest must be on the symmetric heap",
+        "source must be on the symmetric heap", "source has elements of type float32", "source must be an array", "stream must be 0 or",
+        "device function", "idx must be a subscript", "idx must be a subscript", "missing a required argument", "9 is not", "77 is not",
+    )  # fmt: skip
+    faults = [f"{found!r} for {wanted!r}" for found, wanted in zip(texts, expected, strict=True) if wanted not in found]
+    everywhere("; ".join(faults))
+    pgas.barrier_all()  # and nothing is poisoned
+
+
+def test_freed_operands(heap):
+    dest, source = heap.zeros(10), pgas.zeros(10)
+    pgas.free(source)
+    everywhere(None if "use after free" in raised(pgas.HeapError, pgas.put, dest, source, 0) else "another error")
+
+
+# ------------------------------------------------------------------------------------------------------------------- graphs
+
+
+class Captured:
+    """What is called in the block on the stream, as a graph: by the driver's own calls, as PyTorch and CuPy make them."""
+
+    def __init__(self, stream):
+        from cuda.bindings import driver
+
+        self._driver, self._stream = driver, driver.CUstream(int(stream.handle))
+        self.graph = None
+
+    def _call(self, function, *args):
+        status, *values = function(*args)
+        assert status == self._driver.CUresult.CUDA_SUCCESS, (function.__name__, status)
+        return values[0] if values else None
+
+    def __enter__(self):
+        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        self._call(self._driver.cuStreamBeginCapture, self._stream, mode)
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        status, graph = self._driver.cuStreamEndCapture(self._stream)
+        if kind is None:
+            assert status == self._driver.CUresult.CUDA_SUCCESS, status
+            self.graph = self._call(self._driver.cuGraphInstantiate, graph, 0)
+
+    def launch(self):
+        self._call(self._driver.cuGraphLaunch, self.graph, self._stream)
+
+
+@pgas.jit
+def put_and_signal(dest, source, sig, pe):
+    pgas.put_signal_block(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, pe)
+
+
+@pgas.jit
+def add_up(total, array):
+    i = cuda.grid(1)
+    if i < array.size:
+        total[i] += array[i]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bound", [False, True], ids=["launched", "bound"])
+def test_a_graph_of_kernels_that_communicate(heap, bound):
+    """Captured while nothing is loaded yet; every replay puts what the last one has incremented."""
+    _, _, right, _ = neighbours()
+    stream, rounds, size = cuda.stream(), 20, 3000
+    source, dest, total, sig = heap.zeros(size, np.int32), heap.zeros(size, np.int32), heap.zeros(size, np.int32), heap.zeros(1, np.uint64)
+    blocks = -(-size // 256)
+    with Captured(stream) as captured:
+        increment[blocks, 256, stream](source)
+        launch = put_and_signal[1, 128, stream]
+        if bound:
+            launch.bind(dest, source, sig, right)()
+        else:
+            launch(dest, source, sig, right)
+        pgas.barrier_all(stream=stream)
+        add_up[blocks, 256, stream](total, dest)
+        pgas.barrier_all(stream=stream)
+    for _ in range(rounds):
+        captured.launch()
+    pgas.synchronize(stream)
+    equal(total, np.full(size, rounds * (rounds + 1) // 2, np.int32))
+    equal(sig, np.array([rounds], np.uint64))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [100, 1 << 20])
+def test_a_graph_of_stream_operations(heap, size):
+    me, n, right, left = neighbours()
+    stream, rounds = cuda.stream(), 10
+    source, dest, back = heap.full(size, me, np.float32), heap.zeros(size, np.float32), heap.zeros(size, np.float32)
+    sig, count = heap.zeros(2, np.uint64), heap.zeros(1, np.int64)
+    with Captured(stream) as captured:
+        increment[-(-size // 256), 256, stream](source)
+        pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right, stream=stream)
+        pgas.atomic_add(count, 0, 1, 0, stream=stream)
+        pgas.barrier_all(stream=stream)
+        pgas.get(back, dest, right, stream=stream)
+        pgas.wait_until(sig, 0, pgas.GE, 1, stream=stream)
+        pgas.barrier_all(stream=stream)
+    for _ in range(rounds):
+        captured.launch()
+    pgas.synchronize(stream)
+    equal(dest, np.full(size, left + rounds, np.float32))
+    equal(back, np.full(size, me + rounds, np.float32))
+    equal(count, np.array([rounds * n if me == 0 else 0]))
+
+
+@pytest.mark.gpu
+def test_what_has_to_wait_is_not_captured(heap):
+    cells, stream = heap.zeros(4, np.int64), cuda.stream()
+    with Captured(stream):
+        texts = [
+            raised(pgas.PgasError, pgas.g, cells, 0, 0, stream=stream),
+            raised(pgas.PgasError, pgas.atomic_fetch_add, cells, 0, 1, 0, stream=stream),
+            raised(pgas.PgasError, pgas.synchronize, stream),
+        ]
+    everywhere(None if all("captured" in text for text in texts) else texts)
+    pgas.barrier_all()

@@ -1,0 +1,53 @@
+"""The table of refusals: whoever refuses takes its words from it, and every row is somebody's."""
+
+import ast
+from string import Formatter
+
+import pytest
+from test_architecture import SOURCES, tree
+
+from pgas.kernels import refusals
+from pgas.kernels.refusals import TABLE, When
+
+CALLS = {"refuse", "refusals.refuse", "refusals.words"}
+
+
+def uses():
+    """(module, row, names that are filled in) of every call of refuse() and words()."""
+    for module in SOURCES:
+        for node in ast.walk(tree(module)) if module != "pgas.kernels.refusals" else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS and isinstance(node.args[0], ast.Constant):
+                yield module, ast.literal_eval(node.args[0]), {k.arg for k in node.keywords}
+
+
+def test_every_row_is_used_with_its_values():
+    rows = {}
+    for module, row, given in uses():
+        wanted = {name for _, name, _, _ in Formatter().parse(TABLE[row].words) if name}
+        assert given == wanted, f"{module}: {row}"
+        rows.setdefault(row, module)
+    assert set(rows) == set(TABLE)
+
+
+def test_nobody_else_refuses_when_a_kernel_is_compiled():
+    assert [m for m, path in SOURCES.items() if "raise KernelTypeError(" in path.read_text()] == ["pgas.kernels.refusals"]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_rows_name_what_they_refuse(name):
+    row = TABLE[name]
+    assert row.transports
+    assert set(row.transports) <= {"p2p", "ibgda", "ibrc"}
+    assert not row.words.endswith(".")
+    if row.when is When.COMPILED:
+        assert row.words.startswith("pgas.{function}: ")
+
+
+def test_what_is_refused_is_said_once():
+    assert len({row.what for row in TABLE.values()}) == len(TABLE)
+    assert len({row.words for row in TABLE.values()}) == len(TABLE)
+
+
+def test_refuse_raises_the_words():
+    with pytest.raises(refusals.KernelTypeError, match=r"^pgas\.ptr: transport ibgda maps no peer's memory: use put and get$"):
+        refusals.refuse("unmapped", function="ptr", transport="ibgda")
