@@ -18,7 +18,13 @@ class HeapError(PgasError):
 
 
 class TransportError(PgasError):
-    """A transport was asked for that this job cannot use; the text names the missing prerequisite."""
+    """A transport was asked for that this job cannot use; the text names the missing prerequisite.
+
+    Attributes:
+        timed_out: instead, the host waited PGAS_TIMEOUT for the NIC.
+    """
+
+    timed_out: bool = False
 
 
 class CompletionError(TransportError):

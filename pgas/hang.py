@@ -24,7 +24,7 @@ from pgas.kernels import window
 from pgas.sim.report import ranges
 from pgas.transports import outstanding
 from pgas.transports.memory import Memory
-from pgas.transports.nic import NIC, QuietTimedOut
+from pgas.transports.nic import NIC
 
 if SIMULATOR:
     from pgas.sim import engine
@@ -90,7 +90,7 @@ class Reporter:
             yield
         except PgasError as error:
             with contextlib.suppress(PgasError):  # the context may be lost
-                if not self._done and (isinstance(error, QuietTimedOut) or device_state.timed_out(self._subject.memory)):
+                if not self._done and (getattr(error, "timed_out", False) or device_state.timed_out(self._subject.memory)):
                     self._done = True
                     words = str(error)
                     self._inquiry.ask(words if words.startswith("PE ") else f"PE {self._subject.me}: {words}", wait=True)

@@ -117,9 +117,13 @@ def test_card_that_dies(job, transport, number):
 def test_pe_that_dies(job, transport, victim):
     """Not as an error of the NIC whose peer does not answer any more, nor as one of CUDA; PE 0 takes the card with it."""
     ended, seconds, pid = job.strike(ENDLESS, signal.SIGKILL, victim, PGAS_TRANSPORT=transport, wrapper=IN_THE_DARK)
-    said = ended.only_line(1 - victim)
-    assert said.startswith("PgasError: "), ended
-    assert f"PE {victim} (process {pid}) ended without pgas.finalize(): the job cannot go on" in said, ended
+    died = f"PE {victim} (process {pid}) ended without pgas.finalize(): the job cannot go on"
+    if transport == "p2p":  # whose stores never wait: a kernel that is not to be interrupted ends with its process, soon
+        holds(ended, died)
+    else:
+        said = ended.only_line(1 - victim)
+        assert said.startswith("PgasError: "), ended
+        assert died in said, ended
     assert ended.status != 0, ended
     assert seconds < TOLD, ended
 
@@ -136,21 +140,20 @@ def test_mpirun_that_is_ended(job, transport, number):
 
 
 def test_proxy_thread_that_ends(job):
-    """Its PE says so, in the kernel that waits for it and at every later call, and the job ends."""
+    """Its PE says so when the kernel that waited for it has ended, and the job ends."""
     text = """
 from pgas.transports.ibrc import tables
 here()
 if me == 0:
     later(1, nic._own.__setitem__, tables.STOP // 8, 1)
-    attempt(run, 3, 1 << 40)
-    attempt(pgas.barrier_all)
+    attempt(run, 3, 1)
     say("told at", time.time())
     sys.exit(1)
-run(3, 1 << 40)
+run(3, 1)
 """
     ended = job(text, PGAS_TRANSPORT="ibrc")
     what = "the proxy thread of PE 0 ended (nobody stopped it): what kernels ask for is not sent any more"
-    assert [what in said for said in ended.lines(0)] == [True, True], ended
+    assert what in ended.only_line(0), ended
     assert ended.status != 0, ended
     assert time.time() - float(re.search(r"told at (\S+)", ended.out)[1]) < TOLD, ended
 

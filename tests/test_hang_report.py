@@ -9,6 +9,8 @@ import jobs
 import pytest
 from jobs import INIT, ON_GPUS, holds
 
+from pgas.kernels import queue, state, window
+
 #: A signal that nobody sends, waited for by some threads of some blocks; and what ends it.
 WAITS = """
 @pgas.jit
@@ -251,3 +253,8 @@ def test_card_that_stands_still(job):
         has(lines, r"  the software card \(process \d+\) does not answer: no answer within 2 s", ended)
         has(lines, rf"  {QUEUE.format(1, 1 - pe)}: 1 outstanding; .*", ended)
     assert ended.seconds < jobs.SOON
+
+
+def test_the_table_of_those_who_wait_is_behind_everything_else():
+    assert queue.RECORDS + queue.MAX_QUEUES * queue.RECORD_SIZE <= state.WAITERS
+    assert state.WAITERS + (state.N_WAITERS << state.WAITER_SHIFT) <= window.BASE

@@ -26,7 +26,7 @@ from pgas.transports.softhca import client, layout
 if TYPE_CHECKING:
     from pgas.transports.forwarding import Forwarder
 
-__all__ = ["CELL_BYTES", "NIC", "Part", "QueueMemory", "QuietTimedOut"]
+__all__ = ["CELL_BYTES", "NIC", "Part", "QueueMemory", "overdue"]
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -67,8 +67,11 @@ class QueueMemory:
     cqe: bytes  #: the last CQE
 
 
-class QuietTimedOut(TransportError):
-    """What was posted did not complete within PGAS_TIMEOUT."""
+def overdue(text: str) -> TransportError:
+    """Return the error of a wait of the host that lasted PGAS_TIMEOUT."""
+    error = TransportError(text)
+    error.timed_out = True
+    return error
 
 
 class NIC:
@@ -316,7 +319,7 @@ class NIC:
 
         Raises:
             CompletionError: a WQE failed.
-            QuietTimedOut: the adapter does not complete what was posted.
+            TransportError: (timed_out) the adapter does not complete what was posted.
         """
         deadline = time.monotonic() + timeout_s
         for number, place in enumerate(self.queues):
@@ -330,7 +333,8 @@ class NIC:
                 if seen.opcode != cqe.CqeOpcode.INVALID:
                     self._store(record + queue.CONS_IDX, cqe.extend(done, seen.wqe_counter, self._depth))
                 if time.monotonic() > deadline:
-                    raise QuietTimedOut(f"{self.name_of(record)} completed {done} of {target} WQEBBs in {timeout_s:g} s (PGAS_TIMEOUT)")
+                    words = f"{self.name_of(record)} completed {done} of {target} WQEBBs in {timeout_s:g} s (PGAS_TIMEOUT)"
+                    raise overdue(words)
                 poll()
                 time.sleep(0)
 

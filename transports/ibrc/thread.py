@@ -15,7 +15,7 @@ from pgas.errors import PgasError
 from pgas.kernels import proxy, queue, state, window
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
-from pgas.transports.nic import NIC, Part, QuietTimedOut
+from pgas.transports.nic import NIC, Part, overdue
 from pgas.transports.softhca.slack import sleep_precisely
 
 __all__ = ["Ring", "RingNIC"]
@@ -187,7 +187,7 @@ class RingNIC(NIC):
             self.check()
             if time.monotonic() > deadline:
                 words = f"the proxy thread completed {done} of {target} requests in {timeout_s:g} s (PGAS_TIMEOUT)"
-                raise QuietTimedOut(words + self.trouble())
+                raise overdue(words + self.trouble())
             poll()
             time.sleep(0)
 
