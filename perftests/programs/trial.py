@@ -107,7 +107,7 @@ class Trial:
             cuda.to_device(np.zeros(max(1, signals), np.uint64)),
             cuda.to_device(np.zeros((phases, len(programs), shape.region_bytes // 8), np.uint64)),
             self._counter.array,
-            self._counter.reserve(len(programs), MEETINGS * phases),
+            self._counter.reserve(len(programs) * MEETINGS * phases),
         )
         return table, slots
 
