@@ -16,9 +16,10 @@ def register(array: Any) -> None:
 
     What is registered is the memory from the array's first to its last byte; views of it may be operands too. Over the software card on
     GPUs it must be memory that CUDA shares between processes: of cudaMalloc, as Numba, CuPy's default pool and PyTorch's allocate it, not
-    of cudaMallocAsync or PyTorch's expandable_segments; the card holds it to the end of the job, even if it is freed. In the simulator it
-    is a NumPy array or a device array of Numba in plain memory; its pages, and so what else lies on its first and last one, are exchanged
-    for pages that the card can map: meanwhile no thread outside Python may write to them.
+    of cudaMallocAsync or PyTorch's expandable_segments; the card holds it to the end of the job, even if it is freed. cudaMalloc makes
+    small allocations of blocks of 2 MiB, and of each block only one can be registered in a job: register one large array and use views of
+    it, or arrays of a pool. In the simulator it is a NumPy array or a device array of Numba in plain memory; its pages, and so what else
+    lies on its first and last one, are exchanged for pages that the card can map: meanwhile no thread outside Python may write to them.
 
     Args:
         array: with ``__cuda_array_interface__`` (PyTorch, CuPy, Numba); any dtype and strides.

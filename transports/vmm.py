@@ -161,7 +161,7 @@ class GPUMemory:
             try:
                 self._borrowed[loan.handle] = int(check(driver.cuIpcOpenMemHandle(handle, lazily.value), "cuIpcOpenMemHandle"))
             except CudaError as error:
-                raise TransportError(f"cannot map another process's GPU memory: {error}") from error
+                raise TransportError(f"cannot map another process's GPU memory: {error}{_shared_block(error)}") from error
         return self._borrowed[loan.handle]
 
     def give_back(self, loan: Loan, address: int) -> None:
@@ -205,6 +205,13 @@ class GPUMemory:
         for fd in self._fds:
             os.close(fd)
         driver.cuStreamDestroy(self._stream)
+
+
+def _shared_block(error: CudaError) -> str:
+    """Return what an error of cuIpcOpenMemHandle means if it is that a block is mapped, of which another allocation was lent before."""
+    if "ALREADY_MAPPED" not in str(error):
+        return ""
+    return ": CUDA keeps small allocations in blocks of 2 MiB, and another one of this block is or was registered: register one large array"
 
 
 def _location(kind: Any, number: int) -> Any:

@@ -34,6 +34,23 @@ def strided(dest, source, pe):
     pgas.iput_warp(dest, source, 3, 2, pe)
 
 
+def on_device(values):
+    """Return a device array of these values. On GPUs a piece of a large one: of CUDA's blocks for small ones one can be registered."""
+    if pgas.SIMULATOR:
+        return cuda.to_device(values)
+    global _used
+    flat = np.ascontiguousarray(values)
+    first, _used = _used, (_used + max(flat.nbytes, 1) + 511) // 512 * 512
+    if _pool is None or _used > _pool.size:
+        raise MemoryError(f"the tests' pool is too small for {flat.nbytes} bytes more")
+    array = _pool[first : first + flat.nbytes].view(flat.dtype).reshape(flat.shape)
+    array.copy_to_device(flat)
+    return array
+
+
+_pool, _used = (None if pgas.SIMULATOR else cuda.device_array(64 << 20, np.uint8)), 0
+
+
 class Known:
     """Arrays of this process that are registered for the time of a test."""
 
@@ -42,7 +59,7 @@ class Known:
 
     def __call__(self, values):
         """Return a device array, registered."""
-        array = cuda.to_device(values)
+        array = on_device(values)
         pgas.register(array)
         self.arrays.append(array)
         return array
@@ -104,7 +121,7 @@ def test_from_the_host(heap, known):
 def test_what_shares_pages_and_comes_again(heap):
     """Small arrays lie on pages of others; all hold what they held, and go through the NIC, in whatever order they come and leave."""
     me, _, right, left = neighbours()
-    arrays = [cuda.to_device(np.full(100 + 50 * i, 100 * me + i, np.int16)) for i in range(6)]
+    arrays = [on_device(np.full(100 + 50 * i, 100 * me + i, np.int16)) for i in range(6)]
     dest = heap.zeros((6, 400), np.int16)
     for order in ((0, 1, 2, 3, 4, 5), (5, 2, 0, 4, 1, 3)):
         for i in order:
@@ -125,7 +142,7 @@ def test_what_shares_pages_and_comes_again(heap):
 
 
 def test_refusals(heap):
-    array, empty, on_heap, other = cuda.device_array(100), cuda.device_array(0), heap.zeros(10), cuda.device_array(10)
+    array, empty, on_heap, other = on_device(np.zeros(100)), cuda.device_array(0), heap.zeros(10), on_device(np.zeros(10))
     pgas.register(array)
     calls = [
         (ValueError, pgas.register, (array,), "registered already"),
@@ -147,7 +164,7 @@ def test_refusals(heap):
 
 def test_finalize_forgets_what_is_registered(heap):
     """Not unregistered on purpose: the job's end does that, and says nothing."""
-    pgas.register(cuda.to_device(np.arange(10)))
+    pgas.register(on_device(np.arange(10)))
     pgas.barrier_all()
 
 
