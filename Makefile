@@ -91,7 +91,8 @@ mpi: conformance
 	coverage report --include 'kernels/ibgda.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc python -m pytest tests/conformance/test_c_rma.py tests/mpi/test_nic.py -q
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
-	  for npes in 2 3; do mpirun -n $$npes python -m pytest tests/mpi/test_nic.py -q || exit; done && \
+	  mpirun -n 2 python -m pytest $(addprefix tests/mpi/test_,nic.py register.py streams.py) -q && \
+	  mpirun -n 3 python -m pytest tests/mpi/test_nic.py -q && \
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q -k hold && \
 	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q || exit; done
 	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_weak.py -q

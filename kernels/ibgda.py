@@ -87,7 +87,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
         While one hands over and rings, the others wait: they are together again in their next operation, and one WQE may serve all. Lanes
         that went on, in groups that got smaller, stood still on H100 for good, each group waiting for lanes of others (add_by_all of
-        tests/mpi/test_amo.py).
+        tests/conformance/test_e_atomics.py).
         """
         ptx.syncwarp_mask(mask)
         if rank == 0:

@@ -4,13 +4,13 @@ from typing import Any
 
 from numba.cuda import types
 
-from pgas.kernels import ptx, state
+from pgas.kernels import operation, ptx, state
 from pgas.kernels.compiler import caster, constant, device, element_of_word, element_size, element_words
 from pgas.kernels.update import Update
 
 __all__ = ["atomic"]
 
-_POISON, _SOUND = constant(state.POISON), constant(state.SOUND)
+_TIMED_OUT, _EQ = constant(state.TIMED_OUT), constant(0)
 
 
 def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fetch: bool) -> Any:
@@ -24,7 +24,7 @@ def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fet
         change: ``change(name, update, size, fetch=)`` makes the transport's ``change(addr, word, compare, pe)``.
     """
     if isinstance(dtype, types.Float) and update is Update.ADD:
-        return _float_add(dtype, load(dtype), change(name, Update.COMPARE_SWAP, element_size(dtype), fetch=True), fetch=fetch)
+        return _float_add(name, dtype, load(dtype), change(name, Update.COMPARE_SWAP, element_size(dtype), fetch=True), fetch=fetch)
     perform = change(name, update, element_size(dtype), fetch=fetch)
     if fetch:
 
@@ -44,18 +44,21 @@ def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fet
     return atomic
 
 
-def _float_add(dtype: Any, load: Any, compare_swap: Any, *, fetch: bool) -> Any:
-    """Compare-and-swap until nobody came between."""
-    cast = caster(dtype)
+def _float_add(name: str, dtype: Any, load: Any, compare_swap: Any, *, fetch: bool) -> Any:
+    """Compare-and-swap until nobody came between, or PGAS_TIMEOUT has passed."""
+    cast, op = caster(dtype), constant(operation.number(name))
 
     @device
     def add(addr, array, value, pe):
+        deadline = ptx.globaltimer() + state.timeout_ns()
         old = load(addr, array, pe, 0)
         while True:
             expected, _ = element_words(array, old)
             word, _ = element_words(array, cast(old + cast(value)))
             seen = compare_swap(addr, word, expected, pe)
-            if seen == expected or ptx.ld_relaxed_sys_u64(_POISON) != _SOUND:
+            if seen == expected:
+                return old
+            if state.given_up(_TIMED_OUT, op, addr, _EQ, expected, seen, deadline):
                 return old
             old = element_of_word(array, seen)
 

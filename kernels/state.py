@@ -115,10 +115,13 @@ def given_up(kind, op, addr, comparison, wanted, found, deadline):
     late = ptx.globaltimer() >= deadline
     if not late and poison | asked == _0:
         return False
-    word = _POISON
-    if poison != _SOUND or not late:
-        word = _WAITERS + u64((ptx.seat() & _SEAT_MASK) << _WAITER_SHIFT)
-    if ptx.atom_cas_sys_u64(word, _0, _CLAIMED) == _0:
+    own = _WAITERS + u64((ptx.seat() & _SEAT_MASK) << _WAITER_SHIFT)
+    word = _POISON if poison == _SOUND and late else own
+    taken = ptx.atom_cas_sys_u64(word, _0, _CLAIMED)
+    if taken != _0 and word != own:  # another was the first to time out
+        word = own
+        taken = ptx.atom_cas_sys_u64(word, _0, _CLAIMED)
+    if taken == _0:
         overdue = u64(ptx.globaltimer() - deadline)  # looked at again: it takes fewer registers
         _store_record(word + _RECORD_AT, kind, op, overdue, addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
         ptx.st_release_sys_u64(word, _FAILED)

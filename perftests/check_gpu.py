@@ -24,7 +24,7 @@ NIC_MEASUREMENTS = {
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
 #: What runs through the NIC.
-NIC_TESTS = ["tests/conformance", "tests/mpi/test_nic.py"]
+NIC_TESTS = ["tests/conformance", *(f"tests/mpi/test_{name}.py" for name in ("nic", "register", "streams"))]
 
 #: What the conformance suite has shown on this machine.
 REPORT = ROOT / "build" / "conformance-gpu.json"

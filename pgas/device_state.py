@@ -17,7 +17,14 @@ from pgas.transports.nic import NIC
 
 __all__ = ["Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "setup", "timed_out", "waiters"]
 
-_SIGNS = {Comparison.EQ: "==", Comparison.NE: "!=", Comparison.GT: ">", Comparison.LE: "<=", Comparison.LT: "<", Comparison.GE: ">="}
+_SIGNS: dict[int, str] = {
+    Comparison.EQ: "==",
+    Comparison.NE: "!=",
+    Comparison.GT: ">",
+    Comparison.LE: "<=",
+    Comparison.LT: "<",
+    Comparison.GE: ">=",
+}
 
 
 def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float) -> None:
@@ -119,7 +126,7 @@ def _goal(record: tuple[int, ...], heap: Allocator, nic: NIC | None) -> str:
             return "a landing cell: all are in use"
         return f"index {wanted} of {nic.name_of(address)}, which is at {found}{nic.trouble()}"
     dtype = _dtype(address, heap)
-    sign, target, name = _SIGNS[Comparison(comparison)], place(address, heap), operation.NAMES[record[1]]
+    sign, target, name = _SIGNS.get(comparison, f"cmp {comparison}"), place(address, heap), operation.NAMES[record[1]]
     target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
     return f"{target} {sign} {_integer(wanted, dtype)}, last saw {_integer(found, dtype)}"
 
@@ -162,6 +169,8 @@ def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | 
         waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
         writer = _writer(record[0], address, my_pe, n_pes)
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, heap, nic), waited_s, writer))
+    if not poisoned(memory):  # else those that wait at the next error would find their places taken
+        memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
     return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
 
 

@@ -53,8 +53,8 @@ class Subject:
     nic: NIC | None
     timeout_s: float
     enter: Callable[[], None]  #: lets the calling thread use the GPU
-    #: Name, grid and stream of the kernels launched last that are not known to have ended.
-    launched: deque[tuple[str, Any]] = field(default_factory=lambda: deque(maxlen=8))
+    #: Name and grid, and the handle of the stream, of the kernels launched last that are not known to have ended.
+    launched: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=8))
 
 
 class Reporter:
@@ -71,17 +71,21 @@ class Reporter:
         #: What other PEs of the node ask this one by.
         self.address = self._inquiry.address
         self.start, self.stop = self._inquiry.start, self._inquiry.stop
-        self._done = self._answering = False
+        self._done = self._answering = self._ended_kernel = False
+        self._launches = threading.Lock()  # several threads may launch
 
-    def launching(self, kernel: str, stream: Any) -> None:
-        """Know of a launch."""
-        self._subject.launched.append((kernel, stream))
+    def launching(self, kernel: str, stream: int) -> None:
+        """Know of a launch on a stream, by its handle."""
+        with self._launches:
+            self._subject.launched.append((kernel, stream))
 
-    def synchronized(self, stream: Any) -> None:
+    def synchronized(self, stream: int | None) -> None:
         """The kernels of a stream (None: all) have ended."""
         launched = self._subject.launched
-        for entry in [entry for entry in launched if stream in (None, entry[1])]:
-            launched.remove(entry)
+        with self._launches:
+            left = [entry for entry in launched if stream not in (None, entry[1])]
+            launched.clear()
+            launched.extend(left)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -104,8 +108,9 @@ class Reporter:
         """
         while self._answering:
             engine.go_on_waiting()
-        if self._done or not device_state.recorded(self._subject.memory):
+        if self._ended_kernel or not device_state.recorded(self._subject.memory):
             return False
+        self._ended_kernel = True
         if device_state.timed_out(self._subject.memory):
             self._answering = True
             try:

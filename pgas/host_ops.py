@@ -2,7 +2,7 @@
 
 ``put put_nbi get get_nbi put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until wait_until``,
 ``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments are refused at
-the call, with a ValueError or TypeError.
+the call, with a ValueError or TypeError (values that an element cannot hold, on GPUs: with Numba's TypingError).
 
 With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
 order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
@@ -11,9 +11,10 @@ or when a signal sent later in the stream, behind a ``fence(stream=...)``, is se
 Calls that return a value, as g and fetching atomics do, wait for it and thus for what is in the stream; they cannot be captured.
 
 Without ``stream`` a call is made on the default stream and waited for: put returns when its source may be reused, get when the data is
-there, and errors of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` then waits for all kernels of this PE
-and completes everything they did; ``barrier_all()`` does so on every PE; ``sync_all()`` waits for the other PEs' calls only. In the
-simulator streams execute at once: a wait for what this process does later in the program never ends.
+there, and errors of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` then waits for all kernels of this PE and completes
+everything they did; ``barrier_all()`` does so on every PE; ``sync_all()`` waits for the other PEs' calls only. The default stream waits for
+kernels of other streams: a call that is to end what such a kernel waits for needs ``stream=`` of a non-blocking stream. In the simulator
+streams execute at once: a wait for what this process does later in the program never ends.
 
 As in a kernel, the local operand of put and get is any memory of the GPU under p2p, and through a NIC on the heap or registered
 (pgas.register). Errors that kernels find are raised by synchronize(stream), as those of users' kernels. OpenSHMEM 1.5, 9.5 to 9.12.
@@ -34,7 +35,7 @@ from pgas.backend import SIMULATOR
 from pgas.errors import PgasError
 from pgas.heap import Block
 from pgas.jit import Kernel, jit
-from pgas.kernels import state
+from pgas.kernels import refusals, state
 from pgas.kernels.binding import HOST_FORMS
 from pgas.kernels.signal import SignalOp
 from pgas.kernels.sync import Comparison
@@ -160,7 +161,9 @@ def _copy(name: str, kernel: Kernel, *, wait: bool) -> Callable[..., None]:
 def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
     def form(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any, *, stream: Any = None) -> None:
         to, origin = _copied(name, dest, source, None, pe)
-        idx, op = _element(name, "sig", sig, idx), int(SignalOp(op))
+        (idx, dtype), op = _element(name, "sig", sig, idx), int(SignalOp(op))
+        if dtype != np.uint64:  # before the data goes
+            raise TypeError(refusals.words("signal word", function=name, found=f"an array of {dtype}"))
         blocks, threads = _shape_of_copy(to.size)
         if blocks == 1:
             _launch(_put_signal, 1, threads, stream, to, origin, sig, idx, value, op, pe, wait=wait)
@@ -174,8 +177,8 @@ def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
 # -------------------------------------------------------------------------------------------------------------- single elements
 
 
-def _element(function: str, name: str, array: Any, idx: Any) -> Any:
-    """Check that array[idx] is an element on the heap; return idx for a kernel."""
+def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dtype]:
+    """Check that array[idx] is an element on the heap; return idx for a kernel, and the dtype."""
     operand = Operand.of(function, name, array, contiguous=False)
     operand.check_symmetric(runtime.current())
     indices = idx if isinstance(idx, tuple) else (idx,)
@@ -183,7 +186,7 @@ def _element(function: str, name: str, array: Any, idx: Any) -> Any:
         isinstance(i, (int, np.integer)) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)
     ):
         raise ValueError(f"pgas.{function}: idx must be a subscript of {name}, which has the shape {operand.shape}, not {idx!r}")
-    return tuple(int(i) for i in indices) if isinstance(idx, tuple) else int(idx)
+    return tuple(int(i) for i in indices) if isinstance(idx, tuple) else int(idx), operand.dtype
 
 
 def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,7 +210,7 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
         stream = values.pop("stream", None)
         if "idx" in names:
             first = names[0]
-            values["idx"] = _element(title, first, values[first], values["idx"])
+            values["idx"], dtype = _element(title, first, values[first], values["idx"])
             for name, codes in (("op", SignalOp), ("cmp", Comparison)):
                 if name in values:
                     values[name] = int(codes(values[name]))
@@ -220,7 +223,6 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
             return None
         if streams.capturing(stream):
             raise PgasError(f"pgas.{title} returns a value, which it has to wait for: it cannot be captured; call it in a kernel")
-        dtype = np.dtype(values[names[0]].dtype)
         address = state.RESULTS + next(_cells) % state.N_RESULTS * state.RESULT_SIZE
         _launch(kernel, 1, 1, stream, _window(address, 1, dtype), *given, wait=False)
         job.synchronize(0 if stream is None else stream)

@@ -124,11 +124,11 @@ class BoundLaunch:
         self._launch()
 
 
-def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, Any]:
-    """Return what hang reports call a launch, and its stream."""
+def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int]:
+    """Return what hang reports call a launch, and the handle of its stream."""
     grid, block, *rest = configuration if len(configuration) > 1 else (*configuration, "?")
-    stream = rest[0] if rest else 0
-    return f"{kernel.__name__}[{grid}, {block}]" + (f" on stream {stream}" if stream else ""), stream
+    stream = streams.handle_of(rest[0] if rest else None)
+    return f"{kernel.__name__}[{grid}, {block}]" + (f" on stream {stream:#x}" if stream else ""), stream
 
 
 def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), stream: Any = 0, shared: int = 0) -> None:

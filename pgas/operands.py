@@ -100,7 +100,7 @@ class Operand:
         Raises:
             ValueError: it does not.
         """
-        if not on_heap(job, *self.extent):
+        if self.size and not on_heap(job, *self.extent):  # an empty array has no address on GPUs
             raise ValueError(f"pgas.{self.function}: {self.name} must be on the symmetric heap (pgas.empty and its like)")
 
     def check_local(self, job: runtime.Job, nbytes: int) -> None:

@@ -331,7 +331,7 @@ class Job(bootstraps.Collective):
             raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
         self._wait_for_device(stream)
         self._check()
-        self._hang.synchronized(stream)
+        self._hang.synchronized(None if stream is None else streams.handle_of(stream))
         if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
             self._deferred.close()
             self._deferred = None
@@ -380,7 +380,7 @@ class Job(bootstraps.Collective):
             with self._deaths_first():
                 gpus.wait(stream, self._interrupt)
         except gpus.CudaAPIError as error:
-            self.broken = not streams.interrupts_capture(error)
+            self.broken = self.broken or not streams.interrupts_capture(error)
             raise
         except BaseException as error:
             self.broken = True

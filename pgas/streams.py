@@ -15,14 +15,14 @@ else:
     from cuda.bindings import driver
     from cuda.core import Stream
 
-__all__ = ["capturing", "core_stream", "interrupts_capture", "loading_allowed", "stream_of"]
+__all__ = ["capturing", "core_stream", "handle_of", "interrupts_capture", "loading_allowed", "stream_of"]
 
 
 def core_stream(stream: Any) -> Any:
     """Return a stream as a cuda.core.Stream (in the simulator: 0).
 
     Args:
-        stream: 0, None or another empty value for the default stream; a stream of Numba, cuda.core (or a graph builder), CuPy or PyTorch:
+        stream: 0 or None for the default stream; a stream of Numba, cuda.core (or a graph builder), CuPy or PyTorch:
             an object with ``__cuda_stream__``, or with its handle as ``ptr``, ``cuda_stream`` or ``handle``.
 
     Raises:
@@ -40,6 +40,11 @@ def core_stream(stream: Any) -> Any:
 def stream_of(handle: int) -> Any:
     """Return the stream of a handle, as cudaStream_t, or of CUDA's numbers 1 and 2 for its default streams."""
     return Stream.from_handle(handle)
+
+
+def handle_of(stream: Any) -> int:
+    """Return the handle of a stream as core_stream() takes it, 0 for the default one and in the simulator."""
+    return 0 if SIMULATOR or _is_default(stream) else int(core_stream(stream).handle)
 
 
 def _is_default(stream: Any) -> bool:
@@ -66,7 +71,7 @@ def capturing(stream: Any) -> bool:
     """Whether what is called on a stream goes into a graph that is being captured (cuStreamBeginCapture) instead of being executed."""
     if SIMULATOR:
         return False
-    status, state = driver.cuStreamIsCapturing(driver.CUstream(int(core_stream(stream).handle)))
+    status, state = driver.cuStreamIsCapturing(driver.CUstream(handle_of(stream)))
     if status == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:  # of the default stream, while one is captured that waits for it
         return True
     return bool(status == driver.CUresult.CUDA_SUCCESS and state != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)

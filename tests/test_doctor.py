@@ -555,7 +555,7 @@ def test_every_line_of_the_report_can_be_read_by_grep(tmp_path):
     ]
 
 
-def test_the_one_in_the_readme(tmp_path, capsys):
+def test_the_one_in_the_docs(tmp_path, capsys):
     _, facts = cluster(tmp_path, memlock=64 << 10)
     port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
     (port / "state").write_text("1: DOWN\n")
@@ -563,8 +563,8 @@ def test_the_one_in_the_readme(tmp_path, capsys):
     findings = examine(facts)
     doctor._print(doctor.lines(facts, findings, doctor.judge(facts, findings), doctor.asked_of(facts)), Console())
     printed = capsys.readouterr().out.splitlines()
-    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
-    picture = readme.partition("the tests lay them out in a folder):")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
+    page = (Path(__file__).resolve().parent.parent / "docs" / "machine.md").read_text(encoding="utf-8")
+    picture = page.partition("the tests lay them out in a folder):")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
     assert len(picture) == 13
     for line in picture:
         text = line.removeprefix("    ").removesuffix(" ...")

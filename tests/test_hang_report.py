@@ -213,7 +213,8 @@ INT32 = r"int32 array of shape \(64,\) allocated at \S+program\.py:\d+"
 @pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
 def test_completions_that_are_withheld(job, transport):
     """The engine stands still after some WQEs: the report has what is outstanding, and the card's view of it."""
-    text = "for _ in range(50):\n    works[2, 2](dest, source, word, right)\n    pgas.synchronize()\n"
+    text = "source = cuda.to_device(np.zeros(64, np.int32))\npgas.register(source)\n"  # of which requests to the proxy carry the number
+    text += "for _ in range(50):\n    works[2, 2](dest, source, word, right)\n    pgas.synchronize()\n"
     options = {"PGAS_TRANSPORT": transport, "PGAS_TIMEOUT": "3", "PGAS_SOFTHCA_FAULTS": "stop=20"}
     ended = job(INIT + THROUGH_A_NIC + text, **options)
     found = reports(ended)

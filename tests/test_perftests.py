@@ -104,7 +104,8 @@ def test_only_pe_0_speaks(argv, status, capsys, monkeypatch):
 
 def test_environment_for_init(monkeypatch):
     monkeypatch.delenv("PGAS_TRANSPORT", raising=False)
-    monkeypatch.delenv("PGAS_SYMMETRIC_SIZE", raising=False)
+    monkeypatch.setenv("PGAS_SYMMETRIC_SIZE", "")  # so that what is set below goes with the test
+    monkeypatch.delenv("PGAS_SYMMETRIC_SIZE")
     parse("-e", "1M").set_environment()
     assert "PGAS_TRANSPORT" not in os.environ
     assert "PGAS_SYMMETRIC_SIZE" not in os.environ

@@ -157,6 +157,16 @@ sys.exit(3)
 
 
 def test_ibrc_over_plain_verbs():
-    """Every kind of request; libmlx5 makes the WQEs, in queues of its process alone, so one PE with a card of its own."""
-    command = ("--local", sys.executable, "-m", "pytest", "tests/mpi/test_requests.py", "-q", "-p", "no:cacheprovider")
+    """Every kind of request, and registered memory; libmlx5 makes the WQEs, in queues of its process alone, so one PE with its own card."""
+    command = (
+        "--local",
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests/mpi/test_requests.py",
+        "tests/mpi/test_register.py",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    )
     passes(*command, PGAS_TRANSPORT="ibrc", PGAS_HCA="mlx5_0")

@@ -77,6 +77,9 @@ class HostMemory:
     borrow = staticmethod(pages.borrow)
     give_back = staticmethod(pages.give_back)
 
+    def enter(self) -> None:
+        """Nothing: memory is the process's."""
+
     def read(self, address: int, nbytes: int) -> bytes:
         """Return a copy of the bytes."""
         return ctypes.string_at(address, nbytes)

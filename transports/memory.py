@@ -73,6 +73,9 @@ class Memory(Protocol):
     def give_back(self, loan: Loan, address: int) -> None:
         """Unmap what borrow() mapped at an address."""
 
+    def enter(self) -> None:
+        """Let the calling thread use this memory, if it is not the one that made it."""
+
     def read(self, address: int, nbytes: int) -> bytes:
         """Return bytes of mapped memory, also while kernels run."""
 

@@ -279,7 +279,7 @@ class NIC:
         Raises:
             TransportError: the adapter refuses; the text says why.
         """
-        key = self._key(address, nbytes)
+        key = self._key(entry, address, nbytes)
         place = state.REGISTERED + entry * state.REGISTERED_SIZE
         self._store(place + state.REGISTERED_LKEY, _big_endian(key))
         self._store(place + state.START, address)
@@ -288,11 +288,20 @@ class NIC:
         if self._load(state.REGISTERED_END) < behind:
             self._store(state.REGISTERED_END, behind)
 
-    def _key(self, address: int, nbytes: int) -> int:
+    def _key(self, entry: int, address: int, nbytes: int) -> int:
         """Return the lkey of local memory of which the adapter is told."""
         if isinstance(self.adapter, client.SoftHCA):
             self.adapter.lend(address, nbytes, self._memory)
-        return self.adapter.register_mr(address, nbytes, self._pdn, Access.LOCAL_WRITE)[0]
+        try:
+            return self.adapter.register_mr(address, nbytes, self._pdn, Access.LOCAL_WRITE)[0]
+        except PgasError:
+            self._take_back(address)
+            raise
+
+    def _take_back(self, address: int) -> None:
+        """End the adapter's access to local memory."""
+        if isinstance(self.adapter, client.SoftHCA):
+            self.adapter.take_back(address, self._memory)
 
     def lkey_of_registered(self, entry: int) -> int:
         """Return the lkey of an entry, big-endian."""
@@ -303,10 +312,12 @@ class NIC:
         place = state.REGISTERED + entry * state.REGISTERED_SIZE
         self._store(place + state.END, 0)
         self._store(place + state.START, 0)
-        if key := _big_endian(self.lkey_of_registered(entry)):
-            self.adapter.deregister_mr(key)
-        if isinstance(self.adapter, client.SoftHCA):
-            self.adapter.take_back(address, self._memory)
+        self._forget(entry, address)
+
+    def _forget(self, entry: int, address: int) -> None:
+        """Undo _key()."""
+        self.adapter.deregister_mr(_big_endian(self.lkey_of_registered(entry)))
+        self._take_back(address)
 
     # -------------------------------------------------------------------------------------------------------------------- waiting
 

@@ -104,7 +104,7 @@ def _ring(nic: RingNIC, place: Callable[[int], str]) -> list[str]:
             name = proxy.Request(kind).name
         of_signal = kind in (proxy.Request.SIGNAL_SET, proxy.Request.SIGNAL_ADD)
         target = place(second if of_signal and not nbytes else remote)
-        pair = nic.name_of(queue.RECORDS + (what >> proxy.NUMBER_SHIFT) * queue.RECORD_SIZE)
+        pair = nic.name_of(queue.RECORDS + ((what >> proxy.NUMBER_SHIFT) & proxy.NUMBER_MASK) * queue.RECORD_SIZE)
         operand = f", value {value}" if kind not in (proxy.Request.WRITE, proxy.Request.READ) else ""
         lines.append(f"  request {ticket}: {name or hex(kind)}, {nbytes} bytes to {target}{operand}, on {pair}")
     if ring.head - ring.completed > len(ring.oldest):

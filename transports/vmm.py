@@ -45,6 +45,7 @@ class GPUMemory:
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
+        self._context = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
         node = int(check(driver.cuDeviceGetAttribute(_Attribute.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, ordinal), "cuDeviceGetAttribute"))
         self._location = _location(_Location.CU_MEM_LOCATION_TYPE_DEVICE, ordinal)
         self._host = _location(_Location.CU_MEM_LOCATION_TYPE_HOST_NUMA, max(node, 0))
@@ -166,6 +167,10 @@ class GPUMemory:
 
     def give_back(self, loan: Loan, address: int) -> None:
         """Nothing, see take_back()."""
+
+    def enter(self) -> None:
+        """Let the calling thread use this memory: it takes the context of the thread that made it."""
+        check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Copy to the host on a stream of our own."""

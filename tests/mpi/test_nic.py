@@ -302,6 +302,35 @@ def test_lanes_that_name_different_pes(heap):
     equal(dest, np.tile(np.where((i // 3) % n == me, i + 1, 0), n).astype(np.int32))
 
 
+@pgas.jit
+def to_all_in_turns(words, dest, source, rounds):
+    """Each lane sends to a PE of its own; queues are full of what others have reserved."""
+    i = cuda.grid(1)
+    pe = i % pgas.n_pes()
+    for r in range(rounds):
+        pgas.atomic_set(words, i, r + 1, pe)
+        pgas.iput(dest[64 * i : 64 * i + 64], source[i : i + 64], 2, 1, pe, 32)
+        pgas.atomic_add(words, words.size - 1, 1, pe)
+    pgas.quiet()
+
+
+def test_lanes_that_name_different_pes_and_full_queues(heap):
+    """Nobody waits for room while others wait for what it has reserved."""
+    me, n, _, _ = neighbours()
+    blocks, threads, rounds = (2, 32, 2) if pgas.SIMULATOR else (16, 256, 50)
+    count = blocks * threads
+    words, dest = heap.zeros(count + 1, np.int64), heap.zeros(64 * count, np.int32)
+    source = heap.array(np.arange(count + 64, dtype=np.int32))
+    launch_together(to_all_in_turns, blocks, threads, words, dest, source, rounds)
+    pgas.barrier_all()
+    i = np.arange(count)
+    mine = i % n == me
+    equal(words, np.append(np.where(mine, rounds, 0), n * rounds * mine.sum()))
+    row = np.zeros((count, 64), np.int32)
+    row[:, ::2] = np.where(mine[:, None], i[:, None] + np.arange(32), 0)
+    equal(dest, row.ravel())
+
+
 # ------------------------------------------------------------------------------------------------- which lanes share a WQE
 
 

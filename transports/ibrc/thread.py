@@ -143,6 +143,7 @@ class RingNIC(NIC):
             reason = f"{type(error).__name__}: {error}"
         if not self._stopping:
             self._ended = reason
+            self._memory.enter()
             if self._load(state.POISON) == state.SOUND:
                 self._store(state.POISON, state.LOST)
 

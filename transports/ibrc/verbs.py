@@ -92,6 +92,7 @@ class VerbsNIC(RingNIC):
         """Make everything that needs no peer."""
         self._device = OpenDevice(self._name, self._port)
         self._made.callback(self._device.close)
+        self._made.callback(self._forget_all)
         caps = self._device.capabilities
         count = self._n_pes * self._num
         if not caps.active:
@@ -141,23 +142,23 @@ class VerbsNIC(RingNIC):
         self._made.callback(region.mr.close)
         return region
 
-    def register(self, entry: int, address: int, nbytes: int) -> None:
-        """Let the device reach local memory."""
+    def _key(self, entry: int, address: int, nbytes: int) -> int:
+        """Let the device reach local memory. No kernel names it to the device."""
         self._local[entry] = register(
             self._device, address, nbytes, Access.LOCAL_WRITE, what="an array (pgas.register)", on_gpu=not SIMULATOR
         )
-        super().register(entry, address, nbytes)
+        return 0
 
-    def _key(self, address: int, nbytes: int) -> int:
-        return 0  # no kernel names memory to the device
+    def _forget(self, entry: int, address: int) -> None:
+        self._local.pop(entry).mr.close()
+
+    def _forget_all(self) -> None:
+        """Let the protection domain be closed, after an error with arrays registered."""
+        for entry in list(self._local):
+            self._forget(entry, 0)
 
     def _region_words(self, entry: int) -> tuple[int, int]:
         return self._local[entry].lkey, self._local[entry].shift
-
-    def unregister(self, entry: int, address: int) -> None:
-        """Undo register()."""
-        super().unregister(entry, address)
-        self._local.pop(entry).mr.close()
 
     def _connect(self, met: list[_Introduction]) -> None:
         """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself)."""
