@@ -251,7 +251,7 @@ def test_no_spills_no_calls_no_local_memory(function, found):
     ("function", "most"),
     [("put", 900), ("put_warp", 350), ("put_block", 350), ("put_nbi_block", 345), ("get_block", 350), ("put_signal_block", 400),
      ("iput", 265), ("iput_block", 280), ("iget_warp", 140), ("get_nbi_block", 345), ("flush", 2), ("quiet_pe", 8),
-     ("g", 16), ("signal_op", 16), ("signal_wait_until", 130), ("atomic_add", 25), ("atomic_fetch_add", 35), ("barrier_all", 160)],
+     ("g", 16), ("signal_op", 16), ("signal_wait_until", 150), ("atomic_add", 25), ("atomic_fetch_add", 35), ("barrier_all", 175)],
 )  # fmt: skip
 def test_size_has_not_grown(function, most, found):
     """Limits are a little above what was measured on 2026-11-21 with ptxas 13.4 for sm_90."""

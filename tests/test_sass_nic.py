@@ -25,14 +25,15 @@ BASELINE = Path(__file__).resolve().parent.parent / "perftests" / "baselines" / 
 #: 16-byte stores of WQEs on all paths together. put, get: ctrl, raddr, data. Atomics: the atomic segment too; of floats, after a READ.
 #: p: alone ctrl, raddr and inline (16 bytes take 2), a path that ptxas writes twice; together ctrl, raddr and the NOP. A signal: FA (4), or
 #: masked CS (4 with its mask segment, 1 of data) and NOP (1), behind a WRITE (3); put_signal of more than a GiB posts its WRITEs ahead (3).
-#: atomic_add: 4, a path that ptxas writes twice.  atomic_set and atomic_fetch_or of 8 bytes: a masked CS and a NOP, too.
+#: Atomics whose old value nobody wants: 4, a path that ptxas writes twice. atomic_set and atomic_fetch_or of 8 bytes: a masked CS and a NOP,
+#: too.
 WQE_STORES = {
     "p": 9, "p_int8": 9, "p_int16": 9, "p_float64": 9, "p_complex128": 11, "g": 3, "put": 3, "put_warp": 3, "put_block": 3,
     "put_nbi_block": 3, "get": 3, "get_warp": 3, "get_block": 3, "get_nbi_block": 3, "iput": 3,
     "iput_block": 3, "iget_warp": 3, "quiet_pe": 0, "flush": 0, "put_signal": 3 + 3 + 6, "put_signal_warp": 3 + 3 + 6,
     "put_signal_block": 3 + 3 + 4, "signal_op": 6, "atomic_add": 8, "atomic_add_int32": 8, "atomic_add_float32": 7, "atomic_add_float64": 7,
-    "atomic_fetch_add": 4, "atomic_fetch_add_int32": 4, "atomic_set": 6, "atomic_compare_swap": 4, "atomic_and_int32": 4,
-    "atomic_xor_int32": 4, "atomic_fetch_or": 6, "atomic_fetch_xor": 4, "atomic_fetch_float32": 4, "test": 0, "wait_until_all": 0,
+    "atomic_fetch_add": 4, "atomic_fetch_add_int32": 4, "atomic_set": 6, "atomic_compare_swap": 4, "atomic_and_int32": 8,
+    "atomic_xor_int32": 8, "atomic_fetch_or": 6, "atomic_fetch_xor": 4, "atomic_fetch_float32": 4, "test": 0, "wait_until_all": 0,
     "wait_until_any": 0, "wait_until_some_vector": 0, "barrier_all": 3, "sync_all": 3, "quiet": 0, "fence": 0, "signal_wait_until": 0,
 }  # fmt: skip
 
