@@ -25,8 +25,8 @@ BASELINE = Path(__file__).resolve().parent.parent / "perftests" / "baselines" / 
 #: 16-byte stores of WQEs on all paths together. put, get: ctrl, raddr, data. Atomics: the atomic segment too; of floats, after a READ.
 #: p: alone ctrl, raddr and inline (16 bytes take 2), a path that ptxas writes twice; together ctrl, raddr and the NOP. A signal: FA (4), or
 #: masked CS (4 with its mask segment, 1 of data) and NOP (1), behind a WRITE (3); put_signal of more than a GiB posts its WRITEs ahead (3).
-#: Atomics whose old value nobody wants: 4, a path that ptxas writes twice. atomic_set and atomic_fetch_or of 8 bytes: a masked CS and a NOP,
-#: too.
+#: Atomics whose old value nobody wants: 4, a path that ptxas writes twice. atomic_set and atomic_fetch_or of 8 bytes: a masked CS and a
+#: NOP, too.
 WQE_STORES = {
     "p": 9, "p_int8": 9, "p_int16": 9, "p_float64": 9, "p_complex128": 11, "g": 3, "put": 3, "put_warp": 3, "put_block": 3,
     "put_nbi_block": 3, "get": 3, "get_warp": 3, "get_block": 3, "get_nbi_block": 3, "iput": 3,
