@@ -35,7 +35,8 @@ def describe(nic: NIC, place: Callable[[int], str]) -> list[str]:
     lines, card = [], {}
     if nic.card_name:
         try:
-            answer = client.Observer(nic.card_name, _ANSWER_S).counters()
+            with contextlib.closing(client.Observer(nic.card_name, _ANSWER_S)) as observer:
+                answer = observer.counters()
         except PgasError as error:
             lines.append(f"the software card (process {nic.card_pid}) does not answer: {error}")
         else:
