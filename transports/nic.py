@@ -26,7 +26,7 @@ from pgas.transports.softhca import client, layout
 if TYPE_CHECKING:
     from pgas.transports.forwarding import Forwarder
 
-__all__ = ["CELL_BYTES", "NIC", "Part", "QueueMemory", "overdue"]
+__all__ = ["CELL_BYTES", "NIC", "Part", "QueueMemory", "Ring", "overdue"]
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -72,6 +72,16 @@ def overdue(text: str) -> TransportError:
     error = TransportError(text)
     error.timed_out = True
     return error
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The ring of a proxy thread (ibrc/thread.py) at some moment."""
+
+    thread: str  #: what the proxy thread does
+    head: int  #: tickets that kernels have reserved
+    completed: int  #: requests that are done
+    oldest: list[tuple[int, bytes | None]]  #: of those that are not done: ticket and request, None if it is not written yet
 
 
 class NIC:
@@ -354,6 +364,10 @@ class NIC:
         record = queue.RECORDS + number * queue.RECORD_SIZE
         names = {"resv_head": queue.RESV_HEAD, "ready_head": queue.READY_HEAD, "rung_idx": queue.RUNG_IDX, "cons_idx": queue.CONS_IDX}
         return {name: self._load(record + offset) & (queue.RINGING - 1) for name, offset in names.items()}
+
+    def requests(self, most: int) -> Ring | None:
+        """Return the ring of requests, with so many of the oldest that are not done; None where kernels post themselves."""
+        return None
 
     def queue_memory(self, number: int) -> QueueMemory | None:
         """Return what lies in the memory of a queue pair; None where it is the driver's."""

@@ -10,10 +10,9 @@ from typing import Any
 
 from pgas.errors import PgasError
 from pgas.kernels import proxy, queue
-from pgas.transports.ibrc.thread import RingNIC
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.wqe import WQEBB
-from pgas.transports.nic import NIC
+from pgas.transports.nic import NIC, Ring
 from pgas.transports.softhca import client
 
 __all__ = ["describe"]
@@ -44,8 +43,8 @@ def describe(nic: NIC, place: Callable[[int], str]) -> list[str]:
             hca = answer["hca"]
             state = "is paused" if hca["paused"] else "runs"
             lines.append(f"the software card (process {nic.card_pid}, engine {hca['engine']}) {state}, {hca['wqes']} WQEs executed")
-    if isinstance(nic, RingNIC):
-        lines += _ring(nic, place)
+    if (ring := nic.requests(_MOST)) is not None:
+        lines += _ring(nic, ring, place)
     for number in range(len(nic.qps)):
         lines += _queue(nic, number, card, place)
     return lines
@@ -91,9 +90,8 @@ def _wqes(ring: bytes, index: int, end: int, place: Callable[[int], str]) -> lis
     return [*lines, f"and {end - index} more WQEBBs"] if index < end else lines
 
 
-def _ring(nic: RingNIC, place: Callable[[int], str]) -> list[str]:
+def _ring(nic: NIC, ring: Ring, place: Callable[[int], str]) -> list[str]:
     """Describe the ring of the proxy thread, and the thread."""
-    ring = nic.requests(_MOST)
     lines = [f"the proxy thread {ring.thread}; its ring: head {ring.head}, completed {ring.completed}"]
     for ticket, words in ring.oldest:
         if words is None:

@@ -5,7 +5,6 @@ import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -15,20 +14,10 @@ from pgas.errors import PgasError
 from pgas.kernels import proxy, queue, state, window
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
-from pgas.transports.nic import NIC, Part, overdue
+from pgas.transports.nic import NIC, Part, Ring, overdue
 from pgas.transports.softhca.slack import sleep_precisely
 
 __all__ = ["Ring", "RingNIC"]
-
-
-@dataclass(frozen=True)
-class Ring:
-    """The ring at some moment."""
-
-    thread: str  #: what the proxy thread does
-    head: int  #: tickets that kernels have reserved
-    completed: int  #: requests that are done
-    oldest: list[tuple[int, bytes | None]]  #: of those that are not done: ticket and request, None if it is not written yet
 
 
 class RingNIC(NIC):
