@@ -47,7 +47,7 @@ demo: $(VENV)/demo
 	for transport in $(NIC_TRANSPORTS); do for test in shmem_put_bw shmem_p_bw; do \
 	  NUMBA_ENABLE_CUDASIM=1 mpirun -n 2 $$test --transport $$transport -e 16K || exit; done; done
 
-## check: everything that needs no GPU; about half an hour on 2 cores
+## check: everything that needs no GPU; three quarters of an hour on 2 cores
 check: packages lint types unit sass mpi programs rxe
 
 # What tests of verbs and the guest use of Debian's packages; where they cannot be had, a line says so and those tests are skipped.
@@ -72,7 +72,7 @@ unit: $(VENV)/dev
 	python -m pytest tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
 
 sass: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_docs.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py tests/test_programs.py -m sass -q
+	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_docs.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py tests/test_programs.py -m sass -q -n 2 --dist loadfile
 
 ## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
 conformance: $(VENV)/dev
