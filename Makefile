@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 # An mpirun of the machine is kept; where there is none, the mpich wheel brings one.
 MPICH  := $(shell command -v mpirun >/dev/null 2>&1 || echo ,mpich)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Tests start Python thousands of times, in the guest emulated: bytecode is kept, whatever the caller's environment says.
+unexport PYTHONDONTWRITEBYTECODE
 # Open MPI counts cores and refuses root; both are harmless for tests.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
@@ -26,6 +28,8 @@ RXE := PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m rxe
 RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEPTH=128 PGAS_IBRC_RING_SIZE=64 \
   PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
+RXE_TRAFFIC := for npes in 2 3; do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
+RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 
 .PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages programs rxe rxe-traffic rxe-faults clean
 
@@ -91,7 +95,7 @@ mpi: conformance
 	coverage report --include 'kernels/ibgda.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc python -m pytest tests/conformance/test_c_rma.py tests/mpi/test_nic.py -q
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
-	  mpirun -n 2 python -m pytest $(addprefix tests/mpi/test_,nic.py register.py streams.py) -q && \
+	  mpirun -n 2 python -m pytest $(addprefix tests/mpi/test_,nic.py register.py streams.py heap_growth.py) -q && \
 	  mpirun -n 3 python -m pytest tests/mpi/test_nic.py -q && \
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q -k hold && \
 	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q || exit; done
@@ -107,13 +111,14 @@ programs: $(VENV)/dev
 	  PGAS_SIM_WEAK=$$weak mpirun -n $$1 python -m pgas.perftests.programs --transport $$2 --seed $$1 --count $$4 || exit; done
 
 ## check-rxe: ibrc over the kernel's Soft-RoCE and libibverbs, in a QEMU guest on this machine's own root (Debian; installs with apt-get)
-check-rxe: rxe-traffic rxe-faults
+check-rxe: $(VENV)/dev
+	$(RXE) run --forks --timeout 2400 sh -ec '$(RXE_TRAFFIC); $(RXE_FAULTS)'
 
 rxe-traffic: $(VENV)/dev
-	$(RXE) run --forks --timeout 1200 sh -ec 'for npes in 2 3; do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done'
+	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_TRAFFIC)'
 
 rxe-faults: $(VENV)/dev
-	$(RXE) run --forks --timeout 1200 sh -ec 'TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q'
+	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_FAULTS)'
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines
 check-gpu:

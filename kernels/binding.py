@@ -106,6 +106,8 @@ def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Call
 
 def _simulated(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
     parameters = inspect.signature(stub)
+    plain = [p.replace(annotation=p.empty) for p in parameters.parameters.values()]
+    shown = parameters.replace(parameters=plain, return_annotation=parameters.empty)
     defaults = tuple(p.default for p in parameters.parameters.values())
     required = sum(d is inspect.Parameter.empty for d in defaults)
     bodies: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -118,7 +120,7 @@ def _simulated(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Ca
             try:
                 bound = parameters.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"pgas.{stub.__name__}: {error}") from None
+                raise TypeError(f"pgas.{stub.__name__}{shown}: {error}") from None
             bound.apply_defaults()
             args = bound.args
         else:

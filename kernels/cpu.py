@@ -14,7 +14,7 @@ from pgas.sim import arrays, engine, mem, set_memory_model
 
 __all__ = [
     "atomic_max", "begin", "element_of_word", "element_words", "load_acquire_element", "load_element", "mem",
-    "read_only", "relax", "store_element", "store_octoword", "swapped", "update_element",
+    "read_again", "read_only", "relax", "store_element", "store_octoword", "swapped", "update_element",
 ]  # fmt: skip
 
 
@@ -22,11 +22,16 @@ _read_only: dict[int, int] = {}
 
 
 def read_only(addr: int, nbytes: int) -> int:
-    """Return a word of the state page that does not change during a job."""
+    """Return a word of the state page that does not change while a kernel runs."""
     value = _read_only.get(addr)
     if value is None:
         value = _read_only[addr] = mem.load(addr, nbytes)
     return value
+
+
+def read_again() -> None:
+    """Forget what read_only() has read: the host has changed words between two kernels."""
+    _read_only.clear()
 
 
 def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
@@ -36,7 +41,7 @@ def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
         weak_seed: None for the host's own memory; of the weak one, the seed of its delays.
         own_lo, own_hi: what only this PE looks at in its slot; stores elsewhere in the window are remote.
     """
-    _read_only.clear()
+    read_again()
     if weak_seed is None:
         set_memory_model(None)
     else:

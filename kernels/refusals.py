@@ -65,10 +65,13 @@ TABLE = {
                                "pgas.{function}: {name} must be an array of integers with 1 dimension, not {found}"),
     "signal word": Refusal("signals that are not uint64", _COMPILED, "pgas.{function}: sig must be an array of uint64, not {found}"),
     "unmapped": Refusal("ptr", _COMPILED, "pgas.{function}: transport {transport} maps no peer's memory: use put and get", _NIC),
+    "host only": Refusal("functions of the host, as init, zeros and launch", _COMPILED,
+                         "pgas.{function}: this is a function of the host, call it outside the kernel"),
     # Values of operands --------------------------------------------------------------------------------------------------------
     "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist"),
     "not symmetric": Refusal("dest of a put, source of a get, ivar or sig that is not on the symmetric heap", _CHECKED,
-                             "{who} to or from PE {pe}: {nbytes} bytes at {target} are not on the symmetric heap"),
+                             "{who} to or from PE {pe}: {nbytes} bytes at {target} are not on the symmetric heap (pgas.empty "
+                             "and its like)"),
     "not registered": Refusal("a local operand that the NIC does not reach, as shared and local memory", _RUN,
                               "{who} to or from PE {pe}: the local operand, {nbytes} bytes at {target}, is neither on the symmetric "
                               "heap nor registered (pgas.register), which is all that the NIC reaches", _NIC),

@@ -26,9 +26,9 @@ SYNC_EPOCH = window.STATE + 64  #: number of the last barrier_all or sync_all of
 
 POISON = window.STATE + 128  #: SOUND; CLAIMED while a thread writes the record; then FAILED; LOST when the host gave the job up
 ASKED = POISON + 8  #: not 0: the host wants to know who waits
-#: The record of the first error, nine words: kind, operation, PE (of a timeout: the nanoseconds waited), address, wanted (of a timeout:
-#: the value compared with; otherwise a number of bytes or elements), found, comparison, block, thread. pgas/device_state.py puts it
-#: into words.
+#: The record of the first error, nine words: kind, operation, PE (of a wait: the nanoseconds since its deadline), address, wanted (of a
+#: timeout: the value compared with; otherwise a number of bytes or elements), found, comparison, block, thread. pgas/device_state.py puts
+#: it into words.
 ERROR = POISON + 16
 RECORD = struct.Struct("<9Q")
 
@@ -44,8 +44,8 @@ N_REGISTERED, REGISTERED_SIZE = 256, 32
 REGISTERED = RESULTS - N_REGISTERED * REGISTERED_SIZE
 START, END, REGISTERED_LKEY = 0, 8, 16
 
-#: Threads that wait: entries whose first word and record are as POISON and ERROR, in front of those. The host
-#: empties the table before it asks. A thread whose place is taken is not in it.
+#: In front of them: threads that wait, in entries whose first word and record are as POISON and ERROR. The host empties the table before
+#: it asks. A thread whose place is taken is not in it.
 N_WAITERS, WAITER_SHIFT = 256, 7
 WAITERS = REGISTERED - (N_WAITERS << WAITER_SHIFT)
 

@@ -7,11 +7,15 @@ from typing import Any
 
 from numba.cuda import types
 
+from pgas.backend import SIMULATOR
 from pgas.kernels import operands, operation, ptx, signal, state, transport, window
 from pgas.kernels.compiler import address_of_element, bits_of, caster, constant, device, element_size, u32, u64
 from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
+
+if SIMULATOR:
+    from pgas.sim import engine
 
 
 class Comparison(IntEnum):
@@ -231,6 +235,8 @@ def _meeting(name: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
 
     def typing() -> Any:
         complete, rendezvous = transport.current().quiet, _rendezvous(transport.current().flag)
+        if SIMULATOR:
+            rendezvous = engine.alone(f"pgas.{name}{scope.suffix}", rendezvous)
 
         def body():
             entry()

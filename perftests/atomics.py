@@ -122,9 +122,11 @@ def _waiting(operation: Operation) -> Any:
 
         @pgas.jit
         def atomic_latency(dest: Any, source: Any, fetched: Any, counter: Any, start: int, iters: int, pe: int) -> None:
-            seen, value = np.uint64(0), source[0]
+            seen, value, idx, last = np.uint64(0), source[0], np.uint64(0), np.uint64(dest.size - 1)
             for i in range(iters):
-                seen ^= np.uint64(perform(dest, 0, value, value if i & 1 else ~value, pe))
+                got = np.uint64(perform(dest, idx, value, value if i & 1 else ~value, pe))
+                seen ^= got
+                idx = got & last  # of one element: 0, but not before the answer is there
             fetched[0] = seen
 
     else:

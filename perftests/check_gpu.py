@@ -1,13 +1,15 @@
 """``make check-gpu``: the tests and measurements that need GPUs, on this machine, with the Python that is active.
 
-Two GPUs: one PE on each. One GPU: two PEs under MPS, which is started here and ended again if it does not run. Writes
-perftests/baselines/<test>-<gpus>.json. ``--quick`` leaves the tests out, ``--tests`` the measurements.
+Two PEs, on a GPU each if there are two. What shares a GPU does so under MPS, which is started here and ended again if it does not run:
+two PEs on the only one, the NIC's kernel where no third is spare. Writes perftests/baselines/<test>-<gpus>.json. ``--quick`` leaves the
+tests out, ``--tests`` the measurements.
 """
 
 import argparse
 import contextlib
 import shutil
 import sys
+from collections.abc import Mapping
 
 from pgas.perftests import compare
 from pgas.perftests.jobs import BASELINES, ROOT, gpus, machine_name, mpirun, mps, run
@@ -24,7 +26,7 @@ NIC_MEASUREMENTS = {
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
 #: What runs through the NIC.
-NIC_TESTS = ["tests/conformance", *(f"tests/mpi/test_{name}.py" for name in ("nic", "register", "streams"))]
+NIC_TESTS = ["tests/conformance", *(f"tests/mpi/test_{name}.py" for name in ("nic", "register", "streams", "heap_growth"))]
 
 #: What the conformance suite has shown on this machine.
 REPORT = ROOT / "build" / "conformance-gpu.json"
@@ -59,6 +61,63 @@ NIC_LATENCIES = {
     }.items()
 }
 
+#: What tests are run with: arguments of Python, the report of the conformance suite, variables.
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+REPORTED = ["--conformance-report", str(REPORT)]
+ON_GPUS = {"NUMBA_ENABLE_CUDASIM": "0"}
+
+
+def _two() -> list[str]:
+    return [*mpirun(2), sys.executable]
+
+
+def _failing(steps: Mapping[str, tuple[list[str], int, Mapping[str, str]]]) -> list[str]:
+    """Run commands, each for so many seconds at most and with variables of its own; return the names of those that failed."""
+    return [name for name, (command, seconds, variables) in steps.items() if not run(command, seconds, **variables)]
+
+
+def _tests() -> list[str]:
+    suite = [*_two(), *PYTEST, *REPORTED]
+    of_gigabytes = [*suite, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
+    return _failing(
+        {
+            "conformance": ([*suite, "tests/conformance", "tests/mpi"], 1800, ON_GPUS),
+            "messages of gigabytes": (of_gigabytes, 300, {**ON_GPUS, "PGAS_SYMMETRIC_SIZE": "5G"}),
+            "checks in kernels": ([*suite, "tests/conformance/test_c_operands.py"], 300, {**ON_GPUS, "PGAS_DEBUG": "check"}),
+            "hang reports": ([sys.executable, *PYTEST, "tests/test_hang_report.py"], 600, ON_GPUS),
+        }
+    )
+
+
+def _nic_tests() -> list[str]:
+    suite = [*_two(), *PYTEST, *REPORTED, *NIC_TESTS]
+    chapters = {f"conformance over {t}": (suite, 1800, {**ON_GPUS, "PGAS_TRANSPORT": t}) for t in ("ibgda", "ibrc")}
+    return _failing({**chapters, "the card's checks": ([sys.executable, *PYTEST, "-s", *CARD_TESTS], 300, ON_GPUS)})
+
+
+def _measurements(machine: str) -> list[str]:
+    """What needs no NIC."""
+    output = str(BASELINES / f"compile_time-{machine}.json")
+    return compare.measure(MEASUREMENTS, machine, 200) + _failing(
+        {
+            "programs": ([*_two(), "-m", "pgas.perftests.programs", "--transport", "p2p"], 300, {}),
+            "compile_time": ([sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100, {}),
+            "demo": ([*_two(), "-m", "pgas.perftests.demo"], 100, {}),
+        }
+    )
+
+
+def _nic_measurements(machine: str) -> list[str]:
+    """What needs one; each CTA has a queue pair of its own."""
+    steps = {}
+    for name, line in NIC_MEASUREMENTS.items():
+        test, *flags = line.split()
+        queues = {"PGAS_IBGDA_NUM_RC_PER_PE": flags[flags.index("-c") + 1], "PGAS_QP_DEPTH": "8192"}
+        output = str(BASELINES / f"{name}-{machine}.json")
+        steps[name] = [*_two(), f"perftests/{test}.py", *flags, "--json", output], 200, queues
+    steps["soak"] = [*_two(), "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, SOAK_QUEUES
+    return compare.measure(NIC_LATENCIES, machine, 200) + _failing(steps)
+
 
 def main() -> int:
     """Run everything, report what failed."""
@@ -70,52 +129,18 @@ def main() -> int:
     if not names or shutil.which("mpirun") is None:
         print("check-gpu needs a GPU and an mpirun", file=sys.stderr)
         return 2
-    count = min(len(names), 2)
     machine = machine_name(names)
     BASELINES.mkdir(exist_ok=True)
     failed = []
-    shared = count == 1 or len(names) > 2  # a GPU that the NIC's kernel may use: PE 0's under MPS, or a spare one
-    if not shared:
-        print("left out: all that needs a NIC, as its kernel needs a spare GPU, or one GPU alone under MPS", flush=True)
-    with mps() if count == 1 else contextlib.nullcontext():
-        two = [*mpirun(2), sys.executable]
-        pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        reported = ["--conformance-report", str(REPORT)]
-        REPORT.unlink(missing_ok=True)
-        if not options.quick:
-            if not run([*two, *pytest, *reported, "tests/conformance", "tests/mpi"], 900, NUMBA_ENABLE_CUDASIM="0"):
-                failed.append("conformance")
-            big = [*two, *pytest, *reported, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
-            if not run(big, 300, NUMBA_ENABLE_CUDASIM="0", PGAS_SYMMETRIC_SIZE="5G"):
-                failed.append("messages of gigabytes")
-            operands = [*two, *pytest, *reported, "tests/conformance/test_c_operands.py"]
-            if not run(operands, 300, NUMBA_ENABLE_CUDASIM="0", PGAS_DEBUG="check"):
-                failed.append("checks in kernels")
-            for transport in ("ibgda", "ibrc") if shared else ():
-                if not run([*two, *pytest, *reported, *NIC_TESTS], 900, NUMBA_ENABLE_CUDASIM="0", PGAS_TRANSPORT=transport):
-                    failed.append(f"conformance over {transport}")
-            if not run([sys.executable, *pytest, "-s", *CARD_TESTS], 300, NUMBA_ENABLE_CUDASIM="0"):
-                failed.append("the card's checks")
-        if not options.tests:
-            failed += compare.measure({**MEASUREMENTS, **(NIC_LATENCIES if shared else {})}, machine, 200)
-            for name, line in NIC_MEASUREMENTS.items() if shared else ():
-                test, *flags = line.split()
-                output = str(BASELINES / f"{name}-{machine}.json")
-                queues = {"PGAS_IBGDA_NUM_RC_PER_PE": flags[flags.index("-c") + 1], "PGAS_QP_DEPTH": "8192"}
-                if not run([*two, f"perftests/{test}.py", *flags, "--json", output], 200, **queues):
-                    failed.append(name)
-            if shared and not run([*two, "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, **SOAK_QUEUES):
-                failed.append("soak")
-            if not run([*two, "-m", "pgas.perftests.programs", "--transport", "p2p"], 300):
-                failed.append("programs")
-            output = str(BASELINES / f"compile_time-{machine}.json")
-            if not run([sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100):
-                failed.append("compile_time")
-            if not run([*two, "-m", "pgas.perftests.demo"], 100):
-                failed.append("demo")
-        if shared and not options.quick:  # last: under MPS the death of a client may take the server with it
-            if not run([sys.executable, *pytest, "tests/test_faults_nic.py"], 900, NUMBA_ENABLE_CUDASIM="0"):
-                failed.append("deaths")
+    REPORT.unlink(missing_ok=True)
+    with mps() if len(names) == 1 else contextlib.nullcontext():
+        failed += [] if options.quick else _tests()
+        failed += [] if options.tests else _measurements(machine)
+    with mps() if len(names) < 3 else contextlib.nullcontext():  # the NIC's kernel takes a spare GPU, or shares PE 0's
+        failed += [] if options.quick else _nic_tests()
+        failed += [] if options.tests else _nic_measurements(machine)
+        if not options.quick:  # last: under MPS the death of a client may take the server with it
+            failed += _failing({"deaths": ([sys.executable, *PYTEST, "tests/test_faults_nic.py"], 900, ON_GPUS)})
     if REPORT.exists():
         run([sys.executable, "-m", "conformance.report", str(REPORT)], 60, PYTHONPATH=str(ROOT / "tests"))
     print(f"check-gpu on {machine}:", f"FAILED: {', '.join(failed)}" if failed else "all passed")

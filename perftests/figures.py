@@ -78,13 +78,13 @@ _SIMULATOR = _Scale(32, (1, 2, 4), (8, 8 << 10), 4, (1, 2, 4), 1 << 10, (2, 1), 
 
 
 def plan(*, gpu: bool, p_ctas: Sequence[int] | None = None) -> list[Measurement]:
-    """Return the runs of the figures, on a GPU or in the simulator; p_ctas: CTAs that send p, if other than usual."""
+    """Return the runs of the figures, what says most first, on a GPU or in the simulator; p_ctas: CTAs that send p, if other than usual."""
     scale = _GPU if gpu else _SIMULATOR
-    puts = [(PUT, transport, ctas) for transport in ("ibrc", "ibgda") for ctas in scale.put_ctas]
-    limited = [(LIMITED_PUT, transport, scale.put_ctas[-1]) for transport in ("ibrc", "ibgda") if scale.limited]
-    curves = ((SCATTERED_P, "ibrc"), (SCATTERED_P, "ibgda"), (COALESCED_P, "ibgda"))
+    curves = ((SCATTERED_P, "ibgda"), (SCATTERED_P, "ibrc"), (COALESCED_P, "ibgda"))
     rates = [(curve, transport, ctas) for curve, transport in curves for ctas in p_ctas or scale.p_ctas]
-    return [_measurement(scale, *each) for each in (*puts, *limited, *rates)]
+    limited = [(LIMITED_PUT, transport, scale.put_ctas[-1]) for transport in ("ibgda", "ibrc") if scale.limited]
+    puts = [(PUT, transport, ctas) for transport in ("ibgda", "ibrc") for ctas in scale.put_ctas]
+    return [_measurement(scale, *each) for each in (*rates, *limited, *puts)]
 
 
 def _measurement(scale: _Scale, curve: str, transport: str, ctas: int) -> Measurement:

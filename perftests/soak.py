@@ -257,18 +257,18 @@ def _rounds(soak: Soak, ops: int, between: Callable[[int, Heap], None] | None) -
 
 @contextmanager
 def _progress(ops: int) -> Iterator[Callable[[int], None]]:
-    """Show how far it is, each second, if stderr of PE 0 is a terminal."""
-    shown = pgas.my_pe() == 0 and sys.stderr.isatty()
-    last = time.monotonic()
+    """Show how far it is on stderr of PE 0: each second if that is a terminal, else a line every 20."""
+    terminal, last = sys.stderr.isatty(), time.monotonic()
 
     def advance(operations: int) -> None:
         nonlocal last
-        if shown and time.monotonic() - last >= 1:
+        if pgas.my_pe() == 0 and time.monotonic() - last >= (1 if terminal else 20):
             last = time.monotonic()
-            print(f"\rsoak: {operations:,} of {ops:,} operations", end="", file=sys.stderr, flush=True)
+            begin, end = ("\r", "") if terminal else ("", "\n")
+            print(f"{begin}soak: {operations:,} of {ops:,} operations", end=end, file=sys.stderr, flush=True)
 
     yield advance
-    if shown:
+    if pgas.my_pe() == 0 and terminal:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 

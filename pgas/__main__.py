@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import pgas
-from pgas import config, doctor, runtime, topo
+from pgas import config, doctor, ending, runtime, topo
 from pgas.kernels import window
 from pgas.transports.softhca import client
 
@@ -102,7 +102,7 @@ def main() -> int:
     try:
         return _COMMANDS[arguments.command][1](arguments) or 0
     except (pgas.PgasError, ValueError) as error:
-        print(f"pgas: {error}", file=sys.stderr)
+        ending.say(str(error))
         if runtime.active():
             runtime.current().broken = True
         return 1

@@ -8,6 +8,7 @@ import functools
 import math
 import os
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from pgas.backend import SIMULATOR
 from pgas.errors import HeapError
 from pgas.heap import Block
 
-__all__ = ["SymmetricArray", "at", "block_of", "caller", "dtype_of", "shape_of"]
+__all__ = ["SymmetricArray", "at", "block_of", "caller", "dtype_of", "shape_of", "stacklevel"]
 
 
 def shape_of(shape: Any) -> tuple[int, ...]:
@@ -49,11 +50,22 @@ def dtype_of(dtype: Any) -> np.dtype:
 
 def caller() -> str:
     """Return file:line of the code outside pgas that is being executed."""
-    frame = sys._getframe(1)
+    frame, _ = _outside()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def stacklevel() -> int:
+    """Return which level of the stack is the code outside pgas, for a warning by the function that asks."""
+    return _outside()[1]
+
+
+def _outside() -> tuple[types.FrameType, int]:
+    """The frame of the code outside pgas, and how far above the function that called the caller it is, counted from 1."""
+    frame, level = sys._getframe(2), 1
     here = os.path.dirname(os.path.abspath(__file__))
     while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == here:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame, level = frame.f_back, level + 1
+    return frame, level
 
 
 def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
@@ -211,6 +223,13 @@ else:
 
         return view
 
+    def _bits(mine: Any, other: Any) -> tuple[Any, Any]:
+        """Return arrays whose dtype has no name in Python's buffers, as ml_dtypes' bfloat16, as unsigned integers; others as they are."""
+        if mine.dtype.isbuiltin != 2 or other.dtype != mine.dtype:
+            return mine, other
+        integer = f"u{mine.dtype.itemsize}"
+        return mine.view(integer), other.view(integer)
+
     class SymmetricArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported, no-redef]
         """An array on the symmetric heap, or a view of one.
 
@@ -221,6 +240,19 @@ else:
         _block: Block | None = None
 
         reshape, ravel, view = _checked("reshape"), _checked("ravel"), _checked("view")
+
+        def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+            """Copy an array of the same shape and dtype, the host's or a GPU's."""
+            mine, theirs = _bits(self, ary)
+            DeviceNDArray.copy_to_device(mine, theirs, stream)
+
+        def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
+            """Return a copy on the host: ary, of the same shape and dtype, if it is given."""
+            if ary is None:
+                return super().copy_to_host(None, stream)
+            mine, theirs = _bits(self, ary)
+            DeviceNDArray.copy_to_host(mine, theirs, stream)
+            return ary
 
         def transpose(self, axes: Any = None) -> Any:
             """Return a view with permuted axes (Numba's own copies, and what it returns would not lie on the heap)."""

@@ -18,7 +18,9 @@ from pgas.backend import launched_rank
 from pgas.errors import BootstrapError, PgasError
 from pgas.remedies import mend
 
-__all__ = ["Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "exchange", "find", "forget_shared_files", "node_name"]
+__all__ = [
+    "Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "everywhere", "exchange", "find", "forget_shared_files", "node_name",
+]  # fmt: skip
 
 #: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -165,6 +167,27 @@ def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:
     """Return every rank's value, by rank."""
     return [pickle.loads(data) for data in bootstrap.allgather(pickle.dumps(value), poll)]
+
+
+def everywhere(exchange: Callable[[Any], list[Any]], step: Callable[[], Any], error: type[PgasError]) -> list[Any]:
+    """Take a step and return what it gave on each PE. Collective.
+
+    Args:
+        exchange: of values among the PEs.
+        step: what may fail on some of them.
+        error: what that is raised as, on every PE; it names the PEs that failed.
+    """
+    value, failure = None, None
+    try:
+        value = step()
+    except (PgasError, ValueError, OSError) as caught:
+        failure = str(caught)
+    except Exception as caught:  # nobody expected it here, and the others wait
+        failure = f"{type(caught).__name__}: {caught}"
+    answers = exchange((value, failure))
+    if failures := [f"PE {pe}: {failed}" for pe, (_, failed) in enumerate(answers) if failed is not None]:
+        raise error("; ".join(failures))
+    return [v for v, _ in answers]
 
 
 class Collective:

@@ -15,7 +15,10 @@ __all__ = ["starter"]
 def starter(
     requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], warn: Callable[[str], None], *, on_host: bool
 ) -> Callable[[int], client.Process]:
-    """Return what starts the card for so many PEs, as the variables ask for. In weak mode the card does its part: completions are late.
+    """Return what starts the card for so many PEs, as the variables ask for.
+
+    In weak mode the card does its part: it begins and completes WQEs late, by as much as a thread of the simulator needs for several
+    operations, so that a source that is reused too early, or a flag on another queue pair that should have waited, shows.
 
     Args:
         requested: the variables.
@@ -26,7 +29,9 @@ def starter(
     """
     faults = requested["PGAS_SOFTHCA_FAULTS"]
     if requested["PGAS_SIM_WEAK"] is not None and not faults:
-        faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1"
+        # A pass of the cpu engine takes less than a microsecond, one of the cuda engine's, in the simulator, more than a thousand.
+        hold = 4096 if topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None) == "cpu" else 64
+        faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1,hold={hold}"
 
     def start(n_pes: int) -> client.Process:
         options = {

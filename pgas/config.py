@@ -33,6 +33,10 @@ def _size(text: str) -> int:
     return size
 
 
+def _most(text: str) -> int | None:
+    return None if text.strip() == "" else _size(text)
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -125,11 +129,12 @@ CQE_SYNDROMES = (0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x1
 class Faults:
     """What goes wrong on the software card on purpose, reproducibly.
 
-    The text form is ``seed=1,delay=0.1,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
+    The text form is ``seed=1,delay=0.1,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
     """
 
     seed: int = 0
     delay: float = 0.0  #: probability that a WQE waits before it starts, and that its CQE waits; long WRITEs arrive last piece first
+    hold: int = 64  #: passes over the QPs that such a wait is shorter than; a pass takes some hundred nanoseconds
     fail: int = 0  #: this WQE from now on fails; 0: none
     syndrome: int = 0  #: with this syndrome
     fail_qpn: int = 0  #: counted on this QP only; 0: on all
@@ -164,13 +169,14 @@ class Faults:
                     raise ValueError(f"no fault {name!r}")
             except ValueError as error:
                 raise ValueError(
-                    f"{word!r} ({error}): seed=<int>, delay=<0..1>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, stop=<n>, atomics=split"
+                    f"{word!r} ({error}): seed=<int>, delay=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, stop=<n>, "
+                    "atomics=split"
                 ) from None
         return cls(**values)
 
 
 #: Bits of what the engine counts with, and of a QP's number.
-_FAULT_INTEGERS = {"seed": 64, "fail_qpn": 24, "fail": 63, "stop": 63}
+_FAULT_INTEGERS = {"seed": 64, "hold": 16, "fail_qpn": 24, "fail": 63, "stop": 63}
 
 
 def _fault_integer(name: str, text: str) -> int:
@@ -213,6 +219,14 @@ VARIABLES: dict[str, Variable] = {
     variable.name: variable
     for variable in (
         Variable("PGAS_SYMMETRIC_SIZE", _size, "1G", "bytes of symmetric heap on every PE (units K, M, G, T)", "size"),
+        Variable("PGAS_CUMEM_GRANULARITY", _size, "512M", "bytes by a multiple of which a heap grows that is exhausted", "size"),
+        Variable(
+            "PGAS_MAX_MEMORY_PER_GPU",
+            _most,
+            "",
+            "bytes to which the heap of a PE grows; as PGAS_SYMMETRIC_SIZE: it does not grow; empty: while there is memory",
+            "size",
+        ),
         Variable("PGAS_TRANSPORT", _choice("auto", "p2p", "ibgda", "ibrc"), "auto", "path to other PEs", "choice"),
         Variable("PGAS_TIMEOUT", _seconds, "60", "seconds after which a wait in a kernel is an error", "float"),
         Variable("PGAS_DEBUG", _words("info", "check"), "", "info: say what init chose; check: kernels check PEs and addresses", "words"),

@@ -15,7 +15,7 @@ from pgas.kernels.sync import Comparison
 from pgas.transports.memory import Memory
 from pgas.transports.nic import NIC
 
-__all__ = ["Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "setup", "timed_out", "waiters"]
+__all__ = ["Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "set_heap_size", "setup", "timed_out", "waiters"]
 
 _SIGNS: dict[int, str] = {
     Comparison.EQ: "==",
@@ -33,9 +33,14 @@ def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: flo
         (state.MY_PE, my_pe),
         (state.N_PES, n_pes),
         (state.TIMEOUT_NS, int(timeout_s * 1e9)),
-        (state.HEAP_SIZE, heap_size),
     ):
         memory.write(address, struct.pack("<Q", value))
+    set_heap_size(memory, heap_size)
+
+
+def set_heap_size(memory: Memory, nbytes: int) -> None:
+    """Tell kernels that are launched from now on how large the heap is."""
+    memory.write(state.HEAP_SIZE, struct.pack("<Q", nbytes))
 
 
 def poison(memory: Memory) -> None:
@@ -82,15 +87,17 @@ def first_error(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None) ->
     record = state.RECORD.unpack(memory.read(state.ERROR, state.RECORD.size))
     if record[0] == state.COMPLETION and nic is not None:
         return nic.failure(record[3], _who(record, my_pe))
-    return DeviceError(describe(record, heap, my_pe, nic))
+    (n_pes,) = struct.unpack("<Q", memory.read(state.N_PES, 8))
+    return DeviceError(describe(record, heap, my_pe, n_pes, nic))
 
 
-def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, nic: NIC | None = None) -> str:
+def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None = None) -> str:
     """Return an error record in words."""
     kind, _, pe, address, wanted, found, comparison, *_ = record
     target, who = place(address, heap), _who(record, my_pe)
     if kind in _WAITS:
-        return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, heap, nic)}"
+        writer = f": {_writer(kind, address, my_pe, n_pes)}" if kind == state.TIMED_OUT and _flag(address) is not None else ""
+        return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, heap, nic)}{writer}"
     if kind == state.NOT_REGISTERED:
         return refusals.words("not registered", who=who, pe=pe, nbytes=wanted, target=target)
     if kind == state.BAD_PE:

@@ -40,9 +40,10 @@ def follows_death(error: BaseException) -> bool:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr; that it is closed must not keep the job from ending."""
+    """Print a line to stderr, in one write: mpirun mixes what PEs write. That it is closed must not keep the job from ending."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"pgas: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"pgas: {text}\n")  # print() writes the end of the line by itself where PYTHONUNBUFFERED is set
+        sys.stderr.flush()
 
 
 def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:

@@ -15,7 +15,7 @@ from pgas.streams import core_stream
 from pgas.transports.devices import pci_address
 from pgas.transports.vmm import check
 
-__all__ = ["GPU", "CudaAPIError", "access", "bind", "make_current", "place_engine", "uuid", "wait"]
+__all__ = ["GPU", "CudaAPIError", "access", "bind", "place_engine", "uuid", "wait"]
 
 _Attribute = driver.CUdevice_attribute
 
@@ -55,12 +55,6 @@ def bind(node_rank: int) -> GPU:
     mps = bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal))
     bus = check(driver.cuDeviceGetPCIBusId(32, ordinal), "cuDeviceGetPCIBusId").split(b"\0")[0].decode()
     return GPU(ordinal, uuid(ordinal), name, memory, mps, pci_address(bus))
-
-
-def make_current(ordinal: int) -> None:
-    """Make the primary context of a GPU, which Numba uses, that of the calling thread."""
-    device = check(driver.cuDeviceGet(ordinal), "cuDeviceGet")
-    check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")), "cuCtxSetCurrent")
 
 
 def wait(stream: Any, poll: Callable[[], None]) -> None:

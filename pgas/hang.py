@@ -52,7 +52,6 @@ class Subject:
     heap: Allocator
     nic: NIC | None
     timeout_s: float
-    enter: Callable[[], None]  #: lets the calling thread use the GPU
     #: Name and grid, and the handle of the stream, of the kernels launched last that are not known to have ended.
     launched: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=8))
 
@@ -137,7 +136,7 @@ def emit(subject: Subject, reason: str, form: str) -> None:
 
 def gather(subject: Subject, reason: str) -> dict[str, Any]:
     """Return the report: plain values, for text() or JSON."""
-    subject.enter()
+    subject.memory.enter()
     place = _places(subject.heap)
     host = _host_stack()  # before anything waits
     error = None

@@ -48,10 +48,11 @@ class Allocator:
         size: bytes of heap.
         origin: offset of the heap in the slot; slots begin at multiples of every alignment, so an address's alignment is that of
             origin + heap offset.
+        limit: bytes to which somebody may extend it, for messages; None: nobody does.
     """
 
-    def __init__(self, size: int, origin: int = 0) -> None:
-        self.size, self._origin = size, origin
+    def __init__(self, size: int, origin: int = 0, limit: int | None = None) -> None:
+        self.size, self._origin, self._limit = size, origin, limit or size
         self._free: list[tuple[int, int]] = [(0, size)]  # (offset, bytes), by offset, never adjacent
         self.blocks: list[Block] = []
 
@@ -62,13 +63,9 @@ class Allocator:
             ValueError: alignment is no power of two.
             HeapError: no free range is large enough; the text gives the largest.
         """
-        if not isinstance(alignment, (int, np.integer)) or alignment < 1 or alignment & (alignment - 1):
-            raise ValueError(f"alignment must be a power of two, not {alignment}")
-        alignment = max(alignment, ALIGNMENT)
-        nbytes = math.prod(shape) * dtype.itemsize
-        span = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+        span, alignment = _span(shape, dtype), _checked(alignment)
         for i, (offset, room) in enumerate(self._free):
-            start = -(-(self._origin + offset) // alignment) * alignment - self._origin
+            start = self._aligned(offset, alignment)
             if start + span <= offset + room:
                 rest = [(offset, start - offset), (start + span, offset + room - start - span)]
                 self._free[i : i + 1] = [r for r in rest if r[1]]
@@ -77,16 +74,37 @@ class Allocator:
                 return block
         largest = max((room for _, room in self._free), default=0)
         raise HeapError(
-            f"symmetric heap exhausted: {nbytes} bytes wanted, {sum(r for _, r in self._free)} of {self.size} free, "
-            f"the largest range has {largest} (PGAS_SYMMETRIC_SIZE sets the heap's size)"
+            f"symmetric heap exhausted: {math.prod(shape) * dtype.itemsize} bytes wanted, {sum(r for _, r in self._free)} of "
+            f"{self.size} free, the largest range has {largest} (the heap begins with PGAS_SYMMETRIC_SIZE and grows to "
+            f"PGAS_MAX_MEMORY_PER_GPU, {self._limit})"
         )
+
+    def lacking(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> int:
+        """Return how many bytes behind the end a new block needs, 0 if it fits in front of it. Arguments and ValueError are allocate's."""
+        span, alignment = _span(shape, dtype), _checked(alignment)
+        if any(self._aligned(offset, alignment) + span <= offset + room for offset, room in self._free):
+            return 0
+        at_end = self._free[-1][0] if self._free and sum(self._free[-1]) == self.size else self.size
+        return self._aligned(at_end, alignment) + span - self.size
+
+    def extend(self, nbytes: int) -> None:
+        """Have so many bytes more, behind the end; a range that was free there and they become one."""
+        self.size += nbytes
+        self._give_back(self.size - nbytes, self.size)
+
+    def _aligned(self, offset: int, alignment: int) -> int:
+        """Return the first offset from one on at which a block may begin."""
+        return -(-(self._origin + offset) // alignment) * alignment - self._origin
 
     def release(self, block: Block) -> None:
         """Give a block back."""
         self.blocks.remove(block)
         block.freed = True
-        i = bisect.bisect(self._free, (block.offset, 0))
-        start, end = block.offset, block.offset + block.span
+        self._give_back(block.offset, block.offset + block.span)
+
+    def _give_back(self, start: int, end: int) -> None:
+        """Make a range free, one with the free ranges that it touches."""
+        i = bisect.bisect(self._free, (start, 0))
         if i < len(self._free) and self._free[i][0] == end:
             end += self._free.pop(i)[1]
         if i > 0 and sum(self._free[i - 1]) == start:
@@ -97,3 +115,15 @@ class Allocator:
     def find(self, offset: int) -> Block | None:
         """Return the block that holds a heap offset."""
         return next((b for b in self.blocks if b.offset <= offset < b.offset + max(b.nbytes, 1)), None)
+
+
+def _span(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Return how many bytes of the heap an array takes."""
+    return max(1, -(-math.prod(shape) * dtype.itemsize // ALIGNMENT)) * ALIGNMENT
+
+
+def _checked(alignment: int) -> int:
+    """Return the alignment that a block gets which asks for one."""
+    if not isinstance(alignment, (int, np.integer)) or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"alignment must be a power of two, not {alignment}")
+    return max(int(alignment), ALIGNMENT)

@@ -10,12 +10,14 @@ from pgas._version import __version__
 from pgas.array import SymmetricArray
 from pgas.backend import SIMULATOR
 from pgas.heap import ALIGNMENT
+from pgas.host_only import host_only
 
 __all__ = [
     "allgather_object", "array", "broadcast_object", "empty", "finalize", "free", "full", "info", "init", "synchronize", "zeros",
 ]  # fmt: skip
 
 
+@host_only
 def init(comm: Any = None) -> runtime.Job:
     """Start pgas: form the job, bind a GPU, map the symmetric heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_init).
 
@@ -30,7 +32,8 @@ def init(comm: Any = None) -> runtime.Job:
         The job, a context manager that finalizes.
 
     Raises:
-        ValueError: an environment variable has a value that is not allowed; comm is not that of the job that is active.
+        ValueError: an environment variable has a value that is not allowed, or two contradict each other; comm is not that of the job
+            that is active.
         BootstrapError: MPI is missing or another one than mpirun's; PEs were started differently; another PE failed.
         TransportError: PGAS_TRANSPORT names one that cannot connect these PEs; PEs share a GPU without MPS.
         HeapError: the heap does not fit into memory on some PE.
@@ -42,6 +45,7 @@ def init(comm: Any = None) -> runtime.Job:
     return runtime.init(comm)
 
 
+@host_only
 def finalize() -> None:
     """End pgas: complete all operations, wait for all PEs, release the heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_finalize).
 
@@ -56,6 +60,7 @@ def finalize() -> None:
     runtime.finalize()
 
 
+@host_only
 def synchronize(stream: Any = None) -> None:
     """Wait until this PE's kernels have ended, and raise what they found wrong.
 
@@ -71,8 +76,13 @@ def synchronize(stream: Any = None) -> None:
     runtime.current().synchronize(stream)
 
 
+@host_only
 def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
     """Return a symmetric array whose elements are not set. Collective: all PEs ask for the same (OpenSHMEM 1.5, shmem_malloc).
+
+    Where it does not fit, the heap grows behind its end, by PGAS_CUMEM_GRANULARITY or a multiple, to PGAS_MAX_MEMORY_PER_GPU at most;
+    no array moves. Kernels that are launched afterwards can use what was added, those that run meanwhile cannot. It is the heap's until
+    finalize(), also when the arrays in it are freed.
 
     Args:
         shape: int or tuple of ints; may hold zeros.
@@ -81,29 +91,34 @@ def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
 
     Raises:
         ValueError, TypeError: bad shape, dtype or alignment.
-        HeapError: the heap is exhausted on some PE, or PEs ask for different arrays; on every PE, the heap is as before.
+        HeapError: the heap is exhausted and may not or cannot grow (the text names the PE that has no memory), or PEs ask for different
+            arrays; on every PE, the heap is as before.
     """
     return runtime.current().allocate(shape, dtype, "pgas.empty", None, alignment)
 
 
+@host_only
 def zeros(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
     """Return a symmetric array of zeros; every PE's instance is zeroed before any PE returns. As empty() (shmem_calloc)."""
     job = runtime.current()
     return job.allocate(shape, dtype, "pgas.zeros", lambda a: job.memory.fill(job.address(a), a.nbytes, 0), alignment)
 
 
+@host_only
 def full(shape: Any, value: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
     """Return a symmetric array filled with a value, of its dtype if none is given. As empty()."""
     dtype = np.asarray(value).dtype if dtype is None else dtype
     return runtime.current().allocate(shape, dtype, "pgas.full", lambda a: a.copy_to_device(np.full(a.shape, value, a.dtype)), alignment)
 
 
+@host_only
 def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
     """Return a symmetric array that holds a copy of this PE's values; shape and dtype are the same on all PEs. As empty()."""
     host = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
     return runtime.current().allocate(host.shape, host.dtype, "pgas.array", lambda a: a.copy_to_device(host), alignment)
 
 
+@host_only
 def free(array: SymmetricArray) -> None:
     """Give a symmetric array back. Collective; waits for this PE's kernels first (OpenSHMEM 1.5, shmem_free).
 
@@ -119,6 +134,7 @@ def free(array: SymmetricArray) -> None:
     runtime.current().free(array)
 
 
+@host_only
 def allgather_object(value: Any) -> list[Any]:
     """Return the (picklable, small) values of all PEs, by PE. Collective.
 
@@ -128,10 +144,11 @@ def allgather_object(value: Any) -> list[Any]:
     return _exchange("pgas.allgather_object()", value)
 
 
+@host_only
 def broadcast_object(value: Any, root: int = 0) -> Any:
     """Return PE root's (picklable, small) value; those of other PEs are ignored. Collective. Raises as allgather_object()."""
     job = runtime.current()
-    job.check_pe(root)
+    job.check_pe("broadcast_object", root, "root")
     return _exchange(f"pgas.broadcast_object(root={int(root)})", value if job.my_pe == root else None)[root]
 
 
@@ -144,6 +161,7 @@ def _exchange(call: str, value: Any) -> list[Any]:
     return [pickle.loads(d) for d in runtime.current().agree(call, value=data, failure=failure)]
 
 
+@host_only
 def info() -> dict[str, Any]:
     """Return what a benchmark should say of where it ran: machine, GPU, transport, adapter, engine, number of PEs, versions."""
     import importlib.metadata

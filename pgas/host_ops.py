@@ -1,8 +1,8 @@
 """Operations called on the host, at once or on a CUDA stream: the names that kernels use, with ``stream=`` as a further argument.
 
-``put put_nbi get get_nbi put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until wait_until``,
-``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments are refused at
-the call, with a ValueError or TypeError (values that an element cannot hold, on GPUs: with Numba's TypingError).
+``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until
+wait_until``, ``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments
+are refused at the call, with a ValueError or TypeError (values that an element cannot hold, on GPUs: with Numba's TypingError).
 
 With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
 order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
@@ -23,6 +23,7 @@ As in a kernel, the local operand of put and get is any memory of the GPU under 
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -55,22 +56,38 @@ _cells = itertools.count()
 # ---------------------------------------------------------------------------------------------------------------- kernels
 
 
-@jit
-def _put(dest, source, pe):  # type: ignore[no-untyped-def]
-    """Put bytes, each block its share."""
-    share = (dest.size // cuda.gridDim.x // _GRAIN + 1) * _GRAIN
-    first = min(cuda.blockIdx.x * share, dest.size)
-    last = min(first + share, dest.size)
-    rma.put_block(dest[first:last], source[first:last], pe)
+def _on_stream(kernel: Callable[..., Any], function: Callable[..., Any]) -> Kernel:
+    """Make a kernel of what calls a function, under that function's name."""
+    kernel.__name__ = f"{function.__name__}_on_stream"
+    return jit(kernel)  # type: ignore[no-any-return]
 
 
-@jit
-def _get(dest, source, pe):  # type: ignore[no-untyped-def]
-    """Get bytes, each block its share."""
-    share = (dest.size // cuda.gridDim.x // _GRAIN + 1) * _GRAIN
-    first = min(cuda.blockIdx.x * share, dest.size)
-    last = min(first + share, dest.size)
-    rma.get_block(dest[first:last], source[first:last], pe)
+def _copying(copy: Callable[..., Any]) -> Kernel:
+    """Make a kernel that puts or gets bytes, each block its share."""
+
+    def kernel(dest, source, pe):  # type: ignore[no-untyped-def]
+        share = (dest.size // cuda.gridDim.x // _GRAIN + 1) * _GRAIN
+        first = min(cuda.blockIdx.x * share, dest.size)
+        last = min(first + share, dest.size)
+        copy(dest[first:last], source[first:last], pe)
+
+    return _on_stream(kernel, copy)
+
+
+def _striding(copy: Callable[..., Any]) -> Kernel:
+    """Make a kernel that puts or gets elements which lie strides apart, each block its share."""
+
+    def kernel(dest, source, dst_stride, src_stride, pe, nelems):  # type: ignore[no-untyped-def]
+        share = nelems // cuda.gridDim.x + 1
+        first = min(cuda.blockIdx.x * share, nelems)
+        count = min(share, nelems - first)
+        copy(dest[first * dst_stride :], source[first * src_stride :], dst_stride, src_stride, pe, count)
+
+    return _on_stream(kernel, copy)
+
+
+_put, _get = _copying(rma.put_block), _copying(rma.get_block)
+_iput, _iget = _striding(rma.iput_block), _striding(rma.iget_block)
 
 
 @jit
@@ -103,8 +120,7 @@ def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) ->
         def kernel():  # type: ignore[no-untyped-def,misc]
             function()
 
-    kernel.__name__ = f"{function.__name__}_on_stream"
-    return jit(kernel)  # type: ignore[no-any-return]
+    return _on_stream(kernel, function)
 
 
 def _launch(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
@@ -120,17 +136,21 @@ def _launch(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait
 def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any) -> tuple[Any, Any]:
     """Check the operands of a copy and return them as flat arrays of bytes."""
     job = runtime.current()
-    job.check_pe(pe)
+    job.check_pe(name, pe)
     to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
     to.check_pair(origin)
-    count = origin.size if nelems is None else nelems
-    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 0 <= count <= min(to.size, origin.size):
-        raise ValueError(f"pgas.{name}: {count!r} elements wanted, dest has {to.size} and source {origin.size}")
-    nbytes = int(count) * to.dtype.itemsize
+    nbytes = _count(name, origin.size if nelems is None else nelems, to.size, origin.size) * to.dtype.itemsize
     symmetric, local = (origin, to) if name.startswith("get") else (to, origin)
     symmetric.check_symmetric(job)
     local.check_local(job, nbytes)
     return _bytes(to, nbytes), _bytes(origin, nbytes)
+
+
+def _count(name: str, wanted: Any, in_dest: int, in_source: int) -> int:
+    """Check a number of elements against those that both operands hold, and return it."""
+    if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or not 0 <= wanted <= min(in_dest, in_source):
+        raise ValueError(f"pgas.{name}: {wanted!r} elements wanted, dest has {in_dest} and source {in_source}")
+    return int(wanted)
 
 
 def _bytes(operand: Operand, nbytes: int) -> Any:
@@ -156,6 +176,43 @@ def _copy(name: str, kernel: Kernel, *, wait: bool) -> Callable[..., None]:
             _launch(kernel, *_shape_of_copy(to.size), stream, to, origin, pe, wait=wait)
 
     return form
+
+
+def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
+    def form(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None, *, stream: Any = None) -> None:
+        job = runtime.current()
+        job.check_pe(name, pe)
+        to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
+        to.check_pair(origin)
+        if len(to.shape) != 1:
+            raise TypeError(refusals.words("strides of dimensions", function=name, found=f"{len(to.shape)} dimensions"))
+        to_step, origin_step = _stride(name, "dst_stride", dst_stride, to), _stride(name, "src_stride", src_stride, origin)
+        held = -(-to.size // to_step), -(-origin.size // origin_step)
+        count = _count(name, min(held) if nelems is None else nelems, *held)
+        to_span, origin_span = ((count - 1) * step + 1 if count else 0 for step in (to_step, origin_step))
+        symmetric, local, local_span = (origin, to, to_span) if name == "iget" else (to, origin, origin_span)
+        symmetric.check_symmetric(job)
+        local.check_local(job, local_span * local.dtype.itemsize)
+        if count:
+            unit = _unit(to.dtype)
+            operands = _window(to.address, to_span, unit), _window(origin.address, origin_span, unit)
+            _launch(kernel, *_shape_of_copy(count * unit.itemsize), stream, *operands, to_step, origin_step, pe, count, wait=True)
+
+    return form
+
+
+def _stride(name: str, argument: str, stride: Any, operand: Operand) -> int:
+    """Check a stride and return it; all that reach beyond the operand are alike."""
+    if not isinstance(stride, (int, np.integer)) or isinstance(stride, bool) or stride < 1:
+        raise ValueError(f"pgas.{name}: {argument} must be an integer of 1 or more, not {stride!r}")
+    return int(min(stride, max(operand.size, 1)))
+
+
+def _unit(dtype: np.dtype) -> np.dtype:
+    """What elements are copied as: kernels are made for sizes and alignments, not for every type."""
+    part = math.gcd(dtype.itemsize, dtype.alignment, 8)
+    number = np.dtype(f"u{part}")
+    return number if part == dtype.itemsize else np.dtype([("parts", number, dtype.itemsize // part)], align=True)
 
 
 def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
@@ -215,7 +272,7 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
                 if name in values:
                     values[name] = int(codes(values[name]))
         if "pe" in names:
-            job.check_pe(values["pe"])
+            job.check_pe(title, values["pe"])
         kernel = _calling(function, arguments=bool(names), returns=returns)
         given = (tuple(values[name] for name in names),) if names else ()
         if not returns:
@@ -257,6 +314,8 @@ def bind() -> None:
         put_nbi=_copy("put_nbi", _put, wait=False),
         get=_copy("get", _get, wait=True),
         get_nbi=_copy("get_nbi", _get, wait=False),
+        iput=_strided_copy("iput", _iput),
+        iget=_strided_copy("iget", _iget),
         put_signal=_copy_and_signal("put_signal", wait=True),
         put_signal_nbi=_copy_and_signal("put_signal_nbi", wait=False),
         fence=_one_thread(sync.fence),

@@ -35,11 +35,16 @@ class Inquiry:
 
     def __init__(self, me: int, report: Callable[[str], None]) -> None:
         self._me, self._report = me, report
-        self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.address = f"pgas-report-{os.getpid()}-{os.urandom(8).hex()}"
-        self._inbox.bind(f"\0{self.address}")
         self._signalled, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
+        self.address = f"pgas-report-{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._inbox.bind(f"\0{self.address}")
+        except OSError:
+            os.close(self._signalled)
+            os.close(self._wakeup)
+            raise
         self._peers: dict[int, str] = {}
         self._reporting = threading.Lock()
         self._last = -_ONCE_S
@@ -107,8 +112,9 @@ class Inquiry:
                 if signal.SIGUSR1 in numbers:
                     self.ask(f"SIGUSR1 to PE {self._me}", wait=False)
             if self._inbox.fileno() in ready:
-                with contextlib.suppress(ValueError, KeyError):  # anybody of this machine may send anything
-                    self._read(json.loads(self._inbox.recv(1 << 16)))
+                data, sender = self._inbox.recvfrom(1 << 16)
+                if sender in (f"\0{address}".encode() for address in self._peers.values()):  # anybody of this machine may send anything
+                    self._read(json.loads(data))
 
     def _read(self, message: dict[str, Any]) -> None:
         if "ask" in message:

@@ -17,12 +17,14 @@ from numba import cuda
 from pgas import runtime, streams
 from pgas._version import __version__
 from pgas.backend import SIMULATOR
+from pgas.host_only import host_only
 from pgas.kernels import window
 
 if not SIMULATOR:
     from cuda.core import LaunchConfig
     from cuda.core import launch as cuda_launch
     from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
+    from numba.cuda.memory_management.nrt import NRT_LIBRARY
 
 __all__ = ["BoundLaunch", "Kernel", "jit", "launch"]
 
@@ -37,7 +39,8 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
     Args:
         function: the kernel.
         cache: keep compiled code on disk (in Numba's cache directory, NUMBA_CACHE_DIR). Functions that come from no file, as at the
-            prompt, and those that use globals without a plain value are compiled by every process.
+            prompt, those that use globals without a plain value, and those with which numba-cuda links code of its own (an array's
+            reshape, float16) or that ``link=`` names are compiled by every process.
         options: for numba.cuda.jit.
     """
     if function is None:
@@ -131,6 +134,7 @@ def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int
     return f"{kernel.__name__}[{grid}, {block}]" + (f" on stream {stream:#x}" if stream else ""), stream
 
 
+@host_only
 def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), stream: Any = 0, shared: int = 0) -> None:
     """Launch a kernel on all PEs whose blocks may wait for each other and for other PEs' kernels. Collective.
 
@@ -146,7 +150,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         shared: bytes of dynamic shared memory.
 
     Raises:
-        TypeError: kernel is none.
+        TypeError: kernel is none, or args is no tuple.
         ValueError: on some PE the blocks do not all fit on the GPU at once; on every PE, with the largest grid that fits.
         BootstrapError: PEs launch different kernels.
     """
@@ -155,6 +159,8 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         if not hasattr(kernel, "py_func" if not SIMULATOR else "fn"):
             raise TypeError(f"pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not {kernel!r}")
         kernel = _adopted(kernel)
+    if not isinstance(args, (tuple, list)):  # an array would be taken apart into its elements
+        raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
     job.agree(f"pgas.launch({kernel.__name__})")
     refusal, bound = None, None
     try:
@@ -321,6 +327,10 @@ if not SIMULATOR:
 
     class _CacheImpl(CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
         """Stores kernels that use pgas, which Numba's own is made to refuse (kernels/compiler.py)."""
+
+        def check_cachable(self, kernel: Any) -> bool:
+            """Whether numba-cuda can pickle it: not what it links besides (its own for reshape and float16, users' link=), but NRT."""
+            return kernel._codelibrary._linking_files <= {NRT_LIBRARY}
 
     class _Cache(CUDACache):  # type: ignore[misc, no-any-unimported]
         """Numba's disk cache with a key that also holds pgas's configuration and the kernel's dependencies."""

@@ -1,5 +1,6 @@
 """Notice that a process of the job died, a PE or the software card: those that wait for it must end, and say who it was."""
 
+import contextlib
 import os
 import select
 import threading
@@ -17,8 +18,14 @@ class Watch:
     """
 
     def __init__(self, pids: Sequence[tuple[str, int]], lost: Callable[[str, int], None]) -> None:
-        self._wakeup, self._stop = os.pipe()
-        self._pidfds = {os.pidfd_open(pid): (who, pid) for who, pid in pids}
+        self._pidfds: dict[int, tuple[str, int]] = {}
+        with contextlib.ExitStack() as undo:
+            for who, pid in pids:
+                fd = os.pidfd_open(pid)
+                undo.callback(os.close, fd)
+                self._pidfds[fd] = who, pid
+            self._wakeup, self._stop = os.pipe()
+            undo.pop_all()
         self._lost = lost
         self._thread = threading.Thread(target=self._run, name="pgas-liveness", daemon=True)
         self._thread.start()

@@ -3,11 +3,13 @@
 from typing import Any
 
 from pgas import runtime
+from pgas.host_only import host_only
 from pgas.operands import Operand, on_heap
 
 __all__ = ["register", "unregister"]
 
 
+@host_only
 def register(array: Any) -> None:
     """Let ``array``, made elsewhere, be the local operand of put, get and their like: the source of a put, the dest of a get.
 
@@ -20,6 +22,7 @@ def register(array: Any) -> None:
     small allocations of blocks of 2 MiB, and of each block only one can be registered in a job: register one large array and use views of
     it, or arrays of a pool. In the simulator it is a NumPy array or a device array of Numba in plain memory; its pages, and so what else
     lies on its first and last one, are exchanged for pages that the card can map: meanwhile no thread outside Python may write to them.
+    A NumPy array serves calls on the host only: of one that is an argument of a kernel Numba makes a copy, which is not registered.
 
     Args:
         array: with ``__cuda_array_interface__`` (PyTorch, CuPy, Numba); any dtype and strides.
@@ -41,6 +44,7 @@ def register(array: Any) -> None:
     job.local.add(start, end, array)
 
 
+@host_only
 def unregister(array: Any) -> None:
     """Undo register(). Waits for this PE's kernels first. Not collective.
 

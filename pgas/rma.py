@@ -42,7 +42,8 @@ def put(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
 def put_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
     """put() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned.
 
-    Each thread copies its share, so that of a thread which has returned would be missing; the simulator refuses such calls.
+    Each thread copies its share, so that of a thread which has returned, or is at another barrier, would be missing; the simulator
+    refuses such calls.
     """
 
 
@@ -145,7 +146,7 @@ def iput(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nele
 
     Args:
         dest: contiguous array or slice of one dimension on the symmetric heap, any alignment.
-        source: contiguous array of one dimension and the same dtype; heap, other global, shared or local memory (NICs: the heap).
+        source: contiguous array of one dimension and the same dtype; heap, other global, shared or local memory (NICs: heap, registered).
         dst_stride: elements from one to the next in dest, at least 1.
         src_stride: elements from one to the next in source, at least 1.
         pe: number of the target PE; this PE itself is allowed.
@@ -179,7 +180,7 @@ def iget(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nele
         complete: on return.
 
     Args:
-        dest: contiguous array of one dimension; heap, other global, shared or local memory (NICs: the heap).
+        dest: contiguous array of one dimension; heap, other global, shared or local memory (NICs: heap, registered).
         source: contiguous array or slice of one dimension and the same dtype on the symmetric heap, any alignment.
         dst_stride: elements from one to the next in dest, at least 1.
         src_stride: elements from one to the next in source, at least 1.

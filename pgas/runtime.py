@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from pgas import bootstrap as bootstraps
-from pgas import config, device_state, ending, hang, hca, streams, topology
+from pgas import config, device_state, ending, growth, hang, hca, streams, topology
 from pgas._version import __version__
-from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of
+from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
 from pgas.backend import SIMULATOR, launched_rank
 from pgas.errors import HeapError, PgasError, PgasWarning
 from pgas.heap import ALIGNMENT, Allocator
@@ -93,8 +93,9 @@ class Job(bootstraps.Collective):
     def _start(self) -> None:
         """Form the job. What fails on one PE only is brought into the next exchange, so that no PE waits for it."""
         self.exchange(None)
-        bootstraps.forget_shared_files()
+        self.together("pgas.init()", bootstraps.forget_shared_files)
         requested, _ = self.together("pgas.init()", lambda: {name: config.read(name) for name in config.VARIABLES})
+        bounds, _ = self.together("pgas.init()", lambda: growth.Bounds.of(requested))
         self.info = "info" in requested["PGAS_DEBUG"]
         node_rank = self._node_rank()
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
@@ -109,25 +110,30 @@ class Job(bootstraps.Collective):
         if self._nic_type is not None and self._choice is not None:
             doorbells = hca.doorbells_on_host(self.transport, self._choice, requested, self.gpu)
             self._nic_segments = self._nic_type.segments(self.n_pes, window.constants(), doorbells_too=doorbells)
-        self.memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
-        self._ending.callback(self.memory.close)
+        self.memory, _ = self.together("pgas.init()", self._open_memory)
         self.nic: NIC | None = None
         self._timeout_s = requested["PGAS_TIMEOUT"]
         self._map(requested)
-        self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET)
+        self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET, bounds.limit)
+        self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.my_pe, self.exchange)
         self._listen(requested["PGAS_HANG_REPORT"])
         if SIMULATOR:
             self._simulate(requested["PGAS_SIM_WEAK"])
         self.together("pgas.init()", self._watch_peers)
 
+    def _open_memory(self) -> Memory:
+        memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
+        self._ending.callback(memory.close)
+        return memory
+
     def _listen(self, form: str) -> None:
         """Make hang reports when they are asked for."""
-        enter = (lambda: None) if SIMULATOR else (lambda: gpus.make_current(self.gpu.ordinal))  # type: ignore[union-attr]
-        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.heap, self.nic, self._timeout_s, enter)
-        self._hang = hang.Reporter(subject, form)
+        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.heap, self.nic, self._timeout_s)
+        self._hang, _ = self.together("pgas.init()", lambda: hang.Reporter(subject, form))
         self._ending.callback(self._hang.stop)
         addresses, node = self.exchange(self._hang.address), self.pes[self.my_pe].node
-        self._hang.start({pe.number: addresses[pe.number] for pe in self.pes if pe.number != self.my_pe and pe.node == node})
+        peers = {pe.number: addresses[pe.number] for pe in self.pes if pe.number != self.my_pe and pe.node == node}
+        self.together("pgas.init()", lambda: self._hang.start(peers))
 
     def _watch_peers(self) -> None:
         node = self.pes[self.my_pe].node  # a death on another shows in what this one waits for
@@ -168,21 +174,19 @@ class Job(bootstraps.Collective):
         return pes
 
     def _choose(self, requested: dict[str, Any]) -> tuple[str, str]:
-        own = [None if self.gpu is None else gpus.access(self.gpu, pe.gpu or "") for pe in self.pes]
+        gpu, pes = self.gpu, self.pes
+        own, _ = self.together("pgas.init()", lambda: [None if gpu is None else gpus.access(gpu, pe.gpu or "") for pe in pes])
         return topology.choose_transport(requested["PGAS_TRANSPORT"], self.pes, self.exchange(own), requested["PGAS_ENGINE"])
 
     def _map(self, requested: dict[str, Any]) -> None:
         """Create this PE's slot and state page, and map the peers' slots or go to the NIC; an error on one PE is raised on all."""
-        fds: list[int] = []
-        failure = None
-        try:
+
+        def create() -> list[int]:
             self.memory.create_private()
-            fds.extend(self.memory.create(p2p.slot(self.my_pe) + s.offset, s) for s in (*self.segments, *self._nic_segments))
             device_state.setup(self.memory, self.my_pe, self.n_pes, self.segments[-1].size, self._timeout_s)
-        except PgasError as error:
-            failure = str(error)
-        if failures := [f"PE {pe}: {f}" for pe, f in enumerate(self.exchange(failure)) if f]:
-            raise HeapError("; ".join(failures))
+            return [self.memory.create(p2p.slot(self.my_pe) + s.offset, s) for s in (*self.segments, *self._nic_segments)]
+
+        fds = bootstraps.everywhere(self.exchange, create, HeapError)[self.my_pe]
         nic_type, choice = self._nic_type, self._choice
         if nic_type is None or choice is None:
             p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
@@ -224,7 +228,7 @@ class Job(bootstraps.Collective):
         if self.my_pe == 0 and (unknown := config.unknown_variables()):
             self._remarks.append(f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)")
         for remark in self._remarks:
-            warnings.warn(remark, PgasWarning, stacklevel=5)  # where pgas.init() is called
+            warnings.warn(remark, PgasWarning, stacklevel=stacklevel())  # where pgas.init() is called
 
     # -------------------------------------------------------------------------------------------------------------- collectives
 
@@ -254,33 +258,28 @@ class Job(bootstraps.Collective):
     def allocate(
         self, shape: Any, dtype: Any, call: str, fill: Callable[[SymmetricArray], None] | None, alignment: int = ALIGNMENT
     ) -> SymmetricArray:
-        """Return a new symmetric array, filled by this PE before any PE gets its own. Collective.
+        """Return a new symmetric array, filled by this PE before any PE gets its own; the heap grows if it has to. Collective.
 
         Raises:
-            HeapError: the heap is exhausted, or PEs ask for different arrays; on every PE, with the heap as before.
+            HeapError: the heap is exhausted and cannot grow, or PEs ask for different arrays; on every PE, with the heap as before.
         """
         shape, dtype = shape_of(shape), dtype_of(dtype)
-        request = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})"
-        block, failure, refusal = None, None, None
+        request, refusal = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})", None
+        if lacking := self.heap.lacking(shape, dtype, alignment):  # on every PE, if all ask for the same
+            self.agree(request, HeapError)
+            self._growth.make_room(lacking)
+        block = self.heap.allocate(shape, dtype, alignment, caller())
         try:
-            block = self.heap.allocate(shape, dtype, alignment, caller())
-        except HeapError as error:
-            failure = str(error)
-        try:
-            if block is not None:
-                array = at(p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
-                try:
-                    if fill is not None and array.size:
-                        fill(array)
-                        self._wait_for_device(None)
-                except Exception as error:
-                    refusal = error
+            array = at(p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
+            try:
+                if fill is not None and array.size:
+                    fill(array)
+                    self._wait_for_device(None)
+            except Exception as error:
+                refusal = error
             self.agree(request, HeapError, failure=refusal)
-            if failures := [f"PE {pe}: {f}" for pe, f in enumerate(self.exchange(failure)) if f]:
-                raise HeapError(failures[0])
         except BaseException:
-            if block is not None:
-                self.heap.release(block)
+            self.heap.release(block)
             raise
         return array
 
@@ -309,7 +308,7 @@ class Job(bootstraps.Collective):
 
     def peer(self, array: Any, pe: int) -> SymmetricArray | None:
         """Return PE pe's instance of a symmetric array, None if this PE cannot load from and store to it."""
-        self.check_pe(pe)
+        self.check_pe("ptr", pe)
         block = block_of(array)
         if block is None:
             raise ValueError("pgas.ptr: not an array on the symmetric heap")
@@ -318,10 +317,11 @@ class Job(bootstraps.Collective):
             return None
         return at(p2p.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
 
-    def check_pe(self, pe: int) -> None:
-        """Refuse a number that is no PE's."""
+    def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
+        """Refuse what is no PE's number, in the words of the function that was called and the name of its argument."""
+        shown = pe if isinstance(pe, (int, float, np.number)) else type(pe).__name__  # of an array nobody wants to see the elements
         if not isinstance(pe, (int, np.integer)) or not 0 <= pe < self.n_pes:
-            raise ValueError(f"pe must be an integer from 0 to {self.n_pes - 1}, not {pe!r}")
+            raise ValueError(f"pgas.{function}: {name} must be an integer from 0 to {self.n_pes - 1}, not {shown}")
 
     # ------------------------------------------------------------------------------------------------------------------ waiting
 
@@ -419,7 +419,7 @@ class Job(bootstraps.Collective):
         timer.start()
         if not SIMULATOR:  # whose kernels _interrupt ends
             with contextlib.suppress(PgasError):
-                gpus.make_current(self.gpu.ordinal)  # type: ignore[union-attr]
+                self.memory.enter()
                 device_state.poison(self.memory)
 
     def _abort(self) -> None:
@@ -441,7 +441,7 @@ class Job(bootstraps.Collective):
             self.release()
         if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
             text = f"{len(leaks)} symmetric array(s) never freed: {'; '.join(leaks)}"
-            warnings.warn(text, PgasWarning, stacklevel=5)
+            warnings.warn(text, PgasWarning, stacklevel=stacklevel())
 
     def _stop_watching(self) -> None:
         if self._watch is not None:

@@ -108,8 +108,8 @@ def flush() -> None:
 def barrier_all() -> None:
     """Wait until all PEs are here, with every operation before it complete.
 
-    In a kernel: called by one thread of every PE at a time; completes what quiet() of that thread does. The kernels must run at the
-    same time on all PEs, and no block may wait for one that has not started: use pgas.launch().
+    In a kernel: called by one thread of every PE at a time (the simulator refuses a second one); completes what quiet() of that thread
+    does. The kernels must run at the same time on all PEs, and no block may wait for one that has not started: use pgas.launch().
 
     On the host: waits for this PE's kernels, then for all PEs. Collective.
 

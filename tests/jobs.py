@@ -24,8 +24,8 @@ ON_GPUS = os.environ.get("NUMBA_ENABLE_CUDASIM", "1") == "0"
 #: and to compile the engine of its card if that is the first one after an installation.
 SOON = 40
 
-#: Seconds after which a job is killed.
-LIMIT = 70
+#: Seconds after which a job is killed: the first ones after an installation compile what they run, side by side, on as few as 2 cores.
+LIMIT = 150
 
 #: In every process of a job: the folder of the job.
 MARK = "TEST_JOB"
@@ -263,8 +263,10 @@ def present(names):
 
 
 def gpu_memory():
-    """MiB in use on all GPUs."""
+    """MiB in use on the GPUs that jobs may use."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command += ["--id", visible]
     return sum(map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
 
 

@@ -21,17 +21,17 @@ LINKS = ("kernels", "transports", "perftests")
 LAYERS = (
     ("errors", "config", "_version", "inquiry", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
-    ("backend", "heap", "fds", "topology", "streams", "dlpack"),
-    ("bootstrap", "array"),
+    ("backend", "heap", "topology", "streams", "dlpack"),
+    ("bootstrap", "fds", "array"),
     ("sim",),
     ("kernels",),
     ("transports",),
     ("softhca",),  # of transports: the card
     ("nic", "ibrc", "doorbells", "forwarding"),  # of transports: what uses an adapter
     ("outstanding",),  # of transports
-    ("gpu", "device_state", "card", "ending", "local_memory"),
+    ("gpu", "device_state", "card", "ending", "local_memory", "host_only"),
     ("hang",),
-    ("hca",),
+    ("growth", "hca"),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "wait", "query"),
     ("operands",),

@@ -1,11 +1,12 @@
 """How PEs find each other: with and without a launcher, the wrong MPI, no MPI; passing descriptors between real processes."""
 
+import contextlib
 import ctypes
 import functools
 import importlib
 import os
 import pickle
-import re
+import resource
 import socket
 import subprocess
 import sys
@@ -200,6 +201,7 @@ sys.path.insert(0, sys.argv[1])
 from test_bootstrap import _exchange, _own_memfd
 import functools
 connection = socket.socket(fileno=int(sys.argv[2]))
+fds._PASS_S = 2
 if sys.argv[3] == "refused":
     fds._pidfd_getfd = lambda pid, fd: -1
 if sys.argv[3] == "broken":
@@ -271,24 +273,59 @@ def test_descriptors_between_two_processes(mine, theirs, peer, monkeypatch):
     assert process.wait(30) == 0
 
 
-def test_both_ways_refused(peer, monkeypatch):
+@pytest.mark.parametrize(
+    ("theirs", "mine", "why"),
+    [
+        ("broken", "broken", "PE 0: [Errno 1] no descriptors; PE 1: [Errno 1] no descriptors"),
+        ("broken", "refused", "PE 0: timed out; PE 1: [Errno 1] no descriptors"),
+        ("refused", "full", "PE 0: [Errno 24] Too many open files"),
+        ("refused", "nearly full", "PE 0: [Errno 24] Too many open files; PE 1: timed out"),
+    ],
+)
+def test_both_ways_refused(peer, monkeypatch, theirs, mine, why):
+    """Also on one process only: both are told, and neither waits for the other or keeps a descriptor."""
     monkeypatch.setattr(fds, "_pidfd_getfd", lambda pid, fd: -1)
+    monkeypatch.setattr(fds, "_PASS_S", 2)
 
     def send_fds(*args):
         raise PermissionError(1, "no descriptors")
 
-    monkeypatch.setattr(fds.socket, "send_fds", send_fds)
-    connection, process = peer("broken")
+    if mine == "broken":
+        monkeypatch.setattr(fds.socket, "send_fds", send_fds)
+    connection, process = peer(theirs)
     fd = _own_memfd(0)
-    with pytest.raises(BootstrapError) as refused:
+    before = len(os.listdir("/proc/self/fd"))
+    with few_descriptors({"full": 0, "nearly full": 1}.get(mine)), pytest.raises(BootstrapError) as refused:
         fds.exchange_fds(0, fd, functools.partial(_exchange, connection, rank=0))
+    assert len(os.listdir("/proc/self/fd")) == before
     os.close(fd)
     text = str(refused.value)
-    assert "pidfd_getfd and SCM_RIGHTS both fail" in text
-    assert re.search("no descriptors|Connection refused", text)  # the other process may have given up first
+    assert text.startswith(f"cannot pass memory between processes: pidfd_getfd and SCM_RIGHTS both fail ({why}); ")
     assert "in a container, allow the pidfd_getfd system call" in text
-    assert _exchange(connection, "", 0)[1].startswith("BootstrapError: cannot pass memory between processes")
+    assert _exchange(connection, "", 0)[1] == f"BootstrapError: {text}"
     assert process.wait(30) == 0
+
+
+@contextlib.contextmanager
+def few_descriptors(count):
+    """Let this process open so many files more; None: as many as it may."""
+    if count is None:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    held = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in held:
+            os.close(one)
 
 
 def test_a_process_that_is_gone_has_no_descriptors():

@@ -224,6 +224,19 @@ print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"])
         assert python(tmp_path, program) == []
 
 
+def test_kernel_that_links_other_code_compiles_and_leaves_no_file(tmp_path):
+    """numba-cuda links a file of its own for reshape, and cannot pickle what links one."""
+    program = """
+@pgas.jit
+def kernel(a, pe):
+    pgas.put(a.reshape(a.size), a.reshape(a.size), pe)
+assert hits(kernel, (types.float32[:, ::1], types.int32)) == 0
+print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]))
+"""
+    for _ in range(2):
+        assert python(tmp_path, program) == []
+
+
 def test_kernel_without_a_file_compiles(tmp_path):
     """At the Python prompt and in exec() there is no file to keep code beside: no cache, no error."""
     program = """

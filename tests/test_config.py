@@ -10,6 +10,8 @@ from pgas import config
 
 DEFAULTS = {
     "PGAS_SYMMETRIC_SIZE": 1 << 30,
+    "PGAS_CUMEM_GRANULARITY": 512 << 20,
+    "PGAS_MAX_MEMORY_PER_GPU": None,
     "PGAS_TRANSPORT": "auto",
     "PGAS_TIMEOUT": 60.0,
     "PGAS_DEBUG": frozenset(),
@@ -69,6 +71,7 @@ def test_declaration_is_complete(name):
         ("PGAS_SYMMETRIC_SIZE", "64M", 64 << 20),
         ("PGAS_SYMMETRIC_SIZE", " 2 GiB ", 2 << 30),
         ("PGAS_SYMMETRIC_SIZE", "1.5k", 1536),
+        ("PGAS_MAX_MEMORY_PER_GPU", "16M", 16 << 20),
         ("PGAS_TRANSPORT", "p2p", "p2p"),
         ("PGAS_TRANSPORT", " P2P ", "p2p"),
         ("PGAS_TRANSPORT", "ibgda", "ibgda"),
@@ -106,6 +109,7 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_SYMMETRIC_SIZE", "1e9", "a number with an optional unit K, M, G or T"),
         ("PGAS_SYMMETRIC_SIZE", "0", "at least 1 byte"),
         ("PGAS_SYMMETRIC_SIZE", "0.5", "at least 1 byte"),
+        ("PGAS_MAX_MEMORY_PER_GPU", "all", "a number with an optional unit K, M, G or T"),
         ("PGAS_TRANSPORT", "tcp", "auto, p2p, ibgda, ibrc"),
         ("PGAS_TRANSPORT", "", "auto, p2p, ibgda, ibrc"),
         ("PGAS_TIMEOUT", "0", "more than 0, less than 1e9 seconds"),

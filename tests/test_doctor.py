@@ -269,6 +269,14 @@ def test_infiniband_needs_no_ip_address(tmp_path):
     assert (finding.status, finding.text) == (Status.OK, "index 0 (fe80::b8ce:f603:aa:bb01, IB/RoCE v1), LID 26")
 
 
+def test_infiniband_without_a_gid_serves_ibrc(tmp_path):
+    """Whose queue pairs name an InfiniBand port by its LID; those of ibgda compare subnets."""
+    facts = one_port(tmp_path, **INFINIBAND | {"gids": []})
+    finding = found(facts, "GID mlx5_0:1")
+    assert (finding.status, finding.text.partition(";")[0]) == (Status.FAIL, "GIDs in use on port 1: none")
+    assert can(facts) & {"ibgda", "ibrc"} == {"ibrc"}
+
+
 # ------------------------------------------------------------------------------------------------------ verbs and DevX
 
 

@@ -77,7 +77,7 @@ say(f"PE {me}: {set(dest.copy_to_host())} {nic.counts()['doorbells'] >= 300}")
 pgas.free(dest)
 pgas.finalize()
 """
-    ended = job(text, PGAS_TRANSPORT="ibgda", PGAS_IBGDA_NIC_HANDLER="cpu", seconds=60)
+    ended = job(text, PGAS_TRANSPORT="ibgda", PGAS_IBGDA_NIC_HANDLER="cpu")
     assert ended.status == 0, ended
     for pe in (0, 1):
         assert ended.lines(pe) == ["8 places, in host memory 8, by CPU True", "{np.int32(299)} True"], ended

@@ -18,7 +18,7 @@ from jobs import ON_GPUS, holds
 over_both = pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
 
 #: Seconds until a job's kernels run: on a GPU its processes start CUDA and compile, and the first card after an installation its engine.
-START = 120 if ON_GPUS else 60
+START = 120
 
 #: Seconds until every PE has said what happened (4 to 8 on an idle machine), and until the job is over.
 TOLD, OVER = 25, 60

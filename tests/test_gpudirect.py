@@ -1,5 +1,7 @@
 """What CUDA is asked for where GPU and NIC are to reach each other, and what is said where it refuses. The driver is played."""
 
+import os
+
 import pytest
 from cuda.bindings import driver
 
@@ -9,6 +11,9 @@ from pgas.transports import gpudirect
 OK, NOT_PERMITTED, NOT_SUPPORTED = (
     driver.CUresult(number) for number in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_PERMITTED, 801)
 )
+
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Memory:
@@ -25,6 +30,7 @@ def calls(monkeypatch):
         "cuCtxGetDevice": (OK, 0),
         "cuDeviceGetAttribute": (OK, 100),
         "cuMemGetHandleForAddressRange": (OK, 42),
+        "cuMemGetAddressRange": (OK, 16 * PAGE, 32 * PAGE),
         "cuMemHostRegister": (OK,),
         "cuMemHostGetDevicePointer": (OK, 0x7000),
         "cuMemHostUnregister": (OK,),
@@ -74,11 +80,37 @@ def test_a_dma_buf(calls):
     asked, answers = calls
     reach = gpudirect.GPUDirect(Memory())
     assert (reach.on_gpu(0x1000), reach.on_gpu(0x2000)) == (True, False)
-    assert reach.dmabuf(0x1000, 4096) == 42
-    assert asked[-1] == ("cuMemGetHandleForAddressRange", 0x1000, 4096, driver.CUmemRangeHandleType(1), 0)
+    assert reach.dmabuf(4 * PAGE, PAGE) == (42, 0)
+    assert asked[-1] == ("cuMemGetHandleForAddressRange", 4 * PAGE, PAGE, driver.CUmemRangeHandleType(1), 0)
     answers["cuMemGetHandleForAddressRange"] = (NOT_SUPPORTED, 0)
-    with pytest.raises(PgasError, match="cuMemGetHandleForAddressRange: CUDA_ERROR_X"):
-        reach.dmabuf(0x1000, 4096)
+    with pytest.raises(PgasError, match=r"^cuMemGetHandleForAddressRange: CUDA_ERROR_X \(words\)$"):
+        reach.dmabuf(16 * PAGE, PAGE)
+
+
+@pytest.mark.parametrize(
+    ("first", "nbytes", "pages"),
+    [(0, 1, 1), (0, PAGE + 1, 2), (512, 8, 1), (PAGE - 1, 1, 1), (PAGE - 1, 2, 2), (8, 3 * PAGE, 4), (3 * PAGE + 256, 2 * PAGE - 256, 2)],
+)
+def test_a_dma_buf_of_any_memory_is_of_whole_pages(calls, first, nbytes, pages):
+    asked, _ = calls
+    address = 16 * PAGE + first
+    assert gpudirect.dmabuf(address, nbytes) == (42, first % PAGE)
+    assert asked[-1][:3] == ("cuMemGetHandleForAddressRange", address - first % PAGE, pages * PAGE)
+
+
+def test_pages_beyond_an_allocation(calls):
+    """The driver is asked all the same; if it refuses, the text says what is wrong with the memory."""
+    _, answers = calls
+    answers["cuMemGetAddressRange"] = (OK, 16 * PAGE + 512, 1024)
+    assert gpudirect.dmabuf(16 * PAGE + 512, 1024) == (42, 512)
+    answers["cuMemGetHandleForAddressRange"] = (NOT_SUPPORTED, 0)
+    with pytest.raises(
+        PgasError, match=f"pages of {PAGE} bytes, {16 * PAGE:#x} to {17 * PAGE:#x}, reach beyond the allocation of 1024 bytes"
+    ):
+        gpudirect.dmabuf(16 * PAGE + 512, 1024)
+    answers["cuMemGetAddressRange"] = (NOT_SUPPORTED, 0, 0)  # no memory of CUDA
+    with pytest.raises(PgasError, match=r"CUDA_ERROR_X \(words\)$"):
+        gpudirect.dmabuf(16 * PAGE + 512, 1024)
 
 
 def test_a_gpu_that_does_not_order_writes(calls):

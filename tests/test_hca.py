@@ -1,5 +1,6 @@
 """Which NIC init takes, and with what, on fabricated machines; what a PE says where the machine has none."""
 
+import os
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -135,3 +136,27 @@ def test_what_is_refused_is_said_once(monkeypatch):
     monkeypatch.setattr(memory, "_as_dma_buf", lambda *args: refuse())
     with pytest.raises(TransportError, match=r"as a dma-buf: .*; by address \(GPU memory needs the kernel module nvidia-peermem\): Failed"):
         memory.register(device, 0x6000_0000_0000, 64 << 20, memory.Access.LOCAL_WRITE, what="the symmetric heap", on_gpu=True)
+
+
+def test_a_piece_of_gpu_memory_as_a_dma_buf(monkeypatch):
+    """It begins within a page: work requests name it by its offset in what CUDA exports, whole pages."""
+    pytest.importorskip("cuda.bindings", reason="capability missing: cuda.bindings")
+    from pgas.transports import gpudirect
+    from pgas.transports.verbs import memory
+
+    opened, asked = os.open(os.devnull, os.O_RDONLY), []
+
+    def register(*arguments):
+        os.fstat(arguments[3])  # is open
+        asked.append(arguments)
+        return SimpleNamespace(lkey=7, rkey=9)
+
+    modules = {"mr": SimpleNamespace(DmaBufMR=register), "pyverbs_error": SimpleNamespace(PyverbsError=RuntimeError)}
+    monkeypatch.setattr(memory, "pyverbs", modules.__getitem__)
+    monkeypatch.setattr(gpudirect, "dmabuf", lambda address, nbytes: (opened, address % 4096))
+    device, address = SimpleNamespace(pd="pd"), 0x7F00_0000_1208
+    region = memory.register(device, address, 5000, memory.Access.LOCAL_WRITE, what="an array", on_gpu=True)
+    assert asked == [("pd", 5000, 1, opened, 0x208)]
+    assert (region.lkey, region.rkey, address - region.shift) == (7, 9, 0x208)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened)

@@ -30,6 +30,18 @@ class Oracle:
                 return start, span
         return None
 
+    def lacking(self, nbytes, alignment):
+        """By how many bytes the heap has to grow, by trying every number of units."""
+        longer = Oracle(0)
+        for more in range(1 << 14):
+            longer.taken = self.taken + [False] * more
+            if longer.place(nbytes, alignment) is not None:
+                return more * ALIGNMENT
+        return None
+
+    def extend(self, units):
+        self.taken += [False] * units
+
     def mark(self, start, span, taken):
         assert self.taken[start : start + span] == [not taken] * span
         self.taken[start : start + span] = [taken] * span
@@ -55,6 +67,8 @@ class AllocatorMachine(RuleBasedStateMachine):
     @rule(nbytes=st.integers(0, 12 * ALIGNMENT), shift=st.integers(0, 14))
     def allocate(self, nbytes, shift):
         expected = self.oracle.place(nbytes, 1 << shift)
+        lacking = self.heap.lacking((nbytes,), BYTE, 1 << shift)
+        assert lacking == self.oracle.lacking(nbytes, 1 << shift)
         if expected is None:
             texts = []
             for heap in (self.heap, self.twin):
@@ -74,6 +88,12 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert block.nbytes == nbytes
         self.oracle.mark(start, span, True)
         self.live.append((block, same))
+
+    @rule(units=st.integers(1, 8))
+    def extend(self, units):
+        self.heap.extend(units * ALIGNMENT)
+        self.twin.extend(units * ALIGNMENT)
+        self.oracle.extend(units)
 
     @precondition(lambda self: getattr(self, "live", None))
     @rule(data=st.data())
@@ -157,10 +177,33 @@ def test_exhausted():
         heap.allocate((2, 400), np.dtype(np.float64), 1, "here.py:1")
     assert str(refused.value) == (
         "symmetric heap exhausted: 6400 bytes wanted, 1536 of 4096 free, the largest range has 1024 "
-        "(PGAS_SYMMETRIC_SIZE sets the heap's size)"
+        "(the heap begins with PGAS_SYMMETRIC_SIZE and grows to PGAS_MAX_MEMORY_PER_GPU, 4096)"
     )
     assert heap._free == before
     assert len(heap.blocks) == 5
+
+
+def test_a_block_across_the_seam():
+    heap = Allocator(4 * ALIGNMENT)
+    first = allocate(heap, 3 * ALIGNMENT)
+    assert heap.lacking((3 * ALIGNMENT,), BYTE, 1) == 2 * ALIGNMENT
+    heap.extend(4 * ALIGNMENT)
+    assert (heap.size, heap._free) == (8 * ALIGNMENT, [(3 * ALIGNMENT, 5 * ALIGNMENT)])
+    across = allocate(heap, 3 * ALIGNMENT)
+    assert across.offset == 3 * ALIGNMENT
+    heap.release(first)
+    heap.release(across)
+    assert heap._free == [(0, heap.size)]
+
+
+def test_lacking_for_an_alignment():
+    """Counted from the end of the heap to that of the block, whose place follows from the slot's addresses, not from the heap's begin."""
+    heap = Allocator(4 * ALIGNMENT, origin=ALIGNMENT)
+    assert heap.lacking((1,), BYTE, 4 * ALIGNMENT) == 0  # at offset 3
+    allocate(heap, 4 * ALIGNMENT)
+    assert heap.lacking((1,), BYTE, 4 * ALIGNMENT) == 4 * ALIGNMENT  # at offset 7
+    with pytest.raises(ValueError, match="alignment must be a power of two, not 3"):
+        heap.lacking((1,), BYTE, 3)
 
 
 def test_released_twice():

@@ -63,6 +63,42 @@ def forge(peer):
 """
 
 
+def test_quiet_of_more_than_64_queue_pairs(job):
+    """The marks of those that were used take several words; the card stands still until quiet, or quiet_pe, waits."""
+    text = """
+from pgas import runtime
+nic = runtime.current().nic
+
+@pgas.jit
+def put_on(dest, source, pe, qp):
+    pgas.put_nbi(dest, source, pe, None, qp)
+
+@pgas.jit
+def completes(pe):
+    if pe < 0:
+        pgas.quiet()
+    else:
+        pgas.quiet_pe(pe)
+
+def resume():
+    resumed.append(True)
+    nic.adapter.resume()
+
+if me == 0:
+    for pe, qp, which in ((0, 3, -1), (1, 60, -1), (0, 3, 0), (1, 60, 1), (1, 2, 1)):
+        resumed = []
+        nic.adapter.pause()
+        put_on[1, 1](dest, source, pe, qp)
+        later(0.5, resume)
+        completes[1, 1](which)
+        say(pe, qp, which, resumed)
+pgas.barrier_all()
+"""
+    ended = job(INIT + text, PGAS_TRANSPORT="ibgda", PGAS_IBGDA_NUM_RC_PER_PE="60", PGAS_QP_DEPTH="128")
+    assert ended.status == 0, ended
+    assert ended.out.splitlines() == ["0 3 -1 [True]", "1 60 -1 [True]", "0 3 0 [True]", "1 60 1 [True]", "1 2 1 [True]"], ended
+
+
 @over_both
 def test_forged_key(job, transport):
     """The card refuses it, the job is told, the heap is untouched."""

@@ -283,6 +283,16 @@ def test_reads_and_atomics_under_way_stay_within_the_caps(monkeypatch, req, res,
     assert sent[Command.RTR2RTS_QP]["qpc"].get("log_sra_max", 0) == used
 
 
+@pytest.mark.parametrize(("peers", "used"), [(0, 0), (3, 3), (5, 4)])
+def test_a_peer_that_answers_fewer_reads_and_atomics(peers, used):
+    """No more are under way than the peer's log_rra_max; this side answers as many as it can."""
+    adapter, qp = on_paper()
+    qp.connect(0x99, PORT, FAR, peers)
+    sent = dict(adapter.sent)
+    assert sent[Command.INIT2RTR_QP]["qpc"]["log_rra_max"] == 4
+    assert sent[Command.RTR2RTS_QP]["qpc"].get("log_sra_max", 0) == used
+
+
 # ------------------------------------------------------------------------------------------------------------------------- traffic
 
 

@@ -3,6 +3,8 @@
 import importlib.machinery
 import lzma
 import os
+import platform
+import re
 import shlex
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 import rxe.__main__ as command_line
 from rxe import guest, kernel, packages
+from rxe.clock import clock_options
 from rxe.initramfs import Entry, archive, initramfs
 from rxe.kernel import Kernel, load_order, unpack_vmlinux
 from rxe.packages import Missing
@@ -258,6 +261,13 @@ def test_kvm_is_never_used():
     assert "kvm" not in line
     assert "readonly=on" in line
     assert "path=/with,,comma" in line
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="capability missing: x86-64")
+def test_the_kernel_is_told_the_frequency_of_the_counter():
+    """The same each time, within the 1 % beyond which the kernel would not correct it (tsc_refine_calibration_work)."""
+    told = [int(re.fullmatch(r"tsc=reliable tsc_early_khz=(\d+)", clock_options())[1]) for _ in range(3)]
+    assert 500_000 < min(told) <= max(told) < 1.005 * min(told) < 10_000_000
 
 
 #: Does what the guest does with the folder that it shares, or something else.

@@ -98,6 +98,9 @@ REFUSALS = [
     ("pgas.test_all_vector(s, None, pgas.EQ, 1)", "pgas.test_all_vector: values must be "),
     ("pgas.ptr(n, i)", "pgas.ptr: dest must be contiguous"),
     ("pgas.ptr(a, x)", "pgas.ptr: pe must be an integer, not float32"),
+    ("pgas.zeros(i)", "pgas.zeros: this is a function of the host, call it outside the kernel"),
+    ("pgas.full(shape=4, value=x)", "pgas.full: this is a function of the host"),
+    ("pgas.finalize()", "pgas.finalize: this is a function of the host"),
 ]
 
 #: Calls that look odd and are right: they must compile.
@@ -189,6 +192,15 @@ def compiled(call):
         return "TypingError: " + re.sub("\\x1b\\\\[[0-9;]*m", "", str(error))  # without colours
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+
+from pgas import host_ops
+i64, pixel = types.int64, np.dtype([("r", "u1"), ("g", "u1"), ("b", "u1")])
+found["host"] = {}
+for kernel in (host_ops._iput, host_ops._iget):
+    for dtype in (np.dtype(np.float32), np.dtype(np.complex128), record, pixel):
+        operand = types.Array(from_dtype(host_ops._unit(dtype)), 1, "C")
+        built = sass.build(kernel.dispatcher, (operand, operand, i64, i64, i64, i64))
+        found["host"][f"{kernel.__name__} {dtype}"] = [built.spills, built.registers]
 
 found["refusals"] = {call: compiled(call) for call in cases["refusals"]}
 found["accepted"] = {call: compiled(call) for call in cases["accepted"]}
@@ -440,3 +452,10 @@ def test_refusal_names_function_and_argument(call, text, found):
 @pytest.mark.parametrize("call", ACCEPTED)
 def test_accepted(call, found):
     assert found["accepted"][call] is None
+
+
+def test_strided_copies_of_the_host_compile(found):
+    """Of elements of every kind, without spills, for blocks of 1024 threads."""
+    assert len(found["host"]) == 8
+    assert {spills for spills, _ in found["host"].values()} == {0}
+    assert max(registers for _, registers in found["host"].values()) <= 64

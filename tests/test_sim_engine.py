@@ -835,7 +835,7 @@ class TestIdling:
 
 
 def test_speed() -> None:
-    """Orders of magnitude only; a loaded machine must pass."""
+    """Orders of magnitude only, of this process's own time: a loaded machine must pass."""
 
     @cuda.jit
     def empty(out):
@@ -846,9 +846,9 @@ def test_speed() -> None:
         cuda.syncthreads()
 
     for k, grid, floor in ((empty, 1000, 50_000), (meets, 200, 20_000)):
-        begin = time.perf_counter()
+        begin = time.process_time()
         k[grid, 256](zeros())
-        assert grid * 256 / (time.perf_counter() - begin) > floor
+        assert grid * 256 / (time.process_time() - begin) > floor
 
 
 def test_install_needs_the_simulator() -> None:

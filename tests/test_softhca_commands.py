@@ -6,6 +6,7 @@ from test_softhca_rig import HEAP, QP, QUEUES, pair
 
 from pgas.errors import TransportError
 from pgas.transports.memfd import HostMemory
+from pgas.transports.memory import Segment
 from pgas.transports.mlx5 import commands, fields, wqe
 from pgas.transports.mlx5.capabilities import CAP_SIZE, AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, Status
@@ -374,6 +375,33 @@ def test_memory_that_is_not_the_pe_s_is_refused(pes):
             pe.hca.register_umem(address, nbytes)
         with pytest.raises(TransportError, match="not memory of PE 0"):
             pe.hca.register_mr(address, nbytes, pe.pdn, 0)
+
+
+def test_memory_that_is_shared_piece_by_piece(pes):
+    """What follows without a gap is one range; it is unshared when nothing is registered in it, and as it was shared."""
+    pe = pes[0]
+    address, nbytes = pe.heap + HEAP, 2 << 20
+    fd = pe.memory.create(address, Segment(0, nbytes, host=True))
+    for _ in range(2):
+        with pytest.raises(TransportError, match="not memory of PE 0"):
+            pe.hca.register_mr(pe.heap, HEAP + nbytes, pe.pdn, 0)
+        pe.hca.share(address, nbytes, fd)
+        with pytest.raises(TransportError, match="not memory of PE 0"):
+            pe.hca.register_mr(pe.heap, HEAP + nbytes + 1, pe.pdn, 0)
+        key, umem = pe.hca.register_mr(pe.heap, HEAP + nbytes, pe.pdn, 0)[0], pe.hca.register_umem(address + nbytes - 64, 64)
+        for users in (2, 1):
+            with pytest.raises(TransportError, match=rf"{nbytes} bytes at {address:#x} are in use by {users} object\(s\)"):
+                pe.hca.unshare(address, nbytes)
+            if users == 2:
+                pe.hca.deregister_mr(key)
+        pe.hca.deregister_umem(umem)
+        for wrong in ((address, nbytes - 1), (address + 4096, nbytes - 4096)):
+            with pytest.raises(TransportError, match="PE 0 has shared no"):
+                pe.hca.unshare(*wrong)
+        pe.hca.unshare(address, nbytes)
+    pe.memory.discard(address)
+    with pytest.raises(TransportError, match="PE 0 has shared no"):
+        pe.hca.unshare(address, nbytes)
 
 
 def test_access_of_a_memory_region(pes):

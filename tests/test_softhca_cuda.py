@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.sass
 
 PROGRAM = """
-import json
+import json, re
 from types import SimpleNamespace
 import numba.cuda.compiler, numba.cuda.dispatcher
 device = SimpleNamespace(compute_capability=(9, 0))
@@ -22,13 +22,15 @@ from pgas.perftests import sass
 from pgas.transports.softhca import block
 kernel = block.kernel(256)
 ptx = cuda.compile(kernel.py_func, block.SIGNATURE, cc=(9, 0), device=False, abi="numba")[0]
-print(json.dumps(sass.assemble({"loop": ptx}, **block.COMPILED)["loop"].summary()))
+shared = re.findall(r"[.]shared [.]align (\\d+) [.]b8 \\w+\\[(\\d+)\\]", ptx)
+built = sass.assemble({"loop": ptx}, **block.COMPILED)["loop"].summary()
+print(json.dumps({**built, "shared": {int(nbytes): int(align) for align, nbytes in shared}}))
 """
 
 
 #: Bytes. Unlimited, the kernel has 162 registers and spills nothing, but one CTA then fills an SM, and two serve more QPs at once: that is
-#: worth some spills. 128 bytes on 2026-11-21 with ptxas 13.4.
-SPILLS = 200
+#: worth some spills. 292 bytes on 2026-11-22 with ptxas 13.4.
+SPILLS = 320
 
 
 def test_two_ctas_of_the_kernel_have_room_on_an_sm():
@@ -41,4 +43,5 @@ def test_two_ctas_of_the_kernel_have_room_on_an_sm():
     memory = built["memory"]
     assert memory.get("CCTL.IVALL", 0) > 0  # passes and doorbells begin with an acquire
     assert memory.get("MEMBAR.ALL.SYS", 0) > 0  # a CQE comes behind a fence
-    assert any(opcode.startswith("LD.E.128.STRONG.SYS") for opcode in memory), memory  # WQEs are read past L1, 16 bytes at a time
+    assert memory.get("LDGSTS.E.BYPASS.128", 0) > 0, memory  # WQEs are read past L1, 16 bytes at a time, while others are performed
+    assert built["shared"][str(2 * 256 * 64)] == 16  # what they are copied to: two batches

@@ -29,6 +29,7 @@ MEGABYTE = 1 << 20
     [
         ("", Faults()),
         (" seed=0x10 , delay=0.25 ", Faults(seed=16, delay=0.25)),
+        ("delay=0.1,hold=4096", Faults(delay=0.1, hold=4096)),
         ("fail=3:0x13", Faults(fail=3, syndrome=0x13)),
         ("fail=1:5,fail_qpn=0x400", Faults(fail=1, syndrome=5, fail_qpn=0x400)),
         ("stop=7,atomics=split", Faults(stop=7, split_atomics=True)),
@@ -44,7 +45,7 @@ def test_every_syndrome_of_a_cqe_can_be_asked_for():
 
 
 @pytest.mark.parametrize(
-    "text", ["delay=1", "delay=-0.1", "delay=x", "fail=-1:5", "fail=3", "fail=3:0x99", "stop=-1", "atomics=no", "crash"]
+    "text", ["delay=1", "delay=-0.1", "delay=x", "hold=65536", "fail=-1:5", "fail=3", "fail=3:0x99", "stop=-1", "atomics=no", "crash"]
 )
 def test_text_that_names_no_fault(observer, text):
     with pytest.raises(TransportError, match=text.partition("=")[0]):

@@ -22,8 +22,9 @@ card, pes, observer = rig.card, rig.pes, rig.observer
 RECEIVES = SIMULATOR and os.environ.get("PGAS_ENGINE", "cpu") == "cpu"
 needs_receives = pytest.mark.skipif(not RECEIVES, reason="the cuda engine serves no receive queues")
 
-#: 10 ms, so that a test can tell tries apart, and 40 us.
-SLOW, FAST = 20, 4
+#: 164 ms, for a receive that comes before the next try, also where this process has to wait for a core; 10 ms, so that a test can tell
+#: tries apart; 40 us.
+IN_TIME, SLOW, FAST = 28, 20, 4
 
 
 def sender_and_receiver(pes, *, log_size=2, stride=16, log_cq=5, rnr_retry=7, min_rnr_nak=FAST, begin=None, **options):
@@ -216,7 +217,7 @@ def test_a_receiver_that_is_never_ready(pes, rnr_retry):
 @pytest.mark.parametrize("rnr_retry", [6, 7])
 def test_a_receiver_that_is_ready_later(pes, rnr_retry):
     """The sender waits, what lies behind it waits too, and others go on."""
-    a, b, there = sender_and_receiver(pes, rnr_retry=rnr_retry, min_rnr_nak=SLOW if rnr_retry == 6 else FAST)
+    a, b, there = sender_and_receiver(pes, rnr_retry=rnr_retry, min_rnr_nak=IN_TIME if rnr_retry == 6 else FAST)
     other, _ = rig.pair(pes)
     pes[0].word(0, 5)
     pes[1].word(64, 0)
@@ -234,7 +235,7 @@ def test_a_receiver_that_is_ready_later(pes, rnr_retry):
 
 @needs_receives
 def test_tries_are_counted_for_each_message_anew(pes):
-    a, b, there = sender_and_receiver(pes, rnr_retry=1, min_rnr_nak=SLOW)
+    a, b, there = sender_and_receiver(pes, rnr_retry=1, min_rnr_nak=IN_TIME)
     for _ in range(3):
         index = a.post(wqe.send, *local(pes[0], 0, 8), fm_ce_se=SIGNAL)
         a.ring()

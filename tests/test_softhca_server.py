@@ -12,6 +12,7 @@ import time
 
 import pytest
 import test_softhca_rig as rig
+from test_bootstrap import few_descriptors
 from test_softhca_rig import PE, QP, gone, pair, wait_until
 
 from pgas.errors import TransportError
@@ -88,6 +89,23 @@ def answer(connection, kind, body):
     for fd in fds:
         os.close(fd)
     return kind, json.loads(body)
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_descriptors_that_a_process_has_no_room_for(free):
+    """The kernel drops them; what came is closed, and the next message is read."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for _ in range(2):
+            messages.send(ours, Kind.OK, "two", (0, 1))
+        before = len(os.listdir("/proc/self/fd"))
+        with few_descriptors(free), pytest.raises(TransportError, match=f"{free} of 2 descriptors came .*too many open files"):
+            messages.receive(theirs)
+        assert len(os.listdir("/proc/self/fd")) == before
+        kind, body, fds = messages.receive(theirs)
+        assert (kind, body, len(fds)) == (Kind.OK, b'"two"', 2)
+        for fd in fds:
+            os.close(fd)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- leaving

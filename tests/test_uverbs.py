@@ -85,7 +85,7 @@ def test_the_adapter():
 def test_kernels_of_two_pes():
     """The conformance chapters of the simulator, host memory standing in for the GPU's."""
     suite = ("f_order", "d_signals", "c_rma", "e_atomics")
-    chapters = ["tests/mpi/test_nic.py", *(f"tests/conformance/test_{chapter}.py" for chapter in suite)]
+    chapters = ["tests/mpi/test_nic.py", "tests/mpi/test_heap_growth.py", *(f"tests/conformance/test_{chapter}.py" for chapter in suite)]
     chosen = "not hold and not contention and not permutation"  # which take minutes
     passes(*launcher(2), sys.executable, "-m", "pytest", *chapters, "-q", "-k", chosen, PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
@@ -149,7 +149,7 @@ else:
     pgas.zeros(64, np.int32), pgas.zeros(64, np.int32)
 sys.exit(3)
 """
-    status, out = program(tmp_path, text, seconds=60, PGAS_HCA="mlx5_0")
+    status, out = program(tmp_path, text, PGAS_HCA="mlx5_0")
     assert status != 0, out
     assert "put: queue pair 1 to PE 1 (QP 0x" in out, out
     assert "failed at WQE 0: remote access error" in out, out
@@ -165,6 +165,7 @@ def test_ibrc_over_plain_verbs():
         "pytest",
         "tests/mpi/test_requests.py",
         "tests/mpi/test_register.py",
+        "tests/mpi/test_heap_growth.py",
         "-q",
         "-p",
         "no:cacheprovider",

@@ -63,8 +63,8 @@ class Reach(Protocol):
     def on_gpu(self, address: int) -> bool:
         """Whether memory is the GPU's."""
 
-    def dmabuf(self, address: int, nbytes: int) -> int:
-        """Return a descriptor of GPU memory, whole pages of it; the caller closes it. Raises PgasError."""
+    def dmabuf(self, address: int, nbytes: int) -> tuple[int, int]:
+        """Return a descriptor of whole pages of GPU memory, which the caller closes, and the offset of address in it. Raises PgasError."""
 
     def map_register(self, address: int) -> int:
         """Return the address at which the GPU reaches a register that is at address for the CPU. Raises TransportError."""
@@ -241,7 +241,9 @@ class DevX:
             address,
             nbytes,
             lambda: make(self._context, nbytes, addr=address, access=access),
-            lambda fd: make(self._context, nbytes, addr=0, access=access, pgsz_bitmap=pages, comp_mask=_MASK_DMABUF, dmabuf_fd=fd),
+            lambda fd, offset: make(
+                self._context, nbytes, addr=offset, access=access, pgsz_bitmap=pages, comp_mask=_MASK_DMABUF, dmabuf_fd=fd
+            ),
             ("mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg_ex"),
         )
         self._umems[umem.umem_id] = umem
@@ -262,13 +264,14 @@ class DevX:
             self._mrs[mr.lkey] = mr.close
             return mr.lkey, mr.rkey
 
-        def as_dmabuf(fd: int) -> tuple[int, int]:
-            # Not pyverbs's DmaBufMR, whose addresses in WQEs are offsets: here they are those of the window.
+        def as_dmabuf(fd: int, offset: int) -> tuple[int, int]:
+            # Not pyverbs's DmaBufMR, whose addresses in WQEs are offsets: here they are those of the process. The region has the memory's
+            # own bounds; that offset and address are equal within a page is what the kernel wants (uverbs_std_types_mr.c).
             owner = structs.behind(pd, lambda at: structs.word(at) == self._pointer)  # struct ibv_pd begins with its context
-            mr = self._library.reg_dmabuf_mr(owner, 0, nbytes, address, fd, int(access))
+            mr = self._library.reg_dmabuf_mr(owner, offset, nbytes, address, fd, int(access))
             if mr is None:
                 raise TransportError(os.strerror(ctypes.get_errno()))
-            lkey, rkey = (int.from_bytes(ctypes.string_at(mr + offset, 4), "little") for offset in (_MR_LKEY, _MR_RKEY))
+            lkey, rkey = (int.from_bytes(ctypes.string_at(mr + at, 4), "little") for at in (_MR_LKEY, _MR_RKEY))
             self._mrs[lkey] = lambda: self._library.dereg_mr(mr)
             return lkey, rkey
 
@@ -287,7 +290,7 @@ class DevX:
         address: int,
         nbytes: int,
         by_address: Callable[[], _Made],
-        as_dmabuf: Callable[[int], _Made],
+        as_dmabuf: Callable[[int, int], _Made],
         functions: tuple[str, str],
     ) -> _Made:
         """Register memory; the GPU's in the way that works, once that is known. functions: what both ways call, for messages."""
@@ -297,9 +300,9 @@ class DevX:
         gpu, refused = self._gpu, []
 
         def exported() -> _Made:
-            fd = gpu.dmabuf(address, -(-nbytes // _PAGE) * _PAGE)
+            fd, offset = gpu.dmabuf(address, nbytes)
             try:
-                return as_dmabuf(fd)
+                return as_dmabuf(fd, offset)
             finally:
                 os.close(fd)
 

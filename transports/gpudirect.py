@@ -3,6 +3,8 @@
 Facts/mlx5.md section 5. Not run: there was no machine with both.
 """
 
+import os
+
 from cuda.bindings import driver
 
 from pgas.errors import TransportError
@@ -18,6 +20,9 @@ _WRITES_ORDERING = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA
 _ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
 
 _NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
+
+#: Of the host: address and length of what cuMemGetHandleForAddressRange exports are multiples of it.
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def check_order() -> None:
@@ -36,17 +41,36 @@ def check_order() -> None:
         )
 
 
-def dmabuf(address: int, nbytes: int) -> int:
-    """Return a descriptor of GPU memory, which the caller closes.
+def dmabuf(address: int, nbytes: int) -> tuple[int, int]:
+    """Export the whole pages that GPU memory lies in. What a NIC reaches of them is for the region made of the descriptor to say.
 
     Args:
-        address, nbytes: whole pages of the host's.
+        address, nbytes: any memory of the GPU's.
+
+    Returns:
+        A descriptor, which the caller closes, and the offset of the memory in it: less than a page.
 
     Raises:
         CudaError: the driver has no dma-bufs, or not of this memory.
     """
+    start, end = address // _PAGE * _PAGE, -(-(address + nbytes) // _PAGE) * _PAGE
     kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-    return int(check(driver.cuMemGetHandleForAddressRange(address, nbytes, kind, 0), "cuMemGetHandleForAddressRange"))
+    try:
+        fd = check(driver.cuMemGetHandleForAddressRange(start, end - start, kind, 0), "cuMemGetHandleForAddressRange")
+    except CudaError as error:
+        raise CudaError(f"{error}{_beyond(start, end, address)}") from error
+    return int(fd), address - start
+
+
+def _beyond(start: int, end: int, address: int) -> str:
+    """Say so if the pages are not all of the allocation that an address is in: cudaMalloc's small ones begin and end within pages."""
+    status, base, size = driver.cuMemGetAddressRange(address)
+    if status != driver.CUresult.CUDA_SUCCESS or (int(base) <= start and end <= int(base) + size):
+        return ""
+    return (
+        f"; its pages of {_PAGE} bytes, {start:#x} to {end:#x}, reach beyond the allocation of {size} bytes at {int(base):#x}: register "
+        "memory whose allocation fills them, as arrays of CuPy's and PyTorch's pools lie in"
+    )
 
 
 class GPUDirect:

@@ -3,6 +3,7 @@
 No name in any file system (/dev/shm is 64 MiB in containers, and a killed job would leave files): the pages go with the processes.
 """
 
+import contextlib
 import ctypes
 import os
 
@@ -28,25 +29,42 @@ class HostMemory:
 
     def __init__(self) -> None:
         self._pages = pages.SharedPages()
-        self._mappings: list[tuple[int, int]] = []
-        self._fds: list[int] = []
+        self._mappings: dict[int, int] = {}  # bytes, by address
+        self._fds: dict[int, int] = {}  # of what was created, by address
 
     def create(self, address: int, segment: Segment) -> int:
         """Allocate a segment as a memfd (sparse: pages come when touched) and map it."""
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if segment.size > available:
-            raise HeapError(f"cannot allocate {segment.size} bytes of symmetric heap: this machine has {available} (PGAS_SYMMETRIC_SIZE)")
-        fd = os.memfd_create("pgas-heap")
-        self._fds.append(fd)
-        os.ftruncate(fd, segment.size)
-        if error := self._map(address, segment.size, fd):
-            raise HeapError(f"cannot map {segment.size} bytes at {address:#x}: {error}")
+        created = sum(self._mappings[other] for other in self._fds)
+        if created + segment.size > available:
+            raise HeapError(
+                f"cannot allocate {segment.size} bytes of symmetric heap: this machine has {available}, and this PE {created} of them "
+                "(PGAS_SYMMETRIC_SIZE)"
+            )
+        try:
+            with contextlib.ExitStack() as undo:
+                fd = os.memfd_create("pgas-heap")
+                undo.callback(os.close, fd)
+                os.ftruncate(fd, segment.size)
+                if refusal := self._map(address, segment.size, fd):
+                    raise HeapError(f"cannot map {segment.size} bytes at {address:#x}: {refusal}")
+                undo.pop_all()
+        except OSError as error:
+            raise HeapError(f"cannot allocate {segment.size} bytes of symmetric heap: {error.strerror}") from error
+        self._fds[address] = fd
         return fd
 
     def attach(self, address: int, segment: Segment, fd: int) -> None:
         """Map a peer's memfd."""
         if error := self._map(address, segment.size, fd):
             raise TransportError(f"cannot map a peer's memory at {address:#x}: {error}")
+
+    def discard(self, address: int) -> None:
+        """Unmap a segment, if it is mapped; its pages go with the last mapping."""
+        if address in self._mappings:
+            _libc.munmap(address, self._mappings.pop(address))
+        if address in self._fds:
+            os.close(self._fds.pop(address))
 
     def create_private(self) -> None:
         """Map the state page."""
@@ -63,7 +81,7 @@ class HostMemory:
                 _libc.munmap(mapped, nbytes)
                 return "the address range is taken"
             return os.strerror(ctypes.get_errno())
-        self._mappings.append((address, nbytes))
+        self._mappings[address] = nbytes
         return None
 
     def lend(self, address: int, nbytes: int) -> Loan:
@@ -95,8 +113,5 @@ class HostMemory:
     def close(self) -> None:
         """Unmap everything; arrays must not be used any more."""
         self._pages.close()
-        for address, nbytes in self._mappings:
-            _libc.munmap(address, nbytes)
-        for fd in self._fds:
-            os.close(fd)
-        self._mappings, self._fds = [], []
+        for address in list(self._mappings):
+            self.discard(address)

@@ -54,6 +54,9 @@ class Memory(Protocol):
             TransportError: the memory cannot be mapped here.
         """
 
+    def discard(self, address: int) -> None:
+        """Unmap the segment that create() or attach() mapped at address, if there is one, and give it back; nothing uses it."""
+
     def create_private(self) -> None:
         """Map the state page, zeroed."""
 

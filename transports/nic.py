@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pgas.backend import SIMULATOR
+from pgas.bootstrap import everywhere
 from pgas.errors import CompletionError, PgasError, TransportError
 from pgas.kernels import queue, state, window
 from pgas.transports import doorbells, p2p
@@ -168,16 +169,7 @@ class NIC:
 
     def _everywhere(self, step: Callable[[], Any]) -> list[Any]:
         """Take a step and return what it gave on each PE."""
-        value, failure = None, None
-        try:
-            value = step()
-        except (PgasError, ValueError) as error:
-            failure = str(error)
-        answers = self._exchange((value, failure))
-        for pe, (_, failed) in enumerate(answers):
-            if failed is not None:
-                raise TransportError(f"PE {pe}: {failed}")
-        return [v for v, _ in answers]
+        return everywhere(self._exchange, step, TransportError)
 
     def _start_card(self, start: Callable[[int], client.Process] | None) -> tuple[str, int]:
         if self._me != 0 or start is None:
@@ -280,6 +272,42 @@ class NIC:
             return {}
         own = [qp for qp in self.adapter.counters()["qps"] if qp["pe"] == self._me]
         return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
+
+    # --------------------------------------------------------------------------------------------------- a heap that grows
+
+    def extend_heap(self, chunk: Segment, fd: int) -> None:
+        """Let the NIC reach a segment more, behind the end of the heap, and tell kernels that are launched from now on. Collective.
+
+        All the heap becomes a memory region again, as kernels know one key of each PE's. The keys that running kernels have read stay valid
+        to the end of the job, and so do the regions that they name.
+
+        Args:
+            chunk: the segment, mapped here and zeroed.
+            fd: its descriptor.
+
+        Raises:
+            TransportError: the adapter of some PE refuses; on every PE, with nothing changed.
+        """
+        with contextlib.ExitStack() as undo:
+            keys = self._everywhere(lambda: self._reach(chunk, fd, undo))
+            undo.pop_all()
+        self._take_keys(keys)
+
+    def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
+        """Register the heap with one segment more; return what _take_keys gets of each PE."""
+        start, heap = self._slot + chunk.offset, self._slot + window.HEAP_OFFSET
+        if isinstance(self.adapter, client.SoftHCA):
+            self.adapter.share(start, chunk.size, fd)
+            undo.callback(self.adapter.unshare, start, chunk.size)
+        lkey, rkey = self.adapter.register_mr(heap, start + chunk.size - heap, self._pdn, _ACCESS)
+        undo.callback(self.adapter.deregister_mr, lkey)
+        return lkey, rkey
+
+    def _take_keys(self, keys: list[Any]) -> None:
+        """Name the heaps by other keys from now on."""
+        self._store(queue.LKEY, _big_endian(keys[self._me][0]))
+        for pe, (_, rkey) in enumerate(keys):
+            self._memory.write(queue.KEYS + 8 * pe, struct.pack("<I", _big_endian(rkey)))
 
     # --------------------------------------------------------------------------------------------------- local memory (pgas.register)
 

@@ -1,5 +1,6 @@
 """The p2p transport on the host: every peer's slot is mapped, and kernels load and store through it."""
 
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -17,7 +18,12 @@ def slot(pe: int) -> int:
 
 
 def attach_peers(
-    memory: Memory, me: int, segments: tuple[Segment, ...], own: list[int], allgather: Callable[[object], list[object]]
+    memory: Memory,
+    me: int,
+    segments: tuple[Segment, ...],
+    own: list[int],
+    allgather: Callable[[object], list[object]],
+    undo: contextlib.ExitStack | None = None,
 ) -> None:
     """Map the slots of all other PEs. Collective.
 
@@ -27,6 +33,7 @@ def attach_peers(
         segments: the layout of a slot, the same on every PE.
         own: descriptors of this PE's segments.
         allgather: exchange of small values among the PEs.
+        undo: what unmaps what was mapped, for callers that go on after an error.
 
     Raises:
         TransportError: some PE could not map some peer; raised on every PE, naming all such pairs.
@@ -38,6 +45,8 @@ def attach_peers(
                 continue
             try:
                 memory.attach(slot(pe) + segment.offset, segment, fd)
+                if undo is not None:
+                    undo.callback(memory.discard, slot(pe) + segment.offset)
             except TransportError as error:
                 reason = reason or f"PE {me} cannot reach PE {pe}: {error}"
             finally:

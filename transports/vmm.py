@@ -3,6 +3,7 @@
 Segments of the host's memory are made by the same calls (CU_MEM_LOCATION_TYPE_HOST_NUMA), so that CPU and GPU reach them at one address.
 """
 
+import contextlib
 import ctypes
 import os
 from typing import Any
@@ -51,10 +52,10 @@ class GPUMemory:
         self._host = _location(_Location.CU_MEM_LOCATION_TYPE_HOST_NUMA, max(node, 0))
         self._borrowed: dict[bytes, int] = {}
         self._reserved: list[tuple[int, int]] = []
-        self._mapped: list[tuple[int, int, Any]] = []
+        self._mapped: dict[int, tuple[int, Any]] = {}  # bytes and handle, by address
         self._on_host: list[range] = []
         self._closed = False
-        self._fds: list[int] = []
+        self._fds: dict[int, int] = {}  # of what was created, by address
         # Reads and writes of the state page go on while kernels spin on other streams.
         self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
 
@@ -66,9 +67,13 @@ class GPUMemory:
         except CudaError as error:
             driver.cuMemRelease(handle)
             raise HeapError(f"this GPU's memory cannot be shared with other processes: {error}") from error
-        self._fds.append(fd)
-        self._map(address, segment.size, handle, host=segment.host)
-        self.fill(address, segment.size, 0)
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, fd)
+            self._map(address, segment.size, handle, host=segment.host)
+            undo.callback(self.discard, address)
+            self.fill(address, segment.size, 0)
+            undo.pop_all()
+        self._fds[address] = fd
         return fd
 
     def _allocate(self, nbytes: int, *, host: bool = False) -> Any:
@@ -97,6 +102,15 @@ class GPUMemory:
         except (CudaError, HeapError) as error:
             raise TransportError(f"cannot map a peer's GPU memory: {error}") from error
 
+    def discard(self, address: int) -> None:
+        """Unmap and release a segment, if it is mapped; errors are ignored, the context may be gone after a failed kernel."""
+        if address in self._mapped:
+            nbytes, handle = self._mapped.pop(address)
+            driver.cuMemUnmap(address, nbytes)
+            driver.cuMemRelease(handle)
+        if address in self._fds:
+            os.close(self._fds.pop(address))
+
     def create_private(self) -> None:
         """Reserve the gigabyte below BASE and map the state page at its end."""
         nbytes = window.BASE - window.STATE
@@ -118,13 +132,18 @@ class GPUMemory:
             region = window.BASE + (address - window.BASE) // size * size, size
         else:
             region = window.BASE - window.PRIVATE_SIZE, window.PRIVATE_SIZE
-        if region not in self._reserved:
-            self._reserve(*region)
-        check(driver.cuMemMap(address, nbytes, 0, handle, 0), "cuMemMap")
-        self._mapped.append((address, nbytes, handle))
-        self._allow(address, nbytes, self._location)
+        with contextlib.ExitStack() as undo:
+            undo.callback(driver.cuMemRelease, handle)
+            if region not in self._reserved:
+                self._reserve(*region)
+            check(driver.cuMemMap(address, nbytes, 0, handle, 0), "cuMemMap")
+            undo.callback(driver.cuMemUnmap, address, nbytes)
+            self._allow(address, nbytes, self._location)
+            if host:
+                self._allow(address, nbytes, self._host)
+            undo.pop_all()
+        self._mapped[address] = nbytes, handle
         if host:
-            self._allow(address, nbytes, self._host)
             self._on_host.append(range(address, address + nbytes))
 
     @staticmethod
@@ -169,7 +188,7 @@ class GPUMemory:
         """Nothing, see take_back()."""
 
     def enter(self) -> None:
-        """Let the calling thread use this memory: it takes the context of the thread that made it."""
+        """Let the calling thread use this memory: it takes the context of the thread that made it (a PE's: the primary one, Numba's)."""
         check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
 
     def read(self, address: int, nbytes: int) -> bytes:
@@ -202,13 +221,10 @@ class GPUMemory:
         if self._closed:
             return
         self._closed = True
-        for address, nbytes, handle in self._mapped:
-            driver.cuMemUnmap(address, nbytes)
-            driver.cuMemRelease(handle)
+        for address in list(self._mapped):
+            self.discard(address)
         for address, nbytes in self._reserved:
             driver.cuMemAddressFree(address, nbytes)
-        for fd in self._fds:
-            os.close(fd)
         driver.cuStreamDestroy(self._stream)
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "Worker",
     "add_failure_hook",
     "add_idle_hook",
+    "alone",
     "block_barrier",
     "block_dim",
     "block_index",
@@ -251,24 +252,52 @@ def whole_block(what: str) -> None:
     """Barrier of the block before an operation that cuts its work for all threads of the block.
 
     Raises:
-        PgasError: some have returned.
+        PgasError: some have returned, or are at another barrier, which hardware would take for this one.
     """
     me = worker()
-    met = me.thread.block.barrier
-    block_barrier()
-    _all_came(what, len(met.workers), me.launch.nthreads, "block")
+    met, threads = me.thread.block.barrier, me.launch.nthreads
+    met.calls[what] = met.calls.get(what, 0) + 1
+    block_vote(None, what)
+    _all_came(what, len(met.workers), threads, "block")
+    if elsewhere := threads - met.calls[what]:
+        raise PgasError(
+            f"{what}: {elsewhere} of the {threads} threads of the block are at another barrier; it must be called by all of them"
+        )
 
 
 def whole_warp(what: str) -> None:
-    """whole_block() for a warp."""
+    """whole_block() for a warp. It never ends if the other lanes are at another barrier."""
     me = worker()
-    came = warp_exchange(FULL_MASK, None, "syncwarp")
+    came = warp_exchange(FULL_MASK, None, what)
     _all_came(what, len(came), me.launch.lanes[me.thread.linear // WARP_SIZE].bit_count(), "warp")
 
 
 def _all_came(what: str, came: int, wanted: int, group: str) -> None:
     if came != wanted:
         raise PgasError(f"{what}: {wanted - came} of the {wanted} threads of the {group} have returned; it must be called by all of them")
+
+
+def alone(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function (of a barrier among PEs) that CUDA threads call one at a time, each alone in its kernel.
+
+    Raises:
+        PgasError: by what is returned: another thread is in such a function.
+    """
+
+    def call(*args: Any) -> Any:
+        me = worker()
+        if me.launch.inside is not None:
+            raise PgasError(
+                f"{what}: {me.launch.inside} is in a barrier already: call it by one thread, or the _block form by all of one block"
+            )
+        me.launch.inside = me.thread
+        while me.launch.unborn_left:  # threads that come here, too, are to come now, as they may on hardware
+            yield_("other threads to start")
+        result = function(*args)
+        me.launch.inside = None
+        return result
+
+    return call
 
 
 def grid_barrier() -> None:

@@ -81,11 +81,12 @@ class SimThread:
 class Rendezvous:
     """Threads that wait for each other, and the value that each brought."""
 
-    __slots__ = ("values", "workers")
+    __slots__ = ("calls", "values", "workers")
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
         self.values: dict[int, Any] = {}
+        self.calls: dict[str, int] = {}  # of operations that begin with a barrier: how many threads came for which
 
 
 class Gathering:
@@ -210,6 +211,7 @@ class Launch:
         self.idle_rounds = 0
         self.busy_rounds = 0
         self.stores = activity.stores
+        self.inside: SimThread | None = None  # who is in a barrier among PEs, where one thread may be at a time
 
     def _births(self) -> Iterator[SimThread]:
         for linear, index in enumerate(_indices(self.grid)):

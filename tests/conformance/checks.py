@@ -37,6 +37,11 @@ def nbytes_of(size):
     return int(float(number) * 1024 ** " KMGT".index(unit or " "))
 
 
+#: Bytes that the heap of a run begins with, and to which it may grow if the library's does.
+HEAP_SIZE = nbytes_of(os.environ.get("PGAS_SYMMETRIC_SIZE", "3G"))
+HEAP_LIMIT = nbytes_of(os.environ.get("PGAS_MAX_MEMORY_PER_GPU") or str(HEAP_SIZE + (256 << 20)))
+
+
 def needs(*names):
     """Mark tests of functions that a library may not have."""
     return pytest.mark.skipif(not pgas.has(*names), reason=f"refused: {pgas.NAME} has no {', '.join(names)}")

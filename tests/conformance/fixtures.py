@@ -5,11 +5,17 @@ import os
 import pytest
 
 from conformance import job, library
+from conformance.checks import HEAP_LIMIT, HEAP_SIZE
 
 __all__ = ["_job", "alone", "environment", "heap", "mpi"]
 
-#: The heap holds the array of more than 2 GiB; a wait for a PE that failed ends soon.
-ENVIRONMENT = {"PGAS_TIMEOUT": "20", "PGAS_SYMMETRIC_SIZE": "3G"}
+#: The heap holds the array of more than 2 GiB, and grows in small steps, not far; a wait for a PE that failed ends soon.
+ENVIRONMENT = {
+    "PGAS_TIMEOUT": "20",
+    "PGAS_SYMMETRIC_SIZE": str(HEAP_SIZE),
+    "PGAS_CUMEM_GRANULARITY": "32M",
+    "PGAS_MAX_MEMORY_PER_GPU": str(HEAP_LIMIT),
+}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,7 +3,7 @@
 Chapters import this module under the name pgas, in the place of the library, and use nothing else of it. An adapter for another library
 is a module with the same names in ``__all__`` (the docstrings of pgas say what each does). Asked of it beyond its functions:
 
-PGAS_TRANSPORT, PGAS_SYMMETRIC_SIZE, PGAS_TIMEOUT: what a run asks for. An adapter hands them on.
+PGAS_TRANSPORT, PGAS_SYMMETRIC_SIZE, PGAS_MAX_MEMORY_PER_GPU, PGAS_TIMEOUT: what a run asks for. An adapter hands them on.
 info(): the transport, adapter, engine, machine and number of PEs of the job.
 """
 

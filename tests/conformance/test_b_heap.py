@@ -1,7 +1,6 @@
 """Chapter B, the symmetric heap: one offset on all PEs, errors on all PEs, and nothing of an array after it was freed."""
 
 import itertools
-import os
 
 import numpy as np
 import pytest
@@ -9,6 +8,8 @@ from numba import cuda
 
 from conformance import library as pgas
 from conformance.checks import (
+    HEAP_LIMIT,
+    HEAP_SIZE,
     PARTICLE,
     PIXEL,
     THROUGH_NIC,
@@ -18,7 +19,6 @@ from conformance.checks import (
     difference,
     equal,
     everywhere,
-    nbytes_of,
     needs,
     needs_mapped_peers,
     needs_peer,
@@ -27,7 +27,6 @@ from conformance.checks import (
     refused,
 )
 
-HEAP_SIZE = nbytes_of(os.environ.get("PGAS_SYMMETRIC_SIZE", "3G"))
 BIG = (1 << 31) + (1 << 20)
 
 needs_big_heap = pytest.mark.skipif(HEAP_SIZE < BIG + (64 << 20), reason="capability missing: PGAS_SYMMETRIC_SIZE of 2.1 GiB or more")
@@ -430,7 +429,7 @@ def test_out_of_memory_is_an_error_on_every_pe(heap):
 
 @checklist("B", "out of memory is an error on all PEs")
 def test_out_of_memory_by_fragmentation(heap):
-    quarter = HEAP_SIZE // 4 - (1 << 20)
+    quarter = HEAP_LIMIT // 4 - (1 << 20)
     arrays = [heap.empty(quarter, np.uint8) for _ in range(4)]
     heap.free(arrays[0])
     heap.free(arrays[2])
@@ -660,3 +659,62 @@ def test_growth(heap):
     pgas.barrier_all()
     for at in (0, nbytes - 40):
         everywhere(difference(big[at : at + 40].copy_to_host(), payload(40, np.uint8, left)))
+
+
+@pgas.jit
+def put_get_and_add(dest, source, back, idx, pe):
+    """The put and the get lie across the end of the first heap; atomics on both sides of it."""
+    pgas.put_block(dest, source, pe)
+    pgas.quiet()
+    cuda.syncthreads()
+    pgas.get_block(back, dest, pe, source.size)
+    if cuda.threadIdx.x == 0:
+        for i in range(idx.size):
+            pgas.atomic_add(dest, idx[i], 1000, pe)
+
+
+@checklist("B", "growth past the first heap")
+def test_growth_in_steps(heap):
+    """Arrays across the end of the first heap and behind it; those that were there, and views of them, stay what they are."""
+    me, _, right, left = neighbours()
+    nelems = 20_000
+    kept = heap.array(payload(1000, np.int64, 50 + me))
+    view = kept[100:200]
+    source, back = heap.array(payload(nelems, np.int64, me)), heap.empty(nelems, np.int64)
+    idx = heap.array(np.array([0, nelems - 1, (2 << 20) - 1]))
+    where = [address(kept), address(view)]
+    try:
+        heap.empty(HEAP_SIZE - (400 << 10), np.uint8)  # leaves less than source has
+        arrays = [heap.zeros(2 << 20, np.int64) for _ in range(5)]
+    except pgas.HeapError as error:
+        refused(error)
+    for array in arrays:
+        put_get_and_add[1, 64](array, source, back, idx, right)
+        pgas.barrier_all()
+        expected = np.zeros(2 << 20, np.int64)
+        expected[:nelems] = payload(nelems, np.int64, left)
+        expected[[0, nelems - 1, (2 << 20) - 1]] += 1000
+        everywhere(difference(array.copy_to_host(), expected))
+        everywhere(difference(back.copy_to_host(), payload(nelems, np.int64, me)))
+    everywhere(None if [address(kept), address(view)] == where else "an array has moved")
+    everywhere(difference(kept.copy_to_host(), payload(1000, np.int64, 50 + me)))
+    pgas.barrier_all()
+    put_whole[1, 32](view, source[:100], right)
+    pgas.barrier_all()
+    everywhere(difference(view.copy_to_host(), payload(nelems, np.int64, left)[:100]))
+
+
+@checklist("B", "growth past the first heap", "loops of allocations leak nothing")
+def test_what_was_added_is_used_again(heap):
+    try:
+        first = heap.empty(HEAP_SIZE + (100 << 20), np.uint8)
+    except pgas.HeapError as error:
+        refused(error)
+    where = address(first)
+    for _ in range(3):
+        heap.free(first)
+        parts = [heap.empty(HEAP_SIZE // 4 + (10 << 20), np.uint8) for _ in range(4)]
+        for part in parts:
+            heap.free(part)
+        first = heap.empty(HEAP_SIZE + (100 << 20), np.uint8)
+        assert address(first) == where

@@ -1,11 +1,17 @@
 """Local operands that were made elsewhere (pgas.register): through a NIC they are as good as the heap, and what is not known is refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numba import cuda
 
 import pgas
 from mpi.checks import THROUGH_NIC, Watched, equal, everywhere, neighbours, payload
+from pgas import runtime
+from pgas.errors import TransportError
+from pgas.kernels import state
+from pgas.transports.softhca.client import SoftHCA
 
 #: The second one does not end with a page, the third one takes several shares of a copy.
 SIZES = [1, 5000, 300_001]
@@ -159,6 +165,60 @@ def test_refusals(heap):
     pgas.unregister(array)
     pgas.register(array)
     pgas.unregister(array[:3])
+    pgas.barrier_all()
+
+
+@pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC")
+def test_kernels_do_not_find_what_was_unregistered(heap):
+    """Other memory may lie there later; entries are used again."""
+    memory = runtime.current().memory
+
+    def entries():
+        """The memory that kernels find in the table."""
+        count = (int.from_bytes(memory.read(state.REGISTERED_END, 8), "little") - state.REGISTERED) // state.REGISTERED_SIZE
+        table = [state.REGISTERED + i * state.REGISTERED_SIZE for i in range(max(count, 0))]
+        words = [[int.from_bytes(memory.read(entry + word, 8), "little") for word in (state.START, state.END)] for entry in table]
+        return {tuple(word) for word in words if any(word)}
+
+    before = entries()
+    arrays = [on_device(np.zeros(1000 + i)) for i in range(2)]
+    for _ in range(2):
+        for array in arrays:
+            pgas.register(array)
+        found = entries() - before
+        assert sorted(end - start for start, end in found) == [8000, 8008]
+        for array in arrays:
+            pgas.unregister(array)
+        assert entries() == before
+    pgas.barrier_all()
+
+
+def test_what_the_nic_refuses_is_this_process_s_own_again(heap, monkeypatch):
+    adapter = getattr(runtime.current().nic, "adapter", None)  # none under p2p and over plain verbs
+    if not (pgas.SIMULATOR and isinstance(adapter, SoftHCA)):
+        pytest.skip("capability missing: pages that are exchanged for a NIC")
+    array = on_device(np.arange(3000))
+
+    def shared():
+        """Whether others can map the array's first page."""
+        at = array.ctypes.data
+        lines = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
+        ranges = ((*(int(end, 16) for end in fields[0].split("-")), fields[5:]) for fields in lines)
+        return next("memfd" in "".join(name) for start, end, name in ranges if start <= at < end)
+
+    def refuse(*_):
+        raise TransportError("no regions today")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(adapter, "register_mr", refuse)
+        with pytest.raises(TransportError, match="no regions today"):
+            pgas.register(array)
+    assert not shared()
+    pgas.register(array)
+    assert shared()
+    pgas.unregister(array)
+    assert not shared()
+    equal(array, np.arange(3000))
     pgas.barrier_all()
 
 

@@ -33,6 +33,7 @@ def unmapped():
 def test_a_heap_of_another_size(monkeypatch):
     for size in ("64M", "1.5G", "4k"):
         monkeypatch.setenv("PGAS_SYMMETRIC_SIZE", size)
+        monkeypatch.setenv("PGAS_MAX_MEMORY_PER_GPU", size)
         with pgas.init():
             if size == "64M":
                 with pytest.raises(pgas.HeapError, match="exhausted"):
@@ -153,6 +154,7 @@ def test_p2p_by_name(monkeypatch):
 def test_more_heap_than_memory_on_one_pe_only(monkeypatch, mpi):
     """Refused before that: PEs must be started alike."""
     with monkeypatch.context() as patch:
+        patch.delenv("PGAS_MAX_MEMORY_PER_GPU")
         if mpi.COMM_WORLD.rank == 1:
             patch.setenv("PGAS_SYMMETRIC_SIZE", "100T")
         with pytest.raises(pgas.BootstrapError, match=r"PEs differ in PGAS_SYMMETRIC_SIZE: PE 0 has \d+, PE 1 has 109951162777600"):

@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import Watched, equal, everywhere, name_of, needs_any_memory, neighbours, payload
+from mpi.checks import RECORDS, Watched, equal, everywhere, name_of, needs_any_memory, neighbours, payload
 
 DTYPES = [np.dtype(name) for name in ("int8", "float16", "int32", "float64", "complex128")]
 INTEGERS = [np.dtype(name) for name in ("int32", "uint32", "int64", "uint64")]
@@ -61,6 +61,42 @@ def test_put_and_get(heap, dtype, start, count):
     dest.holds(start, sources[right][:1])
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, *RECORDS], ids=name_of)
+@pytest.mark.parametrize(("start", "count", "far", "near"), [(0, 1, 1, 1), (3, 100, 1, 1), (3, 100, 2, 3), (5, 9001, 3, 1)])
+def test_iput_and_iget(heap, dtype, start, count, far, near):
+    """To every so-many-th element, and back; what lies between stays."""
+    me, n, right, left = neighbours()
+    sources = [payload(count * near, dtype, seed=7 + pe) for pe in range(n)]
+    end = start + (count - 1) * far + 1
+    source, dest, back = heap.array(sources[me]), Watched(heap, end + 9, dtype), Watched(heap, count * near, dtype)
+    pgas.iput(dest.array[start:], source, far, near, right, count)
+    dest.image[start:end:far] = sources[left][::near]
+    pgas.barrier_all()
+    dest.check()
+    pgas.iget(back.array, dest.array[start:end], near, far, right)  # as many as there are
+    back.image[::near] = sources[me][::near]
+    back.check()
+
+
+def test_a_matrix_is_transposed_on_a_stream(heap):
+    """Each column takes what the kernel before has written, and becomes a row at the neighbour."""
+    me, _, right, left = neighbours()
+    rows, columns, rounds, stream = 7, 5, 3, cuda.stream()
+    first = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
+    matrix, back = heap.array(first + 100 * me), heap.zeros((rows, columns), np.int32)
+    turned = heap.zeros((rounds, columns, rows), np.int32)
+    for turn in turned:
+        increment[1, 64, stream](matrix.reshape(-1))
+        for column in range(columns):
+            pgas.iput(turn[column], matrix.reshape(-1)[column:], 1, columns, right, stream=stream)
+    pgas.barrier_all(stream=stream)
+    for column in range(columns):
+        pgas.iget(back.reshape(-1)[column:], turned[rounds - 1, column], np.uint8(columns), np.int64(1), right, stream=stream)
+    pgas.synchronize(stream)
+    equal(turned, np.stack([first.T + 100 * left + 1 + i for i in range(rounds)]))
+    equal(back, first + 100 * me + rounds)
+
+
 @needs_any_memory
 def test_local_operands_are_any_memory(heap):
     me, _, right, left = neighbours()
@@ -70,6 +106,12 @@ def test_local_operands_are_any_memory(heap):
     pgas.get(back, dest, right)
     equal(back, np.full((4, 50), me, np.float32))
     equal(dest, np.full((4, 50), left, np.float32))
+    row, few = heap.zeros(9, np.float32), cuda.to_device(np.zeros(9, np.float32))
+    pgas.iput(row, cuda.to_device(np.full(5, me, np.float32)), 2, 1, right)
+    pgas.barrier_all()
+    pgas.iget(few, row, 1, 2, right)
+    equal(row, np.array([left, 0] * 4 + [left], np.float32))
+    equal(few, np.array([me] * 5 + [0] * 4, np.float32))
 
 
 def test_streams_of_all_libraries(heap):
@@ -211,11 +253,25 @@ def test_refusals(heap):
         raised(TypeError, pgas.p, dest, 1),
         raised(ValueError, pgas.signal_op, sig, 0, 1, 9, 0),
         raised(ValueError, pgas.signal_wait_until, sig, 0, 77, 1),
+        raised(ValueError, pgas.iput, dest, source, 0, 1, 0),
+        raised(ValueError, pgas.iget, dest, source, 2, 1.5, 0),
+        raised(ValueError, pgas.iput, dest, source, 3, 1, 0, 5),
+        raised(ValueError, pgas.iget, dest, source, 1, 1, n),
+        raised(TypeError, pgas.iput, dest, short, 1, 1, 0),
+        raised(TypeError, pgas.iget, dest.reshape(2, 5), source.reshape(2, 5), 1, 1, 0),
+        raised(ValueError, pgas.iput, dest[::2], source, 1, 1, 0),
+        raised(ValueError, pgas.iput, cuda.device_array(10), source, 1, 1, 0),
+        raised(ValueError, pgas.iget, dest, cuda.device_array(10), 1, 1, 0),
+        raised(TypeError, pgas.iput_warp, dest, source, 1, 1, 0),
     ]
     expected = (
         "pe must be an integer", "11 elements wanted, dest has 10", "dest must be contiguous", "dest must be on the symmetric heap",
         "source must be on the symmetric heap", "source has elements of type float32", "source must be an array", "stream must be 0 or",
         "device function", "idx must be a subscript", "idx must be a subscript", "missing a required argument", "9 is not", "77 is not",
+        "pgas.iput: dst_stride must be an integer of 1 or more, not 0", "pgas.iget: src_stride must be an integer of 1 or more, not 1.5",
+        "pgas.iput: 5 elements wanted, dest has 4 and source 10", "pe must be an integer", "source has elements of type float32",
+        "pgas.iget: dest and source have 2 dimensions, they must have 1", "dest must be contiguous", "dest must be on the symmetric heap",
+        "source must be on the symmetric heap", "device function",
     )  # fmt: skip
     faults = [f"{found!r} for {wanted!r}" for found, wanted in zip(texts, expected, strict=True) if wanted not in found]
     everywhere("; ".join(faults))
@@ -304,12 +360,15 @@ def test_a_graph_of_stream_operations(heap, size):
     stream, rounds = cuda.stream(), 10
     source, dest, back = heap.full(size, me, np.float32), heap.zeros(size, np.float32), heap.zeros(size, np.float32)
     sig, count = heap.zeros(2, np.uint64), heap.zeros(1, np.int64)
+    few, apart = heap.zeros(size // 4, np.float32), heap.zeros(30, np.float32)
     with Captured(stream) as captured:
         increment[-(-size // 256), 256, stream](source)
         pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right, stream=stream)
         pgas.atomic_add(count, 0, 1, 0, stream=stream)
         pgas.barrier_all(stream=stream)
         pgas.get(back, dest, right, stream=stream)
+        pgas.iget(few, dest, 1, 4, right, stream=stream)
+        pgas.iput(apart, source, 3, 2, right, 10, stream=stream)
         pgas.wait_until(sig, 0, pgas.GE, 1, stream=stream)
         pgas.barrier_all(stream=stream)
     for _ in range(rounds):
@@ -317,6 +376,8 @@ def test_a_graph_of_stream_operations(heap, size):
     pgas.synchronize(stream)
     equal(dest, np.full(size, left + rounds, np.float32))
     equal(back, np.full(size, me + rounds, np.float32))
+    equal(few, np.full(size // 4, me + rounds, np.float32))
+    equal(apart, np.array([left + rounds, 0, 0] * 10, np.float32))
     equal(count, np.array([rounds * n if me == 0 else 0]))
 
 

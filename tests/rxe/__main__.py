@@ -54,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.forks:
             os.environ.update(guest.ANY_PROCESSOR, NUMBA_CACHE_DIR=str(cache_folder() / "numba"))
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the guest would compile all of pgas, emulated
             subprocess.run([sys.executable, "-m", "rxe.preload"], check=True)
             options.command[:0] = [sys.executable, "-m", "rxe.forks"]
         return guest.boot(kernel, options.command, timeout_s=options.timeout)

@@ -1,6 +1,7 @@
 """Python started once: a server imports what all the tests need and forks itself for every ``python`` that is run under it.
 
-In the guest, where the processor is emulated, Python takes 2 s to start and 20 s to import Numba; a fork takes milliseconds.
+In the guest, where the processor is emulated, Python takes 2 s to start and most of a minute to import what tests use; a fork, with its
+client, took 4 s where other jobs used the machine's cores, too.
 
 ``python -m rxe.forks COMMAND...`` runs a command with another ``python`` first in PATH: a client (client.py) that hands its arguments,
 environment, folder and open files to the server, waits for the fork that the server makes, and ends as that ends. An end of the client

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from rxe.clock import clock_options
 from rxe.initramfs import HERE, initramfs
 from rxe.kernel import Kernel
 
@@ -63,7 +64,7 @@ def qemu_command(kernel: Path, initrd: Path, shared: Path, console: Path) -> lis
         "-fsdev", f"local,id=guest,path={_escaped(shared)},security_model=none",
         "-device", "virtio-9p-pci,fsdev=guest,mount_tag=guest",
         "-kernel", str(kernel), "-initrd", str(initrd),
-        "-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on",
+        "-append", f"console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on {clock_options()}",
     ]  # fmt: skip
 
 

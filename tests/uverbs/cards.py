@@ -91,7 +91,7 @@ class RemoteCard:
 
     def __init__(self, name: str) -> None:
         self.registers = -1
-        self._shared: set[int] = set()
+        self._shared: dict[int, _Mapping] = {}
         for _ in range(8):  # another context may have the number
             try:
                 self._hca = client.SoftHCA(name, random.SystemRandom().randrange(1 << 16), (), self._keep)
@@ -105,16 +105,27 @@ class RemoteCard:
         self.registers = fd
 
     def _share(self, address: int, nbytes: int) -> None:
+        """Let the card map memory: memfds that follow each other, each mapped whole."""
+        reached = address
         for mapping in _mappings():
-            if mapping.start <= address and address + nbytes <= mapping.end and mapping.offset == 0:
-                if mapping.start in self._shared:
-                    return
-                fd = _descriptor(mapping.file)
-                if fd is not None:
-                    self._hca.share(mapping.start, mapping.end - mapping.start, fd)
-                    self._shared.add(mapping.start)
-                    return
-        raise Fault(f"{nbytes} bytes at {address:#x} are no memfd of this process")
+            if mapping.start <= reached < min(mapping.end, address + nbytes) and mapping.offset == 0 and self._has(mapping):
+                reached = mapping.end
+        if reached < address + nbytes:
+            raise Fault(f"{nbytes} bytes at {address:#x} are no memfd of this process")
+
+    def _has(self, mapping: _Mapping) -> bool:
+        """Share a mapping if it is not, in the place of what was mapped there before; return whether it is one that can be."""
+        before = self._shared.get(mapping.start)
+        if before == mapping:
+            return True
+        fd = _descriptor(mapping.file)
+        if fd is None:
+            return False
+        if before is not None:
+            self._hca.unshare(before.start, before.end - before.start)
+        self._hca.share(mapping.start, mapping.end - mapping.start, fd)
+        self._shared[mapping.start] = mapping
+        return True
 
     def command(self, inbox: bytes, outlen: int) -> bytes:
         return self._hca.command(inbox, outlen)

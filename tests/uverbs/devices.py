@@ -57,6 +57,15 @@ DEVICES = (
 )
 
 
+@dataclass(frozen=True)
+class Region:
+    """What a memory region over a dma-buf was asked for with, in bytes."""
+
+    offset: int  #: of its memory in the dma-buf
+    nbytes: int
+    iova: int  #: the address of its first byte in WQEs
+
+
 @dataclass
 class Machine:
     """What this process may do and cannot, for tests that change it."""
@@ -69,6 +78,7 @@ class Machine:
     old_kernel: bool = False  #: one that does not hand out the status of a refused command
     port_active: bool = True
     refused: dict[int, tuple[int, int]] = field(default_factory=dict)  #: opcode -> (status, syndrome): what the card refuses
+    regions: list[Region] = field(default_factory=list)  #: that were asked for over dma-bufs
 
 
 machine = Machine()

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import test_softhca_rig as rig
@@ -66,7 +67,9 @@ class GPU:
     def dmabuf(self, address, nbytes):
         if not self.exports:
             raise PgasError("cuMemGetHandleForAddressRange: CUDA_ERROR_NOT_SUPPORTED")
-        return os.dup(next(fd for start, size, fd in self.shared if start == address and nbytes <= size))
+        return next(
+            (os.dup(fd), address - start) for start, size, fd in self.shared if start <= address and address + nbytes <= start + size
+        )
 
     def map_register(self, address):
         if not self.maps:
@@ -322,6 +325,38 @@ def test_gpu_memory_as_dma_bufs():
         traffic(pes)
         assert [pe.hca._way for pe in pes] == ["as a dma-buf"] * 2
         assert len(pes[0].hca._gpu.mapped) == 1  # the one QP's
+
+
+def test_a_piece_of_gpu_memory_as_a_dma_buf(machine):
+    """pgas.register's: it begins and ends where it likes; the region has its bounds and its addresses."""
+    for pes in pair_of("mlx5_0", gpu=GPU):
+        a, _ = connected(pes)
+        poster = Poster(pes[0], a)
+        offset, nbytes = 8192 + 520, 5000
+        piece = pes[0].heap + offset
+        key, _ = pes[0].hca.register_mr(piece, nbytes, pes[0].pdn, rig.Access.LOCAL_WRITE)
+        assert machine.regions[-1] == played.Region(offset, nbytes, piece)
+        pes[0].write(piece, bytes(range(250)) * 20)
+        poster.run(wqe.write, pes[1].heap + 64, pes[1].key, piece, key, nbytes)
+        assert pes[1].read(pes[1].heap + 64, nbytes) == bytes(range(250)) * 20
+        poster.run(wqe.write, pes[1].heap, pes[1].key, piece + nbytes - 8, key, 8)
+        syndrome, _ = poster.fail(wqe.write, pes[1].heap, pes[1].key, piece + nbytes - 7, key, 8)
+        assert syndrome == cqe.Syndrome.LOCAL_PROT_ERR
+        pes[0].hca.deregister_mr(key)
+
+
+def test_a_piece_of_gpu_memory_by_pyverbs(machine, monkeypatch):
+    """ibrc's way to the same call: the region's addresses count from the dma-buf's beginning."""
+    from pgas.transports import gpudirect
+    from pgas.transports.verbs import memory
+
+    for pes in pair_of("mlx5_0", gpu=GPU):
+        pe = pes[0]
+        monkeypatch.setattr(gpudirect, "dmabuf", pe.hca._gpu.dmabuf)
+        device = SimpleNamespace(pd=pe.hca._pds[pe.pdn])
+        with pytest.raises(Exception, match="dma-buf MR"):  # the software card has no addresses but the process's own
+            memory._as_dma_buf(device, pe.heap + 520, 5000, rig.Access.LOCAL_WRITE)
+        assert machine.regions[-1] == played.Region(520, 5000, 520)
 
 
 def test_gpu_memory_by_its_address(machine):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pgas.errors import TransportError
 from uverbs import cards
-from uverbs.devices import machine
+from uverbs.devices import Region, machine
 from uverbs.process import Attributes, Errno, File, map_registers, method
 
 u8, u16, u32, u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
@@ -338,6 +338,9 @@ def reg_dmabuf_mr(file: File, attributes: Attributes) -> None:
     if not machine.dmabuf:
         raise Errno(errno.EOPNOTSUPP, "dma-bufs")
     pd, offset, length, iova, fd = attributes.handle(1), *(attributes.integer(n) for n in (2, 3, 4)), attributes.handle(5)
+    machine.regions.append(Region(offset, length, iova))
+    if (offset ^ iova) % os.sysconf("SC_PAGE_SIZE"):
+        raise Errno(errno.EINVAL, "an offset and an address of different places in a page")
     address = mapped(fd) + offset
     if iova != address:
         raise Errno(errno.EOPNOTSUPP, "an address of its own for a memory region")

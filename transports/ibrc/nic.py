@@ -7,7 +7,7 @@ writes to GPU and host go different ways, a DUMP would have to follow (facts/mlx
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pgas.kernels import queue
 from pgas.transports.ibrc import tables, wqes
@@ -30,14 +30,22 @@ class ProxiedNIC(RingNIC):
 
     def _row_words(self, number: int) -> Mapping[int, int]:
         record = queue.RECORDS + number * queue.RECORD_SIZE
-        keys = self._load(queue.KEYS + 8 * (number // self._num))
         fields = {wqes.WQ: queue.WQ, wqes.DBR: queue.DBR, wqes.UAR: queue.UAR, wqes.CQE: queue.CQE, wqes.QPN: queue.QPN}
         return {
             **{name: self._load(record + field) for name, field in fields.items()},
-            wqes.HEAP_KEY: keys & 0xFFFF_FFFF,
-            wqes.SYSTEM_KEY: keys >> 32,
+            wqes.HEAP_KEY: self._rkeys(number) & 0xFFFF_FFFF,
+            wqes.SYSTEM_KEY: self._rkeys(number) >> 32,
             **dict.fromkeys((tables.PROD_IDX, tables.RUNG_IDX, tables.CONS_IDX), self.first_index),
         }
+
+    def _rkeys(self, number: int) -> int:
+        """Return the rkeys of the PE that a queue pair leads to."""
+        return self._load(queue.KEYS + 8 * (number // self._num))
+
+    def _take_keys(self, keys: list[Any]) -> None:
+        super()._take_keys(keys)
+        self._set({self._row(n) + wqes.HEAP_KEY: self._rkeys(n) & 0xFFFF_FFFF for n in range(len(self.qps))})
+        self._set({tables.LKEY: self._load(queue.LKEY)})
 
     def _region_words(self, entry: int) -> tuple[int, int]:
         return self.lkey_of_registered(entry), 0

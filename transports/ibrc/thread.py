@@ -17,7 +17,10 @@ from pgas.transports.ibrc.loop import compiled
 from pgas.transports.nic import NIC, Part, Ring, overdue
 from pgas.transports.softhca.slack import sleep_precisely
 
-__all__ = ["Ring", "RingNIC"]
+__all__ = ["RingNIC"]
+
+#: Seconds that kernels have to find an error by themselves: each looks in one of 64 polls (kernels/proxy.py).
+_FIND_S = 1.0
 
 
 class RingNIC(NIC):
@@ -75,12 +78,20 @@ class RingNIC(NIC):
         }  # fmt: skip
         for number in range(count):
             row = {tables.RECORD: queue.RECORDS + number * queue.RECORD_SIZE, **self._row_words(number)}
-            words |= {rows + number * tables.ROW + offset: value for offset, value in row.items()}
-        for offset, value in words.items():
-            own[offset // 8] = value
+            words |= {self._row(number) + offset: value for offset, value in row.items()}
+        self._set(words)
         loop = compiled(self.posting)
         self._thread = threading.Thread(target=self._run, args=(loop, at), name=f"pgas proxy of PE {self._me}", daemon=True)
         self._thread.start()
+
+    def _set(self, words: Mapping[int, int]) -> None:
+        """Set words of the loop's record and rows, by their offsets; also while it runs, each for itself."""
+        for offset, value in words.items():
+            self._own[offset // 8] = value
+
+    def _row(self, number: int) -> int:
+        """Return the offset of a queue pair's row."""
+        return self.record_bytes + number * tables.ROW
 
     def holds_unposted(self) -> bool:
         """Whether kernels that have ended reserved tickets and wrote no request; what is written, the proxy takes."""
@@ -102,7 +113,7 @@ class RingNIC(NIC):
 
     def cursors(self, number: int) -> dict[str, int]:
         """Return the indices of a queue pair, which only the proxy thread moves, by their names."""
-        row = self.record_bytes + number * tables.ROW
+        row = self._row(number)
         names = {"prod_idx": tables.PROD_IDX, "rung_idx": tables.RUNG_IDX, "cons_idx": tables.CONS_IDX}
         return {name: int(self._own[(row + offset) // 8]) for name, offset in names.items()}
 
@@ -133,8 +144,16 @@ class RingNIC(NIC):
         if not self._stopping:
             self._ended = reason
             self._memory.enter()
+            if self._load(self._control + proxy.FAILED):
+                self._let_kernels_find_it()
             if self._load(state.POISON) == state.SOUND:
                 self._store(state.POISON, state.LOST)
+
+    def _let_kernels_find_it(self) -> None:
+        """Give a kernel that waits for a request the time to record the error: in the simulator that ends it, LOST ends its waits alone."""
+        until = time.monotonic() + _FIND_S
+        while self._load(state.POISON) == state.SOUND and not self._stopping and time.monotonic() < until:
+            time.sleep(0.01)
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[dict[str, float]]:

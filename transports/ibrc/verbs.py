@@ -8,6 +8,7 @@ order is refused (gpudirect.py). What lands in GPU memory and a CQE in the host'
 flushes (as in nic.py): it has not been tried on such a machine.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Mapping
@@ -108,7 +109,7 @@ class VerbsNIC(RingNIC):
             from pgas.transports.gpudirect import check_order
 
             check_order()
-        access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
+        access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
         system, heap, queues = ((self._slot + s.offset, s.size) for s in segments)
         self._system, self._heap, self._cells = (
             self._register(*place, access, what, on_gpu=not SIMULATOR)
@@ -141,6 +142,23 @@ class VerbsNIC(RingNIC):
         region = register(self._device, address, nbytes, access, what=what, on_gpu=on_gpu)
         self._made.callback(region.mr.close)
         return region
+
+    def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> int:
+        """Register the heap with one segment more. The proxy thread goes on, so addresses in work requests have to stay what they are."""
+        address = self._slot + window.HEAP_OFFSET
+        nbytes = chunk.offset + chunk.size - window.HEAP_OFFSET
+        what = "the symmetric heap, as it is to grow,"
+        grown = self._grown = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=not SIMULATOR)
+        undo.callback(grown.mr.close)
+        if grown.shift != self._heap.shift:
+            raise TransportError(f"RDMA device {self._device} registers {nbytes} bytes of {what} in another way than the heap before")
+        return grown.rkey
+
+    def _take_keys(self, keys: list[int]) -> None:
+        self._heap = self._grown
+        self._made.callback(self._heap.mr.close)
+        self._set({self._row(n) + work_requests.HEAP_KEY: keys[n // self._num] for n in range(len(self.qps))})
+        self._set({tables.LKEY: self._heap.lkey})
 
     def _key(self, entry: int, address: int, nbytes: int) -> int:
         """Let the device reach local memory. No kernel names it to the device."""

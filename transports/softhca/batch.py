@@ -36,7 +36,8 @@ from pgas.transports.softhca.tables import (
 )
 
 __all__ = [
-    "account", "begin_pass", "classify", "load", "load_be32", "load_pair", "octoword", "one", "store", "waiting", "wants",
+    "account", "begin_pass", "classify", "fetch", "fetched", "load", "load_be32", "octoword", "one", "store", "waiting",
+    "wants",
 ]  # fmt: skip
 
 #: Data segments of a WQE that a thread's own work record has room for.
@@ -58,12 +59,19 @@ load, load_be32, store, add = map(for_kernel, (ops.load, ops.load_be32, ops.stor
 
 if SIMULATOR:
 
-    def load_pair(address: int) -> tuple[int, int]:
-        """Load 16 bytes."""
-        return load(address), load(address + 8)
+    def fetch(place: int, address: int) -> None:
+        """Begin to copy 16 bytes into shared memory."""
+        store(place, load(address))
+        store(place + 8, load(address + 8))
+
+    def fetched() -> None:
+        """Wait until this thread's copies are there; a barrier shows them to the others."""
 
 else:
-    load_pair = primitive("load_pair", "(i64, i64)(i64)", "ld.relaxed.sys.v2.u64 {$0, $1}, [$2];", None)
+    # Past L1, and a weak access: the doorbell was acquired, and what is behind it stays as it is until it completes.
+    _COPY = "{ .reg .u64 t; cvta.to.shared.u64 t, $0; cp.async.cg.shared.global [t], [$1], 16; }"
+    fetch = primitive("fetch", "void(i64, i64)", _COPY, None)
+    fetched = primitive("fetched", "void()", "cp.async.wait_all;", None)
 
 
 @device

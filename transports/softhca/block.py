@@ -1,8 +1,9 @@
 """The cuda engine: a kernel that never ends, whose CTAs are the workers; what happens to a WQE is in the modules of the cpu engine.
 
-A CTA takes a doorbell, stages the WQEs behind it in shared memory, and checks each in a thread of its own. The longest run of WRITEs (or
-of READs) from the first one on is performed by all threads, small ones by their own, larger ones by a warp or the whole CTA; one CQE ends
-it, the last that was asked for: of a collapsed CQ nobody can see the others. What is neither, an atomic, an error, a WQE with many
+A CTA takes a doorbell, stages the WQEs behind it in shared memory, and checks each in a thread of its own; meanwhile the next ones are on
+their way, as from another GPU's or the host's memory they take a microsecond and more. The longest run of WRITEs (or of READs) from the
+first one on is performed by all threads, small ones by their own, larger ones by a warp or the whole CTA; one CQE ends it, the last that
+was asked for: of a collapsed CQ nobody can see the others. What is neither, an atomic, an error, a WQE with many
 segments, is one thread's, as in the cpu engine. So within a QP everything keeps its order:
 
 * of a run, a WQE that writes what an earlier one does follows it after a barrier;
@@ -39,9 +40,10 @@ from pgas.transports.softhca.batch import (
     add,
     begin_pass,
     classify,
+    fetch,
+    fetched,
     load,
     load_be32,
-    load_pair,
     octoword,
     one,
     store,
@@ -97,8 +99,9 @@ GROUP = 1 << LOG_GROUP
 #: Batches of a QP before the next one gets its turn.
 BATCHES_PER_VISIT = 16
 
-#: Words that the leader tells the CTA, and what its threads count together: see the loop.
-LIMIT, RUNG, CLASS, WORDS = range(4)
+#: Words that the leader tells the CTA (BASE: where in stage the batch begins; AHEAD: the index of the next one, if that is in the other
+#: half or on its way there), and what its threads count together: see the loop.
+LIMIT, RUNG, CLASS, BASE, AHEAD, WORDS = range(6)
 READY, STOP_AT, LAST, LISTED, SIGNALLED, WQES, WRITTEN, READ_, TALLIES = range(9)
 
 #: The copies: words of the control record, of a QP's row and of its CQ's.
@@ -133,11 +136,19 @@ def give_back(me: Any, threads: int, qp: Any, cq: Any, pair: Any) -> None:
             store(cq + field, load(load(pair + QP_CQ) + field))
 
 
+@inlined
+def bring(me: Any, threads: int, place: Any, ring: Any, mask: Any, first: Any, count: Any) -> None:
+    """Begin to copy so many WQEBBs, from index first on, to a place in shared memory."""
+    for k in range(me, count * (WQEBB // 16), threads):
+        fetch(place + 16 * k, octoword(ring, mask, first, k))
+
+
 @functools.cache
 def kernel(threads: int) -> Any:
     """Return the kernel ``loop(address of the control record)`` for CTAs of so many threads: a power of two, 32 at least."""
     warps = threads // 32
-    stage_words, extent_words, entry_words = threads * WQEBB // 8, 2 * warps, 33 * warps
+    half = threads * WQEBB // 8
+    stage_words, extent_words, entry_words = 2 * half, 2 * warps, 33 * warps
     copy_words, row_words = CONTROL_WORDS + QP_WORDS + CQ_WORDS, min(threads, 128)
 
     @cuda.jit(**COMPILED)
@@ -155,7 +166,7 @@ def kernel(threads: int) -> Any:
         kinds = cuda.shared.array(threads, types.int32)
         entries = cuda.shared.array(entry_words, types.int32)
         listed = cuda.shared.array(threads, types.int32)
-        stage = cuda.shared.array(stage_words, types.int64)
+        stage = cuda.shared.array(stage_words, types.int64, alignment=16)  # a batch, and the one behind it
         beat = cuda.local.array(2, types.int64)
         own = cuda.local.array(RECORD_WORDS, types.int64)
         stage_at, mine, beat_at = i64(address_of(stage)), i64(address_of(own)), i64(address_of(beat))
@@ -169,6 +180,8 @@ def kernel(threads: int) -> Any:
         store(beat_at, load(hca + CTL_BEAT))
         store(beat_at + 8, i64(ptx.globaltimer()))
         turns = passes = i64(0)
+        if me == 0:
+            words[BASE] = 0
         while True:
             if me == 0:
                 add(sweep, 1)
@@ -205,6 +218,8 @@ def kernel(threads: int) -> Any:
                             copies[CONTROL_WORDS + k] = load(qp + 8 * k)
                         for k in range(me, CQ_WORDS, threads):
                             copies[CONTROL_WORDS + QP_WORDS + k] = load(cq + 8 * k)
+                        if me == 0:
+                            words[AHEAD] = -1
                         cuda.syncthreads()
                         stale = False
                     if me == 0:
@@ -219,23 +234,18 @@ def kernel(threads: int) -> Any:
                         break
                     n = min(rung, threads)
                     first, ring, mask = load(pair + QP_CONSUMER), load(pair + QP_SQ), load(pair + QP_MASK)
-                    # Octowords me, me + threads, ... of the batch: four loads in flight.
-                    octowords = n * (WQEBB // 16)
-                    a = b = c = d = (i64(0), i64(0))
-                    if me < octowords:
-                        a = load_pair(octoword(ring, mask, first, me))
-                    if me + threads < octowords:
-                        b = load_pair(octoword(ring, mask, first, me + threads))
-                    if me + 2 * threads < octowords:
-                        c = load_pair(octoword(ring, mask, first, me + 2 * threads))
-                    if me + 3 * threads < octowords:
-                        d = load_pair(octoword(ring, mask, first, me + 3 * threads))
-                    stage[2 * me], stage[2 * me + 1] = a
-                    stage[2 * (me + threads)], stage[2 * (me + threads) + 1] = b
-                    stage[2 * (me + 2 * threads)], stage[2 * (me + 2 * threads) + 1] = c
-                    stage[2 * (me + 3 * threads)], stage[2 * (me + 3 * threads) + 1] = d
+                    base = words[BASE]
+                    if words[AHEAD] == first:
+                        base = half - base
+                    else:
+                        bring(me, threads, stage_at + 8 * base, ring, mask, first, n)
+                    fetched()
+                    if rung - n >= threads:
+                        bring(me, threads, stage_at + 8 * (half - base), ring, mask, first + n, threads)
                     cuda.syncthreads()
-                    wqe = stage_at + (me << WQEBB_SHIFT)
+                    if me == 0:
+                        words[BASE], words[AHEAD] = base, first + n if rung - n >= threads else -1
+                    wqe = stage_at + 8 * base + (me << WQEBB_SHIFT)
                     blocks = i64(1)
                     if me < n:
                         ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK
@@ -272,9 +282,9 @@ def kernel(threads: int) -> Any:
                         cuda.syncthreads()
                         if me == 0:
                             if together == OTHER:
-                                at = i64(0)
+                                at, staged = i64(0), stage_at + 8 * words[BASE]
                                 while at < n and (kinds[at] == NO_WQE or kinds[at] == OTHER):
-                                    if kinds[at] == OTHER and one(hca, qp, work, stage_at + (at << WQEBB_SHIFT), first + at) == 0:
+                                    if kinds[at] == OTHER and one(hca, qp, work, staged + (at << WQEBB_SHIFT), first + at) == 0:
                                         break
                                     at += 1
                             else:
@@ -355,21 +365,22 @@ def kernel(threads: int) -> Any:
                                 # Its staged control and address are of no use any more: they tell what is to be copied.
                                 remote, local = load(mine + WORK_REMOTE), load(mine + WORK_PAIRS)
                                 listed[cuda.atomic.add(tally, LISTED, 1)] = me
-                                stage[8 * me] = remote if together == WRITES else local
-                                stage[8 * me + 1] = local if together == WRITES else remote
-                                stage[8 * me + 2] = nbytes
+                                at = words[BASE] + 8 * me
+                                stage[at] = remote if together == WRITES else local
+                                stage[at + 1] = local if together == WRITES else remote
+                                stage[at + 2] = nbytes
                         cuda.syncthreads()
                         large = i64(tally[LISTED])
                         for k in range(me >> LOG_GROUP, large, threads >> LOG_GROUP):
-                            at = 8 * i64(listed[k])
+                            at = words[BASE] + 8 * i64(listed[k])
                             if stage[at + 2] <= GROUP_BYTES:
                                 copy_together(me & (GROUP - 1), i64(GROUP), stage[at], stage[at + 1], stage[at + 2])
                         for k in range(warp, large, warps):
-                            at = 8 * i64(listed[k])
+                            at = words[BASE] + 8 * i64(listed[k])
                             if GROUP_BYTES < stage[at + 2] <= WARP_BYTES:
                                 copy_together(lane, i64(32), stage[at], stage[at + 1], stage[at + 2])
                         for k in range(large):
-                            at = 8 * i64(listed[k])
+                            at = words[BASE] + 8 * i64(listed[k])
                             if stage[at + 2] > WARP_BYTES:
                                 copy_together(me, i64(threads), stage[at], stage[at + 1], stage[at + 2])
                         begun = end

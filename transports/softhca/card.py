@@ -65,6 +65,7 @@ class Card:
         self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics)
         self._order()
         control.set(tables.CTL_CHAOS, int(faults.delay * 65536))
+        control.set(tables.CTL_HOLD, faults.hold)
         control.set(tables.CTL_RANDOM, (faults.seed * 0x9E3779B97F4A7C15 + 1) & (1 << 64) - 1)
         control.set(tables.CTL_ATOMICS_SPLIT, int(faults.split_atomics))
         control.set(tables.CTL_FAIL_QPN, faults.fail_qpn)

@@ -249,6 +249,10 @@ class SoftHCA(Observer):
         """Let the card map more memory of this PE; it may then be registered."""
         self._connection.ask(Kind.SHARE, [address, nbytes], (fd,))
 
+    def unshare(self, address: int, nbytes: int) -> None:
+        """Undo share(); refused while something is registered there."""
+        self._connection.ask(Kind.UNSHARE, [address, nbytes])
+
     def lend(self, address: int, nbytes: int, memory: Memory) -> None:
         """Let the card map memory of this process that lies outside the window; it may then be registered as a local operand."""
         loan = memory.lend(address, nbytes)

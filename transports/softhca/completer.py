@@ -27,6 +27,7 @@ from pgas.transports.softhca.tables import (
     CQ_OVERRUN,
     CQ_PRODUCER,
     CTL_CHAOS,
+    CTL_HOLD,
     CTL_SWEEPS,
     CTL_TRACE,
     CTL_TRACE_HEAD,
@@ -130,8 +131,8 @@ def release_held(hca: int, qp: int) -> int:
 
 @device
 def stall(hca: int, qp: int) -> int:
-    """Leave a QP alone for up to 63 passes over the QPs: within a QP everything keeps its order, others overtake."""
-    store(qp + QP_STALLED_UNTIL, load(load(hca + CTL_SWEEPS)) + 1 + (random(hca) & 63))
+    """Leave a QP alone for some passes over the QPs: within a QP everything keeps its order, others overtake."""
+    store(qp + QP_STALLED_UNTIL, load(load(hca + CTL_SWEEPS)) + 1 + (random(hca) * load(hca + CTL_HOLD) >> 16))
     return 0
 
 

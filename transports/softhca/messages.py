@@ -4,11 +4,15 @@ A request is answered by one message: OK or REFUSED (the body is the reason). Th
 PRM's bytes, that of its answer the PRM's bytes; all other bodies are JSON. Requests of one connection are answered in order.
 """
 
+import contextlib
 import json
+import os
 import socket
 import struct
 from enum import IntEnum
 from typing import Any
+
+from pgas.errors import TransportError
 
 __all__ = ["Kind", "pack", "receive", "send"]
 
@@ -38,6 +42,7 @@ class Kind(IntEnum):
     SET_INDEX = 19
     LEND = 20  # memory.Loan of a PE, but for its descriptors, which come along
     TAKE_BACK = 21  # the number of a loan
+    UNSHARE = 22  # (address, nbytes) of memory that was shared, and in which nothing is registered
 
 
 _HEADER = struct.Struct("<IHH")  # nbytes of the body, kind, number of descriptors
@@ -67,21 +72,28 @@ def receive(connection: socket.socket) -> tuple[Kind, bytes, list[int]] | None:
 
     Raises:
         OSError: the connection broke, or sends what is no message.
+        TransportError: this process has too many open files for the descriptors; the connection goes on.
     """
-    head, fds = b"", []
-    while len(head) < _HEADER.size:
-        data, received, _, _ = socket.recv_fds(connection, _HEADER.size - len(head), 8)
-        fds += received
-        if not data:
-            return None
-        head += data
-    nbytes, kind, _ = _HEADER.unpack(head)
-    if nbytes > BODY_MAX or kind not in Kind.__members__.values():
-        raise OSError(f"not a message of the software card: kind {kind}, {nbytes} bytes")
-    body = bytearray()
-    while len(body) < nbytes:
-        data = connection.recv(nbytes - len(body))
-        if not data:
-            return None
-        body += data
-    return Kind(kind), bytes(body), fds
+    with contextlib.ExitStack() as undo:
+        head, fds = b"", list[int]()
+        while len(head) < _HEADER.size:
+            data, received, _, _ = socket.recv_fds(connection, _HEADER.size - len(head), 8)
+            for fd in received:
+                undo.callback(os.close, fd)
+            fds += received
+            if not data:
+                return None
+            head += data
+        nbytes, kind, nfds = _HEADER.unpack(head)
+        if nbytes > BODY_MAX or kind not in Kind.__members__.values():
+            raise OSError(f"not a message of the software card: kind {kind}, {nbytes} bytes")
+        body = bytearray()
+        while len(body) < nbytes:
+            data = connection.recv(nbytes - len(body))
+            if not data:
+                return None
+            body += data
+        if len(fds) != nfds:  # the kernel drops those that it has no room for
+            raise TransportError(f"softhca: {len(fds)} of {nfds} descriptors came with a message: too many open files")
+        undo.pop_all()
+        return Kind(kind), bytes(body), fds

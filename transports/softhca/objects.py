@@ -130,6 +130,18 @@ class Objects:
         """Note memory of a PE that the server has mapped at the PE's own address."""
         self.segments.setdefault(pe, []).append((address, nbytes))
 
+    def unshare(self, pe: int, address: int, nbytes: int) -> None:
+        """Forget memory that was shared."""
+        if (address, nbytes) not in self.segments.get(pe, ()):
+            raise Refusal(f"PE {pe} has shared no {nbytes} bytes at {address:#x}")
+        regions = [(umem.address, umem.nbytes) for umem in self.umems.values() if umem.pe == pe]
+        for entry in (key for key in self.keys.values() if key.pe == pe):
+            row = self.tables.mkeys[entry.row]
+            regions.append((int(row["address"]), int(row["nbytes"])))
+        if users := sum(start < address + nbytes and address < start + size for start, size in regions):
+            raise Refusal(f"{nbytes} bytes at {address:#x} are in use by {users} object(s): destroy them first")
+        self.segments[pe].remove((address, nbytes))
+
     def borrow(self, pe: int, address: int, nbytes: int, mapped: int) -> int:
         """Note memory of a PE that the server has mapped elsewhere; return its number."""
         self.borrowed[number := self._number()] = Borrowed(pe, 0, address, nbytes, mapped)
@@ -145,8 +157,12 @@ class Objects:
         return found[-1] if found else None
 
     def check_memory(self, pe: int, address: int, nbytes: int, what: str) -> None:
-        """Refuse memory that is not a PE's."""
-        if nbytes < 1 or not any(start <= address and address + nbytes <= start + size for start, size in self.segments.get(pe, ())):
+        """Refuse memory that is not a PE's; what it shared piece by piece may be one range."""
+        reached = address
+        for start, size in sorted(self.segments.get(pe, ())):
+            if start <= reached:
+                reached = max(reached, start + size)
+        if nbytes < 1 or reached < address + nbytes:
             raise Refusal(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the card can reach")
 
     def register_umem(self, pe: int, address: int, nbytes: int) -> int:

@@ -118,7 +118,11 @@ class Server:
         """Execute one request; return whether the connection goes on."""
         fds: list[int] = []
         try:
-            message = messages.receive(connection.socket)
+            try:
+                message = messages.receive(connection.socket)
+            except TransportError as error:
+                messages.send(connection.socket, Kind.REFUSED, str(error))
+                return True
             if message is None:
                 return False
             kind, body, fds = message
@@ -161,6 +165,9 @@ class Server:
             address, nbytes = _integers(body)
             self._share(connection, address, nbytes, fds)
             return None, ()
+        if kind == Kind.UNSHARE:
+            self._unshare(connection, *_integers(body))
+            return None, ()
         if kind == Kind.LEND:
             start, nbytes, pieces, handle = _value(body)
             return self._borrow(connection, Loan(start, nbytes, tuple(map(tuple, pieces)), tuple(fds), bytes.fromhex(handle))), ()
@@ -194,6 +201,11 @@ class Server:
             connection.memory = self._card.engine.memory()
         connection.memory.attach(address, Segment(0, nbytes), fds[0])
         self._card.objects.share(connection.pe or 0, address, nbytes)
+
+    def _unshare(self, connection: Connection, address: int, nbytes: int) -> None:
+        self._card.objects.unshare(connection.pe or 0, address, nbytes)
+        if connection.memory is not None:
+            connection.memory.discard(address)
 
     def _borrow(self, connection: Connection, loan: Loan) -> int:
         sizes = [os.fstat(fd).st_size for fd in loan.fds]

@@ -173,6 +173,7 @@ LOCAL_READ = 1 << 30
     CTL_TRACE_LOST,
     CTL_TRACE_KINDS,  # TRACE_WQE | TRACE_CQE
     CTL_CHAOS,  # probability of a delay, of 2^16
+    CTL_HOLD,  # sweeps that a delay is shorter than
     CTL_RANDOM,  # state of the generator, seeded
     CTL_ATOMICS_SPLIT,  # atomics of the card are not atomic with those of the PEs
     CTL_FAIL_COUNT,  # WQEs until one fails; 0: none
@@ -185,7 +186,7 @@ LOCAL_READ = 1 << 30
     CTL_BYTE_COST,
     CTL_WQES_UNTIL,  # when all WQEs, and all bytes, that were let in will have passed
     CTL_BYTES_UNTIL,
-) = range(0, 8 * 26, 8)
+) = range(0, 8 * 27, 8)
 
 # --------------------------------------------------------------------------------------------------- one WQE in the pipeline
 (

@@ -72,12 +72,12 @@ def _by_address(device: OpenDevice, address: int, nbytes: int, access: Access) -
 
 
 def _as_dma_buf(device: OpenDevice, address: int, nbytes: int, access: Access) -> Region:
-    """Register what CUDA exports. Its first byte has address 0 in work requests: pyverbs passes the offset as ibv_reg_dmabuf_mr's iova."""
+    """Register memory in what CUDA exports, whose first byte has address 0 in work requests: pyverbs passes the offset as the iova, too."""
     from pgas.transports.gpudirect import dmabuf
 
-    fd = dmabuf(address, nbytes)
+    fd, offset = dmabuf(address, nbytes)
     try:
-        mr = pyverbs("mr").DmaBufMR(device.pd, nbytes, int(access), fd, 0)
+        mr = pyverbs("mr").DmaBufMR(device.pd, nbytes, int(access), fd, offset)
     finally:
         os.close(fd)
-    return Region(mr, mr.lkey, mr.rkey, address)
+    return Region(mr, mr.lkey, mr.rkey, address - offset)

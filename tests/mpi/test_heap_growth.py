@@ -1,0 +1,254 @@
+"""The symmetric heap grows, in small steps of small heaps: how far, with which PE failing, and what kernels in flight see of it."""
+
+import contextlib
+import dataclasses
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conformance.checks import RANK, THROUGH_NIC, N, difference, everywhere, neighbours, payload, raises
+from numba import cuda
+from test_bootstrap import few_descriptors
+
+import pgas
+from pgas import device_state, growth
+from pgas.errors import HeapError, TransportError
+from pgas.kernels import state, window
+from pgas.transports import p2p
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small(alone, monkeypatch):
+    """A job whose heap begins with 4 MiB and grows by 4, to 20."""
+    for name, value in (("SYMMETRIC_SIZE", "4M"), ("CUMEM_GRANULARITY", "4M"), ("MAX_MEMORY_PER_GPU", "21M")):
+        monkeypatch.setenv(f"PGAS_{name}", value)
+    with pgas.init() as job:
+        arrays = []
+        yield job, arrays
+        for array in arrays:
+            pgas.free(array)
+
+
+def allocate(arrays, nbytes, make=pgas.empty):
+    """A symmetric array of bytes, freed at the end of the test."""
+    arrays.append(make(nbytes, np.uint8))
+    return arrays[-1]
+
+
+def offset(array):
+    return array.__cuda_array_interface__["data"][0] - p2p.slot(pgas.my_pe()) - window.HEAP_OFFSET
+
+
+@pgas.jit
+def put_and_add(dest, source, idx, pe):
+    pgas.put_block(dest, source, pe)
+    pgas.quiet()
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        pgas.atomic_add(dest, idx, 1000, pe)
+
+
+def reaches_right(dest):
+    """Check that kernels and the host put into an array of the right neighbour's, from its first byte to its last."""
+    _, _, right, left = neighbours()
+    words = dest.view(np.int64)
+    sources = [payload(words.size, np.int64, pe) for pe in range(pgas.n_pes())]
+    source = pgas.array(sources[pgas.my_pe()])
+    put_and_add[1, 64](words, source, words.size - 1, right)
+    pgas.barrier_all()
+    expected = sources[left].copy()
+    expected[-1] += 1000
+    everywhere(difference(words.copy_to_host(), expected))
+    pgas.put(words, source, right)
+    pgas.barrier_all()
+    everywhere(difference(words.copy_to_host(), sources[left]))
+    pgas.free(source)
+
+
+def test_a_heap_that_grows_to_its_limit(small):
+    """In steps of the chunk, of several, and of what is left; then it is exhausted, and stays as it is."""
+    job, arrays = small
+    for nbytes, alignment in ((21 * MIB, 512), (1, 32 * MIB)):
+        with raises(HeapError, rf"symmetric heap exhausted: {nbytes} bytes wanted, {4 * MIB} of {4 * MIB} free"):
+            pgas.empty(nbytes, np.uint8, alignment=alignment)
+    assert job.heap.size == 4 * MIB
+    kept = allocate(arrays, 3 * MIB, pgas.zeros)
+    across = allocate(arrays, 2 * MIB)
+    assert (offset(across), job.heap.size) == (3 * MIB, 8 * MIB)
+    reaches_right(across)
+    two = allocate(arrays, 8 * MIB)
+    assert (offset(two), job.heap.size) == (5 * MIB, 16 * MIB)
+    reaches_right(two[7 * MIB :])
+    last = allocate(arrays, 7 * MIB)
+    assert (offset(last), job.heap.size) == (13 * MIB, 20 * MIB)
+    the_host_knows(job, last)
+    for _ in range(2):
+        with raises(HeapError, rf"exhausted: 512 bytes wanted, 0 of {20 * MIB} free, .*PGAS_MAX_MEMORY_PER_GPU, {20 * MIB}\)"):
+            pgas.empty(512, np.uint8)
+    pgas.free(arrays.pop())
+    reaches_right(two[:MIB])
+    arrays.append(pgas.empty(6 * MIB, np.uint8))
+    assert (offset(arrays[-1]), job.heap.size) == (13 * MIB, 20 * MIB)
+    everywhere(difference(kept.copy_to_host(), np.zeros(3 * MIB, np.uint8)))
+
+
+def the_host_knows(job, words):
+    """Check that an array behind the first heap is one for checks of operands, in kernels' state, and in words."""
+    place = device_state.place(words[-1:].__cuda_array_interface__["data"][0], job.heap)
+    assert place.startswith(f"element [{words.size - 1}] of the uint8 array of shape ({words.size},)"), place
+    assert job.memory.read(state.HEAP_SIZE, 8) == job.heap.size.to_bytes(8, "little")
+    with raises(ValueError, "is on the symmetric heap"):
+        pgas.register(words[-1:])
+
+
+# ------------------------------------------------------------------------------------------------------------------- one PE fails
+
+
+def held(job):
+    """What this PE holds: descriptors and mappings of the window in the simulator (CUDA has its own), keys of the software card."""
+    adapter = getattr(job.nic, "adapter", None)
+    keys = sorted(key["key"] for key in adapter.counters()["keys"]) if hasattr(adapter, "counters") else []
+    if not pgas.SIMULATOR:
+        return keys
+    maps = Path("/proc/self/maps").read_text(encoding="ascii", errors="replace")
+    window_maps = [line.split()[0] for line in maps.splitlines() if line.startswith("60") and len(line.split("-")[0]) == 12]
+    return keys, window_maps, len(list(Path("/proc/self/fd").iterdir()))
+
+
+@contextlib.contextmanager
+def file_size(nbytes):
+    """Let no file of this process become larger; memfds neither."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def failing(owner, name, error):
+    """A context in which a method fails."""
+
+    @contextlib.contextmanager
+    def patched():
+        with pytest.MonkeyPatch.context() as patch:
+
+            def refuse(*args, **kwargs):
+                raise error
+
+            patch.setattr(owner, name, refuse)
+            yield
+
+    return patched()
+
+
+@contextlib.contextmanager
+def in_another_way():
+    """Verbs register memory so that its addresses in work requests become others."""
+    from pgas.transports.ibrc import verbs
+
+    register = verbs.register
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verbs, "register", lambda *args, **options: dataclasses.replace(register(*args, **options), shift=1))
+        yield
+
+
+def what_fails(job):
+    """Ways in which growth fails on a PE, and words of the error."""
+    yield failing(job.memory, "create", HeapError("no memory today")), "no memory today"
+    yield failing(job.memory, "create", OSError(24, "Too many open files")), "Too many open files"
+    if pgas.SIMULATOR:
+        yield file_size(3 * MIB), rf"cannot allocate {4 * MIB} bytes of symmetric heap: File too large"
+    if job.nic is None:
+        if N > 1:
+            yield failing(job.memory, "attach", TransportError("no way today")), f"PE {N - 1} cannot reach PE 0: no way today"
+            if pgas.SIMULATOR:
+                yield few_descriptors(1), rf"SCM_RIGHTS both fail \(PE {N - 1}: .*Too many open files"
+    else:
+        yield failing(job.nic, "_reach", TransportError("no keys today")), "no keys today"
+        if hasattr(job.nic, "adapter"):
+            yield failing(job.nic.adapter, "register_mr", TransportError("no region today")), "no region today"
+        else:
+            yield in_another_way(), "in another way than the heap before"
+
+
+def test_growth_fails_on_one_pe(small):
+    """Every PE is told which; nothing is left mapped, open or registered, and the next attempt succeeds."""
+    job, arrays = small
+    allocate(arrays, 4 * MIB)
+    before = held(job)
+    if N > 1:  # one has not even tried
+        with raises(HeapError, r"PEs disagree .*PE 0 called pgas.empty\(shape=\(5,\).*PE 1 called pgas.empty\(shape=\(4,\)"):
+            pgas.empty(5 if RANK == 0 else 4, np.uint8)
+        assert held(job) == before
+    for fault, words in what_fails(job):
+        with fault if RANK == N - 1 else contextlib.nullcontext(), raises(HeapError, words) as caught:
+            pgas.zeros(MIB, np.uint8)
+        text = str(caught.value)
+        assert text.startswith(f"the symmetric heap of {4 * MIB} bytes cannot grow by {4 * MIB}: "), text
+        assert f"PE {N - 1}" in text
+        assert "PGAS_SYMMETRIC_SIZE" in text
+        pgas.barrier_all()
+        assert held(job) == before
+        assert job.heap.size == 4 * MIB
+    reaches_right(allocate(arrays, 2 * MIB))
+    assert job.heap.size == 8 * MIB
+
+
+def test_a_heap_that_may_not_have_what_it_begins_with(alone, monkeypatch):
+    monkeypatch.setenv("PGAS_SYMMETRIC_SIZE", "4M")
+    monkeypatch.setenv("PGAS_MAX_MEMORY_PER_GPU", "3M")
+    with raises(ValueError, "PGAS_MAX_MEMORY_PER_GPU=3145728: less than PGAS_SYMMETRIC_SIZE=4194304"):
+        pgas.init()
+
+
+# --------------------------------------------------------------------------------------------------------------- kernels in flight
+
+
+@pytest.mark.skipif(not (pgas.SIMULATOR and THROUGH_NIC), reason="capability missing: a NIC whose kernels keep what they read")
+def test_keys_that_kernels_have_read_stay_valid(small, monkeypatch):
+    """In the simulator kernels that go on with what those before have read are as good as one in flight."""
+    job, arrays = small
+    before = allocate(arrays, 2 * MIB)
+    reaches_right(before)
+    monkeypatch.setattr(growth.cpu, "read_again", lambda: None)
+    for added in [pgas.empty(4 * MIB, np.uint8) for _ in range(2)]:
+        pgas.free(added)
+    assert job.heap.size == 12 * MIB
+    reaches_right(before)
+
+
+@pgas.jit
+def wait_and_put(word, dest, source, pe):
+    pgas.signal_wait_until(word, 0, pgas.GE, 1)
+    cuda.syncthreads()
+    pgas.put_block(dest, source, pe)
+    pgas.quiet()
+
+
+@pytest.mark.gpu
+def test_a_kernel_in_flight(small):
+    """It began before the heap grew and goes on after it, with the keys that it began with."""
+    job, arrays = small
+    _, _, right, left = neighbours()
+    sources = [payload(10_000, np.int64, pe) for pe in range(pgas.n_pes())]
+    word, dest, source = pgas.zeros(1, np.uint64), pgas.zeros(10_000, np.int64), pgas.array(sources[pgas.my_pe()])
+    word.copy_to_device(np.ones(1, np.uint64))
+    wait_and_put[1, 64](word, dest, source, right)  # compiled and loaded before one of them waits
+    pgas.barrier_all()
+    word.copy_to_device(np.zeros(1, np.uint64))
+    dest.copy_to_device(np.zeros(10_000, np.int64))
+    pgas.barrier_all()
+    stream = cuda.stream()
+    wait_and_put[1, 64, stream](word, dest, source, right)
+    added = allocate(arrays, 6 * MIB)
+    assert job.heap.size == 8 * MIB
+    job.memory.write(job.address(word), (1).to_bytes(8, "little"))
+    pgas.synchronize(stream)
+    pgas.barrier_all()
+    everywhere(difference(dest.copy_to_host(), sources[left]))
+    reaches_right(added[5 * MIB :])
+    arrays += [word, dest, source]
