@@ -7,6 +7,7 @@
 * draw.py: programs from a seed.
 * oracle.py: what memory holds after each phase, and what operations fetch. It uses nothing of pgas.
 * interpreter.py: the kernel that performs programs from a table.
+* on_host.py: phases in which the hosts call operations themselves, at once and on a stream.
 * trial.py: performs a group of programs on all PEs and compares.
 * shrink.py: makes a program that failed small.
 * __main__.py: the command.

@@ -174,7 +174,7 @@ def _lines(program: Program) -> None:
     shape = program.shape
     _say(f"  {shape.n_pes} PEs, {shape.threads} thread{'s' if shape.threads > 1 else ''}, {shape.dtype.name}, {shape.region_bytes} bytes")
     for phase in range(max((o.phase for o in program.operations), default=0) + 1):
-        _say(f"  phase {phase}, ended by {shape.ends[phase].name.lower()}")
+        _say(f"  phase {phase}{', of hosts' if phase == shape.on_host else ''}, ended by {shape.ends[phase].name.lower()}")
         for o in program.operations:
             if o.phase == phase:
                 _say(f"    {line(shape, o)}")

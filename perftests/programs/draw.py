@@ -7,16 +7,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pgas.perftests.programs.operation import (
+    ALL,
     BLOCK,
     COUNTERS,
     DATA,
     FLOAT_ATOMICS,
     GETS,
     LANES,
+    LOCAL_BYTES,
+    PUTS,
+    SEVERAL,
     SIGNAL_ADD,
     SIGNAL_SET,
     STRIDED,
+    TESTS_OF_SEVERAL,
     THREAD,
+    VECTOR,
+    WAITS,
+    WAITS_FOR_SEVERAL,
     WARP,
     End,
     Kind,
@@ -43,7 +51,10 @@ _ELEMENTS = {Kind.P: 4, Kind.G: 3, Kind.LOAD: 3, Kind.STORE: 2}
 _SIGNALS = {Kind.PUT_SIGNAL: 2, Kind.PUT_SIGNAL_NBI: 2, Kind.SIGNAL_OP: 2, Kind.FLAG_P: 1, Kind.FLAG_SET: 1, Kind.FLAG_ADD: 1}
 _ORDER = {Kind.FENCE: 2, Kind.QUIET: 2, Kind.QUIET_PE: 1, Kind.FLUSH: 1}
 _SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.P)
+_NOT_ON_HOSTS = (Kind.TEST, Kind.SYNCTHREADS, *TESTS_OF_SEVERAL)
 _SIGNALLED = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
+_HOST_SHARE = 0.2  #: of groups with a phase that hosts perform
+_LOCAL_SHARE = 0.2  #: of local operands that are registered memory
 _PLACES = 6  #: that programs come back to
 
 
@@ -54,7 +65,8 @@ def shape(seed: int, group: int, n_pes: int) -> Shape:
     ends = [End.BARRIER, End.BARRIER_BLOCK, End.QUIET, End.QUIETS] + [End.BARRIER_WARP] * (threads >= LANES)
     phases = dice.choice((1, 2, 2, 3))
     region = dice.choice((384, 512, 512, 768, 1024, 8192))
-    return Shape(n_pes, threads, np.dtype(dice.choice(DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))
+    drawn = Shape(n_pes, threads, np.dtype(dice.choice(DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))
+    return drawn._replace(on_host=dice.randrange(phases)) if dice.random() < _HOST_SHARE else drawn
 
 
 class _Place(NamedTuple):
@@ -79,6 +91,19 @@ class _Message(NamedTuple):
     places: tuple[_Place, ...]
 
 
+def _conditions(values: list[int]) -> list[tuple[int, int]]:
+    """Comparisons that the last of a word's values satisfies, and none before it."""
+    *before, value = values
+    conditions = [(_EQ, value)]
+    if all(v < value for v in before):
+        conditions += [(_GE, value), (_GT, value - 1)]
+    if all(v > value for v in before):
+        conditions += [(_LE, value), (_LT, value + 1)]
+    if len(set(before)) == 1:
+        conditions.append((_NE, before[0]))
+    return conditions
+
+
 class _Drawing:
     def __init__(self, dice: random.Random, shape_: Shape) -> None:
         self._dice, self._shape, self._size = dice, shape_, shape_.dtype.itemsize
@@ -88,7 +113,13 @@ class _Drawing:
         self._set: list[int] = []  # what atomics have set, which compare_swap then finds
         self._rules = Rules(shape_, self._values)
         self._phase = 0
-        kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1}
+        self._threads = shape_.threads  # who there is in this phase
+        kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1, Kind.TEST: 1}
+        self._waits = list(WAITS)
+        if not has_atomics(shape_.dtype):  # see interpreter()
+            self._waits *= 4
+            self._waits += WAITS_FOR_SEVERAL
+            kinds |= dict.fromkeys(TESTS_OF_SEVERAL, 1)
         self._alone = has_atomics(shape_.dtype) and shape_.dtype.kind != "f"  # copies are of one thread then: see interpreter()
         if has_atomics(shape_.dtype):
             atomics = FLOAT_ATOMICS if shape_.dtype.kind == "f" else [kind for kind in Kind if is_atomic(kind)]
@@ -101,8 +132,13 @@ class _Drawing:
         """All phases."""
         for phase in range(len(self._shape.ends)):
             self._phase, self._rules, self._told = phase, Rules(self._shape, self._values), []
+            self._threads = 1 if self._on_host else self._shape.threads
             for _ in range(self._dice.randint(1, 5) * self._shape.n_pes):
-                yield from self._next()
+                yield from (o._replace(qp=0) for o in self._next()) if self._on_host else self._next()
+
+    @property
+    def _on_host(self) -> bool:
+        return self._phase == self._shape.on_host
 
     def _next(self) -> Iterator[Operation]:
         """An operation, or some that belong together."""
@@ -114,6 +150,8 @@ class _Drawing:
             yield from self._message(pe)
             return
         kind = self._dice.choices(self._kinds, self._weights)[0]
+        if self._on_host and kind in _NOT_ON_HOSTS:
+            return
         for _ in range(3):
             o = self._drawn(kind, pe)
             if self._rules.admit(o):
@@ -140,7 +178,7 @@ class _Drawing:
         if o.kind in _SIGNALS:
             places = (_Place(o.target, o.dest, o.nelems),) if o.nelems else ()
             self._told.append(_Message(o, places))
-        if o.nelems and o.kind not in (Kind.LOAD, Kind.STORE):
+        if o.nelems and (o.kind in PUTS or o.kind in GETS):
             there, here = (o.source, o.dest) if o.kind in GETS else (o.dest, o.source)
             self._places = [*self._places, _Place(o.target, there, o.nelems), _Place(o.pe, here, o.nelems)][-_PLACES:]
         return o
@@ -148,7 +186,7 @@ class _Drawing:
     def _message(self, pe: int) -> Iterator[Operation]:
         """Data for another PE, what orders it, and a flag."""
         dice = self._dice
-        who, target, sent = dice.randrange(self._shape.threads), dice.randrange(self._shape.n_pes), []
+        who, target, sent = dice.randrange(self._threads), dice.randrange(self._shape.n_pes), []
         for _ in range(dice.choice((1, 1, 2, 3))):
             o = self._drawn(dice.choice(_SENDING), pe)._replace(target=target)
             if o.scope == THREAD:
@@ -178,21 +216,20 @@ class _Drawing:
     def _wait(self, message: _Message) -> Iterator[Operation]:
         """Wait for a flag, and often use what it tells of."""
         flag = message.flag
-        *before, value = self._rules.values(flag.target, flag.word)
-        conditions = [(_EQ, value)]
-        if all(v < value for v in before):
-            conditions += [(_GE, value), (_GT, value - 1)]
-        if all(v > value for v in before):
-            conditions += [(_LE, value), (_LT, value + 1)]
-        if len(set(before)) == 1:
-            conditions.append((_NE, before[0]))
-        condition, value = self._dice.choice(conditions)
-        who = self._dice.randrange(self._shape.threads)
-        kind = self._dice.choice((Kind.WAIT_UNTIL, Kind.SIGNAL_WAIT_UNTIL))
-        wait = self._operation(kind, flag.target, who, word=flag.word, value=value, condition=condition)
+        condition, value = self._dice.choice(_conditions(self._rules.values(flag.target, flag.word)))
+        who = self._dice.randrange(self._threads)
+        wait = self._operation(
+            self._dice.choice(WAITS if self._on_host else self._waits), flag.target, who, word=flag.word, value=value, condition=condition
+        )
+        if wait.kind in SEVERAL:
+            wait = self._with_others(wait)
         if not self._rules.admit(wait):
             return
         yield wait
+        if self._dice.random() < 0.3:  # who has waited may look again
+            alone = Kind.SIGNAL_FETCH if self._on_host else Kind.TEST
+            again = dict(zip(WAITS_FOR_SEVERAL, TESTS_OF_SEVERAL, strict=True)).get(wait.kind, alone)
+            yield from self._admitted(wait._replace(kind=again))
         for place in message.places:
             use = self._operation(self._dice.choice((Kind.LOAD, Kind.PUT, Kind.PUT_NBI)), flag.target, who, source=place.at)
             if use.kind == Kind.LOAD:
@@ -203,22 +240,50 @@ class _Drawing:
             if self._dice.random() < 0.8 and self._rules.admit(use):
                 yield self._kept(use)
 
+    def _with_others(self, o: Operation) -> Operation:
+        """A wait for a word, or a look at it, with words beside it; those that would leave its end open are left out."""
+        dice, here = self._dice, o.word // 8
+        first, last = dice.randint(max(0, here - 3), here), dice.randint(here, min(COUNTERS // 8 - 1, here + 3))
+        values, left_out = [], 0
+        for i, word in enumerate(range(8 * first, 8 * last + 8, 8)):
+            value = o.value
+            if word != o.word and o.kind in VECTOR:
+                fitting = [v for condition, v in _conditions(self._rules.values(o.pe, word)) if condition == o.condition]
+                value = dice.choice([*fitting, *fitting, dice.randrange(1 << 62)])
+            values.append(value)
+            ends = self._rules.awaits(o.pe, word, o.condition, value)
+            open_ = o.kind in WAITS_FOR_SEVERAL and (ends is None or (o.kind in ALL and not ends))
+            if word != o.word and (open_ or dice.random() < 0.3):
+                left_out |= 1 << i
+        vector = tuple(values) if o.kind in VECTOR else ()
+        return o._replace(word=8 * first, nelems=last - first + 1, left_out=left_out, values=vector)
+
     def _operation(self, kind: Kind, pe: int, who: int, **fields: Any) -> Operation:
         return Operation(kind, self._phase, pe, who, **fields)
 
     def _drawn(self, kind: Kind, pe: int) -> Operation:
         """An operation of a kind, which the rules may refuse."""
-        dice, threads = self._dice, self._shape.threads
+        dice, threads = self._dice, self._threads
         who, scope = dice.randrange(threads), THREAD
         if kind == Kind.SYNCTHREADS:
             return self._operation(kind, pe, 0, scope=BLOCK)
         target = dice.randrange(self._shape.n_pes)
         if kind in _ORDER:
             return self._operation(kind, pe, who, target=target if kind == Kind.QUIET_PE else 0)
-        if kind == Kind.SIGNAL_FETCH:
-            return self._operation(kind, pe, who, word=8 * dice.randrange(COUNTERS // 8))
+        if kind in (Kind.SIGNAL_FETCH, Kind.TEST) or kind in TESTS_OF_SEVERAL:
+            word = 8 * dice.randrange(COUNTERS // 8)
+            condition, value = dice.choice(_conditions(self._rules.values(pe, word)))
+            look = self._operation(kind, pe, who, word=word, value=dice.choice((value, value, 0)), condition=condition)
+            if kind in SEVERAL:
+                look = self._with_others(look)
+                look = look._replace(left_out=dice.choice((look.left_out, look.left_out, (1 << look.nelems) - 1)))
+            return look
         if kind in _COPIES or kind in _SIGNALLED:
-            scope = THREAD if self._alone else dice.choice((THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if threads >= LANES else ()))
+            scope = (
+                THREAD
+                if self._alone or self._on_host
+                else dice.choice((THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if threads >= LANES else ()))
+            )
             who = who // LANES * LANES if scope == WARP else 0 if scope == BLOCK else who
         o = self._operation(kind, pe, who, scope=scope, target=target)
         if kind in _COPIES and kind not in STRIDED:
@@ -226,6 +291,7 @@ class _Drawing:
         if kind in _SIGNALS:
             adds = kind == Kind.FLAG_ADD or (kind not in (Kind.FLAG_P, Kind.FLAG_SET) and dice.random() < 0.5)
             value = dice.randint(1, 9) if adds else dice.randrange(1 << 62)
+            o = o._replace(qp=dice.choice((0, 1, 2)) if kind == Kind.FLAG_P else 0)
             o = o._replace(word=8 * dice.randrange(COUNTERS // 8), value=value, condition=SIGNAL_ADD if adds else SIGNAL_SET)
         if kind in STRIDED:
             return self._with_strides(o)
@@ -234,15 +300,16 @@ class _Drawing:
         if kind in _SIGNALS:
             return o
         if kind == Kind.LOAD:
-            place = self._place(pe)
+            place = self._place(pe, local=True)
             return o._replace(source=place.at, nelems=min(place.nelems, 8))
         if kind in (Kind.G, Kind.P, Kind.STORE):
-            at = min(self._place(pe if kind == Kind.STORE else target).at, self._shape.region_bytes - self._size)
+            at = self._place(pe, local=True).at if kind == Kind.STORE else self._place(target).at
+            at = self._within(at, 1)
             if kind == Kind.G:
                 return o._replace(source=at, qp=dice.choice((0, 1)))
             noise = dice.randbytes(self._size)
             data = finite(np.frombuffer(noise, np.uint8), self._shape.dtype) if self._shape.dtype.kind in "fc" else noise
-            return o._replace(dest=at, value=int.from_bytes(data, "little"))
+            return o._replace(dest=at, value=int.from_bytes(data, "little"), qp=dice.choice((0, 0, 1, 2)) if kind == Kind.P else 0)
         at = COUNTERS + dice.randrange(min(4, (DATA - COUNTERS) // self._size)) * self._size
         o = o._replace(dest=at, value=self._operand())
         if kind == Kind.ATOMIC_COMPARE_SWAP:
@@ -263,25 +330,37 @@ class _Drawing:
         dst_stride, src_stride = dice.randint(1, 4), dice.randint(1, 4)
         nelems = dice.randint(0, min(8, room // 4))
         dest, source = (self._fresh(nelems * stride) for stride in (dst_stride, src_stride))
+        span = nelems * (src_stride if o.kind in PUTS else dst_stride)
+        if span * size <= LOCAL_BYTES and dice.random() < _LOCAL_SHARE:
+            elsewhere = self._elsewhere(span)
+            dest, source = (dest, elsewhere) if o.kind in PUTS else (elsewhere, source)
         return o._replace(nelems=nelems, dst_stride=dst_stride, src_stride=src_stride, dest=dest, source=source)
 
     def _with_places(self, o: Operation) -> Operation:
         """With a number of elements, source and destination."""
-        near, far = self._place(o.pe), self._place(o.target)
+        near, far = self._place(o.pe, local=True), self._place(o.target)
         nelems = near.nelems if self._dice.random() < 0.5 else far.nelems
-        limit = (self._shape.region_bytes - DATA) // self._size
-        nelems = min(nelems, limit)
-        near_at, far_at = (min(p.at, self._shape.region_bytes - nelems * self._size) for p in (near, far))
+        limit = LOCAL_BYTES if near.at >= self._shape.region_bytes else self._shape.region_bytes - DATA
+        nelems = min(nelems, limit // self._size)
+        near_at, far_at = (self._within(p.at, nelems) for p in (near, far))
         source, dest = (far_at, near_at) if o.kind in GETS else (near_at, far_at)
         return o._replace(source=source, dest=max(dest, DATA), nelems=nelems)
 
-    def _place(self, pe: int) -> _Place:
-        """Elements of a PE's data, often some that were used before."""
-        known = [place for place in self._places if place.pe == pe]
+    def _place(self, pe: int, *, local: bool = False) -> _Place:
+        """Elements of a PE's data, often some that were used before; local: it may be memory that only this PE reaches."""
+        known = [place for place in self._places if place.pe == pe and (local or place.at < self._shape.region_bytes)]
         if known and self._dice.random() < 0.5:
             return self._dice.choice(known)
+        if local and self._dice.random() < _LOCAL_SHARE:
+            nelems = self._dice.randint(1, min(8, LOCAL_BYTES // self._size))
+            return _Place(pe, self._elsewhere(nelems), nelems)
         nelems = self._nelems()
         return _Place(pe, self._fresh(nelems), nelems)
+
+    def _within(self, at: int, nelems: int) -> int:
+        """A place that so many elements from there on do not reach beyond: of the data, or of local memory."""
+        end = self._shape.region_bytes if at < self._shape.region_bytes else self._shape.memory_bytes
+        return min(at, end - nelems * self._size)
 
     def _nelems(self) -> int:
         most = (self._shape.region_bytes - DATA) // self._size // 2
@@ -290,4 +369,8 @@ class _Drawing:
 
     def _fresh(self, nelems: int) -> int:
         """Where so many elements may begin."""
-        return DATA + self._dice.randint(0, (self._shape.region_bytes - DATA) // self._size - nelems) * self._size
+        return DATA + self._dice.randint(0, (self._shape.region_bytes - DATA) // self._size - max(nelems, 1)) * self._size
+
+    def _elsewhere(self, nelems: int) -> int:
+        """Where so many elements of local memory may begin."""
+        return self._shape.region_bytes + self._dice.randint(0, LOCAL_BYTES // self._size - max(nelems, 1)) * self._size

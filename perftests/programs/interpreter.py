@@ -11,27 +11,31 @@ from numba import cuda
 
 import pgas
 from pgas.perftests.grid import grid_barrier
-from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, End, has_atomics
+from pgas.perftests.programs.operation import BLOCK, LANES, LOCAL_BYTES, THREAD, End, has_atomics
 
-__all__ = ["COLUMNS", "MEETINGS", "Table", "interpreter"]
+__all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "Table", "interpreter"]
 
 #: Grid barriers of a phase.
 MEETINGS = 4
 
 COLUMNS = (
     "kind", "scope", "who", "target", "dest", "source", "nelems", "dst_stride", "src_stride", "whole", "qp", "word", "value", "condition",
-    "slot",
+    "slot", "local",
 )  # fmt: skip
-_KIND, _SCOPE, _WHO, _TARGET, _DEST, _SOURCE, _NELEMS, _DST_STRIDE, _SRC_STRIDE, _WHOLE, _QP, _WORD, _VALUE, _CONDITION, _SLOT = range(
-    len(COLUMNS)
-)
+_KIND, _SCOPE, _WHO, _TARGET, _DEST, _SOURCE, _NELEMS, _DST_STRIDE, _SRC_STRIDE, _WHOLE, _QP, _WORD, _VALUE, _CONDITION = range(14)
+_SLOT, _LOCAL = range(14, len(COLUMNS))
 
 # Plain integers: members of an enumeration are slow to compare, and the simulator interprets these kernels.
 _PUT, _PUT_NBI, _GET, _GET_NBI, _IPUT, _IGET, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _LOAD, _STORE = range(12)
-_SIGNAL_OP, _FLAG_P, _FLAG_SET, _FLAG_ADD, _SIGNAL_FETCH, _SIGNAL_WAIT_UNTIL, _WAIT_UNTIL = range(12, 19)
-_FENCE, _QUIET, _QUIET_PE, _FLUSH, _SYNCTHREADS = range(19, 24)
-_ADD, _SET, _INC, _AND, _OR, _XOR, _FETCH, _SWAP, _FETCH_ADD, _COMPARE_SWAP, _FETCH_INC, _FETCH_AND, _FETCH_OR, _FETCH_XOR = range(24, 38)
+_SIGNAL_OP, _FLAG_P, _FLAG_SET, _FLAG_ADD, _SIGNAL_FETCH, _SIGNAL_WAIT_UNTIL, _WAIT_UNTIL, _TEST = range(12, 20)
+_WAIT_UNTIL_ALL, _WAIT_UNTIL_ANY, _WAIT_UNTIL_SOME, _WAIT_UNTIL_ALL_VECTOR, _WAIT_UNTIL_ANY_VECTOR, _WAIT_UNTIL_SOME_VECTOR = range(20, 26)
+_TEST_ALL, _TEST_ANY, _TEST_SOME, _TEST_ALL_VECTOR, _TEST_ANY_VECTOR, _TEST_SOME_VECTOR = range(26, 32)
+_FENCE, _QUIET, _QUIET_PE, _FLUSH, _SYNCTHREADS = range(32, 37)
+_ADD, _SET, _INC, _AND, _OR, _XOR, _FETCH, _SWAP, _FETCH_ADD, _COMPARE_SWAP, _FETCH_INC, _FETCH_AND, _FETCH_OR, _FETCH_XOR = range(37, 51)
 _END_BARRIER, _END_WARP, _END_BLOCK, _END_QUIET, _END_QUIETS = (int(end) for end in End)
+
+#: The operand that lies in local memory: none, dest, source.
+IN_DEST, IN_SOURCE = 1, 2
 
 #: Elements by which operands are longer than what is copied, where the call names a number of elements.
 _SPARE = 5
@@ -46,12 +50,16 @@ class Table(NamedTuple):
     operands: Any  #: an element for each row
     conditions: Any  #: an element for each row, that compare_swap compares with
     area: Any  #: elements of the regions of all programs, on the symmetric heap
-    words: Any  #: the same as uint64
+    local: Any  #: elements of this PE's memory that is registered
+    words: Any  #: area as uint64
+    local_words: Any  #: local as uint64
     fetched: Any  #: elements that were fetched, by slot
-    signals: Any  #: uint64: signals that were fetched, by slot
-    copies: Any  #: uint64: [phase, program, word] the regions after each phase
+    signals: Any  #: uint64: signals that were fetched, by slot; and records of those that wait for several or look at them: see several()
+    copies: Any  #: uint64: [phase, program, word] the regions after each phase, and local memory
     counter: Any  #: of grid_barrier
     meeting: int  #: its value before the kernel
+    begin: int  #: the phases that the kernel performs
+    end: int
 
 
 @cuda.jit(device=True)
@@ -200,7 +208,7 @@ def _signal(table, i, kind):
     if kind == _SIGNAL_OP:
         pgas.signal_op(words, word, value, condition, pe)
     elif kind == _FLAG_P:
-        pgas.p(words, word, value, pe)
+        pgas.p(words, word, value, pe, rows[i, _QP])
     elif kind == _FLAG_SET:
         pgas.atomic_set(words, word, value, pe)
     elif kind == _FLAG_ADD:
@@ -209,8 +217,50 @@ def _signal(table, i, kind):
         table.signals[rows[i, _SLOT]] = pgas.signal_fetch(words, word)
     elif kind == _SIGNAL_WAIT_UNTIL:
         table.signals[rows[i, _SLOT]] = pgas.signal_wait_until(words, word, condition, value)
-    else:
+    elif kind == _WAIT_UNTIL:
         pgas.wait_until(words, word, condition, value)
+    else:
+        table.signals[rows[i, _SLOT]] = pgas.test(words, word, condition, value)
+
+
+@cuda.jit(device=True)
+def _not_several(table, i, kind):
+    """Elements in whose programs nobody waits for several words: see interpreter()."""
+
+
+@cuda.jit(device=True)
+def _several(table, i, kind):
+    """Wait for several words, or look at them. Their record is the answer, and for each word an index, its status, its value."""
+    rows, n, slot = table.rows, table.rows[i, _NELEMS], table.rows[i, _SLOT]
+    word, cmp, value, record = rows[i, _WORD], rows[i, _CONDITION], np.uint64(rows[i, _VALUE]), table.signals
+    ivars, indices = table.words[word : word + n], record[slot + 1 : slot + 1 + n]
+    status, values = record[slot + 1 + n : slot + 1 + 2 * n], record[slot + 1 + 2 * n : slot + 1 + 3 * n]
+    found = 1
+    if kind == _WAIT_UNTIL_ALL:
+        pgas.wait_until_all(ivars, status, cmp, value)
+    elif kind == _WAIT_UNTIL_ANY:
+        found = pgas.wait_until_any(ivars, status, cmp, value, n)
+    elif kind == _WAIT_UNTIL_SOME:
+        found = pgas.wait_until_some(ivars, indices, status, cmp, value)
+    elif kind == _WAIT_UNTIL_ALL_VECTOR:
+        pgas.wait_until_all_vector(ivars, status, cmp, values, n)
+    elif kind == _WAIT_UNTIL_ANY_VECTOR:
+        found = pgas.wait_until_any_vector(ivars, status, cmp, values)
+    elif kind == _WAIT_UNTIL_SOME_VECTOR:
+        found = pgas.wait_until_some_vector(ivars, indices, status, cmp, values, n)
+    elif kind == _TEST_ALL:
+        found = int(pgas.test_all(ivars, status, cmp, value))
+    elif kind == _TEST_ANY:
+        found = pgas.test_any(ivars, status, cmp, value, n)
+    elif kind == _TEST_SOME:
+        found = pgas.test_some(ivars, indices, status, cmp, value)
+    elif kind == _TEST_ALL_VECTOR:
+        found = int(pgas.test_all_vector(ivars, status, cmp, values, n))
+    elif kind == _TEST_ANY_VECTOR:
+        found = pgas.test_any_vector(ivars, status, cmp, values)
+    else:
+        found = pgas.test_some_vector(ivars, indices, status, cmp, values, n)
+    record[slot] = np.uint64(np.int64(found))
 
 
 @cuda.jit(device=True)
@@ -239,16 +289,18 @@ def _meet(end, thread):
             pgas.sync_all()
 
 
-def _interpreter(atomics, copied, strided, signalled):  # type: ignore[no-untyped-def]
-    """Make the kernel, with what performs atomics and copies."""
+def _interpreter(atomics, several, copied, strided, signalled):  # type: ignore[no-untyped-def]
+    """Make the kernel, with what performs atomics, waits for several words, and copies."""
 
     @cuda.jit(device=True)
     def copy(table, i, kind, scope):
         """Perform what moves any number of elements."""
         rows, area, pe = table.rows, table.area, table.rows[i, _TARGET]
         to, source, nelems, far, near = rows[i, _DEST], rows[i, _SOURCE], rows[i, _NELEMS], rows[i, _DST_STRIDE], rows[i, _SRC_STRIDE]
-        more = 0 if rows[i, _WHOLE] != 0 else min(_SPARE, area.size - max(to + nelems * far, source + nelems * near))
-        dest, data = area[to : to + nelems * far + more], area[source : source + nelems * near + more]
+        target = table.local if rows[i, _LOCAL] == IN_DEST else area
+        origin = table.local if rows[i, _LOCAL] == IN_SOURCE else area
+        more = 0 if rows[i, _WHOLE] != 0 else min(_SPARE, target.size - to - nelems * far, origin.size - source - nelems * near)
+        dest, data = target[to : to + nelems * far + more], origin[source : source + nelems * near + more]
         if kind >= _PUT_SIGNAL:
             word, value, op = rows[i, _WORD], np.uint64(rows[i, _VALUE]), rows[i, _CONDITION]
             signalled(kind, scope, dest, data, table.words, word, value, op, pe)
@@ -266,10 +318,12 @@ def _interpreter(atomics, copied, strided, signalled):  # type: ignore[no-untype
         elif kind == _G:
             table.fetched[rows[i, _SLOT]] = pgas.g(area, rows[i, _SOURCE], rows[i, _TARGET], rows[i, _QP])
         elif kind == _LOAD:
+            origin = table.local if rows[i, _LOCAL] == IN_SOURCE else area
             for k in range(rows[i, _NELEMS]):
-                table.fetched[rows[i, _SLOT] + k] = area[rows[i, _SOURCE] + k]
+                table.fetched[rows[i, _SLOT] + k] = origin[rows[i, _SOURCE] + k]
         elif kind == _STORE:
-            area[rows[i, _DEST]] = table.operands[i]
+            target = table.local if rows[i, _LOCAL] == IN_DEST else area
+            target[rows[i, _DEST]] = table.operands[i]
         elif kind == _FENCE:
             pgas.fence()
         elif kind == _QUIET:
@@ -280,6 +334,8 @@ def _interpreter(atomics, copied, strided, signalled):  # type: ignore[no-untype
             pgas.flush()
         elif kind >= _ADD:
             atomics(table, i, kind)
+        elif kind >= _WAIT_UNTIL_ALL:
+            several(table, i, kind)
         else:
             _signal(table, i, kind)
 
@@ -287,9 +343,10 @@ def _interpreter(atomics, copied, strided, signalled):  # type: ignore[no-untype
     def perform(table: Table) -> None:
         """Perform the programs."""
         rows, words, copies = table.rows, table.words, table.copies
-        thread, program, size = cuda.threadIdx.x, cuda.blockIdx.x, copies.shape[2]
+        thread, program = cuda.threadIdx.x, cuda.blockIdx.x
+        size = copies.shape[2] - LOCAL_BYTES // 8
         meeting = table.meeting
-        for phase in range(table.ends.size):
+        for phase in range(table.begin, table.end):
             for i in range(table.first[phase, program], table.first[phase, program + 1]):
                 kind, scope, who = rows[i, _KIND], rows[i, _SCOPE], rows[i, _WHO]
                 if kind == _SYNCTHREADS:
@@ -309,6 +366,8 @@ def _interpreter(atomics, copied, strided, signalled):  # type: ignore[no-untype
             grid_barrier(table.counter, meeting)
             for k in range(thread, size, cuda.blockDim.x):
                 copies[phase, program, k] = words[program * size + k]
+            for k in range(thread, LOCAL_BYTES // 8, cuda.blockDim.x):
+                copies[phase, program, size + k] = table.local_words[program * (LOCAL_BYTES // 8) + k]
             meeting += cuda.gridDim.x
             grid_barrier(table.counter, meeting)
             if program == 0 and thread == 0:
@@ -320,12 +379,17 @@ def _interpreter(atomics, copied, strided, signalled):  # type: ignore[no-untype
 
 
 _BY_THREAD = _copied_by_thread, _strided_by_thread, _signalled_by_thread
-_PLAIN, _FLOATS = (_interpreter(atomics, _copied, _strided, _signalled) for atomics in (_no_atomics, _atomics_of_floats))
-_INTEGERS = _interpreter(_atomics_of_integers, *_BY_THREAD)
+_PLAIN = _interpreter(_no_atomics, _several, _copied, _strided, _signalled)
+_FLOATS = _interpreter(_atomics_of_floats, _not_several, _copied, _strided, _signalled)
+_INTEGERS = _interpreter(_atomics_of_integers, _not_several, *_BY_THREAD)
 
 
 def interpreter(dtype: np.dtype) -> Any:
-    """The kernel for elements of a type: those with all atomics copy by one thread only, which halves what a GPU's compiler has to do."""
+    """The kernel for elements of a type.
+
+    Those with all atomics copy by one thread only, and those with any do not wait for several words, each of which halves what a GPU's
+    compiler has to do.
+    """
     if not has_atomics(dtype):
         return _PLAIN
     return _FLOATS if dtype.kind == "f" else _INTEGERS

@@ -1,9 +1,10 @@
 """What a program is: operations of all PEs in one list, whose order is that of one possible execution.
 
 A program runs in a region of the symmetric heap, the same on every PE, and in phases: after each of them everything is complete and
-seen by all PEs. A region is made of 64-bit signal words, elements for atomics, and data::
+seen by all PEs. A region is made of 64-bit signal words, elements for atomics, and data; what follows lies elsewhere: memory of the PE
+itself that is registered (pgas.register), of which places are counted on::
 
-    [0, 64)  signals    [64, 192)  counters    [192, ...)  data
+    [0, 64)  signals    [64, 192)  counters    [192, region_bytes)  data    [region_bytes, memory_bytes)  local
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = [
-    "BLOCK", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "LANES", "PUTS", "SIGNALS", "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET",
-    "STRIDED", "THREAD", "WAITS", "WARP", "End", "Kind", "Operation", "Program", "Shape", "has_atomics", "is_added", "is_atomic",
-    "is_fetching", "line", "spread",
+    "ALL", "ANY", "BLOCK", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "LANES", "LOCAL_BYTES", "PUTS", "SEVERAL", "SIGNALS",
+    "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET", "SOME", "STRIDED", "TESTS_OF_SEVERAL", "THREAD", "VECTOR", "WAITS", "WAITS_FOR_SEVERAL",
+    "WARP", "End", "Kind", "Operation", "Program", "Shape", "element", "has_atomics", "is_added", "is_atomic", "is_fetching", "line",
+    "named", "spread", "wait_set",
 ]  # fmt: skip
 
 THREAD, WARP, BLOCK = range(3)
@@ -23,6 +25,9 @@ SIGNAL_SET, SIGNAL_ADD = range(2)
 
 #: Where the parts of a region begin, in bytes.
 SIGNALS, COUNTERS, DATA = 0, 64, 192
+
+#: Bytes of what a PE has elsewhere.
+LOCAL_BYTES = 256
 
 #: What signal words hold at first: additions carry into the upper half.
 SIGNAL_BEGIN = 2**32 - 2
@@ -55,30 +60,51 @@ class Kind(IntEnum):
     SIGNAL_FETCH = 16
     SIGNAL_WAIT_UNTIL = 17
     WAIT_UNTIL = 18
-    FENCE = 19
-    QUIET = 20
-    QUIET_PE = 21
-    FLUSH = 22
-    SYNCTHREADS = 23  # of the block
-    ATOMIC_ADD = 24
-    ATOMIC_SET = 25
-    ATOMIC_INC = 26
-    ATOMIC_AND = 27
-    ATOMIC_OR = 28
-    ATOMIC_XOR = 29
-    ATOMIC_FETCH = 30  # those that return what they found, from here on
-    ATOMIC_SWAP = 31
-    ATOMIC_FETCH_ADD = 32
-    ATOMIC_COMPARE_SWAP = 33
-    ATOMIC_FETCH_INC = 34
-    ATOMIC_FETCH_AND = 35
-    ATOMIC_FETCH_OR = 36
-    ATOMIC_FETCH_XOR = 37
+    TEST = 19
+    # of several words
+    WAIT_UNTIL_ALL = 20
+    WAIT_UNTIL_ANY = 21
+    WAIT_UNTIL_SOME = 22
+    WAIT_UNTIL_ALL_VECTOR = 23
+    WAIT_UNTIL_ANY_VECTOR = 24
+    WAIT_UNTIL_SOME_VECTOR = 25
+    TEST_ALL = 26
+    TEST_ANY = 27
+    TEST_SOME = 28
+    TEST_ALL_VECTOR = 29
+    TEST_ANY_VECTOR = 30
+    TEST_SOME_VECTOR = 31
+    # of one element or none again
+    FENCE = 32
+    QUIET = 33
+    QUIET_PE = 34
+    FLUSH = 35
+    SYNCTHREADS = 36  # of the block
+    ATOMIC_ADD = 37
+    ATOMIC_SET = 38
+    ATOMIC_INC = 39
+    ATOMIC_AND = 40
+    ATOMIC_OR = 41
+    ATOMIC_XOR = 42
+    ATOMIC_FETCH = 43  # those that return what they found, from here on
+    ATOMIC_SWAP = 44
+    ATOMIC_FETCH_ADD = 45
+    ATOMIC_COMPARE_SWAP = 46
+    ATOMIC_FETCH_INC = 47
+    ATOMIC_FETCH_AND = 48
+    ATOMIC_FETCH_OR = 49
+    ATOMIC_FETCH_XOR = 50
 
 
 #: Operations that tell another PE something, which waits for it.
 FLAGS = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI, Kind.SIGNAL_OP, Kind.FLAG_P, Kind.FLAG_SET, Kind.FLAG_ADD)
 WAITS = (Kind.SIGNAL_WAIT_UNTIL, Kind.WAIT_UNTIL)
+#: Waits for several words, and looks at several, by what is asked of them: that all satisfy the condition, one, or which do.
+WAITS_FOR_SEVERAL = tuple(kind for kind in Kind if Kind.WAIT_UNTIL_ALL <= kind <= Kind.WAIT_UNTIL_SOME_VECTOR)
+TESTS_OF_SEVERAL = tuple(kind for kind in Kind if Kind.TEST_ALL <= kind <= Kind.TEST_SOME_VECTOR)
+SEVERAL = WAITS_FOR_SEVERAL + TESTS_OF_SEVERAL
+ALL, ANY, SOME = (tuple(kind for kind in SEVERAL if f"_{name}" in kind.name) for name in ("ALL", "ANY", "SOME"))
+VECTOR = tuple(kind for kind in SEVERAL if kind.name.endswith("_VECTOR"))
 #: By where the bytes go.
 PUTS = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
 GETS = (Kind.GET, Kind.GET_NBI, Kind.IGET)
@@ -109,14 +135,16 @@ class Operation(NamedTuple):
     target: int = 0  #: PE
     dest: int = 0
     source: int = 0
-    nelems: int = 0
+    nelems: int = 0  #: elements that are moved, or words that are waited for
     dst_stride: int = 1
     src_stride: int = 1
-    word: int = 0  #: a signal word
+    word: int = 0  #: a signal word, or the first of several
     value: int = 0  #: of a signal or flag, what is waited for; bits of an element that is stored or added
     condition: int = 0  #: of a signal: SIGNAL_SET or SIGNAL_ADD; of a wait: the comparison; of compare_swap: bits of an element
     qp: int = 0
     whole: bool = True  #: nelems is left out of the call
+    left_out: int = 0  #: bits of those of several words that do not count
+    values: tuple[int, ...] = ()  #: what several words are compared with, each with its own
 
 
 class Shape(NamedTuple):
@@ -127,6 +155,12 @@ class Shape(NamedTuple):
     dtype: np.dtype  #: of elements
     region_bytes: int
     ends: tuple[End, ...]  #: of the phases
+    on_host: int = -1  #: the phase that hosts perform, each PE's as one thread; the others are kernels'; -1: all are
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of a PE, that elsewhere included."""
+        return self.region_bytes + LOCAL_BYTES
 
 
 class Program(NamedTuple):
@@ -136,6 +170,13 @@ class Program(NamedTuple):
     number: int
     shape: Shape
     operations: tuple[Operation, ...]
+
+
+def wait_set(o: Operation) -> Iterator[tuple[int, int, int]]:
+    """The words of several that count: number among them, place, what it is compared with."""
+    for i in range(o.nelems):
+        if not o.left_out >> i & 1:
+            yield i, o.word + 8 * i, o.values[i] if o.kind in VECTOR else o.value
 
 
 def has_atomics(dtype: np.dtype) -> bool:
@@ -172,16 +213,17 @@ _COMPARISONS = ("EQ", "NE", "GT", "LE", "LT", "GE")
 
 
 def line(shape: Shape, o: Operation) -> str:
-    """An operation as one would write it; places are elements of the region, those of signals its words."""
+    """An operation as one would write it; places are elements of the region, a, or of local memory, b; those of signals its words."""
     who = ("thread", "warp", "block")[o.scope] + (f" {(o.who, o.who // LANES, 0)[o.scope]}" if o.scope != BLOCK else "")
     return f"PE {o.pe} {who}: {_call(shape, o)}"
 
 
 def _call(shape: Shape, o: Operation) -> str:
-    name, size = o.kind.name.lower() + _SUFFIX[o.scope], shape.dtype.itemsize
+    name = o.kind.name.lower() + _SUFFIX[o.scope]
 
     def part(at: int, stride: int) -> str:
-        return f"a[{at // size}:{at // size + max(0, (o.nelems - 1) * stride + 1)}]"
+        name, first = named(shape, at)
+        return f"{name}[{first}:{first + max(0, (o.nelems - 1) * stride + 1)}]"
 
     pe = f"pe={o.target}" + (f", qp={o.qp}" if o.qp else "")
     dest, source = part(o.dest, o.dst_stride), part(o.source, o.src_stride)
@@ -200,8 +242,12 @@ def _call(shape: Shape, o: Operation) -> str:
         return f"{name}({signal}, {('SET', 'ADD')[o.condition]}, {pe})"
     if o.kind in FLAGS:
         return f"{ {Kind.FLAG_P: 'p', Kind.FLAG_SET: 'atomic_set', Kind.FLAG_ADD: 'atomic_add'}[o.kind] }({signal}, {pe})"
-    if o.kind in WAITS:
+    if o.kind in WAITS or o.kind == Kind.TEST:
         return f"{name}(signals, {o.word // 8}, {_COMPARISONS[o.condition]}, {o.value})"
+    if o.kind in SEVERAL:
+        words = f"signals[{o.word // 8}:{o.word // 8 + o.nelems}]" + (", indices" if o.kind in SOME else "")
+        status = [o.left_out >> i & 1 for i in range(o.nelems)]
+        return f"{name}({words}, {status}, {_COMPARISONS[o.condition]}, {list(o.values[: o.nelems]) if o.kind in VECTOR else o.value})"
     if o.kind == Kind.SIGNAL_FETCH:
         return f"{name}(signals, {o.word // 8})"
     if o.kind == Kind.LOAD:
@@ -212,7 +258,8 @@ def _call(shape: Shape, o: Operation) -> str:
 def _of_an_element(shape: Shape, o: Operation, name: str, pe: str) -> str:
     size, value = shape.dtype.itemsize, element(shape.dtype, o.value)
     if o.kind == Kind.STORE:
-        return f"a[{o.dest // size}] = {value}"
+        to, index = named(shape, o.dest)
+        return f"{to}[{index}] = {value}"
     if o.kind == Kind.G:
         return f"g(a, {o.source // size}, {pe})"
     values = {
@@ -222,6 +269,12 @@ def _of_an_element(shape: Shape, o: Operation, name: str, pe: str) -> str:
         Kind.ATOMIC_COMPARE_SWAP: f"{element(shape.dtype, o.condition)}, {value}, ",
     }
     return f"{name}(a, {o.dest // size}, {values.get(o.kind, f'{value}, ')}{pe})"
+
+
+def named(shape: Shape, at: int) -> tuple[str, int]:
+    """The array that a place is in, and the index of its element there."""
+    size = shape.dtype.itemsize
+    return ("a", at // size) if at < shape.region_bytes else ("b", (at - shape.region_bytes) // size)
 
 
 def element(dtype: np.dtype, bits: int) -> np.generic:

@@ -7,13 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from pgas.perftests.programs.operation import (
+    ANY,
     COUNTERS,
     DATA,
     FLAGS,
     GETS,
     PUTS,
+    SEVERAL,
     SIGNAL_BEGIN,
+    SOME,
     WAITS,
+    WAITS_FOR_SEVERAL,
     Kind,
     Operation,
     Program,
@@ -22,7 +26,9 @@ from pgas.perftests.programs.operation import (
     is_atomic,
     is_fetching,
     line,
+    named,
     spread,
+    wait_set,
 )
 from pgas.perftests.programs.rules import Rules, holds
 
@@ -45,9 +51,9 @@ class Fault(NamedTuple):
 
 
 def image(seed: int, number: int, pe: int, shape: Shape) -> bytearray:
-    """A PE's region before the program."""
+    """A PE's region and what it has elsewhere, before the program."""
     size = shape.dtype.itemsize
-    noise = random.Random(f"{seed} {number} {pe}").randbytes(shape.region_bytes)
+    noise = random.Random(f"{seed} {number} {pe}").randbytes(shape.memory_bytes)
     words = SIGNAL_BEGIN.to_bytes(8, "little") * (COUNTERS // 8)
     counters, data = noise[COUNTERS:DATA], noise[DATA:]
     if shape.dtype.kind in "fc":  # sums that are exact in any order; data that is finite, because conversions change what is no number
@@ -67,8 +73,10 @@ def fetches(shape: Shape, o: Operation) -> int:
     """How many bytes an operation fetches."""
     if o.kind == Kind.LOAD:
         return o.nelems * shape.dtype.itemsize
-    if o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH):
+    if o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH, Kind.TEST):
         return 8
+    if o.kind in SEVERAL:  # an answer, and the indices of some
+        return 8 * (1 + (o.nelems if o.kind in SOME else 0))
     return shape.dtype.itemsize if o.kind == Kind.G or is_fetching(o.kind) else 0
 
 
@@ -122,10 +130,32 @@ class Oracle:
             return bytes(here[o.source : o.source + o.nelems * size])
         elif o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH):
             return bytes(here[o.word : o.word + 8])
+        elif o.kind == Kind.TEST:
+            return int(holds(self._word(o.pe, o.word), o.condition, o.value)).to_bytes(8, "little")
+        elif o.kind in SEVERAL:
+            return answer(o, self._satisfied(o))
         if o.kind in FLAGS:
-            before = int.from_bytes(there[o.word : o.word + 8], "little") if is_added(o) else 0
+            before = self._word(o.target, o.word) if is_added(o) else 0
             there[o.word : o.word + 8] = (before + o.value).to_bytes(8, "little")
         return None
+
+    def _word(self, pe: int, word: int) -> int:
+        return int.from_bytes(self.regions[pe][word : word + 8], "little")
+
+    def _satisfied(self, o: Operation) -> list[int]:
+        """Which of several words compare as asked."""
+        return [i for i, word, value in wait_set(o) if holds(self._word(o.pe, word), o.condition, value)]
+
+    def _is_another(self, o: Operation, found: bytes) -> bool:
+        """Whether words that satisfy the condition are named, if not those of answer(): any names one, a wait for some one or more."""
+        satisfied = self._satisfied(o)
+        first, *named = np.frombuffer(found, np.int64).tolist()
+        if o.kind in ANY:
+            return first in satisfied
+        indices, rest = named[:first], named[first:]
+        return (
+            o.kind in SOME and o.kind in WAITS_FOR_SEVERAL and first > 0 and indices == sorted({*indices} & {*satisfied}) and not any(rest)
+        )
 
     def _difference(self, o: Operation, found: bytes, wanted: bytes) -> str:
         """Say what is wrong in what was fetched; nothing if nothing is."""
@@ -133,8 +163,11 @@ class Oracle:
             value = int.from_bytes(found, "little")
             right = holds(value, o.condition, o.value)  # a later value satisfies it as well
             return "" if right else f"{line(self._shape, o)} returned {value} instead of {int.from_bytes(wanted, 'little')}"
-        if found == wanted:
+        if found == wanted or (o.kind in SEVERAL and self._is_another(o, found)):
             return ""
+        if o.kind == Kind.TEST or o.kind in SEVERAL:
+            one, other = (np.frombuffer(data, np.int64).tolist() for data in (found, wanted))
+            return f"{line(self._shape, o)} answered {one} instead of {other}"
         if o.kind == Kind.SIGNAL_FETCH:
             return f"{line(self._shape, o)} returned {int.from_bytes(found, 'little')} instead of {int.from_bytes(wanted, 'little')}"
         i = next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b) // self._shape.dtype.itemsize
@@ -157,7 +190,9 @@ class Oracle:
             one, other = (int.from_bytes(data[at // 8 * 8 : at // 8 * 8 + 8], "little") for data in (found, region))
             text = f"signal {at // 8} is {one} instead of {other}"
         else:
-            text = f"element {at // size} is {self._element(found, at // size)} instead of {self._element(bytes(region), at // size)}"
+            name, index = named(self._shape, at)
+            what = f"element {index}" if name == "a" else f"element {index} of local memory"
+            text = f"{what} is {self._element(found, at // size)} instead of {self._element(bytes(region), at // size)}"
         writers = [line(self._shape, o) for o in operations if _writes(o, pe, at, size)]
         who = f"; it is written by {writers[-1]}" if writers else "; nobody writes to it in this phase"
         return f"{text} ({len(wrong)} wrong byte{'s' if len(wrong) > 1 else ''}){who}"
@@ -183,6 +218,15 @@ class Oracle:
             f"explains: {'; '.join(got)}",
         )
         region[at : at + dtype.itemsize] = last
+
+
+def answer(o: Operation, satisfied: Sequence[int]) -> bytes:
+    """What a wait for several words, or a look at them, answers if these satisfy it; where any could be named, the first."""
+    if o.kind in SOME:
+        return np.array([len(satisfied), *satisfied, *[0] * (o.nelems - len(satisfied))], np.int64).tobytes()
+    if o.kind in ANY:
+        return np.array(satisfied[0] if satisfied else -1, np.int64).tobytes()
+    return np.array(len(satisfied) == len(list(wait_set(o))), np.int64).tobytes()
 
 
 def _writes(o: Operation, pe: int, at: int, size: int) -> bool:

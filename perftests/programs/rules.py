@@ -11,18 +11,21 @@ called fence between them. Atomics on one word need no order. What is not promis
 contract, not an implementation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pgas.perftests.programs.operation import (
+    ALL,
     BLOCK,
     FLAGS,
     GETS,
     LANES,
     PUTS,
+    SEVERAL,
     SIGNAL_BEGIN,
     THREAD,
     WAITS,
+    WAITS_FOR_SEVERAL,
     Kind,
     Operation,
     Shape,
@@ -30,6 +33,7 @@ from pgas.perftests.programs.operation import (
     is_atomic,
     is_fetching,
     spread,
+    wait_set,
 )
 
 __all__ = ["Rules", "defined", "holds"]
@@ -81,10 +85,12 @@ class Rules:
         """Perform an operation if the outcome stays defined; return whether it does."""
         actors, size = self._actors(o), self._shape.dtype.itemsize
         seen: list[_Access] = []
-        if o.kind in WAITS:
-            if not self._wakes(o):
+        if o.kind in WAITS or o.kind in WAITS_FOR_SEVERAL:
+            words = [(o.word, o.value)] if o.kind in WAITS else [(word, value) for _, word, value in wait_set(o)]
+            answered = self._answered(o, words)
+            if answered is None:
                 return False
-            seen = self._carried.get((o.pe, o.word), [])
+            seen = [access for word in answered for access in self._carried.get((o.pe, word), [])]
         touches = list(_touches(o, size))
         if any(_overlap(a, b) and (a.mode, b.mode) != (READ, READ) for i, a in enumerate(touches) for b in touches[:i]):
             return False
@@ -95,8 +101,12 @@ class Rules:
                     ordered = self._ordered(access, touch, actors, o) or access in seen
                     if ordered:
                         earlier.add(access.number)
+                    elif o.kind in WAITS_FOR_SEVERAL:  # whatever such a word holds by then, the answer is the same
+                        continue
                     elif touch.mode != WORD or access.touch.mode != WORD or touch.class_ != access.touch.class_:
                         return False
+        for access in seen:
+            access.complete |= actors
         self._perform(o, actors, touches, earlier)
         self._number += 1
         return True
@@ -111,10 +121,23 @@ class Rules:
         """The values that a signal word has had in this phase, in the order of the list."""
         return self._values.get((pe, word), [SIGNAL_BEGIN])
 
-    def _wakes(self, o: Operation) -> bool:
-        """Whether a wait ends by what is done before it, and not earlier."""
-        *others, last = self.values(o.pe, o.word)
-        return holds(last, o.condition, o.value) and not any(holds(v, o.condition, o.value) for v in others)
+    def awaits(self, pe: int, word: int, condition: int, value: int) -> bool | None:
+        """Whether a wait for a word ends by what is done before it and not earlier; None: that is not certain."""
+        *others, last = self.values(pe, word)
+        if holds(last, condition, value):
+            return None if any(holds(v, condition, value) for v in others) else True
+        # Of several that are added in any order there are more sums than those of the list.
+        return None if len(others) > 1 or any(holds(v, condition, value) for v in others) else False
+
+    def _answered(self, o: Operation, words: Sequence[tuple[int, int]]) -> list[int] | None:
+        """The words of a wait whose last value is there when it ends; None: it may end earlier, or never."""
+        ends = [self.awaits(o.pe, word, o.condition, value) for word, value in words]
+        if None in ends or (words and not any(ends)):
+            return None
+        if o.kind in WAITS or o.kind in ALL:
+            return [word for word, _ in words] if all(ends) else None
+        satisfied = [word for (word, _), end in zip(words, ends, strict=True) if end]
+        return satisfied if len(satisfied) == 1 else []  # of several any one
 
     def _ordered(self, access: _Access, touch: _Touch, actors: int, o: Operation) -> bool:
         if access.complete & actors:
@@ -126,9 +149,6 @@ class Rules:
         if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS):
             for access in self._accesses:
                 _order(access, o, actors)
-        elif o.kind in WAITS:
-            for access in self._carried.get((o.pe, o.word), []):
-                access.complete |= actors
         # Threads of a warp or block that return from a non-blocking operation know nothing of each other's shares.
         together = actors & (actors - 1) == 0 or o.kind not in _NON_BLOCKING
         added = [_Access(t, self._number, o.target, actors, actors if together else 0) for t in touches]
@@ -216,8 +236,10 @@ def _touches(o: Operation, size: int) -> Iterator[_Touch]:
         yield _Touch(o.pe, o.source, o.source + o.nelems * size, READ, DONE)
     elif kind == Kind.STORE:
         yield _Touch(o.pe, o.dest, o.dest + size, WRITE, DONE)
-    elif kind in WAITS or kind == Kind.SIGNAL_FETCH:
+    elif kind in WAITS or kind in (Kind.SIGNAL_FETCH, Kind.TEST):
         yield _Touch(o.pe, o.word, o.word + 8, READ, DONE)
+    elif kind in SEVERAL:
+        yield from (_Touch(o.pe, word, word + 8, READ, DONE) for _, word, _ in wait_set(o))
     elif is_atomic(kind):
         yield _Touch(o.target, o.dest, o.dest + size, WORD, DONE if is_fetching(kind) else SENT, "atomics")
     if kind in FLAGS:

@@ -1,6 +1,7 @@
 """Performing programs on all PEs, and comparing: each PE compares some of them for all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
@@ -12,8 +13,9 @@ from numba import cuda
 from pgas import config, runtime
 from pgas.perftests import grid
 from pgas.perftests.programs.draw import GROUP
-from pgas.perftests.programs.interpreter import COLUMNS, MEETINGS, Table, interpreter
-from pgas.perftests.programs.operation import FLAGS, WAITS, Kind, Program, Shape
+from pgas.perftests.programs.interpreter import COLUMNS, IN_DEST, IN_SOURCE, MEETINGS, Table, interpreter
+from pgas.perftests.programs.on_host import Host
+from pgas.perftests.programs.operation import FLAGS, LOCAL_BYTES, SEVERAL, VECTOR, WAITS, Kind, Operation, Program, Shape
 from pgas.perftests.programs.oracle import Fault, Found, Oracle, fetches, image
 
 __all__ = ["Trial"]
@@ -22,6 +24,8 @@ __all__ = ["Trial"]
 _Left = tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]
 
 _LARGEST_REGION = 8192
+#: Bytes of what is registered, at least: CUDA's blocks for small arrays can be shared by one only (pgas.register).
+_LEAST_REGISTERED = 1 if pgas.SIMULATOR else 4 << 20
 _UNTOUCHED = 0xA5
 
 
@@ -34,6 +38,8 @@ class Trial:
 
     def __init__(self) -> None:
         self._area = pgas.empty(GROUP * _LARGEST_REGION, np.uint8)
+        self._local = cuda.device_array(max(GROUP * LOCAL_BYTES, _LEAST_REGISTERED), np.uint8)
+        pgas.register(self._local)
         self._counter = grid.Counter()
         #: What is on the heap, in the order it was made.
         self.arrays = [self._area, self._counter.array]
@@ -42,19 +48,37 @@ class Trial:
 
     def free(self) -> None:
         """Give the arrays back."""
+        self.unregister()
         for array in reversed(self.arrays):
             pgas.free(array)
+
+    def unregister(self) -> None:
+        """Let the NIC forget the memory that is not on the heap. Not collective."""
+        pgas.unregister(self._local)
 
     def run(self, programs: Sequence[Program]) -> dict[int, list[Fault]]:
         """Perform programs of one shape; return the faults of those that have some, by their place in the list, on every PE alike."""
         me, shape = pgas.my_pe(), programs[0].shape
         table, slots = self._table(programs)
+        by_hosts: dict[int, np.ndarray] = {}
+        called: Mapping[tuple[int, int], Any] = {}
         pgas.barrier_all()  # the regions of all PEs are as the programs need them
-        pgas.launch(interpreter(shape.dtype), len(programs), shape.threads, (table,))
-        pgas.barrier_all()
-        everything = pgas.allgather_object(
-            (table.copies.copy_to_host().tobytes(), table.fetched.copy_to_host().tobytes(), table.signals.copy_to_host().tobytes(), slots)
-        )
+        for begin, end in _stretches(shape):
+            if begin == shape.on_host:
+                called = Host(shape, table.area, table.words, table.local).perform(programs, begin)
+                by_hosts[begin] = np.hstack([words.copy_to_host().reshape(len(programs), -1) for words in (table.words, table.local_words)])
+            else:
+                meeting = self._counter.reserve(len(programs) * MEETINGS * (end - begin))
+                part = table._replace(meeting=meeting, begin=begin, end=end)
+                pgas.launch(interpreter(shape.dtype), len(programs), shape.threads, (part,))
+            pgas.barrier_all()
+        copies, fetched, signals = (array.copy_to_host() for array in (table.copies, table.fetched, table.signals))
+        for phase, memory in by_hosts.items():
+            copies[phase] = memory
+        for (place, number), value in called.items():
+            left = signals if programs[place].operations[number].kind in _SIGNAL_VALUES else fetched
+            left[slots[place, number] :][: np.size(value)] = value
+        everything = pgas.allgather_object((copies.tobytes(), fetched.tobytes(), signals.tobytes(), slots))
         own: dict[int, list[Fault]] = {}
         for place in range(me, len(programs), pgas.n_pes()):
             faults = list(Oracle(programs[place]).faults(_found(everything, programs, place)))
@@ -71,9 +95,10 @@ class Trial:
         size, phases = shape.dtype.itemsize, len(shape.ends)
         rows: list[tuple[int, ...]] = []
         operands, conditions = bytearray(), bytearray()
+        signals: list[int] = []
         first = np.zeros((phases, len(programs) + 1), np.int64)
         slots: dict[tuple[int, int], int] = {}
-        elements = signals = 0
+        elements = 0
         for phase in range(phases):
             for place, program in enumerate(programs):
                 first[phase, place] = len(rows)
@@ -82,8 +107,8 @@ class Trial:
                         continue
                     slot = 0
                     if o.kind in _SIGNAL_VALUES and fetches(shape, o):
-                        slots[place, number] = slot = signals
-                        signals += 1
+                        slots[place, number] = slot = len(signals)
+                        signals += _record(o)
                     elif nbytes := fetches(shape, o):
                         slots[place, number] = slot = elements
                         elements += nbytes // size
@@ -91,9 +116,11 @@ class Trial:
                     for elements_of, bits in ((operands, o.value), (conditions, o.condition)):
                         elements_of += (bits % (1 << 8 * size)).to_bytes(size, "little")
             first[phase, len(programs)] = len(rows)
-        regions = b"".join(image(p.seed, p.number, me, shape) for p in programs)
-        self._area[: len(regions)].copy_to_device(np.frombuffer(regions, np.uint8))
-        area, words = self._area[: len(regions)].view(shape.dtype), self._area[: len(regions)].view(np.uint64)
+        images = np.array([np.frombuffer(image(p.seed, p.number, me, shape), np.uint8) for p in programs])
+        regions, elsewhere = (np.ascontiguousarray(part).reshape(-1) for part in np.split(images, [shape.region_bytes], axis=1))
+        area, local = self._area[: regions.size], self._local[: elsewhere.size]
+        area.copy_to_device(regions)
+        local.copy_to_device(elsewhere)
         untouched = np.full(max(1, elements) * size, _UNTOUCHED, np.uint8).view(shape.dtype)
         table = Table(
             cuda.to_device(np.array(rows or [(0,) * len(COLUMNS)], np.int64)),
@@ -101,28 +128,48 @@ class Trial:
             cuda.to_device(np.array(shape.ends, np.int64)),
             cuda.to_device(np.frombuffer(bytes(operands) or bytes(size), shape.dtype).copy()),
             cuda.to_device(np.frombuffer(bytes(conditions) or bytes(size), shape.dtype).copy()),
-            area,
-            words,
+            area.view(shape.dtype),
+            local.view(shape.dtype),
+            area.view(np.uint64),
+            local.view(np.uint64),
             cuda.to_device(untouched),
-            cuda.to_device(np.zeros(max(1, signals), np.uint64)),
-            cuda.to_device(np.zeros((phases, len(programs), shape.region_bytes // 8), np.uint64)),
+            cuda.to_device(np.array(signals or [0], np.uint64)),
+            cuda.to_device(np.zeros((phases, len(programs), shape.memory_bytes // 8), np.uint64)),
             self._counter.array,
-            self._counter.reserve(len(programs) * MEETINGS * phases),
+            *(0, 0, 0),  # set for each kernel
         )
         return table, slots
 
     def _row(self, shape: Shape, place: int, o: Any, slot: int) -> tuple[int, ...]:
         """An operation as the interpreter reads it."""
         size, base = shape.dtype.itemsize, place * shape.region_bytes
-        dest, source, word = (base + o.dest) // size, (base + o.source) // size, (base + o.word) // 8
+        local = IN_DEST if o.dest >= shape.region_bytes else IN_SOURCE if o.source >= shape.region_bytes else 0
+        dest, source = (
+            (base + at if at < shape.region_bytes else place * LOCAL_BYTES + at - shape.region_bytes) // size for at in (o.dest, o.source)
+        )
+        word = (base + o.word) // 8
         qp = min(o.qp, self._queue_pairs)
         value, condition = (o.value, o.condition) if o.kind in _SIGNAL_VALUES else (0, 0)
         elements = dest, source, o.nelems, o.dst_stride, o.src_stride
-        return (o.kind, o.scope, o.who, o.target, *elements, o.whole, qp, word, value, condition, slot)
+        return (o.kind, o.scope, o.who, o.target, *elements, o.whole, qp, word, value, condition, slot, local)
+
+
+def _stretches(shape: Shape) -> Iterator[tuple[int, int]]:
+    """Phases that go together, first and end: a kernel performs them, or hosts perform the one."""
+    cuts = sorted({0, len(shape.ends)} | ({shape.on_host, shape.on_host + 1} if shape.on_host >= 0 else set()))
+    yield from pairwise(cuts)
 
 
 #: Operations on words, whose value is in the row.
-_SIGNAL_VALUES = frozenset((*FLAGS, *WAITS, Kind.SIGNAL_FETCH))
+_SIGNAL_VALUES = frozenset((*FLAGS, *WAITS, *SEVERAL, Kind.SIGNAL_FETCH, Kind.TEST))
+
+
+def _record(o: Operation) -> list[int]:
+    """What an operation that answers with signals begins with: see the interpreter's several()."""
+    if o.kind not in SEVERAL:
+        return [0]
+    status = [o.left_out >> i & 1 for i in range(o.nelems)]
+    return [0] * (1 + o.nelems) + status + list(o.values[: o.nelems] if o.kind in VECTOR else [0] * o.nelems)
 
 
 def _found(
@@ -131,7 +178,7 @@ def _found(
     """What a program left, on all PEs."""
     program = programs[place]
     shape = program.shape
-    size, nbytes = shape.dtype.itemsize, shape.region_bytes
+    size, nbytes = shape.dtype.itemsize, shape.memory_bytes
     regions = []
     for phase in range(len(shape.ends)):
         at = (phase * len(programs) + place) * nbytes

@@ -18,7 +18,8 @@ TYPES = DTYPES if pgas.SIMULATOR else ("uint8", "uint64")
 def trial(heap):
     trial = Trial()
     heap.arrays += trial.arrays  # freed as those of other tests are, also after a failure
-    return trial
+    yield trial
+    trial.unregister()
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -1,0 +1,122 @@
+"""A phase that hosts perform: what they call of pgas themselves, at once or on a stream (pgas/host_ops.py), one program after the other.
+
+All PEs go through the programs in the same order, and in each through its list: so whom a wait is for is never behind it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+import numpy as np
+from numba import cuda
+
+from pgas.perftests.programs.operation import (
+    FLAGS,
+    GETS,
+    LOCAL_BYTES,
+    PUTS,
+    STRIDED,
+    WAITS,
+    End,
+    Kind,
+    Operation,
+    Program,
+    Shape,
+    element,
+    is_atomic,
+    named,
+)
+from pgas.perftests.programs.oracle import fetches
+
+__all__ = ["Host"]
+
+_WITHOUT_OPERAND = (Kind.ATOMIC_FETCH, Kind.ATOMIC_INC, Kind.ATOMIC_FETCH_INC)
+_OF_A_SIGNAL = {Kind.FLAG_P: "p", Kind.FLAG_SET: "atomic_set", Kind.FLAG_ADD: "atomic_add"}
+
+
+class Host:
+    """This PE's host, which calls for every second program on a stream of its own.
+
+    Args:
+        area, words: regions of all programs, as elements and as uint64.
+        local: the PE's memory that is registered, as elements.
+    """
+
+    def __init__(self, shape: Shape, area: Any, words: Any, local: Any) -> None:
+        self._shape, self._area, self._words, self._local = shape, area, words, local
+        self._stream = cuda.stream()
+
+    def perform(self, programs: Sequence[Program], phase: int) -> Mapping[tuple[int, int], Any]:
+        """Perform the phase and complete it; return, by place of the program and number of the operation, what was fetched."""
+        fetched = {}
+        for place, program in enumerate(programs):
+            for number, o in enumerate(program.operations):
+                if o.phase == phase and o.pe == pgas.my_pe():
+                    value = self._call(o, place, (None, self._stream)[place % 2])
+                    if fetches(self._shape, o):
+                        fetched[place, number] = value
+        for stream in (None, self._stream):
+            if self._shape.ends[phase] in (End.QUIET, End.QUIETS):
+                pgas.quiet(stream=stream)
+                pgas.sync_all(stream=stream)
+            else:
+                pgas.barrier_all(stream=stream)
+        pgas.synchronize(self._stream)
+        return fetched
+
+    def _call(self, o: Operation, place: int, stream: Any) -> Any:
+        """Call what an operation is; return what it fetches."""
+        arguments: tuple[Any, ...] = ()
+        name, signals = o.kind.name.lower(), self._words[place * self._shape.region_bytes // 8 :]
+        if o.kind in (Kind.LOAD, Kind.STORE):
+            return self._access(o, place, stream)
+        if o.kind in PUTS or o.kind in GETS:
+            arguments = self._copied(o, place)
+            if o.kind in FLAGS:
+                arguments += (signals, o.word // 8, o.value, o.condition)
+            elif o.kind in STRIDED:
+                arguments += (o.dst_stride, o.src_stride)
+            arguments += (o.target,) if o.whole or o.kind in FLAGS else (o.target, o.nelems)
+        elif o.kind in FLAGS:
+            name = _OF_A_SIGNAL.get(o.kind, name)
+            arguments = (signals, o.word // 8, o.value, *((o.condition,) if o.kind == Kind.SIGNAL_OP else ()), o.target)
+        elif o.kind in WAITS:
+            arguments = (signals, o.word // 8, o.condition, o.value)
+        elif o.kind == Kind.SIGNAL_FETCH:
+            arguments = (signals, o.word // 8)
+        elif o.kind == Kind.QUIET_PE:
+            arguments = (o.target,)
+        elif o.kind in (Kind.P, Kind.G) or is_atomic(o.kind):
+            values = () if o.kind == Kind.G or o.kind in _WITHOUT_OPERAND else (element(self._shape.dtype, o.value),)
+            if o.kind == Kind.ATOMIC_COMPARE_SWAP:
+                values = (element(self._shape.dtype, o.condition), *values)
+            array, index = self._array(o.source if o.kind == Kind.G else o.dest, place)
+            arguments = (array, index, *values, o.target)
+        return getattr(pgas, name)(*arguments, stream=stream)
+
+    def _array(self, at: int, place: int) -> tuple[Any, int]:
+        """The array of a program that a place is in, and the index of its element."""
+        name, index = named(self._shape, at)
+        whole, nbytes = (self._area, self._shape.region_bytes) if name == "a" else (self._local, LOCAL_BYTES)
+        count = nbytes // self._shape.dtype.itemsize
+        return whole[place * count : (place + 1) * count], index
+
+    def _copied(self, o: Operation, place: int) -> tuple[Any, Any]:
+        """The operands of a copy: all that follows too, if the call names a number of elements."""
+        operands = []
+        for at, stride in ((o.dest, o.dst_stride), (o.source, o.src_stride)):
+            array, first = self._array(at, place)
+            operands.append(array[first : first + o.nelems * stride] if o.whole else array[first:])
+        return operands[0], operands[1]
+
+    def _access(self, o: Operation, place: int, stream: Any) -> Any:
+        """Read or write the PE's own memory, in the order of the stream."""
+        pgas.synchronize(0 if stream is None else stream)
+        array, first = self._array(o.source if o.kind == Kind.LOAD else o.dest, place)
+        if o.kind == Kind.LOAD:
+            return array[first : first + o.nelems].copy_to_host()
+        array[first : first + 1].copy_to_device(np.array([element(self._shape.dtype, o.value)]))
+        pgas.synchronize()
+        return None
