@@ -31,7 +31,7 @@ RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 RXE_TRAFFIC := for npes in 2 3; do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 
-.PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages programs rxe rxe-traffic rxe-faults clean
+.PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages programs rxe check-rxe-faults clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -58,12 +58,10 @@ check: packages lint types unit sass mpi programs rxe
 packages: $(VENV)/dev
 	$(RXE) prepare || test $$? = 77
 
-# The traffic of check-rxe where there can be a guest (status 77: there cannot, and a line said why); its faults take minutes more.
+# Both of check-rxe, in one guest, where there can be one (status 77: there cannot, and a line said why).
 rxe: $(VENV)/dev
-	@$(RXE) prepare; case $$? in \
-	  0) $(MAKE) --no-print-directory rxe-traffic ;; \
-	  77) echo "rxe-traffic skipped: the line above says why" ;; \
-	  *) exit 1 ;; esac
+	@$(RXE) run --forks --timeout 2400 sh -ec '$(RXE_TRAFFIC); $(RXE_FAULTS)' || { \
+	  status=$$?; test $$status = 77 && echo "rxe skipped: the line above says why" || exit $$status; }
 
 lint: $(VENV)/dev
 	ruff check .
@@ -112,12 +110,10 @@ programs: $(VENV)/dev
 
 ## check-rxe: ibrc over the kernel's Soft-RoCE and libibverbs, in a QEMU guest on this machine's own root (Debian; installs with apt-get)
 check-rxe: $(VENV)/dev
-	$(RXE) run --forks --timeout 2400 sh -ec '$(RXE_TRAFFIC); $(RXE_FAULTS)'
-
-rxe-traffic: $(VENV)/dev
 	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_TRAFFIC)'
 
-rxe-faults: $(VENV)/dev
+## check-rxe-faults: links that go down, peers that are killed, limits: each an error on every PE, in that guest
+check-rxe-faults: $(VENV)/dev
 	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_FAULTS)'
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines

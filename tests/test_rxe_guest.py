@@ -1,6 +1,9 @@
 """The QEMU guest of make check-rxe, as far as it can be tested without one: what it is made of, what it says, how it ends."""
 
+import fnmatch
 import importlib.machinery
+import importlib.util
+import json
 import lzma
 import os
 import platform
@@ -9,14 +12,17 @@ import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 import rxe.__main__ as command_line
 from rxe import guest, kernel, packages
+from rxe import kept as kept_guest
 from rxe.clock import clock_options
 from rxe.initramfs import Entry, archive, initramfs
+from rxe.kept import NotKept
 from rxe.kernel import Kernel, load_order, unpack_vmlinux
 from rxe.packages import Missing
 
@@ -205,7 +211,7 @@ def entries_of(cpio):
 
 def test_archive_of_any_length():
     entries = [Entry("d"), *(Entry(f"d/{'n' * size}", bytes(size)) for size in range(1, 9)), Entry("x", b"#!", executable=True)]
-    found = list(entries_of(archive(entries)))
+    found = list(entries_of(b"".join(archive(entries))))
     assert found[0] == ("d", 0o40755, b"")
     assert found[1:-1] == [(f"d/{'n' * size}", 0o100644, bytes(size)) for size in range(1, 9)]
     assert found[-1] == ("x", 0o100755, b"#!")
@@ -223,16 +229,26 @@ def kept(tmp_path):
 
 def test_initramfs_has_what_init_uses(kept, tmp_path):
     (tmp_path / "busybox").write_bytes(b"busy")
-    content = {name: (mode, data) for name, mode, data in entries_of(initramfs(kept, tmp_path / "busybox"))}
-    assert content["bin/busybox"] == (0o100755, b"busy")
+    content = {name: (mode, data) for name, mode, data in entries_of(b"".join(initramfs(kept, tmp_path / "busybox")))}
+    assert content["busybox/busybox"] == (0o100755, b"busy")
     assert content["modules/order"][1] == b"00-virtio.ko\n01-9p.ko\n"
     assert content["modules/01-9p.ko"][1] == b"01-9p.ko"
-    assert content["init"][0] == 0o100755
-    init = content["init"][1].decode()
-    for folder in ("/proc", "/sys", "/dev", "/host", "/memory", "/root"):
-        assert f" {folder}" in init
+    scripts = {name: content[name][1].decode() for name in ("init", "live.sh", "pause.sh")}
+    for folder in ("/proc", "/sys", "/dev", "/host", "/memory", "/live"):
+        assert f" {folder}" in "".join(scripts.values())
         assert content[folder[1:]][0] == 0o40755
-    assert subprocess.run(["sh", "-n"], input=init, text=True, check=False).returncode == 0
+    for name, script in scripts.items():
+        assert content[name][0] == 0o100755
+        assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_links_and_time_stamps(tmp_path):
+    """Bytecode is good for a source of one time stamp."""
+    (tmp_path / "file").write_bytes(b"content")
+    packed = b"".join(archive([Entry("a", link="b/c", mtime=5), Entry("b", tmp_path / "file", mtime=0x6543210F)]))
+    assert list(entries_of(packed)) == [("a", 0o120777, b"b/c"), ("b", 0o100644, b"content")]
+    assert int(packed[6 + 8 * 5 : 14 + 8 * 5], 16) == 5
+    assert b"6543210F" in packed.upper()
 
 
 # ---------------------------------------------------------------------------------------------------------------------- guest
@@ -253,6 +269,13 @@ def test_the_command_gets_arguments_folder_and_environment(tmp_path):
     )
     done = subprocess.run(["sh", "-c", script], env={}, capture_output=True, text=True, check=True)
     assert done.stdout == f"{folder}|two words\nand 'quotes'|none|dumb|$HOME||"
+
+
+def test_python_is_that_of_forks_where_the_command_runs_under_them():
+    script = guest.command_script(["sh", "-c", "echo $PATH"], {"PATH": "/usr/bin:/bin"}, "/")
+    for before in ("", "/forks:"):
+        done = subprocess.run(["/bin/sh", "-c", script], env={"RXE_FORKS": before}, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{before}/usr/bin:/bin\n"
 
 
 def test_kvm_is_never_used():
@@ -299,7 +322,7 @@ def fake_qemu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     monkeypatch.setenv("FAKE_PID", str(tmp_path / "pid"))
     monkeypatch.setattr(guest.tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(guest, "initramfs", lambda kernel: b"initramfs")
+    monkeypatch.setattr(guest, "initramfs", lambda kernel: [b"initramfs"])
     yield install
     assert list((tmp_path / "tmp").iterdir()) == []
     process = Path("/proc", (tmp_path / "pid").read_text().strip(), "environ")
@@ -346,7 +369,7 @@ from pathlib import Path
 from rxe import __main__ as command_line, guest
 from rxe.kernel import Kernel
 command_line.prepare = lambda: Kernel(Path(sys.argv[1]))
-guest.initramfs = lambda kernel: b""
+guest.initramfs = lambda kernel: []
 sys.exit(command_line.main(["run", "sh", "-c", "echo started; sleep 100"]))
 """
 
@@ -376,6 +399,168 @@ def test_other_machines_are_refused(monkeypatch, capsys):
     monkeypatch.setattr(command_line.platform, "machine", lambda: "riscv64")
     assert command_line.main(["prepare"]) == 77
     assert "the guest is for Linux on x86_64" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------------------------- kept
+
+
+def test_what_is_on_the_way_to_a_file(tmp_path):
+    """Every folder and link once, before what is in it; links as they are written, and what they lead to."""
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "real" / "deep" / "program").write_text("#!/bin/sh")
+    (tmp_path / "real" / "deep" / "program").chmod(0o755)
+    (tmp_path / "real" / "data").write_text("data")
+    (tmp_path / "short").symlink_to("real/deep")
+    (tmp_path / "real" / "absolute").symlink_to(tmp_path / "short" / "program")
+    (tmp_path / "real" / "loop").symlink_to("loop")
+    files = [tmp_path / "short" / "program", tmp_path / "real" / "absolute", tmp_path / "real" / "data"]
+    found = list(kept_guest.entries_of([str(file) for file in files]))
+    inside = {entry.name.removeprefix(f"{tmp_path}/"[1:]): entry for entry in found if entry.name.startswith(f"{tmp_path}/"[1:])}
+    assert list(inside) == ["short", "real", "real/deep", "real/deep/program", "real/absolute", "real/data"]
+    assert len({entry.name for entry in found}) == len(found)
+    assert inside["short"].link == "real/deep"
+    assert inside["real/absolute"].link == f"{tmp_path}/short/program"
+    assert inside["real"].content is None
+    assert [name for name, entry in inside.items() if entry.executable] == ["real/deep/program"]
+    assert inside["real/data"].read() == b"data"
+    assert inside["real/data"].mtime == int((tmp_path / "real" / "data").stat().st_mtime)
+    places = [entry.name for entry in found]
+    assert all(str(Path(place).parent) == "." or places.index(str(Path(place).parent)) < at for at, place in enumerate(places))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyverbs") is None, reason="capability missing: pyverbs")
+def test_files_that_python_needs():
+    """Sources beside bytecode, also of modules that replace themselves; libraries by the names under which they are looked up."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, "-m", "rxe.files"], cwd="/", env=environment, capture_output=True, check=True, timeout=100)
+    files = json.loads(done.stdout)
+    assert len(set(files)) == len(files)
+    assert {"/lib64/ld-linux-x86-64.so.2", sys.executable, f"{sys.prefix}/pyvenv.cfg", os.__file__} <= set(files)
+    for end in (
+        "numba/cuda/core/config.py",
+        "numba/core/registry.py",
+        "pyverbs/qp.*.so",
+        "/libibverbs.so.1",
+        "libibverbs.so.1.*",
+        "rxe/forks.py",
+    ):
+        assert any(fnmatch.fnmatch(file, f"*{end}") for file in files), end
+    assert not [file for file in files if file.startswith(("/proc", "/sys", "/dev", f"{Path(__file__).parent.parent}/pgas"))]
+
+
+#: A QEMU with a monitor: the scripts of the tests below go on from here. Its input and output are the guest's second serial port.
+FAKE_MONITOR = """#!{python}
+import json, os, socket, subprocess, sys
+line = sys.argv[1:]
+if line == ["--version"]:
+    sys.exit(print("QEMU emulator, a false one"))
+def after(option, start=""):
+    return next(value for name, value in zip(line, line[1:]) if name == option and value.startswith(start))
+with open(os.environ["FAKE_PID"], "w") as file:
+    file.write(str(os.getpid()))
+shared = next(a for a in line if a.startswith("local,id=guest,path=")).split("path=")[1].split(",")[0]
+monitor = socket.socket(fileno=int(after("-chardev", "socket,id=monitor").split("fd=")[1]))
+def serve(**answers):
+    "Answer until the monitor is closed, or one of the queries has said its last."
+    peer = monitor.makefile("rw")
+    def tell(**line): print(json.dumps(line), file=peer, flush=True)
+    tell(QMP={{}})
+    for request in map(json.loads, peer):
+        asked = request["execute"]
+        tell(event="something")
+        if asked == "migrate":
+            subprocess.run(request["arguments"]["uri"].removeprefix("exec:"), shell=True, input=b"the guest")
+        left = answers.get(asked, [])
+        tell(**(left.pop(0) if left else {{"return": {{}}}}))
+        if asked in answers and not left:
+            return
+"""
+
+READY = """
+print("a warning", "ready", sep="\\n", flush=True)
+serve(**{"query-migrate": [{"return": {"status": "active"}}, {"return": {"status": "completed"}}]})
+"""
+GOES_ON = """
+assert after("-incoming").startswith("exec:cat ")
+assert subprocess.run(after("-incoming").removeprefix("exec:"), shell=True, capture_output=True).stdout == b"the guest"
+serve(**{"query-status": [{"return": {"status": "inmigrate"}}, {"return": {"status": "running"}}]})
+assert sys.stdin.readline() == "go\\n"
+assert abs(int(open(f"{shared}/date").read()) - __import__("time").time()) < 60
+status = subprocess.run(["sh", f"{shared}/command"], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT).returncode
+with open(f"{shared}/status", "w") as file:
+    file.write(str(status))
+"""
+
+
+@pytest.fixture
+def fake_monitor(fake_qemu, tmp_path, monkeypatch):
+    """Install a QEMU that makes guests (READY or another script) and goes on with them (GOES_ON or another)."""
+    monkeypatch.setattr(kept_guest.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(kept_guest, "initramfs", lambda kernel, more: [entry.name.encode() for entry in more])
+    monkeypatch.setattr(kept_guest, "_files", lambda: [str(tmp_path / "imported.py")])
+    (tmp_path / "imported.py").write_text("1")
+    (tmp_path / "cache").mkdir()
+
+    def install(making=READY, going_on=GOES_ON):
+        pid = fake_qemu("")
+        program = tmp_path / "bin" / "qemu-system-x86_64"
+        both = f"if '-incoming' in line:\n{textwrap.indent(going_on, '    ')}\nelse:\n{textwrap.indent(making, '    ')}\n"
+        program.write_text(FAKE_MONITOR.format(python=sys.executable) + both)
+        return pid
+
+    return install
+
+
+def test_a_guest_is_kept_until_a_file_is_another(fake_monitor, kept, tmp_path, capfd):
+    fake_monitor()
+    cache, said = tmp_path / "cache", []
+    first = kept_guest.keep(kept, cache, said.append)
+    assert first.read_bytes() == b"the guest"
+    assert kept_guest.keep(kept, cache, said.append) == first
+    assert said == ["a guest is made and kept on disk, for this run and later ones"]
+    assert list(cache.iterdir()) == [first]
+    assert guest.boot(kept, ["sh", "-c", "echo out; exit 3"], timeout_s=20, kept=first) == 3
+    assert capfd.readouterr().out == "out\n"
+    others = []
+    for text in ("22", "333"):
+        (tmp_path / "imported.py").write_text(text)
+        others.append(kept_guest.keep(kept, cache, said.append))
+    assert len({first, *others}) == 3
+    assert set(cache.iterdir()) == set(others)  # two are enough
+
+
+@pytest.mark.parametrize(
+    ("making", "error"),
+    [
+        ('print("ImportError: no module")\n', "Python did not start in it: ImportError: no module"),
+        ('print("ready", flush=True)\n', "QEMU does not write it: .*"),
+        (READY.replace('"completed"', '"failed", "error-desc": "no space"'), "QEMU does not write it: query-migrate: failed: no space"),
+        (READY.replace('"query-migrate": [', '"migrate": [{"error": {"desc": "9p is mounted"}}], "x": ['), ".*migrate: 9p is mounted"),
+    ],
+)
+def test_a_guest_that_cannot_be_kept(fake_monitor, kept, tmp_path, making, error):
+    fake_monitor(making)
+    with pytest.raises(NotKept, match=f"^{error}$"):
+        kept_guest.keep(kept, tmp_path / "cache", print)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_where_no_guest_can_be_kept_one_is_booted(kept, tmp_path, monkeypatch, capsys):
+    booted = []
+    monkeypatch.setattr(command_line, "prepare", lambda: kept)
+    monkeypatch.setattr(command_line.subprocess, "run", lambda *arguments, **keywords: None)
+    monkeypatch.setattr(command_line, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(guest, "boot", lambda kernel, command, **options: booted.append((command, options.get("kept"))) or 5)
+
+    def keep(*_):
+        raise NotKept("no space")
+
+    monkeypatch.setattr(command_line, "keep", keep)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "environ", dict(os.environ))
+        assert command_line.main(["run", "--forks", "true"]) == 5
+    assert booted == [([sys.executable, "-m", "rxe.forks", "true"], None)]
+    assert "rxe: no guest is kept on disk, each run boots one: no space\n" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------------------- forks

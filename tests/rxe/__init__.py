@@ -1,12 +1,12 @@
 """A guest with RDMA devices for machines that have none: QEMU, a Debian kernel with Soft-RoCE, the machine's own root and Python.
 
 ``PYTHONPATH=tests python -m rxe run COMMAND...`` runs a command in it. packages.py says what is needed and fetches it, kernel.py takes
-the kernel apart, initramfs.py and the scripts init and devices are what the guest starts with, clock.py is its time, guest.py boots it.
-Standard library only.
+the kernel apart, initramfs.py and the scripts init, live.sh and devices are what the guest starts with, clock.py is its time, guest.py
+boots it. With ``--forks`` it goes on from where it was kept on disk (kept.py, files.py, pause.sh, monitor.py), behind the start of Python
+and the import of libraries (libraries.py), and its programs are forks of that Python (forks.py, client.py). Standard library only.
 
-How long a warm run of the traffic takes (QEMU 7.2 on 2 cores of an AMD EPYC that others used, too; emulated, as KVM is of no use on a
-machine that is such a guest itself): 7 to 11 s until the devices are there. Then 50 to 65 s of one emulated processor to import what
-tests use, which takes the machine itself 1.7 s: Numba and pgas 25, the 33 functions that Numba kept on disk 12, pytest and Hypothesis 7,
-Python and NumPy 6, llvmlite 3. Then about 80 s of processor time, of both, at 2 PEs, and 190 at 3. Boot and imports, one after the other,
-are the minute already. A guest kept on disk behind its imports would save them; QEMU writes one only while no 9p folder is mounted.
+How long a warm ``make check-rxe`` takes (QEMU 7.2 on 2 cores of an AMD EPYC, both idle; emulated, as KVM is of no use on a machine that is
+such a guest itself): 40 s. Of that 4 go to the question which files a guest must be made from, 2 to read it, 4 to devices and the import of
+pgas; the 21 tests take 11 at 2 PEs and 17 at 3. To make the guest takes 25 s, once. Where nothing is kept, each run boots for 6 s and
+imports for 25 on one emulated processor. Other work on the machine doubles all of that.
 """

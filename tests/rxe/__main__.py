@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 from rxe import guest
+from rxe.kept import NotKept, keep
 from rxe.kernel import Kernel, cache_folder
+from rxe.monitor import MonitorError
 from rxe.packages import Missing, install_missing, link_pyverbs
 
 #: Exit status where there can be no guest, as for tests that were skipped (automake's).
@@ -56,6 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
             os.environ.update(guest.ANY_PROCESSOR, NUMBA_CACHE_DIR=str(cache_folder() / "numba"))
             os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the guest would compile all of pgas, emulated
             subprocess.run([sys.executable, "-m", "rxe.preload"], check=True)
+            try:
+                kept = keep(kernel, cache_folder(), _say)
+                return guest.boot(kernel, options.command, timeout_s=options.timeout, kept=kept)
+            except (NotKept, MonitorError) as error:
+                _say(f"no guest is kept on disk, each run boots one: {error}")
             options.command[:0] = [sys.executable, "-m", "rxe.forks"]
         return guest.boot(kernel, options.command, timeout_s=options.timeout)
     except KeyboardInterrupt:

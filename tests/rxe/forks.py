@@ -1,12 +1,15 @@
 """Python started once: a server imports what all the tests need and forks itself for every ``python`` that is run under it.
 
-In the guest, where the processor is emulated, Python takes 2 s to start and most of a minute to import what tests use; a fork, with its
+In the guest, where the processor is emulated, Python takes 2 s to start and half a minute to import what tests use; a fork, with its
 client, took 4 s where other jobs used the machine's cores, too.
 
 ``python -m rxe.forks COMMAND...`` runs a command with another ``python`` first in PATH: a client (client.py) that hands its arguments,
 environment, folder and open files to the server, waits for the fork that the server makes, and ends as that ends. An end of the client
 ends the fork. What the command starts as ``python`` or as sys.executable is such a fork; what needs another interpreter (options but -m,
 -c and -u) starts one. Variables that Python or Numba read when they start are those of the server.
+
+``python -m rxe.forks --kept COMMAND...`` is what kept.py starts in the guest's first files: libraries are imported there, the guest is kept
+on disk and started again, and what it then imports and runs is read from the machine's own root.
 """
 
 import array
@@ -21,6 +24,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import types
@@ -28,10 +32,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["IMPORTED", "Request", "Server", "main"]
+__all__ = ["IMPORTED", "LIBRARIES", "Request", "Server", "import_all", "main"]
 
 #: What the server imports: most of what a PE's test session does before its first test.
 IMPORTED = ("rxe.preload",)
+
+#: Of that, what is imported before the guest is kept.
+LIBRARIES = ("rxe.libraries",)
 
 MAX_FILES = 253  # in one message: the kernel's SCM_MAX_FD
 CLIENT = Path(__file__).with_name("client.py")
@@ -119,7 +126,7 @@ class Server:
             (self.folder / name).chmod(0o755)
         path = f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         program = shutil.which(command[0], path=path) or command[0]
-        self._command = os.posix_spawn(program, command, {**os.environ, "PATH": path})
+        self._command = os.posix_spawn(program, command, {**os.environ, "PATH": path, "RXE_FORKS": f"{self.folder}{os.pathsep}"})
         self._ended = os.pidfd_open(self._command)
 
     def serve(self) -> Request | int:
@@ -195,8 +202,20 @@ def import_all(names: Sequence[str]) -> None:
         raise ImportError(f"pytest did not import {', '.join(missing)}")
 
 
+def be_kept() -> None:
+    """Import libraries from the guest's first files, let the guest be kept on disk, and go on in the machine's root, at /live."""
+    import_all(LIBRARIES)
+    subprocess.run(["/busybox/sh", "/pause.sh"], check=True)
+    os.chroot("/live")
+    os.chdir("/")
+    importlib.invalidate_caches()  # folders have more in them now
+
+
 def main(command: Sequence[str], names: Sequence[str] = IMPORTED) -> int:
     """Import, serve a command and return its exit status (128 and more: a signal's); in a fork, run what was asked for."""
+    if command[0] == "--kept":
+        be_kept()
+        command = command[1:]
     import_all(names)
     gc.collect()
     gc.freeze()  # what is not touched stays shared with the forks

@@ -15,15 +15,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rxe.clock import clock_options
 from rxe.initramfs import HERE, initramfs
 from rxe.kernel import Kernel
+from rxe.monitor import Monitor
 
-__all__ = ["ANY_PROCESSOR", "DIED", "TIMED_OUT", "boot", "command_script", "qemu_command"]
+__all__ = ["ANY_PROCESSOR", "DIED", "TIMED_OUT", "boot", "command_script", "end_of", "qemu_command", "running"]
 
 #: Exit statuses that are not the command's, as of timeout(1) and of env(1).
 TIMED_OUT = 124
@@ -49,11 +51,13 @@ def command_script(command: Sequence[str], environment: Mapping[str, str], cwd: 
     passed = {name: value for name, value in environment.items() if name.isidentifier() and not NOT_PASSED_ON.fullmatch(name)}
     passed = {**MPI_OFF_RDMA, **ANY_PROCESSOR, **passed, "TERM": "dumb"}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(passed.items())]
+    exports.append('PATH="$RXE_FORKS$PATH"')  # the python of rxe.forks, where the script is what it runs
     return "\n".join([*exports, f"cd {shlex.quote(cwd)} || exit {DIED}", f"exec {shlex.join(command)}", ""])
 
 
-def qemu_command(kernel: Path, initrd: Path, shared: Path, console: Path) -> list[str]:
-    """Return QEMU's command line; the first serial port is written to console, the second to its standard output."""
+def qemu_command(kernel: Path, initrd: Path, shared: Path, console: Path, clock: str | None = None) -> list[str]:
+    """Return QEMU's command line; the first serial port is written to console, the second is QEMU's own input and output."""
+    clock = clock_options() if clock is None else clock
     return [
         "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max,la57=off",
         "-smp", str(CPUS), "-m", str(MEMORY_MIB), "-nodefaults", "-display", "none", "-no-reboot", "-nic", "none",
@@ -64,7 +68,7 @@ def qemu_command(kernel: Path, initrd: Path, shared: Path, console: Path) -> lis
         "-fsdev", f"local,id=guest,path={_escaped(shared)},security_model=none",
         "-device", "virtio-9p-pci,fsdev=guest,mount_tag=guest",
         "-kernel", str(kernel), "-initrd", str(initrd),
-        "-append", f"console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on {clock_options()}",
+        "-append", f"console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on {clock}",
     ]  # fmt: skip
 
 
@@ -73,32 +77,68 @@ def _escaped(path: Path) -> str:
     return str(path).replace(",", ",,")
 
 
-def boot(kernel: Kernel, command: Sequence[str], *, timeout_s: float) -> int:
+def boot(kernel: Kernel, command: Sequence[str], *, timeout_s: float, kept: Path | None = None) -> int:
     """Run a command in a guest; its output, both streams together, goes to standard output as it comes.
+
+    Args:
+        kept: the guest that goes on from there (kept.py), under rxe.forks; otherwise one is booted.
 
     Returns:
         The command's exit status; TIMED_OUT after timeout_s; DIED if the guest ended without one, with its console's end on standard error.
+
+    Raises:
+        MonitorError: QEMU does not read what is kept; nothing was run.
     """
-    with tempfile.TemporaryDirectory(prefix="pgas-rxe-") as folder, _ended_by_signals():
+    with tempfile.TemporaryDirectory(prefix="pgas-rxe-") as folder:
         shared, initrd, console = Path(folder, "shared"), Path(folder, "initramfs"), Path(folder, "console")
         shared.mkdir()
-        initrd.write_bytes(initramfs(kernel))
         shutil.copy(HERE / "devices", shared)
         (shared / "command").write_text(command_script(command, os.environ, os.getcwd()))
+        (shared / "date").write_text(f"{time.time():.0f}")
+        with initrd.open("wb") as file:
+            file.writelines(initramfs(kernel))
+        line = qemu_command(kernel.vmlinux, initrd, shared, console)
         sys.stdout.flush()
-        qemu = subprocess.Popen(qemu_command(kernel.vmlinux, initrd, shared, console), stdin=subprocess.DEVNULL, preexec_fn=_alone, cwd="/")
         try:
-            qemu.wait(timeout_s)
+            with going_on(line, kept) if kept is not None else running(line) as qemu:
+                qemu.wait(timeout_s)
         except subprocess.TimeoutExpired:
             print(f"rxe: the command did not end within {timeout_s:g} s", file=sys.stderr)
             return TIMED_OUT
+        with contextlib.suppress(OSError, ValueError):
+            return int((shared / "status").read_text())
+        print(f"rxe: the guest died (qemu: {qemu.returncode}); the end of its console:\n{end_of(console)}", file=sys.stderr)
+        return DIED
+
+
+@contextlib.contextmanager
+def running(line: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A QEMU, killed at the end, whatever ends it."""
+    with _ended_by_signals():
+        qemu = subprocess.Popen(line, preexec_fn=_alone, **{"stdin": subprocess.DEVNULL, "cwd": "/", **options})
+        try:
+            yield qemu
         finally:
             qemu.kill()
             qemu.wait()
-        with contextlib.suppress(OSError, ValueError):
-            return int((shared / "status").read_text())
-        print(f"rxe: the guest died (qemu: {qemu.returncode}); the end of its console:\n{_end_of(console)}", file=sys.stderr)
-        return DIED
+            for pipe in filter(None, (qemu.stdin, qemu.stdout)):
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+@contextlib.contextmanager
+def going_on(line: list[str], kept: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A QEMU with the guest that waits in pause.sh, told to go on as soon as it was read."""
+    with Monitor() as monitor:
+        line = [*line, *monitor.options, "-incoming", f"exec:cat {shlex.quote(str(kept))}"]
+        with running(line, stdin=subprocess.PIPE, pass_fds=monitor.pass_fds) as qemu:
+            monitor.started()
+            monitor.wait("query-status", "running")
+            assert qemu.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it died, and left no status
+                qemu.stdin.write(b"go\n")
+                qemu.stdin.flush()
+            yield qemu
 
 
 def _alone() -> None:
@@ -122,7 +162,7 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end_of(console: Path, nlines: int = 15) -> str:
+def end_of(console: Path, nlines: int = 15) -> str:
     try:
         text = console.read_text(errors="replace")
     except OSError:
