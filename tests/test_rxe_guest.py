@@ -21,9 +21,10 @@ import rxe.__main__ as command_line
 from rxe import guest, kernel, packages
 from rxe import kept as kept_guest
 from rxe.clock import clock_options
-from rxe.initramfs import Entry, archive, initramfs
+from rxe.initramfs import Entry, archive, first_files
 from rxe.kept import NotKept
 from rxe.kernel import Kernel, load_order, unpack_vmlinux
+from rxe.monitor import MonitorError
 from rxe.packages import Missing
 
 # ------------------------------------------------------------------------------------------------------------------- packages
@@ -229,7 +230,7 @@ def kept(tmp_path):
 
 def test_initramfs_has_what_init_uses(kept, tmp_path):
     (tmp_path / "busybox").write_bytes(b"busy")
-    content = {name: (mode, data) for name, mode, data in entries_of(b"".join(initramfs(kept, tmp_path / "busybox")))}
+    content = {name: (mode, data) for name, mode, data in entries_of(b"".join(archive(first_files(kept, tmp_path / "busybox"))))}
     assert content["busybox/busybox"] == (0o100755, b"busy")
     assert content["modules/order"][1] == b"00-virtio.ko\n01-9p.ko\n"
     assert content["modules/01-9p.ko"][1] == b"01-9p.ko"
@@ -322,7 +323,7 @@ def fake_qemu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     monkeypatch.setenv("FAKE_PID", str(tmp_path / "pid"))
     monkeypatch.setattr(guest.tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(guest, "initramfs", lambda kernel: [b"initramfs"])
+    monkeypatch.setattr(guest, "first_files", lambda kernel: [])
     yield install
     assert list((tmp_path / "tmp").iterdir()) == []
     process = Path("/proc", (tmp_path / "pid").read_text().strip(), "environ")
@@ -369,7 +370,7 @@ from pathlib import Path
 from rxe import __main__ as command_line, guest
 from rxe.kernel import Kernel
 command_line.prepare = lambda: Kernel(Path(sys.argv[1]))
-guest.initramfs = lambda kernel: []
+guest.first_files = lambda kernel: []
 sys.exit(command_line.main(["run", "sh", "-c", "echo started; sleep 100"]))
 """
 
@@ -496,7 +497,7 @@ with open(f"{shared}/status", "w") as file:
 def fake_monitor(fake_qemu, tmp_path, monkeypatch):
     """Install a QEMU that makes guests (READY or another script) and goes on with them (GOES_ON or another)."""
     monkeypatch.setattr(kept_guest.tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(kept_guest, "initramfs", lambda kernel, more: [entry.name.encode() for entry in more])
+    monkeypatch.setattr(kept_guest, "first_files", lambda kernel: [Entry(module.name, module) for module in kernel.modules])
     monkeypatch.setattr(kept_guest, "_files", lambda: [str(tmp_path / "imported.py")])
     (tmp_path / "imported.py").write_text("1")
     (tmp_path / "cache").mkdir()
@@ -525,42 +526,122 @@ def test_a_guest_is_kept_until_a_file_is_another(fake_monitor, kept, tmp_path, c
     for text in ("22", "333"):
         (tmp_path / "imported.py").write_text(text)
         others.append(kept_guest.keep(kept, cache, said.append))
-    assert len({first, *others}) == 3
-    assert set(cache.iterdir()) == set(others)  # two are enough
+    assert set(cache.iterdir()) == {first, *others}
+    (tmp_path / "imported.py").write_text("4444")
+    others.append(kept_guest.keep(kept, cache, said.append))
+    assert set(cache.iterdir()) == set(others)  # three are enough
 
 
 @pytest.mark.parametrize(
     ("making", "error"),
     [
         ('print("ImportError: no module")\n', "Python did not start in it: ImportError: no module"),
+        ("import time\ntime.sleep(60)", "Python did not start in it within 4 s: .*"),
         ('print("ready", flush=True)\n', "QEMU does not write it: .*"),
         (READY.replace('"completed"', '"failed", "error-desc": "no space"'), "QEMU does not write it: query-migrate: failed: no space"),
         (READY.replace('"query-migrate": [', '"migrate": [{"error": {"desc": "9p is mounted"}}], "x": ['), ".*migrate: 9p is mounted"),
     ],
 )
-def test_a_guest_that_cannot_be_kept(fake_monitor, kept, tmp_path, making, error):
+def test_a_guest_that_cannot_be_kept(fake_monitor, kept, tmp_path, monkeypatch, making, error):
+    monkeypatch.setattr(kept_guest, "MAKING_S", 4 if "sleep" in making else 60)
     fake_monitor(making)
     with pytest.raises(NotKept, match=f"^{error}$"):
         kept_guest.keep(kept, tmp_path / "cache", print)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_where_no_guest_can_be_kept_one_is_booted(kept, tmp_path, monkeypatch, capsys):
-    booted = []
+def test_a_disk_that_takes_no_guest(kept, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(kept_guest, "first_files", lambda kernel: [])
+    monkeypatch.setattr(kept_guest, "_files", lambda: [])
+    monkeypatch.setattr(kept_guest.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, "a version"))
+    with pytest.raises(NotKept, match="Not a directory"):
+        kept_guest.keep(kept, tmp_path / "file", lambda line: None)
+
+
+def test_all_that_a_guest_is_made_from_is_in_its_name(fake_monitor, kept, tmp_path, monkeypatch):
+    fake_monitor()
+    names = set()
+
+    def keep():
+        names.add(kept_guest.keep(kept, tmp_path / "cache", lambda line: None).name)
+        return len(names)
+
+    assert keep() == keep() == 1
+    kept.vmlinux.write_text("another kernel")
+    assert keep() == 2
+    (kept.folder / "modules" / "01-9p.ko").write_text("another module")
+    assert keep() == 3
+    for count, (name, value) in enumerate({"PYTHONPATH": "/another", "LD_LIBRARY_PATH": "/lib2", "NUMBA_DEBUG": "1"}.items(), 4):
+        monkeypatch.setenv(name, value)
+        assert keep() == count
+    monkeypatch.setenv("PGAS_TIMEOUT", "5")
+    assert keep() == count
+    monkeypatch.chdir(tmp_path)
+    assert keep() == count + 1
+
+
+def test_python_of_a_kept_guest_finds_what_the_callers_would(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "clone::/other")
+    paths = f"{tmp_path}:{tmp_path}/clone:/other:{Path(__file__).parent}"
+    assert f"export PYTHONPATH={paths}\n" in kept_guest._server()
+
+
+@pytest.fixture
+def booted(kept, tmp_path, monkeypatch):
+    """Commands that ran in guests, and the guests that were kept: nothing else of ``run --forks`` is done."""
+    calls = []
     monkeypatch.setattr(command_line, "prepare", lambda: kept)
     monkeypatch.setattr(command_line.subprocess, "run", lambda *arguments, **keywords: None)
-    monkeypatch.setattr(command_line, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(guest, "boot", lambda kernel, command, **options: booted.append((command, options.get("kept"))) or 5)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
 
+    def boot(kernel, command, *, timeout_s, kept=None):
+        calls.append((command, kept))
+        if kept is not None and kept.read_text() == "cut off":
+            raise MonitorError("query-status: QEMU is gone")
+        return 77
+
+    monkeypatch.setattr(guest, "boot", boot)
+    return calls
+
+
+def test_where_no_guest_can_be_kept_one_is_booted(booted, monkeypatch, capsys):
     def keep(*_):
         raise NotKept("no space")
 
     monkeypatch.setattr(command_line, "keep", keep)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "environ", dict(os.environ))
-        assert command_line.main(["run", "--forks", "true"]) == 5
+    assert command_line.main(["run", "--forks", "true"]) == 1  # 77 is for machines that can have no guest
     assert booted == [([sys.executable, "-m", "rxe.forks", "true"], None)]
-    assert "rxe: no guest is kept on disk, each run boots one: no space\n" in capsys.readouterr().err
+    assert "rxe: no guest is kept on disk, this run boots one: no space\n" in capsys.readouterr().err
+
+
+def test_a_kept_guest_that_does_not_start_is_not_kept_on(booted, tmp_path, monkeypatch, capsys):
+    state = tmp_path / "state"
+    state.write_text("cut off")
+    monkeypatch.setattr(command_line, "keep", lambda *_: state)
+    assert command_line.main(["run", "--forks", "true"]) == 1
+    assert booted == [(["true"], state), ([sys.executable, "-m", "rxe.forks", "true"], None)]
+    assert not state.exists()
+    assert "this run boots one and the next makes another: query-status: QEMU is gone\n" in capsys.readouterr().err
+
+
+def test_a_signal_while_a_guest_is_made(fake_monitor, kept, tmp_path):
+    """Nothing is left, and nothing is waited for."""
+    fake_monitor('print("started", flush=True)\nimport time; time.sleep(100)\n')
+    text = "import sys\nfrom pathlib import Path\nfrom rxe import guest, kept\nfrom rxe.kernel import Kernel\nkept._files = lambda: []\n"
+    text += "kept.first_files = lambda kernel: []\n"
+    text += "with guest.ended_by_signals():\n    kept.keep(Kernel(Path(sys.argv[1])), Path(sys.argv[2]), print)\n"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", text, str(kept.folder), str(tmp_path / "cache")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as program:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        program.terminate()
+        assert program.wait(20) == 143
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------- forks

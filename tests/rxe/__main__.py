@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     actions = parser.add_subparsers(dest="action", required=True)
     actions.add_parser("prepare", help="get what is missing from Debian; status 77 and one line if something cannot be had")
     run = actions.add_parser("run", help="prepare, then run a command in the guest; its exit status, 124: too long, 125: guest died")
-    run.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="for guest and command together (600)")
+    run.add_argument(
+        "--timeout", type=float, default=600, metavar="SECONDS", help="for the command and, if no guest is kept, its boot (600)"
+    )
     run.add_argument("--forks", action="store_true", help="run it under rxe.forks: Python is started once, the tests' imports are there")
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(arguments)
@@ -54,19 +56,29 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.command:
         parser.error("run: no command")
     try:
-        if options.forks:
-            os.environ.update(guest.ANY_PROCESSOR, NUMBA_CACHE_DIR=str(cache_folder() / "numba"))
-            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the guest would compile all of pgas, emulated
-            subprocess.run([sys.executable, "-m", "rxe.preload"], check=True)
-            try:
-                kept = keep(kernel, cache_folder(), _say)
-                return guest.boot(kernel, options.command, timeout_s=options.timeout, kept=kept)
-            except (NotKept, MonitorError) as error:
-                _say(f"no guest is kept on disk, each run boots one: {error}")
-            options.command[:0] = [sys.executable, "-m", "rxe.forks"]
-        return guest.boot(kernel, options.command, timeout_s=options.timeout)
+        with guest.ended_by_signals():
+            status = (_run_forks if options.forks else guest.boot)(kernel, options.command, timeout_s=options.timeout)
     except KeyboardInterrupt:
         return 130
+    return 1 if status == UNAVAILABLE else status  # the command's own, which is no reason to skip anything
+
+
+def _run_forks(kernel: Kernel, command: list[str], *, timeout_s: float) -> int:
+    """Run a command under rxe.forks, in the guest that is kept on disk, or in one that is booted if none can be."""
+    os.environ.update(guest.ANY_PROCESSOR, NUMBA_CACHE_DIR=str(cache_folder() / "numba"))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the guest would compile all of pgas, emulated
+    subprocess.run([sys.executable, "-m", "rxe.preload"], check=True)
+    try:
+        kept = keep(kernel, cache_folder(), _say)
+    except NotKept as error:
+        _say(f"no guest is kept on disk, this run boots one: {error}")
+    else:
+        try:
+            return guest.boot(kernel, command, timeout_s=timeout_s, kept=kept)
+        except MonitorError as error:
+            kept.unlink(missing_ok=True)
+            _say(f"the guest kept on disk does not start, this run boots one and the next makes another: {error}")
+    return guest.boot(kernel, [sys.executable, "-m", "rxe.forks", *command], timeout_s=timeout_s)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rxe.clock import clock_options
-from rxe.initramfs import HERE, initramfs
+from rxe.initramfs import HERE, archive, first_files
 from rxe.kernel import Kernel
 from rxe.monitor import Monitor
 
-__all__ = ["ANY_PROCESSOR", "DIED", "TIMED_OUT", "boot", "command_script", "end_of", "qemu_command", "running"]
+__all__ = ["ANY_PROCESSOR", "DIED", "TIMED_OUT", "boot", "command_script", "end_of", "ended_by_signals", "qemu_command", "running"]
 
 #: Exit statuses that are not the command's, as of timeout(1) and of env(1).
 TIMED_OUT = 124
@@ -94,13 +94,12 @@ def boot(kernel: Kernel, command: Sequence[str], *, timeout_s: float, kept: Path
         shared.mkdir()
         shutil.copy(HERE / "devices", shared)
         (shared / "command").write_text(command_script(command, os.environ, os.getcwd()))
-        (shared / "date").write_text(f"{time.time():.0f}")
         with initrd.open("wb") as file:
-            file.writelines(initramfs(kernel))
+            file.writelines(archive(first_files(kernel)))
         line = qemu_command(kernel.vmlinux, initrd, shared, console)
         sys.stdout.flush()
         try:
-            with going_on(line, kept) if kept is not None else running(line) as qemu:
+            with going_on(line, kept, shared) if kept is not None else running(line) as qemu:
                 qemu.wait(timeout_s)
         except subprocess.TimeoutExpired:
             print(f"rxe: the command did not end within {timeout_s:g} s", file=sys.stderr)
@@ -114,26 +113,26 @@ def boot(kernel: Kernel, command: Sequence[str], *, timeout_s: float, kept: Path
 @contextlib.contextmanager
 def running(line: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A QEMU, killed at the end, whatever ends it."""
-    with _ended_by_signals():
-        qemu = subprocess.Popen(line, preexec_fn=_alone, **{"stdin": subprocess.DEVNULL, "cwd": "/", **options})
-        try:
-            yield qemu
-        finally:
-            qemu.kill()
-            qemu.wait()
-            for pipe in filter(None, (qemu.stdin, qemu.stdout)):
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+    qemu = subprocess.Popen(line, preexec_fn=_alone, **{"stdin": subprocess.DEVNULL, "cwd": "/", **options})
+    try:
+        yield qemu
+    finally:
+        qemu.kill()
+        qemu.wait()
+        for pipe in filter(None, (qemu.stdin, qemu.stdout)):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 @contextlib.contextmanager
-def going_on(line: list[str], kept: Path) -> Iterator[subprocess.Popen[bytes]]:
+def going_on(line: list[str], kept: Path, shared: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A QEMU with the guest that waits in pause.sh, told to go on as soon as it was read."""
     with Monitor() as monitor:
         line = [*line, *monitor.options, "-incoming", f"exec:cat {shlex.quote(str(kept))}"]
         with running(line, stdin=subprocess.PIPE, pass_fds=monitor.pass_fds) as qemu:
             monitor.started()
             monitor.wait("query-status", "running")
+            (shared / "date").write_text(f"{time.time():.0f}")  # where it was kept, time stood still
             assert qemu.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it died, and left no status
                 qemu.stdin.write(b"go\n")
@@ -148,7 +147,7 @@ def _alone() -> None:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the guest as Ctrl-C does: by an exception, so that everything is cleared away."""
 
     def leave(number: int, _frame: object) -> NoReturn:

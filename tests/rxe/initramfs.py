@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rxe.kernel import Kernel
 
-__all__ = ["HERE", "Entry", "archive", "initramfs"]
+__all__ = ["HERE", "Entry", "archive", "first_files"]
 
 HERE = Path(__file__).parent
 
@@ -52,12 +52,13 @@ def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def initramfs(kernel: Kernel, busybox: Path = Path("/bin/busybox"), more: Iterable[Entry] = ()) -> Iterator[bytes]:
-    """Yield the parts of the guest's initramfs: busybox, the modules with their order, init and what it runs, and more entries."""
+def first_files(kernel: Kernel, busybox: Path = Path("/bin/busybox")) -> list[Entry]:
+    """Return what every guest starts with: busybox, the modules with their order, init and what it runs."""
     modules = kernel.modules
-    entries = [Entry(folder) for folder in ("busybox", "dev", "host", "live", "memory", "modules", "proc", "sys")]
-    entries += [Entry("busybox/busybox", busybox, executable=True)]
-    entries += [Entry(script, HERE / script, executable=True) for script in ("init", "live.sh", "pause.sh")]
-    entries += [Entry(f"modules/{module.name}", module) for module in modules]
-    entries += [Entry("modules/order", "".join(f"{module.name}\n" for module in modules).encode())]
-    return archive([*entries, *more])
+    return [
+        *(Entry(folder) for folder in ("busybox", "dev", "host", "live", "memory", "modules", "proc", "sys")),
+        Entry("busybox/busybox", busybox, executable=True),
+        *(Entry(script, HERE / script, executable=True) for script in ("init", "live.sh", "pause.sh")),
+        *(Entry(f"modules/{module.name}", module) for module in modules),
+        Entry("modules/order", "".join(f"{module.name}\n" for module in modules).encode()),
+    ]

@@ -2,14 +2,14 @@
 
 QEMU writes a guest that has no 9p folder mounted. So this one is started from files that are in its initramfs, those that Python opens to
 import libraries (files.py), and mounts the machine's own root when it goes on (pause.sh, live.sh): what is tested is read from there, by
-every run anew. What was read before is part of the name under which a guest is kept; where a file is another, another guest is made.
+every run anew. What was read before is part of the name under which a guest is kept; where a file is another, another guest is made. Runs
+that go on from one guest begin with the same seeds of str's hash and of NumPy's generator.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import platform
 import shlex
 import shutil
 import stat
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rxe import guest
-from rxe.initramfs import HERE, Entry, initramfs
+from rxe.initramfs import HERE, Entry, archive, first_files
 from rxe.kernel import Kernel
 from rxe.monitor import Monitor, MonitorError
 
@@ -31,8 +31,11 @@ __all__ = ["NotKept", "entries_of", "keep"]
 #: How long a guest may take until it can be kept, in seconds: 20 to 40 where nothing else runs.
 MAKING_S = 300
 
-#: How many are kept, as many virtual environments want one each.
-KEPT = 2
+#: How long what QEMU has written may take to be on disk.
+WRITING_S = 60
+
+#: How many are kept: each checkout and each virtual environment wants its own.
+KEPT = 3
 
 
 class NotKept(Exception):
@@ -45,20 +48,32 @@ def keep(kernel: Kernel, cache: Path, say: Callable[[str], None]) -> Path:
     Raises:
         NotKept: QEMU cannot write it, or Python does not start in it.
     """
-    more = [*entries_of(_files()), Entry("server", _server().encode())]
-    state = cache / f"guest-{_name(kernel, more)}"
-    if not state.exists():
-        say("a guest is made and kept on disk, for this run and later ones")
-        with tempfile.TemporaryDirectory(prefix="guest-being-made-", dir=cache) as folder:
-            _make(kernel, more, Path(folder))
-            Path(folder, "state").rename(state)
-    os.utime(state)
-    for folder in cache.glob("guest-being-made-*"):
-        if time.time() - folder.stat().st_mtime > 2 * MAKING_S:  # its maker was killed
-            shutil.rmtree(folder, ignore_errors=True)
-    for old in sorted(cache.glob("guest-????????????????"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
-        old.unlink(missing_ok=True)
+    try:
+        entries = [*first_files(kernel), *entries_of(_files()), Entry("server", _server().encode())]
+        state = cache / f"guest-{_name(entries, kernel)}"
+        if not state.exists():
+            say("a guest is made and kept on disk, for this run and later ones")
+            with tempfile.TemporaryDirectory(prefix="guest-being-made-", dir=cache) as folder:
+                _make(kernel, entries, Path(folder))
+                Path(folder, "state").rename(state)
+        os.utime(state)
+        _prune(cache)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NotKept(str(error)) from error
     return state
+
+
+def _prune(cache: Path) -> None:
+    """Remove what a killed process left, and guests that were not used lately. Another process may do so at the same time."""
+
+    def used(path: Path) -> float:
+        return path.stat().st_mtime if path.exists() else 0
+
+    for folder in cache.glob("guest-being-made-*"):
+        if time.time() - used(folder) > 2 * MAKING_S:
+            shutil.rmtree(folder, ignore_errors=True)
+    for old in sorted(cache.glob("guest-????????????????"), key=used)[:-KEPT]:
+        old.unlink(missing_ok=True)
 
 
 def _files() -> list[str]:
@@ -69,11 +84,11 @@ def _files() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """What of the environment Python or Numba read when they start."""
-    of_start = {
-        name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "NUMBA_", "LC_")) or name in ("HOME", "LANG")
-    }
-    return {**of_start, **guest.ANY_PROCESSOR, "PYTHONPATH": str(HERE.parent)}
+    """What of the environment the loader, Python or Numba read when they start; pgas is found where the caller's Python would find it."""
+    names = ("PYTHON", "NUMBA_", "LC_", "LANG", "HOME", "LD_LIBRARY_PATH")
+    of_start = {name: value for name, value in os.environ.items() if name.startswith(names)}
+    paths = [os.getcwd(), *map(os.path.abspath, filter(None, of_start.get("PYTHONPATH", "").split(os.pathsep))), str(HERE.parent)]
+    return {**of_start, **guest.ANY_PROCESSOR, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def _server() -> str:
@@ -114,43 +129,56 @@ def entries_of(files: list[str]) -> Iterator[Entry]:
         yield from reach(Path(file))
 
 
-def _name(kernel: Kernel, more: list[Entry]) -> str:
-    """Return what changes with all that the guest is made from: files (by size and time stamp), kernel, QEMU; and with each boot here."""
-    made_from: list[object] = [kernel.folder.name, guest.qemu_command(*[Path()] * 4, clock="")]
+def _name(entries: list[Entry], kernel: Kernel) -> str:
+    """Return what changes with all that the guest is made from, files by size and time stamp, with QEMU and each boot of this machine."""
+    made_from: list[object] = [guest.qemu_command(*[Path()] * 4, clock="")]
     made_from.append(subprocess.run(["qemu-system-x86_64", "--version"], capture_output=True, text=True, check=True).stdout)
-    with contextlib.suppress(OSError):
-        made_from.append(Path("/proc/sys/kernel/random/boot_id").read_text() + platform.processor())
-    scripts = [Entry(name, HERE / name) for name in ("init", "live.sh", "pause.sh")]
-    for entry in (*scripts, *more):
+    with contextlib.suppress(OSError):  # the frequency of its counter may be another after it
+        made_from.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+    for entry in (Entry("vmlinux", kernel.vmlinux), *entries):
         if isinstance(entry.content, Path):
             about = entry.content.stat()
             made_from.append((entry.name, about.st_size, about.st_mtime_ns))
         elif entry.content is not None or entry.link is not None:  # a folder's time stamp changes with files that nobody reads
             made_from.append((entry.name, entry.read().decode()))
-    return hashlib.sha256(json.dumps(made_from, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
 
 
-def _make(kernel: Kernel, more: list[Entry], folder: Path) -> None:
+def _make(kernel: Kernel, entries: list[Entry], folder: Path) -> None:
     """Boot a guest, and write it to a file of the folder when it pauses."""
     shared, initrd, console = folder / "shared", folder / "initramfs", folder / "console"
     shared.mkdir()
     with initrd.open("wb") as file:
-        file.writelines(initramfs(kernel, more=more))
+        file.writelines(archive(entries))
     with Monitor() as monitor:
         line = [*guest.qemu_command(kernel.vmlinux, initrd, shared, console), *monitor.options]
         with guest.running(line, cwd=folder, stdout=subprocess.PIPE, pass_fds=monitor.pass_fds) as qemu:
-            too_long = threading.Timer(MAKING_S, qemu.kill)
-            too_long.start()
-            said = b""
-            while not said.endswith(b"ready\n"):
-                if not (part := qemu.stdout.readline()):
-                    raise NotKept(f"Python did not start in it: {said.decode(errors='replace').strip() or guest.end_of(console)}")
-                said += part
-            too_long.cancel()
+            _await_pause(qemu, console)
             try:
                 monitor.started()
                 monitor.ask("migrate-set-parameters", **{"max-bandwidth": 1 << 40})
-                monitor.ask("migrate", uri="exec:cat > state")
+                monitor.ask("migrate", uri="exec:cat > part && mv part state")
                 monitor.wait("query-migrate", "completed")
             except MonitorError as error:
                 raise NotKept(f"QEMU does not write it: {error}") from None
+            deadline = time.monotonic() + WRITING_S  # QEMU is done when the pipe has its last bytes
+            while not (folder / "state").exists():
+                if time.monotonic() > deadline:
+                    raise NotKept(f"QEMU has written it, but it was not on disk within {WRITING_S} s")
+                time.sleep(0.02)
+
+
+def _await_pause(qemu: subprocess.Popen[bytes], console: Path) -> None:
+    """Return when the guest says that it may be kept."""
+    too_long = threading.Timer(MAKING_S, qemu.kill)
+    too_long.daemon = True
+    too_long.start()
+    said, began = b"", time.monotonic()
+    try:
+        while not said.endswith(b"ready\n"):
+            if not (part := qemu.stdout.readline()):
+                within = f" within {MAKING_S} s" if time.monotonic() - began >= MAKING_S else ""
+                raise NotKept(f"Python did not start in it{within}: {said.decode(errors='replace').strip() or guest.end_of(console)}")
+            said += part
+    finally:
+        too_long.cancel()
