@@ -28,10 +28,11 @@ RXE := PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m rxe
 RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEPTH=128 PGAS_IBRC_RING_SIZE=64 \
   PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
-RXE_TRAFFIC := for npes in 2 3; do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
+RXE_NPES := 2 3
+RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 
-.PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages programs rxe check-rxe-faults clean
+.PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages programs rxe check-rxe-faults check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -112,13 +113,18 @@ programs: $(VENV)/dev
 check-rxe: $(VENV)/dev
 	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_TRAFFIC)'
 
+## check-rxe-suite: the conformance suite over Soft-RoCE, too, half an hour
+check-rxe-suite: RXE_TESTS += tests/conformance $(addprefix tests/mpi/test_,register.py streams.py heap_growth.py)
+check-rxe-suite: $(VENV)/dev
+	$(RXE) run --forks --timeout 3600 sh -ec '$(RXE_TRAFFIC)'
+
 ## check-rxe-faults: links that go down, peers that are killed, limits: each an error on every PE, in that guest
 check-rxe-faults: $(VENV)/dev
 	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_FAULTS)'
 
-## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines
+## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines. FLAGS=--help
 check-gpu:
-	python3 -m pgas.perftests.check_gpu
+	python3 -m pgas.perftests.check_gpu $(FLAGS)
 
 ## compare: latencies over p2p on the GPUs here, two minutes, beside NVSHMEM's own figures; the Python that is active
 compare:

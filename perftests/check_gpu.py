@@ -2,17 +2,21 @@
 
 Two PEs, on a GPU each if there are two. What shares a GPU does so under MPS, which is started here and ended again if it does not run:
 two PEs on the only one, the NIC's kernel where no third is spare. Writes perftests/baselines/<test>-<gpus>.json. ``--quick`` leaves the
-tests out, ``--tests`` the measurements.
+tests out, ``--tests`` the measurements. ``--at-once 4`` performs four steps of the tests at once on each GPU, all PEs of a step on one:
+compiling kernels takes most of their time. ``--seconds`` ends after that time, and what has passed by then is not done again by the next
+run, until ``--anew``: build/check-gpu.json lists it.
 """
 
 import argparse
 import contextlib
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
+from pathlib import Path
 
 from pgas.perftests import compare
 from pgas.perftests.jobs import BASELINES, ROOT, gpus, machine_name, mpirun, mps, run
+from pgas.perftests.pool import Pool, Step
 
 #: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
 NIC_MEASUREMENTS = {
@@ -25,8 +29,14 @@ NIC_MEASUREMENTS = {
 #: A hundred million random operations through that NIC; a quarter of them are atomics, of which a queue pair performs one at a time.
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
-#: What runs through the NIC.
-NIC_TESTS = ["tests/conformance", *(f"tests/mpi/test_{name}.py" for name in ("nic", "register", "streams", "heap_growth"))]
+#: What of tests/mpi runs through the NIC.
+NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "register", "streams", "heap_growth"))
+
+#: What PEs do that have more than one neighbour.
+OF_3 = ("d_", "e_", "f_", "g_")
+
+#: What has passed, of a run in several parts.
+KEPT = ROOT / "build" / "check-gpu.json"
 
 #: What the conformance suite has shown on this machine.
 REPORT = ROOT / "build" / "conformance-gpu.json"
@@ -67,63 +77,64 @@ REPORTED = ["--conformance-report", str(REPORT)]
 ON_GPUS = {"NUMBA_ENABLE_CUDASIM": "0"}
 
 
-def _two() -> list[str]:
-    return [*mpirun(2), sys.executable]
+def _on(n: int) -> list[str]:
+    return [*mpirun(n), sys.executable]
 
 
-def _failing(steps: Mapping[str, tuple[list[str], int, Mapping[str, str]]]) -> list[str]:
-    """Run commands, each for so many seconds at most and with variables of its own; return the names of those that failed."""
-    return [name for name, (command, seconds, variables) in steps.items() if not run(command, seconds, **variables)]
+def _chapters(transport: str) -> Iterator[Step]:
+    """The conformance suite and what looks into pgas, a step a file: at two PEs, and chapters that more PEs differ in at three and four."""
+    variables = {**ON_GPUS, "PGAS_TRANSPORT": transport}
+    files = sorted(str(path.relative_to(ROOT)) for folder in ("conformance", "mpi") for path in (ROOT / "tests" / folder).glob("test_*.py"))
+    for file in files:
+        chapter = Path(file).stem.removeprefix("test_")
+        if transport != "p2p" and file.startswith("tests/mpi") and file not in NIC_TESTS:
+            continue
+        for n in (2, 3, 4) if file.startswith("tests/conformance") and chapter.startswith(OF_3) else (2,):
+            yield Step(f"{transport} {n} {chapter}", [*_on(n), *PYTEST, *REPORTED, file], 900, variables)
 
 
-def _tests() -> list[str]:
-    suite = [*_two(), *PYTEST, *REPORTED]
+def _tests() -> Iterator[Step]:
+    suite = [*_on(2), *PYTEST, *REPORTED]
+    yield from _chapters("p2p")
     of_gigabytes = [*suite, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
-    return _failing(
-        {
-            "conformance": ([*suite, "tests/conformance", "tests/mpi"], 1800, ON_GPUS),
-            "messages of gigabytes": (of_gigabytes, 300, {**ON_GPUS, "PGAS_SYMMETRIC_SIZE": "5G"}),
-            "checks in kernels": ([*suite, "tests/conformance/test_c_operands.py"], 300, {**ON_GPUS, "PGAS_DEBUG": "check"}),
-            "hang reports": ([sys.executable, *PYTEST, "tests/test_hang_report.py"], 600, ON_GPUS),
-        }
-    )
+    yield Step("messages of gigabytes", of_gigabytes, 300, {**ON_GPUS, "PGAS_SYMMETRIC_SIZE": "5G"})
+    yield Step("checks in kernels", [*suite, "tests/conformance/test_c_operands.py"], 300, {**ON_GPUS, "PGAS_DEBUG": "check"})
+    yield Step("hang reports", [sys.executable, *PYTEST, "tests/test_hang_report.py"], 600, ON_GPUS)
 
 
-def _nic_tests() -> list[str]:
-    suite = [*_two(), *PYTEST, *REPORTED, *NIC_TESTS]
-    chapters = {f"conformance over {t}": (suite, 1800, {**ON_GPUS, "PGAS_TRANSPORT": t}) for t in ("ibgda", "ibrc")}
-    return _failing({**chapters, "the card's checks": ([sys.executable, *PYTEST, "-s", *CARD_TESTS], 300, ON_GPUS)})
+def _nic_tests() -> Iterator[Step]:
+    for transport in ("ibgda", "ibrc"):
+        yield from _chapters(transport)
+    for file in CARD_TESTS:
+        yield Step(f"the card's checks: {Path(file).stem}", [sys.executable, *PYTEST, "-s", file], 300, ON_GPUS)
 
 
-def _measurements(machine: str) -> list[str]:
+def _measurements(machine: str) -> Iterator[Step]:
     """What needs no NIC."""
     output = str(BASELINES / f"compile_time-{machine}.json")
-    return compare.measure(MEASUREMENTS, machine, 200) + _failing(
-        {
-            "programs": ([*_two(), "-m", "pgas.perftests.programs", "--transport", "p2p"], 300, {}),
-            "compile_time": ([sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100, {}),
-            "demo": ([*_two(), "-m", "pgas.perftests.demo"], 100, {}),
-        }
-    )
+    yield from compare.steps(MEASUREMENTS, machine, 200)
+    yield Step("programs", [*_on(2), "-m", "pgas.perftests.programs", "--transport", "p2p"], 300)
+    yield Step("compile_time", [sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100)
+    yield Step("demo", [*_on(2), "-m", "pgas.perftests.demo"], 100)
 
 
-def _nic_measurements(machine: str) -> list[str]:
+def _nic_measurements(machine: str) -> Iterator[Step]:
     """What needs one; each CTA has a queue pair of its own."""
-    steps = {}
-    for name, line in NIC_MEASUREMENTS.items():
-        test, *flags = line.split()
-        queues = {"PGAS_IBGDA_NUM_RC_PER_PE": flags[flags.index("-c") + 1], "PGAS_QP_DEPTH": "8192"}
-        output = str(BASELINES / f"{name}-{machine}.json")
-        steps[name] = [*_two(), f"perftests/{test}.py", *flags, "--json", output], 200, queues
-    steps["soak"] = [*_two(), "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, SOAK_QUEUES
-    return compare.measure(NIC_LATENCIES, machine, 200) + _failing(steps)
+    yield from compare.steps(NIC_LATENCIES, machine, 200)
+    for step in compare.steps(NIC_MEASUREMENTS, machine, 200):
+        ctas = NIC_MEASUREMENTS[step.name].partition("-c ")[2].split()[0]
+        yield Step(step.name, step.command, step.seconds, {"PGAS_IBGDA_NUM_RC_PER_PE": ctas, "PGAS_QP_DEPTH": "8192"})
+    yield Step("soak", [*_on(2), "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, SOAK_QUEUES)
 
 
 def main() -> int:
-    """Run everything, report what failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run everything, report what failed; the exit status is 1 if something has, and 3 if only time was too short."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")
+    parser.add_argument("--at-once", type=int, default=0, metavar="N", help="steps of the tests at once on each GPU, under MPS")
+    parser.add_argument("--seconds", type=float, help="end after this time; the next run does the rest")
+    parser.add_argument("--anew", action="store_true", help="also what has passed before")
     options = parser.parse_args()
     names = gpus()
     if not names or shutil.which("mpirun") is None:
@@ -131,20 +142,29 @@ def main() -> int:
         return 2
     machine = machine_name(names)
     BASELINES.mkdir(exist_ok=True)
-    failed = []
-    REPORT.unlink(missing_ok=True)
-    with mps() if len(names) == 1 else contextlib.nullcontext():
-        failed += [] if options.quick else _tests()
-        failed += [] if options.tests else _measurements(machine)
-    with mps() if len(names) < 3 else contextlib.nullcontext():  # the NIC's kernel takes a spare GPU, or shares PE 0's
-        failed += [] if options.quick else _nic_tests()
-        failed += [] if options.tests else _nic_measurements(machine)
-        if not options.quick:  # last: under MPS the death of a client may take the server with it
-            failed += _failing({"deaths": ([sys.executable, *PYTEST, "tests/test_faults_nic.py"], 900, ON_GPUS)})
+    if options.anew:
+        for file in (KEPT, REPORT):
+            file.unlink(missing_ok=True)
+    pool = Pool(KEPT, options.seconds, gpus("uuid"), options.at_once)
+    if not options.tests:
+        with mps() if len(names) == 1 else contextlib.nullcontext():
+            pool.in_turn(_measurements(machine))
+        with mps() if len(names) < 3 else contextlib.nullcontext():  # the NIC's kernel takes a spare GPU, or shares PE 0's
+            pool.in_turn(_nic_measurements(machine))
+    if not options.quick:
+        with mps() if len(names) == 1 and not options.at_once else contextlib.nullcontext():
+            pool.share(_tests())
+        with mps() if len(names) < 3 and not options.at_once else contextlib.nullcontext():
+            pool.share(_nic_tests())
+        with mps() if len(names) < 3 else contextlib.nullcontext():  # last: the death of a client may take the server with it
+            pool.in_turn([Step("deaths", [sys.executable, *PYTEST, "tests/test_faults_nic.py"], 900, ON_GPUS)])
     if REPORT.exists():
-        run([sys.executable, "-m", "conformance.report", str(REPORT)], 60, PYTHONPATH=str(ROOT / "tests"))
-    print(f"check-gpu on {machine}:", f"FAILED: {', '.join(failed)}" if failed else "all passed")
-    return 1 if failed else 0
+        run([sys.executable, "-m", "conformance.report", str(REPORT)], 60, {"PYTHONPATH": str(ROOT / "tests")})
+    found = pool.outcome
+    print(f"check-gpu on {machine}: {len(found.passed)} steps passed, {len(found.failed)} failed, {len(found.left)} left")
+    for verb, steps in (("FAILED", found.failed), ("left", found.left)):
+        print(*(f"{verb}: {name}" for name in steps), sep="\n", end="\n" if steps else "")
+    return 1 if found.failed else 3 if found.left else 0
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from typing import Any
 from pgas.perftests import jobs
 from pgas.perftests.jobs import BASELINES
 from pgas.perftests.options import size_flag
+from pgas.perftests.pool import Step
 
-__all__ = ["LATENCIES", "compared", "main", "measure"]
+__all__ = ["LATENCIES", "compared", "main", "steps"]
 
 #: NVSHMEM's figures.
 REFERENCE = BASELINES / "nvshmem-3.4.5-2xH200.json"
@@ -44,15 +45,12 @@ LATENCIES = {
 }
 
 
-def measure(measurements: Mapping[str, str], machine: str, seconds: int) -> list[str]:
-    """Run perf tests on two PEs, write baselines/<name>-<machine>.json for each, and return the names of those that failed."""
-    failed = []
+def steps(measurements: Mapping[str, str], machine: str, seconds: float) -> Iterator[Step]:
+    """Yield perf tests on two PEs, each of which writes baselines/<name>-<machine>.json."""
     for name, line in measurements.items():
         test, *flags = line.split()
         output = str(BASELINES / f"{name}-{machine}.json")
-        if not jobs.run([*jobs.mpirun(2), sys.executable, f"perftests/{test}.py", *flags, "--json", output], seconds):
-            failed.append(name)
-    return failed
+        yield Step(name, [*jobs.mpirun(2), sys.executable, f"perftests/{test}.py", *flags, "--json", output], seconds)
 
 
 def compared(runs: Iterable[Mapping[str, Any]], reference: Mapping[str, Any]) -> Iterator[str]:
@@ -103,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not names:
             parser.error("--run needs a GPU")
         with jobs.mps() if len(names) == 1 else contextlib.nullcontext():
-            failed = measure(LATENCIES, machine, 60)
+            failed = [step.name for step in steps(LATENCIES, machine, 60) if not jobs.run(step.command, step.seconds)]
         files += [BASELINES / f"{name}-{machine}.json" for name in LATENCIES if name not in failed]
     files = files or sorted(path for path in BASELINES.glob("shmem_*.json") if "ibgda" not in path.name)
     print(*compared([json.loads(path.read_text(encoding="utf-8")) for path in files], json.loads(REFERENCE.read_text())), sep="\n")

@@ -122,7 +122,7 @@ def measure(measurements: Sequence[Measurement], gpu: str | None, commit: str | 
             result = Path(folder) / f"{number}.json"
             test, *flags = shlex.split(each.command)
             job = [*mpirun(2), sys.executable, "-m", f"pgas.perftests.{test}", *flags, "--json", str(result)]
-            succeeded = run(job, _LIMIT, **each.environment)
+            succeeded = run(job, _LIMIT, each.environment)
             found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {"rows": []}
             data |= {key: found[key] for key in ("machine", "versions") if key in found}
             data["runs"].append(

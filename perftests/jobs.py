@@ -5,11 +5,13 @@ import functools
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 __all__ = ["BASELINES", "ROOT", "gpus", "machine_name", "mpirun", "mps", "run"]
 
@@ -20,37 +22,71 @@ ROOT = Path(__file__).resolve().parent.parent
 BASELINES = ROOT / "perftests" / "baselines"
 
 
-def run(command: list[str], seconds: int, **environment: str) -> bool:
-    """Run a command, shown first; return whether it succeeded in time."""
-    print("+", shlex.join(command), flush=True)
-    try:
-        return subprocess.run(command, cwd=ROOT, timeout=seconds, env=os.environ | environment, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        print(f"timed out after {seconds} s", flush=True)
-        return False
+def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None, output: IO[bytes] | None = None) -> bool:
+    """Run a command, and end it and what it has started after so many seconds; return whether it succeeded in time.
+
+    Args:
+        variables: of its environment, besides this process's.
+        output: takes what it says. None: what it says is shown, behind the command.
+    """
+    if output is None:
+        print("+", shlex.join(command), flush=True)
+    both = None if output is None else subprocess.STDOUT
+    environment = os.environ | dict(variables or {})
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=both, start_new_session=True) as started:
+        try:
+            return started.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            print(f"timed out after {seconds:.0f} s: {shlex.join(command)}", flush=True)
+            return False
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def mps() -> Iterator[None]:
-    """Run an MPS daemon of our own, unless one is configured already."""
-    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        yield
+def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
+    """Run an MPS daemon of our own, and yield the variables of its clients.
+
+    Args:
+        gpu: the UUID of the only GPU that it serves. None: all; then the variables are set in this process, and where they are set
+            already there is no daemon of our own.
+    """
+    if gpu is None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield {}
         return
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.environ["CUDA_MPS_LOG_DIRECTORY"] = folder
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
-        try:
-            yield
-        finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=False)
-            del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
+        of_clients = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
+        with _environment(of_clients if gpu is None else {}):
+            control = functools.partial(subprocess.run, env=os.environ | of_clients)
+            control(["nvidia-cuda-mps-control", "-d"], check=True)
+            try:
+                yield of_clients
+            finally:
+                control(["nvidia-cuda-mps-control"], input=b"quit\n", check=False)
 
 
-def gpus() -> list[str]:
-    """Names of the GPUs that the processes may use; asked in another process, which keeps CUDA out of this one."""
-    code = "from numba import cuda; print('\\n'.join(d.name if isinstance(d.name, str) else d.name.decode() for d in cuda.list_devices()))"
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Variables of this process, for a time."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+def gpus(attribute: str = "name") -> list[str]:
+    """Names of the GPUs that processes may use, or their ``uuid``; asked in another process, which keeps CUDA out of this one."""
+    code = f"""
+from numba import cuda
+for device in cuda.list_devices():
+    found = device.{attribute}
+    print(found if isinstance(found, str) else found.decode())
+"""
     listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return listed.stdout.split("\n")[:-1] if listed.returncode == 0 else []
+    return listed.stdout.splitlines() if listed.returncode == 0 else []
 
 
 @functools.cache
