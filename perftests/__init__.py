@@ -14,6 +14,6 @@
 
 ``soak`` performs random operations and checks every byte: ``draws`` says what each thread does, ``traffic`` does it and
 looks at the result.
-``check_gpu`` (steps of a ``pool``) and ``figures`` start them as ``jobs``; ``figures`` keeps the rows of many runs in one JSON, ``findings`` reads numbers
-from it and ``pictures`` draws it.
+``check_gpu`` (steps of a ``pool``) and ``figures`` start them as ``jobs``; ``figures`` keeps the rows of many runs in one JSON,
+``findings`` reads numbers from it and ``pictures`` draws it.
 """
