@@ -1,21 +1,22 @@
 """``make check-gpu``: the tests and measurements that need GPUs, on this machine, with the Python that is active.
 
-Two PEs, on a GPU each if there are two. What shares a GPU does so under MPS, which is started here and ended again if it does not run:
-two PEs on the only one, the NIC's kernel where no third is spare. Writes perftests/baselines/<test>-<gpus>.json. ``--quick`` leaves the
-tests out, ``--tests`` the measurements. ``--at-once 4`` performs four steps of the tests at once on each GPU, all PEs of a step on one:
-compiling kernels takes most of their time. ``--seconds`` ends after that time, and what has passed by then is not done again by the next
-run, until ``--anew``: build/check-gpu.json lists it.
+Two PEs, and three and four for some tests, on a GPU each if there are enough. What shares a GPU does so under MPS, which is started here
+and ended again if it does not run: several PEs, the NIC's kernel where none is spare. Writes perftests/baselines/<test>-<gpus>.json.
+``--quick`` leaves the tests out, ``--tests`` the measurements. ``--at-once 4`` performs four steps of the tests at once on each GPU, all
+PEs of a step on one: compiling kernels takes most of their time. ``--seconds`` ends after that time, and the next run on this machine
+with these sources goes on (build/check-gpu.json), until nothing is left.
 """
 
 import argparse
 import contextlib
+import hashlib
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from pgas.perftests import compare
-from pgas.perftests.jobs import BASELINES, ROOT, gpus, machine_name, mpirun, mps, run
+from pgas.perftests.jobs import BASELINES, ROOT, ended_by_signals, gpus, machine_name, mpirun, mps, run
 from pgas.perftests.pool import Pool, Step
 
 #: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
@@ -99,14 +100,27 @@ def _tests() -> Iterator[Step]:
     of_gigabytes = [*suite, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
     yield Step("messages of gigabytes", of_gigabytes, 300, {**ON_GPUS, "PGAS_SYMMETRIC_SIZE": "5G"})
     yield Step("checks in kernels", [*suite, "tests/conformance/test_c_operands.py"], 300, {**ON_GPUS, "PGAS_DEBUG": "check"})
-    yield Step("hang reports", [sys.executable, *PYTEST, "tests/test_hang_report.py"], 600, ON_GPUS)
 
 
 def _nic_tests() -> Iterator[Step]:
     for transport in ("ibgda", "ibrc"):
         yield from _chapters(transport)
-    for file in CARD_TESTS:
-        yield Step(f"the card's checks: {Path(file).stem}", [sys.executable, *PYTEST, "-s", file], 300, ON_GPUS)
+
+
+def _alone() -> Iterator[Step]:
+    """What prints a hash, and what counts GPU memory or kills processes, last: the death of a client may take the MPS server with it."""
+    for name, files in {"the card's checks": CARD_TESTS, "hang reports": ["test_hang_report.py"], "deaths": ["test_faults_nic.py"]}.items():
+        yield Step(name, [sys.executable, *PYTEST, "-s", *(f"tests/{Path(file).name}" for file in files)], 900, ON_GPUS)
+
+
+def _sources() -> str:
+    """Return what changes with any source here; a copy of the repository has no commit."""
+    found = hashlib.sha256()
+    for path in sorted(
+        path for folder in ("pgas", "kernels", "transports", "perftests", "tests") for path in (ROOT / folder).rglob("*.py")
+    ):
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _measurements(machine: str) -> Iterator[Step]:
@@ -127,44 +141,60 @@ def _nic_measurements(machine: str) -> Iterator[Step]:
     yield Step("soak", [*_on(2), "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, SOAK_QUEUES)
 
 
+def _count(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise ValueError(text)
+    return number
+
+
 def main() -> int:
     """Run everything, report what failed; the exit status is 1 if something has, and 3 if only time was too short."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")
-    parser.add_argument("--at-once", type=int, default=0, metavar="N", help="steps of the tests at once on each GPU, under MPS")
-    parser.add_argument("--seconds", type=float, help="end after this time; the next run does the rest")
-    parser.add_argument("--anew", action="store_true", help="also what has passed before")
+    parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="steps of the tests at once on each GPU, under MPS")
+    parser.add_argument("--seconds", type=float, help="end after this time; the next run goes on")
     options = parser.parse_args()
-    names = gpus()
-    if not names or shutil.which("mpirun") is None:
+    names, uuids = gpus(), gpus("uuid")
+    if not names or len(uuids) < len(names) or shutil.which("mpirun") is None:
         print("check-gpu needs a GPU and an mpirun", file=sys.stderr)
         return 2
     machine = machine_name(names)
     BASELINES.mkdir(exist_ok=True)
-    if options.anew:
-        for file in (KEPT, REPORT):
-            file.unlink(missing_ok=True)
-    pool = Pool(KEPT, options.seconds, gpus("uuid"), options.at_once)
-    if not options.tests:
-        with mps() if len(names) == 1 else contextlib.nullcontext():
-            pool.in_turn(_measurements(machine))
-        with mps() if len(names) < 3 else contextlib.nullcontext():  # the NIC's kernel takes a spare GPU, or shares PE 0's
-            pool.in_turn(_nic_measurements(machine))
-    if not options.quick:
-        with mps() if len(names) == 1 and not options.at_once else contextlib.nullcontext():
-            pool.share(_tests())
-        with mps() if len(names) < 3 and not options.at_once else contextlib.nullcontext():
-            pool.share(_nic_tests())
-        with mps() if len(names) < 3 else contextlib.nullcontext():  # last: the death of a client may take the server with it
-            pool.in_turn([Step("deaths", [sys.executable, *PYTEST, "tests/test_faults_nic.py"], 900, ON_GPUS)])
+    pool = Pool(KEPT, f"{', '.join(uuids)}; {_sources()}", options.seconds, uuids, options.at_once)
+    if not pool.goes_on:
+        REPORT.unlink(missing_ok=True)
+    with ended_by_signals():
+        _perform(pool, len(names), machine, options)
     if REPORT.exists():
         run([sys.executable, "-m", "conformance.report", str(REPORT)], 60, {"PYTHONPATH": str(ROOT / "tests")})
     found = pool.outcome
-    print(f"check-gpu on {machine}: {len(found.passed)} steps passed, {len(found.failed)} failed, {len(found.left)} left")
+    counts = f"{len(found.passed)} steps passed, {len(found.before)} had before, {len(found.failed)} failed, {len(found.left)} left"
+    print(f"check-gpu on {machine}: {counts}")
     for verb, steps in (("FAILED", found.failed), ("left", found.left)):
         print(*(f"{verb}: {name}" for name in steps), sep="\n", end="\n" if steps else "")
+    if not found.failed and not found.left:
+        KEPT.unlink(missing_ok=True)
     return 1 if found.failed else 3 if found.left else 0
+
+
+def _perform(pool: Pool, n_gpus: int, machine: str, options: argparse.Namespace) -> None:
+    def shared_by(places: int) -> contextlib.AbstractContextManager[object]:
+        """MPS, where so many PEs and cards do not have a GPU each."""
+        return mps() if n_gpus < places else contextlib.nullcontext()
+
+    if not options.tests:
+        with shared_by(2):
+            pool.in_turn(_measurements(machine))
+        with shared_by(3):  # the NIC's kernel takes a spare GPU, or shares PE 0's
+            pool.in_turn(_nic_measurements(machine))
+    if not options.quick:
+        with contextlib.nullcontext() if options.at_once else shared_by(4):
+            pool.share(_tests())
+        with contextlib.nullcontext() if options.at_once else shared_by(5):
+            pool.share(_nic_tests())
+        with shared_by(4):
+            pool.in_turn(_alone())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -11,12 +12,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
-__all__ = ["BASELINES", "ROOT", "gpus", "machine_name", "mpirun", "mps", "run"]
+__all__ = ["BASELINES", "ROOT", "end_running", "ended_by_signals", "gpus", "machine_name", "mpirun", "mps", "run"]
 
 #: The repository.
 ROOT = Path(__file__).resolve().parent.parent
+
+#: In the environment of all that a command of run() starts.
+_MARK = "PERFTESTS_COMMAND"
+
+_running: set[str] = set()
 
 #: Where the results of machines are kept.
 BASELINES = ROOT / "perftests" / "baselines"
@@ -32,16 +38,53 @@ def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | N
     if output is None:
         print("+", shlex.join(command), flush=True)
     both = None if output is None else subprocess.STDOUT
-    environment = os.environ | dict(variables or {})
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=both, start_new_session=True) as started:
+    mark = secrets.token_hex(8)
+    environment = os.environ | dict(variables or {}) | {_MARK: mark}
+    try:
+        started = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=both, start_new_session=True)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", flush=True)
+        return False
+    with started:
+        _running.add(mark)
         try:
             return started.wait(seconds) == 0
         except subprocess.TimeoutExpired:
             print(f"timed out after {seconds:.0f} s: {shlex.join(command)}", flush=True)
             return False
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
+            _end(mark)
+            _running.discard(mark)
+
+
+def end_running() -> None:
+    """End every command of run(), which other threads wait for, and what those have started."""
+    for mark in list(_running):
+        _end(mark)
+
+
+def _end(mark: str) -> None:
+    """Kill the processes of a command, wherever mpirun put them: sessions and groups are of its choice."""
+    wanted = f"{_MARK}={mark}".encode()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted in environ.read_bytes().split(b"\0"):
+                os.kill(int(environ.parent.name), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, by an exception: commands and daemons end with it."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -63,7 +106,8 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
             try:
                 yield of_clients
             finally:
-                control(["nvidia-cuda-mps-control"], input=b"quit\n", check=False)
+                with contextlib.suppress(subprocess.TimeoutExpired):  # of a client that does not end
+                    control(["nvidia-cuda-mps-control"], input=b"quit -t 10\n", check=False, timeout=30)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ A step that fails beside others is tried again by itself: under MPS the fault of
 
 import contextlib
 import json
+import os
 import tempfile
 import threading
 import time
@@ -20,8 +21,8 @@ __all__ = ["Outcome", "Pool", "Step"]
 #: Lines shown of what a step said that failed beside others.
 _SHOWN = 40
 
-#: Variables of steps that share a GPU: software cards take their part of it, not a third each.
-_SHARING = {"PGAS_SOFTHCA_SMS": "8"}
+#: Variables of steps that share a GPU: software cards are on it, and take their part of it, not a third each.
+_SHARING = {"PGAS_SOFTHCA_SMS": "8", "PGAS_SOFTHCA_DEVICE": ""}
 
 
 @dataclass(frozen=True)
@@ -36,29 +37,36 @@ class Step:
 
 @dataclass
 class Outcome:
-    """Names of steps, by what became of them; ``left`` is what time did not allow."""
+    """Names of steps, by what became of them: ``left`` is what time did not allow, ``before`` what had passed already."""
 
     passed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
 
 
 class Pool:
     """Performs steps until its time is over.
 
     Args:
-        kept: a JSON list of names that passed; those are not performed again, and others are added.
+        kept: the JSON file of what became of steps: what has passed is not performed again, what has failed comes last.
+        of: what is tested, and where; what is kept of something else does not count.
         seconds: the time from now on. None: as long as the steps may take.
         gpus: UUIDs of the GPUs that share() uses.
         at_once: steps at once on each of them. 0: one step at a time, on all GPUs.
     """
 
-    def __init__(self, kept: Path, seconds: float | None = None, gpus: Sequence[str] = (), at_once: int = 0) -> None:
+    def __init__(self, kept: Path, of: str, seconds: float | None = None, gpus: Sequence[str] = (), at_once: int = 0) -> None:
         self.outcome = Outcome()
-        self._kept, self._gpus, self._at_once = kept, gpus, at_once
+        self._kept, self._of, self._gpus, self._at_once = kept, of, gpus, at_once
         self._end = float("inf") if seconds is None else time.monotonic() + seconds
-        self._before: list[str] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else []
         self._lock = threading.Lock()
+        found = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+        #: Whether a run of the same was ended by its time.
+        self.goes_on = found.get("of") == of
+        self._before: list[str] = found["passed"] if self.goes_on else []
+        self._last: list[str] = found["others"] if self.goes_on else []
+        self._first = True  # nothing was performed yet in this time
 
     def in_turn(self, steps: Iterable[Step]) -> None:
         """Perform steps one after the other, on all GPUs; what they say is this process's output."""
@@ -73,35 +81,47 @@ class Pool:
         wanted, again = deque(self._wanted(steps)), deque[Step]()
 
         def work(place: Mapping[str, str]) -> None:
-            with contextlib.suppress(IndexError):
-                while True:
+            while True:
+                try:
                     step = wanted.popleft()
-                    became = self._perform(step, place)
-                    if became == "failed":
-                        again.append(step)
-                    else:
-                        self._settle(step, became)
+                except IndexError:
+                    return
+                became = self._perform(step, place)
+                if became == "failed":
+                    again.append(step)
+                else:
+                    self._settle(step, became)
 
         with contextlib.ExitStack() as daemons:
             places = [{**daemons.enter_context(jobs.mps(gpu)), **_SHARING} for gpu in self._gpus]
             threads = [threading.Thread(target=work, args=(place,)) for place in places for _ in range(self._at_once)]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join()
+            try:
+                for thread in threads:
+                    thread.join()
+            except BaseException:  # a signal
+                wanted.clear()
+                jobs.end_running()
+                raise
         if again:
             with jobs.mps(self._gpus[0]) as place:
                 for step in again:
                     self._settle(step, self._perform(step, place))
 
     def _wanted(self, steps: Iterable[Step]) -> list[Step]:
-        return [step for step in steps if step.name not in self._before]
+        """Return what has not passed before: what was never begun, what time did not allow, what has failed."""
+        steps = list(steps)
+        self.outcome.before += [step.name for step in steps if step.name in self._before]
+        order = {name: place for place, name in enumerate(self._last, 1)}
+        return sorted((step for step in steps if step.name not in self._before), key=lambda step: order.get(step.name, 0))
 
     def _perform(self, step: Step, place: Mapping[str, str] | None = None) -> str:
         """Run a step, and return in which list of Outcome it belongs."""
         began = time.monotonic()
         if began >= self._end:
             return "left"
+        first, self._first = self._first, False
         seconds, variables = min(step.seconds, self._end - began), {**step.variables, **(place or {})}
         if place is None:
             passed = jobs.run(step.command, seconds, variables)
@@ -114,12 +134,15 @@ class Pool:
             print(f"{step.name}: {'passed' if passed else 'failed'} after {time.monotonic() - began:.0f} s: {shown}", flush=True)
         if passed:
             return "passed"
-        return "left" if seconds < step.seconds and time.monotonic() >= self._end else "failed"
+        # What had the whole time to itself would not end in the next part either.
+        return "left" if seconds < step.seconds and time.monotonic() >= self._end and not first else "failed"
 
     def _settle(self, step: Step, became: str) -> None:
         with self._lock:
-            getattr(self.outcome, became).append(step.name)
-            if became == "passed":
-                self._before.append(step.name)
-                self._kept.parent.mkdir(exist_ok=True)
-                self._kept.write_text(json.dumps(self._before, indent=1) + "\n", encoding="utf-8")
+            found = self.outcome
+            getattr(found, became).append(step.name)
+            kept = {"of": self._of, "passed": [*self._before, *found.passed], "others": [*found.left, *found.failed]}
+            self._kept.parent.mkdir(exist_ok=True)
+            beside = self._kept.with_suffix(".new")
+            beside.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            os.replace(beside, self._kept)

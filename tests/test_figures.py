@@ -125,7 +125,7 @@ def fake_run(monkeypatch):
     monkeypatch.setattr(figures, "mpirun", lambda n: ["mpirun", "-n", str(n)])
     monkeypatch.setenv("PGAS_SOFTHCA_SMS", "16")
 
-    def run(command, seconds, **environment):
+    def run(command, seconds, variables):
         ctas = int(command[command.index("-c") + 1])
         if ctas == 4:
             return False

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -34,24 +36,47 @@ def said(folder):
     return {path.name: path.read_text() for path in folder.glob("said-*")}
 
 
+def lists(pool):
+    found = pool.outcome
+    return found.passed, found.failed, found.left, found.before
+
+
 def test_what_has_passed_is_not_done_again(tmp_path, capfd):
+    """Unless something else is tested, or elsewhere."""
     kept = tmp_path / "build" / "kept.json"
-    steps = [step("good", "print('hello')"), step("bad", "raise SystemExit(1)"), step("slow", "import time; time.sleep(60)", seconds=0.2)]
-    for hello in (1, 0):
-        pool = Pool(kept)
+    steps = [step("bad", "raise SystemExit(1)"), step("good", "print('hello')"), step("slow", "import time; time.sleep(60)", seconds=0.2)]
+    for of, hello in (("this", True), ("this", False), ("that", True)):
+        pool = Pool(kept, of)
+        assert pool.goes_on is not hello
         pool.in_turn(steps)
-        assert (pool.outcome.passed, pool.outcome.failed, pool.outcome.left) == (["good"] * hello, ["bad", "slow"], [])
-        assert json.loads(kept.read_text()) == ["good"]
+        assert lists(pool) == (["good"] * hello, ["bad", "slow"], [], [] if hello else ["good"])
+        assert json.loads(kept.read_text()) == {"of": of, "passed": ["good"], "others": ["bad", "slow"]}
         assert capfd.readouterr().out.count("hello\n") == hello
 
 
-def test_steps_that_time_did_not_allow(tmp_path):
-    pool = Pool(tmp_path / "kept.json", seconds=1)
-    began = time.monotonic()
-    pool.in_turn([step("ended", "import time; time.sleep(60)"), step("never", f"open({str(tmp_path / 'never')!r}, 'w')")])
-    assert time.monotonic() - began < 20
-    assert (pool.outcome.passed, pool.outcome.failed, pool.outcome.left) == ([], [], ["ended", "never"])
-    assert not (tmp_path / "never").exists()
+def test_parts_get_on(tmp_path):
+    """What a part had no time for is first in the next one; what had a whole part to itself has failed, and comes last from then on."""
+    kept = tmp_path / "kept.json"
+    steps = [step("quick"), step("hangs", "import time; time.sleep(60)"), step("other", f"open({str(tmp_path / 'other')!r}, 'w')")]
+    found = []
+    for _ in range(3):
+        began = time.monotonic()
+        pool = Pool(kept, "this", seconds=2)
+        pool.in_turn(steps)
+        assert time.monotonic() - began < 20
+        found.append(lists(pool))
+    assert found == [
+        (["quick"], [], ["hangs", "other"], []),
+        ([], ["hangs"], ["other"], ["quick"]),
+        (["other"], [], ["hangs"], ["quick"]),
+    ]
+
+
+def test_a_step_that_cannot_be_started(tmp_path, daemons, capfd):
+    pool = Pool(tmp_path / "kept.json", "this", gpus=["GPU-a"], at_once=1)
+    pool.share([Step("none", ["/no/such/program"], 60), step("good")])
+    assert lists(pool) == (["good"], ["none"], [], [])
+    assert "/no/such/program: No such file or directory\n" in capfd.readouterr().out
 
 
 def test_two_at_once_on_each_of_two_gpus(tmp_path, daemons, capfd):
@@ -70,7 +95,7 @@ while len(list(folder.glob("said-*"))) < 4:
 print("above")
 print("met", name)
 """
-    pool = Pool(tmp_path / "kept.json", gpus=["GPU-a", "GPU-b"], at_once=2)
+    pool = Pool(tmp_path / "kept.json", "this", gpus=["GPU-a", "GPU-b"], at_once=2)
     pool.share(step(name, code) for name in "1234")
     assert sorted(pool.outcome.passed) == ["1", "2", "3", "4"]
     places = sorted(text.split(" ") for text in said(tmp_path).values())
@@ -95,22 +120,75 @@ if not path.exists():
     path.touch()
     raise SystemExit("the server died")
 """
-    pool = Pool(tmp_path / "kept.json", gpus=["GPU-a"], at_once=2)
+    pool = Pool(tmp_path / "kept.json", "this", gpus=["GPU-a"], at_once=2)
     pool.share([step("twice", once), step("bad", "raise SystemExit('as always')"), step("good")])
     assert (pool.outcome.failed, sorted(pool.outcome.passed)) == (["bad"], ["good", "twice"])
     assert [call[0] for call in daemons()] == ["-d", "", "-d", ""]
     assert capfd.readouterr().out.count("as always") == 2
 
 
-def test_what_a_step_started_ends_with_its_time(tmp_path):
-    child = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(100)"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    assert not jobs.run([sys.executable, "-c", code], 3)
-    pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 10
-    while Path("/proc", str(pid), "cmdline").exists() and Path("/proc", str(pid), "cmdline").read_bytes():
+#: Starts a process in a session of its own, as an mpirun may, and writes down its number.
+ELSEWHERE = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+with open({path!r}, "w") as file:
+    file.write(str(child.pid))
+child.wait()
+"""
+
+
+def is_gone(path):
+    """Wait until a process whose number stands in a file has ended."""
+    deadline = time.monotonic() + 20
+    command = Path("/proc", path.read_text(), "cmdline")
+    while time.monotonic() < deadline:
+        try:
+            if not command.read_bytes():  # only to be reaped
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def appears(path):
+    deadline = time.monotonic() + 40
+    while not (path.exists() and path.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_what_a_step_started_ends_with_its_time(tmp_path):
+    path = tmp_path / "pid"
+    ended = threading.Thread(target=lambda: (appears(path), jobs.end_running()))
+    ended.start()
+    assert not jobs.run([sys.executable, "-c", ELSEWHERE.format(path=str(path))], 60)
+    ended.join()
+    assert is_gone(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at_once", [0, 2])
+def test_a_signal_ends_all(tmp_path, daemons, number, at_once):
+    program = f"""
+from pathlib import Path
+from pgas.perftests import jobs
+from pgas.perftests.pool import Pool, Step
+import sys
+pool = Pool(Path({str(tmp_path)!r}, "kept.json"), "this", gpus=["GPU-a"], at_once={at_once})
+with jobs.ended_by_signals():
+    pool.share(Step(name, [sys.executable, "-c", {ELSEWHERE!r}.format(path={str(tmp_path)!r} + "/" + name)], 60) for name in "abc")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) as started:
+        paths = [tmp_path / name for name in "abc"[: at_once or 1]]
+        for path in paths:
+            appears(path)
+        started.send_signal(number)
+        assert started.wait(40) == (143 if number == signal.SIGTERM else -signal.SIGINT)
+    assert all(is_gone(path) for path in paths)
+    assert not (tmp_path / "c").exists()
+    if at_once:
+        assert [call[0] for call in daemons()] == ["-d", ""]
 
 
 def test_an_mps_daemon_of_the_caller_is_kept(daemons, monkeypatch):
@@ -123,7 +201,8 @@ def test_an_mps_daemon_of_the_caller_is_kept(daemons, monkeypatch):
 
 
 def test_every_step_has_a_name_of_its_own_and_files_that_exist():
-    steps = [*check_gpu._tests(), *check_gpu._nic_tests(), *check_gpu._measurements("here"), *check_gpu._nic_measurements("here")]
+    steps = [*check_gpu._tests(), *check_gpu._nic_tests(), *check_gpu._alone()]
+    steps += [*check_gpu._measurements("here"), *check_gpu._nic_measurements("here")]
     assert len({each.name for each in steps}) == len(steps) > 100
     for each in steps:
         assert all(Path(jobs.ROOT, word).exists() for word in each.command if word.startswith("tests/")), each

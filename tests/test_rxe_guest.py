@@ -24,7 +24,7 @@ from rxe.clock import clock_options
 from rxe.initramfs import Entry, archive, first_files
 from rxe.kept import NotKept
 from rxe.kernel import Kernel, load_order, unpack_vmlinux
-from rxe.monitor import MonitorError
+from rxe.monitor import MonitorError, TooLong
 from rxe.packages import Missing
 
 # ------------------------------------------------------------------------------------------------------------------- packages
@@ -600,6 +600,8 @@ def booted(kept, tmp_path, monkeypatch):
         calls.append((command, kept))
         if kept is not None and kept.read_text() == "cut off":
             raise MonitorError("query-status: QEMU is gone")
+        if kept is not None and kept.read_text() == "busy":
+            raise TooLong("query-status: inmigrate after 60 s")
         return 77
 
     monkeypatch.setattr(guest, "boot", boot)
@@ -624,6 +626,10 @@ def test_a_kept_guest_that_does_not_start_is_not_kept_on(booted, tmp_path, monke
     assert booted == [(["true"], state), ([sys.executable, "-m", "rxe.forks", "true"], None)]
     assert not state.exists()
     assert "this run boots one and the next makes another: query-status: QEMU is gone\n" in capsys.readouterr().err
+    state.write_text("busy")
+    assert command_line.main(["run", "--forks", "true"]) == 1
+    assert state.exists()
+    assert "does not start in time, this run boots one: query-status: inmigrate after 60 s\n" in capsys.readouterr().err
 
 
 def test_a_signal_while_a_guest_is_made(fake_monitor, kept, tmp_path):

@@ -86,11 +86,16 @@ def title(run):
 
 
 def columns(runs):
-    """Title -> outcomes by (chapter, bullet) -> (outcome, reasons, number of tests), runs with one title taken together."""
-    found = {}
+    """Title -> outcomes by (chapter, bullet) -> (outcome, reasons, number of tests), runs with one title taken together.
+
+    Of a test that was run again the last time counts.
+    """
+    tests, found = {}, {}
     for run in runs:
-        column = found.setdefault(title(run), {})
-        for test in run["tests"]:
+        tests.setdefault(title(run), {}).update({test["id"]: test for test in run["tests"]})
+    for name, of_title in tests.items():
+        column = found.setdefault(name, {})
+        for test in of_title.values():
             for bullet in map(tuple, test["bullets"]):
                 outcome, reasons, counts = column.get(bullet, ("skipped", [], {}))
                 outcome = min(outcome, test["outcome"], key=OUTCOMES.index)

@@ -9,7 +9,7 @@ import sys
 from rxe import guest
 from rxe.kept import NotKept, keep
 from rxe.kernel import Kernel, cache_folder
-from rxe.monitor import MonitorError
+from rxe.monitor import MonitorError, TooLong
 from rxe.packages import Missing, install_missing, link_pyverbs
 
 #: Exit status where there can be no guest, as for tests that were skipped (automake's).
@@ -75,6 +75,8 @@ def _run_forks(kernel: Kernel, command: list[str], *, timeout_s: float) -> int:
     else:
         try:
             return guest.boot(kernel, command, timeout_s=timeout_s, kept=kept)
+        except TooLong as error:
+            _say(f"the guest kept on disk does not start in time, this run boots one: {error}")
         except MonitorError as error:
             kept.unlink(missing_ok=True)
             _say(f"the guest kept on disk does not start, this run boots one and the next makes another: {error}")

@@ -57,22 +57,19 @@ def keep(kernel: Kernel, cache: Path, say: Callable[[str], None]) -> Path:
                 _make(kernel, entries, Path(folder))
                 Path(folder, "state").rename(state)
         os.utime(state)
-        _prune(cache)
     except (OSError, subprocess.CalledProcessError) as error:
         raise NotKept(str(error)) from error
+    with contextlib.suppress(OSError):  # of another process or user
+        _prune(cache)
     return state
 
 
 def _prune(cache: Path) -> None:
-    """Remove what a killed process left, and guests that were not used lately. Another process may do so at the same time."""
-
-    def used(path: Path) -> float:
-        return path.stat().st_mtime if path.exists() else 0
-
+    """Remove what a killed process left, and guests that were not used lately."""
     for folder in cache.glob("guest-being-made-*"):
-        if time.time() - used(folder) > 2 * MAKING_S:
+        if time.time() - folder.stat().st_mtime > 2 * MAKING_S:
             shutil.rmtree(folder, ignore_errors=True)
-    for old in sorted(cache.glob("guest-????????????????"), key=used)[:-KEPT]:
+    for old in sorted(cache.glob("guest-????????????????"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         old.unlink(missing_ok=True)
 
 
@@ -170,10 +167,10 @@ def _make(kernel: Kernel, entries: list[Entry], folder: Path) -> None:
 
 def _await_pause(qemu: subprocess.Popen[bytes], console: Path) -> None:
     """Return when the guest says that it may be kept."""
+    said, began = b"", time.monotonic()
     too_long = threading.Timer(MAKING_S, qemu.kill)
     too_long.daemon = True
     too_long.start()
-    said, began = b"", time.monotonic()
     try:
         while not said.endswith(b"ready\n"):
             if not (part := qemu.stdout.readline()):

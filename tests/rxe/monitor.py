@@ -6,11 +6,15 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Monitor", "MonitorError"]
+__all__ = ["Monitor", "MonitorError", "TooLong"]
 
 
 class MonitorError(Exception):
     """QEMU refused, failed or went away; the text is what it said."""
+
+
+class TooLong(MonitorError):
+    """QEMU is still at it."""
 
 
 class Monitor:
@@ -56,11 +60,14 @@ class Monitor:
         """Wait until a query's status is that.
 
         Raises:
-            MonitorError: it failed, QEMU went away, or it took too long.
+            MonitorError: it failed, or QEMU went away.
+            TooLong: neither, in the monitor's time.
         """
         while (now := self.ask(query)).get("status") != status:
-            if now.get("status") == "failed" or time.monotonic() > self._deadline:
-                raise MonitorError(f"{query}: {now.get('status')}: {now.get('error-desc', 'took too long')}")
+            if now.get("status") == "failed":
+                raise MonitorError(f"{query}: failed: {now.get('error-desc')}")
+            if time.monotonic() > self._deadline:
+                raise TooLong(f"{query}: {now.get('status')} after {self._timeout_s:g} s")
             time.sleep(0.02)
 
     def __enter__(self) -> Self:
