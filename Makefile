@@ -52,7 +52,7 @@ demo: $(VENV)/demo
 	for transport in $(NIC_TRANSPORTS); do for test in shmem_put_bw shmem_p_bw; do \
 	  NUMBA_ENABLE_CUDASIM=1 mpirun -n 2 $$test --transport $$transport -e 16K || exit; done; done
 
-## check: everything that needs no GPU; three quarters of an hour on 2 cores
+## check: everything that needs no GPU; 20 to 45 minutes on 2 cores
 check: packages lint types unit sass mpi programs rxe
 
 # What tests of verbs and the guest use of Debian's packages; where they cannot be had, a line says so and those tests are skipped.

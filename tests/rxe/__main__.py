@@ -67,12 +67,16 @@ def _run_forks(kernel: Kernel, command: list[str], *, timeout_s: float) -> int:
     """Run a command under rxe.forks, in the guest that is kept on disk, or in one that is booted if none can be."""
     os.environ.update(guest.ANY_PROCESSOR, NUMBA_CACHE_DIR=str(cache_folder() / "numba"))
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the guest would compile all of pgas, emulated
-    subprocess.run([sys.executable, "-m", "rxe.preload"], check=True)
-    try:
-        kept = keep(kernel, cache_folder(), _say)
-    except NotKept as error:
-        _say(f"no guest is kept on disk, this run boots one: {error}")
-    else:
+    preload = [sys.executable, "-m", "rxe.preload"]
+    kept = None
+    with subprocess.Popen(preload) as preloading:
+        try:
+            kept = keep(kernel, cache_folder(), _say)
+        except NotKept as error:
+            _say(f"no guest is kept on disk, this run boots one: {error}")
+    if preloading.returncode:
+        raise subprocess.CalledProcessError(preloading.returncode, preload)
+    if kept is not None:
         try:
             return guest.boot(kernel, command, timeout_s=timeout_s, kept=kept)
         except TooLong as error:
