@@ -90,6 +90,11 @@ def test_kernels_of_two_pes():
     passes(*launcher(2), sys.executable, "-m", "pytest", *chapters, "-q", "-k", chosen, PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
+def test_memory_that_is_registered():
+    """Plain memory of its process, which no card of another process can reach here: a PE with its own card."""
+    passes("--local", sys.executable, "-m", "pytest", "tests/mpi/test_register.py", "-q", PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
+
+
 def test_doorbells_that_a_cpu_rings():
     """To registers that libmlx5 has mapped."""
     passes(
