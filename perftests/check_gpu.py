@@ -109,17 +109,22 @@ def _nic_tests() -> Iterator[Step]:
 
 def _alone() -> Iterator[Step]:
     """What prints a hash, and what counts GPU memory or kills processes, last: the death of a client may take the MPS server with it."""
-    for name, files in {"the card's checks": CARD_TESTS, "hang reports": ["test_hang_report.py"], "deaths": ["test_faults_nic.py"]}.items():
-        yield Step(name, [sys.executable, *PYTEST, "-s", *(f"tests/{Path(file).name}" for file in files)], 900, ON_GPUS)
+    yield from (
+        Step(name, [sys.executable, *PYTEST, "-s", *files], 900, ON_GPUS)
+        for name, files in (
+            ("the card's checks", CARD_TESTS),
+            ("hang reports", ["tests/test_hang_report.py"]),
+            ("deaths", ["tests/test_faults_nic.py"]),
+        )
+    )
 
 
 def _sources() -> str:
     """Return what changes with any source here; a copy of the repository has no commit."""
     found = hashlib.sha256()
-    for path in sorted(
-        path for folder in ("pgas", "kernels", "transports", "perftests", "tests") for path in (ROOT / folder).rglob("*.py")
-    ):
-        found.update(path.read_bytes())
+    for folder in ("pgas", "kernels", "transports", "perftests", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            found.update(path.read_bytes())
     return found.hexdigest()
 
 

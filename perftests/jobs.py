@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
-__all__ = ["BASELINES", "ROOT", "end_running", "ended_by_signals", "gpus", "machine_name", "mpirun", "mps", "run"]
+__all__ = ["BASELINES", "ROOT", "end_running", "ended_by_signals", "gpus", "machine_name", "marked", "mpirun", "mps", "run"]
 
 #: The repository.
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,12 +64,19 @@ def end_running() -> None:
 
 
 def _end(mark: str) -> None:
-    """Kill the processes of a command, wherever mpirun put them: sessions and groups are of its choice."""
-    wanted = f"{_MARK}={mark}".encode()
+    """Kill the processes of a command."""
+    for pid in marked(_MARK, mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def marked(name: str, value: str) -> Iterator[int]:
+    """Yield the processes that a variable was given to, wherever an mpirun put them: sessions and groups are of its choice."""
+    wanted = os.fsencode(f"{name}={value}")
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # gone, or another user's
             if wanted in environ.read_bytes().split(b"\0"):
-                os.kill(int(environ.parent.name), signal.SIGKILL)
+                yield int(environ.parent.name)
 
 
 @contextlib.contextmanager

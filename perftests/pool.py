@@ -106,8 +106,8 @@ class Pool:
                 raise
         if again:
             with jobs.mps(self._gpus[0]) as place:
-                for step in again:
-                    self._settle(step, self._perform(step, place))
+                for step in again:  # under the same variables, by which the conformance report tells runs apart
+                    self._settle(step, self._perform(step, {**place, **_SHARING}))
 
     def _wanted(self, steps: Iterable[Step]) -> list[Step]:
         """Return what has not passed before: what was never begun, what time did not allow, what has failed."""

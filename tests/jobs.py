@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pgas.perftests.jobs import mpirun
+from pgas.perftests.jobs import marked, mpirun
 
 #: Whether jobs that run on GPUs too do so in this session.
 ON_GPUS = os.environ.get("NUMBA_ENABLE_CUDASIM", "1") == "0"
@@ -182,11 +182,10 @@ class Running:
 
     def _processes(self):
         """Processes of the job and their command lines; those of zombies are gone."""
-        found, mark = {}, os.fsencode(f"{MARK}={self._folder}")
-        for entry in os.listdir("/proc"):
+        found = {}
+        for pid in marked(MARK, self._folder):
             with contextlib.suppress(OSError):
-                if entry.isdigit() and mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                    found[int(entry)] = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[pid] = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
     def _socket(self):

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import textwrap
 import time
 
 import jobs
@@ -307,15 +306,16 @@ def test_completions_that_are_withheld(job, transport):
 def test_card_that_stands_still(job):
     """Its process is stopped, which takes a moment for each of its threads: reports come without its view, in time."""
     text = """
-    if me == 0:
-        card = runtime.current().nic.card_pid
-        os.kill(card, signal.SIGSTOP)
-        while any("State:\\tT" not in (task / "status").read_text() for task in Path(f"/proc/{card}/task").iterdir()):
-            pass
-    pgas.allgather_object(0)
-    """
-    text = "from pathlib import Path\n" + textwrap.dedent(text)
-    text += "works[2, 2](dest, source, word, right)\npgas.synchronize()\n"
+from pathlib import Path
+if me == 0:
+    card = runtime.current().nic.card_pid
+    os.kill(card, signal.SIGSTOP)
+    while any("State:\\tT" not in (task / "status").read_text() for task in Path(f"/proc/{card}/task").iterdir()):
+        pass
+pgas.allgather_object(0)
+works[2, 2](dest, source, word, right)
+pgas.synchronize()
+"""
     ended = job(INIT + "from pgas import runtime\n" + THROUGH_A_NIC + text, PGAS_TRANSPORT="ibgda", PGAS_TIMEOUT="2")
     found = reports(ended)
     assert found.keys() == {0, 1}, ended

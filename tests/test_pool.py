@@ -116,6 +116,8 @@ def test_what_fails_beside_others_is_tried_by_itself(tmp_path, daemons, capfd):
     once = f"""
 import os, pathlib
 path = pathlib.Path({str(tmp_path)!r}, os.environ["OF_STEP"])
+with open(f"{{path}}-under", "a") as file:
+    print(os.environ["PGAS_SOFTHCA_SMS"], os.environ["CUDA_VISIBLE_DEVICES"], file=file)
 if not path.exists():
     path.touch()
     raise SystemExit("the server died")
@@ -125,6 +127,7 @@ if not path.exists():
     assert (pool.outcome.failed, sorted(pool.outcome.passed)) == (["bad"], ["good", "twice"])
     assert [call[0] for call in daemons()] == ["-d", "", "-d", ""]
     assert capfd.readouterr().out.count("as always") == 2
+    assert (tmp_path / "twice-under").read_text() == "8 GPU-a\n" * 2  # the same variables, so the report knows it for the same test
 
 
 #: Starts a process in a session of its own, as an mpirun may, and writes down its number.

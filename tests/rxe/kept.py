@@ -39,7 +39,7 @@ KEPT = 3
 
 
 class NotKept(Exception):
-    """A guest could not be kept, or what is kept does not start; the text says why."""
+    """A guest could not be kept; the text says why."""
 
 
 def keep(kernel: Kernel, cache: Path, say: Callable[[str], None]) -> Path:

@@ -185,9 +185,8 @@ def _kernel(device: int, sms: int) -> Engine:
             self._stream, self._event = cuda.stream(), cuda.event(timing=False)
             self._loop = block.kernel(self.THREADS)
             self._loop.compile(block.SIGNATURE)  # before anything waits for it
-            code = (
-                self._loop.overloads[block.SIGNATURE]._codelibrary.get_cubin().code
-            )  # what is launched; of another cc= it would be compiled
+            # What is launched; with cc= it would be compiled again.
+            code = self._loop.overloads[block.SIGNATURE]._codelibrary.get_cubin().code
             self.words = f"cuda {hashlib.sha256(code).hexdigest()[:16]}"
             self.tables = Tables(workers=self.PER_SM * (min(sms, available) if sms else available), mirror=Image())
             self._beat = _Beat(self.tables, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
