@@ -16,7 +16,8 @@ from typing import Any
 
 from pgas.kernels import atomic_wqe, nic_amo, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_size, element_words, u32, u64
-from pgas.kernels.lanes import group, of_first, release_cell, try_cell
+from pgas.kernels.lanes import group, of_first, place, try_cell
+from pgas.kernels.queue import release_cell
 from pgas.kernels.scope import Scope
 from pgas.kernels.update import Update
 from pgas.kernels.window import remote
@@ -74,27 +75,6 @@ def make(constants: window.Constants) -> SimpleNamespace:
     at_once = constant(max(1, min(_AT_ONCE, constants.depth // _WARP // 2)))
 
     @device
-    def claim(op, record, mask, rank, n):
-        """Reserve n WQEBBs for a group."""
-        base = _0
-        if rank == 0:
-            base = reserve(op, record, n)
-        return of_first(mask, base)
-
-    @device
-    def publish(op, record, mask, rank, base, n):
-        """Submit what the lanes of a group have written.
-
-        While one hands over and rings, the others wait: they are together again in their next operation, and one WQE may serve all. Lanes
-        that went on, in groups that got smaller, stood still on H100 for good, each group waiting for lanes of others (add_by_all of
-        tests/conformance/test_e_atomics.py).
-        """
-        ptx.syncwarp_mask(mask)
-        if rank == 0:
-            submit(op, record, base, n)
-        ptx.syncwarp_mask(mask)
-
-    @device
     def store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, ce):
         """Write a WRITE or READ of one WQEBB; rkey and lkey are big-endian already."""
         at = slot(record, index)
@@ -110,16 +90,16 @@ def make(constants: window.Constants) -> SimpleNamespace:
             return _NOWHERE
         end = _0
         done = _0
-        while done < nbytes:
-            mask, rank, count = group(record)
-            base = claim(op, record, mask, rank, u64(count))
-            if base == _NOWHERE:
-                return _NOWHERE
-            end = base + u64(count)
-            size = min(nbytes - done, _MESSAGE_MAX)
-            ce = _ALWAYS if rank == count - 1 else _0
-            store_copy(record, base + u64(rank), opcode, raddr + done, rkey, laddr + done, lkey, size, ce)
-            publish(op, record, mask, rank, base, u64(count))
+        while done < nbytes and end != _NOWHERE:
+            here, mask, rank, count = group(record)
+            base = reserve(op, record, here, mask, rank, u64(count))
+            end = _NOWHERE
+            if base != _NOWHERE:
+                end = base + u64(count)
+                size = min(nbytes - done, _MESSAGE_MAX)
+                ce = _ALWAYS if rank == count - 1 else _0
+                store_copy(record, base + u64(rank), opcode, raddr + done, rkey, laddr + done, lkey, size, ce)
+            submit(op, record, here, rank, base, u64(count))
             done += _MESSAGE_MAX
         return end
 
@@ -127,29 +107,29 @@ def make(constants: window.Constants) -> SimpleNamespace:
     def move_apart(op, record, opcode, raddr, raddr_step, rkey, laddr, laddr_step, nbytes, n, last):
         """Post n WRITEs or READs of nbytes each, the last one of ``last``, steps apart, each lane its own. Return the index behind them.
 
-        The lanes of a group reserve and ring once for as many as each of them has left; who has more goes on without the others.
+        The lanes of a group reserve and ring once for as many as each that is here has left; who has more goes on without the others.
         """
         lkey = queue.lkey_of(op, raddr, laddr, (n - _1) * laddr_step + last) if n != _0 else _0
         if lkey == _NOWHERE:
             return _NOWHERE
         end = _0
-        while n != _0:
-            mask, rank, count = group(record)
-            each = u64(ptx.least(mask, u32(min(n, at_once))))
+        while n != _0 and end != _NOWHERE:
+            here, mask, rank, count = group(record)
+            each = u64(ptx.least(here, u32(min(n, at_once))))
             behind = each * u64(count)
-            base = claim(op, record, mask, rank, behind)
-            if base == _NOWHERE:
-                return _NOWHERE
-            end = base + behind
-            index = base + u64(rank)
-            while index < end:
-                n -= _1
-                size, ce = nbytes if n != _0 else last, _ALWAYS if index + _1 == end else _0
-                store_copy(record, index, opcode, raddr, rkey, laddr, lkey, size, ce)
-                raddr += raddr_step
-                laddr += laddr_step
-                index += u64(count)
-            publish(op, record, mask, rank, base, behind)
+            base = reserve(op, record, here, mask, rank, behind)
+            end = _NOWHERE
+            if base != _NOWHERE:
+                end = base + behind
+                index = base + u64(rank)
+                while index < end:
+                    n -= _1
+                    size, ce = nbytes if n != _0 else last, _ALWAYS if index + _1 == end else _0
+                    store_copy(record, index, opcode, raddr, rkey, laddr, lkey, size, ce)
+                    raddr += raddr_step
+                    laddr += laddr_step
+                    index += u64(count)
+            submit(op, record, here, rank, base, behind)
         return end
 
     @device
@@ -196,34 +176,35 @@ def make(constants: window.Constants) -> SimpleNamespace:
     @device
     def post_atomic(op, record, opcode, wide, raddr, rkey, first, second, mask, nbytes):
         """Post an atomic whose old value nobody wants."""
-        group_mask, rank, count = group(record)
+        here, group_mask, rank, count = group(record)
         n = room(count, wide)
-        base = claim(op, record, group_mask, rank, n)
+        base = reserve(op, record, here, group_mask, rank, n)
         if base != _NOWHERE:
             sink = queue.fixed(_CELLS) + _SINK
             store_mine(record, base, rank, count, opcode, wide, raddr, rkey, first, second, mask, sink, nbytes)
-            publish(op, record, group_mask, rank, base, n)
+        submit(op, record, here, rank, base, n)
 
     @device
     def fetch_atomic(op, record, opcode, wide, raddr, rkey, first, second, mask, nbytes):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
-        group_mask, rank, count = group(record)
+        here, group_mask, rank, count = group(record)
         n = room(count, wide)
         deadline = ptx.globaltimer() + state.timeout_ns()
         old = _0
         trying = True
         while trying:
-            cell = try_cell(op, deadline, group_mask, rank)
+            cell = try_cell(op, deadline, here)
             trying = cell == _BUSY
             if cell > _BUSY:
-                base = claim(op, record, group_mask, rank, n)
+                mine = cell + place(here) * _8
+                base = reserve(op, record, here, group_mask, rank, n)
                 if base != _NOWHERE:
-                    mine = cell + u64(rank) * _8
                     store_mine(record, base, rank, count, opcode, wide, raddr, rkey, first, second, mask, mine, nbytes)
-                    publish(op, record, group_mask, rank, base, n)
+                submit(op, record, here, rank, base, n)
+                if base != _NOWHERE:
                     poll(op, record, base + n)
                     old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
-                release_cell(cell, group_mask, rank)
+                release_cell(cell)
         return old
 
     @device
@@ -240,20 +221,21 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if lkey == _NOWHERE:
                 return _NOWHERE
         n = data + (_1 if add else _3)
-        base = reserve(op, record, n)
-        if base == _NOWHERE:
-            return _NOWHERE
-        if data != _0:
-            store_copy(record, base, _WRITE, remote(to, pe), rkey, source, lkey, nbytes, _0)
-        if add:
+        here, alone, rank, _ = group(u64(ptx.lane()))
+        base = reserve(op, record, here, alone, rank, n)
+        end = _NOWHERE
+        if base != _NOWHERE:
+            end = base + n
+            if data != _0:
+                store_copy(record, base, _WRITE, remote(to, pe), rkey, source, lkey, nbytes, _0)
             sink = queue.fixed(_CELLS) + _SINK
-            store_atomic(record, base + data, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
-        else:
-            sink = queue.fixed(_CELLS) + _SINK
-            store_masked_swap(record, base + data, remote(word, pe), rkey, ptx.swap_u64(value), _0, _ONES, sink)
-            store_nop(record, base + data + _2)
-        submit(op, record, base, n)
-        return base + n
+            if add:
+                store_atomic(record, base + data, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
+            else:
+                store_masked_swap(record, base + data, remote(word, pe), rkey, ptx.swap_u64(value), _0, _ONES, sink)
+                store_nop(record, base + data + _2)
+        submit(op, record, here, rank, base, n)
+        return end
 
     def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
@@ -331,13 +313,14 @@ def make(constants: window.Constants) -> SimpleNamespace:
     def flag(addr, value, pe):
         """Store a flag of the barrier, in PE pe's system area."""
         record = record_of(pe, 1)
-        base = reserve(_BARRIER, record, _1)
+        here, alone, rank, _ = group(u64(ptx.lane()))
+        base = reserve(_BARRIER, record, here, alone, rank, _1)
         if base != _NOWHERE:
             at = slot(record, base)
             store_ctrl(at, record, base, _WRITE, _DS_FLAG, _ALWAYS)
             store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_system_area(pe))
             ptx.st_octoword(at + _DATA, u64(ptx.swap_u32(u32(_INLINE_SEG | _8))) | value << _32, value >> _32)
-            submit(_BARRIER, record, base, _1)
+        submit(_BARRIER, record, here, rank, base, _1)
 
     def p(dtype: Any) -> Any:
         return _p(element_size(dtype))
@@ -371,39 +354,34 @@ def make(constants: window.Constants) -> SimpleNamespace:
             """Neighbouring elements of a group become one WQE, which a NOP completes if it has several WQEBBs."""
             low, high = element_words(array, value)
             record = record_of(pe, qp)
-            mask, rank, count = group(record)
-            first = of_first(mask, addr)
-            together = ptx.vote_all(mask, u32(addr == first + u64(rank) * nbytes))
-            if count > 1 and together != 0:
-                total = u64(count) * nbytes
-                ds_together = (_36 + total + _15) // _16
-                blocks = (ds_together + _3) // _4
-                n = blocks if blocks == _1 else blocks + _1
-                base = claim(op, record, mask, rank, n)
-                if base == _NOWHERE:
-                    return
-                if rank == 0:
-                    at = slot(record, base)
-                    store_ctrl(at, record, base, _WRITE, ds_together, _ALWAYS if blocks == _1 else _0)
-                    store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
-                    ptx.st_u32(at + _DATA, ptx.swap_u32(u32(_INLINE_SEG | total)))
-                    if blocks != _1:
-                        store_nop(record, base + blocks)
-                write_part(record, base, _36 + u64(rank) * nbytes, low, high)
-                publish(op, record, mask, rank, base, n)
-            else:
-                base = claim(op, record, mask, rank, u64(count))
-                if base == _NOWHERE:
-                    return
-                at = slot(record, base + u64(rank))
-                store_ctrl(at, record, base + u64(rank), _WRITE, ds, _ALWAYS if rank == count - 1 else _0)
-                store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
-                if size == 16:
-                    ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32 | (high << _32) & _ONES)
-                    ptx.st_octoword(at + _48, high >> _32, _0)
+            here, mask, rank, count = group(record)
+            first = of_first(here, mask, addr)
+            together = ptx.vote_all(here, u32(ptx.popc(here) > 1 and addr == first + u64(rank) * nbytes)) != 0
+            total = u64(count) * nbytes
+            ds_together = (_36 + total + _15) // _16
+            blocks = (ds_together + _3) // _4
+            n = (blocks if blocks == _1 else blocks + _1) if together else u64(count)
+            base = reserve(op, record, here, mask, rank, n)
+            if base != _NOWHERE:
+                if together:
+                    if rank == 0:
+                        at = slot(record, base)
+                        store_ctrl(at, record, base, _WRITE, ds_together, _ALWAYS if blocks == _1 else _0)
+                        store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
+                        ptx.st_u32(at + _DATA, ptx.swap_u32(u32(_INLINE_SEG | total)))
+                        if blocks != _1:
+                            store_nop(record, base + blocks)
+                    write_part(record, base, _36 + u64(rank) * nbytes, low, high)
                 else:
-                    ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32)
-                publish(op, record, mask, rank, base, u64(count))
+                    at = slot(record, base + u64(rank))
+                    store_ctrl(at, record, base + u64(rank), _WRITE, ds, _ALWAYS if rank == count - 1 else _0)
+                    store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
+                    if size == 16:
+                        ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32 | (high << _32) & _ONES)
+                        ptx.st_octoword(at + _48, high >> _32, _0)
+                    else:
+                        ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32)
+            submit(op, record, here, rank, base, n)
 
         return p
 
@@ -416,32 +394,32 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
         @device
         def g(addr, array, pe, qp):
-            """Neighbouring elements of a group are read at once, others by a READ each, into one landing cell."""
+            """Neighbouring elements are read at once if the lanes are one group, else by a READ each, into one landing cell."""
             record = record_of(pe, qp)
-            mask, rank, count = group(record)
-            first = of_first(mask, addr)
-            together = ptx.vote_all(mask, u32(addr == first + u64(rank) * nbytes)) != 0
+            here, mask, rank, count = group(record)
+            first = of_first(here, mask, addr)
+            together = ptx.vote_all(here, u32(mask == here and addr == first + u64(rank) * nbytes)) != 0
             n = _1 if together else u64(count)
             deadline = ptx.globaltimer() + state.timeout_ns()
             value = ptx.ld_element(queue.fixed(_CELLS), array)  # of the right type, if the job is poisoned
             trying = True
             while trying:
-                cell = try_cell(op, deadline, mask, rank)
+                cell = try_cell(op, deadline, here)
                 trying = cell == _BUSY
                 if cell > _BUSY:
-                    mine = cell + u64(rank) * nbytes
-                    base = claim(op, record, mask, rank, n)
+                    mine = cell + place(here) * nbytes
+                    base = reserve(op, record, here, mask, rank, n)
+                    if base != _NOWHERE and (rank == 0 or not together):
+                        index = base if together else base + u64(rank)
+                        size_read = u64(count) * nbytes if together else nbytes
+                        ce = _ALWAYS if index + _1 == base + n else _0
+                        rkey, lkey = queue.rkey_of_heap(pe), queue.fixed(_CELL_LKEY)
+                        store_copy(record, index, _READ, remote(addr, pe), rkey, mine, lkey, size_read, ce)
+                    submit(op, record, here, rank, base, n)
                     if base != _NOWHERE:
-                        if rank == 0 or not together:
-                            index = base if together else base + u64(rank)
-                            size_read = u64(count) * nbytes if together else nbytes
-                            ce = _ALWAYS if index + _1 == base + n else _0
-                            rkey, lkey = queue.rkey_of_heap(pe), queue.fixed(_CELL_LKEY)
-                            store_copy(record, index, _READ, remote(addr, pe), rkey, mine, lkey, size_read, ce)
-                        publish(op, record, mask, rank, base, n)
                         poll(op, record, base + n)
                         value = ptx.ld_element(mine, array)
-                    release_cell(cell, mask, rank)
+                    release_cell(cell)
             return value
 
         return g

@@ -1,36 +1,40 @@
-"""Lanes of a warp together: groups of those that bring the same key, and landing cells (queue.py) that a group shares."""
+"""Lanes of a warp together, and landing cells (queue.py) that they share.
+
+On sm_90 lanes of a warp that wait for one of them, at the end of a branch or at a barrier, may go on in parts from there, once the one has
+been in a loop: where the parts meet again, a barrier or shuffle of one part has let lanes of another pass that it should have kept (H100,
+ptxas 13.0). So what one lane does for all is a branch without a loop; loops are run by all lanes that are here, which vote on each turn;
+and every collective is of all of them, whatever groups they form.
+"""
 
 from pgas.kernels import ptx, queue
-from pgas.kernels.compiler import constant, device
+from pgas.kernels.compiler import constant, device, u64
 
 _0 = constant(0)
 
 
 @device
 def group(key):
-    """The lanes that are here now with the same key: their mask, the caller's number among them, how many they are."""
-    mask = ptx.peers(key)
-    return mask, ptx.popc(mask & ptx.lanemask_lt()), ptx.popc(mask)
+    """The lanes that are here now: their mask; of those with the same key their mask, the caller's number among them, how many they are."""
+    here, mask = ptx.peers(key)
+    return here, mask, ptx.popc(mask & ptx.lanemask_lt()), ptx.popc(mask)
 
 
 @device
-def of_first(mask, value):
-    """The value of the group's first lane."""
-    return ptx.shfl_u64(mask, value, ptx.lowest(mask))
+def of_first(here, mask, value):
+    """The value of the first lane of the caller's group; all lanes that are here call it."""
+    return ptx.shfl_u64(here, value, ptx.lowest(mask))
 
 
 @device
-def try_cell(op, deadline, mask, rank):
-    """queue.try_cell for a group."""
+def try_cell(op, deadline, here):
+    """queue.try_cell for the lanes that are here, in which each has a place: place()."""
     cell = _0
-    if rank == 0:
-        cell = queue.try_cell(op, deadline)
-    return of_first(mask, cell)
+    if here & ptx.lanemask_lt() == 0:
+        cell = queue.try_cell(op, deadline, u64(ptx.popc(here)))
+    return of_first(here, here, cell)
 
 
 @device
-def release_cell(cell, mask, rank):
-    """Give a group's cell back when all its lanes have read it."""
-    ptx.syncwarp_mask(mask)
-    if rank == 0:
-        queue.release_cell(cell)
+def place(here):
+    """The caller's number among the lanes that are here."""
+    return u64(ptx.popc(here & ptx.lanemask_lt()))

@@ -20,7 +20,8 @@ from typing import Any
 
 from pgas.kernels import nic_amo, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_size, element_words, u32, u64
-from pgas.kernels.lanes import group, of_first, release_cell, try_cell
+from pgas.kernels.lanes import group, of_first, place, try_cell
+from pgas.kernels.queue import release_cell
 from pgas.kernels.scope import Scope
 from pgas.kernels.update import Update
 from pgas.kernels.window import remote
@@ -123,28 +124,32 @@ def make(constants: window.Constants) -> SimpleNamespace:
     size, slot_mask = constant(constants.ring), constant(constants.ring - 1)
 
     @device
-    def reserve(op, n):
-        """Return the first of n tickets that are the caller's now; NOWHERE if the job is poisoned."""
-        base = ptx.atom_add_gpu_u64(_HEAD, n)
+    def reserve(op, here, rank, n):
+        """Return the first of n tickets that are now those of the lanes that are here; NOWHERE, for some of them, if poisoned."""
+        base = _0
+        if rank == 0:
+            base = ptx.atom_add_gpu_u64(_HEAD, n)
+        base = of_first(here, here, base)
         if ptx.ld_relaxed_gpu_u64(_SEEN) + size < base + n:
             if not wait(op, base + n - size):
                 return _NOWHERE
         return base
 
     @device
-    def post(op, what, nbytes, local, to, value, second):
-        """Hand a request to the proxy; lanes that are here together reserve at once. Return its ticket + 1; NOWHERE if poisoned."""
-        mask, rank, count = group(_0)
-        base = _0
-        if rank == 0:
-            base = reserve(op, u64(count))
-        base = of_first(mask, base)
-        if base == _NOWHERE:
-            return _NOWHERE
-        ticket = base + u64(rank)
+    def write_at(ticket, what, nbytes, local, to, value, second):
+        """Write the request of a ticket; return the next one."""
         at = queue.fixed(_CONTROL) + _RING + ((ticket & slot_mask) << _SHIFT)
         write(at, ticket, what, nbytes, local, to, value, second)
         return ticket + _1
+
+    @device
+    def post(op, what, nbytes, local, to, value, second):
+        """Hand a request to the proxy; lanes that are here together reserve at once. Return its ticket + 1; NOWHERE if poisoned."""
+        here, _, rank, count = group(_0)
+        base = reserve(op, here, rank, u64(count))
+        if base == _NOWHERE:
+            return _NOWHERE
+        return write_at(base + u64(rank), what, nbytes, local, to, value, second)
 
     @device
     def on(what, pe, qp):
@@ -164,20 +169,20 @@ def make(constants: window.Constants) -> SimpleNamespace:
     @device
     def fetch_atomic(op, what, nbytes, to, value, second):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
-        mask, rank, _ = group(_0)
+        here, _, rank, count = group(_0)
         deadline = ptx.globaltimer() + state.timeout_ns()
         old = _0
         trying = True
         while trying:
-            cell = try_cell(op, deadline, mask, rank)
+            cell = try_cell(op, deadline, here)
             trying = cell == _BUSY
             if cell > _BUSY:
-                mine = cell + u64(rank) * _8
-                end = post(op, what | _LANDING, nbytes, mine, to, value, second)
-                if end != _NOWHERE:
-                    wait(op, end)
+                mine = cell + place(here) * _8
+                base = reserve(op, here, rank, u64(count))
+                if base != _NOWHERE:
+                    wait(op, write_at(base + u64(rank), what | _LANDING, nbytes, mine, to, value, second))
                     old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
-                release_cell(cell, mask, rank)
+                release_cell(cell)
         return old
 
     def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
@@ -279,26 +284,27 @@ def make(constants: window.Constants) -> SimpleNamespace:
         def g(addr, array, pe, qp):
             """Neighbouring elements of lanes that are here together are read at once, others one by one, into one landing cell."""
             what = on(_READ | _LANDING, pe, qp)
-            mask, rank, count = group(what)
-            first = of_first(mask, addr)
-            together = ptx.vote_all(mask, u32(addr == first + u64(rank) * nbytes)) != 0
+            here, mask, rank, count = group(what)
+            first = of_first(here, mask, addr)
+            together = ptx.vote_all(here, u32(mask == here and addr == first + u64(rank) * nbytes)) != 0
+            n, number = _1 if together else u64(ptx.popc(here)), place(here)
             deadline = ptx.globaltimer() + state.timeout_ns()
             value = ptx.ld_element(queue.fixed(_CELLS), array)  # of the right type, if the job is poisoned
             trying = True
             while trying:
-                cell = try_cell(op, deadline, mask, rank)
+                cell = try_cell(op, deadline, here)
                 trying = cell == _BUSY
                 if cell > _BUSY:
-                    mine = cell + u64(rank) * nbytes
-                    end = _NOWHERE
-                    if rank == 0 or not together:
-                        end = post(op, what, u64(count) * nbytes if together else nbytes, mine, remote(addr, pe), _0, _0)
-                    if together:
-                        end = of_first(mask, end)
-                    if end != _NOWHERE:
-                        wait(op, end)
+                    mine = cell + number * nbytes
+                    base = reserve(op, here, number, n)
+                    if base != _NOWHERE:
+                        ticket = base if together else base + number
+                        if ticket == base + number:
+                            size_read = u64(count) * nbytes if together else nbytes
+                            write_at(ticket, what, size_read, mine, remote(addr, pe), _0, _0)
+                        wait(op, ticket + _1)
                         value = ptx.ld_element(mine, array)
-                    release_cell(cell, mask, rank)
+                    release_cell(cell)
             return value
 
         return g

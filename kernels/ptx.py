@@ -90,6 +90,9 @@ atom_cas_release_gpu_u64 = primitive(
 red_max_gpu_u64 = primitive(
     "red_max_gpu_u64", "void(u64, u64)", "red.release.gpu.global.max.u64 [$0], $1;", lambda a, v: cpu.atomic_max(a, v)
 )
+red_add_release_gpu_u64 = primitive(
+    "red_add_release_gpu_u64", "void(u64, u64)", "red.release.gpu.global.add.u64 [$0], $1;", lambda a, v: cpu.mem.atomic_add(a, v, 8)
+)
 red_or_gpu_u64 = primitive(
     "red_or_gpu_u64", "void(u64, u64)", "red.relaxed.gpu.global.or.b64 [$0], $1;", lambda a, v: cpu.mem.atomic_or(a, v, 8)
 )
@@ -152,12 +155,13 @@ smid = primitive("smid", "u32()", "mov.u32 $0, %smid;", lambda: 0)
 
 # Lanes together ---------------------------------------------------------------------------------------------------------------
 #
-# ``peers(key)``: mask of the lanes that are here now and bring the same key, the caller's own among them; any of them may be missing.
-# The others take that mask: they are called by exactly its lanes.
+# ``peers(key)``: masks of the lanes that are here now, the caller's own among them, and of those that bring the same key; any lane may be
+# missing. The others take the first mask: they are called by exactly its lanes.
 
 peers = primitive(
-    "peers", "u32(u64)", "{ .reg .u32 m; activemask.b32 m; match.any.sync.b64 $0, $1, m; }", lambda key: engine.gather(key), convergent=True
-)
+    "peers", "(u32, u32)(u64)", "{ .reg .u32 m; activemask.b32 m; match.any.sync.b64 $1, $2, m; mov.u32 $0, m; }",
+    lambda key: engine.gather(key), convergent=True,
+)  # fmt: skip
 syncwarp_mask = primitive("syncwarp_mask", "void(u32)", "bar.warp.sync $0;", lambda mask: engine.warp_barrier(mask), convergent=True)
 shfl_u64 = primitive(
     "shfl_u64", "u64(u32, u64, u32)",
@@ -168,6 +172,11 @@ vote_all = primitive(
     "vote_all", "u32(u32, u32)",
     "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.all.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
     lambda mask, holds: int(all(engine.warp_exchange(mask, bool(holds), "vote_all").values())), convergent=True,
+)  # fmt: skip
+vote_any = primitive(
+    "vote_any", "u32(u32, u32)",
+    "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.any.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
+    lambda mask, holds: int(any(engine.warp_exchange(mask, bool(holds), "vote_any").values())), convergent=True,
 )  # fmt: skip
 least = primitive(
     "least", "u32(u32, u32)", "redux.sync.min.u32 $0, $2, $1;",

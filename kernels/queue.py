@@ -8,7 +8,8 @@ Every queue pair has a record in the private state pages. The cursors count WQEB
 * ``submit`` waits for its turn (ready_head == base) and moves ready_head on. Then it rings: doorbell record and UAR register, for all that
   is ready. One thread at a time, so that doorbells never go backwards: whoever finds the mark RINGING in ready_head leaves its WQEBBs to
   the one who set it, which does not go before it has rung for them. The turn is thus passed on without the fences of a doorbell.
-  A thread that rings may so ring for others as long as they post; it waits for nobody.
+  A thread that rings may so ring for others as long as they post; it waits for nobody. Lanes that are here together go through both in one
+  loop (lanes.py), so that none of them waits for a turn while another's doorbell waits for it.
   The ring is left to a later thread if one has reserved already, unless WQEs of a full batch would wait; as depth is at least twice the
   batch, a thread that waits for room never waits for a doorbell that nobody rings.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation asks for a CQE and has one WQEBB (mlx5.cqe.extend).
@@ -42,7 +43,7 @@ USED_END = NIC + 24  #: end of the words of USED that have queue pairs
 CELL_TICKET = NIC + 64  #: next landing cell to try
 USED = NIC + 128  #: one bit a queue pair: kernels have used it
 USED_WORDS = 120
-CELL_TAKEN = NIC + 2048  #: one word a landing cell
+CELL_TAKEN = NIC + 2048  #: one word a landing cell: how many lanes still have it
 N_CELLS = 256
 CELL_SIZE = 512  #: an element of 16 bytes for each lane of a warp
 SINK = N_CELLS * CELL_SIZE  #: where atomics leave what nobody wants, behind the landing cells
@@ -174,60 +175,73 @@ def make(constants: window.Constants) -> SimpleNamespace:
         return True
 
     @device
-    def reserve(op, queue, n):
-        """Return the index of the first of n WQEBBs that are the caller's now; NOWHERE if the job is poisoned."""
+    def reserve(op, queue, here, mask, rank, n):
+        """Return the index of the first of n WQEBBs that are a group's now (lanes.group); NOWHERE, in some of its lanes, if poisoned."""
         cons = ptx.ld_relaxed_gpu_u64(queue + _CONS)  # both on their way at once; an older one does no harm
-        base = ptx.atom_add_gpu_u64(queue + _RESV, n)
-        if base - fixed(queue + _START) < depth:  # the first time round; before any lane's WQE is there, so that none's quiet misses it
-            number = (queue - _RECORDS) // _RECORD_SIZE
-            ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
+        base = _0
+        if rank == 0:
+            base = ptx.atom_add_gpu_u64(queue + _RESV, n)
+            if base - fixed(queue + _START) < depth:  # the first time round; before any lane's WQE is there, so that no quiet misses it
+                number = (queue - _RECORDS) // _RECORD_SIZE
+                ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
+        base = ptx.shfl_u64(here, base, ptx.lowest(mask))
         if cons + depth < base + n:
             if not poll(op, queue, base + n - depth):
                 return _NOWHERE
         return base
 
     @device
-    def submit(op, queue, base, n):
-        """Hand over WQEBBs [base, base + n), which all their writers have finished; returns when they are rung for, or will be."""
+    def submit(op, queue, here, rank, base, n):
+        """Hand over WQEBBs [base, base + n) of each group that is here, when all its lanes have written theirs, which all call this.
+
+        Returns when they are rung for, or will be. base is what reserve returned; nothing is handed over if that was NOWHERE for anyone.
+        """
+        if ptx.vote_all(here, u32(base != _NOWHERE)) == 0:
+            return
+        ptx.syncwarp_mask(here)
         deadline = ptx.globaltimer() + state.timeout_ns()
         polls = u32(0)
         ptx.fence_sys()
         # All on their way at once. Older values do no harm: indices only grow, and nothing was reserved behind these WQEBBs before them.
         ready, rung = ptx.ld_relaxed_gpu_u64(queue + _READY), ptx.ld_relaxed_gpu_u64(queue + _RUNG)
         reserved = ptx.ld_relaxed_gpu_u64(queue + _RESV)
-        while ready & _INDEX != base:
-            polls = u32(polls + u32(1))
-            if polls & _POLLS_MASK == 0:
-                if lost(op, queue, _NIC_TIMEOUT, base, ready & _INDEX, deadline):
-                    return
-            ptx.relax(op, queue, _0, base)
-            ready = ptx.ld_relaxed_gpu_u64(queue + _READY)
         end = base + n
         due = reserved == end or (base ^ end) & batch_mask != _0
-        while True:  # twice at most: nobody but the one who rings changes it now, and then takes its mark away
-            moved = end | (_RINGING if due else ready & _RINGING)
-            found = ptx.atom_cas_gpu_u64(queue + _READY, ready, moved)  # acquires: doorbells come after those of who rang before
-            if found == ready:
-                break
-            ready = found
-        if due and ready & _RINGING == _0:
-            ring(queue, moved, rung == base)  # an index that only grows: an older one is not base
+        waits, rings, own = rank == 0, False, False
+        while ptx.vote_any(here, u32(waits or rings)) != 0:
+            if waits and ready & _INDEX == base:
+                moved = end | (_RINGING if due else ready & _RINGING)
+                found = ptx.atom_cas_gpu_u64(queue + _READY, ready, moved)  # acquires: doorbells come after those of who rang before
+                if found == ready:
+                    waits, rings = False, due and ready & _RINGING == _0
+                    own = rung == base  # an index that only grows: an older one is not base
+                    ready = moved
+                else:  # once at most: nobody but the one who rings changes it now, and then takes its mark away
+                    ready = found
+            elif waits:
+                polls = u32(polls + u32(1))
+                if polls & _POLLS_MASK == 0:
+                    waits = not lost(op, queue, _NIC_TIMEOUT, base, ready & _INDEX, deadline)
+                ptx.relax(op, queue, _0, base)
+                ready = ptx.ld_relaxed_gpu_u64(queue + _READY)
+            if rings:
+                found = ring(queue, ready, own)
+                rings, own = found != ready, False
+                ready = found
 
     @device
     def ring(queue, ready, own):
-        """Ring for all that is ready, until nothing more got ready meanwhile; own: they are the caller's, who has set RINGING."""
-        while True:
-            index = ready & _IDX_MASK
-            if not own:
-                ptx.fence_sys()
-            own = False
-            ptx.st_relaxed_sys_u32(fixed(queue + _DBR), ptx.swap_u32(u32(index)))
-            ptx.st_release_sys_u64(fixed(queue + _UAR), u64(ptx.swap_u32(u32(index << _IDX_SHIFT))) | fixed(queue + _QPN) << _32)
-            ptx.st_relaxed_gpu_u64(queue + _RUNG, ready & _INDEX)
-            found = ptx.atom_cas_release_gpu_u64(queue + _READY, ready, ready & _INDEX)
-            if found == ready:
-                return
-            ready = found
+        """Ring for all that is ready, by the one who has set RINGING. Return READY_HEAD: with the mark, if more got ready meanwhile.
+
+        own: what is ready is the caller's alone.
+        """
+        index = ready & _IDX_MASK
+        if not own:
+            ptx.fence_sys()
+        ptx.st_relaxed_sys_u32(fixed(queue + _DBR), ptx.swap_u32(u32(index)))
+        ptx.st_release_sys_u64(fixed(queue + _UAR), u64(ptx.swap_u32(u32(index << _IDX_SHIFT))) | fixed(queue + _QPN) << _32)
+        ptx.st_relaxed_gpu_u64(queue + _RUNG, ready & _INDEX)
+        return ptx.atom_cas_release_gpu_u64(queue + _READY, ready, ready & _INDEX)
 
     @device
     def complete(op, word, bits):
@@ -270,15 +284,15 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
 
 @device
-def try_cell(op, deadline):
-    """Return the address of a landing cell that is the caller's until release_cell; BUSY if another has it, 0 if the job is poisoned.
+def try_cell(op, deadline, lanes):
+    """Return the address of a landing cell for so many lanes, until each has released it; BUSY if others have it, 0 if poisoned.
 
     What is done with a cell belongs into the loop that tries: lanes that have one may have to wait for lanes that loop, so that loops which
     only take cells could end with all of them in the hands of lanes that wait.
     """
     number = ptx.atom_add_gpu_u64(_CELL_TICKET, _1) & _CELL_MASK
     flag = _CELL_TAKEN + number * _8
-    if ptx.atom_cas_gpu_u64(flag, _0, _1) == _0:
+    if ptx.atom_cas_gpu_u64(flag, _0, lanes) == _0:
         return fixed(_CELLS) + number * _CELL_SIZE
     if lost(op, flag, _NIC_TIMEOUT, _0, _1, deadline):
         return _0
@@ -288,8 +302,8 @@ def try_cell(op, deadline):
 
 @device
 def release_cell(cell):
-    """Give a landing cell back, after every lane has read it."""
-    ptx.st_release_gpu_u64(_CELL_TAKEN + (cell - fixed(_CELLS)) // _CELL_SIZE * _8, _0)
+    """Leave a landing cell, of which the caller has read its part."""
+    ptx.red_add_release_gpu_u64(_CELL_TAKEN + (cell - fixed(_CELLS)) // _CELL_SIZE * _8, _NOWHERE)  # -1
 
 
 @device

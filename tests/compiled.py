@@ -29,8 +29,7 @@ def listing(built):
 #: Of queue.py, what submit and poll lack: what stands there, what takes its place.
 OF_A_QUEUE = {
     "submit: fence before the turn": ("        ptx.fence_sys()\n        # All", "        # All"),
-    "submit: fence of the one who rings": ("ring(queue, moved, rung == base)", "ring(queue, moved, True)"),
-    "submit: fence of the one who rings again": ("own = False", "own = True"),
+    "submit: fence of the one who rings": ("        if not own:\n            ptx.fence_sys()\n", ""),
     "submit: release of the register": ("ptx.st_release_sys_u64", "ptx.st_relaxed_sys_u64"),
     "submit: acquire of the mark": ("ptx.atom_cas_gpu_u64(queue + _READY", "ptx.atom_cas_relaxed_gpu_u64(queue + _READY"),
     "submit: release of the mark": ("ptx.atom_cas_release_gpu_u64", "ptx.atom_cas_relaxed_gpu_u64"),
@@ -64,6 +63,7 @@ def wrong(transport):
 
     from pgas.kernels import ibgda, proxy, ptx, queue, window
     from pgas.kernels.compiler import constant, primitive
+    from pgas.kernels.lanes import group
     from pgas.kernels.scope import THREAD
 
     u64 = types.uint64
@@ -79,7 +79,8 @@ def wrong(transport):
         hand_over = fresh(queue.make).submit
 
         def submit(record, base, n):
-            hand_over(_0, record, base, n)
+            here, _, rank, _ = group(record)
+            hand_over(_0, record, here, rank, base, n)
 
         return submit, (u64, u64, u64)
 

@@ -171,7 +171,7 @@ def _lane(program, labels, arguments, memory, number, lanes):
             elif name == "shfl":
                 registers[first] = values[get(operands[2])]
             elif name == "vote":
-                registers[first] = int(all(values.values()))
+                registers[first] = int({"all": all, "any": any}[opcode[2]](values.values()))
         elif name == "activemask":
             registers[first] = (1 << lanes) - 1
         elif opcode[:2] == ["ld", "param"]:

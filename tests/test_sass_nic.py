@@ -28,19 +28,19 @@ BASELINE = Path(__file__).resolve().parent.parent / "perftests" / "baselines" / 
 #: Atomics whose old value nobody wants: 4, a path that ptxas writes twice. atomic_set and atomic_fetch_or of 8 bytes: a masked CS and a
 #: NOP, too.
 WQE_STORES = {
-    "p": 9, "p_int8": 9, "p_int16": 9, "p_float64": 9, "p_complex128": 11, "g": 3, "put": 3, "put_warp": 3, "put_block": 3,
+    "p": 6, "p_int8": 6, "p_int16": 6, "p_float64": 6, "p_complex128": 7, "g": 3, "put": 3, "put_warp": 3, "put_block": 3,
     "put_nbi_block": 3, "get": 3, "get_warp": 3, "get_block": 3, "get_nbi_block": 3, "iput": 3,
     "iput_block": 3, "iget_warp": 3, "quiet_pe": 0, "flush": 0, "put_signal": 3 + 3 + 6, "put_signal_warp": 3 + 3 + 6,
-    "put_signal_block": 3 + 3 + 4, "signal_op": 6, "atomic_add": 8, "atomic_add_int32": 8, "atomic_add_float32": 7, "atomic_add_float64": 7,
-    "atomic_fetch_add": 4, "atomic_fetch_add_int32": 4, "atomic_set": 6, "atomic_compare_swap": 4, "atomic_and_int32": 8,
-    "atomic_xor_int32": 8, "atomic_fetch_or": 6, "atomic_fetch_xor": 4, "atomic_fetch_float32": 4, "test": 0, "wait_until_all": 0,
+    "put_signal_block": 3 + 3 + 4, "signal_op": 6, "atomic_add": 4, "atomic_add_int32": 4, "atomic_add_float32": 7, "atomic_add_float64": 7,
+    "atomic_fetch_add": 4, "atomic_fetch_add_int32": 4, "atomic_set": 6, "atomic_compare_swap": 4, "atomic_and_int32": 4,
+    "atomic_xor_int32": 4, "atomic_fetch_or": 6, "atomic_fetch_xor": 4, "atomic_fetch_float32": 4, "test": 0, "wait_until_all": 0,
     "wait_until_any": 0, "wait_until_some_vector": 0, "barrier_all": 3, "sync_all": 3, "quiet": 0, "fence": 0, "signal_wait_until": 0,
 }  # fmt: skip
 
-#: Functions that post or poll, how often each hands over WQEs: p alone or together, a float's addition a READ and a compare-and-swap,
-#: put_signal data of several WRITEs ahead of the rest.
+#: Functions that post or poll, how often each hands over WQEs: a float's addition a READ and a compare-and-swap, put_signal data of several
+#: WRITEs ahead of the rest.
 SUBMITS = {
-    name: 0 if not stores else 2 if name.split("_")[0] == "p" or "add_float" in name or name.startswith("put_signal") else 1
+    name: 0 if not stores else 2 if "add_float" in name or name.startswith("put_signal") else 1
     for name, stores in WQE_STORES.items()
     if "wait" not in name and name != "test"
 }
@@ -153,6 +153,7 @@ def test_wqes_are_stored_by_octowords(name):
 
 RECORD, REGISTER, LOOK, CAS = "STG.E.STRONG.SYS", "STG.E.64.STRONG.SYS", "LDG.E.64.STRONG.SYS", "ATOMG.E.CAS.64.STRONG.GPU"
 LOAD, STORE, MAX, ACQUIRE = "LDG.E.64.STRONG.GPU", "STG.E.64.STRONG.GPU", "REDG.E.MAX.64.STRONG.GPU", "CCTL.IVALL"
+GIVEN_BACK = "REDG.E.ADD.64.STRONG.GPU"  #: of a landing cell
 FENCE = ["MEMBAR.ALL.SYS", ACQUIRE]  #: fence.acq_rel.sys
 
 
@@ -197,18 +198,18 @@ def disorder(sass, submits, rendezvous=0):
     places, opcodes, released, expect = order.places, order.opcodes, order.released, order.expect
     polls = len(places(MAX))
     cells = max(0, sum(found.startswith("ATOMG.E.ADD.64") for found in opcodes) - submits)  # the other ADDs reserve WQEBBs
-    rounds = 2 * submits  # of a ring: ptxas writes the first one, which may be without its fence, apart from the others
 
-    expect("turns looked for behind a fence", sum(opcodes[i - 2 : i] == FENCE for i in places(LOAD)), submits)
-    expect("turns, marks and landing cells taken", len(places(CAS)), submits + rounds + cells)
+    turns = sum(opcodes[i - 2 : i] == FENCE for i in places(LOAD))
+    expect("turns looked for behind a fence", min(turns, submits), submits)  # some a second time, for lanes that meet in parts
+    expect("turns, marks and landing cells taken", len(places(CAS)), 2 * submits + cells)
     records = places(RECORD)
-    expect("doorbell records", len(records), rounds)
-    expect("doorbell records behind a fence", sum(map(order.acquired, records)), rounds)
+    expect("doorbell records", len(records), submits)
+    expect("doorbell records behind a fence", sum(map(order.acquired, records)), submits)
     registers = [i + 2 for i in records if opcodes[i + 2] == REGISTER and released(i + 2, "SYS")]
-    expect("registers behind a record and a fence", len(registers), rounds)
+    expect("registers behind a record and a fence", len(registers), submits)
     marks = [i for i in places(CAS) if opcodes[i - 3 : i - 1] == [REGISTER, STORE] and released(i, "GPU")]
-    expect("marks taken away behind a register and a fence", len(marks), rounds)
-    expect("landing cells given back behind a fence", sum(released(i, "GPU") for i in places(STORE)), cells)
+    expect("marks taken away behind a register and a fence", len(marks), submits)
+    expect("landing cells given back behind a fence", sum(released(i, "GPU") for i in places(GIVEN_BACK)), cells)
     expect("cursors raised behind a fence", sum(released(i, "GPU") for i in places(MAX)), polls)
     behind = Counter(opcodes[i - 1] for i in places(ACQUIRE))
     behind.pop(FENCE[0], 0)
@@ -258,11 +259,10 @@ def test_releases_and_acquires_of_waits(name, waits):
 
 LOST = {
     "submit: fence before the turn": ["turns looked for behind a fence: 0, not 1"],
-    "submit: fence of the one who rings": ["doorbell records behind a fence: 1, not 2"],
-    "submit: fence of the one who rings again": ["doorbell records behind a fence: 1, not 2"],
-    "submit: release of the register": ["registers behind a record and a fence: 0, not 2"],
+    "submit: fence of the one who rings": ["doorbell records behind a fence: 0, not 1"],
+    "submit: release of the register": ["registers behind a record and a fence: 0, not 1"],
     "submit: acquire of the mark": ["acquires of a turn and of a landing cell: 0, not 1"],
-    "submit: release of the mark": ["marks taken away behind a register and a fence: 0, not 2"],
+    "submit: release of the mark": ["marks taken away behind a register and a fence: 0, not 1"],
     "poll: acquire of the cursor": ["acquires of a cursor: 0, not 1"],
     "poll: acquire at the end": ["acquires at the end of a poll: 0, not 1"],
     "wait: acquire of the look": ["looks that acquire: 0, not 1"],

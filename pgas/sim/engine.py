@@ -214,8 +214,8 @@ def warp_exchange(mask: int, value: Any, what: str = "warp_exchange") -> dict[in
     return met.values
 
 
-def gather(key: Any) -> int:
-    """Return the mask of the lanes of this warp that come to this place of the program with the same key, without waiting for others.
+def gather(key: Any) -> tuple[int, int]:
+    """Return the masks of the lanes of this warp that come to this place, and of those with the same key; waits for no other.
 
     Which lanes of a warp run together is not defined on hardware. Here it is those that arrive before the first of them has waited
     for one turn of all the others: lanes on the same path of the program do, lanes in a spin loop elsewhere do not.
@@ -223,9 +223,10 @@ def gather(key: Any) -> int:
     me = worker()
     warp, lane = divmod(me.thread.linear, WARP_SIZE)
     block = me.thread.block
-    place = (warp, key, _site())
+    place = (warp, _site())
     gathered = block.gatherings.setdefault(place, Gathering())
     gathered.mask |= 1 << lane
+    gathered.keys[lane] = key
     if gathered.mask == block.lanes[warp]:
         gathered.closed = True
     first = gathered.mask == 1 << lane
@@ -235,7 +236,7 @@ def gather(key: Any) -> int:
     if block.gatherings.get(place) is gathered:
         del block.gatherings[place]
     me.launch.spins = me.launch.idle_rounds = 0
-    return gathered.mask
+    return gathered.mask, sum(1 << other for other, brought in gathered.keys.items() if brought == key)
 
 
 def _site() -> tuple[Any, ...]:

@@ -92,10 +92,11 @@ class Rendezvous:
 class Gathering:
     """Lanes of a warp that arrived at one place."""
 
-    __slots__ = ("closed", "mask")
+    __slots__ = ("closed", "keys", "mask")
 
     def __init__(self) -> None:
         self.mask = 0
+        self.keys: dict[int, Any] = {}  # by lane
         self.closed = False
 
 
@@ -114,7 +115,7 @@ class Block:
         self.grid_waiters: list[Worker] = []
         self.lanes = launch_.lanes[:]  # per warp, the mask of lanes that have not returned
         self.warps: dict[int, dict[tuple[str, int], Rendezvous]] = {}  # per warp: (operation, mask) -> lanes waiting
-        self.gatherings: dict[tuple[Any, ...], Gathering] = {}  # per warp, key and place in the program: the one that is open
+        self.gatherings: dict[tuple[Any, ...], Gathering] = {}  # per warp and place in the program: the one that is open
         self.shared: dict[Any, Any] = {}  # owned by pgas.sim.cuda_module
 
     def release_barrier(self) -> None:
