@@ -42,6 +42,14 @@ HEAP_SIZE = nbytes_of(os.environ.get("PGAS_SYMMETRIC_SIZE", "3G"))
 HEAP_LIMIT = nbytes_of(os.environ.get("PGAS_MAX_MEMORY_PER_GPU") or str(HEAP_SIZE + (256 << 20)))
 
 
+def capability(name):
+    """Mark tests of what a machine may be unable to do: CONFORMANCE_WITHOUT names that, by commas."""
+    return pytest.mark.skipif(name in os.environ.get("CONFORMANCE_WITHOUT", "").split(","), reason=f"capability missing: {name}")
+
+
+needs_jobs_side_by_side = capability("jobs side by side")
+
+
 def needs(*names):
     """Mark tests of functions that a library may not have."""
     return pytest.mark.skipif(not pgas.has(*names), reason=f"refused: {pgas.NAME} has no {', '.join(names)}")

@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import RANK, THROUGH_NIC, N, checklist, difference, everywhere, needs_peer, raises
+from conformance.checks import RANK, THROUGH_NIC, N, checklist, difference, everywhere, needs_jobs_side_by_side, needs_peer, raises
 from conformance.job import is_running
 from conformance.ring import once_is_enough, ring_works, send, works_afterwards
 
@@ -133,6 +133,7 @@ def test_order_of_a_communicator(mpi):
     comm.Free()
 
 
+@needs_jobs_side_by_side
 @checklist("A", "PEs are numbered as the bootstrap numbers them")
 def test_sub_communicators(mpi):
     """Two jobs side by side, each with a heap of its own."""
@@ -148,6 +149,7 @@ def test_sub_communicators(mpi):
     comm.Free()
 
 
+@needs_jobs_side_by_side
 @checklist("A", "a job of one PE")
 def test_communicator_of_one(mpi):
     with pgas.init(mpi.COMM_SELF):

@@ -7,11 +7,13 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import THROUGH_NIC, Watched, equal, everywhere, neighbours, payload
+from mpi.checks import THROUGH_NIC, Watched, capability, equal, everywhere, neighbours, payload
 from pgas import runtime
 from pgas.errors import TransportError
 from pgas.kernels import state
 from pgas.transports.softhca.client import SoftHCA
+
+pytestmark = capability("plain memory that a NIC maps")
 
 #: The second one does not end with a page, the third one takes several shares of a copy.
 SIZES = [1, 5000, 300_001]

@@ -22,6 +22,10 @@ __all__ = ["Card", "Fault", "RemoteCard", "connect"]
 #: The variable with the name of the launcher's card, and its value where each process has a card of its own.
 CARD, LOCAL = "UVERBS_CARD", "local"
 
+#: What that card cannot do for tests of the device functions: it maps all processes' memory at the addresses it has there, of which two
+#: jobs use the same; and it maps memfds only.
+WITHOUT = ("jobs side by side", "plain memory that a NIC maps")
+
 
 class Fault(Exception):
     """Memory that the card cannot reach, as EFAULT of the kernel."""
