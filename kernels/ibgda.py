@@ -1,7 +1,8 @@
 """The IBGDA transport on the device: kernels build WQEs, ring the NIC and poll it; no CPU takes part.
 
 WQEs are those of transports/mlx5/wqe.py, written as octowords (16 bytes) in the byte order of the wire; queues are those of queue.py. Lanes
-of a warp that come here together with one queue reserve and ring once, and their p and g of neighbouring elements become one WQE.
+of a warp that come here together with one queue reserve and ring once; their p of neighbouring elements become one WQE, and g if all lanes
+have one queue.
 
 What a READ or an atomic fetched is taken to be in this GPU's memory once its CQE is seen: true of GPUs that keep the order of what comes
 in by PCIe (sm_90 and newer); older ones need a DUMP behind it (facts/mlx5.md 5.3), and are not supported.
@@ -73,6 +74,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
     record_of, slot, reserve, submit, poll, complete_all = q.record, q.slot, q.reserve, q.submit, q.poll, q.quiet
     complete_pe = q.quiet_pe
     at_once = constant(max(1, min(_AT_ONCE, constants.depth // _WARP // 2)))
+    signalling = constant(min(_WARP, constants.depth // 8))  # lanes that signal at once: 4 WQEBBs each, half of a queue at most
 
     @device
     def store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, ce):
@@ -92,7 +94,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         done = _0
         while done < nbytes and end != _NOWHERE:
             here, mask, rank, count = group(record)
-            base = reserve(op, record, here, mask, rank, u64(count))
+            here, base = reserve(op, record, here, mask, rank, u64(count))
             end = _NOWHERE
             if base != _NOWHERE:
                 end = base + u64(count)
@@ -117,7 +119,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             here, mask, rank, count = group(record)
             each = u64(ptx.least(here, u32(min(n, at_once))))
             behind = each * u64(count)
-            base = reserve(op, record, here, mask, rank, behind)
+            here, base = reserve(op, record, here, mask, rank, behind)
             end = _NOWHERE
             if base != _NOWHERE:
                 end = base + behind
@@ -178,7 +180,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         """Post an atomic whose old value nobody wants."""
         here, group_mask, rank, count = group(record)
         n = room(count, wide)
-        base = reserve(op, record, here, group_mask, rank, n)
+        here, base = reserve(op, record, here, group_mask, rank, n)
         if base != _NOWHERE:
             sink = queue.fixed(_CELLS) + _SINK
             store_mine(record, base, rank, count, opcode, wide, raddr, rkey, first, second, mask, sink, nbytes)
@@ -197,7 +199,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             trying = cell == _BUSY
             if cell > _BUSY:
                 mine = cell + place(here) * _8
-                base = reserve(op, record, here, group_mask, rank, n)
+                here, base = reserve(op, record, here, group_mask, rank, n)
                 if base != _NOWHERE:
                     store_mine(record, base, rank, count, opcode, wide, raddr, rkey, first, second, mask, mine, nbytes)
                 submit(op, record, here, rank, base, n)
@@ -221,20 +223,23 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if lkey == _NOWHERE:
                 return _NOWHERE
         n = data + (_1 if add else _3)
-        here, alone, rank, _ = group(u64(ptx.lane()))
-        base = reserve(op, record, here, alone, rank, n)
+        # Records are 256 bytes apart: the rest of the key is how many WQEBBs a lane has, and which of the lanes that reserve at once.
+        here, mask, rank, count = group(record + n + (u64(ptx.lane()) // signalling << _3))
+        total = n * u64(count)
+        here, base = reserve(op, record, here, mask, rank, total)
         end = _NOWHERE
         if base != _NOWHERE:
-            end = base + n
+            end = base + total
+            index = base + n * u64(rank)
             if data != _0:
-                store_copy(record, base, _WRITE, remote(to, pe), rkey, source, lkey, nbytes, _0)
+                store_copy(record, index, _WRITE, remote(to, pe), rkey, source, lkey, nbytes, _0)
             sink = queue.fixed(_CELLS) + _SINK
             if add:
-                store_atomic(record, base + data, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
+                store_atomic(record, index + data, _FA, remote(word, pe), rkey, ptx.swap_u64(value), _0, sink, _8, _ALWAYS)
             else:
-                store_masked_swap(record, base + data, remote(word, pe), rkey, ptx.swap_u64(value), _0, _ONES, sink)
-                store_nop(record, base + data + _2)
-        submit(op, record, here, rank, base, n)
+                store_masked_swap(record, index + data, remote(word, pe), rkey, ptx.swap_u64(value), _0, _ONES, sink)
+                store_nop(record, index + data + _2)
+        submit(op, record, here, rank, base, total)
         return end
 
     def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
@@ -314,7 +319,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         """Store a flag of the barrier, in PE pe's system area."""
         record = record_of(pe, 1)
         here, alone, rank, _ = group(u64(ptx.lane()))
-        base = reserve(_BARRIER, record, here, alone, rank, _1)
+        here, base = reserve(_BARRIER, record, here, alone, rank, _1)
         if base != _NOWHERE:
             at = slot(record, base)
             store_ctrl(at, record, base, _WRITE, _DS_FLAG, _ALWAYS)
@@ -351,7 +356,10 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
         @device
         def p(addr, array, value, pe, qp):
-            """Neighbouring elements of a group become one WQE, which a NOP completes if it has several WQEBBs."""
+            """Neighbouring elements of a group become one WQE, which a NOP completes if it has several WQEBBs.
+
+            That is if all groups that are here send neighbours.
+            """
             low, high = element_words(array, value)
             record = record_of(pe, qp)
             here, mask, rank, count = group(record)
@@ -361,7 +369,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             ds_together = (_36 + total + _15) // _16
             blocks = (ds_together + _3) // _4
             n = (blocks if blocks == _1 else blocks + _1) if together else u64(count)
-            base = reserve(op, record, here, mask, rank, n)
+            here, base = reserve(op, record, here, mask, rank, n)
             if base != _NOWHERE:
                 if together:
                     if rank == 0:
@@ -408,7 +416,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
                 trying = cell == _BUSY
                 if cell > _BUSY:
                     mine = cell + place(here) * nbytes
-                    base = reserve(op, record, here, mask, rank, n)
+                    here, base = reserve(op, record, here, mask, rank, n)
                     if base != _NOWHERE and (rank == 0 or not together):
                         index = base if together else base + u64(rank)
                         size_read = u64(count) * nbytes if together else nbytes

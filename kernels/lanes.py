@@ -2,8 +2,8 @@
 
 On sm_90 lanes of a warp that wait for one of them, at the end of a branch or at a barrier, may go on in parts from there, once the one has
 been in a loop: where the parts meet again, a barrier or shuffle of one part has let lanes of another pass that it should have kept (H100,
-ptxas 13.0). So what one lane does for all is a branch without a loop; loops are run by all lanes that are here, which vote on each turn;
-and every collective is of all of them, whatever groups they form.
+ptxas 13.0). So what one lane does for all is a branch without a loop; from group() to the end of queue.submit loops are run by all lanes
+that are here, which vote on each turn; and every collective is of all of them, whatever groups they form, but for queues that are full.
 """
 
 from pgas.kernels import ptx, queue

@@ -70,10 +70,35 @@ _COMPLETION, _NIC_TIMEOUT = constant(state.COMPLETION), constant(state.NIC_TIMED
 _QUIET, _BARRIER = constant(operation.number("quiet")), constant(operation.number("barrier_all"))
 _FLUSH, _QUIET_PE = constant(operation.number("flush")), constant(operation.number("quiet_pe"))
 _POLLS_MASK = 63
+_WAITING, _DONE, _LOST = _0, _1, constant(2)
 _BASE = constant(window.BASE)
 
 #: Nanoseconds that a wait sleeps for each request that is to be done before: log2, and at most.
 _SLEEP_SHIFT, _SLEEP_MAX = constant(4), constant(20_000)
+
+
+@device
+def look(op, target, polls, deadline):
+    """A turn of wait: DONE, LOST, or WAITING for the next one."""
+    control = queue.fixed(_CONTROL)
+    seen = ptx.ld_relaxed_gpu_u64(_SEEN)
+    if seen >= target:
+        ptx.ld_acquire_gpu_u64(_SEEN)
+        return _DONE
+    if ptx.ld_relaxed_gpu_u64(_LOOKING) == _0 and ptx.atom_cas_gpu_u64(_LOOKING, _0, _1) == _0:
+        ptx.st_release_gpu_u64(_SEEN, ptx.ld_acquire_sys_u64(control))
+        ptx.st_release_gpu_u64(_LOOKING, _0)
+    else:
+        ptx.nanosleep(u32(min((target - seen) << _SLEEP_SHIFT, _SLEEP_MAX)))
+    if polls & _POLLS_MASK == 0:
+        done, record = ptx.ld_relaxed_gpu_u64(_SEEN), ptx.ld_relaxed_sys_u64(control + _FAILED)
+        if record != _0:
+            state.fail(_COMPLETION, op, _0, record, target, done, _0)
+            return _LOST
+        if queue.lost(op, _HEAD, _NIC_TIMEOUT, target, done, deadline):
+            return _LOST
+    ptx.relax(op, control, _GE, target)
+    return _WAITING
 
 
 @device
@@ -83,29 +108,13 @@ def wait(op, target):
     One thread at a time reads the host's memory, a microsecond away, and tells the others: thousands would keep the link busy. The others
     sleep the longer the more requests are before theirs.
     """
-    control = queue.fixed(_CONTROL)
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
-    while True:
-        seen = ptx.ld_relaxed_gpu_u64(_SEEN)
-        if seen >= target:
-            break
+    found = _WAITING
+    while found == _WAITING:
         polls = u32(polls + u32(1))
-        if ptx.ld_relaxed_gpu_u64(_LOOKING) == _0 and ptx.atom_cas_gpu_u64(_LOOKING, _0, _1) == _0:
-            ptx.st_release_gpu_u64(_SEEN, ptx.ld_acquire_sys_u64(control))
-            ptx.st_release_gpu_u64(_LOOKING, _0)
-        else:
-            ptx.nanosleep(u32(min((target - seen) << _SLEEP_SHIFT, _SLEEP_MAX)))
-        if polls & _POLLS_MASK == 0:
-            done, record = ptx.ld_relaxed_gpu_u64(_SEEN), ptx.ld_relaxed_sys_u64(control + _FAILED)
-            if record != _0:
-                state.fail(_COMPLETION, op, _0, record, target, done, _0)
-                return False
-            if queue.lost(op, _HEAD, _NIC_TIMEOUT, target, done, deadline):
-                return False
-        ptx.relax(op, control, _GE, target)
-    ptx.ld_acquire_gpu_u64(_SEEN)
-    return True
+        found = look(op, target, polls, deadline)
+    return found == _DONE
 
 
 @device
@@ -125,14 +134,25 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
     @device
     def reserve(op, here, rank, n):
-        """Return the first of n tickets that are now those of the lanes that are here; NOWHERE, for some of them, if poisoned."""
-        base = _0
+        """Return the first of n tickets that are now those of the lanes that are here; NOWHERE if the job is poisoned.
+
+        One of them looks for room, turn by turn with the others, which so stay together.
+        """
+        base, found = _0, _DONE
         if rank == 0:
             base = ptx.atom_add_gpu_u64(_HEAD, n)
+            if ptx.ld_relaxed_gpu_u64(_SEEN) + size < base + n:
+                found = _WAITING
         base = of_first(here, here, base)
-        if ptx.ld_relaxed_gpu_u64(_SEEN) + size < base + n:
-            if not wait(op, base + n - size):
-                return _NOWHERE
+        deadline = ptx.globaltimer() + state.timeout_ns()
+        polls = u32(0)
+        while ptx.vote_any(here, u32(found == _WAITING)) != 0:
+            polls = u32(polls + u32(1))
+            if found == _WAITING:
+                found = look(op, base + n - size, polls, deadline)
+        if ptx.vote_any(here, u32(found == _LOST)) != 0:
+            return _NOWHERE
+        ptx.syncwarp_mask(here)
         return base
 
     @device

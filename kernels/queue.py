@@ -176,7 +176,12 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
     @device
     def reserve(op, queue, here, mask, rank, n):
-        """Return the index of the first of n WQEBBs that are a group's now (lanes.group); NOWHERE, in some of its lanes, if poisoned."""
+        """Reserve n WQEBBs for each group that is here (lanes.group), and wait until they are free.
+
+        Return the lanes with which the caller goes on, and the index of its group's first WQEBB; NOWHERE, in some lanes, if poisoned.
+        Those are all that were here if there is room at once; else each group goes alone, as one may have to hand over before another
+        has room.
+        """
         cons = ptx.ld_relaxed_gpu_u64(queue + _CONS)  # both on their way at once; an older one does no harm
         base = _0
         if rank == 0:
@@ -185,10 +190,12 @@ def make(constants: window.Constants) -> SimpleNamespace:
                 number = (queue - _RECORDS) // _RECORD_SIZE
                 ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
         base = ptx.shfl_u64(here, base, ptx.lowest(mask))
-        if cons + depth < base + n:
-            if not poll(op, queue, base + n - depth):
-                return _NOWHERE
-        return base
+        full = cons + depth < base + n
+        if ptx.vote_any(here, u32(full)) == 0:
+            return here, base
+        if full and not poll(op, queue, base + n - depth):
+            return mask, _NOWHERE
+        return mask, base
 
     @device
     def submit(op, queue, here, rank, base, n):

@@ -83,10 +83,10 @@ def test_the_adapter():
 
 
 @pytest.mark.parametrize(
-    "tests", [("tests/conformance",), tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "register", "streams", "heap_growth"))]
+    "tests", [("tests/conformance",), tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "streams", "heap_growth"))]
 )
 def test_kernels_of_two_pes(tests):
-    """All that the simulator runs over ibgda, host memory standing in for the GPU's."""
+    """What the simulator runs over ibgda, host memory standing in for the GPU's."""
     passes(*launcher(2), sys.executable, "-m", "pytest", *tests, "-q", PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 

@@ -76,7 +76,7 @@ def main(command: list[str]) -> int:
             "SYSFS_PATH": str(folder / "sys"),
             process.SHIM: str(shim),
             cards.CARD: cards.LOCAL if card is None else card.name,
-            **({} if local else {"CONFORMANCE_WITHOUT": ",".join(cards.WITHOUT)}),
+            "CONFORMANCE_WITHOUT": "" if local else ",".join(cards.WITHOUT),
         }
         try:
             return subprocess.run(command[local:], env=environment, check=False).returncode
