@@ -1,4 +1,4 @@
-"""Lanes of a warp together, and landing cells (queue.py) that they share.
+"""Lanes of a warp together.
 
 On sm_90 lanes of a warp that wait for one of them, at the end of a branch or at a barrier, may go on in parts from there, once the one has
 been in a loop: where the parts meet again, a barrier or shuffle of one part has let lanes of another pass that it should have kept (H100,
@@ -6,10 +6,8 @@ ptxas 13.0). So what one lane does for all is a branch without a loop; from grou
 that are here, which vote on each turn; and every collective is of all of them, whatever groups they form, but for queues that are full.
 """
 
-from pgas.kernels import ptx, queue
-from pgas.kernels.compiler import constant, device, u64
-
-_0 = constant(0)
+from pgas.kernels import ptx
+from pgas.kernels.compiler import device, u64
 
 
 @device
@@ -23,15 +21,6 @@ def group(key):
 def of_first(here, mask, value):
     """The value of the first lane of the caller's group; all lanes that are here call it."""
     return ptx.shfl_u64(here, value, ptx.lowest(mask))
-
-
-@device
-def try_cell(op, deadline, here):
-    """queue.try_cell for the lanes that are here, in which each has a place: place()."""
-    cell = _0
-    if here & ptx.lanemask_lt() == 0:
-        cell = queue.try_cell(op, deadline, u64(ptx.popc(here)))
-    return of_first(here, here, cell)
 
 
 @device

@@ -20,8 +20,8 @@ from typing import Any
 
 from pgas.kernels import nic_amo, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_size, element_words, u32, u64
-from pgas.kernels.lanes import group, of_first, place, try_cell
-from pgas.kernels.queue import release_cell
+from pgas.kernels.lanes import group, of_first, place
+from pgas.kernels.queue import release_cell, try_cell
 from pgas.kernels.scope import Scope
 from pgas.kernels.update import Update
 from pgas.kernels.window import remote

@@ -27,6 +27,7 @@ from typing import Any
 from pgas.backend import SIMULATOR
 from pgas.kernels import ptx, state, window
 from pgas.kernels.compiler import constant, device, primitive, u32, u64
+from pgas.kernels.lanes import of_first, place
 from pgas.transports.mlx5 import cqe, wqe
 
 if SIMULATOR:
@@ -189,7 +190,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             if base - fixed(queue + _START) < depth:  # the first time round; before any lane's WQE is there, so that no quiet misses it
                 number = (queue - _RECORDS) // _RECORD_SIZE
                 ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
-        base = ptx.shfl_u64(here, base, ptx.lowest(mask))
+        base = of_first(here, mask, base)
         full = cons + depth < base + n
         if ptx.vote_any(here, u32(full)) == 0:
             return here, base
@@ -291,20 +292,22 @@ def make(constants: window.Constants) -> SimpleNamespace:
 
 
 @device
-def try_cell(op, deadline, lanes):
-    """Return the address of a landing cell for so many lanes, until each has released it; BUSY if others have it, 0 if poisoned.
+def try_cell(op, deadline, here):
+    """Return the address of a landing cell for the lanes that are here, until each has released it; BUSY if others have it, 0 if poisoned.
 
-    What is done with a cell belongs into the loop that tries: lanes that have one may have to wait for lanes that loop, so that loops which
-    only take cells could end with all of them in the hands of lanes that wait.
+    Each has a part of it (lanes.place). What is done with a cell belongs into the loop that tries: lanes that have one may have to wait for
+    lanes that loop, so that loops which only take cells could end with all of them in the hands of lanes that wait.
     """
-    number = ptx.atom_add_gpu_u64(_CELL_TICKET, _1) & _CELL_MASK
-    flag = _CELL_TAKEN + number * _8
-    if ptx.atom_cas_gpu_u64(flag, _0, lanes) == _0:
-        return fixed(_CELLS) + number * _CELL_SIZE
-    if lost(op, flag, _NIC_TIMEOUT, _0, _1, deadline):
-        return _0
-    ptx.relax(op, flag, _0, _0)
-    return _BUSY
+    cell = _0
+    if place(here) == 0:
+        number = ptx.atom_add_gpu_u64(_CELL_TICKET, _1) & _CELL_MASK
+        flag = _CELL_TAKEN + number * _8
+        if ptx.atom_cas_gpu_u64(flag, _0, u64(ptx.popc(here))) == _0:
+            cell = fixed(_CELLS) + number * _CELL_SIZE
+        elif not lost(op, flag, _NIC_TIMEOUT, _0, _1, deadline):
+            ptx.relax(op, flag, _0, _0)
+            cell = _BUSY
+    return of_first(here, here, cell)
 
 
 @device

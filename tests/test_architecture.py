@@ -49,8 +49,8 @@ LAYERS = (
 KERNEL_LAYERS = (
     ("operation", "update", "compiler", "cpu", "binding"),
     ("window", "ptx", "refusals"),
-    ("state", "scope", "operands", "p2p", "queue"),
-    ("atomic_wqe", "nic_amo", "lanes"),
+    ("state", "scope", "lanes", "operands", "p2p", "queue"),
+    ("atomic_wqe", "nic_amo"),
     ("ibgda", "proxy"),
     ("transport",),
     ("query", "rma", "strided", "amo", "signal", "sync", "wait"),
