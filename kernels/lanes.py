@@ -1,9 +1,12 @@
 """Lanes of a warp together.
 
 On sm_90 lanes of a warp that wait for one of them, at the end of a branch or at a barrier, may go on in parts from there, once the one has
-been in a loop: where the parts meet again, a barrier or shuffle of one part has let lanes of another pass that it should have kept (H100,
-ptxas 13.0). So what one lane does for all is a branch without a loop; from group() to the end of queue.submit loops are run by all lanes
-that are here, which vote on each turn; and every collective is of all of them, whatever groups they form, but for queues that are full.
+been in a loop (H100, ptxas 13.0). Parts have masks of their own, and may be together again later. ptxas takes what activemask and votes
+return, and what follows from it, for values that such lanes share: it let one lane add n to a cursor for the first lanes of two parts, its
+own n twice, and one lane leave the landing cells of two parts as if they were one. So masks come from ptx.peers and ptx.here, which it
+cannot see through. What one lane does for all is a branch without a loop; from group() to the end of queue.submit loops are run by all
+lanes that are here, which vote on each turn; and every collective is of all of them, whatever groups they form, but for queues that are
+full.
 """
 
 from pgas.kernels import ptx
@@ -15,6 +18,13 @@ def group(key):
     """The lanes that are here now: their mask; of those with the same key their mask, the caller's number among them, how many they are."""
     here, mask = ptx.peers(key)
     return here, mask, ptx.popc(mask & ptx.lanemask_lt()), ptx.popc(mask)
+
+
+@device
+def together():
+    """The lanes that are here now: their mask, the caller's number among them, how many they are."""
+    here = ptx.here()
+    return here, ptx.popc(here & ptx.lanemask_lt()), ptx.popc(here)
 
 
 @device

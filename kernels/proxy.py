@@ -20,7 +20,7 @@ from typing import Any
 
 from pgas.kernels import nic_amo, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_size, element_words, u32, u64
-from pgas.kernels.lanes import group, of_first, place
+from pgas.kernels.lanes import group, of_first, place, together
 from pgas.kernels.queue import release_cell, try_cell
 from pgas.kernels.scope import Scope
 from pgas.kernels.update import Update
@@ -165,7 +165,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
     @device
     def post(op, what, nbytes, local, to, value, second):
         """Hand a request to the proxy; lanes that are here together reserve at once. Return its ticket + 1; NOWHERE if poisoned."""
-        here, _, rank, count = group(_0)
+        here, rank, count = together()
         base = reserve(op, here, rank, u64(count))
         if base == _NOWHERE:
             return _NOWHERE
@@ -189,7 +189,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
     @device
     def fetch_atomic(op, what, nbytes, to, value, second):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
-        here, _, rank, count = group(_0)
+        here, rank, count = together()
         deadline = ptx.globaltimer() + state.timeout_ns()
         old = _0
         trying = True

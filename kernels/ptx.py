@@ -156,11 +156,20 @@ smid = primitive("smid", "u32()", "mov.u32 $0, %smid;", lambda: 0)
 # Lanes together ---------------------------------------------------------------------------------------------------------------
 #
 # ``peers(key)``: masks of the lanes that are here now, the caller's own among them, and of those that bring the same key; any lane may be
-# missing. The others take the first mask: they are called by exactly its lanes.
+# missing. ``here()``: the first one. The others take the first mask: they are called by exactly its lanes.
+#
+# Both masks end with the caller's own bit, which is in them anyway: its lane alone knows it, so that ptxas does not take them for values
+# that all lanes share (lanes.py).
 
 peers = primitive(
-    "peers", "(u32, u32)(u64)", "{ .reg .u32 m; activemask.b32 m; match.any.sync.b64 $1, $2, m; mov.u32 $0, m; }",
+    "peers", "(u32, u32)(u64)",
+    "{ .reg .u32 m, own; activemask.b32 m; match.any.sync.b64 $1, $2, m;"
+    " mov.u32 own, %lanemask_eq; or.b32 $0, m, own; or.b32 $1, $1, own; }",
     lambda key: engine.gather(key), convergent=True,
+)  # fmt: skip
+here = primitive(
+    "here", "u32()", "{ .reg .u32 m, own; activemask.b32 m; mov.u32 own, %lanemask_eq; or.b32 $0, m, own; }",
+    lambda: engine.gather(0)[0], convergent=True,
 )  # fmt: skip
 syncwarp_mask = primitive("syncwarp_mask", "void(u32)", "bar.warp.sync $0;", lambda mask: engine.warp_barrier(mask), convergent=True)
 shfl_u64 = primitive(

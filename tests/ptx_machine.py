@@ -128,7 +128,8 @@ _COMPARE = {
 def _lane(program, labels, arguments, memory, number, lanes):
     """One lane: yields (place, value) at each collective instruction and is sent all lanes' values."""
     special = {
-        "%tid.x": number, "%laneid": number, "%ntid.x": lanes, "%lanemask_lt": (1 << number) - 1, "%globaltimer": 0, "%smid": 0,
+        "%tid.x": number, "%laneid": number, "%ntid.x": lanes, "%lanemask_lt": (1 << number) - 1, "%lanemask_eq": 1 << number,
+        "%globaltimer": 0, "%smid": 0,
         **{f"%{name}.{axis}": value for name, value in (("tid", 0), ("ntid", 1)) for axis in "yz"},
         **{f"%{name}.{axis}": value for name, value in (("ctaid", 0), ("nctaid", 1)) for axis in "xyz"},
     }  # fmt: skip

@@ -147,6 +147,20 @@ def test_wqes_are_stored_by_octowords(name):
     assert built("ibgda")[name]["memory"].get("STG.E.NA.128", 0) == WQE_STORES[name]
 
 
+# ----------------------------------------------------------------------------------------------------------------- lanes together
+
+
+@pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
+def test_no_lane_adds_for_lanes_of_another_part(transport):
+    """Where ptxas counts lanes (UPOPC), one adds for all: the 1 of landing cells' tickets, whoever is together, and nothing else.
+
+    What it took for the same in all lanes, the size of a reservation or the address of a cell, need not be (lanes.py).
+    """
+    for name, b in built(transport).items():
+        for i in (i for i, instruction in enumerate(b["sass"]) if "UPOPC" in instruction):
+            assert re.search(r"UIMAD\.WIDE\.U32 UR\d+, UR\d+, 0x1,", " ".join(b["sass"][i : i + 6])), (name, b["sass"][i : i + 20])
+
+
 # ------------------------------------------------------------------------------------------------------------------------ order
 
 
