@@ -2,17 +2,19 @@
 
 Two PEs, and three and four for some tests, on a GPU each if there are enough. What shares a GPU does so under MPS, which is started here
 and ended again if it does not run: several PEs, the NIC's kernel where none is spare. Writes perftests/baselines/<test>-<gpus>.json.
-``--quick`` leaves the tests out, ``--tests`` the measurements. ``--at-once 4`` performs four steps of the tests at once on each GPU, all
-PEs of a step on one: compiling kernels takes most of their time. ``--seconds`` ends after that time, and the next run on this machine
-with these sources goes on (build/check-gpu.json), until nothing is left.
+``--quick`` leaves the tests out, ``--tests`` the measurements; ``--only REGEX`` chooses steps by name (``ibrc 3``, ``soak``). ``--at-once
+4`` performs four steps of the tests at once on each GPU, all PEs of a step on one: compiling kernels takes most of their time;
+build/check-gpu/ has what they say. ``--seconds`` ends after that time, and the next run on this machine with these sources goes on
+(build/check-gpu.json), until nothing is left.
 """
 
 import argparse
 import contextlib
 import hashlib
+import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pgas.perftests import compare
@@ -35,6 +37,9 @@ NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "register", "s
 
 #: What PEs do that have more than one neighbour.
 OF_3 = ("d_", "e_", "f_", "g_")
+
+#: In how many parts the tests of a chapter are, where it would be the last by far: each of them compiles kernels.
+PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2, "streams": 3}
 
 #: What has passed, of a run in several parts.
 KEPT = ROOT / "build" / "check-gpu.json"
@@ -83,7 +88,7 @@ def _on(n: int) -> list[str]:
 
 
 def _chapters(transport: str) -> Iterator[Step]:
-    """The conformance suite and what looks into pgas, a step a file: at two PEs, and chapters that more PEs differ in at three and four."""
+    """The conformance suite and what looks into pgas, a file or a part of one a step: at two PEs, some at three and four."""
     variables = {**ON_GPUS, "PGAS_TRANSPORT": transport}
     files = sorted(str(path.relative_to(ROOT)) for folder in ("conformance", "mpi") for path in (ROOT / "tests" / folder).glob("test_*.py"))
     for file in files:
@@ -92,7 +97,10 @@ def _chapters(transport: str) -> Iterator[Step]:
             continue
         for n in (2, 3, 4) if file.startswith("tests/conformance") and chapter.startswith(OF_3) else (2,):
             reported = REPORTED if file.startswith("tests/conformance") else []
-            yield Step(f"{transport} {n} {chapter}", [*_on(n), *PYTEST, *reported, file], 900, variables)
+            parts = PARTS.get(chapter, 1) if n == 2 else 1  # more PEs find its kernels in the disk cache
+            for part in (f"{number}/{parts}" for number in range(1, parts + 1)):
+                name, chosen = f"{transport} {n} {chapter}", ["--part", part] if parts > 1 else []
+                yield Step(f"{name} {part}" if chosen else name, [*_on(n), *PYTEST, *reported, *chosen, file], 900, variables)
 
 
 def _tests() -> Iterator[Step]:
@@ -147,6 +155,13 @@ def _nic_measurements(machine: str) -> Iterator[Step]:
     yield Step("soak", [*_on(2), "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, SOAK_QUEUES)
 
 
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+
+
 def _count(text: str) -> int:
     if (number := int(text)) < 0:
         raise ValueError(text)
@@ -158,6 +173,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")
+    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="only the steps in whose name this is found")
     parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="steps of the tests at once on each GPU, under MPS")
     parser.add_argument("--seconds", type=float, help="end after this time; the next run goes on")
     options = parser.parse_args()
@@ -179,28 +195,26 @@ def main() -> int:
     print(f"check-gpu on {machine}: {counts}")
     for verb, steps in (("FAILED", found.failed), ("left", found.left)):
         print(*(f"{verb}: {name}" for name in steps), sep="\n", end="\n" if steps else "")
-    if not found.failed and not found.left:
+    if not found.failed and not found.left and not options.only.pattern:
         KEPT.unlink(missing_ok=True)
     return 1 if found.failed else 3 if found.left else 0
 
 
 def _perform(pool: Pool, n_gpus: int, machine: str, options: argparse.Namespace) -> None:
-    def shared_by(places: int) -> contextlib.AbstractContextManager[object]:
-        """MPS, where so many PEs and cards do not have a GPU each."""
-        return mps() if n_gpus < places else contextlib.nullcontext()
+    def perform(places: int, how: Callable[[list[Step]], None], steps: Iterator[Step]) -> None:
+        """Under MPS, where so many PEs and cards do not have a GPU each; what shares GPUs at once sees to that itself."""
+        chosen = [step for step in steps if options.only.search(step.name)]
+        if chosen:
+            with mps() if n_gpus < places and not (how == pool.share and options.at_once) else contextlib.nullcontext():
+                how(chosen)
 
     if not options.tests:
-        with shared_by(2):
-            pool.in_turn(_measurements(machine))
-        with shared_by(3):  # the NIC's kernel takes a spare GPU, or shares PE 0's
-            pool.in_turn(_nic_measurements(machine))
+        perform(2, pool.in_turn, _measurements(machine))
+        perform(3, pool.in_turn, _nic_measurements(machine))  # the NIC's kernel takes a spare GPU, or shares PE 0's
     if not options.quick:
-        with contextlib.nullcontext() if options.at_once else shared_by(4):
-            pool.share(_tests())
-        with contextlib.nullcontext() if options.at_once else shared_by(5):
-            pool.share(_nic_tests())
-        with shared_by(4):
-            pool.in_turn(_alone())
+        perform(4, pool.share, _tests())
+        perform(5, pool.share, _nic_tests())
+        perform(4, pool.in_turn, _alone())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ A step that fails beside others is tried again by itself: under MPS the fault of
 import contextlib
 import json
 import os
-import tempfile
 import threading
 import time
 from collections import deque
@@ -49,7 +48,8 @@ class Pool:
     """Performs steps until its time is over.
 
     Args:
-        kept: the JSON file of what became of steps: what has passed is not performed again, what has failed comes last.
+        kept: the JSON file of what became of steps: what has passed is not performed again, what has failed comes last. What steps say
+            that share() performs is kept beside it, in the folder of that name without its suffix, a file a step.
         of: what is tested, and where; what is kept of something else does not count.
         seconds: the time from now on. None: as long as the steps may take.
         gpus: UUIDs of the GPUs that share() uses.
@@ -126,11 +126,12 @@ class Pool:
         if place is None:
             passed = jobs.run(step.command, seconds, variables)
         else:
-            with tempfile.TemporaryFile() as file:
+            path = self._kept.with_suffix("") / f"{step.name.replace(' ', '-').replace('/', '-')}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
                 passed = jobs.run(step.command, seconds, variables, file)
-                file.seek(0)
-                said = file.read().decode(errors="replace").splitlines()
-            shown = "\n".join(said[-1:] if passed else said[-_SHOWN:])
+            said = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            shown = " ".join(said[-1:]) if passed else "\n".join([str(path), *said[-_SHOWN:]])
             print(f"{step.name}: {'passed' if passed else 'failed'} after {time.monotonic() - began:.0f} s: {shown}", flush=True)
         if passed:
             return "passed"

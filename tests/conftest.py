@@ -1,8 +1,10 @@
 """Settings of all tests."""
 
 import os
+import re
 
 import hypothesis
+import pytest
 
 # Tests read whole lines of what they start. PYTHONUNBUFFERED, which CI likes to set, makes print() write a line and its end apart, and
 # mpirun mixes those of several PEs; the others are widths and colours of a terminal that is none.
@@ -12,3 +14,18 @@ for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FO
 # Times are no property of what is tested here: on a machine with too few cores an example takes as long as it is kept waiting.
 hypothesis.settings.register_profile("pgas", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.load_profile("pgas")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", metavar="I/N", help="only the tests of part I, of N parts of those selected, in their order")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    if part := config.getoption("part"):
+        number, parts = (int(word) for word in part.split("/")) if re.fullmatch(r"\d+/\d+", part) else (0, 0)
+        if not 1 <= number <= parts:
+            raise pytest.UsageError(f"--part {part}: I/N is expected, I from 1 to N")
+        kept = items[len(items) * (number - 1) // parts : len(items) * number // parts]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept

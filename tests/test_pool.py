@@ -126,7 +126,10 @@ if not path.exists():
     pool.share([step("twice", once), step("bad", "raise SystemExit('as always')"), step("good")])
     assert (pool.outcome.failed, sorted(pool.outcome.passed)) == (["bad"], ["good", "twice"])
     assert [call[0] for call in daemons()] == ["-d", "", "-d", ""]
-    assert capfd.readouterr().out.count("as always") == 2
+    shown = capfd.readouterr().out
+    assert shown.count("as always") == 2
+    kept = tmp_path / "kept" / "bad.txt"
+    assert (kept.read_text(), shown.count(f": {kept}\n")) == ("as always\n", 2)
     assert (tmp_path / "twice-under").read_text() == "8 GPU-a\n" * 2  # the same variables, so the report knows it for the same test
 
 
@@ -211,7 +214,35 @@ def test_every_step_has_a_name_of_its_own_and_files_that_exist():
         assert all(Path(jobs.ROOT, word).exists() for word in each.command if word.startswith("tests/")), each
     named = {each.name for each in steps}
     assert {"p2p 2 a_init", "ibgda 4 e_atomics", "ibrc 3 d_signals", "ibrc 2 heap_growth", "hang reports", "soak"} <= named
+    assert {name for name in named if name.startswith("ibrc 2 e_atomics")} == {f"ibrc 2 e_atomics {i}/4" for i in (1, 2, 3, 4)}
     assert not {"p2p 3 a_init", "ibgda 2 setup"} & named
+
+
+def collected(*arguments):
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *arguments, "tests/test_pool.py"]
+    done = subprocess.run(command, cwd=jobs.ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, [line for line in done.stdout.splitlines() if "::" in line], done.stderr
+
+
+def test_parts_of_the_tests_of_a_file():
+    _, everything, _ = collected()
+    parts = [collected("--part", f"{i}/3")[1] for i in (1, 2, 3)]
+    assert [test for part in parts for test in part] == everything
+    assert all(parts)
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "1", "a/b"])
+def test_there_is_no_such_part(part):
+    code, _, said = collected("--part", part)
+    assert (code, said) == (4, f"ERROR: --part {part}: I/N is expected, I from 1 to N\n\n")
+
+
+def test_steps_are_chosen_by_an_expression():
+    done = subprocess.run(
+        [sys.executable, "-m", "pgas.perftests.check_gpu", "--only", "(ibrc"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "error: argument --only: '(ibrc' is no regular expression: missing ), unterminated subpattern at position 0\n" in done.stderr
 
 
 def test_on_a_machine_without_gpus():
