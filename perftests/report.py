@@ -55,7 +55,7 @@ class Row:
         mops: million messages a second, all sending PEs together; None as bw_gbps.
         messages: operations that PE 0 issued in the timed kernel.
         wqes, doorbells: what the NIC executed and saw in that kernel; None where there is no NIC (p2p).
-        proxy: shares of the time of PE 0's proxy thread by what it did (ibrc), sampled; None where there is none.
+        proxy: shares of the time of PE 0's proxy thread by what it did (ibrc), sampled; None where there is none, or the row was too short.
         validated: every byte of the payload arrived, none beside it changed, and the NIC counted what was issued.
     """
 
@@ -155,7 +155,7 @@ def command_text(npes: int, prog: str, argv: Sequence[str]) -> str:
 
 
 def proxy_line(rows: Sequence[Row]) -> str | None:
-    """Return what the proxy thread did in the row with the highest message rate; None if nobody knows."""
+    """Return what the proxy thread did in the row with the highest message rate of those that say so; None if none does."""
     known = [row for row in rows if row.proxy and row.mops]
     if not known:
         return None

@@ -14,7 +14,7 @@ import pytest
 
 from pgas.backend import SIMULATOR
 from pgas.kernels import proxy
-from pgas.transports.ibrc import loop, tables, wqes
+from pgas.transports.ibrc import loop, tables, thread, wqes
 from pgas.transports.mlx5 import cqe, doorbell, send_queue, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode
 from pgas.transports.softhca import ops_cpu
@@ -243,7 +243,7 @@ from numba import cuda
 import pgas
 from pgas import runtime
 from pgas.kernels import proxy
-from pgas.transports.ibrc import loop, tables, wqes
+from pgas.transports.ibrc import loop, tables, thread, wqes
 
 def job():
     return runtime.current()
@@ -599,3 +599,18 @@ for first in (2**16 - 3, 2**32 - 3):
         PGAS_IBRC_RING_SIZE="64",
     )
     assert found.stdout.splitlines() == ["[1, 2, 3, 4, 5, 6, 7, 8, 99, 100] 0 300"] * 2
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([3] * 9 + [0] * 10 + [3] * 5 + [2] * 5 + [3] * 40, {"posting": 0.5, "ringing": 0, "completing": 0.25, "waiting": 0.25}),
+        ([1] * 20, {"posting": 0, "ringing": 1, "completing": 0, "waiting": 0}),
+        ([3] * 40 + [0, 3, 0] + [3] * 40, {}),
+        ([3] * 40, {}),
+        ([], {}),
+    ],
+)
+def test_what_the_thread_does_between_launch_and_end(samples, expected):
+    """3 is waiting: before the first request and after the last it says nothing of how busy the thread was."""
+    assert thread.shares(samples) == expected

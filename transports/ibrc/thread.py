@@ -4,7 +4,7 @@ import contextlib
 import mmap
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -17,10 +17,23 @@ from pgas.transports.ibrc.loop import compiled
 from pgas.transports.nic import NIC, Part, Ring, overdue
 from pgas.transports.softhca.slack import sleep_precisely
 
-__all__ = ["RingNIC"]
+__all__ = ["RingNIC", "shares"]
 
 #: Seconds that kernels have to find an error by themselves: each looks in one of 64 polls (kernels/proxy.py).
 _FIND_S = 1.0
+
+#: Samples of what the thread does that are too few to say.
+_FEW = 20
+
+
+def shares(samples: Sequence[int]) -> dict[str, float]:
+    """Return the share of each of tables.PHASES, between the first sample and the last in which the thread does something.
+
+    Around those a kernel is launched and waited for. {} if they are too few to say.
+    """
+    active = [i for i, phase in enumerate(samples) if phase != tables.WAITING]
+    during = samples[active[0] : active[-1] + 1] if active else ()
+    return {name: during.count(phase) / len(during) for phase, name in enumerate(tables.PHASES)} if len(during) >= _FEW else {}
 
 
 class RingNIC(NIC):
@@ -157,22 +170,22 @@ class RingNIC(NIC):
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[dict[str, float]]:
-        """Look at what the thread does, 2,000 times a second; at the end the dict holds the share of each of tables.PHASES."""
-        shares: dict[str, float] = {}
-        counts, ended = [0] * len(tables.PHASES), threading.Event()
+        """Look at what the thread does, 2,000 times a second; at the end the dict holds what shares() says."""
+        found: dict[str, float] = {}
+        samples, ended = list[int](), threading.Event()
 
         def look() -> None:
             while not ended.wait(500e-6):
-                counts[int(self._own[tables.PHASE // 8])] += 1
+                samples.append(int(self._own[tables.PHASE // 8]))
 
         sampler = threading.Thread(target=look, name="pgas proxy sampler", daemon=True)
         sampler.start()
         try:
-            yield shares
+            yield found
         finally:
             ended.set()
             sampler.join()
-            shares.update({name: count / max(1, sum(counts)) for name, count in zip(tables.PHASES, counts, strict=True)})
+            found.update(shares(samples))
 
     def check(self) -> None:
         """Raise what went wrong in the proxy thread.
