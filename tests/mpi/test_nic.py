@@ -303,6 +303,31 @@ def test_lanes_that_name_different_pes(heap):
 
 
 @pgas.jit
+def p_and_g_apart(dest, seen, fetched, rounds, first):
+    """Lanes wait for a queue pair each, so that they come apart, and go on to the next operation as they come."""
+    i = cuda.threadIdx.x
+    pe = (i // 3) % pgas.n_pes()
+    at = 40 * pgas.my_pe() + i
+    for r in range(first, first + rounds):
+        pgas.p(dest, at, r + i, pe)
+        pgas.quiet()
+        seen[i] += pgas.g(dest, at, pe) - r
+        fetched[i] += pgas.atomic_fetch_add(dest, at, 1, pe) - r
+
+
+def test_lanes_that_come_apart_again_and_again(heap):
+    """A lane that is left behind at a barrier of its warp, once in a thousand times, stands there for good."""
+    _, n, _, _ = neighbours()
+    dest, seen, fetched = heap.zeros(40 * n, np.int32), heap.zeros(40, np.int32), heap.zeros(40, np.int32)
+    launches, rounds = (2, 2) if pgas.SIMULATOR else (200, 20)
+    for launch in range(launches):
+        launch_together(p_and_g_apart, 1, 40, dest, seen, fetched, rounds, rounds * launch)
+    i = np.arange(40)
+    for found in (seen, fetched):
+        equal(found, (launches * rounds * i).astype(np.int32))
+
+
+@pgas.jit
 def to_all_in_turns(words, dest, source, rounds):
     """Each lane sends to a PE of its own; queues are full of what others have reserved."""
     i = cuda.grid(1)
