@@ -1,12 +1,12 @@
 """Lanes of a warp together.
 
-On sm_90 lanes of a warp that wait for one of them, at the end of a branch or at a barrier, may go on in parts from there, once the one has
-been in a loop (H100, ptxas 13.0). Parts have masks of their own, and may be together again later. ptxas takes what activemask and votes
-return, and what follows from it, for values that such lanes share: it let one lane add n to a cursor for the first lanes of two parts, its
-own n twice, and one lane leave the landing cells of two parts as if they were one. So masks come from ptx.peers and ptx.here, which it
-cannot see through. What one lane does for all is a branch without a loop; from group() to the end of queue.submit loops are run by all
-lanes that are here, which vote on each turn; and every collective is of all of them, whatever groups they form, but for queues that are
-full.
+Lanes of a warp that one has left for a loop need not wait for it at the end of the branch: they may go on in parts, which nothing brings
+together but a barrier of all (CUDA, Independent Thread Scheduling; seen on H100). Parts have masks of their own, and may be together again
+later. ptxas takes what activemask and votes return, and what follows from it, for values that such lanes share: it let one lane add n to a
+cursor for the first lanes of two parts, its own n twice, and one lane leave the landing cells of two parts as if they were one. So masks
+come from ptx.peers and ptx.here, which it cannot see through. What one lane does for all is a branch without a loop; from group() or
+together() to the end of queue.submit loops are run by all lanes that are here, which vote on each turn; and every collective is of all of
+them, whatever groups they form, but for queues that are full.
 """
 
 from pgas.kernels import ptx

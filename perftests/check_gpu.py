@@ -2,10 +2,10 @@
 
 Two PEs, and three and four for some tests, on a GPU each if there are enough. What shares a GPU does so under MPS, which is started here
 and ended again if it does not run: several PEs, the NIC's kernel where none is spare. Writes perftests/baselines/<test>-<gpus>.json.
-``--quick`` leaves the tests out, ``--tests`` the measurements; ``--only REGEX`` chooses steps by name (``ibrc 3``, ``soak``). ``--at-once
-4`` performs four steps of the tests at once on each GPU, all PEs of a step on one: compiling kernels takes most of their time;
-build/check-gpu/ has what they say. ``--seconds`` ends after that time, and the next run on this machine with these sources goes on
-(build/check-gpu.json), until nothing is left.
+``--quick`` leaves the tests out, ``--tests`` the measurements; ``--only REGEX`` performs the steps in whose name it is found (``ibrc 3``,
+``soak``), also those that have passed before. ``--at-once 4`` performs four steps of the tests at once on each GPU, all PEs of a step on
+one: compiling kernels takes most of their time; build/check-gpu/ (build/check-gpu-only/) has what they say. ``--seconds`` ends after that
+time, and the next run on this machine with these sources goes on (build/check-gpu.json), until nothing is left.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from pgas.perftests import compare
 from pgas.perftests.jobs import BASELINES, ROOT, ended_by_signals, gpus, machine_name, mpirun, mps, run
@@ -43,6 +44,9 @@ PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2,
 
 #: What has passed, of a run in several parts.
 KEPT = ROOT / "build" / "check-gpu.json"
+
+#: The same of a run with --only, for its own time.
+ONLY = ROOT / "build" / "check-gpu-only.json"
 
 #: What the conformance suite has shown on this machine.
 REPORT = ROOT / "build" / "conformance-gpu.json"
@@ -81,6 +85,14 @@ NIC_LATENCIES = {
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 REPORTED = ["--conformance-report", str(REPORT)]
 ON_GPUS = {"NUMBA_ENABLE_CUDASIM": "0"}
+
+
+class Part(NamedTuple):
+    """Steps in turn, under MPS where fewer GPUs are there than places; or several at once on each GPU, which MPS of their own share."""
+
+    places: int
+    at_once: bool
+    steps: list[Step]
 
 
 def _on(n: int) -> list[str]:
@@ -158,7 +170,7 @@ def _nic_measurements(machine: str) -> Iterator[Step]:
 def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
 
 
@@ -182,12 +194,19 @@ def main() -> int:
         print("check-gpu needs a GPU and an mpirun", file=sys.stderr)
         return 2
     machine = machine_name(names)
+    plan = _plan(machine, options)
+    if not plan:
+        print(f"check-gpu: --only {options.only.pattern!r} is found in the name of no step", file=sys.stderr)
+        return 2
     BASELINES.mkdir(exist_ok=True)
-    pool = Pool(KEPT, f"{', '.join(uuids)}; {_sources()}", options.seconds, uuids, options.at_once)
-    if not pool.goes_on:
+    if options.only.pattern:
+        ONLY.unlink(missing_ok=True)
+    kept = ONLY if options.only.pattern else KEPT
+    pool = Pool(kept, f"{', '.join(uuids)}; {_sources()}", options.seconds, uuids, options.at_once)
+    if kept == KEPT and not pool.goes_on:
         REPORT.unlink(missing_ok=True)
     with ended_by_signals():
-        _perform(pool, len(names), machine, options)
+        _perform(pool, len(names), plan)
     if REPORT.exists():
         run([sys.executable, "-m", "conformance.report", str(REPORT)], 60, {"PYTHONPATH": str(ROOT / "tests")})
     found = pool.outcome
@@ -195,26 +214,31 @@ def main() -> int:
     print(f"check-gpu on {machine}: {counts}")
     for verb, steps in (("FAILED", found.failed), ("left", found.left)):
         print(*(f"{verb}: {name}" for name in steps), sep="\n", end="\n" if steps else "")
-    if not found.failed and not found.left and not options.only.pattern:
-        KEPT.unlink(missing_ok=True)
+    if kept == ONLY or not (found.failed or found.left):
+        kept.unlink(missing_ok=True)
     return 1 if found.failed else 3 if found.left else 0
 
 
-def _perform(pool: Pool, n_gpus: int, machine: str, options: argparse.Namespace) -> None:
-    def perform(places: int, how: Callable[[list[Step]], None], steps: Iterator[Step]) -> None:
-        """Under MPS, where so many PEs and cards do not have a GPU each; what shares GPUs at once sees to that itself."""
-        chosen = [step for step in steps if options.only.search(step.name)]
-        if chosen:
-            with mps() if n_gpus < places and not (how == pool.share and options.at_once) else contextlib.nullcontext():
-                how(chosen)
-
+def _plan(machine: str, options: argparse.Namespace) -> list[Part]:
+    """What is chosen, in order."""
+    parts = []
     if not options.tests:
-        perform(2, pool.in_turn, _measurements(machine))
-        perform(3, pool.in_turn, _nic_measurements(machine))  # the NIC's kernel takes a spare GPU, or shares PE 0's
+        parts += [Part(2, False, list(_measurements(machine)))]
+        parts += [Part(3, False, list(_nic_measurements(machine)))]  # the NIC's kernel takes a spare GPU, or shares PE 0's
     if not options.quick:
-        perform(4, pool.share, _tests())
-        perform(5, pool.share, _nic_tests())
-        perform(4, pool.in_turn, _alone())
+        at_once = options.at_once > 0
+        parts += [Part(4, at_once, list(_tests())), Part(5, at_once, list(_nic_tests())), Part(4, False, list(_alone()))]
+    chosen = [part._replace(steps=[step for step in part.steps if options.only.search(step.name)]) for part in parts]
+    return [part for part in chosen if part.steps]
+
+
+def _perform(pool: Pool, n_gpus: int, plan: list[Part]) -> None:
+    for part in plan:
+        if part.at_once:
+            pool.share(part.steps)
+        else:
+            with mps() if n_gpus < part.places else contextlib.nullcontext():
+                pool.in_turn(part.steps)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ class Pool:
 
     Args:
         kept: the JSON file of what became of steps: what has passed is not performed again, what has failed comes last. What steps say
-            that share() performs is kept beside it, in the folder of that name without its suffix, a file a step.
+            that share() performs is kept beside it, in the folder of that name without its suffix, a file a step, and one if it is tried
+            again.
         of: what is tested, and where; what is kept of something else does not count.
         seconds: the time from now on. None: as long as the steps may take.
         gpus: UUIDs of the GPUs that share() uses.
@@ -67,6 +68,10 @@ class Pool:
         self._before: list[str] = found["passed"] if self.goes_on else []
         self._last: list[str] = found["others"] if self.goes_on else []
         self._first = True  # nothing was performed yet in this time
+        self._said = kept.with_suffix("")
+        if not self.goes_on:
+            for path in self._said.glob("*.txt"):
+                path.unlink()
 
     def in_turn(self, steps: Iterable[Step]) -> None:
         """Perform steps one after the other, on all GPUs; what they say is this process's output."""
@@ -107,7 +112,7 @@ class Pool:
         if again:
             with jobs.mps(self._gpus[0]) as place:
                 for step in again:  # under the same variables, by which the conformance report tells runs apart
-                    self._settle(step, self._perform(step, {**place, **_SHARING}))
+                    self._settle(step, self._perform(step, {**place, **_SHARING}, "-again"))
 
     def _wanted(self, steps: Iterable[Step]) -> list[Step]:
         """Return what has not passed before: what was never begun, what time did not allow, what has failed."""
@@ -116,7 +121,7 @@ class Pool:
         order = {name: place for place, name in enumerate(self._last, 1)}
         return sorted((step for step in steps if step.name not in self._before), key=lambda step: order.get(step.name, 0))
 
-    def _perform(self, step: Step, place: Mapping[str, str] | None = None) -> str:
+    def _perform(self, step: Step, place: Mapping[str, str] | None = None, again: str = "") -> str:
         """Run a step, and return in which list of Outcome it belongs."""
         began = time.monotonic()
         if began >= self._end:
@@ -126,7 +131,7 @@ class Pool:
         if place is None:
             passed = jobs.run(step.command, seconds, variables)
         else:
-            path = self._kept.with_suffix("") / f"{step.name.replace(' ', '-').replace('/', '-')}.txt"
+            path = self._said / f"{step.name.replace(' ', '-').replace('/', '-')}{again}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 passed = jobs.run(step.command, seconds, variables, file)

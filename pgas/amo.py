@@ -23,7 +23,7 @@ def atomic_add(dest: Any, idx: Any, value: Any, pe: Any) -> None:
     """Add ``value`` to ``dest[idx]`` on PE ``pe``, atomically with all pgas atomics on it.
 
     Through a NIC, floats are added by reading and compare-and-swap, repeated until nobody came between: complete on return. N threads that
-    add to one element at once send up to N²/2 of them: add up within the block first.
+    add to one element at once send up to N²/2 compare-and-swaps: add up within the block first.
 
     Completion:
         on return: it has begun.

@@ -22,8 +22,8 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    if part := config.getoption("part"):
-        number, parts = (int(word) for word in part.split("/")) if re.fullmatch(r"\d+/\d+", part) else (0, 0)
+    if (part := config.getoption("part")) is not None:
+        number, parts = (int(word) for word in part.split("/")) if re.fullmatch("[0-9]+/[0-9]+", part) else (0, 0)
         if not 1 <= number <= parts:
             raise pytest.UsageError(f"--part {part}: I/N is expected, I from 1 to N")
         kept = items[len(items) * (number - 1) // parts : len(items) * number // parts]

@@ -1,5 +1,6 @@
 """Steps of make check-gpu on the GPUs of a machine, without GPUs: the MPS daemon is a script that writes down how it is called."""
 
+import contextlib
 import json
 import os
 import signal
@@ -121,6 +122,7 @@ with open(f"{{path}}-under", "a") as file:
 if not path.exists():
     path.touch()
     raise SystemExit("the server died")
+print("well now")
 """
     pool = Pool(tmp_path / "kept.json", "this", gpus=["GPU-a"], at_once=2)
     pool.share([step("twice", once), step("bad", "raise SystemExit('as always')"), step("good")])
@@ -128,8 +130,14 @@ if not path.exists():
     assert [call[0] for call in daemons()] == ["-d", "", "-d", ""]
     shown = capfd.readouterr().out
     assert shown.count("as always") == 2
-    kept = tmp_path / "kept" / "bad.txt"
-    assert (kept.read_text(), shown.count(f": {kept}\n")) == ("as always\n", 2)
+    kept = {path.name: path.read_text() for path in (tmp_path / "kept").iterdir()}
+    assert kept == {
+        "twice.txt": "the server died\n", "twice-again.txt": "well now\n", "bad.txt": "as always\n", "bad-again.txt": "as always\n",
+        "good.txt": "",
+    }  # fmt: skip
+    assert all(f": {tmp_path / 'kept' / name}\n" in shown for name in ("twice.txt", "bad.txt", "bad-again.txt"))
+    Pool(tmp_path / "kept.json", "that")
+    assert not [*(tmp_path / "kept").iterdir()]
     assert (tmp_path / "twice-under").read_text() == "8 GPU-a\n" * 2  # the same variables, so the report knows it for the same test
 
 
@@ -237,12 +245,47 @@ def test_there_is_no_such_part(part):
     assert (code, said) == (4, f"ERROR: --part {part}: I/N is expected, I from 1 to N\n\n")
 
 
-def test_steps_are_chosen_by_an_expression():
-    done = subprocess.run(
-        [sys.executable, "-m", "pgas.perftests.check_gpu", "--only", "(ibrc"], capture_output=True, text=True, check=False
-    )
+@pytest.fixture
+def check(tmp_path, monkeypatch, capfd):
+    """Run check-gpu on a machine with a GPU, as it seems, with three steps; return its status and what it says."""
+    steps = {"_measurements": [step("soak")], "_nic_measurements": [], "_tests": [step("p2p 2 rma")], "_nic_tests": [step("ibrc 2 rma")]}
+    for name, found in steps.items():
+        monkeypatch.setattr(check_gpu, name, lambda *_, found=found: iter(found))
+    monkeypatch.setattr(check_gpu, "_alone", lambda: iter([step("deaths", "raise SystemExit(1)")]))
+    monkeypatch.setattr(check_gpu, "gpus", lambda attribute="name": ["NVIDIA H100" if attribute == "name" else "GPU-a"])
+    monkeypatch.setattr(check_gpu.shutil, "which", lambda name: name)
+    monkeypatch.setattr(check_gpu, "mps", contextlib.nullcontext)
+    for name in ("KEPT", "ONLY", "REPORT", "BASELINES"):
+        monkeypatch.setattr(check_gpu, name, tmp_path / f"{name}.json")
+
+    def check(*arguments):
+        monkeypatch.setattr(sys, "argv", ["check_gpu", *arguments])
+        status, said = check_gpu.main(), capfd.readouterr()
+        return status, (said.out + said.err).splitlines()[-2:]
+
+    return check
+
+
+def test_steps_are_chosen_by_name(check):
+    """Also those that have passed before; what a run of everything has kept stays."""
+    everything = ["check-gpu on 1xH100: 3 steps passed, 0 had before, 1 failed, 0 left", "FAILED: deaths"]
+    assert check() == (1, everything)
+    for _ in range(2):
+        assert check("--only", "rma$")[1][-1] == "check-gpu on 1xH100: 2 steps passed, 0 had before, 0 failed, 0 left"
+    assert check("--only", "^ibrc|deaths", "--tests")[1] == [everything[0].replace("3", "1"), everything[1]]
+    assert check() == (1, [everything[0].replace("3 steps passed, 0", "0 steps passed, 3"), everything[1]])
+
+
+def test_no_step_has_this_name(check):
+    assert check("--only", "ibcr") == (2, ["check-gpu: --only 'ibcr' is found in the name of no step"])
+
+
+@pytest.mark.parametrize("expression", ["(ibrc", "a{99999999999999999999}"])
+def test_no_regular_expression(expression):
+    command = [sys.executable, "-m", "pgas.perftests.check_gpu", "--only", expression]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "error: argument --only: '(ibrc' is no regular expression: missing ), unterminated subpattern at position 0\n" in done.stderr
+    assert f"error: argument --only: {expression!r} is no regular expression: " in done.stderr
 
 
 def test_on_a_machine_without_gpus():

@@ -157,8 +157,10 @@ def test_no_lane_adds_for_lanes_of_another_part(transport):
     What it took for the same in all lanes, the size of a reservation or the address of a cell, need not be (lanes.py).
     """
     for name, b in built(transport).items():
-        for i in (i for i, instruction in enumerate(b["sass"]) if "UPOPC" in instruction):
-            assert re.search(r"UIMAD\.WIDE\.U32 UR\d+, UR\d+, 0x1,", " ".join(b["sass"][i : i + 6])), (name, b["sass"][i : i + 20])
+        for i, instruction in enumerate(b["sass"]):
+            if counted := re.match(r"UPOPC (UR\d+),", instruction):
+                added = rf"UIMAD\.WIDE\.U32 UR\d+, {counted[1]}, 0x1,"
+                assert re.search(added, " ".join(b["sass"][i : i + 6])), (name, b["sass"][i : i + 20])
 
 
 # ------------------------------------------------------------------------------------------------------------------------ order

@@ -63,8 +63,8 @@ def add_in_branches(dest, pe):
 
 
 def contention(dtype):
-    """Blocks, and how often each thread adds. A NIC adds floats by compare-and-swap, which all contenders but one repeat: fewer contend."""
-    return (1, 1) if THROUGH_NIC and dtype.kind == "f" else (BLOCKS, REPEATS)
+    """Blocks, threads, how often each adds. A NIC adds floats by compare-and-swap, which all contenders but one repeat: fewer contend."""
+    return (2, 32, 2) if THROUGH_NIC and dtype.kind == "f" else (BLOCKS, THREADS, REPEATS)
 
 
 def values_of(dtype):
@@ -112,18 +112,18 @@ def test_contention_of_all_threads_of_all_pes(heap, dtype, target):
     dest = Watched(heap, 5, dtype)
     dest.array[2:3].copy_to_device(np.zeros(1, dtype))
     pgas.barrier_all()
-    blocks, each = contention(dtype)
-    add_by_all[blocks, THREADS](dest.array, 2, each, target)
-    dest.holds(2, np.array([n * blocks * THREADS * each if me == target else 0], dtype))
+    blocks, threads, each = contention(dtype)
+    add_by_all[blocks, threads](dest.array, 2, each, target)
+    dest.holds(2, np.array([n * blocks * threads * each if me == target else 0], dtype))
 
 
 @checklist("E", "fetch_add is a permutation")
 @dtypes
 def test_fetched_values_are_a_permutation(heap, dtype):
     """All PEs add 1 to one word: every value between start and end is fetched once, and by a PE's thread in rising order."""
-    n, (blocks, each) = pgas.n_pes(), contention(dtype)
-    dest, found = heap.full(1, 100, dtype), heap.zeros(blocks * THREADS * each, dtype)
-    fetch_add_by_all[blocks, THREADS](dest, 0, each, found, n - 1)
+    n, (blocks, threads, each) = pgas.n_pes(), contention(dtype)
+    dest, found = heap.full(1, 100, dtype), heap.zeros(blocks * threads * each, dtype)
+    fetch_add_by_all[blocks, threads](dest, 0, each, found, n - 1)
     pgas.barrier_all()
     mine = found.copy_to_host()
     everyone = np.concatenate(pgas.allgather_object(mine))
