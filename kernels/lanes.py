@@ -5,7 +5,7 @@ together but a barrier of all (CUDA, Independent Thread Scheduling; seen on H100
 later. ptxas takes what activemask and votes return, and what follows from it, for values that such lanes share: it let one lane add n to a
 cursor for the first lanes of two parts, its own n twice, and one lane leave the landing cells of two parts as if they were one. So masks
 come from ptx.peers and ptx.here, which it cannot see through. What one lane does for all is a branch without a loop; from group() or
-together() to the end of queue.submit loops are run by all lanes that are here, which vote on each turn; and every collective is of all of
+ptx.here() to the end of queue.submit loops are run by all lanes that are here, which vote on each turn; and every collective is of all of
 them, whatever groups they form, but for queues that are full.
 """
 
@@ -18,13 +18,6 @@ def group(key):
     """The lanes that are here now: their mask; of those with the same key their mask, the caller's number among them, how many they are."""
     here, mask = ptx.peers(key)
     return here, mask, ptx.popc(mask & ptx.lanemask_lt()), ptx.popc(mask)
-
-
-@device
-def together():
-    """The lanes that are here now: their mask, the caller's number among them, how many they are."""
-    here = ptx.here()
-    return here, ptx.popc(here & ptx.lanemask_lt()), ptx.popc(here)
 
 
 @device

@@ -20,7 +20,7 @@ from typing import Any
 
 from pgas.kernels import nic_amo, operation, ptx, queue, state, window
 from pgas.kernels.compiler import constant, device, element_size, element_words, u32, u64
-from pgas.kernels.lanes import group, of_first, place, together
+from pgas.kernels.lanes import group, of_first, place
 from pgas.kernels.queue import release_cell, try_cell
 from pgas.kernels.scope import Scope
 from pgas.kernels.update import Update
@@ -133,13 +133,13 @@ def make(constants: window.Constants) -> SimpleNamespace:
     size, slot_mask = constant(constants.ring), constant(constants.ring - 1)
 
     @device
-    def reserve(op, here, rank, n):
+    def reserve(op, here, number, n):
         """Return the first of n tickets that are now those of the lanes that are here; NOWHERE if the job is poisoned.
 
         One of them looks for room, turn by turn with the others, which so stay together.
         """
         base, found = _0, _DONE
-        if rank == 0:
+        if number == 0:
             base = ptx.atom_add_gpu_u64(_HEAD, n)
             if ptx.ld_relaxed_gpu_u64(_SEEN) + size < base + n:
                 found = _WAITING
@@ -165,11 +165,11 @@ def make(constants: window.Constants) -> SimpleNamespace:
     @device
     def post(op, what, nbytes, local, to, value, second):
         """Hand a request to the proxy; lanes that are here together reserve at once. Return its ticket + 1; NOWHERE if poisoned."""
-        here, rank, count = together()
-        base = reserve(op, here, rank, u64(count))
+        here = ptx.here()
+        base = reserve(op, here, place(here), u64(ptx.popc(here)))
         if base == _NOWHERE:
             return _NOWHERE
-        return write_at(base + u64(rank), what, nbytes, local, to, value, second)
+        return write_at(base + place(here), what, nbytes, local, to, value, second)
 
     @device
     def on(what, pe, qp):
@@ -189,7 +189,8 @@ def make(constants: window.Constants) -> SimpleNamespace:
     @device
     def fetch_atomic(op, what, nbytes, to, value, second):
         """Perform an atomic and return the old value: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
-        here, rank, count = together()
+        here = ptx.here()
+        number, n = place(here), u64(ptx.popc(here))
         deadline = ptx.globaltimer() + state.timeout_ns()
         old = _0
         trying = True
@@ -197,10 +198,10 @@ def make(constants: window.Constants) -> SimpleNamespace:
             cell = try_cell(op, deadline, here)
             trying = cell == _BUSY
             if cell > _BUSY:
-                mine = cell + place(here) * _8
-                base = reserve(op, here, rank, u64(count))
+                mine = cell + number * _8
+                base = reserve(op, here, number, n)
                 if base != _NOWHERE:
-                    wait(op, write_at(base + u64(rank), what | _LANDING, nbytes, mine, to, value, second))
+                    wait(op, write_at(base + number, what | _LANDING, nbytes, mine, to, value, second))
                     old = u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(mine))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(mine)
                 release_cell(cell)
         return old

@@ -185,7 +185,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")
-    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="only the steps in whose name this is found")
+    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="the steps in whose name this is found")
     parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="steps of the tests at once on each GPU, under MPS")
     parser.add_argument("--seconds", type=float, help="end after this time; the next run goes on")
     options = parser.parse_args()
@@ -199,9 +199,9 @@ def main() -> int:
         print(f"check-gpu: --only {options.only.pattern!r} is found in the name of no step", file=sys.stderr)
         return 2
     BASELINES.mkdir(exist_ok=True)
-    if options.only.pattern:
-        ONLY.unlink(missing_ok=True)
     kept = ONLY if options.only.pattern else KEPT
+    if kept == ONLY:
+        kept.unlink(missing_ok=True)
     pool = Pool(kept, f"{', '.join(uuids)}; {_sources()}", options.seconds, uuids, options.at_once)
     if kept == KEPT and not pool.goes_on:
         REPORT.unlink(missing_ok=True)
@@ -223,8 +223,8 @@ def _plan(machine: str, options: argparse.Namespace) -> list[Part]:
     """What is chosen, in order."""
     parts = []
     if not options.tests:
-        parts += [Part(2, False, list(_measurements(machine)))]
-        parts += [Part(3, False, list(_nic_measurements(machine)))]  # the NIC's kernel takes a spare GPU, or shares PE 0's
+        # The NIC's kernel takes a spare GPU, or shares PE 0's.
+        parts += [Part(2, False, list(_measurements(machine))), Part(3, False, list(_nic_measurements(machine)))]
     if not options.quick:
         at_once = options.at_once > 0
         parts += [Part(4, at_once, list(_tests())), Part(5, at_once, list(_nic_tests())), Part(4, False, list(_alone()))]

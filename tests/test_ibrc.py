@@ -243,7 +243,7 @@ from numba import cuda
 import pgas
 from pgas import runtime
 from pgas.kernels import proxy
-from pgas.transports.ibrc import loop, tables, thread, wqes
+from pgas.transports.ibrc import loop, tables, wqes
 
 def job():
     return runtime.current()
