@@ -399,8 +399,9 @@ sys.exit(programs.run(sys.argv[2:]))
 @pytest.mark.parametrize(("name", "transport"), [("fence", "p2p"), ("flush", "ibgda")])
 def test_an_order_that_is_not_kept_is_found(name, transport, tmp_path):
     """Under weak memory. What is left of the program: data, the fence that does nothing, a flag, and one who reads too early; or a put, the
-    flush that does nothing, and a store to its source. A fence is found over ibgda too, but only between queue pairs, in one of some
-    hundred programs, or as a flag that never comes: too long for a test."""
+    flush that does nothing, and a store to its source. More is left where a machine that is busy hides that a smaller one fails: how small
+    is tested without chance above. A fence is found over ibgda too, but only between queue pairs, in one of some hundred programs, or as a
+    flag that never comes: too long for a test."""
     (tmp_path / "without.py").write_text(WITHOUT)
     arguments = ["--count", "2000", "--seed", "2", "--transport", transport]
     done = mpirun(2, tmp_path / "without.py", name, *arguments, timeout=300, PGAS_SIM_WEAK="2")
@@ -411,7 +412,8 @@ def test_an_order_that_is_not_kept_is_found(name, transport, tmp_path):
     assert re.search(rf"{again} --keep [\d:,]+\n", small), done.stderr
     calls = re.findall(r"^programs:     PE \d (?:thread|warp|block)[ \d]*: (\w+)", small, re.M)
     assert name in calls, done.stderr
-    assert len(calls) <= 8, done.stderr
+    operations, left = re.match(r", from (\d+) operations to (\d+):\n", small).groups()
+    assert len(calls) == int(left) < int(operations), done.stderr
 
 
 @simulated

@@ -35,7 +35,7 @@ __all__ = ["main", "run"]
 
 #: How many programs are tried to make one that failed small; each runs so often, in so many blocks: chance may hide what is wrong.
 _TRIALS = 100
-_RUNS = 2
+_RUNS = 5
 _COPIES = 16
 
 
@@ -146,9 +146,9 @@ def _tell(arguments: Any, program: Program, faults: list[Fault], trial: Trial) -
         return False
 
     try:
-        if not fails(list(enumerate(program.operations)), 5 * _RUNS):
+        if not fails(list(enumerate(program.operations)), 4 * _RUNS):
             beside = program.number // GROUP * GROUP
-            _say(f"alone it did not fail, {5 * _RUNS} times in {_COPIES} copies; beside it ran programs from {beside} on")
+            _say(f"alone it did not fail, {4 * _RUNS} times in {_COPIES} copies; beside it ran programs from {beside} on")
             return
         small = shrunk(program, fails, _TRIALS)
     except pgas.PgasError as error:
