@@ -99,14 +99,22 @@ def seconds(pes, pairs, count, nbytes=8):
     return time.monotonic() - began
 
 
+def core_back(times):
+    """How long a thread waits for its core that gives it away so often, as the engine does that waits: next to nothing if it is idle."""
+    began = time.monotonic()
+    for _ in range(times):
+        os.sched_yield()
+    return time.monotonic() - began
+
+
 def fits(wanted, pes, *measured, number=1):
-    """Never faster than the limit, but for a burst; not much slower, at the best of many times, if the machine can."""
-    pairs = queue_pairs(pes, number)
-    times = [seconds(pes, pairs, *measured) for _ in range(3)]
-    while not SLOW and min(times) > 2.2 * wanted and len(times) < 20:
+    """Never faster than the limit, but for a burst; not much slower, at the best of many times, than that and what others take."""
+    pairs, times, taken = queue_pairs(pes, number), [], []
+    while len(times) < 3 or (not SLOW and len(times) < 20 and min(times) > 2.2 * wanted + max(taken)):
         times.append(seconds(pes, pairs, *measured))
+        taken.append(core_back(measured[0] * number))
     assert min(times) >= wanted - limits.BURST_NS / 1e9
-    assert SLOW or min(times) <= 2.2 * wanted
+    assert SLOW or min(times) <= 2.2 * wanted + max(taken), (times, taken)
 
 
 @pytest.mark.parametrize(("engine", "mops", "count"), [("cpu", 0.02, 1000), ("cuda", 0.0005, 200)])
