@@ -82,6 +82,8 @@ class Soak:
         self._notes = Notes(*(cuda.to_device(np.zeros(n, FAULT if name == "faults" else np.int64)) for name, n in notes.items()))
         self._counted = np.zeros(2 * WORDS, np.int64)  # additions to this PE's counters
         self._hashed = np.zeros(2 * WORDS, np.int64)  # and the hash of what they fetched
+        if pgas.my_pe() == 0 and not pgas.SIMULATOR:
+            print("soak: its kernels are compiled, a minute unless they are in the disk cache", file=sys.stderr, flush=True)
         operate[ctas, threads](self.shape._replace(steps=0), self.heap, self._notes, seed, 0)  # compiled in nobody's time
         pgas.barrier_all()
         self._card = _card_counts()

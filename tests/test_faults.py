@@ -332,7 +332,7 @@ attempt(kernel[1, 40], a, b)
     ("name", "configuration"), [("barrier_all", "1, 40"), ("sync_all", "3, 1"), ("barrier_all_block", "3, 40"), ("sync_all_warp", "1, 64")]
 )
 def test_barrier_of_one_thread_by_several(job, name, configuration):
-    """On a GPU their numbers of the barrier would mix. The other PE does not come, so that the first of them does not leave before others."""
+    """On a GPU their numbers of the barrier would mix. The other PE stays away, so that the first of them is still there."""
     text = f"@pgas.jit\ndef kernel():\n    pgas.{name}()\nif me == 0:\n    kernel[{configuration}]()\n"
     words = "is in a barrier already: call it by one thread, or the _block form by all of one block"
     holds(job(INIT + text), f"pgas.{name}: block [", words, "failed (PgasError), ending the job")
