@@ -187,10 +187,10 @@ def element_size(dtype: Any) -> int:
 
 
 def numpy_dtype(dtype: Any) -> Any:
-    """Return the NumPy dtype of a Numba scalar or record type."""
+    """Return the NumPy dtype of a Numba scalar or record type; uint16 for bfloat16, which NumPy has not."""
     from numba.cuda.np import numpy_support as support
 
-    return support.as_dtype(dtype)
+    return np.dtype(np.uint16) if dtype == types.bfloat16 else support.as_dtype(dtype)
 
 
 if not SIMULATOR:

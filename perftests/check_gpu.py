@@ -34,13 +34,22 @@ NIC_MEASUREMENTS = {
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
 #: What of tests/mpi runs through the NIC.
-NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "register", "streams", "heap_growth"))
+NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "requests", "register", "streams", "heap_growth"))
 
-#: What PEs do that have more than one neighbour.
-OF_3 = ("d_", "e_", "f_", "g_")
+#: What of tests/mpi is skipped without one, or is of the simulator.
+NOT_OF_P2P = ("nic", "requests", "weak")
+
+#: What PEs do that have more than one neighbour, by the name of the step that does it.
+OF_3 = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",)}
 
 #: In how many parts the tests of a chapter are, where it would be the last by far: each of them compiles kernels.
 PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2, "streams": 3}
+
+#: What needs a heap of gigabytes, or sizes of its own. Many PEs of other chapters are on a GPU at once.
+LARGE = ("b_heap", "c_rma", "heap_growth")
+
+#: What a card may take of a GPU where PEs of other jobs are, too: it knows its own only.
+NIC_VARIABLES = {"PGAS_SOFTHCA_SMS": "32"}
 
 #: What has passed, of a run in several parts.
 KEPT = ROOT / "build" / "check-gpu.json"
@@ -100,19 +109,25 @@ def _on(n: int) -> list[str]:
 
 
 def _chapters(transport: str) -> Iterator[Step]:
-    """The conformance suite and what looks into pgas, a file or a part of one a step: at two PEs, some at three and four."""
-    variables = {**ON_GPUS, "PGAS_TRANSPORT": transport}
+    """The conformance suite and what looks into pgas: at two PEs, a file or a part of one a step; then, from the disk cache, at more."""
+    nic = transport != "p2p"
+    variables = {**ON_GPUS, "PGAS_TRANSPORT": transport, **(NIC_VARIABLES if nic else {})}
     files = sorted(str(path.relative_to(ROOT)) for folder in ("conformance", "mpi") for path in (ROOT / "tests" / folder).glob("test_*.py"))
     for file in files:
         chapter = Path(file).stem.removeprefix("test_")
-        if transport != "p2p" and file.startswith("tests/mpi") and file not in NIC_TESTS:
+        if file.startswith("tests/mpi") and (file not in NIC_TESTS if nic else chapter in NOT_OF_P2P):
             continue
-        for n in (2, 3, 4) if file.startswith("tests/conformance") and chapter.startswith(OF_3) else (2,):
-            reported = REPORTED if file.startswith("tests/conformance") else []
-            parts = PARTS.get(chapter, 1) if n == 2 else 1  # more PEs find its kernels in the disk cache
-            for part in (f"{number}/{parts}" for number in range(1, parts + 1)):
-                name, chosen = f"{transport} {n} {chapter}", ["--part", part] if parts > 1 else []
-                yield Step(f"{name} {part}" if chosen else name, [*_on(n), *PYTEST, *reported, *chosen, file], 900, variables)
+        heap = {} if chapter in LARGE else {"PGAS_SYMMETRIC_SIZE": "512M"}
+        reported = REPORTED if file.startswith("tests/conformance") else []
+        parts = PARTS.get(chapter, 1)
+        for part in (f"{number}/{parts}" for number in range(1, parts + 1)):
+            name, chosen = f"{transport} 2 {chapter}", ["--part", part] if parts > 1 else []
+            yield Step(f"{name} {part}" if chosen else name, [*_on(2), *PYTEST, *reported, *chosen, file], 900, {**variables, **heap})
+    for n in (3, 4):
+        for name, chapters in OF_3.items():
+            chosen = [file for file in files if Path(file).name.startswith(tuple(f"test_{chapter}" for chapter in chapters))]
+            command = [*_on(n), *PYTEST, *REPORTED, *chosen]
+            yield Step(f"{transport} {n} {name}", command, 900, {**variables, "PGAS_SYMMETRIC_SIZE": "512M"})
 
 
 def _tests() -> Iterator[Step]:
@@ -120,7 +135,7 @@ def _tests() -> Iterator[Step]:
     yield from _chapters("p2p")
     of_gigabytes = [*suite, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
     yield Step("messages of gigabytes", of_gigabytes, 300, {**ON_GPUS, "PGAS_SYMMETRIC_SIZE": "5G"})
-    yield Step("checks in kernels", [*suite, "tests/conformance/test_c_operands.py"], 300, {**ON_GPUS, "PGAS_DEBUG": "check"})
+    yield Step("checks in kernels", [*suite, "tests/conformance/test_c_operands.py"], 600, {**ON_GPUS, "PGAS_DEBUG": "check"})
 
 
 def _nic_tests() -> Iterator[Step]:

@@ -105,7 +105,7 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
     if gpu is None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield {}
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the daemon may write to its log until it is gone
         of_clients = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
         with _environment(of_clients if gpu is None else {}):
             control = functools.partial(subprocess.run, env=os.environ | of_clients)

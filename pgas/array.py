@@ -212,14 +212,15 @@ else:
             return _HeapPointer(int(self.device_pointer) + start, size, self.block)
 
     def _checked(name: str) -> Any:
-        """A method that makes a view: Numba's reads no address, so it would not notice a freed block."""
+        """A method that makes a view: Numba's reads no address, so it would not notice a freed block, and some return a plain array."""
         method = getattr(DeviceNDArray, name)
 
         @functools.wraps(method)
         def view(self: Any, *args: Any, **kwargs: Any) -> Any:
             if (block := block_of(self)) is not None:
                 _refuse_freed(block)
-            return method(self, *args, **kwargs)
+            made = method(self, *args, **kwargs)
+            return made if isinstance(made, type(self)) else type(self)(made.shape, made.strides, made.dtype, made.stream, made.gpu_data)
 
         return view
 
@@ -239,7 +240,7 @@ else:
 
         _block: Block | None = None
 
-        reshape, ravel, view = _checked("reshape"), _checked("ravel"), _checked("view")
+        reshape, ravel, view, squeeze = _checked("reshape"), _checked("ravel"), _checked("view"), _checked("squeeze")
 
         def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
             """Copy an array of the same shape and dtype, the host's or a GPU's."""

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -57,10 +58,12 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
     if _installed:
         return
     _installed.append(True)
-    show, leave = sys.excepthook, sys.exit
+    show, leave, pid = sys.excepthook, sys.exit, os.getpid()
 
     def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
         show(kind, error, tb)
+        if os.getpid() != pid:  # a child that was forked: the job is its parent's, here as below
+            return
         job = current()
         if bootstrap.size > 1:
             if job is not None and (death := job.death_behind(error)) is not None and death not in str(error):
@@ -71,7 +74,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
 
     @functools.wraps(leave)
     def on_exit(status: Any = None, /) -> None:
-        job = current()
+        job = current() if os.getpid() == pid else None
         if job is not None and threading.current_thread() is threading.main_thread():
             job.exit_status = status
         leave(status)
@@ -79,7 +82,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
     sys.excepthook = on_exception
     # Not seen: raise SystemExit(3), exit(3); they end with the job's next collective, at the latest after PGAS_TIMEOUT.
     sys.exit = on_exit  # type: ignore[assignment]  # nothing tells functions of atexit the status
-    atexit.register(_at_exit, current, end)
+    atexit.register(lambda: _at_exit(current, end) if os.getpid() == pid else None)
 
 
 def _give_up(bootstrap: Bootstrap, kind: type[BaseException]) -> None:

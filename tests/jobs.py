@@ -249,6 +249,13 @@ def job(tmp_path):
     return Jobs(tmp_path)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def mps_server():
+    """The first client of an MPS daemon starts its server, whose memory is no job's; for modules that take it over and run on GPUs."""
+    if ON_GPUS:
+        subprocess.run([sys.executable, "-c", "from numba import cuda; cuda.current_context()"], timeout=LIMIT, check=True)
+
+
 def until(condition, seconds):
     """Wait for a condition, that long at most."""
     deadline = time.monotonic() + seconds

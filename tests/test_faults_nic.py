@@ -7,8 +7,6 @@ process makes errors of CUDA in the others). PGAS_ENGINE chooses the engine of t
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import jobs
@@ -91,11 +89,7 @@ def job(tmp_path):
     return NICJobs(tmp_path, ON_GPUS)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def mps_server():
-    """The first client of an MPS daemon starts its server, whose memory is no job's."""
-    if ON_GPUS:
-        subprocess.run([sys.executable, "-c", "from numba import cuda; cuda.current_context()"], timeout=START, check=True)
+mps_server = jobs.mps_server
 
 
 # ------------------------------------------------------------------------------------------------------------------------- deaths

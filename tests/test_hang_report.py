@@ -69,6 +69,9 @@ WORD, GRID = (
 )
 
 
+mps_server = jobs.mps_server
+
+
 @pytest.fixture
 def job(tmp_path):
     return jobs.Jobs(tmp_path, ON_GPUS)
@@ -113,7 +116,7 @@ def test_signal_that_nobody_sends(job):
     )
     has(
         found[0],
-        rf"  block.*threads 1-3: wait_until waits for element \[1, 2\] of the {GRID} == -7, last saw 0, for {OVER_2}; any .*",
+        rf"  block.*threads 1-3.*: wait_until waits for element \[1, 2\] of the {GRID} == -7, last saw 0, for {OVER_2}; any .*",
         ended,
     )
     has(found[1], IN_BARRIER, ended)
@@ -250,6 +253,16 @@ def test_own_handler_of_the_program(job):
     assert reports(ended).keys() == {0}, ended
 
 
+def test_a_child_that_is_forked_ends_without_the_job(job):
+    """However it ends: its parent goes on, and still answers."""
+    text = "for how in (lambda: sys.exit(3), lambda: 1 / 0, lambda: None):\n"
+    text += "    child = os.fork()\n    if child == 0:\n        how()\n        sys.exit()\n    say(os.waitpid(child, 0)[1] >> 8)\n"
+    text += "os.kill(os.getpid(), signal.SIGUSR1)\nreported()\npgas.free(word)\n"
+    ended = job(INIT + REPORTED + text, npes=1)
+    assert (ended.status, ended.out) == (0, "3\n1\n0\n"), ended
+    assert reports(ended).keys() == {0}, ended
+
+
 # ----------------------------------------------------------------------------------------------------------------- through a NIC
 
 THROUGH_A_NIC = """
@@ -274,6 +287,7 @@ INT32 = r"int32 array of shape \(64,\) allocated at \S+program\.py:\d+"
 def test_completions_that_are_withheld(job, transport):
     """The engine stands still after some WQEs: the report has what is outstanding, and the card's view of it."""
     text = "source = cuda.to_device(np.zeros(64, np.int32))\npgas.register(source)\n"  # of which requests to the proxy carry the number
+    text += "works[2, 2](dest, source, word, right)\npgas.barrier_all()\n"  # compiled on both, before the one stands still for the other
     text += "for _ in range(50):\n    works[2, 2](dest, source, word, right)\n    pgas.synchronize()\n"
     options = {"PGAS_TRANSPORT": transport, "PGAS_TIMEOUT": "3", "PGAS_SOFTHCA_FAULTS": "stop=20"}
     ended = job(INIT + THROUGH_A_NIC + text, **options)
@@ -304,11 +318,13 @@ def test_completions_that_are_withheld(job, transport):
 
 
 def test_card_that_stands_still(job):
-    """Its process is stopped, which takes a moment for each of its threads: reports come without its view, in time."""
+    """Its process is stopped, which takes a moment for each of its threads, and its engine before, which on a GPU would go on without it:
+    reports come without its view, in time."""
     text = """
 from pathlib import Path
 if me == 0:
     card = runtime.current().nic.card_pid
+    runtime.current().nic.adapter.pause()
     os.kill(card, signal.SIGSTOP)
     while any("State:\\tT" not in (task / "status").read_text() for task in Path(f"/proc/{card}/task").iterdir()):
         pass

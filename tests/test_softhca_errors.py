@@ -244,7 +244,7 @@ def test_psns_that_agree(pes):
 def test_a_doorbell_further_ahead_than_the_queue_is_deep(pes, observer):
     """The producer did not wait for the queue's oldest WQEs: an engine that a fault holds back sees it."""
     qp = pair(pes)[0]
-    observer.set_faults("delay=0.9999")
+    observer.set_faults("delay=0.9999,hold=65535")
     for _ in range(qp.depth):
         qp.post(wqe.nop)
     qp.ring()

@@ -30,8 +30,6 @@ from pgas.transports.mlx5 import cqe, fields, send_queue, wqe
 from pgas.transports.nic import NIC
 from pgas.transports.softhca import tables
 
-pytestmark = pytest.mark.skipif(not pgas.SIMULATOR, reason="needs NUMBA_ENABLE_CUDASIM=1")
-
 TRACE = Path(__file__).parent / "golden" / "trace-ibgda.txt"
 
 #: Bytes of each heap that the program uses, and what is there when it begins.

@@ -142,7 +142,7 @@ def sound():
     """Whether this PE's kernels have left no error behind: after one, nothing works any more."""
     try:
         library.synchronize()
-    except library.PgasError:
+    except Exception:  # of the library, or of CUDA where the context is lost
         return False
     return True
 

@@ -237,17 +237,23 @@ def test_data_is_there_when_its_flag_is_seen(heap, kernel, dtype):
     equal(data, payload(nelems, np.int64, left) | 1)
 
 
+#: How often the kernel looks, at most: a minute on a GPU, for a loop of a kernel is not to be endless.
+LOOKS = 50_000_000
+
+
 @pgas.jit
 def count_signals(dest, source, sig, seen, right):
     """put_signal to the right, its word watched by signal_fetch and test alone."""
     if cuda.threadIdx.x == 0:
         pgas.put_signal(dest, source, sig, 0, 7, pgas.SIGNAL_SET, right)
     elif cuda.threadIdx.x == 32:
-        while pgas.signal_fetch(sig, 0) == 0:
-            pass
+        for _ in range(LOOKS):
+            if pgas.signal_fetch(sig, 0) != 0:
+                break
         seen[0] = dest[dest.size - 1]
-        while not pgas.test(sig, 0, pgas.EQ, 7):
-            pass
+        for _ in range(LOOKS):
+            if pgas.test(sig, 0, pgas.EQ, 7):
+                break
         seen[1] = dest[0]
 
 

@@ -46,17 +46,19 @@ def on_device(values):
     """Return a device array of these values. On GPUs a piece of a large one: of CUDA's blocks for small ones one can be registered."""
     if pgas.SIMULATOR:
         return cuda.to_device(values)
-    global _used
+    global _pool, _used
+    if _pool is None:  # not before pgas.init(), which chooses the GPU
+        _pool = cuda.device_array(64 << 20, np.uint8)
     flat = np.ascontiguousarray(values)
     first, _used = _used, (_used + max(flat.nbytes, 1) + 511) // 512 * 512
-    if _pool is None or _used > _pool.size:
+    if _used > _pool.size:
         raise MemoryError(f"the tests' pool is too small for {flat.nbytes} bytes more")
     array = _pool[first : first + flat.nbytes].view(flat.dtype).reshape(flat.shape)
     array.copy_to_device(flat)
     return array
 
 
-_pool, _used = (None if pgas.SIMULATOR else cuda.device_array(64 << 20, np.uint8)), 0
+_pool, _used = None, 0
 
 
 class Known:
