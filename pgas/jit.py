@@ -4,13 +4,16 @@ import contextlib
 import dis
 import enum
 import functools
+import glob
 import hashlib
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 from numba import cuda
 
@@ -23,6 +26,7 @@ from pgas.kernels import window
 if not SIMULATOR:
     from cuda.core import LaunchConfig
     from cuda.core import launch as cuda_launch
+    from numba.cuda.core.caching import IndexDataCacheFile
     from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
     from numba.cuda.memory_management.nrt import NRT_LIBRARY
 
@@ -208,8 +212,8 @@ def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
 
 @functools.cache
 def _library_hash() -> str:
-    """Hash of pgas's own sources: what compiled code contains of them is not in Numba's key."""
-    digest = hashlib.sha256(__version__.encode())
+    """Hash of pgas's own sources and of the compilers' versions: what compiled code contains of them is not in Numba's key."""
+    digest = hashlib.sha256(" ".join((__version__, numba.__version__, version("numba-cuda"))).encode())
     for path in _sources():
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -332,6 +336,31 @@ if not SIMULATOR:
             """Whether numba-cuda can pickle it: not what it links besides (its own for reshape and float16, users' link=), but NRT."""
             return kernel._codelibrary._linking_files <= {NRT_LIBRARY}
 
+    class _Files(IndexDataCacheFile):  # type: ignore[misc, no-any-unimported]
+        """A file for each key, which has the key in it, and no index.
+
+        Numba's numbers files by an index. Of two processes that keep something at once, as the PEs of two jobs do, each may take the
+        same number for its own; later ones then get the code of one under the key of the other.
+        """
+
+        def _name(self, key: Any) -> str:
+            return f"{Path(self._index_name).stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.nbc"
+
+        def save(self, key: Any, data: Any) -> None:
+            """Keep code; what is older than the kernel's source is of no use any more."""
+            for file in Path(self._cache_path).glob(f"{glob.escape(Path(self._index_name).stem)}-*.nbc"):
+                with contextlib.suppress(OSError):
+                    if file.stat().st_mtime < self._source_stamp[0]:
+                        file.unlink()
+            self._save_data(self._name(key), (self._source_stamp, key, data))
+
+        def load(self, key: Any) -> Any:
+            try:
+                stamp, kept, data = self._load_data(self._name(key))
+            except OSError:
+                return None
+            return data if (stamp, kept) == (self._source_stamp, key) else None
+
     class _Cache(CUDACache):  # type: ignore[misc, no-any-unimported]
         """Numba's disk cache with a key that also holds pgas's configuration and the kernel's dependencies."""
 
@@ -345,6 +374,7 @@ if not SIMULATOR:
                 if "no locator available" in str(error):
                     raise _NoFile from None
                 raise
+            self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
         def _index_key(self, sig: Any, codegen: Any) -> Any:
             key = super()._index_key(sig, codegen)

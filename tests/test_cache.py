@@ -248,6 +248,27 @@ print(hits(names["kernel"]))
     assert python(tmp_path, program) == 0
 
 
+FILES = """
+files = importlib.import_module("pgas.jit")._Files(os.path.dirname(__file__), "m.f-1.py", (1000.0, 7))
+files.save(("A", 1), "code of A")
+files.save(("B", 1), "code of B")
+found = [files.load(("A", 1)), files.load(("B", 1)), files.load(("C", 1))]
+os.replace(files._name(("A", 1)), files._name(("B", 1)))
+found += [files.load(("A", 1)), files.load(("B", 1))]
+newer = importlib.import_module("pgas.jit")._Files(os.path.dirname(__file__), "m.f-1.py", (os.stat(__file__).st_mtime + 3600, 8))
+newer.save(("A", 1), "new code of A")
+found += [newer.load(("A", 1)), newer.load(("B", 1)), files.load(("A", 1))]
+print(json.dumps([found, sorted(name for name in os.listdir() if name.endswith(".nbc")) == [newer._name(("A", 1))]]))
+"""
+
+
+def test_code_is_kept_under_its_own_key_alone(tmp_path, monkeypatch):
+    """A file says what it is of; those of an older source go when something newer is kept."""
+    monkeypatch.chdir(tmp_path)
+    found = ["code of A", "code of B", None, None, None, "new code of A", None, None]
+    assert python(tmp_path, FILES) == [found, True]
+
+
 # ------------------------------------------------------------------------------------------------- Numba's own cache
 
 REFUSALS = """
