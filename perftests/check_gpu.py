@@ -45,8 +45,9 @@ OF_3 = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",)}
 #: In how many parts the tests of a chapter are, where it would be the last by far: each of them compiles kernels.
 PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2, "streams": 3}
 
-#: What needs a heap of gigabytes, or sizes of its own. Many PEs of other chapters are on a GPU at once.
-LARGE = ("b_heap", "c_rma", "heap_growth")
+#: Variables of chapters that need a heap of gigabytes or sizes of their own, of which others have less, as many PEs are on a GPU at once;
+#: or long for a kernel.
+OWN_VARIABLES = {"b_heap": {}, "c_rma": {}, "heap_growth": {}, "programs": {"PGAS_SYMMETRIC_SIZE": "512M", "TEST_TIMEOUT": "600"}}
 
 #: What a card may take of a GPU where PEs of other jobs are, too: it knows its own only.
 NIC_VARIABLES = {"PGAS_SOFTHCA_SMS": "32"}
@@ -117,12 +118,12 @@ def _chapters(transport: str) -> Iterator[Step]:
         chapter = Path(file).stem.removeprefix("test_")
         if file.startswith("tests/mpi") and (file not in NIC_TESTS if nic else chapter in NOT_OF_P2P):
             continue
-        heap = {} if chapter in LARGE else {"PGAS_SYMMETRIC_SIZE": "512M"}
+        own = OWN_VARIABLES.get(chapter, {"PGAS_SYMMETRIC_SIZE": "512M"})
         reported = REPORTED if file.startswith("tests/conformance") else []
         parts = PARTS.get(chapter, 1)
         for part in (f"{number}/{parts}" for number in range(1, parts + 1)):
             name, chosen = f"{transport} 2 {chapter}", ["--part", part] if parts > 1 else []
-            yield Step(f"{name} {part}" if chosen else name, [*_on(2), *PYTEST, *reported, *chosen, file], 900, {**variables, **heap})
+            yield Step(f"{name} {part}" if chosen else name, [*_on(2), *PYTEST, *reported, *chosen, file], 900, {**variables, **own})
     for n in (3, 4):
         for name, chapters in OF_3.items():
             chosen = [file for file in files if Path(file).name.startswith(tuple(f"test_{chapter}" for chapter in chapters))]
