@@ -45,9 +45,10 @@ OF_3 = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",)}
 #: In how many parts the tests of a chapter are, where it would be the last by far: each of them compiles kernels.
 PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2, "streams": 3}
 
-#: Variables of chapters that need a heap of gigabytes or sizes of their own, of which others have less, as many PEs are on a GPU at once;
-#: or long for a kernel.
-OWN_VARIABLES = {"b_heap": {}, "c_rma": {}, "heap_growth": {}, "programs": {"PGAS_SYMMETRIC_SIZE": "512M", "TEST_TIMEOUT": "600"}}
+#: Variables of most chapters, as many PEs are on a GPU at once; and of those that need a heap of gigabytes or sizes of their own, or long
+#: for a kernel.
+SMALL = {"PGAS_SYMMETRIC_SIZE": "512M"}
+OWN_VARIABLES = {"b_heap": {}, "c_rma": {}, "heap_growth": {}, "programs": {**SMALL, "TEST_TIMEOUT": "600"}}
 
 #: What a card may take of a GPU where PEs of other jobs are, too: it knows its own only.
 NIC_VARIABLES = {"PGAS_SOFTHCA_SMS": "32"}
@@ -118,7 +119,7 @@ def _chapters(transport: str) -> Iterator[Step]:
         chapter = Path(file).stem.removeprefix("test_")
         if file.startswith("tests/mpi") and (file not in NIC_TESTS if nic else chapter in NOT_OF_P2P):
             continue
-        own = OWN_VARIABLES.get(chapter, {"PGAS_SYMMETRIC_SIZE": "512M"})
+        own = OWN_VARIABLES.get(chapter, SMALL)
         reported = REPORTED if file.startswith("tests/conformance") else []
         parts = PARTS.get(chapter, 1)
         for part in (f"{number}/{parts}" for number in range(1, parts + 1)):
@@ -127,8 +128,7 @@ def _chapters(transport: str) -> Iterator[Step]:
     for n in (3, 4):
         for name, chapters in OF_3.items():
             chosen = [file for file in files if Path(file).name.startswith(tuple(f"test_{chapter}" for chapter in chapters))]
-            command = [*_on(n), *PYTEST, *REPORTED, *chosen]
-            yield Step(f"{transport} {n} {name}", command, 900, {**variables, "PGAS_SYMMETRIC_SIZE": "512M"})
+            yield Step(f"{transport} {n} {name}", [*_on(n), *PYTEST, *REPORTED, *chosen], 900, {**variables, **SMALL})
 
 
 def _tests() -> Iterator[Step]:

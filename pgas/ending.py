@@ -74,7 +74,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
 
     @functools.wraps(leave)
     def on_exit(status: Any = None, /) -> None:
-        job = current() if os.getpid() == pid else None
+        job = current()
         if job is not None and threading.current_thread() is threading.main_thread():
             job.exit_status = status
         leave(status)

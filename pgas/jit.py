@@ -7,6 +7,7 @@ import functools
 import glob
 import hashlib
 import inspect
+import math
 import types
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
@@ -346,12 +347,19 @@ if not SIMULATOR:
         def _name(self, key: Any) -> str:
             return f"{Path(self._index_name).stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.nbc"
 
-        def save(self, key: Any, data: Any) -> None:
-            """Keep code; what is older than the kernel's source is of no use any more."""
+        def _remove(self, before: float) -> None:
+            """Remove files of this kernel that were written before a time."""
             for file in Path(self._cache_path).glob(f"{glob.escape(Path(self._index_name).stem)}-*.nbc"):
                 with contextlib.suppress(OSError):
-                    if file.stat().st_mtime < self._source_stamp[0]:
+                    if file.stat().st_mtime < before:
                         file.unlink()
+
+        def flush(self) -> None:
+            self._remove(math.inf)
+
+        def save(self, key: Any, data: Any) -> None:
+            """Keep code; what is older than the kernel's source is of no use any more."""
+            self._remove(self._source_stamp[0])
             self._save_data(self._name(key), (self._source_stamp, key, data))
 
         def load(self, key: Any) -> Any:

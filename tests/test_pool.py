@@ -217,7 +217,7 @@ def test_an_mps_daemon_of_the_caller_is_kept(daemons, monkeypatch):
 def test_every_step_has_a_name_of_its_own_and_files_that_exist():
     steps = [*check_gpu._tests(), *check_gpu._nic_tests(), *check_gpu._alone()]
     steps += [*check_gpu._measurements("here"), *check_gpu._nic_measurements("here")]
-    assert len({each.name for each in steps}) == len(steps) > 90
+    assert len({each.name for each in steps}) == len(steps) > 100
     for each in steps:
         assert all(Path(jobs.ROOT, word).exists() for word in each.command if word.startswith("tests/")), each
     named = {each.name for each in steps}
