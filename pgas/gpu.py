@@ -11,6 +11,7 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 
 from pgas.backend import cuda_device_count
 from pgas.errors import PgasError
+from pgas.remedies import explain
 from pgas.streams import core_stream
 from pgas.transports.devices import pci_address
 from pgas.transports.vmm import check
@@ -40,13 +41,16 @@ def bind(node_rank: int) -> GPU:
 
     Args:
         node_rank: number of this PE among those of its node.
+
+    Raises:
+        PgasError: no GPU is visible, or the GPU cannot be used.
     """
     count = cuda_device_count()
     if count == 0:
         raise PgasError("no CUDA device is visible to this process (CUDA_VISIBLE_DEVICES, NUMBA_ENABLE_CUDASIM=0)")
     current = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
     ordinal = int(check(driver.cuCtxGetDevice(), "cuCtxGetDevice")) if int(current) else node_rank % count
-    cuda.select_device(ordinal)
+    _enter(ordinal)
     vmm = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal)
     if not vmm:
         raise PgasError("this GPU has no virtual memory management (cuMemMap), which the symmetric heap needs")
@@ -55,6 +59,21 @@ def bind(node_rank: int) -> GPU:
     mps = bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal))
     bus = check(driver.cuDeviceGetPCIBusId(32, ordinal), "cuDeviceGetPCIBusId").split(b"\0")[0].decode()
     return GPU(ordinal, uuid(ordinal), name, memory, mps, pci_address(bus))
+
+
+def _enter(ordinal: int) -> None:
+    """Make the primary context of a GPU current.
+
+    Raises:
+        PgasError: there is none for this process; says what is known about the reason.
+    """
+    try:
+        check(driver.cuDevicePrimaryCtxRetain(ordinal), f"no context on GPU {ordinal}")
+    except PgasError as error:
+        known = explain(str(error))
+        raise PgasError("; ".join([str(error), *(entry.remedy for entry in known[:1])])) from error
+    cuda.select_device(ordinal)  # retains it, too
+    check(driver.cuDevicePrimaryCtxRelease(ordinal), "cuDevicePrimaryCtxRelease")
 
 
 def wait(stream: Any, poll: Callable[[], None]) -> None:

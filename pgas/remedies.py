@@ -77,6 +77,13 @@ _TABLE = (
         "several processes share a GPU, which would run their kernels by turns of milliseconds",
         f"give every PE a GPU of its own, or start MPS first: {START_MPS}",
     ),
+    Remedy(
+        "mps server",
+        (r"no context on GPU \d+: CUDA_ERROR_(LAUNCH_FAILED|UNKNOWN)", r"CUDA_ERROR_MPS_\w+"),
+        "a process that shared the GPU died while its kernel ran, or its kernel failed; the MPS server ends its other clients for that, "
+        "refuses new ones for a second or two, and starts anew",
+        "start the job again; if that does not help, start MPS anew: echo quit | nvidia-cuda-mps-control; then nvidia-cuda-mps-control -d",
+    ),
     # ---------------------------------------------------------------------------------------------------- GPU memory and NIC
     Remedy(
         "peer mapping",

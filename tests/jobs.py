@@ -249,11 +249,16 @@ def job(tmp_path):
     return Jobs(tmp_path)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def mps_server():
-    """The first client of an MPS daemon starts its server, whose memory is no job's; for modules that take it over and run on GPUs."""
+    """An MPS server that takes clients, for modules that take this over and run on GPUs.
+
+    The first client of a daemon starts its server, whose memory is no job's. After a test that killed a client in a kernel the server
+    fails those that come next, and starts anew.
+    """
+    client = [sys.executable, "-c", "from numba import cuda; cuda.current_context()"]
     if ON_GPUS:
-        subprocess.run([sys.executable, "-c", "from numba import cuda; cuda.current_context()"], timeout=LIMIT, check=True)
+        until(lambda: subprocess.run(client, capture_output=True, timeout=LIMIT, check=False).returncode == 0, SOON)
 
 
 def until(condition, seconds):

@@ -105,3 +105,30 @@ def test_numba_that_does_not_load_names_the_remedy(tmp_path, error, remedy):
     status, _, err = python("import pgas", PYTHONPATH=f"{tmp_path}{os.pathsep}{root}", NUMBA_ENABLE_CUDASIM="1")
     assert status == 1
     assert err.splitlines()[-1].startswith(f"ImportError: {error}; {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("LAUNCH_FAILED", "start the job again"),
+        ("MPS_SERVER_NOT_READY", "start the job again"),
+        ("DEVICE_UNAVAILABLE", "nvidia-smi -c DEFAULT"),
+    ],
+)
+def test_gpu_that_gives_no_context_names_the_remedy(error, remedy):
+    """As one does for a moment whose MPS server lost a client in a kernel."""
+    program = f"""
+import pgas
+from pgas import gpu
+gpu.cuda_device_count = lambda: 2
+gpu.driver.cuCtxGetCurrent = lambda: (gpu.driver.CUresult.CUDA_SUCCESS, 0)
+gpu.driver.cuDevicePrimaryCtxRetain = lambda ordinal: (gpu.driver.CUresult.CUDA_ERROR_{error}, None)
+gpu.driver.cuGetErrorName = lambda status: (0, status.name.encode())
+gpu.driver.cuGetErrorString = lambda status: (0, b"a sentence")
+gpu.bind(3)
+"""
+    status, _, err = python(program, NUMBA_ENABLE_CUDASIM="0")
+    last = err.splitlines()[-1]
+    assert status == 1
+    assert last.startswith(f"pgas.errors.PgasError: no context on GPU 1: CUDA_ERROR_{error} (a sentence); "), err
+    assert remedy in last
