@@ -22,6 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 #: In the environment of all that a command of run() starts.
 _MARK = "PERFTESTS_COMMAND"
 
+#: Open MPI counts cores, and binds each of up to two PEs to one: in every job to the same two, where the PEs' proxy threads, compilers and
+#: cards run, too.
+_OPEN_MPI = ("--oversubscribe", "--bind-to", "none")
+
 _running: set[str] = set()
 
 #: Where the results of machines are kept.
@@ -147,11 +151,11 @@ def _mpirun() -> tuple[str, ...]:
     if path is None:
         raise FileNotFoundError("no mpirun beside this Python or in PATH")
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    return (path, *(["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else []))
+    return (path, *(_OPEN_MPI if "Open MPI" in version or "OpenRTE" in version else ()))
 
 
 def mpirun(n: int) -> list[str]:
-    """Command that starts n PEs, with the mpirun beside this Python if there is one; Open MPI counts cores unless told not to."""
+    """Command that starts n PEs, with the mpirun beside this Python if there is one, on any cores."""
     return [*_mpirun(), "-n", str(n)]
 
 

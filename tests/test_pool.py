@@ -292,3 +292,20 @@ def test_on_a_machine_without_gpus():
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-m", "pgas.perftests.check_gpu"], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "check-gpu needs a GPU and an mpirun\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "flags"),
+    [("mpirun (Open MPI) 4.1.6", ["--oversubscribe", "--bind-to", "none"]), ("HYDRA build details:\n    Version: 5.0.1", [])],
+)
+def test_an_mpirun_that_binds_is_told_not_to(tmp_path, monkeypatch, version, flags):
+    """The PEs of all jobs of two would run on two cores of the machine."""
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\necho '{version}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(jobs.sys, "executable", str(tmp_path / "python"))
+    jobs._mpirun.cache_clear()
+    try:
+        assert jobs.mpirun(2) == [str(program), *flags, "-n", "2"]
+    finally:
+        jobs._mpirun.cache_clear()
