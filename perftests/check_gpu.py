@@ -180,7 +180,8 @@ def _nic_measurements(machine: str) -> Iterator[Step]:
     for step in compare.steps(NIC_MEASUREMENTS, machine, 200):
         ctas = NIC_MEASUREMENTS[step.name].partition("-c ")[2].split()[0]
         yield Step(step.name, step.command, step.seconds, {"PGAS_IBGDA_NUM_RC_PER_PE": ctas, "PGAS_QP_DEPTH": "8192"})
-    yield Step("soak", [*_on(2), "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda"], 300, SOAK_QUEUES)
+    output = str(BASELINES / f"soak-ibgda-{machine}.json")
+    yield Step("soak", [*_on(2), "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda", "--json", output], 300, SOAK_QUEUES)
 
 
 def _pattern(text: str) -> re.Pattern[str]:
