@@ -1,7 +1,8 @@
 """``make check-gpu``: the tests and measurements that need GPUs, on this machine, with the Python that is active.
 
 Two PEs, and three and four for some tests, on a GPU each if there are enough. What shares a GPU does so under MPS, which is started here
-and ended again if it does not run: several PEs, the NIC's kernel where none is spare. Writes perftests/baselines/<test>-<gpus>.json.
+and ended again if it does not run: several PEs, the NIC's kernel where none is spare. Writes perftests/baselines/<test>-<gpus>.json, and
+what the conformance suite has shown, conformance-<gpus>.txt, once all has passed.
 ``--quick`` leaves the tests out, ``--tests`` the measurements; ``--only REGEX`` performs the steps in whose name it is found (``ibrc 3``,
 ``soak``), also those that have passed before. ``--at-once 4`` performs four steps of the tests at once on each GPU, all PEs of a step on
 one: compiling kernels takes most of their time; build/check-gpu/ (build/check-gpu-only/) has what they say. ``--seconds`` ends after that
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import hashlib
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from typing import NamedTuple
 from pgas.perftests import compare
 from pgas.perftests.jobs import BASELINES, ROOT, ended_by_signals, gpus, machine_name, mpirun, mps, run
 from pgas.perftests.pool import Pool, Step
+from pgas.perftests.report import commit, now
 
 #: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
 NIC_MEASUREMENTS = {
@@ -99,7 +102,7 @@ ON_GPUS = {"NUMBA_ENABLE_CUDASIM": "0"}
 
 
 class Part(NamedTuple):
-    """Steps in turn, under MPS where fewer GPUs are there than places; or several at once on each GPU, which MPS of their own share."""
+    """Steps in turn, under MPS where fewer GPUs are there than places; or several at once on each GPU, under an MPS server of its own."""
 
     places: int
     at_once: bool
@@ -224,9 +227,10 @@ def main() -> int:
         REPORT.unlink(missing_ok=True)
     with ended_by_signals():
         _perform(pool, len(names), plan)
-    if REPORT.exists():
-        run([sys.executable, "-m", "conformance.report", str(REPORT)], 60, {"PYTHONPATH": str(ROOT / "tests")})
     found = pool.outcome
+    all_tests = kept == KEPT and not (options.quick or found.failed or found.left)
+    if REPORT.exists():
+        _show_report(BASELINES / f"conformance-{machine}.txt" if all_tests else None)
     counts = f"{len(found.passed)} steps passed, {len(found.before)} had before, {len(found.failed)} failed, {len(found.left)} left"
     print(f"check-gpu on {machine}: {counts}")
     for verb, steps in (("FAILED", found.failed), ("left", found.left)):
@@ -236,6 +240,17 @@ def main() -> int:
     return 1 if found.failed else 3 if found.left else 0
 
 
+def _show_report(path: Path | None) -> None:
+    """Print what the conformance suite has shown, and keep it in a file if one is named."""
+    shown = [sys.executable, "-m", "conformance.report", str(REPORT)], 60, {"PYTHONPATH": str(ROOT / "tests")}
+    run(*shown)
+    if path is not None:
+        with path.open("wb") as file:
+            file.write(f"# {shlex.join(['check_gpu', *sys.argv[1:]])}; commit {commit()}; {now()}\n".encode())
+            file.flush()  # what follows is another process's
+            run(*shown, file)
+
+
 def _plan(machine: str, options: argparse.Namespace) -> list[Part]:
     """What is chosen, in order."""
     parts = []
@@ -243,8 +258,11 @@ def _plan(machine: str, options: argparse.Namespace) -> list[Part]:
         # The NIC's kernel takes a spare GPU, or shares PE 0's.
         parts += [Part(2, False, list(_measurements(machine))), Part(3, False, list(_nic_measurements(machine)))]
     if not options.quick:
-        at_once = options.at_once > 0
-        parts += [Part(4, at_once, list(_tests())), Part(5, at_once, list(_nic_tests())), Part(4, False, list(_alone()))]
+        if options.at_once:
+            parts += [Part(0, True, [*_tests(), *_nic_tests()])]
+        else:
+            parts += [Part(4, False, list(_tests())), Part(5, False, list(_nic_tests()))]
+        parts += [Part(4, False, list(_alone()))]
     chosen = [part._replace(steps=[step for step in part.steps if options.only.search(step.name)]) for part in parts]
     return [part for part in chosen if part.steps]
 

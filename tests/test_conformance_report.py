@@ -73,8 +73,21 @@ def test_a_failure_on_another_pe_counts():
 
 def test_runs_are_told_apart_by_what_was_asked_for():
     a = run(said("a", "passed"), bullets={"a": [PUT]}, about={"transport": "ibgda", "engine": "cpu"}, variables={"PGAS_SIM_WEAK": "1"})
-    b = run(said("a", "passed"), bullets={"a": [PUT]})
+    b = run(said("a", "passed"), bullets={"a": [PUT]}, variables={"PGAS_TRANSPORT": "p2p"})
     assert list(report.columns([a, b])) == ["ibgda/cpu 2 PE SIM_WEAK=1", "p2p 2 PE"]
+
+
+def test_runs_of_one_kind_are_together_wherever_they_ran():
+    """The engine's hash is in the heading."""
+    engines, sizes = ("cuda 0123456789abcdef", "cuda 0123456789abcdef"), ("512M", "1G")
+    runs = [
+        run(said(name, "passed"), bullets={name: [PUT]}, about={"engine": engine}, variables={"PGAS_SYMMETRIC_SIZE": size})
+        for name, engine, size in zip("ab", engines, sizes, strict=True)
+    ]
+    assert {title: column[PUT][2] for title, column in report.columns(runs).items()} == {"p2p/cuda 2 PE": {"passed": 2}}
+    file = io.StringIO()
+    report.show(runs, file)
+    assert file.getvalue().splitlines()[0] == "Conformance of pgas  on this machine, engine cuda 0123456789abcdef"
 
 
 def test_runs_are_merged_in_the_file_and_shown(tmp_path):

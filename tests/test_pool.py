@@ -276,6 +276,23 @@ def test_steps_are_chosen_by_name(check):
     assert check() == (1, [everything[0].replace("3 steps passed, 0", "0 steps passed, 3"), everything[1]])
 
 
+def test_the_conformance_report_is_kept_once_all_has_passed(check, tmp_path, monkeypatch):
+    about = {"library": "pgas", "transport": "p2p", "npes": 2}
+    monkeypatch.setattr(check_gpu, "_sources", lambda: "these")
+    kept = tmp_path / "BASELINES.json" / "conformance-1xH100.txt"
+    for deaths in ("raise SystemExit(1)", ""):
+        monkeypatch.setattr(check_gpu, "_alone", lambda deaths=deaths: iter([step("deaths", deaths)]))
+        assert not kept.exists()
+        run = {"about": about, "variables": {}, "tests": []}
+        code = f"from conformance import report; report.append({str(check_gpu.REPORT)!r}, {run})"
+        monkeypatch.setattr(check_gpu, "_tests", lambda code=code: iter([step("p2p 2 rma", code)]))
+        monkeypatch.setenv("PYTHONPATH", str(check_gpu.ROOT / "tests"))
+        check("--at-once", "0")
+    first, second = kept.read_text().splitlines()[:2]
+    assert first.startswith("# check_gpu --at-once 0; commit ")
+    assert second == "Conformance of pgas  on this machine"
+
+
 def test_no_step_has_this_name(check):
     assert check("--only", "ibcr") == (2, ["check-gpu: --only 'ibcr' is found in the name of no step"])
 

@@ -23,6 +23,9 @@ SYMBOLS = {"failed": "FAIL", "passed": "pass", "refused": "refused", "skipped": 
 #: What a test says first when it skips because the library refuses what it asks for.
 REFUSED = "refused: "
 
+#: Variables that are in no title: of the place that a run had on its machine, not of what it shows.
+_PLACE = ("PGAS_TRANSPORT", "PGAS_SYMMETRIC_SIZE", "PGAS_SOFTHCA_DEVICE", "PGAS_SOFTHCA_SMS")
+
 _FORMAT = 1
 
 
@@ -79,9 +82,9 @@ def append(path, run):
 def title(run):
     """A run in a few words: what carried it, how many PEs, and what was set besides."""
     about = run["about"]
-    engine = f"/{about['engine']}" if about.get("engine") else ""
+    engine = f"/{about['engine'].split()[0]}" if about.get("engine") else ""
     words = [f"{about['transport']}{engine} {about['npes']} PE"]
-    words += [f"{name.removeprefix('PGAS_')}={value}" for name, value in sorted(run["variables"].items()) if name != "PGAS_TRANSPORT"]
+    words += [f"{name.removeprefix('PGAS_')}={value}" for name, value in sorted(run["variables"].items()) if name not in _PLACE]
     return " ".join(words)
 
 
@@ -118,7 +121,9 @@ def show(runs, file=None):
     found = columns(runs)
     about = runs[-1]["about"]
     versions = about.get("versions", {})
-    console.print(f"Conformance of {about['library']} {versions.get(about['library'], '')} on {about.get('machine', 'this machine')}")
+    engines = sorted({engine for run in runs if len((engine := run["about"].get("engine") or "").split()) > 1})  # with its code's hash
+    where = ", ".join([about.get("machine", "this machine"), *(f"engine {engine}" for engine in engines)])
+    console.print(f"Conformance of {about['library']} {versions.get(about['library'], '')} on {where}", highlight=False)
     for i, name in enumerate(found):
         console.print(f"  {i + 1}: {name}")
     table = Table(box=None, pad_edge=False)
