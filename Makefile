@@ -7,11 +7,12 @@ MPICH  := $(shell command -v mpirun >/dev/null 2>&1 || echo ,mpich)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Tests start Python thousands of times, in the guest emulated: bytecode is kept, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
-# Open MPI refuses root, counts cores and binds PEs to them, as perftests/jobs.py says; it need not for tests. 4 by the first name, 5 by the other.
+# Open MPI refuses root, counts cores and binds PEs to them, as perftests/jobs.py says; it need not for tests. OMPI_ is its version 4, PRTE_ 5.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_rmaps_base_oversubscribe := 1
 export OMPI_MCA_hwloc_base_binding_policy := none
+export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 export PRTE_MCA_hwloc_default_binding_policy := none
 
 # Transports that kernels drive a NIC with.

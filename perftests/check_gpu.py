@@ -246,7 +246,7 @@ def _show_report(path: Path | None) -> None:
     run(*shown)
     if path is not None:
         with path.open("wb") as file:
-            file.write(f"# {shlex.join(['check_gpu', *sys.argv[1:]])}; commit {commit()}; {now()}\n".encode())
+            file.write(f"# {shlex.join(['check_gpu', *sys.argv[1:]])}; commit {commit() or 'unknown'}; {now()}\n".encode())
             file.flush()  # what follows is another process's
             run(*shown, file)
 

@@ -25,6 +25,10 @@ __all__ = ["SIMULATOR", "cuda_device_count", "launched_rank"]
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
 
+#: CUDA_ERROR_NO_DEVICE.
+_NO_DEVICE = 100
+
+
 def launched_rank() -> int | None:
     """Return the rank that a launcher gave this process, None if no launcher started it."""
     for name in _RANK_VARIABLES:
@@ -35,14 +39,20 @@ def launched_rank() -> int | None:
 
 def cuda_device_count() -> int:
     """Return the number of GPUs that the CUDA driver lets this process use; 0 if there is no driver."""
+    return _ask_driver()[0]
+
+
+def _ask_driver() -> tuple[int, str]:
+    """Return the number of GPUs, and the driver's name for the error with which it does not start, in brackets behind a space."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+        return 0, ""
+    count, name = ctypes.c_int(0), ctypes.c_char_p()
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if status in (0, _NO_DEVICE) or driver.cuGetErrorName(status, ctypes.byref(name)):
+        return count.value, ""
+    return 0, f" ({(name.value or b'').decode()})"
 
 
 def _import_numba() -> None:
@@ -73,7 +83,8 @@ def _decide() -> bool:
         return bool(config.ENABLE_CUDASIM)
     if requested:
         return requested != "0"
-    if cuda_device_count() > 0:
+    count, error = _ask_driver()
+    if count > 0:
         return False
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     if "numba" in sys.modules:  # which read the environment when it was imported
@@ -81,7 +92,7 @@ def _decide() -> bool:
 
         config.ENABLE_CUDASIM = 1
     if launched_rank() in (None, 0):
-        print("pgas: no CUDA device here, kernels run in the simulator", file=sys.stderr)
+        print(f"pgas: no CUDA device here{error}, kernels run in the simulator", file=sys.stderr)
     return True
 
 

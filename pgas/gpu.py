@@ -67,13 +67,16 @@ def _enter(ordinal: int) -> None:
     Raises:
         PgasError: there is none for this process; says what is known about the reason.
     """
+    mps = " from its MPS server" if _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal) else ""
     try:
-        check(driver.cuDevicePrimaryCtxRetain(ordinal), f"no context on GPU {ordinal}")
+        check(driver.cuDevicePrimaryCtxRetain(ordinal), f"no context on GPU {ordinal}{mps}")
     except PgasError as error:
-        known = explain(str(error))
-        raise PgasError("; ".join([str(error), *(entry.remedy for entry in known[:1])])) from error
-    cuda.select_device(ordinal)  # retains it, too
-    check(driver.cuDevicePrimaryCtxRelease(ordinal), "cuDevicePrimaryCtxRelease")
+        known = explain(str(error))[:1]
+        raise PgasError("; ".join([str(error), *(f"{entry.cause}; {entry.remedy}" for entry in known)])) from error
+    try:
+        cuda.select_device(ordinal)  # retains it, too
+    finally:
+        driver.cuDevicePrimaryCtxRelease(ordinal)
 
 
 def wait(stream: Any, poll: Callable[[], None]) -> None:

@@ -79,9 +79,9 @@ _TABLE = (
     ),
     Remedy(
         "mps server",
-        (r"no context on GPU \d+: CUDA_ERROR_(LAUNCH_FAILED|UNKNOWN)", r"CUDA_ERROR_MPS_\w+"),
-        "a process that shared the GPU died while its kernel ran, or its kernel failed; the MPS server ends its other clients for that, "
-        "refuses new ones for a second or two, and starts anew",
+        (r"no context on GPU \d+ from its MPS server", r"CUDA_ERROR_MPS_(SERVER_NOT_READY|CLIENT_TERMINATED|RPC_FAILURE)"),
+        "a process that shared the GPU died while its kernel ran, or its kernel failed: for that the MPS server ends its other clients, "
+        "and starts anew when they and those that came since are gone",
         "start the job again; if that does not help, start MPS anew: echo quit | nvidia-cuda-mps-control; then nvidia-cuda-mps-control -d",
     ),
     # ---------------------------------------------------------------------------------------------------- GPU memory and NIC

@@ -251,14 +251,16 @@ def job(tmp_path):
 
 @pytest.fixture(autouse=True)
 def mps_server():
-    """An MPS server that takes clients, for modules that take this over and run on GPUs.
+    """GPUs that give a client a context, for modules that take this over and run on GPUs.
 
-    The first client of a daemon starts its server, whose memory is no job's. After a test that killed a client in a kernel the server
-    fails those that come next, and starts anew.
+    The first client of an MPS daemon starts its server, whose memory is no job's. After a test that killed a client in a kernel the server
+    fails the one that comes next, and starts anew.
     """
-    client = [sys.executable, "-c", "from numba import cuda; cuda.current_context()"]
+    client = [sys.executable, "-c", "from numba import cuda\nfor i in range(len(cuda.gpus)): cuda.select_device(i)"]
+    ended = []
     if ON_GPUS:
-        until(lambda: subprocess.run(client, capture_output=True, timeout=LIMIT, check=False).returncode == 0, SOON)
+        until(lambda: ended.append(subprocess.run(client, capture_output=True, text=True, timeout=LIMIT)) or not ended[-1].returncode, SOON)
+        assert ended[-1].returncode == 0, ended[-1].stderr
 
 
 def until(condition, seconds):

@@ -56,6 +56,32 @@ def test_one_line_on_stderr_once():
     assert python(program + "print(pgas.SIMULATOR, os.environ['NUMBA_ENABLE_CUDASIM'])") == (0, "True 1\n", LINE)
 
 
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [(805, "pgas: no CUDA device here (CUDA_ERROR_MPS_CONNECTION_FAILED), kernels run in the simulator\n"), (100, LINE), (0, LINE)],
+)
+def test_a_driver_that_does_not_start_is_named(status, line):
+    """One without GPUs is not worth it."""
+    program = f"""
+import ctypes
+
+class Driver:
+    def cuInit(self, flags):
+        return {status}
+    def cuDeviceGetCount(self, count):
+        return 0
+    def cuGetErrorName(self, status, name):
+        name._obj.value = {{805: b"CUDA_ERROR_MPS_CONNECTION_FAILED"}}[status]
+        return 0
+
+load = ctypes.CDLL
+ctypes.CDLL = lambda name, *rest, **more: Driver() if name == "libcuda.so.1" else load(name, *rest, **more)
+import pgas
+print(pgas.SIMULATOR)
+"""
+    assert python(program) == (0, "True\n", line)
+
+
 def test_children_inherit_the_choice_without_a_word():
     program = "import subprocess, sys, pgas\nsubprocess.run([sys.executable, '-c', 'import pgas; print(pgas.SIMULATOR)'])"
     assert python(program) == (0, "True\n", LINE)
@@ -108,20 +134,21 @@ def test_numba_that_does_not_load_names_the_remedy(tmp_path, error, remedy):
 
 
 @pytest.mark.parametrize(
-    ("error", "remedy"),
+    ("error", "mps", "where", "remedy"),
     [
-        ("LAUNCH_FAILED", "start the job again"),
-        ("MPS_SERVER_NOT_READY", "start the job again"),
-        ("DEVICE_UNAVAILABLE", "nvidia-smi -c DEFAULT"),
+        ("LAUNCH_FAILED", 1, " from its MPS server", "died while its kernel ran"),
+        ("LAUNCH_FAILED", 0, "", None),
+        ("DEVICE_UNAVAILABLE", 0, "", "nvidia-smi -c DEFAULT"),
     ],
 )
-def test_gpu_that_gives_no_context_names_the_remedy(error, remedy):
-    """As one does for a moment whose MPS server lost a client in a kernel."""
+def test_gpu_that_gives_no_context_says_what_is_known(error, mps, where, remedy):
+    """An MPS server gives none while clients are left that share the fate of one that died in a kernel."""
     program = f"""
 import pgas
 from pgas import gpu
 gpu.cuda_device_count = lambda: 2
 gpu.driver.cuCtxGetCurrent = lambda: (gpu.driver.CUresult.CUDA_SUCCESS, 0)
+gpu._attribute = lambda attribute, ordinal: {mps}
 gpu.driver.cuDevicePrimaryCtxRetain = lambda ordinal: (gpu.driver.CUresult.CUDA_ERROR_{error}, None)
 gpu.driver.cuGetErrorName = lambda status: (0, status.name.encode())
 gpu.driver.cuGetErrorString = lambda status: (0, b"a sentence")
@@ -130,5 +157,5 @@ gpu.bind(3)
     status, _, err = python(program, NUMBA_ENABLE_CUDASIM="0")
     last = err.splitlines()[-1]
     assert status == 1
-    assert last.startswith(f"pgas.errors.PgasError: no context on GPU 1: CUDA_ERROR_{error} (a sentence); "), err
-    assert remedy in last
+    assert last.startswith(f"pgas.errors.PgasError: no context on GPU 1{where}: CUDA_ERROR_{error} (a sentence)"), err
+    assert last.endswith("(a sentence)") if remedy is None else remedy in last

@@ -90,6 +90,22 @@ def test_runs_of_one_kind_are_together_wherever_they_ran():
     assert file.getvalue().splitlines()[0] == "Conformance of pgas  on this machine, engine cuda 0123456789abcdef"
 
 
+def test_of_a_test_that_was_run_again_the_last_time_counts(tmp_path, capsys, monkeypatch):
+    """Unless it was skipped then, which says nothing of it."""
+    names = ("failed", "passed", "skipped")
+    again = [run(*(said(name, outcome, reason="no") for name in "ab"), bullets={"a": [PUT], "b": [SHIFT]}) for outcome in names]
+    assert outcomes(*again)["p2p 2 PE"] == {PUT: ("passed", []), SHIFT: ("passed", [])}
+    path = tmp_path / "report.json"
+    for one in again:
+        report.append(path, one)
+    monkeypatch.setattr(sys, "argv", ["report", str(path)])
+    report.main()
+    assert "failed: " not in capsys.readouterr().err
+    report.append(path, again[0])
+    assert report.main() == 1
+    assert "failed: 2 tests\n" in capsys.readouterr().err
+
+
 def test_runs_are_merged_in_the_file_and_shown(tmp_path):
     path = tmp_path / "new" / "report.json"
     report.append(path, run(said("a", "passed"), bullets={"a": [PUT]}))

@@ -648,6 +648,8 @@ def test_unknown_names_are_refused():
         ("PGAS_IB_GID_INDEX=9: no such GID; GIDs in use on port 1: none", "gid"),
         ("PGAS_HCA=mlx5_0: port 1 is DOWN (physical state Disabled)", "link down"),
         ("PEs 0, 1 share one GPU (NVIDIA H100, GPU-1) without MPS, which would time-slice their kernels", "mps"),
+        ("no context on GPU 0 from its MPS server: CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)", "mps server"),
+        ("CUDA_ERROR_MPS_CLIENT_TERMINATED", "mps server"),
         ("cannot pass memory between processes: pidfd_getfd and SCM_RIGHTS both fail (x)", "descriptors"),
         ("mpirun started 2 processes, but each finds itself alone: mpirun and the library", "another mpi"),
         ("ImportError: Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "numpy"),

@@ -138,7 +138,7 @@ print("well now")
     assert all(f": {tmp_path / 'kept' / name}\n" in shown for name in ("twice.txt", "bad.txt", "bad-again.txt"))
     Pool(tmp_path / "kept.json", "that")
     assert not [*(tmp_path / "kept").iterdir()]
-    assert (tmp_path / "twice-under").read_text() == "8 GPU-a\n" * 2  # the same variables, so the report knows it for the same test
+    assert (tmp_path / "twice-under").read_text() == "8 GPU-a\n" * 2  # the same variables
 
 
 #: Starts a process in a session of its own, as an mpirun may, and writes down its number.

@@ -23,8 +23,8 @@ SYMBOLS = {"failed": "FAIL", "passed": "pass", "refused": "refused", "skipped": 
 #: What a test says first when it skips because the library refuses what it asks for.
 REFUSED = "refused: "
 
-#: Variables that are in no title: of the place that a run had on its machine, not of what it shows.
-_PLACE = ("PGAS_TRANSPORT", "PGAS_SYMMETRIC_SIZE", "PGAS_SOFTHCA_DEVICE", "PGAS_SOFTHCA_SMS")
+#: Variables that are in no title: the transport, which is there already, and those of the place that a run had on its machine.
+_UNTITLED = ("PGAS_TRANSPORT", "PGAS_SYMMETRIC_SIZE", "PGAS_SOFTHCA_DEVICE", "PGAS_SOFTHCA_SMS")
 
 _FORMAT = 1
 
@@ -84,19 +84,17 @@ def title(run):
     about = run["about"]
     engine = f"/{about['engine'].split()[0]}" if about.get("engine") else ""
     words = [f"{about['transport']}{engine} {about['npes']} PE"]
-    words += [f"{name.removeprefix('PGAS_')}={value}" for name, value in sorted(run["variables"].items()) if name not in _PLACE]
+    words += [f"{name.removeprefix('PGAS_')}={value}" for name, value in sorted(run["variables"].items()) if name not in _UNTITLED]
     return " ".join(words)
 
 
 def columns(runs):
     """Title -> outcomes by (chapter, bullet) -> (outcome, reasons, number of tests), runs with one title taken together.
 
-    Of a test that was run again the last time counts.
+    Of a test that was run again the last time counts in which it was not skipped: it may want more memory than most runs have.
     """
-    tests, found = {}, {}
-    for run in runs:
-        tests.setdefault(title(run), {}).update({test["id"]: test for test in run["tests"]})
-    for name, of_title in tests.items():
+    found = {}
+    for name, of_title in _latest(runs).items():
         column = found.setdefault(name, {})
         for test in of_title.values():
             for bullet in map(tuple, test["bullets"]):
@@ -106,6 +104,17 @@ def columns(runs):
                     reasons = [*reasons, test["reason"]]
                 column[bullet] = outcome, reasons, {**counts, test["outcome"]: counts.get(test["outcome"], 0) + 1}
     return found
+
+
+def _latest(runs):
+    """Title -> test by its id, as it came out in the run that counts."""
+    tests = {}
+    for run in runs:
+        of_title = tests.setdefault(title(run), {})
+        for test in run["tests"]:
+            if test["outcome"] != "skipped" or of_title.get(test["id"], test)["outcome"] == "skipped":
+                of_title[test["id"]] = test
+    return tests
 
 
 def unanswered(runs):
@@ -170,7 +179,7 @@ def main():
     path = Path(sys.argv[1])
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
     show(runs)
-    failed = [t["id"] for run in runs for t in run["tests"] if t["outcome"] == "failed"]
+    failed = [t["id"] for of_title in _latest(runs).values() for t in of_title.values() if t["outcome"] == "failed"]
     for text in (f"failed: {len(failed)} tests" if failed else "", *(f"neither test nor reason: {c}, {b}" for c, b in unanswered(runs))):
         if text:
             print(text, file=sys.stderr)
@@ -178,7 +187,7 @@ def main():
 
 
 def variables():
-    """What this run sets of the library's variables, as its title shows them."""
+    """What this run sets of the library's variables."""
     return {name: value for name, value in os.environ.items() if name.startswith("PGAS_")}
 
 
