@@ -277,7 +277,7 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_SOFTHCA_SMS",
             _integer(0, 1024),
             "0",
-            "software card: SMs that its cuda engine takes; 0: all, a quarter of a PE's GPU",
+            "software card: SMs that its cuda engine takes; 0: all, a quarter of a GPU of PEs or under MPS",
             "integer",
         ),
         Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software card: million WQEs a second that it lets pass (a ConnectX-6: 215)", "float"),

@@ -56,9 +56,8 @@ def bind(node_rank: int) -> GPU:
         raise PgasError("this GPU has no virtual memory management (cuMemMap), which the symmetric heap needs")
     name = check(driver.cuDeviceGetName(128, ordinal), "cuDeviceGetName").split(b"\0")[0].decode()
     memory = int(check(driver.cuDeviceTotalMem(ordinal), "cuDeviceTotalMem"))
-    mps = bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal))
     bus = check(driver.cuDeviceGetPCIBusId(32, ordinal), "cuDeviceGetPCIBusId").split(b"\0")[0].decode()
-    return GPU(ordinal, uuid(ordinal), name, memory, mps, pci_address(bus))
+    return GPU(ordinal, uuid(ordinal), name, memory, _under_mps(ordinal), pci_address(bus))
 
 
 def _enter(ordinal: int) -> None:
@@ -67,7 +66,7 @@ def _enter(ordinal: int) -> None:
     Raises:
         PgasError: there is none for this process; says what is known about the reason.
     """
-    mps = " from its MPS server" if _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal) else ""
+    mps = " from its MPS server" if _under_mps(ordinal) else ""
     try:
         check(driver.cuDevicePrimaryCtxRetain(ordinal), f"no context on GPU {ordinal}{mps}")
     except PgasError as error:
@@ -113,6 +112,11 @@ def _attribute(attribute: Any, ordinal: int) -> int:
     return int(check(driver.cuDeviceGetAttribute(attribute, ordinal), "cuDeviceGetAttribute"))
 
 
+def _under_mps(ordinal: int) -> bool:
+    """Whether this process is a client of an MPS server on a GPU."""
+    return bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal))
+
+
 def uuid(ordinal: int) -> str:
     """Return what names a GPU on every process of the machine."""
     raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
@@ -136,7 +140,7 @@ def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) 
         device = next((ordinal for ordinal in range(count) if uuid(ordinal) not in used), gpu.ordinal)
     if device >= count:
         raise PgasError(f"PGAS_SOFTHCA_DEVICE={device}: {count} GPU(s) are visible to PE 0, 0 to {count - 1}")
-    if uuid(device) not in used:
+    if uuid(device) not in used and not _under_mps(device):  # where the cards and PEs of other jobs may be
         return device, sms, 0
     total = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
     share = min(sms or total // 4, total)

@@ -131,31 +131,3 @@ def test_numba_that_does_not_load_names_the_remedy(tmp_path, error, remedy):
     status, _, err = python("import pgas", PYTHONPATH=f"{tmp_path}{os.pathsep}{root}", NUMBA_ENABLE_CUDASIM="1")
     assert status == 1
     assert err.splitlines()[-1].startswith(f"ImportError: {error}; {remedy}")
-
-
-@pytest.mark.parametrize(
-    ("error", "mps", "where", "remedy"),
-    [
-        ("LAUNCH_FAILED", 1, " from its MPS server", "died while its kernel ran"),
-        ("LAUNCH_FAILED", 0, "", None),
-        ("DEVICE_UNAVAILABLE", 0, "", "nvidia-smi -c DEFAULT"),
-    ],
-)
-def test_gpu_that_gives_no_context_says_what_is_known(error, mps, where, remedy):
-    """An MPS server gives none while clients are left that share the fate of one that died in a kernel."""
-    program = f"""
-import pgas
-from pgas import gpu
-gpu.cuda_device_count = lambda: 2
-gpu.driver.cuCtxGetCurrent = lambda: (gpu.driver.CUresult.CUDA_SUCCESS, 0)
-gpu._attribute = lambda attribute, ordinal: {mps}
-gpu.driver.cuDevicePrimaryCtxRetain = lambda ordinal: (gpu.driver.CUresult.CUDA_ERROR_{error}, None)
-gpu.driver.cuGetErrorName = lambda status: (0, status.name.encode())
-gpu.driver.cuGetErrorString = lambda status: (0, b"a sentence")
-gpu.bind(3)
-"""
-    status, _, err = python(program, NUMBA_ENABLE_CUDASIM="0")
-    last = err.splitlines()[-1]
-    assert status == 1
-    assert last.startswith(f"pgas.errors.PgasError: no context on GPU 1{where}: CUDA_ERROR_{error} (a sentence)"), err
-    assert last.endswith("(a sentence)") if remedy is None else remedy in last

@@ -1,0 +1,76 @@
+"""What PEs do with the GPUs they see: in processes of their own, with a CUDA driver that the program plays."""
+
+import pytest
+from test_backend import python
+
+DRIVER = """
+import pgas
+from pgas import gpu
+
+SUCCESS = gpu.driver.CUresult.CUDA_SUCCESS
+attributes = {name: getattr(gpu._Attribute, "CU_DEVICE_ATTRIBUTE_" + name) for name in ("MPS_ENABLED", "MULTIPROCESSOR_COUNT")}
+under_mps = set()
+
+def attribute(which, ordinal):
+    return {attributes["MPS_ENABLED"]: int(ordinal in under_mps), attributes["MULTIPROCESSOR_COUNT"]: 132}[which]
+
+gpu._attribute, gpu.uuid, gpu.cuda_device_count = attribute, "GPU-{}".format, lambda: 2
+gpu.driver.cuDeviceGetCount = lambda: (SUCCESS, 2)
+gpu.driver.cuCtxGetCurrent = lambda: (SUCCESS, 0)
+gpu.driver.cuGetErrorName = lambda status: (SUCCESS, status.name.encode())
+gpu.driver.cuGetErrorString = lambda status: (SUCCESS, b"a sentence")
+"""
+
+
+def on_gpus(program):
+    return python(DRIVER + program, NUMBA_ENABLE_CUDASIM="0")
+
+
+@pytest.mark.parametrize(
+    ("error", "under_mps", "where", "remedy"),
+    [
+        ("LAUNCH_FAILED", {1}, " from its MPS server", "died while its kernel ran"),
+        ("LAUNCH_FAILED", "set()", "", None),
+        ("DEVICE_UNAVAILABLE", "set()", "", "nvidia-smi -c DEFAULT"),
+    ],
+)
+def test_no_context_says_what_is_known(error, under_mps, where, remedy):
+    """An MPS server gives none while clients are left that share the fate of one that died in a kernel."""
+    program = f"""
+under_mps = {under_mps}
+gpu.driver.cuDevicePrimaryCtxRetain = lambda ordinal: (gpu.driver.CUresult.CUDA_ERROR_{error}, None)
+gpu.bind(3)
+"""
+    status, _, err = on_gpus(program)
+    last = err.splitlines()[-1]
+    assert status == 1
+    assert last.startswith(f"pgas.errors.PgasError: no context on GPU 1{where}: CUDA_ERROR_{error} (a sentence)"), err
+    assert last.endswith("(a sentence)") if remedy is None else remedy in last
+
+
+def test_a_context_is_retained_once():
+    """By Numba; what is there already is kept."""
+    program = """
+held = []
+gpu.driver.cuDevicePrimaryCtxRetain = lambda ordinal: (SUCCESS, held.append(ordinal))
+gpu.driver.cuDevicePrimaryCtxRelease = lambda ordinal: (SUCCESS, held.remove(ordinal))
+gpu.cuda.select_device = held.append
+gpu._enter(1)
+print(held)
+"""
+    assert on_gpus(program) == (0, "[1]\n", "")
+
+
+def test_where_the_cards_engine_runs():
+    """All of a spare GPU, but a share where others may be: PEs, or whoever else uses an MPS server."""
+    program = """
+pe = gpu.GPU(0, "GPU-0", "a GPU", 1 << 36, False, "0000:01:00.0")
+for used, device, sms in (({"GPU-0"}, None, 0), ({"GPU-0"}, None, 40), ({"GPU-0", "GPU-1"}, None, 0), ({"GPU-0", "GPU-1"}, 1, 66)):
+    print(gpu.place_engine(pe, used, device, sms))
+under_mps.add(1)
+print(gpu.place_engine(pe, {"GPU-0"}, None, 0))
+gpu.place_engine(pe, {"GPU-0"}, 2, 0)
+"""
+    status, out, err = on_gpus(program)
+    assert out.splitlines() == ["(1, 0, 0)", "(1, 40, 0)", "(0, 33, 25)", "(1, 66, 50)", "(1, 33, 25)"]
+    assert (status, err.splitlines()[-1]) == (1, "pgas.errors.PgasError: PGAS_SOFTHCA_DEVICE=2: 2 GPU(s) are visible to PE 0, 0 to 1")
