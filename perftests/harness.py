@@ -177,6 +177,7 @@ def _new_report(test: PerfTest, options: Options, argv: Sequence[str]) -> Report
         args=asdict(options),
         measures=test.measures,
         unit=test.unit,
+        cpus=len(os.sched_getaffinity(0)),
         **described,
     )
 

@@ -95,6 +95,7 @@ class Report:
     args: Mapping[str, Any]
     measures: str = BANDWIDTH
     unit: str | None = None
+    cpus: int | None = None  #: that PE 0 may run on
     rows: list[Row] = field(default_factory=list)
 
     @property
@@ -116,6 +117,8 @@ def title_lines(report: Report, simulator: bool) -> list[str]:
     lines = [f"{where}; transport {report.transport}{adapter}{engine}; {report.date}", f"# {report.command}"]
     if simulator:
         lines.append("# simulator: kernels are interpreted here; these are an interpreter's rates, not hardware's")
+    if report.cpus == 1 and report.transport == "ibrc":
+        lines.append("# a PE may run on one CPU, which its proxy thread shares (Open MPI: mpirun --bind-to none)")
     if report.unit is not None:
         lines.append(f"# latency: {report.unit}")
     return [*lines, f"#{report.title}", *header_lines(nic=report.adapter is not None, measures=report.measures)]

@@ -343,6 +343,13 @@ def test_titles():
     assert "interpret" not in "\n".join(report.title_lines(a_report(gpu="NVIDIA H200"), False))
 
 
+@pytest.mark.parametrize(
+    ("transport", "cpus", "shared"), [("ibrc", 1, True), ("ibrc", 2, False), ("ibgda", 1, False), ("ibrc", None, False)]
+)
+def test_a_proxy_thread_without_a_cpu_of_its_own_is_noted(transport, cpus, shared):
+    assert ("its proxy thread shares" in "\n".join(report.title_lines(a_report(transport=transport, cpus=cpus), False))) == shared
+
+
 def test_json_schema(tmp_path):
     path = tmp_path / "run.json"
     a_report().write_json(str(path))
