@@ -53,9 +53,6 @@ PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2,
 SMALL = {"PGAS_SYMMETRIC_SIZE": "512M"}
 OWN_VARIABLES = {"b_heap": {}, "c_rma": {}, "heap_growth": {}, "programs": {**SMALL, "TEST_TIMEOUT": "600"}}
 
-#: What a card may take of a GPU where PEs of other jobs are, too: it knows its own only.
-NIC_VARIABLES = {"PGAS_SOFTHCA_SMS": "32"}
-
 #: What has passed, of a run in several parts.
 KEPT = ROOT / "build" / "check-gpu.json"
 
@@ -115,12 +112,11 @@ def _on(n: int) -> list[str]:
 
 def _chapters(transport: str) -> Iterator[Step]:
     """The conformance suite and what looks into pgas: at two PEs, a file or a part of one a step; then, from the disk cache, at more."""
-    nic = transport != "p2p"
-    variables = {**ON_GPUS, "PGAS_TRANSPORT": transport, **(NIC_VARIABLES if nic else {})}
+    variables = {**ON_GPUS, "PGAS_TRANSPORT": transport}
     files = sorted(str(path.relative_to(ROOT)) for folder in ("conformance", "mpi") for path in (ROOT / "tests" / folder).glob("test_*.py"))
     for file in files:
         chapter = Path(file).stem.removeprefix("test_")
-        if file.startswith("tests/mpi") and (file not in NIC_TESTS if nic else chapter in NOT_OF_P2P):
+        if file.startswith("tests/mpi") and (chapter in NOT_OF_P2P if transport == "p2p" else file not in NIC_TESTS):
             continue
         own = OWN_VARIABLES.get(chapter, SMALL)
         reported = REPORTED if file.startswith("tests/conformance") else []

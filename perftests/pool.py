@@ -111,7 +111,7 @@ class Pool:
                 raise
         if again:
             with jobs.mps(self._gpus[0]) as place:
-                for step in again:  # under the same variables
+                for step in again:
                     self._settle(step, self._perform(step, {**place, **_SHARING}, "-again"))
 
     def _wanted(self, steps: Iterable[Step]) -> list[Step]:

@@ -24,7 +24,6 @@ __all__ = ["SIMULATOR", "cuda_device_count", "launched_rank"]
 #: Variables in which launchers tell a process its rank (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
-
 #: CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
 
@@ -43,7 +42,7 @@ def cuda_device_count() -> int:
 
 
 def _ask_driver() -> tuple[int, str]:
-    """Return the number of GPUs, and the driver's name for the error with which it does not start, in brackets behind a space."""
+    """Return the number of GPUs, and the driver's name for the error with which it does not start; "" if there is none to speak of."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -52,7 +51,7 @@ def _ask_driver() -> tuple[int, str]:
     status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     if status in (0, _NO_DEVICE) or driver.cuGetErrorName(status, ctypes.byref(name)):
         return count.value, ""
-    return 0, f" ({(name.value or b'').decode()})"
+    return 0, (name.value or b"").decode()
 
 
 def _import_numba() -> None:
@@ -92,7 +91,8 @@ def _decide() -> bool:
 
         config.ENABLE_CUDASIM = 1
     if launched_rank() in (None, 0):
-        print(f"pgas: no CUDA device here{error}, kernels run in the simulator", file=sys.stderr)
+        why = f" ({error})" if error else ""
+        print(f"pgas: no CUDA device here{why}, kernels run in the simulator", file=sys.stderr)
     return True
 
 
