@@ -44,21 +44,21 @@ def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | N
     both = None if output is None else subprocess.STDOUT
     mark = secrets.token_hex(8)
     environment = os.environ | dict(variables or {}) | {_MARK: mark}
+    _running.add(mark)
     try:
-        started = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=both, start_new_session=True)
+        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=both, start_new_session=True) as started:
+            try:
+                return started.wait(seconds) == 0
+            except subprocess.TimeoutExpired:
+                print(f"timed out after {seconds:.0f} s: {shlex.join(command)}", flush=True)
+                return False
+            finally:
+                _end(mark)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", flush=True)
         return False
-    with started:
-        _running.add(mark)
-        try:
-            return started.wait(seconds) == 0
-        except subprocess.TimeoutExpired:
-            print(f"timed out after {seconds:.0f} s: {shlex.join(command)}", flush=True)
-            return False
-        finally:
-            _end(mark)
-            _running.discard(mark)
+    finally:
+        _running.discard(mark)
 
 
 def end_running() -> None:

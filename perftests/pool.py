@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,16 +100,17 @@ class Pool:
 
         with contextlib.ExitStack() as daemons:
             places = [{**daemons.enter_context(jobs.mps(gpu)), **_SHARING} for gpu in self._gpus]
-            threads = [threading.Thread(target=work, args=(place,)) for place in places for _ in range(self._at_once)]
-            for thread in threads:
-                thread.start()
-            try:
-                for thread in threads:
-                    thread.join()
-            except BaseException:  # a signal
-                wanted.clear()
-                jobs.end_running()
-                raise
+            # An interrupted Thread.join() takes its thread for ended in Python 3.11 and 3.12 (bpo-45274): only the executor joins.
+            with futures.ThreadPoolExecutor(len(places) * self._at_once) as executor:
+                workers = [executor.submit(work, place) for place in places for _ in range(self._at_once)]
+                try:
+                    for worker in workers:
+                        worker.result()
+                except BaseException:  # a signal
+                    wanted.clear()
+                    while futures.wait(workers, 0.01).not_done:  # one may be about to start its step
+                        jobs.end_running()
+                    raise
         if again:
             with jobs.mps(self._gpus[0]) as place:
                 for step in again:

@@ -193,15 +193,17 @@ pool = Pool(Path({str(tmp_path)!r}, "kept.json"), "this", gpus=["GPU-a"], at_onc
 with jobs.ended_by_signals():
     pool.share(Step(name, [sys.executable, "-c", {ELSEWHERE!r}.format(path={str(tmp_path)!r} + "/" + name)], 60) for name in "abc")
 """
-    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) as started:
-        paths = [tmp_path / name for name in "abc"[: at_once or 1]]
-        for path in paths:
-            appears(path)
+    begun = "abc"[: at_once or 1]
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        for name in begun:
+            appears(tmp_path / name)
         started.send_signal(number)
-        assert started.wait(40) == (143 if number == signal.SIGTERM else -signal.SIGINT)
-    assert all(is_gone(path) for path in paths)
+        shown, errors = started.communicate(timeout=40)
+    assert started.returncode == (143 if number == signal.SIGTERM else -signal.SIGINT), errors
+    assert all(is_gone(tmp_path / name) for name in begun)
     assert not (tmp_path / "c").exists()
     if at_once:
+        assert [f"{name}: failed" in shown for name in begun] == [True, True], errors  # their threads have ended before the program
         assert [call[0] for call in daemons()] == ["-d", ""]
 
 
