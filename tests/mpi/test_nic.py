@@ -60,6 +60,7 @@ class Tail:
         return nic()._load(queue.RECORDS + self.number * queue.RECORD_SIZE + queue.RESV_HEAD)
 
     def wqes(self):
+        pgas.synchronize()  # the host reads while kernels run
         job = nic()
         place = p2p.slot(pgas.my_pe()) + window.QUEUE_OFFSET + job.queues[self.number].wq
         ring = bytearray(job._memory.read(place, job._depth * 64))
@@ -530,7 +531,8 @@ def put_by_all_and_fence(dest, source, num):
 
 
 def unwaited():
-    """The queue pairs, by number, with WQEs whose completion nobody has waited for: only that moves cons_idx."""
+    """The queue pairs, by number, with WQEs whose completion no kernel has waited for: only that moves cons_idx."""
+    pgas.synchronize()  # the host reads while kernels run
     records = [queue.RECORDS + number * queue.RECORD_SIZE for number in range(len(nic().qps))]
     return [i for i, at in enumerate(records) if nic()._load(at + queue.CONS_IDX) != nic()._load(at + queue.RESV_HEAD)]
 
