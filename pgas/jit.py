@@ -46,7 +46,8 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
         cache: keep compiled code on disk (in Numba's cache directory, NUMBA_CACHE_DIR). Functions that come from no file, as at the
             prompt, those that use globals without a plain value, and those with which numba-cuda links code of its own (an array's
             reshape, float16) or that ``link=`` names are compiled by every process.
-        options: for numba.cuda.jit.
+        options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers, which calls over ibgda exceed here and there
+            (``python -m pgas.perftests.sass --transport ibgda``): a kernel with such blocks may need ``launch_bounds=1024``.
     """
     if function is None:
         return functools.partial(jit, cache=cache, **options)
@@ -90,10 +91,16 @@ class ConfiguredKernel:
         Raises:
             PgasError: pgas.init() has not run, or pgas.finalize() has.
             HeapError: an argument was freed.
+            ValueError: no block of this size fits on an SM, as threads take too many registers.
         """
         runtime.current().launching(*self._described)
         with streams.loading_allowed():
-            self._configured(*args)
+            try:
+                self._configured(*args)
+            except Exception as error:
+                if "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" in str(error):
+                    _refuse_threads(self._kernel, self._configuration, compiled_for(self._kernel.dispatcher, args))
+                raise
 
     def bind(self, *args: Any) -> "BoundLaunch":
         """Return an object whose call launches the kernel with these arguments, converted once.
@@ -115,6 +122,7 @@ class BoundLaunch:
         grid, block, stream, shared = _normalized(configuration)
         with streams.loading_allowed():
             compiled = compiled_for(kernel.dispatcher, args)
+            _refuse_threads(kernel, configuration, compiled)
             function = compiled._codelibrary.get_cufunc().kernel
         write_back: list[Any] = []
         converted: list[Any] = []
@@ -156,7 +164,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
 
     Raises:
         TypeError: kernel is none, or args is no tuple.
-        ValueError: on some PE the blocks do not all fit on the GPU at once; on every PE, with the largest grid that fits.
+        ValueError: on some PE the blocks do not all fit on the GPU at once, or none does; on every PE, with the largest grid that fits.
         BootstrapError: PEs launch different kernels.
     """
     job = runtime.current()
@@ -172,7 +180,9 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         configuration = (grid, block, streams.core_stream(stream), shared)
         if not SIMULATOR:
             blocks, threads = (int(np.prod(x)) for x in _normalized(configuration)[:2])
-            most = compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
+            compiled = compiled_for(kernel.dispatcher, args)
+            _refuse_threads(kernel, configuration, compiled)
+            most = compiled.max_cooperative_grid_blocks(threads, shared)
             if blocks > most:
                 refusal = f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on this GPU, at most {most} can"
         if refusal is None:
@@ -190,6 +200,16 @@ def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
     """Return the compiled kernel of a Numba dispatcher for these arguments."""
     signature = tuple(dispatcher.typeof_pyval(a) for a in args)
     return dispatcher.overloads.get(signature) or dispatcher.compile(signature)
+
+
+def _refuse_threads(kernel: Kernel, configuration: tuple[Any, ...], compiled: Any) -> None:
+    """Raise ValueError if the threads of a block take more registers than an SM has."""
+    threads, most = int(np.prod(_normalized(configuration)[1])), compiled.max_threads_per_block
+    if most < threads <= cuda.get_current_device().MAX_THREADS_PER_BLOCK:
+        raise ValueError(
+            f"{kernel.__name__}: a block has {most} threads at most, of {compiled.regs_per_thread} registers each, not {threads}: "
+            f"@pgas.jit(launch_bounds={threads}) lets the compiler use fewer registers"
+        )
 
 
 def _adopted(dispatcher: Any) -> Kernel:

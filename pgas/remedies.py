@@ -84,6 +84,12 @@ _TABLE = (
         "and starts anew when they and those that came since are gone",
         "start the job again; if that does not help, start MPS anew: echo quit | nvidia-cuda-mps-control; then nvidia-cuda-mps-control -d",
     ),
+    Remedy(
+        "registers",
+        (r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", r"too many resources requested for launch"),
+        "the threads of a block take more registers together than an SM has, 65,536",
+        "launch smaller blocks, or tell the compiler their size, @pgas.jit(launch_bounds=1024)",
+    ),
     # ---------------------------------------------------------------------------------------------------- GPU memory and NIC
     Remedy(
         "peer mapping",

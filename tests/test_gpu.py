@@ -74,3 +74,45 @@ gpu.place_engine(pe, {"GPU-0"}, 2, 0)
     status, out, err = on_gpus(program)
     assert out.splitlines() == ["(1, 0, 0)", "(1, 40, 0)", "(0, 33, 25)", "(1, 66, 50)", "(1, 33, 25)"]
     assert (status, err.splitlines()[-1]) == (1, "pgas.errors.PgasError: PGAS_SOFTHCA_DEVICE=2: 2 GPU(s) are visible to PE 0, 0 to 1")
+
+
+LAUNCH = """
+import contextlib, sys
+from types import SimpleNamespace
+import pgas
+
+jit = sys.modules["pgas.jit"]
+jit.compiled_for = lambda dispatcher, args: SimpleNamespace(max_threads_per_block=896, regs_per_thread=72)
+jit.cuda.get_current_device = lambda: SimpleNamespace(MAX_THREADS_PER_BLOCK=1024)
+jit.runtime.current = lambda: SimpleNamespace(launching=lambda *_: None, agree=lambda *_: None, exchange=lambda said: [None, said])
+jit.streams.loading_allowed = contextlib.nullcontext
+
+@pgas.jit
+def wide(out):
+    pass
+
+def refused(*args):
+    raise RuntimeError({error!r})
+
+configured = wide[4, (32, {y})]
+configured._configured = refused
+{launch}
+"""
+
+OUT_OF_RESOURCES = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: This indicates that a launch did not occur"
+
+
+@pytest.mark.parametrize("launch", ["configured(1)", "configured.bind(1)", "pgas.launch(wide, 4, (32, 32), (1,))"])
+def test_blocks_whose_threads_take_too_many_registers(launch):
+    status, _, err = python(LAUNCH.format(error=OUT_OF_RESOURCES, y=32, launch=launch), NUMBA_ENABLE_CUDASIM="0")
+    assert status == 1
+    assert err.splitlines()[-1] == (
+        "ValueError: wide: a block has 896 threads at most, of 72 registers each, not 1024: "
+        "@pgas.jit(launch_bounds=1024) lets the compiler use fewer registers"
+    ), err
+
+
+@pytest.mark.parametrize(("error", "y"), [(OUT_OF_RESOURCES, 28), (OUT_OF_RESOURCES, 33), ("CUDA_ERROR_INVALID_VALUE: no", 32)])
+def test_other_errors_of_a_launch_are_left_alone(error, y):
+    status, _, err = python(LAUNCH.format(error=error, y=y, launch="configured(1)"), NUMBA_ENABLE_CUDASIM="0")
+    assert (status, err.splitlines()[-1]) == (1, f"RuntimeError: {error}")
