@@ -111,7 +111,7 @@ def _on(n: int) -> list[str]:
 
 
 def _chapters(transport: str) -> Iterator[Step]:
-    """The conformance suite and what looks into pgas: at two PEs, a file or a part of one a step; then, from the disk cache, at more."""
+    """The conformance suite and what looks into pgas: at two PEs, a file or a part of one a step; at more; with heaps for gigabytes."""
     variables = {**ON_GPUS, "PGAS_TRANSPORT": transport}
     files = sorted(str(path.relative_to(ROOT)) for folder in ("conformance", "mpi") for path in (ROOT / "tests" / folder).glob("test_*.py"))
     for file in files:
@@ -128,14 +128,14 @@ def _chapters(transport: str) -> Iterator[Step]:
         for name, chapters in OF_3.items():
             chosen = [file for file in files if Path(file).name.startswith(tuple(f"test_{chapter}" for chapter in chapters))]
             yield Step(f"{transport} {n} {name}", [*_on(n), *PYTEST, *REPORTED, *chosen], 900, {**variables, **SMALL})
+    of_gigabytes = [*_on(2), *PYTEST, *REPORTED, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
+    yield Step(f"{transport} 2 gigabytes", of_gigabytes, 300, {**variables, "PGAS_SYMMETRIC_SIZE": "5G"})
 
 
 def _tests() -> Iterator[Step]:
-    suite = [*_on(2), *PYTEST, *REPORTED]
     yield from _chapters("p2p")
-    of_gigabytes = [*suite, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
-    yield Step("messages of gigabytes", of_gigabytes, 300, {**ON_GPUS, "PGAS_SYMMETRIC_SIZE": "5G"})
-    yield Step("checks in kernels", [*suite, "tests/conformance/test_c_operands.py"], 600, {**ON_GPUS, "PGAS_DEBUG": "check"})
+    operands = [*_on(2), *PYTEST, *REPORTED, "tests/conformance/test_c_operands.py"]
+    yield Step("checks in kernels", operands, 600, {**ON_GPUS, "PGAS_DEBUG": "check"})
 
 
 def _nic_tests() -> Iterator[Step]:

@@ -101,17 +101,18 @@ def _measurement(scale: _Scale, curve: str, transport: str, ctas: int) -> Measur
     return Measurement(curve, transport, ctas, command, {"PGAS_IBGDA_NUM_RC_PER_PE": str(ctas), "PGAS_QP_DEPTH": "8192"} | link)
 
 
-def measure(measurements: Sequence[Measurement], gpu: str | None, commit: str | None) -> Iterator[dict[str, Any]]:
+def measure(measurements: Sequence[Measurement], names: Sequence[str], commit: str | None) -> Iterator[dict[str, Any]]:
     """Run the measurements on two PEs; yield what is known after each: the JSON that findings.py describes.
 
     Args:
         measurements: of plan().
-        gpu: its name; None in the simulator.
+        names: of the GPUs here, of which two PEs take two at most; none in the simulator.
         commit: what was measured; None: the commit of this working tree, if it is one.
     """
     data: dict[str, Any] = {
         "machine": None,
-        "gpu": gpu,
+        "gpu": names[0] if names else None,
+        "gpus": min(len(names), 2),
         "commit": commit or report.commit(),
         "date": report.now(),
         "versions": {},
@@ -184,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir(exist_ok=True)
         # The NIC's kernel takes a spare GPU, or shares one with a PE.
         with mps() if len(names) in (1, 2) else contextlib.nullcontext():
-            for data in measure(plan(gpu=bool(names), p_ctas=p_ctas), names[0] if names else None, arguments.commit):
+            for data in measure(plan(gpu=bool(names), p_ctas=p_ctas), names, arguments.commit):
                 (folder / f"figures-{machine}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     _draw(data, folder, machine)
     print(*findings.summary(data), sep="\n")

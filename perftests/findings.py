@@ -1,6 +1,6 @@
 """What the runs of ``make figures`` show: their curves, the numbers in titles, the summary. Pure arithmetic on the JSON.
 
-The JSON (figures.py writes it) has ``machine, gpu, commit, date, versions, runs``; each run ``curve, transport, ctas, command,
+The JSON (figures.py writes it) has ``machine, gpu, gpus, commit, date, versions, runs``; each run ``curve, transport, ctas, command,
 environment, succeeded`` and, unless it failed at once, ``date, adapter, engine, rows`` as its perf test wrote them. The curves are
 PUT, LIMITED_PUT, SCATTERED_P and COALESCED_P.
 """

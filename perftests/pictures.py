@@ -158,7 +158,8 @@ def _details(data: Mapping[str, Any]) -> str:
     nics = sorted({f"NIC: {run['adapter']}, {run['engine']} engine" for run in runs})
     threads = sorted({f"{row['threads']} threads a CTA" for run in runs for row in run["rows"]})
     commit = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}", r"\1", f"commit {data['commit'] or 'unknown'}")
-    lines = [", ".join([place(data["machine"], data["gpu"]), *nics, *threads, commit, data["date"][:10]])]
+    count = f"{data['gpus']} x " if data.get("gpus", 1) > 1 else ""
+    lines = [", ".join([count + place(data["machine"], data["gpu"]), *nics, *threads, commit, data["date"][:10]])]
     if findings.simulated(data):
         lines.append("kernels are interpreted here: these are an interpreter's rates, not hardware's")
     if found := findings.faults(data):

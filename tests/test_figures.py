@@ -147,8 +147,8 @@ def fake_run(monkeypatch):
 
 def test_measure_collects(fake_run):
     runs = [run for run in figures.plan(gpu=False) if run.curve == PUT and run.transport == "ibgda"]
-    *_, data = figures.measure(runs, None, "abc")
-    assert (data["machine"], data["gpu"], data["commit"], data["versions"]) == ("box", None, "abc", {"pgas": "1"})
+    *_, data = figures.measure(runs, [], "abc")
+    assert (data["machine"], data["gpu"], data["gpus"], data["commit"], data["versions"]) == ("box", None, 0, "abc", {"pgas": "1"})
     one, two, four = data["runs"]
     assert one["command"] == f"mpirun -n 2 {runs[0].command}"
     assert one["environment"].items() >= {"PGAS_IBGDA_NUM_RC_PER_PE": "1", "PGAS_QP_DEPTH": "8192", "PGAS_SOFTHCA_SMS": "16"}.items()
@@ -180,7 +180,7 @@ def test_a_real_run(monkeypatch):
     monkeypatch.setenv("PATH", f"{MPIRUN.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     run = next(run for run in figures.plan(gpu=False) if run.curve == COALESCED_P and run.ctas == 2)
-    (data,) = figures.measure([run], None, None)
+    (data,) = figures.measure([run], [], None)
     ((ctas, mops),) = findings.p_curve(data, COALESCED_P, "ibgda")
     assert ctas == 2
     assert 0 < mops < 1
@@ -267,6 +267,11 @@ def test_drawn_again_from_the_file(data, tmp_path, texts, capsys):
     ):
         assert text in texts
     assert "scattered p, peaks: ibgda's 220 M/s" in capsys.readouterr().out
+
+
+def test_pictures_of_two_gpus_say_so(data, tmp_path, texts):
+    assert figures.main(["--from", str(a_file(tmp_path, data | {"gpus": 2}))]) == 0
+    assert sum(text.startswith("2 x NVIDIA H100, NIC: softhca") for text in texts) == 2
 
 
 def test_the_simulator_is_named_and_not_compared(data, tmp_path, texts):

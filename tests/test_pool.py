@@ -223,7 +223,7 @@ def test_every_step_has_a_name_of_its_own_and_files_that_exist():
     for each in steps:
         assert all(Path(jobs.ROOT, word).exists() for word in each.command if word.startswith("tests/")), each
     named = {each.name for each in steps}
-    assert {"p2p 2 a_init", "ibgda 4 atomics", "ibrc 3 d to g", "ibrc 2 heap_growth", "hang reports", "soak"} <= named
+    assert {"p2p 2 a_init", "ibgda 4 atomics", "ibrc 3 d to g", "ibrc 2 heap_growth", "ibgda 2 gigabytes", "hang reports", "soak"} <= named
     assert {name for name in named if name.startswith("ibrc 2 e_atomics")} == {f"ibrc 2 e_atomics {i}/4" for i in (1, 2, 3, 4)}
     assert not {"p2p 3 a_init", "ibgda 2 setup"} & named
 

@@ -945,7 +945,7 @@ def test_messages_of_gigabytes(heap, kernel, copy, nbytes):
     dest, source, wrong = heap.zeros(nbytes, np.uint8), heap.empty(nbytes, np.uint8), heap.zeros(1, np.int64)
     fill_with_numbers[256, 256](source, 1000 * pgas.my_pe())
     pgas.barrier_all()
-    kernel[1, 1024](dest, source, pe)
+    kernel[1, 256](dest, source, pe)
     pgas.barrier_all()
     count_wrong_numbers[256, 256](dest, 1000 * left, wrong)
     equal(wrong, np.zeros(1, np.int64))
