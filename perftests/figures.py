@@ -129,7 +129,7 @@ def measure(measurements: Sequence[Measurement], names: Sequence[str], commit: s
             data["runs"].append(
                 {"curve": each.curve, "transport": each.transport, "ctas": each.ctas, "command": f"mpirun -n 2 {each.command}"}
                 | {"environment": _settings(each.environment), "succeeded": succeeded}
-                | {key: found[key] for key in ("date", "adapter", "engine", "rows") if key in found}
+                | {key: found[key] for key in ("date", "adapter", "engine", "cpus", "rows") if key in found}
             )
             yield data
 

@@ -1,7 +1,7 @@
 """What the runs of ``make figures`` show: their curves, the numbers in titles, the summary. Pure arithmetic on the JSON.
 
 The JSON (figures.py writes it) has ``machine, gpu, gpus, commit, date, versions, runs``; each run ``curve, transport, ctas, command,
-environment, succeeded`` and, unless it failed at once, ``date, adapter, engine, rows`` as its perf test wrote them. The curves are
+environment, succeeded`` and, unless it failed at once, ``date, adapter, engine, cpus, rows`` as its perf test wrote them. The curves are
 PUT, LIMITED_PUT, SCATTERED_P and COALESCED_P.
 """
 

@@ -46,7 +46,12 @@ def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | N
     environment = os.environ | dict(variables or {}) | {_MARK: mark}
     _running.add(mark)
     try:
-        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=both, start_new_session=True) as started:
+        try:
+            started = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=both, start_new_session=True)
+        except OSError as error:
+            print(f"{command[0]}: {error.strerror}", flush=True)
+            return False
+        with started:
             try:
                 return started.wait(seconds) == 0
             except subprocess.TimeoutExpired:
@@ -54,10 +59,8 @@ def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | N
                 return False
             finally:
                 _end(mark)
-    except OSError as error:
-        print(f"{command[0]}: {error.strerror}", flush=True)
-        return False
     finally:
+        _end(mark)  # a signal may come before Popen has returned
         _running.discard(mark)
 
 
@@ -85,12 +88,17 @@ def marked(name: str, value: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, by an exception: commands and daemons end with it."""
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, by an exception: commands and daemons end with it. A second is ignored."""
 
     def leave(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) not in (None, signal.SIG_IGN)}
+    for each in before:
+        signal.signal(each, leave)
     try:
         yield
     finally:

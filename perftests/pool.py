@@ -6,6 +6,7 @@ A step that fails beside others is tried again by itself: under MPS the fault of
 import contextlib
 import json
 import os
+import queue
 import threading
 import time
 from collections import deque
@@ -84,32 +85,34 @@ class Pool:
         if not self._at_once:
             self.in_turn(steps)
             return
-        wanted, again = deque(self._wanted(steps)), deque[Step]()
+        again, ended = deque[Step](), threading.Event()
+        free: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
 
-        def work(place: Mapping[str, str]) -> None:
-            while True:
-                try:
-                    step = wanted.popleft()
-                except IndexError:
-                    return
-                became = self._perform(step, place)
-                if became == "failed":
-                    again.append(step)
-                else:
-                    self._settle(step, became)
+        def work(step: Step) -> None:
+            place = free.get()
+            try:
+                became = "left" if ended.is_set() else self._perform(step, place)
+            finally:
+                free.put(place)
+            if became == "failed":
+                again.append(step)
+            else:
+                self._settle(step, became)
 
         with contextlib.ExitStack() as daemons:
-            places = [{**daemons.enter_context(jobs.mps(gpu)), **_SHARING} for gpu in self._gpus]
+            places = [{**daemons.enter_context(jobs.mps(gpu)), **_SHARING} for gpu in self._gpus] * self._at_once
+            for place in places:
+                free.put(place)
             # An interrupted Thread.join() takes its thread for ended in Python 3.11 and 3.12 (bpo-45274): only the executor joins.
-            with futures.ThreadPoolExecutor(len(places) * self._at_once) as executor:
-                workers = [executor.submit(work, place) for place in places for _ in range(self._at_once)]
+            with futures.ThreadPoolExecutor(len(places)) as executor:
                 try:
-                    for worker in workers:
-                        worker.result()
+                    for _ in executor.map(work, self._wanted(steps)):
+                        pass
                 except BaseException:  # a signal
-                    wanted.clear()
-                    while futures.wait(workers, 0.01).not_done:  # one may be about to start its step
+                    ended.set()
+                    while free.qsize() < len(places):
                         jobs.end_running()
+                        time.sleep(0.01)
                     raise
         if again:
             with jobs.mps(self._gpus[0]) as place:

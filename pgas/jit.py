@@ -91,7 +91,7 @@ class ConfiguredKernel:
         Raises:
             PgasError: pgas.init() has not run, or pgas.finalize() has.
             HeapError: an argument was freed.
-            ValueError: no block of this size fits on an SM, as threads take too many registers.
+            ValueError: no block of this size fits on an SM: its threads take too many registers, or are more than launch_bounds.
         """
         runtime.current().launching(*self._described)
         with streams.loading_allowed():
@@ -203,12 +203,12 @@ def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _refuse_threads(kernel: Kernel, configuration: tuple[Any, ...], compiled: Any) -> None:
-    """Raise ValueError if the threads of a block take more registers than an SM has."""
+    """Raise ValueError if CUDA runs no block of this size: its threads take more registers than an SM has, or exceed launch_bounds."""
     threads, most = int(np.prod(_normalized(configuration)[1])), compiled.max_threads_per_block
     if most < threads <= cuda.get_current_device().MAX_THREADS_PER_BLOCK:
         raise ValueError(
-            f"{kernel.__name__}: a block has {most} threads at most, of {compiled.regs_per_thread} registers each, not {threads}: "
-            f"@pgas.jit(launch_bounds={threads}) lets the compiler use fewer registers"
+            f"{kernel.__name__} is compiled for blocks of {most} threads at most, of {compiled.regs_per_thread} registers each, "
+            f"not {threads}; @pgas.jit(launch_bounds={threads}) compiles it for those"
         )
 
 

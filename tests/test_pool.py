@@ -181,9 +181,11 @@ def test_what_a_step_started_ends_with_its_time(tmp_path):
     assert is_gone(path)
 
 
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at_once", [0, 2])
-def test_a_signal_ends_all(tmp_path, daemons, number, at_once):
+def test_a_signal_ends_all(tmp_path, daemons, number, at_once, times):
+    """Two, too, as those to a process and to its group."""
     program = f"""
 from pathlib import Path
 from pgas.perftests import jobs
@@ -197,7 +199,9 @@ with jobs.ended_by_signals():
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         for name in begun:
             appears(tmp_path / name)
-        started.send_signal(number)
+        for _ in range(times):
+            started.send_signal(number)
+            time.sleep(0.002)
         shown, errors = started.communicate(timeout=40)
     assert started.returncode == (143 if number == signal.SIGTERM else -signal.SIGINT), errors
     assert all(is_gone(tmp_path / name) for name in begun)
