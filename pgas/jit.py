@@ -97,9 +97,9 @@ class ConfiguredKernel:
         with streams.loading_allowed():
             try:
                 self._configured(*args)
-            except Exception as error:
+            except Exception as error:  # cuda.core's class of driver errors is in a private module
                 if "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" in str(error):
-                    _refuse_threads(self._kernel, self._configuration, compiled_for(self._kernel.dispatcher, args))
+                    _refuse_threads(self._kernel, _normalized(self._configuration)[1], compiled_for(self._kernel.dispatcher, args))
                 raise
 
     def bind(self, *args: Any) -> "BoundLaunch":
@@ -122,7 +122,7 @@ class BoundLaunch:
         grid, block, stream, shared = _normalized(configuration)
         with streams.loading_allowed():
             compiled = compiled_for(kernel.dispatcher, args)
-            _refuse_threads(kernel, configuration, compiled)
+            _refuse_threads(kernel, block, compiled)
             function = compiled._codelibrary.get_cufunc().kernel
         write_back: list[Any] = []
         converted: list[Any] = []
@@ -175,25 +175,21 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
     if not isinstance(args, (tuple, list)):  # an array would be taken apart into its elements
         raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
     job.agree(f"pgas.launch({kernel.__name__})")
-    refusal, bound = None, None
+    refusal = None
     try:
         configuration = (grid, block, streams.core_stream(stream), shared)
+        bound = BoundLaunch(kernel, configuration, args, cooperative=True)
         if not SIMULATOR:
             blocks, threads = (int(np.prod(x)) for x in _normalized(configuration)[:2])
-            compiled = compiled_for(kernel.dispatcher, args)
-            _refuse_threads(kernel, configuration, compiled)
-            most = compiled.max_cooperative_grid_blocks(threads, shared)
+            most = compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
             if blocks > most:
                 refusal = f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on this GPU, at most {most} can"
-        if refusal is None:
-            bound = BoundLaunch(kernel, configuration, args, cooperative=True)
     except Exception as error:
         job.exchange(": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]]))
         raise
     if refusals := [f"PE {pe}: {r}" for pe, r in enumerate(job.exchange(refusal)) if r]:
         raise ValueError(f"pgas.launch: {refusals[0]}")
-    if bound is not None:
-        bound()
+    bound()
 
 
 def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
@@ -202,9 +198,9 @@ def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
     return dispatcher.overloads.get(signature) or dispatcher.compile(signature)
 
 
-def _refuse_threads(kernel: Kernel, configuration: tuple[Any, ...], compiled: Any) -> None:
+def _refuse_threads(kernel: Kernel, block: tuple[int, ...], compiled: Any) -> None:
     """Raise ValueError if CUDA runs no block of this size: its threads take more registers than an SM has, or exceed launch_bounds."""
-    threads, most = int(np.prod(_normalized(configuration)[1])), compiled.max_threads_per_block
+    threads, most = math.prod(block), compiled.max_threads_per_block
     if most < threads <= cuda.get_current_device().MAX_THREADS_PER_BLOCK:
         raise ValueError(
             f"{kernel.__name__} is compiled for blocks of {most} threads at most, of {compiled.regs_per_thread} registers each, "
