@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import forks
 from jobs import ON_GPUS
 
 from pgas.perftests.jobs import mpirun
@@ -89,8 +90,9 @@ def run(command: Command, folder: Path, npes: int | None = None) -> str:
     environment["NUMBA_ENABLE_CUDASIM"] = "0" if ON_GPUS and "PGAS_SIM_WEAK" not in environment else "1"
     npes = npes or command.npes
     launcher = mpirun(npes) if npes > 1 else []
+    python = forks.python() if environment["NUMBA_ENABLE_CUDASIM"] == "1" else sys.executable
     done = subprocess.run(
-        [*launcher, sys.executable, *command.arguments],
+        [*launcher, python, *command.arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

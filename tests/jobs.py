@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import forks
 import pytest
 
 from pgas.perftests.jobs import marked, mpirun
@@ -205,10 +206,11 @@ class Jobs:
     Args:
         folder: for the program, and for what its PEs note.
         gpus: whether kernels run on GPUs.
+        real: each PE is a Python of its own, a child of mpirun, as tests of deaths and signals need; else, in the simulator, a fork.
     """
 
-    def __init__(self, folder, gpus=False):
-        self._folder, self._gpus = folder, gpus
+    def __init__(self, folder, gpus=False, real=False):
+        self._folder, self._gpus, self._real = folder, gpus, real or gpus
 
     def __call__(self, text, npes=2, seconds=LIMIT, **options):
         return self.start(text, npes, **options).end(seconds)
@@ -229,7 +231,7 @@ class Jobs:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
         environment |= {"NUMBA_ENABLE_CUDASIM": "0" if self._gpus else "1", "PGAS_SYMMETRIC_SIZE": "256M" if self._gpus else "16M"}
         environment |= {"PYTHONFAULTHANDLER": "1", **variables}
-        program = command = [*wrapper, sys.executable, str(path)]
+        program = command = [*wrapper, sys.executable if self._real else forks.python(), str(path)]
         if npes > 1:
             try:
                 launcher = mpirun(npes)
@@ -247,6 +249,12 @@ class Jobs:
 def job(tmp_path):
     """Jobs in the simulator."""
     return Jobs(tmp_path)
+
+
+@pytest.fixture
+def real_job(tmp_path):
+    """Jobs in the simulator whose PEs die, or get signals."""
+    return Jobs(tmp_path, real=True)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from jobs import INIT, PRELUDE, holds
 
 from pgas import ending
 
-job = jobs.job
+job, real_job = jobs.job, jobs.real_job
 
 NO_INIT = "pgas.init() has not been called (or pgas.finalize() has)"
 
@@ -23,24 +23,24 @@ NO_INIT = "pgas.init() has not been called (or pgas.finalize() has)"
 
 
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
-def test_exception_in_one_pe(job, how):
-    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    raise RuntimeError('boom')\nwait({how!r}, word)\n")
+def test_exception_in_one_pe(real_job, how):
+    ended = real_job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    raise RuntimeError('boom')\nwait({how!r}, word)\n")
     holds(ended, "RuntimeError: boom", "pgas: PE 1 failed (RuntimeError), ending the job")
     assert ended.seconds < jobs.SOON
 
 
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
-def test_exit_status_of_one_pe_ends_the_job(job, how):
+def test_exit_status_of_one_pe_ends_the_job(real_job, how):
     """PE 1 waits in its finalize, not for long; PE 0 notices in a barrier at once."""
-    ended = job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n")
+    ended = real_job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n")
     holds(ended, {"kernel": "the program ended with exit status 3, and the job did not", "barrier": "PE 1 called pgas.finalize()"}[how])
     assert ended.seconds < jobs.SOON
 
 
-def test_exit_that_the_program_catches(job):
+def test_exit_that_the_program_catches(real_job):
     """It is no end: the other PE gets all the time it needs."""
     text = "try:\n    sys.exit(3 * me)\nexcept SystemExit:\n    pass\npgas.free(word)\ntime.sleep(4 * (1 - me))\n"
-    ended = job(INIT + text)
+    ended = real_job(INIT + text)
     assert (ended.status, ended.err) == (0, ""), ended
 
 
@@ -50,9 +50,9 @@ def test_orderly_exit_of_one_pe_while_another_waits(job):
 
 
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
-def test_killed_pe(job, how):
+def test_killed_pe(real_job, how):
     """mpirun may notice first, and ends the others with its own words."""
-    running = job.start(INIT + f"wait({how!r} if me == 0 else 'sleep', word)\n")
+    running = real_job.start(INIT + f"wait({how!r} if me == 0 else 'sleep', word)\n")
     pes, _ = running.wait()
     os.kill(pes[1], signal.SIGKILL)
     ended = running.end()
@@ -62,9 +62,9 @@ def test_killed_pe(job, how):
 
 @pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
 @pytest.mark.parametrize("how", ["kernel", "barrier", "sleep"])
-def test_dead_pe_that_mpirun_does_not_notice(job, how, death):
+def test_dead_pe_that_mpirun_does_not_notice(real_job, how, death):
     """A shell around each PE keeps mpirun in the dark: the other PE notices, says who died and ends the job."""
-    ended = job(
+    ended = real_job(
         INIT + f"say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.2)\n    {death}\nwait({how!r}, word)\n",
         wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'),
     )
@@ -74,42 +74,42 @@ def test_dead_pe_that_mpirun_does_not_notice(job, how, death):
     assert ended.seconds < jobs.SOON
 
 
-def test_error_of_cuda_that_a_death_makes(job):
+def test_error_of_cuda_that_a_death_makes(real_job):
     """Under MPS it comes with the death, and from any library."""
     text = "say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.5)\n    os._exit(0)\nraise RuntimeError('CUDA error: 700')\n"
-    ended = job(INIT + text, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
+    ended = real_job(INIT + text, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
     pid = re.search(r"process 1 (\d+)", ended.out)
     holds(ended, "RuntimeError: CUDA error: 700", f"pgas: PE 0: PE 1 (process {pid[1]}) ended without pgas.finalize()")
 
 
-def test_death_of_the_process_that_started_a_pe(job):
+def test_death_of_the_process_that_started_a_pe(real_job):
     """As that of mpirun, if it is Open MPI's."""
     text = "if me == 1:\n    os.kill(os.getppid(), 9)\nwait('kernel', word)\n"
     inner = '/bin/sh -c \'"$0" "$@"; exit\' "$0" "$@"'
-    ended = job(INIT + text, wrapper=("/bin/sh", "-c", f"{inner}; sleep 60"))
+    ended = real_job(INIT + text, wrapper=("/bin/sh", "-c", f"{inner}; sleep 60"))
     assert re.search(r"the process that started this PE \(process \d+\) ended without pgas.finalize\(\)", ended.err), ended
     assert ended.seconds < jobs.SOON
 
 
-def test_dead_pe_of_three(job):
+def test_dead_pe_of_three(real_job):
     text = "say('process', me, os.getpid())\nif me == 2:\n    time.sleep(0.2)\n    os._exit(0)\nwait(['kernel', 'barrier'][me], word)\n"
-    ended = job(INIT + text, npes=3, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
+    ended = real_job(INIT + text, npes=3, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
     pid = re.search(r"process 2 (\d+)", ended.out)
     assert pid, ended
     holds(ended, f"PE 2 (process {pid[1]}) ended without pgas.finalize()")
 
 
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
-def test_interrupt_of_one_pe(job, how):
+def test_interrupt_of_one_pe(real_job, how):
     text = f"if me == 1:\n    later(0.3, os.kill, os.getpid(), signal.SIGINT)\nwait({how!r} if me == 1 else 'sleep', word)\n"
-    ended = job(INIT + text)
+    ended = real_job(INIT + text)
     holds(ended, "KeyboardInterrupt", "pgas: PE 1 failed (KeyboardInterrupt), ending the job")
     assert ended.seconds < jobs.SOON
 
 
-def test_ctrl_c(job):
+def test_ctrl_c(real_job):
     """At the terminal: mpirun gets the signal."""
-    running = job.start(INIT + "wait('kernel', word)\n")
+    running = real_job.start(INIT + "wait('kernel', word)\n")
     running.wait()
     running.process.send_signal(signal.SIGINT)
     ended = running.end()
@@ -117,8 +117,8 @@ def test_ctrl_c(job):
     assert ended.seconds < jobs.SOON
 
 
-def test_interrupt_of_a_job_of_one(job):
-    ended = job(INIT + "later(0.3, os.kill, os.getpid(), signal.SIGINT)\nwait('kernel', word)\n", npes=1)
+def test_interrupt_of_a_job_of_one(real_job):
+    ended = real_job(INIT + "later(0.3, os.kill, os.getpid(), signal.SIGINT)\nwait('kernel', word)\n", npes=1)
     holds(ended, "KeyboardInterrupt")
     assert ended.seconds < jobs.SOON
 

@@ -317,7 +317,7 @@ def test_completions_that_are_withheld(job, transport):
     assert ended.status != 0
 
 
-def test_card_that_stands_still(job):
+def test_card_that_stands_still(tmp_path):
     """Its process is stopped, which takes a moment for each of its threads, and its engine before, which on a GPU would go on without it:
     reports come without its view, in time."""
     text = """
@@ -332,6 +332,7 @@ pgas.allgather_object(0)
 works[2, 2](dest, source, word, right)
 pgas.synchronize()
 """
+    job = jobs.Jobs(tmp_path, ON_GPUS, real=True)  # the kernel continues what is stopped when its session ends
     ended = job(INIT + "from pgas import runtime\n" + THROUGH_A_NIC + text, PGAS_TRANSPORT="ibgda", PGAS_TIMEOUT="2")
     found = reports(ended)
     assert found.keys() == {0, 1}, ended

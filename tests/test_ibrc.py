@@ -6,9 +6,9 @@ Jobs run in the simulator, in processes of their own, because a process has one 
 import os
 import re
 import subprocess
-import sys
 from itertools import pairwise
 
+import forks
 import numpy as np
 import pytest
 
@@ -295,7 +295,7 @@ def run(tmp_path):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
         environment |= {"NUMBA_ENABLE_CUDASIM": "1", "PGAS_SYMMETRIC_SIZE": "16M", "PGAS_TRANSPORT": "ibrc", "PGAS_TIMEOUT": "20"}
         environment |= {"PYTHONFAULTHANDLER": "1", **variables}
-        done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run([forks.python(), str(path)], env=environment, capture_output=True, text=True, timeout=100, check=False)
         assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Fatal Python error" not in done.stderr, done.stderr
         return done

@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+import forks
 import pytest
 
 import pgas
@@ -22,7 +23,7 @@ def info(npes, *arguments, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
     environment |= {"NUMBA_ENABLE_CUDASIM": "1", **variables}
     launcher = [] if npes == 1 else [str(MPIRUN), "-n", str(npes)]
-    command = [*launcher, sys.executable, "-m", "pgas", *(arguments or ("info",))]
+    command = [*launcher, forks.python(), "-m", "pgas", *(arguments or ("info",))]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -518,7 +519,7 @@ def mpirun(npes, *command, timeout=120, **variables):
     """Run a Python command on npes PEs, without what the launcher of pytest itself may have told it."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYDI", "MPI"))}
     environment |= variables
-    line = [str(MPIRUN), "-n", str(npes), sys.executable, *map(str, command)]
+    line = [str(MPIRUN), "-n", str(npes), forks.python(), *map(str, command)]
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=timeout)
 
 

@@ -275,7 +275,7 @@ def test_the_command_gets_arguments_folder_and_environment(tmp_path):
 def test_python_is_that_of_forks_where_the_command_runs_under_them():
     script = guest.command_script(["sh", "-c", "echo $PATH"], {"PATH": "/usr/bin:/bin"}, "/")
     for before in ("", "/forks:"):
-        done = subprocess.run(["/bin/sh", "-c", script], env={"RXE_FORKS": before}, capture_output=True, text=True, check=True)
+        done = subprocess.run(["/bin/sh", "-c", script], env={"FORKS_PATH": before}, capture_output=True, text=True, check=True)
         assert done.stdout == f"{before}/usr/bin:/bin\n"
 
 

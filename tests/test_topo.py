@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forks
 import pytest
 from machines import Machine, cluster, dgx, sound
 
@@ -190,7 +191,7 @@ def run(npes, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))}
     environment |= {"NUMBA_ENABLE_CUDASIM": "1", **variables}
     launcher = [str(MPIRUN), "-n", str(npes)] if npes > 1 else []
-    command = [*launcher, sys.executable, "-m", "pgas", "topo"]
+    command = [*launcher, forks.python(), "-m", "pgas", "topo"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -51,7 +51,7 @@ def command_script(command: Sequence[str], environment: Mapping[str, str], cwd: 
     passed = {name: value for name, value in environment.items() if name.isidentifier() and not NOT_PASSED_ON.fullmatch(name)}
     passed = {**MPI_OFF_RDMA, **ANY_PROCESSOR, **passed, "TERM": "dumb"}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(passed.items())]
-    exports.append('PATH="$RXE_FORKS$PATH"')  # the python of rxe.forks, where the script is what it runs
+    exports.append('PATH="$FORKS_PATH$PATH"')  # the python of rxe.forks, where the script is what it runs
     return "\n".join([*exports, f"cd {shlex.quote(cwd)} || exit {DIED}", f"exec {shlex.join(command)}", ""])
 
 

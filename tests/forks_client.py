@@ -1,4 +1,4 @@
-# What ``python`` is under rxe.forks, behind two lines that name the real one (REAL) and the server's socket (SOCKET). Started without
+# What ``python`` is under forks.py, behind two lines that name the real one (REAL) and the server's socket (SOCKET). Started without
 # site and the environment's PYTHON* variables, and with built-in modules only, as every import takes its time in the guest.
 import _socket
 import marshal
@@ -26,7 +26,7 @@ def main(real, path):
     server.sendall(request)
     answer = server.recv(2)
     if len(answer) < 2:
-        sys.exit("rxe.forks: the server is gone")
+        sys.exit("forks: the server is gone")
     status = int.from_bytes(answer, "little", signed=True)
     if status < 0:  # ended by a signal
         posix.kill(posix.getpid(), -status)
