@@ -17,14 +17,18 @@ export PRTE_MCA_hwloc_default_binding_policy := none
 
 # Transports that kernels drive a NIC with.
 NIC_TRANSPORTS := ibgda ibrc
+PYTEST := python -m pytest -q
 # The conformance suite adds what a run shows to this file.
 REPORT := build/conformance.json
-PYTEST_SUITE := python -m pytest -q --conformance-report $(REPORT)
+PYTEST_SUITE := $(PYTEST) --conformance-report $(REPORT)
 SUITE := $(PYTEST_SUITE) tests/conformance
 # What is run over a NIC besides: at three PEs, where PEs are no longer each other's only neighbours, and under weak memory.
 OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py)
 OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py)
 WEAK := $(addprefix tests/conformance/test_,d_*.py f_*.py)
+OF_NIC := $(addprefix tests/mpi/test_,nic.py register.py streams.py heap_growth.py)
+# Chapters that start jobs of their own, and find the same over every transport.
+ALONE := $(addprefix --ignore tests/conformance/test_,a_init.py c_operands.py)
 
 # A guest with Soft-RoCE devices, and what is run in it: the devices themselves, requests of every kind over rxe0, faults.
 RXE := PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m rxe
@@ -35,7 +39,8 @@ RXE_NPES := 2 3
 RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 
-.PHONY: demo check check-rxe check-gpu compare conformance docs figures lint types unit mpi sass packages programs rxe check-rxe-faults check-rxe-suite clean
+.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static unit mpi mpi-all sass packages \
+  programs programs-all rxe slow check-rxe-faults check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -55,17 +60,31 @@ demo: $(VENV)/demo
 	for transport in $(NIC_TRANSPORTS); do for test in shmem_put_bw shmem_p_bw; do \
 	  NUMBA_ENABLE_CUDASIM=1 mpirun -n 2 $$test --transport $$transport -e 16K || exit; done; done
 
-## check: everything that needs no GPU; 20 to 45 minutes on 2 cores
-check: packages lint types unit sass mpi programs rxe
+# Stages, and how long each took.
+run_stages = @times=; for stage in $(1); do start=$$(date +%s); $(MAKE) --no-print-directory $$stage || exit; \
+  times="$$times $$(($$(date +%s) - start)) $$stage"; done; printf '%6d s  %s\n' $$times
 
-# What tests of verbs and the guest use of Debian's packages; where they cannot be had, a line says so and those tests are skipped.
+## check: what tells most, without a GPU; at most 10 minutes on 2 cores
+check:
+	$(call run_stages,install packages static unit sass mpi programs)
+
+## check-all: everything that needs no GPU: slow tests, tools, other numbers of PEs, 10,000 programs, Soft-RoCE; an hour and more
+check-all: check
+	$(call run_stages,slow conformance mpi-all programs-all rxe)
+
+install: $(VENV)/dev
+
+# What tests of verbs use of Debian's packages; where they cannot be had, a line says so and those tests are skipped.
 packages: $(VENV)/dev
-	$(RXE) prepare || test $$? = 77
+	@$(RXE) packages || test $$? = 77
 
 # Both of check-rxe, in one guest, where there can be one (status 77: there cannot, and a line said why).
 rxe: $(VENV)/dev
 	@$(RXE) run --forks --timeout 2400 sh -ec '$(RXE_TRAFFIC); $(RXE_FAULTS)' || { \
 	  status=$$?; test $$status = 77 && echo "rxe skipped: the line above says why" || exit $$status; }
+
+static: $(VENV)/dev
+	@$(MAKE) --no-print-directory -j 2 --output-sync lint types
 
 lint: $(VENV)/dev
 	ruff check .
@@ -74,11 +93,18 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	mypy pgas
 
+UNIT := tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -n 2
+
 unit: $(VENV)/dev
-	python -m pytest tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -m "not sass" -n 2 -q
+	$(PYTEST) $(UNIT) -m "not sass and not slow"
 
 sass: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=0 python -m pytest tests/test_cache.py tests/test_docs.py tests/test_perftests.py tests/test_sass.py tests/test_sass_nic.py tests/test_softhca_cuda.py tests/test_soak.py tests/test_programs.py -m sass -q -n 2 --dist loadfile
+	NUMBA_ENABLE_CUDASIM=0 $(PYTEST) $(UNIT) --dist loadfile -m "sass and not slow"
+
+slow: $(VENV)/dev
+	$(PYTEST) $(UNIT) -m "slow and not sass"
+	NUMBA_ENABLE_CUDASIM=0 $(PYTEST) $(UNIT) --dist loadfile -m "slow and sass"
+	PGAS_ENGINE=cuda $(PYTEST) tests/test_softhca_wqes.py tests/test_softhca_errors.py -n 2 -k "stream or itself or flushes or gathered"
 
 ## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
 conformance: $(VENV)/dev
@@ -90,27 +116,46 @@ conformance: $(VENV)/dev
 	for transport in p2p $(NIC_TRANSPORTS); do PGAS_SIM_WEAK=1 PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST_SUITE) $(WEAK) || exit; done
 	PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m conformance.report $(REPORT)
 
-# The suite, and what looks into pgas.
-mpi: conformance
-	for npes in 1 2 3; do mpirun -n $$npes python -m pytest tests/mpi -q || exit; done
+# Two PEs: the suite and what looks into pgas, over every transport and under weak memory.
+mpi: $(VENV)/dev
+	@$(MAKE) --no-print-directory -j 2 --output-sync mpi-ibgda mpi-ibrc mpi-p2p mpi-weak
+
+mpi-p2p: $(VENV)/dev
+	PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) tests/conformance tests/mpi
+
+mpi-ibgda mpi-ibrc: mpi-%: $(VENV)/dev
+	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) tests/conformance $(ALONE)
+	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) $(OF_NIC)
+	PGAS_TRANSPORT=$* PGAS_QP_DEPTH=128 mpirun -n 2 $(PYTEST) tests/conformance/test_c_strided.py
+
+mpi-weak: $(VENV)/dev
+	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) $(WEAK) tests/mpi/test_weak.py
+	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=ibgda mpirun -n 2 $(PYTEST) $(WEAK) tests/mpi/test_nic.py
+
+# The rest: other numbers of PEs, and what the lines of ibgda's device code are run by.
+mpi-all: $(VENV)/dev
+	for npes in 1 3; do mpirun -n $$npes $(PYTEST) tests/mpi || exit; done
 	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/conformance/test_c_strided.py tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"
 	coverage report --include 'kernels/ibgda.py' --fail-under 95
-	PGAS_TRANSPORT=ibrc python -m pytest tests/conformance/test_c_rma.py tests/mpi/test_nic.py -q
+	PGAS_TRANSPORT=ibrc $(PYTEST) tests/conformance/test_c_rma.py tests/mpi/test_nic.py
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
-	  mpirun -n 2 python -m pytest $(addprefix tests/mpi/test_,nic.py register.py streams.py heap_growth.py) -q && \
-	  mpirun -n 3 python -m pytest tests/mpi/test_nic.py -q && \
-	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q -k hold && \
-	  PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_nic.py -q || exit; done
-	PGAS_SIM_WEAK=1 mpirun -n 2 python -m pytest tests/mpi/test_weak.py -q
-	PGAS_ENGINE=cuda python -m pytest tests/test_softhca_wqes.py tests/test_softhca_errors.py -q -n 2 -k "stream or itself or flushes or gathered"
+	  mpirun -n 3 $(PYTEST) tests/mpi/test_nic.py && \
+	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py -k hold && \
+	  PGAS_SIM_WEAK=1 mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done
 
-# Random programs against an oracle: PEs, transport, seed of the weak memory (0: none), programs; 10,000 in all.
-PROGRAMS := 2,p2p,0,2000 3,p2p,1,1500 4,p2p,2,500 2,ibgda,0,1500 3,ibgda,1,500 2,ibgda,2,1000 2,ibrc,0,1500 3,ibrc,1,500 2,ibrc,2,1000
+# Random programs against an oracle: PEs, transport, seed of the weak memory (0: none), programs.
+PROGRAMS := 2,p2p,0,250 3,p2p,1,150 2,ibgda,0,200 2,ibgda,2,100 3,ibrc,0,100 2,ibrc,2,200
+PROGRAMS_ALL := 2,p2p,0,2000 3,p2p,1,1500 4,p2p,2,500 2,ibgda,0,1500 3,ibgda,1,500 2,ibgda,2,1000 2,ibrc,0,1500 3,ibrc,1,500 2,ibrc,2,1000
+run_programs = @for job in $(1); do set -- $$(echo $$job | tr , ' '); weak=$${3\#0}; \
+  PGAS_SIM_WEAK=$$weak mpirun -n $$1 python -m pgas.perftests.programs --transport $$2 --seed $$1 --count $$4 || exit; done
 
-## programs: 10,000 random programs over every transport, compared with an oracle
+## programs: 1,000 random programs over every transport, compared with an oracle
 programs: $(VENV)/dev
-	@for job in $(PROGRAMS); do set -- $$(echo $$job | tr , ' '); weak=$${3#0}; \
-	  PGAS_SIM_WEAK=$$weak mpirun -n $$1 python -m pgas.perftests.programs --transport $$2 --seed $$1 --count $$4 || exit; done
+	$(call run_programs,$(PROGRAMS))
+
+## programs-all: 10,000
+programs-all: $(VENV)/dev
+	$(call run_programs,$(PROGRAMS_ALL))
 
 ## check-rxe: ibrc over the kernel's Soft-RoCE and libibverbs, in a QEMU guest on this machine's own root (Debian; installs with apt-get)
 check-rxe: $(VENV)/dev

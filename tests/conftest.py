@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 
 import hypothesis
 import pytest
@@ -11,6 +12,10 @@ import pytest
 for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
     os.environ.pop(name, None)
 
+# Where SIGINT is ignored, as in the background of a shell, programs would inherit that, and tests that send it would wait for ever.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Times are no property of what is tested here: on a machine with too few cores an example takes as long as it is kept waiting.
 hypothesis.settings.register_profile("pgas", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.load_profile("pgas")
@@ -18,6 +23,14 @@ hypothesis.settings.load_profile("pgas")
 
 def pytest_addoption(parser):
     parser.addoption("--part", metavar="I/N", help="every Nth of the tests selected, from the Ith on")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item):
+    """Of a module that tests a tool, `make check` runs what it names in SMOKE; `make check-all` runs the rest."""
+    smoke = getattr(item.module, "SMOKE", None)
+    if smoke is not None and item.name not in smoke:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)

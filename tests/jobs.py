@@ -191,8 +191,8 @@ class Running:
 
     def _socket(self):
         """The abstract socket of the job's card."""
-        prefix = f"@pgas-hca-{self.card()}-"
-        return [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if line.split()[-1].startswith(prefix)]
+        prefix = f"@pgas-hca-{self.card()}-".encode()  # names of other programs may be any bytes
+        return [line.split()[-1] for line in Path("/proc/net/unix").read_bytes().splitlines() if line.split()[-1].startswith(prefix)]
 
     def _memory_held(self):
         if self._memory is None:

@@ -186,20 +186,20 @@ def test_topology_and_config_decide_without_cuda():
         assert not [line for line in top if re.search(r"\b(numba|cuda|mpi4py)\b", line)], module
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_no_relative_imports(module):
-    assert [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.ImportFrom) and n.level] == []
+def test_no_relative_imports():
+    for module in SOURCES:
+        assert [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.ImportFrom) and n.level] == [], module
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_linked_folders_are_imported_as_pgas(module):
-    names = {
-        name.split(".")[0]
-        for node in ast.walk(tree(module))
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""])
-    }
-    assert names.isdisjoint(LINKS)
+def test_linked_folders_are_imported_as_pgas():
+    for module in SOURCES:
+        names = {
+            name.split(".")[0]
+            for node in ast.walk(tree(module))
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+        }
+        assert names.isdisjoint(LINKS), module
 
 
 @pytest.mark.parametrize("link", LINKS)
@@ -224,29 +224,29 @@ def test_no_other_folder_of_code():
     assert {path.split("/")[0] for path in listed} <= {"pgas", "kernels", "transports", "perftests", "tests", ".ci"}
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_modules_are_nouns_of_what_they_own(module):
-    words = set(re.split(r"[._]", module))
-    assert words.isdisjoint({"utils", "util", "common", "helper", "helpers", "misc", "manager", "tools", "stuff"})
+def test_modules_are_nouns_of_what_they_own():
+    for module in SOURCES:
+        words = set(re.split(r"[._]", module))
+        assert words.isdisjoint({"utils", "util", "common", "helper", "helpers", "misc", "manager", "tools", "stuff"}), module
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_no_module_over_500_lines(module):
-    limit = {"pgas.sim.engine": 650}.get(module, 500)  # scheduler and barriers: one state, not to be torn apart
-    assert len(SOURCES[module].read_text().splitlines()) <= limit
+def test_no_module_over_500_lines():
+    for module in SOURCES:
+        limit = {"pgas.sim.engine": 650}.get(module, 500)  # scheduler and barriers: one state, not to be torn apart
+        assert len(SOURCES[module].read_text().splitlines()) <= limit, module
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_modules_have_docstrings(module):
-    assert ast.get_docstring(tree(module))
+def test_modules_have_docstrings():
+    for module in SOURCES:
+        assert ast.get_docstring(tree(module)), module
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_no_assertions_on_input(module):
+def test_no_assertions_on_input():
     """python -O removes them: only what pgas itself guarantees may be asserted, at one named place each."""
     allowed = {"pgas.jit": 1, "pgas.device_state": 1, "pgas.kernels.cpu": 1}
-    found = [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.Assert)]
-    assert len(found) <= allowed.get(module, 0), found
+    for module in SOURCES:
+        found = [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.Assert)]
+        assert len(found) <= allowed.get(module, 0), (module, found)
 
 
 # --------------------------------------------------------------------------------------------------------- public API
@@ -267,39 +267,39 @@ def test_nothing_else_looks_public():
     assert others == {n for n in pgas.__all__ if not n.startswith("_")}
 
 
-@pytest.mark.parametrize("name", [n for n in PUBLIC if callable(getattr(pgas, n, None))])
-def test_public_docstrings(name):
+def test_public_docstrings():
     """One imperative line that ends in a full stop, and every argument of more than the obvious ones is described."""
-    text = inspect.getdoc(getattr(pgas, name))
-    assert text
-    assert text.splitlines()[0].rstrip().endswith((".", ":")) or "\n\n" not in text
-    if inspect.isfunction(getattr(pgas, name)) and "Args:" in text:
-        for parameter in inspect.signature(getattr(pgas, name)).parameters:
-            assert re.search(rf"^\s+(\w+, )*{parameter}(, \w+)*:", text, re.M), f"{name}: {parameter} is not described"
+    for name in [n for n in PUBLIC if callable(getattr(pgas, n, None))]:
+        text = inspect.getdoc(getattr(pgas, name))
+        assert text, name
+        assert text.splitlines()[0].rstrip().endswith((".", ":")) or "\n\n" not in text, name
+        if inspect.isfunction(getattr(pgas, name)) and "Args:" in text:
+            for parameter in inspect.signature(getattr(pgas, name)).parameters:
+                assert re.search(rf"^\s+(\w+, )*{parameter}(, \w+)*:", text, re.M), f"{name}: {parameter} is not described"
 
 
-@pytest.mark.parametrize("name", [n for n in PUBLIC if not callable(getattr(pgas, n, None)) and n != "__version__"])
-def test_public_constants_are_described_where_they_are_made(name):
-    texts = "\n".join(SOURCES[f"pgas.{m}"].read_text() for m in ("sync", "signal", "backend"))
-    line = next(i for i, t in enumerate(texts.splitlines()) if re.match(rf"([A-Z_]+, )*{name}\b[^=]*=", t))
-    assert texts.splitlines()[line - 1].startswith("#:"), name
+def test_public_constants_are_described_where_they_are_made():
+    for name in [n for n in PUBLIC if not callable(getattr(pgas, n, None)) and n != "__version__"]:
+        texts = "\n".join(SOURCES[f"pgas.{m}"].read_text() for m in ("sync", "signal", "backend"))
+        line = next(i for i, t in enumerate(texts.splitlines()) if re.match(rf"([A-Z_]+, )*{name}\b[^=]*=", t))
+        assert texts.splitlines()[line - 1].startswith("#:"), name
 
 
-@pytest.mark.parametrize("name", [n for n in SOURCES if layer_of(n) not in ("", "perftests", "__main__", "_version")])
-def test_all_names_exist(name):
+def test_all_names_exist():
     """__all__ of a module is true (where the module can be imported without a GPU)."""
-    exported = [n for n in tree(name).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
-    defined = set()
-    for node in ast.walk(tree(name)):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            defined.add(node.name)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            defined |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            defined |= {(a.asname or a.name).split(".")[0] for a in node.names}
-    for node in exported:
-        assert set(ast.literal_eval(node.value)) <= defined
+    for name in [n for n in SOURCES if layer_of(n) not in ("", "perftests", "__main__", "_version")]:
+        exported = [n for n in tree(name).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+        defined = set()
+        for node in ast.walk(tree(name)):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                defined.add(node.name)
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                defined |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                defined |= {(a.asname or a.name).split(".")[0] for a in node.names}
+        for node in exported:
+            assert set(ast.literal_eval(node.value)) <= defined, name
 
 
 # ---------------------------------------------------------------------------------------------------------- variables

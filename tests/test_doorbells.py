@@ -4,6 +4,7 @@ import time
 
 import jobs
 import numpy as np
+import pytest
 
 from pgas.transports import doorbells, forwarding
 from pgas.transports.memory import GRANULARITY
@@ -51,6 +52,7 @@ def test_places_do_not_share_lines():
     assert max(max(pair) for pair in places) + 8 <= doorbells.segment_bytes(100)
 
 
+@pytest.mark.slow
 def test_kernels_store_to_the_hosts_memory_alone(job):
     """What they are told: doorbell records and registers in the segment of doorbells; the card is rung all the same."""
     text = """

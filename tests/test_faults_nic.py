@@ -233,6 +233,7 @@ pgas.finalize()
 """
 
 
+@pytest.mark.slow
 def test_two_jobs_at_the_same_time(tmp_path):
     """The same PEs, sizes and addresses; each sees its own data only, through a card of its own."""
     running = []

@@ -12,6 +12,9 @@ import pytest
 from pgas.perftests import figures, findings, jobs, pictures, style
 from pgas.perftests.findings import COALESCED_P, LIMITED_PUT, PUT, SCATTERED_P
 
+#: What `make check` runs of this tool; the rest is for `make check-all`.
+SMOKE = ("test_a_real_run",)
+
 MPIRUN = Path(sys.executable).with_name("mpirun")
 PNG = b"\x89PNG\r\n"
 

@@ -15,6 +15,9 @@ import pytest
 from pgas.perftests import check_gpu, jobs
 from pgas.perftests.pool import Pool, Step
 
+#: What `make check` runs of this tool; the rest is for `make check-all`.
+SMOKE = ("test_on_a_machine_without_gpus",)
+
 
 @pytest.fixture
 def daemons(tmp_path, monkeypatch):

@@ -394,6 +394,7 @@ sys.exit(programs.run(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 @simulated
 @with_mpirun
 @pytest.mark.parametrize(("name", "transport"), [("fence", "p2p"), ("flush", "ibgda")])
@@ -431,6 +432,7 @@ def test_a_card_that_fails_is_told_with_the_programs(tmp_path):
 # ------------------------------------------------------------------------------------------------------------------ whole runs
 
 
+@pytest.mark.slow
 @with_mpirun
 @pytest.mark.parametrize(("npes", "transport", "weak"), [(4, "p2p", "5"), (3, "ibgda", ""), (2, "ibrc", "6")])
 def test_run(npes, transport, weak):
@@ -463,6 +465,7 @@ assert built.registers <= 255
 """
 
 
+@pytest.mark.slow
 @pytest.mark.sass
 @pytest.mark.parametrize(("transport", "name"), [("p2p", "uint8"), ("p2p", "float32"), ("ibrc", "uint64")])
 def test_the_interpreter_compiles_for_a_gpu(transport, name):

@@ -27,6 +27,9 @@ from rxe.kernel import Kernel, load_order, unpack_vmlinux
 from rxe.monitor import MonitorError, TooLong
 from rxe.packages import Missing
 
+#: What `make check` runs of this tool; the rest is for `make check-all`.
+SMOKE = ("test_forks_are_as_pythons_of_their_own",)
+
 # ------------------------------------------------------------------------------------------------------------------- packages
 
 

@@ -64,6 +64,7 @@ def test_nothing_spills(transport):
     assert {name: (b["spills"], b["stack"]) for name, b in built(transport).items() if b["spills"] or b["stack"]} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "functions"),
     [

@@ -13,6 +13,9 @@ import pgas
 from pgas.perftests import draws, soak, traffic
 from pgas.perftests.draws import BLOCK, LANES, THREAD, WARP, Kind, Shape
 
+#: What `make check` runs of this tool; the rest is for `make check-all`.
+SMOKE = ("test_run_through_the_nic[2-ibgda-4000]",)
+
 simulated = pytest.mark.skipif(not pgas.SIMULATOR, reason="needs the simulator: on a GPU what is drawn is device code")
 
 SHAPE = Shape(n_pes=3, queue_pairs=4, ctas=2, threads=96, steps=20, lane_bytes=64, source_bytes=1 << 13)

@@ -33,6 +33,7 @@ print(json.dumps({**built, "shared": {int(nbytes): int(align) for align, nbytes 
 SPILLS = 320
 
 
+@pytest.mark.slow
 def test_two_ctas_of_the_kernel_have_room_on_an_sm():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250, env=environment, check=False)

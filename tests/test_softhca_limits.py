@@ -117,6 +117,7 @@ def fits(wanted, pes, *measured, number=1):
     assert SLOW or min(times) <= 2.2 * wanted + max(taken), (times, taken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "mops", "count"), [("cpu", 0.02, 1000), ("cuda", 0.0005, 200)])
 def test_wqes_a_second(engine, mops, count):
     """The cuda engine in the simulator can do so much."""
@@ -124,18 +125,21 @@ def test_wqes_a_second(engine, mops, count):
         fits(count / mops / 1e6, pes, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nbytes", "count"), [(4096, 1000), (1 << 20, 10)])
 def test_bytes_a_second(nbytes, count):
     with limited(gbps=0.4) as (_, pes):
         fits(count * nbytes * 8 / 0.4e9, pes, count, nbytes)
 
 
+@pytest.mark.slow
 def test_the_narrower_limit_holds():
     with limited(mops=0.02, gbps=0.01) as (_, pes):
         fits(1000 / 0.02e6, pes, 1000, 8)
         fits(10 * 80_000 / 0.01e9, pes, 10, 10_000)
 
 
+@pytest.mark.slow
 def test_all_queue_pairs_share_a_limit():
     with limited(mops=0.002) as (_, pes):
         fits(100 / 0.002e6, pes, 25, number=4)

@@ -367,6 +367,7 @@ def test_a_wqe_that_is_left_out_is_seen(recording, pes, observer, phase):
     assert phase == "error" or (heaps, cells) != (recording.heaps, recording.cells)
 
 
+@pytest.mark.slow
 def test_the_recording_has_what_kernels_post(recording):
     """Every opcode, indices that wrap, an error and what is flushed behind it."""
     posted = [(qpn, index, send_queue.decode(data)) for wqes in recording.phases.values() for qpn, index, data in wqes]

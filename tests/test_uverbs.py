@@ -82,6 +82,7 @@ def test_the_adapter():
     passes(sys.executable, "-m", "pytest", "tests/uverbs", "-q")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tests", [("tests/conformance",), tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "streams", "heap_growth"))]
 )
@@ -95,6 +96,7 @@ def test_memory_that_is_registered():
     passes("--local", sys.executable, "-m", "pytest", "tests/mpi/test_register.py", "-q", PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
+@pytest.mark.slow
 def test_doorbells_that_a_cpu_rings():
     """To registers that libmlx5 has mapped."""
     passes(

@@ -1,4 +1,4 @@
-"""Command line: ``python -m rxe prepare`` and ``python -m rxe run [--timeout S] [--forks] COMMAND...``."""
+"""Command line: ``python -m rxe packages``, ``python -m rxe prepare`` and ``python -m rxe run [--timeout S] [--forks] COMMAND...``."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from rxe import guest
 from rxe.kept import NotKept, keep
 from rxe.kernel import Kernel, cache_folder
 from rxe.monitor import MonitorError, TooLong
-from rxe.packages import Missing, install_missing, link_pyverbs
+from rxe.packages import VERBS, Missing, install_missing, link_pyverbs
 
 #: Exit status where there can be no guest, as for tests that were skipped (automake's).
 UNAVAILABLE = 77
@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rxe", description="A QEMU guest with Soft-RoCE devices on the machine's own root.")
     actions = parser.add_subparsers(dest="action", required=True)
     actions.add_parser("prepare", help="get what is missing from Debian; status 77 and one line if something cannot be had")
+    actions.add_parser("packages", help="likewise, only what tests of verbs need outside the guest")
     run = actions.add_parser("run", help="prepare, then run a command in the guest; its exit status, 124: too long, 125: guest died")
     run.add_argument(
         "--timeout", type=float, default=600, metavar="SECONDS", help="for the command and, if no guest is kept, its boot (600)"
@@ -47,9 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(arguments)
     try:
+        if options.action == "packages":
+            install_missing(_say, VERBS)
+            link_pyverbs()
+            return 0
         kernel = prepare()
     except Missing as missing:
-        _say(f"no guest here: {missing}")
+        _say(f"no {'tests of verbs' if options.action == 'packages' else 'guest'} here: {missing}")
         return UNAVAILABLE
     if options.action == "prepare":
         return 0

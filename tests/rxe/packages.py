@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["NEEDED", "Missing", "apt", "install_missing", "is_static", "link_pyverbs", "missing_packages"]
+__all__ = ["NEEDED", "VERBS", "Missing", "apt", "install_missing", "is_static", "link_pyverbs", "missing_packages"]
 
 #: Where Debian keeps Python packages: binary modules there are of one version of CPython, named in the file names.
 DEBIAN_PYTHON = Path("/usr/lib/python3/dist-packages")
@@ -40,14 +40,19 @@ def _program(name: str) -> Callable[[], bool]:
     return lambda: shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
 
 
-#: Debian package -> whether what is wanted of it is there.
+#: What tests of verbs need: Debian package -> whether what is wanted of it is there.
+VERBS: dict[str, Callable[[], bool]] = {
+    "python3-pyverbs": _file("usr/lib/python3/dist-packages/pyverbs/__init__.py"),
+    "ibverbs-providers": _file("etc/libibverbs.d/rxe.driver"),
+}
+
+#: What the guest needs.
 NEEDED: dict[str, Callable[[], bool]] = {
+    **VERBS,
     "qemu-system-x86": _program("qemu-system-x86_64"),
     "seabios": _file("usr/share/*/bios-256k.bin"),
     "busybox-static": lambda: is_static(Path("/bin/busybox")),
     "iproute2": lambda: _program("ip")() and _program("rdma")(),
-    "python3-pyverbs": _file("usr/lib/python3/dist-packages/pyverbs/__init__.py"),
-    "ibverbs-providers": _file("etc/libibverbs.d/rxe.driver"),
 }
 
 #: Likewise, for tests outside the guest: rdma-core's own, and the headers that numbers are compared with. Without them they are skipped.
@@ -81,13 +86,13 @@ def apt(*arguments: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def install_missing(say: Callable[[str], None]) -> None:
-    """Install what is missing of NEEDED, and of USEFUL if it can be had.
+def install_missing(say: Callable[[str], None], needed: dict[str, Callable[[], bool]] | None = None) -> None:
+    """Install what is missing of NEEDED (or of other packages), and of USEFUL if it can be had.
 
     Raises:
-        Missing: a package of NEEDED is missing and apt-get or root is, too, or apt-get failed.
+        Missing: a package that is needed is missing and apt-get or root is, too, or apt-get failed.
     """
-    packages = missing_packages()
+    packages = missing_packages(needed)
     if not packages and (not missing_packages(USEFUL) or os.geteuid() != 0 or shutil.which("apt-get") is None):
         return
     packages += missing_packages(USEFUL)
@@ -99,7 +104,7 @@ def install_missing(say: Callable[[str], None]) -> None:
     say(install)
     apt("update")
     apt("install", "-y", "--no-install-recommends", *packages)
-    if still := missing_packages():
+    if still := missing_packages(needed):
         raise Missing(f"{', '.join(still)}: installed, but what was wanted of it is not there")
 
 
