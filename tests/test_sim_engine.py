@@ -286,6 +286,25 @@ class TestBarriers:
         k[50, 8](out)
         assert out[:3].tolist() == [400] * 3
 
+    def test_threads_that_returned_do_not_hold_up_the_grid(self) -> None:
+        """In block 0 a thread returns before the others wait in the grid barrier, in block 1 when all threads of the grid wait."""
+
+        @cuda.jit
+        def k(out):
+            if cuda.threadIdx.x == 0 and cuda.blockIdx.x < 2:
+                while cuda.blockIdx.x == 1 and out[0] < 4 + 4 + 5:
+                    engine.yield_()
+                return
+            cuda.atomic.add(out, 0, 1)
+            cuda.cg.this_grid().sync()
+            out[1 + cuda.grid(1)] = out[0]
+            cuda.cg.this_grid().sync()
+            out[0] = 0
+
+        out = zeros(16)
+        k[3, 5](out)
+        assert out.tolist() == [0, *[0, 13, 13, 13, 13] * 2, *[13] * 5]
+
     @pytest.mark.parametrize("first_waits", [True, False])
     def test_blocks_wait_for_each_other(self, first_waits: bool) -> None:
         @cuda.jit

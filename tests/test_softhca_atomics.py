@@ -9,7 +9,9 @@ from test_softhca_rig import QP, SIGNAL, connect, pair
 from pgas.backend import SIMULATOR
 from pgas.sim import memory as mem
 from pgas.transports.mlx5 import cqe, wqe
+from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Opcode
+from pgas.transports.softhca.syndromes import Vendor
 
 card, pes, observer = rig.card, rig.pes, rig.observer
 
@@ -109,6 +111,19 @@ def test_operations_of_openshmem(pes, nbytes):
     assert execute(qp, pes, old, nbytes, cs, nbytes, 0, value, 0, ~value & ones)[0] == old & value
     assert execute(qp, pes, old, nbytes, cs, nbytes, 0, value, 0, value)[0] == old | value
     assert execute(qp, pes, old, nbytes, fa, nbytes, 0, 0)[0] == old
+
+
+@pytest.mark.parametrize("nbytes", [4, 8])
+def test_the_address_is_a_multiple_of_the_size_and_need_not_be_of_more(pes, nbytes):
+    for offset in range(16):
+        qp = pair(pes)[0]
+        pes[1].write(pes[1].heap, bytes(32))
+        add = (wqe.masked_fetch_add, pes[1].heap + offset, pes[1].key, pes[0].heap, pes[0].key, nbytes, 1, 0)
+        if offset % nbytes == 0:
+            qp.run(*add)
+        else:
+            assert qp.fail(*add) == (Syndrome.REMOTE_INVAL_REQ_ERR, Vendor.MISALIGNED)
+        assert pes[1].read(pes[1].heap, 32) == (offset % nbytes == 0).to_bytes(1 + offset, "big").ljust(32, b"\0")
 
 
 def test_the_result_may_lie_at_any_address(pes):

@@ -163,6 +163,7 @@ def test_a_wqe_that_is_wrong_by_itself(pes, what, syndrome, vendor, make):
     before = pes[0].read(pes[0].heap, 8192), pes[1].read(pes[1].heap, 8192)
     assert setting.qp.fail(*call) == (syndrome, vendor)
     assert (setting.qp.state(), setting.peer.state()) == (QpState.ERR, QpState.RTS)
+    assert setting.qp.counters()["consumer"] == setting.qp.posted
     assert (pes[0].read(pes[0].heap, 8192), pes[1].read(pes[1].heap, 8192)) == before
     first = pes[0].hca.diagnose(setting.qp.qpn)
     assert (first.syndrome, first.vendor_err_synd, first.words) == (syndrome, vendor, vendor_text(vendor))
@@ -241,19 +242,22 @@ def test_psns_that_agree(pes):
     assert qp.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8).byte_cnt == 8
 
 
-def test_a_doorbell_further_ahead_than_the_queue_is_deep(pes, observer):
-    """The producer did not wait for the queue's oldest WQEs: an engine that a fault holds back sees it."""
+@pytest.mark.parametrize("beyond", [0, 1, 100])
+def test_a_doorbell_further_ahead_than_the_queue_is_deep(pes, observer, beyond):
+    """The producer did not wait for the queue's oldest WQEs: an engine that a fault holds back sees it. A full queue is none too many."""
     qp = pair(pes)[0]
     observer.set_faults("delay=0.9999,hold=65535")
     for _ in range(qp.depth):
         qp.post(wqe.nop)
     qp.ring()
     rig.wait_until(lambda: qp.counters()["doorbells"] == 1, "the doorbell is not taken")
-    qp.uar_word(doorbell.next_empty(qp.depth + 100, qp.qpn))
+    qp.uar_word(doorbell.next_empty(qp.depth + beyond, qp.qpn))
     rig.wait_until(lambda: qp.counters()["doorbells"] == 2, "the doorbell is not taken")
     observer.set_faults("")
-    rig.wait_until(lambda: qp.counters()["flushed"] > 0, "nothing failed")
-    assert (qp.counters()["first_error"], qp.counters()["vendor_error"]) == (QP_OP, Vendor.OVERRUN)
+    rig.wait_until(lambda: qp.counters()["consumer"] == qp.depth + beyond, "not all is executed or flushed")
+    counted = qp.counters()
+    assert (counted["first_error"], counted["vendor_error"]) == ((QP_OP, Vendor.OVERRUN) if beyond else (0, Vendor.NONE))
+    assert counted["wqes"] == (0 if beyond else qp.depth)
 
 
 def test_every_vendor_syndrome_is_provoked_in_these_files():

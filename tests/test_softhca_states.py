@@ -2,16 +2,19 @@
 
 import time
 
+import numpy as np
 import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import QP, SIGNAL, connect, pair
 
 from pgas.backend import SIMULATOR
 from pgas.errors import TransportError
+from pgas.sim import memory
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.softhca import completer, tables
 from pgas.transports.softhca.syndromes import Command as Why
 from pgas.transports.softhca.syndromes import Vendor
 
@@ -136,6 +139,41 @@ def test_2err_flushes_what_has_been_rung_and_not_executed(pes, observer):
     observer.resume()
     assert qp.poll(indices[-1]).syndrome == Syndrome.WR_FLUSH_ERR
     assert (qp.counters()["flushed"], qp.counters()["wqes"]) == (4, 0)
+
+
+def test_a_flush_ends_at_the_last_wqe_that_was_rung(pes):
+    """Whatever size a WQE claims to have: none, or more than there is."""
+    qp, other = pair(pes)[0], pair(pes)[0]
+    pes[0].command(Command.TO_ERR_QP, qpn=qp.qpn)
+    for ds in (0, 63):
+        qp.post(lambda index, qpn, ds=ds: wqe.nop(index, qpn)[:7] + bytes([ds]) + bytes(8))
+    qp.ring()
+    rig.wait_until(lambda: qp.counters()["flushed"] >= 2, "the WQEs are not flushed")
+    other.run(wqe.nop)  # the engine's visit is over
+    counted = qp.counters()
+    assert (counted["flushed"], counted["consumer"], counted["producer"]) == (2, 2, 2)
+
+
+@pytest.mark.skipif(not SIMULATOR, reason="calls what is compiled for the CPU")
+@pytest.mark.parametrize("state", [RST, INIT, RTR, RTS, ERR, tables.FREE])
+def test_an_error_of_a_qp_that_was_reset_meanwhile_vanishes(state):
+    """A command may move a QP while its WQE is being checked. No test can time that, so the engine's function finds it moved."""
+    card, cqe_memory, wqe_memory = tables.Tables(), np.full(64, cqe.EMPTY, np.uint8), np.zeros(64, np.uint8)
+    qp, cq = card.qps[1], card.cqs[1]
+    cq["address"], cq["collapsed"], cq["log_size"] = cqe_memory.ctypes.data, 1, 0
+    qp["cq"], qp["state"], qp["producer"] = card.row_address(card.cqs, 1), state, 7
+    work = card.control[0]["work"]
+    words = {tables.WORK_INDEX: 3, tables.WORK_WQEBBS: 2, tables.WORK_SYNDROME: Syndrome.LOCAL_PROT_ERR, tables.WORK_VENDOR: Vendor.LKEY_PD}
+    for field, value in (words | {tables.WORK_WQE: wqe_memory.ctypes.data, tables.WORK_DS: 3}).items():
+        memory.store(int(work + field), value, 8)
+    before = card.qps.tobytes(), card.cqs.tobytes(), cqe_memory.tobytes()
+    completer.error(card.address, card.row_address(card.qps, 1), work)
+    if state in (RTS, ERR):
+        assert (qp["broken"], qp["errors"], qp["error_syndrome"], qp["consumer"]) == (1, 1, Syndrome.LOCAL_PROT_ERR, 5)
+        done = cqe.decode(cqe_memory.tobytes())
+        assert (done.wqe_counter, done.syndrome, done.vendor_err_synd) == (3, Syndrome.LOCAL_PROT_ERR, Vendor.LKEY_PD)
+    else:
+        assert (card.qps.tobytes(), card.cqs.tobytes(), cqe_memory.tobytes()) == before
 
 
 def test_2rst_forgets_the_queue_and_the_qp_starts_again(pes):

@@ -1,0 +1,116 @@
+"""What functions of the NIC transports wait for, and that nothing is posted after a refusal; in the simulator, without a card or a proxy.
+
+A thread calls the function, another plays the proxy: when nobody else can go on, it completes what was asked for.
+"""
+
+import os
+
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+
+import numpy as np
+import posting
+import pytest
+from numba import cuda
+from numba.cuda import types
+
+from pgas.kernels import cpu, ibgda, proxy, queue, state
+from pgas.kernels.scope import THREAD
+from pgas.kernels.update import Update
+from pgas.perftests.sass import CONSTANTS
+from pgas.sim import engine
+
+engine.install()
+pytestmark = pytest.mark.skipif(not hasattr(cuda, "simulator"), reason="needs NUMBA_ENABLE_CUDASIM=1")
+
+CONTROL, BEFORE = 0x6035_0000_0000, 4
+TO, FROM, PE, SIZE = posting.DEST, posting.SOURCE, posting.PE, posting.NBYTES
+ELSEWHERE = 0x7000_0000_0000  #: neither on the heap nor registered
+
+#: What moves data of local memory: name -> call of a transport's functions, with the local address.
+COPIES = {
+    "put": lambda t, local: t.put("put", THREAD, 4, nbi=False)(TO, local, SIZE, PE, 0),
+    "put_nbi": lambda t, local: t.put("put_nbi", THREAD, 4, nbi=True)(TO, local, SIZE, PE, 1),
+    "get": lambda t, local: t.get("get", THREAD, 4, nbi=False)(local, TO, SIZE, PE, 0),
+    "get_nbi": lambda t, local: t.get("get_nbi", THREAD, 4, nbi=True)(local, TO, SIZE, PE, 1),
+    "iput": lambda t, local: t.strided("iput", THREAD, 4, 4, get=False)(TO, 8, local, 4, 3, PE),
+    "iput, all at once": lambda t, local: t.strided("iput", THREAD, 4, 4, get=False)(TO, 4, local, 4, 3, PE),
+    "iget": lambda t, local: t.strided("iget", THREAD, 4, 4, get=True)(TO, 4, local, 8, 3, PE),
+    "put_signal": lambda t, local: t.put_signal("put_signal", THREAD, 4, nbi=False)(TO, local, SIZE, posting.WORD, 1, False, PE),
+    "put_signal_nbi": lambda t, local: t.put_signal("put_signal_nbi", THREAD, 4, nbi=True)(TO, local, SIZE, posting.WORD, 1, True, PE),
+}
+
+#: What returns when what it asked for is done, how many requests that are, and, of 4 that others asked for, how many it waits for.
+WAITS = {name: (copy, 3 if name in ("iput", "iget") else 1) for name, copy in COPIES.items() if "nbi" not in name} | {
+    "g": (lambda t, local: t.g(types.float32)(TO, np.zeros(1, np.float32), PE, 0), 1),
+    "atomic_fetch_add": (
+        lambda t, local: t.atomic("atomic_fetch_add", Update.ADD, types.uint64, fetch=True)(TO, np.zeros(1, np.uint64), 1, 0, PE),
+        1,
+    ),
+    "quiet": (lambda t, local: t.quiet(), 0),
+    "quiet_pe": (lambda t, local: t.quiet_pe(PE), 0),
+    "fence": (lambda t, local: t.fence(), 0),
+    "flush": (lambda t, local: t.flush(), 0),
+}  # fmt: skip
+
+
+class Job(posting.Job):
+    """posting.Job with the ring of a proxy thread, which was asked for BEFORE requests and has done all of them but one."""
+
+    def __init__(self):
+        super().__init__("put")
+        self.ring_of_proxy = self.memory.region(CONTROL, proxy.RING + CONSTANTS["ibrc"].ring * proxy.REQUEST_SIZE)
+        for address, value in {proxy.CONTROL: CONTROL, proxy.HEAD: BEFORE, proxy.SEEN: BEFORE - 1, CONTROL: BEFORE - 1}.items():
+            self.memory.store(address, value, 8)
+
+    def head(self):
+        return self.memory.load(proxy.HEAD, 8)
+
+    def complete_one(self):
+        self.memory.store(CONTROL + proxy.COMPLETED, self.memory.load(CONTROL + proxy.COMPLETED, 8) + 1, 8)
+
+
+@pytest.fixture
+def job(monkeypatch):
+    job = Job()
+    monkeypatch.setattr(cpu, "mem", job.memory)
+    monkeypatch.setattr(cpu, "_read_only", {})
+    return job
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_wait_ends_when_the_last_request_is_done(name, job):
+    call, requests = WAITS[name]
+    transport, said = proxy.make(CONSTANTS["ibrc"]), []
+
+    @cuda.jit
+    def kernel():
+        if cuda.threadIdx.x == 0:
+            call(transport, FROM)
+            said.append("returned")
+        else:
+            for done in range(BEFORE, BEFORE + requests + 1):
+                for _ in range(10):
+                    engine.yield_()
+                said.append(done)
+                job.complete_one()
+
+    kernel[1, 2]()
+    assert job.head() == BEFORE + requests
+    assert said == [*range(BEFORE, BEFORE + requests + 1), "returned"]
+
+
+@pytest.mark.parametrize("transport", [ibgda, proxy], ids=["ibgda", "ibrc"])
+@pytest.mark.parametrize("name", COPIES)
+def test_of_memory_that_the_nic_does_not_reach_nothing_is_posted(name, transport, job):
+    """No data, and no signal either; the job is poisoned."""
+    before = job.memory.load(job.record + queue.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)
+
+    @cuda.jit
+    def kernel():
+        COPIES[name](transport.make(CONSTANTS["ibgda" if transport is ibgda else "ibrc"]), ELSEWHERE)
+
+    kernel[1, 1]()
+    assert job.memory.load(state.POISON, 8) == state.FAILED
+    assert job.memory.load(state.ERROR, 8) == state.NOT_REGISTERED
+    assert job.head() == BEFORE
+    assert (job.memory.load(job.record + queue.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)) == before
