@@ -163,7 +163,7 @@ def _performing(
                 if given_up(op, addr, u64(cmp), compared, bits_of(ptx.ld_element(addr, ivars)), deadline):
                     break
             ptx.relax(op, addr, cmp, compared)
-        if awaited < 0:
+        if waits or awaited < 0:
             ptx.fence_sys()  # behind relaxed loads it acquires: what the writers released is visible
         if answers:
             return answer

@@ -77,6 +77,30 @@ def run(ptx, arguments, memory, lanes=1):
             answers = dict.fromkeys(waiting, values)
 
 
+def reaches(ptx, begin, end, past):
+    """Whether some path leads from an instruction to another one and past no third; each is told by a function of its opcode's parts."""
+    program, labels = _parse(ptx)
+    ahead = {i + 1 for i, (_, _, opcode, _) in enumerate(program) if begin(opcode)}
+    if not ahead:
+        raise LookupError("no instruction begins a path")
+    seen = set()
+    while ahead:
+        at = ahead.pop()
+        if at in seen or at == len(program):
+            continue
+        seen.add(at)
+        predicate, _, opcode, operands = program[at]
+        if end(opcode):
+            return True
+        if past(opcode):
+            continue
+        if opcode[0] == "bra":
+            ahead.add(labels[operands[0]])
+        if predicate or opcode[0] not in ("bra", "ret", "exit"):
+            ahead.add(at + 1)
+    return False
+
+
 @functools.cache
 def _parse(ptx):
     """Statements (predicate, negated, opcode's parts, operands), and the places of the labels."""
@@ -129,7 +153,7 @@ def _lane(program, labels, arguments, memory, number, lanes):
     """One lane: yields (place, value) at each collective instruction and is sent all lanes' values."""
     special = {
         "%tid.x": number, "%laneid": number, "%ntid.x": lanes, "%lanemask_lt": (1 << number) - 1, "%lanemask_eq": 1 << number,
-        "%globaltimer": 0, "%smid": 0,
+        "%globaltimer": 0, "%clock64": 0, "%smid": 0,
         **{f"%{name}.{axis}": value for name, value in (("tid", 0), ("ntid", 1)) for axis in "yz"},
         **{f"%{name}.{axis}": value for name, value in (("ctaid", 0), ("nctaid", 1)) for axis in "xyz"},
     }  # fmt: skip
@@ -162,6 +186,7 @@ def _lane(program, labels, arguments, memory, number, lanes):
         if name in ("ret", "exit"):
             return
         if name == "fence":
+            memory.fence(opcode[-1])
             continue
         if name == "bra":
             at = labels[operands[0]]
@@ -181,7 +206,8 @@ def _lane(program, labels, arguments, memory, number, lanes):
             nbytes, outer, inner = _width(kind) // 8, *(operands if name == "st" else operands[::-1])
             for i, register in enumerate(parts(inner)):
                 if name == "ld":
-                    registers[register] = memory.load(place(outer) + i * nbytes, nbytes)
+                    load = memory.load_acquire if "acquire" in opcode else memory.load
+                    registers[register] = load(place(outer) + i * nbytes, nbytes)
                 else:
                     memory.store(place(outer) + i * nbytes, get(register), nbytes)
         elif name in ("atom", "red"):

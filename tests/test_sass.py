@@ -10,7 +10,10 @@ import re
 import subprocess
 import sys
 
+import ptx_machine
 import pytest
+
+from pgas.kernels import state, window
 
 pytestmark = pytest.mark.sass
 
@@ -148,7 +151,8 @@ from numba.cuda.core.errors import TypingError
 cases = json.load(sys.stdin)
 
 def listings(kernels):
-    return {name: {"instructions": built.instructions, "registers": built.registers, "spills": built.spills, "stack": built.stack}
+    return {name: {"instructions": built.instructions, "registers": built.registers, "spills": built.spills, "stack": built.stack,
+                   "ptx": built.ptx}
             for name, built in sass.build_all(kernels).items()}
 
 def typed(name):
@@ -163,7 +167,22 @@ def p_g_put(dest, source, idx, pe):
 def only_p(dest, value, pe):
     pgas.p(dest, cuda.threadIdx.x, value, pe)
 
+def look_for_all(ivars, value):
+    if pgas.test_all(ivars, None, pgas.GE, value):
+        ivars[0] = 0
+
+def look_for_any(ivars, value):
+    if pgas.test_any(ivars, None, pgas.GE, value) >= 0:
+        ivars[0] = 0
+
+def look_for_some(ivars, value):
+    indices = cuda.local.array(8, types.int32)
+    if pgas.test_some(ivars, indices, None, pgas.GE, value) > 0:
+        ivars[0] = 0
+
 found = {"kernels": listings(sass.KERNELS), "dtypes": {}}
+looks = {"test_all": look_for_all, "test_any": look_for_any, "test_some": look_for_some}
+found["looks"] = listings({name: (kernel, (types.uint64[::1], types.uint64)) for name, kernel in looks.items()})
 found["p"] = listings({name: (only_p, (typed(name), typed(name).dtype, types.int32)) for name in cases["dtypes"]})
 for name in cases["dtypes"]:
     array = typed(name)
@@ -403,14 +422,103 @@ def test_every_atomic_is_one_instruction(function, instruction, found):
     assert len(names) <= 20
 
 
-@pytest.mark.parametrize("function", ["wait_until_all", "wait_until_any", "wait_until_some_vector"])
-def test_waits_for_several_end_with_a_fence(function, found):
-    """The polls are relaxed; one fence behind them acquires for all elements."""
-    names = opcodes(found["kernels"][function])
-    polls = [i for i, n in enumerate(names) if n.startswith("LDG.E") and "STRONG.SYS" in n]
-    fence = max(i for i, n in enumerate(names) if n == "MEMBAR.ALL.SYS")
-    assert fence > max(polls)
-    assert len(names) <= 600
+def polls(opcode):
+    return opcode[:3] == ["ld", "relaxed", "sys"]
+
+
+ACQUIRES = {
+    "ld": lambda opcode: opcode[:3] == ["ld", "acquire", "sys"],
+    "fence": lambda opcode: opcode[:3] == ["fence", "acq_rel", "sys"],
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "acquires"),
+    [("wait_until_all", "fence"), ("wait_until_any", "fence"), ("wait_until_some_vector", "fence"), ("signal_wait_until", "ld")],
+)
+def test_no_path_leads_out_of_a_wait_but_past_an_acquire(function, acquires, found):
+    """The polls are relaxed; behind them comes the acquire, of the word, or a fence for all elements. The PTX: ptxas leaves none out."""
+    ptx = found["kernels"][function]["ptx"]
+    assert not ptx_machine.reaches(ptx, polls, lambda opcode: opcode[0] == "ret", ACQUIRES[acquires])
+    assert len(opcodes(found["kernels"][function])) <= 600
+
+
+def operand(address, nelems):
+    """The parameters that an array is."""
+    return (0, 0, nelems, 0, address, nelems, 0)
+
+
+IVARS = 0x1000
+
+
+class Watched(ptx_machine.Memory):
+    """A state page, and elements at IVARS, of which it notes the accesses; later: what stands there when the acquire comes."""
+
+    def __init__(self, nbytes, later=None):
+        super().__init__()
+        self.region(window.STATE, window.BASE - window.STATE)
+        self.store(state.TIMEOUT_NS, 1 << 40, 8)
+        self.region(IVARS, nbytes)
+        self.later, self.noted = later, []
+
+    def note(self, what):
+        if self.noted[-1:] != [what]:
+            self.noted.append(what)
+
+    def load(self, address, nbytes):
+        if address < window.STATE:
+            self.note("poll")
+        return super().load(address, nbytes)
+
+    def load_acquire(self, address, nbytes):
+        self.note("acquire")
+        return super().load(address, nbytes) if self.later is None else self.later
+
+    def store(self, address, value, nbytes):
+        if address < window.STATE:
+            self.note("store")
+        super().store(address, value, nbytes)
+
+    def fence(self, scope):
+        self.note(f"fence.{scope}")
+
+
+@pytest.mark.parametrize(
+    ("function", "later", "noted"),
+    [("test", None, ["acquire"]), ("test", 6, ["acquire", "fence.sys"]), ("test_all", None, ["fence.sys"]),
+     ("test_any", None, ["fence.sys"]), ("test_some", None, ["fence.sys"])],
+)  # fmt: skip
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_look_acquires_if_the_condition_holds(function, later, noted, holds, found):
+    """Before the kernel stores a word because of it. A fence, if the value has changed: its writer may have released nothing."""
+    memory = Watched(16, later)
+    for i in range(2):
+        ptx_machine.Memory.store(memory, IVARS + 8 * i, 5, 8)
+    ptx = found["kernels" if function == "test" else "looks"][function]["ptx"]
+    ptx_machine.run(ptx, (*operand(IVARS, 2), 5 if holds else 9), memory)
+    assert memory.noted == (["poll", *noted, "store"] if holds else ["poll"])
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "looked_at"),
+    [("wait_until_some_vector", (8, 2, 8), 2), ("wait_until_some_vector", (8, 8, 3), 3), ("wait_until_some_vector", (4, 8, 8), 4),
+     ("wait_until_all", (8, 5), 5)],
+)  # fmt: skip
+def test_no_more_elements_are_looked_at_than_other_arrays_have(function, sizes, looked_at, found):
+    """Where arguments are not checked. Sizes: of ivars; of indices and values, or of status. There is no memory behind them."""
+    second, third = 0x2000, 0x3000
+    memory = Watched(8 * sizes[0])
+    memory.region(second, 4 * sizes[1])
+    if function == "wait_until_some_vector":
+        memory.region(third, 8 * sizes[2])
+        last = operand(third, sizes[2])
+    else:
+        last = (1,)
+        for i in range(looked_at):  # what is not looked at does not hold
+            memory.store(IVARS + 4 * i, 1, 4)
+    ptx_machine.run(found["kernels"][function]["ptx"], (*operand(IVARS, sizes[0]), *operand(second, sizes[1]), *last), memory)
+    if function == "wait_until_some_vector":  # the kernel leaves their number in indices[0]
+        assert [memory.load(second + 4 * i, 4) for i in range(looked_at)] == [looked_at, *range(1, looked_at)]
 
 
 def test_wait_polls_the_word_itself_and_ends_with_an_acquire(found):
@@ -423,11 +531,15 @@ def test_wait_polls_the_word_itself_and_ends_with_an_acquire(found):
     assert not [n for n in names[acquire:] if n.startswith(("LD.", "LDG"))]
 
 
-def test_barrier_releases_its_flags_after_a_fence(found):
-    names = opcodes(found["kernels"]["barrier_all"])
-    assert "MEMBAR.SC.SYS" in names
-    assert names.index("MEMBAR.SC.SYS") < min(i for i, n in enumerate(names) if n.startswith("STG"))
-    assert [n for n in names if n.startswith("MEMBAR.ALL.SYS")]
+@pytest.mark.parametrize("function", ["barrier_all", "sync_all"])
+def test_barriers_release_their_flags(function, found):
+    """Each round behind a fence of its own: what the last round has acquired is passed on. barrier_all completes everything before."""
+    names = opcodes(found["kernels"][function])
+    ordered = [i for i, n in enumerate(names) if n in ("STG.E.64.STRONG.SYS", "MEMBAR.ALL.SYS", "MEMBAR.SC.SYS")]
+    quiet, number, release, flag = ordered[:4] if function == "barrier_all" else [None, *ordered[:3]]
+    assert quiet is None or names[quiet] == "MEMBAR.SC.SYS"
+    assert names[number] == names[flag] == "STG.E.64.STRONG.SYS"
+    assert (names[release], [n for n in names[release:flag] if n.startswith("BRA")]) == ("MEMBAR.ALL.SYS", [])
 
 
 # ----------------------------------------------------------------------------------------------------- dtypes and refusals
