@@ -187,7 +187,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         base = _0
         if rank == 0:
             base = ptx.atom_add_gpu_u64(queue + _RESV, n)
-            if base - fixed(queue + _START) < depth:  # the first time round; before any lane's WQE is there, so that no quiet misses it
+            if base == fixed(queue + _START):  # the first one: all others are handed over behind it, so that no quiet misses them
                 number = (queue - _RECORDS) // _RECORD_SIZE
                 ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
         base = of_first(here, mask, base)
