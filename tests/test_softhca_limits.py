@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -15,7 +16,7 @@ from pgas.backend import SIMULATOR
 from pgas.perftests import harness
 from pgas.perftests.jobs import mpirun
 from pgas.transports.mlx5 import wqe
-from pgas.transports.softhca import limits
+from pgas.transports.softhca import engine, limits, tables
 
 TICKS = 1 << limits.LOG_TICK  #: in a nanosecond
 CLOCK_END = 1 << 62
@@ -68,9 +69,9 @@ def test_what_is_let_in_adds_up():
 
 
 @contextlib.contextmanager
-def limited(engine=None, **options):
+def limited(kind=None, **options):
     """A card with limits, and two PEs."""
-    card, pes = rig.start(engine, **options), []
+    card, pes = rig.start(kind, **options), []
     try:
         pes.extend(rig.PE(card.name, number) for number in (0, 1))
         yield card, pes
@@ -107,62 +108,74 @@ def core_back(times):
     return time.monotonic() - began
 
 
-def fits(wanted, pes, *measured, number=1):
-    """Never faster than the limit, but for a burst; not much slower, at the best of many times, than that and what others take."""
+def fits(wanted, pes, count, nbytes=8, number=1):
+    """Never faster than the limit, but for a burst; not much slower, at the best of many times, than that and what others take.
+
+    A few long waits: each may end as late as its thread gets its core back, and what was lost is not made good.
+    """
     pairs, times, taken = queue_pairs(pes, number), [], []
-    while len(times) < 3 or (not SLOW and len(times) < 20 and min(times) > 2.2 * wanted + max(taken)):
-        times.append(seconds(pes, pairs, *measured))
-        taken.append(core_back(measured[0] * number))
+    while len(times) < 3 or (not SLOW and len(times) < 30 and min(times) > 1.8 * wanted + max(taken)):
+        times.append(seconds(pes, pairs, count, nbytes))
+        taken.append(core_back(count * number))
     assert min(times) >= wanted - limits.BURST_NS / 1e9
-    assert SLOW or min(times) <= 2.2 * wanted + max(taken), (times, taken)
+    assert SLOW or min(times) <= 1.8 * wanted + max(taken), (times, taken)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "mops", "count"), [("cpu", 0.02, 1000), ("cuda", 0.0005, 200)])
-def test_wqes_a_second(engine, mops, count):
-    """The cuda engine in the simulator can do so much."""
-    with limited(engine, mops=mops) as (_, pes):
+@pytest.mark.parametrize(("kind", "mops", "count"), [("cpu", 0.0001, 8), ("cuda", 0.00002, 4)])
+def test_wqes_a_second(kind, mops, count):
+    with limited(kind, mops=mops) as (_, pes):
         fits(count / mops / 1e6, pes, count)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nbytes", "count"), [(4096, 1000), (1 << 20, 10)])
-def test_bytes_a_second(nbytes, count):
-    with limited(gbps=0.4) as (_, pes):
-        fits(count * nbytes * 8 / 0.4e9, pes, count, nbytes)
+@pytest.mark.parametrize(("gbps", "nbytes", "count"), [(0.004, 4096, 10), (0.4, 1 << 20, 4)])
+def test_bytes_a_second(gbps, nbytes, count):
+    with limited(gbps=gbps) as (_, pes):
+        fits(count * nbytes * 8 / (gbps * 1e9), pes, count, nbytes)
 
 
 @pytest.mark.slow
 def test_the_narrower_limit_holds():
-    with limited(mops=0.02, gbps=0.01) as (_, pes):
-        fits(1000 / 0.02e6, pes, 1000, 8)
-        fits(10 * 80_000 / 0.01e9, pes, 10, 10_000)
+    with limited(mops=0.0001, gbps=0.004) as (_, pes):
+        fits(8 / 0.0001e6, pes, 8, 8)
+        fits(5 * 10_000 * 8 / 0.004e9, pes, 5, 10_000)
 
 
 @pytest.mark.slow
 def test_all_queue_pairs_share_a_limit():
-    with limited(mops=0.002) as (_, pes):
-        fits(100 / 0.002e6, pes, 25, number=4)
+    with limited(mops=0.0001) as (_, pes):
+        fits(8 / 0.0001e6, pes, 2, number=4)
 
 
 def test_no_limits_by_default():
     with limited("cpu") as (_, pes):
         pairs = queue_pairs(pes)
-        assert any(seconds(pes, pairs, 1000) < 1000 / 0.1e6 for _ in range(20))
+        assert any(seconds(pes, pairs, 1000) < 1000 / 0.1e6 for _ in range(200))
 
 
-def test_a_card_ends_although_a_wqe_waits():
-    with limited(mops=1e-8) as (card, pes):  # 100 s for a WQE
-        a, _ = rig.pair(pes)
-        pes[0].word(0, 1)
-        a.post(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8, fm_ce_se=rig.SIGNAL)
-        a.ring()
-        time.sleep(0.2)
-        assert pes[1].word(0) == 0
-        began = time.monotonic()
-        card.end()
-        assert time.monotonic() - began < 10
-        assert card._process.returncode == 0  # and not by the thread that ends a process whose engine hangs
+@on_the_cpu
+def test_an_engine_ends_although_a_wqe_waits():
+    """For an hour; the engine's own loop, on tables of this process: how long a process takes to end says nothing."""
+    card, queue = tables.Tables(), np.frombuffer(bytearray(wqe.nop(0, 5).ljust(64, b"\0")), np.uint8)
+    doorbell = np.zeros(8, np.int64)
+    qp = card.qps[0]
+    qp["qpn"], qp["sq"], qp["cq"], qp["producer"] = 5, queue.ctypes.data, card.row_address(card.cqs, 1), 1
+    qp["register"] = doorbell.ctypes.data
+    card.move(0, tables.RTS)
+    card.set(tables.CTL_QP_LIMIT, 1)
+    card.set(tables.CTL_WQE_COST, HOUR)
+    thread = threading.Thread(target=engine.run, args=(card.address,), daemon=True)
+    thread.start()
+    try:
+        rig.wait_until(lambda: card.control[0]["wqes_until"] != 0, "the WQE is not let in", 60)
+        thread.join(0.1)
+        assert thread.is_alive()
+        assert qp["wqes"] == 0
+    finally:
+        card.set(tables.CTL_STOP, 1)
+        thread.join(60)
+    assert not thread.is_alive()
 
 
 # ------------------------------------------------------------------------------------------------------------------------ variables
@@ -184,4 +197,4 @@ def test_the_variable_reaches_the_card(tmp_path):
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(output.read_text())["rows"]
     assert (row["validated"], row["wqes"]) == (True, 3 * 64)
-    assert 0.0002 < row["mops"] < 0.00101
+    assert 0 < row["mops"] < 0.00101
