@@ -13,11 +13,15 @@ import sys
 from types import ModuleType
 from unittest import mock
 
+#: Seconds after which a process that compiles hangs: many times what it takes, as a machine may have few cores and much to do.
+LIMIT = 1500
+
 
 def compiled(transport):
     """Run this program and return what it prints."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
-    done = subprocess.run([sys.executable, __file__, transport], capture_output=True, text=True, timeout=280, check=False, env=environment)
+    command = [sys.executable, __file__, transport]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 

@@ -12,10 +12,11 @@ import sys
 
 import ptx_machine
 import pytest
+from compiled import LIMIT
 
 from pgas.kernels import state, window
 
-pytestmark = pytest.mark.sass
+pytestmark = [pytest.mark.sass, pytest.mark.timeout(2 * LIMIT)]
 
 #: Names of perftests.sass.KERNELS.
 FUNCTIONS = [
@@ -240,7 +241,7 @@ def found(tmp_path_factory):
             environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
             command = [sys.executable, "-c", PROGRAM, str(path.with_suffix(".new"))]
             pipes = {"input": json.dumps(cases), "capture_output": True, "text": True}
-            done = subprocess.run(command, env=environment, timeout=280, check=False, **pipes)
+            done = subprocess.run(command, env=environment, timeout=LIMIT, check=False, **pipes)
             assert done.returncode == 0, done.stdout + done.stderr
             path.with_suffix(".new").rename(path)
     return json.loads(path.read_text())

@@ -16,9 +16,9 @@ from pathlib import Path
 import posting
 import ptx_machine
 import pytest
-from compiled import OF_A_QUEUE, OF_A_WAIT, compiled
+from compiled import LIMIT, OF_A_QUEUE, OF_A_WAIT, compiled
 
-pytestmark = pytest.mark.sass
+pytestmark = [pytest.mark.sass, pytest.mark.timeout(2 * LIMIT)]
 
 BASELINE = Path(__file__).resolve().parent.parent / "perftests" / "baselines" / "sass-ibgda.json"
 
@@ -75,7 +75,7 @@ def test_nothing_spills(transport):
 )
 def test_nothing_spills_in_other_configurations(options, functions):
     command = [sys.executable, "-m", "pgas.perftests.sass", "--transport", "ibgda", *options, "--json", *functions]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True)
     numbers = json.loads(done.stdout)
     assert numbers.keys() == set(functions)
     assert {name: (b["spills"], b["stack"]) for name, b in numbers.items() if b["spills"] or b["stack"]} == {}
