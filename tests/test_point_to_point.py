@@ -248,4 +248,5 @@ def test_commands_that_are_compared_are_accepted():
     tests = dict(zip(NAMES, TESTS, strict=True))
     for line in (*check_gpu.MEASUREMENTS.values(), *check_gpu.NIC_LATENCIES.values()):
         name, *flags = line.split()
-        options.parse(name, "", tests[name].defaults, tests[name].scopes, flags)
+        chosen = options.parse(name, "", tests[name].defaults, tests[name].scopes, flags)
+        assert list(tests[name].workloads(chosen)), line

@@ -334,33 +334,40 @@ class TestBarriers:
 
 
 class TestSpinLoops:
-    """Loops that do not know of the engine must not hang the process."""
+    """Loops that do not know of the engine give way to the thread that they wait for, after some reads of what they poll."""
 
     def test_on_an_argument(self) -> None:
         @cuda.jit
-        def k(flag):
-            if cuda.threadIdx.x == 0:
-                while flag[0] == 0:
-                    pass
-            else:
+        def k(flag, found):
+            if cuda.threadIdx.x == 1:
                 flag[0] = 1
+                return
+            for _ in range(1000):  # a bounded spin: a test that fails must end
+                found[0] = flag[0]
+                if found[0] != 0:
+                    return
 
-        k[1, 2](zeros())
+        found = zeros()
+        k[1, 2](zeros(), found)
+        assert found[0] == 1
 
     def test_on_shared_memory(self) -> None:
         @cuda.jit
-        def k():
+        def k(found):
             s = cuda.shared.array(1, np.int32)
-            if cuda.threadIdx.x == 0:
-                s[0] = 0
+            s[0] = 0
             cuda.syncthreads()
-            if cuda.threadIdx.x == 0:
-                while s[0] == 0:
-                    pass
-            else:
+            if cuda.threadIdx.x == 1:
                 s[0] = 1
+                return
+            for _ in range(1000):
+                found[0] = s[0]
+                if found[0] != 0:
+                    return
 
-        k[1, 2]()
+        found = zeros()
+        k[1, 2](found)
+        assert found[0] == 1
 
     def test_on_a_lock(self) -> None:
         @cuda.jit
@@ -792,21 +799,24 @@ class TestIdling:
         assert len(calls) == 300
 
     def test_hooks_run_during_raw_spins(self) -> None:
-        flag = cuda.to_device(zeros())
+        flag, found = cuda.to_device(zeros()), zeros()
 
         def hook() -> None:
-            flag[0] = 1
+            flag[0] += 1
 
         @cuda.jit
-        def k(flag):
-            while flag[0] == 0:
-                pass
+        def k(flag, found):
+            for _ in range(100_000):
+                found[0] = flag[0]
+                if found[0] == 3:
+                    return
 
         engine.add_idle_hook(hook)
         try:
-            k[1, 1](flag)
+            k[1, 1](flag, found)
         finally:
             engine.remove_idle_hook(hook)
+        assert found[0] == 3
 
     @pytest.mark.parametrize("body", ["engine.yield_()", "flag[0]", "cuda.nanosleep(10)"])
     def test_interrupt(self, body: str) -> None:

@@ -80,10 +80,13 @@ def test_a_fault_of_one_qp_only(pes, observer):
 
 def test_faults_can_be_withdrawn(pes, observer):
     qp = pair(pes)[0]
-    observer.set_faults("fail=1:0x13,stop=1")
+    observer.set_faults("fail=1:0x13,stop=1,delay=0.999,hold=65535")
     observer.set_faults("")
     for _ in range(3):
         qp.run(wqe.nop)
+    counted = qp.counters()
+    assert (counted["wqes"], counted["cqes"], counted["errors"]) == (3, 3, 0)
+    assert not observer.counters()["hca"]["paused"]
 
 
 # -------------------------------------------------------------------------------------------------------------------- stop and pause

@@ -83,6 +83,15 @@ def connection_of(name):
     return connection
 
 
+def busy(name):
+    """Keep a card in the midst of a message, and see that it is; return the connection."""
+    connection = connection_of(name)
+    connection.sendall(messages.pack(Kind.HELLO)[:5])
+    with pytest.raises(TransportError, match="no answer within"):
+        client.Observer(name, timeout_s=0.2)
+    return connection
+
+
 def answer(connection, kind, body):
     messages.send(connection, kind, body)
     kind, body, fds = messages.receive(connection)
@@ -178,28 +187,23 @@ def test_a_busy_card_ends_with_the_process_that_started_it(program):
         "child = os.fork() or time.sleep(60)\nprint(p.pid, p.name, child, flush=True)\nsys.stdin.read()"
     )
     pid, name, child = parent.stdout.readline().split()
-    connection = connection_of(name)
-    connection.sendall(messages.pack(Kind.HELLO)[:5])
-    time.sleep(0.2)
-    parent.kill()
-    try:
-        wait_until(lambda: gone(int(pid)), "the card outlives its parent", 5)
-    finally:
-        os.kill(int(child), signal.SIGKILL)
-    connection.close()
+    with busy(name):
+        parent.kill()
+        try:
+            wait_until(lambda: gone(int(pid)), "the card outlives its parent", 8)  # less than it waits for the rest of the message
+            assert not gone(int(child))
+        finally:
+            os.kill(int(child), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("own_card", [1], indirect=True)
 def test_the_card_ends_for_certain_when_it_is_told_to(own_card):
     """A server that is busy at that moment is not waited for longer than its grace."""
-    connection = connection_of(own_card.name)
-    connection.sendall(messages.pack(Kind.HELLO)[:5])
-    time.sleep(0.2)
-    started = time.monotonic()
-    own_card.end()
-    assert time.monotonic() - started < 15
-    assert gone(own_card.pid)
-    connection.close()
+    with busy(own_card.name):
+        started = time.monotonic()
+        own_card.end()
+        assert time.monotonic() - started < 8  # less than it waits for the rest of the message
+        assert gone(own_card.pid)
 
 
 def test_the_card_outlives_the_thread_that_started_it():
@@ -210,9 +214,11 @@ def test_the_card_outlives_the_thread_that_started_it():
     thread.join()
     pe = PE(started[0].name, 0)
     rig.connect(qp := QP(pe), qp)
-    qp.run(wqe.nop)
+    assert not qp.run(wqe.nop).is_error
+    assert not gone(started[0].pid)
     pe.close()
     started[0].close()
+    assert gone(started[0].pid)
 
 
 def test_calls_after_the_card_was_killed(own_card):
