@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pgas
 from pgas import config, doctor, ending, runtime, topo
@@ -51,17 +52,32 @@ def hca() -> None:
         print("no software card runs on this machine: a job with PGAS_TRANSPORT=ibgda or ibrc starts one")
     for name in cards:
         try:
-            with contextlib.closing(client.Observer(name)) as observer:
-                seen = observer.counters()
-        except pgas.TransportError:  # it ended meanwhile, or belongs to another user
-            print(f"card {name}: cannot be asked")
-            continue
-        print(f"card {name} (process {seen['pid']}): " + ", ".join(f"{key} {value}" for key, value in seen["hca"].items()))
-        for kind in ("qps", "cqs", "keys", "uars"):
-            if rows := seen[kind]:
-                shown = [key for key in rows[0] if key in _HCA_COLUMNS[kind]]
-                print(f"\n{kind}")
-                print(_table([tuple(shown), *(tuple(_cell(key, row[key]) for key in shown) for row in rows)]))
+            with contextlib.closing(client.Observer(name, _ANSWER_S)) as observer:
+                text = _seen(name, observer.counters())
+        except pgas.TransportError as error:  # it ended meanwhile, does not answer, or is another user's
+            text = f"card {name}: cannot be asked: {_printable(str(error))}"
+        except (LookupError, TypeError, AttributeError):
+            text = f"card {name}: its answer is not understood, as of another version of pgas"
+        print(text)
+
+
+#: Seconds that a card gets for an answer.
+_ANSWER_S = 10.0
+
+
+def _seen(name: str, seen: dict[str, Any]) -> str:
+    totals = ", ".join(f"{_printable(key)} {_cell('', value)}" for key, value in seen["hca"].items())
+    lines = [f"card {name} (process {_cell('', seen['pid'])}): {totals}"]
+    for kind in ("qps", "cqs", "keys", "uars"):
+        if rows := seen[kind]:
+            shown = [key for key in rows[0] if key in _HCA_COLUMNS[kind]]
+            lines += ["", kind, _table([tuple(shown), *(tuple(_cell(key, row[key]) for key in shown) for row in rows)])]
+    return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    """Return a text in which nothing moves a terminal's cursor: it comes from another process."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 #: What is shown of each object.
@@ -77,7 +93,7 @@ def _cell(key: str, value: object) -> str:
     if isinstance(value, list):
         return ",".join(_cell(key, item) for item in value) or "-"
     hexadecimal = isinstance(value, int) and key in ("qpn", "qpns", "remote_qpn", "cqn", "key", "start", "first_error")
-    return f"{value:#x}" if hexadecimal else str(value)
+    return f"{value:#x}" if hexadecimal else _printable(str(value))
 
 
 #: Command -> what it does, and what it is called with.

@@ -240,10 +240,10 @@ class Collective:
 
 
 def node_name() -> str:
-    """Return what is equal exactly for processes that can pass file descriptors to each other: host and boot, and PID namespace."""
+    """Return what is equal exactly for processes that can pass file descriptors to each other: host, boot, PID and network namespace."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
     except OSError:
         boot = ""
-    return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
+    return "/".join((socket.gethostname(), boot, *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))))

@@ -21,8 +21,8 @@ NIC = frozenset({"ibgda", "ibrc"})
 ON_GPUS = frozenset({"p2p", "softhca"})  # cannot be done without a GPU; the NIC transports can, from the simulator
 IBGDA = frozenset({"ibgda"})
 
-#: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr), and with pidfd_getfd.
-_DMA_BUF_KERNEL, _PIDFD_KERNEL = (5, 12), (5, 6)
+#: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr).
+_DMA_BUF_KERNEL = 5, 12
 _CUDA = 13000
 _ORDERED_FOR_GPU = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
 #: Bytes of queues and doorbell records that a PE locks beside its heap: the heap lies in GPU memory, or in the host's in the simulator.
@@ -351,20 +351,6 @@ def _size(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
-def check_descriptors(machine: Machine) -> Iterator[Finding]:
-    """How do the PEs of a node hand each other memory?"""
-    scope = machine.text("proc/sys/kernel/yama/ptrace_scope")
-    if machine.kernel and number(machine.kernel) < _PIDFD_KERNEL:
-        why = f"Linux {machine.kernel} has no pidfd_getfd"
-    elif scope in ("2", "3") and (scope == "3" or "SYS_PTRACE" not in machine.capabilities):
-        why = f"ptrace_scope {scope} forbids pidfd_getfd"
-    else:
-        how = "ptrace_scope 1, which a PE lifts for its peers" if scope == "1" else f"ptrace_scope {scope or 'not there'}"
-        yield Finding(_LIMITS, "memory sharing", Status.OK, f"by pidfd_getfd ({how})")
-        return
-    yield Finding(_LIMITS, "memory sharing", Status.NOTE, f"{why}: memory is passed through sockets, nothing to do")
-
-
 # ----------------------------------------------------------------------------------------------------- MPI and versions
 
 _SOFTWARE = "Software"
@@ -459,7 +445,6 @@ CHECKS: tuple[Check, ...] = (
     check_ordering,
     check_peer_mapping,
     check_memlock,
-    check_descriptors,
     check_mpi,
     check_versions,
     check_compiler,

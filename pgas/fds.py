@@ -1,29 +1,36 @@
-"""Passing file descriptors between the PEs of a node: by pidfd_getfd(2), or through sockets (SCM_RIGHTS) where that is forbidden."""
+"""Passing file descriptors between the PEs of a node, through sockets (SCM_RIGHTS).
+
+pidfd_getfd(2) would do without sockets, but it needs the right to trace the other process. Under Yama a process gives that right by
+PR_SET_PTRACER, a setting that MPI libraries and crash handlers use as well, and that the kernel lets nobody read: who changes it cannot
+put it back. Sockets need no such right, so pgas leaves the setting alone.
+"""
 
 import contextlib
-import ctypes
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
+from pgas import credentials
 from pgas.bootstrap import everywhere
 from pgas.errors import BootstrapError
 from pgas.remedies import mend
 
 __all__ = ["exchange_fds"]
 
-_SYS_PIDFD_GETFD = 438  # the same on every architecture (Linux 5.6)
-_PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)
-
 #: Seconds until a rank gives up another one's descriptor.
 _PASS_S = 30.0
 
-_libc = ctypes.CDLL(None, use_errno=True)
+#: Seconds between attempts to connect to a rank whose queue of connections is full.
+_RETRY_S = 1e-3
 
 
 def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> list[int]:
     """Return descriptors of every rank's file, by rank; its own is ``fd`` itself. Collective; all ranks are on one node.
+
+    Each pair of ranks has one connection, and each end makes sure that the process at the other one is that rank. Whoever else connects
+    is turned away.
 
     Args:
         rank: position of this process in what allgather returns.
@@ -31,65 +38,80 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> l
         allgather: exchange of small values among the processes.
 
     Raises:
-        BootstrapError: the kernel allows neither way, or some rank has too many open files; on every rank.
+        BootstrapError: the kernel allows no such connection, or some rank has too many open files; on every rank.
     """
-    # Yama (ptrace_scope 1) lets only ancestors read a process's descriptors, unless the process allows it.
-    _libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
-    peers = allgather((os.getpid(), fd))
-    fds = [fd if peer == rank else _pidfd_getfd(*who) for peer, who in enumerate(peers)]
-    everyone_has_all = all(allgather(min(fds) >= 0))
-    _libc.prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
-    if everyone_has_all:
-        return fds
-    for peer, duplicate in enumerate(fds):
-        if peer != rank and duplicate >= 0:
-            os.close(duplicate)
-    return _through_sockets(rank, fd, allgather)
-
-
-def _pidfd_getfd(pid: int, fd: int) -> int:
-    """Return a duplicate of another process's descriptor, -1 if the kernel refuses."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        return -1
-    try:
-        return int(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0))
-    finally:
-        os.close(pidfd)
-
-
-def _through_sockets(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> list[int]:
-    """Every rank sends its descriptor to an abstract socket (no file is left behind) of every other. What fails on one fails on all."""
     received: dict[int, int] = {}
-    inbox: socket.socket
-    with contextlib.ExitStack() as inboxes:
+    with contextlib.ExitStack() as undo:
+        listener: socket.socket
 
-        def listen() -> Any:
-            nonlocal inbox
-            inbox = inboxes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-            inbox.bind(f"\0pgas-{os.getpid()}-{os.urandom(8).hex()}")
-            inbox.settimeout(_PASS_S)
-            return inbox.getsockname()
+        def listen() -> tuple[int, Any]:
+            nonlocal listener
+            listener = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listener.bind(f"\0pgas-{os.getpid()}-{os.urandom(8).hex()}")
+            listener.listen()
+            return os.getpid(), listener.getsockname()
 
-        def send_and_receive() -> None:
-            for distance in range(1, len(names)):  # in turns: an inbox may hold no more than 10 messages
-                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outbox:
-                    outbox.settimeout(_PASS_S)
-                    outbox.connect(names[(rank + distance) % len(names)])
-                    socket.send_fds(outbox, [rank.to_bytes(4, "little")], [fd])
-                message, passed, _, _ = socket.recv_fds(inbox, 4, 1)
-                if not passed:
-                    raise OSError("a descriptor was lost on its way: too many open files")
-                received[int.from_bytes(message, "little")] = passed[0]
+        def meet() -> None:
+            # The higher rank of a pair connects, so ranks never wait for each other in a circle.
+            deadline = time.monotonic() + _PASS_S
+            with listener:
+                for peer in range(rank):
+                    pid, name = ranks[peer]
+                    with _connect(pid, name, deadline) as connection:
+                        received[peer] = _swap(connection, fd, deadline)
+                above = {pid: peer for peer, (pid, _) in enumerate(ranks) if peer > rank}
+                while above:
+                    listener.settimeout(_left(deadline))
+                    connection, _ = listener.accept()
+                    with connection:
+                        process = credentials.of(connection)
+                        if process.ours and process.pid in above:
+                            received[above.pop(process.pid)] = _swap(connection, fd, deadline)
 
         try:
-            names = everywhere(allgather, listen, BootstrapError)
-            everywhere(allgather, send_and_receive, BootstrapError)
+            ranks = everywhere(allgather, listen, BootstrapError)
+            everywhere(allgather, meet, BootstrapError)
         except BootstrapError as error:
             for duplicate in received.values():
                 os.close(duplicate)
-            raise BootstrapError(
-                f"cannot pass memory between processes: pidfd_getfd and SCM_RIGHTS both fail ({error}); {mend('descriptors')}"
-            ) from error
-    return [fd if peer == rank else received[peer] for peer in range(len(names))]
+            raise BootstrapError(f"cannot pass memory between processes (SCM_RIGHTS): {error}; {mend('descriptors')}") from error
+    return [fd if peer == rank else received[peer] for peer in range(len(ranks))]
+
+
+def _connect(pid: int, name: Any, deadline: float) -> socket.socket:
+    """Return a connection to a rank: a process and the name at which it listens."""
+    with contextlib.ExitStack() as undo:
+        connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        while True:
+            connection.settimeout(_left(deadline))
+            try:
+                connection.connect(name)
+                break
+            except BlockingIOError:  # a socket with a timeout does not wait for room in the queue
+                time.sleep(_RETRY_S)
+        if credentials.of(connection) != (pid, True):
+            raise OSError(f"the socket of process {pid} is another one's")
+        undo.pop_all()
+    return connection
+
+
+def _swap(connection: socket.socket, fd: int, deadline: float) -> int:
+    """Send a descriptor and return the one that comes from the other end."""
+    connection.settimeout(_left(deadline))
+    try:
+        socket.send_fds(connection, [b"\0"], [fd])
+        message, fds, _, _ = socket.recv_fds(connection, 1, 1)
+    except ConnectionError:
+        message = b""
+    if not message:
+        raise OSError("the other process has given up")
+    if not fds:
+        raise OSError("a descriptor was lost on its way: too many open files")
+    return fds[0]
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+from pgas import credentials
+
 __all__ = ["Inquiry"]
 
 #: Seconds in which a PE prints one report, whoever else asks.
@@ -40,6 +42,7 @@ class Inquiry:
         self.address = f"pgas-report-{os.getpid()}-{os.urandom(8).hex()}"
         try:
             self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            credentials.name_senders(self._inbox)
             self._inbox.bind(f"\0{self.address}")
         except OSError:
             os.close(self._signalled)
@@ -112,8 +115,8 @@ class Inquiry:
                 if signal.SIGUSR1 in numbers:
                     self.ask(f"SIGUSR1 to PE {self._me}", wait=False)
             if self._inbox.fileno() in ready:
-                data, sender = self._inbox.recvfrom(1 << 16)
-                if sender in (f"\0{address}".encode() for address in self._peers.values()):  # anybody of this machine may send anything
+                data, address, sender = credentials.receive(self._inbox, 1 << 16)
+                if sender.ours and address in (f"\0{name}".encode() for name in self._peers.values()):
                     self._read(json.loads(data))
 
     def _read(self, message: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ class Machine:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of packages and tools that are there
     required: Mapping[str, str] = field(default_factory=dict)  #: versions of packages that pgas asks for, e.g. ">=2.4,<2.5"
     memlock: int = -1  #: RLIMIT_MEMLOCK in bytes; -1: unlimited
-    capabilities: frozenset[str] = frozenset()  #: of the process, among IPC_LOCK, SYS_PTRACE, SYS_ADMIN
+    capabilities: frozenset[str] = frozenset()  #: of the process, among IPC_LOCK, SYS_ADMIN
     settings: Mapping[str, Any] = field(default_factory=dict)  #: PGAS_* variables, parsed
     bad_settings: tuple[str, ...] = ()  #: what is wrong with those that do not parse
     visible: str | None = None  #: CUDA_VISIBLE_DEVICES

@@ -30,7 +30,7 @@ from pgas.transports.verbs.device import OpenDevice
 __all__ = ["observe"]
 
 #: Bits of CapEff (capabilities(7)).
-_CAPABILITIES = {14: "IPC_LOCK", 19: "SYS_PTRACE", 21: "SYS_ADMIN"}
+_CAPABILITIES = {14: "IPC_LOCK", 21: "SYS_ADMIN"}
 
 _NVLINK_MAX_LINKS = 18  # NVML_NVLINK_MAX_LINKS
 

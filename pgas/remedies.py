@@ -234,9 +234,9 @@ _TABLE = (
     # ------------------------------------------------------------------------------------------------------------ processes
     Remedy(
         "descriptors",
-        (r"pidfd_getfd and SCM_RIGHTS both fail",),
-        "the kernel lets the PEs of a node hand each other neither file descriptors nor messages",
-        "in a container, allow the pidfd_getfd system call (--security-opt seccomp=unconfined, or --cap-add=SYS_PTRACE); all PEs in one",
+        (r"cannot pass memory between processes",),
+        "the PEs of a node cannot hand each other file descriptors through Unix sockets",
+        "allow more open files (ulimit -n); start all PEs of a machine in one container, as sockets do not reach into another",
     ),
     Remedy(
         "no mpi",

@@ -19,7 +19,7 @@ LINKS = ("kernels", "transports", "perftests")
 
 #: Lowest first. A module imports modules of its own layer and of those before it.
 LAYERS = (
-    ("errors", "config", "_version", "inquiry", "liveness", "remedies"),
+    ("errors", "config", "_version", "credentials", "inquiry", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
     ("backend", "heap", "topology", "streams", "dlpack"),
     ("bootstrap", "fds", "array"),
@@ -167,7 +167,7 @@ def test_no_cycles():
         visit(module, [])
 
 
-@pytest.mark.parametrize("layer", ["errors", "config", "_version"])
+@pytest.mark.parametrize("layer", ["errors", "config", "credentials", "_version"])
 def test_lowest_layers_need_only_the_standard_library(layer):
     names = {
         name.split(".")[0]

@@ -1,7 +1,6 @@
 """How PEs find each other: with and without a launcher, the wrong MPI, no MPI; passing descriptors between real processes."""
 
 import contextlib
-import ctypes
 import functools
 import importlib
 import os
@@ -10,9 +9,11 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
+from strangers import NOBODY, stranger
 
 from pgas import backend, bootstrap, fds
 from pgas.errors import BootstrapError
@@ -171,11 +172,11 @@ def test_abort_ends_the_world(mpi):
     assert ended.value.code == 7
 
 
-def test_node_name_has_host_boot_and_pid_namespace():
-    host, boot, namespace = bootstrap.node_name().split("/")
+def test_node_name_has_host_boot_and_namespaces():
+    host, boot, pid, net = bootstrap.node_name().split("/")
     assert host == socket.gethostname()
     assert boot.count("-") == 4
-    assert namespace == os.readlink("/proc/self/ns/pid")
+    assert (pid, net) == (os.readlink("/proc/self/ns/pid"), os.readlink("/proc/self/ns/net"))
 
 
 # ---------------------------------------------------------------------------------------------------------- descriptors
@@ -198,17 +199,12 @@ CHILD = """
 import os, socket, sys
 from pgas import fds
 sys.path.insert(0, sys.argv[1])
-from test_bootstrap import _exchange, _own_memfd
+from test_bootstrap import _exchange, _own_memfd, broken
 import functools
 connection = socket.socket(fileno=int(sys.argv[2]))
 fds._PASS_S = 2
-if sys.argv[3] == "refused":
-    fds._pidfd_getfd = lambda pid, fd: -1
 if sys.argv[3] == "broken":
-    fds._pidfd_getfd = lambda pid, fd: -1
-    def send_fds(*args):
-        raise PermissionError(1, "no descriptors")
-    fds.socket.send_fds = send_fds
+    fds.socket.send_fds = broken
 fd = _own_memfd(1)
 try:
     got = fds.exchange_fds(1, fd, functools.partial(_exchange, connection, rank=1))
@@ -222,12 +218,16 @@ _exchange(connection, text, rank=1)
 """
 
 
+def broken(*args):
+    raise PermissionError(1, "no descriptors")
+
+
 @pytest.fixture
 def peer():
     """Start the second process: peer(how) returns its end of the connection and the process."""
     started = []
 
-    def start(how):
+    def start(how=""):
         here, there = socket.socketpair()
         here.settimeout(30)
         process = subprocess.Popen(
@@ -245,24 +245,33 @@ def peer():
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs"),
-    [("allowed", "allowed"), ("refused", "refused"), ("allowed", "refused"), ("refused", "allowed")],
-)
-def test_descriptors_between_two_processes(mine, theirs, peer, monkeypatch):
-    """By pidfd_getfd if both may, else through sockets, also if only one is refused."""
-    if mine == theirs == "allowed" and not _may_pidfd_getfd():
-        pytest.skip("this kernel or container forbids pidfd_getfd")
-    sockets = []
-    through_sockets = fds._through_sockets
-    monkeypatch.setattr(fds, "_through_sockets", lambda *args: sockets.append(1) or through_sockets(*args))
-    if mine == "refused":
-        monkeypatch.setattr(fds, "_pidfd_getfd", lambda pid, fd: -1)
-    connection, process = peer(theirs)
+@pytest.mark.parametrize("uid", [NOBODY, None])
+def test_descriptors_between_two_processes(uid, peer):
+    """Strangers who connect first, silent ones and one that offers a descriptor, get none, give none and delay nobody."""
+    connection, process = peer()
     fd = _own_memfd(0)
     before = len(os.listdir("/proc/self/fd"))
-    got = fds.exchange_fds(0, fd, functools.partial(_exchange, connection, rank=0))
-    assert bool(sockets) == (mine != "allowed" or theirs != "allowed")
+    with contextlib.ExitStack() as undo:
+        sockets = [undo.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(20)]
+
+        def intrude(name):
+            for intruder in sockets:
+                intruder.connect(name)
+            socket.send_fds(sockets[-1], [b"\0"], [fd])
+
+        def allgather(value):
+            if value[0] is not None:  # the name of this rank's socket, which the other one is not told yet
+                strangers.enter_context(stranger(lambda: intrude(value[0][1]), uid))
+            return _exchange(connection, value, 0)
+
+        started = time.monotonic()
+        with contextlib.ExitStack() as strangers:
+            got = fds.exchange_fds(0, fd, allgather)
+        assert time.monotonic() - started < 10
+        for intruder in sockets:
+            intruder.settimeout(10)
+            with contextlib.suppress(ConnectionResetError):  # what it sent was not read
+                assert socket.recv_fds(intruder, 1, 1)[:2] == (b"", [])
     assert got[0] == fd
     assert os.pread(got[1], 100, 0) == b"written by 1"
     assert _exchange(connection, "", 0)[1] == "written by 0"
@@ -273,25 +282,33 @@ def test_descriptors_between_two_processes(mine, theirs, peer, monkeypatch):
     assert process.wait(30) == 0
 
 
+@pytest.mark.parametrize("uid", [NOBODY, None])
+def test_a_rank_whose_name_another_process_has_taken(uid):
+    """It gets no descriptor, though it listens where the rank did."""
+    with socket.socket(socket.AF_UNIX) as impostor, contextlib.ExitStack() as undo:
+        impostor.bind(f"\0pgas-test-{os.getpid()}")
+        impostor.settimeout(10)
+        undo.enter_context(stranger(impostor.listen, uid))
+        rank_0 = os.getpid(), impostor.getsockname()
+        with pytest.raises(BootstrapError, match=rf"PE 1: the socket of process {os.getpid()} is another one's; "):
+            fds.exchange_fds(1, 0, lambda mine: [(rank_0, None) if mine[0] else (None, None), mine])
+        with impostor.accept()[0] as connection:
+            assert socket.recv_fds(connection, 1, 1)[:2] == (b"", [])
+
+
 @pytest.mark.parametrize(
     ("theirs", "mine", "why"),
     [
         ("broken", "broken", "PE 0: [Errno 1] no descriptors; PE 1: [Errno 1] no descriptors"),
-        ("broken", "refused", "PE 0: timed out; PE 1: [Errno 1] no descriptors"),
-        ("refused", "full", "PE 0: [Errno 24] Too many open files"),
-        ("refused", "nearly full", "PE 0: [Errno 24] Too many open files; PE 1: timed out"),
+        ("broken", "", "PE 0: the other process has given up; PE 1: [Errno 1] no descriptors"),
+        ("", "full", "PE 0: [Errno 24] Too many open files"),
+        ("", "nearly full", "PE 0: [Errno 24] Too many open files; PE 1: the other process has given up"),
     ],
 )
-def test_both_ways_refused(peer, monkeypatch, theirs, mine, why):
+def test_descriptors_that_cannot_be_passed(peer, monkeypatch, theirs, mine, why):
     """Also on one process only: both are told, and neither waits for the other or keeps a descriptor."""
-    monkeypatch.setattr(fds, "_pidfd_getfd", lambda pid, fd: -1)
-    monkeypatch.setattr(fds, "_PASS_S", 2)
-
-    def send_fds(*args):
-        raise PermissionError(1, "no descriptors")
-
     if mine == "broken":
-        monkeypatch.setattr(fds.socket, "send_fds", send_fds)
+        monkeypatch.setattr(fds.socket, "send_fds", broken)
     connection, process = peer(theirs)
     fd = _own_memfd(0)
     before = len(os.listdir("/proc/self/fd"))
@@ -300,10 +317,15 @@ def test_both_ways_refused(peer, monkeypatch, theirs, mine, why):
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(fd)
     text = str(refused.value)
-    assert text.startswith(f"cannot pass memory between processes: pidfd_getfd and SCM_RIGHTS both fail ({why}); ")
-    assert "in a container, allow the pidfd_getfd system call" in text
+    assert text.startswith(f"cannot pass memory between processes (SCM_RIGHTS): {why}; allow more open files (ulimit -n); ")
     assert _exchange(connection, "", 0)[1] == f"BootstrapError: {text}"
     assert process.wait(30) == 0
+
+
+def test_a_rank_that_does_not_come(monkeypatch):
+    monkeypatch.setattr(fds, "_PASS_S", 0.05)
+    with pytest.raises(BootstrapError, match="PE 0: timed out; "):
+        fds.exchange_fds(0, 0, lambda mine: [mine, ((1, b""), None) if mine[0] else (None, None)])
 
 
 @contextlib.contextmanager
@@ -326,22 +348,6 @@ def few_descriptors(count):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for one in held:
             os.close(one)
-
-
-def test_a_process_that_is_gone_has_no_descriptors():
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    assert fds._pidfd_getfd(process.pid, 0) == -1
-
-
-def _may_pidfd_getfd():
-    """Whether this machine lets a process take a descriptor of itself by the system call."""
-    pidfd = os.pidfd_open(os.getpid())
-    got = ctypes.CDLL(None, use_errno=True).syscall(438, pidfd, pidfd, 0)
-    os.close(pidfd)
-    if got >= 0:
-        os.close(got)
-    return got >= 0
 
 
 def test_one_pe_needs_no_peer():

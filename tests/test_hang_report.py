@@ -10,6 +10,7 @@ import time
 import jobs
 import pytest
 from jobs import INIT, ON_GPUS, holds
+from strangers import NOBODY, stranger
 
 from pgas.inquiry import Inquiry
 from pgas.kernels import queue, state, window
@@ -356,6 +357,26 @@ def test_what_strangers_send_is_not_heard(sent):
     finally:
         for inquiry in reversed(pes):
             inquiry.stop()
+    assert said == ["a peer", "a peer"]
+
+
+def test_a_stranger_with_the_name_of_a_peer_that_is_gone_is_not_heard():
+    said = []
+    pes = [Inquiry(pe, said.append) for pe in range(3)]
+    address = f"\0{pes[1].address}"
+    for pe, inquiry in enumerate(pes):
+        inquiry.start({other: pes[other].address for other in range(3) if other != pe})
+    pes[1].stop()
+
+    def ask():
+        taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        taken.bind(address)
+        taken.sendto(json.dumps({"ask": "a stranger", "from": 1}).encode(), f"\0{pes[0].address}")
+
+    with stranger(ask, NOBODY):
+        pes[2].ask("a peer", wait=True)
+    for inquiry in pes:
+        inquiry.stop()
     assert said == ["a peer", "a peer"]
 
 

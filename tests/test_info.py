@@ -1,5 +1,6 @@
 """``python -m pgas info`` alone and under mpirun: every variable, the PEs, window, heap, transport and why."""
 
+import contextlib
 import os
 import re
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import forks
 import pytest
+from strangers import NOBODY, stranger
 
 import pgas
 from pgas import __main__, config
@@ -113,28 +115,58 @@ def test_unknown_command():
     assert "invalid choice: 'infos'" in done.stderr
 
 
-def test_a_card_that_ends_while_it_is_asked(capsys):
-    """It is named, and the others are listed all the same."""
-    name = f"pgas-hca-0-{os.getpid()}"  # listed before all real ones
+def listens(name):
+    """A socket named as cards are."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(b"\0" + name.encode() if isinstance(name, str) else b"\0" + name)
+    listener.listen()
+    return listener
 
-    def dies():
-        connection, _ = listener.accept()
-        messages.receive(connection)
-        messages.send(connection, Kind.OK, {"pid": 0})
-        messages.receive(connection)
-        connection.close()
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(f"\0{name}")
-        listener.listen()
+def answers(listener, *bodies):
+    """Answer the requests of one connection, then close it."""
+    connection, _ = listener.accept()
+    with connection:
+        for body in bodies:
+            messages.receive(connection)
+            messages.send(connection, Kind.OK, body)
+        messages.receive(connection)
+
+
+def test_cards_that_cannot_be_asked(capsys, monkeypatch):
+    """One ended, others are silent, answer nonsense or terminal escapes, or are another user's: each is a line, and the rest is listed."""
+    monkeypatch.setattr(__main__, "_ANSWER_S", 0.2)
+    ended, silent, nonsense, numbers, escapes, foreign = (f"pgas-hca-0-{os.getpid() << 8 | i:016x}" for i in range(6))
+    escaping = {"pid": 0, "hca": {"\x1b[2J": "\x1b]0;x\x07"}, "qps": [{"qpn": 1, "state": "\x1b[1m"}], "cqs": [], "keys": [], "uars": []}
+    said = {ended: [{"pid": 0}], nonsense: [{"pid": 0}, b"{"], numbers: [{"pid": 0}, [1, 2]], escapes: [{"pid": 0}, escaping]}
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(
+            listens(b"\xff\xfe pgas-hca-1-0123456789abcdef\n @pgas-hca-2-0123456789abcdef\n")
+        )  # no UTF-8, and more lines than one
+        undo.enter_context(listens(silent))
+        for name, bodies in said.items():
+            thread = threading.Thread(target=answers, args=(undo.enter_context(listens(name)), *bodies))
+            thread.start()
+            undo.callback(thread.join, 10)
+        undo.enter_context(stranger(lambda: listens(foreign).detach(), NOBODY))
         card = client.start(1)
-        thread = threading.Thread(target=dies)
-        thread.start()
-        try:
-            __main__.hca()
-        finally:
-            thread.join(10)
-            card.end()
-    said = capsys.readouterr().out
-    assert f"card {name}: cannot be asked\n" in said
-    assert re.search(rf"card {card.name} \(process {card.pid}\): engine cpu, wqes 0, ", said)
+        undo.callback(card.end)
+        __main__.hca()
+    lines = capsys.readouterr().out.splitlines()
+    assert f"card {ended}: cannot be asked: the software card is gone: its process has ended" in lines
+    assert f"card {silent}: cannot be asked: no answer within 0.2 s" in lines
+    assert f"card {nonsense}: cannot be asked: softhca: the answer is no JSON" in lines
+    assert f"card {numbers}: its answer is not understood, as of another version of pgas" in lines
+    assert f"card {foreign}: cannot be asked: the software card at {foreign!r} is another user's" in lines
+    assert f"card {escapes} (process 0): \\x1b[2J \\x1b]0;x\\x07" in lines
+    assert "0x1  \\x1b[1m" in lines
+    assert [line for line in lines if re.match(rf"card {card.name} \(process {card.pid}\): engine cpu, wqes 0, ", line)]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_other_sockets_are_no_cards():
+    names = [f"pgas-hca-7-{os.getpid():016x}", f"pgas-hca-7-{os.getpid():016x}x", f"pgas-hca-x-{os.getpid():016x}"]
+    with contextlib.ExitStack() as undo:
+        for name in names:
+            undo.enter_context(listens(name))
+        assert set(names) & set(client.find()) == {names[0]}

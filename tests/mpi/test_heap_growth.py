@@ -166,7 +166,7 @@ def what_fails(job):
         if N > 1:
             yield failing(job.memory, "attach", TransportError("no way today")), f"PE {N - 1} cannot reach PE 0: no way today"
             if pgas.SIMULATOR:
-                yield few_descriptors(1), rf"SCM_RIGHTS both fail \(PE {N - 1}: .*Too many open files"
+                yield few_descriptors(1), rf"\(SCM_RIGHTS\): PE {N - 1}: .*Too many open files"
     else:
         yield failing(job.nic, "_reach", TransportError("no keys today")), "no keys today"
         if hasattr(job.nic, "adapter"):

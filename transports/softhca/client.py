@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from pgas import credentials
 from pgas.backend import SIMULATOR
 from pgas.errors import TransportError
 from pgas.transports.adapter import FirstError, Port, Uar
@@ -118,8 +120,8 @@ def find() -> list[str]:
     """Return the names of the cards of this machine (of this network namespace)."""
     from pgas.transports.softhca.server import SOCKET_PREFIX
 
-    names = (line.split()[-1].lstrip("@") for line in Path("/proc/net/unix").read_text().splitlines()[1:])
-    return sorted({name for name in names if name.startswith(SOCKET_PREFIX)})
+    pattern = rb" @(%s\d+-[0-9a-f]{16})$" % SOCKET_PREFIX.encode()  # others' names are bytes of any kind, ends of lines among them
+    return sorted({name.decode() for name in re.findall(pattern, Path("/proc/net/unix").read_bytes(), re.MULTILINE)})
 
 
 class _Connection:
@@ -135,11 +137,13 @@ class _Connection:
             self._socket.close()
             raise TransportError(f"no software card at {name!r}: {error}") from error
         try:
+            if not credentials.of(self._socket).ours:
+                raise TransportError(f"the software card at {name!r} is another user's")
             answer, fds = self._exchange(Kind.HELLO, pe)
         except TransportError:
             self._socket.close()
             raise
-        self.server: dict[str, Any] = json.loads(answer)
+        self.server: dict[str, Any] = _decoded(answer)
         self.fds = fds
 
     def _exchange(self, kind: Kind, body: Any, fds: tuple[int, ...] = ()) -> tuple[bytes, list[int]]:
@@ -154,12 +158,12 @@ class _Connection:
         if answer is None:
             raise CardGone("the software card is gone: its process has ended")
         if answer[0] == Kind.REFUSED:
-            raise TransportError(f"softhca: {json.loads(answer[1])}")
+            raise TransportError(f"softhca: {_decoded(answer[1])}")
         return answer[1], answer[2]
 
     def ask(self, kind: Kind, body: Any = None, fds: tuple[int, ...] = ()) -> Any:
         """Make a request and return its answer."""
-        return json.loads(self._exchange(kind, body, fds)[0])
+        return _decoded(self._exchange(kind, body, fds)[0])
 
     def raw(self, kind: Kind, body: bytes) -> bytes:
         """Make a request of bytes and return the bytes of its answer."""
@@ -168,6 +172,13 @@ class _Connection:
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
+
+
+def _decoded(answer: bytes) -> Any:
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        raise TransportError("softhca: the answer is no JSON") from None
 
 
 class Observer:

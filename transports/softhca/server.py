@@ -13,7 +13,6 @@ import select
 import selectors
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgas import credentials
 from pgas.backend import SIMULATOR
 from pgas.config import Faults
 from pgas.errors import PgasError, TransportError
@@ -107,8 +107,7 @@ class Server:
 
     def _accept(self) -> Connection | None:
         connection, _ = self._listener.accept()
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        if struct.unpack("3i", credentials)[1] != os.getuid():
+        if not credentials.of(connection).ours:
             connection.close()
             return None
         connection.settimeout(10)  # for a peer that stops in the middle of a message

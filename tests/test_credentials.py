@@ -1,0 +1,44 @@
+"""Who is at the other end of a socket: of each kind, of this user and of another."""
+
+import os
+import socket
+
+import pytest
+from strangers import NOBODY, stranger
+
+from pgas import credentials
+from pgas.credentials import Process
+
+
+@pytest.mark.parametrize("uid", [NOBODY, None])
+def test_the_other_end_of_a_connection(uid):
+    """On both sides; and it stays known when the process has ended."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as theirs:
+        listener.bind(f"\0pgas-test-{os.getpid()}")
+        listener.listen()
+        with stranger(lambda: theirs.connect(listener.getsockname()), uid) as pid:
+            connection, _ = listener.accept()
+        with connection:
+            assert credentials.of(connection) == Process(pid, uid is None)
+            assert credentials.of(theirs) == Process(os.getpid(), True)
+
+
+@pytest.mark.parametrize("uid", [NOBODY, None])
+def test_the_sender_of_a_datagram(uid):
+    """Descriptors that come along are not taken."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outbox:
+        credentials.name_senders(inbox)
+        inbox.bind(f"\0pgas-test-{os.getpid()}")
+        outbox.bind(f"\0pgas-test-{os.getpid()}-out")
+        outbox.connect(inbox.getsockname())
+        before = len(os.listdir("/proc/self/fd"))
+        with stranger(lambda: socket.send_fds(outbox, [b"text"], [0, 1]), uid) as pid:
+            assert credentials.receive(inbox, 100) == (b"text", outbox.getsockname(), Process(pid, uid is None))
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_sender_whom_the_kernel_did_not_name():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
+        inbox.bind(f"\0pgas-test-{os.getpid()}")
+        inbox.sendto(b"text", inbox.getsockname())
+        assert credentials.receive(inbox, 100) == (b"text", inbox.getsockname(), Process(0, False))
