@@ -4,7 +4,6 @@ import contextlib
 import dis
 import enum
 import functools
-import glob
 import hashlib
 import inspect
 import math
@@ -18,7 +17,7 @@ import numba
 import numpy as np
 from numba import cuda
 
-from pgas import runtime, streams
+from pgas import disk_cache, runtime, streams
 from pgas._version import __version__
 from pgas.backend import SIMULATOR
 from pgas.host_only import host_only
@@ -27,7 +26,6 @@ from pgas.kernels import window
 if not SIMULATOR:
     from cuda.core import LaunchConfig
     from cuda.core import launch as cuda_launch
-    from numba.cuda.core.caching import IndexDataCacheFile
     from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
     from numba.cuda.memory_management.nrt import NRT_LIBRARY
 
@@ -43,9 +41,11 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
 
     Args:
         function: the kernel.
-        cache: keep compiled code on disk (in Numba's cache directory, NUMBA_CACHE_DIR). Functions that come from no file, as at the
-            prompt, those that use globals without a plain value, and those with which numba-cuda links code of its own (an array's
-            reshape, float16) or that ``link=`` names are compiled by every process.
+        cache: keep compiled code on disk, in a folder ``pgas`` that only this user may enter: in NUMBA_CACHE_DIR if that is set, in
+            ``__pycache__`` beside the source, or in ``~/.cache/numba``, the first in which there can be one. Code that another user owns or
+            may write is never loaded. Functions that come from no file, as at the prompt, those that use globals without a plain
+            value, and those with which numba-cuda links code of its own (an array's reshape, float16) or that ``link=`` names are
+            compiled by every process.
         options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers, which calls over ibgda exceed here and there
             (``python -m pgas.perftests.sass --transport ibgda``): a kernel with such blocks may need ``launch_bounds=1024``.
     """
@@ -64,7 +64,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.dispatcher = cuda.jit(**options)(function)
         if cache and not SIMULATOR:
-            with contextlib.suppress(_NoFile):
+            with contextlib.suppress(disk_cache.NoPlace):
                 self.dispatcher._cache = _Cache(self.dispatcher)
 
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
@@ -258,10 +258,6 @@ class UncacheableGlobal(Exception):
     """A global whose value cannot be put into a key."""
 
 
-class _NoFile(Exception):
-    """The function comes from no file, so that there is nowhere to keep its code."""
-
-
 def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
     """Code, defaults and options of the function and of every device function it names, and the values of its globals.
 
@@ -349,56 +345,20 @@ if not SIMULATOR:
     class _CacheImpl(CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
         """Stores kernels that use pgas, which Numba's own is made to refuse (kernels/compiler.py)."""
 
+        _locator_classes = disk_cache.places(CUDACacheImpl)
+
         def check_cachable(self, kernel: Any) -> bool:
             """Whether numba-cuda can pickle it: not what it links besides (its own for reshape and float16, users' link=), but NRT."""
             return kernel._codelibrary._linking_files <= {NRT_LIBRARY}
 
-    class _Files(IndexDataCacheFile):  # type: ignore[misc, no-any-unimported]
-        """A file for each key, which has the key in it, and no index.
-
-        Numba's numbers files by an index. Of two processes that keep something at once, as the PEs of two jobs do, each may take the
-        same number for its own; later ones then get the code of one under the key of the other.
-        """
-
-        def _name(self, key: Any) -> str:
-            return f"{Path(self._index_name).stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.nbc"
-
-        def _remove(self, before: float) -> None:
-            """Remove files of this kernel that were written before a time."""
-            for file in Path(self._cache_path).glob(f"{glob.escape(Path(self._index_name).stem)}-*.nbc"):
-                with contextlib.suppress(OSError):
-                    if file.stat().st_mtime < before:
-                        file.unlink()
-
-        def flush(self) -> None:
-            self._remove(math.inf)
-
-        def save(self, key: Any, data: Any) -> None:
-            """Keep code; what is older than the kernel's source is of no use any more."""
-            self._remove(self._source_stamp[0])
-            self._save_data(self._name(key), (self._source_stamp, key, data))
-
-        def load(self, key: Any) -> Any:
-            try:
-                stamp, kept, data = self._load_data(self._name(key))
-            except OSError:
-                return None
-            return data if (stamp, kept) == (self._source_stamp, key) else None
-
-    class _Cache(CUDACache):  # type: ignore[misc, no-any-unimported]
+    class _Cache(disk_cache.OnDisk, CUDACache):  # type: ignore[misc, no-any-unimported]
         """Numba's disk cache with a key that also holds pgas's configuration and the kernel's dependencies."""
 
         _impl_class = _CacheImpl
 
         def __init__(self, dispatcher: Any) -> None:
             self._dispatcher = dispatcher
-            try:
-                super().__init__(dispatcher.py_func)
-            except RuntimeError as error:
-                if "no locator available" in str(error):
-                    raise _NoFile from None
-                raise
-            self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
+            super().__init__(dispatcher.py_func)
 
         def _index_key(self, sig: Any, codegen: Any) -> Any:
             key = super()._index_key(sig, codegen)

@@ -21,7 +21,7 @@ LINKS = ("kernels", "transports", "perftests")
 LAYERS = (
     ("errors", "config", "_version", "credentials", "inquiry", "liveness", "remedies"),
     ("mlx5",),  # of transports: the data sheet
-    ("backend", "heap", "topology", "streams", "dlpack"),
+    ("backend", "heap", "topology", "streams", "dlpack", "disk_cache"),
     ("bootstrap", "fds", "array"),
     ("sim",),
     ("kernels",),

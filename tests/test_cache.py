@@ -248,28 +248,30 @@ print(hits(names["kernel"]))
     assert python(tmp_path, program) == 0
 
 
-FILES = """
-files = importlib.import_module("pgas.jit")._Files(os.path.dirname(__file__), "m.f-1.py", (1000.0, 7))
-files.save(("A", 1), "code of A")
-files.save(("B", 1), "code of B")
-found = [files.load(("A", 1)), files.load(("B", 1)), files.load(("C", 1))]
-os.replace(files._name(("A", 1)), files._name(("B", 1)))
-found += [files.load(("A", 1)), files.load(("B", 1))]
-newer = importlib.import_module("pgas.jit")._Files(os.path.dirname(__file__), "m.f-1.py", (os.stat(__file__).st_mtime + 3600, 8))
-newer.save(("A", 1), "new code of A")
-found += [newer.load(("A", 1)), newer.load(("B", 1)), files.load(("A", 1))]
-left = [sorted(name for name in os.listdir() if name.endswith(".nbc")) == [newer._name(("A", 1))]]
-newer.flush()
-left.append(any(name.endswith((".nbc", ".nbi")) for name in os.listdir()))
-print(json.dumps([found, left]))
+SPOILT = """
+import resource, warnings
+def told():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", pgas.PgasWarning)
+        found = hits(pgas.jit(kernel.dispatcher.py_func))
+    return found, [str(one.message) for one in said if one.category is pgas.PgasWarning]
+fresh = told()
+(path,) = [os.path.join(folder, name) for folder, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]
+os.truncate(path, 1000)
+broken = told()
+os.unlink(path)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+print(json.dumps([path, fresh, broken, told()]))
 """
 
 
-def test_code_is_kept_under_its_own_key_alone(tmp_path, monkeypatch):
-    """A file says what it is of; those of an older source go when something newer is kept."""
-    monkeypatch.chdir(tmp_path)
-    found = ["code of A", "code of B", None, None, None, "new code of A", None, None]
-    assert python(tmp_path, FILES) == [found, [True, False]]
+def test_a_broken_file_and_a_full_disk(warm):
+    """Each is a warning that names the file, and the kernel is compiled."""
+    path, fresh, broken, full = python(warm, KERNEL + SPOILT)
+    assert os.path.basename(os.path.dirname(path)) == "pgas"
+    assert fresh == [0, []]
+    assert broken == [0, [f"{path} is not loaded, the code is compiled anew: it is broken (1000 bytes)"]]
+    assert full == [0, [f"{path} cannot be written, so code is compiled in every process: File too large"]]
 
 
 # ------------------------------------------------------------------------------------------------- Numba's own cache

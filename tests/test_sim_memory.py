@@ -181,7 +181,7 @@ def test_two_processes_with_a_cold_cache_count_together(tmp_path: Path) -> None:
     assert words[0] == 200_000
     assert words[1] == 200_000
     assert words[2:3].view(np.float64)[0] == 100_000
-    assert list(tmp_path.rglob("*.nbi"))
+    assert list(tmp_path.rglob("*.nbc"))
 
 
 TIMED = """

@@ -3,7 +3,7 @@
 Addresses are ints. Values are unsigned ints; larger and negative ones are wrapped to the width. Nothing is checked: a bad address ends
 the process. Accesses are single and untorn if the address is aligned to its width.
 
-The functions are compiled by CPU Numba and cached on disk, with explicit signatures; from Python a call costs about 0.4 us. Those named
+The functions are compiled by CPU Numba and kept on disk, with explicit signatures; from Python a call costs about 0.4 us. Those named
 after their width (`load_u32`, `atomic_add_u64`) are Numba dispatchers, which compiled code may call; their values must be in range.
 """
 
@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core.extending import intrinsic
 from numba.core.typing import signature
 
+from pgas.disk_cache import compiled
 from pgas.sim import activity
 
 __all__ = [
@@ -105,16 +106,6 @@ def _fence_intrinsic() -> Any:
     return fence_seq_cst
 
 
-def _compiled(sig: Any, function: Callable[..., Any]) -> Any:
-    try:
-        return njit(sig, nogil=True, cache=True)(function)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
-            raise
-        # Nowhere to write a cache: compile in every process, about 1 s in all.
-        return njit(sig, nogil=True)(function)
-
-
 _u8, _u16, _u32, _f32, _f64 = types.uint8, types.uint16, types.uint32, types.float32, types.float64
 
 _ld8, _ld16, _ld32, _ld64 = (_load_intrinsic(n, "monotonic") for n in (1, 2, 4, 8))
@@ -128,37 +119,37 @@ _cas32, _cas64 = _cas_intrinsic(4), _cas_intrinsic(8)
 _fence = _fence_intrinsic()
 
 # One to a line: Numba names a cache file after the line. No closures and no loop over widths: they would not be found in the cache.
-load_u8 = _compiled(_u8(_U64), lambda addr: _ld8(addr))
-load_u16 = _compiled(_u16(_U64), lambda addr: _ld16(addr))
-load_u32 = _compiled(_u32(_U64), lambda addr: _ld32(addr))
-load_u64 = _compiled(_U64(_U64), lambda addr: _ld64(addr))
-load_acquire_u8 = _compiled(_u8(_U64), lambda addr: _lda8(addr))
-load_acquire_u16 = _compiled(_u16(_U64), lambda addr: _lda16(addr))
-load_acquire_u32 = _compiled(_u32(_U64), lambda addr: _lda32(addr))
-load_acquire_u64 = _compiled(_U64(_U64), lambda addr: _lda64(addr))
-store_u8 = _compiled(types.void(_U64, _u8), lambda addr, value: _st8(addr, value))
-store_u16 = _compiled(types.void(_U64, _u16), lambda addr, value: _st16(addr, value))
-store_u32 = _compiled(types.void(_U64, _u32), lambda addr, value: _st32(addr, value))
-store_u64 = _compiled(types.void(_U64, _U64), lambda addr, value: _st64(addr, value))
-store_release_u8 = _compiled(types.void(_U64, _u8), lambda addr, value: _str8(addr, value))
-store_release_u16 = _compiled(types.void(_U64, _u16), lambda addr, value: _str16(addr, value))
-store_release_u32 = _compiled(types.void(_U64, _u32), lambda addr, value: _str32(addr, value))
-store_release_u64 = _compiled(types.void(_U64, _U64), lambda addr, value: _str64(addr, value))
-atomic_add_u32 = _compiled(_u32(_U64, _u32), lambda addr, value: _add32(addr, value))
-atomic_add_u64 = _compiled(_U64(_U64, _U64), lambda addr, value: _add64(addr, value))
-atomic_exchange_u32 = _compiled(_u32(_U64, _u32), lambda addr, value: _xchg32(addr, value))
-atomic_exchange_u64 = _compiled(_U64(_U64, _U64), lambda addr, value: _xchg64(addr, value))
-atomic_and_u32 = _compiled(_u32(_U64, _u32), lambda addr, value: _and32(addr, value))
-atomic_and_u64 = _compiled(_U64(_U64, _U64), lambda addr, value: _and64(addr, value))
-atomic_or_u32 = _compiled(_u32(_U64, _u32), lambda addr, value: _or32(addr, value))
-atomic_or_u64 = _compiled(_U64(_U64, _U64), lambda addr, value: _or64(addr, value))
-atomic_xor_u32 = _compiled(_u32(_U64, _u32), lambda addr, value: _xor32(addr, value))
-atomic_xor_u64 = _compiled(_U64(_U64, _U64), lambda addr, value: _xor64(addr, value))
-atomic_compare_swap_u32 = _compiled(_u32(_U64, _u32, _u32), lambda addr, expected, value: _cas32(addr, expected, value))
-atomic_compare_swap_u64 = _compiled(_U64(_U64, _U64, _U64), lambda addr, expected, value: _cas64(addr, expected, value))
-_atomic_add_f32 = _compiled(_f32(_U64, _f32), lambda addr, value: _fadd32(addr, value))
-_atomic_add_f64 = _compiled(_f64(_U64, _f64), lambda addr, value: _fadd64(addr, value))
-_fence_seq_cst = _compiled(types.void(), lambda: _fence())
+load_u8 = compiled(_u8(_U64), lambda addr: _ld8(addr))
+load_u16 = compiled(_u16(_U64), lambda addr: _ld16(addr))
+load_u32 = compiled(_u32(_U64), lambda addr: _ld32(addr))
+load_u64 = compiled(_U64(_U64), lambda addr: _ld64(addr))
+load_acquire_u8 = compiled(_u8(_U64), lambda addr: _lda8(addr))
+load_acquire_u16 = compiled(_u16(_U64), lambda addr: _lda16(addr))
+load_acquire_u32 = compiled(_u32(_U64), lambda addr: _lda32(addr))
+load_acquire_u64 = compiled(_U64(_U64), lambda addr: _lda64(addr))
+store_u8 = compiled(types.void(_U64, _u8), lambda addr, value: _st8(addr, value))
+store_u16 = compiled(types.void(_U64, _u16), lambda addr, value: _st16(addr, value))
+store_u32 = compiled(types.void(_U64, _u32), lambda addr, value: _st32(addr, value))
+store_u64 = compiled(types.void(_U64, _U64), lambda addr, value: _st64(addr, value))
+store_release_u8 = compiled(types.void(_U64, _u8), lambda addr, value: _str8(addr, value))
+store_release_u16 = compiled(types.void(_U64, _u16), lambda addr, value: _str16(addr, value))
+store_release_u32 = compiled(types.void(_U64, _u32), lambda addr, value: _str32(addr, value))
+store_release_u64 = compiled(types.void(_U64, _U64), lambda addr, value: _str64(addr, value))
+atomic_add_u32 = compiled(_u32(_U64, _u32), lambda addr, value: _add32(addr, value))
+atomic_add_u64 = compiled(_U64(_U64, _U64), lambda addr, value: _add64(addr, value))
+atomic_exchange_u32 = compiled(_u32(_U64, _u32), lambda addr, value: _xchg32(addr, value))
+atomic_exchange_u64 = compiled(_U64(_U64, _U64), lambda addr, value: _xchg64(addr, value))
+atomic_and_u32 = compiled(_u32(_U64, _u32), lambda addr, value: _and32(addr, value))
+atomic_and_u64 = compiled(_U64(_U64, _U64), lambda addr, value: _and64(addr, value))
+atomic_or_u32 = compiled(_u32(_U64, _u32), lambda addr, value: _or32(addr, value))
+atomic_or_u64 = compiled(_U64(_U64, _U64), lambda addr, value: _or64(addr, value))
+atomic_xor_u32 = compiled(_u32(_U64, _u32), lambda addr, value: _xor32(addr, value))
+atomic_xor_u64 = compiled(_U64(_U64, _U64), lambda addr, value: _xor64(addr, value))
+atomic_compare_swap_u32 = compiled(_u32(_U64, _u32, _u32), lambda addr, expected, value: _cas32(addr, expected, value))
+atomic_compare_swap_u64 = compiled(_U64(_U64, _U64, _U64), lambda addr, expected, value: _cas64(addr, expected, value))
+_atomic_add_f32 = compiled(_f32(_U64, _f32), lambda addr, value: _fadd32(addr, value))
+_atomic_add_f64 = compiled(_f64(_U64, _f64), lambda addr, value: _fadd64(addr, value))
+_fence_seq_cst = compiled(types.void(), lambda: _fence())
 
 
 def _copy_loop(dst: Any, dst_stride: Any, src: Any, src_stride: Any, count: Any, width: Any) -> None:
@@ -187,7 +178,7 @@ def _copy_loop(dst: Any, dst_stride: Any, src: Any, src_stride: Any, count: Any,
         src += src_stride
 
 
-_copy = _compiled(types.void(_U64, _U64, _U64, _U64, _U64, _U64), _copy_loop)
+_copy = compiled(types.void(_U64, _U64, _U64, _U64, _U64, _U64), _copy_loop)
 
 _LOAD = {1: load_u8, 2: load_u16, 4: load_u32, 8: load_u64}
 _LOAD_ACQUIRE = {1: load_acquire_u8, 2: load_acquire_u16, 4: load_acquire_u32, 8: load_acquire_u64}

@@ -13,6 +13,7 @@ from typing import Any
 
 from numba import njit, types
 
+from pgas import disk_cache
 from pgas.backend import SIMULATOR
 from pgas.kernels import compiler, ptx
 from pgas.sim import memory
@@ -57,13 +58,7 @@ def source_stamp() -> int:
 
 def kernel(signature: Any, make: Callable[[int], Callable[..., Any]]) -> Any:
     """Compile what make returns; make's argument must be used in it, because the values of free variables are part of Numba's key."""
-    function = make(source_stamp())
-    try:
-        return njit(signature, nogil=True, cache=True)(function)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
-            raise
-        return njit(signature, nogil=True)(function)  # nowhere to write: compiled in every process, some seconds
+    return disk_cache.compiled(signature, make(source_stamp()))
 
 
 if not SIMULATOR:
@@ -71,8 +66,10 @@ if not SIMULATOR:
     class _CacheImpl(CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
         """Stores kernels that use pgas's primitives, which Numba's own is made to refuse (kernels/compiler.py)."""
 
-    class _Cache(CUDACache):  # type: ignore[misc, no-any-unimported]
-        """Numba's disk cache, with all sources of the engine in its key: none of the job's constants is in the code."""
+        _locator_classes = disk_cache.places(CUDACacheImpl)
+
+    class _Cache(disk_cache.OnDisk, CUDACache):  # type: ignore[misc, no-any-unimported]
+        """A disk cache with all sources of the engine in its key: none of the job's constants is in the code."""
 
         _impl_class = _CacheImpl
 
@@ -83,5 +80,5 @@ if not SIMULATOR:
 def keep(kernel_: Any) -> None:
     """Give a CUDA kernel of the engine a disk cache (the simulator's need none)."""
     if not SIMULATOR:
-        with contextlib.suppress(RuntimeError):  # nowhere to write: compiled in every process, ten seconds
+        with contextlib.suppress(disk_cache.NoPlace):  # compiled in every process, ten seconds
             kernel_._cache = _Cache(kernel_.py_func)
