@@ -17,16 +17,14 @@ from typing import Any, Protocol
 from pgas.backend import launched_rank
 from pgas.errors import BootstrapError, PgasError
 from pgas.remedies import mend
+from pgas.shared_files import forget_early, forget_shared_files, guard_shared_files
 
 __all__ = [
-    "Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "everywhere", "exchange", "find", "forget_shared_files", "node_name",
+    "Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "everywhere", "exchange", "find", "node_name",
 ]  # fmt: skip
 
 #: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-
-#: Shared memory of MPICH and Open MPI; that of Open MPI 4, which complains at its end if it cannot remove it.
-_SHARED_FILES, _OF_OPEN_MPI_4 = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment."), "/dev/shm/vader_segment."
 
 #: Seconds that MPI gets to end a job.
 _ABORT_S = 5.0
@@ -75,6 +73,7 @@ class MPIBootstrap:
         self._mpi = importlib.import_module("mpi4py.MPI")
         if not hasattr(comm, "Is_inter") or comm.Is_inter():
             raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
+        forget_early()  # Dup() waits for the other processes
         self._comm = comm.Dup()
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -125,19 +124,6 @@ def _flush() -> None:
             stream.flush()
 
 
-def forget_shared_files(*, every: bool = False) -> None:
-    """Remove the names of MPI's shared memory once every PE has mapped it: a killed job would leave the files.
-
-    every: also those that MPI wants to remove itself; it will not come to that.
-    """
-    kinds = (*_SHARED_FILES, _OF_OPEN_MPI_4) if every else _SHARED_FILES
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        names = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if any(kind in line for kind in kinds)}
-    for name in names:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-
-
 def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
     """Return the bootstrap of this process: comm if given, MPI_COMM_WORLD under a launcher, else a job of one PE.
 
@@ -148,9 +134,12 @@ def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
         return MPIBootstrap(comm)
     if launched_rank() is None:
         return SingleBootstrap()
+    if "mpi4py.MPI" not in sys.modules:  # it is initialized by the import, which waits for the other processes
+        guard_shared_files()
     try:
         mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
+        forget_shared_files()
         raise BootstrapError(
             f"this process was started by mpirun, but mpi4py finds no MPI library ({str(error).splitlines()[0]}): {mend('no mpi')}"
         ) from error

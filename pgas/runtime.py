@@ -27,6 +27,7 @@ from pgas.heap import ALIGNMENT, Allocator
 from pgas.kernels import window
 from pgas.liveness import Watch
 from pgas.local_memory import LocalMemory
+from pgas.shared_files import forget_shared_files
 from pgas.transports import p2p
 from pgas.transports.memory import Memory, Segment, slot_segments
 from pgas.transports.nic import NIC, Part
@@ -93,7 +94,7 @@ class Job(bootstraps.Collective):
     def _start(self) -> None:
         """Form the job. What fails on one PE only is brought into the next exchange, so that no PE waits for it."""
         self.exchange(None)
-        self.together("pgas.init()", bootstraps.forget_shared_files)
+        self.together("pgas.init()", forget_shared_files)
         requested, _ = self.together("pgas.init()", lambda: {name: config.read(name) for name in config.VARIABLES})
         bounds, _ = self.together("pgas.init()", lambda: growth.Bounds.of(requested))
         self.info = "info" in requested["PGAS_DEBUG"]
@@ -413,7 +414,7 @@ class Job(bootstraps.Collective):
         """A peer ended before its finalize, or the card or mpirun before its PEs (called in the watching thread)."""
         self.lost = self.given_up = f"{who} (process {pid}) ended without pgas.finalize(): the job cannot go on"
         self._noticed.set()
-        bootstraps.forget_shared_files(every=True)
+        forget_shared_files(every=True)
         timer = threading.Timer(ending.GRACE_S, self._abort)  # whatever CUDA does in a context that may be lost
         timer.daemon = True
         timer.start()

@@ -19,7 +19,7 @@ LINKS = ("kernels", "transports", "perftests")
 
 #: Lowest first. A module imports modules of its own layer and of those before it.
 LAYERS = (
-    ("errors", "config", "_version", "credentials", "inquiry", "liveness", "remedies"),
+    ("errors", "config", "_version", "credentials", "inquiry", "liveness", "remedies", "shared_files"),
     ("mlx5",),  # of transports: the data sheet
     ("backend", "heap", "topology", "streams", "dlpack", "disk_cache"),
     ("bootstrap", "fds", "array"),

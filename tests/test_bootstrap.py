@@ -55,6 +55,7 @@ def mpi(monkeypatch):
         Get_library_version=lambda: "MPICH Version:      5.0.1\nMPICH Release date: ...\0",
         Is_finalized=lambda: False,
     )
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", stand_in)
     real = importlib.import_module
     monkeypatch.setattr(bootstrap.importlib, "import_module", lambda name: stand_in if name == "mpi4py.MPI" else real(name))
     return stand_in
