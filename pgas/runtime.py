@@ -19,11 +19,11 @@ import numpy as np
 
 from pgas import bootstrap as bootstraps
 from pgas import config, device_state, ending, growth, hang, hca, streams, topology
-from pgas._version import __version__
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
 from pgas.backend import SIMULATOR, launched_rank
 from pgas.errors import HeapError, PgasError, PgasWarning
 from pgas.heap import ALIGNMENT, Allocator
+from pgas.introduction import introduce
 from pgas.kernels import window
 from pgas.liveness import Watch
 from pgas.local_memory import LocalMemory
@@ -101,7 +101,7 @@ class Job(bootstraps.Collective):
         node_rank = self._node_rank()
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
         self._choice, _ = self.together("pgas.init()", lambda: hca.choose(requested, self.gpu, node_rank))
-        self.pes = self._introduce(requested)
+        self.pes = introduce(self.my_pe, requested, self.gpu, self._choice, self.exchange)
         self.transport, self.reason = self._choose(requested)
         largest = max(pe.gpu_memory for pe in self.pes)
         self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, self.transport, largest)))
@@ -149,30 +149,6 @@ class Job(bootstraps.Collective):
     def _node_rank(self) -> int:
         nodes = self.exchange(bootstraps.node_name())
         return nodes[: self.my_pe].count(nodes[self.my_pe])
-
-    def _introduce(self, requested: dict[str, Any]) -> list[topology.PE]:
-        """Tell the others who this PE is, and check that all can work together."""
-        gpu = self.gpu
-        alike = {name: value for name, value in requested.items() if name not in hca.LOCAL}
-        options = tuple((name, value if not isinstance(value, frozenset) else tuple(sorted(value))) for name, value in alike.items())
-        choice = self._choice
-        me = topology.PE(
-            self.my_pe,
-            bootstraps.node_name(),
-            os.getpid(),
-            __version__,
-            gpu.uuid if gpu else None,
-            gpu.name if gpu else "",
-            gpu.mps if gpu else False,
-            gpu.memory if gpu else 0,
-            options,
-            choice.name if choice else "",
-            choice.reason if choice else "",
-        )
-        pes: list[topology.PE] = self.exchange(me)
-        topology.check_alike(pes)
-        topology.check_shared_gpus(pes)
-        return pes
 
     def _choose(self, requested: dict[str, Any]) -> tuple[str, str]:
         gpu, pes = self.gpu, self.pes
