@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pgas.backend import launched_rank
@@ -29,6 +29,9 @@ _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 #: Seconds that MPI gets to end a job.
 _ABORT_S = 5.0
 
+#: Requests that nobody waits for any more, and with them the memory that MPI still reads and writes.
+_unfinished: list[Any] = []
+
 
 class Bootstrap(Protocol):
     """Ranks, and a blocking exchange among them. Collective calls are made by all ranks in the same order."""
@@ -37,7 +40,14 @@ class Bootstrap(Protocol):
     size: int
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
-        """Return every rank's data, by rank. ``poll`` is called while waiting and may raise to give up."""
+        """Return every rank's data, by rank. ``poll`` is called while waiting and may raise to give up: leave() then.
+
+        Raises:
+            BootstrapError: a rank has left; the text is what it gave leave().
+        """
+
+    def leave(self, why: str) -> None:
+        """Take part in no allgather any more, and tell the other ranks why, wherever they wait: they are one message out of step."""
 
     def is_of(self, comm: Any) -> bool:
         """Whether the job's PEs are the processes of an mpi4py communicator, in its order."""
@@ -55,6 +65,9 @@ class SingleBootstrap:
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return [data]."""
         return [data]
+
+    def leave(self, why: str) -> None:
+        """Do nothing: there is nobody to be out of step with."""
 
     def is_of(self, comm: Any) -> bool:
         """Whether comm has this process only."""
@@ -77,11 +90,14 @@ class MPIBootstrap:
         self._comm = comm.Dup()
         self.rank: int = comm.rank
         self.size: int = comm.size
+        self._left = ""  # why a rank has left
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return every rank's data, by rank; waiting PEs sleep, so that a PE still at work keeps its core."""
         import numpy as np
 
+        if self._left:
+            raise BootstrapError(self._left)
         sizes = np.empty(self.size, np.int64)
         self._wait(self._comm.Iallgather(np.array([len(data)], np.int64), sizes), poll)
         gathered = np.empty(int(sizes.sum()), np.uint8)
@@ -93,11 +109,33 @@ class MPIBootstrap:
     def _wait(self, request: Any, poll: Callable[[], None]) -> None:
         """Poll for a while, then sleep between polls, up to 1 ms."""
         started, pause = time.perf_counter(), 20e-6
-        while not request.Test():
-            if time.perf_counter() - started > 200e-6:
-                poll()
-                time.sleep(pause)
-                pause = min(pause * 1.5, 1e-3)
+        try:
+            while not request.Test():
+                if time.perf_counter() - started > 200e-6:
+                    poll()
+                    self._hear()
+                    time.sleep(pause)
+                    pause = min(pause * 1.5, 1e-3)
+        except BaseException:
+            _unfinished.append(request)
+            raise
+
+    def leave(self, why: str) -> None:
+        """Tell the others by a message to each; it is short, so that MPI sends it at once. Further calls do nothing."""
+        if self._left:
+            return
+        self._left = why
+        for rank in set(range(self.size)) - {self.rank}:
+            _unfinished.append(self._comm.Isend([why.encode(), self._mpi.BYTE], rank))
+
+    def _hear(self) -> None:
+        """Raise what a rank that has left says."""
+        status = self._mpi.Status()
+        if self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
+            why = bytearray(status.Get_count(self._mpi.BYTE))
+            self._comm.Recv(why, status.Get_source(), status.Get_tag())
+            self._left = why.decode()
+            raise BootstrapError(self._left)
 
     def is_of(self, comm: Any) -> bool:
         """Whether comm has the job's processes, in the same order."""
@@ -113,8 +151,8 @@ class MPIBootstrap:
         self._mpi.COMM_WORLD.Abort(status)
 
     def close(self) -> None:
-        """Free the duplicate, unless MPI has ended already."""
-        if not self._mpi.Is_finalized():
+        """Free the duplicate, unless MPI has ended already or what an exception left goes on in it."""
+        if not self._left and not self._mpi.Is_finalized():
             self._comm.Free()
 
 
@@ -183,15 +221,43 @@ class Collective:
     """The PEs as they meet on the host. A subclass sets _bootstrap."""
 
     _bootstrap: SingleBootstrap | MPIBootstrap
+    _made: str  #: the collective call that is being made
 
     def _interrupt(self) -> None:
         """Called while waiting for the others; may raise to give up."""
 
     def exchange(self, value: Any) -> list[Any]:
-        """Return every PE's value, by PE. Collective."""
-        return exchange(self._bootstrap, value, self._interrupt)
+        """Return every PE's value, by PE. Collective.
 
-    def agree(self, call: str, error: type[PgasError] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
+        Raises:
+            BootstrapError: an exception has made a PE leave this or an earlier call.
+        """
+        try:
+            return exchange(self._bootstrap, value, self._interrupt)
+        except BaseException as error:
+            self._leave(error)
+            raise
+
+    def _leave(self, error: BaseException) -> None:
+        """Let no PE make a collective call any more: this one ends by an exception that the others know nothing of."""
+        what = " ".join([type(error).__name__, *(f"({line})" for line in str(error).strip().splitlines()[:1])])
+        self._bootstrap.leave(
+            f"PE {self._bootstrap.rank} left {self._made} by {what}: the PEs are out of step, and the job makes no collective call any more"
+        )
+
+    @contextlib.contextmanager
+    def making(self, call: str) -> Iterator[None]:
+        """Make a collective call. The PEs tell each other of every Exception in it; what else ends it, as Ctrl-C does, leaves it."""
+        self._made = call
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException as error:
+            self._leave(error)
+            raise
+
+    def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
         """Wait until every PE makes the same call, and return the value that each brought, by PE. Collective.
 
         Args:
@@ -202,11 +268,12 @@ class Collective:
 
         Raises:
             Exception: the failure.
-            PgasError: (of the class given) another PE failed, or PEs make different calls; names them.
+            Exception: (of the class given) another PE failed, or PEs make different calls; names them.
         """
         if failure is not None:
             value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
-        met = self.exchange((call, failure is not None, value))
+        with self.making(call):
+            met = self.exchange((call, failure is not None, value))
         if failure is not None:
             raise failure
         for pe, (made, failed, what) in enumerate(met):
@@ -218,14 +285,15 @@ class Collective:
             raise error(f"PEs disagree in a collective call: PE 0 called {calls[0]}, PE {other} called {calls[other]}")
         return [what for _, _, what in met]
 
-    def together(self, call: str, step: Callable[[], Any], error: type[PgasError] = BootstrapError) -> tuple[Any, list[Any]]:
+    def together(self, call: str, step: Callable[[], Any], error: type[Exception] = BootstrapError) -> tuple[Any, list[Any]]:
         """Take a step of a call and meet the others, also if it fails here; return its result. Collective. Raises as agree()."""
         result, failure = None, None
-        try:
-            result = step()
-        except Exception as caught:
-            failure = caught
-        return result, self.agree(call, error, failure=failure)
+        with self.making(call):
+            try:
+                result = step()
+            except Exception as caught:
+                failure = caught
+            return result, self.agree(call, error, failure=failure)
 
 
 def node_name() -> str:

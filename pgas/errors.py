@@ -10,7 +10,12 @@ class PgasError(RuntimeError):
 
 
 class BootstrapError(PgasError):
-    """The job could not be formed, or its PEs disagree about a collective call."""
+    """The job could not be formed, or its PEs disagree about a collective call.
+
+    Also when an exception, such as the KeyboardInterrupt of Ctrl-C, made a PE leave a collective call: the PEs are out of step from then
+    on, and every later collective call of every PE raises this error, which names the call and the exception. finalize() raises it, too,
+    but gives everything back, so that init() may start a new job.
+    """
 
 
 class HeapError(PgasError):

@@ -174,21 +174,21 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         kernel = _adopted(kernel)
     if not isinstance(args, (tuple, list)):  # an array would be taken apart into its elements
         raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
-    job.agree(f"pgas.launch({kernel.__name__})")
-    refusal = None
-    try:
+
+    def prepare() -> BoundLaunch:
         configuration = (grid, block, streams.core_stream(stream), shared)
         bound = BoundLaunch(kernel, configuration, args, cooperative=True)
         if not SIMULATOR:
             blocks, threads = (int(np.prod(x)) for x in _normalized(configuration)[:2])
             most = compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
             if blocks > most:
-                refusal = f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on this GPU, at most {most} can"
-    except Exception as error:
-        job.exchange(": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]]))
-        raise
-    if refusals := [f"PE {pe}: {r}" for pe, r in enumerate(job.exchange(refusal)) if r]:
-        raise ValueError(f"pgas.launch: {refusals[0]}")
+                text = f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on this GPU, at most {most} can"
+                raise ValueError(text)
+        return bound
+
+    call = f"pgas.launch({kernel.__name__})"
+    job.agree(call)
+    bound, _ = job.together(call, prepare, ValueError)
     bound()
 
 

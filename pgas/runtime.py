@@ -83,7 +83,8 @@ class Job(bootstraps.Collective):
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
         ending.install(self._bootstrap, lambda: _job, lambda job: _end(job, report_leaks=False))
         try:
-            self._start()
+            with self.making("pgas.init()"):
+                self._start()
         except BaseException:
             self.release()
             raise
@@ -241,24 +242,25 @@ class Job(bootstraps.Collective):
             HeapError: the heap is exhausted and cannot grow, or PEs ask for different arrays; on every PE, with the heap as before.
         """
         shape, dtype = shape_of(shape), dtype_of(dtype)
-        request, refusal = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})", None
+        request = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})"
         if lacking := self.heap.lacking(shape, dtype, alignment):  # on every PE, if all ask for the same
             self.agree(request, HeapError)
-            self._growth.make_room(lacking)
+            with self.making(request):
+                self._growth.make_room(lacking)
         block = self.heap.allocate(shape, dtype, alignment, caller())
-        try:
+
+        def fill_own() -> SymmetricArray:
             array = at(p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
-            try:
-                if fill is not None and array.size:
-                    fill(array)
-                    self._wait_for_device(None)
-            except Exception as error:
-                refusal = error
-            self.agree(request, HeapError, failure=refusal)
+            if fill is not None and array.size:
+                fill(array)
+                self._wait_for_device(None)
+            return array
+
+        try:
+            return self.together(request, fill_own, HeapError)[0]  # type: ignore[no-any-return]
         except BaseException:
             self.heap.release(block)
             raise
-        return array
 
     def free(self, array: Any) -> None:
         """Give a symmetric array back. Collective."""
