@@ -15,7 +15,7 @@ import numpy as np
 
 from pgas import dlpack
 from pgas.backend import SIMULATOR
-from pgas.errors import HeapError
+from pgas.errors import HeapError, PgasError
 from pgas.heap import Block
 
 __all__ = ["SymmetricArray", "at", "block_of", "caller", "dtype_of", "shape_of", "stacklevel"]
@@ -74,7 +74,7 @@ def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
 
 def _refuse_freed(block: Block) -> None:
     if block.freed:
-        raise HeapError(f"use after free: {block}")
+        raise PgasError(block.foreign) if block.foreign else HeapError(f"use after free: {block}")
 
 
 def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:

@@ -3,6 +3,7 @@
 Another launcher needs another class with these methods, and nothing else of pgas changes.
 """
 
+import atexit
 import contextlib
 import importlib
 import os
@@ -83,7 +84,7 @@ class MPIBootstrap:
     """Any intracommunicator of mpi4py, duplicated so that the user's messages and ours never meet."""
 
     def __init__(self, comm: Any) -> None:
-        self._mpi = importlib.import_module("mpi4py.MPI")
+        self._mpi = _import_mpi()
         if not hasattr(comm, "Is_inter") or comm.Is_inter():
             raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
         forget_early()  # Dup() waits for the other processes
@@ -175,7 +176,7 @@ def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
     if "mpi4py.MPI" not in sys.modules:  # it is initialized by the import, which waits for the other processes
         guard_shared_files()
     try:
-        mpi = importlib.import_module("mpi4py.MPI")
+        mpi = _import_mpi()
     except (ImportError, RuntimeError) as error:
         forget_shared_files()
         raise BootstrapError(
@@ -189,6 +190,18 @@ def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
             f"({library}) are of different MPIs; {mend('another mpi')}"
         )
     return MPIBootstrap(mpi.COMM_WORLD)
+
+
+def _import_mpi() -> Any:
+    """Return mpi4py.MPI. If it is new here, this process finalizes MPI as it ends, and no child that is forked from it: it would hang."""
+    if "mpi4py.MPI" in sys.modules:
+        return sys.modules["mpi4py.MPI"]
+    rc = importlib.import_module("mpi4py").rc
+    own, rc.finalize = rc.finalize is not False, False
+    mpi, pid = importlib.import_module("mpi4py.MPI"), os.getpid()
+    if own:
+        atexit.register(lambda: None if os.getpid() != pid or mpi.Is_finalized() else mpi.Finalize())
+    return mpi
 
 
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:

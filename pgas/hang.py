@@ -69,7 +69,7 @@ class Reporter:
         self._inquiry = Inquiry(subject.me, lambda reason: emit(subject, reason, form))
         #: What other PEs of the node ask this one by.
         self.address = self._inquiry.address
-        self.start, self.stop = self._inquiry.start, self._inquiry.stop
+        self.start, self.stop, self.forked = self._inquiry.start, self._inquiry.stop, self._inquiry.give_signal_back
         self._done = self._answering = self._ended_kernel = False
         self._launches = threading.Lock()  # several threads may launch
 

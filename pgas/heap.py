@@ -23,7 +23,8 @@ class Block:
     shape: tuple[int, ...]
     dtype: np.dtype
     where: str
-    freed: bool = field(default=False)
+    freed: bool = field(default=False)  #: or nothing that this process may use
+    foreign: str = ""  #: why this process may not use it
 
     @property
     def nbytes(self) -> int:

@@ -24,6 +24,11 @@ def init(comm: Any = None) -> runtime.Job:
     Calls may be nested: the job ends at the finalize() of the first. After that, init() may start another with the same
     configuration. The environment variables that ``python -m pgas info`` lists are read here.
 
+    A child that is forked afterwards (os.fork, multiprocessing's fork) is no PE: it is refused every call, launch and use of arrays with a
+    PgasError, and its end is nothing to the job. But memory is shared: in the simulator a NumPy view of an array that the parent made
+    before still reaches the job's heap. A program that imports mpi4py.MPI before pgas.init() ends such children by os._exit, as
+    multiprocessing does: mpi4py finalizes MPI at the end of every process otherwise.
+
     Args:
         comm: an mpi4py intracommunicator whose processes are the PEs, by rank; None for MPI.COMM_WORLD under mpirun, and for a job
             of one PE without it. In a nested call: None, or one of the job's processes in their order.

@@ -132,11 +132,7 @@ class Inquiry:
         """Listen no more, and give SIGUSR1 back to who had it. Further calls do nothing."""
         if self._wakeup < 0:
             return
-        with contextlib.suppress(ValueError):
-            if self._handler is not None and signal.getsignal(signal.SIGUSR1) == self._on_signal:
-                signal.signal(signal.SIGUSR1, self._handler)
-            if self._hears_itself and (other := signal.set_wakeup_fd(-1)) != self._wakeup:
-                signal.set_wakeup_fd(other)
+        self.give_signal_back()
         os.write(self._wakeup, b"\0")
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -144,3 +140,11 @@ class Inquiry:
             os.close(fd)
         self._wakeup = -1
         self._inbox.close()
+
+    def give_signal_back(self) -> None:
+        """Leave SIGUSR1 to who had it. A forked child does no more than this: thread and pipe are its parent's."""
+        with contextlib.suppress(ValueError):
+            if self._handler is not None and signal.getsignal(signal.SIGUSR1) == self._on_signal:
+                signal.signal(signal.SIGUSR1, self._handler)
+            if self._hears_itself and (other := signal.set_wakeup_fd(-1)) != self._wakeup:
+                signal.set_wakeup_fd(other)

@@ -1,18 +1,24 @@
-"""What the PEs of a job tell each other of themselves as it starts."""
+"""What the PEs of a job tell each other of themselves as it starts, and what they tell its user."""
 
 import os
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pgas import bootstrap as bootstraps
-from pgas import hca, topology
+from pgas import config, hca, topology
 from pgas._version import __version__
+from pgas.array import stacklevel
+from pgas.backend import SIMULATOR
+from pgas.errors import PgasWarning
 from pgas.transports.selection import Choice
 
 if TYPE_CHECKING:
     from pgas.gpu import GPU
+    from pgas.runtime import Job
 
-__all__ = ["introduce"]
+__all__ = ["introduce", "say"]
 
 
 def introduce(
@@ -50,3 +56,14 @@ def introduce(
     topology.check_alike(pes)
     topology.check_shared_gpus(pes)
     return pes
+
+
+def say(job: "Job", remarks: list[str]) -> None:
+    """Print, on PE 0, what a job that has started is like if that is asked for (PGAS_DEBUG=info), and warn of remarks."""
+    if job.my_pe == 0 and job.info:
+        where = "the simulator" if SIMULATOR else job.pes[0].gpu_name
+        print(f"pgas: {job.n_pes} PEs on {where}; transport {job.transport}: {job.reason}", file=sys.stderr)
+    if job.my_pe == 0 and (unknown := config.unknown_variables()):
+        remarks.append(f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)")
+    for remark in remarks:
+        warnings.warn(remark, PgasWarning, stacklevel=stacklevel())  # where pgas.init() is called

@@ -42,9 +42,9 @@ class Watch:
         """End the thread; no loss is reported any more. Further calls do nothing."""
         if self._stop < 0:
             return
-        os.close(self._stop)
-        self._stop = -1
+        os.write(self._stop, b"\0")  # closing it says nothing while a child that was forked has it open
         if self._thread is not threading.current_thread():
             self._thread.join()
-        for fd in (self._wakeup, *self._pidfds):
+        for fd in (self._stop, self._wakeup, *self._pidfds):
             os.close(fd)
+        self._stop = -1

@@ -7,7 +7,6 @@ get an error on every PE instead of a hang.
 import contextlib
 import math
 import os
-import sys
 import threading
 import time
 import warnings
@@ -23,7 +22,7 @@ from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of,
 from pgas.backend import SIMULATOR, launched_rank
 from pgas.errors import HeapError, PgasError, PgasWarning
 from pgas.heap import ALIGNMENT, Allocator
-from pgas.introduction import introduce
+from pgas.introduction import introduce, say
 from pgas.kernels import window
 from pgas.liveness import Watch
 from pgas.local_memory import LocalMemory
@@ -33,7 +32,7 @@ from pgas.transports.memory import Memory, Segment, slot_segments
 from pgas.transports.nic import NIC, Part
 
 if SIMULATOR:
-    from pgas.sim import engine
+    from pgas import simulation
     from pgas.transports.memfd import HostMemory
 else:
     from numba import cuda
@@ -45,15 +44,21 @@ __all__ = ["Job", "current", "finalize", "init"]
 
 _job: "Job | None" = None
 
+#: Of a process that was forked from a PE: the job, which it keeps and does not use.
+_of_parent: "Job | None" = None
+
+#: Why there is no job.
+_no_job = "pgas.init() has not been called (or pgas.finalize() has)"
+
 
 def current() -> "Job":
     """Return the job.
 
     Raises:
-        PgasError: pgas.init() has not been called, or the job is over.
+        PgasError: pgas.init() has not been called, or the job is over, or it is that of the process from which this one was forked.
     """
     if _job is None:
-        raise PgasError("pgas.init() has not been called (or pgas.finalize() has)")
+        raise PgasError(_no_job)
     return _job
 
 
@@ -88,7 +93,7 @@ class Job(bootstraps.Collective):
         except BaseException:
             self.release()
             raise
-        self._say()
+        say(self, self._remarks)
 
     # ------------------------------------------------------------------------------------------------------------------- set-up
 
@@ -120,7 +125,8 @@ class Job(bootstraps.Collective):
         self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.my_pe, self.exchange)
         self._listen(requested["PGAS_HANG_REPORT"])
         if SIMULATOR:
-            self._simulate(requested["PGAS_SIM_WEAK"])
+            ends, weak = self._hang.recorded_in_simulator, requested["PGAS_SIM_WEAK"]
+            self._ending.enter_context(simulation.of(self, weak, self._interrupt, lambda: self._check() if ends() else None))
         self.together("pgas.init()", self._watch_peers)
 
     def _open_memory(self) -> Memory:
@@ -178,35 +184,6 @@ class Job(bootstraps.Collective):
             self.nic = nic_type(part, **options)
             self._ending.callback(self.nic.close)
         self.local = LocalMemory(self.nic)
-
-    def _simulate(self, weak: int | None) -> None:
-        """Let kernels of the simulator end early, and weaken its memory if that is asked for."""
-        from pgas.kernels import cpu
-
-        engine.add_idle_hook(self._interrupt)
-        self._ending.callback(engine.remove_idle_hook, self._interrupt)
-        if self.nic is not None:
-            engine.add_failure_hook(self._kernel_failed)
-            self._ending.callback(engine.remove_failure_hook, self._kernel_failed)
-        cpu.on_failure = lambda: self._check() if self._hang.recorded_in_simulator() else None
-        own = p2p.slot(self.my_pe)
-        seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # every PE draws for itself
-        cpu.begin(seed, own, own + (window.QUEUE_OFFSET if self.nic is not None else 1 << window.STRIDE_SHIFT))
-
-    def _kernel_failed(self, error: BaseException) -> None:
-        """An exception ended a kernel of the simulator: what it had reserved on the NIC and not posted will never go."""
-        if self.nic is not None and not device_state.poisoned(self.memory) and self.nic.holds_unposted():
-            self.given_up = f"a kernel ended with {type(error).__name__} between reserving a place in a queue and posting it"
-            device_state.poison(self.memory)
-
-    def _say(self) -> None:
-        if self.my_pe == 0 and self.info:
-            where = "the simulator" if SIMULATOR else self.pes[0].gpu_name
-            print(f"pgas: {self.n_pes} PEs on {where}; transport {self.transport}: {self.reason}", file=sys.stderr)
-        if self.my_pe == 0 and (unknown := config.unknown_variables()):
-            self._remarks.append(f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)")
-        for remark in self._remarks:
-            warnings.warn(remark, PgasWarning, stacklevel=stacklevel())  # where pgas.init() is called
 
     # -------------------------------------------------------------------------------------------------------------- collectives
 
@@ -443,16 +420,38 @@ class Job(bootstraps.Collective):
         global _job
         if kind is None:
             finalize()
-        elif self.n_pes == 1:
+        elif self.n_pes == 1 and self is _job:  # not in a child that was forked
             self.release()
             _job = None
         else:
             self.broken = True
 
 
+def _forked() -> None:
+    """Use nothing of the parent's job, in a child that was forked: it is a PE of the parent, which shares its heap, its card, its MPI."""
+    global _job, _of_parent, _no_job
+    if _job is None:
+        return
+    _no_job = (
+        f"this process was forked from PE {_job.my_pe} after pgas.init(): the job is its parent's alone; fork before pgas.init(), or start "
+        "processes anew (multiprocessing's spawn)"
+    )
+    _of_parent, _job = _job, None
+    for block in _of_parent.heap.blocks:
+        block.freed, block.foreign = True, _no_job
+    _of_parent._hang.forked()
+    if SIMULATOR:
+        simulation.forbid(_no_job)
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def init(comm: Any = None) -> Job:
     """Start pgas on this process. Collective over the job's PEs. See pgas.init."""
     global _job
+    if _of_parent is not None:
+        raise PgasError(_no_job)
     if _job is not None:
         if comm is not None and not _job._bootstrap.is_of(comm):
             raise ValueError("pgas.init: a job of other processes is active, and comm is not its communicator; pgas.finalize() first")

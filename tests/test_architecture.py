@@ -32,7 +32,7 @@ LAYERS = (
     ("gpu", "device_state", "card", "ending", "local_memory", "host_only"),
     ("hang",),
     ("growth", "hca"),
-    ("introduction",),
+    ("introduction", "simulation"),
     ("runtime",),
     ("jit", "host", "rma", "amo", "signal", "sync", "wait", "query"),
     ("operands",),

@@ -54,6 +54,7 @@ def mpi(monkeypatch):
         COMM_WORLD=Communicator(),
         Get_library_version=lambda: "MPICH Version:      5.0.1\nMPICH Release date: ...\0",
         Is_finalized=lambda: False,
+        Finalize=lambda: None,
     )
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", stand_in)
     real = importlib.import_module

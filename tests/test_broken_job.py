@@ -1,9 +1,10 @@
-"""A job that does not go on as before: a collective that an exception left, a child that was forked, pgas.reset() after an error.
+"""A job that does not go on as before: a collective that an exception left, a child that was forked.
 
 The programs run in the simulator, in processes of their own, under mpirun where there is more than one PE.
 """
 
 import jobs
+import pytest
 
 job = jobs.job
 
@@ -49,7 +50,7 @@ leave("init", pgas.init, place="_node_rank")
 for step, call, args, place in (
     ("waiting", pgas.allgather_object, (1,), "_interrupt"),
     ("completing", pgas.barrier_all, (), "complete"),
-    ("preparing", pgas.launch, (waits, 1, 1, (), 0, 0 if me else Interrupts()), "_say"),
+    ("preparing", pgas.launch, (waits, 1, 1, (), 0, 0 if me else Interrupts()), "_node_rank"),
 ):
     pgas.init()
     leave(step, call, *args, place=place)
@@ -64,3 +65,79 @@ with pgas.init():
     told = [[LEFT.format(call)] * 3 for call in ("pgas.allgather_object()", "pgas.barrier_all()", "pgas.launch(waits)")]
     assert ended.lines(0) == ["interrupted", *(line for lines in told for line in ("interrupted", *lines)), "[0, 1]"], ended
     assert ended.lines(1) == [LEFT.format("pgas.init()"), *(line for lines in told for line in (lines[0], *lines)), "[0, 1]"], ended
+
+
+# --------------------------------------------------------------------------------------------------------- a child that was forked
+
+FORKING = """
+import multiprocessing
+from pgas import runtime
+
+@pgas.jit
+def counts(word, pe):
+    pgas.atomic_add(word, 0, 1, pe)
+
+@cuda.jit
+def plain(word, pe):
+    pgas.atomic_add(word, 0, 1, pe)
+
+@cuda.jit
+def other(result):
+    result[0] = 7
+
+right = (me + 1) % n
+counts[1, 1](word, right)
+plain[1, 1](word, right)
+pgas.barrier_all()
+bound = counts[1, 1].bind(word, right)
+result = cuda.to_device(np.zeros(1))
+
+def child():
+    global me
+    me = f"{me} child"
+    calls = [(counts[1, 1], word, right), (plain[1, 1], word, right), (bound,), (pgas.barrier_all,), (pgas.put, word, word, right)]
+    calls += [(pgas.zeros, 4), (pgas.free, word), (word.copy_to_host,), (word.__setitem__, 0, 9), (pgas.my_pe,), (pgas.init,)]
+    calls += [(pgas.synchronize,), (pgas.finalize,), (os.kill, os.getpid(), signal.SIGUSR1)]
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    for call in calls:
+        attempt(*call)
+    other[1, 1](result)
+    say(f"PE {me}: result", result[0])
+
+context = runtime.current()
+for how in (lambda: sys.exit(3), lambda: 1 / 0, child):
+    if not (pid := os.fork()):
+        with context:
+            how()
+        sys.exit()
+    say(f"PE {me}: status", os.waitpid(pid, 0)[1] >> 8)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+pid = os.fork() or time.sleep(100)
+counts[1, 1](word, right)
+pgas.barrier_all()
+say(f"PE {me}: word", word[0], pgas.allgather_object(me))
+pgas.free(word)
+pgas.finalize()
+os.kill(pid, signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("transport", "npes"), [("p2p", 2), ("ibgda", 1)])
+def test_child_that_was_forked(job, transport, npes):
+    """It makes no call and launches nothing, and its end is nothing to the job; finalize does not wait for a child that lives on."""
+    ended = job(jobs.INIT + FORKING, npes, PGAS_TRANSPORT=transport)
+    assert ended.status == 0, ended
+    for pe in range(npes):
+        refused = (
+            f"PgasError: this process was forked from PE {pe} after pgas.init(): the job is its parent's alone; fork before pgas.init(), "
+            "or start processes anew (multiprocessing's spawn)"
+        )
+        assert ended.lines(pe) == ["status 3", "status 1", "status 1", f"word 3 {list(range(npes))}"], ended
+        said = ended.lines(f"{pe} child")
+        assert len(said) == 30, ended
+        said[1] = said[1].replace("tid=[0, 0, 0] ctaid=[0, 0, 0]: ", "")
+        assert said[:15] == [*[refused] * 13, "no error", "result 7.0"], ended
+    assert ended.seconds < jobs.SOON
+    assert "hang report" not in ended.err

@@ -16,9 +16,12 @@ its functions. `memory_model()` tells which module or object serves it.
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["Mem", "mem", "memory_model", "set_memory_model"]
+from pgas.errors import PgasError
+
+__all__ = ["Mem", "forbid", "mem", "memory_model", "set_memory_model"]
 
 
 class Mem:
@@ -78,3 +81,12 @@ def set_memory_model(model: Any = None) -> None:
     for name in Mem.__annotations__:
         setattr(mem, name, getattr(model, name))
     _model = model
+
+
+def forbid(why: str) -> None:
+    """Let every function of `mem` raise a PgasError."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise PgasError(why)
+
+    set_memory_model(SimpleNamespace(**dict.fromkeys(Mem.__annotations__, refuse)))

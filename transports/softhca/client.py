@@ -1,5 +1,6 @@
 """A PE's side of the software card: start it, connect to it, use it as an Adapter."""
 
+import contextlib
 import inspect
 import json
 import os
@@ -56,7 +57,7 @@ class Process:
 
     def end(self) -> None:
         """End the card now, whoever still uses it."""
-        self._control.close()
+        _hang_up(self._control)
         self.close()
 
 
@@ -171,7 +172,14 @@ class _Connection:
 
     def close(self) -> None:
         """Hang up."""
-        self._socket.close()
+        _hang_up(self._socket)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Close a connection, whoever else has a descriptor of it: a child that was forked keeps all."""
+    with contextlib.suppress(OSError):  # the other side has closed it
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def _decoded(answer: bytes) -> Any:
