@@ -30,7 +30,7 @@ from pgas.amo import (
 )
 from pgas.array import SymmetricArray
 from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
-from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, synchronize, zeros
+from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, reset, synchronize, zeros
 from pgas.jit import jit, launch
 from pgas.query import my_pe, n_pes, ptr
 from pgas.registration import register, unregister
@@ -188,6 +188,7 @@ __all__ = [
     "quiet",
     "quiet_pe",
     "register",
+    "reset",
     "signal_fetch",
     "signal_op",
     "signal_wait_until",

@@ -12,10 +12,13 @@ from pgas.heap import Allocator
 from pgas.kernels import operation, queue, refusals, state, window
 from pgas.kernels.signal import SignalOp
 from pgas.kernels.sync import Comparison
+from pgas.transports import p2p
 from pgas.transports.memory import Memory
 from pgas.transports.nic import NIC
 
-__all__ = ["Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "set_heap_size", "setup", "timed_out", "waiters"]
+__all__ = [
+    "Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "reset", "set_heap_size", "setup", "timed_out", "waiters",
+]  # fmt: skip
 
 _SIGNS: dict[int, str] = {
     Comparison.EQ: "==",
@@ -48,6 +51,17 @@ def poison(memory: Memory) -> None:
     memory.write(state.POISON, struct.pack("<Q", state.LOST))
 
 
+def reset(memory: Memory, my_pe: int) -> None:
+    """Forget the error and who waited, and number barriers from the beginning, as all PEs do. No kernel runs on any PE."""
+    memory.fill(p2p.slot(my_pe), window.SYSTEM_SIZE, 0)
+    for address, nbytes in (
+        (state.SYNC_EPOCH, 8),
+        (state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT),
+        (state.POISON, state.ERROR + state.RECORD.size - state.POISON),
+    ):
+        memory.fill(address, nbytes, 0)
+
+
 def poisoned(memory: Memory) -> bool:
     """Whether a kernel found an error, or the host has given the job up."""
     return memory.read(state.POISON, 8) != struct.pack("<Q", state.SOUND)
@@ -67,9 +81,9 @@ def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, g
     if nic is not None and poison in (state.SOUND, state.LOST):
         nic.check()
     if poison == state.LOST:
-        raise DeviceError(f"the job was given up earlier ({given_up or 'by its host'}): start a new one")
+        raise DeviceError(f"the job was given up earlier ({given_up or 'by its host'}): pgas.reset() makes it usable again")
     if poison != state.SOUND:
-        raise DeviceError("a kernel found an error but ended before it had written which: start a new job")
+        raise DeviceError("a kernel found an error but ended before it had written which: pgas.reset() makes the job usable again")
 
 
 def recorded(memory: Memory) -> bool:

@@ -49,7 +49,11 @@ class CompletionError(TransportError):
 
 
 class DeviceError(PgasError):
-    """A kernel found an error (a wait past its deadline, a bad PE or address) and poisoned the device state."""
+    """A kernel found an error (a wait past its deadline, a bad PE or address) and poisoned the device state.
+
+    From then on every launch and every collective call of this PE raises the same error; collective calls of the other PEs raise one that
+    names it. So it is after a CompletionError, too. reset() makes the job usable again.
+    """
 
 
 class DeadlockError(PgasError):
@@ -58,3 +62,11 @@ class DeadlockError(PgasError):
 
 class PgasWarning(UserWarning):
     """Something that a program should mend but that hurts nobody yet, such as an array never freed."""
+
+
+def again(error: PgasError) -> PgasError:
+    """Return an error like one that was raised, whose text and traceback others may have changed since."""
+    copy = type(error).__new__(type(error))
+    copy.args = error.args
+    vars(copy).update(vars(error))
+    return copy

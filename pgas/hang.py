@@ -70,8 +70,12 @@ class Reporter:
         #: What other PEs of the node ask this one by.
         self.address = self._inquiry.address
         self.start, self.stop, self.forked = self._inquiry.start, self._inquiry.stop, self._inquiry.give_signal_back
-        self._done = self._answering = self._ended_kernel = False
         self._launches = threading.Lock()  # several threads may launch
+        self.begin()
+
+    def begin(self) -> None:
+        """Know of no error: let every PE report at the first wait that lasts too long."""
+        self._done = self._answering = self._ended_kernel = False
 
     def launching(self, kernel: str, stream: int) -> None:
         """Know of a launch on a stream, by its handle."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pgas import runtime
+from pgas import recovery, runtime
 from pgas._version import __version__
 from pgas.array import SymmetricArray
 from pgas.backend import SIMULATOR
@@ -13,7 +13,8 @@ from pgas.heap import ALIGNMENT
 from pgas.host_only import host_only
 
 __all__ = [
-    "allgather_object", "array", "broadcast_object", "empty", "finalize", "free", "full", "info", "init", "synchronize", "zeros",
+    "allgather_object", "array", "broadcast_object", "empty", "finalize", "free", "full", "info", "init", "reset",
+    "synchronize", "zeros",
 ]  # fmt: skip
 
 
@@ -63,6 +64,25 @@ def finalize() -> None:
         DeviceError: a kernel of this PE found an error.
     """
     runtime.finalize()
+
+
+@host_only
+def reset() -> None:
+    """Make the job usable again after a DeviceError or CompletionError. Collective: all PEs call it, whether an error was theirs or not.
+
+    Until then every launch and every collective call of the PE that made the error raises it again. A PE that calls something else
+    meanwhile gets a BootstrapError there, and is waited for here.
+
+    Waits of kernels that still run end, as after an error, and the kernels are waited for. Operations that were not complete on some PE
+    may be performed in part or not at all: what they were to write, also at other PEs, is undefined, signals and atomics included. All
+    else on the heap keeps its values, arrays and registered memory stay. Barriers in kernels count from the beginning, and nothing is
+    outstanding on the NIC.
+
+    Raises:
+        PgasError: on every PE: the job cannot be made usable again, and why: a PE or the software card has ended, a GPU's context is lost
+            (a CUDA error), an exception made a PE leave a collective call, a kernel does not end within PGAS_TIMEOUT, or a NIC refuses.
+    """
+    recovery.reset(runtime.current())
 
 
 @host_only

@@ -20,7 +20,7 @@ from pgas import bootstrap as bootstraps
 from pgas import config, device_state, ending, growth, hang, hca, streams, topology
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
 from pgas.backend import SIMULATOR, launched_rank
-from pgas.errors import HeapError, PgasError, PgasWarning
+from pgas.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
 from pgas.heap import ALIGNMENT, Allocator
 from pgas.introduction import introduce, say
 from pgas.kernels import window
@@ -79,6 +79,7 @@ class Job(bootstraps.Collective):
         self.exit_status: Any = None
         self.broken = False
         self.given_up = ""
+        self.failure: PgasError | None = None  #: the first error that kernels or the NIC made; until reset()
         self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
@@ -196,6 +197,10 @@ class Job(bootstraps.Collective):
         self.exit_status = None  # a program that goes on has caught its SystemExit
         return super().exchange(value)
 
+    def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
+        """Bring the first error of this PE's kernels and NIC, too, as a failure."""
+        return super().agree(call, error, value, failure or (self.failure and again(self.failure)))
+
     def _interrupt(self) -> None:
         """End a wait of the host (and a kernel of the simulator) if a process of the job died, or time is up."""
         if self.lost is not None:
@@ -287,6 +292,10 @@ class Job(bootstraps.Collective):
             raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
         self._wait_for_device(stream)
         self._check()
+        self.ended(stream)
+
+    def ended(self, stream: Any) -> None:
+        """The kernels of a stream (None: of the device) have ended."""
         self._hang.synchronized(None if stream is None else streams.handle_of(stream))
         if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
             self._deferred.close()
@@ -294,19 +303,29 @@ class Job(bootstraps.Collective):
 
     def _check(self) -> None:
         """Raise what kernels found wrong; no kernel works after that."""
-        try:
-            with self._deaths_first(), self._hang.waiting():
-                device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
-        except BaseException:
-            self.broken = True
-            raise
+        with self._first_error():
+            device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
 
     def complete(self) -> None:
         """Wait for this PE's kernels, and for what they left on the NIC."""
         self.synchronize(None)
         if self.nic is not None:
-            with self._deaths_first(), self._hang.waiting():
+            with self._first_error():
                 self.nic.quiet(self._timeout_s, self._interrupt)
+
+    @contextlib.contextmanager
+    def _first_error(self) -> Iterator[None]:
+        """Look for errors of kernels and NIC; raise the first one that was ever found, if there is one."""
+        if self.failure is not None:
+            raise again(self.failure)
+        try:
+            with self._deaths_first(), self._hang.waiting():
+                yield
+        except BaseException as error:
+            self.broken = True
+            if isinstance(error, PgasError):
+                self.failure = again(error)
+            raise
 
     def death_behind(self, error: BaseException) -> str | None:
         """Return whose death made an error, None if it is an error of its own; the error may be here before the news."""
@@ -357,6 +376,8 @@ class Job(bootstraps.Collective):
         """
         if self.lost is not None:
             self._interrupt()
+        if self.failure is not None or self.given_up:
+            self._check()
         if kernel:
             self._hang.launching(kernel, stream)
         if not SIMULATOR and self._deferred is None:

@@ -73,7 +73,7 @@ CHAPTERS = (
         "Errors",
         "Mistakes of the caller are `TypeError` and `ValueError` (in kernels Numba's `TypingError`, when they are compiled), with the name "
         "of the argument, its value and what is allowed. What the runtime or the hardware refuses is a `PgasError`.",
-        r".*(Error|Warning)",
+        r"reset|.*(Error|Warning)",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""A job that does not go on as before: a collective that an exception left, a child that was forked.
+"""A job that does not go on as before: a collective that an exception left, a child that was forked, pgas.reset() after an error.
 
 The programs run in the simulator, in processes of their own, under mpirun where there is more than one PE.
 """
@@ -141,3 +141,45 @@ def test_child_that_was_forked(job, transport, npes):
         assert said[:15] == [*[refused] * 13, "no error", "result 7.0"], ended
     assert ended.seconds < jobs.SOON
     assert "hang report" not in ended.err
+
+
+# -------------------------------------------------------------------------------------------------------------------- pgas.reset()
+
+
+def test_job_that_was_reset_ends_in_good_order(job):
+    """Kernels that leave it alone, arrays, and what it does besides: tests/mpi/test_reset.py."""
+    text = """
+attempt(waits[1, 1], word)
+pgas.reset()
+pgas.free(word)
+pgas.barrier_all()
+"""
+    ended = job(jobs.INIT + text, PGAS_TIMEOUT="0.5")
+    assert ended.status == 0, ended
+    for pe in (0, 1):
+        assert ended.only_line(pe).startswith("DeviceError: "), ended
+
+
+def test_job_that_cannot_be_reset_says_why(job):
+    text = """
+os.environ.setdefault("PMI_RANK", "0")
+pgas.init()
+leave("waiting", pgas.barrier_all)
+attempt(pgas.reset)
+attempt(pgas.finalize)
+pgas.init()
+def refuses(*args):
+    raise RuntimeError("context lost")
+if me == 1:
+    runtime.Job._wait_for_device = refuses
+attempt(pgas.reset)
+attempt(pgas.barrier_all)
+os._exit(0)
+"""
+    ended = job(LEAVING + text)
+    cannot = "PgasError: pgas.reset: the job cannot be made usable again: "
+    assert [line for line in ended.lines(0) if "reset" in line] == [
+        cannot + LEFT.removeprefix("BootstrapError: ").format("pgas.barrier_all()"),
+        *[cannot + "PE 1: RuntimeError: context lost"] * 2,
+    ], ended
+    assert ended.lines(1)[-2] == ended.lines(0)[-1], ended

@@ -22,12 +22,13 @@ from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.doorbell import DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.queue_pair import QueuePair, Queues, check_caps
+from pgas.transports.snapshot import QueueMemory, Ring
 from pgas.transports.softhca import client, layout
 
 if TYPE_CHECKING:
     from pgas.transports.forwarding import Forwarder
 
-__all__ = ["CELL_BYTES", "NIC", "Part", "QueueMemory", "Ring", "overdue"]
+__all__ = ["CELL_BYTES", "NIC", "Part", "overdue"]
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -59,30 +60,11 @@ class Part:
     constants: window.Constants  #: number and depth of the queue pairs
 
 
-@dataclass(frozen=True)
-class QueueMemory:
-    """What lies in the memory of a queue pair."""
-
-    ring: bytes  #: the send queue
-    doorbell: int  #: the doorbell record: the low 16 bits of an index
-    cqe: bytes  #: the last CQE
-
-
 def overdue(text: str) -> TransportError:
     """Return the error of a wait of the host that lasted PGAS_TIMEOUT."""
     error = TransportError(text)
     error.timed_out = True
     return error
-
-
-@dataclass(frozen=True)
-class Ring:
-    """The ring of a proxy thread (ibrc/thread.py) at some moment."""
-
-    thread: str  #: what the proxy thread does
-    head: int  #: tickets that kernels have reserved
-    completed: int  #: requests that are done
-    oldest: list[tuple[int, bytes | None]]  #: of those that are not done: ticket and request, None if it is not written yet
 
 
 class NIC:
@@ -123,11 +105,43 @@ class NIC:
         self._orderly = False  # whether all PEs leave: then the card ends by itself
         try:
             self.card_name, self.card_pid = self._everywhere(lambda: self._start_card(start))[0]
-            met = self._everywhere(lambda: self._create(self.card_name, part.segments, part.fds))
-            self._everywhere(lambda: self._connect(met))
+            self._everywhere(lambda: self._create(self.card_name, part.segments, part.fds))
+            self._begin()
         except BaseException:
             self.close()
             raise
+
+    def _begin(self) -> None:
+        """Take the queue pairs, which are in RST, to their beginning and connect them. Collective."""
+        met = self._everywhere(self._introduction)
+        self._everywhere(lambda: self._connect(met))
+
+    def reset(self) -> None:
+        """Begin anew on every queue pair, whatever it had to do and whatever failed there. Collective; no kernel runs on any PE.
+
+        What was outstanding is dropped; a peer may or may not have got it. Memory regions and their keys stay.
+
+        Raises:
+            TransportError: the adapter of some PE refuses, or is gone; on every PE. This may be called again.
+        """
+        self._everywhere(self._withdraw)  # before any of them begins: a queue pair that still sends would find its peer's anew
+        self._everywhere(self._clear)
+        self._begin()
+
+    def _withdraw(self) -> None:
+        """Let the adapter do nothing any more on this PE's queue pairs."""
+        self.stop()
+        for qp in self.qps:
+            qp.reset()
+
+    def _clear(self) -> None:
+        """Zero queues, doorbell records and what kernels note about them, as they were at the beginning."""
+        queues = self._slot + window.QUEUE_OFFSET
+        self._memory.fill(queues + CELL_BYTES, len(self.queues) * Queues.nbytes(self._depth), 0)
+        if self.adapter.rung_by_cpu:
+            self._memory.fill(self._slot + window.DOORBELL_OFFSET, doorbells.segment_bytes(len(self.qps)), 0)
+        for address, nbytes in ((queue.CELL_TICKET, 8), (queue.USED, 8 * queue.USED_WORDS), (queue.CELL_TAKEN, 8 * queue.N_CELLS)):
+            self._memory.fill(address, nbytes, 0)
 
     @classmethod
     def segments(cls, n_pes: int, constants: window.Constants, *, doorbells_too: bool = False) -> tuple[Segment, ...]:
@@ -178,8 +192,8 @@ class NIC:
         self._made.callback(lambda: process.close() if self._orderly else process.end())
         return process.name, process.pid
 
-    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> Any:
-        """Make everything that needs no peer; return an introduction, which _connect gets of each PE."""
+    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> None:
+        """Make everything that needs no peer."""
         shared = [(self._slot + s.offset, s.size, fd) for s, fd in zip(segments, fds, strict=True)]
         adapter = self.adapter = self._open(card, shared)
         self._made.callback(adapter.close)  # takes with it what is left
@@ -187,19 +201,15 @@ class NIC:
         check_caps(adapter, self._n_pes, self._num, self._depth)
         pdn = self._pdn = adapter.alloc_pd()
         system, heap, queues, *rest = [(address, nbytes) for address, nbytes, _ in shared]
-        _, system_key = adapter.register_mr(*system, pdn, _ACCESS)
-        lkey, heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
+        _, self._system_key = adapter.register_mr(*system, pdn, _ACCESS)
+        lkey, self._heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
         cell_key, _ = adapter.register_mr(queues[0], CELL_BYTES, pdn, Access.LOCAL_WRITE)
         umem = adapter.register_umem(*queues)
         self.queues = Queues.layout(self._depth, count, CELL_BYTES)
-        self.qps = []
         if adapter.rung_by_cpu:
             bells = adapter.register_umem(*rest[0])
             self.queues = [replace(place, dbr=doorbells.dbr_offset(n), dbr_umem=bells) for n, place in enumerate(self.queues)]
-        for number, place in enumerate(self.queues):
-            self._memory.fill(queues[0] + place.cq, cqe.CQE_SIZE, cqe.EMPTY)
-            qp = QueuePair(adapter, umem, pdn, place, self._depth, number, self._packets)
-            self.qps.append(qp)
+        self.qps = [QueuePair(adapter, umem, pdn, place, self._depth, number, self._packets) for number, place in enumerate(self.queues)]
         for address, value in (
             (queue.LKEY, _big_endian(lkey)),
             (queue.CELL_LKEY, _big_endian(cell_key)),
@@ -207,7 +217,11 @@ class NIC:
             (queue.USED_END, queue.USED + 8 * -(-count // 64)),
         ):
             self._store(address, value)
-        return _Introduction(tuple(qp.qpn for qp in self.qps), heap_key, system_key, adapter.query_port(), self.qps[0].log_rd_atomic)
+
+    def _introduction(self) -> Any:
+        """Return what _connect gets of each PE."""
+        qpns, port = tuple(qp.qpn for qp in self.qps), self.adapter.query_port()
+        return _Introduction(qpns, self._heap_key, self._system_key, port, self.qps[0].log_rd_atomic)
 
     def _open(self, card: str, shared: list[tuple[int, int, int]]) -> Adapter:
         if self._open_device is not None:
@@ -225,6 +239,7 @@ class NIC:
         base = self._slot + window.QUEUE_OFFSET
         for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):
             pe, i = divmod(number, self._num)
+            self._memory.fill(base + place.cq, cqe.CQE_SIZE, cqe.EMPTY)
             if self.first_index and isinstance(self.adapter, client.SoftHCA):
                 self.adapter.set_index(qp.qpn, self.first_index)
             qp.connect(met[pe].qpns[self._me * self._num + i], own, met[pe].port, met[pe].log_rd_atomic)
@@ -305,7 +320,8 @@ class NIC:
 
     def _take_keys(self, keys: list[Any]) -> None:
         """Name the heaps by other keys from now on."""
-        self._store(queue.LKEY, _big_endian(keys[self._me][0]))
+        lkey, self._heap_key = keys[self._me]
+        self._store(queue.LKEY, _big_endian(lkey))
         for pe, (_, rkey) in enumerate(keys):
             self._memory.write(queue.KEYS + 8 * pe, struct.pack("<I", _big_endian(rkey)))
 

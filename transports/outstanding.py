@@ -12,7 +12,8 @@ from pgas.errors import PgasError
 from pgas.kernels import proxy, queue
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.wqe import WQEBB
-from pgas.transports.nic import NIC, Ring
+from pgas.transports.nic import NIC
+from pgas.transports.snapshot import Ring
 from pgas.transports.softhca import client
 
 __all__ = ["describe"]

@@ -14,7 +14,8 @@ from pgas.errors import PgasError
 from pgas.kernels import proxy, queue, state, window
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
-from pgas.transports.nic import NIC, Part, Ring, overdue
+from pgas.transports.nic import NIC, Part, overdue
+from pgas.transports.snapshot import Ring
 from pgas.transports.softhca.slack import sleep_precisely
 
 __all__ = ["RingNIC", "shares"]
@@ -51,13 +52,8 @@ class RingNIC(NIC):
 
     def __init__(self, part: Part, **options: Any) -> None:
         self._thread: threading.Thread | None = None
-        self._stopping, self._ended = False, ""
+        self._constants = part.constants
         super().__init__(part, **options)
-        try:
-            self._everywhere(lambda: self._start(part.constants))
-        except BaseException:
-            self.close()
-            raise
 
     @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
@@ -72,9 +68,19 @@ class RingNIC(NIC):
         """Return the back end's words of a queue pair's row, by offset, and the row's cursors."""
         raise NotImplementedError
 
-    def _start(self, constants: window.Constants) -> None:
+    def _begin(self) -> None:
+        super()._begin()
+        self._everywhere(self._start)
+
+    def _start(self) -> None:
+        """Begin with an empty ring, and start the thread that serves it."""
+        constants = self._constants
+        self._stopping, self._ended = False, ""
         self._control = self._slot + window.QUEUE_OFFSET + self.queue_bytes(self._n_pes, constants)
         self._store(proxy.CONTROL, self._control)
+        self._memory.fill(self._control, proxy.RING + constants.ring * proxy.REQUEST_SIZE, 0)
+        for word in (proxy.HEAD, proxy.SEEN, proxy.LOOKING):
+            self._store(word, 0)
         count = len(self.qps)
         rows = self.record_bytes
         undone = rows + count * tables.ROW
@@ -93,6 +99,9 @@ class RingNIC(NIC):
             row = {tables.RECORD: queue.RECORDS + number * queue.RECORD_SIZE, **self._row_words(number)}
             words |= {self._row(number) + offset: value for offset, value in row.items()}
         self._set(words)
+        for entry in range((self._load(state.REGISTERED_END) - state.REGISTERED) // state.REGISTERED_SIZE):
+            if self._load(state.REGISTERED + entry * state.REGISTERED_SIZE + state.END):
+                self._name_region(entry)
         loop = compiled(self.posting)
         self._thread = threading.Thread(target=self._run, args=(loop, at), name=f"pgas proxy of PE {self._me}", daemon=True)
         self._thread.start()
@@ -117,6 +126,10 @@ class RingNIC(NIC):
     def register(self, entry: int, address: int, nbytes: int) -> None:
         """Let the NIC reach local memory, and the thread name it."""
         super().register(entry, address, nbytes)
+        self._name_region(entry)
+
+    def _name_region(self, entry: int) -> None:
+        """Let the thread know what to call a registered piece of memory."""
         at = self._regions + entry * tables.REGION_SIZE // 8
         self._own[at : at + 2] = self._region_words(entry)
 

@@ -89,7 +89,7 @@ class VerbsNIC(RingNIC):
     def _start_card(self, start: Any) -> tuple[str, int]:
         return "", 0  # there is none
 
-    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> _Introduction:
+    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> None:
         """Make everything that needs no peer."""
         self._device = OpenDevice(self._name, self._port)
         self._made.callback(self._device.close)
@@ -127,6 +127,9 @@ class VerbsNIC(RingNIC):
             self._made.callback(qp.destroy)
             self.qps.append(qp)
         self._store(queue.CELLS, queues[0])
+
+    def _introduction(self) -> _Introduction:
+        caps = self._device.capabilities
         return _Introduction(
             str(self._device),
             end_of(self._device, self._gid),
@@ -137,6 +140,10 @@ class VerbsNIC(RingNIC):
             caps.max_msg_sz,
             caps.atomics,
         )
+
+    def _clear(self) -> None:
+        self._chains[:] = 0
+        self._memory.fill(queue.CELL_TAKEN, 8 * queue.N_CELLS, 0)
 
     def _register(self, address: int, nbytes: int, access: Access, what: str, *, on_gpu: bool) -> Region:
         region = register(self._device, address, nbytes, access, what=what, on_gpu=on_gpu)

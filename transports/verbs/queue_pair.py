@@ -23,6 +23,9 @@ INLINE_MAX = 16
 #: Neither receives nor RNR NAKs happen; the values are those of ibv_rc_pingpong.
 _MIN_RNR_TIMER, _RNR_RETRY, _HOP_LIMIT = 12, 7, 255
 
+#: Completions that are taken from a CQ at once.
+_POLLED = 16
+
 
 @dataclass(frozen=True)
 class End:
@@ -125,6 +128,20 @@ class QueuePair:
         gid = addr.GID(peer.gid.hex(":", 2))
         route = addr.GlobalRoute(dgid=gid, sgid_index=path.gid_index, hop_limit=_HOP_LIMIT, traffic_class=path.traffic_class)
         return addr.AHAttr(port_num=self._device.port, is_global=1, gr=route, dlid=peer.lid, sl=path.sl)
+
+    def reset(self) -> None:
+        """Take the queue pair to RESET, whatever state it is in, and forget its completions: connect() may follow, with another PSN.
+
+        Raises:
+            TransportError: the device refuses.
+        """
+        try:
+            self._qp.modify(pyverbs("qp").QPAttr(qp_state=QpState.RST), int(QpAttrMask.STATE))
+            while self._cq.poll(_POLLED)[0]:
+                pass
+        except pyverbs("pyverbs_error").PyverbsError as error:
+            raise TransportError(f"RDMA device {self._device} does not take QP {self.qpn:#x} to RESET: {reason(error)}") from error
+        self.psn = secrets.randbelow(1 << 24)
 
     def state(self) -> str:
         """Return the state that the device says the queue pair is in, e.g. "RTS"; "" if it does not say."""

@@ -1,0 +1,183 @@
+"""pgas.reset(): after an error of kernels or NIC every launch and call raises it again, until all PEs have called reset."""
+
+import contextlib
+import re
+
+import numpy as np
+import pytest
+from conformance.checks import THROUGH_NIC, TRANSPORT, equal, neighbours
+from numba import cuda
+
+import pgas
+from pgas import runtime
+from pgas.kernels import queue, state
+from pgas.transports.ibrc import tables
+
+if pgas.SIMULATOR:
+    from pgas.kernels import cpu
+
+N = 300
+
+
+@pgas.jit
+def waits(word):
+    pgas.signal_wait_until(word, 0, pgas.GE, 1 << 40)
+
+
+@pgas.jit
+def puts(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+
+@pgas.jit
+def puts_nbi(dest, source, pe):
+    pgas.put_nbi_block(dest, source, pe)
+
+
+@pgas.jit
+def moves(dest, source, back, counter, word, old, left, right):
+    i = cuda.threadIdx.x
+    pgas.put_signal_block(dest, source, word, 0, 1, pgas.SIGNAL_ADD, right)
+    if i == 0:
+        pgas.signal_wait_until(word, 0, pgas.GE, 1)
+    cuda.syncthreads()
+    pgas.get_block(back, dest, right)
+    old[i] = pgas.atomic_fetch_add(counter, 0, 1, right)
+    pgas.barrier_all_block()
+    pgas.p(dest, i, 7, left)
+    pgas.sync_all_block()
+
+
+def works(heap):
+    """Every kind of operation does what it should, between all PEs."""
+    me, n, right, left = neighbours()
+    dest, source, back = heap.zeros(N, np.int32), heap.array(np.arange(N, dtype=np.int32) + 1000 * me), heap.zeros(N, np.int32)
+    counter, word, old = heap.zeros(1, np.uint64), heap.zeros(1, np.uint64), heap.zeros(64, np.uint64)
+    pgas.launch(moves, 1, 64, (dest, source, back, counter, word, old, left, right))
+    pgas.barrier_all()
+    equal(back, source)
+    equal(np.sort(old.copy_to_host()), np.arange(64, dtype=np.uint64))
+    expected = np.arange(N, dtype=np.int32) + 1000 * left
+    expected[:64] = 7
+    equal(dest, expected)
+    equal(word, np.ones(1, np.uint64))
+    pgas.put(dest, source, right)
+    pgas.barrier_all()
+    equal(dest, np.arange(N, dtype=np.int32) + 1000 * left)
+    assert pgas.allgather_object(me) == list(range(n))
+
+
+def raised(call, *args):
+    """The error of a call, or of the kernels that it launched, without the thread that the simulator names."""
+
+    def complete():
+        call(*args)
+        pgas.synchronize()
+
+    with pytest.raises(pgas.PgasError) as caught:
+        complete()
+    return type(caught.value), re.sub(r"^tid=\S+ \d+, \d+\] ctaid=\S+ \d+, \d+\]: ", "", str(caught.value))
+
+
+def refuses_everything(first, *arrays):
+    calls = (
+        (waits[1, 1], arrays[2]),
+        (pgas.barrier_all,),
+        (pgas.sync_all,),
+        (pgas.zeros, 3),
+        (pgas.put, *arrays[:2], 0),
+        (pgas.synchronize,),
+    )
+    for call, *args in calls:
+        assert raised(call, *args) == first
+
+
+@contextlib.contextmanager
+def changed(address, word):
+    """Change a word that kernels only read."""
+    memory = runtime.current().memory
+    before = memory.read(address, 8)
+    memory.write(address, word.to_bytes(8, "little"))
+    forget()
+    try:
+        yield
+    finally:
+        memory.write(address, before)
+        forget()
+
+
+def forget():
+    """Let kernels of the simulator read such words again."""
+    if pgas.SIMULATOR:
+        cpu.read_again()
+
+
+def deadline(seconds):
+    """Let waits of this PE's kernels last no longer."""
+    return changed(state.TIMEOUT_NS, int(seconds * 1e9))
+
+
+def unreachable_heap():
+    """Let the NIC be told another key than that of this PE's heap."""
+    nic = runtime.current().nic
+    if TRANSPORT == "ibgda":
+        return changed(queue.LKEY, nic._load(queue.LKEY) ^ 0x100)
+    nic._own[tables.LKEY // 8] ^= 0x100  # which reset() sets again
+    return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("whose", ["of one PE", "of all PEs"])
+def test_wait_past_its_deadline(heap, whose):
+    """Kernels of the other PEs that run meanwhile wait for what does not come: reset ends them."""
+    me, *_ = neighbours()
+    kept = heap.array(np.arange(N) * (me + 1))
+    dest, source, word = heap.zeros(4), heap.zeros(4), heap.zeros(1, np.uint64)
+    for _ in range(2):
+        pgas.barrier_all()
+        if me == 0 or whose == "of all PEs":
+            with deadline(0.2):
+                first = raised(waits[1, 1], word)
+                assert first[0] is pgas.DeviceError
+                assert f"PE {me}, block 0, thread 0: signal_wait_until waited" in first[1]
+                refuses_everything(first, dest, source, word)
+        elif not pgas.SIMULATOR:
+            waits[1, 1](word)
+        pgas.reset()
+        works(heap)
+        equal(kept, np.arange(N) * (me + 1))
+
+
+@pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")
+@pytest.mark.parametrize("kernel", [puts, puts_nbi])
+def test_completion_error(heap, kernel):
+    """What is queued behind it is flushed; queue pairs of other PEs that the error broke work again, too."""
+    me, _, right, _ = neighbours()
+    dest, source, word = heap.zeros(N, np.int32), heap.zeros(N, np.int32), heap.zeros(1, np.uint64)
+    for _ in range(2):
+        pgas.barrier_all()
+        if me == 0:
+            with unreachable_heap():
+                kind, text = first = raised(lambda: [kernel[1, 32](dest, source, right), pgas.barrier_all()])
+                assert kind is pgas.CompletionError
+                assert f"queue pair 1 to PE {right} " in text
+                refuses_everything(first, dest, source, word)
+        pgas.reset()
+        works(heap)
+
+
+def test_job_without_an_error(heap):
+    """Nothing is lost by it."""
+    pgas.reset()
+    works(heap)
+
+
+def test_call_that_is_not_reset(heap):
+    """Its PE hears of it; the one that resets waits until all do."""
+    me, n, *_ = neighbours()
+    if me == 0:
+        pgas.reset()
+    elif n > 1:
+        with pytest.raises(pgas.BootstrapError, match=re.escape("PE 0 called pgas.reset()")):
+            pgas.barrier_all()
+        pgas.reset()
+    works(heap)
