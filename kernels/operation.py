@@ -1,23 +1,55 @@
-"""The numbers by which error records and hang reports name operations."""
+"""Operations as error records and hang reports know them: their numbers, which way they go, and what their operands are called."""
 
-__all__ = ["NAMES", "number"]
+__all__ = ["ELEMENT", "LOCAL", "NAMES", "SYMMETRIC", "number", "operand", "preposition"]
+
+_SCOPED = ("put", "put_nbi", "get", "get_nbi", "iput", "iget", "put_signal", "put_signal_nbi", "barrier_all", "sync_all")
 
 NAMES = (
-    "put", "put_nbi", "get", "p", "g", "put_signal", "signal_op", "signal_wait_until", "atomic_add", "atomic_fetch_add",
-    "wait_until", "barrier_all", "sync_all", "ptr", "quiet", "fence",
-    "atomic_fetch", "atomic_set", "atomic_swap", "atomic_compare_swap", "atomic_inc", "atomic_fetch_inc", "atomic_and", "atomic_fetch_and",
-    "atomic_or", "atomic_fetch_or", "atomic_xor", "atomic_fetch_xor",
-    "get_nbi",
-    "iput",
-    "iget",
-    "flush",
-    "quiet_pe",
-    "signal_fetch", "test",
+    *(name + scope for name in _SCOPED for scope in ("", "_warp", "_block")),
+    "p", "g", "signal_op", "signal_fetch", "signal_wait_until", "wait_until", "test", "ptr", "fence", "flush", "quiet", "quiet_pe",
+    "atomic_fetch", "atomic_set", "atomic_swap", "atomic_compare_swap", "atomic_inc", "atomic_fetch_inc", "atomic_add", "atomic_fetch_add",
+    "atomic_and", "atomic_fetch_and", "atomic_or", "atomic_fetch_or", "atomic_xor", "atomic_fetch_xor",
     "wait_until_all", "wait_until_all_vector", "wait_until_any", "wait_until_any_vector", "wait_until_some", "wait_until_some_vector",
     "test_all", "test_all_vector", "test_any", "test_any_vector", "test_some", "test_some_vector",
 )  # fmt: skip
+
+#: Which operand an error record is about: the array on the symmetric heap, the other one, or the one of which the operation names an
+#: element. wait_until_all and its like have ivars, indices, status and values instead, in this order.
+SYMMETRIC, LOCAL, ELEMENT = 0, 1, 2
+
+_TO, _FROM = ("put", "put_nbi", "put_signal", "put_signal_nbi", "iput", "p"), ("get", "get_nbi", "iget", "g")
 
 
 def number(name: str) -> int:
     """Return the number of an operation."""
     return NAMES.index(name)
+
+
+def preposition(name: str) -> str:
+    """Return what stands between an operation and its PE: put to PE 1, get from PE 1, atomic_add on PE 1."""
+    plain = _plain(name)
+    return "to" if plain in _TO else "from" if plain in _FROM else "on"
+
+
+def operand(name: str, which: int) -> str:
+    """Return what an operation calls the operand that a record is about."""
+    names = _operands(_plain(name))
+    return names[min(which, len(names) - 1)]
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix("_warp").removesuffix("_block")
+
+
+def _operands(plain: str) -> tuple[str, ...]:
+    if plain.startswith("put_signal"):
+        return "dest", "source", "sig"
+    if plain in _FROM:
+        return ("source",) if plain == "g" else ("source", "dest")
+    if plain.startswith("signal_"):
+        return ("sig",)
+    if plain in ("wait_until", "test"):
+        return ("ivar",)
+    if plain.startswith(("wait_until_", "test_")):
+        return "ivars", "indices", "status", "values"
+    return ("dest", "source") if plain in _TO and plain != "p" else ("dest",)

@@ -256,7 +256,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         return strided
 
     def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
-        op, rank, sync = constant(operation.number("put_signal")), scope.rank, scope.sync
+        op, rank, sync = constant(operation.number(name)), scope.rank, scope.sync
 
         @device
         def put_signal(to, source, nbytes, word, value, add, pe):

@@ -70,21 +70,20 @@ TABLE = {
     # Values of operands --------------------------------------------------------------------------------------------------------
     "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist"),
     "not symmetric": Refusal("dest of a put, source of a get, ivar or sig that is not on the symmetric heap", _CHECKED,
-                             "{who} to or from PE {pe}: {nbytes} bytes at {target} are not on the symmetric heap (pgas.empty "
-                             "and its like)"),
+                             "{who}: {operand}, {nbytes} bytes at {target}, is not on the symmetric heap (pgas.empty and its like)"),
     "not registered": Refusal("a local operand that the NIC does not reach, as shared and local memory", _RUN,
-                              "{who} to or from PE {pe}: the local operand, {nbytes} bytes at {target}, is neither on the symmetric "
-                              "heap nor registered (pgas.register), which is all that the NIC reaches", _NIC),
+                              "{who}: {operand}, {nbytes} bytes at {target}, is neither on the symmetric heap nor registered "
+                              "(pgas.register), which is all that the NIC reaches", _NIC),
     "too long": Refusal("more elements than an operand holds", _CHECKED,
-                        "{who} to or from PE {pe}: {wanted} elements wanted, but an operand has {found} ({target})"),
+                        "{who}: {wanted} elements wanted, but {operand} has {found} ({target})"),
     "no such element": Refusal("an idx beyond the array", _CHECKED,
-                               "{who} to or from PE {pe}: idx is {wanted} on axis {axis} of an array that has {found} there"),
+                               "{who}: idx is {wanted} on axis {axis} of {operand}, which has {found} there"),
     "no such code": Refusal("an op or cmp that does not exist", _CHECKED, "{who}: {name} must be one of {allowed}, not {wanted}"),
     "no such queue pair": Refusal("a qp that does not exist", _CHECKED,
-                                  "{who} to or from PE {pe}: qp must be 1 to {count} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of "
-                                  "PGAS_IBGDA_RC_MAP_BY, not {wanted}", _NIC),
+                                  "{who}: qp must be 1 to {count} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY, "
+                                  "not {wanted}", _NIC),
     "stride": Refusal("a stride of iput or iget below 1", _RUN,
-                      "{who} to or from PE {pe}: dst_stride and src_stride must be 1 or more, not {wanted}"),
+                      "{who}: dst_stride and src_stride must be 1 or more, not {wanted}"),
     # What devices lack ---------------------------------------------------------------------------------------------------------
     "no atomics": Refusal("atomics and signals over an RDMA device without atomics", _RUN,
                           "{request} needs an atomic, and RDMA device {device} has none (atomic_cap is ATOMIC_NONE): put, get, p, g, "

@@ -12,17 +12,17 @@ from pgas.kernels.compiler import address_of, address_of_element, constant, devi
 from pgas.kernels.scope import Scope
 
 
-def length(dest: Any, source: Any, nelems: Any, name: str) -> Any:
+def length(dest: Any, source: Any, nelems: Any, name: str, *, get: bool = False) -> Any:
     """Return ``length(dest_size, source_size, nelems, pe, addr, local, qp)``: bytes to copy, 0 if an operand was refused.
 
     addr is the symmetric operand, local the other one, which a NIC reaches on the heap only.
     """
     op = operation.number(name) if operands.checking() else None
-    return _length(element_size(dest.dtype), operands.is_none(nelems), op, transport.queue_pairs())
+    return _length(element_size(dest.dtype), operands.is_none(nelems), op, transport.queue_pairs(), get)
 
 
 @functools.cache
-def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None) -> Any:
+def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None, get: bool) -> Any:
     """whole: the source's length counts. op: number of the operation in the errors of the checks, None without checks.
 
     queue_pairs: how many a NIC transport has to each PE; None: peers' memory is mapped.
@@ -41,14 +41,17 @@ def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None)
             return u64(nelems) * _itemsize
 
     else:
-        too_long = state.TOO_LONG
+        too_long, symmetric, other = state.TOO_LONG, operation.SYMMETRIC, operation.LOCAL
 
         @device
         def nbytes(dest_size, source_size, nelems, pe, addr, local, qp):
             count = u64(source_size) if whole else u64(nelems)
             room = u64(min(source_size, dest_size))
             if count > room:
-                state.fail(u64(too_long), u64(op), u64(pe), addr, count, room, u64(0))
+                if (source_size if get else dest_size) == room:
+                    state.fail(u64(too_long), u64(op), u64(pe), addr, count, room, u64(symmetric))
+                else:
+                    state.fail(u64(too_long), u64(op), u64(pe), local, count, room, u64(other))
                 return u64(0)
             if not state.valid(op, pe, addr, count * _itemsize):
                 return u64(0)
@@ -64,14 +67,13 @@ def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None)
 
 def put(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     """Typing function of put and put_nbi at a scope."""
-    plain = "put_nbi" if nbi else "put"
-    name = plain + scope.suffix
+    name = ("put_nbi" if nbi else "put") + scope.suffix
     sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Any:
         _check(name, dest, source, pe, nelems, qp)
-        length_of = length(dest, source, nelems, plain)
-        move = transport.current().put(plain, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
+        length_of = length(dest, source, nelems, name)
+        move = transport.current().put(name, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
 
         def body(dest, source, pe, nelems=None, qp=0):
             sync()
@@ -85,14 +87,13 @@ def put(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
 
 def get(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     """Typing function of get and get_nbi at a scope."""
-    plain = "get_nbi" if nbi else "get"
-    name = plain + scope.suffix
+    name = ("get_nbi" if nbi else "get") + scope.suffix
     sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Any:
         _check(name, dest, source, pe, nelems, qp)
-        length_of = length(dest, source, nelems, plain)
-        move = transport.current().get(plain, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
+        length_of = length(dest, source, nelems, name, get=True)
+        move = transport.current().get(name, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
 
         def body(dest, source, pe, nelems=None, qp=0):
             sync()

@@ -26,15 +26,15 @@ _0 = constant(0)
 def put_signal(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     """Typing function of put_signal and put_signal_nbi at a scope."""
     name = ("put_signal_nbi" if nbi else "put_signal") + scope.suffix
-    code = operation.number("put_signal")
+    code = operation.number(name)
     sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> Any:
         operands.same_elements(name, dest, source)
         operands.integer(name, "pe", pe)
         _word(name, sig, idx, value, op)
-        length_of = rma.length(dest, source, None, "put_signal")
-        move = transport.current().put_signal("put_signal", scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
+        length_of = rma.length(dest, source, None, name)
+        move = transport.current().put_signal(name, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
         check = operands.checking()
 
         def body(dest, source, sig, idx, value, op, pe):

@@ -12,6 +12,7 @@ from typing import Any
 from pgas.backend import SIMULATOR
 from pgas.kernels import ptx, window
 from pgas.kernels.compiler import constant, device, outlier, primitive, u64
+from pgas.kernels.operation import ELEMENT
 
 if SIMULATOR:
     from pgas.kernels import cpu
@@ -27,8 +28,8 @@ SYNC_EPOCH = window.STATE + 64  #: number of the last barrier_all or sync_all of
 POISON = window.STATE + 128  #: SOUND; CLAIMED while a thread writes the record; then FAILED; LOST when the host gave the job up
 ASKED = POISON + 8  #: not 0: the host wants to know who waits
 #: The record of the first error, nine words: kind, operation, PE (of a wait: the nanoseconds since its deadline), address, wanted (of a
-#: timeout: the value compared with; otherwise a number of bytes or elements), found, comparison, block, thread. pgas/device_state.py puts
-#: it into words.
+#: timeout: the value compared with; otherwise a number of bytes or elements), found, comparison (of an operand that was refused: which
+#: one, as operation.py numbers them), block, thread. pgas/device_state.py puts it into words.
 ERROR = POISON + 16
 RECORD = struct.Struct("<9Q")
 
@@ -143,8 +144,7 @@ def valid_pe(op, pe, addr, nbytes):
 
 
 @device
-def valid(op, pe, addr, nbytes):
-    """Check an operand: PE pe exists and [addr, addr + nbytes) lies on the heap of some slot. False, and poisoned, if not."""
+def _valid(op, pe, addr, nbytes, operand):
     if not valid_pe(op, pe, addr, nbytes):
         return False
     n = u64(n_pes())
@@ -154,12 +154,18 @@ def valid(op, pe, addr, nbytes):
     slot = (addr - _BASE) >> window.SHIFT
     size = heap_size()
     if slot >= n or slot < _0 or offset > size or offset < _0 or nbytes > size - offset:
-        fail(_NOT_SYMMETRIC, u64(op), u64(pe), addr, nbytes, _0, _0)
+        fail(_NOT_SYMMETRIC, u64(op), u64(pe), addr, nbytes, _0, operand)
         return False
     return True
 
 
-_OUT_OF_RANGE, _BAD_CODE = constant(OUT_OF_RANGE), constant(BAD_CODE)
+@device
+def valid(op, pe, addr, nbytes):
+    """Check the symmetric operand: PE pe exists and [addr, addr + nbytes) lies on a slot's heap. False, and poisoned, if not."""
+    return _valid(op, pe, addr, nbytes, _0)
+
+
+_OUT_OF_RANGE, _BAD_CODE, _ELEMENT = constant(OUT_OF_RANGE), constant(BAD_CODE), constant(ELEMENT)
 
 
 @device
@@ -169,7 +175,7 @@ def valid_element(op, pe, array, idx, addr, nbytes):
     if beyond[0] >= beyond[1]:
         fail(_OUT_OF_RANGE, u64(op), u64(pe), addr, beyond[0], beyond[1], beyond[2])
         return False
-    return valid(op, pe, addr, nbytes)
+    return _valid(op, pe, addr, nbytes, _ELEMENT)
 
 
 @device

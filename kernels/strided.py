@@ -35,11 +35,11 @@ def _strided(plain: str, scope: Scope, *, get: bool) -> Callable[..., Any]:
         if not operands.is_none(nelems):
             operands.integer(name, "nelems", nelems)
         count = _count(
-            element_size(dest.dtype), operands.is_none(nelems), operation.number(plain), operands.checking(), transport.maps_peers()
+            element_size(dest.dtype), operands.is_none(nelems), operation.number(name), operands.checking(), transport.maps_peers()
         )
         _itemsize = constant(element_size(dest.dtype))
         unit = min(operands.unit(dest), operands.unit(source))
-        move = transport.current().strided(plain, scope, element_size(dest.dtype), unit, get=get)
+        move = transport.current().strided(name, scope, element_size(dest.dtype), unit, get=get)
 
         def body(dest, source, dst_stride, src_stride, pe, nelems=None):
             sync()
@@ -64,6 +64,7 @@ def _count(itemsize: int, whole: bool, op: int, check: bool, mapped: bool) -> An
     """
     _itemsize, _1, _op = constant(itemsize), constant(1), constant(op)
     too_long, bad_stride = constant(state.TOO_LONG), constant(state.BAD_STRIDE)
+    symmetric, other = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 
     @device
     def held(size, stride):
@@ -82,9 +83,12 @@ def _count(itemsize: int, whole: bool, op: int, check: bool, mapped: bool) -> An
             return u64(0)
         n = min(held(size, stride), held(local_size, local_stride)) if whole else u64(nelems)
         if check:
-            room = min(held(size, stride), held(local_size, local_stride))
+            room, local_room = held(size, stride), held(local_size, local_stride)
             if n > room:
-                state.fail(too_long, _op, u64(pe), addr, n, room, u64(0))
+                state.fail(too_long, _op, u64(pe), addr, n, room, symmetric)
+                return u64(0)
+            if n > local_room:
+                state.fail(too_long, _op, u64(pe), local, n, local_room, other)
                 return u64(0)
             if n == 0:
                 return n

@@ -231,12 +231,13 @@ def sync_all(scope: Scope) -> Callable[..., Any]:
 
 
 def _meeting(name: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
-    _op, rank, entry, sync = constant(operation.number(name)), scope.rank, scope.entry(name + scope.suffix), scope.sync
+    name += scope.suffix
+    _op, rank, entry, sync = constant(operation.number(name)), scope.rank, scope.entry(name), scope.sync
 
     def typing() -> Any:
         complete, rendezvous = transport.current().quiet, _rendezvous(transport.current().flag)
         if SIMULATOR:
-            rendezvous = engine.alone(f"pgas.{name}{scope.suffix}", rendezvous)
+            rendezvous = engine.alone(f"pgas.{name}", rendezvous)
 
         def body():
             entry()

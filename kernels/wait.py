@@ -28,7 +28,8 @@ from pgas.kernels.sync import COMPARISONS, POLLS_MASK, acquire, awaitable, given
 __all__ = ["several", "signal_fetch", "test"]
 
 #: 2^64 divided by the golden ratio: spreads what is multiplied by it over the upper bits (Knuth, volume 3, section 6.4).
-_GOLDEN, _32, _0 = constant(0x9E37_79B9_7F4A_7C15), constant(32), constant(0)
+_GOLDEN, _32 = constant(0x9E37_79B9_7F4A_7C15), constant(32)
+_IVARS, _INDICES, _STATUS, _VALUES = (constant(which) for which in range(4))  # as operation.operand() numbers them
 
 
 # One element ------------------------------------------------------------------------------------------------------------------
@@ -249,16 +250,17 @@ def _count(op: int, itemsize: int, indexed: bool, masked: bool, vector: bool, wh
     def count(ivars, indices, status, cmp, value, nelems):
         room = i64(ivars.size)
         n = room if whole else i64(nelems)
-        if indexed:
-            room = min(room, i64(indices.size))
-        if masked:
-            room = min(room, i64(status.size))
-        if vector:
-            room = min(room, i64(value.size))
+        short, at = _IVARS, address_of(ivars)
+        if indexed and i64(indices.size) < room:
+            room, short, at = i64(indices.size), _INDICES, address_of(indices)
+        if masked and i64(status.size) < room:
+            room, short, at = i64(status.size), _STATUS, address_of(status)
+        if vector and i64(value.size) < room:
+            room, short, at = i64(value.size), _VALUES, address_of(value)
         if check:
             addr = address_of(ivars)
             if u64(n) > u64(room):
-                state.fail(too_long, u64(op), u64(state.my_pe()), addr, u64(n), u64(room), _0)
+                state.fail(too_long, u64(op), u64(state.my_pe()), at, u64(n), u64(room), short)
                 return i64(0)
             if not state.valid(op, state.my_pe(), addr, u64(n) * u64(itemsize)):
                 return i64(0)

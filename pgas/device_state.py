@@ -107,28 +107,32 @@ def first_error(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None) ->
 
 def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None = None) -> str:
     """Return an error record in words."""
-    kind, _, pe, address, wanted, found, comparison, *_ = record
+    kind, op, pe, address, wanted, found, comparison, *_ = record
     target, who = place(address, heap), _who(record, my_pe)
     if kind in _WAITS:
         writer = f": {_writer(kind, address, my_pe, n_pes)}" if kind == state.TIMED_OUT and _flag(address) is not None else ""
         return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, heap, nic)}{writer}"
-    if kind == state.NOT_REGISTERED:
-        return refusals.words("not registered", who=who, pe=pe, nbytes=wanted, target=target)
     if kind == state.BAD_PE:
         return refusals.words("no such PE", who=who, pe=_integer(pe, None))
-    if kind == state.OUT_OF_RANGE:
-        return refusals.words("no such element", who=who, pe=pe, wanted=_integer(wanted, None), axis=comparison, found=found)
     if kind == state.BAD_CODE:
         codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
         name, allowed = "op" if codes is SignalOp else "cmp", ", ".join(f"{c.name} ({c.value})" for c in codes)
         return refusals.words("no such code", who=who, name=name, allowed=allowed, wanted=_integer(wanted, None))
+    name = operation.NAMES[op]
+    who = f"{who} {operation.preposition(name)} PE {pe}"
     if kind == state.BAD_QP:
-        return refusals.words("no such queue pair", who=who, pe=pe, count=found, wanted=_integer(wanted, None))
+        return refusals.words("no such queue pair", who=who, count=found, wanted=_integer(wanted, None))
     if kind == state.BAD_STRIDE:
-        return refusals.words("stride", who=who, pe=pe, wanted=_integer(wanted, None))
+        return refusals.words("stride", who=who, wanted=_integer(wanted, None))
+    if kind == state.OUT_OF_RANGE:
+        element = operation.operand(name, operation.ELEMENT)
+        return refusals.words("no such element", who=who, operand=element, wanted=_integer(wanted, None), axis=comparison, found=found)
+    if kind == state.NOT_REGISTERED:
+        return refusals.words("not registered", who=who, operand=operation.operand(name, operation.LOCAL), nbytes=wanted, target=target)
+    operand = operation.operand(name, comparison)
     if kind == state.TOO_LONG:
-        return refusals.words("too long", who=who, pe=pe, wanted=_integer(wanted, None), found=found, target=target)
-    return refusals.words("not symmetric", who=who, pe=pe, nbytes=wanted, target=target)
+        return refusals.words("too long", who=who, operand=operand, wanted=_integer(wanted, None), found=found, target=target)
+    return refusals.words("not symmetric", who=who, operand=operand, nbytes=wanted, target=target)
 
 
 def _who(record: tuple[int, ...], my_pe: int) -> str:

@@ -625,8 +625,16 @@ CALLS = {
     "ptr": "pgas.ptr(a, pe)",
 }
 
-#: What an array that is not on the heap gets: the function and no element.
-ELSEWHERE = r"{} to or from PE 0: \d+ bytes at address 0x[0-9a-f]+ are not on the symmetric heap \(pgas.empty and its like\)"
+#: What the symmetric operand is called, where it is not dest.
+SYMMETRIC = {"get": "source", "get_nbi": "source", "iget": "source", "g": "source", "signal_op": "sig", "put_signal": "sig"}
+
+
+def elsewhere(name: str, operand: str = "dest") -> str:
+    """What an array that is not on the heap gets: function, argument and no element."""
+    preposition = "to" if "put" in name or name == "p" else "from" if "get" in name or name == "g" else "on"
+    where = r"\d+ bytes at address 0x[0-9a-f]+, is not on the symmetric heap \(pgas.empty and its like\)"
+    return f"{name} {preposition} PE 0: {operand}, {where}"
+
 
 #: (call, pe, on the heap, pattern of the error)
 OPERANDS = [
@@ -634,42 +642,51 @@ OPERANDS = [
     ("pgas.p(a, 0, 1, pe)", -1, True, "p: PE -1 does not exist"),
     ("pgas.put(a, a, pe)", -1, True, "put: PE -1 does not exist"),
     ("pgas.p(a, 0, 1, pe)", 1 << 40, True, f"p: PE {1 << 40} does not exist"),
-    *((call, 0, False, ELSEWHERE.format(name)) for name, call in CALLS.items()),
-    ("pgas.signal_wait_until(a, 0, pgas.EQ, 0)", 0, False, ELSEWHERE.format("signal_wait_until")),
-    ("pgas.signal_fetch(a, 0)", 0, False, ELSEWHERE.format("signal_fetch")),
-    ("pgas.test(a, 0, pgas.EQ, 0)", 0, False, ELSEWHERE.format("test")),
-    ("pgas.wait_until_all(a, None, pgas.EQ, 0)", 0, False, ELSEWHERE.format("wait_until_all")),
-    ("pgas.wait_until_any(a, a[:3], pgas.EQ, 0)", 0, True, r"wait_until_any to .*: 4 elements wanted, but an operand has 3 \(.*"),
-    ("pgas.test_some_vector(a, a, None, pgas.EQ, a[:2])", 0, True, r"test_some_vector to .*: 4 elements wanted, but an operand has 2 \(.*"),
-    ("pgas.wait_until_some(a, a, None, pgas.EQ, 0, 5)", 0, True, r"wait_until_some to .*: 5 elements wanted, but an operand has 4 \(.*"),
+    *((call, 0, False, elsewhere(name, SYMMETRIC.get(name, "dest"))) for name, call in CALLS.items()),
+    ("pgas.put_block(a, a, pe)", 0, False, elsewhere("put_block")),
+    ("pgas.get_nbi_warp(a, a, pe)", 0, False, elsewhere("get_nbi_warp", "source")),
+    ("pgas.iput_warp(a, a, 1, 1, pe)", 0, False, elsewhere("iput_warp")),
+    ("pgas.signal_wait_until(a, 0, pgas.EQ, 0)", 0, False, elsewhere("signal_wait_until", "sig")),
+    ("pgas.signal_fetch(a, 0)", 0, False, elsewhere("signal_fetch", "sig")),
+    ("pgas.test(a, 0, pgas.EQ, 0)", 0, False, elsewhere("test", "ivar")),
+    ("pgas.wait_until_all(a, None, pgas.EQ, 0)", 0, False, elsewhere("wait_until_all", "ivars")),
+    ("pgas.wait_until_any(a, a[:3], pgas.EQ, 0)", 0, True, r"wait_until_any on PE 0: 4 elements wanted, but status has 3 \(.*"),
+    ("pgas.test_some_vector(a, a, None, pgas.EQ, a[:2])", 0, True, r"test_some_vector on .*: 4 elements wanted, but values has 2 \(.*"),
+    ("pgas.test_some(a, a[1:], None, pgas.EQ, 0)", 0, True, r"test_some on .*: 4 elements wanted, but indices has 3 \(element \[1\].*"),
+    ("pgas.wait_until_some(a, a, None, pgas.EQ, 0, 5)", 0, True, r"wait_until_some on .*: 5 elements wanted, but ivars has 4 \(.*"),
     ("pgas.test_any(a, None, 6, 0)", 0, True, r"test_any: cmp must be one of EQ \(0\), .*, GE \(5\), not 6"),
-    ("pgas.put(a[:2], a, pe)", 0, True, r"put to or from PE 0: 4 elements wanted, but an operand has 2 \(element \[0\] of the uint64 .*"),
-    ("pgas.put(a, a, pe, 5)", 0, True, r"put to or from PE 0: 5 elements wanted, but an operand has 4 \(.*"),
-    ("pgas.put(a, a, pe, -1)", 0, True, r"put to or from PE 0: -1 elements wanted, but an operand has 4 \(.*"),
-    ("pgas.get(a, a[1:], pe, 4)", 0, True, r"get to or from PE 0: 4 elements wanted, but an operand has 3 \(element \[1\] of .*"),
-    ("pgas.iput(a, a, 2, 1, pe, 3)", 0, True, r"iput to or from PE 0: 3 elements wanted, but an operand has 2 \(.*"),
-    ("pgas.iget(a, a, 1, 9, pe, -1)", 0, True, r"iget to or from PE 0: -1 elements wanted, but an operand has 1 \(.*"),
-    ("pgas.iput(a, a, 0, 1, pe)", 0, True, "iput to or from PE 0: dst_stride and src_stride must be 1 or more, not 0"),
-    ("pgas.iget(a, a, 2, -3, pe, 1)", 0, True, "iget to or from PE 0: dst_stride and src_stride must be 1 or more, not -3"),
+    ("pgas.put(a[:2], a, pe)", 0, True, r"put to PE 0: 4 elements wanted, but dest has 2 \(element \[0\] of the uint64 .*"),
+    ("pgas.put_nbi_block(a[:2], a, pe)", 0, True, r"put_nbi_block to PE 0: 4 elements wanted, but dest has 2 \(.*"),
+    ("pgas.put(a, a, pe, 5)", 0, True, r"put to PE 0: 5 elements wanted, but dest has 4 \(.*"),
+    ("pgas.put(a, a[3:], pe, 2)", 0, True, r"put to PE 0: 2 elements wanted, but source has 1 \(element \[3\] of .*"),
+    ("pgas.put(a, a, pe, -1)", 0, True, r"put to PE 0: -1 elements wanted, but dest has 4 \(.*"),
+    ("pgas.get(a, a[1:], pe, 4)", 0, True, r"get from PE 0: 4 elements wanted, but source has 3 \(element \[1\] of .*"),
+    ("pgas.get_block(a[2:], a, pe)", 0, True, r"get_block from PE 0: 4 elements wanted, but dest has 2 \(element \[2\] of .*"),
+    ("pgas.iput(a, a, 2, 1, pe, 3)", 0, True, r"iput to PE 0: 3 elements wanted, but dest has 2 \(.*"),
+    ("pgas.iput(a, a, 1, 2, pe, 3)", 0, True, r"iput to PE 0: 3 elements wanted, but source has 2 \(.*"),
+    ("pgas.iget(a, a, 1, 9, pe, -1)", 0, True, r"iget from PE 0: -1 elements wanted, but source has 1 \(.*"),
+    ("pgas.iget_block(a, a, 3, 1, pe, 4)", 0, True, r"iget_block from PE 0: 4 elements wanted, but dest has 2 \(.*"),
+    ("pgas.iput(a, a, 0, 1, pe)", 0, True, "iput to PE 0: dst_stride and src_stride must be 1 or more, not 0"),
+    ("pgas.iget(a, a, 2, -3, pe, 1)", 0, True, "iget from PE 0: dst_stride and src_stride must be 1 or more, not -3"),
     ("pgas.quiet_pe(pe)", 1, True, "quiet_pe: PE 1 does not exist"),
     ("pgas.quiet_pe(pe)", -1, True, "quiet_pe: PE -1 does not exist"),
-    ("pgas.put_signal(a[:1], a, a, 0, 1, 0, pe)", 0, True, r"put_signal to or from PE 0: 4 elements wanted, but an operand has 1 \(.*"),
+    ("pgas.put_signal_nbi(a[:1], a, a, 0, 1, 0, pe)", 0, True, r"put_signal_nbi to PE 0: 4 elements wanted, but dest has 1 \(.*"),
     *(
-        (call, 0, True, rf"{call[5 : call.index('(')]} to or from PE 0: idx is {idx} on axis 0 of an array that has 4 there")
-        for call, idx in (
-            ("pgas.p(a, 16 << 20, 1, pe)", 16 << 20),
-            ("pgas.p(a, -1, 1, pe)", -1),
-            ("pgas.g(a, 4, pe)", 4),
-            ("pgas.atomic_add(a, 4, 1, pe)", 4),
-            ("pgas.atomic_fetch_add(a, 5, 1, pe)", 5),
-            ("pgas.signal_op(a, 4, 1, pgas.SIGNAL_SET, pe)", 4),
-            ("pgas.put_signal(a, a, a, 4, 1, pgas.SIGNAL_SET, pe)", 4),
-            ("pgas.wait_until(a, 4, pgas.EQ, 0)", 4),
-            ("pgas.test(a, 4, pgas.EQ, 0)", 4),
-            ("pgas.signal_wait_until(a, -1, pgas.EQ, 0)", -1),
+        (call, 0, True, rf"{call[5 : call.index('(')]} {went} PE 0: idx is {idx} on axis 0 of {operand}, which has 4 there")
+        for call, idx, went, operand in (
+            ("pgas.p(a, 16 << 20, 1, pe)", 16 << 20, "to", "dest"),
+            ("pgas.p(a, -1, 1, pe)", -1, "to", "dest"),
+            ("pgas.g(a, 4, pe)", 4, "from", "source"),
+            ("pgas.atomic_add(a, 4, 1, pe)", 4, "on", "dest"),
+            ("pgas.atomic_fetch_add(a, 5, 1, pe)", 5, "on", "dest"),
+            ("pgas.signal_op(a, 4, 1, pgas.SIGNAL_SET, pe)", 4, "on", "sig"),
+            ("pgas.put_signal(a, a, a, 4, 1, pgas.SIGNAL_SET, pe)", 4, "to", "sig"),
+            ("pgas.wait_until(a, 4, pgas.EQ, 0)", 4, "on", "ivar"),
+            ("pgas.test(a, 4, pgas.EQ, 0)", 4, "on", "ivar"),
+            ("pgas.signal_wait_until(a, -1, pgas.EQ, 0)", -1, "on", "sig"),
         )
     ),
-    ("pgas.p(a.reshape(2, 2), (1, 2), 1, pe)", 0, True, "p to or from PE 0: idx is 2 on axis 1 of an array that has 2 there"),
+    ("pgas.p(a.reshape(2, 2), (1, 2), 1, pe)", 0, True, "p to PE 0: idx is 2 on axis 1 of dest, which has 2 there"),
     ("pgas.signal_op(a, 0, 1, 2, pe)", 0, True, re.escape("signal_op: op must be one of SET (0), ADD (1), not 2")),
     ("pgas.put_signal(a, a, a, 0, 1, -1, pe)", 0, True, re.escape("put_signal: op must be one of SET (0), ADD (1), not -1")),
     ("pgas.wait_until(a, 0, 6, 0)", 0, True, r"wait_until: cmp must be one of EQ \(0\), .*, GE \(5\), not 6"),
@@ -719,7 +736,8 @@ attempt(pgas.barrier_all)
 os._exit(0)
 """
     ended = job(INIT + text, npes=1)
-    assert re.match(r"word 0\nPE 0: DeviceError: PE 0, block 0, thread \d: put_signal to or from PE 0: 4 elements wanted", ended.out), ended
+    assert ended.out.startswith("word 0\nPE 0: DeviceError: PE 0, block 0, thread "), ended
+    assert ": put_signal_block to PE 0: 4 elements wanted, but dest has 2 (element [0] of the " in ended.out, ended
 
 
 # ------------------------------------------------------------------------------------------------------- disagreements

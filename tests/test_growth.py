@@ -75,4 +75,4 @@ def test_checks_in_kernels(job, transport):
     ended = job(PROGRAM, **variables)
     assert ended.lines(1) == ["True, 0"], ended
     assert ended.lines(0)[0] == "True, 0", ended
-    assert "are not on the symmetric heap" in ended.lines(0)[1], ended
+    assert "is not on the symmetric heap" in ended.lines(0)[1], ended

@@ -138,7 +138,9 @@ def test_a_pe_that_does_not_exist(kernel, pe):
 @checklist("C", "a PE that does not exist")
 @needs_checks
 @pytest.mark.parametrize(
-    ("kernel", "args", "name"), [(put_any, (3,), "put"), (get_any, (3,), "get"), (put_all, (), "put")], ids=["put_block", "get", "put"]
+    ("kernel", "args", "name"),
+    [(put_any, (3,), "put_block"), (get_any, (3,), "get"), (put_all, (), "put")],
+    ids=["put_block", "get", "put"],
 )
 @once_is_enough
 def test_a_copy_with_a_pe_that_does_not_exist(kernel, args, name):
@@ -162,7 +164,7 @@ def test_a_signal_to_a_pe_that_does_not_exist():
 def test_an_element_off_the_heap(kernel):
     pgas.init()
     text = device_error(kernel, pgas.zeros(3, np.int32), 1 << 40, 0)
-    assert f"idx is {1 << 40} on axis 0 of an array that has 3 there" in text
+    assert f"idx is {1 << 40} on axis 0 of {'source' if kernel is g_anywhere else 'dest'}, which has 3 there" in text
 
 
 @checklist("C", "local operands off the heap")
@@ -170,8 +172,8 @@ def test_an_element_off_the_heap(kernel):
 def test_a_destination_off_the_heap():
     pgas.init()
     text = device_error(put_all, cuda.to_device(np.zeros(4)), pgas.zeros(4), N - 1)
-    assert f"put to or from PE {N - 1}: 32 bytes at" in text
-    assert "are not on the symmetric heap" in text
+    assert f"put to PE {N - 1}: dest, 32 bytes at" in text
+    assert "is not on the symmetric heap" in text
 
 
 @checklist("C", "local operands off the heap")
@@ -180,7 +182,7 @@ def test_a_destination_off_the_heap():
 def test_a_source_of_get_off_the_heap():
     pgas.init()
     text = device_error(get_any, pgas.zeros(4), cuda.to_device(np.zeros(4)), 2, 0)
-    assert "get to or from PE 0: 16 bytes at" in text
+    assert "get from PE 0: source, 16 bytes at" in text
 
 
 @checklist("C", "local operands off the heap")
@@ -193,14 +195,14 @@ def test_a_wait_off_the_heap():
 
 @checklist("C", "slices, dimensions, counts, conversions")
 @needs_checks
-@pytest.mark.parametrize(("kernel", "name"), [(put_any, "put"), (get_any, "get")], ids=["put", "get"])
+@pytest.mark.parametrize(("kernel", "name", "way"), [(put_any, "put_block", "to"), (get_any, "get", "from")], ids=["put", "get"])
 @pytest.mark.parametrize("nelems", [11, -1])
 @once_is_enough
-def test_more_elements_than_there_are(kernel, name, nelems):
+def test_more_elements_than_there_are(kernel, name, way, nelems):
     pgas.init()
     dest, source = pgas.zeros(10, np.int16), pgas.zeros(20, np.int16)
     text = device_error(kernel, dest, source, nelems, 0)
-    assert f"{name} to or from PE 0: {nelems} elements wanted, but an operand has 10" in text
+    assert f"{name} {way} PE 0: {nelems} elements wanted, but dest has 10" in text
 
 
 @checklist("C", "slices, dimensions, counts, conversions")
@@ -209,4 +211,4 @@ def test_more_elements_than_there_are(kernel, name, nelems):
 def test_a_source_longer_than_dest():
     pgas.init()
     text = device_error(put_all, pgas.zeros(4), pgas.zeros(5), 0)
-    assert "put to or from PE 0: 5 elements wanted, but an operand has 4" in text
+    assert "put to PE 0: 5 elements wanted, but dest has 4" in text
