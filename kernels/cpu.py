@@ -164,10 +164,23 @@ _CHANGES = {
 }  # fmt: skip
 
 
+def whole(value: Any, dtype: np.dtype) -> int:
+    """Return a value as an integer, which wraps in an element of dtype; a float must fit, as what a GPU makes of others is undefined.
+
+    Raises:
+        OverflowError: it does not.
+    """
+    if isinstance(value, (float, np.floating)):
+        bounds = np.iinfo(dtype)
+        if not bounds.min - 1 < value < bounds.max + 1:
+            raise OverflowError(f"{value} is beyond the integers that an element of type {dtype} can hold, {bounds.min} to {bounds.max}")
+    return int(value)
+
+
 def _words(dtype: np.dtype, value: Any) -> list[tuple[int, int, int]]:
     """The (offset, value, bytes) of the machine words of one element: one, or two of 8 bytes."""
     nbytes = dtype.itemsize
     if dtype.kind in "iu":
-        return [(0, int(value) & ((1 << 8 * nbytes) - 1), nbytes)]
+        return [(0, whole(value, dtype) & ((1 << 8 * nbytes) - 1), nbytes)]
     data = np.asarray(value).astype(dtype).tobytes()
     return [(offset, int.from_bytes(data[offset : offset + 8], "little"), min(nbytes, 8)) for offset in range(0, nbytes, 8)]

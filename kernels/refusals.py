@@ -4,12 +4,12 @@ The documentation's table of refusals is made of it (``TABLE``).
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, NoReturn
 
 from pgas.kernels.compiler import KernelTypeError
 
-__all__ = ["TABLE", "Refusal", "When", "refuse", "words"]
+__all__ = ["TABLE", "Refusal", "When", "choices", "refuse", "words"]
 
 
 class When(Enum):
@@ -90,6 +90,11 @@ TABLE = {
                           "fence, quiet and barriers work; for atomics and signals use a device with atomics, or PGAS_HCA=softhca",
                           ("ibrc",)),
 }  # fmt: skip
+
+
+def choices(codes: type[IntEnum]) -> str:
+    """Return the codes that an op or a cmp may be, for the words of a refusal."""
+    return ", ".join(f"{code.name} ({code.value})" for code in codes)
 
 
 def words(row: str, /, **values: Any) -> str:

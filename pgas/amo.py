@@ -32,7 +32,7 @@ def atomic_add(dest: Any, idx: Any, value: Any, pe: Any) -> None:
     Args:
         dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats.
         idx: integer, or tuple of as many integers as dest has dimensions.
-        value: converted to dest's dtype.
+        value: converted to dest's dtype as by p().
         pe: number of the target PE; this PE itself is allowed.
 
     Raises: as put().
@@ -111,7 +111,7 @@ def atomic_compare_swap(dest: Any, idx: Any, cond: Any, value: Any, pe: Any) -> 
 
     Args:
         dest, idx, pe: as atomic_add(), of integers only.
-        cond, value: converted to dest's dtype.
+        cond, value: converted to dest's dtype as by p().
 
     Raises: as put().
     """
@@ -127,7 +127,7 @@ def atomic_and(dest: Any, idx: Any, value: Any, pe: Any) -> None:
 
     Args:
         dest, idx, pe: as atomic_add(), of integers only.
-        value: integer, converted to dest's dtype.
+        value: integer, converted to dest's dtype as by p().
 
     Raises: as put().
     """

@@ -116,8 +116,8 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, n_pes: int, n
         return refusals.words("no such PE", who=who, pe=_integer(pe, None))
     if kind == state.BAD_CODE:
         codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
-        name, allowed = "op" if codes is SignalOp else "cmp", ", ".join(f"{c.name} ({c.value})" for c in codes)
-        return refusals.words("no such code", who=who, name=name, allowed=allowed, wanted=_integer(wanted, None))
+        name = "op" if codes is SignalOp else "cmp"
+        return refusals.words("no such code", who=who, name=name, allowed=refusals.choices(codes), wanted=_integer(wanted, None))
     name = operation.NAMES[op]
     who = f"{who} {operation.preposition(name)} PE {pe}"
     if kind == state.BAD_QP:

@@ -11,6 +11,7 @@ from pgas.array import SymmetricArray
 from pgas.backend import SIMULATOR
 from pgas.heap import ALIGNMENT
 from pgas.host_only import host_only
+from pgas.values import check_value
 
 __all__ = [
     "allgather_object", "array", "broadcast_object", "empty", "finalize", "free", "full", "info", "init", "reset",
@@ -131,15 +132,30 @@ def zeros(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
 
 @host_only
 def full(shape: Any, value: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array filled with a value, of its dtype if none is given. As empty()."""
+    """Return a symmetric array filled with a value, of its dtype if none is given. As empty().
+
+    Raises:
+        TypeError, ValueError: an element cannot hold the value; as empty().
+    """
     dtype = np.asarray(value).dtype if dtype is None else dtype
-    return runtime.current().allocate(shape, dtype, "pgas.full", lambda a: a.copy_to_device(np.full(a.shape, value, a.dtype)), alignment)
+    return runtime.current().allocate(shape, dtype, "pgas.full", lambda a: a.copy_to_device(_filled(a, value)), alignment)
+
+
+def _filled(array: SymmetricArray, value: Any) -> np.ndarray:
+    """Return what full() copies to a new array."""
+    if isinstance(value, (str, bytes)) or (np.ndim(value) == 0 and array.dtype.kind in "iu"):
+        check_value("full", "value", value, array.dtype)
+    with np.errstate(over="ignore"):  # a float that is too large for the elements is infinite in them
+        return np.full(array.shape, value, array.dtype)
 
 
 @host_only
 def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
     """Return a symmetric array that holds a copy of this PE's values; shape and dtype are the same on all PEs. As empty()."""
-    host = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
+    try:
+        host = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
+    except OverflowError as error:
+        raise ValueError(f"pgas.array: values must be numbers that elements of type {np.dtype(dtype)} can hold: {error}") from None
     return runtime.current().allocate(host.shape, host.dtype, "pgas.array", lambda a: a.copy_to_device(host), alignment)
 
 

@@ -2,7 +2,7 @@
 
 ``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until
 wait_until``, ``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments
-are refused at the call, with a ValueError or TypeError (values that an element cannot hold, on GPUs: with Numba's TypingError).
+are refused at the call, with a ValueError or TypeError; so are values that an element cannot hold (``p``).
 
 With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
 order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
@@ -41,6 +41,7 @@ from pgas.kernels.binding import HOST_FORMS
 from pgas.kernels.signal import SignalOp
 from pgas.kernels.sync import Comparison
 from pgas.operands import Operand
+from pgas.values import check_code, check_value
 
 __all__ = ["bind"]
 
@@ -49,6 +50,9 @@ _SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 
 
 #: Shares are multiples of this, so that each is aligned like the whole.
 _GRAIN = 512
+
+#: Functions whose values are integers whatever the element.
+_INTEGRAL = ("signal_op", "signal_wait_until", "wait_until")
 
 _cells = itertools.count()
 
@@ -218,9 +222,8 @@ def _unit(dtype: np.dtype) -> np.dtype:
 def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
     def form(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any, *, stream: Any = None) -> None:
         to, origin = _copied(name, dest, source, None, pe)
-        (idx, dtype), op = _element(name, "sig", sig, idx), int(SignalOp(op))
-        if dtype != np.uint64:  # before the data goes
-            raise TypeError(refusals.words("signal word", function=name, found=f"an array of {dtype}"))
+        (idx, dtype), op = _element(name, "sig", sig, idx), check_code(name, "op", op, SignalOp)
+        check_value(name, "value", value, dtype, integral=True)
         blocks, threads = _shape_of_copy(to.size)
         if blocks == 1:
             _launch(_put_signal, 1, threads, stream, to, origin, sig, idx, value, op, pe, wait=wait)
@@ -238,6 +241,8 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
     """Check that array[idx] is an element on the heap; return idx for a kernel, and the dtype."""
     operand = Operand.of(function, name, array, contiguous=False)
     operand.check_symmetric(runtime.current())
+    if name == "sig" and operand.dtype != np.uint64:
+        raise TypeError(refusals.words("signal word", function=function, found=f"an array of {operand.dtype}"))
     indices = idx if isinstance(idx, tuple) else (idx,)
     if len(indices) != len(operand.shape) or not all(
         isinstance(i, (int, np.integer)) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)
@@ -270,7 +275,10 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
             values["idx"], dtype = _element(title, first, values[first], values["idx"])
             for name, codes in (("op", SignalOp), ("cmp", Comparison)):
                 if name in values:
-                    values[name] = int(codes(values[name]))
+                    values[name] = check_code(title, name, values[name], codes)
+            for name in ("value", "cond"):
+                if name in values:
+                    check_value(title, name, values[name], dtype, integral=title in _INTEGRAL)
         if "pe" in names:
             job.check_pe(title, values["pe"])
         kernel = _calling(function, arguments=bool(names), returns=returns)

@@ -212,7 +212,8 @@ def p(dest: Any, idx: Any, value: Any, pe: Any, qp: Any = 0) -> None:
     Args:
         dest: array or slice on the symmetric heap; elements of 1, 2, 4, 8 or 16 bytes (integers, floats, complex, bool).
         idx: integer, or tuple of as many integers as dest has dimensions; not counted from the end.
-        value: converted to dest's dtype as an assignment would.
+        value: converted to dest's dtype: to an integer modulo 2^bits, from a float toward zero. A float beyond an integer's range leaves
+            any integer; the simulator raises OverflowError. On the host a value that an element cannot hold is a ValueError.
         pe: number of the target PE; this PE itself is allowed.
         qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
             this thread's cta, sm or warp. Without meaning for p2p.

@@ -32,7 +32,7 @@ def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> None:
         ivar: array on the symmetric heap, of 16-, 32- or 64-bit integers.
         idx: integer, or tuple of as many integers as ivar has dimensions.
         cmp: pgas.EQ, NE, GT, LE, LT or GE: ``ivar[idx] cmp value``.
-        value: integer, converted to ivar's dtype.
+        value: integer, converted to ivar's dtype as by p().
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.

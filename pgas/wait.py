@@ -42,7 +42,7 @@ def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = 
         ivars: array on the symmetric heap with one dimension, contiguous, of 16-, 32- or 64-bit integers; this PE's.
         status: None, or an array of integers (C's are int32): elements of ivars whose status is not 0 are left out. Any memory.
         cmp: pgas.EQ, NE, GT, LE, LT or GE.
-        value: integer, converted to ivars' dtype.
+        value: integer, converted to ivars' dtype as by p().
         nelems: how many elements to look at, the first ones; all of ivars if None, but no more than the other arrays have.
 
     Raises:

@@ -1,0 +1,88 @@
+"""Values that an element cannot hold and codes that do not exist are refused on the host by name; kernels convert values as p() says."""
+
+import math
+
+import numpy as np
+import pytest
+from conformance.checks import THROUGH_NIC
+
+import pgas
+
+INT32 = "must be -2147483648 to 2147483647, which an element of type int32 can hold, not"
+UINT64 = "must be 0 to 18446744073709551615, which an element of type uint64 can hold, not"
+CODES = {"op": "SET (0), ADD (1)", "cmp": "EQ (0), NE (1), GT (2), LE (3), LT (4), GE (5)"}
+
+
+def test_refused_on_the_host(heap):
+    number, narrow, word = heap.zeros(4, np.int32), heap.zeros(4, np.int8), heap.zeros(4, np.uint64)
+    cases = [
+        (ValueError, f"pgas.p: value {INT32} 1099511627776", pgas.p, number, 0, 1 << 40, 0),
+        (ValueError, f"pgas.p: value {INT32} nan", pgas.p, number, 0, math.nan, 0),
+        (ValueError, f"pgas.p: value {INT32} 1e+20", pgas.p, number, 0, 1e20, 0),
+        (ValueError, "pgas.p: value must be -128 to 127, which an element of type int8 can hold, not 300", pgas.p, narrow, 0, 300, 0),
+        (TypeError, "pgas.p: value is of type complex, which an element of type int32 cannot hold", pgas.p, number, 0, 1j, 0),
+        (TypeError, "pgas.p: value is of type str, which an element of type int32 cannot hold", pgas.p, number, 0, "1", 0),
+        (ValueError, f"pgas.atomic_add: value {INT32} 4294967296", pgas.atomic_add, number, 0, 1 << 32, 0),
+        (ValueError, f"pgas.atomic_compare_swap: cond {INT32} 4294967296", pgas.atomic_compare_swap, number, 0, 1 << 32, 0, 0),
+        (ValueError, f"pgas.signal_op: value {UINT64} -1", pgas.signal_op, word, 0, -1, pgas.SIGNAL_SET, 0),
+        (TypeError, "pgas.signal_op: value must be an integer, not 1.5", pgas.signal_op, word, 0, 1.5, pgas.SIGNAL_SET, 0),
+        (TypeError, "pgas.signal_op: sig must be an array of uint64, not an array of int32", pgas.signal_op, number, 0, 1, 0, 0),
+        (ValueError, f"pgas.signal_op: op must be one of {CODES['op']}, not 7", pgas.signal_op, word, 0, 1, 7, 0),
+        (ValueError, f"pgas.put_signal: op must be one of {CODES['op']}, not str", pgas.put_signal, number, number, word, 0, 1, "SET", 0),
+        (ValueError, f"pgas.put_signal: value {UINT64} -1", pgas.put_signal, number, number, word, 0, -1, pgas.SIGNAL_SET, 0),
+        (ValueError, f"pgas.wait_until: value {INT32} 4294967296", pgas.wait_until, number, 0, pgas.NE, 1 << 32),
+        (TypeError, "pgas.wait_until: value must be an integer, not NoneType", pgas.wait_until, number, 0, pgas.EQ, None),
+        (ValueError, f"pgas.wait_until: cmp must be one of {CODES['cmp']}, not 9", pgas.wait_until, number, 0, 9, 0),
+        (ValueError, f"pgas.signal_wait_until: cmp must be one of {CODES['cmp']}, not -1", pgas.signal_wait_until, word, 0, -1, 0),
+    ]
+    for error, text, call, *arguments in cases:
+        with pytest.raises(error) as refused:
+            call(*arguments)
+        assert str(refused.value) == text
+    for array in (number, narrow, word):
+        assert not array.copy_to_host().any()
+
+
+def test_refused_by_full_and_array(heap):
+    with pytest.raises(ValueError, match=r"^pgas\.full: value must be -128 to 127, which an element of type int8 can hold, not 300$"):
+        heap.full(3, 300, np.int8)
+    with pytest.raises(TypeError, match=r"^pgas\.full: value is of type str, which an element of type float32 cannot hold$"):
+        heap.full(3, "x", np.float32)
+    assert (heap.full(3, -1.9, np.int8).copy_to_host() == -1).all()
+    assert np.isposinf(heap.full(3, 1e300, np.float32).copy_to_host()).all()
+    with pytest.raises(ValueError, match=r"^pgas\.array: values must be numbers that elements of type int8 can hold: .*300"):
+        pgas.array([300, 1], np.int8)
+
+
+@pgas.jit
+def store(narrow, number, word, large, fraction):
+    pgas.p(narrow, 0, large, pgas.my_pe())
+    pgas.p(number, 0, large, pgas.my_pe())
+    pgas.p(number, 1, fraction, pgas.my_pe())
+    pgas.atomic_add(number, 2, large, pgas.my_pe())
+    pgas.signal_op(word, 0, -1, pgas.SIGNAL_SET, pgas.my_pe())
+
+
+def test_converted_in_kernels(heap):
+    """Integers modulo 2^bits, floats toward zero."""
+    narrow, number, word = heap.zeros(4, np.int8), heap.zeros(4, np.int32), heap.zeros(4, np.uint64)
+    store[1, 1](narrow, number, word, (1 << 32) + 300, -1.9)
+    pgas.barrier_all()
+    assert narrow.copy_to_host()[0] == 44
+    assert number.copy_to_host().tolist() == [300, -1, 300, 0]
+    assert word.copy_to_host()[0] == 2**64 - 1
+
+
+@pgas.jit
+def store_float(number, fraction):
+    pgas.p(number, 0, fraction, pgas.my_pe())
+
+
+@pytest.mark.skipif(not pgas.SIMULATOR or THROUGH_NIC, reason="undefined on GPUs; in the midst of a queue it ends the job")
+@pytest.mark.parametrize("value", [math.nan, math.inf, 2.0**31, -(2.0**31) - 1])
+def test_a_float_beyond_an_integer_is_refused_by_the_simulator(heap, value):
+    number = heap.zeros(4, np.int32)
+    with pytest.raises(OverflowError, match=r"beyond the integers that an element of type int32 can hold, -2147483648 to 2147483647$"):
+        store_float[1, 1](number, value)
+    store_float[1, 1](number, -(2.0**31) - 0.5)
+    assert number.copy_to_host()[0] == -(2**31)
