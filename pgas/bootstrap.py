@@ -5,9 +5,11 @@ Another launcher needs another class with these methods, and nothing else of pga
 
 import atexit
 import contextlib
+import errno
 import importlib
 import os
 import pickle
+import resource
 import signal
 import socket
 import sys
@@ -21,7 +23,7 @@ from pgas.remedies import mend
 from pgas.shared_files import forget_early, forget_shared_files, guard_shared_files
 
 __all__ = [
-    "Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "everywhere", "exchange", "find", "node_name",
+    "Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "enough_files", "everywhere", "exchange", "find", "node_name",
 ]  # fmt: skip
 
 #: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
@@ -85,6 +87,8 @@ class MPIBootstrap:
 
     def __init__(self, comm: Any) -> None:
         self._mpi = _import_mpi()
+        if isinstance(comm, self._mpi.Comm) and comm == self._mpi.COMM_NULL:
+            raise ValueError("pgas.init: comm is COMM_NULL: this process is none of the communicator's, and only those call pgas.init")
         if not hasattr(comm, "Is_inter") or comm.Is_inter():
             raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
         forget_early()  # Dup() waits for the other processes
@@ -228,6 +232,19 @@ def everywhere(exchange: Callable[[Any], list[Any]], step: Callable[[], Any], er
     if failures := [f"PE {pe}: {failed}" for pe, (_, failed) in enumerate(answers) if failed is not None]:
         raise error("; ".join(failures))
     return [v for v, _ in answers]
+
+
+@contextlib.contextmanager
+def enough_files() -> Iterator[None]:
+    """Raise an error of too many open files, of this PE or of another one, with what mends it."""
+    try:
+        yield
+    except Exception as error:
+        if os.strerror(errno.EMFILE) not in str(error):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        kind = type(error) if isinstance(error, PgasError) else BootstrapError
+        raise kind(f"a PE may open too few files ({limit} here): {error}; {mend('open files')}") from error
 
 
 class Collective:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pgas import device_state
 from pgas.backend import SIMULATOR
-from pgas.bootstrap import everywhere
+from pgas.bootstrap import enough_files, everywhere
 from pgas.errors import BootstrapError, HeapError, TransportError
 from pgas.heap import Allocator
 from pgas.kernels import window
@@ -81,7 +81,8 @@ class Growth:
             return
         chunk = Segment(window.HEAP_OFFSET + self._heap.size, nbytes)
         try:
-            self._map(chunk)
+            with enough_files():
+                self._map(chunk)
         except (BootstrapError, HeapError, TransportError) as error:
             raise HeapError(
                 f"the symmetric heap of {self._heap.size} bytes cannot grow by {nbytes}: {error} (it need not if PGAS_SYMMETRIC_SIZE is "

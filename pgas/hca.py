@@ -21,24 +21,36 @@ __all__ = ["LOCAL", "choose", "nic_of", "options_of"]
 LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX"})
 
 
-def choose(requested: Mapping[str, Any], gpu: "GPU | None", turn: int) -> Choice | None:
+def choose(requested: Mapping[str, Any], gpu: "GPU | None", turn: int, warn: Callable[[str], None]) -> Choice | None:
     """Return the NIC of this PE, None if the transport that was asked for uses none.
 
     Args:
         requested: the variables.
         gpu: of this PE.
         turn: number of this PE on its node.
+        warn: called with what the first one there is to be warned of.
 
     Raises:
         TransportError: the device asked for is not there, or cannot carry the transport; the text says what there is.
     """
     transport = requested["PGAS_TRANSPORT"]
     if transport not in ("ibgda", "ibrc"):
+        if turn == 0 and (remark := _misnamed(requested["PGAS_HCA"])):
+            warn(remark)
         return None
     suits = why_not if transport == "ibrc" else devx.why_not
     return selection.choose(
         requested["PGAS_HCA"], requested["PGAS_HCA_LIST"], devices.devices(), None if gpu is None else gpu.pci, suits, turn=turn
     )
+
+
+def _misnamed(name: str) -> str | None:
+    """Return what to warn of where no NIC is used: that PGAS_HCA names one which this machine has not."""
+    there = sorted(device.name for device in devices.devices())
+    if name in ("auto", "softhca") or name.split(":")[0] in there:
+        return None
+    have = f"has {', '.join(there)}" if there else "has no RDMA device"
+    return f"PGAS_HCA={name}: this machine {have}; transport p2p uses none"
 
 
 def nic_of(transport: str, choice: Choice) -> type[NIC]:

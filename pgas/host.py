@@ -43,11 +43,12 @@ def init(comm: Any = None) -> runtime.Job:
             that is active.
         BootstrapError: MPI is missing or another one than mpirun's; PEs were started differently; another PE failed.
         TransportError: PGAS_TRANSPORT names one that cannot connect these PEs; PEs share a GPU without MPS.
-        HeapError: the heap does not fit into memory on some PE.
+        HeapError: the heaps of a machine's or a GPU's PEs are larger than its memory, or there is too little left of it.
         PgasError: an earlier job of this process had another configuration.
 
     Warns:
-        PgasWarning: on PE 0, nothing reads a PGAS_ variable that is set; a PE and the software card's kernel share a GPU without MPS.
+        PgasWarning: on PE 0, nothing reads a PGAS_ variable that is set, or PGAS_HCA names no device of this machine; a PE and the software
+            card's kernel share a GPU without MPS.
     """
     return runtime.init(comm)
 

@@ -36,6 +36,7 @@ def introduce(
     Raises:
         BootstrapError: PEs were started differently.
         TransportError: PEs share a GPU without MPS.
+        HeapError: the heaps of a machine's PEs are larger together than its memory.
     """
     alike = {name: value for name, value in requested.items() if name not in hca.LOCAL}
     options = tuple((name, value if not isinstance(value, frozenset) else tuple(sorted(value))) for name, value in alike.items())
@@ -55,6 +56,7 @@ def introduce(
     pes: list[topology.PE] = exchange(this)
     topology.check_alike(pes)
     topology.check_shared_gpus(pes)
+    topology.check_memory(pes, requested["PGAS_SYMMETRIC_SIZE"])
     return pes
 
 

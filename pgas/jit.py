@@ -172,7 +172,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         if not hasattr(kernel, "py_func" if not SIMULATOR else "fn"):
             raise TypeError(f"pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not {kernel!r}")
         kernel = _adopted(kernel)
-    if not isinstance(args, (tuple, list)):  # an array would be taken apart into its elements
+    if not isinstance(args, tuple):  # an array would be taken apart into its elements
         raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
 
     def prepare() -> BoundLaunch:

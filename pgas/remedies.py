@@ -239,6 +239,12 @@ _TABLE = (
         "allow more open files (ulimit -n); start all PEs of a machine in one container, as sockets do not reach into another",
     ),
     Remedy(
+        "open files",
+        (r"Too many open files", r"\bEMFILE\b"),
+        "the process may not open as many files as it needs: a PE holds some of its own and, while the heap is mapped, one of every peer",
+        "ulimit -n 4096 in the shell that starts the job (ulimit -Hn says how many are allowed); in a container --ulimit nofile=4096",
+    ),
+    Remedy(
         "no mpi",
         (r"mpi4py finds no MPI library", r"cannot load MPI library", r"libmpi\.so.*cannot open shared object", r"No module named 'mpi4py'"),
         "mpi4py found no MPI library to load",

@@ -89,7 +89,7 @@ class Job(bootstraps.Collective):
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
         ending.install(self._bootstrap, lambda: _job, lambda job: _end(job, report_leaks=False))
         try:
-            with self.making("pgas.init()"):
+            with self.making("pgas.init()"), bootstraps.enough_files():
                 self._start()
         except BaseException:
             self.release()
@@ -107,7 +107,7 @@ class Job(bootstraps.Collective):
         self.info = "info" in requested["PGAS_DEBUG"]
         node_rank = self._node_rank()
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
-        self._choice, _ = self.together("pgas.init()", lambda: hca.choose(requested, self.gpu, node_rank))
+        self._choice, _ = self.together("pgas.init()", lambda: hca.choose(requested, self.gpu, node_rank, self._remarks.append))
         self.pes = introduce(self.my_pe, requested, self.gpu, self._choice, self.exchange)
         self.transport, self.reason = self._choose(requested)
         largest = max(pe.gpu_memory for pe in self.pes)

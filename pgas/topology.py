@@ -1,13 +1,14 @@
 """Who sits where, and which transport therefore carries their traffic. Pure decisions on what the PEs told each other."""
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pgas.errors import BootstrapError, TransportError
+from pgas.errors import BootstrapError, HeapError, TransportError
 from pgas.remedies import START_MPS
 
-__all__ = ["PE", "check_shared_gpus", "choose_transport"]
+__all__ = ["PE", "check_memory", "check_shared_gpus", "choose_transport"]
 
 #: The name of the NIC that is none.
 SOFTWARE_CARD = "softhca"
@@ -33,6 +34,8 @@ class PE:
     #: The NIC that it chose, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" no NIC.
     nic: str = SOFTWARE_CARD
     nic_reason: str = ""
+    #: Bytes of its machine's memory.
+    host_memory: int = field(default_factory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def check_alike(pes: Sequence[PE]) -> None:
@@ -67,6 +70,31 @@ def check_shared_gpus(pes: Sequence[PE]) -> None:
             raise TransportError(
                 f"PEs {numbers} share one GPU ({group[0].gpu_name}, {group[0].gpu}) without MPS, which would time-slice their kernels: "
                 f"give every PE a GPU of its own, or start MPS first: {START_MPS}"
+            )
+
+
+def check_memory(pes: Sequence[PE], size: int) -> None:
+    """Refuse heaps that are larger together than the memory in which they lie, of a GPU or, in the simulator, of a machine.
+
+    Args:
+        pes: all PEs.
+        size: value of PGAS_SYMMETRIC_SIZE.
+
+    Raises:
+        HeapError: with what they take together, what there is, and how large each may be.
+    """
+    sharing = defaultdict(list)
+    for pe in pes:
+        sharing[pe.node, pe.gpu].append(pe)
+    for group in sharing.values():
+        on_gpu = group[0].gpu is not None
+        memory = group[0].gpu_memory if on_gpu else group[0].host_memory
+        if len(group) * size > memory:
+            numbers = ", ".join(str(pe.number) for pe in group)
+            heaps = f"the heaps of PEs {numbers} take {len(group) * size}" if len(group) > 1 else f"the heap of PE {numbers} takes {size}"
+            raise HeapError(
+                f"PGAS_SYMMETRIC_SIZE={size}: {heaps} bytes, and {'the GPU' if on_gpu else 'the machine'} has {memory}; "
+                f"it may be {memory // len(group)} at most"
             )
 
 

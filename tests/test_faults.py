@@ -538,13 +538,41 @@ pgas.barrier_all()
 @pytest.mark.parametrize("npes", [1, 2])
 def test_heap_larger_than_memory(job, npes):
     ended = job("attempt(pgas.init)\nattempt(pgas.my_pe)\n", npes=npes, PGAS_SYMMETRIC_SIZE="100T")
-    said = ended.lines(0)
+    heaps = "heaps of PEs 0, 1 take" if npes == 2 else "heap of PE 0 takes"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    refusal = f"PGAS_SYMMETRIC_SIZE={100 << 40}: the {heaps} {npes * 100 << 40} bytes, and the machine has {memory}; "
     assert ended.status == 0, ended
-    assert len(said) == 2 * npes
-    refusals = [line for line in said if line.startswith("HeapError: ")]
-    assert len(refusals) == npes, ended
-    assert "PE 0: cannot allocate 109951162777600 bytes of symmetric heap: this machine has " in refusals[0]
-    assert "PGAS_SYMMETRIC_SIZE" in refusals[0]
+    assert sorted(ended.lines(0)) == sorted([
+        *[f"HeapError: {refusal}it may be {memory // npes} at most"] * npes,
+        *["PgasError: pgas.init() has not been called (or pgas.finalize() has)"] * npes,
+    ]), ended  # fmt: skip
+
+
+def test_init_refuses(job):
+    """A communicator of others, too few files; and warns of a NIC that is not there although none is used."""
+    text = """
+import resource, warnings
+from mpi4py import MPI
+import pgas.sim.memory
+attempt(pgas.init, MPI.COMM_NULL)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+attempt(pgas.init.__kwdefaults__["start"])  # not the test's, which opens files of its own
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    pgas.init()
+say(*(warning.message for warning in caught))
+"""
+    ended = job(text, npes=1, PGAS_HCA="rubbish")
+    null, few, warned = ended.out.splitlines()
+    assert null.endswith(
+        "ValueError: pgas.init: comm is COMM_NULL: this process is none of the communicator's, and only those call pgas.init"
+    ), ended
+    assert "BootstrapError: a PE may open too few files (3 here): [Errno 24] Too many open files" in few, ended
+    assert "; ulimit -n 4096 in the shell that starts the job" in few, ended
+    assert warned.startswith("PGAS_HCA=rubbish: this machine has ")
+    assert warned.endswith("; transport p2p uses none")
 
 
 def test_bad_arguments_on_the_host(job):
@@ -569,6 +597,7 @@ attempt(pgas.zeros, True)
 attempt(pgas.empty, 3, alignment=512.0)
 attempt(pgas.launch, 5, 1, 1)
 attempt(pgas.launch, waits, 1, 1, word)
+attempt(pgas.launch, waits, 1, 1, [word])
 attempt(pgas.free, word.reshape((1, 1)))
 attempt(pgas.free, word.view(np.int64))
 class Bad:
@@ -600,6 +629,7 @@ pgas.barrier_all()
         "ValueError: alignment must be a power of two, not 512.0",
         "TypeError: pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not 5",
         "TypeError: pgas.launch: args must be a tuple of the kernel's arguments, not SymmetricArray: (array,) if it takes one",
+        "TypeError: pgas.launch: args must be a tuple of the kernel's arguments, not list: (array,) if it takes one",
         *["ValueError: pgas.free: a view of a symmetric array; free the array that was allocated"] * 2,
         "ArithmeticError: ",
     ], ended  # fmt: skip

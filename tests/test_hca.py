@@ -39,20 +39,37 @@ def machine(monkeypatch):
     monkeypatch.setattr(hca, "why_not", lambda device, port: None)
 
 
+def choose(**asked):
+    """The NIC of the first PE of a machine, and what it is warned of."""
+    warnings = []
+    return hca.choose({**VARIABLES, **asked}, None, 0, warnings.append), warnings
+
+
 @pytest.mark.usefixtures("machine")
 def test_choices():
-    assert hca.choose({**VARIABLES, "PGAS_TRANSPORT": "p2p"}, None, 0) is None
-    assert hca.choose({**VARIABLES, "PGAS_TRANSPORT": "auto"}, None, 0) is None
-    assert hca.choose(VARIABLES, None, 0).name == "softhca"
-    named = hca.choose({**VARIABLES, "PGAS_HCA": "mlx5_0"}, None, 0)
-    assert (named.name, named.port) == ("mlx5_0:1", PORT)
+    for transport in ("p2p", "auto"):
+        assert choose(PGAS_TRANSPORT=transport, PGAS_HCA="mlx5_0:1") == (None, [])
+    choice, warnings = choose()
+    assert (choice.name, warnings) == ("softhca", [])
+    choice, warnings = choose(PGAS_HCA="mlx5_0")
+    assert (choice.name, choice.port, warnings) == ("mlx5_0:1", PORT, [])
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_nic_that_is_not_there_and_not_used():
+    assert choose(PGAS_TRANSPORT="p2p", PGAS_HCA="mlx5_9:1") == (
+        None,
+        ["PGAS_HCA=mlx5_9:1: this machine has mlx5_0; transport p2p uses none"],
+    )
+    asked = {**VARIABLES, "PGAS_TRANSPORT": "p2p", "PGAS_HCA": "mlx5_9"}
+    assert hca.choose(asked, None, 1, pytest.fail) is None  # one of a machine says it
 
 
 @pytest.mark.usefixtures("machine")
 def test_what_carries_ibrc_need_not_carry_ibgda(monkeypatch):
     monkeypatch.setattr(hca.devx, "why_not", lambda device, port: "has no DevX")
     with pytest.raises(TransportError, match="PGAS_HCA=mlx5_0: port 1 has no DevX"):
-        hca.choose({**VARIABLES, "PGAS_TRANSPORT": "ibgda", "PGAS_HCA": "mlx5_0"}, None, 0)
+        choose(PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
 def test_types():

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgas.errors import BootstrapError, TransportError
-from pgas.topology import PE, START_MPS, check_alike, check_shared_gpus, choose_transport, slow_engine
+from pgas.errors import BootstrapError, HeapError, TransportError
+from pgas.topology import PE, START_MPS, check_alike, check_memory, check_shared_gpus, choose_transport, slow_engine
 
 OPTIONS = (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "auto"))
 
@@ -54,6 +54,26 @@ def test_first_difference_is_named(other, words):
 def test_a_gpu_among_simulators_and_the_reverse():
     with pytest.raises(BootstrapError, match="PE 0 has a GPU, PE 1 has the simulator"):
         check_alike([pe(0, gpu="GPU-0"), pe(1)])
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_heaps_that_fit():
+    check_memory([pe(i, node, host_memory=16 << 30) for i, node in enumerate(("alpha", "alpha", "beta"))], 8 << 30)
+    check_memory([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-a"), pe(2, gpu="GPU-b")], 40 << 30)
+
+
+def test_heaps_larger_together_than_their_memory():
+    simulators = [pe(0, "alpha", host_memory=99), pe(1, "beta", host_memory=29), pe(2, "beta", host_memory=29)]
+    with pytest.raises(
+        HeapError, match=r"^PGAS_SYMMETRIC_SIZE=15: the heaps of PEs 1, 2 take 30 bytes, and the machine has 29; it may be 14 at most$"
+    ):
+        check_memory(simulators, 15)
+    with pytest.raises(
+        HeapError, match=rf"the heaps of PEs 1, 2 take {100 << 30} bytes, and the GPU has {80 << 30}; it may be {40 << 30} at"
+    ):
+        check_memory([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-b"), pe(2, gpu="GPU-b")], 50 << 30)
 
 
 # --------------------------------------------------------------------------------------------------------- shared GPUs
