@@ -4,7 +4,7 @@ Decided once, when pgas is imported, because numba.cuda fixes its own front end 
 
 * ``NUMBA_ENABLE_CUDASIM`` set: as it says (1 simulator, 0 GPU; 0 without a GPU can compile but not launch);
 * numba.cuda already imported: as it decided;
-* otherwise a GPU if the driver finds one, else the simulator, announced in one line by the first process of the job.
+* otherwise a GPU if the driver finds one, else the simulator, which the first process of the job says in one line when it begins.
 
 This module sets ``CUDA_MODULE_LOADING=EAGER`` before CUDA starts: under lazy loading the first launch of a second kernel waits for
 the running one, and two PEs whose kernels wait for each other never finish (CUDA C++ Programming Guide, "Lazy Loading"). And
@@ -19,7 +19,7 @@ import sys
 from pgas.errors import PgasError
 from pgas.remedies import explain, mend
 
-__all__ = ["SIMULATOR", "cuda_device_count", "launched_rank"]
+__all__ = ["SIMULATOR", "cuda_device_count", "launched_rank", "say_where"]
 
 #: Variables in which launchers tell a process its rank (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
@@ -90,11 +90,21 @@ def _decide() -> bool:
         from numba.core import config
 
         config.ENABLE_CUDASIM = 1
-    if launched_rank() in (None, 0):
-        why = f" ({error})" if error else ""
-        print(f"pgas: no CUDA device here{why}, kernels run in the simulator", file=sys.stderr)
+    global _unsaid
+    _unsaid = f"pgas: no CUDA device here{f' ({error})' if error else ''}, kernels run in the simulator"
     return True
 
+
+def say_where() -> None:
+    """Say once, in the first process of a job, that kernels run in the simulator although nobody asked for it."""
+    global _unsaid
+    if _unsaid and launched_rank() in (None, 0):
+        print(_unsaid, file=sys.stderr)
+    _unsaid = ""
+
+
+#: What is still to be said when a job begins: a command that only prints its help, or looks at the machine, has none.
+_unsaid = ""
 
 #: True if kernels of this process run in the simulator.
 SIMULATOR: bool = _decide()

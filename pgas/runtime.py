@@ -19,7 +19,7 @@ import numpy as np
 from pgas import bootstrap as bootstraps
 from pgas import config, device_state, ending, growth, hang, hca, streams, topology
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
-from pgas.backend import SIMULATOR, launched_rank
+from pgas.backend import SIMULATOR, launched_rank, say_where
 from pgas.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
 from pgas.heap import ALIGNMENT, Allocator
 from pgas.introduction import introduce, say
@@ -478,6 +478,7 @@ def init(comm: Any = None) -> Job:
             raise ValueError("pgas.init: a job of other processes is active, and comm is not its communicator; pgas.finalize() first")
         _job.depth += 1
         return _job
+    say_where()
     _job = Job(comm)
     return _job
 

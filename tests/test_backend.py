@@ -1,4 +1,4 @@
-"""Where kernels run is decided when pgas is imported: each case in a process of its own, on a machine without (visible) GPUs."""
+"""Where kernels run is decided when pgas is imported, and said by init: each case in a process of its own, with no GPU to be seen."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def test_numba_cuda_first_without_gpu_names_the_remedy():
 def test_numba_without_cuda_first_is_fine():
     """Many libraries import Numba for the CPU."""
     status, out, err = python("import numba, numpy\nimport pgas\nprint(pgas.SIMULATOR)")
-    assert (status, out, err) == (0, "True\n", LINE)
+    assert (status, out, err) == (0, "True\n", "")
 
 
 def test_numba_cuda_first_with_the_simulator_chosen():
@@ -52,7 +52,7 @@ def test_variable_decides_without_a_word(value, simulator):
 
 
 def test_one_line_on_stderr_once():
-    program = "import os, pgas, pgas.backend\nfrom numba import cuda\nimport pgas.kernels.rma\n"
+    program = "import os, pgas, pgas.backend\nfrom numba import cuda\npgas.init()\npgas.finalize()\npgas.init()\n"
     assert python(program + "print(pgas.SIMULATOR, os.environ['NUMBA_ENABLE_CUDASIM'])") == (0, "True 1\n", LINE)
 
 
@@ -78,23 +78,42 @@ load = ctypes.CDLL
 ctypes.CDLL = lambda name, *rest, **more: Driver() if name == "libcuda.so.1" else load(name, *rest, **more)
 import pgas
 print(pgas.SIMULATOR)
+pgas.init()
 """
     assert python(program) == (0, "True\n", line)
 
 
 def test_children_inherit_the_choice_without_a_word():
-    program = "import subprocess, sys, pgas\nsubprocess.run([sys.executable, '-c', 'import pgas; print(pgas.SIMULATOR)'])"
+    child = "import pgas; pgas.init(); print(pgas.SIMULATOR)"
+    program = f"import subprocess, sys, pgas\npgas.init()\nsubprocess.run([sys.executable, '-c', {child!r}])"
     assert python(program) == (0, "True\n", LINE)
 
 
 @pytest.mark.parametrize(("rank", "said"), [("0", LINE), ("1", ""), ("17", "")])
 def test_only_the_first_process_of_a_job_says_it(rank, said):
-    assert python("import pgas", PMI_RANK=rank) == (0, "", said)
+    assert python("import pgas.backend\npgas.backend.say_where()", PMI_RANK=rank) == (0, "", said)
+
+
+def test_commands_that_start_no_job_do_not_say_it():
+    """Neither before their help nor before what they print."""
+    program = """
+import contextlib, io, sys
+from pgas.__main__ import main
+from pgas.perftests import shmem_put_bw
+for command in (main, shmem_put_bw.main):
+    sys.argv = ["command", "--help"]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        command()
+sys.argv = ["command", "doctor", "--explain", "EMFILE"]
+main()
+"""
+    status, out, err = python(program)
+    assert (status, err) == (0, ""), out
 
 
 @pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")
 def test_one_line_of_a_job():
-    status, out, err = python("import pgas\nprint(pgas.SIMULATOR)", launcher=(str(MPIRUN), "-n", "3"))
+    status, out, err = python("import pgas\npgas.init()\nprint(pgas.SIMULATOR)", launcher=(str(MPIRUN), "-n", "3"))
     assert (status, out) == (0, "True\n" * 3)
     assert err == LINE
 
