@@ -40,6 +40,7 @@ class Verdict:
     path: str
     can: bool
     text: str  #: how, or why not
+    simulated: bool = False  #: it cannot run as it is meant, but programs that ask for it do, in the simulator
 
 
 def suits(path: str, findings: Sequence[Finding]) -> Suits:
@@ -68,15 +69,32 @@ def nic_of(machine: Machine, findings: Sequence[Finding], path: str, gpu: Gpu | 
     )
 
 
+#: How each runs in the simulator, and what it lacks there.
+_SIMULATED = {
+    "p2p": ("through memory that the PEs share", "on GPUs"),
+    "ibgda": ("over the software card", "over an RDMA device"),
+    "ibrc": ("over the software card", "over an RDMA device"),
+    "softhca": ("where a CPU thread plays the card", "on GPUs"),
+}
+
+
 def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
     """Return for each of PATHS whether it can run, and how or why not."""
-    return [_judge(machine, findings, path) for path in PATHS]
+    simulator, *others = (_judge(machine, findings, path) for path in PATHS)
+    if not simulator.can or (asked_of(machine) != ["simulator"] and not machine.simulator):
+        return [simulator, *others]
+    return [simulator, *(verdict if verdict.can else _in_simulator(verdict) for verdict in others)]
+
+
+def _in_simulator(verdict: Verdict) -> Verdict:
+    how, lacking = _SIMULATED[verdict.path]
+    return Verdict(verdict.path, False, f"in the simulator, {how}; not {lacking}: {verdict.text}", simulated=True)
 
 
 def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
     blockers = [f for f in findings if path in f.blocks and not f.device]
     if blockers:
-        return Verdict(path, False, "; and ".join(dict.fromkeys(f.text for f in blockers)))
+        return Verdict(path, False, "; and ".join(dict.fromkeys(_reason(f) for f in blockers)))
     if path in ("ibgda", "ibrc"):
         return _judge_nic(machine, findings, path)
     count = len(machine.gpus)
@@ -91,6 +109,11 @@ def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
     return Verdict(path, True, texts[path])
 
 
+def _reason(finding: Finding) -> str:
+    """Return what a finding lacks, without what a note says of what there is instead."""
+    return finding.text.partition(": ")[0] if finding.status is Status.NOTE else finding.text
+
+
 def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
     on_gpus = bool(machine.gpus) and not machine.simulator
     usable, refused = [], []
@@ -103,7 +126,7 @@ def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verd
     except TransportError as error:
         return Verdict(path, False, str(error))
     if not usable:
-        return Verdict(path, False, f"over an RDMA device: {'; '.join(refused)}")
+        return Verdict(path, False, "; ".join(refused))
     if all(choice.device is None for choice in choices):
         why = "by default the simulator takes the software card" if not on_gpus else choices[0].reason
         return Verdict(path, True, f"with PGAS_HCA={' or '.join(usable)} ({why})")
@@ -146,7 +169,8 @@ def lines(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verd
             report += [("", "", f"-> {finding.remedy}")] if finding.remedy else []
     report.append(("What can run here",))
     for verdict in verdicts:
-        answer = Status.OK.value if verdict.can else Status.FAIL.value if verdict.path in asked else "no"
+        otherwise = "sim" if verdict.simulated else "no"
+        answer = Status.OK.value if verdict.can else Status.FAIL.value if verdict.path in asked else otherwise
         report.append((answer, verdict.path, verdict.text))
     return report
 
@@ -157,7 +181,7 @@ def _print(report: Sequence[tuple[str, ...]], console: Console) -> None:
         text = [line[0] if len(line) == 1 else f"  {line[0]:<4}  {line[1]:<{width}}  {line[2]}".rstrip() for line in report]
         print("\n".join(f"\n{row}" if i and len(report[i]) == 1 else row for i, row in enumerate(text)), flush=True)
         return
-    styles = {status.value: style for status, style in _STYLES.items()} | {"no": "dim"}
+    styles = {status.value: style for status, style in _STYLES.items()} | {"no": "dim", "sim": "green"}
     for line in report:
         if len(line) == 1:
             console.print(Text(f"\n{line[0]}" if line is not report[0] else line[0], style="bold"))
@@ -180,7 +204,7 @@ def _as_json(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[V
             "kernel": machine.kernel,
             "simulator": machine.simulator,
             "findings": [asdict(f) | {"status": f.status.name.lower(), "blocks": sorted(f.blocks)} for f in findings],
-            "paths": {verdict.path: {"can": verdict.can, "text": verdict.text} for verdict in verdicts},
+            "paths": {verdict.path: {"can": verdict.can, "simulated": verdict.simulated, "text": verdict.text} for verdict in verdicts},
             "asked": list(asked),
             "status": status,
         },

@@ -69,8 +69,17 @@ def test_a_laptop_is_fine(laptop):
     assert can(laptop) == {"simulator"}
     assert doctor.asked_of(laptop) == ["simulator"]
     said = verdicts(laptop)
-    assert said["p2p"].text == "no GPU: kernels run in the simulator"
-    assert said["ibrc"].text == "no RDMA device: ibgda and ibrc run over the software card"
+    device = "in the simulator, over the software card; not over an RDMA device: no RDMA device"
+    assert {path: verdict.text for path, verdict in said.items() if verdict.simulated} == {
+        "p2p": "in the simulator, through memory that the PEs share; not on GPUs: no GPU",
+        "ibgda": device,
+        "ibrc": device,
+        "softhca": "in the simulator, where a CPU thread plays the card; not on GPUs: no GPU",
+    }
+    findings = examine(laptop)
+    rows = doctor.lines(laptop, findings, doctor.judge(laptop, findings), ["simulator", "ibrc"])[-5:]
+    assert [row[0] for row in rows] == ["ok", "sim", "sim", "FAIL", "sim"]  # ibrc was asked for: over a device, on the command line
+    assert not any(verdict.simulated for verdict in verdicts(replace(laptop, mpi=Mpi(error="no library"))).values())
 
 
 def test_soft_roce_only(tmp_path):
@@ -80,7 +89,8 @@ def test_soft_roce_only(tmp_path):
     assert can(facts) == {"simulator", "ibrc"}
     assert verdicts(facts)["ibrc"].text == "with PGAS_HCA=rxe0:1 (by default the simulator takes the software card)"
     assert verdicts(facts)["ibgda"].text == (
-        "over an RDMA device: rxe0 no DevX context opens: Failed to open mlx5 context on rxe0 (ibrc can use it)"
+        "in the simulator, over the software card; not over an RDMA device: "
+        "rxe0 no DevX context opens: Failed to open mlx5 context on rxe0 (ibrc can use it)"
     )
     assert verdicts(settings(facts, PGAS_HCA="rxe0"))["ibrc"].text == "over rxe0:1, kernels in the simulator"
     assert doctor.asked_of(facts) == ["simulator"]
@@ -199,7 +209,7 @@ def test_network_cards_without_the_rdma_driver(tmp_path):
     facts = sound(tmp_path, [])
     finding = found(facts, "NIC")
     assert (finding.status, finding.remedy) == (Status.FAIL, mend("no verbs"))
-    assert verdicts(facts)["ibgda"].text == "the network cards at 0000:3b:00.0 show no RDMA device"
+    assert verdicts(facts)["ibgda"].text.endswith("; not over an RDMA device: the network cards at 0000:3b:00.0 show no RDMA device")
 
 
 @pytest.mark.parametrize(
@@ -564,7 +574,7 @@ def test_json(tmp_path):
     data = json.loads(doctor._as_json(facts, findings, doctor.judge(facts, findings), ["p2p"], 8))
     (driver,) = [f for f in data["findings"] if f["check"] == "driver"]
     assert (driver["status"], driver["blocks"]) == ("fail", ["ibgda", "ibrc", "p2p", "softhca"])
-    assert data["paths"]["p2p"] == {"can": False, "text": driver["text"]}
+    assert data["paths"]["p2p"] == {"can": False, "simulated": False, "text": driver["text"]}
     assert (data["asked"], data["status"]) == (["p2p"], 8)
 
 
