@@ -29,7 +29,7 @@ from pgas.backend import launched_rank
 from pgas.perftests import counts, report, timing
 from pgas.perftests import options as command_line
 from pgas.perftests.grid import Counter
-from pgas.perftests.options import TRANSPORTS, Defaults, Options
+from pgas.perftests.options import TRANSPORTS, Defaults, Options, size_flag
 from pgas.perftests.payload import Fault
 from pgas.perftests.report import BANDWIDTH, Report, Row
 from pgas.perftests.transfer import Transfer
@@ -127,8 +127,9 @@ def run(test: PerfTest, argv: Sequence[str] | None = None) -> int:
     options.set_environment()
     try:
         job = pgas.init()
-    except pgas.TransportError as error:  # init decides this on all PEs alike
-        _complain(test, str(error), launched_rank() or 0)
+    except (pgas.TransportError, pgas.HeapError) as error:  # init decides this on all PEs alike
+        asked = f"{_max_size(options)}: " if isinstance(error, pgas.HeapError) else ""
+        _complain(test, f"{asked}{error}", launched_rank() or 0)
         return 2
     with job:
         try:
@@ -155,10 +156,28 @@ def _reason_to_refuse(test: PerfTest, options: Options) -> str | None:
         return f"needs exactly {NPES} PEs and has {pes}; start it with: mpirun -n {NPES} {test.name}"
     if (transport := runtime.current().transport) not in test.transports:
         return f"needs {' or '.join(test.transports)}, and this job's transport is {transport}: {test.unmapped}"
+    if (reason := _too_large(options)) is not None:
+        return reason
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None and (Path(path).is_dir() or not os.access(Path(path).absolute().parent, os.W_OK)):
             return f"argument {flag}: {path} cannot be written; it must be a file in a folder that exists"
     return None
+
+
+def _too_large(options: Options) -> str | None:
+    """Return why the largest row does not fit: into the heap, or, with what makes and checks its data, into the machine."""
+    job = runtime.current()
+    if (wanted := options.row_bytes()) > job.heap.limit:
+        return f"{_max_size(options)} needs {wanted} bytes of symmetric heap on each PE, which may have {job.heap.limit}"
+    here = [pe for pe in job.pes if pe.node == job.pes[0].node]
+    wanted = len(here) * (options.checking_bytes() + (options.row_bytes() if pgas.SIMULATOR else 0))
+    if wanted > (memory := here[0].host_memory):
+        return f"{_max_size(options)} needs {wanted} bytes of this machine's memory for its data and the checks, and there are {memory}"
+    return None
+
+
+def _max_size(options: Options) -> str:
+    return f"argument -e/--max_size: {size_flag(options.max_size)}"
 
 
 def _complain(test: PerfTest, text: str, pe: int) -> None:

@@ -71,9 +71,17 @@ class Options:
             yield size
             size *= self.step
 
-    def heap_bytes(self) -> int:
+    def row_bytes(self) -> int:
         """Return how much symmetric heap the largest row needs: its source and, between guards, its destination."""
-        return 2 * (self.max_size * self.stride + GUARD_BYTES) + _SPARE_HEAP
+        return 2 * (self.max_size * self.stride + GUARD_BYTES)
+
+    def heap_bytes(self) -> int:
+        """Return how much symmetric heap a run takes that nobody has set."""
+        return self.row_bytes() + _SPARE_HEAP
+
+    def checking_bytes(self) -> int:
+        """Return how much memory of the host a PE takes to make and check the largest row: elements, image, copy, comparison."""
+        return 2 * self.row_bytes()
 
     def set_environment(self) -> None:
         """Tell pgas.init() about transport and heap size; a heap size that the user has set stays."""

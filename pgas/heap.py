@@ -49,11 +49,11 @@ class Allocator:
         size: bytes of heap.
         origin: offset of the heap in the slot; slots begin at multiples of every alignment, so an address's alignment is that of
             origin + heap offset.
-        limit: bytes to which somebody may extend it, for messages; None: nobody does.
+        limit: bytes to which somebody may extend it; None: nobody does.
     """
 
     def __init__(self, size: int, origin: int = 0, limit: int | None = None) -> None:
-        self.size, self._origin, self._limit = size, origin, limit or size
+        self.size, self._origin, self.limit = size, origin, limit or size
         self._free: list[tuple[int, int]] = [(0, size)]  # (offset, bytes), by offset, never adjacent
         self.blocks: list[Block] = []
 
@@ -77,7 +77,7 @@ class Allocator:
         raise HeapError(
             f"symmetric heap exhausted: {math.prod(shape) * dtype.itemsize} bytes wanted, {sum(r for _, r in self._free)} of "
             f"{self.size} free, the largest range has {largest} (the heap begins with PGAS_SYMMETRIC_SIZE and grows to "
-            f"PGAS_MAX_MEMORY_PER_GPU, {self._limit})"
+            f"PGAS_MAX_MEMORY_PER_GPU, {self.limit})"
         )
 
     def lacking(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> int:
