@@ -23,7 +23,9 @@ from pgas.backend import SIMULATOR
 from pgas.host_only import host_only
 from pgas.kernels import window
 
-if not SIMULATOR:
+if SIMULATOR:
+    from pgas.sim import model
+else:
     from cuda.core import LaunchConfig
     from cuda.core import launch as cuda_launch
     from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
@@ -164,7 +166,8 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
 
     Raises:
         TypeError: kernel is none, or args is no tuple.
-        ValueError: on some PE the blocks do not all fit on the GPU at once, or none does; on every PE, with the largest grid that fits.
+        ValueError: on some PE the blocks do not all fit on the GPU at once (in the simulator: on an H100, registers not counted), or none
+            does; on every PE, with the largest grid that fits.
         BootstrapError: PEs launch different kernels.
     """
     job = runtime.current()
@@ -178,12 +181,13 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
     def prepare() -> BoundLaunch:
         configuration = (grid, block, streams.core_stream(stream), shared)
         bound = BoundLaunch(kernel, configuration, args, cooperative=True)
-        if not SIMULATOR:
-            blocks, threads = (int(np.prod(x)) for x in _normalized(configuration)[:2])
-            most = compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
-            if blocks > most:
-                text = f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on this GPU, at most {most} can"
-                raise ValueError(text)
+        blocks, threads = (math.prod(x) for x in _normalized(configuration)[:2])
+        if SIMULATOR:
+            gpu, most = f"an {model.NAME}", model.resident_blocks(threads, shared)
+        else:
+            gpu, most = "this GPU", compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
+        if blocks > most:
+            raise ValueError(f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on {gpu}, at most {most} can")
         return bound
 
     call = f"pgas.launch({kernel.__name__})"

@@ -115,7 +115,15 @@ class TestFrontend:
 
     @pytest.mark.parametrize(
         ("config", "text"),
-        [((1, 0), "has 0 threads"), ((1, 2048), "has 2048 threads, the range is 1 to 1024"), ((0, 1), "has no block")],
+        [
+            ((1, 0), "has 0 threads"),
+            ((1, 2048), "has 2048 threads, the range is 1 to 1024"),
+            ((0, 1), "has no block"),
+            (((1, 1 << 16), 1), r"^k: the grid \(1, 65536, 1\) is larger than \(2147483647, 65535, 65535\), which CUDA allows$"),
+            ((1, (1, 1, 65)), r"^k: the block \(1, 1, 65\) is larger than \(1024, 1024, 64\), which CUDA allows$"),
+            ((1, 1, 0, (48 << 10) + 1), "^k: 49153 bytes of dynamic shared memory, the range is 0 to 49152$"),
+            ((1, 1, 0, -1), "^k: -1 bytes of dynamic shared memory, the range is 0 to 49152$"),
+        ],
     )
     def test_impossible_configurations(self, config: Any, text: str) -> None:
         @cuda.jit
@@ -151,7 +159,32 @@ class TestFrontend:
             out[0] = 1
 
         k[1, 1](zeros())
-        assert k.overloads["anything"].max_cooperative_grid_blocks(1024) > 10**6
+        most = k.overloads["anything"].max_cooperative_grid_blocks
+        assert [most(threads) // 132 for threads in (1024, 513, 512, 65, 64, 1)] == [2, 3, 4, 21, 32, 32]
+        assert most((8, 8), 40 << 10) == 5 * 132
+
+    def test_shared_arrays_larger_than_a_block_s_memory(self) -> None:
+        @cuda.jit
+        def k(out):
+            cuda.shared.array(3 << 10, np.float64)
+            out[0] = cuda.shared.array(2 << 10, np.float64).size
+
+        out = zeros()
+        k[1, 1, 0, 8 << 10](out)
+        assert out[0] == 2 << 10
+        with pytest.raises(ValueError, match=r"k: its blocks take 49160 bytes of shared memory, the range is 0 to 49152$"):
+            k[1, 1, 0, (8 << 10) + 8](out)
+
+    def test_a_grid_barrier_of_more_blocks_than_run_at_once(self) -> None:
+        @cuda.jit
+        def k():
+            cuda.cg.this_grid().sync()
+
+        k[264, 1]()
+        with pytest.raises(
+            PgasError, match="k: 265 blocks of 1024 threads cannot run at once on an H100, at most 264 can, and a grid barrier"
+        ):
+            k[265, 1024]()
 
     def test_host_arrays_are_copied_device_arrays_shared(self) -> None:
         @cuda.jit

@@ -15,6 +15,7 @@ from numba.np import numpy_support as core_numpy
 from pgas.sim import activity, engine, mem
 from pgas.sim.arrays import ATOMIC_READS, SharedArray, count_read, ndarray_of
 from pgas.sim.engine import FULL_MASK, WARP_SIZE
+from pgas.sim.model import SHARED_PER_BLOCK
 
 __all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
 
@@ -65,6 +66,10 @@ class _Shared:
         array = block.shared.get(place)
         if array is None:
             array = block.shared[place] = _allocate(shape, dtype, alignment).view(SharedArray)
+            if (taken := sum(a.nbytes for key, a in block.shared.items() if key != "dynamic") + block.launch.dynshared) > SHARED_PER_BLOCK:
+                raise ValueError(
+                    f"{block.launch.name}: its blocks take {taken} bytes of shared memory, the range is 0 to {SHARED_PER_BLOCK}"
+                )
         return array
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from pgas.errors import PgasError
+from pgas.sim import model
 from pgas.sim import report as reports
 from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Observer, Rendezvous, SimThread, Worker
 
@@ -302,9 +303,18 @@ def alone(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def grid_barrier() -> None:
-    """Wait until all threads of the grid are here. A block that has returned never comes."""
+    """Wait until all threads of the grid are here. A block that has returned never comes.
+
+    Raises:
+        PgasError: the grid has more blocks than can run at once: CUDA refuses to launch such a kernel.
+    """
     me = worker()
-    block = me.thread.block
+    block, running = me.thread.block, me.launch
+    if running.nblocks > (most := model.resident_blocks(running.nthreads, running.dynshared)):
+        raise PgasError(
+            f"{running.name}: {running.nblocks} blocks of {running.nthreads} threads cannot run at once on an {model.NAME}, at most {most} "
+            "can, and a grid barrier is for grids all of which run at once"
+        )
     block.grid_waiters.append(me)
     if len(block.grid_waiters) == block.alive:
         me.launch.block_reached_grid_barrier(block)

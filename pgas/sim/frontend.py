@@ -5,6 +5,7 @@ What numba-cuda's own simulator keeps doing: host arrays, streams, events, `cuda
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numba.cuda
@@ -18,13 +19,12 @@ from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from pgas.errors import PgasError
-from pgas.sim import engine
+from pgas.sim import engine, model
 from pgas.sim.arrays import KernelArray
 from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE
 
 __all__ = ["ConfiguredKernel", "install", "jit"]
 
-_MAX_THREADS_PER_BLOCK = 1024
 _FORALL_THREADS_PER_BLOCK = 128
 
 # Options of the real cuda.jit that say how to compile: nothing to do here.
@@ -43,12 +43,7 @@ class ConfiguredKernel:
         self.grid_dim, self.block_dim = normalize_kernel_dimensions(griddim, blockdim)
         self.stream = stream
         self.dynshared_size = int(sharedmem)
-        nthreads = _product(self.block_dim)
-        limit = getattr(fake, "max_threads", _MAX_THREADS_PER_BLOCK)
-        if not 0 < nthreads <= limit:
-            raise ValueError(f"{fake.__name__}: a block of {self.block_dim} has {nthreads} threads, the range is 1 to {limit}")
-        if _product(self.grid_dim) < 1:
-            raise ValueError(f"{fake.__name__}: the grid {self.grid_dim} has no block")
+        model.check_launch(fake.__name__, self.grid_dim, self.block_dim, self.dynshared_size, getattr(fake, "max_threads", None))
 
     def __call__(self, *args: Any) -> None:
         """Run the kernel to its end; then host arrays hold what it wrote."""
@@ -155,7 +150,7 @@ def _forall(self: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: in
 
 
 def _max_cooperative_grid_blocks(self: Any, blockdim: Any, dynsmemsize: int = 0) -> int:
-    return 2**31 - 1  # all blocks are resident, whatever their number
+    return model.resident_blocks(prod(blockdim) if isinstance(blockdim, tuple) else int(blockdim), int(dynsmemsize))
 
 
 def _argument(fake: Any, arg: Any, write_back: list[Callable[[], Any]]) -> Any:
@@ -206,7 +201,3 @@ def _device_name(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
     return getattr(KERNEL_MODULE, name)
-
-
-def _product(dim: tuple[int, int, int]) -> int:
-    return int(dim[0]) * int(dim[1]) * int(dim[2])

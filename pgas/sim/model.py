@@ -1,0 +1,60 @@
+"""The GPU that the simulator stands for where a launch may ask for too much: an H100 (SXM5).
+
+From the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0, but for the SMs, which are those of an H100
+SXM5 (NVIDIA H100 Tensor Core GPU Architecture), and shared memory: more than 48 KiB a block is for kernels that opt in, as those of
+numba-cuda do not. Registers are not counted: there is no machine code.
+"""
+
+from math import prod
+
+__all__ = ["NAME", "SHARED_PER_BLOCK", "check_launch", "resident_blocks"]
+
+NAME = "H100"
+SMS = 132
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+THREADS_PER_BLOCK = 1024
+THREADS_PER_WARP = 32
+WARPS_PER_SM = 64
+BLOCKS_PER_SM = 32
+SHARED_PER_BLOCK = 48 << 10
+SHARED_PER_SM = 228 << 10
+#: Of each block's shared memory, beside what it asks for, the system takes so much.
+SHARED_OF_SYSTEM = 1 << 10
+
+_Index = tuple[int, int, int]
+
+
+def resident_blocks(threads: int, shared: int) -> int:
+    """Return how many blocks can run at once.
+
+    Args:
+        threads: of a block.
+        shared: bytes of shared memory of a block.
+    """
+    warps = -(-threads // THREADS_PER_WARP)
+    return SMS * min(BLOCKS_PER_SM, WARPS_PER_SM // warps, SHARED_PER_SM // (shared + SHARED_OF_SYSTEM))
+
+
+def check_launch(kernel: str, grid: _Index, block: _Index, shared: int, most_threads: int | None = None) -> None:
+    """Refuse a launch that CUDA refuses.
+
+    Args:
+        kernel: its name.
+        grid, block: their sizes.
+        shared: bytes of dynamic shared memory.
+        most_threads: launch_bounds of the kernel.
+
+    Raises:
+        ValueError: a size is out of range.
+    """
+    limit = THREADS_PER_BLOCK if most_threads is None else most_threads
+    if not 0 < prod(block) <= limit:
+        raise ValueError(f"{kernel}: a block of {block} has {prod(block)} threads, the range is 1 to {limit}")
+    if prod(grid) < 1:
+        raise ValueError(f"{kernel}: the grid {grid} has no block")
+    for what, sizes, most in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        if any(size > allowed for size, allowed in zip(sizes, most, strict=True)):
+            raise ValueError(f"{kernel}: the {what} {sizes} is larger than {most}, which CUDA allows")
+    if not 0 <= shared <= SHARED_PER_BLOCK:
+        raise ValueError(f"{kernel}: {shared} bytes of dynamic shared memory, the range is 0 to {SHARED_PER_BLOCK}")
