@@ -229,7 +229,13 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable("PGAS_TRANSPORT", _choice("auto", "p2p", "ibgda", "ibrc"), "auto", "path to other PEs", "choice"),
         Variable("PGAS_TIMEOUT", _seconds, "60", "seconds after which a wait in a kernel is an error", "float"),
-        Variable("PGAS_DEBUG", _words("info", "check"), "", "info: say what init chose; check: kernels check PEs and addresses", "words"),
+        Variable(
+            "PGAS_DEBUG",
+            _words("info", "check", "strict"),
+            "",
+            "info: say what init chose; check: kernels check PEs and addresses; strict: the simulator's arrays refuse what a GPU's do",
+            "words",
+        ),
         Variable(
             "PGAS_HANG_REPORT",
             _choice("text", "json", "off"),

@@ -32,7 +32,7 @@ from pgas.transports.memory import Memory, Segment, slot_segments
 from pgas.transports.nic import NIC, Part
 
 if SIMULATOR:
-    from pgas import simulation
+    from pgas import simulation, strict
     from pgas.transports.memfd import HostMemory
 else:
     from numba import cuda
@@ -105,7 +105,8 @@ class Job(bootstraps.Collective):
         requested, _ = self.together("pgas.init()", lambda: {name: config.read(name) for name in config.VARIABLES})
         bounds, _ = self.together("pgas.init()", lambda: growth.Bounds.of(requested))
         self.info = "info" in requested["PGAS_DEBUG"]
-        node_rank = self._node_rank()
+        nodes = self.exchange(bootstraps.node_name())
+        node_rank = nodes[: self.my_pe].count(nodes[self.my_pe])
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
         self._choice, _ = self.together("pgas.init()", lambda: hca.choose(requested, self.gpu, node_rank, self._remarks.append))
         self.pes = introduce(self.my_pe, requested, self.gpu, self._choice, self.exchange)
@@ -128,6 +129,8 @@ class Job(bootstraps.Collective):
         if SIMULATOR:
             ends, weak = self._hang.recorded_in_simulator, requested["PGAS_SIM_WEAK"]
             self._ending.enter_context(simulation.of(self, weak, self._interrupt, lambda: self._check() if ends() else None))
+            if "strict" in requested["PGAS_DEBUG"]:
+                self._ending.enter_context(strict.as_on_gpus())
         self.together("pgas.init()", self._watch_peers)
 
     def _open_memory(self) -> Memory:
@@ -153,10 +156,6 @@ class Job(bootstraps.Collective):
             others.append(("the process that started this PE", os.getppid()))
         if others:
             self._watch = Watch(others, self._process_lost)
-
-    def _node_rank(self) -> int:
-        nodes = self.exchange(bootstraps.node_name())
-        return nodes[: self.my_pe].count(nodes[self.my_pe])
 
     def _choose(self, requested: dict[str, Any]) -> tuple[str, str]:
         gpu, pes = self.gpu, self.pes

@@ -29,7 +29,7 @@ LAYERS = (
     ("softhca",),  # of transports: the card
     ("nic", "ibrc", "doorbells", "forwarding"),  # of transports: what uses an adapter
     ("outstanding",),  # of transports
-    ("gpu", "device_state", "card", "ending", "local_memory", "host_only", "values"),
+    ("gpu", "device_state", "card", "ending", "local_memory", "host_only", "values", "strict"),
     ("hang",),
     ("growth", "hca"),
     ("introduction", "simulation"),

@@ -77,7 +77,7 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_TIMEOUT", "nan", "more than 0, less than 1e9 seconds"),
         ("PGAS_TIMEOUT", "inf", "more than 0, less than 1e9 seconds"),
         ("PGAS_TIMEOUT", "soon", "seconds"),
-        ("PGAS_DEBUG", "info,verbose", "info, check"),
+        ("PGAS_DEBUG", "info,verbose", "info, check, strict"),
         ("PGAS_ENGINE", "fpga", "one of auto, cpu, cuda"),
         ("PGAS_SOFTHCA_DEVICE", "GPU-0", "the number of a GPU as CUDA counts them, or empty"),
         ("PGAS_SOFTHCA_SMS", "-1", "an integer from 0 to 1024"),
@@ -115,7 +115,7 @@ def test_bad_value_names_variable_value_and_what_is_allowed(name, text, allowed,
 
 def test_bad_word_is_named(monkeypatch):
     monkeypatch.setenv("PGAS_DEBUG", "info,verbose,loud")
-    with pytest.raises(ValueError, match="PGAS_DEBUG=info,verbose,loud: loud, verbose: not among info, check"):
+    with pytest.raises(ValueError, match="PGAS_DEBUG=info,verbose,loud: loud, verbose: not among info, check, strict"):
         config.read("PGAS_DEBUG")
 
 

@@ -20,7 +20,7 @@ from conformance.checklist import is_bullet
 from conformance.checks import LAUNCHED, PE_LEFT, RANK, N
 
 #: Modules whose tests start and end jobs themselves; they come last.
-ALONE = ("test_a_init.py", "test_c_operands.py", "test_setup.py", "test_heap_growth.py")
+ALONE = ("test_a_init.py", "test_c_operands.py", "test_setup.py", "test_heap_growth.py", "test_strict.py")
 FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "mpi")
 TIMEOUT_S = int(os.environ.get("TEST_TIMEOUT", "150"))
 #: Of the first test, which starts the job; after an installation that compiles the software card.
