@@ -2,6 +2,7 @@
 
 import bisect
 import math
+import operator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,7 +56,7 @@ class Allocator:
     def __init__(self, size: int, origin: int = 0, limit: int | None = None) -> None:
         self.size, self._origin, self.limit = size, origin, limit or size
         self._free: list[tuple[int, int]] = [(0, size)]  # (offset, bytes), by offset, never adjacent
-        self.blocks: list[Block] = []
+        self.blocks: list[Block] = []  # by offset
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int, where: str) -> Block:
         """Return a new block; one of 0 bytes takes up one unit too, so that its address is its own.
@@ -71,7 +72,7 @@ class Allocator:
                 rest = [(offset, start - offset), (start + span, offset + room - start - span)]
                 self._free[i : i + 1] = [r for r in rest if r[1]]
                 block = Block(start, span, shape, dtype, where)
-                self.blocks.append(block)
+                bisect.insort(self.blocks, block, key=_offset)
                 return block
         largest = max((room for _, room in self._free), default=0)
         raise HeapError(
@@ -98,8 +99,15 @@ class Allocator:
         return -(-(self._origin + offset) // alignment) * alignment - self._origin
 
     def release(self, block: Block) -> None:
-        """Give a block back."""
-        self.blocks.remove(block)
+        """Give a block back.
+
+        Raises:
+            ValueError: it is none of this heap's, or was given back before.
+        """
+        i = bisect.bisect_left(self.blocks, block.offset, key=_offset)
+        if self.blocks[i : i + 1] != [block]:
+            raise ValueError(f"not on this heap: {block}")
+        del self.blocks[i]
         block.freed = True
         self._give_back(block.offset, block.offset + block.span)
 
@@ -115,7 +123,11 @@ class Allocator:
 
     def find(self, offset: int) -> Block | None:
         """Return the block that holds a heap offset."""
-        return next((b for b in self.blocks if b.offset <= offset < b.offset + max(b.nbytes, 1)), None)
+        i = bisect.bisect(self.blocks, offset, key=_offset)
+        return self.blocks[i - 1] if i and offset < self.blocks[i - 1].offset + max(self.blocks[i - 1].nbytes, 1) else None
+
+
+_offset = operator.attrgetter("offset")
 
 
 def _span(shape: tuple[int, ...], dtype: np.dtype) -> int:

@@ -1,5 +1,7 @@
 """The allocator of the symmetric heap: against an oracle that marks every unit, and its texts."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -210,9 +212,22 @@ def test_released_twice():
     heap = Allocator(UNITS * ALIGNMENT)
     block = allocate(heap, 8)
     heap.release(block)
-    with pytest.raises(ValueError, match="not in list"):
+    with pytest.raises(ValueError, match=r"not on this heap: uint8 array of shape \(8,\) allocated at here\.py:1"):
         heap.release(block)
     assert heap._free == [(0, heap.size)]
+
+
+def test_freeing_newest_first_takes_the_time_of_as_many_blocks():
+    def seconds(n):
+        heap = Allocator(n * ALIGNMENT)
+        blocks = [allocate(heap, 1) for _ in range(n)]
+        start = time.process_time()
+        for block in reversed(blocks):
+            heap.release(block)
+        return time.process_time() - start
+
+    few, many = (min(seconds(n) for _ in range(3)) for n in (1000, 8000))
+    assert many < 24 * few  # 8 times as many; a search through all of them takes 64 times as long
 
 
 def test_block_in_words():
