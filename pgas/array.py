@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -77,6 +77,24 @@ def _refuse_freed(block: Block) -> None:
         raise PgasError(block.foreign) if block.foreign else HeapError(f"use after free: {block}")
 
 
+class _OnHeap:
+    """What symmetric arrays do as objects of Python, in the simulator and on GPUs."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a symmetric array cannot be copied or pickled, as it is this PE's memory: copy or send array.copy_to_host()")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:  # NumPy's arrays, which the simulator's wrap, have one
+        self.__reduce_ex__(None)
+
+    def __repr__(self) -> str:
+        block = block_of(self)
+        if block is not None and block.freed:
+            return f"SymmetricArray(freed: {block})"
+        return f"SymmetricArray({self.copy_to_host()!r})"  # type: ignore[attr-defined]
+
+    __str__ = __repr__
+
+
 def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:
     """What __dlpack__ returns; asked: the device that the reader wants it on."""
     if copy:
@@ -90,7 +108,7 @@ def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None
 if SIMULATOR:
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-    class SymmetricArray(FakeCUDAArray):
+    class SymmetricArray(_OnHeap, FakeCUDAArray):
         """An array on the symmetric heap, or a view of one.
 
         Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
@@ -165,9 +183,6 @@ if SIMULATOR:
             """
             return _exported(self, self.__dlpack_device__(), dl_device, copy)
 
-        def __repr__(self) -> str:
-            return f"SymmetricArray({self._ary!r})"
-
     def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> "SymmetricArray":
         """Return the array whose first element is at an address of the window; in C order if strides are not given."""
         extents = (
@@ -231,7 +246,7 @@ else:
         integer = f"u{mine.dtype.itemsize}"
         return mine.view(integer), other.view(integer)
 
-    class SymmetricArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported, no-redef]
+    class SymmetricArray(_OnHeap, DeviceNDArray):  # type: ignore[misc, no-any-unimported, no-redef]
         """An array on the symmetric heap, or a view of one.
 
         Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
@@ -254,6 +269,12 @@ else:
             mine, theirs = _bits(self, ary)
             DeviceNDArray.copy_to_host(mine, theirs, stream)
             return ary
+
+        def bind(self, stream: Any = 0) -> Any:
+            """Return the same array with another default stream."""
+            bound = type(self).__new__(type(self))  # Numba's copies by copy.copy()
+            bound.__dict__.update(self.__dict__, stream=stream)
+            return bound
 
         def transpose(self, axes: Any = None) -> Any:
             """Return a view with permuted axes (Numba's own copies, and what it returns would not lie on the heap)."""
@@ -286,9 +307,6 @@ else:
                 written.record()
                 written.wait(stream_of(stream))
             return _exported(self, self.__dlpack_device__(), dl_device, copy)
-
-        def __repr__(self) -> str:
-            return f"SymmetricArray({self.copy_to_host()!r})"
 
     def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> SymmetricArray:
         """Return the array whose first element is at an address of the window; in C order if strides are not given."""

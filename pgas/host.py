@@ -9,6 +9,7 @@ from pgas import recovery, runtime
 from pgas._version import __version__
 from pgas.array import SymmetricArray
 from pgas.backend import SIMULATOR
+from pgas.errors import BootstrapError
 from pgas.heap import ALIGNMENT
 from pgas.host_only import host_only
 from pgas.values import check_value
@@ -181,9 +182,9 @@ def allgather_object(value: Any) -> list[Any]:
     """Return the (picklable, small) values of all PEs, by PE. Collective.
 
     Raises:
-        BootstrapError: another PE makes another collective call, or its value cannot be pickled.
+        BootstrapError: on every PE: the value of one of them cannot be pickled or unpickled, or PEs make different collective calls.
     """
-    return _exchange("pgas.allgather_object()", value)
+    return _exchange("allgather_object", value)
 
 
 @host_only
@@ -191,16 +192,25 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
     """Return PE root's (picklable, small) value; those of other PEs are ignored. Collective. Raises as allgather_object()."""
     job = runtime.current()
     job.check_pe("broadcast_object", root, "root")
-    return _exchange(f"pgas.broadcast_object(root={int(root)})", value if job.my_pe == root else None)[root]
+    return _exchange("broadcast_object", value if job.my_pe == root else None, f"root={int(root)}")[root]
 
 
-def _exchange(call: str, value: Any) -> list[Any]:
+def _exchange(function: str, value: Any, arguments: str = "") -> list[Any]:
     data, failure = b"", None
     try:
         data = pickle.dumps(value)
     except Exception as error:
-        failure = error
-    return [pickle.loads(d) for d in runtime.current().agree(call, value=data, failure=failure)]
+        failure = BootstrapError(f"pgas.{function}: value cannot be pickled: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+    met = runtime.current().agree(f"pgas.{function}({arguments})", value=data, failure=failure)
+    return [_unpickled(function, pe, data) for pe, data in enumerate(met)]
+
+
+def _unpickled(function: str, pe: int, data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise BootstrapError(f"pgas.{function}: the value of PE {pe} cannot be unpickled: {type(error).__name__}: {error}") from error
 
 
 @host_only
