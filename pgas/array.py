@@ -9,7 +9,8 @@ import math
 import os
 import sys
 import types
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -80,6 +81,8 @@ def _refuse_freed(block: Block) -> None:
 class _OnHeap:
     """What symmetric arrays do as objects of Python, in the simulator and on GPUs."""
 
+    _free: ClassVar[Callable[[Any], None]]  #: pgas.free; set by host.py, which is above this module
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a symmetric array cannot be copied or pickled, as it is this PE's memory: copy or send array.copy_to_host()")
 
@@ -93,6 +96,15 @@ class _OnHeap:
         return f"SymmetricArray({self.copy_to_host()!r})"  # type: ignore[attr-defined]
 
     __str__ = __repr__
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: types.TracebackType | None) -> None:
+        """Free the array, if that is not done yet; after an exception leave it, as other PEs may not come to free it, too."""
+        block = block_of(self)
+        if kind is None and block is not None and not block.freed:
+            self._free()
 
 
 def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:

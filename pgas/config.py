@@ -233,7 +233,8 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_DEBUG",
             _words("info", "check", "strict"),
             "",
-            "info: say what init chose; check: kernels check PEs and addresses; strict: the simulator's arrays refuse what a GPU's do",
+            "info: say what init chose; check: kernels check PEs and addresses, and arrays that were never freed are listed; "
+            "strict: the simulator's arrays refuse what a GPU's do",
             "words",
         ),
         Variable(

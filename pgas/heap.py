@@ -3,6 +3,7 @@
 import bisect
 import math
 import operator
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -120,6 +121,11 @@ class Allocator:
             i -= 1
             start = self._free.pop(i)[0]
         self._free.insert(i, (start, end - start))
+
+    def listed(self) -> list[str]:
+        """Return a line for each array: where it was allocated, and what it is; those of which this is the same share one."""
+        lines = Counter(f"{b.where}: {b.dtype} array of shape {b.shape}, {b.nbytes} bytes" for b in self.blocks)
+        return [line if count == 1 else f"{line}, {count} times" for line, count in lines.items()]
 
     def find(self, offset: int) -> Block | None:
         """Return the block that holds a heap offset."""

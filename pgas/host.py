@@ -37,7 +37,7 @@ def init(comm: Any = None) -> runtime.Job:
             of one PE without it. In a nested call: None, or one of the job's processes in their order.
 
     Returns:
-        The job, a context manager that finalizes.
+        The job, a context manager: the end of its block frees the arrays that are left, and finalizes.
 
     Raises:
         ValueError: an environment variable has a value that is not allowed, or two contradict each other; comm is not that of the job
@@ -61,7 +61,8 @@ def finalize() -> None:
     Arrays must not be used afterwards. A program that ends without it is finalized then.
 
     Warns:
-        PgasWarning: symmetric arrays were never freed, with the lines that allocated them.
+        PgasWarning: on PE 0, symmetric arrays were never freed: a line for each, with the line that allocated it. At the end of
+            ``with pgas.init()`` under PGAS_DEBUG=check only.
 
     Raises:
         DeviceError: a kernel of this PE found an error.
@@ -165,7 +166,8 @@ def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> Symm
 def free(array: SymmetricArray) -> None:
     """Give a symmetric array back. Collective; waits for this PE's kernels first (OpenSHMEM 1.5, shmem_free).
 
-    Every later use of the array or of a view of it is refused.
+    Every later use of the array or of a view of it is refused. ``with pgas.zeros(4) as a:`` frees at the end of the block, unless an
+    exception leaves it: other PEs may not come to that point, so that the array stays until the job ends.
 
     Args:
         array: what empty(), zeros(), full() or array() returned, not a view of another shape, dtype or of a part.
@@ -175,6 +177,9 @@ def free(array: SymmetricArray) -> None:
         HeapError: freed before, or PEs free different arrays, or the call failed on another PE.
     """
     runtime.current().free(array)
+
+
+SymmetricArray._free = free
 
 
 @host_only

@@ -407,7 +407,7 @@ class Job(bootstraps.Collective):
         """Complete all work, wait for all PEs, and give everything back. Collective."""
         try:
             self.meet("pgas.finalize()")
-            leaks = [f"{block} ({block.nbytes} bytes)" for block in self.heap.blocks]
+            leaks, lines = len(self.heap.blocks), self.heap.listed()
             self._stop_watching()
             self.exchange(None)  # nobody ends while another still watches it
             self.local.clear()
@@ -416,7 +416,7 @@ class Job(bootstraps.Collective):
         finally:
             self.release()
         if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
-            text = f"{len(leaks)} symmetric array(s) never freed: {'; '.join(leaks)}"
+            text = "\n  ".join([f"{leaks} symmetric array{'s' * (leaks > 1)} never freed:", *lines])
             warnings.warn(text, PgasWarning, stacklevel=stacklevel())
 
     def _stop_watching(self) -> None:
@@ -436,10 +436,10 @@ class Job(bootstraps.Collective):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Finalize; after an exception leave the job to the exception, which ends it on every PE."""
+        """Finalize, and free what is left; after an exception leave the job to the exception, which ends it on every PE."""
         global _job
         if kind is None:
-            finalize()
+            finalize(report_leaks=window.constants().check)
         elif self.n_pes == 1 and self is _job:  # not in a child that was forked
             self.release()
             _job = None
@@ -482,13 +482,13 @@ def init(comm: Any = None) -> Job:
     return _job
 
 
-def finalize() -> None:
+def finalize(*, report_leaks: bool = True) -> None:
     """End pgas on this process. Collective over the job's PEs. See pgas.finalize."""
     global _job
     job = current()
     job.depth -= 1
     if job.depth == 0:
-        _end(job, report_leaks=True)
+        _end(job, report_leaks=report_leaks)
 
 
 def _end(job: Job, *, report_leaks: bool) -> None:

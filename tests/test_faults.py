@@ -460,18 +460,22 @@ def test_another_configuration_in_one_process(job):
 
 
 def test_leaks_are_reported_once_with_their_lines(job):
-    ended = job(INIT + "more = pgas.empty((2, 3), np.float32)\npgas.finalize()\n")
+    """By finalize(); and, under PGAS_DEBUG=check, by the end of a with block."""
+    text = "more = pgas.empty((2, 3), np.float32)\npgas.finalize()\nwith pgas.init():\n    pgas.empty(1)\n"
+    ended = job(INIT + text, PGAS_DEBUG="check")
     assert ended.status == 0, ended
     program = PRELUDE + INIT
     lines = len(program.splitlines()), len(program.splitlines()) + 1
     holds(
         ended,
-        "PgasWarning: 2 symmetric array(s) never freed: uint64 array of shape (1,) allocated at ",
-        f"program.py:{lines[0]} (8 bytes); float32 array of shape (2, 3) allocated at ",
-        f"program.py:{lines[1]} (24 bytes)",
+        "PgasWarning: 2 symmetric arrays never freed:\n",
+        f"program.py:{lines[0]}: uint64 array of shape (1,), 8 bytes\n",
+        f"program.py:{lines[1]}: float32 array of shape (2, 3), 24 bytes\n",
+        "PgasWarning: 1 symmetric array never freed:\n",
+        f"program.py:{lines[1] + 3}: float64 array of shape (1,), 8 bytes\n",
         status=0,
     )
-    assert ended.err.count("never freed") == 1
+    assert ended.err.count("never freed") == 2
     assert re.search(r"program\.py:\d+: PgasWarning", ended.err), f"the warning points into pgas\n{ended}"
 
 

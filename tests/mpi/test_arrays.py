@@ -1,4 +1,4 @@
-"""Symmetric arrays as objects of Python: what copies, sends and prints them."""
+"""Symmetric arrays as objects of Python: what copies, sends, prints and frees them."""
 
 import copy
 import pickle
@@ -52,3 +52,23 @@ def test_a_freed_array_is_printed(heap):
     for thing in (array, view):
         assert repr(thing).startswith("SymmetricArray(freed: int16 array of shape (3,) allocated at ")
         assert str(thing) == f"{thing}" == repr(thing)
+
+
+def test_a_with_block_frees(heap):
+    with pgas.full(3, 2.0) as outer, pgas.zeros(2) as inner:
+        assert outer.copy_to_host().tolist() == [2, 2, 2]
+        pgas.free(inner)
+    for array in (outer, inner):
+        with pytest.raises(pgas.HeapError, match="use after free"):
+            array.copy_to_host()
+    with pytest.raises(ValueError, match="a view of a symmetric array"), heap.zeros(3)[1:]:
+        pass
+
+
+def test_a_with_block_that_an_exception_leaves(heap):
+    """No PE starts a collective call, which others would not make: the array is still there."""
+    with pytest.raises(KeyError), pgas.full(3, 2.0) as array:
+        raise KeyError
+    pgas.barrier_all()
+    assert array.copy_to_host().tolist() == [2, 2, 2]
+    pgas.free(array)

@@ -3,6 +3,7 @@
 import inspect
 import os
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_nothing_stays_open_or_mapped():
 def test_leaks_are_reported_with_the_line_that_allocated():
     pgas.init()
     line = inspect.currentframe().f_lineno + 1
-    leaked = [pgas.zeros((2, 3), np.int16), pgas.empty(5)]
+    leaked = [pgas.zeros((2, 3), np.int16), pgas.empty(5), pgas.empty(5), pgas.empty(5)]
     kept = pgas.full(3, 1.0)
     pgas.free(kept)
     with warnings.catch_warnings(record=True) as caught:
@@ -67,14 +68,35 @@ def test_leaks_are_reported_with_the_line_that_allocated():
         me = pgas.my_pe()
         pgas.finalize()
     texts = [str(w.message) for w in caught if issubclass(w.category, pgas.PgasWarning)]
-    assert len(leaked) == 2
+    assert len(leaked) == 4
     if me == 0:
-        (text,) = texts
-        assert "2 symmetric array(s) never freed" in text
-        assert f"int16 array of shape (2, 3) allocated at {__file__}:{line} (12 bytes)" in text
-        assert f"float64 array of shape (5,) allocated at {__file__}:{line} (40 bytes)" in text
+        assert [text.splitlines() for text in texts] == [
+            [
+                "4 symmetric arrays never freed:",
+                f"  {__file__}:{line}: int16 array of shape (2, 3), 12 bytes",
+                f"  {__file__}:{line}: float64 array of shape (5,), 40 bytes, 3 times",
+            ]
+        ]
     else:
         assert not texts
+
+
+def test_the_end_of_a_with_block_frees_without_a_warning():
+    with pgas.init():
+        left = pgas.zeros(3)
+        with pgas.init(), pgas.zeros(3) as nested:
+            pass
+        assert not left.copy_to_host().any()
+    for array in (left, nested):
+        with pytest.raises(pgas.HeapError, match="use after free"):
+            array.copy_to_host()
+
+
+def test_a_with_block_of_an_array_in_which_the_job_ends():
+    pgas.init()
+    with pytest.warns(pgas.PgasWarning, match="1 symmetric array never freed") if pgas.my_pe() == 0 else nullcontext(), pgas.zeros(3):
+        pgas.finalize()
+    assert not is_running()
 
 
 def test_leaks_when_warnings_are_errors():
