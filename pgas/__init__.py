@@ -30,7 +30,23 @@ from pgas.amo import (
 )
 from pgas.array import SymmetricArray
 from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
-from pgas.host import allgather_object, array, broadcast_object, empty, finalize, free, full, info, init, reset, synchronize, zeros
+from pgas.host import (
+    allgather_object,
+    array,
+    broadcast_object,
+    empty,
+    empty_like,
+    finalize,
+    free,
+    full,
+    full_like,
+    info,
+    init,
+    reset,
+    synchronize,
+    zeros,
+    zeros_like,
+)
 from pgas.jit import jit, launch
 from pgas.query import my_pe, n_pes, ptr
 from pgas.registration import register, unregister
@@ -147,11 +163,13 @@ __all__ = [
     "barrier_all_warp",
     "broadcast_object",
     "empty",
+    "empty_like",
     "fence",
     "finalize",
     "flush",
     "free",
     "full",
+    "full_like",
     "g",
     "get",
     "get_block",
@@ -212,4 +230,5 @@ __all__ = [
     "wait_until_some",
     "wait_until_some_vector",
     "zeros",
+    "zeros_like",
 ]  # fmt: skip

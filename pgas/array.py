@@ -5,6 +5,7 @@ They are what ``__cuda_array_interface__`` readers (CuPy, PyTorch), slices and k
 
 import ctypes
 import functools
+import importlib
 import math
 import os
 import sys
@@ -39,9 +40,15 @@ def dtype_of(dtype: Any) -> np.dtype:
     """Return a dtype of elements that can live on the heap.
 
     Raises:
-        TypeError: they cannot.
+        TypeError: they cannot, or it is none.
     """
-    dtype = np.dtype(dtype)
+    name = str(dtype).removeprefix("torch.")  # PyTorch has the names of NumPy
+    if name == "bfloat16":
+        importlib.import_module("ml_dtypes")  # where NumPy learns that name
+    try:
+        dtype = np.dtype(dtype if name == str(dtype) else name)
+    except TypeError:
+        raise TypeError(f"dtype must be one of NumPy or the name of one, as bfloat16, not {dtype}") from None
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind in "SU":
         raise TypeError(f"arrays of {dtype} cannot live on the symmetric heap: only plain numbers and records of them can")
     if math.prod(dtype.shape) != 1:

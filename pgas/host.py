@@ -7,7 +7,7 @@ import numpy as np
 
 from pgas import recovery, runtime
 from pgas._version import __version__
-from pgas.array import SymmetricArray
+from pgas.array import SymmetricArray, dtype_of
 from pgas.backend import SIMULATOR
 from pgas.errors import BootstrapError
 from pgas.heap import ALIGNMENT
@@ -15,8 +15,8 @@ from pgas.host_only import host_only
 from pgas.values import check_value
 
 __all__ = [
-    "allgather_object", "array", "broadcast_object", "empty", "finalize", "free", "full", "info", "init", "reset",
-    "synchronize", "zeros",
+    "allgather_object", "array", "broadcast_object", "empty", "empty_like", "finalize", "free", "full", "full_like", "info", "init",
+    "reset", "synchronize", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
 
     Args:
         shape: int or tuple of ints; may hold zeros.
-        dtype: NumPy dtype of plain numbers, or records of them.
+        dtype: NumPy dtype of plain numbers, or records of them, or its name; bfloat16 is that of ml_dtypes.
         alignment: in bytes, a power of two; at least 512 are given.
 
     Raises:
@@ -156,10 +156,47 @@ def _filled(array: SymmetricArray, value: Any) -> np.ndarray:
 def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
     """Return a symmetric array that holds a copy of this PE's values; shape and dtype are the same on all PEs. As empty()."""
     try:
-        host = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
+        host = np.ascontiguousarray(values, None if dtype is None else dtype_of(dtype)).reshape(np.shape(values))
     except OverflowError as error:
-        raise ValueError(f"pgas.array: values must be numbers that elements of type {np.dtype(dtype)} can hold: {error}") from None
+        raise ValueError(f"pgas.array: values must be numbers that elements of type {dtype_of(dtype)} can hold: {error}") from None
     return runtime.current().allocate(host.shape, host.dtype, "pgas.array", lambda a: a.copy_to_device(host), alignment)
+
+
+@host_only
+def empty_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignment: int = ALIGNMENT) -> SymmetricArray:
+    """Return empty() with the shape and dtype of an array; in C order, as all symmetric arrays.
+
+    Args:
+        prototype: array of NumPy, the heap or another library: whatever has a shape and a dtype.
+        dtype: instead of the prototype's.
+        shape: instead of the prototype's.
+        alignment: as empty().
+
+    Raises:
+        TypeError: prototype has no shape or no dtype, or a dtype that cannot live on the heap.
+        ValueError, HeapError: as empty().
+    """
+    return empty(*_like("empty_like", prototype, shape, dtype), alignment=alignment)
+
+
+@host_only
+def zeros_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignment: int = ALIGNMENT) -> SymmetricArray:
+    """Return zeros() with the shape and dtype of an array. As empty_like()."""
+    return zeros(*_like("zeros_like", prototype, shape, dtype), alignment=alignment)
+
+
+@host_only
+def full_like(prototype: Any, value: Any, dtype: Any = None, *, shape: Any = None, alignment: int = ALIGNMENT) -> SymmetricArray:
+    """Return full() with the shape and dtype of an array. As empty_like()."""
+    shape, dtype = _like("full_like", prototype, shape, dtype)
+    return full(shape, value, dtype, alignment=alignment)
+
+
+def _like(function: str, prototype: Any, shape: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return shape and dtype, those of the prototype where none is given."""
+    if not hasattr(prototype, "shape") or not hasattr(prototype, "dtype"):
+        raise TypeError(f"pgas.{function}: prototype must have a shape and a dtype, as arrays do, not {prototype!r}")
+    return prototype.shape if shape is None else shape, prototype.dtype if dtype is None else dtype
 
 
 @host_only

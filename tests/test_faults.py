@@ -341,6 +341,7 @@ def test_barrier_of_one_thread_by_several(job, name, configuration):
 HOST_ONLY = {
     "init": "", "finalize": "", "reset": "", "synchronize": "", "empty": "3", "zeros": "3", "full": "3, value=1", "array": "a", "free": "a",
     "info": "", "allgather_object": "1", "broadcast_object": "1", "launch": "1, 1, 1", "register": "a", "unregister": "a",
+    "empty_like": "a", "zeros_like": "a", "full_like": "a, value=1",
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""Symmetric arrays as objects of Python: what copies, sends, prints and frees them."""
+"""Symmetric arrays as objects of Python: what copies, sends, prints and frees them; those made like others."""
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,3 +73,45 @@ def test_a_with_block_that_an_exception_leaves(heap):
     pgas.barrier_all()
     assert array.copy_to_host().tolist() == [2, 2, 2]
     pgas.free(array)
+
+
+class TorchDtype:
+    """PyTorch's dtypes are no NumPy's, but print as torch.NAME, with NumPy's names."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+def test_arrays_like_others(heap):
+    plain = np.full((2, 3), 7, np.int16)
+    tensor = SimpleNamespace(shape=[2, 3], dtype=TorchDtype("int16"))
+    for prototype in (plain, plain.T[::-1].T, heap.array(plain), heap.array(np.zeros((5, 3), np.int16))[1:3], tensor):
+        for made, value in ((pgas.zeros_like(prototype), 0), (pgas.full_like(prototype, 5), 5), (pgas.empty_like(prototype), None)):
+            with made:
+                assert isinstance(made, pgas.SymmetricArray)
+                assert (made.shape, made.dtype, made.is_c_contiguous()) == ((2, 3), np.int16, True)
+                assert value is None or (made.copy_to_host() == value).all()
+    with pgas.full_like(plain, 1.5, np.float32, shape=4) as other, pgas.zeros_like(np.float64(3), alignment=4096) as scalar:
+        assert (other.shape, other.dtype, other.copy_to_host().tolist()) == ((4,), np.float32, [1.5] * 4)
+        assert (scalar.shape, scalar.dtype, scalar.__cuda_array_interface__["data"][0] % 4096) == ((), np.float64, 0)
+
+
+@pytest.mark.parametrize("name", ["empty_like", "zeros_like", "full_like"])
+def test_prototypes_without_shape_or_dtype(name):
+    for prototype in ([1, 2], None, SimpleNamespace(shape=3)):
+        with pytest.raises(TypeError, match=rf"^pgas\.{name}: prototype must have a shape and a dtype, as arrays do, not "):
+            getattr(pgas, name)(prototype, *[0] * (name == "full_like"))
+
+
+def test_dtypes_by_name(heap):
+    for dtype, name in (("float16", "float16"), ("bfloat16", "bfloat16"), (TorchDtype("bfloat16"), "bfloat16"), (np.int32, "int32")):
+        array = heap.full(3, 2, dtype)
+        assert array.dtype == np.dtype(name)
+        assert array.copy_to_host().astype(float).tolist() == [2, 2, 2]
+    assert heap.array([1, 2.5], "bfloat16").copy_to_host().astype(float).tolist() == [1, 2.5]
+    for dtype in ("bfloat17", 3, TorchDtype("qint8")):
+        with pytest.raises(TypeError, match=r"^dtype must be one of NumPy or the name of one, as bfloat16, not (bfloat17|3|torch\.qint8)$"):
+            pgas.zeros(3, dtype)
