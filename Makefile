@@ -91,7 +91,7 @@ lint: $(VENV)/dev
 	ruff format --check .
 
 types: $(VENV)/dev
-	mypy pgas
+	mypy pgas tests/typed_calls.py
 
 UNIT := tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -n 2
 

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numba.cuda import types
@@ -28,16 +28,23 @@ else:
     from numba.cuda.extending import lower_builtin, overload, type_callable
     from numba.cuda.typing import signature
 
-__all__ = ["HOST_FORMS", "array_function", "device_function"]
+__all__ = ["HOST_FORMS", "Index", "Integer", "array_function", "device_function"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+#: An integer of Python or NumPy; and the index of an element.
+Integer = int | np.integer
+Index = Integer | tuple[Integer, ...]
 
 #: What a call outside a kernel does, by the name of the stub (pgas/host_ops.py).
 HOST_FORMS: dict[str, Callable[..., Any]] = {}
 
 
-def device_function(
-    typing: Callable[..., Any], host: Callable[..., Any] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Bind a documented stub to ``typing``, which has the same parameters, gets their Numba types and returns the body.
+
+    Keyword-only parameters of the stub are those of the host only.
 
     ``host`` is what a call outside a kernel does, if HOST_FORMS has nothing for it; without either that is an error.
 
@@ -45,8 +52,8 @@ def device_function(
     that operands are refused with the same words, and then runs the body as plain Python.
     """
 
-    def bind(stub: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.signature(stub).parameters.keys() != inspect.signature(typing).parameters.keys():
+    def bind(stub: Callable[_P, _R]) -> Callable[_P, _R]:
+        if _in_kernels(stub).parameters.keys() != inspect.signature(typing).parameters.keys():
             raise TypeError(f"{stub.__name__}: stub and typing function have different parameters")
 
         @functools.wraps(stub)
@@ -65,16 +72,16 @@ def device_function(
     return bind
 
 
-def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Bind the stub of (dest, pe) like device_function; its body returns the address of an array that is otherwise like dest.
 
     Numba's compiled functions may not return arrays other than their arguments, so on a GPU this is lowered by hand.
     """
 
-    def bind(stub: Callable[..., Any]) -> Callable[..., Any]:
+    def bind(stub: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(stub)
-        def on_host(*args: Any) -> Any:
-            return host(*args)
+        def on_host(*args: Any, **kwargs: Any) -> Any:
+            return host(*args, **kwargs)
 
         if SIMULATOR:
 
@@ -104,10 +111,14 @@ def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Call
     return bind
 
 
+def _in_kernels(stub: Callable[..., Any]) -> inspect.Signature:
+    """Return the parameters that a stub has in kernels, without types."""
+    parameters = inspect.signature(stub).parameters.values()
+    return inspect.Signature([p.replace(annotation=p.empty) for p in parameters if p.kind is not p.KEYWORD_ONLY])
+
+
 def _simulated(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
-    parameters = inspect.signature(stub)
-    plain = [p.replace(annotation=p.empty) for p in parameters.parameters.values()]
-    shown = parameters.replace(parameters=plain, return_annotation=parameters.empty)
+    parameters = _in_kernels(stub)
     defaults = tuple(p.default for p in parameters.parameters.values())
     required = sum(d is inspect.Parameter.empty for d in defaults)
     bodies: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -120,7 +131,7 @@ def _simulated(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Ca
             try:
                 bound = parameters.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"pgas.{stub.__name__}{shown}: {error}") from None
+                raise TypeError(f"pgas.{stub.__name__}{parameters}: {error}") from None
             bound.apply_defaults()
             args = bound.args
         else:

@@ -10,7 +10,7 @@ On the host, and on CUDA streams: pgas/host_ops.py.
 from typing import Any
 
 from pgas.kernels import amo
-from pgas.kernels.binding import device_function
+from pgas.kernels.binding import Index, Integer, device_function
 
 __all__ = [
     "atomic_add", "atomic_and", "atomic_compare_swap", "atomic_fetch", "atomic_fetch_add", "atomic_fetch_and", "atomic_fetch_inc",
@@ -19,7 +19,7 @@ __all__ = [
 
 
 @device_function(amo.typing_of("atomic_add"))
-def atomic_add(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
     """Add ``value`` to ``dest[idx]`` on PE ``pe``, atomically with all pgas atomics on it.
 
     Through a NIC, floats are added by reading and compare-and-swap, repeated until nobody came between: complete on return. N threads that
@@ -34,13 +34,14 @@ def atomic_add(dest: Any, idx: Any, value: Any, pe: Any) -> None:
         idx: integer, or tuple of as many integers as dest has dimensions.
         value: converted to dest's dtype as by p().
         pe: number of the target PE; this PE itself is allowed.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
 
 
 @device_function(amo.typing_of("atomic_fetch_add"))
-def atomic_fetch_add(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+def atomic_fetch_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
     """atomic_add() that returns what the element held before.
 
     Completion:
@@ -50,7 +51,7 @@ def atomic_fetch_add(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
 
 
 @device_function(amo.typing_of("atomic_inc"))
-def atomic_inc(dest: Any, idx: Any, pe: Any) -> None:
+def atomic_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> None:
     """Add 1 to ``dest[idx]`` on PE ``pe``; arguments as atomic_add(), of integers only.
 
     Completion:
@@ -60,7 +61,7 @@ def atomic_inc(dest: Any, idx: Any, pe: Any) -> None:
 
 
 @device_function(amo.typing_of("atomic_fetch_inc"))
-def atomic_fetch_inc(dest: Any, idx: Any, pe: Any) -> Any:
+def atomic_fetch_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Any:
     """atomic_inc() that returns what the element held before.
 
     Completion:
@@ -70,7 +71,7 @@ def atomic_fetch_inc(dest: Any, idx: Any, pe: Any) -> Any:
 
 
 @device_function(amo.typing_of("atomic_fetch"))
-def atomic_fetch(dest: Any, idx: Any, pe: Any) -> Any:
+def atomic_fetch(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Any:
     """Return ``dest[idx]`` of PE ``pe``, read atomically; arguments as atomic_add(). Unlike g() it is never between atomics of others.
 
     Completion:
@@ -80,7 +81,7 @@ def atomic_fetch(dest: Any, idx: Any, pe: Any) -> Any:
 
 
 @device_function(amo.typing_of("atomic_set"))
-def atomic_set(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+def atomic_set(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
     """Set ``dest[idx]`` on PE ``pe`` to ``value``; arguments as atomic_add().
 
     Unlike p() it is atomic with the other atomics on the element.
@@ -92,7 +93,7 @@ def atomic_set(dest: Any, idx: Any, value: Any, pe: Any) -> None:
 
 
 @device_function(amo.typing_of("atomic_swap"))
-def atomic_swap(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+def atomic_swap(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
     """atomic_set() that returns what the element held before.
 
     Completion:
@@ -102,7 +103,7 @@ def atomic_swap(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
 
 
 @device_function(amo.typing_of("atomic_compare_swap"))
-def atomic_compare_swap(dest: Any, idx: Any, cond: Any, value: Any, pe: Any) -> Any:
+def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Integer, *, stream: Any = None) -> Any:
     """Set ``dest[idx]`` on PE ``pe`` to ``value`` if it equals ``cond``, and return what it held before: cond if it was set.
 
     Completion:
@@ -112,13 +113,14 @@ def atomic_compare_swap(dest: Any, idx: Any, cond: Any, value: Any, pe: Any) -> 
     Args:
         dest, idx, pe: as atomic_add(), of integers only.
         cond, value: converted to dest's dtype as by p().
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
 
 
 @device_function(amo.typing_of("atomic_and"))
-def atomic_and(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
     """Clear the bits of ``dest[idx]`` on PE ``pe`` that ``value`` has not (bitwise and).
 
     Completion:
@@ -128,13 +130,14 @@ def atomic_and(dest: Any, idx: Any, value: Any, pe: Any) -> None:
     Args:
         dest, idx, pe: as atomic_add(), of integers only.
         value: integer, converted to dest's dtype as by p().
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
 
 
 @device_function(amo.typing_of("atomic_fetch_and"))
-def atomic_fetch_and(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+def atomic_fetch_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
     """atomic_and() that returns what the element held before.
 
     Completion:
@@ -144,7 +147,7 @@ def atomic_fetch_and(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
 
 
 @device_function(amo.typing_of("atomic_or"))
-def atomic_or(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+def atomic_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
     """Set the bits of ``dest[idx]`` on PE ``pe`` that ``value`` has (bitwise or); otherwise as atomic_and().
 
     Completion:
@@ -154,7 +157,7 @@ def atomic_or(dest: Any, idx: Any, value: Any, pe: Any) -> None:
 
 
 @device_function(amo.typing_of("atomic_fetch_or"))
-def atomic_fetch_or(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+def atomic_fetch_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
     """atomic_or() that returns what the element held before.
 
     Completion:
@@ -164,7 +167,7 @@ def atomic_fetch_or(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
 
 
 @device_function(amo.typing_of("atomic_xor"))
-def atomic_xor(dest: Any, idx: Any, value: Any, pe: Any) -> None:
+def atomic_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
     """Turn the bits of ``dest[idx]`` on PE ``pe`` over that ``value`` has (bitwise exclusive or); otherwise as atomic_and().
 
     Completion:
@@ -174,7 +177,7 @@ def atomic_xor(dest: Any, idx: Any, value: Any, pe: Any) -> None:
 
 
 @device_function(amo.typing_of("atomic_fetch_xor"))
-def atomic_fetch_xor(dest: Any, idx: Any, value: Any, pe: Any) -> Any:
+def atomic_fetch_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
     """atomic_xor() that returns what the element held before.
 
     Completion:

@@ -11,7 +11,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,40 @@ from pgas import dlpack
 from pgas.backend import SIMULATOR
 from pgas.errors import HeapError, PgasError
 from pgas.heap import Block
+
+if TYPE_CHECKING:
+
+    class _DeviceArray:
+        """What Numba's device arrays are, and its fake ones, for type checkers: Numba has no types."""
+
+        shape: tuple[int, ...]
+        strides: tuple[int, ...]
+        dtype: np.dtype
+        size: int
+        ndim: int
+        nbytes: int
+        flags: Any
+        stream: Any
+        gpu_data: Any
+        T: "SymmetricArray"
+
+        def __len__(self) -> int: ...
+        def __getitem__(self, idx: Any) -> Any: ...
+        def __setitem__(self, idx: Any, value: Any) -> None: ...
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
+        def copy_to_host(self, ary: Any = None, stream: Any = 0) -> np.ndarray: ...
+        def copy_to_device(self, ary: Any, stream: Any = 0) -> None: ...
+        def reshape(self, *shape: Any, order: str = "C") -> "SymmetricArray": ...
+        def ravel(self, order: str = "C") -> "SymmetricArray": ...
+        def view(self, dtype: Any) -> "SymmetricArray": ...
+        def squeeze(self, axis: Any = None) -> "SymmetricArray": ...
+        def is_c_contiguous(self) -> bool: ...
+        def is_f_contiguous(self) -> bool: ...
+
+elif SIMULATOR:
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray as _DeviceArray
+else:
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray as _DeviceArray
 
 __all__ = ["SymmetricArray", "at", "block_of", "caller", "dtype_of", "shape_of", "stacklevel"]
 
@@ -85,7 +119,7 @@ def _refuse_freed(block: Block) -> None:
         raise PgasError(block.foreign) if block.foreign else HeapError(f"use after free: {block}")
 
 
-class _OnHeap:
+class _OnHeap(_DeviceArray):
     """What symmetric arrays do as objects of Python, in the simulator and on GPUs."""
 
     _free: ClassVar[Callable[[Any], None]]  #: pgas.free; set by host.py, which is above this module
@@ -100,7 +134,7 @@ class _OnHeap:
         block = block_of(self)
         if block is not None and block.freed:
             return f"SymmetricArray(freed: {block})"
-        return f"SymmetricArray({self.copy_to_host()!r})"  # type: ignore[attr-defined]
+        return f"SymmetricArray({self.copy_to_host()!r})"
 
     __str__ = __repr__
 
@@ -125,9 +159,8 @@ def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None
 
 
 if SIMULATOR:
-    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-    class SymmetricArray(_OnHeap, FakeCUDAArray):
+    class SymmetricArray(_OnHeap):
         """An array on the symmetric heap, or a view of one.
 
         Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
@@ -164,23 +197,27 @@ if SIMULATOR:
         def __getitem__(self, idx: Any) -> Any:
             return self._view(self._ary[idx])
 
-        def reshape(self, *shape: Any, **kwargs: Any) -> Any:
+        def reshape(self, *shape: Any, **kwargs: Any) -> "SymmetricArray":
             """Return a view of another shape."""
             return self._view(self._ary.reshape(*shape, **kwargs))
 
-        def view(self, dtype: Any) -> Any:
+        def view(self, dtype: Any) -> "SymmetricArray":
             """Return a view with another dtype."""
             return self._view(self._ary.view(dtype))
 
-        def ravel(self, *args: Any) -> Any:
+        def ravel(self, order: Any = "C") -> "SymmetricArray":
             """Return a flat view."""
-            return self._view(self._ary.ravel(*args))
+            return self._view(self._ary.ravel(order))
 
-        def transpose(self, axes: Any = None) -> Any:
+        def squeeze(self, axis: Any = None) -> "SymmetricArray":
+            """Return a view without axes of length 1."""
+            return self._view(self._ary.squeeze(axis))
+
+        def transpose(self, axes: Any = None) -> "SymmetricArray":
             """Return a view with permuted axes."""
             return self._view(np.transpose(self._ary, axes))
 
-        def bind(self, stream: Any = 0) -> Any:
+        def bind(self, stream: Any = 0) -> "SymmetricArray":
             """Return the same array with another default stream."""
             return SymmetricArray(self._ary, stream, self._block)
 
@@ -220,7 +257,6 @@ if SIMULATOR:
 else:
     from numba import cuda
     from numba.cuda.cudadrv import devices
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
     from numba.cuda.cudadrv.driver import MemoryPointer, binding
 
     from pgas.streams import stream_of
@@ -245,9 +281,10 @@ else:
             size = (self.size if stop is None else stop) - start
             return _HeapPointer(int(self.device_pointer) + start, size, self.block)
 
-    def _checked(name: str) -> Any:
+    _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+    def _checked(method: _Method) -> _Method:
         """A method that makes a view: Numba's reads no address, so it would not notice a freed block, and some return a plain array."""
-        method = getattr(DeviceNDArray, name)
 
         @functools.wraps(method)
         def view(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -256,7 +293,7 @@ else:
             made = method(self, *args, **kwargs)
             return made if isinstance(made, type(self)) else type(self)(made.shape, made.strides, made.dtype, made.stream, made.gpu_data)
 
-        return view
+        return view  # type: ignore[return-value]
 
     def _bits(mine: Any, other: Any) -> tuple[Any, Any]:
         """Return arrays whose dtype has no name in Python's buffers, as ml_dtypes' bfloat16, as unsigned integers; others as they are."""
@@ -265,7 +302,7 @@ else:
         integer = f"u{mine.dtype.itemsize}"
         return mine.view(integer), other.view(integer)
 
-    class SymmetricArray(_OnHeap, DeviceNDArray):  # type: ignore[misc, no-any-unimported, no-redef]
+    class SymmetricArray(_OnHeap):  # type: ignore[no-redef]
         """An array on the symmetric heap, or a view of one.
 
         Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
@@ -274,28 +311,29 @@ else:
 
         _block: Block | None = None
 
-        reshape, ravel, view, squeeze = _checked("reshape"), _checked("ravel"), _checked("view"), _checked("squeeze")
+        reshape, ravel = _checked(_DeviceArray.reshape), _checked(_DeviceArray.ravel)
+        view, squeeze = _checked(_DeviceArray.view), _checked(_DeviceArray.squeeze)
 
         def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
             """Copy an array of the same shape and dtype, the host's or a GPU's."""
             mine, theirs = _bits(self, ary)
-            DeviceNDArray.copy_to_device(mine, theirs, stream)
+            _DeviceArray.copy_to_device(mine, theirs, stream)
 
-        def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
+        def copy_to_host(self, ary: Any = None, stream: Any = 0) -> np.ndarray:
             """Return a copy on the host: ary, of the same shape and dtype, if it is given."""
             if ary is None:
                 return super().copy_to_host(None, stream)
             mine, theirs = _bits(self, ary)
-            DeviceNDArray.copy_to_host(mine, theirs, stream)
+            _DeviceArray.copy_to_host(mine, theirs, stream)
             return ary
 
-        def bind(self, stream: Any = 0) -> Any:
+        def bind(self, stream: Any = 0) -> "SymmetricArray":
             """Return the same array with another default stream."""
             bound = type(self).__new__(type(self))  # Numba's copies by copy.copy()
             bound.__dict__.update(self.__dict__, stream=stream)
             return bound
 
-        def transpose(self, axes: Any = None) -> Any:
+        def transpose(self, axes: Any = None) -> "SymmetricArray":
             """Return a view with permuted axes (Numba's own copies, and what it returns would not lie on the heap)."""
             axes = tuple(range(self.ndim))[::-1] if axes is None else tuple(axes)
             if sorted(axes) != list(range(self.ndim)):

@@ -253,13 +253,10 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
 
 def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the host form of a function of one element, or of none."""
-    parameters = inspect.signature(function).parameters
-    names = tuple(name for name in parameters if name != "qp")
-    returns = inspect.signature(function).return_annotation is not None
-    call = inspect.Signature(
-        [p.replace(annotation=p.empty, default=p.empty) for n, p in parameters.items() if n in names]
-        + [inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, default=None)]
-    )
+    signature = inspect.signature(function)
+    call = inspect.Signature([p.replace(annotation=p.empty) for name, p in signature.parameters.items() if name != "qp"])
+    names = tuple(name for name in call.parameters if name != "stream")
+    returns = signature.return_annotation is not None
     title = function.__name__
 
     def form(*args: Any, **kwargs: Any) -> Any:
@@ -314,7 +311,7 @@ def _order(function: Callable[..., Any], at_once: Callable[[runtime.Job], Any]) 
 
 def bind() -> None:
     """Let the public names do on the host what the module says."""
-    single = [rma.p, rma.g, signal.signal_fetch, signal.signal_op, signal.signal_wait_until, sync.wait_until]
+    single: list[Callable[..., Any]] = [rma.p, rma.g, signal.signal_fetch, signal.signal_op, signal.signal_wait_until, sync.wait_until]
     single += [getattr(amo, name) for name in amo.__all__]
     HOST_FORMS.update({function.__name__: _one_thread(function) for function in single})
     HOST_FORMS.update(

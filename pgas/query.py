@@ -4,7 +4,7 @@ from typing import Any
 
 from pgas import runtime
 from pgas.kernels import query
-from pgas.kernels.binding import array_function, device_function
+from pgas.kernels.binding import Integer, array_function, device_function
 
 __all__ = ["my_pe", "n_pes", "ptr"]
 
@@ -22,7 +22,7 @@ def n_pes() -> int:
 
 
 @array_function(query.ptr, host=lambda dest, pe: runtime.current().peer(dest, pe))
-def ptr(dest: Any, pe: Any) -> Any:
+def ptr(dest: Any, pe: Integer) -> Any:
     """Return PE ``pe``'s instance of the symmetric array ``dest`` as an array for plain loads and stores.
 
     Args:

@@ -6,7 +6,7 @@ On the host, and on CUDA streams: pgas/host_ops.py.
 from typing import Any
 
 from pgas.kernels import rma, strided
-from pgas.kernels.binding import device_function
+from pgas.kernels.binding import Index, Integer, device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
 
 
 @device_function(rma.put(THREAD, nbi=False))
-def put(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
     """Copy elements of local ``source`` to the symmetric array ``dest`` on PE ``pe``; called by one thread.
 
     Completion:
@@ -30,6 +30,7 @@ def put(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
         nelems: number of elements, from the first of both arrays on; all of source if left out.
         qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
             this thread's cta, sm or warp. Without meaning for p2p.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
@@ -39,7 +40,7 @@ def put(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
 
 
 @device_function(rma.put(WARP, nbi=False))
-def put_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """put() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned.
 
     Each thread copies its share, so that of a thread which has returned, or is at another barrier, would be missing; the simulator
@@ -48,12 +49,12 @@ def put_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -
 
 
 @device_function(rma.put(BLOCK, nbi=False))
-def put_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def put_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """put() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
 
 
 @device_function(rma.put(THREAD, nbi=True))
-def put_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
     """Start a put(): ``source`` may be reused, and the data is at its destination, only after quiet() or barrier_all().
 
     Arguments and errors as for put().
@@ -65,17 +66,17 @@ def put_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) ->
 
 
 @device_function(rma.put(WARP, nbi=True))
-def put_nbi_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def put_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """put_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry."""
 
 
 @device_function(rma.put(BLOCK, nbi=True))
-def put_nbi_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def put_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """put_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry."""
 
 
 @device_function(rma.get(THREAD, nbi=False))
-def get(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
     """Copy elements of the symmetric array ``source`` on PE ``pe`` to local ``dest``; called by one thread.
 
     Completion:
@@ -89,23 +90,24 @@ def get(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Non
         nelems: number of elements, from the first of both arrays on; all of source if left out.
         qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
             this thread's cta, sm or warp. Without meaning for p2p.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put(), with source in the place of dest.
     """
 
 
 @device_function(rma.get(WARP, nbi=False))
-def get_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def get_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """get() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
 
 
 @device_function(rma.get(BLOCK, nbi=False))
-def get_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def get_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """get() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
 
 
 @device_function(rma.get(THREAD, nbi=True))
-def get_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
     """Start a get(): the data is in ``dest``, which nobody may touch before, only after quiet(), quiet_pe() or barrier_all().
 
     Arguments and errors as for get() (OpenSHMEM 1.5, section 9.6.2).
@@ -117,7 +119,7 @@ def get_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) ->
 
 
 @device_function(rma.get(WARP, nbi=True))
-def get_nbi_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def get_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """get_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry.
 
     One thread's quiet() covers what the others copy only behind a syncwarp or syncthreads.
@@ -125,7 +127,7 @@ def get_nbi_warp(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 
 
 
 @device_function(rma.get(BLOCK, nbi=True))
-def get_nbi_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> None:
+def get_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """get_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry.
 
     One thread's quiet() covers what the others copy only behind a syncthreads.
@@ -133,7 +135,9 @@ def get_nbi_block(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any =
 
 
 @device_function(strided.iput(THREAD))
-def iput(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+def iput(
+    dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None, *, stream: Any = None
+) -> None:
     """Copy elements that lie ``src_stride`` apart in ``source`` to elements ``dst_stride`` apart in ``dest`` on PE ``pe``; by one thread.
 
     ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, section 9.5.4). On return ``source`` may be
@@ -151,6 +155,7 @@ def iput(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nele
         src_stride: elements from one to the next in source, at least 1.
         pe: number of the target PE; this PE itself is allowed.
         nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
@@ -160,17 +165,19 @@ def iput(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nele
 
 
 @device_function(strided.iput(WARP))
-def iput_warp(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+def iput_warp(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
     """iput() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
 
 
 @device_function(strided.iput(BLOCK))
-def iput_block(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+def iput_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
     """iput() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
 
 
 @device_function(strided.iget(THREAD))
-def iget(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+def iget(
+    dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None, *, stream: Any = None
+) -> None:
     """Copy elements that lie ``src_stride`` apart in ``source`` on PE ``pe`` to elements ``dst_stride`` apart in ``dest``; by one thread.
 
     The data is there on return (OpenSHMEM 1.5, section 9.5.8). Through a NIC it is one WQE an element, unless both strides are 1.
@@ -186,23 +193,24 @@ def iget(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nele
         src_stride: elements from one to the next in source, at least 1.
         pe: number of the PE to read from; this PE itself is allowed.
         nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as iput(), with source in the place of dest.
     """
 
 
 @device_function(strided.iget(WARP))
-def iget_warp(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+def iget_warp(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
     """iget() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
 
 
 @device_function(strided.iget(BLOCK))
-def iget_block(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> None:
+def iget_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
     """iget() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
 
 
 @device_function(rma.p)
-def p(dest: Any, idx: Any, value: Any, pe: Any, qp: Any = 0) -> None:
+def p(dest: Any, idx: Index, value: Any, pe: Integer, qp: Integer = 0, *, stream: Any = None) -> None:
     """Store ``value`` to ``dest[idx]`` on PE ``pe``.
 
     Completion:
@@ -217,13 +225,14 @@ def p(dest: Any, idx: Any, value: Any, pe: Any, qp: Any = 0) -> None:
         pe: number of the target PE; this PE itself is allowed.
         qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
             this thread's cta, sm or warp. Without meaning for p2p.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
 
 
 @device_function(rma.g)
-def g(source: Any, idx: Any, pe: Any, qp: Any = 0) -> Any:
+def g(source: Any, idx: Index, pe: Integer, qp: Integer = 0, *, stream: Any = None) -> Any:
     """Return ``source[idx]`` of PE ``pe``. Arguments and errors as for p().
 
     Completion:

@@ -6,7 +6,7 @@ On the host, and on CUDA streams: pgas/host_ops.py.
 from typing import Any
 
 from pgas.kernels import signal, sync, wait
-from pgas.kernels.binding import device_function
+from pgas.kernels.binding import Index, Integer, device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 from pgas.kernels.signal import SignalOp
 
@@ -22,7 +22,7 @@ SIGNAL_ADD = SignalOp.ADD
 
 
 @device_function(signal.put_signal(THREAD, nbi=False))
-def put_signal(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
     """put() of all of source, then an update of ``sig[idx]`` on the same PE that never overtakes the data.
 
     Whoever sees the new value by signal_wait_until() or wait_until() sees the data. Other operations of this thread are ordered by
@@ -38,23 +38,24 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, 
         idx: which element of it; integer, or tuple of as many integers as sig has dimensions.
         value: non-negative integer.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
 
 
 @device_function(signal.put_signal(WARP, nbi=False))
-def put_signal_warp(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+def put_signal_warp(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
     """put_signal() by all threads of a warp together (none may have returned), with the same arguments; one update of the signal."""
 
 
 @device_function(signal.put_signal(BLOCK, nbi=False))
-def put_signal_block(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+def put_signal_block(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
     """put_signal() by all threads of a block together (none may have returned), with the same arguments; one update of the signal."""
 
 
 @device_function(signal.put_signal(THREAD, nbi=True))
-def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
     """Start a put_signal(): source may be reused only after quiet() or barrier_all().
 
     Completion:
@@ -64,17 +65,17 @@ def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: A
 
 
 @device_function(signal.put_signal(WARP, nbi=True))
-def put_signal_nbi_warp(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+def put_signal_nbi_warp(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
     """put_signal_nbi() by all threads of a warp together (none may have returned), with the same arguments."""
 
 
 @device_function(signal.put_signal(BLOCK, nbi=True))
-def put_signal_nbi_block(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+def put_signal_nbi_block(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
     """put_signal_nbi() by all threads of a block together (none may have returned), with the same arguments."""
 
 
 @device_function(signal.signal_op)
-def signal_op(sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
+def signal_op(sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
     """Update ``sig[idx]`` on PE ``pe``; arguments as put_signal(). Orders nothing before it: call fence() first for that.
 
     Completion:
@@ -84,7 +85,7 @@ def signal_op(sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> None:
 
 
 @device_function(sync.signal_wait_until)
-def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
+def signal_wait_until(sig: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> Any:
     """Wait until this PE's ``sig[idx]`` compares as asked, and return it. See wait_until().
 
     Completion:
@@ -95,7 +96,7 @@ def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
 
 
 @device_function(wait.signal_fetch)
-def signal_fetch(sig: Any, idx: Any) -> Any:
+def signal_fetch(sig: Any, idx: Index, *, stream: Any = None) -> Any:
     """Return this PE's ``sig[idx]`` (uint64), read atomically. The data of the put_signal() that brought the value is visible.
 
     Completion:
@@ -105,6 +106,7 @@ def signal_fetch(sig: Any, idx: Any) -> Any:
     Args:
         sig: array of uint64 on the symmetric heap.
         idx: integer, or tuple of as many integers as sig has dimensions.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """

@@ -6,7 +6,7 @@ On the host, and on CUDA streams: pgas/host_ops.py.
 from typing import Any
 
 from pgas.kernels import sync
-from pgas.kernels.binding import device_function
+from pgas.kernels.binding import Index, Integer, device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 from pgas.kernels.sync import Comparison
 
@@ -20,7 +20,7 @@ EQ, NE, GT, LE, LT, GE = Comparison
 
 
 @device_function(sync.wait_until)
-def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> None:
+def wait_until(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> None:
     """Wait until this PE's ``ivar[idx]`` compares as asked.
 
     Completion:
@@ -33,6 +33,7 @@ def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> None:
         idx: integer, or tuple of as many integers as ivar has dimensions.
         cmp: pgas.EQ, NE, GT, LE, LT or GE: ``ivar[idx] cmp value``.
         value: integer, converted to ivar's dtype as by p().
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
@@ -41,7 +42,7 @@ def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> None:
 
 
 @device_function(sync.fence)
-def fence() -> None:
+def fence(*, stream: Any = None) -> None:
     """Order this thread's puts, p's, signals and atomics to each PE: those before it are visible there before those after it.
 
     Covers also what happens before the call (by syncthreads, a grid barrier, an acquired flag). Completes nothing: see quiet().
@@ -53,7 +54,7 @@ def fence() -> None:
 
 
 @device_function(sync.quiet)
-def quiet() -> None:
+def quiet(*, stream: Any = None) -> None:
     """Complete every operation of this thread, and every one that happens before the call, at every PE.
 
     Afterwards sources of non-blocking operations may be reused. Concurrent operations of other threads are not covered.
@@ -65,7 +66,7 @@ def quiet() -> None:
 
 
 @device_function(sync.quiet_pe)
-def quiet_pe(pe: Any) -> None:
+def quiet_pe(pe: Integer, *, stream: Any = None) -> None:
     """Complete what quiet() would complete, of the operations to and from PE ``pe`` (OpenSHMEM 1.5, section 9.11.2, for one PE).
 
     Others may be complete or not. Over ibgda it polls only the queue pairs to that PE that kernels have used; over p2p, whose fences know
@@ -77,6 +78,7 @@ def quiet_pe(pe: Any) -> None:
 
     Args:
         pe: number of the PE; this PE itself is allowed.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: pe is no integer.
@@ -86,7 +88,7 @@ def quiet_pe(pe: Any) -> None:
 
 
 @device_function(sync.flush)
-def flush() -> None:
+def flush(*, stream: Any = None) -> None:
     """Wait until sources of puts may be reused: this thread's, and those of puts that happen before the call. Completes nothing else.
 
     After put_nbi() and put_signal_nbi(), whose other forms wait themselves (NVSHMEM 3.8's nvshmemx_flush). Data may still be under way
@@ -105,7 +107,7 @@ def flush() -> None:
 
 
 @device_function(sync.barrier_all(THREAD))
-def barrier_all() -> None:
+def barrier_all(*, stream: Any = None) -> None:
     """Wait until all PEs are here, with every operation before it complete.
 
     In a kernel: called by one thread of every PE at a time (the simulator refuses a second one); completes what quiet() of that thread
@@ -134,7 +136,7 @@ def barrier_all_block() -> None:
 
 
 @device_function(sync.sync_all(THREAD))
-def sync_all() -> None:
+def sync_all(*, stream: Any = None) -> None:
     """barrier_all() that completes nothing: operations may still be under way afterwards.
 
     Completion:

@@ -10,7 +10,7 @@ holds. Waits last PGAS_TIMEOUT seconds at most, and end at once when the job has
 from typing import Any
 
 from pgas.kernels import wait
-from pgas.kernels.binding import device_function
+from pgas.kernels.binding import Index, Integer, device_function
 
 __all__ = [
     "test", "test_all", "test_all_vector", "test_any", "test_any_vector", "test_some", "test_some_vector", "wait_until_all",
@@ -19,7 +19,7 @@ __all__ = [
 
 
 @device_function(wait.test)
-def test(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
+def test(ivar: Any, idx: Index, cmp: int, value: Any) -> Any:
     """Return whether this PE's ``ivar[idx]`` compares as asked. Arguments and errors as wait_until(), but for the timeout.
 
     Completion:
@@ -29,7 +29,7 @@ def test(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
 
 
 @device_function(wait.several("all", waits=True, vector=False))
-def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> None:
+def wait_until_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> None:
     """Wait until every element of the wait set has compared as asked, each at some time since the call.
 
     Returns at once if the wait set is empty.
@@ -53,7 +53,7 @@ def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = 
 
 
 @device_function(wait.several("any", waits=True, vector=False))
-def wait_until_any(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
+def wait_until_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
     """Wait until some element of the wait set compares as asked, and return its index (int64); -1 if the wait set is empty.
 
     Of several that do, any may be returned; called again and again, each of them is in the end. In C the value for an empty set is
@@ -66,7 +66,7 @@ def wait_until_any(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = 
 
 
 @device_function(wait.several("some", waits=True, vector=False))
-def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
+def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
     """Wait until at least one element of the wait set compares as asked; store the indices of those that do, and return their number.
 
     The number (int64) is 0 if the wait set is empty. Indices rise.
@@ -84,7 +84,7 @@ def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any,
 
 
 @device_function(wait.several("all", waits=True, vector=True))
-def wait_until_all_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> None:
+def wait_until_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> None:
     """wait_until_all() with a value for each element.
 
     Completion:
@@ -100,7 +100,7 @@ def wait_until_all_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems
 
 
 @device_function(wait.several("any", waits=True, vector=True))
-def wait_until_any_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
+def wait_until_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
     """wait_until_any() with a value for each element; values as wait_until_all_vector().
 
     Completion:
@@ -110,7 +110,7 @@ def wait_until_any_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems
 
 
 @device_function(wait.several("some", waits=True, vector=True))
-def wait_until_some_vector(ivars: Any, indices: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
+def wait_until_some_vector(ivars: Any, indices: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
     """wait_until_some() with a value for each element; values as wait_until_all_vector().
 
     Completion:
@@ -120,7 +120,7 @@ def wait_until_some_vector(ivars: Any, indices: Any, status: Any, cmp: Any, valu
 
 
 @device_function(wait.several("all", waits=False, vector=False))
-def test_all(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
+def test_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
     """Return whether every element of the wait set compares as asked; True if it is empty. Arguments as wait_until_all().
 
     Completion:
@@ -130,7 +130,7 @@ def test_all(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) 
 
 
 @device_function(wait.several("any", waits=False, vector=False))
-def test_any(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
+def test_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
     """Return the index of an element of the wait set that compares as asked, chosen as by wait_until_any(); -1 if none does.
 
     Completion:
@@ -140,7 +140,7 @@ def test_any(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) 
 
 
 @device_function(wait.several("some", waits=False, vector=False))
-def test_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
+def test_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
     """Store the indices of the elements of the wait set that compare as asked, and return their number. Arguments as wait_until_some().
 
     Completion:
@@ -150,7 +150,7 @@ def test_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any, nelem
 
 
 @device_function(wait.several("all", waits=False, vector=True))
-def test_all_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
+def test_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
     """test_all() with a value for each element; values as wait_until_all_vector().
 
     Completion:
@@ -160,7 +160,7 @@ def test_all_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any 
 
 
 @device_function(wait.several("any", waits=False, vector=True))
-def test_any_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
+def test_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
     """test_any() with a value for each element; values as wait_until_all_vector().
 
     Completion:
@@ -170,7 +170,7 @@ def test_any_vector(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any 
 
 
 @device_function(wait.several("some", waits=False, vector=True))
-def test_some_vector(ivars: Any, indices: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
+def test_some_vector(ivars: Any, indices: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
     """test_some() with a value for each element; values as wait_until_all_vector().
 
     Completion:

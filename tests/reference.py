@@ -313,10 +313,9 @@ def host() -> str:
 
 
 def _host_signature(name: str) -> str:
-    """How a device function is called on the host: without qp, with stream."""
+    """How a device function is called on the host: without qp."""
     parameters = [p for p in inspect.signature(getattr(pgas, name)).parameters.values() if p.name != "qp"]
-    stream = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, default=None)
-    bare = [*(p.replace(annotation=inspect.Parameter.empty) for p in parameters), stream]
+    bare = [p.replace(annotation=p.empty) for p in parameters]
     return f"pgas.{name}{inspect.Signature(bare)}"
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -278,6 +279,13 @@ def test_public_docstrings():
         if inspect.isfunction(getattr(pgas, name)) and "Args:" in text:
             for parameter in inspect.signature(getattr(pgas, name)).parameters:
                 assert re.search(rf"^\s+(\w+, )*{parameter}(, \w+)*:", text, re.M), f"{name}: {parameter} is not described"
+
+
+def test_device_functions_show_their_arguments():
+    shown = "(dest: Any, source: Any, pe: int | numpy.integer, nelems: int | numpy.integer | None = None, qp: int | numpy.integer = 0"
+    assert str(inspect.signature(pgas.put_block)) == f"{shown}) -> None"
+    assert f"put_block{shown}) -> None" in pydoc.plain(pydoc.render_doc(pgas.put_block))
+    assert str(inspect.signature(pgas.put)) == f"{shown}, *, stream: Any = None) -> None"
 
 
 def test_public_constants_are_described_where_they_are_made():

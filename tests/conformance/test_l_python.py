@@ -182,6 +182,11 @@ def put_with_another_keyword(f):
     pgas.put(f, f, 0, npes=0)
 
 
+@case("put", "stream", arrays="f")
+def put_on_a_stream(f):
+    pgas.put(f, f, 0, stream=0)
+
+
 @case("pgas.p:", "idx must be an integer", "float64", arrays="f")
 def p_at_half_an_element(f):
     pgas.p(f, 0.5, 1, 0)

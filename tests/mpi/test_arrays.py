@@ -55,6 +55,13 @@ def test_a_freed_array_is_printed(heap):
         assert str(thing) == f"{thing}" == repr(thing)
 
 
+def test_views_are_symmetric(heap):
+    array = heap.array(np.arange(6).reshape(2, 1, 3))
+    for view in (array.squeeze(), array.reshape(3, 2), array.ravel(), array.T, array.view(np.uint8), array.bind(), array[1:]):
+        assert isinstance(view, pgas.SymmetricArray)
+    assert array.squeeze().copy_to_host().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
 def test_a_with_block_frees(heap):
     with pgas.full(3, 2.0) as outer, pgas.zeros(2) as inner:
         assert outer.copy_to_host().tolist() == [2, 2, 2]
