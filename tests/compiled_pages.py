@@ -41,6 +41,8 @@ def played():
         mock.patch.object(pgas, "zeros", lambda shape, dtype=np.float64: np.zeros(shape, dtype)),
         mock.patch.object(pgas, "full", lambda shape, value, dtype=None: np.full(shape, value, dtype)),
         mock.patch.object(pgas, "array", np.asarray),
+        mock.patch.object(pgas, "zeros_like", np.zeros_like),
+        mock.patch.object(pgas, "full_like", np.full_like),
         mock.patch.object(pgas, "launch", lambda kernel, grid, block, args=(): compile_for(kernel, args)),
         mock.patch.object(Kernel, "__getitem__", configured),
     )

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import examples
 import pytest
@@ -23,6 +24,18 @@ NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_sessions(command, tmp_path):
     assert not examples.unlike(command.output, examples.run(command, tmp_path))
+
+
+def test_the_exercise_without_a_fence(tmp_path):
+    """As a reader does it: the line is deleted, and the command in the text run."""
+    page = ROOT / "docs" / "getting-started.md"
+    text = page.read_text(encoding="utf-8")
+    seed = re.search(r"PGAS_SIM_WEAK=(\d+) mpirun -n 2 python hello\.py", text)[1]
+    without = tmp_path / page.name
+    without.write_text(text.replace("        pgas.fence()  # what follows comes there after it\n", "", 1), encoding="utf-8")
+    command = examples.commands(without)[0]
+    assert command.arguments == ("hello.py",)
+    assert "_" in examples.run(replace(command, environment=(("PGAS_SIM_WEAK", seed),)), tmp_path)
 
 
 @pytest.mark.parametrize("npes", [1, 3])
