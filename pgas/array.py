@@ -329,7 +329,7 @@ else:
 
         def bind(self, stream: Any = 0) -> "SymmetricArray":
             """Return the same array with another default stream."""
-            bound = type(self).__new__(type(self))  # Numba's copies by copy.copy()
+            bound = type(self).__new__(type(self))  # Numba's uses copy.copy(), which is refused
             bound.__dict__.update(self.__dict__, stream=stream)
             return bound
 

@@ -44,6 +44,9 @@ class Block:
         return "[" + ", ".join(str(int(i)) for i in np.unravel_index(index, self.shape)) + "]"
 
 
+_offset = operator.attrgetter("offset")
+
+
 class Allocator:
     """First fit with coalescing over [0, size). Deterministic: equal sequences of calls give equal offsets.
 
@@ -131,9 +134,6 @@ class Allocator:
         """Return the block that holds a heap offset."""
         i = bisect.bisect(self.blocks, offset, key=_offset)
         return self.blocks[i - 1] if i and offset < self.blocks[i - 1].offset + max(self.blocks[i - 1].nbytes, 1) else None
-
-
-_offset = operator.attrgetter("offset")
 
 
 def _span(shape: tuple[int, ...], dtype: np.dtype) -> int:

@@ -195,7 +195,7 @@ def full_like(prototype: Any, value: Any, dtype: Any = None, *, shape: Any = Non
 def _like(function: str, prototype: Any, shape: Any, dtype: Any) -> tuple[Any, Any]:
     """Return shape and dtype, those of the prototype where none is given."""
     if not hasattr(prototype, "shape") or not hasattr(prototype, "dtype"):
-        raise TypeError(f"pgas.{function}: prototype must have a shape and a dtype, as arrays do, not {prototype!r}")
+        raise TypeError(f"pgas.{function}: prototype must have a shape and a dtype, as arrays do, not {type(prototype).__name__}")
     return prototype.shape if shape is None else shape, prototype.dtype if dtype is None else dtype
 
 
