@@ -125,10 +125,12 @@ class Allocator:
             start = self._free.pop(i)[0]
         self._free.insert(i, (start, end - start))
 
-    def listed(self) -> list[str]:
-        """Return a line for each array: where it was allocated, and what it is; those of which this is the same share one."""
+    def unfreed(self) -> str:
+        """Say which arrays are there, with a line for each: where it was allocated, and what it is. Equal lines are one. "" for none."""
         lines = Counter(f"{b.where}: {b.dtype} array of shape {b.shape}, {b.nbytes} bytes" for b in self.blocks)
-        return [line if count == 1 else f"{line}, {count} times" for line, count in lines.items()]
+        shown = [line if count == 1 else f"{line}, {count} times" for line, count in lines.items()]
+        count = len(self.blocks)
+        return "\n  ".join([f"{count} symmetric array{'s' * (count > 1)} never freed:", *shown]) if shown else ""
 
     def find(self, offset: int) -> Block | None:
         """Return the block that holds a heap offset."""

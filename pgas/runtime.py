@@ -407,7 +407,7 @@ class Job(bootstraps.Collective):
         """Complete all work, wait for all PEs, and give everything back. Collective."""
         try:
             self.meet("pgas.finalize()")
-            leaks, lines = len(self.heap.blocks), self.heap.listed()
+            leaks = self.heap.unfreed()
             self._stop_watching()
             self.exchange(None)  # nobody ends while another still watches it
             self.local.clear()
@@ -416,8 +416,7 @@ class Job(bootstraps.Collective):
         finally:
             self.release()
         if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
-            text = "\n  ".join([f"{leaks} symmetric array{'s' * (leaks > 1)} never freed:", *lines])
-            warnings.warn(text, PgasWarning, stacklevel=stacklevel())
+            warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
 
     def _stop_watching(self) -> None:
         if self._watch is not None:
