@@ -126,7 +126,6 @@ mpi-p2p: $(VENV)/dev
 mpi-ibgda mpi-ibrc: mpi-%: $(VENV)/dev
 	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) tests/conformance $(ALONE)
 	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) $(OF_NIC)
-	PGAS_TRANSPORT=$* PGAS_QP_DEPTH=128 mpirun -n 2 $(PYTEST) tests/conformance/test_c_strided.py
 
 mpi-weak: $(VENV)/dev
 	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) $(WEAK) tests/mpi/test_weak.py
