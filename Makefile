@@ -26,7 +26,7 @@ SUITE := $(PYTEST_SUITE) tests/conformance
 OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py)
 OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py)
 WEAK := $(addprefix tests/conformance/test_,d_*.py f_*.py)
-OF_NIC := $(addprefix tests/mpi/test_,nic.py register.py streams.py heap_growth.py)
+OF_NIC := $(addprefix tests/mpi/test_,nic.py register.py reset.py streams.py heap_growth.py)
 # Chapters that start jobs of their own, and find the same over every transport.
 ALONE := $(addprefix --ignore tests/conformance/test_,a_init.py c_operands.py)
 
@@ -161,7 +161,7 @@ check-rxe: $(VENV)/dev
 	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_TRAFFIC)'
 
 ## check-rxe-suite: the conformance suite over Soft-RoCE, too, half an hour
-check-rxe-suite: RXE_TESTS += tests/conformance $(addprefix tests/mpi/test_,register.py streams.py heap_growth.py)
+check-rxe-suite: RXE_TESTS += tests/conformance $(addprefix tests/mpi/test_,register.py reset.py streams.py heap_growth.py)
 check-rxe-suite: $(VENV)/dev
 	$(RXE) run --forks --timeout 3600 sh -ec '$(RXE_TRAFFIC)'
 

@@ -37,7 +37,7 @@ NIC_MEASUREMENTS = {
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
 #: What of tests/mpi runs through the NIC.
-NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "requests", "register", "streams", "heap_growth"))
+NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "requests", "register", "reset", "streams", "heap_growth"))
 
 #: What of tests/mpi is skipped without one, or is of the simulator.
 NOT_OF_P2P = ("nic", "requests", "weak")

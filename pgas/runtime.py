@@ -321,9 +321,9 @@ class Job(bootstraps.Collective):
             with self._deaths_first(), self._hang.waiting():
                 yield
         except BaseException as error:
-            self.broken = True
-            if isinstance(error, PgasError):
-                self.failure = again(error)
+            if not getattr(error, "timed_out", False):  # a wait of the host, which may wait again
+                self.broken = True
+                self.failure = again(error) if isinstance(error, PgasError) else None
             raise
 
     def death_behind(self, error: BaseException) -> str | None:

@@ -84,7 +84,7 @@ def test_the_adapter():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tests", [("tests/conformance",), tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "streams", "heap_growth"))]
+    "tests", [("tests/conformance",), tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "reset", "streams", "heap_growth"))]
 )
 def test_kernels_of_two_pes(tests):
     """What the simulator runs over ibgda, host memory standing in for the GPU's."""
@@ -172,6 +172,7 @@ def test_ibrc_over_plain_verbs():
         "pytest",
         "tests/mpi/test_requests.py",
         "tests/mpi/test_register.py",
+        "tests/mpi/test_reset.py",
         "tests/mpi/test_heap_growth.py",
         "-q",
         "-p",
