@@ -15,6 +15,7 @@ import ctypes
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 
 from pgas.errors import PgasError
 from pgas.remedies import explain, mend
@@ -28,10 +29,10 @@ _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WO
 _NO_DEVICE = 100
 
 
-def launched_rank() -> int | None:
-    """Return the rank that a launcher gave this process, None if no launcher started it."""
+def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return the rank that a launcher gave a process of this environment, None if no launcher started it."""
     for name in _RANK_VARIABLES:
-        if (value := os.environ.get(name, "")).isdigit():
+        if (value := environment.get(name, "")).isdigit():
             return int(value)
     return None
 

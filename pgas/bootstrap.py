@@ -6,24 +6,30 @@ Another launcher needs another class with these methods, and nothing else of pga
 import atexit
 import contextlib
 import errno
+import faulthandler
 import importlib
+import math
 import os
 import pickle
 import resource
+import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
+from pgas import config, liveness
 from pgas.backend import launched_rank
 from pgas.errors import BootstrapError, PgasError
 from pgas.remedies import mend
 from pgas.shared_files import forget_early, forget_shared_files, guard_shared_files
 
 __all__ = [
-    "Bootstrap", "Collective", "MPIBootstrap", "SingleBootstrap", "enough_files", "everywhere", "exchange", "find", "node_name",
+    "Bootstrap", "Collective", "MPIBootstrap", "Process", "SingleBootstrap", "described", "enough_files", "everywhere",
+    "exchange", "find", "node_name", "of_another", "say", "tell_if_late",
 ]  # fmt: skip
 
 #: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
@@ -32,8 +38,11 @@ _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 #: Seconds that MPI gets to end a job.
 _ABORT_S = 5.0
 
-#: Requests that nobody waits for any more, and with them the memory that MPI still reads and writes.
-_unfinished: list[Any] = []
+#: Tags that MPI allows at least. The messages of an exchange have one, in turn; that by which a rank leaves has another.
+_TAGS, _LEFT = 1 << 15, 0
+
+#: PEs that a line names at most.
+_NAMED = 8
 
 
 class Bootstrap(Protocol):
@@ -41,6 +50,7 @@ class Bootstrap(Protocol):
 
     rank: int
     size: int
+    missing: set[int] | None  #: who has not come to the exchange in which this process waits; None: somebody
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return every rank's data, by rank. ``poll`` is called while waiting and may raise to give up: leave() then.
@@ -64,6 +74,7 @@ class SingleBootstrap:
 
     rank = 0
     size = 1
+    missing: set[int] | None = None
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return [data]."""
@@ -91,56 +102,73 @@ class MPIBootstrap:
             raise ValueError("pgas.init: comm is COMM_NULL: this process is none of the communicator's, and only those call pgas.init")
         if not hasattr(comm, "Is_inter") or comm.Is_inter():
             raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
-        forget_early()  # Dup() waits for the other processes
-        self._comm = comm.Dup()
+        forget_early()  # until all have come, the duplicate is not complete
+        self._comm, self._making = comm.Idup()
         self.rank: int = comm.rank
         self.size: int = comm.size
         self._left = ""  # why a rank has left
+        self.missing: set[int] | None = None
+        self._tag = 0
+        self._sent: list[tuple[int, Any]] = []  # also of an exchange that an exception left: MPI reads what is sent until it has been
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
-        """Return every rank's data, by rank; waiting PEs sleep, so that a PE still at work keeps its core."""
-        import numpy as np
+        """Return every rank's data, by rank; waiting PEs sleep, so that a PE still at work keeps its core.
 
+        Every PE sends to every other, so that each knows who has not come.
+        """
         if self._left:
             raise BootstrapError(self._left)
-        sizes = np.empty(self.size, np.int64)
-        self._wait(self._comm.Iallgather(np.array([len(data)], np.int64), sizes), poll)
-        gathered = np.empty(int(sizes.sum()), np.uint8)
-        offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-        spec = [gathered, sizes.tolist(), offsets.tolist(), self._mpi.BYTE]
-        self._wait(self._comm.Iallgatherv(np.frombuffer(data, np.uint8), spec), poll)
-        return [gathered[offset : offset + size].tobytes() for offset, size in zip(offsets, sizes, strict=True)]
+        mpi, comm = self._mpi, self._comm
+        self._wait(self._making.Test, poll)
+        self._tag = self._tag % (_TAGS - 1) + 1
+        missing = self.missing = set(range(self.size)) - {self.rank}
+        self._sent += [(pe, comm.Isend([data, mpi.BYTE], pe, self._tag)) for pe in missing]
+        gathered = {self.rank: data}
+        status = mpi.Status()
 
-    def _wait(self, request: Any, poll: Callable[[], None]) -> None:
+        def arrived() -> bool:
+            while (message := comm.Improbe(mpi.ANY_SOURCE, self._tag, status)) is not None:
+                pe, received = status.Get_source(), bytearray(status.Get_count(mpi.BYTE))
+                message.Recv([received, mpi.BYTE])
+                gathered[pe] = bytes(received)
+                missing.remove(pe)
+            if missing:
+                self._hear()
+            return not missing
+
+        def delivered() -> bool:
+            self._sent = [(pe, request) for pe, request in self._sent if not request.Test()]
+            self.missing = {pe for pe, _ in self._sent}
+            return not self.missing
+
+        self._wait(arrived, poll)
+        self._wait(delivered, poll)
+        return [gathered[pe] for pe in range(self.size)]
+
+    def _wait(self, over: Callable[[], bool], poll: Callable[[], None]) -> None:
         """Poll for a while, then sleep between polls, up to 1 ms."""
         started, pause = time.perf_counter(), 20e-6
-        try:
-            while not request.Test():
-                if time.perf_counter() - started > 200e-6:
-                    poll()
-                    self._hear()
-                    time.sleep(pause)
-                    pause = min(pause * 1.5, 1e-3)
-        except BaseException:
-            _unfinished.append(request)
-            raise
+        while not over():
+            if time.perf_counter() - started > 200e-6:
+                poll()
+                time.sleep(pause)
+                pause = min(pause * 1.5, 1e-3)
 
     def leave(self, why: str) -> None:
         """Tell the others by a message to each; it is short, so that MPI sends it at once. Further calls do nothing."""
-        if self._left:
+        if self._left or not self._making.Test():
             return
         self._left = why
-        for rank in set(range(self.size)) - {self.rank}:
-            _unfinished.append(self._comm.Isend([why.encode(), self._mpi.BYTE], rank))
+        self._sent += [(pe, self._comm.Isend([why.encode(), self._mpi.BYTE], pe, _LEFT)) for pe in set(range(self.size)) - {self.rank}]
 
     def _hear(self) -> None:
         """Raise what a rank that has left says."""
         status = self._mpi.Status()
-        if self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
+        if self._comm.Iprobe(self._mpi.ANY_SOURCE, _LEFT, status):
             why = bytearray(status.Get_count(self._mpi.BYTE))
-            self._comm.Recv(why, status.Get_source(), status.Get_tag())
+            self._comm.Recv(why, status.Get_source(), _LEFT)
             self._left = why.decode()
-            raise BootstrapError(self._left)
+            raise of_another(BootstrapError(self._left))
 
     def is_of(self, comm: Any) -> bool:
         """Whether comm has the job's processes, in the same order."""
@@ -153,12 +181,21 @@ class MPIBootstrap:
         signal.setitimer(signal.ITIMER_REAL, _ABORT_S)
         _flush()
         time.sleep(0.2)  # mpirun drops what it has not read by then
+        with contextlib.suppress(OSError), open(os.devnull, "w") as nobody:
+            os.dup2(nobody.fileno(), 2)  # MPICH would say that MPI_Abort was called; why has been said
         self._mpi.COMM_WORLD.Abort(status)
 
     def close(self) -> None:
         """Free the duplicate, unless MPI has ended already or what an exception left goes on in it."""
-        if not self._left and not self._mpi.Is_finalized():
+        if not self._left and not self._mpi.Is_finalized() and self._making.Test():
             self._comm.Free()
+
+
+def say(text: str) -> None:
+    """Print a line to stderr, in one write: mpirun mixes what PEs write. That it is closed must not keep the job from ending."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"pgas: {text}\n")  # print() writes the end of the line by itself where PYTHONUNBUFFERED is set
+        sys.stderr.flush()
 
 
 def _flush() -> None:
@@ -202,10 +239,22 @@ def _import_mpi() -> Any:
         return sys.modules["mpi4py.MPI"]
     rc = importlib.import_module("mpi4py").rc
     own, rc.finalize = rc.finalize is not False, False
-    mpi, pid = importlib.import_module("mpi4py.MPI"), os.getpid()
+    mpi, pid = _start_mpi(), os.getpid()
     if own:
         atexit.register(lambda: None if os.getpid() != pid or mpi.Is_finalized() else mpi.Finalize())
     return mpi
+
+
+def _start_mpi() -> Any:
+    """Import mpi4py.MPI. MPI_Init waits for all PEs and holds the interpreter's lock: only faulthandler can say that it does."""
+    seconds = patience()
+    if seconds != math.inf:
+        faulthandler.dump_traceback_later(max(seconds, 1e-3), file=2)
+    try:
+        return importlib.import_module("mpi4py.MPI")
+    finally:
+        if seconds != math.inf:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:
@@ -247,11 +296,36 @@ def enough_files() -> Iterator[None]:
         raise kind(f"a PE may open too few files ({limit} here): {error}; {mend('open files')}") from error
 
 
+def of_another(error: Exception) -> Exception:
+    """Return an error that another process has, or made, as such."""
+    if isinstance(error, PgasError):
+        error.of_another = True
+    return error
+
+
+class Process(NamedTuple):
+    """A process of a job."""
+
+    node: str  #: node_name()
+    pid: int
+    parent: int  #: the process that started it; 0: of no launcher, or not to be seen
+
+    @classmethod
+    def this(cls) -> "Process":
+        """Return this one."""
+        return cls(node_name(), os.getpid(), 0 if launched_rank() is None else os.getppid())
+
+
 class Collective:
     """The PEs as they meet on the host. A subclass sets _bootstrap."""
 
     _bootstrap: SingleBootstrap | MPIBootstrap
-    _made: str  #: the collective call that is being made
+    #: The PEs, once they have met.
+    processes: Sequence[Process] = ()
+    _made: str  # the collective call that is being made
+    _remark = ""  # why this PE makes a call that others do not expect
+    _patience_s: float | None = None  # of the waits of this job
+    _due = math.inf
 
     def _interrupt(self) -> None:
         """Called while waiting for the others; may raise to give up."""
@@ -262,11 +336,48 @@ class Collective:
         Raises:
             BootstrapError: an exception has made a PE leave this or an earlier call.
         """
+        if self._patience_s is None:
+            self._patience_s = patience()
+        self._due = time.monotonic() + self._patience_s
         try:
-            return exchange(self._bootstrap, value, self._interrupt)
+            return exchange(self._bootstrap, value, self._poll)
         except BaseException as error:
             self._leave(error)
             raise
+
+    def _poll(self) -> None:
+        self._interrupt()
+        if time.monotonic() > self._due:
+            self._due = math.inf
+            self._say_who_is_missing()
+
+    def _say_who_is_missing(self) -> None:
+        """Say it once, on the lowest of the PEs that wait, where it is known which do."""
+        missing, me = self._bootstrap.missing, self._bootstrap.rank
+        if missing is None:
+            late = sorted(pe for pe in _siblings() if not self._can_speak(pe))
+        else:
+            late = sorted(missing)
+            if any(pe not in missing and self._can_speak(pe) for pe in range(me)):
+                return
+        names = [self._name(pe) for pe in late[:_NAMED]] or ["other PEs"]
+        more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+        overdue(f"PE {me}", f"{', '.join(names)}{more} in {self._made}")
+
+    def _pid(self, pe: int) -> int | None:
+        """Return the process of a PE of this machine, None if it is not known."""
+        if not self.processes:
+            return _siblings().get(pe)
+        process = self.processes[pe]
+        return process.pid if process.node == self.processes[self._bootstrap.rank].node else None
+
+    def _can_speak(self, pe: int) -> bool:
+        pid = self._pid(pe)
+        return pid is None or not liveness.state(pid)
+
+    def _name(self, pe: int) -> str:
+        pid = self._pid(pe)
+        return f"PE {pe}" if pid is None else f"PE {pe} {described(pid)}"
 
     def _leave(self, error: BaseException) -> None:
         """Let no PE make a collective call any more: this one ends by an exception that the others know nothing of."""
@@ -303,17 +414,19 @@ class Collective:
         if failure is not None:
             value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
         with self.making(call):
-            met = self.exchange((call, failure is not None, value))
+            met = self.exchange((call, self._remark, failure is not None, value))
         if failure is not None:
             raise failure
-        for pe, (made, failed, what) in enumerate(met):
+        for pe, (made, _, failed, what) in enumerate(met):
             if failed:
-                raise error(f"PE {pe} failed in {made}: {what}")
-        calls = [made for made, _, _ in met]
+                raise of_another(error(f"PE {pe} failed in {made}: {what}"))
+        calls = [made for made, _, _, _ in met]
         if len(set(calls)) > 1:
             other = next(pe for pe, c in enumerate(calls) if c != calls[0])
-            raise error(f"PEs disagree in a collective call: PE 0 called {calls[0]}, PE {other} called {calls[other]}")
-        return [what for _, _, what in met]
+            here, there = (f"PE {pe} called {calls[pe]}{met[pe][1]}" for pe in (0, other))
+            disagreement = error(f"PEs disagree in a collective call: {here}, {there}")
+            raise of_another(disagreement) if not self._remark and any(remark for _, remark, _, _ in met) else disagreement
+        return [what for _, _, _, what in met]
 
     def together(self, call: str, step: Callable[[], Any], error: type[Exception] = BootstrapError) -> tuple[Any, list[Any]]:
         """Take a step of a call and meet the others, also if it fails here; return its result. Collective. Raises as agree()."""
@@ -324,6 +437,45 @@ class Collective:
             except Exception as caught:
                 failure = caught
             return result, self.agree(call, error, failure=failure)
+
+
+def patience() -> float:
+    """Return after how many seconds a wait of the host for another process is told of."""
+    try:
+        return float(config.read("PGAS_TIMEOUT")) if config.read("PGAS_HANG_REPORT") != "off" else math.inf
+    except ValueError:  # init says it
+        return math.inf
+
+
+def overdue(waiter: str, whom: str) -> None:
+    """Say of a wait of the host that it lasts."""
+    say(f"{waiter} has waited {patience():g} s (PGAS_TIMEOUT) for {whom}, and goes on waiting")
+
+
+def tell_if_late(source: socket.socket, waiter: str, whom: Callable[[], str]) -> None:
+    """Wait until there is something to receive; no longer than until it is told that there is nothing yet."""
+    seconds, poller = patience(), select.poll()
+    poller.register(source, select.POLLIN)
+    if not poller.poll(None if seconds == math.inf else seconds * 1e3):
+        overdue(waiter, whom())
+
+
+def described(pid: int) -> str:
+    """Return a process of this machine in words, in parentheses."""
+    condition = {"": "", "stopped": ", which is stopped", "ended": ", which has ended"}
+    return f"(process {pid}{condition[liveness.state(pid)]})"
+
+
+def _siblings() -> dict[int, int]:
+    """Return the processes that the parent of this one started with a rank, by rank."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # gone, or another user's
+            if liveness.parent(int(folder.name)) == os.getppid():
+                environment = (folder / "environ").read_text(errors="replace").split("\0")
+                if (rank := launched_rank(dict(entry.partition("=")[::2] for entry in environment))) is not None:
+                    found[rank] = int(folder.name)
+    return found
 
 
 def node_name() -> str:

@@ -228,7 +228,13 @@ VARIABLES: dict[str, Variable] = {
             "size",
         ),
         Variable("PGAS_TRANSPORT", _choice("auto", "p2p", "ibgda", "ibrc"), "auto", "path to other PEs", "choice"),
-        Variable("PGAS_TIMEOUT", _seconds, "60", "seconds after which a wait in a kernel is an error", "float"),
+        Variable(
+            "PGAS_TIMEOUT",
+            _seconds,
+            "60",
+            "seconds after which a wait in a kernel is an error, and one of the host for other processes says for whom and goes on",
+            "float",
+        ),
         Variable(
             "PGAS_DEBUG",
             _words("info", "check", "strict"),

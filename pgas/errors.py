@@ -6,7 +6,13 @@ __all__ = [
 
 
 class PgasError(RuntimeError):
-    """Base of everything that pgas raises about the state of the job."""
+    """Base of everything that pgas raises about the state of the job.
+
+    Attributes:
+        of_another: another process failed or ended, which is said by it, or of it: an uncaught error of this PE is not printed then.
+    """
+
+    of_another: bool = False
 
 
 class BootstrapError(PgasError):

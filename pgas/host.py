@@ -32,6 +32,9 @@ def init(comm: Any = None) -> runtime.Job:
     before still reaches the job's heap. A program that imports mpi4py.MPI before pgas.init() ends such children by os._exit, as
     multiprocessing does: mpi4py finalizes MPI at the end of every process otherwise.
 
+    This and every other collective call of the host waits as long as it takes. When that is longer than PGAS_TIMEOUT, one of the PEs that
+    wait prints once which PEs have not come, in which call, and whether their processes are stopped.
+
     Args:
         comm: an mpi4py intracommunicator whose processes are the PEs, by rank; None for MPI.COMM_WORLD under mpirun, and for a job
             of one PE without it. In a nested call: None, or one of the job's processes in their order.
@@ -58,7 +61,9 @@ def init(comm: Any = None) -> runtime.Job:
 def finalize() -> None:
     """End pgas: complete all operations, wait for all PEs, release the heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_finalize).
 
-    Arrays must not be used afterwards. A program that ends without it is finalized then.
+    Arrays must not be used afterwards. A program that ends without it is finalized then, and at the end of ``with pgas.init():``, also by
+    SystemExit with status 0. Another exit status is the job's; PEs that have not come to their ends within seconds are ended. So are all
+    PEs by an exception that nobody catches, and by the death of a PE: why is said once on each machine.
 
     Warns:
         PgasWarning: on PE 0, symmetric arrays were never freed: a line for each, with the line that allocated it. At the end of

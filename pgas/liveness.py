@@ -1,12 +1,95 @@
-"""Notice that a process of the job died, a PE or the software card: those that wait for it must end, and say who it was."""
+"""Notice that a process of the job died, a PE or the software card: those that wait for it must end, and who it was is said once.
+
+A launcher may kill the other PEs before they can speak (Hydra does so at once, by SIGKILL). So that is said by a watcher: a process in a
+session of its own, which runs this file (and imports little, to be there soon).
+"""
 
 import contextlib
+import fcntl
 import os
 import select
+import struct
+import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable
 
-__all__ = ["Watch"]
+__all__ = ["LastWord", "Watch", "fate", "parent", "state"]
+
+#: ioctl PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15), which tells how a process ended that its parent has waited for already.
+_PIDFD_GET_INFO, _PIDFD_INFO_EXIT, _PIDFD_INFO = 3 << 30 | 72 << 16 | 0xFF << 8 | 11, 1 << 3, struct.Struct("=Q52xi8x")
+
+#: How a process ended of which no more is known.
+_UNKNOWN = "ended without pgas.finalize()"
+
+#: Seconds until a watcher speaks: a job that ends in good order ends its watcher, too.
+_ORDERLY_S = 0.1
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; OSError if there is no such process."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def state(pid: int) -> str:
+    """Return "stopped" (by SIGSTOP or a debugger) or "ended" if a process of this machine is, else nothing."""
+    try:
+        letter = _stat(pid)[0]
+    except OSError:
+        return "ended"
+    return "stopped" if letter in "Tt" else "ended" if letter in "ZX" else ""
+
+
+def parent(pid: int) -> int:
+    """Return the parent of a process of this machine; OSError if there is none."""
+    return int(_stat(pid)[1])
+
+
+def fate(pid: int, pidfd: int) -> str:
+    """Return how a process ended, as far as can be known by one that is not its parent."""
+    status = None
+    with contextlib.suppress(OSError):
+        status = int(_stat(pid)[49])  # until its parent waits for it
+    info = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0))
+    if status is None:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+            known, code = _PIDFD_INFO.unpack(info)
+            status = code if known & _PIDFD_INFO_EXIT else None
+    if status is None:
+        return _UNKNOWN
+    if os.WIFSIGNALED(status):
+        return f"was killed by signal {os.WTERMSIG(status)}"
+    return f"ended with status {os.WEXITSTATUS(status)} without pgas.finalize()"
+
+
+class _Deaths:
+    """Processes whose ends are waited for."""
+
+    def __init__(self, wakeup: int) -> None:
+        self._pidfds: dict[int, tuple[str, int]] = {}
+        self._epoll = select.epoll()  # tells what happened in the order in which it did
+        self._epoll.register(wakeup, select.EPOLLIN)
+        self.ignore = self._epoll.unregister
+
+    def add(self, who: str, pid: int) -> None:
+        pidfd = os.pidfd_open(pid)
+        self._pidfds[pidfd] = who, pid
+        self._epoll.register(pidfd, select.EPOLLIN)
+
+    def first(self) -> tuple[str, int, str] | None:
+        """Wait, and return who ended first, its pid and how it ended; None: the wakeup can be read."""
+        ((fd, _),) = self._epoll.poll(maxevents=1)
+        if fd not in self._pidfds:
+            return None
+        who, pid = self._pidfds[fd]
+        return who, pid, fate(pid, fd)
+
+    def close(self) -> None:
+        self._epoll.close()
+        for fd in self._pidfds:
+            os.close(fd)
 
 
 class Watch:
@@ -14,29 +97,30 @@ class Watch:
 
     Args:
         pids: (who, pid) of processes on this node.
-        lost: called once, in the thread, with the one that ended first.
+        lost: called once, in the thread, with the one that ended first: who, its pid, and how it ended.
     """
 
-    def __init__(self, pids: Sequence[tuple[str, int]], lost: Callable[[str, int], None]) -> None:
-        self._pidfds: dict[int, tuple[str, int]] = {}
-        with contextlib.ExitStack() as undo:
-            for who, pid in pids:
-                fd = os.pidfd_open(pid)
-                undo.callback(os.close, fd)
-                self._pidfds[fd] = who, pid
-            self._wakeup, self._stop = os.pipe()
-            undo.pop_all()
+    def __init__(self, pids: Iterable[tuple[str, int]], lost: Callable[[str, int, str], None]) -> None:
         self._lost = lost
+        with contextlib.ExitStack() as undo:
+            self._wakeup, self._stop = os.pipe()
+            undo.callback(os.close, self._wakeup)
+            undo.callback(os.close, self._stop)
+            self._deaths = _Deaths(self._wakeup)
+            undo.callback(self._deaths.close)
+            for who, pid in pids:
+                self.add(who, pid)
+            undo.pop_all()
         self._thread = threading.Thread(target=self._run, name="pgas-liveness", daemon=True)
         self._thread.start()
 
+    def add(self, who: str, pid: int) -> None:
+        """Watch one more."""
+        self._deaths.add(who, pid)
+
     def _run(self) -> None:
-        poller = select.poll()
-        for fd in (self._wakeup, *self._pidfds):
-            poller.register(fd, select.POLLIN)
-        ended = {fd for fd, _ in poller.poll()}
-        if self._wakeup not in ended:
-            self._lost(*self._pidfds[min(ended)])
+        if (death := self._deaths.first()) is not None:
+            self._lost(*death)
 
     def stop(self) -> None:
         """End the thread; no loss is reported any more. Further calls do nothing."""
@@ -45,6 +129,74 @@ class Watch:
         os.write(self._stop, b"\0")  # closing it says nothing while a child that was forked has it open
         if self._thread is not threading.current_thread():
             self._thread.join()
-        for fd in (self._stop, self._wakeup, *self._pidfds):
+        for fd in (self._stop, self._wakeup):
             os.close(fd)
         self._stop = -1
+        self._deaths.close()
+
+
+class LastWord:
+    """The right to say why the job ends: a byte in a pipe, which one process of the machine takes.
+
+    Args:
+        maker: (pid, descriptor) of the process that made it; None: this one does.
+    """
+
+    def __init__(self, maker: tuple[int, int] | None = None) -> None:
+        if maker is not None:
+            self.fd, self._end = (os.open("/proc/{}/fd/{}".format(*maker), way | os.O_NONBLOCK) for way in (os.O_RDONLY, os.O_WRONLY))
+            return
+        self.fd, self._end = os.pipe()  # both stay open: a pipe that nobody can write to looks as if there were something in it
+        os.set_blocking(self.fd, False)
+        os.write(self._end, b".")
+
+    def take(self) -> bool:
+        """Whether this process may speak; no other may after that."""
+        with contextlib.suppress(BlockingIOError):
+            return bool(os.read(self.fd, 1))
+        return False
+
+    def taken(self, seconds: float) -> bool:
+        """Whether another process has taken it, or does within some seconds."""
+        deadline, poller = time.monotonic() + seconds, select.poll()
+        poller.register(self.fd, select.POLLIN)
+        while poller.poll(0):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def close(self) -> None:
+        """Leave it to the others."""
+        os.close(self.fd)
+        os.close(self._end)
+
+
+def _be_watcher(word: int, rest: str) -> None:
+    """Read from stdin whom to watch, and say who was the first to end, unless another says why the job does."""
+    stdin, unread = sys.stdin.fileno(), b""
+    deaths = _Deaths(stdin)
+    while (death := deaths.first()) is None:
+        read = os.read(stdin, 1 << 16)
+        if not read:  # the PE that writes has ended, or does
+            deaths.ignore(stdin)
+        *lines, unread = (unread + read).split(b"\n")
+        for line in lines:
+            pid, _, who = line.decode().partition(" ")
+            try:
+                deaths.add(who, int(pid))
+            except ProcessLookupError:
+                return _say(word, (who, int(pid), _UNKNOWN), rest)
+    _say(word, death, rest)
+
+
+def _say(word: int, death: tuple[str, int, str], rest: str) -> None:
+    time.sleep(_ORDERLY_S)
+    who, pid, how = death
+    with contextlib.suppress(OSError):  # taken, or nobody hears it
+        if os.read(word, 1):
+            os.write(sys.stderr.fileno(), f"pgas: {who} (process {pid}) {how}{rest}\n".encode())
+
+
+if __name__ == "__main__":
+    _be_watcher(int(sys.argv[1]), sys.argv[2])

@@ -19,12 +19,11 @@ import numpy as np
 from pgas import bootstrap as bootstraps
 from pgas import config, device_state, ending, growth, hang, hca, streams, topology
 from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
-from pgas.backend import SIMULATOR, launched_rank, say_where
+from pgas.backend import SIMULATOR, say_where
 from pgas.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
 from pgas.heap import ALIGNMENT, Allocator
 from pgas.introduction import introduce, say
 from pgas.kernels import window
-from pgas.liveness import Watch
 from pgas.local_memory import LocalMemory
 from pgas.shared_files import forget_shared_files
 from pgas.transports import p2p
@@ -83,7 +82,8 @@ class Job(bootstraps.Collective):
         self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
-        self._watch: Watch | None = None
+        self._vigil = ending.Vigil()
+        self._formed = self._released = False
         self.heap = Allocator(0)
         self._bootstrap = bootstraps.find(comm)
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
@@ -100,12 +100,13 @@ class Job(bootstraps.Collective):
 
     def _start(self) -> None:
         """Form the job. What fails on one PE only is brought into the next exchange, so that no PE waits for it."""
-        self.exchange(None)
+        self.processes = self.exchange(bootstraps.Process.this())
         self.together("pgas.init()", forget_shared_files)
+        self._vigil.begin(self, self._process_lost)
         requested, _ = self.together("pgas.init()", lambda: {name: config.read(name) for name in config.VARIABLES})
         bounds, _ = self.together("pgas.init()", lambda: growth.Bounds.of(requested))
         self.info = "info" in requested["PGAS_DEBUG"]
-        nodes = self.exchange(bootstraps.node_name())
+        nodes = [process.node for process in self.processes]
         node_rank = nodes[: self.my_pe].count(nodes[self.my_pe])
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
         self._choice, _ = self.together("pgas.init()", lambda: hca.choose(requested, self.gpu, node_rank, self._remarks.append))
@@ -131,7 +132,9 @@ class Job(bootstraps.Collective):
             self._ending.enter_context(simulation.of(self, weak, self._interrupt, lambda: self._check() if ends() else None))
             if "strict" in requested["PGAS_DEBUG"]:
                 self._ending.enter_context(strict.as_on_gpus())
-        self.together("pgas.init()", self._watch_peers)
+        if self.nic is not None and self.nic.card_pid:
+            self._vigil.add("the software card", self.nic.card_pid)
+        self._formed = True
 
     def _open_memory(self) -> Memory:
         memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
@@ -146,16 +149,6 @@ class Job(bootstraps.Collective):
         addresses, node = self.exchange(self._hang.address), self.pes[self.my_pe].node
         peers = {pe.number: addresses[pe.number] for pe in self.pes if pe.number != self.my_pe and pe.node == node}
         self.together("pgas.init()", lambda: self._hang.start(peers))
-
-    def _watch_peers(self) -> None:
-        node = self.pes[self.my_pe].node  # a death on another shows in what this one waits for
-        others = [(f"PE {pe.number}", pe.pid) for pe in self.pes if pe.number != self.my_pe and pe.node == node]
-        if self.nic is not None and self.nic.card_pid:
-            others.append(("the software card", self.nic.card_pid))
-        if launched_rank() is not None and os.getppid():
-            others.append(("the process that started this PE", os.getppid()))
-        if others:
-            self._watch = Watch(others, self._process_lost)
 
     def _choose(self, requested: dict[str, Any]) -> tuple[str, str]:
         gpu, pes = self.gpu, self.pes
@@ -204,13 +197,15 @@ class Job(bootstraps.Collective):
         """End a wait of the host (and a kernel of the simulator) if a process of the job died, or time is up."""
         if self.lost is not None:
             self.broken = True
-            raise PgasError(self.lost)
+            raise bootstraps.of_another(PgasError(self.lost))
         if time.monotonic() > self._hurry[0]:
             raise PgasError(self._hurry[1])
 
-    def hurry(self, reason: str) -> None:
-        """Let no wait of the host last longer than a grace period from now; then it is an error, the reason its text."""
-        self._hurry = time.monotonic() + ending.GRACE_S, reason
+    def hurry(self, status: int) -> None:
+        """The program has ended with an exit status: let no wait of the host last longer than a grace period from now."""
+        ended = f"program ended with exit status {status}"
+        self._remark = f" as its {ended}"
+        self._hurry = time.monotonic() + ending.GRACE_S, f"the {ended}, and the job did not within {ending.GRACE_S:g} s"
 
     # ------------------------------------------------------------------------------------------------------------------- memory
 
@@ -328,7 +323,7 @@ class Job(bootstraps.Collective):
 
     def death_behind(self, error: BaseException) -> str | None:
         """Return whose death made an error, None if it is an error of its own; the error may be here before the news."""
-        if self._watch is None or not ending.follows_death(error):
+        if not self._vigil.watches or not ending.follows_death(error):
             return None
         if error is not self._examined:  # once for each: an uncaught one comes here again
             self._examined = error
@@ -343,7 +338,7 @@ class Job(bootstraps.Collective):
         except Exception as error:
             if (death := self.death_behind(error)) is not None:
                 self.broken = True
-                raise PgasError(death) from error
+                raise bootstraps.of_another(PgasError(death)) from error
             raise
 
     def _wait_for_device(self, stream: Any) -> None:
@@ -385,30 +380,29 @@ class Job(bootstraps.Collective):
 
     # -------------------------------------------------------------------------------------------------------------------- ending
 
-    def _process_lost(self, who: str, pid: int) -> None:
+    def _process_lost(self, death: str) -> None:
         """A peer ended before its finalize, or the card or mpirun before its PEs (called in the watching thread)."""
-        self.lost = self.given_up = f"{who} (process {pid}) ended without pgas.finalize(): the job cannot go on"
+        self.lost = self.given_up = death
         self._noticed.set()
         forget_shared_files(every=True)
         timer = threading.Timer(ending.GRACE_S, self._abort)  # whatever CUDA does in a context that may be lost
         timer.daemon = True
         timer.start()
-        if not SIMULATOR:  # whose kernels _interrupt ends
+        if self._formed and not SIMULATOR:  # whose kernels _interrupt ends
             with contextlib.suppress(PgasError):
                 self.memory.enter()
                 device_state.poison(self.memory)
 
     def _abort(self) -> None:
-        if _job is self:
-            ending.say(f"PE {self.my_pe}: {self.lost}")
-            self._bootstrap.abort(1)
+        if not self._released:
+            ending.end_all(self._bootstrap, lambda: ending.say(f"PE {self.my_pe}: {self.lost}"), after=True, grace_s=0)
 
     def close(self, *, report_leaks: bool) -> None:
         """Complete all work, wait for all PEs, and give everything back. Collective."""
         try:
             self.meet("pgas.finalize()")
             leaks = self.heap.unfreed()
-            self._stop_watching()
+            self._vigil.end()
             self.exchange(None)  # nobody ends while another still watches it
             self.local.clear()
             if self.nic is not None:
@@ -418,13 +412,10 @@ class Job(bootstraps.Collective):
         if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
             warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
 
-    def _stop_watching(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
-
     def release(self) -> None:
         """Give everything back, without the other PEs."""
-        self._stop_watching()
+        self._released = True
+        self._vigil.end()
         for block in list(self.heap.blocks):
             self.heap.release(block)
         self._ending.close()
@@ -437,11 +428,13 @@ class Job(bootstraps.Collective):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Finalize, and free what is left; after an exception leave the job to the exception, which ends it on every PE."""
         global _job
-        if kind is None:
+        if kind is None or (isinstance(error, SystemExit) and not ending.status_of(error.code)):
             finalize(report_leaks=window.constants().check)
         elif self.n_pes == 1 and self is _job:  # not in a child that was forked
             self.release()
             _job = None
+        elif isinstance(error, SystemExit):
+            self.exit_status = error.code
         else:
             self.broken = True
 

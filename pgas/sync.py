@@ -113,7 +113,8 @@ def barrier_all(*, stream: Any = None) -> None:
     In a kernel: called by one thread of every PE at a time (the simulator refuses a second one); completes what quiet() of that thread
     does. The kernels must run at the same time on all PEs, and no block may wait for one that has not started: use pgas.launch().
 
-    On the host: waits for this PE's kernels, then for all PEs. Collective.
+    On the host: waits for this PE's kernels, then for all PEs, as long as it takes; after PGAS_TIMEOUT seconds it says who has not come.
+    Collective.
 
     Completion:
         on return: all PEs have come here, and what quiet() covers is complete on all of them.

@@ -1,10 +1,12 @@
 """How PEs find each other: with and without a launcher, the wrong MPI, no MPI; passing descriptors between real processes."""
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import os
 import pickle
+import re
 import resource
 import socket
 import subprocess
@@ -37,8 +39,8 @@ class Communicator:
     def Is_inter(self):
         return self.inter
 
-    def Dup(self):
-        return Communicator(self.size)
+    def Idup(self):
+        return Communicator(self.size), SimpleNamespace(Test=lambda: True)
 
     def Free(self):
         self.freed = True
@@ -139,6 +141,19 @@ def test_no_mpi_library(error, monkeypatch):
     assert "pip install 'pgas[mpich]'" in text
     assert "\n" not in text
     assert refused.value.__cause__ is error
+
+
+def test_mpi_that_waits_for_other_pes_to_start(mpi, monkeypatch, capfd):
+    """It does so with the interpreter's lock held: all that can be told is where."""
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI")
+    monkeypatch.setattr(bootstrap, "guard_shared_files", lambda: None)
+    monkeypatch.setattr(bootstrap.importlib, "import_module", lambda name: ctypes.PyDLL(None).usleep(100_000) or mpi)
+    bootstrap.find()
+    said = capfd.readouterr().err
+    assert said.startswith("Timeout (0:00:00.01"), said
+    assert re.search(r"bootstrap\.py\", line \d+ in _start_mpi$", said, re.MULTILINE), said
 
 
 def test_communicator_of_the_caller(mpi):

@@ -25,16 +25,48 @@ NO_INIT = "pgas.init() has not been called (or pgas.finalize() has)"
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
 def test_exception_in_one_pe(real_job, how):
     ended = real_job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    raise RuntimeError('boom')\nwait({how!r}, word)\n")
-    holds(ended, "RuntimeError: boom", "pgas: PE 1 failed (RuntimeError), ending the job")
+    holds(ended, "RuntimeError: boom", "pgas: PE 1 failed (RuntimeError), ending the job", status=1)
+    assert (ended.err.count("Traceback"), ended.err.count("pgas: "), ended.err.count("bort")) == (1, 1, 0), ended
     assert ended.seconds < jobs.SOON
+
+
+def test_exception_in_all_pes_is_told_once(job):
+    ended = job(INIT + "if me == 1:\n    time.sleep(0.1)\nraise RuntimeError('boom')\n")
+    holds(ended, "RuntimeError: boom", "failed (RuntimeError), ending the job", status=1)
+    assert (ended.err.count("Traceback"), ended.err.count("pgas: ")) == (1, 1), ended
+
+
+def test_error_of_one_pe_is_told_by_itself(job):
+    """Not by the others, whose collective call failed with it, and who may be faster."""
+    ended = job(INIT + "try:\n    pgas.free(word if me == 0 else 3)\nfinally:\n    time.sleep(0.5 * me)\n")
+    holds(ended, "ValueError: pgas.free: not an array on the symmetric heap", "pgas: PE 1 failed (ValueError), ending the job", status=1)
+    assert (ended.err.count("Traceback"), ended.err.count("pgas: ")) == (1, 1), ended
 
 
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
 def test_exit_status_of_one_pe_ends_the_job(real_job, how):
-    """PE 1 waits in its finalize, not for long; PE 0 notices in a barrier at once."""
+    """PE 1 waits in its finalize, not for long; PE 0 notices in a barrier at once. PE 1 says so; its status is the job's."""
     ended = real_job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n")
-    holds(ended, {"kernel": "the program ended with exit status 3, and the job did not", "barrier": "PE 1 called pgas.finalize()"}[how])
+    disagree = "PEs disagree in a collective call: PE 0 called pgas.barrier_all(), PE 1 called pgas.finalize() as its program"
+    words = {
+        "kernel": "the program ended with exit status 3, and the job did not within 3 s",
+        "barrier": f"{disagree} ended with exit status 3",
+    }
+    assert (ended.status, ended.err) == (3, f"pgas: PE 1: {words[how]}, ending the job\n"), ended
     assert ended.seconds < jobs.SOON
+
+
+def test_exit_inside_the_with_block(job):
+    """With status 0, however it is made, it finalizes."""
+    text = "for leave in (sys.exit, exit, lambda: sys.exit(0), lambda: sys.exit(None)):\n    try:\n        with pgas.init():\n"
+    text += (
+        "            pgas.init()\n            pgas.finalize()\n            leave()\n    except SystemExit:\n        attempt(pgas.my_pe)\n"
+    )
+    text += "with pgas.init():\n    raise SystemExit({})\n"
+    ended = job(text.format(0), npes=1)
+    assert (ended.status, ended.err, ended.lines(0)) == (0, "", [f"PgasError: {NO_INIT}"] * 4), ended
+    ended = job(text.format("5 * pgas.my_pe()"))
+    assert (ended.status, ended.err) == (5, ""), ended
 
 
 def test_exit_that_the_program_catches(real_job):
@@ -49,15 +81,37 @@ def test_orderly_exit_of_one_pe_while_another_waits(job):
     holds(ended, "PEs disagree in a collective call: PE 0 called pgas.barrier_all(), PE 1 called pgas.finalize()")
 
 
-@pytest.mark.parametrize("how", ["kernel", "barrier"])
-def test_killed_pe(real_job, how):
-    """mpirun may notice first, and ends the others with its own words."""
-    running = real_job.start(INIT + f"wait({how!r} if me == 0 else 'sleep', word)\n")
-    pes, _ = running.wait()
-    os.kill(pes[1], signal.SIGKILL)
-    ended = running.end()
-    holds(ended)
+#: What is said of the end of a process, whose parent may have waited for it already.
+FATES = {
+    "os.kill(os.getpid(), 9)": r"(was killed by signal 9|ended without pgas.finalize\(\)): the job cannot go on",
+    "os._exit(0)": r"ended (with status 0 )?without pgas.finalize\(\): the job cannot go on",
+}
+
+
+def says_once(ended, *deaths):
+    """The one line of pgas is about the death of a process: one of these patterns."""
+    lines = [line for line in ended.err.splitlines() if line.startswith("pgas: ")]
+    assert len(lines) == 1, ended
+    assert any(re.fullmatch(f"pgas: {death}", lines[0]) for death in deaths), ended
+    assert "Traceback" not in ended.err, ended
+
+
+@pytest.mark.parametrize(("how", "death"), [("kernel", "os.kill(os.getpid(), 9)"), ("barrier", "os._exit(0)")])
+def test_dead_pe(real_job, how, death):
+    """mpirun notices, and kills the others at once."""
+    ended = real_job(INIT + f"say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.2)\n    {death}\nwait({how!r}, word)\n")
+    pid = re.search(r"process 1 (\d+)", ended.out)
+    says_once(ended, rf"PE 1 \(process {pid[1]}\) {FATES[death]}")
     assert ended.seconds < jobs.SOON
+
+
+def test_dead_pe_in_init(real_job):
+    """Before there is a heap."""
+    text = (
+        "from pgas import growth\nme = int(os.environ['PMI_RANK'])\nif me == 1:\n    growth.Bounds.of = lambda _: os.kill(os.getpid(), 9)\n"
+    )
+    ended = real_job(text + "pgas.init()\n")
+    says_once(ended, rf"PE 1 \(process \d+\) {FATES['os.kill(os.getpid(), 9)']}")
 
 
 @pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
@@ -70,7 +124,7 @@ def test_dead_pe_that_mpirun_does_not_notice(real_job, how, death):
     )
     pid = re.search(r"process 1 (\d+)", ended.out)
     assert pid, ended
-    holds(ended, f"PE 1 (process {pid[1]}) ended without pgas.finalize(): the job cannot go on")
+    says_once(ended, rf"PE 1 \(process {pid[1]}\) {FATES[death]}")
     assert ended.seconds < jobs.SOON
 
 
@@ -79,7 +133,7 @@ def test_error_of_cuda_that_a_death_makes(real_job):
     text = "say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.5)\n    os._exit(0)\nraise RuntimeError('CUDA error: 700')\n"
     ended = real_job(INIT + text, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
     pid = re.search(r"process 1 (\d+)", ended.out)
-    holds(ended, "RuntimeError: CUDA error: 700", f"pgas: PE 0: PE 1 (process {pid[1]}) ended without pgas.finalize()")
+    says_once(ended, rf"PE 1 \(process {pid[1]}\) {FATES['os._exit(0)']}")
 
 
 def test_death_of_the_process_that_started_a_pe(real_job):
@@ -87,7 +141,7 @@ def test_death_of_the_process_that_started_a_pe(real_job):
     text = "if me == 1:\n    os.kill(os.getppid(), 9)\nwait('kernel', word)\n"
     inner = '/bin/sh -c \'"$0" "$@"; exit\' "$0" "$@"'
     ended = real_job(INIT + text, wrapper=("/bin/sh", "-c", f"{inner}; sleep 60"))
-    assert re.search(r"the process that started this PE \(process \d+\) ended without pgas.finalize\(\)", ended.err), ended
+    says_once(ended, rf"the process that started PE 1 \(process \d+\) {FATES['os.kill(os.getpid(), 9)']}")
     assert ended.seconds < jobs.SOON
 
 
@@ -96,7 +150,7 @@ def test_dead_pe_of_three(real_job):
     ended = real_job(INIT + text, npes=3, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
     pid = re.search(r"process 2 (\d+)", ended.out)
     assert pid, ended
-    holds(ended, f"PE 2 (process {pid[1]}) ended without pgas.finalize()")
+    says_once(ended, rf"PE 2 \(process {pid[1]}\) {FATES['os._exit(0)']}")
 
 
 @pytest.mark.parametrize("how", ["kernel", "barrier"])
@@ -108,12 +162,15 @@ def test_interrupt_of_one_pe(real_job, how):
 
 
 def test_ctrl_c(real_job):
-    """At the terminal: mpirun gets the signal."""
+    """At the terminal: mpirun gets the signal. One PE says where it was, without what is inside pgas."""
     running = real_job.start(INIT + "wait('kernel', word)\n")
     running.wait()
     running.process.send_signal(signal.SIGINT)
     ended = running.end()
     assert ended.status != 0, ended
+    assert len(ended.err.splitlines()) < 12, ended
+    assert ended.err.count("Traceback") <= 1, ended
+    assert "pgas/" not in ended.err, ended
     assert ended.seconds < jobs.SOON
 
 
@@ -891,13 +948,13 @@ def test_bad_value_on_one_pe_that_catches_it(job):
 def test_init_that_fails_on_one_pe_gives_everything_back(job):
     text = """
 me = int(os.environ["PMI_RANK"])
-from pgas import runtime
-watch = runtime.Watch
+from pgas import ending
+watch = ending.Watch
 def fails(*args):
     raise OSError("no file descriptor left")
-runtime.Watch = fails if me == 1 else watch
+ending.Watch = fails if me == 1 else watch
 attempt(pgas.init)
-runtime.Watch = watch
+ending.Watch = watch
 attempt(pgas.init)
 attempt(pgas.barrier_all)
 """

@@ -264,6 +264,48 @@ def test_a_child_that_is_forked_ends_without_the_job(job):
     assert reports(ended).keys() == {0}, ended
 
 
+#: PE 1 stops, or is late in Python, until PE 0 has said that it waits.
+LATE = """
+import re
+from mpi4py import MPI
+from pgas import bootstrap
+
+def say(text, say=bootstrap.say):
+    say(text)
+    os.kill(int(re.search(r"process (\\d+)", text)[1]), signal.SIGCONT)
+
+bootstrap.say = say
+continued = threading.Event()
+signal.signal(signal.SIGCONT, lambda *_: continued.set())
+late = MPI.COMM_WORLD.rank == 1
+if late:
+    os.kill(os.getpid(), signal.SIGSTOP)
+pgas.init()
+if late:
+    os.kill(os.getpid(), signal.SIGSTOP)
+pgas.barrier_all()
+continued.clear()
+if late:
+    continued.wait()
+word = pgas.zeros(1)
+pgas.free(word)
+if late:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_waits_of_the_host_say_who_is_waited_for(tmp_path):
+    """And go on: for a process that is stopped, in init, in a barrier and at the end, and for one that is only late."""
+    ended = jobs.Jobs(tmp_path, ON_GPUS, real=True)(LATE, PGAS_TIMEOUT="0.5")
+    assert (ended.status, ended.out) == (0, ""), ended
+    for call in ("init", "barrier_all", "zeros", "finalize"):
+        stopped = "" if call == "zeros" else ", which is stopped"
+        line = (
+            rf"^pgas: PE 0 has waited 0.5 s \(PGAS_TIMEOUT\) for PE 1 \(process \d+{stopped}\) in pgas\.{call}\(.*\), and goes on waiting$"
+        )
+        assert len(re.findall(line, ended.err, re.MULTILINE)) == 1, f"{call}\n{ended}"
+
+
 # ----------------------------------------------------------------------------------------------------------------- through a NIC
 
 THROUGH_A_NIC = """

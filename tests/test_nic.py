@@ -146,7 +146,7 @@ attempt(p_and_quiet[1, 32], dest, right)
 wait("barrier", None)
 """
     ended = job(INIT + text, PGAS_TRANSPORT=transport)
-    holds(ended, "the software card (process ", "ended without pgas.finalize(): the job cannot go on")
+    holds(ended, "the software card (process ", ": the job cannot go on")
     assert ended.seconds < jobs.SOON
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pgas import credentials
 from pgas.backend import SIMULATOR
+from pgas.bootstrap import described, tell_if_late
 from pgas.errors import TransportError
 from pgas.transports.adapter import FirstError, Port, Uar
 from pgas.transports.memory import Loan, Memory
@@ -103,6 +104,7 @@ def start(
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
     theirs.close()
     ours.settimeout(_START_TIMEOUT_S)
+    tell_if_late(ours, f"process {os.getpid()}", lambda: f"the software card {described(process.pid)} to start")
     try:
         message = messages.receive(ours)
     except OSError as error:
@@ -129,7 +131,7 @@ class _Connection:
     """Requests and answers; safe for threads."""
 
     def __init__(self, name: str, pe: int | None, timeout_s: float | None = None) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._pe = threading.Lock(), pe
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout_s)
         try:
@@ -151,6 +153,8 @@ class _Connection:
         with self._lock:
             try:
                 messages.send(self._socket, kind, body, fds)
+                if self._pe is not None:
+                    tell_if_late(self._socket, f"PE {self._pe}", lambda: f"the software card {described(self._card())} to do {kind.name}")
                 answer = messages.receive(self._socket)
             except TimeoutError:
                 raise TransportError(f"no answer within {self._socket.gettimeout():g} s") from None
@@ -161,6 +165,10 @@ class _Connection:
         if answer[0] == Kind.REFUSED:
             raise TransportError(f"softhca: {_decoded(answer[1])}")
         return answer[1], answer[2]
+
+    def _card(self) -> int:
+        """Return the process of the card."""
+        return credentials.of(self._socket).pid
 
     def ask(self, kind: Kind, body: Any = None, fds: tuple[int, ...] = ()) -> Any:
         """Make a request and return its answer."""

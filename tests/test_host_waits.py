@@ -1,0 +1,131 @@
+"""A wait of the host that lasts says who is waited for: other PEs, the software card."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pgas import bootstrap
+from pgas.transports.softhca import client, messages
+
+
+class Late(bootstrap.Collective):
+    """PEs of which some do not come to the exchange."""
+
+    def __init__(self, rank, missing, processes, polls=3):
+        def allgather(data, poll):
+            for _ in range(polls):
+                poll()
+            return [data]
+
+        self._bootstrap = SimpleNamespace(rank=rank, size=4, missing=missing, allgather=allgather)
+        self.processes = processes
+        self._made = "pgas.barrier_all()"
+
+
+def node_of(*pids, node="here"):
+    return [bootstrap.Process(node, pid, 0) for pid in pids]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setenv("PGAS_TIMEOUT", "1e-9")
+
+
+@pytest.fixture
+def halted():
+    """A process that is stopped."""
+    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+def test_who_is_waited_for_is_said_once(impatient, halted, capsys):
+    here = os.getpid()
+    Late(0, {1, 2, 3}, [*node_of(here, halted, here), *node_of(halted, node="elsewhere")]).exchange(None)
+    assert capsys.readouterr().err == (
+        f"pgas: PE 0 has waited 1e-09 s (PGAS_TIMEOUT) for PE 1 (process {halted}, which is stopped), PE 2 (process {here}), PE 3 "
+        "in pgas.barrier_all(), and goes on waiting\n"
+    )
+
+
+def test_the_lowest_that_waits_says_it(impatient, halted, capsys):
+    """Of those that can speak."""
+    here = os.getpid()
+    Late(2, {3}, node_of(here, here, here, here)).exchange(None)
+    assert capsys.readouterr().err == ""
+    Late(2, {1, 3}, node_of(halted, here, here, here)).exchange(None)
+    assert capsys.readouterr().err.startswith("pgas: PE 2 has waited")
+
+
+def test_who_is_missing_among_many(impatient, capsys):
+    Late(0, set(range(1, 20)), node_of(*[os.getpid()] * 20)).exchange(None)
+    assert f"PE 8 (process {os.getpid()}) and 11 more in pgas.barrier_all()" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", [{"PGAS_HANG_REPORT": "off"}, {"PGAS_TIMEOUT": "never"}, {"PGAS_TIMEOUT": "60"}])
+def test_waits_that_nothing_is_said_of(impatient, monkeypatch, capsys, variable):
+    """A value that is refused is init's to tell."""
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    Late(0, {1}, node_of(os.getpid(), os.getpid())).exchange(None)
+    assert capsys.readouterr().err == ""
+
+
+def test_processes_of_one_launcher(monkeypatch):
+    """Before the PEs have met, by what the launcher gave them."""
+    commands = {"PMI_RANK": "1", "OMPI_COMM_WORLD_RANK": "2", "HOME": "3"}
+    processes = [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={name: value}) for name, value in commands.items()]
+    monkeypatch.setattr(bootstrap.os, "getppid", lambda: os.getpid())
+    try:
+        assert bootstrap._siblings() == {1: processes[0].pid, 2: processes[1].pid}
+    finally:
+        for process in processes:
+            process.communicate()
+
+
+def test_a_card_that_does_not_answer_is_told_of_once(monkeypatch, capfd):
+    """Its client goes on waiting, and gets the answer."""
+    name, told = f"pgas-test-{os.getpid()}", threading.Event()
+    monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
+    monkeypatch.setattr(bootstrap, "say", lambda text, say=bootstrap.say: (say(text), told.set()))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+
+        def serve():
+            with listener.accept()[0] as connection:
+                messages.receive(connection)
+                told.wait(30)
+                messages.send(connection, messages.Kind.OK, {})
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        connection = client._Connection(name, 3)
+        thread.join()
+    with contextlib.closing(connection):
+        assert connection.server == {}
+    words = f"the software card (process {os.getpid()}) to do HELLO, and goes on waiting"
+    assert capfd.readouterr().err == f"pgas: PE 3 has waited 0.01 s (PGAS_TIMEOUT) for {words}\n"
+
+
+def test_a_card_that_does_not_start_is_told_of(monkeypatch, capfd, tmp_path):
+    """In time for who looks: its own limit is minutes."""
+    monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
+    monkeypatch.setattr(client.sys, "executable", str(tmp_path / "card"))
+    (tmp_path / "card").write_text("#!/bin/sh\nkill -STOP $$\n")
+    (tmp_path / "card").chmod(0o755)
+    monkeypatch.setattr(client, "_START_TIMEOUT_S", 0.01)
+    with pytest.raises(client.TransportError, match="the software card did not start: timed out"):
+        client.start(1)
+    said = capfd.readouterr().err
+    assert said.startswith(f"pgas: process {os.getpid()} has waited 0.01 s (PGAS_TIMEOUT) for the software card (process "), said
+    assert said.endswith(" to start, and goes on waiting\n"), said

@@ -1,0 +1,185 @@
+"""Who died and how, and who says it: with processes that these tests start."""
+
+import os
+import socket
+import subprocess
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pgas import bootstrap, ending, liveness
+from pgas.ending import Watcher
+from pgas.liveness import LastWord, Watch
+
+UNKNOWN = "ended without pgas.finalize()"
+
+#: Of a process that its parent has waited for, Linux 6.15 and later tell.
+TOLD_LATER = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
+
+
+@pytest.fixture
+def sleeper():
+    """sleeper() starts a process that does nothing."""
+    started = []
+
+    def start(command="read line"):
+        process = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        ("kill -9 $$", "was killed by signal 9"),
+        ("kill -15 $$", "was killed by signal 15"),
+        ("exit 3", "ended with status 3 without pgas.finalize()"),
+        ("exit 0", "ended with status 0 without pgas.finalize()"),
+    ],
+)
+def test_how_a_process_ended(sleeper, command, how):
+    """Before its parent waits for it, and after."""
+    process = sleeper(command)
+    pidfd = os.pidfd_open(process.pid)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert (liveness.fate(process.pid, pidfd), liveness.state(process.pid)) == (how, "ended")
+    process.wait()
+    assert liveness.fate(process.pid, pidfd) == (how if TOLD_LATER else UNKNOWN)
+    os.close(pidfd)
+
+
+def test_how_a_process_ended_on_an_old_kernel(sleeper, monkeypatch):
+    def refuse(*args):
+        raise OSError(25, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr(liveness.fcntl, "ioctl", refuse)
+    process = sleeper("exit 3")
+    pidfd = os.pidfd_open(process.pid)
+    process.wait()
+    assert liveness.fate(process.pid, pidfd) == UNKNOWN
+    os.close(pidfd)
+
+
+def test_the_first_to_die_is_told():
+    """However late that is looked at, and whatever their order of pids and descriptors."""
+    processes = [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) for _ in range(4)]
+    reading, writing = os.pipe()
+    deaths = liveness._Deaths(reading)
+    for number, process in enumerate(processes):
+        deaths.add(f"PE {number}", process.pid)
+    for number in (2, 3, 0, 1):
+        processes[number].kill()
+        os.waitid(os.P_PID, processes[number].pid, os.WEXITED | os.WNOWAIT)
+    assert deaths.first() == ("PE 2", processes[2].pid, "was killed by signal 9")
+    deaths.close()
+    os.close(reading)
+    os.close(writing)
+    for process in processes:
+        process.wait()
+        process.stdin.close()
+
+
+def test_one_of_several_has_the_last_word():
+    word = LastWord()
+    other = LastWord((os.getpid(), word.fd))
+    assert not other.taken(0)
+    assert [other.take(), word.take(), other.take()] == [True, False, False]
+    assert word.taken(0)
+    word.close()
+    assert not other.take()
+    other.close()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_the_watcher_says_who_died_unless_another_spoke(sleeper, capfd, taken):
+    word, victim, survivor = LastWord(), sleeper(), sleeper()
+    watcher = Watcher(word, ": that is all")
+    for who, process in (("PE 0", survivor), ("PE 1", victim)):
+        watcher.add(who, process.pid)
+    if taken:
+        assert word.take()
+    victim.kill()
+    assert watcher._process.wait(30) == 0
+    said = "" if taken else f"pgas: PE 1 (process {victim.pid}) was killed by signal 9: that is all\n"
+    assert capfd.readouterr().err == said
+    watcher.add("too late", survivor.pid)
+    watcher.stop()
+    watcher.stop()
+    word.close()
+
+
+def test_the_watcher_outlives_who_started_it(sleeper, capfd):
+    """It is in a session of its own, and goes on when nobody tells it more."""
+    word, victim = LastWord(), sleeper()
+    watcher = Watcher(word, ".")
+    watcher.add("PE 1", victim.pid)
+    watcher._process.stdin.close()
+    assert os.getsid(watcher._process.pid) == watcher._process.pid
+    victim.stdin.close()
+    assert watcher._process.wait(30) == 0
+    assert "PE 1" in capfd.readouterr().err
+    word.close()
+
+
+def test_the_watcher_of_a_job_that_ends_in_good_order_says_nothing(sleeper, capfd):
+    word, victim = LastWord(), sleeper()
+    watcher = Watcher(word, "")
+    watcher.add("PE 1", victim.pid)
+    watcher.stop()
+    victim.kill()
+    assert capfd.readouterr().err == ""
+    word.close()
+
+
+def test_a_watch_takes_more_and_stops(sleeper):
+    lost = []
+    done = threading.Event()
+    watch = Watch([("PE 0", sleeper().pid)], lambda *death: lost.append(death) or done.set())
+    late = sleeper()
+    watch.add("the software card", late.pid)
+    late.kill()
+    assert done.wait(30)
+    assert lost == [("the software card", late.pid, "was killed by signal 9")]
+    watch.stop()
+    watch.stop()
+
+
+# ------------------------------------------------------------------------------------------------------------- of a job
+
+
+def two_machines(pid, fd):
+    """A job whose PE 0, on this machine, is another process, and whose PE 2 is on another machine."""
+    answers = [[(pid, fd), None, None], [True, False, True]]
+    return SimpleNamespace(
+        _bootstrap=SimpleNamespace(rank=1, size=3),
+        processes=[bootstrap.Process("here", pid, 0), bootstrap.Process("here", os.getpid(), 0), bootstrap.Process("there", 1, 0)],
+        together=lambda call, step: (step(), None),
+        exchange=lambda value: answers.pop(0),
+    )
+
+
+def test_a_vigil_without_a_common_last_word(sleeper, monkeypatch):
+    """A process whose descriptors may not be had: each speaks for itself. Of other machines only the kernel there knows."""
+    monkeypatch.setattr(ending, "_word", None)
+    lost, done = [], threading.Event()
+    peer, vigil = sleeper(), ending.Vigil()
+    vigil.begin(two_machines(peer.pid, 999), lambda death: lost.append(death) or done.set())
+    assert ending._word.take()
+    assert vigil._watcher is None
+    peer.kill()
+    assert done.wait(30)
+    where = f"on {socket.gethostname()}, the first there (launchers end all PEs when one of any machine ends)"
+    assert lost == [f"PE 0 (process {peer.pid}) was killed by signal 9 {where}: the job cannot go on"]
+    vigil.end()
+    ending._word.close()
+
+
+def test_codes_of_system_exit():
+    assert [ending.status_of(code) for code in (None, 0, False, 3, "words", [])] == [0, 0, 0, 3, 1, 1]
