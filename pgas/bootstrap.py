@@ -156,9 +156,11 @@ class MPIBootstrap:
 
     def leave(self, why: str) -> None:
         """Tell the others by a message to each; it is short, so that MPI sends it at once. Further calls do nothing."""
-        if self._left or not self._making.Test():
+        if self._left:
             return
         self._left = why
+        while not self._making.Test():  # there is nothing yet to tell them by
+            time.sleep(1e-3)
         self._sent += [(pe, self._comm.Isend([why.encode(), self._mpi.BYTE], pe, _LEFT)) for pe in set(range(self.size)) - {self.rank}]
 
     def _hear(self) -> None:
