@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pgas import config
 from pgas.errors import BootstrapError, HeapError, TransportError
 from pgas.remedies import START_MPS
 
@@ -76,6 +77,8 @@ def check_shared_gpus(pes: Sequence[PE]) -> None:
 def check_memory(pes: Sequence[PE], size: int) -> None:
     """Refuse heaps that are larger together than the memory in which they lie, of a GPU or, in the simulator, of a machine.
 
+    The default is not refused in the simulator: memory is taken when it is touched, and many PEs on a laptop seldom fill their heaps.
+
     Args:
         pes: all PEs.
         size: value of PGAS_SYMMETRIC_SIZE.
@@ -83,13 +86,15 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
     Raises:
         HeapError: with what they take together, what there is, and how large each may be.
     """
+    variable = config.VARIABLES["PGAS_SYMMETRIC_SIZE"]
+    default = variable.parse(variable.default)
     sharing = defaultdict(list)
     for pe in pes:
         sharing[pe.node, pe.gpu].append(pe)
     for group in sharing.values():
         on_gpu = group[0].gpu is not None
         memory = group[0].gpu_memory if on_gpu else group[0].host_memory
-        if len(group) * size > memory:
+        if len(group) * size > memory and (on_gpu or size != default):
             numbers = ", ".join(str(pe.number) for pe in group)
             heaps = f"the heaps of PEs {numbers} take {len(group) * size}" if len(group) > 1 else f"the heap of PE {numbers} takes {size}"
             raise HeapError(

@@ -62,6 +62,7 @@ def test_a_gpu_among_simulators_and_the_reverse():
 def test_heaps_that_fit():
     check_memory([pe(i, node, host_memory=16 << 30) for i, node in enumerate(("alpha", "alpha", "beta"))], 8 << 30)
     check_memory([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-a"), pe(2, gpu="GPU-b")], 40 << 30)
+    check_memory([pe(i, host_memory=8 << 30) for i in range(16)], 1 << 30)  # the default, of which the simulator takes what is touched
 
 
 def test_heaps_larger_together_than_their_memory():
