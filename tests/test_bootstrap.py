@@ -53,6 +53,8 @@ class Communicator:
 def mpi(monkeypatch):
     """A stand-in for mpi4py.MPI, so that no MPI library is initialised in the tests' own process."""
     stand_in = SimpleNamespace(
+        Comm=Communicator,
+        COMM_NULL=None,
         COMM_WORLD=Communicator(),
         Get_library_version=lambda: "MPICH Version:      5.0.1\nMPICH Release date: ...\0",
         Is_finalized=lambda: False,
