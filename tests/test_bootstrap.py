@@ -151,6 +151,7 @@ def test_mpi_that_waits_for_other_pes_to_start(mpi, monkeypatch, capfd):
     monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
     monkeypatch.delitem(sys.modules, "mpi4py.MPI")
     monkeypatch.setattr(bootstrap, "guard_shared_files", lambda: None)
+    mpi.rc = SimpleNamespace(finalize=None)
     monkeypatch.setattr(bootstrap.importlib, "import_module", lambda name: ctypes.PyDLL(None).usleep(100_000) or mpi)
     bootstrap.find()
     said = capfd.readouterr().err
