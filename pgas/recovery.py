@@ -40,7 +40,7 @@ def reset(job: Job) -> None:
 
 def _wait_for_all(job: Job) -> None:
     """Wait until every PE calls reset(). Those that make another call get an error there, as by any two calls that differ."""
-    while any(call != _CALL for call, _, _ in job.exchange((_CALL, False, None))):
+    while any(call != _CALL for call, *_ in job.exchange((_CALL, "", False, None))):
         pass
 
 
