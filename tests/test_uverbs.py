@@ -158,7 +158,7 @@ sys.exit(3)
 """
     status, out = program(tmp_path, text, PGAS_HCA="mlx5_0")
     assert status != 0, out
-    assert "put: queue pair 1 to PE 1 (QP 0x" in out, out
+    assert "put_block: queue pair 1 to PE 1 (QP 0x" in out, out
     assert "failed at WQE 0: remote access error" in out, out
     assert "(as its CQE tells)" in out, out
 
