@@ -661,7 +661,7 @@ class TestErrors:
 
         fine[2, 32](out)
         assert out[0] == 64
-        alive = [g for g in gc.get_objects() if isinstance(g, greenlet) and type(g).__name__ == "_Worker" and hasattr(g, "thread")]
+        alive = [g for g in gc.get_objects() if type(g).__name__ == "_Worker" and isinstance(g, greenlet) and hasattr(g, "thread")]
         assert not alive
 
     def test_division_by_zero_in_debug_mode(self) -> None:
