@@ -93,7 +93,8 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	mypy pgas tests/typed_calls.py
 
-UNIT := tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -n 2
+# Four at once on two cores: tests of deaths and timeouts wait more than they compute.
+UNIT := tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -n 4
 
 unit: $(VENV)/dev
 	$(PYTEST) $(UNIT) -m "not sass and not slow"

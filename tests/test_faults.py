@@ -114,8 +114,9 @@ def test_dead_pe_in_init(real_job):
     says_once(ended, rf"PE 1 \(process \d+\) {FATES['os.kill(os.getpid(), 9)']}")
 
 
-@pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
-@pytest.mark.parametrize("how", ["kernel", "barrier", "sleep"])
+@pytest.mark.parametrize(
+    ("how", "death"), [("kernel", "os.kill(os.getpid(), 9)"), ("barrier", "os._exit(0)"), ("sleep", "os.kill(os.getpid(), 9)")]
+)
 def test_dead_pe_that_mpirun_does_not_notice(real_job, how, death):
     """A shell around each PE keeps mpirun in the dark: the other PE notices, says who died and ends the job."""
     ended = real_job(

@@ -140,6 +140,7 @@ def test_local_operand_off_the_heap(job, transport):
     assert "is neither on the symmetric heap nor registered (pgas.register), which is all that the NIC reaches" in ended.lines(0)[0], ended
 
 
+@pytest.mark.slow  # test_faults_nic has the like under load
 @over_both
 def test_card_that_dies(job, transport):
     text = """
@@ -155,6 +156,7 @@ wait("barrier", None)
     assert ended.seconds < jobs.SOON
 
 
+@pytest.mark.slow  # test_faults_nic has the like under load
 @over_both
 def test_peer_that_dies(job, transport):
     ended = job(INIT + "if me == 1:\n    os.kill(os.getpid(), 9)\nwait('barrier', None)\n", PGAS_TRANSPORT=transport)
