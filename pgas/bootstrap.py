@@ -41,6 +41,9 @@ _ABORT_S = 5.0
 #: Tags that MPI allows at least. The messages of an exchange have one, in turn; that by which a rank leaves has another.
 _TAGS, _LEFT = 1 << 15, 0
 
+#: The longest time that poll(2) takes, an int.
+_POLL_MAX_MS = (1 << 31) - 1
+
 #: PEs that a line names at most.
 _NAMED = 8
 
@@ -114,7 +117,7 @@ class MPIBootstrap:
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return every rank's data, by rank; waiting PEs sleep, so that a PE still at work keeps its core.
 
-        Every PE sends to every other, so that each knows who has not come.
+        Every PE sends to every other, so that each knows who has not come: n * (n - 1) messages, meant for some tens of PEs.
         """
         if self._left:
             raise BootstrapError(self._left)
@@ -139,6 +142,8 @@ class MPIBootstrap:
         def delivered() -> bool:
             self._sent = [(pe, request) for pe, request in self._sent if not request.Test()]
             self.missing = {pe for pe, _ in self._sent}
+            if self.missing:
+                self._hear()
             return not self.missing
 
         self._wait(arrived, poll)
@@ -158,8 +163,10 @@ class MPIBootstrap:
         """Tell the others by a message to each; it is short, so that MPI sends it at once. Further calls do nothing."""
         if self._left:
             return
-        self._left = why
+        self._left, deadline = why, time.monotonic() + _ABORT_S
         while not self._making.Test():  # there is nothing yet to tell them by
+            if time.monotonic() > deadline:
+                return
             time.sleep(1e-3)
         self._sent += [(pe, self._comm.Isend([why.encode(), self._mpi.BYTE], pe, _LEFT)) for pe in set(range(self.size)) - {self.rank}]
 
@@ -456,9 +463,11 @@ def overdue(waiter: str, whom: str) -> None:
 
 def tell_if_late(source: socket.socket, waiter: str, whom: Callable[[], str]) -> None:
     """Wait until there is something to receive; no longer than until it is told that there is nothing yet."""
-    seconds, poller = patience(), select.poll()
+    if (seconds := patience()) == math.inf:
+        return
+    poller = select.poll()
     poller.register(source, select.POLLIN)
-    if not poller.poll(None if seconds == math.inf else seconds * 1e3):
+    if not poller.poll(min(seconds * 1e3, _POLL_MAX_MS)):
         overdue(waiter, whom())
 
 

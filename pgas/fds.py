@@ -100,7 +100,7 @@ def _swap(connection: socket.socket, fd: int, deadline: float) -> int:
     connection.settimeout(_left(deadline))
     try:
         socket.send_fds(connection, [b"\0"], [fd])
-        message, fds, _, _ = socket.recv_fds(connection, 1, 1)
+        message, fds, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:
         message = b""
     if not message:

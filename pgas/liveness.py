@@ -181,21 +181,24 @@ def _be_watcher(word: int, rest: str) -> None:
         if not read:  # the PE that writes has ended, or does
             deaths.ignore(stdin)
         *lines, unread = (unread + read).split(b"\n")
+        gone = []
         for line in lines:
             pid, _, who = line.decode().partition(" ")
             try:
                 deaths.add(who, int(pid))
             except ProcessLookupError:
-                return _say(word, (who, int(pid), _UNKNOWN), rest)
-    _say(word, death, rest)
-
-
-def _say(word: int, death: tuple[str, int, str], rest: str) -> None:
-    time.sleep(_ORDERLY_S)
+                gone.append(f"{who} (process {pid})")
+        if gone:  # before this process came: which of them was the first is not known
+            return _say(word, f"{' and '.join(gone)} {_UNKNOWN}{rest}")
     who, pid, how = death
+    _say(word, f"{who} (process {pid}) {how}{rest}")
+
+
+def _say(word: int, text: str) -> None:
+    time.sleep(_ORDERLY_S)
     with contextlib.suppress(OSError):  # taken, or nobody hears it
         if os.read(word, 1):
-            os.write(sys.stderr.fileno(), f"pgas: {who} (process {pid}) {how}{rest}\n".encode())
+            os.write(sys.stderr.fileno(), f"pgas: {text}\n".encode())
 
 
 if __name__ == "__main__":

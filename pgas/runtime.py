@@ -133,7 +133,8 @@ class Job(bootstraps.Collective):
             if "strict" in requested["PGAS_DEBUG"]:
                 self._ending.enter_context(strict.as_on_gpus())
         if self.nic is not None and self.nic.card_pid:
-            self._vigil.add("the software card", self.nic.card_pid)
+            card = self.nic.card_pid
+            self.together("pgas.init()", lambda: self._vigil.add("the software card", card))
         self._formed = True
 
     def _open_memory(self) -> Memory:
@@ -407,6 +408,9 @@ class Job(bootstraps.Collective):
             self.local.clear()
             if self.nic is not None:
                 self.nic.destroy()
+        except BaseException as error:
+            self._leave(error)  # the others would wait for a PE that is out of the job
+            raise
         finally:
             self.release()
         if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
@@ -428,9 +432,11 @@ class Job(bootstraps.Collective):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Finalize, and free what is left; after an exception leave the job to the exception, which ends it on every PE."""
         global _job
+        if self is _of_parent:  # in a child that was forked
+            return
         if kind is None or (isinstance(error, SystemExit) and not ending.status_of(error.code)):
             finalize(report_leaks=window.constants().check)
-        elif self.n_pes == 1 and self is _job:  # not in a child that was forked
+        elif self.n_pes == 1:
             self.release()
             _job = None
         elif isinstance(error, SystemExit):

@@ -106,11 +106,9 @@ def test_dead_pe(real_job, how, death):
 
 
 def test_dead_pe_in_init(real_job):
-    """Before there is a heap."""
-    text = (
-        "from pgas import growth\nme = int(os.environ['PMI_RANK'])\nif me == 1:\n    growth.Bounds.of = lambda _: os.kill(os.getpid(), 9)\n"
-    )
-    ended = real_job(text + "pgas.init()\n")
+    """Before there is a heap, but after the process has come that says who died."""
+    text = "from pgas import growth\nme = int(os.environ['PMI_RANK'])\nif me == 1:\n"
+    ended = real_job(text + "    growth.Bounds.of = lambda _: time.sleep(1) or os.kill(os.getpid(), 9)\npgas.init()\n")
     says_once(ended, rf"PE 1 \(process \d+\) {FATES['os.kill(os.getpid(), 9)']}")
 
 

@@ -160,6 +160,9 @@ class _Connection:
                 raise TransportError(f"no answer within {self._socket.gettimeout():g} s") from None
             except OSError as error:
                 raise CardGone(f"the software card is gone: {error}") from error
+            except BaseException:  # Ctrl-C: the next request must not get this one's answer
+                _hang_up(self._socket)
+                raise
         if answer is None:
             raise CardGone("the software card is gone: its process has ended")
         if answer[0] == Kind.REFUSED:

@@ -77,7 +77,7 @@ def receive(connection: socket.socket) -> tuple[Kind, bytes, list[int]] | None:
     with contextlib.ExitStack() as undo:
         head, fds = b"", list[int]()
         while len(head) < _HEADER.size:
-            data, received, _, _ = socket.recv_fds(connection, _HEADER.size - len(head), 8)
+            data, received, _, _ = socket.recv_fds(connection, _HEADER.size - len(head), 8, socket.MSG_CMSG_CLOEXEC)
             for fd in received:
                 undo.callback(os.close, fd)
             fds += received
