@@ -190,8 +190,7 @@ def _be_watcher(word: int, rest: str) -> None:
                 gone.append(f"{who} (process {pid})")
         if gone:  # before this process came: which of them was the first is not known
             return _say(word, f"{' and '.join(gone)} {_UNKNOWN}{rest}")
-    who, pid, how = death
-    _say(word, f"{who} (process {pid}) {how}{rest}")
+    _say(word, "{} (process {}) {}".format(*death) + rest)
 
 
 def _say(word: int, text: str) -> None:
