@@ -271,6 +271,11 @@ def mps_server():
         assert ended[-1].returncode == 0, ended[-1].stderr
 
 
+def also(*case):
+    """A case of parametrize in which seldom anything shows that another does not: for `make check-all`."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def until(condition, seconds):
     """Wait for a condition, that long at most."""
     deadline = time.monotonic() + seconds

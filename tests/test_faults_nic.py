@@ -11,13 +11,7 @@ import time
 
 import jobs
 import pytest
-from jobs import ON_GPUS, holds
-
-
-def also(*case):
-    """A case in which seldom anything shows that another does not: for `make check-all`."""
-    return pytest.param(*case, marks=pytest.mark.slow)
-
+from jobs import ON_GPUS, also, holds
 
 over_both = pytest.mark.parametrize("transport", ["ibgda", also("ibrc")])
 

@@ -127,7 +127,7 @@ def test_signal_that_nobody_sends(job):
     assert ended.seconds < jobs.SOON
 
 
-@pytest.mark.parametrize(("absent", "round_"), [(1, 0), (2, 1)])
+@pytest.mark.parametrize(("absent", "round_"), [jobs.also(1, 0), (2, 1)])
 def test_barrier_that_one_pe_does_not_enter(job, absent, round_):
     """Who is missing is who was expected to write the flag of a dissemination barrier's round."""
     text = f"if me != {absent}:\n    attempt(launch, meets[1, 1])\n    sys.exit(1)\npgas.barrier_all()\n"
@@ -190,7 +190,7 @@ while runtime.current()._hang._inquiry._last < 0 and time.monotonic() < end:
 """
 
 
-@pytest.mark.parametrize("victim", ["kernel", "C"])
+@pytest.mark.parametrize("victim", ["kernel", jobs.also("C")])
 def test_sigusr1_in_the_middle(job, victim):
     """Of a kernel, or while the main thread is in a C function that does not come back to Python; the job then ends well."""
     stand = {"kernel": IN_A_KERNEL, "C": IN_C}[victim]
@@ -326,7 +326,7 @@ QUEUE = r"queue pair {} to PE {} \(QP 0x[0-9a-f]+\)"
 INT32 = r"int32 array of shape \(64,\) allocated at \S+program\.py:\d+"
 
 
-@pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
+@pytest.mark.parametrize("transport", ["ibgda", jobs.also("ibrc")])
 def test_completions_that_are_withheld(job, transport):
     """The engine stands still after some WQEs: the report has what is outstanding, and the card's view of it."""
     text = "source = cuda.to_device(np.zeros(64, np.int32))\npgas.register(source)\n"  # of which requests to the proxy carry the number

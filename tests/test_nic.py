@@ -31,7 +31,9 @@ def p_and_quiet(dest, pe):
 
 
 @pytest.mark.parametrize(
-    "syndrome", [Syndrome.LOCAL_PROT_ERR, Syndrome.REMOTE_ACCESS_ERR, Syndrome.TRANSPORT_RETRY_EXC_ERR], ids=lambda s: s.name
+    "syndrome",
+    [Syndrome.LOCAL_PROT_ERR, jobs.also(Syndrome.REMOTE_ACCESS_ERR), jobs.also(Syndrome.TRANSPORT_RETRY_EXC_ERR)],
+    ids=lambda s: s.name,
 )
 def test_error_cqe(job, syndrome):
     """The first WQE fails: its PE gets the WQE in words, the other PE ends with it."""
@@ -297,7 +299,7 @@ def test_trace(job):
     assert re.search(r"RDMA_WRITE[^\n]*\n000: 00000008 ", ended.err), ended  # opmod 0, index 0, opcode 8
 
 
-@pytest.mark.parametrize("first", [2**16 - 3, 2**32 - 3])
+@pytest.mark.parametrize("first", [jobs.also(2**16 - 3), 2**32 - 3])
 def test_indices_that_wrap(job, first):
     text = f"""
 from pgas.transports import nic
@@ -344,7 +346,7 @@ def test_bad_values(job, name, value, wanted):
     holds(job("pgas.init()\n", npes=1, **{"PGAS_TRANSPORT": "ibgda", name: value}), wanted)
 
 
-@pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
+@pytest.mark.parametrize("transport", ["ibgda", jobs.also("ibrc")])
 def test_the_first_error_is_told(job, transport):
     """The 5th of 200 WQEs fails, the others are flushed behind it, and a collapsed CQ keeps the last CQE. The job began in a thread."""
     text = """

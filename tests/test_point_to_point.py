@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import also
 from point_to_point import ATOMICS, FEW, NAMES, TESTS
 from test_perftests import ROW, a_report, mpirun, with_mpirun
 
@@ -27,7 +28,7 @@ def test_console_scripts_are_nvshmems_programs():
 
 
 @with_mpirun
-@pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
+@pytest.mark.parametrize("transport", ["p2p", "ibgda", also("ibrc")])
 def test_every_test_on_two_pes(transport, tmp_path):
     """Every row is validated: bytes, turns, fetched values, and through a NIC the WQEs and bytes that the card counted."""
     done = mpirun(2, PROGRAM, tmp_path, timeout=290, PGAS_TRANSPORT=transport)

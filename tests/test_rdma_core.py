@@ -70,6 +70,7 @@ def seen(tmp_path_factory):
     return outcomes(tmp_path_factory.mktemp("rdma-core"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", EXPECTED)
 def test_of_rdma_core(seen, test):
     outcome, why = seen[test]
@@ -78,6 +79,7 @@ def test_of_rdma_core(seen, test):
     assert (outcome, why) == EXPECTED[test]
 
 
+@pytest.mark.slow
 def test_nothing_else_was_run(seen):
     assert seen.keys() == EXPECTED.keys()
 

@@ -20,6 +20,7 @@ os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 import numpy as np
 import pytest
 import test_softhca_rig as rig
+from jobs import also
 from numba import cuda
 
 import pgas
@@ -309,7 +310,7 @@ class Replay:
         return heaps, cells, cqes, counters, doorbells
 
 
-@pytest.fixture(scope="module", params=["cpu", "cuda"])
+@pytest.fixture(scope="module", params=["cpu", also("cuda")])
 def card(request):
     process = rig.start(request.param)
     yield process

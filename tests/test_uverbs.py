@@ -91,6 +91,7 @@ def test_kernels_of_two_pes(tests):
     passes(*launcher(2), sys.executable, "-m", "pytest", *tests, "-q", PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
+@pytest.mark.slow
 def test_memory_that_is_registered():
     """Plain memory of its process, which no card of another process can reach here: a PE with its own card."""
     passes("--local", sys.executable, "-m", "pytest", "tests/mpi/test_register.py", "-q", PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
@@ -163,6 +164,7 @@ sys.exit(3)
     assert "(as its CQE tells)" in out, out
 
 
+@pytest.mark.slow
 def test_ibrc_over_plain_verbs():
     """Every kind of request, and registered memory; libmlx5 makes the WQEs, in queues of its process alone, so one PE with its own card."""
     command = (
