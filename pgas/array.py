@@ -133,7 +133,7 @@ class _OnHeap(_DeviceArray):
     def __repr__(self) -> str:
         block = block_of(self)
         if block is not None and block.freed:
-            return f"SymmetricArray(freed: {block})"
+            return f"SymmetricArray({block.foreign or f'freed: {block}'})"
         return f"SymmetricArray({self.copy_to_host()!r})"
 
     __str__ = __repr__

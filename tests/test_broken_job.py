@@ -48,7 +48,7 @@ def test_collective_that_an_exception_left(job):
     text = """
 leave("init", pgas.init, place="_open_memory")
 for step, call, args, place in (
-    ("waiting", pgas.allgather_object, (1,), "_interrupt"),
+    ("waiting", pgas.allgather_object, (b"x" * 200_000,), "_interrupt"),
     ("completing", pgas.barrier_all, (), "complete"),
     ("preparing", pgas.launch, (waits, 1, 1, (), 0, 0 if me else Interrupts()), "_open_memory"),
 ):
@@ -64,8 +64,7 @@ with pgas.init():
     assert ended.status == 0, ended
     told = [[LEFT.format(call)] * 3 for call in ("pgas.allgather_object()", "pgas.barrier_all()", "pgas.launch(waits)")]
     assert ended.lines(0) == ["interrupted", *(line for lines in told for line in ("interrupted", *lines)), "[0, 1]"], ended
-    late = [("no error", *told[0]), *((lines[0], *lines) for lines in told[1:])]  # PE 0 left what it waited in: its part had been sent
-    assert ended.lines(1) == [LEFT.format("pgas.init()"), *(line for lines in late for line in lines), "[0, 1]"], ended
+    assert ended.lines(1) == [LEFT.format("pgas.init()"), *(line for lines in told for line in (lines[0], *lines)), "[0, 1]"], ended
 
 
 # --------------------------------------------------------------------------------------------------------- a child that was forked
@@ -100,6 +99,7 @@ def child():
     calls += [(pgas.zeros, 4), (pgas.free, word), (word.copy_to_host,), (word.__setitem__, 0, 9), (pgas.my_pe,), (pgas.init,)]
     calls += [(pgas.synchronize,), (pgas.finalize,), (os.kill, os.getpid(), signal.SIGUSR1)]
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    say(f"PE {me}:", word)
     for call in calls:
         attempt(*call)
     other[1, 1](result)
@@ -136,10 +136,10 @@ def test_child_that_was_forked(job, transport, npes):
             "or start processes anew (multiprocessing's spawn)"
         )
         assert ended.lines(pe) == ["status 3", "status 1", "status 0", f"word 3 {list(range(npes))}"], ended
-        said = ended.lines(f"{pe} child")
-        assert len(said) == 30, ended
-        said[1] = said[1].replace("tid=[0, 0, 0] ctaid=[0, 0, 0]: ", "")
-        assert said[:15] == [*[refused] * 13, "no error", "result 7.0"], ended
+        said, shown = ended.lines(f"{pe} child"), f"SymmetricArray({refused.removeprefix('PgasError: ')})"
+        assert len(said) == 32, ended
+        said[2] = said[2].replace("tid=[0, 0, 0] ctaid=[0, 0, 0]: ", "")
+        assert said[:16] == [shown, *[refused] * 13, "no error", "result 7.0"], ended
     assert ended.seconds < jobs.SOON
     assert "hang report" not in ended.err
 

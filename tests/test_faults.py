@@ -894,6 +894,18 @@ def test_error_of_one_pe_reaches_the_others_in_a_collective_call(job, call):
     assert ended.lines(1)[0].startswith(f"BootstrapError: PE 0 failed in pgas.{call}(): DeviceError: PE 0, block 0"), ended
 
 
+def test_finalize_that_disagrees(job):
+    """It ends the job of the PE that called it; the other one hears that at its own."""
+    ended = job(INIT + "attempt(pgas.finalize if me == 0 else pgas.barrier_all)\nif me == 1:\n    attempt(pgas.finalize)\n")
+    differ = "BootstrapError: PEs disagree in a collective call: PE 0 called pgas.finalize(), PE 1 called pgas.barrier_all()"
+    assert ended.lines(0) == [differ], ended
+    left = f"BootstrapError: PE 0 left pgas.finalize() by {differ.replace(': ', ' (', 1)}): "
+    assert ended.lines(1)[0] == differ, ended
+    assert ended.lines(1)[1].startswith(left), ended
+    assert (ended.status, ended.err) == (0, ""), ended
+    assert ended.seconds < jobs.SOON
+
+
 def test_error_of_one_pe_in_free(job):
     ended = job(INIT + "attempt(pgas.free, 3 if me == 1 else word)\nattempt(pgas.free, word)\n")
     refused = "ValueError: pgas.free: not an array on the symmetric heap"

@@ -92,6 +92,48 @@ def test_processes_of_one_launcher(monkeypatch):
             process.communicate()
 
 
+@pytest.mark.parametrize("variable", [{"PGAS_TIMEOUT": "1e7"}, {"PGAS_HANG_REPORT": "off"}])
+def test_sources_that_nothing_is_said_of(impatient, monkeypatch, capsys, variable):
+    """An answer that is there; one that is not, where nobody is to be told."""
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        if "PGAS_TIMEOUT" in variable:  # too long for poll(2), which counts milliseconds in an int
+            theirs.send(b"answer")
+        bootstrap.tell_if_late(ours, "PE 0", lambda: "the card")
+    assert capsys.readouterr().err == ""
+
+
+def test_request_that_was_interrupted(monkeypatch):
+    """The next one does not get its answer."""
+    name = f"pgas-test-{os.getpid()}"
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+
+        def serve():
+            with listener.accept()[0] as served, contextlib.suppress(OSError):  # nobody takes the second
+                for answer in ("hello", "first"):
+                    messages.receive(served)
+                    messages.send(served, messages.Kind.OK, answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        connection = client._Connection(name, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "tell_if_late", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                connection.ask(messages.Kind.COUNTERS)
+        with pytest.raises(client.CardGone, match="the software card is gone"):
+            connection.ask(messages.Kind.COUNTERS)
+        thread.join()
+
+
 def test_a_card_that_does_not_answer_is_told_of_once(monkeypatch, capfd):
     """Its client goes on waiting, and gets the answer."""
     name, told = f"pgas-test-{os.getpid()}", threading.Event()

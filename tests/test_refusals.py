@@ -3,11 +3,14 @@
 import ast
 from string import Formatter
 
+import ml_dtypes
+import numpy as np
 import pytest
 from test_architecture import SOURCES, tree
 
 from pgas.kernels import refusals
 from pgas.kernels.refusals import TABLE, When
+from pgas.values import check_value
 
 CALLS = {"refuse", "refusals.refuse", "refusals.words"}
 
@@ -51,3 +54,11 @@ def test_what_is_refused_is_said_once():
 def test_refuse_raises_the_words():
     with pytest.raises(refusals.KernelTypeError, match=r"^pgas\.ptr: transport ibgda maps no peer's memory: use put and get$"):
         refusals.refuse("unmapped", function="ptr", transport="ibgda")
+
+
+def test_an_element_is_a_value_of_its_array():
+    """One of ml_dtypes is no number of NumPy."""
+    elements = np.ones(1, ml_dtypes.bfloat16)
+    check_value("full", "value", elements[0], elements.dtype)
+    with pytest.raises(TypeError, match="value"):
+        check_value("full", "value", "1", elements.dtype)
