@@ -32,8 +32,8 @@ GRACE_S = 3.0
 #: Seconds in which the news of a death comes, whose effect may be here already: a process that uses a GPU takes long to end.
 NOTICE_S = 4.0
 
-#: What is said of a process that died, behind how; and before it in a job of several machines, of whose others nothing is known.
-_REST, _FIRST = ": the job cannot go on", ", the first there (launchers end all PEs when one of any machine ends)"
+#: What is said of a process that died, behind how; and last in a job of several machines, as launchers end all PEs when one of any ends.
+_REST, _FIRST = ": the job cannot go on", " (on other machines another PE may have died first)"
 
 _INIT = "pgas.init()"
 
@@ -116,7 +116,7 @@ class Vigil:
         _word = word or LastWord()
         parents = {processes[pe].parent: f"the process that started PE {pe}" for pe in reversed(here)}
         watched = [*((f"PE {pe}", processes[pe].pid) for pe in here), *((who, pid) for pid, who in parents.items() if pid)]
-        rest = _REST if len(machines) == 1 else f" on {socket.gethostname()}{_FIRST}{_REST}"
+        rest = _REST if len(machines) == 1 else f" on {socket.gethostname()}{_REST}{_FIRST}"
 
         def start() -> None:
             others = [(who, pid) for who, pid in watched if pid != os.getpid()]

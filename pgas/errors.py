@@ -9,7 +9,8 @@ class PgasError(RuntimeError):
     """Base of everything that pgas raises about the state of the job.
 
     Attributes:
-        of_another: another process failed or ended, which is said by it, or of it: an uncaught error of this PE is not printed then.
+        of_another: True if this error only follows from another process's failure or end, which is reported elsewhere; if uncaught it is
+            not printed.
     """
 
     of_another: bool = False

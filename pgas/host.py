@@ -229,7 +229,8 @@ def allgather_object(value: Any) -> list[Any]:
     """Return the (picklable, small) values of all PEs, by PE. Collective.
 
     Raises:
-        BootstrapError: on every PE: the value of one of them cannot be pickled or unpickled, or PEs make different collective calls.
+        BootstrapError: on every PE: the value of one of them cannot be pickled, or PEs make different collective calls. On the PEs where
+            that fails: a value cannot be unpickled.
     """
     return _exchange("allgather_object", value)
 

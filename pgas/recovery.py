@@ -17,7 +17,7 @@ _CALL = "pgas.reset()"
 
 
 def reset(job: Job) -> None:
-    """Let no kernel run, take NIC and device state of every PE to their beginning, and forget errors. Collective. See pgas.reset.
+    """Stop this job's kernels, reset NIC and device state on every PE, and forget errors. Collective. See pgas.reset.
 
     Each step begins when the one before has ended on every PE: kernels store to peers, and NICs write there, until the last one stops.
     """

@@ -29,8 +29,12 @@ _OPERATORS = {
 }  # fmt: skip
 
 
+#: Behind what is refused.
+_INSTEAD = "(PGAS_DEBUG=strict): use copy_to_host() and copy_to_device(), or a kernel"
+
+
 def _words(what: str) -> str:
-    return f"on GPUs a symmetric array has no {what} on the host (PGAS_DEBUG=strict): use copy_to_host() and copy_to_device(), or a kernel"
+    return f"on GPUs a symmetric array has no {what} on the host {_INSTEAD}"
 
 
 def _operator(sign: str) -> Callable[..., NoReturn]:
@@ -53,14 +57,18 @@ def _subscript(given: Callable[..., Any]) -> Callable[..., Any]:
     def item(array: Any, idx: Any, *value: Any) -> Any:
         for part in (idx if isinstance(idx, tuple) else (idx,)) if engine.current() is None else ():
             if not isinstance(part, (int, np.integer, slice)) or isinstance(part, bool):
-                raise TypeError(_words(f"subscript {_kind(part)}, only integers and slices,"))
+                raise TypeError(
+                    f"on GPUs symmetric arrays take only integers and slices as subscripts on the host, not {_named(part)} {_INSTEAD}"
+                )
         return given(array, idx, *value)
 
     return item
 
 
-def _kind(part: Any) -> str:
-    return "..." if part is Ellipsis else str(part) if part is None or isinstance(part, bool) else f"of type {type(part).__name__}"
+def _named(part: Any) -> str:
+    if part is None or isinstance(part, bool):
+        return str(part)
+    return "..." if part is Ellipsis else "an array" if isinstance(part, np.ndarray) else f"a {type(part).__name__}"
 
 
 @contextlib.contextmanager
