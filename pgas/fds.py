@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas import credentials
-from pgas.bootstrap import everywhere
+from pgas.bootstrap import described, everywhere
 from pgas.errors import BootstrapError
 from pgas.remedies import mend
 
@@ -61,8 +61,12 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> l
                         received[peer] = _swap(connection, fd, deadline)
                 above = {pid: peer for peer, (pid, _) in enumerate(ranks) if peer > rank}
                 while above:
-                    listener.settimeout(_left(deadline))
-                    connection, _ = listener.accept()
+                    try:
+                        listener.settimeout(_left(deadline))
+                        connection, _ = listener.accept()
+                    except TimeoutError:
+                        late = ", ".join(f"PE {peer} {described(pid)}" for pid, peer in above.items())
+                        raise TimeoutError(f"no connection from {late} in {_PASS_S:g} s") from None
                     with connection:
                         process = credentials.of(connection)
                         if process.ours and process.pid in above:
