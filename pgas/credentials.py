@@ -10,22 +10,22 @@ import socket
 import struct
 from typing import NamedTuple
 
-__all__ = ["Process", "name_senders", "of", "receive"]
+__all__ = ["Peer", "name_senders", "of", "receive"]
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid
 
 
-class Process(NamedTuple):
-    """A process, and whether it is of this process's user."""
+class Peer(NamedTuple):
+    """The process at the other end, and whether it is of this process's user."""
 
     pid: int
     ours: bool
 
 
-def of(connection: socket.socket) -> Process:
+def of(connection: socket.socket) -> Peer:
     """Return who connected to this process or, on the side that connected, who listens. For SOCK_STREAM and SOCK_SEQPACKET."""
     pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return Process(pid, uid == os.geteuid())
+    return Peer(pid, uid == os.geteuid())
 
 
 def name_senders(inbox: socket.socket) -> None:
@@ -33,7 +33,7 @@ def name_senders(inbox: socket.socket) -> None:
     inbox.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
 
-def receive(inbox: socket.socket, nbytes: int) -> tuple[bytes, bytes, Process]:
+def receive(inbox: socket.socket, nbytes: int) -> tuple[bytes, bytes, Peer]:
     """Return the next datagram, the address of its sender, and who that is. Descriptors that come with it are dropped.
 
     The sender is asked for by name_senders().
@@ -42,5 +42,5 @@ def receive(inbox: socket.socket, nbytes: int) -> tuple[bytes, bytes, Process]:
     for level, kind, value in ancillary:
         if (level, kind, len(value)) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS, _UCRED.size):
             pid, uid, _ = _UCRED.unpack(value)
-            return data, address, Process(pid, uid == os.getuid())  # the real one: what the kernel puts into a datagram
-    return data, address, Process(0, False)
+            return data, address, Peer(pid, uid == os.getuid())  # the real one: what the kernel puts into a datagram
+    return data, address, Peer(0, False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pgas.gpu import GPU
     from pgas.runtime import Job
 
-__all__ = ["introduce", "say"]
+__all__ = ["announce", "introduce"]
 
 
 def introduce(
@@ -60,7 +60,7 @@ def introduce(
     return pes
 
 
-def say(job: "Job", remarks: list[str]) -> None:
+def announce(job: "Job", remarks: list[str]) -> None:
     """Print, on PE 0, what a job that has started is like if that is asked for (PGAS_DEBUG=info), and warn of remarks."""
     if job.my_pe == 0 and job.info:
         where = "the simulator" if SIMULATOR else job.pes[0].gpu_name

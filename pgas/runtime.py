@@ -22,7 +22,7 @@ from pgas.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of,
 from pgas.backend import SIMULATOR, say_where
 from pgas.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
 from pgas.heap import ALIGNMENT, Allocator
-from pgas.introduction import introduce, say
+from pgas.introduction import announce, introduce
 from pgas.kernels import window
 from pgas.local_memory import LocalMemory
 from pgas.shared_files import forget_shared_files
@@ -94,7 +94,7 @@ class Job(bootstraps.Collective):
         except BaseException:
             self.release()
             raise
-        say(self, self._remarks)
+        announce(self, self._remarks)
 
     # ------------------------------------------------------------------------------------------------------------------- set-up
 

@@ -7,7 +7,7 @@ import pytest
 from strangers import NOBODY, stranger
 
 from pgas import credentials
-from pgas.credentials import Process
+from pgas.credentials import Peer
 
 
 @pytest.mark.parametrize("uid", [NOBODY, None])
@@ -19,8 +19,8 @@ def test_the_other_end_of_a_connection(uid):
         with stranger(lambda: theirs.connect(listener.getsockname()), uid) as pid:
             connection, _ = listener.accept()
         with connection:
-            assert credentials.of(connection) == Process(pid, uid is None)
-            assert credentials.of(theirs) == Process(os.getpid(), True)
+            assert credentials.of(connection) == Peer(pid, uid is None)
+            assert credentials.of(theirs) == Peer(os.getpid(), True)
 
 
 @pytest.mark.parametrize("uid", [NOBODY, None])
@@ -33,7 +33,7 @@ def test_the_sender_of_a_datagram(uid):
         outbox.connect(inbox.getsockname())
         before = len(os.listdir("/proc/self/fd"))
         with stranger(lambda: socket.send_fds(outbox, [b"text"], [0, 1]), uid) as pid:
-            assert credentials.receive(inbox, 100) == (b"text", outbox.getsockname(), Process(pid, uid is None))
+            assert credentials.receive(inbox, 100) == (b"text", outbox.getsockname(), Peer(pid, uid is None))
         assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -41,4 +41,4 @@ def test_a_sender_whom_the_kernel_did_not_name():
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
         inbox.bind(f"\0pgas-test-{os.getpid()}")
         inbox.sendto(b"text", inbox.getsockname())
-        assert credentials.receive(inbox, 100) == (b"text", inbox.getsockname(), Process(0, False))
+        assert credentials.receive(inbox, 100) == (b"text", inbox.getsockname(), Peer(0, False))

@@ -28,7 +28,7 @@ from pgas.transports.softhca import client, layout
 if TYPE_CHECKING:
     from pgas.transports.forwarding import Forwarder
 
-__all__ = ["CELL_BYTES", "NIC", "Part", "overdue"]
+__all__ = ["CELL_BYTES", "NIC", "Part", "timed_out"]
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -60,7 +60,7 @@ class Part:
     constants: window.Constants  #: number and depth of the queue pairs
 
 
-def overdue(text: str) -> TransportError:
+def timed_out(text: str) -> TransportError:
     """Return the error of a wait of the host that lasted PGAS_TIMEOUT."""
     error = TransportError(text)
     error.timed_out = True
@@ -399,7 +399,7 @@ class NIC:
                     self._store(record + queue.CONS_IDX, cqe.extend(done, seen.wqe_counter, self._depth))
                 if time.monotonic() > deadline:
                     words = f"{self.name_of(record)} completed {done} of {target} WQEBBs in {timeout_s:g} s (PGAS_TIMEOUT)"
-                    raise overdue(words)
+                    raise timed_out(words)
                 poll()
                 time.sleep(0)
 

@@ -14,7 +14,7 @@ from pgas.errors import PgasError
 from pgas.kernels import proxy, queue, state, window
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
-from pgas.transports.nic import NIC, Part, overdue
+from pgas.transports.nic import NIC, Part, timed_out
 from pgas.transports.snapshot import Ring
 from pgas.transports.softhca.slack import sleep_precisely
 
@@ -222,7 +222,7 @@ class RingNIC(NIC):
             self.check()
             if time.monotonic() > deadline:
                 words = f"the proxy thread completed {done} of {target} requests in {timeout_s:g} s (PGAS_TIMEOUT)"
-                raise overdue(words + self.trouble())
+                raise timed_out(words + self.trouble())
             poll()
             time.sleep(0)
 
