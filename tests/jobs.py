@@ -191,8 +191,7 @@ class Running:
 
     def _socket(self):
         """The abstract socket of the job's card."""
-        prefix = f"@pgas-hca-{self.card()}-".encode()  # names of other programs may be any bytes
-        return [line.split()[-1] for line in Path("/proc/net/unix").read_bytes().splitlines() if line.split()[-1].startswith(prefix)]
+        return re.findall(rb"@pgas-hca-%d-\S+" % (self.card() or 0), Path("/proc/net/unix").read_bytes())  # others' names may be any bytes
 
     def _memory_held(self):
         if self._memory is None:

@@ -107,8 +107,29 @@ def test_dead_pe(real_job, how, death):
 
 def test_dead_pe_in_init(real_job):
     """Before there is a heap, but after the process has come that says who died."""
-    text = "from pgas import growth\nme = int(os.environ['PMI_RANK'])\nif me == 1:\n"
-    ended = real_job(text + "    growth.Bounds.of = lambda _: time.sleep(1) or os.kill(os.getpid(), 9)\npgas.init()\n")
+    text = """
+from pathlib import Path
+from pgas import growth
+
+def watched():
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"liveness" in (process / "cmdline").read_bytes() and os.environ["TEST_JOB"].encode() in (process / "environ").read_bytes():
+                if sum(os.readlink(fd) == "anon_inode:[pidfd]" for fd in (process / "fd").iterdir()) > 2:
+                    return True
+        except OSError:
+            pass
+
+def die(requested):
+    while not watched():
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+
+if os.environ["PMI_RANK"] == "1":
+    growth.Bounds.of = die
+pgas.init()
+"""
+    ended = real_job(text)
     says_once(ended, rf"PE 1 \(process \d+\) {FATES['os.kill(os.getpid(), 9)']}")
 
 
