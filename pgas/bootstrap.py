@@ -6,7 +6,6 @@ Another launcher needs another class with these methods, and nothing else of pga
 import atexit
 import contextlib
 import errno
-import faulthandler
 import importlib
 import math
 import os
@@ -224,7 +223,8 @@ def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
     if launched_rank() is None:
         return SingleBootstrap()
     if "mpi4py.MPI" not in sys.modules:  # it is initialized by the import, which waits for the other processes
-        guard_shared_files()
+        rank, launcher = launched_rank(), os.getppid()
+        guard_shared_files(patience(), lambda: _say_who_has_not_started(rank, launcher))
     try:
         mpi = _import_mpi()
     except (ImportError, RuntimeError) as error:
@@ -248,22 +248,10 @@ def _import_mpi() -> Any:
         return sys.modules["mpi4py.MPI"]
     rc = importlib.import_module("mpi4py").rc
     own, rc.finalize = rc.finalize is not False, False
-    mpi, pid = _start_mpi(), os.getpid()
+    mpi, pid = importlib.import_module("mpi4py.MPI"), os.getpid()
     if own:
         atexit.register(lambda: None if os.getpid() != pid or mpi.Is_finalized() else mpi.Finalize())
     return mpi
-
-
-def _start_mpi() -> Any:
-    """Import mpi4py.MPI. MPI_Init waits for all PEs and holds the interpreter's lock: only faulthandler can say that it does."""
-    seconds = patience()
-    if seconds != math.inf:
-        faulthandler.dump_traceback_later(max(seconds, 1e-3), file=2)
-    try:
-        return importlib.import_module("mpi4py.MPI")
-    finally:
-        if seconds != math.inf:
-            faulthandler.cancel_dump_traceback_later()
 
 
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:
@@ -364,7 +352,7 @@ class Collective:
         """Say it once, on the lowest of the PEs that wait, where it is known which do."""
         missing, me = self._bootstrap.missing, self._bootstrap.rank
         if missing is None:
-            late = sorted(pe for pe in _siblings() if not self._can_speak(pe))
+            late = sorted(pe for pe in _siblings(os.getppid()) if not self._can_speak(pe))
         else:
             late = sorted(missing)
             if any(pe not in missing and self._can_speak(pe) for pe in range(me)):
@@ -376,7 +364,7 @@ class Collective:
     def _pid(self, pe: int) -> int | None:
         """Return the process of a PE of this machine, None if it is not known."""
         if not self.processes:
-            return _siblings().get(pe)
+            return _siblings(os.getppid()).get(pe)
         process = self.processes[pe]
         return process.pid if process.node == self.processes[self._bootstrap.rank].node else None
 
@@ -477,12 +465,21 @@ def described(pid: int) -> str:
     return f"(process {pid}{condition[liveness.state(pid)]})"
 
 
-def _siblings() -> dict[int, int]:
-    """Return the processes that the parent of this one started with a rank, by rank."""
+def _say_who_has_not_started(rank: int | None, launcher: int) -> None:
+    """Say for whom a PE waits in MPI_Init, by the process that stands by there; once, by that of the lowest PE that waits."""
+    siblings = _siblings(launcher)
+    waiting = [pe for pe, pid in siblings.items() if _siblings(pid) and not liveness.state(pid)]  # which have such a process
+    if rank == min(waiting, default=rank):
+        late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(siblings.items()) if pe not in waiting]
+        overdue(f"PE {rank}", f"{', '.join(late[:_NAMED]) or 'other PEs'} in MPI_Init")
+
+
+def _siblings(launcher: int) -> dict[int, int]:
+    """Return the processes that a process started with a rank, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone, or another user's
-            if liveness.parent(int(folder.name)) == os.getppid():
+            if liveness.parent(int(folder.name)) == launcher:
                 environment = (folder / "environ").read_text(errors="replace").split("\0")
                 if (rank := launched_rank(dict(entry.partition("=")[::2] for entry in environment))) is not None:
                     found[rank] = int(folder.name)

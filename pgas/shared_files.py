@@ -5,11 +5,13 @@ every process has mapped what they name; until then another process, which launc
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
+import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 __all__ = ["forget_early", "forget_shared_files", "guard_shared_files"]
 
@@ -45,8 +47,15 @@ def forget_early() -> None:
     _remove(_mapped("self", (_OF_MPICH,)))
 
 
-def guard_shared_files() -> None:
-    """Have the names removed if this process is killed before it calls forget_shared_files(). To be called before MPI is initialized."""
+def guard_shared_files(patience_s: float, late: Callable[[], None]) -> None:
+    """Have the names removed if this process is killed before it calls forget_shared_files(). To be called before MPI is initialized.
+
+    MPI_Init waits for other processes and holds the interpreter's lock, so the process that stands by also says that it lasts.
+
+    Args:
+        patience_s: seconds until it is late; inf: never.
+        late: called in the process that stands by.
+    """
     parent = os.getpid()
     end, pipe = os.pipe()
     with warnings.catch_warnings():
@@ -54,19 +63,19 @@ def guard_shared_files() -> None:
         child = os.fork()
     if child == 0:
         try:
-            _stand_by(parent, end)
+            _stand_by(parent, end, time.monotonic() + patience_s, late)
         finally:
             os._exit(0)
     os.close(end)
     _guards.append((child, pipe))
 
 
-def _stand_by(parent: int, end: int) -> None:
+def _stand_by(parent: int, end: int, due: float, late: Callable[[], None]) -> None:
     os.setsid()  # launchers kill process groups
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     process = os.pidfd_open(parent)
-    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {end, process}:  # launchers wait until nobody holds their pipes
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {2, end, process}:  # launchers wait until nobody holds their pipes
         with contextlib.suppress(OSError):
             os.close(fd)
     poller = select.poll()
@@ -76,6 +85,9 @@ def _stand_by(parent: int, end: int) -> None:
     while not (ready := dict(poller.poll(_LOOK_MS))):
         with contextlib.suppress(OSError):
             names |= _mapped(str(parent), _ALL)
+        if time.monotonic() > due:
+            due = math.inf
+            late()
     if process in ready or not os.read(end, 1):  # what a process has open is closed before it ends
         _remove(names)
 

@@ -1,13 +1,12 @@
 """How PEs find each other: with and without a launcher, the wrong MPI, no MPI; passing descriptors between real processes."""
 
 import contextlib
-import ctypes
 import functools
 import importlib
 import os
 import pickle
-import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -145,18 +144,27 @@ def test_no_mpi_library(error, monkeypatch):
     assert refused.value.__cause__ is error
 
 
-def test_mpi_that_waits_for_other_pes_to_start(mpi, monkeypatch, capfd):
-    """It does so with the interpreter's lock held: all that can be told is where."""
-    monkeypatch.setenv("PMI_RANK", "0")
-    monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
-    monkeypatch.delitem(sys.modules, "mpi4py.MPI")
-    monkeypatch.setattr(bootstrap, "guard_shared_files", lambda: None)
-    mpi.rc = SimpleNamespace(finalize=None)
-    monkeypatch.setattr(bootstrap.importlib, "import_module", lambda name: ctypes.PyDLL(None).usleep(100_000) or mpi)
-    bootstrap.find()
-    said = capfd.readouterr().err
-    assert said.startswith("Timeout (0:00:00.01"), said
-    assert re.search(r"bootstrap\.py\", line \d+ in _start_mpi$", said, re.MULTILINE), said
+def test_pes_that_do_not_come_to_the_start_of_mpi(capfd, monkeypatch):
+    """It waits with the interpreter's lock held; a process that stands by, which each PE that is there has, says who has not come, once."""
+    monkeypatch.setenv("PGAS_TIMEOUT", "7")
+    there, away = "read line < /dev/null; /bin/sleep 100 & wait", "exec /bin/sleep 100"
+    pes = [
+        subprocess.Popen(["/bin/sh", "-c", text], env={"PMI_RANK": str(pe)}, start_new_session=True)
+        for pe, text in enumerate((away, there, there))
+    ]
+    try:
+        os.kill(pes[0].pid, signal.SIGSTOP)
+        until = time.monotonic() + 30
+        while not all(bootstrap._siblings(pe.pid) for pe in pes[1:]) and time.monotonic() < until:
+            time.sleep(0.01)
+        for rank in (1, 2):
+            bootstrap._say_who_has_not_started(rank, os.getpid())
+    finally:
+        for pe in pes:
+            os.killpg(pe.pid, signal.SIGKILL)
+            pe.wait()
+    said = f"pgas: PE 1 has waited 7 s (PGAS_TIMEOUT) for PE 0 (process {pes[0].pid}, which is stopped) in MPI_Init, and goes on waiting\n"
+    assert capfd.readouterr().err == said
 
 
 def test_communicator_of_the_caller(mpi):

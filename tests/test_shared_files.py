@@ -1,6 +1,7 @@
 """Names of MPI's shared memory that a killed job would leave in /dev/shm: removed at once, later, or by the process that stands by."""
 
 import contextlib
+import math
 import mmap
 import os
 import signal
@@ -52,7 +53,7 @@ def test_which_names_are_removed_when(kind, early, late, at_the_end):
 
 def test_the_process_that_stands_by_ends_when_it_is_not_needed():
     with mapped("vader_segment.") as path:
-        shared_files.guard_shared_files()
+        shared_files.guard_shared_files(math.inf, lambda: None)
         ((child, _),) = shared_files._guards
         shared_files.forget_shared_files()
         with pytest.raises(ChildProcessError):
@@ -67,7 +68,7 @@ def test_a_process_group_that_is_killed(number, tmp_path):
     pid = os.fork()
     if not pid:
         os.setpgid(0, 0)
-        shared_files.guard_shared_files()
+        shared_files.guard_shared_files(math.inf, lambda: None)
         with mapped("mpich_shm_"):
             os.write(theirs, b"ready")
             signal.pause()
