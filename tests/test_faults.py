@@ -105,6 +105,7 @@ def test_dead_pe(real_job, how, death):
     assert ended.seconds < jobs.SOON
 
 
+@pytest.mark.slow  # on a busy machine Hydra may hear nobody any more when the watcher speaks
 def test_dead_pe_in_init(real_job):
     """Before there is a heap, but after the process has come that says who died."""
     text = """

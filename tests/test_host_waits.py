@@ -80,13 +80,12 @@ def test_waits_that_nothing_is_said_of(impatient, monkeypatch, capsys, variable)
     assert capsys.readouterr().err == ""
 
 
-def test_processes_of_one_launcher(monkeypatch):
+def test_processes_of_one_launcher():
     """Before the PEs have met, by what the launcher gave them."""
     commands = {"PMI_RANK": "1", "OMPI_COMM_WORLD_RANK": "2", "HOME": "3"}
     processes = [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={name: value}) for name, value in commands.items()]
-    monkeypatch.setattr(bootstrap.os, "getppid", lambda: os.getpid())
     try:
-        assert bootstrap._siblings() == {1: processes[0].pid, 2: processes[1].pid}
+        assert bootstrap._siblings(os.getpid()) == {1: processes[0].pid, 2: processes[1].pid}
     finally:
         for process in processes:
             process.communicate()
