@@ -8,8 +8,8 @@ of them may reuse the source.
 from dataclasses import dataclass
 from typing import Any
 
-from pgas.backend import SIMULATOR
-from pgas.kernels import ptx
+from pgas.base.backend import SIMULATOR
+from pgas.kernels.compiler import ptx
 
 if SIMULATOR:
     from pgas.sim import engine

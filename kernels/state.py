@@ -3,19 +3,19 @@
 Words of 8 bytes at ``window.STATE``. The host writes the first group at init; kernels write the rest.
 
 Who waits is known to nobody, so that a wait costs nothing but its polls; when the host asks (ASKED), and when the state is poisoned, each
-thread that waits writes itself into the table WAITERS as soon as it looks at the clock: what hang reports (pgas/hang.py) are made of.
+thread that waits writes itself into the table WAITERS as soon as it looks at the clock: what hang reports (pgas/job/hang.py) are made of.
 """
 
 import struct
 from typing import Any
 
-from pgas.backend import SIMULATOR
-from pgas.kernels import ptx, window
-from pgas.kernels.compiler import constant, device, outlier, primitive, u64
-from pgas.kernels.operation import ELEMENT
+from pgas.base.backend import SIMULATOR
+from pgas.kernels import window
+from pgas.kernels.compiler import constant, device, outlier, primitive, ptx, u64
+from pgas.kernels.operation import ELEMENT, NAMES
 
 if SIMULATOR:
-    from pgas.kernels import cpu
+    from pgas.kernels.compiler import cpu
 
 MY_PE = window.STATE + 0
 N_PES = window.STATE + 8
@@ -29,7 +29,7 @@ POISON = window.STATE + 128  #: SOUND; CLAIMED while a thread writes the record;
 ASKED = POISON + 8  #: not 0: the host wants to know who waits
 #: The record of the first error, nine words: kind, operation, PE (of a wait: the nanoseconds since its deadline), address, wanted (of a
 #: timeout: the value compared with; otherwise a number of bytes or elements), found, comparison (of an operand that was refused: which
-#: one, as operation.py numbers them), block, thread. pgas/device_state.py puts it into words.
+#: one, as operation.py numbers them), block, thread. pgas/job/device_state.py puts it into words.
 ERROR = POISON + 16
 RECORD = struct.Struct("<9Q")
 
@@ -74,6 +74,10 @@ my_pe = _read_only("my_pe", MY_PE, 32)
 n_pes = _read_only("n_pes", N_PES, 32)
 timeout_ns = _read_only("timeout_ns", TIMEOUT_NS, 64)
 heap_size = _read_only("heap_size", HEAP_SIZE, 64)
+
+#: Between two polls of a spin loop, ``relax(operation, address, comparison, value)``: nothing on a GPU, in the simulator the other
+#: threads' turn. The operands are what a hang report tells of the wait.
+relax = primitive("relax", "void(u64, u64, u64, u64)", "", lambda op, *_: cpu.relax(NAMES[op]), pure=True)
 
 
 def _record(addr: int, *words: int) -> None:

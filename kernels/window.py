@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pgas.errors import PgasError
+from pgas.base.errors import PgasError
 from pgas.kernels.compiler import constant, device, u64
 
 __all__ = ["Constants", "constants", "freeze", "remote"]

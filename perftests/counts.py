@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pgas import runtime
+from pgas.job import runtime
 
 __all__ = ["Issued", "find_fault", "nic_counts"]
 

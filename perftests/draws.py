@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, njit
 
-from pgas.backend import SIMULATOR
+from pgas.base.backend import SIMULATOR
 
 __all__ = ["BLOCK", "THREAD", "WARP", "WORDS", "Kind", "Operation", "Shape", "draw", "half", "key", "scrambled", "wanted", "word"]
 

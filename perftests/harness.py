@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import pgas
-from pgas import runtime
-from pgas.backend import launched_rank
+from pgas.base.backend import launched_rank
+from pgas.job import runtime
 from pgas.perftests import counts, report, timing
 from pgas.perftests import options as command_line
 from pgas.perftests.grid import Counter

@@ -92,7 +92,7 @@ def compile_ptx(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc:
     """Compile a kernel to PTX."""
     if window._frozen is None:
         window.freeze(CONSTANTS["p2p"])
-    if pgas.backend.cuda_device_count() == 0:
+    if pgas.base.backend.cuda_device_count() == 0:
         # compile_device() asks the driver for the compute capability and ignores cc= (numba-cuda 0.30).
         numba.cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
     return str(cuda.compile_ptx(kernel, types.void(*argument_types), cc=cc)[0])

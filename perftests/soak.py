@@ -28,8 +28,9 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas import config, runtime
-from pgas.backend import launched_rank
+from pgas.base import config
+from pgas.base.backend import launched_rank
+from pgas.job import runtime
 from pgas.perftests import options, report
 from pgas.perftests.draws import LANES, WORDS, Kind, Shape, scrambled
 from pgas.perftests.traffic import (

@@ -3,16 +3,15 @@
 Start with README.md. ``__all__`` is what the library promises to keep.
 """
 
-from pgas.backend import SIMULATOR
+from pgas.base.backend import SIMULATOR
 
 if SIMULATOR:
     from pgas.sim import engine
 
     engine.install()
 
-from pgas import host_ops
-from pgas._version import __version__
-from pgas.amo import (
+from pgas.api import host_ops
+from pgas.api.amo import (
     atomic_add,
     atomic_and,
     atomic_compare_swap,
@@ -28,9 +27,7 @@ from pgas.amo import (
     atomic_swap,
     atomic_xor,
 )
-from pgas.array import SymmetricArray
-from pgas.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
-from pgas.host import (
+from pgas.api.host import (
     allgather_object,
     array,
     broadcast_object,
@@ -47,10 +44,10 @@ from pgas.host import (
     zeros,
     zeros_like,
 )
-from pgas.jit import jit, launch
-from pgas.query import my_pe, n_pes, ptr
-from pgas.registration import register, unregister
-from pgas.rma import (
+from pgas.api.jit import jit, launch
+from pgas.api.query import my_pe, n_pes, ptr
+from pgas.api.registration import register, unregister
+from pgas.api.rma import (
     g,
     get,
     get_block,
@@ -72,7 +69,7 @@ from pgas.rma import (
     put_nbi_warp,
     put_warp,
 )
-from pgas.signal import (
+from pgas.api.signal import (
     SIGNAL_ADD,
     SIGNAL_SET,
     put_signal,
@@ -85,7 +82,7 @@ from pgas.signal import (
     signal_op,
     signal_wait_until,
 )
-from pgas.sync import (
+from pgas.api.sync import (
     EQ,
     GE,
     GT,
@@ -104,7 +101,7 @@ from pgas.sync import (
     sync_all_warp,
     wait_until,
 )
-from pgas.wait import (
+from pgas.api.wait import (
     test,
     test_all,
     test_all_vector,
@@ -119,6 +116,9 @@ from pgas.wait import (
     wait_until_some,
     wait_until_some_vector,
 )
+from pgas.base.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
+from pgas.base.version import __version__
+from pgas.job.array import SymmetricArray
 
 host_ops.bind()
 

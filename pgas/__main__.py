@@ -15,9 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pgas
-from pgas import config, doctor, ending, runtime, topo
+from pgas.base import config
+from pgas.doctor import report as doctor
+from pgas.doctor import topo
+from pgas.job import ending, runtime
 from pgas.kernels import window
-from pgas.transports.softhca import client
+from pgas.transports.softhca.process import client
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

@@ -65,9 +65,11 @@ def wrong(transport):
     import posting
     from numba.cuda import types
 
-    from pgas.kernels import ibgda, proxy, ptx, queue, window
-    from pgas.kernels.compiler import constant, primitive
-    from pgas.kernels.lanes import group
+    from pgas.kernels import window
+    from pgas.kernels.compiler import constant, primitive, ptx
+    from pgas.kernels.paths import ibgda, proxy
+    from pgas.kernels.paths.nic import queue
+    from pgas.kernels.paths.nic.lanes import group
     from pgas.kernels.scope import THREAD
 
     u64 = types.uint64

@@ -13,8 +13,8 @@ from examples import PAGES, programs
 from numba import typeof, types
 
 import pgas
-from pgas import runtime
-from pgas.jit import Kernel
+from pgas.api.jit import Kernel
+from pgas.job import runtime
 from pgas.perftests import sass
 
 

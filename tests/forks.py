@@ -34,7 +34,7 @@ from pathlib import Path
 __all__ = ["Request", "Server", "python", "run"]
 
 #: What python() imports: what a PE imports before its job runs, and as it does.
-OF_PGAS = ("pgas", "pgas.sim.memory", "pgas.transports.ibrc.nic", "pgas.transports.softhca.client", "mpi4py")
+OF_PGAS = ("pgas", "pgas.sim.memory", "pgas.transports.ibrc.nic", "pgas.transports.softhca.process.client", "mpi4py")
 
 MAX_FILES = 253  # in one message: the kernel's SCM_MAX_FD
 CLIENT = Path(__file__).with_name("forks_client.py")

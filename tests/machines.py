@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from pgas import config
-from pgas import machine as machine_facts
-from pgas.machine import Gpu, Mpi, Nic, Verbs
+from pgas.base import config
+from pgas.doctor import machine as machine_facts
+from pgas.doctor.machine import Gpu, Mpi, Nic, Verbs
 
 ZERO_GID = ":".join(["0000"] * 8)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from ptx_machine import Memory
 
-from pgas.kernels import ibgda, queue, state, window
+from pgas.kernels import state, window
 from pgas.kernels.compiler import constant, device, u32
+from pgas.kernels.paths import ibgda
+from pgas.kernels.paths.nic import queue
 from pgas.transports.mlx5 import doorbell, send_queue, wqe
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "golden" / "kernel_wqes.toml").read_text())
@@ -109,7 +111,7 @@ def built(name, idx=IDX):
     return wqes
 
 
-# Builders of kernels/ibgda.py, each with one bit wrong: field -> (name, what takes the builder's place) -------------------------
+# Builders of kernels/paths/ibgda.py, each with one bit wrong: field -> (name, what takes the builder's place) -------------------------
 
 _1, _4, _BIT_40, _BIT_16 = (constant(value) for value in (1, 4, 1 << 40, 1 << 16))
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pgas
-from pgas import config, host_ops
+from pgas.api import host_ops
+from pgas.base import config
 from pgas.kernels import refusals
-from pgas.kernels.binding import HOST_FORMS
+from pgas.kernels.compiler.binding import HOST_FORMS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -26,7 +26,7 @@ def test_numba_cuda_first_without_gpu_names_the_remedy():
     assert status == 1
     assert out == ""
     assert err.splitlines()[-1] == (
-        "pgas.errors.PgasError: numba.cuda was imported before pgas, and this machine has no GPU: "
+        "pgas.base.errors.PgasError: numba.cuda was imported before pgas, and this machine has no GPU: "
         "import pgas first (it selects the simulator), or set NUMBA_ENABLE_CUDASIM=1"
     )
 
@@ -52,7 +52,7 @@ def test_variable_decides_without_a_word(value, simulator):
 
 
 def test_one_line_on_stderr_once():
-    program = "import os, pgas, pgas.backend\nfrom numba import cuda\npgas.init()\npgas.finalize()\npgas.init()\n"
+    program = "import os, pgas, pgas.base.backend\nfrom numba import cuda\npgas.init()\npgas.finalize()\npgas.init()\n"
     assert python(program + "print(pgas.SIMULATOR, os.environ['NUMBA_ENABLE_CUDASIM'])") == (0, "True 1\n", LINE)
 
 
@@ -91,7 +91,7 @@ def test_children_inherit_the_choice_without_a_word():
 
 @pytest.mark.parametrize(("rank", "said"), [("0", LINE), ("1", ""), ("17", "")])
 def test_only_the_first_process_of_a_job_says_it(rank, said):
-    assert python("import pgas.backend\npgas.backend.say_where()", PMI_RANK=rank) == (0, "", said)
+    assert python("import pgas.base.backend\npgas.base.backend.say_where()", PMI_RANK=rank) == (0, "", said)
 
 
 def test_commands_that_start_no_job_do_not_say_it():
@@ -126,7 +126,7 @@ def test_modules_are_loaded_eagerly():
 
 
 def test_without_gpu_nothing_is_counted():
-    assert python("from pgas.backend import cuda_device_count\nprint(cuda_device_count())", NUMBA_ENABLE_CUDASIM="1")[1] == "0\n"
+    assert python("from pgas.base.backend import cuda_device_count\nprint(cuda_device_count())", NUMBA_ENABLE_CUDASIM="1")[1] == "0\n"
 
 
 def test_compiling_only_is_no_job():
@@ -134,7 +134,7 @@ def test_compiling_only_is_no_job():
     status, _, err = python("import pgas\npgas.init()", NUMBA_ENABLE_CUDASIM="0")
     assert status == 1
     last = err.splitlines()[-1]
-    assert last.startswith("pgas.errors.PgasError: ")
+    assert last.startswith("pgas.base.errors.PgasError: ")
     assert "CUDA" in last
     assert "NUMBA_ENABLE_CUDASIM" in last
 

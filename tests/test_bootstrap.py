@@ -16,8 +16,10 @@ from types import SimpleNamespace
 import pytest
 from strangers import NOBODY, stranger
 
-from pgas import backend, bootstrap, fds
-from pgas.errors import BootstrapError
+from pgas.base import backend
+from pgas.base.errors import BootstrapError
+from pgas.job import bootstrap, processes
+from pgas.transports.memory import fds
 
 RANK_VARIABLES = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"]
 SIZE_VARIABLES = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"]
@@ -155,7 +157,7 @@ def test_pes_that_do_not_come_to_the_start_of_mpi(capfd, monkeypatch):
     try:
         os.kill(pes[0].pid, signal.SIGSTOP)
         until = time.monotonic() + 30
-        while not all(bootstrap._siblings(pe.pid) for pe in pes[1:]) and time.monotonic() < until:
+        while not all(processes.siblings(pe.pid) for pe in pes[1:]) and time.monotonic() < until:
             time.sleep(0.01)
         for rank in (1, 2):
             bootstrap._say_who_has_not_started(rank, os.getpid())
@@ -201,7 +203,7 @@ def test_abort_ends_the_world(mpi):
 
 
 def test_node_name_has_host_boot_and_namespaces():
-    host, boot, pid, net = bootstrap.node_name().split("/")
+    host, boot, pid, net = processes.node_name().split("/")
     assert host == socket.gethostname()
     assert boot.count("-") == 4
     assert (pid, net) == (os.readlink("/proc/self/ns/pid"), os.readlink("/proc/self/ns/net"))
@@ -225,7 +227,7 @@ def _own_memfd(rank):
 
 CHILD = """
 import os, socket, sys
-from pgas import fds
+from pgas.transports.memory import fds
 sys.path.insert(0, sys.argv[1])
 from test_bootstrap import _exchange, _own_memfd, broken
 import functools

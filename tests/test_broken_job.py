@@ -13,7 +13,7 @@ job = jobs.job
 #: PE 0 leaves collectives, by what Ctrl-C raises: while it waits, while it computes, in init. PE 1 comes to them after that where it can.
 LEAVING = """
 from pathlib import Path
-from pgas import runtime
+from pgas.job import runtime
 
 me = int(os.environ["PMI_RANK"])
 
@@ -71,7 +71,7 @@ with pgas.init():
 
 FORKING = """
 import multiprocessing
-from pgas import runtime
+from pgas.job import runtime
 
 @pgas.jit
 def counts(word, pe):

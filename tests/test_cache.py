@@ -100,7 +100,7 @@ UNCACHEABLE = {
 }
 
 FINGERPRINTS = """
-jit = importlib.import_module("pgas.jit")
+jit = importlib.import_module("pgas.api.jit")
 folder = os.path.dirname(__file__)
 
 def fingerprint(source, other=1):
@@ -206,7 +206,7 @@ def test_cache_can_be_left_out(tmp_path):
 
 def test_uncacheable_kernel_compiles_and_leaves_no_file(tmp_path):
     program = """
-jit = importlib.import_module("pgas.jit")
+jit = importlib.import_module("pgas.api.jit")
 value = jit._value
 def none_for_floats(what, *rest):
     if isinstance(what, float):

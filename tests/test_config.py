@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgas import config
+from pgas.base import config
 
 
 @pytest.fixture(autouse=True)

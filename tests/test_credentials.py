@@ -6,8 +6,8 @@ import socket
 import pytest
 from strangers import NOBODY, stranger
 
-from pgas import credentials
-from pgas.credentials import Peer
+from pgas.base import credentials
+from pgas.base.credentials import Peer
 
 
 @pytest.mark.parametrize("uid", [NOBODY, None])

@@ -3,7 +3,7 @@
 import pytest
 from machines import DOWN, INFINIBAND, ROCE_GIDS, Machine, dgx, ipv4_gid
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports.devices import Distance, devices, distance, nearest, numa_node, pci_address
 from pgas.transports.selection import choose, choose_gid
 

@@ -12,9 +12,9 @@ from numba import types
 from numba.core import config
 from strangers import NOBODY
 
-from pgas import disk_cache
-from pgas.disk_cache import Files
-from pgas.errors import PgasWarning
+from pgas.base import disk_cache
+from pgas.base.disk_cache import Files
+from pgas.base.errors import PgasWarning
 
 RAN = []
 

@@ -12,10 +12,11 @@ import pytest
 from machines import CLOSED_DRIVER, DOWN, INFINIBAND, ROCE_GIDS, VERSIONS, Machine, cluster, dgx, sound
 from rich.console import Console
 
-from pgas import checks, doctor, machine
-from pgas.checks import PATHS, Status, examine
-from pgas.machine import Mpi, Nic, Verbs
-from pgas.remedies import REMEDIES, START_MPS, explain, mend
+from pgas.base.remedies import REMEDIES, START_MPS, explain, mend
+from pgas.doctor import checks, machine
+from pgas.doctor import report as doctor
+from pgas.doctor.checks import PATHS, Status, examine
+from pgas.doctor.machine import Mpi, Nic, Verbs
 
 HEAP = {"PGAS_SYMMETRIC_SIZE": 64 << 20}
 

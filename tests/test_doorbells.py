@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pgas.transports import doorbells, forwarding
-from pgas.transports.memory import GRANULARITY
+from pgas.transports.memory.protocol import GRANULARITY
 
 job = jobs.job
 
@@ -56,8 +56,9 @@ def test_places_do_not_share_lines():
 def test_kernels_store_to_the_hosts_memory_alone(job):
     """What they are told: doorbell records and registers in the segment of doorbells; the card is rung all the same."""
     text = """
-from pgas import runtime
-from pgas.kernels import queue, window
+from pgas.job import runtime
+from pgas.kernels.paths.nic import queue
+from pgas.kernels import window
 from pgas.transports import p2p
 job = pgas.init()
 me, nic = pgas.my_pe(), job.nic

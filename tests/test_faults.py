@@ -12,7 +12,7 @@ import jobs
 import pytest
 from jobs import INIT, PRELUDE, holds
 
-from pgas import ending
+from pgas.job import ending
 
 job, real_job = jobs.job, jobs.real_job
 
@@ -110,7 +110,7 @@ def test_dead_pe_in_init(real_job):
     """Before there is a heap, but after the process has come that says who died."""
     text = """
 from pathlib import Path
-from pgas import growth
+from pgas.job import growth
 
 def watched():
     for process in Path("/proc").glob("[0-9]*"):
@@ -335,7 +335,7 @@ attempt(spins[1, 2], word)
 def test_wait_returns_what_satisfied_it(job):
     """Also where the word changes between the poll and the load that acquires."""
     text = """
-from pgas.kernels import cpu
+from pgas.kernels.compiler import cpu
 cpu.load_acquire_element = lambda addr, dtype: 0
 @pgas.jit
 def kernel(word, out):
@@ -434,7 +434,7 @@ def test_functions_of_the_host_in_a_kernel(job):
 def test_job_that_its_host_gave_up(job):
     """What Ctrl-C leaves on a GPU: an error at every later call, not results of kernels that were cut short."""
     text = """
-from pgas import device_state, runtime
+from pgas.job import device_state, runtime
 runtime.current().given_up = "KeyboardInterrupt"
 device_state.poison(runtime.current().memory)
 attempt(pgas.synchronize)
@@ -450,7 +450,7 @@ os._exit(0)
 def test_synchronizing_a_stream_keeps_frees_deferred(job):
     text = """
 import contextlib
-from pgas import runtime
+from pgas.job import runtime
 closed = []
 stack = runtime.current()._deferred = contextlib.ExitStack()
 stack.callback(closed.append, 1)
@@ -838,7 +838,7 @@ def test_operands_of_kernel_functions(job):
 def test_refused_data_is_not_signalled(job):
     """As on a GPU, where a kernel goes on after an error."""
     text = """
-from pgas.kernels import cpu
+from pgas.kernels.compiler import cpu
 cpu.on_failure = lambda: None
 @pgas.jit
 def kernel(short, long, word, pe):
@@ -981,7 +981,7 @@ def test_bad_value_on_one_pe_that_catches_it(job):
 def test_init_that_fails_on_one_pe_gives_everything_back(job):
     text = """
 me = int(os.environ["PMI_RANK"])
-from pgas import ending
+from pgas.job import ending
 watch = ending.Watch
 def fails(*args):
     raise OSError("no file descriptor left")

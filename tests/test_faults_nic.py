@@ -26,7 +26,7 @@ IN_THE_DARK = ("/bin/sh", "-c", '"$0" "$@"; sleep 60')
 
 #: Blocks of the load put and wait in quiet; store, and wait for what an atomic brings; wait for a signal that never comes.
 INIT = """
-from pgas import runtime
+from pgas.job import runtime
 
 pgas.init()
 me, n = pgas.my_pe(), pgas.n_pes()

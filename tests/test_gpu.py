@@ -5,7 +5,7 @@ from test_backend import python
 
 DRIVER = """
 import pgas
-from pgas import gpu
+from pgas.job import gpu
 
 SUCCESS = gpu.driver.CUresult.CUDA_SUCCESS
 attributes = {name: getattr(gpu._Attribute, "CU_DEVICE_ATTRIBUTE_" + name) for name in ("MPS_ENABLED", "MULTIPROCESSOR_COUNT")}
@@ -44,7 +44,7 @@ gpu.bind(3)
     status, _, err = on_gpus(program)
     last = err.splitlines()[-1]
     assert status == 1
-    assert last.startswith(f"pgas.errors.PgasError: no context on GPU 1{where}: CUDA_ERROR_{error} (a sentence)"), err
+    assert last.startswith(f"pgas.base.errors.PgasError: no context on GPU 1{where}: CUDA_ERROR_{error} (a sentence)"), err
     assert last.endswith("(a sentence)") if remedy is None else remedy in last
 
 
@@ -73,7 +73,7 @@ gpu.place_engine(pe, {"GPU-0"}, 2, 0)
 """
     status, out, err = on_gpus(program)
     assert out.splitlines() == ["(1, 0, 0)", "(1, 40, 0)", "(0, 33, 25)", "(1, 66, 50)", "(1, 33, 25)"]
-    assert (status, err.splitlines()[-1]) == (1, "pgas.errors.PgasError: PGAS_SOFTHCA_DEVICE=2: 2 GPU(s) are visible to PE 0, 0 to 1")
+    assert (status, err.splitlines()[-1]) == (1, "pgas.base.errors.PgasError: PGAS_SOFTHCA_DEVICE=2: 2 GPU(s) are visible to PE 0, 0 to 1")
 
 
 LAUNCH = """
@@ -81,7 +81,7 @@ import contextlib, sys
 from types import SimpleNamespace
 import pgas
 
-jit = sys.modules["pgas.jit"]
+jit = sys.modules["pgas.api.jit"]
 jit.compiled_for = lambda dispatcher, args: SimpleNamespace(max_threads_per_block=896, regs_per_thread=72)
 jit.cuda.get_current_device = lambda: SimpleNamespace(MAX_THREADS_PER_BLOCK=1024)
 job = SimpleNamespace(launching=lambda *_: None, agree=lambda *_: None, together=lambda call, step, error: (step(), []))

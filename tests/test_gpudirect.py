@@ -5,8 +5,8 @@ import os
 import pytest
 from cuda.bindings import driver
 
-from pgas.errors import PgasError, TransportError
-from pgas.transports import gpudirect
+from pgas.base.errors import PgasError, TransportError
+from pgas.transports.memory import gpudirect
 
 OK, NOT_PERMITTED, NOT_SUPPORTED = (
     driver.CUresult(number) for number in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_PERMITTED, 801)

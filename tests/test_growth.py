@@ -3,7 +3,7 @@
 import jobs
 import pytest
 
-from pgas.growth import Bounds
+from pgas.job.growth import Bounds
 from pgas.kernels import window
 
 MIB = 1 << 20
@@ -45,7 +45,7 @@ def test_step(size, lacking, step):
 
 
 PROGRAM = """
-from pgas import runtime
+from pgas.job import runtime
 
 @pgas.jit
 def put_from(dest, source, pe):

@@ -12,8 +12,9 @@ import pytest
 from jobs import INIT, ON_GPUS, holds
 from strangers import NOBODY, stranger
 
-from pgas.inquiry import Inquiry
-from pgas.kernels import queue, state, window
+from pgas.job.inquiry import Inquiry
+from pgas.kernels import state, window
+from pgas.kernels.paths.nic import queue
 
 #: A signal that nobody sends, waited for by some threads of some blocks; and what ends it.
 WAITS = """
@@ -56,7 +57,7 @@ OVER_2 = r"(?:[2-9]|\d\d+)\.\d s"
 
 #: A PE goes on when it has reported, on request.
 REPORTED = """
-from pgas import runtime
+from pgas.job import runtime
 
 def reported():
     end = time.monotonic() + 50
@@ -268,13 +269,13 @@ def test_a_child_that_is_forked_ends_without_the_job(job):
 LATE = """
 import re
 from mpi4py import MPI
-from pgas import bootstrap
+from pgas.base import waits
 
-def say(text, say=bootstrap.say):
+def say(text, say=waits.say):
     say(text)
     os.kill(int(re.search(r"process (\\d+)", text)[1]), signal.SIGCONT)
 
-bootstrap.say = say
+waits.say = say
 continued = threading.Event()
 signal.signal(signal.SIGCONT, lambda *_: continued.set())
 late = MPI.COMM_WORLD.rank == 1
@@ -376,7 +377,7 @@ works[2, 2](dest, source, word, right)
 pgas.synchronize()
 """
     job = jobs.Jobs(tmp_path, ON_GPUS, real=True)  # the kernel continues what is stopped when its session ends
-    ended = job(INIT + "from pgas import runtime\n" + THROUGH_A_NIC + text, PGAS_TRANSPORT="ibgda", PGAS_TIMEOUT="2")
+    ended = job(INIT + "from pgas.job import runtime\n" + THROUGH_A_NIC + text, PGAS_TRANSPORT="ibgda", PGAS_TIMEOUT="2")
     found = reports(ended)
     assert found.keys() == {0, 1}, ended
     for pe, lines in found.items():

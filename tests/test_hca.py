@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import jobs
 import pytest
 
-from pgas import hca
-from pgas.errors import TransportError
-from pgas.topology import PE, choose_transport
+from pgas.base.errors import TransportError
+from pgas.job import hca
+from pgas.job.topology import PE, choose_transport
 from pgas.transports.adapter import Path
 from pgas.transports.devices import Device, Gid, Port
 from pgas.transports.ibrc.nic import ProxiedNIC
@@ -158,7 +158,7 @@ def test_what_is_refused_is_said_once(monkeypatch):
 def test_a_piece_of_gpu_memory_as_a_dma_buf(monkeypatch):
     """It begins within a page: work requests name it by its offset in what CUDA exports, whole pages."""
     pytest.importorskip("cuda.bindings", reason="capability missing: cuda.bindings")
-    from pgas.transports import gpudirect
+    from pgas.transports.memory import gpudirect
     from pgas.transports.verbs import memory
 
     opened, asked = os.open(os.devnull, os.O_RDONLY), []

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pgas.errors import HeapError
-from pgas.heap import ALIGNMENT, Allocator
+from pgas.base.errors import HeapError
+from pgas.job.heap import ALIGNMENT, Allocator
 
 BYTE = np.dtype(np.uint8)
 UNITS = 64  # size of the small heaps here, in units of ALIGNMENT

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pgas import bootstrap
-from pgas.transports.softhca import client, messages
+from pgas.base import waits
+from pgas.job import collective
+from pgas.job import processes as job_processes
+from pgas.transports.softhca.process import client, messages
 
 
-class Late(bootstrap.Collective):
+class Late(collective.Collective):
     """PEs of which some do not come to the exchange."""
 
     def __init__(self, rank, missing, processes, polls=3):
@@ -29,7 +31,7 @@ class Late(bootstrap.Collective):
 
 
 def node_of(*pids, node="here"):
-    return [bootstrap.Process(node, pid, 0) for pid in pids]
+    return [job_processes.Process(node, pid, 0) for pid in pids]
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_processes_of_one_launcher():
     commands = {"PMI_RANK": "1", "OMPI_COMM_WORLD_RANK": "2", "HOME": "3"}
     processes = [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={name: value}) for name, value in commands.items()]
     try:
-        assert bootstrap._siblings(os.getpid()) == {1: processes[0].pid, 2: processes[1].pid}
+        assert job_processes.siblings(os.getpid()) == {1: processes[0].pid, 2: processes[1].pid}
     finally:
         for process in processes:
             process.communicate()
@@ -100,7 +102,7 @@ def test_sources_that_nothing_is_said_of(impatient, monkeypatch, capsys, variabl
     with ours, theirs:
         if "PGAS_TIMEOUT" in variable:  # too long for poll(2), which counts milliseconds in an int
             theirs.send(b"answer")
-        bootstrap.tell_if_late(ours, "PE 0", lambda: "the card")
+        waits.tell_if_late(ours, "PE 0", lambda: "the card")
     assert capsys.readouterr().err == ""
 
 
@@ -137,7 +139,7 @@ def test_a_card_that_does_not_answer_is_told_of_once(monkeypatch, capfd):
     """Its client goes on waiting, and gets the answer."""
     name, told = f"pgas-test-{os.getpid()}", threading.Event()
     monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
-    monkeypatch.setattr(bootstrap, "say", lambda text, say=bootstrap.say: (say(text), told.set()))
+    monkeypatch.setattr(waits, "say", lambda text, say=waits.say: (say(text), told.set()))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
         listener.listen()

@@ -12,12 +12,12 @@ import forks
 import numpy as np
 import pytest
 
-from pgas.backend import SIMULATOR
-from pgas.kernels import proxy
+from pgas.base.backend import SIMULATOR
+from pgas.kernels.paths import proxy
+from pgas.transports.hostloop import memory_ops as ops_cpu
 from pgas.transports.ibrc import loop, tables, thread, wqes
 from pgas.transports.mlx5 import cqe, doorbell, send_queue, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode
-from pgas.transports.softhca import ops_cpu
 
 pytestmark = pytest.mark.skipif(not SIMULATOR, reason="capability missing: the simulator")
 
@@ -241,8 +241,8 @@ import os, sys, threading, time
 import numpy as np
 from numba import cuda
 import pgas
-from pgas import runtime
-from pgas.kernels import proxy
+from pgas.job import runtime
+from pgas.kernels.paths import proxy
 from pgas.transports.ibrc import loop, tables, wqes
 
 def job():

@@ -14,9 +14,10 @@ import pytest
 from strangers import NOBODY, stranger
 
 import pgas
-from pgas import __main__, config
-from pgas.transports.softhca import client, messages
-from pgas.transports.softhca.messages import Kind
+from pgas import __main__
+from pgas.base import config
+from pgas.transports.softhca.process import client, messages
+from pgas.transports.softhca.process.messages import Kind
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 

@@ -13,7 +13,10 @@ import pytest
 from numba import cuda
 from numba.cuda import types
 
-from pgas.kernels import cpu, ibgda, proxy, queue, state
+from pgas.kernels import state
+from pgas.kernels.compiler import cpu
+from pgas.kernels.paths import ibgda, proxy
+from pgas.kernels.paths.nic import queue
 from pgas.kernels.scope import THREAD
 from pgas.kernels.update import Update
 from pgas.perftests.sass import CONSTANTS

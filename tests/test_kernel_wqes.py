@@ -14,7 +14,9 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.np.numpy_support import from_dtype
 
-from pgas.kernels import cpu, ibgda, sync
+from pgas.kernels.compiler import cpu
+from pgas.kernels.ops import sync
+from pgas.kernels.paths import ibgda
 from pgas.kernels.scope import BLOCK, THREAD
 from pgas.kernels.update import Update
 from pgas.perftests.sass import CONSTANTS

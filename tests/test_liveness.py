@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pgas import bootstrap, ending, liveness
-from pgas.ending import Watcher
-from pgas.liveness import LastWord, Watch
+from pgas.base import liveness
+from pgas.base.liveness import LastWord, Watch
+from pgas.job import ending, processes
+from pgas.job.ending import Watcher
 
 UNKNOWN = "ended without pgas.finalize()"
 
@@ -159,7 +160,7 @@ def two_machines(pid, fd):
     answers = [[(pid, fd), None, None], [True, False, True]]
     return SimpleNamespace(
         _bootstrap=SimpleNamespace(rank=1, size=3),
-        processes=[bootstrap.Process("here", pid, 0), bootstrap.Process("here", os.getpid(), 0), bootstrap.Process("there", 1, 0)],
+        processes=[processes.Process("here", pid, 0), processes.Process("here", os.getpid(), 0), processes.Process("there", 1, 0)],
         together=lambda call, step: (step(), None),
         exchange=lambda value: answers.pop(0),
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgas.errors import PgasError, TransportError
+from pgas.base.errors import PgasError, TransportError
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.commands import CapType, Command, CommandError, Status, build, build_output, check, parse, parse_output, pretty
 from pgas.transports.mlx5.contexts import PmState, RqType

@@ -56,8 +56,8 @@ def test_error_cqe(job, syndrome):
 
 #: Put another rkey of the peer's heap where WQEs are built: in the state page of kernels, or among the rows of the proxy thread.
 FORGE = """
-from pgas import runtime
-from pgas.kernels import queue
+from pgas.job import runtime
+from pgas.kernels.paths.nic import queue
 from pgas.transports.ibrc import tables, wqes
 from pgas.transports.ibrc.nic import ProxiedNIC
 def forge(peer):
@@ -73,7 +73,7 @@ def forge(peer):
 def test_quiet_of_more_than_64_queue_pairs(job):
     """The marks of those that were used take several words; the card stands still until quiet, or quiet_pe, waits."""
     text = """
-from pgas import runtime
+from pgas.job import runtime
 nic = runtime.current().nic
 
 @pgas.jit
@@ -146,7 +146,7 @@ def test_local_operand_off_the_heap(job, transport):
 @over_both
 def test_card_that_dies(job, transport):
     text = """
-from pgas import runtime
+from pgas.job import runtime
 card = runtime.current().nic.card_pid
 if me == 1:
     os.kill(card, signal.SIGKILL)
@@ -167,7 +167,7 @@ def test_peer_that_dies(job, transport):
 
 
 FIRST_USE = """
-from pgas import runtime
+from pgas.job import runtime
 
 @pgas.jit
 def first_use(dest, source, seen):
@@ -205,8 +205,8 @@ def test_quiet_of_a_queue_pair_in_its_first_use(job, transport):
 #: Which thread uses which queue pair, and how often the doorbells are rung. Warps put 1, 2, 4 ... times, so that a queue pair's count
 #: says which warps used it; then pairs of lanes, which take turns with other warps, put 256 times into one.
 QUEUES = """
-from pgas import runtime
-from pgas.kernels import ptx
+from pgas.job import runtime
+from pgas.kernels.compiler import ptx
 
 registers, rings, store = set(), [], ptx.st_release_sys_u64
 def counted(at, value):
@@ -320,7 +320,7 @@ put[1, 32](dest[0:0], source[0:0], right)
 pgas.barrier_all()
 got = dest.copy_to_host()
 say("right", (got[:62:2] == 39).all() and got[63] == 31 * 40 and not got[1:62:2].any())
-from pgas import runtime
+from pgas.job import runtime
 say("errors", sum(qp["errors"] for qp in runtime.current().nic.adapter.counters()["qps"]))
 pgas.free(source); pgas.free(dest); pgas.finalize()
 """
@@ -353,7 +353,7 @@ def test_the_first_error_is_told(job, transport):
 thread = threading.Thread(target=pgas.init)
 thread.start()
 thread.join()
-from pgas import runtime
+from pgas.job import runtime
 nic = runtime.current().nic
 dest, done = pgas.zeros(200, np.int32), pgas.zeros(1, np.int32)
 
@@ -400,7 +400,7 @@ def test_more_queue_pairs_than_the_card_has(job):
     """All PEs' count: 2 PEs make 6 each, of a card that has 8."""
     text = """
 from pgas.transports.mlx5 import commands
-from pgas.transports.softhca import client
+from pgas.transports.softhca.process import client
 
 def command(self, inbox, outlen, real=client.SoftHCA.command):
     outbox, (kind, values) = real(self, inbox, outlen), commands.parse(inbox)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pgas import probe
-from pgas.machine import Nic, Verbs
+from pgas.doctor import probe
+from pgas.doctor.machine import Nic, Verbs
 from pgas.transports.devices import Device, Port
 
 REAL = importlib.import_module

@@ -11,7 +11,7 @@ import pytest
 from test_perftests import mpirun, with_mpirun
 
 import pgas
-from pgas.kernels.binding import HOST_FORMS
+from pgas.kernels.compiler.binding import HOST_FORMS
 from pgas.perftests.programs import __main__ as programs
 from pgas.perftests.programs import interpreter, oracle
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import test_softhca_rig as rig
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports import queue_pair
 from pgas.transports.adapter import Path, Port, Uar
 from pgas.transports.mlx5 import commands, contexts, cqe, fields, wqe

@@ -1,4 +1,4 @@
-"""Send queues that many threads share (kernels/queue.py), with threads interrupted between their memory accesses.
+"""Send queues that many threads share (kernels/paths/nic/queue.py), with threads interrupted between their memory accesses.
 
 The simulator lets no thread run in the midst of submit and ring by itself; here others do, at random, before any primitive that these use.
 """
@@ -15,8 +15,9 @@ import collections, json, random, sys
 import numpy as np
 import pgas
 from numba import cuda
-from pgas import runtime
-from pgas.kernels import ptx, queue
+from pgas.job import runtime
+from pgas.kernels.compiler import ptx
+from pgas.kernels.paths.nic import queue
 from pgas.sim import engine
 
 BLOCKS, PUTS, STRIDED = 24, 40, 20 * 32

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_architecture import SOURCES, tree
 
+from pgas.api.values import check_value
 from pgas.kernels import refusals
 from pgas.kernels.refusals import TABLE, When
-from pgas.values import check_value
 
 CALLS = {"refuse", "refusals.refuse", "refusals.words"}
 

@@ -213,7 +213,7 @@ def compiled(call):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
-from pgas import host_ops
+from pgas.api import host_ops
 i64, pixel = types.int64, np.dtype([("r", "u1"), ("g", "u1"), ("b", "u1")])
 found["host"] = {}
 for kernel in (host_ops._iput, host_ops._iget):

@@ -19,7 +19,7 @@ from greenlet import greenlet
 from numba import cuda
 from numba import cuda as device_names
 
-from pgas.errors import DeadlockError, PgasError
+from pgas.base.errors import DeadlockError, PgasError
 from pgas.sim import engine
 
 engine.install()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from pgas.errors import PgasError
+from pgas.base.errors import PgasError
 from pgas.sim import engine, mem, memory, memory_model, set_memory_model
 from pgas.sim.weak import WeakMemory
 

@@ -6,7 +6,7 @@ import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import QP, SIGNAL, connect, pair
 
-from pgas.backend import SIMULATOR
+from pgas.base.backend import SIMULATOR
 from pgas.sim import memory as mem
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.cqe import Syndrome

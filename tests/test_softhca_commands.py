@@ -4,16 +4,16 @@ import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import HEAP, QP, QUEUES, pair
 
-from pgas.errors import TransportError
-from pgas.transports.memfd import HostMemory
-from pgas.transports.memory import Segment
+from pgas.base.errors import TransportError
+from pgas.transports.memory.memfd import HostMemory
+from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import commands, fields, wqe
 from pgas.transports.mlx5.capabilities import CAP_SIZE, AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, Status
 from pgas.transports.mlx5.contexts import ANY_QPN, Access, QpState
 from pgas.transports.softhca import layout
-from pgas.transports.softhca.firmware import QUERY_QP_EXT_OUT, Firmware
-from pgas.transports.softhca.objects import Objects, Refusal
+from pgas.transports.softhca.firmware.commands import QUERY_QP_EXT_OUT, Firmware
+from pgas.transports.softhca.firmware.objects import Objects, Refusal
 from pgas.transports.softhca.syndromes import Command as Why
 from pgas.transports.softhca.tables import Tables
 

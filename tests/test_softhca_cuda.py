@@ -19,7 +19,7 @@ numba.cuda.compiler.get_current_device = numba.cuda.dispatcher.get_current_devic
 from numba import cuda
 import pgas
 from pgas.perftests import sass
-from pgas.transports.softhca import block
+from pgas.transports.softhca.engine import block
 kernel = block.kernel(256)
 ptx = cuda.compile(kernel.py_func, block.SIGNATURE, cc=(9, 0), device=False, abi="numba")[0]
 shared = re.findall(r"[.]shared [.]align (\\d+) [.]b8 \\w+\\[(\\d+)\\]", ptx)

@@ -6,9 +6,9 @@ import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import QP, SIGNAL, connect, pair
 
-from pgas.backend import SIMULATOR
-from pgas.config import CQE_SYNDROMES, Faults
-from pgas.errors import TransportError
+from pgas.base.backend import SIMULATOR
+from pgas.base.config import CQE_SYNDROMES, Faults
+from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.contexts import QpState

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import test_softhca_rig as rig
 
-from pgas.backend import SIMULATOR
+from pgas.base.backend import SIMULATOR
 from pgas.perftests import harness
 from pgas.perftests.jobs import mpirun
 from pgas.transports.mlx5 import wqe
-from pgas.transports.softhca import engine, limits, tables
+from pgas.transports.softhca import tables
+from pgas.transports.softhca.engine import limits
+from pgas.transports.softhca.engine import loop as engine
 
 TICKS = 1 << limits.LOG_TICK  #: in a nanosecond
 CLOCK_END = 1 << 62

@@ -8,7 +8,7 @@ import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import ALL, CQ, QP, SIGNAL, connect
 
-from pgas.backend import SIMULATOR
+from pgas.base.backend import SIMULATOR
 from pgas.transports.mlx5 import cqe, doorbell, wqe
 from pgas.transports.mlx5.commands import Command, Status
 from pgas.transports.mlx5.contexts import QpState, rnr_timer_ns

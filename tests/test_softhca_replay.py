@@ -24,8 +24,10 @@ from jobs import also
 from numba import cuda
 
 import pgas
-from pgas import runtime
-from pgas.kernels import cpu, queue, window
+from pgas.job import runtime
+from pgas.kernels import window
+from pgas.kernels.compiler import cpu
+from pgas.kernels.paths.nic import queue
 from pgas.transports import p2p
 from pgas.transports.mlx5 import cqe, fields, send_queue, wqe
 from pgas.transports.nic import NIC

@@ -13,18 +13,19 @@ import time
 
 import pytest
 
-from pgas.backend import SIMULATOR
+from pgas.base.backend import SIMULATOR
 from pgas.kernels import window
 from pgas.sim import memory as mem
 from pgas.transports import p2p
-from pgas.transports.memfd import HostMemory
-from pgas.transports.memory import Segment
+from pgas.transports.memory.memfd import HostMemory
+from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import commands, cqe, doorbell, send_queue, wqe
 from pgas.transports.mlx5.capabilities import cap_op_mod
 from pgas.transports.mlx5.commands import Command, CommandError
 from pgas.transports.mlx5.contexts import ANY_QPN, Access, QpState, RqType
 from pgas.transports.mlx5.doorbell import UarType
-from pgas.transports.softhca import client, layout
+from pgas.transports.softhca import layout
+from pgas.transports.softhca.process import client
 from pgas.transports.softhca.syndromes import Command as Why
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
@@ -40,7 +41,7 @@ def host_memory():
         return HostMemory()
     from numba import cuda
 
-    from pgas.transports import vmm
+    from pgas.transports.memory import vmm
 
     cuda.select_device(0)
     return vmm.GPUMemory(0)

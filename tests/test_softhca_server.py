@@ -15,12 +15,12 @@ import test_softhca_rig as rig
 from test_bootstrap import few_descriptors
 from test_softhca_rig import PE, QP, gone, pair, wait_until
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.kernels import window
 from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.cqe import Syndrome
-from pgas.transports.softhca import client, messages
-from pgas.transports.softhca.messages import Kind
+from pgas.transports.softhca.process import client, messages
+from pgas.transports.softhca.process.messages import Kind
 from pgas.transports.softhca.syndromes import Vendor
 
 card, pes, observer = rig.card, rig.pes, rig.observer
@@ -254,7 +254,8 @@ def test_calls_after_close(own_card):
 FAILED_ENGINE = textwrap.dedent(
     """
     import os, socket, sys, threading
-    from pgas.transports.softhca import engines, server, tables
+    from pgas.transports.softhca.process import engines, server
+    from pgas.transports.softhca import tables
 
     ours, theirs = socket.socketpair()
     def loop(self, run=engines._Thread._loop):

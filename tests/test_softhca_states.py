@@ -7,14 +7,15 @@ import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import QP, SIGNAL, connect, pair
 
-from pgas.backend import SIMULATOR
-from pgas.errors import TransportError
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import TransportError
 from pgas.sim import memory
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.commands import Command, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
-from pgas.transports.softhca import completer, tables
+from pgas.transports.softhca import tables
+from pgas.transports.softhca.engine import completer
 from pgas.transports.softhca.syndromes import Vendor
 
 card, pes, observer = rig.card, rig.pes, rig.observer

@@ -11,10 +11,10 @@ import forks
 import pytest
 from machines import Machine, cluster, dgx, sound
 
-from pgas import topo
-from pgas.checks import examine
-from pgas.machine import Nic
-from pgas.probe import count_nvlinks
+from pgas.doctor import topo
+from pgas.doctor.checks import examine
+from pgas.doctor.machine import Nic
+from pgas.doctor.probe import count_nvlinks
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 

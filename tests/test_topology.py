@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgas.errors import BootstrapError, HeapError, TransportError
-from pgas.topology import PE, START_MPS, check_alike, check_memory, check_shared_gpus, choose_transport, slow_engine
+from pgas.base.errors import BootstrapError, HeapError, TransportError
+from pgas.job.topology import PE, START_MPS, check_alike, check_memory, check_shared_gpus, choose_transport, slow_engine
 
 OPTIONS = (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "auto"))
 

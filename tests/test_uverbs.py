@@ -56,7 +56,7 @@ PRELUDE = """
 import os, sys
 import numpy as np
 import pgas
-from pgas import runtime
+from pgas.job import runtime
 from pgas.transports.devx import DevX
 
 def say(*words):
@@ -144,7 +144,7 @@ with pgas.init() as job:
 def test_a_wqe_that_fails(tmp_path):
     """A card tells no more than the CQE: the first error if nothing was queued behind it."""
     text = """
-from pgas.transports.softhca import client
+from pgas.transports.softhca.process import client
 pgas.init()
 if pgas.my_pe() == 0:
     client.Observer(os.environ["UVERBS_CARD"]).set_faults("fail=1:0x13")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from verbs_model import CELL_LKEY, DEPTH, HEAP_KEY, LKEY, RECORD, SYSTEM_KEY, Model, set_word, word
 
-from pgas.backend import SIMULATOR
-from pgas.kernels.proxy import LANDING, SYSTEM, Request
+from pgas.base.backend import SIMULATOR
+from pgas.kernels.paths.proxy import LANDING, SYSTEM, Request
 from pgas.transports.ibrc import work_requests
 from pgas.transports.verbs.abi import SendFlags, WcStatus, WrOpcode
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pgas.kernels import proxy
+from pgas.kernels.paths import proxy
 from pgas.transports.ibrc import loop, tables, work_requests
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import SendFlags, WcStatus, WrOpcode

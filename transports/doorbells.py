@@ -10,7 +10,7 @@ and a queue of at most 2^15 does not go on before the card was rung.
 Here is where they lie; the thread is forwarding.py's, which compiles and is therefore imported only where doorbells are forwarded.
 """
 
-from pgas.transports.memory import GRANULARITY
+from pgas.transports.memory.protocol import GRANULARITY
 
 __all__ = ["dbr_offset", "mailbox_offset", "segment_bytes"]
 

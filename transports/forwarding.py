@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from pgas.transports.softhca.compiled import kernel
-from pgas.transports.softhca.ops_cpu import LAST_SHORT_TURN, fence, idle, load, load_acquire, store, store_release
-from pgas.transports.softhca.slack import sleep_precisely
+from pgas.transports.hostloop.compiled import kernel
+from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, fence, idle, load, load_acquire, store, store_release
+from pgas.transports.hostloop.slack import sleep_precisely
 
 __all__ = ["Forwarder"]
 

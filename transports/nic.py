@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pgas.backend import SIMULATOR
-from pgas.bootstrap import everywhere
-from pgas.errors import CompletionError, PgasError, TransportError
-from pgas.kernels import queue, state, window
+from pgas.base.agreement import everywhere
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import CompletionError, PgasError, TransportError
+from pgas.kernels import state, window
+from pgas.kernels.paths.nic import queue
 from pgas.transports import doorbells, p2p
 from pgas.transports.adapter import Adapter, FirstError, Path, Port
-from pgas.transports.memory import GRANULARITY, Memory, Segment
+from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.doorbell import DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.queue_pair import QueuePair, Queues, check_caps
 from pgas.transports.snapshot import QueueMemory, Ring
-from pgas.transports.softhca import client, layout
+from pgas.transports.softhca import layout
+from pgas.transports.softhca.process import client
 
 if TYPE_CHECKING:
     from pgas.transports.forwarding import Forwarder
@@ -404,7 +406,7 @@ class NIC:
                 time.sleep(0)
 
     def cursors(self, number: int) -> dict[str, int]:
-        """Return the indices of a queue pair by their names (kernels/queue.py); cons_idx is among them."""
+        """Return the indices of a queue pair by their names (kernels/paths/nic/queue.py); cons_idx is among them."""
         record = queue.RECORDS + number * queue.RECORD_SIZE
         names = {"resv_head": queue.RESV_HEAD, "ready_head": queue.READY_HEAD, "rung_idx": queue.RUNG_IDX, "cons_idx": queue.CONS_IDX}
         return {name: self._load(record + offset) & (queue.RINGING - 1) for name, offset in names.items()}

@@ -8,13 +8,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from pgas.errors import PgasError
-from pgas.kernels import proxy, queue
+from pgas.base.errors import PgasError
+from pgas.kernels.paths import proxy
+from pgas.kernels.paths.nic import queue
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.nic import NIC
 from pgas.transports.snapshot import Ring
-from pgas.transports.softhca import client
+from pgas.transports.softhca.process import client
 
 __all__ = ["describe"]
 

@@ -4,10 +4,10 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from pgas import fds
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.kernels import window
-from pgas.transports.memory import Memory, Segment
+from pgas.transports.memory import fds
+from pgas.transports.memory.protocol import Memory, Segment
 
 __all__ = ["attach_peers", "slot"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports.adapter import Adapter, Path, Port
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, cap_op_mod

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgas.errors import TransportError
-from pgas.remedies import mend
+from pgas.base.errors import TransportError
+from pgas.base.remedies import mend
 from pgas.transports.devices import ROCE_V1, ROCE_V2, ROOT, Device, Distance, Gid, Port, nearest
 
 __all__ = ["Choice", "Suits", "choose", "choose_gid"]

@@ -16,8 +16,8 @@ from typing import Any
 import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
 
 # isort: split
-from pgas import config
-from pgas.backend import launched_rank
+from pgas.base import config
+from pgas.base.backend import launched_rank
 from pgas.perftests import options
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
 from pgas.perftests.programs.operation import Operation, Program, line

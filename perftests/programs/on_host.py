@@ -1,4 +1,4 @@
-"""A phase that hosts perform: what they call of pgas themselves, at once or on a stream (pgas/host_ops.py), one program after the other.
+"""A phase that hosts perform: what they call of pgas themselves, at once or on a stream, one program after the other.
 
 All PEs go through the programs in the same order, and in each through its list: so whom a wait is for is never behind it.
 """

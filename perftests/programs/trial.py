@@ -10,7 +10,8 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas import config, runtime
+from pgas.base import config
+from pgas.job import runtime
 from pgas.perftests import grid
 from pgas.perftests.programs.draw import GROUP
 from pgas.perftests.programs.interpreter import COLUMNS, IN_DEST, IN_SOURCE, MEETINGS, Table, interpreter

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from pgas.errors import PgasError
+from pgas.base.errors import PgasError
 
 __all__ = ["Mem", "forbid", "mem", "memory_model", "set_memory_model"]
 

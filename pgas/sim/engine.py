@@ -20,7 +20,7 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from pgas.errors import PgasError
+from pgas.base.errors import PgasError
 from pgas.sim import model
 from pgas.sim import report as reports
 from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Observer, Rendezvous, SimThread, Worker

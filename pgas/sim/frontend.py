@@ -18,7 +18,7 @@ from numba.cuda.simulator import api, kernel
 from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-from pgas.errors import PgasError
+from pgas.base.errors import PgasError
 from pgas.sim import engine, model
 from pgas.sim.arrays import KernelArray
 from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE

@@ -15,7 +15,7 @@ from numba import types
 from numba.core.extending import intrinsic
 from numba.core.typing import signature
 
-from pgas.disk_cache import compiled
+from pgas.base.disk_cache import compiled
 from pgas.sim import activity
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from pgas.errors import DeadlockError
+from pgas.base.errors import DeadlockError
 from pgas.sim import activity
 from pgas.sim import report as reports
 

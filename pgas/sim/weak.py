@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-from pgas.errors import PgasError
+from pgas.base.errors import PgasError
 from pgas.sim import engine, memory
 from pgas.sim.scheduler import SimThread
 

@@ -6,8 +6,8 @@ import os
 import pytest
 from conformance.checks import *  # noqa: F403
 
-from pgas import runtime
-from pgas.transports.softhca import client
+from pgas.job import runtime
+from pgas.transports.softhca.process import client
 
 #: The NIC asked for; and the software card behind it if it is one of the devices of tests/uverbs.
 DEVICE = os.environ.get("PGAS_HCA", "auto")

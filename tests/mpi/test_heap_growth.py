@@ -12,8 +12,8 @@ from numba import cuda
 from test_bootstrap import few_descriptors
 
 import pgas
-from pgas import device_state, growth
-from pgas.errors import HeapError, TransportError
+from pgas.base.errors import HeapError, TransportError
+from pgas.job import device_state, growth
 from pgas.kernels import state, window
 from pgas.transports import p2p
 

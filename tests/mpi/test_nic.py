@@ -10,8 +10,9 @@ from numba import cuda
 
 import pgas
 from mpi.checks import CARD, needs_card, observer, own_queue_pairs
-from pgas import runtime
-from pgas.kernels import queue, window
+from pgas.job import runtime
+from pgas.kernels import window
+from pgas.kernels.paths.nic import queue
 from pgas.transports import p2p
 from pgas.transports.mlx5 import send_queue, wqe
 

@@ -8,10 +8,10 @@ from numba import cuda
 
 import pgas
 from mpi.checks import THROUGH_NIC, Watched, capability, equal, everywhere, neighbours, payload
-from pgas import runtime
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
+from pgas.job import runtime
 from pgas.kernels import state
-from pgas.transports.softhca.client import SoftHCA
+from pgas.transports.softhca.process.client import SoftHCA
 
 pytestmark = capability("plain memory that a NIC maps")
 

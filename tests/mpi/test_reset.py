@@ -9,12 +9,13 @@ from conformance.checks import THROUGH_NIC, TRANSPORT, equal, neighbours
 from numba import cuda
 
 import pgas
-from pgas import runtime
-from pgas.kernels import queue, state
+from pgas.job import runtime
+from pgas.kernels import state
+from pgas.kernels.paths.nic import queue
 from pgas.transports.ibrc import tables
 
 if pgas.SIMULATOR:
-    from pgas.kernels import cpu
+    from pgas.kernels.compiler import cpu
 
 N = 300
 

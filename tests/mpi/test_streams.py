@@ -1,4 +1,4 @@
-"""Operations that the host calls, at once and on CUDA streams, and what of them goes into CUDA graphs (pgas/host_ops.py)."""
+"""Operations that the host calls, at once and on CUDA streams, and what of them goes into CUDA graphs (pgas/api/host_ops.py)."""
 
 import numpy as np
 import pytest

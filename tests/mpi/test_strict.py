@@ -9,7 +9,7 @@ import pytest
 from conformance.ring import ring_works
 
 import pgas
-from pgas import strict
+from pgas.job import strict
 
 pytestmark = pytest.mark.skipif(not pgas.SIMULATOR, reason="the simulator's arrays")
 

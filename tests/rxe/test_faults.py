@@ -32,7 +32,7 @@ SECONDS = int(os.environ.get("TEST_TIMEOUT", "90"))
 OVER = {"PGAS_TRANSPORT": "ibrc", "PGAS_IB_TIMEOUT": "14", "PGAS_IB_RETRY_COUNT": "3"}
 
 INIT = """
-from pgas import runtime
+from pgas.job import runtime
 from pgas.transports.ibrc import tables, work_requests
 pgas.init()
 me, n = pgas.my_pe(), pgas.n_pes()
@@ -233,9 +233,9 @@ sys.exit(1)
 def test_pes_on_different_machines(run):
     """They say that they are: nobody watches the other's process, and everything works."""
     text = """
-from pgas import bootstrap
+from pgas.job import processes
 rank = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", 0)))
-bootstrap.node_name = lambda: f"machine{rank}/boot/pid"
+processes.node_name = lambda: f"machine{rank}/boot/pid"
 """
     work = """
 put[1, 1](dest, source, right)

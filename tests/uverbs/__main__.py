@@ -10,7 +10,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from pgas.transports.softhca import client
+from pgas.transports.softhca.process import client
 from uverbs import cards, devices, process
 
 _TESTS = Path(__file__).resolve().parent.parent

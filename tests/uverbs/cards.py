@@ -13,9 +13,9 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports.mlx5.doorbell import UarType
-from pgas.transports.softhca import client
+from pgas.transports.softhca.process import client
 
 __all__ = ["Card", "Fault", "RemoteCard", "connect"]
 

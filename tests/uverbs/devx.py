@@ -9,7 +9,7 @@ import errno
 from dataclasses import dataclass
 from enum import IntEnum
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.capabilities import CapType, PortType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, Status

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports.mlx5.doorbell import UarType
-from pgas.transports.softhca.card import Card
-from pgas.transports.softhca.objects import EQN, Refusal
+from pgas.transports.softhca.firmware.objects import EQN, Refusal
+from pgas.transports.softhca.process.card import Card
 from uverbs.cards import Fault
 
 __all__ = ["LocalCard"]

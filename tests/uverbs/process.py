@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from uverbs import cards, devices
 
 #: The shim, as the launcher preloaded it.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.contexts import Access, AtomicMode, PmState, QpState, QpType, RqType

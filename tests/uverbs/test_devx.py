@@ -8,14 +8,15 @@ import pytest
 import test_softhca_rig as rig
 from test_queue_pair import Poster, make, write
 
-from pgas.errors import PgasError, TransportError
-from pgas.remedies import mend
-from pgas.transports import adapter, devices, devx, selection
+from pgas.base.errors import PgasError, TransportError
+from pgas.base.remedies import mend
+from pgas.transports import adapter, devices, selection
+from pgas.transports.ibgda import devx
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.queue_pair import check_caps
-from pgas.transports.softhca import client
+from pgas.transports.softhca.process import client
 from uverbs import devices as played
 
 CARD = os.environ.get("UVERBS_CARD")
@@ -347,7 +348,7 @@ def test_a_piece_of_gpu_memory_as_a_dma_buf(machine):
 
 def test_a_piece_of_gpu_memory_by_pyverbs(machine, monkeypatch):
     """ibrc's way to the same call: the region's addresses count from the dma-buf's beginning."""
-    from pgas.transports import gpudirect
+    from pgas.transports.memory import gpudirect
     from pgas.transports.verbs import memory
 
     for pes in pair_of("mlx5_0", gpu=GPU):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from uverbs import cards
 from uverbs.devices import Region, machine
 from uverbs.process import Attributes, Errno, File, map_registers, method

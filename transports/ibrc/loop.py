@@ -9,15 +9,15 @@ hands to libibverbs (work_requests.py).
 """
 
 import functools
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from numba import types
 
-from pgas.kernels import proxy
+from pgas.kernels.paths import proxy
+from pgas.transports.hostloop.compiled import kernel
+from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.tables import (
     BATCH,
@@ -44,8 +44,6 @@ from pgas.transports.ibrc.tables import (
     WAITING,
 )
 from pgas.transports.ibrc.wqes import advance, ring, step
-from pgas.transports.softhca.compiled import kernel
-from pgas.transports.softhca.ops_cpu import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release
 
 __all__ = ["compiled"]
 
@@ -120,12 +118,11 @@ def compiled(posting: ModuleType) -> Any:
 
     Numba's key of the cache has no part for the names that the loop finds in its module, so all their sources are in its free variable.
     """
-    sources = [posting.__file__, tables.__file__, proxy.__file__, *getattr(posting, "SOURCES", ())]
-    layout = hashlib.sha256(b"".join(Path(str(path)).read_bytes() for path in sources)).digest()
+    sources = (str(posting.__file__), str(tables.__file__), str(proxy.__file__), *getattr(posting, "SOURCES", ()))
     names = {**globals(), "step": posting.step, "ring": posting.ring, "advance": posting.advance}
 
     def make(stamp: int) -> Callable[[int], int]:
-        loop = _make(stamp ^ int.from_bytes(layout[:7], "little"))
+        loop = _make(stamp)
         return FunctionType(loop.__code__, names, loop.__name__, loop.__defaults__, loop.__closure__)  # type: ignore[attr-defined]
 
-    return kernel(types.int64(types.int64), make)
+    return kernel(types.int64(types.int64), make, *sources)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, ClassVar
 
-from pgas.kernels import queue
+from pgas.kernels.paths.nic import queue
 from pgas.transports.ibrc import tables, wqes
 from pgas.transports.ibrc.thread import RingNIC
 

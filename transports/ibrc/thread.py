@@ -1,4 +1,4 @@
-"""The host's side of the kernels' ring (kernels/proxy.py): its shared line, the proxy thread that serves it, what went wrong in it."""
+"""The host's side of the kernels' ring: its shared line, the proxy thread that serves it, what went wrong in it."""
 
 import contextlib
 import mmap
@@ -10,17 +10,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pgas.errors import PgasError
-from pgas.kernels import proxy, queue, state, window
+from pgas.base.errors import PgasError
+from pgas.kernels import state, window
+from pgas.kernels.paths import proxy
+from pgas.kernels.paths.nic import queue
+from pgas.transports.hostloop.slack import sleep_precisely
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
 from pgas.transports.nic import NIC, Part, timed_out
 from pgas.transports.snapshot import Ring
-from pgas.transports.softhca.slack import sleep_precisely
 
 __all__ = ["RingNIC", "shares"]
 
-#: Seconds that kernels have to find an error by themselves: each looks in one of 64 polls (kernels/proxy.py).
+#: Seconds that kernels have to find an error by themselves: each looks in one of 64 polls (kernels/paths/proxy.py).
 _FIND_S = 1.0
 
 #: Samples of what the thread does that are too few to say.
@@ -86,7 +88,7 @@ class RingNIC(NIC):
         undone = rows + count * tables.ROW
         unrung = undone + constants.ring * tables.UNDONE_SIZE
         regions = unrung + 8 * count
-        # On pages of their own: those that a user's array lies on may be exchanged in the simulator (transports/pages.py).
+        # On pages of their own: those that a user's array lies on may be exchanged in the simulator (transports/memory/pages.py).
         own = self._own = np.frombuffer(mmap.mmap(-1, regions + state.N_REGISTERED * tables.REGION_SIZE), np.int64)
         at = own.ctypes.data
         self._regions = regions // 8

@@ -18,13 +18,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pgas.backend import SIMULATOR
-from pgas.errors import CompletionError, TransportError
-from pgas.kernels import proxy, queue, refusals, window
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import CompletionError, TransportError
+from pgas.kernels import refusals, window
+from pgas.kernels.paths import proxy
+from pgas.kernels.paths.nic import queue
 from pgas.transports.devices import Gid
 from pgas.transports.ibrc import tables, work_requests
 from pgas.transports.ibrc.thread import RingNIC
-from pgas.transports.memory import Segment
+from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.nic import CELL_BYTES, Part
 from pgas.transports.verbs import abi
@@ -106,7 +108,7 @@ class VerbsNIC(RingNIC):
             if wanted > limit:
                 raise TransportError(f"RDMA device {self._device} has {limit} {name}, {wanted} are needed: choose a smaller {variable}")
         if not SIMULATOR:
-            from pgas.transports.gpudirect import check_order
+            from pgas.transports.memory.gpudirect import check_order
 
             check_order()
         access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)

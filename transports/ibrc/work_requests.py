@@ -25,7 +25,9 @@ from numba import types
 from numba.core.extending import intrinsic
 from numba.core.typing import signature
 
-from pgas.kernels import proxy
+from pgas.kernels.paths import proxy
+from pgas.transports.hostloop.compiled import on_host
+from pgas.transports.hostloop.memory_ops import load, load_acquire, load_u32, store, store_u32, swap32
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.tables import (
     CELL_LKEY,
@@ -46,8 +48,6 @@ from pgas.transports.ibrc.tables import (
     UNDONE_SIZE,
     UNRUNG,
 )
-from pgas.transports.softhca.compiled import on_host
-from pgas.transports.softhca.ops_cpu import load, load_acquire, load_u32, store, store_u32, swap32
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import SendFlags, WrOpcode
 

@@ -3,7 +3,9 @@
 The loop (loop.py) calls step, ring and advance. Every request ends in a signalled WQE of one WQEBB (mlx5.cqe.extend).
 """
 
-from pgas.kernels import proxy
+from pgas.kernels.paths import proxy
+from pgas.transports.hostloop.compiled import on_host
+from pgas.transports.hostloop.memory_ops import fence, load, load_acquire, store, store_release, store_u32, swap32, swap64
 from pgas.transports.ibrc.tables import (
     CELL_LKEY,
     CONS_IDX,
@@ -20,8 +22,6 @@ from pgas.transports.ibrc.tables import (
 )
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
-from pgas.transports.softhca.compiled import on_host
-from pgas.transports.softhca.ops_cpu import fence, load, load_acquire, store, store_release, store_u32, swap32, swap64
 
 # Words of a row (tables.py). Keys and QPN are big-endian, and so are the record's.
 WQ, DBR, UAR, CQE, QPN, HEAP_KEY, SYSTEM_KEY = range(0, 56, 8)
@@ -119,7 +119,7 @@ def post_masked_swap(own: int, row: int, raddr: int, swap: int, mask: int, local
 
 @on_host
 def post_update(own: int, row: int, operation: int, to: int, value: int, compare: int, local: int, nbytes: int) -> int:
-    """Post an atomic as kernels/atomic_wqe.py says; the old value lands at local."""
+    """Post an atomic as kernels/paths/nic/atomic_wqe.py says; the old value lands at local."""
     if nbytes == 4:
         swap, ones = swap32(value), 0xFFFF_FFFF
     else:

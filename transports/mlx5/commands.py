@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import fields
 from pgas.transports.mlx5.capabilities import (
     ATOMIC_CAP,

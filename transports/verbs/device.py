@@ -5,8 +5,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from pgas.errors import TransportError
-from pgas.remedies import mend
+from pgas.base.errors import TransportError
+from pgas.base.remedies import mend
 from pgas.transports import devices
 from pgas.transports.verbs import abi
 

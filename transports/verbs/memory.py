@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pgas.errors import PgasError, TransportError
+from pgas.base.errors import PgasError, TransportError
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
@@ -73,7 +73,7 @@ def _by_address(device: OpenDevice, address: int, nbytes: int, access: Access) -
 
 def _as_dma_buf(device: OpenDevice, address: int, nbytes: int, access: Access) -> Region:
     """Register memory in what CUDA exports, whose first byte has address 0 in work requests: pyverbs passes the offset as the iova, too."""
-    from pgas.transports.gpudirect import dmabuf
+    from pgas.transports.memory.gpudirect import dmabuf
 
     fd, offset = dmabuf(address, nbytes)
     try:

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 from pgas.transports import devices
 from pgas.transports.adapter import Path
 from pgas.transports.devices import Gid

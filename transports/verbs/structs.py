@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from pgas.errors import TransportError
+from pgas.base.errors import TransportError
 
 __all__ = ["behind", "read", "word"]
 

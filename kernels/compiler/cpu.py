@@ -1,0 +1,185 @@
+"""The simulator's twins of the typed primitives: elements of arrays in host memory, by address and dtype.
+
+``mem`` is the memory they act on: the host's own, or the weak model, which delays and reorders what goes to other PEs.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pgas.sim import arrays, engine, mem, set_memory_model
+
+__all__ = [
+    "atomic_max", "begin", "element_of_word", "element_words", "load_acquire_element", "load_element", "mem",
+    "read_again", "read_only", "relax", "store_element", "store_octoword", "swapped", "update_element",
+]  # fmt: skip
+
+
+_read_only: dict[int, int] = {}
+
+
+def read_only(addr: int, nbytes: int) -> int:
+    """Return a word of the state page that does not change while a kernel runs."""
+    value = _read_only.get(addr)
+    if value is None:
+        value = _read_only[addr] = mem.load(addr, nbytes)
+    return value
+
+
+def read_again() -> None:
+    """Forget what read_only() has read: the host has changed words between two kernels."""
+    _read_only.clear()
+
+
+def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
+    """Start a job: forget the last one's words, and choose the memory model.
+
+    Args:
+        weak_seed: None for the host's own memory; of the weak one, the seed of its delays.
+        own_lo, own_hi: what only this PE looks at in its slot; stores elsewhere in the window are remote.
+    """
+    read_again()
+    if weak_seed is None:
+        set_memory_model(None)
+    else:
+        from pgas.sim.weak import WeakMemory
+
+        set_memory_model(WeakMemory(weak_seed, own_lo, own_hi))
+
+
+def thread_rank() -> int:
+    """Number of this thread in its block."""
+    return _thread().linear
+
+
+def _thread() -> Any:
+    return engine.current()
+
+
+def lane() -> int:
+    """Number of this thread in its warp."""
+    return int(_thread().lane)
+
+
+def block_size() -> int:
+    """Number of threads in the block."""
+    x, y, z = engine.block_dim()
+    return x * y * z
+
+
+def warp_size() -> int:
+    """Number of threads in this thread's warp."""
+    return min(block_size() - thread_rank() // 32 * 32, 32)
+
+
+def block_rank() -> int:
+    """Number of this block in its grid."""
+    (x, y, z), (nx, ny, _) = engine.block_index(), engine.grid_dim()
+    return x + nx * (y + ny * z)
+
+
+def store_octoword(addr: int, low: int, high: int) -> None:
+    """Store 16 bytes."""
+    mem.store(addr, low, 8)
+    mem.store(addr + 8, high, 8)
+
+
+def atomic_max(addr: int, value: int) -> None:
+    """Raise a word; atomic among the threads of this simulator, which is all that its users need."""
+    if mem.load(addr, 8) < value:
+        mem.store(addr, value, 8)
+
+
+def swapped(value: int, nbytes: int) -> int:
+    """Return an integer with its bytes in the other order."""
+    return int.from_bytes(value.to_bytes(nbytes, "little"), "big")
+
+
+def relax(operation: str) -> None:
+    """Let other threads run; reports name the operation that waits."""
+    arrays.begin_turn()  # this thread waits: its polls are no work in the midst of which it must be preempted
+    engine.yield_(operation)
+
+
+def _ignore() -> None:
+    """Before a runtime is there."""
+
+
+#: What a thread does after it poisoned the state; the runtime sets it to raise the error where the user's kernel is seen.
+on_failure: Callable[[], None] = _ignore
+
+
+def load_element(addr: int, dtype: np.dtype) -> Any:
+    """Return the element at addr: a Python integer for integers, else a NumPy scalar."""
+    arrays.count_read()  # a spin of the user on g must end
+    nbytes = dtype.itemsize
+    if nbytes == 16:
+        return np.frombuffer(struct.pack("<2Q", mem.load(addr, 8), mem.load(addr + 8, 8)), dtype)[0]
+    return element_of_word(dtype, mem.load(addr, nbytes))
+
+
+def element_of_word(dtype: np.dtype, word: int) -> Any:
+    """Return the element of up to 8 bytes that has these bits."""
+    nbytes = dtype.itemsize
+    if dtype.kind == "u":
+        return word
+    if dtype.kind == "i":
+        return word - (1 << 8 * nbytes) if word >> (8 * nbytes - 1) else word
+    return np.frombuffer(word.to_bytes(nbytes, "little"), dtype)[0]
+
+
+def load_acquire_element(addr: int, dtype: np.dtype) -> Any:
+    """Return the element at addr, acquiring: x86 loads do."""
+    return load_element(addr, dtype)
+
+
+def store_element(addr: int, dtype: np.dtype, value: Any) -> None:
+    """Store an element, converted as an assignment would."""
+    for offset, word, nbytes in _words(dtype, value):
+        mem.store(addr + offset, word, nbytes)
+
+
+def element_words(dtype: np.dtype, value: Any) -> tuple[int, int]:
+    """Return an element's bytes as two words, the second 0 unless it has 16."""
+    words = [word for _, word, _ in _words(dtype, value)]
+    return words[0], words[1] if len(words) > 1 else 0
+
+
+def update_element(change: str, addr: int, dtype: np.dtype, *values: Any) -> Any:
+    """Change an element atomically, as PTX's atom with that name does, and return what it held."""
+    arrays.count_read(arrays.ATOMIC_READS)
+    if dtype.kind == "f" and change == "add":
+        add = mem.atomic_add_f32 if dtype.itemsize == 4 else mem.atomic_add_f64
+        return dtype.type(add(addr, float(values[0])))
+    words = [element_words(dtype, value)[0] for value in values]
+    return element_of_word(dtype, getattr(mem, _CHANGES[change])(addr, *words, dtype.itemsize))
+
+
+_CHANGES = {
+    "add": "atomic_add", "exch": "atomic_exchange", "cas": "atomic_compare_swap", "and": "atomic_and", "or": "atomic_or",
+    "xor": "atomic_xor",
+}  # fmt: skip
+
+
+def whole(value: Any, dtype: np.dtype) -> int:
+    """Return a value as an integer, which wraps in an element of dtype; a float must fit, as what a GPU makes of others is undefined.
+
+    Raises:
+        OverflowError: it does not.
+    """
+    if isinstance(value, (float, np.floating)):
+        bounds = np.iinfo(dtype)
+        if not bounds.min - 1 < value < bounds.max + 1:
+            raise OverflowError(f"{value} is beyond the integers that an element of type {dtype} can hold, {bounds.min} to {bounds.max}")
+    return int(value)
+
+
+def _words(dtype: np.dtype, value: Any) -> list[tuple[int, int, int]]:
+    """The (offset, value, bytes) of the machine words of one element: one, or two of 8 bytes."""
+    nbytes = dtype.itemsize
+    if dtype.kind in "iu":
+        return [(0, whole(value, dtype) & ((1 << 8 * nbytes) - 1), nbytes)]
+    data = np.asarray(value).astype(dtype).tobytes()
+    return [(offset, int.from_bytes(data[offset : offset + 8], "little"), min(nbytes, 8)) for offset in range(0, nbytes, 8)]

@@ -1,0 +1,397 @@
+"""The table of primitives: PTX on a GPU, atomics on raw addresses (pgas.sim) in the simulator.
+
+Addresses are u64. "sys" scope reaches every GPU, the CPU and NICs; "gpu" only threads of this GPU (PTX ISA, "Memory Consistency
+Model"). What a line becomes in SASS is checked in tests/test_sass.py; on sm_90 ``ld.acquire`` costs an L1 invalidation at each poll, so
+loops on peers' memory poll relaxed and acquire once; ``st.release`` is a fence and a store.
+"""
+
+import time
+from typing import Any
+
+from numba.cuda import types
+
+from pgas.base.backend import SIMULATOR
+from pgas.kernels.compiler.numba_cuda import constant, device, element_primitive, element_size, primitive
+
+if SIMULATOR:
+    from pgas.kernels.compiler import cpu
+    from pgas.sim import engine
+
+# Scalar loads and stores ------------------------------------------------------------------------------------------------------
+
+ld_relaxed_sys_u64 = primitive("ld_relaxed_sys_u64", "u64(u64)", "ld.relaxed.sys.global.u64 $0, [$1];", lambda a: cpu.mem.load(a, 8))
+ld_acquire_sys_u64 = primitive(
+    "ld_acquire_sys_u64", "u64(u64)", "ld.acquire.sys.global.u64 $0, [$1];", lambda a: cpu.mem.load_acquire(a, 8)
+)
+st_relaxed_sys_u64 = primitive(
+    "st_relaxed_sys_u64", "void(u64, u64)", "st.relaxed.sys.global.u64 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 8)
+)
+st_release_sys_u64 = primitive(
+    "st_release_sys_u64", "void(u64, u64)", "st.release.sys.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
+)
+
+#: Two words that follow each other, at a multiple of 16.
+ld_relaxed_sys_pair = primitive(
+    "ld_relaxed_sys_pair", "(u64, u64)(u64)", "ld.relaxed.sys.global.v2.u64 {$0, $1}, [$2];",
+    lambda a: (cpu.mem.load(a, 8), cpu.mem.load(a + 8, 8)),
+)  # fmt: skip
+
+ld_relaxed_gpu_u64 = primitive("ld_relaxed_gpu_u64", "u64(u64)", "ld.relaxed.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load(a, 8))
+ld_acquire_gpu_u64 = primitive(
+    "ld_acquire_gpu_u64", "u64(u64)", "ld.acquire.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load_acquire(a, 8)
+)
+st_relaxed_gpu_u64 = primitive(
+    "st_relaxed_gpu_u64", "void(u64, u64)", "st.relaxed.gpu.global.u64 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 8)
+)
+st_release_gpu_u64 = primitive(
+    "st_release_gpu_u64", "void(u64, u64)", "st.release.gpu.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
+)
+ld_relaxed_sys_u32 = primitive("ld_relaxed_sys_u32", "u32(u64)", "ld.relaxed.sys.global.u32 $0, [$1];", lambda a: cpu.mem.load(a, 4))
+st_relaxed_sys_u32 = primitive(
+    "st_relaxed_sys_u32", "void(u64, u32)", "st.relaxed.sys.global.u32 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 4)
+)
+st_release_sys_u32 = primitive(
+    "st_release_sys_u32", "void(u64, u32)", "st.release.sys.global.u32 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 4)
+)
+
+#: Part of a WQE: nobody reads it before it is released, and this SM never again.
+st_octoword = primitive(
+    "st_octoword",
+    "void(u64, u64, u64)",
+    "st.global.L1::no_allocate.v2.u64 [$0], {$1, $2};",
+    lambda *octoword: cpu.store_octoword(*octoword),
+)
+st_u32 = primitive("st_u32", "void(u64, u32)", "st.global.L1::no_allocate.u32 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 4))
+st_u16 = primitive("st_u16", "void(u64, u32)", "{ .reg .u16 h; cvt.u16.u32 h, $1; st.global.u16 [$0], h; }",
+                   lambda a, v: cpu.mem.store(a, v & 0xFFFF, 2))  # fmt: skip
+st_u8 = primitive("st_u8", "void(u64, u32)", "st.global.u8 [$0], $1;", lambda a, v: cpu.mem.store(a, v & 0xFF, 1))
+
+# Atomics ----------------------------------------------------------------------------------------------------------------------
+
+atom_cas_sys_u64 = primitive(
+    "atom_cas_sys_u64", "u64(u64, u64, u64)", "atom.relaxed.sys.global.cas.b64 $0, [$1], $2, $3;",
+    lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
+)  # fmt: skip
+red_add_sys_u64 = primitive(
+    "red_add_sys_u64", "void(u64, u64)", "red.relaxed.sys.global.add.u64 [$0], $1;", lambda a, v: cpu.mem.atomic_add(a, v, 8)
+)
+
+atom_add_gpu_u64 = primitive(
+    "atom_add_gpu_u64", "u64(u64, u64)", "atom.relaxed.gpu.global.add.u64 $0, [$1], $2;", lambda a, v: cpu.mem.atomic_add(a, v, 8)
+)
+atom_cas_gpu_u64 = primitive(
+    "atom_cas_gpu_u64", "u64(u64, u64, u64)", "atom.acquire.gpu.global.cas.b64 $0, [$1], $2, $3;",
+    lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
+)  # fmt: skip
+atom_cas_release_gpu_u64 = primitive(
+    "atom_cas_release_gpu_u64", "u64(u64, u64, u64)", "atom.release.gpu.global.cas.b64 $0, [$1], $2, $3;",
+    lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
+)  # fmt: skip
+red_max_gpu_u64 = primitive(
+    "red_max_gpu_u64", "void(u64, u64)", "red.release.gpu.global.max.u64 [$0], $1;", lambda a, v: cpu.atomic_max(a, v)
+)
+red_add_release_gpu_u64 = primitive(
+    "red_add_release_gpu_u64", "void(u64, u64)", "red.release.gpu.global.add.u64 [$0], $1;", lambda a, v: cpu.mem.atomic_add(a, v, 8)
+)
+red_or_gpu_u64 = primitive(
+    "red_or_gpu_u64", "void(u64, u64)", "red.relaxed.gpu.global.or.b64 [$0], $1;", lambda a, v: cpu.mem.atomic_or(a, v, 8)
+)
+
+# Fences -----------------------------------------------------------------------------------------------------------------------
+
+fence_sys = primitive("fence_sys", "void()", "fence.acq_rel.sys;", lambda: cpu.mem.fence("sys"))
+fence_sc_sys = primitive("fence_sc_sys", "void()", "fence.sc.sys;", lambda: cpu.mem.fence("sys"))
+#: Nothing on a GPU, whose stores have their values in registers when they are issued; the compiler moves no access across it.
+sources_read = primitive("sources_read", "void()", "", lambda: cpu.mem.read_sources())
+
+# Threads ----------------------------------------------------------------------------------------------------------------------
+
+syncwarp = primitive("syncwarp", "void()", "bar.warp.sync 0xffffffff;", lambda: engine.warp_barrier(), convergent=True)
+syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.block_barrier(), convergent=True)
+#: Cycles of this multiprocessor.
+clock = primitive("clock", "u64()", "mov.u64 $0, %clock64;", lambda: time.monotonic_ns())
+globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
+
+#: A number that threads which run at the same time seldom share. Not pure, or LLVM hoists it out of the loops of those that wait.
+seat = primitive(
+    "seat", "u32()",
+    "{ .reg .u32 s, w, l; mov.u32 s, %smid; mov.u32 w, %warpid; mov.u32 l, %laneid; mad.lo.u32 w, w, 32, l; mad.lo.u32 $0, s, 37, w; }",
+    lambda: 33 * cpu.block_rank() + cpu.thread_rank(),
+)  # fmt: skip
+
+nanosleep = primitive("nanosleep", "void(u32)", "nanosleep.u32 $0;", lambda ns: None)
+
+#: Number of the thread in its warp, and of the warp's threads: fewer than 32 in the last warp of some blocks.
+lane = primitive("lane", "u32()", "mov.u32 $0, %laneid;", lambda: cpu.lane(), pure=True)
+warp_size = primitive(
+    "warp_size", "u32()",
+    "{ .reg .u32 t, u, n, m; mov.u32 t, %tid.z; mov.u32 n, %ntid.y; mov.u32 u, %tid.y; mad.lo.u32 t, t, n, u;"
+    " mov.u32 m, %ntid.x; mov.u32 u, %tid.x; mad.lo.u32 t, t, m, u; and.b32 t, t, 0xffffffe0;"
+    " mul.lo.u32 n, n, m; mov.u32 m, %ntid.z; mul.lo.u32 n, n, m; sub.u32 n, n, t; min.u32 $0, n, 32; }",
+    lambda: cpu.warp_size(), pure=True,
+)  # fmt: skip
+#: Number of the thread in its block, and of the block's threads; x runs fastest.
+thread_rank = primitive(
+    "thread_rank", "u32()",
+    "{ .reg .u32 t, u, n; mov.u32 t, %tid.z; mov.u32 n, %ntid.y; mov.u32 u, %tid.y; mad.lo.u32 t, t, n, u;"
+    " mov.u32 n, %ntid.x; mov.u32 u, %tid.x; mad.lo.u32 $0, t, n, u; }",
+    lambda: cpu.thread_rank(), pure=True,
+)  # fmt: skip
+block_size = primitive(
+    "block_size", "u32()",
+    "{ .reg .u32 n, m; mov.u32 n, %ntid.x; mov.u32 m, %ntid.y; mul.lo.u32 n, n, m; mov.u32 m, %ntid.z; mul.lo.u32 $0, n, m; }",
+    lambda: cpu.block_size(), pure=True,
+)  # fmt: skip
+#: Number of the block in its grid; x runs fastest.
+block_rank = primitive(
+    "block_rank", "u32()",
+    "{ .reg .u32 t, u, n; mov.u32 t, %ctaid.z; mov.u32 n, %nctaid.y; mov.u32 u, %ctaid.y; mad.lo.u32 t, t, n, u;"
+    " mov.u32 n, %nctaid.x; mov.u32 u, %ctaid.x; mad.lo.u32 $0, t, n, u; }",
+    lambda: cpu.block_rank(), pure=True,
+)  # fmt: skip
+
+#: Number of the multiprocessor; one in the simulator.
+smid = primitive("smid", "u32()", "mov.u32 $0, %smid;", lambda: 0)
+
+# Lanes together ---------------------------------------------------------------------------------------------------------------
+#
+# ``peers(key)``: masks of the lanes that are here now, the caller's own among them, and of those that bring the same key; any lane may be
+# missing. ``here()``: the first one. The others take the first mask: they are called by exactly its lanes.
+#
+# Both masks end with the caller's own bit, which is in them anyway: its lane alone knows it, so that ptxas does not take them for values
+# that all lanes share (lanes.py).
+
+peers = primitive(
+    "peers", "(u32, u32)(u64)",
+    "{ .reg .u32 m, own; activemask.b32 m; match.any.sync.b64 $1, $2, m;"
+    " mov.u32 own, %lanemask_eq; or.b32 $0, m, own; or.b32 $1, $1, own; }",
+    lambda key: engine.gather(key), convergent=True,
+)  # fmt: skip
+here = primitive(
+    "here", "u32()", "{ .reg .u32 m, own; activemask.b32 m; mov.u32 own, %lanemask_eq; or.b32 $0, m, own; }",
+    lambda: engine.gather(0)[0], convergent=True,
+)  # fmt: skip
+syncwarp_mask = primitive("syncwarp_mask", "void(u32)", "bar.warp.sync $0;", lambda mask: engine.warp_barrier(mask), convergent=True)
+shfl_u64 = primitive(
+    "shfl_u64", "u64(u32, u64, u32)",
+    "{ .reg .u32 l, h; mov.b64 {l, h}, $2; shfl.sync.idx.b32 l, l, $3, 31, $1; shfl.sync.idx.b32 h, h, $3, 31, $1; mov.b64 $0, {l, h}; }",
+    lambda mask, value, source: engine.warp_exchange(mask, value, "shfl")[source], convergent=True,
+)  # fmt: skip
+vote_all = primitive(
+    "vote_all", "u32(u32, u32)",
+    "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.all.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
+    lambda mask, holds: int(all(engine.warp_exchange(mask, bool(holds), "vote_all").values())), convergent=True,
+)  # fmt: skip
+vote_any = primitive(
+    "vote_any", "u32(u32, u32)",
+    "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.any.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
+    lambda mask, holds: int(any(engine.warp_exchange(mask, bool(holds), "vote_any").values())), convergent=True,
+)  # fmt: skip
+least = primitive(
+    "least", "u32(u32, u32)", "redux.sync.min.u32 $0, $2, $1;",
+    lambda mask, value: min(engine.warp_exchange(mask, value, "least").values()), convergent=True,
+)  # fmt: skip
+lanemask_lt = primitive("lanemask_lt", "u32()", "mov.u32 $0, %lanemask_lt;", lambda: (1 << cpu.lane()) - 1, pure=True)
+
+# Bits -------------------------------------------------------------------------------------------------------------------------
+
+popc = primitive("popc", "u32(u32)", "popc.b32 $0, $1;", lambda a: a.bit_count(), pure=True)
+#: Position of the lowest bit that is set; one must be.
+lowest = primitive("lowest", "u32(u32)", "{ .reg .u32 t; brev.b32 t, $1; clz.b32 $0, t; }", lambda a: (a & -a).bit_length() - 1, pure=True)
+lowest_u64 = primitive(
+    "lowest_u64", "u32(u64)", "{ .reg .u64 t; brev.b64 t, $1; clz.b64 $0, t; }", lambda a: (a & -a).bit_length() - 1, pure=True
+)
+#: Bytes in the other order: what goes to the card is big-endian.
+swap_u32 = primitive("swap_u32", "u32(u32)", "prmt.b32 $0, $1, 0, 0x0123;", lambda a: cpu.swapped(a, 4), pure=True)
+swap_u64 = primitive(
+    "swap_u64", "u64(u64)",
+    "{ .reg .u32 l, h; mov.b64 {l, h}, $1; prmt.b32 l, l, 0, 0x0123; prmt.b32 h, h, 0, 0x0123; mov.b64 $0, {h, l}; }",
+    lambda a: cpu.swapped(a, 8), pure=True,
+)  # fmt: skip
+
+#: The same for an operation of one thread. The compiler does not see through them, or it would unroll the copy loops of a thread
+#: beyond use (a put by one thread had 878 instructions so, on sm_90).
+zero = primitive("zero", "u32()", "mov.u32 $0, 0;", lambda: 0, pure=True)
+one = primitive("one", "u32()", "mov.u32 $0, 1;", lambda: 1, pure=True)
+nothing = primitive("nothing", "void()", "", lambda: None, pure=True)
+
+#: After the state was poisoned: nothing on a GPU, whose kernels run to their end; the simulator raises.
+failed = primitive("failed", "void()", "", lambda: cpu.on_failure(), pure=True)
+
+# Elements of arrays: width by dtype -------------------------------------------------------------------------------------------
+
+_SUFFIX = {1: ".u8", 2: ".b16", 4: ".b32", 8: ".b64", 16: ".v2.b64"}
+
+
+def _load(operation: str) -> Any:
+    def text(dtype: Any) -> str:
+        nbytes = element_size(dtype)
+        return f"{operation}{_SUFFIX[nbytes]} {'{$0, $1}, [$2]' if nbytes == 16 else '$0, [$1]'};"
+
+    return text
+
+
+def _store(operation: str) -> Any:
+    def text(dtype: Any) -> str:
+        nbytes = element_size(dtype)
+        return f"{operation}{_SUFFIX[nbytes]} [$0], {'{$1, $2}' if nbytes == 16 else '$1'};"
+
+    return text
+
+
+def _atomic(instruction: str, change: str, operands: str) -> Any:
+    """PTX of an atomic; ``change``: add, exch, cas, and, or, xor."""
+
+    def text(dtype: Any) -> str:
+        kind = "b" if change != "add" else "f" if isinstance(dtype, types.Float) else "u"
+        return f"{instruction}.relaxed.sys.global.{change}.{kind}{dtype.bitwidth} {operands};"
+
+    return text
+
+
+def _update(change: str) -> Any:
+    return lambda *operands: cpu.update_element(change, *operands)
+
+
+#: Every load of a remote or polled word: never served by L1.
+ld_element = element_primitive("ld_element", "load", _load("ld.relaxed.sys.global"), lambda *operands: cpu.load_element(*operands))
+#: End of a wait: what the writer released before this value is visible after it.
+ld_acquire_element = element_primitive(
+    "ld_acquire_element", "load", _load("ld.acquire.sys.global"), lambda *operands: cpu.load_acquire_element(*operands)
+)
+#: p: relaxed at system scope, so that a peer may poll the word.
+st_element = element_primitive("st_element", "store", _store("st.relaxed.sys.global"), lambda *operands: cpu.store_element(*operands))
+#: By change, ``(addr, array, value)``; red returns nothing, atom what was there.
+red_element = {
+    change: element_primitive(f"red_{change}_element", "store", _atomic("red", change, "[$0], $1"), _update(change))
+    for change in ("add", "and", "or", "xor")
+}
+atom_element = {
+    change: element_primitive(f"atom_{change}_element", "update", _atomic("atom", change, "$0, [$1], $2"), _update(change))
+    for change in ("add", "exch", "and", "or", "xor")
+}
+#: ``(addr, array, compare, swap)``
+atom_cas_element = element_primitive("atom_cas_element", "compare", _atomic("atom", "cas", "$0, [$1], $2, $3"), _update("cas"))
+
+# Runs of accesses: for i in range(first, end, step): copy ``width`` bytes at byte offset i * width ----------------------------
+#
+# A put reads local memory of any kind (generic loads: shared and local arrays too) and stores to the window; a get reads the window,
+# past L1 because the owner may have changed it, and stores to local memory of any kind. ``deferred``: a put_nbi, whose source the
+# simulator's weak mode reads as late as the next quiet, or a get_nbi, whose destination it writes as late.
+
+_WIDTHS = {1: ("u32", "u8"), 2: ("u16", "b16"), 4: ("u32", "b32"), 8: ("u64", "b64")}
+
+
+def _accesses(width: int, load: str, store: str) -> tuple[Any, Any]:
+    """Make a load and a store of ``width`` bytes; those of 16 return and take two words."""
+    if width == 16:
+        return (
+            primitive("ld", "(u64, u64)(u64)", f"{load}.v2.b64 {{$0, $1}}, [$2];", None),
+            primitive("st", "void(u64, u64, u64)", f"{store}.v2.b64 [$0], {{$1, $2}};", None),
+        )
+    register, suffix = _WIDTHS[width]
+    return (
+        primitive("ld", f"{register}(u64)", f"{load}.{suffix} $0, [$1];", None),
+        primitive("st", f"void(u64, {register})", f"{store}.{suffix} [$0], $1;", None),
+    )
+
+
+def _single(width: int, load: str, store: str) -> Any:
+    """Make ``single(dst, src)`` from a load and a store instruction: one access."""
+    if SIMULATOR:
+        return lambda dst, src: cpu.mem.copy_elements(dst, width, src, width, 1, width)
+    ld, st = _accesses(width, load, store)
+
+    if width == 16:
+
+        @device
+        def single(dst, src):
+            low, high = ld(src)
+            st(dst, low, high)
+
+    else:
+
+        @device
+        def single(dst, src):
+            st(dst, ld(src))
+
+    return single
+
+
+def _run(width: int, load: str, store: str, batch: int = 4) -> Any:
+    """Make ``run(dst, src, first, end, step, deferred)`` from a load and a store instruction; counters are u64."""
+    if SIMULATOR:
+        return lambda dst, src, first, end, step, deferred: cpu.mem.copy_strided(dst, src, first, end, step, width, deferred)
+    if width == 16:
+        return _run_16(load, store, batch)
+    _width, (ld, st) = constant(width), _accesses(width, load, store)
+
+    @device
+    def run(dst, src, first, end, step, deferred):
+        i = first
+        while i < end:
+            st(dst + i * _width, ld(src + i * _width))
+            i += step
+
+    return run
+
+
+def _run_16(load: str, store: str, batch: int) -> Any:
+    """16-byte accesses, ``batch`` loads in flight before the first store: a load's latency is paid once for all of them.
+
+    What a warp copies in a second is at most 512 bytes a load in flight over that latency, about 300 cycles from L2: NVSHMEM's one load
+    gives 2.9 GB/s on H200 (put_latency, warp, 1 MiB). Eight would give 13 with what their issue takes, for 32 registers; a kernel whose
+    blocks have 1,024 threads, of 64 registers at most, may have to say so (max_registers). Four are enough for the warps of a CTA: 256
+    threads have 16 KiB in flight so, and an SM sends 44 GB/s over NVLink at most (4 CTAs: 180 GB/s so, 149 with one load in flight;
+    measured 2026-11-21), 13 KiB in that time. Of what is left, half a batch goes at once, and so do the accesses that then remain.
+    """
+    half = batch // 2
+    copy_batch, copy_half, copy_rest = (
+        _together(load, store, batch),
+        _together(load, store, half),
+        _together(load, store, half - 1, rest=True),
+    )
+    _16, _batch, _half, _last, _last_half = (constant(c) for c in (16, batch, half, batch - 1, half - 1))
+
+    @device
+    def run(dst, src, first, end, step, deferred):
+        stride = step * _16
+        to = dst + first * _16
+        source = src + first * _16
+        stop = src + end * _16
+        while source + _last * stride < stop:
+            copy_batch(to, source, stride)
+            to += _batch * stride
+            source += _batch * stride
+        if source + _last_half * stride < stop:
+            copy_half(to, source, stride)
+            to += _half * stride
+            source += _half * stride
+        if source < stop:
+            copy_rest(to, source, stride, stop)
+
+    return run
+
+
+def _together(load: str, store: str, count: int, *, rest: bool = False) -> Any:
+    """Make ``copy(dst, src, stride)``: loads of 16 bytes, ``count`` of them, then their stores; or of the rest, those before ``stop``."""
+    loads = [f"{load}.v2.b64 {{a{n}, b{n}}}, [s]; add.u64 s, s, $2;" for n in range(count)]
+    stores = [f"{store}.v2.b64 [d], {{a{n}, b{n}}}; add.u64 d, d, $2;" for n in range(count)]
+    if rest:
+        loads = [f"setp.lt.u64 p{n}, s, $3; @p{n} {access}" for n, access in enumerate(loads)]
+        stores = [f"@p{n} {access}" for n, access in enumerate(stores)]
+    registers = f".reg .b64 s, d, a<{count}>, b<{count}>; .reg .pred p<{count}>; mov.b64 d, $0; mov.b64 s, $1;"
+    return primitive("copy", f"void(u64, u64, u64{', u64' if rest else ''})", " ".join(["{", registers, *loads, *stores, "}"]), None)
+
+
+_PUT, _GET = ("ld", "st.global"), ("ld.relaxed.sys.global", "st")
+put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
+#: Between global addresses, every access whole: for memory that others poll.
+copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
+get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
+#: The same where a warp is all that copies.
+put_run_of_warp = put_run | {16: _run(16, *_PUT, batch=8)}
+get_run_of_warp = get_run | {16: _run(16, *_GET, batch=8)}
+#: One access each, of elements that lie apart (iput, iget).
+put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}
+get_single = {width: _single(width, *_GET) for width in (1, 2, 4, 8, 16)}

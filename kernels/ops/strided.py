@@ -1,0 +1,104 @@
+"""iput and iget: elements that lie some elements apart (OpenSHMEM 1.5, sections 9.5.4 "SHMEM_IPUT" and 9.5.8 "SHMEM_IGET").
+
+As in rma.py, each function gets the Numba types of a call's arguments and returns the body for them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from pgas.kernels import operation, state
+from pgas.kernels.compiler import address_of, constant, device, element_size, u64
+from pgas.kernels.ops import operands
+from pgas.kernels.paths import transport
+from pgas.kernels.scope import Scope
+from pgas.kernels.window import remote
+
+
+def iput(scope: Scope) -> Callable[..., Any]:
+    """Typing function of iput at a scope."""
+    return _strided("iput", scope, get=False)
+
+
+def iget(scope: Scope) -> Callable[..., Any]:
+    """Typing function of iget at a scope."""
+    return _strided("iget", scope, get=True)
+
+
+def _strided(plain: str, scope: Scope, *, get: bool) -> Callable[..., Any]:
+    name = plain + scope.suffix
+    sync = scope.entry(name)
+
+    def typing(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> Any:
+        operands.same_elements(name, dest, source)
+        operands.one_dimension(name, dest)
+        for argument, given in (("dst_stride", dst_stride), ("src_stride", src_stride), ("pe", pe)):
+            operands.integer(name, argument, given)
+        if not operands.is_none(nelems):
+            operands.integer(name, "nelems", nelems)
+        count = _count(
+            element_size(dest.dtype), operands.is_none(nelems), operation.number(name), operands.checking(), transport.maps_peers()
+        )
+        _itemsize = constant(element_size(dest.dtype))
+        unit = min(operands.unit(dest), operands.unit(source))
+        move = transport.current().strided(name, scope, element_size(dest.dtype), unit, get=get)
+
+        def body(dest, source, dst_stride, src_stride, pe, nelems=None):
+            sync()
+            to, origin = address_of(dest), address_of(source)
+            if get:
+                n = count(source.size, dest.size, src_stride, dst_stride, nelems, pe, origin, to)
+                move(remote(origin, pe), u64(src_stride) * _itemsize, to, u64(dst_stride) * _itemsize, n, pe)
+            else:
+                n = count(dest.size, source.size, dst_stride, src_stride, nelems, pe, to, origin)
+                move(remote(to, pe), u64(dst_stride) * _itemsize, origin, u64(src_stride) * _itemsize, n, pe)
+
+        return body
+
+    return typing
+
+
+@functools.cache
+def _count(itemsize: int, whole: bool, op: int, check: bool, mapped: bool) -> Any:
+    """Make ``count(size, local_size, stride, local_stride, nelems, pe, addr, local)``: elements to copy, 0 if an operand was refused.
+
+    size, stride and addr are those of the symmetric operand, which the others are not. whole: as many as both arrays hold.
+    """
+    _itemsize, _1, _op = constant(itemsize), constant(1), constant(op)
+    too_long, bad_stride = constant(state.TOO_LONG), constant(state.BAD_STRIDE)
+    symmetric, other = constant(operation.SYMMETRIC), constant(operation.LOCAL)
+
+    @device
+    def held(size, stride):
+        return (u64(size) + u64(stride) - _1) // u64(stride)
+
+    @device
+    def span(n, stride):
+        """Bytes from the first of n elements to the end of the last one; there is one."""
+        return ((n - _1) * u64(stride) + _1) * _itemsize
+
+    @device
+    def count(size, local_size, stride, local_stride, nelems, pe, addr, local):
+        least = min(stride, local_stride)
+        if least < 1:  # checked in every mode: at a stride of 0 arrays hold elements without end
+            state.fail(bad_stride, _op, u64(pe), addr, u64(least), u64(0), u64(0))
+            return u64(0)
+        n = min(held(size, stride), held(local_size, local_stride)) if whole else u64(nelems)
+        if check:
+            room, local_room = held(size, stride), held(local_size, local_stride)
+            if n > room:
+                state.fail(too_long, _op, u64(pe), addr, n, room, symmetric)
+                return u64(0)
+            if n > local_room:
+                state.fail(too_long, _op, u64(pe), local, n, local_room, other)
+                return u64(0)
+            if n == 0:
+                return n
+            if not state.valid(op, pe, addr, span(n, stride)):
+                return u64(0)
+            if not mapped:
+                if not state.registered(op, pe, local, span(n, local_stride)):
+                    return u64(0)
+        return n
+
+    return count

@@ -1,0 +1,254 @@
+"""Waiting and ordering: wait_until, signal_wait_until, fence, quiet, barrier_all and sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12)."""
+
+import functools
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from numba.cuda import types
+
+from pgas.base.backend import SIMULATOR
+from pgas.kernels import operation, state, window
+from pgas.kernels.compiler import address_of_element, bits_of, caster, constant, device, element_size, ptx, u32, u64
+from pgas.kernels.ops import operands, signal
+from pgas.kernels.paths import transport
+from pgas.kernels.refusals import refuse
+from pgas.kernels.scope import Scope
+from pgas.kernels.window import remote
+
+if SIMULATOR:
+    from pgas.sim import engine
+
+
+class Comparison(IntEnum):
+    """Conditions of wait_until, with NVSHMEM's and OpenSHMEM's order."""
+
+    EQ = 0
+    NE = 1
+    GT = 2
+    LE = 3
+    LT = 4
+    GE = 5
+
+
+_EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
+_GE, COMPARISONS = int(Comparison.GE), len(Comparison)
+
+#: Polls between two looks at the clock and at the poison word (one less: a mask): they must not slow the poll itself.
+POLLS_MASK = 63
+
+_EPOCH, _TIMED_OUT = constant(state.SYNC_EPOCH), constant(state.TIMED_OUT)
+_FLAGS, _FLAG_SIZE, _1, _COMPARE_GE = constant(window.BASE + window.SYNC_FLAGS), constant(8), constant(1), constant(_GE)
+
+
+@device
+def holds(found, comparison, value):
+    """Whether ``found comparison value``."""
+    if comparison == _EQ:
+        return found == value
+    if comparison == _NE:
+        return found != value
+    if comparison == _GT:
+        return found > value
+    if comparison == _LE:
+        return found <= value
+    if comparison == _LT:
+        return found < value
+    return found >= value
+
+
+@device
+def given_up(op, addr, comparison, wanted, found, deadline):
+    """Whether a wait for a word of this PE must end without its condition (state.given_up)."""
+    return state.given_up(_TIMED_OUT, op, addr, comparison, wanted, found, deadline)
+
+
+@device
+def acquire(addr, array, found):
+    """Make visible what the writer of the value found at addr released."""
+    if ptx.ld_acquire_element(addr, array) != found:  # a later value, perhaps of a writer that has released nothing
+        ptx.fence_sys()
+
+
+@device
+def wait(op, addr, array, comparison, value):
+    """Spin until the local element at addr satisfies the comparison; return it. What its writer released is visible then."""
+    deadline = ptx.globaltimer() + state.timeout_ns()
+    polls = u32(0)
+    while True:
+        found = ptx.ld_element(addr, array)
+        if holds(found, comparison, value):
+            break
+        polls = u32(polls + 1)
+        if polls & POLLS_MASK == 0:
+            if given_up(op, addr, u64(comparison), bits_of(value), bits_of(found), deadline):
+                break
+        state.relax(op, addr, comparison, bits_of(value))
+    acquire(addr, array, found)
+    return found
+
+
+def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
+    """Typing function of wait_until."""
+    operands.subscript("wait_until", "ivar", ivar, idx)
+    awaitable("wait_until", "ivar", ivar)
+    operands.integer("wait_until", "cmp", cmp)
+    operands.integer("wait_until", "value", value)
+    return _waiting("wait_until", ivar, returns=False)
+
+
+def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
+    """Typing function of signal_wait_until."""
+    signal.word("signal_wait_until", sig)
+    operands.subscript("signal_wait_until", "sig", sig, idx)
+    operands.integer("signal_wait_until", "cmp", cmp)
+    operands.integer("signal_wait_until", "value", value)
+    return _waiting("signal_wait_until", sig, returns=True)
+
+
+def awaitable(function: str, name: str, array: Any) -> None:
+    """Refuse elements that nothing waits for."""
+    if not isinstance(array.dtype, types.Integer) or element_size(array.dtype) < 2:
+        refuse("awaited", function=function, name=name, dtype=array.dtype)
+
+
+def _waiting(name: str, array: Any, *, returns: bool) -> Any:
+    check, op, nbytes, dtype = operands.checking(), operation.number(name), element_size(array.dtype), caster(array.dtype)
+
+    @device
+    def element(array, idx, cmp, value):
+        addr = address_of_element(array, idx)
+        if check:
+            if not state.valid_element(op, state.my_pe(), array, idx, addr, u64(nbytes)):
+                return dtype(value)
+            if not state.valid_code(op, state.my_pe(), addr, cmp, COMPARISONS):
+                return dtype(value)
+        return wait(u64(op), addr, array, cmp, dtype(value))
+
+    if returns:
+
+        def body(sig, idx, cmp, value):
+            return element(sig, idx, cmp, value)
+
+        return body
+
+    def body_without_value(ivar, idx, cmp, value):
+        element(ivar, idx, cmp, value)
+
+    return body_without_value
+
+
+def quiet() -> Any:
+    """Typing function of quiet."""
+    complete = transport.current().quiet
+
+    def body():
+        complete()
+
+    return body
+
+
+def quiet_pe(pe: Any) -> Any:
+    """Typing function of quiet_pe."""
+    operands.integer("quiet_pe", "pe", pe)
+    complete, check, op = transport.current().quiet_pe, operands.checking(), operation.number("quiet_pe")
+
+    def body(pe):
+        if check:
+            if not state.valid_pe(op, pe, u64(0), u64(0)):
+                return
+        complete(pe)
+
+    return body
+
+
+def flush() -> Any:
+    """Typing function of flush."""
+    release = transport.current().flush
+
+    def body():
+        release()
+
+    return body
+
+
+def fence() -> Any:
+    """Typing function of fence."""
+    order = transport.current().fence
+
+    def body():
+        order()
+
+    return body
+
+
+@functools.cache
+def _rendezvous(send: Any) -> Any:
+    """Make the barrier over a transport's flag.
+
+    Dissemination barrier over all PEs: after round k a PE knows of 2^(k+1) others (Hensgen, Finkel, Manber 1988).
+
+    Every PE has one flag a round, in its system area; flags hold the number of the barrier, which only grows, so that none is ever
+    reset and a PE one barrier ahead does no harm. One thread of a PE runs it at a time.
+    """
+
+    @device
+    def rendezvous(op):
+        n, me = state.n_pes(), state.my_pe()
+        deadline = ptx.globaltimer() + state.timeout_ns()
+        epoch = ptx.ld_relaxed_sys_u64(_EPOCH) + _1
+        ptx.st_relaxed_sys_u64(_EPOCH, epoch)
+        distance = u32(1)
+        flag = _FLAGS
+        while distance < n:
+            peer = u32(me + distance)
+            if peer >= n:
+                peer = u32(peer - n)
+            send(flag, epoch, peer)
+            own = remote(flag, me)
+            polls = u32(0)
+            found = ptx.ld_relaxed_sys_u64(own)
+            while found < epoch:
+                polls = u32(polls + 1)
+                if polls & POLLS_MASK == 0:
+                    if given_up(op, own, _COMPARE_GE, epoch, found, deadline):
+                        break
+                state.relax(op, own, _COMPARE_GE, epoch)
+                found = ptx.ld_relaxed_sys_u64(own)
+            ptx.ld_acquire_sys_u64(own)
+            distance = u32(distance + distance)
+            flag += _FLAG_SIZE
+
+    return rendezvous
+
+
+def barrier_all(scope: Scope) -> Callable[..., Any]:
+    """Typing function of barrier_all at a scope."""
+    return _meeting("barrier_all", scope, completes=True)
+
+
+def sync_all(scope: Scope) -> Callable[..., Any]:
+    """Typing function of sync_all at a scope."""
+    return _meeting("sync_all", scope, completes=False)
+
+
+def _meeting(name: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
+    name += scope.suffix
+    _op, rank, entry, sync = constant(operation.number(name)), scope.rank, scope.entry(name), scope.sync
+
+    def typing() -> Any:
+        complete, rendezvous = transport.current().quiet, _rendezvous(transport.current().flag)
+        if SIMULATOR:
+            rendezvous = engine.alone(f"pgas.{name}", rendezvous)
+
+        def body():
+            entry()
+            if rank() == 0:
+                if completes:
+                    complete()
+                rendezvous(_op)
+            sync()
+
+        return body
+
+    return typing

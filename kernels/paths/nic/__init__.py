@@ -1,0 +1,1 @@
+"""What the paths through a NIC share: send queues, landing cells, atomics."""

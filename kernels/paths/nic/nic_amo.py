@@ -1,0 +1,77 @@
+"""Atomics on elements through a NIC, which has atomics on words of 4 and 8 bytes and adds integers only."""
+
+from typing import Any
+
+from numba.cuda import types
+
+from pgas.kernels import operation, state
+from pgas.kernels.compiler import caster, constant, device, element_of_word, element_size, element_words, ptx
+from pgas.kernels.update import Update
+
+__all__ = ["atomic"]
+
+_TIMED_OUT, _EQ = constant(state.TIMED_OUT), constant(0)
+
+
+def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fetch: bool) -> Any:
+    """Make ``atomic(addr, array, value, compare, pe)`` of a transport; it returns what the element held if ``fetch``, else None.
+
+    Args:
+        name: of the operation, for errors.
+        update: what becomes of the element.
+        dtype: of the elements, of 4 or 8 bytes.
+        load: the transport's g.
+        change: ``change(name, update, size, fetch=)`` makes the transport's ``change(addr, word, compare, pe)``.
+    """
+    if isinstance(dtype, types.Float) and update is Update.ADD:
+        return _float_add(name, dtype, load(dtype), change(name, Update.COMPARE_SWAP, element_size(dtype), fetch=True), fetch=fetch)
+    perform = change(name, update, element_size(dtype), fetch=fetch)
+    if fetch:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            word, _ = element_words(array, value)
+            expected, _ = element_words(array, compare)
+            return element_of_word(array, perform(addr, word, expected, pe))
+
+    else:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            word, _ = element_words(array, value)
+            perform(addr, word, word, pe)
+
+    return atomic
+
+
+def _float_add(name: str, dtype: Any, load: Any, compare_swap: Any, *, fetch: bool) -> Any:
+    """Compare-and-swap until nobody came between, or PGAS_TIMEOUT has passed."""
+    cast, op = caster(dtype), constant(operation.number(name))
+
+    @device
+    def add(addr, array, value, pe):
+        deadline = ptx.globaltimer() + state.timeout_ns()
+        old = load(addr, array, pe, 0)
+        while True:
+            expected, _ = element_words(array, old)
+            word, _ = element_words(array, cast(old + cast(value)))
+            seen = compare_swap(addr, word, expected, pe)
+            if seen == expected:
+                return old
+            if state.given_up(_TIMED_OUT, op, addr, _EQ, expected, seen, deadline):
+                return old
+            old = element_of_word(array, seen)
+
+    if fetch:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return add(addr, array, value, pe)
+
+    else:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            add(addr, array, value, pe)
+
+    return atomic

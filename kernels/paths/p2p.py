@@ -1,0 +1,230 @@
+"""The p2p transport on the device: loads, stores and atomics of the SM through the window (NVLink or PCIe, GPUDirect P2P).
+
+Stores are asynchronous by nature, so a put and its non-blocking form are the same instructions; quiet is a fence.
+"""
+
+import functools
+from typing import Any
+
+from pgas.kernels.compiler import constant, device, ptx, u64
+from pgas.kernels.scope import WARP, Scope
+from pgas.kernels.update import Update
+from pgas.kernels.window import remote
+
+
+@functools.cache
+def copy(unit: int, *, get: bool = False, warp: bool = False) -> Any:
+    """Make ``copy(dst, src, nbytes, first, step, deferred)``, where thread ``first`` of ``step`` copies its share; all u64.
+
+    Both addresses and nbytes are multiples of ``unit``, a power of two up to 16 that follows from the dtype. If the addresses agree
+    modulo 16 the accesses are 16 bytes wide, but for a head up to the first boundary and a tail. Otherwise they are of ``unit``
+    bytes, or of 4 where smaller elements agree modulo 4. warp: a warp is all that copies.
+    """
+    puts, gets = (ptx.put_run_of_warp, ptx.get_run_of_warp) if warp else (ptx.put_run, ptx.get_run)
+    runs = gets if get else puts
+    if unit == 16:
+        return _plain(16, runs)
+    return _prefer(16, unit, runs, _plain(unit, runs) if unit >= 4 else _prefer(4, unit, runs, _plain(unit, runs)))
+
+
+def _plain(unit: int, runs: dict[int, Any]) -> Any:
+    run, _unit = runs[unit], constant(unit)
+
+    @device
+    def copy(dst, src, nbytes, first, step, deferred):
+        run(dst, src, first, nbytes // _unit, step, deferred)
+
+    return copy
+
+
+def _prefer(width: int, unit: int, runs: dict[int, Any], otherwise: Any) -> Any:
+    """Copy with accesses of ``width`` bytes if the addresses agree modulo width, else as ``otherwise`` does."""
+    run_unit, run_wide = runs[unit], runs[width]
+    _0, _unit, _width, _mask = constant(0), constant(unit), constant(width), constant(width - 1)
+
+    @device
+    def copy(dst, src, nbytes, first, step, deferred):
+        if (dst ^ src) & _mask == _0:
+            head = min((_0 - dst) & _mask, nbytes)
+            wide = (nbytes - head) // _width
+            tail = head + wide * _width
+            if head != _0:
+                run_unit(dst, src, first, head // _unit, step, deferred)
+            run_wide(dst + head, src + head, first, wide, step, deferred)
+            if tail != nbytes:
+                run_unit(dst + tail, src + tail, first, (nbytes - tail) // _unit, step, deferred)
+        else:
+            otherwise(dst, src, nbytes, first, step, deferred)
+
+    return copy
+
+
+def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+    """Make ``put(to, source, nbytes, pe, qp)``, called by all threads of the scope."""
+    move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
+
+    @device
+    def put(to, source, nbytes, pe, qp):
+        move(remote(to, pe), source, nbytes, u64(rank()), u64(size()), nbi)
+        if not nbi:
+            sync()
+
+    return put
+
+
+def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+    """Make ``get(dest, origin, nbytes, pe, qp)``, called by all threads of the scope."""
+    move, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
+
+    @device
+    def get(dest, origin, nbytes, pe, qp):
+        move(dest, remote(origin, pe), nbytes, u64(rank()), u64(size()), nbi)
+        if not nbi:
+            sync()
+
+    return get
+
+
+@functools.cache
+def copy_apart(itemsize: int, unit: int, *, get: bool = False) -> Any:
+    """Make ``copy(dst, dst_step, src, src_step, nelems, first, step)``: elements that lie dst_step and src_step bytes apart.
+
+    Thread ``first`` of ``step`` copies its share, in accesses of ``unit`` bytes, neighbouring ones by neighbouring threads.
+    """
+    single = (ptx.get_single if get else ptx.put_single)[unit]
+    _parts, _unit = constant(itemsize // unit), constant(unit)
+
+    @device
+    def copy(dst, dst_step, src, src_step, nelems, first, step):
+        i, end = first, nelems * _parts
+        while i < end:
+            element, offset = i // _parts, i % _parts * _unit
+            single(dst + element * dst_step + offset, src + element * src_step + offset)
+            i += step
+
+    return copy
+
+
+def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
+    """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``, called by all threads of the scope.
+
+    raddr is PE pe's address of the first element there, laddr that of the local one; steps are bytes from one element to the next.
+    """
+    move, rank, size, sync = copy_apart(itemsize, unit, get=get), scope.rank, scope.size, scope.sync
+
+    @device
+    def strided(raddr, raddr_step, laddr, laddr_step, nelems, pe):
+        if get:
+            move(laddr, laddr_step, raddr, raddr_step, nelems, u64(rank()), u64(size()))
+        else:
+            move(raddr, raddr_step, laddr, laddr_step, nelems, u64(rank()), u64(size()))
+        sync()
+
+    return strided
+
+
+def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+    """Make ``put_signal(to, source, nbytes, word, value, add, pe)``, called by all threads of the scope."""
+    move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
+
+    @device
+    def put_signal(to, source, nbytes, word, value, add, pe):
+        move(remote(to, pe), source, nbytes, u64(rank()), u64(size()), nbi)
+        # The barrier makes the stores of all threads happen before the fence of one, which covers them (PTX ISA, causality order).
+        sync()
+        if rank() == 0:
+            fence()
+            signal(word, value, add, pe)
+
+    return put_signal
+
+
+@device
+def _p(addr, array, value, pe, qp):
+    ptx.st_element(remote(addr, pe), array, value)
+
+
+@device
+def _g(addr, array, pe, qp):
+    return ptx.ld_element(remote(addr, pe), array)
+
+
+def p(dtype: Any) -> Any:
+    """Make ``p(addr, array, value, pe, qp)``: store one element of array's dtype."""
+    return _p
+
+
+def g(dtype: Any) -> Any:
+    """Make ``g(addr, array, pe, qp)``: load one element of array's dtype."""
+    return _g
+
+
+def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
+    """Make ``atomic(addr, array, value, compare, pe)``, atomic with every SM that reaches the element.
+
+    It returns what the element held if ``fetch``, else None. Loads and stores of 4 and 8 bytes are atomic too.
+    """
+    if update is Update.KEEP:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return ptx.ld_element(remote(addr, pe), array)
+
+    elif update is Update.COMPARE_SWAP:
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return ptx.atom_cas_element(remote(addr, pe), array, compare, value)
+
+    else:
+        change = _FETCHING[update] if fetch else _CHANGING[update]
+
+        @device
+        def atomic(addr, array, value, compare, pe):
+            return change(remote(addr, pe), array, value)
+
+    return atomic
+
+
+_FETCHING = {
+    update: ptx.atom_element[change]
+    for update, change in {
+        Update.ADD: "add", Update.SWAP: "exch", Update.AND: "and", Update.OR: "or", Update.XOR: "xor",
+    }.items()
+}  # fmt: skip
+_CHANGING = {
+    Update.ADD: ptx.red_element["add"], Update.SWAP: ptx.st_element, Update.AND: ptx.red_element["and"], Update.OR: ptx.red_element["or"],
+    Update.XOR: ptx.red_element["xor"],
+}  # fmt: skip
+
+
+@device
+def signal(addr, value, add, pe):
+    """Set or increase a signal word."""
+    if add:
+        ptx.red_add_sys_u64(remote(addr, pe), value)
+    else:
+        ptx.st_relaxed_sys_u64(remote(addr, pe), value)
+
+
+@device
+def flag(addr, value, pe):
+    """Store a flag of the barrier."""
+    ptx.st_release_sys_u64(remote(addr, pe), value)
+
+
+#: Complete: everything that this thread stored, or that happens before, is performed at its target. Sequentially consistent: a get
+#: after it cannot be served before it (store-buffer litmus).
+quiet = ptx.fence_sc_sys
+
+#: Sources are reusable: a store's value was loaded before it was issued.
+flush = ptx.sources_read
+
+#: Order: what was stored before is visible wherever something stored after it is.
+fence = ptx.fence_sys
+
+
+@device
+def quiet_pe(pe):
+    """Complete what goes to PE pe: an SM's fences know no PEs, so everything."""
+    quiet()

@@ -1,0 +1,1 @@
+"""What users call, each with its docstring."""

@@ -1,0 +1,186 @@
+"""Atomic memory operations from kernels (OpenSHMEM 1.5, section 9.8).
+
+All are atomic with each other on one element, whichever thread of whichever PE performs them; not with plain stores, puts and p's. They
+order nothing else: use fence() or a signal for that. Those that fetch return what the element held before, and are complete on return;
+the others are complete after quiet() or barrier_all(). Integers wrap.
+
+On the host, and on CUDA streams: pgas/api/host_ops.py.
+"""
+
+from typing import Any
+
+from pgas.kernels.compiler.binding import Index, Integer, device_function
+from pgas.kernels.ops import amo
+
+__all__ = [
+    "atomic_add", "atomic_and", "atomic_compare_swap", "atomic_fetch", "atomic_fetch_add", "atomic_fetch_and", "atomic_fetch_inc",
+    "atomic_fetch_or", "atomic_fetch_xor", "atomic_inc", "atomic_or", "atomic_set", "atomic_swap", "atomic_xor",
+]  # fmt: skip
+
+
+@device_function(amo.typing_of("atomic_add"))
+def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
+    """Add ``value`` to ``dest[idx]`` on PE ``pe``, atomically with all pgas atomics on it.
+
+    Through a NIC, floats are added by reading and compare-and-swap, repeated until nobody came between: complete on return. N threads that
+    add to one element at once send up to N²/2 compare-and-swaps: add up within the block first.
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all().
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats.
+        idx: integer, or tuple of as many integers as dest has dimensions.
+        value: converted to dest's dtype as by p().
+        pe: number of the target PE; this PE itself is allowed.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises: as put().
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch_add"))
+def atomic_fetch_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
+    """atomic_add() that returns what the element held before.
+
+    Completion:
+        on return: the value that the element held is here, and the element is changed.
+        complete: on return.
+    """
+
+
+@device_function(amo.typing_of("atomic_inc"))
+def atomic_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> None:
+    """Add 1 to ``dest[idx]`` on PE ``pe``; arguments as atomic_add(), of integers only.
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all().
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch_inc"))
+def atomic_fetch_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Any:
+    """atomic_inc() that returns what the element held before.
+
+    Completion:
+        on return: the value that the element held is here, and the element is changed.
+        complete: on return.
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch"))
+def atomic_fetch(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Any:
+    """Return ``dest[idx]`` of PE ``pe``, read atomically; arguments as atomic_add(). Unlike g() it is never between atomics of others.
+
+    Completion:
+        on return: the value is here.
+        complete: on return.
+    """
+
+
+@device_function(amo.typing_of("atomic_set"))
+def atomic_set(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
+    """Set ``dest[idx]`` on PE ``pe`` to ``value``; arguments as atomic_add().
+
+    Unlike p() it is atomic with the other atomics on the element.
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all().
+    """
+
+
+@device_function(amo.typing_of("atomic_swap"))
+def atomic_swap(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
+    """atomic_set() that returns what the element held before.
+
+    Completion:
+        on return: the value that the element held is here, and the element is changed.
+        complete: on return.
+    """
+
+
+@device_function(amo.typing_of("atomic_compare_swap"))
+def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Integer, *, stream: Any = None) -> Any:
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if it equals ``cond``, and return what it held before: cond if it was set.
+
+    Completion:
+        on return: the value that the element held is here, and the element is changed.
+        complete: on return.
+
+    Args:
+        dest, idx, pe: as atomic_add(), of integers only.
+        cond, value: converted to dest's dtype as by p().
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises: as put().
+    """
+
+
+@device_function(amo.typing_of("atomic_and"))
+def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
+    """Clear the bits of ``dest[idx]`` on PE ``pe`` that ``value`` has not (bitwise and).
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all().
+
+    Args:
+        dest, idx, pe: as atomic_add(), of integers only.
+        value: integer, converted to dest's dtype as by p().
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises: as put().
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch_and"))
+def atomic_fetch_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
+    """atomic_and() that returns what the element held before.
+
+    Completion:
+        on return: the value that the element held is here, and the element is changed.
+        complete: on return.
+    """
+
+
+@device_function(amo.typing_of("atomic_or"))
+def atomic_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
+    """Set the bits of ``dest[idx]`` on PE ``pe`` that ``value`` has (bitwise or); otherwise as atomic_and().
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all().
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch_or"))
+def atomic_fetch_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
+    """atomic_or() that returns what the element held before.
+
+    Completion:
+        on return: the value that the element held is here, and the element is changed.
+        complete: on return.
+    """
+
+
+@device_function(amo.typing_of("atomic_xor"))
+def atomic_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
+    """Turn the bits of ``dest[idx]`` on PE ``pe`` over that ``value`` has (bitwise exclusive or); otherwise as atomic_and().
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all().
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch_xor"))
+def atomic_fetch_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
+    """atomic_xor() that returns what the element held before.
+
+    Completion:
+        on return: the value that the element held is here, and the element is changed.
+        complete: on return.
+    """

@@ -1,0 +1,333 @@
+"""Operations called on the host, at once or on a CUDA stream: the names that kernels use, with ``stream=`` as a further argument.
+
+``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until
+wait_until``, ``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments
+are refused at the call, with a ValueError or TypeError; so are values that an element cannot hold (``p``).
+
+With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
+order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
+a put's source may be reused by what follows in the stream; its data is there after ``quiet(stream=...)`` or ``barrier_all(stream=...)``,
+or when a signal sent later in the stream, behind a ``fence(stream=...)``, is seen; a get's data is there for what follows in the stream.
+Calls that return a value, as g and fetching atomics do, wait for it and thus for what is in the stream; they cannot be captured.
+
+Without ``stream`` a call is made on the default stream and waited for: put returns when its source may be reused, get when the data is
+there, and errors of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` then waits for all kernels of this PE and completes
+everything they did; ``barrier_all()`` does so on every PE; ``sync_all()`` waits for the other PEs' calls only. The default stream waits for
+kernels of other streams: a call that is to end what such a kernel waits for needs ``stream=`` of a non-blocking stream. In the simulator
+streams execute at once: a wait for what this process does later in the program never ends.
+
+As in a kernel, the local operand of put and get is any memory of the GPU under p2p, and through a NIC on the heap or registered
+(pgas.register). Errors that kernels find are raised by synchronize(stream), as those of users' kernels. OpenSHMEM 1.5, 9.5 to 9.12.
+"""
+
+import functools
+import inspect
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from pgas.api import amo, rma, signal, sync
+from pgas.api.jit import Kernel, jit
+from pgas.api.operands import Operand
+from pgas.api.values import check_code, check_value
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import PgasError
+from pgas.job import runtime, streams
+from pgas.job.array import at
+from pgas.job.heap import Block
+from pgas.kernels import refusals, state
+from pgas.kernels.compiler.binding import HOST_FORMS
+from pgas.kernels.ops.signal import SignalOp
+from pgas.kernels.ops.sync import Comparison
+
+__all__ = ["bind"]
+
+#: Copies over p2p: a block's share at least, blocks at most, threads of each; 32 x 1024 threads saturate NVLink (README, Figures).
+_SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
+
+#: Shares are multiples of this, so that each is aligned like the whole.
+_GRAIN = 512
+
+#: Functions whose values are integers whatever the element.
+_INTEGRAL = ("signal_op", "signal_wait_until", "wait_until")
+
+_cells = itertools.count()
+
+
+# ---------------------------------------------------------------------------------------------------------------- kernels
+
+
+def _on_stream(kernel: Callable[..., Any], function: Callable[..., Any]) -> Kernel:
+    """Make a kernel of what calls a function, under that function's name."""
+    kernel.__name__ = f"{function.__name__}_on_stream"
+    return jit(kernel)  # type: ignore[no-any-return]
+
+
+def _copying(copy: Callable[..., Any]) -> Kernel:
+    """Make a kernel that puts or gets bytes, each block its share."""
+
+    def kernel(dest, source, pe):  # type: ignore[no-untyped-def]
+        share = (dest.size // cuda.gridDim.x // _GRAIN + 1) * _GRAIN
+        first = min(cuda.blockIdx.x * share, dest.size)
+        last = min(first + share, dest.size)
+        copy(dest[first:last], source[first:last], pe)
+
+    return _on_stream(kernel, copy)
+
+
+def _striding(copy: Callable[..., Any]) -> Kernel:
+    """Make a kernel that puts or gets elements which lie strides apart, each block its share."""
+
+    def kernel(dest, source, dst_stride, src_stride, pe, nelems):  # type: ignore[no-untyped-def]
+        share = nelems // cuda.gridDim.x + 1
+        first = min(cuda.blockIdx.x * share, nelems)
+        count = min(share, nelems - first)
+        copy(dest[first * dst_stride :], source[first * src_stride :], dst_stride, src_stride, pe, count)
+
+    return _on_stream(kernel, copy)
+
+
+_put, _get = _copying(rma.put_block), _copying(rma.get_block)
+_iput, _iget = _striding(rma.iput_block), _striding(rma.iget_block)
+
+
+@jit
+def _put_signal(dest, source, sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
+    signal.put_signal_block(dest, source, sig, idx, value, op, pe)
+
+
+@jit
+def _signal_behind(sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
+    """Signal what earlier kernels of the stream have put."""
+    sync.fence()
+    signal.signal_op(sig, idx, value, op, pe)
+
+
+@functools.cache
+def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) -> Kernel:
+    """Make a kernel of one thread that calls a function with a tuple of arguments, and stores what it returns."""
+    if returns:
+
+        def kernel(result, args):  # type: ignore[no-untyped-def]
+            result[0] = function(*args)
+
+    elif arguments:
+
+        def kernel(args):  # type: ignore[no-untyped-def,misc]
+            function(*args)
+
+    else:
+
+        def kernel():  # type: ignore[no-untyped-def,misc]
+            function()
+
+    return _on_stream(kernel, function)
+
+
+def _launch(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
+    """Launch on a stream; on the default one, and until it has ended, if none is given and wait asks for that."""
+    kernel[grid, block, stream](*args)
+    if stream is None and wait:
+        runtime.current().synchronize(0)
+
+
+# -------------------------------------------------------------------------------------------------------------------- put, get
+
+
+def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any) -> tuple[Any, Any]:
+    """Check the operands of a copy and return them as flat arrays of bytes."""
+    job = runtime.current()
+    job.check_pe(name, pe)
+    to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
+    to.check_pair(origin)
+    nbytes = _count(name, origin.size if nelems is None else nelems, to.size, origin.size) * to.dtype.itemsize
+    symmetric, local = (origin, to) if name.startswith("get") else (to, origin)
+    symmetric.check_symmetric(job)
+    local.check_local(job, nbytes)
+    return _bytes(to, nbytes), _bytes(origin, nbytes)
+
+
+def _count(name: str, wanted: Any, in_dest: int, in_source: int) -> int:
+    """Check a number of elements against those that both operands hold, and return it."""
+    if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or not 0 <= wanted <= min(in_dest, in_source):
+        raise ValueError(f"pgas.{name}: {wanted!r} elements wanted, dest has {in_dest} and source {in_source}")
+    return int(wanted)
+
+
+def _bytes(operand: Operand, nbytes: int) -> Any:
+    return _window(operand.address, nbytes, np.dtype(np.uint8))
+
+
+def _window(address: int, size: int, dtype: np.dtype) -> Any:
+    """Return memory as an array that a kernel takes."""
+    return at(address, (size,), dtype, Block(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
+
+
+def _shape_of_copy(nbytes: int) -> tuple[int, int]:
+    """Return blocks and threads that copy so many bytes; a NIC needs one warp to be told of them."""
+    if runtime.current().nic is not None:
+        return 1, 32
+    return max(1, min(nbytes // _SHARE, _BLOCKS)), _THREADS
+
+
+def _copy(name: str, kernel: Kernel, *, wait: bool) -> Callable[..., None]:
+    def form(dest: Any, source: Any, pe: Any, nelems: Any = None, *, stream: Any = None) -> None:
+        to, origin = _copied(name, dest, source, nelems, pe)
+        if to.size:
+            _launch(kernel, *_shape_of_copy(to.size), stream, to, origin, pe, wait=wait)
+
+    return form
+
+
+def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
+    def form(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None, *, stream: Any = None) -> None:
+        job = runtime.current()
+        job.check_pe(name, pe)
+        to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
+        to.check_pair(origin)
+        if len(to.shape) != 1:
+            raise TypeError(refusals.words("strides of dimensions", function=name, found=f"{len(to.shape)} dimensions"))
+        to_step, origin_step = _stride(name, "dst_stride", dst_stride, to), _stride(name, "src_stride", src_stride, origin)
+        held = -(-to.size // to_step), -(-origin.size // origin_step)
+        count = _count(name, min(held) if nelems is None else nelems, *held)
+        to_span, origin_span = ((count - 1) * step + 1 if count else 0 for step in (to_step, origin_step))
+        symmetric, local, local_span = (origin, to, to_span) if name == "iget" else (to, origin, origin_span)
+        symmetric.check_symmetric(job)
+        local.check_local(job, local_span * local.dtype.itemsize)
+        if count:
+            unit = _unit(to.dtype)
+            operands = _window(to.address, to_span, unit), _window(origin.address, origin_span, unit)
+            _launch(kernel, *_shape_of_copy(count * unit.itemsize), stream, *operands, to_step, origin_step, pe, count, wait=True)
+
+    return form
+
+
+def _stride(name: str, argument: str, stride: Any, operand: Operand) -> int:
+    """Check a stride and return it; all that reach beyond the operand are alike."""
+    if not isinstance(stride, (int, np.integer)) or isinstance(stride, bool) or stride < 1:
+        raise ValueError(f"pgas.{name}: {argument} must be an integer of 1 or more, not {stride!r}")
+    return int(min(stride, max(operand.size, 1)))
+
+
+def _unit(dtype: np.dtype) -> np.dtype:
+    """What elements are copied as: kernels are made for sizes and alignments, not for every type."""
+    part = math.gcd(dtype.itemsize, dtype.alignment, 8)
+    number = np.dtype(f"u{part}")
+    return number if part == dtype.itemsize else np.dtype([("parts", number, dtype.itemsize // part)], align=True)
+
+
+def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
+    def form(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any, *, stream: Any = None) -> None:
+        to, origin = _copied(name, dest, source, None, pe)
+        (idx, dtype), op = _element(name, "sig", sig, idx), check_code(name, "op", op, SignalOp)
+        check_value(name, "value", value, dtype, integral=True)
+        blocks, threads = _shape_of_copy(to.size)
+        if blocks == 1:
+            _launch(_put_signal, 1, threads, stream, to, origin, sig, idx, value, op, pe, wait=wait)
+        else:
+            _launch(_put, blocks, threads, stream, to, origin, pe, wait=False)
+            _launch(_signal_behind, 1, 1, stream, sig, idx, value, op, pe, wait=wait)
+
+    return form
+
+
+# -------------------------------------------------------------------------------------------------------------- single elements
+
+
+def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dtype]:
+    """Check that array[idx] is an element on the heap; return idx for a kernel, and the dtype."""
+    operand = Operand.of(function, name, array, contiguous=False)
+    operand.check_symmetric(runtime.current())
+    if name == "sig" and operand.dtype != np.uint64:
+        raise TypeError(refusals.words("signal word", function=function, found=f"an array of {operand.dtype}"))
+    indices = idx if isinstance(idx, tuple) else (idx,)
+    if len(indices) != len(operand.shape) or not all(
+        isinstance(i, (int, np.integer)) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)
+    ):
+        raise ValueError(f"pgas.{function}: idx must be a subscript of {name}, which has the shape {operand.shape}, not {idx!r}")
+    return tuple(int(i) for i in indices) if isinstance(idx, tuple) else int(idx), operand.dtype
+
+
+def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the host form of a function of one element, or of none."""
+    signature = inspect.signature(function)
+    call = inspect.Signature([p.replace(annotation=p.empty) for name, p in signature.parameters.items() if name != "qp"])
+    names = tuple(name for name in call.parameters if name != "stream")
+    returns = signature.return_annotation is not None
+    title = function.__name__
+
+    def form(*args: Any, **kwargs: Any) -> Any:
+        job = runtime.current()
+        try:
+            bound = call.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"pgas.{title} on the host: {error}") from None
+        values = bound.arguments
+        stream = values.pop("stream", None)
+        if "idx" in names:
+            first = names[0]
+            values["idx"], dtype = _element(title, first, values[first], values["idx"])
+            for name, codes in (("op", SignalOp), ("cmp", Comparison)):
+                if name in values:
+                    values[name] = check_code(title, name, values[name], codes)
+            for name in ("value", "cond"):
+                if name in values:
+                    check_value(title, name, values[name], dtype, integral=title in _INTEGRAL)
+        if "pe" in names:
+            job.check_pe(title, values["pe"])
+        kernel = _calling(function, arguments=bool(names), returns=returns)
+        given = (tuple(values[name] for name in names),) if names else ()
+        if not returns:
+            _launch(kernel, 1, 1, stream, *given, wait=True)
+            return None
+        if streams.capturing(stream):
+            raise PgasError(f"pgas.{title} returns a value, which it has to wait for: it cannot be captured; call it in a kernel")
+        address = state.RESULTS + next(_cells) % state.N_RESULTS * state.RESULT_SIZE
+        _launch(kernel, 1, 1, stream, _window(address, 1, dtype), *given, wait=False)
+        job.synchronize(0 if stream is None else stream)
+        return np.frombuffer(job.memory.read(address, dtype.itemsize), dtype)[0]
+
+    return form
+
+
+# ------------------------------------------------------------------------------------------------------------------ order
+
+
+def _order(function: Callable[..., Any], at_once: Callable[[runtime.Job], Any]) -> Callable[..., Any]:
+    """Return the host form of a function that takes nothing; at_once is what it does without a stream."""
+    on_stream = _one_thread(function)
+
+    def form(*, stream: Any = None) -> None:
+        if stream is None:
+            at_once(runtime.current())
+        else:
+            on_stream(stream=stream)
+
+    return form
+
+
+def bind() -> None:
+    """Let the public names do on the host what the module says."""
+    single: list[Callable[..., Any]] = [rma.p, rma.g, signal.signal_fetch, signal.signal_op, signal.signal_wait_until, sync.wait_until]
+    single += [getattr(amo, name) for name in amo.__all__]
+    HOST_FORMS.update({function.__name__: _one_thread(function) for function in single})
+    HOST_FORMS.update(
+        put=_copy("put", _put, wait=True),
+        put_nbi=_copy("put_nbi", _put, wait=False),
+        get=_copy("get", _get, wait=True),
+        get_nbi=_copy("get_nbi", _get, wait=False),
+        iput=_strided_copy("iput", _iput),
+        iget=_strided_copy("iget", _iget),
+        put_signal=_copy_and_signal("put_signal", wait=True),
+        put_signal_nbi=_copy_and_signal("put_signal_nbi", wait=False),
+        fence=_one_thread(sync.fence),
+        flush=_one_thread(sync.flush),
+        quiet_pe=_one_thread(sync.quiet_pe),
+        quiet=_order(sync.quiet, runtime.Job.complete),
+        barrier_all=_order(sync.barrier_all, lambda job: job.meet("pgas.barrier_all()")),
+        sync_all=_order(sync.sync_all, lambda job: job.agree("pgas.sync_all()")),
+    )

@@ -1,0 +1,382 @@
+"""@pgas.jit and pgas.launch: Numba's compiler with a cache that is right for pgas, checks at launch, and cheap repeated launches."""
+
+import contextlib
+import dis
+import enum
+import functools
+import hashlib
+import inspect
+import math
+import types
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba import cuda
+
+from pgas import kernels
+from pgas.api.host_only import host_only
+from pgas.base import disk_cache
+from pgas.base.backend import SIMULATOR
+from pgas.base.version import __version__
+from pgas.job import runtime, streams
+from pgas.kernels import window
+from pgas.transports import mlx5
+
+if SIMULATOR:
+    from pgas.sim import model
+else:
+    from cuda.core import LaunchConfig
+    from cuda.core import launch as cuda_launch
+    from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
+    from numba.cuda.memory_management.nrt import NRT_LIBRARY
+
+__all__ = ["BoundLaunch", "Kernel", "jit", "launch"]
+
+
+def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **options: Any) -> Any:
+    """Compile a kernel that may call pgas functions; as ``numba.cuda.jit``, whose options it takes.
+
+    Beyond numba.cuda.jit: compiled code is kept on disk under a key that holds everything it depends on (pgas, its configuration,
+    the values of globals and the device functions that the kernel uses, the options of all of them); a launch before pgas.init() or
+    after pgas.finalize() is refused; ``kernel[grid, block].bind(*args)`` makes repeated launches cheap.
+
+    Args:
+        function: the kernel.
+        cache: keep compiled code on disk, in a folder ``pgas`` that only this user may enter: in NUMBA_CACHE_DIR if that is set, in
+            ``__pycache__`` beside the source, or in ``~/.cache/numba``, the first in which there can be one. Code that another user owns or
+            may write is never loaded. Functions that come from no file, as at the prompt, those that use globals without a plain
+            value, and those with which numba-cuda links code of its own (an array's reshape, float16) or that ``link=`` names are
+            compiled by every process.
+        options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers, which calls over ibgda exceed here and there
+            (``python -m pgas.perftests.sass --transport ibgda``): a kernel with such blocks may need ``launch_bounds=1024``.
+    """
+    if function is None:
+        return functools.partial(jit, cache=cache, **options)
+    return Kernel(function, cache=cache, **options)
+
+
+class Kernel:
+    """A kernel made by @pgas.jit; ``kernel[grid, block, stream, shared_bytes](*args)`` launches it. stream: as pgas.launch()."""
+
+    __name__: str
+    dispatcher: Any
+
+    def __init__(self, function: Callable[..., Any], *, cache: bool, **options: Any) -> None:
+        functools.update_wrapper(self, function)
+        self.dispatcher = cuda.jit(**options)(function)
+        if cache and not SIMULATOR:
+            with contextlib.suppress(disk_cache.NoPlace):
+                self.dispatcher._cache = _Cache(self.dispatcher)
+
+    def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
+        configuration = configuration if isinstance(configuration, tuple) else (configuration,)
+        if len(configuration) > 2:
+            configuration = (*configuration[:2], streams.core_stream(configuration[2]), *configuration[3:])
+        return ConfiguredKernel(self, configuration)
+
+    def __call__(self, *args: Any) -> None:
+        raise ValueError(f"kernel {self.__name__} needs a launch configuration: {self.__name__}[blocks, threads_per_block](...)")
+
+
+class ConfiguredKernel:
+    """A kernel with grid, block, stream and dynamic shared memory."""
+
+    def __init__(self, kernel: Kernel, configuration: tuple[Any, ...]) -> None:
+        self._kernel, self._configuration = kernel, configuration
+        self._configured = kernel.dispatcher[configuration]
+        self._described = _described(kernel, configuration)
+
+    def __call__(self, *args: Any) -> None:
+        """Launch; returns while the kernel runs (in the simulator: after it has run).
+
+        Raises:
+            PgasError: pgas.init() has not run, or pgas.finalize() has.
+            HeapError: an argument was freed.
+            ValueError: no block of this size fits on an SM: its threads take too many registers, or are more than launch_bounds.
+        """
+        runtime.current().launching(*self._described)
+        with streams.loading_allowed():
+            try:
+                self._configured(*args)
+            except Exception as error:  # cuda.core's class of driver errors is in a private module
+                if "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" in str(error):
+                    _refuse_threads(self._kernel, _normalized(self._configuration)[1], compiled_for(self._kernel.dispatcher, args))
+                raise
+
+    def bind(self, *args: Any) -> "BoundLaunch":
+        """Return an object whose call launches the kernel with these arguments, converted once.
+
+        Arrays are bound by address: free none of them while the object is in use.
+        """
+        runtime.current()
+        return BoundLaunch(self._kernel, self._configuration, args)
+
+
+class BoundLaunch:
+    """A launch with its arguments converted; a call costs about a microsecond of host time beyond the driver's."""
+
+    def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
+        self._described = _described(kernel, configuration)
+        if SIMULATOR:
+            self._launch: Callable[[], None] = functools.partial(kernel.dispatcher[configuration], *args)
+            return
+        grid, block, stream, shared = _normalized(configuration)
+        with streams.loading_allowed():
+            compiled = compiled_for(kernel.dispatcher, args)
+            _refuse_threads(kernel, block, compiled)
+            function = compiled._codelibrary.get_cufunc().kernel
+        write_back: list[Any] = []
+        converted: list[Any] = []
+        for type_, value in zip(compiled.argument_types, args, strict=True):
+            compiled._prepare_args(type_, value, stream, write_back, converted)
+        if write_back:
+            raise TypeError(f"{kernel.__name__}: a host array cannot be bound: it would be copied once only; use a device array")
+        config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
+        self._keep = args
+        self._launch = functools.partial(cuda_launch, stream, config, function, *converted)
+
+    def __call__(self) -> None:
+        """Launch."""
+        runtime.current().launching(*self._described)
+        self._launch()
+
+
+def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int]:
+    """Return what hang reports call a launch, and the handle of its stream."""
+    grid, block, *rest = configuration if len(configuration) > 1 else (*configuration, "?")
+    stream = streams.handle_of(rest[0] if rest else None)
+    return f"{kernel.__name__}[{grid}, {block}]" + (f" on stream {stream:#x}" if stream else ""), stream
+
+
+@host_only
+def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), stream: Any = 0, shared: int = 0) -> None:
+    """Launch a kernel on all PEs whose blocks may wait for each other and for other PEs' kernels. Collective.
+
+    All blocks of the grid run at the same time (a cooperative launch), so a wait for any of them ends. Plain launches give no such
+    promise: a block may wait for one that never starts.
+
+    Args:
+        kernel: made by @pgas.jit or @cuda.jit.
+        grid: number of blocks, or up to three of them.
+        block: threads per block, or up to three of them.
+        args: the kernel's arguments; device arrays and numbers.
+        stream: of Numba, cuda.core, CuPy or PyTorch; 0 for the default one.
+        shared: bytes of dynamic shared memory.
+
+    Raises:
+        TypeError: kernel is none, or args is no tuple.
+        ValueError: on some PE the blocks do not all fit on the GPU at once (in the simulator: on an H100, registers not counted), or none
+            does; on every PE, with the largest grid that fits.
+        BootstrapError: PEs launch different kernels.
+    """
+    job = runtime.current()
+    if not isinstance(kernel, Kernel):
+        if not hasattr(kernel, "py_func" if not SIMULATOR else "fn"):
+            raise TypeError(f"pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not {kernel!r}")
+        kernel = _adopted(kernel)
+    if not isinstance(args, tuple):  # an array would be taken apart into its elements
+        raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
+
+    def prepare() -> BoundLaunch:
+        configuration = (grid, block, streams.core_stream(stream), shared)
+        bound = BoundLaunch(kernel, configuration, args, cooperative=True)
+        blocks, threads = (math.prod(x) for x in _normalized(configuration)[:2])
+        if SIMULATOR:
+            gpu, most = f"an {model.NAME}", model.resident_blocks(threads, shared)
+        else:
+            gpu, most = "this GPU", compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
+        if blocks > most:
+            raise ValueError(f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on {gpu}, at most {most} can")
+        return bound
+
+    call = f"pgas.launch({kernel.__name__})"
+    job.agree(call)
+    bound, _ = job.together(call, prepare, ValueError)
+    bound()
+
+
+def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
+    """Return the compiled kernel of a Numba dispatcher for these arguments."""
+    signature = tuple(dispatcher.typeof_pyval(a) for a in args)
+    return dispatcher.overloads.get(signature) or dispatcher.compile(signature)
+
+
+def _refuse_threads(kernel: Kernel, block: tuple[int, ...], compiled: Any) -> None:
+    """Raise ValueError if CUDA runs no block of this size: its threads take more registers than an SM has, or exceed launch_bounds."""
+    threads, most = math.prod(block), compiled.max_threads_per_block
+    if most < threads <= cuda.get_current_device().MAX_THREADS_PER_BLOCK:
+        raise ValueError(
+            f"{kernel.__name__} is compiled for blocks of {most} threads at most, of {compiled.regs_per_thread} registers each, "
+            f"not {threads}; @pgas.jit(launch_bounds={threads}) compiles it for those"
+        )
+
+
+def _adopted(dispatcher: Any) -> Kernel:
+    kernel = Kernel.__new__(Kernel)
+    functools.update_wrapper(kernel, dispatcher.py_func)
+    kernel.dispatcher = dispatcher
+    return kernel
+
+
+def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
+    from numba.cuda.errors import normalize_kernel_dimensions
+
+    grid, block, *rest = configuration
+    stream, shared = (*rest, 0, 0)[:2] if rest else (0, 0)
+    grid, block = normalize_kernel_dimensions(grid, block)
+    return grid, block, streams.core_stream(stream), shared
+
+
+# ---------------------------------------------------------------------------------------------------------------------- the cache
+
+
+@functools.cache
+def _library_hash() -> str:
+    """Hash of pgas's own sources and of the compilers' versions: what compiled code contains of them is not in Numba's key."""
+    digest = hashlib.sha256(" ".join((__version__, numba.__version__, version("numba-cuda"))).encode())
+    for path in _sources():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources() -> list[Path]:
+    """Files that device code is compiled from, and those it takes constants from."""
+    folders = [Path(folder) for package in (kernels, mlx5) for folder in package.__path__]
+    return sorted([Path(__file__), *(path for folder in folders for path in folder.rglob("*.py"))])
+
+
+def _fingerprint(function: Any) -> str:
+    """Hash of what a kernel (a function, or a dispatcher with its options) depends on.
+
+    Raises:
+        UncacheableGlobal: see _dependencies.
+    """
+    digest = hashlib.sha256()
+    for part in _dependencies(function, set()):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+class UncacheableGlobal(Exception):
+    """A global whose value cannot be put into a key."""
+
+
+def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
+    """Code, defaults and options of the function and of every device function it names, and the values of its globals.
+
+    Raises:
+        UncacheableGlobal: it uses a global that is neither a plain value nor code nor a module.
+    """
+    parts = []
+    for option, value in sorted(getattr(function, "targetoptions", {}).items()):
+        parts += [option.encode(), *_value(tuple(value) if isinstance(value, list) else value, (), seen)]
+    function = inspect.unwrap(getattr(function, "py_func", function))
+    parts.append(f"{function.__module__}.{function.__qualname__}".encode())
+    if id(function) in seen:
+        return parts
+    seen.add(id(function))
+    codes = list(_codes(function.__code__))
+    names = tuple(name for code in codes for name in code.co_names)
+    for code in codes:
+        plain = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
+        constants = [sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in plain]  # of no certain order
+        parts += [code.co_code, repr((constants, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)).encode()]
+    variables: dict[str, Any] = {name: function.__globals__[name] for name in _global_names(codes) if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell: the compiler will say so
+            variables[name] = cell.cell_contents
+    variables["defaults of the arguments"] = (function.__defaults__, *sorted((function.__kwdefaults__ or {}).items()))
+    for name, value in sorted(variables.items()):
+        parts += [name.encode(), *_value(value, names, seen)]
+    return parts
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of those defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _global_names(codes: Iterable[types.CodeType]) -> set[str]:
+    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+    return {instruction.argval for code in codes for instruction in dis.get_instructions(code) if instruction.opname in loads}
+
+
+def _versioned(module: str) -> bool:
+    """Whether a module's code is in the key already, by a version or by _library_hash()."""
+    return module.split(".")[0] in ("pgas", "numba", "numpy", "math", "operator") and not module.startswith("pgas.perftests")
+
+
+def _value(value: Any, names: tuple[str, ...], seen: set[Any]) -> list[bytes]:
+    if isinstance(value, types.ModuleType):
+        parts = [value.__name__.encode()]
+        for name in sorted(set(names)) if not _versioned(value.__name__) else ():
+            if hasattr(value, name) and (id(value), name) not in seen:
+                seen.add((id(value), name))
+                parts += [name.encode(), *_value(getattr(value, name), names, seen)]
+        return parts
+    if isinstance(value, Kernel):
+        return _dependencies(value.dispatcher, seen)
+    if isinstance(value, types.FunctionType) or hasattr(value, "py_func"):
+        module = getattr(value, "__module__", None) or ""
+        return [f"{module}.{value.__name__}".encode()] if _versioned(module) else _dependencies(value, seen)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return [repr((value.dtype, value.shape, value.flags.f_contiguous, value.flags.writeable)).encode(), value.tobytes()]
+    if isinstance(value, enum.Enum):
+        return [f"{type(value).__module__}.{value}".encode(), *_value(value.value, names, seen)]
+    if isinstance(value, enum.EnumType):
+        members: Any = value.__members__
+        return [part for name, member in members.items() for part in (name.encode(), *_value(member, names, seen))]
+    if isinstance(value, (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype)):
+        return [repr(value).encode()]
+    if isinstance(value, tuple):
+        fields = repr(getattr(value, "_fields", len(value)))
+        return [fields.encode(), *(part for item in value for part in _value(item, names, seen))]
+    if isinstance(value, type) and issubclass(value, tuple):
+        return [repr((value, getattr(value, "_fields", None))).encode()]
+    known = value if isinstance(value, type) else type(value)
+    text = "" if hasattr(value, "__cuda_array_interface__") else repr(value)
+    if text and " at 0x" not in text and (_versioned(known.__module__) or known.__module__ == "builtins"):
+        return [text.encode()]
+    raise UncacheableGlobal(repr(known))
+
+
+if not SIMULATOR:
+
+    class _CacheImpl(CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
+        """Stores kernels that use pgas, which Numba's own is made to refuse (kernels/compiler/numba_cuda.py)."""
+
+        _locator_classes = disk_cache.places(CUDACacheImpl)
+
+        def check_cachable(self, kernel: Any) -> bool:
+            """Whether numba-cuda can pickle it: not what it links besides (its own for reshape and float16, users' link=), but NRT."""
+            return kernel._codelibrary._linking_files <= {NRT_LIBRARY}
+
+    class _Cache(disk_cache.OnDisk, CUDACache):  # type: ignore[misc, no-any-unimported]
+        """Numba's disk cache with a key that also holds pgas's configuration and the kernel's dependencies."""
+
+        _impl_class = _CacheImpl
+
+        def __init__(self, dispatcher: Any) -> None:
+            self._dispatcher = dispatcher
+            super().__init__(dispatcher.py_func)
+
+        def _index_key(self, sig: Any, codegen: Any) -> Any:
+            key = super()._index_key(sig, codegen)
+            return (*key, ("pgas", _library_hash(), window.constants(), _fingerprint(self._dispatcher)))
+
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            try:
+                return super().load_overload(sig, target_context)
+            except UncacheableGlobal:
+                return None
+
+        def save_overload(self, sig: Any, data: Any) -> None:
+            with contextlib.suppress(UncacheableGlobal):
+                super().save_overload(sig, data)

@@ -1,0 +1,127 @@
+"""Arrays that a call on the host names as operands: where they lie, what they hold, and whether the call may use them."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pgas.base.backend import SIMULATOR
+from pgas.job import runtime
+from pgas.kernels import window
+from pgas.transports import p2p
+
+if SIMULATOR:
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+__all__ = ["Operand", "on_heap"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array of the caller."""
+
+    function: str  #: what was called
+    name: str  #: of the argument
+    address: int  #: of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, function: str, name: str, array: Any, *, contiguous: bool = True) -> "Operand":
+        """Read an array's description.
+
+        Raises:
+            TypeError: no array in the GPU's memory (in the simulator: nor a NumPy array).
+            ValueError: it has gaps, and contiguous is asked for.
+            HeapError: a symmetric array that was freed.
+        """
+        if SIMULATOR and isinstance(array, (FakeCUDAArray, np.ndarray)):
+            host = array if isinstance(array, np.ndarray) else array._ary
+            operand = cls(function, name, host.ctypes.data, tuple(host.shape), tuple(host.strides), host.dtype)
+        else:
+            interface = getattr(array, "__cuda_array_interface__", None)
+            if interface is None:
+                raise TypeError(f"pgas.{function}: {name} must be an array in the GPU's memory, not {type(array).__name__}")
+            known = getattr(array, "dtype", None)  # of records the interface gives no more than their size
+            dtype = known if isinstance(known, np.dtype) else np.dtype(interface["typestr"])
+            shape = tuple(interface["shape"])
+            strides = tuple(interface.get("strides") or _strides(shape, dtype.itemsize))
+            operand = cls(function, name, int(interface["data"][0]), shape, strides, dtype)
+        if contiguous and operand.order is None:
+            raise ValueError(f"pgas.{function}: {name} must be contiguous: copy it, or use slices without a step")
+        return operand
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def order(self) -> str | None:
+        """C or F, as its elements follow each other in memory; None if they have gaps."""
+        real = [(n, stride) for n, stride in zip(self.shape, self.strides, strict=True) if n != 1]
+        for order, axes in (("C", real), ("F", real[::-1])):
+            if not self.size or [s for _, s in axes] == list(_strides(tuple(n for n, _ in axes), self.dtype.itemsize)):
+                return order
+        return None
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Return the address of the first byte and that behind the last."""
+        if not self.size:
+            return self.address, self.address
+        reach = [stride * (n - 1) for n, stride in zip(self.shape, self.strides, strict=True)]
+        low = self.address + sum(r for r in reach if r < 0)
+        return low, self.address + sum(r for r in reach if r > 0) + self.dtype.itemsize
+
+    def check_pair(self, source: "Operand") -> None:
+        """Refuse a source whose bytes cannot be copied here as they are.
+
+        Raises:
+            TypeError: dtype, number of dimensions or order differ.
+        """
+        if source.dtype != self.dtype:
+            raise TypeError(
+                f"pgas.{self.function}: source has elements of type {source.dtype}, dest of {self.dtype}; they must be the same"
+            )
+        if len(source.shape) != len(self.shape):
+            raise TypeError(
+                f"pgas.{self.function}: source has {len(source.shape)} dimensions, dest {len(self.shape)}; it must be the same number"
+            )
+        flat = sum(n != 1 for n in self.shape) < 2 or sum(n != 1 for n in source.shape) < 2
+        if not flat and source.order != self.order:
+            raise TypeError(f"pgas.{self.function}: source is in {source.order} order, dest in {self.order} order; they must be the same")
+
+    def check_symmetric(self, job: runtime.Job) -> None:
+        """Refuse what does not lie in this PE's part of the symmetric heap.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self.size and not on_heap(job, *self.extent):  # an empty array has no address on GPUs
+            raise ValueError(f"pgas.{self.function}: {self.name} must be on the symmetric heap (pgas.empty and its like)")
+
+    def check_local(self, job: runtime.Job, nbytes: int) -> None:
+        """Refuse a local operand, of which nbytes are used, that the transport cannot reach.
+
+        Raises:
+            ValueError: a NIC does not reach it.
+        """
+        start, end = self.address, self.address + nbytes
+        if job.nic is not None and nbytes and not on_heap(job, start, end) and not job.local.holds(start, end):
+            raise ValueError(
+                f"pgas.{self.function}: {self.name} is neither on the symmetric heap nor registered, which is all that the NIC reaches: "
+                "pgas.register it"
+            )
+
+
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def on_heap(job: runtime.Job, start: int, end: int) -> bool:
+    """Whether memory lies in this PE's part of the symmetric heap."""
+    heap = p2p.slot(job.my_pe) + window.HEAP_OFFSET
+    return heap <= start and end <= heap + job.heap.size

@@ -1,0 +1,35 @@
+"""Who and where: my_pe, n_pes, ptr; the same names on the host and in kernels (OpenSHMEM 1.5, sections 9.1 and 9.2)."""
+
+from typing import Any
+
+from pgas.job import runtime
+from pgas.kernels.compiler.binding import Integer, array_function, device_function
+from pgas.kernels.ops import query
+
+__all__ = ["my_pe", "n_pes", "ptr"]
+
+
+@device_function(query.my_pe, host=lambda: runtime.current().my_pe)
+def my_pe() -> int:
+    """Return the number of this PE, from 0 to n_pes() - 1."""
+    raise AssertionError
+
+
+@device_function(query.n_pes, host=lambda: runtime.current().n_pes)
+def n_pes() -> int:
+    """Return the number of PEs of the job."""
+    raise AssertionError
+
+
+@array_function(query.ptr, host=lambda dest, pe: runtime.current().peer(dest, pe))
+def ptr(dest: Any, pe: Integer) -> Any:
+    """Return PE ``pe``'s instance of the symmetric array ``dest`` as an array for plain loads and stores.
+
+    Args:
+        dest: array or slice on the symmetric heap.
+        pe: number of the PE; this PE itself is allowed.
+
+    Returns:
+        An array of the same shape and dtype; on the host None if the PE's memory cannot be mapped here. It may not be used as the
+        symmetric operand of another operation.
+    """

@@ -1,0 +1,241 @@
+"""Remote memory access from kernels: put, get, iput, iget, p, g (OpenSHMEM 1.5, section 9.5; NVSHMEM's warp and block forms).
+
+On the host, and on CUDA streams: pgas/api/host_ops.py.
+"""
+
+from typing import Any
+
+from pgas.kernels.compiler.binding import Index, Integer, device_function
+from pgas.kernels.ops import rma, strided
+from pgas.kernels.scope import BLOCK, THREAD, WARP
+
+__all__ = [
+    "g", "get", "get_block", "get_nbi", "get_nbi_block", "get_nbi_warp", "get_warp", "iget", "iget_block", "iget_warp", "iput",
+    "iput_block", "iput_warp", "p", "put", "put_block", "put_nbi", "put_nbi_block", "put_nbi_warp", "put_warp",
+]  # fmt: skip
+
+
+@device_function(rma.put(THREAD, nbi=False))
+def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
+    """Copy elements of local ``source`` to the symmetric array ``dest`` on PE ``pe``; called by one thread.
+
+    Completion:
+        on return: source may be reused.
+        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
+
+    Args:
+        dest: contiguous array or slice on the symmetric heap, any alignment.
+        source: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
+        pe: number of the target PE; this PE itself is allowed.
+        nelems: number of elements, from the first of both arrays on; all of source if left out.
+        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
+            this thread's cta, sm or warp. Without meaning for p2p.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
+        DeviceError: later, on the host, under PGAS_DEBUG=check and in the simulator: pe does not exist, dest is not on the heap, or
+            an operand is shorter than nelems.
+    """
+
+
+@device_function(rma.put(WARP, nbi=False))
+def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+    """put() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned.
+
+    Each thread copies its share, so that of a thread which has returned, or is at another barrier, would be missing; the simulator
+    refuses such calls.
+    """
+
+
+@device_function(rma.put(BLOCK, nbi=False))
+def put_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+    """put() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+
+
+@device_function(rma.put(THREAD, nbi=True))
+def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
+    """Start a put(): ``source`` may be reused, and the data is at its destination, only after quiet() or barrier_all().
+
+    Arguments and errors as for put().
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all(); source may be reused then, or after flush().
+    """
+
+
+@device_function(rma.put(WARP, nbi=True))
+def put_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+    """put_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry."""
+
+
+@device_function(rma.put(BLOCK, nbi=True))
+def put_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+    """put_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry."""
+
+
+@device_function(rma.get(THREAD, nbi=False))
+def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
+    """Copy elements of the symmetric array ``source`` on PE ``pe`` to local ``dest``; called by one thread.
+
+    Completion:
+        on return: the data is in dest.
+        complete: on return.
+
+    Args:
+        dest: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
+        source: contiguous array or slice on the symmetric heap, any alignment.
+        pe: number of the PE to read from; this PE itself is allowed.
+        nelems: number of elements, from the first of both arrays on; all of source if left out.
+        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
+            this thread's cta, sm or warp. Without meaning for p2p.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises: as put(), with source in the place of dest.
+    """
+
+
+@device_function(rma.get(WARP, nbi=False))
+def get_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+    """get() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
+
+
+@device_function(rma.get(BLOCK, nbi=False))
+def get_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+    """get() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+
+
+@device_function(rma.get(THREAD, nbi=True))
+def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
+    """Start a get(): the data is in ``dest``, which nobody may touch before, only after quiet(), quiet_pe() or barrier_all().
+
+    Arguments and errors as for get() (OpenSHMEM 1.5, section 9.6.2).
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all(); nobody may touch dest before.
+    """
+
+
+@device_function(rma.get(WARP, nbi=True))
+def get_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+    """get_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry.
+
+    One thread's quiet() covers what the others copy only behind a syncwarp or syncthreads.
+    """
+
+
+@device_function(rma.get(BLOCK, nbi=True))
+def get_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+    """get_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry.
+
+    One thread's quiet() covers what the others copy only behind a syncthreads.
+    """
+
+
+@device_function(strided.iput(THREAD))
+def iput(
+    dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None, *, stream: Any = None
+) -> None:
+    """Copy elements that lie ``src_stride`` apart in ``source`` to elements ``dst_stride`` apart in ``dest`` on PE ``pe``; by one thread.
+
+    ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, section 9.5.4). On return ``source`` may be
+    reused; the data is at its destination when that of put() is. Through a NIC it is one WQE an element, unless both strides are 1:
+    then it is a put(). A column of a matrix is ``matrix.reshape(-1)[column:]`` with its row length as stride.
+
+    Completion:
+        on return: source may be reused.
+        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
+
+    Args:
+        dest: contiguous array or slice of one dimension on the symmetric heap, any alignment.
+        source: contiguous array of one dimension and the same dtype; heap, other global, shared or local memory (NICs: heap, registered).
+        dst_stride: elements from one to the next in dest, at least 1.
+        src_stride: elements from one to the next in source, at least 1.
+        pe: number of the target PE; this PE itself is allowed.
+        nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
+        DeviceError: later, on the host: a stride is below 1; under PGAS_DEBUG=check and in the simulator also: pe does not exist, dest
+            is not on the heap, or an operand holds fewer than nelems elements at its stride.
+    """
+
+
+@device_function(strided.iput(WARP))
+def iput_warp(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
+    """iput() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
+
+
+@device_function(strided.iput(BLOCK))
+def iput_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
+    """iput() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+
+
+@device_function(strided.iget(THREAD))
+def iget(
+    dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None, *, stream: Any = None
+) -> None:
+    """Copy elements that lie ``src_stride`` apart in ``source`` on PE ``pe`` to elements ``dst_stride`` apart in ``dest``; by one thread.
+
+    The data is there on return (OpenSHMEM 1.5, section 9.5.8). Through a NIC it is one WQE an element, unless both strides are 1.
+
+    Completion:
+        on return: the data is in dest.
+        complete: on return.
+
+    Args:
+        dest: contiguous array of one dimension; heap, other global, shared or local memory (NICs: heap, registered).
+        source: contiguous array or slice of one dimension and the same dtype on the symmetric heap, any alignment.
+        dst_stride: elements from one to the next in dest, at least 1.
+        src_stride: elements from one to the next in source, at least 1.
+        pe: number of the PE to read from; this PE itself is allowed.
+        nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises: as iput(), with source in the place of dest.
+    """
+
+
+@device_function(strided.iget(WARP))
+def iget_warp(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
+    """iget() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
+
+
+@device_function(strided.iget(BLOCK))
+def iget_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
+    """iget() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+
+
+@device_function(rma.p)
+def p(dest: Any, idx: Index, value: Any, pe: Integer, qp: Integer = 0, *, stream: Any = None) -> None:
+    """Store ``value`` to ``dest[idx]`` on PE ``pe``.
+
+    Completion:
+        on return: value was taken.
+        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
+
+    Args:
+        dest: array or slice on the symmetric heap; elements of 1, 2, 4, 8 or 16 bytes (integers, floats, complex, bool).
+        idx: integer, or tuple of as many integers as dest has dimensions; not counted from the end.
+        value: converted to dest's dtype: to an integer modulo 2^bits, from a float toward zero. A float beyond an integer's range leaves
+            any integer; the simulator raises OverflowError. On the host a value that an element cannot hold is a ValueError.
+        pe: number of the target PE; this PE itself is allowed.
+        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
+            this thread's cta, sm or warp. Without meaning for p2p.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises: as put().
+    """
+
+
+@device_function(rma.g)
+def g(source: Any, idx: Index, pe: Integer, qp: Integer = 0, *, stream: Any = None) -> Any:
+    """Return ``source[idx]`` of PE ``pe``. Arguments and errors as for p().
+
+    Completion:
+        on return: the value is here.
+        complete: on return.
+    """

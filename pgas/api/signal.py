@@ -1,0 +1,112 @@
+"""Signals from kernels: words of uint64 that tell a PE that its data has come (OpenSHMEM 1.5, section 9.9).
+
+On the host, and on CUDA streams: pgas/api/host_ops.py.
+"""
+
+from typing import Any
+
+from pgas.kernels.compiler.binding import Index, Integer, device_function
+from pgas.kernels.ops import signal, sync, wait
+from pgas.kernels.ops.signal import SignalOp
+from pgas.kernels.scope import BLOCK, THREAD, WARP
+
+__all__ = [
+    "SIGNAL_ADD", "SIGNAL_SET", "put_signal", "put_signal_block", "put_signal_nbi", "put_signal_nbi_block", "put_signal_nbi_warp",
+    "put_signal_warp", "signal_fetch", "signal_op", "signal_wait_until",
+]  # fmt: skip
+
+#: The signal replaces the word.
+SIGNAL_SET = SignalOp.SET
+#: The signal is added to the word, atomically.
+SIGNAL_ADD = SignalOp.ADD
+
+
+@device_function(signal.put_signal(THREAD, nbi=False))
+def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
+    """put() of all of source, then an update of ``sig[idx]`` on the same PE that never overtakes the data.
+
+    Whoever sees the new value by signal_wait_until() or wait_until() sees the data. Other operations of this thread are ordered by
+    fence() only.
+
+    Completion:
+        on return: source may be reused.
+        complete: the data when the signal is seen by a wait; both after quiet(), quiet_pe() or barrier_all().
+
+    Args:
+        dest, source, pe: as put().
+        sig: array of uint64 on the symmetric heap.
+        idx: which element of it; integer, or tuple of as many integers as sig has dimensions.
+        value: non-negative integer.
+        op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises: as put().
+    """
+
+
+@device_function(signal.put_signal(WARP, nbi=False))
+def put_signal_warp(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
+    """put_signal() by all threads of a warp together (none may have returned), with the same arguments; one update of the signal."""
+
+
+@device_function(signal.put_signal(BLOCK, nbi=False))
+def put_signal_block(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
+    """put_signal() by all threads of a block together (none may have returned), with the same arguments; one update of the signal."""
+
+
+@device_function(signal.put_signal(THREAD, nbi=True))
+def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
+    """Start a put_signal(): source may be reused only after quiet() or barrier_all().
+
+    Completion:
+        on return: it has begun.
+        complete: the data when the signal is seen by a wait; both, and the use of source, after quiet(), quiet_pe() or barrier_all().
+    """
+
+
+@device_function(signal.put_signal(WARP, nbi=True))
+def put_signal_nbi_warp(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
+    """put_signal_nbi() by all threads of a warp together (none may have returned), with the same arguments."""
+
+
+@device_function(signal.put_signal(BLOCK, nbi=True))
+def put_signal_nbi_block(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
+    """put_signal_nbi() by all threads of a block together (none may have returned), with the same arguments."""
+
+
+@device_function(signal.signal_op)
+def signal_op(sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
+    """Update ``sig[idx]`` on PE ``pe``; arguments as put_signal(). Orders nothing before it: call fence() first for that.
+
+    Completion:
+        on return: value was taken.
+        complete: after quiet(), quiet_pe() or barrier_all().
+    """
+
+
+@device_function(sync.signal_wait_until)
+def signal_wait_until(sig: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> Any:
+    """Wait until this PE's ``sig[idx]`` compares as asked, and return it. See wait_until().
+
+    Completion:
+        on return: the condition has held; what the writer of that value did before its fence(), or the data of its put_signal(), may be
+            read by this thread.
+        complete: on return.
+    """
+
+
+@device_function(wait.signal_fetch)
+def signal_fetch(sig: Any, idx: Index, *, stream: Any = None) -> Any:
+    """Return this PE's ``sig[idx]`` (uint64), read atomically. The data of the put_signal() that brought the value is visible.
+
+    Completion:
+        on return: the value is here.
+        complete: on return.
+
+    Args:
+        sig: array of uint64 on the symmetric heap.
+        idx: integer, or tuple of as many integers as sig has dimensions.
+        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+
+    Raises: as put().
+    """

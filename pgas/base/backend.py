@@ -1,0 +1,112 @@
+"""Which machine runs the kernels of this process: a CUDA GPU, or the simulator.
+
+Decided once, when pgas is imported, because numba.cuda fixes its own front end at import:
+
+* ``NUMBA_ENABLE_CUDASIM`` set: as it says (1 simulator, 0 GPU; 0 without a GPU can compile but not launch);
+* numba.cuda already imported: as it decided;
+* otherwise a GPU if the driver finds one, else the simulator, which the first process of the job says in one line when it begins.
+
+This module sets ``CUDA_MODULE_LOADING=EAGER`` before CUDA starts: under lazy loading the first launch of a second kernel waits for
+the running one, and two PEs whose kernels wait for each other never finish (CUDA C++ Programming Guide, "Lazy Loading"). And
+``NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS=0``: kernels that communicate have few blocks on purpose.
+"""
+
+import ctypes
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+
+from pgas.base.errors import PgasError
+from pgas.base.remedies import explain, mend
+
+__all__ = ["SIMULATOR", "cuda_device_count", "launched_rank", "say_where"]
+
+#: Variables in which launchers tell a process its rank (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+
+#: CUDA_ERROR_NO_DEVICE.
+_NO_DEVICE = 100
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return the rank that a launcher gave a process of this environment, None if no launcher started it."""
+    for name in _RANK_VARIABLES:
+        if (value := environment.get(name, "")).isdigit():
+            return int(value)
+    return None
+
+
+def cuda_device_count() -> int:
+    """Return the number of GPUs that the CUDA driver lets this process use; 0 if there is no driver."""
+    return _ask_driver()[0]
+
+
+def _ask_driver() -> tuple[int, str]:
+    """Return the number of GPUs, and the driver's name for the error with which it does not start; "" if there is none to speak of."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0, ""
+    count, name = ctypes.c_int(0), ctypes.c_char_p()
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if status in (0, _NO_DEVICE) or driver.cuGetErrorName(status, ctypes.byref(name)):
+        return count.value, ""
+    return 0, (name.value or b"").decode()
+
+
+def _import_numba() -> None:
+    """Import Numba, now that its environment is set.
+
+    Raises:
+        ImportError: it does not load; the text says what mends that: doctor cannot, as it needs pgas.
+    """
+    try:
+        importlib.import_module("numba")
+    except ImportError as error:
+        known = explain(str(error))
+        raise ImportError(f"{error}; {known[0].remedy if known else mend('versions')}") from error
+
+
+def _decide() -> bool:
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
+    requested = os.environ.get("NUMBA_ENABLE_CUDASIM", "")
+    if "numba.cuda" in sys.modules:
+        from numba.cuda.core import config
+
+        if not config.ENABLE_CUDASIM and requested != "0" and cuda_device_count() == 0:
+            raise PgasError(
+                "numba.cuda was imported before pgas, and this machine has no GPU: "
+                "import pgas first (it selects the simulator), or set NUMBA_ENABLE_CUDASIM=1"
+            )
+        return bool(config.ENABLE_CUDASIM)
+    if requested:
+        return requested != "0"
+    count, error = _ask_driver()
+    if count > 0:
+        return False
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    if "numba" in sys.modules:  # which read the environment when it was imported
+        from numba.core import config
+
+        config.ENABLE_CUDASIM = 1
+    global _unsaid
+    _unsaid = f"pgas: no CUDA device here{f' ({error})' if error else ''}, kernels run in the simulator"
+    return True
+
+
+def say_where() -> None:
+    """Say once, in the first process of a job, that kernels run in the simulator although nobody asked for it."""
+    global _unsaid
+    if _unsaid and launched_rank() in (None, 0):
+        print(_unsaid, file=sys.stderr)
+    _unsaid = ""
+
+
+#: What is still to be said when a job begins: a command that only prints its help, or looks at the machine, has none.
+_unsaid = ""
+
+#: True if kernels of this process run in the simulator.
+SIMULATOR: bool = _decide()
+_import_numba()

@@ -1,0 +1,212 @@
+"""Compiled code on disk: where it is kept, and which of it may be loaded.
+
+A file of code is as good as the code itself, so it is loaded only if this user owns it and its folder, nobody else may write them, and it
+is whole. The folder is ``pgas``, in the first of Numba's places in which this user can have it for himself: $NUMBA_CACHE_DIR,
+``__pycache__`` beside the source, ``~/.cache/numba``; for notebooks IPython's.
+
+Without a cache code is compiled in every process. So nothing that goes wrong here is an error: a warning names the file.
+"""
+
+import contextlib
+import glob
+import hashlib
+import os
+import pickle
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+from numba import njit
+from numba.core import caching
+
+from pgas.base.errors import PgasWarning
+
+__all__ = ["Files", "NoPlace", "OnDisk", "compiled", "places"]
+
+_DIGEST_SIZE = hashlib.sha256().digest_size
+
+#: Folders in which nothing can be kept, as a warning has said.
+_failed: set[Path] = set()
+
+
+class NoPlace(Exception):
+    """There is no folder for code of a function: it comes from no file, or this user can have none for himself."""
+
+
+class Files:
+    """The compiled code of one function: a file for each key, which has the key in it.
+
+    Numba's own files are numbered by an index. Of two processes that keep something at once, as the PEs of two jobs do, each may take the
+    same number for its own; later ones then get the code of one under the key of the other.
+
+    Args:
+        folder: where they are.
+        name: of the function; files of other names are let be.
+        stamp: of the function's source; code of another one is removed when new code is kept.
+        dumps: the pickler.
+    """
+
+    def __init__(self, folder: str, name: str, stamp: Any, dumps: Callable[[Any], bytes]) -> None:
+        self._folder, self._name, self._dumps = Path(folder), name, dumps
+        self._current = f"{name}-{_hash(stamp)[:8]}-"
+
+    def path(self, key: Any) -> Path:
+        """Return where the code of a key is kept."""
+        return self._folder / f"{self._current}{_hash(key)[:32]}.nbc"
+
+    def load(self, key: Any) -> Any:
+        """Return the code of a key, None if there is none that may be loaded."""
+        path = self.path(key)
+        try:
+            kept, code = pickle.loads(self._whole(path))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # unpickling may raise anything
+            _warn(f"{path} is not loaded, the code is compiled anew: {error}")
+            return None
+        return code if kept == key else None
+
+    def _whole(self, path: Path) -> bytes:
+        _check(os.stat(self._folder), "its folder")
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            _check(os.fstat(file.fileno()), "it")
+            digest, data = file.read(_DIGEST_SIZE), file.read()
+        if hashlib.sha256(data).digest() != digest:
+            raise ValueError(f"it is broken ({len(digest) + len(data)} bytes)")
+        return data
+
+    def save(self, key: Any, code: Any) -> None:
+        """Keep code, if that is possible."""
+        if self._folder in _failed:
+            return
+        path, data = self.path(key), self._dumps((key, code))
+        with contextlib.ExitStack() as undo:
+            try:
+                _check(os.stat(self._folder), "its folder")
+                self._remove(but=self._current)
+                handle, name = tempfile.mkstemp(".tmp", self._current, self._folder)
+                undo.callback(os.unlink, name)
+                with open(handle, "wb") as file:
+                    file.write(hashlib.sha256(data).digest() + data)
+                os.replace(name, path)
+                undo.pop_all()
+            except OSError as error:
+                _cannot_keep(path, error)
+
+    def flush(self) -> None:
+        """Remove all files of the function."""
+        with contextlib.suppress(OSError):
+            self._remove()
+
+    def _remove(self, but: str | None = None) -> None:
+        for path in self._folder.glob(f"{glob.escape(self._name)}-*"):
+            if but is None or not path.name.startswith(but):
+                path.unlink(missing_ok=True)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+def _private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _check(status: os.stat_result, what: str) -> None:
+    if not _private(status):
+        raise PermissionError(f"another user owns {what} or may write it (owner {status.st_uid}, mode {stat.filemode(status.st_mode)})")
+
+
+def _cannot_keep(path: Path, error: OSError) -> None:
+    if path.parent not in _failed:
+        _failed.add(path.parent)
+        _warn(f"{path} cannot be written, so code is compiled in every process: {error.strerror or error}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, PgasWarning, stacklevel=2)
+
+
+class _Place:
+    """One of Numba's places for files of code; stands for its class."""
+
+    def __init__(self, locator: Any) -> None:
+        self._locator = locator
+
+    def from_function(self, function: Any, file: str) -> Any:
+        """Return Numba's locator of this user's own folder there, None if there is none for this function."""
+        locator = self._locator.from_function(function, file)
+        if locator is None:
+            return None
+        folder = os.path.join(locator.get_cache_path(), "pgas")
+        try:
+            os.makedirs(folder, 0o700, exist_ok=True)
+            if not _private(os.stat(folder)) or not os.access(folder, os.W_OK):
+                return None
+        except OSError:
+            return None
+        locator.get_cache_path = lambda: folder
+        return locator
+
+
+def places(impl: Any) -> list[Any]:
+    """Return what _locator_classes of a subclass of one of Numba's CacheImpl is to be."""
+    return [_Place(locator) for locator in impl._locator_classes]
+
+
+class OnDisk:
+    """Mixed into one of Numba's classes of caches: keeps code in Files.
+
+    Raises:
+        NoPlace: (the constructor) there is no folder.
+    """
+
+    def __init__(self, function: Any) -> None:
+        base: Any = super()
+        try:
+            base.__init__(function)
+        except RuntimeError as error:
+            if "no locator available" in str(error):
+                raise NoPlace from None
+            raise
+        own: Any = self
+        impl, pickler = own._impl, own._cache_file._dump
+        self._cache_file = Files(impl.locator.get_cache_path(), impl.filename_base, impl.locator.get_source_stamp(), pickler)
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        base: Any = super()
+        return (*base._index_key(sig, codegen), numba.__version__, llvmlite.__version__)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep code, if that is possible."""
+        base: Any = super()
+        try:
+            base.save_overload(sig, data)
+        except OSError as error:  # Numba tries the folder first
+            _cannot_keep(self._cache_file.path(()), error)
+
+
+class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc, no-any-unimported]
+    _locator_classes = places(caching.CompileResultCacheImpl)
+
+
+class _Cache(OnDisk, caching.FunctionCache):  # type: ignore[misc, no-any-unimported]
+    _impl_class = _Impl
+
+
+def compiled(signature: Any, function: Callable[..., Any]) -> Any:
+    """Compile a function for the CPU, or find it on disk: a dispatcher with this one signature.
+
+    Numba's key has no part for what the function finds in its module, but the values of its free variables.
+    """
+    dispatcher = njit(nogil=True)(function)
+    with contextlib.suppress(NoPlace):
+        dispatcher._cache = _Cache(function)
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher

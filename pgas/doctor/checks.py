@@ -1,0 +1,452 @@
+"""What doctor looks at: each check is a function of a Machine and returns findings, of which some keep transports from running."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from pgas.base.errors import TransportError
+from pgas.base.remedies import REMEDIES, explain
+from pgas.doctor.machine import Machine, number
+from pgas.transports.devices import Device, Port
+from pgas.transports.selection import choose_gid
+
+__all__ = ["ALL", "CHECKS", "NIC", "ON_GPUS", "PATHS", "Finding", "Status", "examine"]
+
+#: What doctor judges. ibgda and ibrc: over an RDMA device; softhca: both of them over the software card, on GPUs.
+PATHS = ("simulator", "p2p", "ibgda", "ibrc", "softhca")
+
+NONE: frozenset[str] = frozenset()
+ALL = frozenset(PATHS)
+NIC = frozenset({"ibgda", "ibrc"})
+ON_GPUS = frozenset({"p2p", "softhca"})  # cannot be done without a GPU; the NIC transports can, from the simulator
+IBGDA = frozenset({"ibgda"})
+
+#: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr).
+_DMA_BUF_KERNEL = 5, 12
+_CUDA = 13000
+_ORDERED_FOR_GPU = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+#: Bytes of queues and doorbell records that a PE locks beside its heap: the heap lies in GPU memory, or in the host's in the simulator.
+_QUEUES = 64 << 20
+
+
+class Status(Enum):
+    """How a finding is meant."""
+
+    OK = "ok"
+    NOTE = "-"  #: neither good nor bad here
+    WARN = "warn"  #: works, but not as well as it could, or not for everybody
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    section: str
+    check: str
+    status: Status
+    text: str
+    remedy: str = ""  #: what mends it
+    blocks: frozenset[str] = NONE  #: members of PATHS that cannot run because of it
+    device: str = ""  #: RDMA device, or device and port (mlx5_0:1), that it is about; it blocks this one only
+
+
+Check = Callable[[Machine], Iterator[Finding]]
+
+
+def examine(machine: Machine) -> list[Finding]:
+    """Return what all checks find, in the order of the report."""
+    return [finding for check in CHECKS for finding in check(machine)]
+
+
+def _of(name: str, device: str = "") -> str:
+    """Return the remedy of a known failure, for one device."""
+    return REMEDIES[name].remedy.replace("DEVICE", device or "DEVICE")
+
+
+def _for(message: str, device: str = "") -> str:
+    """Return the remedies of a message, "" if nobody knows it."""
+    return "; or ".join(dict.fromkeys(_of(entry.name, device) for entry in explain(message)))
+
+
+# ------------------------------------------------------------------------------------------------------ GPU and driver
+
+_GPU = "GPU and driver"
+
+
+def check_driver(machine: Machine) -> Iterator[Finding]:
+    """Is there a GPU, and a driver of release 580 or newer that shows it to this process?"""
+    if not machine.pci_gpus and not machine.gpus:
+        yield Finding(_GPU, "GPU", Status.NOTE, "no GPU: kernels run in the simulator", blocks=ON_GPUS)
+        return
+    if not machine.gpus:
+        there = f"{len(machine.pci_gpus)} GPU(s) on the PCI bus, none usable: {machine.cuda_error or 'CUDA shows none'}"
+        yield Finding(_GPU, "driver", Status.FAIL, there, _for(machine.cuda_error) or _of("no driver"), ON_GPUS)
+        return
+    modules = "" if not machine.driver else f"{machine.driver} ({'open' if machine.open_modules else 'closed'} kernel modules), "
+    text = f"{modules}CUDA {machine.cuda // 1000}.{machine.cuda % 1000 // 10}"
+    if machine.cuda < _CUDA:
+        yield Finding(_GPU, "driver", Status.FAIL, f"{text}; pgas needs CUDA 13", _of("old driver"), ALL - {"simulator"})
+    else:
+        yield Finding(_GPU, "driver", Status.OK, text)
+    if machine.simulator:
+        yield Finding(_GPU, "kernels", Status.NOTE, "run in the simulator although there are GPUs (NUMBA_ENABLE_CUDASIM)")
+
+
+def check_gpus(machine: Machine) -> Iterator[Finding]:
+    """What GPUs are there, and may processes use them?"""
+    for gpu in machine.gpus:
+        text = f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, at {gpu.pci}"
+        if not gpu.vmm:
+            yield Finding(_GPU, gpu.label, Status.FAIL, f"{text}: no virtual memory management", _of("no mapping"), ALL - {"simulator"})
+        elif gpu.compute_mode == "PROHIBITED":
+            yield Finding(_GPU, gpu.label, Status.FAIL, f"{text}: compute mode PROHIBITED", _of("compute mode"), ALL - {"simulator"})
+        elif gpu.compute_mode != "DEFAULT" and not gpu.mps:
+            words = f"{text}: compute mode {gpu.compute_mode}, so two PEs cannot share it"
+            yield Finding(_GPU, gpu.label, Status.WARN, words, _of("compute mode"))
+        else:
+            yield Finding(_GPU, gpu.label, Status.OK, text)
+    hidden = len(machine.pci_gpus) - len(machine.gpus)
+    if machine.gpus and hidden > 0:
+        why = f"CUDA_VISIBLE_DEVICES={machine.visible}" if machine.visible is not None else "not given to this container"
+        yield Finding(_GPU, "others", Status.NOTE, f"{hidden} more on the PCI bus are not visible ({why})")
+
+
+def check_peer_access(machine: Machine) -> Iterator[Finding]:
+    """Can each GPU map the memory of each other one?"""
+    count = len(machine.gpus)
+    if count < 2:
+        if count:
+            yield Finding(_GPU, "peer access", Status.NOTE, "one GPU: its PEs share its memory")
+        return
+    apart = [f"GPU{a}-GPU{b}" for a in range(count) for b in range(a) if not (machine.access[a][b] and machine.access[b][a])]
+    if not apart:
+        yield Finding(_GPU, "peer access", Status.OK, f"all {count} GPUs reach each other")
+        return
+    everyone = len(apart) == count * (count - 1) // 2
+    text = "no GPU reaches another" if everyone else f"none between {', '.join(apart)}"
+    status, blocks = (Status.FAIL, frozenset({"p2p"})) if everyone else (Status.WARN, NONE)
+    yield Finding(_GPU, "peer access", status, text, _of("peer access"), blocks)
+
+
+def check_mps(machine: Machine) -> Iterator[Finding]:
+    """Can two PEs share a GPU?"""
+    if not machine.gpus:
+        return
+    if any(gpu.mps for gpu in machine.gpus):
+        yield Finding(_GPU, "MPS", Status.OK, "runs: several PEs may share a GPU")
+    elif machine.has(f"{machine.mps_pipes.lstrip('/')}/control"):
+        text = f"its pipes are in {machine.mps_pipes}, but this process is not its client"
+        yield Finding(_GPU, "MPS", Status.WARN, text, "start it again: echo quit | nvidia-cuda-mps-control; then " + _start_mps())
+    elif len(machine.gpus) == 1:
+        text = "does not run: one PE only, as this process sees one GPU (and a cuda engine beside it is slow)"
+        yield Finding(_GPU, "MPS", Status.WARN, text, _of("mps"))
+    else:
+        yield Finding(_GPU, "MPS", Status.NOTE, f"does not run: up to {len(machine.gpus)} PEs, one a GPU")
+
+
+def _start_mps() -> str:
+    return REMEDIES["mps"].remedy.partition("start MPS first: ")[2]
+
+
+# ------------------------------------------------------------------------------------------------------- NIC, port, GID
+
+_NIC = "NIC and port"
+
+
+def check_nics(machine: Machine) -> Iterator[Finding]:
+    """Are there RDMA devices, with a link?"""
+    if not machine.devices:
+        if machine.pci_nics:
+            text = f"the network cards at {', '.join(machine.pci_nics)} show no RDMA device"
+            yield Finding(_NIC, "NIC", Status.FAIL, text, _of("no verbs"), NIC)
+        else:
+            yield Finding(_NIC, "NIC", Status.NOTE, "no RDMA device: ibgda and ibrc run over the software card", blocks=NIC)
+        return
+    for device in machine.devices:
+        what = [device.driver or "unknown driver", *([f"at {device.pci}"] if device.pci else ["software"])]
+        what += [f"firmware {device.firmware}"] if device.firmware.strip("0.") else []
+        ports = ", ".join(map(_port, device.ports))
+        text = f"{', '.join(what)}; {ports or 'no port'}"
+        if any(port.active for port in device.ports):
+            yield Finding(_NIC, device.name, Status.OK, text)
+        else:
+            mends = dict.fromkeys(_of("link down" if port.state == "DOWN" else "subnet manager") for port in device.ports)
+            yield Finding(_NIC, device.name, Status.WARN, text, "; ".join(mends), NIC, device.name)
+
+
+def _port(port: Port) -> str:
+    return f"port {port.number} {port.link_layer} {f'{port.rate_gbps:g} Gb/s ' if port.active else ''}{port.down or port.state}"
+
+
+def check_gids(machine: Machine) -> Iterator[Finding]:
+    """Has each port that is up a GID that packets can be routed by?"""
+    for device in machine.devices:
+        for port in device.ports:
+            if port.active:
+                yield _check_gid(machine, device, port)
+
+
+def _check_gid(machine: Machine, device: Device, port: Port) -> Finding:
+    name = f"GID {device.name}:{port.number}"
+    try:
+        gid = choose_gid(port, machine.settings.get("PGAS_IB_GID_INDEX", -1))
+    except TransportError as error:
+        blocks = NIC if port.link_layer == "Ethernet" else IBGDA  # ibrc addresses an InfiniBand port by its LID
+        return Finding(_NIC, name, Status.FAIL, str(error), _of("gid"), blocks, f"{device.name}:{port.number}")
+    text = f"index {gid}" + (f" of {gid.netdev}" if gid.netdev else "")
+    if port.link_layer != "Ethernet":
+        return Finding(_NIC, name, Status.OK, f"{text}, LID {port.lid}")
+    if gid.kind != "RoCE v2" or gid.link_local:
+        text += ": no RoCE v2 GID with an IP address" if gid.kind != "RoCE v2" else ": link-local, reaches peers on the same switch only"
+        return Finding(_NIC, name, Status.WARN, text, _of("gid"))
+    if not gid.netdev:
+        return Finding(_NIC, name, Status.WARN, f"{text}: its interface is not in this network namespace", _of("gid"))
+    return Finding(_NIC, name, Status.OK, text)
+
+
+# --------------------------------------------------------------------------------------------------------------- verbs
+
+_VERBS = "Verbs and DevX"
+
+
+def check_pyverbs(machine: Machine) -> Iterator[Finding]:
+    """Do rdma-core's Python bindings load, and see what the kernel shows?"""
+    verbs = machine.verbs
+    there = [device.name for device in machine.devices]
+    if verbs.error:
+        entry = "other pyverbs" if "No module named" not in verbs.error else "no pyverbs"
+        status = Status.FAIL if there else Status.NOTE
+        yield Finding(_VERBS, "pyverbs", status, verbs.error, _of(entry) if there else "", NIC)
+        return
+    version = machine.versions.get("pyverbs") or ("the distribution's" if "dist-packages" in verbs.origin else "of unknown release")
+    if there and not verbs.names:
+        text = f"{verbs.origin}: pyverbs sees no device, the kernel shows {', '.join(there)}"
+        yield Finding(_VERBS, "pyverbs", Status.FAIL, text, _of("no provider"), NIC)
+    else:
+        yield Finding(_VERBS, "pyverbs", Status.OK, f"{version}, in {verbs.origin}; libibverbs {verbs.release or 'of unknown release'}")
+
+
+def check_verbs(machine: Machine) -> Iterator[Finding]:
+    """May this process open each device, with DevX, and has it atomics?"""
+    for device in machine.devices:
+        nic = machine.nics.get(device.name)
+        if not device.uverbs:
+            yield Finding(_VERBS, device.name, Status.FAIL, "has no file in /dev/infiniband", _of("no verbs"), NIC, device.name)
+        elif nic is None:
+            continue
+        elif nic.file:
+            text = f"/dev/infiniband/{device.uverbs}: {nic.file}"
+            yield Finding(_VERBS, device.name, Status.FAIL, text, _of("uverbs permission"), NIC, device.name)
+        elif nic.error:
+            yield Finding(_VERBS, device.name, Status.FAIL, f"does not open: {nic.error}", _for(nic.error), NIC, device.name)
+        elif not nic.atomics:
+            text = "has no atomic operations: ibrc moves data, and refuses atomics and signals"
+            yield Finding(_VERBS, device.name, Status.WARN, text, _of("no atomics"), IBGDA, device.name)
+        elif nic.devx:
+            mlx5 = device.driver.startswith("mlx5")
+            remedy = (_for(nic.devx, device.name) or _of("devx", device.name)) if mlx5 else ""
+            status, text = Status.FAIL if mlx5 else Status.NOTE, f"{nic.devx} (ibrc can use it)"
+            yield Finding(_VERBS, device.name, status, text, remedy, IBGDA, device.name)
+        elif not nic.pci_atomics and machine.gpus:
+            text = "opens with DevX; its atomics are atomic among themselves, not with those of CPUs and other cards"
+            yield Finding(_VERBS, device.name, Status.WARN, text, _of("pci atomics", device.name))
+        else:
+            yield Finding(_VERBS, device.name, Status.OK, "opens, with DevX and atomics")
+
+
+# ------------------------------------------------------------------------------------------------ GPU memory for the NIC
+
+_MEMORY = "GPU memory for the NIC"
+
+
+def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
+    """Can a NIC reach GPU memory: by dma-buf, or by a peer memory module?"""
+    if not machine.gpus or machine.simulator:
+        return
+    for device in machine.devices:
+        if device.pci is None:
+            text = "a software device cannot reach GPU memory; it serves the simulator (NUMBA_ENABLE_CUDASIM=1)"
+            yield Finding(_MEMORY, device.name, Status.NOTE, text, blocks=NIC, device=device.name)
+    if not any(device.pci for device in machine.devices):
+        return
+    exported, kernel = all(gpu.dma_buf for gpu in machine.gpus), number(machine.kernel) >= _DMA_BUF_KERNEL
+    old_module = machine.has("sys/kernel/mm/memory_peers/nv_mem") or machine.has("sys/module/nv_peer_mem")
+    loaded = machine.has("sys/module/nvidia_peermem")
+    known = machine.has("sys/kernel/mm/memory_peers/nvidia-peermem") or (loaded and machine.has("sys/kernel/mm/memory_peers"))
+    missing = "the driver exports none" if kernel else f"Linux {machine.kernel} is older than 5.12"
+    if exported and kernel:
+        yield Finding(_MEMORY, "registration", Status.OK, f"by dma-buf (Linux {machine.kernel})")
+    elif known:
+        yield Finding(_MEMORY, "registration", Status.OK, f"by nvidia-peermem; no dma-buf: {missing}")
+    elif loaded:
+        text = f"nvidia-peermem is loaded, but this InfiniBand driver has no peer memory; no dma-buf: {missing}"
+        yield Finding(_MEMORY, "registration", Status.FAIL, text, _of("inbox driver"), NIC)
+    elif old_module:
+        text = f"nv_peer_mem takes data but no queues; no dma-buf: {missing}"
+        yield Finding(_MEMORY, "registration", Status.FAIL, text, _of("old peer memory"), IBGDA)
+    else:
+        entry = "peer memory" if not (exported or kernel) else "closed modules" if kernel else "old kernel"
+        yield Finding(_MEMORY, "registration", Status.FAIL, f"no dma-buf: {missing}; no nvidia-peermem", _of(entry), NIC)
+
+
+def check_ordering(machine: Machine) -> Iterator[Finding]:
+    """Does each GPU see what a NIC writes in its order, so that a CQE is never seen before the data that it tells of?"""
+    if machine.simulator or not any(device.pci for device in machine.devices):
+        return
+    for gpu in machine.gpus:
+        if gpu.writes_ordering < _ORDERED_FOR_GPU:
+            text = f"{gpu.label} does not see a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING {gpu.writes_ordering})"
+            yield Finding(_MEMORY, "ordering", Status.FAIL, text, _of("ordering"), NIC)
+
+
+def check_peer_mapping(machine: Machine) -> Iterator[Finding]:
+    """May the GPU ring a NIC's doorbell register itself?"""
+    parameters = machine.text("proc/driver/nvidia/params")
+    if not machine.gpus or machine.simulator or not parameters or not any(d.driver.startswith("mlx5") for d in machine.devices):
+        return
+    handler = machine.settings.get("PGAS_IBGDA_NIC_HANDLER", "auto")
+    dwords = next((line for line in parameters.splitlines() if line.startswith("RegistryDwords:")), "")
+    if "PeerMappingOverride=1" in dwords:
+        yield Finding(_MEMORY, "doorbell", Status.OK, "PeerMappingOverride=1: the GPU rings the NIC itself")
+    elif "SYS_ADMIN" in machine.capabilities:
+        yield Finding(
+            _MEMORY, "doorbell", Status.WARN, "PeerMappingOverride is not set: only root's GPU kernels ring the NIC", _of("peer mapping")
+        )
+    elif handler == "gpu":
+        text = "PeerMappingOverride is not set, and PGAS_IBGDA_NIC_HANDLER=gpu"
+        yield Finding(_MEMORY, "doorbell", Status.FAIL, text, _of("peer mapping"), IBGDA)
+    else:
+        text = "PeerMappingOverride is not set: ibgda lets a CPU thread ring the NIC, which is slower"
+        yield Finding(_MEMORY, "doorbell", Status.WARN, text, _of("peer mapping"))
+
+
+# -------------------------------------------------------------------------------------------------------------- limits
+
+_LIMITS = "Limits"
+
+
+def check_memlock(machine: Machine) -> Iterator[Finding]:
+    """May this process lock the memory that a NIC is to reach?"""
+    if machine.memlock < 0:
+        yield Finding(_LIMITS, "memlock", Status.OK, "unlimited")
+        return
+    on_host = machine.simulator or not machine.gpus
+    needed = _QUEUES + (machine.settings.get("PGAS_SYMMETRIC_SIZE", 1 << 30) if on_host else 0)
+    text = f"{_size(machine.memlock)} may be locked (ulimit -l), a PE locks up to {_size(needed)} for a NIC"
+    if "IPC_LOCK" in machine.capabilities:
+        yield Finding(_LIMITS, "memlock", Status.OK, f"{text}; not enforced for this process (CAP_IPC_LOCK)")
+    elif machine.memlock >= needed:
+        yield Finding(_LIMITS, "memlock", Status.OK, text)
+    else:
+        yield Finding(
+            _LIMITS, "memlock", Status.FAIL if machine.devices else Status.NOTE, text, _of("memlock") if machine.devices else "", NIC
+        )
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.4g} {name}"
+    return f"{nbytes} bytes"
+
+
+# ----------------------------------------------------------------------------------------------------- MPI and versions
+
+_SOFTWARE = "Software"
+
+
+def check_mpi(machine: Machine) -> Iterator[Finding]:
+    """Does mpi4py find a library, and is mpirun of the same family?"""
+    mpi = machine.mpi
+    if mpi.error:
+        yield Finding(_SOFTWARE, "MPI", Status.FAIL, f"mpi4py does not load: {mpi.error}", _of("no mpi"), ALL)
+        return
+    library, launcher = _family(mpi.library), _family(mpi.launcher)
+    if not mpi.mpirun:
+        text = f"{mpi.library}; no mpirun on PATH (srun or another launcher will do)"
+        yield Finding(_SOFTWARE, "MPI", Status.WARN, text, _of("no mpi"))
+    elif library and launcher and library != launcher:
+        text = f"mpi4py loads {library} ({mpi.library}), but {mpi.mpirun} is of {launcher}"
+        yield Finding(_SOFTWARE, "MPI", Status.FAIL, text, _of("another mpi"), ALL)
+    else:
+        yield Finding(_SOFTWARE, "MPI", Status.OK, f"{' '.join(mpi.library.split())}, {mpi.mpirun}")
+
+
+def _family(text: str) -> str:
+    """Return which MPI a text is of; the descendants of MPICH start each other's processes."""
+    families = {"Open MPI": ("open mpi", "open-mpi", "openrte", "prrte"), "MPICH": ("mpich", "hydra", "intel", "mvapich", "cray")}
+    return next((family for family, words in families.items() if any(word in text.lower() for word in words)), "")
+
+
+def check_versions(machine: Machine) -> Iterator[Finding]:
+    """Are the packages there that pgas was tried with?"""
+    shown = ("numba-cuda", "numba", "numpy", "cuda-bindings", "cuda-core")
+    wrong = [
+        f"{name} {machine.versions.get(name, 'is missing')}, needed is {machine.required[name]}"
+        for name in shown
+        if name in machine.required and not _satisfies(machine.versions.get(name, ""), machine.required[name])
+    ]
+    numpy = any(text.startswith("numpy") for text in wrong)
+    if wrong:
+        mends = [*([_of("numpy")] if numpy else []), *([_of("versions")] if len(wrong) > numpy else [])]
+        yield Finding(_SOFTWARE, "packages", Status.FAIL, "; ".join(wrong), "; ".join(mends), ALL)
+    else:
+        yield Finding(_SOFTWARE, "packages", Status.OK, ", ".join(f"{name} {machine.versions.get(name, '?')}" for name in shown))
+
+
+def _satisfies(version: str, specifiers: str) -> bool:
+    """Whether a version is within e.g. ``>=2.4,<2.5``."""
+    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
+    for specifier in specifiers.split(","):
+        sign = specifier.rstrip("0123456789.")
+        bound = tuple(int(part) for part in specifier[len(sign) :].split("."))
+        padded = numbers + (0,) * (len(bound) - len(numbers))
+        if not {">=": padded >= bound, "<": padded[: len(bound)] < bound, "==": padded[: len(bound)] == bound}.get(sign, True):
+            return False
+    return bool(numbers)
+
+
+def check_compiler(machine: Machine) -> Iterator[Finding]:
+    """Can what reads PTX read that of this libnvvm?"""
+    versions = machine.versions
+    nvvm = versions.get("libnvvm", "")
+    if not nvvm:
+        text = "libnvvm: no wheel, kernels are compiled with that of a CUDA toolkit"
+        yield Finding(_SOFTWARE, "compiler", Status.NOTE, text)
+        return
+    text = ", ".join(f"{name} {versions[name]}" for name in ("libnvvm", "nvJitLink", "ptxas") if name in versions)
+    older = [name for name in ("nvJitLink", "ptxas") if name in versions and number(versions[name]) < number(nvvm)]
+    if not older:
+        yield Finding(_SOFTWARE, "compiler", Status.OK, text)
+    elif "nvJitLink" in older:
+        yield Finding(_SOFTWARE, "compiler", Status.FAIL, f"{text}: nvJitLink is older than libnvvm", _of("ptxas"), ALL - {"simulator"})
+    else:
+        words = f"{text}: ptxas is older than libnvvm (needed by python -m pgas.perftests.sass only)"
+        yield Finding(_SOFTWARE, "compiler", Status.WARN, words, _of("ptxas"))
+
+
+def check_settings(machine: Machine) -> Iterator[Finding]:
+    """Do the PGAS_* variables parse?"""
+    for text in machine.bad_settings:
+        yield Finding(_SOFTWARE, "variables", Status.FAIL, text, "python -m pgas info lists the variables", ALL)
+
+
+CHECKS: tuple[Check, ...] = (
+    check_driver,
+    check_gpus,
+    check_peer_access,
+    check_mps,
+    check_nics,
+    check_gids,
+    check_pyverbs,
+    check_verbs,
+    check_gpu_memory,
+    check_ordering,
+    check_peer_mapping,
+    check_memlock,
+    check_mpi,
+    check_versions,
+    check_compiler,
+    check_settings,
+)

@@ -1,0 +1,246 @@
+"""``python -m pgas doctor``: what of this machine pgas needs, line by line, what mends what is not fine, and which transports can run.
+
+The exit status is 0 if everything that was asked for can run, else the sum of a number for each that cannot: simulator 4, p2p 8, ibgda 16,
+ibrc 32, softhca 64 (1 and 2 are Python's own: an error, wrong arguments). Without names it is asked what the machine is meant for:
+the simulator where there is no GPU; otherwise p2p and softhca, and where there is an RDMA device on the PCI bus ibgda and ibrc.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pgas.base.errors import TransportError
+from pgas.base.remedies import explain
+from pgas.base.version import __version__
+from pgas.doctor.checks import PATHS, Finding, Status, examine
+from pgas.doctor.machine import Gpu, Machine
+from pgas.doctor.probe import observe
+from pgas.transports.devices import Device, Port
+from pgas.transports.selection import Choice, Suits, choose
+
+__all__ = ["BITS", "Verdict", "asked_of", "exit_status", "judge", "nic_of", "run", "suits"]
+
+#: What the exit status adds for each that was asked for and cannot run.
+BITS = {path: 4 << i for i, path in enumerate(PATHS)}
+
+_STYLES = {Status.OK: "green", Status.NOTE: "dim", Status.WARN: "yellow", Status.FAIL: "bold red"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one way of PATHS can run on the machine."""
+
+    path: str
+    can: bool
+    text: str  #: how, or why not
+    simulated: bool = False  #: it cannot run as it is meant, but programs that ask for it do, in the simulator
+
+
+def suits(path: str, findings: Sequence[Finding]) -> Suits:
+    """Return what tells of a device why a transport cannot use it: the first finding that says so."""
+
+    def why_not(device: Device, port: Port) -> str | None:
+        return next((f.text for f in findings if f.device in (device.name, f"{device.name}:{port.number}") and path in f.blocks), None)
+
+    return why_not
+
+
+def nic_of(machine: Machine, findings: Sequence[Finding], path: str, gpu: Gpu | None) -> Choice:
+    """Return the NIC of a PE on a GPU (None: in the simulator), as the variables ask for it; with one PE a GPU.
+
+    Raises:
+        TransportError: the one asked for cannot be used.
+    """
+    return choose(
+        machine.settings.get("PGAS_HCA", "auto"),
+        machine.settings.get("PGAS_HCA_LIST", ""),
+        machine.devices,
+        None if gpu is None else gpu.pci,
+        suits(path, findings),
+        machine.root,
+        0 if gpu is None else gpu.ordinal,
+    )
+
+
+#: How each runs in the simulator, and what it lacks there.
+_SIMULATED = {
+    "p2p": ("through memory that the PEs share", "on GPUs"),
+    "ibgda": ("over the software card", "over an RDMA device"),
+    "ibrc": ("over the software card", "over an RDMA device"),
+    "softhca": ("where a CPU thread plays the card", "on GPUs"),
+}
+
+
+def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
+    """Return for each of PATHS whether it can run, and how or why not."""
+    simulator, *others = (_judge(machine, findings, path) for path in PATHS)
+    if not simulator.can or (asked_of(machine) != ["simulator"] and not machine.simulator):
+        return [simulator, *others]
+    return [simulator, *(verdict if verdict.can else _in_simulator(verdict) for verdict in others)]
+
+
+def _in_simulator(verdict: Verdict) -> Verdict:
+    how, lacking = _SIMULATED[verdict.path]
+    return Verdict(verdict.path, False, f"in the simulator, {how}; not {lacking}: {verdict.text}", simulated=True)
+
+
+def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
+    blockers = [f for f in findings if path in f.blocks and not f.device]
+    if blockers:
+        return Verdict(path, False, "; and ".join(dict.fromkeys(_reason(f) for f in blockers)))
+    if path in ("ibgda", "ibrc"):
+        return _judge_nic(machine, findings, path)
+    count = len(machine.gpus)
+    pes = f"up to {count} PEs, one a GPU" if count > 1 else "one PE"
+    if any(gpu.mps for gpu in machine.gpus):
+        pes = "several PEs a GPU under MPS"
+    texts = {
+        "simulator": "every transport, kernels on the CPU" + ("" if machine.simulator else " (NUMBA_ENABLE_CUDASIM=1)"),
+        "p2p": f"on GPUs, {pes}",
+        "softhca": f"ibgda and ibrc over the software card, on GPUs, {pes}",
+    }
+    return Verdict(path, True, texts[path])
+
+
+def _reason(finding: Finding) -> str:
+    """Return what a finding lacks, without what a note says of what there is instead."""
+    return finding.text.partition(": ")[0] if finding.status is Status.NOTE else finding.text
+
+
+def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
+    on_gpus = bool(machine.gpus) and not machine.simulator
+    usable, refused = [], []
+    for device in machine.devices:
+        reasons = [suits(path, findings)(device, port) for port in device.ports]
+        usable += [f"{device.name}:{port.number}" for port, why in zip(device.ports, reasons, strict=True) if port.active and why is None]
+        refused += [f"{device.name} {why}" for why in dict.fromkeys(reasons or ["has no port"]) if why is not None]
+    try:
+        choices = [nic_of(machine, findings, path, gpu) for gpu in machine.gpus] if on_gpus else [nic_of(machine, findings, path, None)]
+    except TransportError as error:
+        return Verdict(path, False, str(error))
+    if not usable:
+        return Verdict(path, False, "; ".join(refused))
+    if all(choice.device is None for choice in choices):
+        why = "by default the simulator takes the software card" if not on_gpus else choices[0].reason
+        return Verdict(path, True, f"with PGAS_HCA={' or '.join(usable)} ({why})")
+    if not on_gpus:
+        return Verdict(path, True, f"over {choices[0].name}, kernels in the simulator")
+    return Verdict(
+        path, True, "over " + ", ".join(f"{choice.name} ({gpu.label})" for gpu, choice in zip(machine.gpus, choices, strict=True))
+    )
+
+
+def asked_of(machine: Machine) -> list[str]:
+    """Return what a machine is meant for."""
+    if not machine.gpus and not machine.pci_gpus:
+        return ["simulator"]
+    return ["p2p", *(["ibgda", "ibrc"] if any(device.pci for device in machine.devices) or machine.pci_nics else []), "softhca"]
+
+
+def exit_status(verdicts: Sequence[Verdict], asked: Sequence[str]) -> int:
+    """Return the sum of BITS of what was asked for and cannot run."""
+    return sum(BITS[verdict.path] for verdict in verdicts if verdict.path in asked and not verdict.can)
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+
+
+def _heading(machine: Machine) -> str:
+    where = "in the simulator" if machine.simulator else f"on {len(machine.gpus)} GPU(s)"
+    return (
+        f"pgas {__version__} on {machine.host}: Linux {machine.kernel or 'unknown'}, CPUs {machine.cpus or 'unknown'}; kernels run {where}"
+    )
+
+
+def lines(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verdict], asked: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the report: a heading is (text,), a finding (status, check, text), what mends it ("", "", text)."""
+    report: list[tuple[str, ...]] = [(_heading(machine),)]
+    for section, group in groupby(findings, key=lambda finding: finding.section):
+        report.append((section,))
+        for finding in group:
+            report.append((finding.status.value, finding.check, finding.text))
+            report += [("", "", f"-> {finding.remedy}")] if finding.remedy else []
+    report.append(("What can run here",))
+    for verdict in verdicts:
+        otherwise = "sim" if verdict.simulated else "no"
+        answer = Status.OK.value if verdict.can else Status.FAIL.value if verdict.path in asked else otherwise
+        report.append((answer, verdict.path, verdict.text))
+    return report
+
+
+def _print(report: Sequence[tuple[str, ...]], console: Console) -> None:
+    width = max(len(line[1]) for line in report if len(line) == 3)
+    if not console.is_terminal:  # one line each, however long: for files, mail and grep
+        text = [line[0] if len(line) == 1 else f"  {line[0]:<4}  {line[1]:<{width}}  {line[2]}".rstrip() for line in report]
+        print("\n".join(f"\n{row}" if i and len(report[i]) == 1 else row for i, row in enumerate(text)), flush=True)
+        return
+    styles = {status.value: style for status, style in _STYLES.items()} | {"no": "dim", "sim": "green"}
+    for line in report:
+        if len(line) == 1:
+            console.print(Text(f"\n{line[0]}" if line is not report[0] else line[0], style="bold"))
+            continue
+        if not line[0]:  # whole, so that a command can be copied
+            console.print(Text(" " * (width + 7) + line[2], style="cyan"), soft_wrap=True)
+            continue
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=5, justify="right")
+        grid.add_column(width=width)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(line[0], style=styles.get(line[0], "")), Text(line[1]), Text(line[2]))
+        console.print(grid)
+
+
+def _as_json(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verdict], asked: Sequence[str], status: int) -> str:
+    return json.dumps(
+        {
+            "host": machine.host,
+            "kernel": machine.kernel,
+            "simulator": machine.simulator,
+            "findings": [asdict(f) | {"status": f.status.name.lower(), "blocks": sorted(f.blocks)} for f in findings],
+            "paths": {verdict.path: {"can": verdict.can, "simulated": verdict.simulated, "text": verdict.text} for verdict in verdicts},
+            "asked": list(asked),
+            "status": status,
+        },
+        indent=2,
+    )
+
+
+def _explain(message: str) -> int:
+    entries = explain(message)
+    for entry in entries:
+        print(f"{entry.name}: {entry.cause}\n-> {entry.remedy}")
+    if not entries:
+        print("nobody here knows this message; python -m pgas doctor looks at the machine", file=sys.stderr)
+    return 0 if entries else 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add doctor's own arguments to its parser."""
+    parser.add_argument("paths", nargs="*", metavar="NAME", help=f"what has to run: {', '.join(PATHS)}, all (default: see above)")
+    parser.add_argument("--json", action="store_true", help="print findings and verdicts as JSON")
+    parser.add_argument("--explain", metavar="MESSAGE", help="say what an error message means and what mends it; exit status 1 if unknown")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at this machine, print the report and return the exit status."""
+    if arguments.explain is not None:
+        return _explain(arguments.explain)
+    if unknown := [name for name in arguments.paths if name not in (*PATHS, "all")]:
+        raise ValueError(f"doctor {unknown[0]}: one of {', '.join(PATHS)}, all")
+    machine = observe()
+    findings = examine(machine)
+    verdicts = judge(machine, findings)
+    asked = list(PATHS) if "all" in arguments.paths else arguments.paths or asked_of(machine)
+    status = exit_status(verdicts, asked)
+    if arguments.json:
+        print(_as_json(machine, findings, verdicts, asked, status))
+    else:
+        _print(lines(machine, findings, verdicts, asked), Console())
+    return status

@@ -1,0 +1,129 @@
+"""``python -m pgas topo``: how near GPUs and NICs are, who reaches whom, which NIC each GPU takes and why, what carries a pair of PEs."""
+
+from collections.abc import Callable, Sequence
+
+from pgas.base.backend import launched_rank
+from pgas.base.errors import PgasError
+from pgas.doctor.checks import Finding, examine
+from pgas.doctor.machine import Gpu, Machine
+from pgas.doctor.probe import observe
+from pgas.doctor.report import judge, nic_of
+from pgas.job import runtime
+from pgas.transports.devices import Device, distance, numa_node
+
+__all__ = ["NAMES", "matrix", "report", "run"]
+
+#: The names of nvidia-smi topo -m.
+NAMES = (
+    ("X", "nothing: itself"),
+    ("NV#", "# NVLinks"),
+    ("PIX", "at most one PCIe bridge"),
+    ("PXB", "several PCIe bridges, but not the host bridge"),
+    ("PHB", "a PCIe host bridge (the CPU)"),
+    ("NODE", "the interconnect of host bridges within a NUMA node"),
+    ("SYS", "the interconnect between NUMA nodes"),
+)
+
+
+def matrix(rows: Sequence[str], columns: Sequence[str], cell: Callable[[int, int], str]) -> list[str]:
+    """Return a table as lines; its first column names the rows."""
+    table = [["", *columns], *([name, *(cell(i, j) for j in range(len(columns)))] for i, name in enumerate(rows))]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def report(machine: Machine, findings: Sequence[Finding]) -> list[str]:
+    """Return what is to be said of the machine, as lines."""
+    nics = [device for device in machine.devices if device.pci is not None]
+    software = [device.name for device in machine.devices if device.pci is None]
+    gpus = [(gpu.label, gpu.pci) for gpu in machine.gpus] or [(f"GPU{i}", pci) for i, pci in enumerate(machine.pci_gpus)]
+    lines = [f"GPUs and NICs of {machine.host}"]
+    if not gpus and not nics:
+        lines += [f"  no GPU and no NIC on the PCI bus: kernels run in the simulator, on CPUs {machine.cpus}"]
+        lines += ["  ibgda and ibrc run over the software card"]
+    else:
+        lines += _near(machine, gpus, nics)
+        lines += [f"  NIC{i}: {device.name} ({_ports(device)})" for i, device in enumerate(nics)]
+        lines += [] if machine.gpus or not gpus else [f"  CUDA shows none of these GPUs: {machine.cuda_error}"]
+        lines += [f"  NVLinks are not known: {machine.nvml_error}"] if machine.nvml_error else []
+        lines += ["", "What lies between", *(f"  {name:<4}  {meaning}" for name, meaning in NAMES)]
+    lines += [f"  no PCI device, near to no GPU: {', '.join(software)}"] if software else []
+    if len(machine.gpus) > 1:
+        labels = [gpu.label for gpu in machine.gpus]
+        lines += ["", "Peer access: the GPU of a row reaches the memory of that of a column (cuDeviceCanAccessPeer)"]
+        lines += matrix(labels, labels, lambda a, b: "X" if a == b else "yes" if machine.access[a][b] else "no")
+    lines += ["", "NIC of a PE, and why", *_chosen(machine, findings)]
+    return lines
+
+
+def _near(machine: Machine, gpus: list[tuple[str, str]], nics: list[Device]) -> list[str]:
+    places = [*gpus, *((f"NIC{i}", device.pci or "") for i, device in enumerate(nics))]
+
+    def cell(row: int, column: int) -> str:
+        if column < len(places):
+            linked = machine.nvlinks[row][column] if max(row, column) < len(machine.nvlinks) else 0
+            return f"NV{linked}" if linked else str(distance(places[row][1], places[column][1], machine.root))
+        if column == len(places):
+            return machine.text(f"sys/bus/pci/devices/{places[row][1]}/local_cpulist")
+        node = numa_node(places[row][1], machine.root)
+        return str(node) if node >= 0 else "-"
+
+    names = [name for name, _ in places]
+    return matrix(names, [*names, "CPUs", "NUMA node"], cell)
+
+
+def _ports(device: Device) -> str:
+    return ", ".join(f"port {p.number}: {p.link_layer}, {f'{p.rate_gbps:g} Gb/s' if p.active else p.down}" for p in device.ports)
+
+
+def _chosen(machine: Machine, findings: Sequence[Finding]) -> list[str]:
+    pes: list[tuple[str, Gpu | None]] = [(gpu.label, gpu) for gpu in machine.gpus] if not machine.simulator else []
+    rows: dict[tuple[str, str], list[str]] = {}  # transports that choose alike are shown together
+    for label, gpu in pes or [("simulator", None)]:
+        for path in ("ibgda", "ibrc"):
+            try:
+                choice = str(nic_of(machine, findings, path, gpu))
+            except PgasError as error:
+                choice = f"none: {error}"
+            rows.setdefault((label, choice), []).append(path)
+    return [f"  {label:<9}  {', '.join(paths):<11}  {choice}" for (label, choice), paths in rows.items()]
+
+
+def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
+    """Return what would carry PEs if there was one a GPU (or some in the simulator)."""
+    said = {verdict.path: verdict for verdict in judge(machine, findings)}
+    where = "one PE a GPU" if machine.gpus and not machine.simulator else "PEs in the simulator"
+    p2p = said["simulator" if machine.simulator else "p2p"]
+    lines = ["", f"Transport of {where} (mpirun -n N python -m pgas topo shows that of a job)"]
+    apart = [(a, b) for a, row in enumerate(machine.access) for b, reached in enumerate(row) if not reached]
+    if p2p.can and not (apart and not machine.simulator):
+        return [*lines, "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"]
+    why = f"GPU{apart[0][0]} does not reach GPU{apart[0][1]}" if apart else p2p.text
+    others = [name for name in ("ibgda", "ibrc") if said[name].can]
+    if not others and said["softhca"].can:
+        others = ["ibgda or ibrc over the software card"]
+    return [*lines, f"  no p2p: {why}; what can: {', '.join(others) or 'nothing here (python -m pgas doctor)'}"]
+
+
+def run() -> None:
+    """Print the report; under mpirun PE 0 does, and says what carries the pairs of PEs of the job."""
+    if launched_rank() is None:
+        machine = observe()
+        findings = examine(machine)
+        print("\n".join([*report(machine, findings), *_without_a_job(machine, findings)]))
+        return
+    with runtime.init() as job:  # first: observe() loads MPI without starting it
+        if job.my_pe == 0:
+            machine = observe()
+            print("\n".join([*report(machine, examine(machine)), *_of_the_job(machine, job)]), flush=True)
+
+
+def _of_the_job(machine: Machine, job: runtime.Job) -> list[str]:
+    labels = {gpu.uuid: gpu.label for gpu in machine.gpus}
+    names = [f"PE{pe.number}" for pe in job.pes]
+    rows = [f"{name} ({'simulator' if pe.gpu is None else labels.get(pe.gpu, pe.gpu)})" for name, pe in zip(names, job.pes, strict=True)]
+    lines = ["", f"Transport of this job: {job.transport} ({job.reason})"]
+    lines += matrix(rows, names, lambda a, b: "X" if a == b else job.transport)
+    if job.transport != "p2p":
+        lines += [f"  {name}'s NIC is {pe.nic}: {pe.nic_reason}" for name, pe in zip(names, job.pes, strict=True)]
+    return lines

@@ -1,0 +1,384 @@
+"""Symmetric arrays: Numba's device arrays (in the simulator: its fake ones) whose memory is a block of the symmetric heap.
+
+They are what ``__cuda_array_interface__`` readers (CuPy, PyTorch), slices and kernels expect, and refuse every use after free.
+"""
+
+import ctypes
+import functools
+import importlib
+import math
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
+
+import numpy as np
+
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import HeapError, PgasError
+from pgas.job import dlpack
+from pgas.job.heap import Block
+
+if TYPE_CHECKING:
+
+    class _DeviceArray:
+        """What Numba's device arrays are, and its fake ones, for type checkers: Numba has no types."""
+
+        shape: tuple[int, ...]
+        strides: tuple[int, ...]
+        dtype: np.dtype
+        size: int
+        ndim: int
+        nbytes: int
+        flags: Any
+        stream: Any
+        gpu_data: Any
+        T: "SymmetricArray"
+
+        def __len__(self) -> int: ...
+        def __getitem__(self, idx: Any) -> Any: ...
+        def __setitem__(self, idx: Any, value: Any) -> None: ...
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
+        def copy_to_host(self, ary: Any = None, stream: Any = 0) -> np.ndarray: ...
+        def copy_to_device(self, ary: Any, stream: Any = 0) -> None: ...
+        def reshape(self, *shape: Any, order: str = "C") -> "SymmetricArray": ...
+        def ravel(self, order: str = "C") -> "SymmetricArray": ...
+        def view(self, dtype: Any) -> "SymmetricArray": ...
+        def squeeze(self, axis: Any = None) -> "SymmetricArray": ...
+        def is_c_contiguous(self) -> bool: ...
+        def is_f_contiguous(self) -> bool: ...
+
+elif SIMULATOR:
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray as _DeviceArray
+else:
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray as _DeviceArray
+
+__all__ = ["SymmetricArray", "at", "block_of", "caller", "dtype_of", "shape_of", "stacklevel"]
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple.
+
+    Raises:
+        ValueError: it is none.
+    """
+    axes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    for n in axes:
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
+            raise ValueError(f"shape must be non-negative integers, not {shape!r}")
+    return tuple(int(n) for n in axes)
+
+
+def dtype_of(dtype: Any) -> np.dtype:
+    """Return a dtype of elements that can live on the heap.
+
+    Raises:
+        TypeError: they cannot, or it is none.
+    """
+    name = str(dtype).removeprefix("torch.")  # PyTorch has the names of NumPy
+    if name == "bfloat16":
+        importlib.import_module("ml_dtypes")  # where NumPy learns that name
+    try:
+        dtype = np.dtype(dtype if name == str(dtype) else name)
+    except TypeError:
+        raise TypeError(f"dtype must be one of NumPy or the name of one, as bfloat16, not {dtype}") from None
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind in "SU":
+        raise TypeError(f"arrays of {dtype} cannot live on the symmetric heap: only plain numbers and records of them can")
+    if math.prod(dtype.shape) != 1:
+        raise TypeError(f"dtype {dtype} has a shape of its own: give it in shape=")
+    return dtype
+
+
+def caller() -> str:
+    """Return file:line of the code outside pgas that is being executed."""
+    frame, _ = _outside()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def stacklevel() -> int:
+    """Return which level of the stack is the code outside pgas, for a warning by the function that asks."""
+    return _outside()[1]
+
+
+#: Modules of the library; the perf tests are programs that use it.
+_OF_PGAS = re.compile(r"pgas(?!\.perftests)(\.|$)")
+
+
+def _outside() -> tuple[types.FrameType, int]:
+    """The frame of the code outside pgas, and how far above the function that called the caller it is, counted from 1."""
+    frame, level = sys._getframe(2), 1
+    while frame.f_back is not None and _OF_PGAS.match(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    return frame, level
+
+
+def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
+    return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _refuse_freed(block: Block) -> None:
+    if block.freed:
+        raise PgasError(block.foreign) if block.foreign else HeapError(f"use after free: {block}")
+
+
+class _OnHeap(_DeviceArray):
+    """What symmetric arrays do as objects of Python, in the simulator and on GPUs."""
+
+    _free: ClassVar[Callable[[Any], None]]  #: pgas.free; set by host.py, which is above this module
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a symmetric array cannot be copied or pickled, as it is this PE's memory: copy or send array.copy_to_host()")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:  # NumPy's arrays, which the simulator's wrap, have one
+        self.__reduce_ex__(None)
+
+    def __repr__(self) -> str:
+        block = block_of(self)
+        if block is not None and block.freed:
+            return f"SymmetricArray({block.foreign or f'freed: {block}'})"
+        return f"SymmetricArray({self.copy_to_host()!r})"
+
+    __str__ = __repr__
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: types.TracebackType | None) -> None:
+        """Free the array, if that is not done yet; after an exception leave it, as other PEs may not come to free it, too."""
+        block = block_of(self)
+        if kind is None and block is not None and not block.freed:
+            self._free()
+
+
+def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:
+    """What __dlpack__ returns; asked: the device that the reader wants it on."""
+    if copy:
+        raise BufferError("a symmetric array is not copied by __dlpack__: copy what from_dlpack returns")
+    if asked is not None and tuple(asked) != device:
+        raise BufferError(f"the array is on DLPack's device {device}, not {tuple(asked)}")
+    data = array.__cuda_array_interface__["data"][0]
+    return dlpack.capsule(data, tuple(array.shape), tuple(array.strides), array.dtype, device, array)
+
+
+if SIMULATOR:
+
+    class SymmetricArray(_OnHeap):
+        """An array on the symmetric heap, or a view of one.
+
+        Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
+        a slice on the host copies to this PE's instance only.
+        """
+
+        def __init__(self, ary: Any, stream: Any = 0, block: Block | None = None) -> None:
+            self._host, self._block, self.stream = ary, block, stream
+
+        @property
+        def _ary(self) -> Any:
+            if self._block is not None:
+                _refuse_freed(self._block)
+            return self._host
+
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            interface = self._ary.__array_interface__
+            return {
+                "shape": tuple(self.shape),
+                "typestr": interface["typestr"],
+                "data": interface["data"],
+                "strides": interface["strides"],
+                "version": 3,
+            }
+
+        @property
+        def __array_interface__(self) -> dict[str, Any]:
+            return dict(self._ary.__array_interface__)
+
+        def _view(self, ary: Any) -> Any:
+            return SymmetricArray(ary, self.stream, self._block) if isinstance(ary, np.ndarray) else ary
+
+        def __getitem__(self, idx: Any) -> Any:
+            return self._view(self._ary[idx])
+
+        def reshape(self, *shape: Any, **kwargs: Any) -> "SymmetricArray":
+            """Return a view of another shape."""
+            return self._view(self._ary.reshape(*shape, **kwargs))
+
+        def view(self, dtype: Any) -> "SymmetricArray":
+            """Return a view with another dtype."""
+            return self._view(self._ary.view(dtype))
+
+        def ravel(self, order: Any = "C") -> "SymmetricArray":
+            """Return a flat view."""
+            return self._view(self._ary.ravel(order))
+
+        def squeeze(self, axis: Any = None) -> "SymmetricArray":
+            """Return a view without axes of length 1."""
+            return self._view(self._ary.squeeze(axis))
+
+        def transpose(self, axes: Any = None) -> "SymmetricArray":
+            """Return a view with permuted axes."""
+            return self._view(np.transpose(self._ary, axes))
+
+        def bind(self, stream: Any = 0) -> "SymmetricArray":
+            """Return the same array with another default stream."""
+            return SymmetricArray(self._ary, stream, self._block)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            """Return DLPack's device: the CPU in the simulator, else the GPU of this PE."""
+            return dlpack.CPU, 0
+
+        def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+            """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which cannot wait for it.
+
+            Args:
+                stream: without meaning.
+                max_version: ignored, the capsule is of version 0.
+                dl_device, copy: nothing else than where the array is, and no copy.
+
+            Raises:
+                HeapError: the array was freed.
+                BufferError: DLPack has no such elements, or a copy or another device is asked for.
+            """
+            return _exported(self, self.__dlpack_device__(), dl_device, copy)
+
+    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> "SymmetricArray":
+        """Return the array whose first element is at an address of the window; in C order if strides are not given."""
+        extents = (
+            [stride * (n - 1) for n, stride in zip(shape, strides or _c_strides(shape, dtype), strict=True)] if math.prod(shape) else []
+        )
+        below = -sum(e for e in extents if e < 0)
+        nbytes = below + sum(e for e in extents if e > 0) + dtype.itemsize
+        memory = (ctypes.c_byte * nbytes).from_address(address - below)
+        host: np.ndarray = np.ndarray(shape, dtype, memory, below, strides)  # type: ignore[arg-type]
+        return SymmetricArray(host, block=block)
+
+    def block_of(array: Any) -> Block | None:
+        """Return the block that a symmetric array or view lies in, None for other objects."""
+        return array._block if isinstance(array, SymmetricArray) else None
+
+else:
+    from numba import cuda
+    from numba.cuda.cudadrv import devices
+    from numba.cuda.cudadrv.driver import MemoryPointer, binding
+
+    from pgas.job.streams import stream_of
+
+    class _HeapPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
+        """Device memory of a block: every read of the address, also by a launch, asks whether it was freed."""
+
+        def __init__(self, address: int, size: int, block: Block) -> None:
+            self.block = block
+            super().__init__(devices.get_context(), binding.CUdeviceptr(address), size, owner=block)
+
+        @property
+        def device_pointer(self) -> Any:
+            _refuse_freed(self.block)
+            return self._pointer
+
+        @device_pointer.setter
+        def device_pointer(self, pointer: Any) -> None:
+            self._pointer = pointer
+
+        def view(self, start: int, stop: int | None = None) -> "_HeapPointer":
+            size = (self.size if stop is None else stop) - start
+            return _HeapPointer(int(self.device_pointer) + start, size, self.block)
+
+    _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+    def _checked(method: _Method) -> _Method:
+        """A method that makes a view: Numba's reads no address, so it would not notice a freed block, and some return a plain array."""
+
+        @functools.wraps(method)
+        def view(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if (block := block_of(self)) is not None:
+                _refuse_freed(block)
+            made = method(self, *args, **kwargs)
+            return made if isinstance(made, type(self)) else type(self)(made.shape, made.strides, made.dtype, made.stream, made.gpu_data)
+
+        return view  # type: ignore[return-value]
+
+    def _bits(mine: Any, other: Any) -> tuple[Any, Any]:
+        """Return arrays whose dtype has no name in Python's buffers, as ml_dtypes' bfloat16, as unsigned integers; others as they are."""
+        if mine.dtype.isbuiltin != 2 or other.dtype != mine.dtype:
+            return mine, other
+        integer = f"u{mine.dtype.itemsize}"
+        return mine.view(integer), other.view(integer)
+
+    class SymmetricArray(_OnHeap):  # type: ignore[no-redef]
+        """An array on the symmetric heap, or a view of one.
+
+        Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
+        a slice on the host copies to this PE's instance only.
+        """
+
+        _block: Block | None = None
+
+        reshape, ravel = _checked(_DeviceArray.reshape), _checked(_DeviceArray.ravel)
+        view, squeeze = _checked(_DeviceArray.view), _checked(_DeviceArray.squeeze)
+
+        def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+            """Copy an array of the same shape and dtype, the host's or a GPU's."""
+            mine, theirs = _bits(self, ary)
+            _DeviceArray.copy_to_device(mine, theirs, stream)
+
+        def copy_to_host(self, ary: Any = None, stream: Any = 0) -> np.ndarray:
+            """Return a copy on the host: ary, of the same shape and dtype, if it is given."""
+            if ary is None:
+                return super().copy_to_host(None, stream)
+            mine, theirs = _bits(self, ary)
+            _DeviceArray.copy_to_host(mine, theirs, stream)
+            return ary
+
+        def bind(self, stream: Any = 0) -> "SymmetricArray":
+            """Return the same array with another default stream."""
+            bound = type(self).__new__(type(self))  # Numba's uses copy.copy(), which is refused
+            bound.__dict__.update(self.__dict__, stream=stream)
+            return bound
+
+        def transpose(self, axes: Any = None) -> "SymmetricArray":
+            """Return a view with permuted axes (Numba's own copies, and what it returns would not lie on the heap)."""
+            axes = tuple(range(self.ndim))[::-1] if axes is None else tuple(axes)
+            if sorted(axes) != list(range(self.ndim)):
+                raise ValueError(f"axes must be a permutation of 0 to {self.ndim - 1}: {axes}")
+            if (block := block_of(self)) is not None:
+                _refuse_freed(block)
+            shape, strides = [self.shape[a] for a in axes], [self.strides[a] for a in axes]
+            return type(self)(shape, strides, self.dtype, self.stream, self.gpu_data)  # type: ignore[call-arg, arg-type]
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            """Return DLPack's device: the CPU in the simulator, else the GPU of this PE."""
+            return dlpack.CUDA, int(devices.get_context().device.id)
+
+        def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+            """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which cannot wait for it.
+
+            Args:
+                stream: of the reader, which waits for what is in the default stream; None or 1: that stream; -1: it does not wait.
+                max_version: ignored, the capsule is of version 0.
+                dl_device, copy: nothing else than where the array is, and no copy.
+
+            Raises:
+                HeapError: the array was freed.
+                BufferError: DLPack has no such elements, or a copy or another device is asked for.
+            """
+            if stream not in (None, -1, 1):
+                written = cuda.event(timing=False)
+                written.record()
+                written.wait(stream_of(stream))
+            return _exported(self, self.__dlpack_device__(), dl_device, copy)
+
+    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> SymmetricArray:
+        """Return the array whose first element is at an address of the window; in C order if strides are not given."""
+        strides = strides or _c_strides(shape, dtype)
+        pointer = _HeapPointer(address, block.nbytes, block)
+        array = SymmetricArray(shape, strides, dtype, gpu_data=pointer)  # type: ignore[call-arg, arg-type]
+        array.gpu_data = pointer  # Numba gives empty arrays a null pointer, but symmetric ones have addresses of their own
+        array._block = block
+        return array
+
+    def block_of(array: Any) -> Block | None:
+        """Return the block that a symmetric array or view lies in, None for other objects."""
+        if not isinstance(array, SymmetricArray):
+            return None
+        return array._block or getattr(array.gpu_data, "block", None)

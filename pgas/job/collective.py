@@ -1,0 +1,154 @@
+"""Collective calls of the host: every PE makes the same one, and an error of one PE is an error of all."""
+
+import contextlib
+import errno
+import math
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pgas.base import liveness
+from pgas.base.agreement import of_another
+from pgas.base.errors import BootstrapError, PgasError
+from pgas.base.remedies import mend
+from pgas.base.waits import described, listed, overdue, patience
+from pgas.job.bootstrap import MPIBootstrap, SingleBootstrap, exchange
+from pgas.job.processes import Process, siblings
+
+__all__ = ["Collective", "enough_files"]
+
+
+class Collective:
+    """The PEs as they meet on the host. A subclass sets _bootstrap."""
+
+    _bootstrap: SingleBootstrap | MPIBootstrap
+    #: The PEs, once they have met.
+    processes: Sequence[Process] = ()
+    _made: str  # the collective call that is being made
+    _remark = ""  # why this PE makes a call that others do not expect
+    _patience_s: float | None = None  # of the waits of this job
+    _due = math.inf
+
+    def _interrupt(self) -> None:
+        """Called while waiting for the others; may raise to give up."""
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return every PE's value, by PE. Collective.
+
+        Raises:
+            BootstrapError: an exception has made a PE leave this or an earlier call.
+        """
+        if self._patience_s is None:
+            self._patience_s = patience()
+        self._due = time.monotonic() + self._patience_s
+        try:
+            return exchange(self._bootstrap, value, self._poll)
+        except BaseException as error:
+            self._leave(error)
+            raise
+
+    def _poll(self) -> None:
+        self._interrupt()
+        if time.monotonic() > self._due:
+            self._due = math.inf
+            self._say_who_is_missing()
+
+    def _say_who_is_missing(self) -> None:
+        """Say it once, on the lowest of the PEs that wait, where it is known which do."""
+        missing, me = self._bootstrap.missing, self._bootstrap.rank
+        if missing is None:
+            late = sorted(pe for pe in siblings(os.getppid()) if not self._can_speak(pe))
+        else:
+            late = sorted(missing)
+            if any(pe not in missing and self._can_speak(pe) for pe in range(me)):
+                return
+        overdue(f"PE {me}", f"{listed([self._name(pe) for pe in late])} in {self._made}")
+
+    def _pid(self, pe: int) -> int | None:
+        """Return the process of a PE of this machine, None if it is not known."""
+        if not self.processes:
+            return siblings(os.getppid()).get(pe)
+        process = self.processes[pe]
+        return process.pid if process.node == self.processes[self._bootstrap.rank].node else None
+
+    def _can_speak(self, pe: int) -> bool:
+        pid = self._pid(pe)
+        return pid is None or not liveness.state(pid)
+
+    def _name(self, pe: int) -> str:
+        pid = self._pid(pe)
+        return f"PE {pe}" if pid is None else f"PE {pe} {described(pid)}"
+
+    def _leave(self, error: BaseException) -> None:
+        """Let no PE make a collective call any more: this one ends by an exception that the others know nothing of."""
+        what = " ".join([type(error).__name__, *(f"({line})" for line in str(error).strip().splitlines()[:1])])
+        self._bootstrap.leave(
+            f"PE {self._bootstrap.rank} left {self._made} by {what}: the PEs are out of step, and the job makes no collective call any more"
+        )
+
+    @contextlib.contextmanager
+    def making(self, call: str) -> Iterator[None]:
+        """Make a collective call. The PEs tell each other of every Exception in it; what else ends it, as Ctrl-C does, leaves it."""
+        self._made = call
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException as error:
+            self._leave(error)
+            raise
+
+    def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
+        """Wait until every PE makes the same call, and return the value that each brought, by PE. Collective.
+
+        Args:
+            call: the call.
+            error: class of the errors.
+            value: what this PE brings.
+            failure: what this PE's part of the call raised already.
+
+        Raises:
+            Exception: the failure.
+            Exception: (of the class given) another PE failed, or PEs make different calls; names them.
+        """
+        if failure is not None:
+            value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
+        with self.making(call):
+            met = self.exchange((call, self._remark, failure is not None, value))
+        if failure is not None:
+            raise failure
+        for pe, (made, _, failed, what) in enumerate(met):
+            if failed:
+                raise of_another(error(f"PE {pe} failed in {made}: {what}"))
+        calls = [made for made, _, _, _ in met]
+        if len(set(calls)) > 1:
+            other = next(pe for pe, c in enumerate(calls) if c != calls[0])
+            here, there = (f"PE {pe} called {calls[pe]}{met[pe][1]}" for pe in (0, other))
+            disagreement = error(f"PEs disagree in a collective call: {here}, {there}")
+            raise of_another(disagreement) if not self._remark and any(remark for _, remark, _, _ in met) else disagreement
+        return [what for _, _, _, what in met]
+
+    def together(self, call: str, step: Callable[[], Any], error: type[Exception] = BootstrapError) -> tuple[Any, list[Any]]:
+        """Take a step of a call and meet the others, also if it fails here; return its result. Collective. Raises as agree()."""
+        result, failure = None, None
+        with self.making(call):
+            try:
+                result = step()
+            except Exception as caught:
+                failure = caught
+            return result, self.agree(call, error, failure=failure)
+
+
+@contextlib.contextmanager
+def enough_files() -> Iterator[None]:
+    """Raise an error of too many open files, of this PE or of another one, with what mends it."""
+    try:
+        yield
+    except Exception as error:
+        if os.strerror(errno.EMFILE) not in str(error):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        kind = type(error) if isinstance(error, PgasError) else BootstrapError
+        raise kind(f"a PE may open too few files ({limit} here): {error}; {mend('open files')}") from error

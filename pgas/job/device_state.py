@@ -1,0 +1,257 @@
+"""The host's side of the state page: what init writes into it, and what an error record says in words."""
+
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from pgas.base.errors import DeviceError, PgasError
+from pgas.job.heap import Allocator
+from pgas.kernels import operation, refusals, state, window
+from pgas.kernels.ops.signal import SignalOp
+from pgas.kernels.ops.sync import Comparison
+from pgas.kernels.paths.nic import queue
+from pgas.transports import p2p
+from pgas.transports.memory.protocol import Memory
+from pgas.transports.nic import NIC
+
+__all__ = [
+    "Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "reset", "set_heap_size", "setup", "timed_out", "waiters",
+]  # fmt: skip
+
+_SIGNS: dict[int, str] = {
+    Comparison.EQ: "==",
+    Comparison.NE: "!=",
+    Comparison.GT: ">",
+    Comparison.LE: "<=",
+    Comparison.LT: "<",
+    Comparison.GE: ">=",
+}
+
+
+def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float) -> None:
+    """Write what kernels read: who this PE is, how many there are, how long a wait may last, how large the heap is."""
+    for address, value in (
+        (state.MY_PE, my_pe),
+        (state.N_PES, n_pes),
+        (state.TIMEOUT_NS, int(timeout_s * 1e9)),
+    ):
+        memory.write(address, struct.pack("<Q", value))
+    set_heap_size(memory, heap_size)
+
+
+def set_heap_size(memory: Memory, nbytes: int) -> None:
+    """Tell kernels that are launched from now on how large the heap is."""
+    memory.write(state.HEAP_SIZE, struct.pack("<Q", nbytes))
+
+
+def poison(memory: Memory) -> None:
+    """Make waits in running kernels end: the host has given the job up."""
+    memory.write(state.POISON, struct.pack("<Q", state.LOST))
+
+
+def reset(memory: Memory, my_pe: int) -> None:
+    """Forget the error and who waited, and number barriers from the beginning, as all PEs do. No kernel runs on any PE."""
+    memory.fill(p2p.slot(my_pe), window.SYSTEM_SIZE, 0)
+    for address, nbytes in (
+        (state.SYNC_EPOCH, 8),
+        (state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT),
+        (state.POISON, state.ERROR + state.RECORD.size - state.POISON),
+    ):
+        memory.fill(address, nbytes, 0)
+
+
+def poisoned(memory: Memory) -> bool:
+    """Whether a kernel found an error, or the host has given the job up."""
+    return memory.read(state.POISON, 8) != struct.pack("<Q", state.SOUND)
+
+
+def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, given_up: str = "") -> None:
+    """Raise what a kernel of this PE found wrong, and that the host has given the job up (given_up: why).
+
+    Raises:
+        DeviceError: the state is poisoned; the text gives operation, PE, array element, expected and found, block and thread.
+        CompletionError: a WQE failed.
+        PgasError: nic.check() found something.
+    """
+    (poison,) = struct.unpack("<Q", memory.read(state.POISON, 8))
+    if poison == state.FAILED:
+        raise first_error(memory, heap, my_pe, nic)
+    if nic is not None and poison in (state.SOUND, state.LOST):
+        nic.check()
+    if poison == state.LOST:
+        raise DeviceError(f"the job was given up earlier ({given_up or 'by its host'}): pgas.reset() makes it usable again")
+    if poison != state.SOUND:
+        raise DeviceError("a kernel found an error but ended before it had written which: pgas.reset() makes the job usable again")
+
+
+def recorded(memory: Memory) -> bool:
+    """Whether a kernel recorded an error."""
+    return memory.read(state.POISON, 8) == struct.pack("<Q", state.FAILED)
+
+
+def timed_out(memory: Memory) -> bool:
+    """Whether what a kernel recorded is a wait that lasted too long."""
+    return recorded(memory) and struct.unpack("<Q", memory.read(state.ERROR, 8))[0] in _WAITS
+
+
+def first_error(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None) -> PgasError:
+    """Return what a kernel recorded."""
+    record = state.RECORD.unpack(memory.read(state.ERROR, state.RECORD.size))
+    if record[0] == state.COMPLETION and nic is not None:
+        return nic.failure(record[3], _who(record, my_pe))
+    (n_pes,) = struct.unpack("<Q", memory.read(state.N_PES, 8))
+    return DeviceError(describe(record, heap, my_pe, n_pes, nic))
+
+
+def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None = None) -> str:
+    """Return an error record in words."""
+    kind, op, pe, address, wanted, found, comparison, *_ = record
+    target, who = place(address, heap), _who(record, my_pe)
+    if kind in _WAITS:
+        writer = f": {_writer(kind, address, my_pe, n_pes)}" if kind == state.TIMED_OUT and _flag(address) is not None else ""
+        return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, heap, nic)}{writer}"
+    if kind == state.BAD_PE:
+        return refusals.words("no such PE", who=who, pe=_integer(pe, None))
+    if kind == state.BAD_CODE:
+        codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
+        name = "op" if codes is SignalOp else "cmp"
+        return refusals.words("no such code", who=who, name=name, allowed=refusals.choices(codes), wanted=_integer(wanted, None))
+    name = operation.NAMES[op]
+    who = f"{who} {operation.preposition(name)} PE {pe}"
+    if kind == state.BAD_QP:
+        return refusals.words("no such queue pair", who=who, count=found, wanted=_integer(wanted, None))
+    if kind == state.BAD_STRIDE:
+        return refusals.words("stride", who=who, wanted=_integer(wanted, None))
+    if kind == state.OUT_OF_RANGE:
+        element = operation.operand(name, operation.ELEMENT)
+        return refusals.words("no such element", who=who, operand=element, wanted=_integer(wanted, None), axis=comparison, found=found)
+    if kind == state.NOT_REGISTERED:
+        return refusals.words("not registered", who=who, operand=operation.operand(name, operation.LOCAL), nbytes=wanted, target=target)
+    operand = operation.operand(name, comparison)
+    if kind == state.TOO_LONG:
+        return refusals.words("too long", who=who, operand=operand, wanted=_integer(wanted, None), found=found, target=target)
+    return refusals.words("not symmetric", who=who, operand=operand, nbytes=wanted, target=target)
+
+
+def _who(record: tuple[int, ...], my_pe: int) -> str:
+    return f"PE {my_pe}, block {record[7]}, thread {record[8]}: {operation.NAMES[record[1]]}"
+
+
+#: Kinds of records that are made by waits.
+_WAITS = (state.TIMED_OUT, state.NIC_TIMED_OUT)
+
+
+def _goal(record: tuple[int, ...], heap: Allocator, nic: NIC | None) -> str:
+    """Return what a wait is for, and how far that is."""
+    kind, _, _, address, wanted, found, comparison, _, _ = record
+    if kind == state.NIC_TIMED_OUT:
+        if _is_cell(address) or nic is None:
+            return "a landing cell: all are in use"
+        return f"index {wanted} of {nic.name_of(address)}, which is at {found}{nic.trouble()}"
+    dtype = _dtype(address, heap)
+    sign, target, name = _SIGNS.get(comparison, f"cmp {comparison}"), place(address, heap), operation.NAMES[record[1]]
+    target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
+    return f"{target} {sign} {_integer(wanted, dtype)}, last saw {_integer(found, dtype)}"
+
+
+def _is_cell(address: int) -> bool:
+    return queue.CELL_TAKEN <= address < queue.CELL_TAKEN + 8 * queue.N_CELLS
+
+
+# ----------------------------------------------------------------------------------------------------------------------- who waits
+
+#: Seconds in which threads that wait answer, and without a new answer until they are taken to be all.
+_ANSWER_S, _SILENCE_S = 0.5, 0.06
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A thread of this PE that waits."""
+
+    block: int
+    thread: int
+    operation: str
+    goal: str  #: what for: array element or queue, condition, what was seen last
+    waited_s: float
+    writer: str  #: who is expected to end it
+
+
+def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None, timeout_s: float) -> list[Waiter]:
+    """Ask the threads of running kernels that wait, at most state.N_WAITERS of them, and return what they answer.
+
+    After an error in a kernel: those that waited then.
+    """
+    if not poisoned(memory):
+        memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
+        memory.write(state.ASKED, struct.pack("<Q", 1))
+    _await_answers(memory)
+    memory.write(state.ASKED, struct.pack("<Q", 0))
+    found = []
+    for record in _answers(memory):
+        _, op, overdue, address, _, _, _, block, thread = record
+        waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
+        writer = _writer(record[0], address, my_pe, n_pes)
+        found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, heap, nic), waited_s, writer))
+    if not poisoned(memory):  # else those that wait at the next error would find their places taken
+        memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
+    return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
+
+
+def _await_answers(memory: Memory) -> None:
+    started = heard = time.monotonic()
+    count = 0
+    while (now := time.monotonic()) < started + _ANSWER_S and (not count or now < heard + _SILENCE_S):
+        time.sleep(0.01)
+        if (answered := len(_answers(memory))) > count:
+            count, heard = answered, time.monotonic()
+
+
+def _answers(memory: Memory) -> list[tuple[int, ...]]:
+    table = memory.read(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT)
+    entries = range(0, len(table), 1 << state.WAITER_SHIFT)
+    written = (at for at in entries if struct.unpack_from("<Q", table, at)[0] == state.FAILED)
+    return [state.RECORD.unpack_from(table, at + state.ERROR - state.POISON) for at in written]
+
+
+def _writer(kind: int, address: int, my_pe: int, n_pes: int) -> str:
+    if kind == state.NIC_TIMED_OUT:
+        return "threads that hold one give it back" if _is_cell(address) else "the NIC completes it"
+    if (round_ := _flag(address)) is not None:
+        return f"PE {(my_pe - (1 << round_)) % n_pes} writes it when it comes there"
+    return "any PE may write it"
+
+
+def _timeout() -> str:
+    from pgas.base import config
+
+    return f"{config.read('PGAS_TIMEOUT'):g}"
+
+
+def place(address: int, heap: Allocator) -> str:
+    """Return what lies at an address in words: an array's element, a flag of the barrier."""
+    offset = (address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET
+    if address >= window.BASE and (found := heap.find(offset)) is not None:
+        return f"element {found.element(offset)} of the {found}"
+    if (flag := _flag(address)) is not None:
+        return f"flag {flag} of the barrier"
+    return f"address {address:#x}"
+
+
+def _flag(address: int) -> int | None:
+    """Return the number of a flag of the barrier: the round in which it is written."""
+    offset = address & ((1 << window.STRIDE_SHIFT) - 1)
+    return (offset - window.SYNC_FLAGS) // 8 if address >= window.BASE and offset < window.SYSTEM_SIZE else None
+
+
+def _dtype(address: int, heap: Allocator) -> np.dtype | None:
+    found = heap.find((address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET)
+    return None if found is None else found.dtype
+
+
+def _integer(word: int, dtype: np.dtype | None) -> int:
+    """A word as the signed number that it most likely is: by dtype, or -1 rather than 2^64 - 1 where there is none."""
+    signed = dtype is None or dtype.kind == "i"
+    return word - (1 << 64) if signed and word >> 63 else word

@@ -1,0 +1,242 @@
+"""How a program's end becomes its job's: an uncaught exception, an exit status, the end without finalize, the death of a process."""
+
+import atexit
+import contextlib
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pgas.base import liveness
+from pgas.base.errors import CompletionError, PgasError
+from pgas.base.liveness import LastWord, Watch
+from pgas.base.waits import say
+from pgas.job.bootstrap import Bootstrap
+from pgas.job.collective import Collective
+from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.softhca.process.client import CardGone
+
+if TYPE_CHECKING:
+    from pgas.job.runtime import Job
+
+__all__ = ["GRACE_S", "NOTICE_S", "Vigil", "Watcher", "end_all", "follows_death", "install", "say", "status_of"]
+
+#: Seconds that a PE gets to end by itself, with its own error, after a process of the job died; and the job, after a PE failed.
+GRACE_S = 3.0
+
+#: Seconds in which the news of a death comes, whose effect may be here already: a process that uses a GPU takes long to end.
+NOTICE_S = 4.0
+
+#: What is said of a process that died, behind how; and last in a job of several machines, as launchers end all PEs when one of any ends.
+_REST, _FIRST = ": the job cannot go on", " (on other machines another PE may have died first)"
+
+_INIT = "pgas.init()"
+
+_installed: list[bool] = []
+
+#: Of the job that this process formed last.
+_word: LastWord | None = None
+
+
+def follows_death(error: BaseException) -> bool:
+    """Whether the death of another process can make such an error.
+
+    Under MPS the death of one client is an illegal address (700) or the like in the others, in whatever library calls CUDA next. A peer
+    that is gone does not answer the NIC; a card that is gone does not tell what a queue pair's first error was.
+    """
+    if isinstance(error, CompletionError):
+        return error.syndrome in (Syndrome.TRANSPORT_RETRY_EXC_ERR, Syndrome.WR_FLUSH_ERR)
+    return isinstance(error, CardGone) or "CUDA" in f"{type(error).__name__} {error}".upper()
+
+
+def status_of(code: Any) -> int:
+    """Return the exit status that SystemExit with a code makes."""
+    return code if isinstance(code, int) else int(code is not None)
+
+
+class Watcher:
+    """The process that says who died.
+
+    Args:
+        word: what it takes before it speaks.
+        rest: what it says behind who it was and how it ended.
+    """
+
+    def __init__(self, word: LastWord, rest: str) -> None:
+        command = [sys.executable, "-I", "-S", liveness.__file__, str(word.fd), rest]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[word.fd], start_new_session=True, bufsize=0
+        )
+
+    def add(self, who: str, pid: int) -> None:
+        """Watch one more."""
+        with contextlib.suppress(BrokenPipeError):  # it has spoken
+            self._process.stdin.write(f"{pid} {who}\n".encode())  # type: ignore[union-attr]
+
+    def stop(self) -> None:
+        """End it. Further calls do nothing."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()  # type: ignore[union-attr]
+
+
+class Vigil:
+    """What notices that a process of the job on this machine died: a thread of each PE, and one process that says who it was."""
+
+    def __init__(self) -> None:
+        self._watch: Watch | None = None
+        self._watcher: Watcher | None = None
+        self.watches = False  #: whether there is any process but this one
+
+    def begin(self, job: Collective, lost: Callable[[str], None]) -> None:
+        """Watch PEs and what started them. Collective.
+
+        Args:
+            job: whose PEs have met.
+            lost: called once, in a thread, with the line about the process that ended first.
+        """
+        global _word
+        bootstrap, processes = job._bootstrap, job.processes
+        me, machines = bootstrap.rank, {process.node for process in processes}
+        here = [pe for pe, process in enumerate(processes) if process.node == processes[me].node]
+        first = here[0]
+        made, _ = job.together(_INIT, lambda: LastWord() if me == first else None)
+        makers = job.exchange(made and (os.getpid(), made.fd))
+        word = made
+        with contextlib.suppress(OSError):
+            word = made or LastWord(makers[first])
+        shared = job.exchange(word is not None)
+        if _word is not None:
+            _word.close()
+        _word = word or LastWord()
+        parents = {processes[pe].parent: f"the process that started PE {pe}" for pe in reversed(here)}
+        watched = [*((f"PE {pe}", processes[pe].pid) for pe in here), *((who, pid) for pid, who in parents.items() if pid)]
+        rest = _REST if len(machines) == 1 else f" on {socket.gethostname()}{_REST}{_FIRST}"
+
+        def start() -> None:
+            others = [(who, pid) for who, pid in watched if pid != os.getpid()]
+            self.watches = bool(others)
+            self._watch = Watch(others, lambda who, pid, how: lost(f"{who} (process {pid}) {how}{rest}"))
+            if me == first and bootstrap.size > 1 and all(shared[pe] for pe in here):
+                self._watcher = Watcher(word, rest)
+                for who, pid in watched:
+                    self._watcher.add(who, pid)
+
+        job.together(_INIT, start)
+
+    def add(self, who: str, pid: int) -> None:
+        """Watch one more process."""
+        self.watches = True
+        for watch in (self._watch, self._watcher):
+            if watch is not None:
+                watch.add(who, pid)
+
+    def end(self) -> None:
+        """No death is noticed any more. Further calls do nothing."""
+        for watch in (self._watcher, self._watch):
+            if watch is not None:
+                watch.stop()
+
+
+def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:
+    """Let the end of this program end its job, on every PE. Further calls do nothing.
+
+    Args:
+        bootstrap: of the first job.
+        current: returns the job, None before and after it.
+        end: finalizes it.
+    """
+    if _installed:
+        return
+    _installed.append(True)
+    show, leave, pid = sys.excepthook, sys.exit, os.getpid()
+
+    def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        if os.getpid() != pid:  # a child that was forked: the job is its parent's, here as below
+            show(kind, error, tb)
+            return
+        job = current()
+        if bootstrap.size == 1:
+            show(kind, error, tb)
+            if job is not None:
+                job.broken = True
+            return
+
+        def explain() -> None:
+            show(kind, error, _of_program(tb) if issubclass(kind, KeyboardInterrupt) else tb)
+            say(f"PE {bootstrap.rank} failed ({kind.__name__}), ending the job")
+
+        end_all(bootstrap, explain, after=_is_of_another(error) or (job is not None and job.death_behind(error) is not None))
+
+    @functools.wraps(leave)
+    def on_exit(status: Any = None, /) -> None:
+        job = current()
+        if job is not None and threading.current_thread() is threading.main_thread():
+            job.exit_status = status
+        leave(status)
+
+    sys.excepthook = on_exception
+    # Not seen outside `with pgas.init()`: raise SystemExit(3), exit(3); they end when all PEs have come to their ends.
+    sys.exit = on_exit  # type: ignore[assignment]  # nothing tells functions of atexit the status
+    atexit.register(lambda: _at_exit(current, end) if os.getpid() == pid else None)
+
+
+def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, grace_s: float = GRACE_S, status: int = 1) -> None:
+    """End the job; say why, unless another process of this machine does.
+
+    Args:
+        bootstrap: of the job.
+        explain: says why.
+        after: what failed here follows from what happened to another process, of which something will be said.
+        grace_s: how long others get to say it, and to end the job.
+        status: exit status of the job.
+    """
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C ends no more than the first
+    if _word is None or (not (after and _word.taken(grace_s)) and _word.take()):
+        explain()
+    else:
+        time.sleep(grace_s)
+    bootstrap.abort(status)
+
+
+def _of_program(tb: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the calls inside pgas: where a program was interrupted, not what pgas did."""
+    at = tb
+    while at is not None and at.tb_next is not None:
+        if at.tb_next.tb_frame.f_globals.get("__name__", "").startswith("pgas."):
+            at.tb_next = None
+        at = at.tb_next
+    return tb
+
+
+def _is_of_another(error: BaseException) -> bool:
+    return isinstance(error, PgasError) and error.of_another
+
+
+def _at_exit(current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:
+    """Finalize; Python ignores exceptions here, but the other PEs wait for this one."""
+    job = current()
+    if job is None:
+        return
+    if job.broken and job.n_pes == 1:
+        if job.nic is not None:
+            job.nic.stop()
+        return
+    bootstrap, status = job._bootstrap, status_of(job.exit_status)
+    try:
+        if job.broken:
+            raise PgasError("the program ends after an error, without pgas.finalize()")
+        if status:
+            job.hurry(status)
+        end(job)
+    except (Exception, KeyboardInterrupt) as error:
+        text = f"PE {bootstrap.rank}: {str(error) or type(error).__name__}, ending the job"
+        end_all(bootstrap, lambda: say(text), after=_is_of_another(error), status=status or 1)

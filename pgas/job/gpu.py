@@ -1,0 +1,147 @@
+"""The GPU of this PE: which one, what it is, whom it reaches."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cuda.bindings import driver
+from numba import cuda
+from numba.cuda.cudadrv.driver import CudaAPIError
+
+from pgas.base.backend import cuda_device_count
+from pgas.base.errors import PgasError
+from pgas.base.remedies import explain
+from pgas.job.streams import core_stream
+from pgas.transports.devices import pci_address
+from pgas.transports.memory.vmm import check
+
+__all__ = ["GPU", "CudaAPIError", "access", "bind", "place_engine", "uuid", "wait"]
+
+_Attribute = driver.CUdevice_attribute
+
+
+@dataclass(frozen=True)
+class GPU:
+    """The device that a PE runs its kernels on."""
+
+    ordinal: int
+    uuid: str
+    name: str
+    memory: int
+    mps: bool
+    pci: str  #: bus address as sysfs writes it, e.g. "0000:3b:00.0"
+
+
+def bind(node_rank: int) -> GPU:
+    """Make a GPU current in this process and return it.
+
+    The GPU that the process already made current is kept (``torch.cuda.set_device``, ``cuda.select_device``); otherwise PEs of a
+    node take the visible GPUs in turn.
+
+    Args:
+        node_rank: number of this PE among those of its node.
+
+    Raises:
+        PgasError: no GPU is visible, or the GPU cannot be used.
+    """
+    count = cuda_device_count()
+    if count == 0:
+        raise PgasError("no CUDA device is visible to this process (CUDA_VISIBLE_DEVICES, NUMBA_ENABLE_CUDASIM=0)")
+    current = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
+    ordinal = int(check(driver.cuCtxGetDevice(), "cuCtxGetDevice")) if int(current) else node_rank % count
+    _enter(ordinal)
+    vmm = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal)
+    if not vmm:
+        raise PgasError("this GPU has no virtual memory management (cuMemMap), which the symmetric heap needs")
+    name = check(driver.cuDeviceGetName(128, ordinal), "cuDeviceGetName").split(b"\0")[0].decode()
+    memory = int(check(driver.cuDeviceTotalMem(ordinal), "cuDeviceTotalMem"))
+    bus = check(driver.cuDeviceGetPCIBusId(32, ordinal), "cuDeviceGetPCIBusId").split(b"\0")[0].decode()
+    return GPU(ordinal, uuid(ordinal), name, memory, _under_mps(ordinal), pci_address(bus))
+
+
+def _enter(ordinal: int) -> None:
+    """Make the primary context of a GPU current.
+
+    Raises:
+        PgasError: there is none for this process; says what is known about the reason.
+    """
+    mps = " from its MPS server" if _under_mps(ordinal) else ""
+    try:
+        check(driver.cuDevicePrimaryCtxRetain(ordinal), f"no context on GPU {ordinal}{mps}")
+    except PgasError as error:
+        known = explain(str(error))[:1]
+        raise PgasError("; ".join([str(error), *(f"{entry.cause}; {entry.remedy}" for entry in known)])) from error
+    try:
+        cuda.select_device(ordinal)  # retains it, too
+    finally:
+        driver.cuDevicePrimaryCtxRelease(ordinal)
+
+
+def wait(stream: Any, poll: Callable[[], None]) -> None:
+    """Wait for the kernels of a stream (None: of the device), polling: then what poll notices can end the wait by an exception.
+
+    Raises:
+        CudaAPIError: a kernel failed, or the context is lost.
+    """
+    event = cuda.event(timing=False)
+    event.record(0 if stream is None else core_stream(stream))
+    started, pause = time.perf_counter(), 10e-6
+    while not event.query():
+        if time.perf_counter() - started > 200e-6:
+            poll()
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1e-3)
+    if stream is None:
+        cuda.synchronize()
+
+
+def access(gpu: GPU, peer_uuid: str) -> str | None:
+    """Return None if this GPU can load from and store to the peer's memory, else the reason why not."""
+    if peer_uuid == gpu.uuid:
+        return None
+    for ordinal in range(int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))):
+        if uuid(ordinal) == peer_uuid:
+            if int(check(driver.cuDeviceCanAccessPeer(gpu.ordinal, ordinal), "cuDeviceCanAccessPeer")):
+                return None
+            return f"the GPUs ({gpu.name}) have no peer access (see nvidia-smi topo -p2p r)"
+    return None  # invisible here (CUDA_VISIBLE_DEVICES): mapping its memory will tell
+
+
+def _attribute(attribute: Any, ordinal: int) -> int:
+    return int(check(driver.cuDeviceGetAttribute(attribute, ordinal), "cuDeviceGetAttribute"))
+
+
+def _under_mps(ordinal: int) -> bool:
+    """Whether this process is a client of an MPS server on a GPU."""
+    return bool(_attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ordinal))
+
+
+def uuid(ordinal: int) -> str:
+    """Return what names a GPU on every process of the machine."""
+    raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
+    text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) -> tuple[int, int, int]:
+    """Return where the cuda engine of the software card runs: GPU, SMs (0: all that it gets), percentage of SMs for MPS (0: no limit).
+
+    Args:
+        gpu: that of the PE which starts it.
+        used: UUIDs of the GPUs of all PEs.
+        device, sms: PGAS_SOFTHCA_DEVICE and PGAS_SOFTHCA_SMS.
+
+    Raises:
+        PgasError: there is no such GPU.
+    """
+    count = int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
+    if device is None:
+        device = next((ordinal for ordinal in range(count) if uuid(ordinal) not in used), gpu.ordinal)
+    if device >= count:
+        raise PgasError(f"PGAS_SOFTHCA_DEVICE={device}: {count} GPU(s) are visible to PE 0, 0 to {count - 1}")
+    if uuid(device) not in used and not _under_mps(device):  # where the cards and PEs of other jobs may be
+        return device, sms, 0
+    total = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
+    share = min(sms or total // 4, total)
+    return device, share, -(-100 * share // total)

@@ -1,0 +1,150 @@
+"""The symmetric heap's allocator: every PE makes the same decisions from the same calls, so an array has one offset on all of them."""
+
+import bisect
+import math
+import operator
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pgas.base.errors import HeapError
+
+__all__ = ["ALIGNMENT", "Allocator", "Block"]
+
+#: Alignment of every allocation: a DRAM sector pair of 16-byte vectors times a warp, and what cudaMalloc users are used to.
+ALIGNMENT = 512
+
+
+@dataclass(eq=False)
+class Block:
+    """An array's allocation: bytes [offset, offset + nbytes) of the heap on every PE."""
+
+    offset: int
+    span: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    where: str
+    freed: bool = field(default=False)  #: or nothing that this process may use
+    foreign: str = ""  #: why this process may not use it
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype} array of shape {self.shape} allocated at {self.where}"
+
+    def element(self, offset: int) -> str:
+        """Return the subscript, as ``[3]`` or ``[1, 2]``, of the element at a heap offset inside the block."""
+        index = (offset - self.offset) // max(self.dtype.itemsize, 1)
+        if index >= math.prod(self.shape):
+            return f"[{index}]"
+        return "[" + ", ".join(str(int(i)) for i in np.unravel_index(index, self.shape)) + "]"
+
+
+_offset = operator.attrgetter("offset")
+
+
+class Allocator:
+    """First fit with coalescing over [0, size). Deterministic: equal sequences of calls give equal offsets.
+
+    Args:
+        size: bytes of heap.
+        origin: offset of the heap in the slot; slots begin at multiples of every alignment, so an address's alignment is that of
+            origin + heap offset.
+        limit: bytes to which somebody may extend it; None: nobody does.
+    """
+
+    def __init__(self, size: int, origin: int = 0, limit: int | None = None) -> None:
+        self.size, self._origin, self.limit = size, origin, limit or size
+        self._free: list[tuple[int, int]] = [(0, size)]  # (offset, bytes), by offset, never adjacent
+        self.blocks: list[Block] = []  # by offset
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int, where: str) -> Block:
+        """Return a new block; one of 0 bytes takes up one unit too, so that its address is its own.
+
+        Raises:
+            ValueError: alignment is no power of two.
+            HeapError: no free range is large enough; the text gives the largest.
+        """
+        span, alignment = _span(shape, dtype), _checked(alignment)
+        for i, (offset, room) in enumerate(self._free):
+            start = self._aligned(offset, alignment)
+            if start + span <= offset + room:
+                rest = [(offset, start - offset), (start + span, offset + room - start - span)]
+                self._free[i : i + 1] = [r for r in rest if r[1]]
+                block = Block(start, span, shape, dtype, where)
+                bisect.insort(self.blocks, block, key=_offset)
+                return block
+        largest = max((room for _, room in self._free), default=0)
+        raise HeapError(
+            f"symmetric heap exhausted: {math.prod(shape) * dtype.itemsize} bytes wanted, {sum(r for _, r in self._free)} of "
+            f"{self.size} free, the largest range has {largest} (the heap begins with PGAS_SYMMETRIC_SIZE and grows to "
+            f"PGAS_MAX_MEMORY_PER_GPU, {self.limit})"
+        )
+
+    def lacking(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> int:
+        """Return how many bytes behind the end a new block needs, 0 if it fits in front of it. Arguments and ValueError are allocate's."""
+        span, alignment = _span(shape, dtype), _checked(alignment)
+        if any(self._aligned(offset, alignment) + span <= offset + room for offset, room in self._free):
+            return 0
+        at_end = self._free[-1][0] if self._free and sum(self._free[-1]) == self.size else self.size
+        return self._aligned(at_end, alignment) + span - self.size
+
+    def extend(self, nbytes: int) -> None:
+        """Have so many bytes more, behind the end; a range that was free there and they become one."""
+        self.size += nbytes
+        self._give_back(self.size - nbytes, self.size)
+
+    def _aligned(self, offset: int, alignment: int) -> int:
+        """Return the first offset from one on at which a block may begin."""
+        return -(-(self._origin + offset) // alignment) * alignment - self._origin
+
+    def release(self, block: Block) -> None:
+        """Give a block back.
+
+        Raises:
+            ValueError: it is none of this heap's, or was given back before.
+        """
+        i = bisect.bisect_left(self.blocks, block.offset, key=_offset)
+        if self.blocks[i : i + 1] != [block]:
+            raise ValueError(f"not on this heap: {block}")
+        del self.blocks[i]
+        block.freed = True
+        self._give_back(block.offset, block.offset + block.span)
+
+    def _give_back(self, start: int, end: int) -> None:
+        """Make a range free, one with the free ranges that it touches."""
+        i = bisect.bisect(self._free, (start, 0))
+        if i < len(self._free) and self._free[i][0] == end:
+            end += self._free.pop(i)[1]
+        if i > 0 and sum(self._free[i - 1]) == start:
+            i -= 1
+            start = self._free.pop(i)[0]
+        self._free.insert(i, (start, end - start))
+
+    def unfreed(self) -> str:
+        """Say which arrays are there, with a line for each: where it was allocated, and what it is. Equal lines are one. "" for none."""
+        lines = Counter(f"{b.where}: {b.dtype} array of shape {b.shape}, {b.nbytes} bytes" for b in self.blocks)
+        shown = [line if count == 1 else f"{line}, {count} times" for line, count in lines.items()]
+        count = len(self.blocks)
+        return "\n  ".join([f"{count} symmetric array{'s' * (count > 1)} never freed:", *shown]) if shown else ""
+
+    def find(self, offset: int) -> Block | None:
+        """Return the block that holds a heap offset."""
+        i = bisect.bisect(self.blocks, offset, key=_offset)
+        return self.blocks[i - 1] if i and offset < self.blocks[i - 1].offset + max(self.blocks[i - 1].nbytes, 1) else None
+
+
+def _span(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Return how many bytes of the heap an array takes."""
+    return max(1, -(-math.prod(shape) * dtype.itemsize // ALIGNMENT)) * ALIGNMENT
+
+
+def _checked(alignment: int) -> int:
+    """Return the alignment that a block gets which asks for one."""
+    if not isinstance(alignment, (int, np.integer)) or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"alignment must be a power of two, not {alignment}")
+    return max(int(alignment), ALIGNMENT)

@@ -1,0 +1,150 @@
+"""Asking PEs for their hang reports: SIGUSR1 from outside, and PEs among themselves.
+
+A thread of each PE waits for both, so that a report comes also while the main thread is in a C function that never returns. PEs of one
+node ask each other by datagrams (no file stands for them, and a PE that is gone does no harm); SIGUSR1 to any of them asks all.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from pgas.base import credentials
+
+__all__ = ["Inquiry"]
+
+#: Seconds in which a PE prints one report, whoever else asks.
+_ONCE_S = 2.0
+
+#: Seconds that other PEs get to print theirs before the one that asked goes on.
+_ANSWER_S = 4.0
+
+
+class Inquiry:
+    """Has reports made, each in one piece, when they are asked for.
+
+    Args:
+        me: number of this PE.
+        report: prints the report of this PE, given the reason; called in any thread, one at a time.
+    """
+
+    def __init__(self, me: int, report: Callable[[str], None]) -> None:
+        self._me, self._report = me, report
+        self._signalled, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        self.address = f"pgas-report-{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            credentials.name_senders(self._inbox)
+            self._inbox.bind(f"\0{self.address}")
+        except OSError:
+            os.close(self._signalled)
+            os.close(self._wakeup)
+            raise
+        self._peers: dict[int, str] = {}
+        self._reporting = threading.Lock()
+        self._last = -_ONCE_S
+        self._missing: set[int] = set()
+        self._answered = threading.Condition()
+        self._handler: Any = None
+        self._hears_itself = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, peers: Mapping[int, str]) -> None:
+        """Listen to SIGUSR1 and to the peers of this node, given by number and address."""
+        self._peers = dict(peers)
+        self._thread = threading.Thread(target=self._run, name="pgas-inquiry", daemon=True)
+        self._thread.start()
+        with contextlib.suppress(ValueError):  # not the main thread, which alone may
+            self._handler = signal.getsignal(signal.SIGUSR1)
+            signal.signal(signal.SIGUSR1, self._on_signal)
+            # Written in the signal handler itself: Python's own runs only when the main thread comes back to Python.
+            before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+            self._hears_itself = before == -1
+            if before != -1:  # asyncio's: it stays
+                signal.set_wakeup_fd(before)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._hears_itself:
+            os.write(self._wakeup, bytes([number]))
+        if callable(self._handler):
+            self._handler(number, frame)
+
+    def ask(self, reason: str, *, wait: bool) -> None:
+        """Report, and let all peers report; wait: until they have, for a while."""
+        told = set()
+        with self._answered:
+            for pe in self._peers:
+                if self._send(pe, {"ask": reason, "from": self._me}):
+                    told.add(pe)
+            self._missing = set(told) if wait else set()
+        self._once(reason)
+        if wait:
+            with self._answered:
+                self._answered.wait_for(lambda: not self._missing, _ANSWER_S)
+
+    def _once(self, reason: str) -> None:
+        with self._reporting:
+            if time.monotonic() - self._last >= _ONCE_S:
+                self._report(reason)
+                self._last = time.monotonic()
+
+    def _send(self, pe: int, message: dict[str, Any]) -> bool:
+        with contextlib.suppress(OSError):  # gone, or busy with more than it can read
+            self._inbox.sendto(json.dumps(message).encode(), socket.MSG_DONTWAIT, f"\0{self._peers[pe]}")
+            return True
+        return False
+
+    def _run(self) -> None:
+        poller = select.poll()
+        for fd in (self._inbox.fileno(), self._signalled):
+            poller.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poller.poll()}
+            if self._signalled in ready:
+                numbers = os.read(self._signalled, 512)
+                if not numbers or 0 in numbers:
+                    return
+                if signal.SIGUSR1 in numbers:
+                    self.ask(f"SIGUSR1 to PE {self._me}", wait=False)
+            if self._inbox.fileno() in ready:
+                data, address, sender = credentials.receive(self._inbox, 1 << 16)
+                if sender.ours and address in (f"\0{name}".encode() for name in self._peers.values()):
+                    self._read(json.loads(data))
+
+    def _read(self, message: dict[str, Any]) -> None:
+        if "ask" in message:
+            self._once(message["ask"])
+            self._send(message["from"], {"done": self._me})
+        else:
+            with self._answered:
+                self._missing.discard(message["done"])
+                self._answered.notify_all()
+
+    def stop(self) -> None:
+        """Listen no more, and give SIGUSR1 back to who had it. Further calls do nothing."""
+        if self._wakeup < 0:
+            return
+        self.give_signal_back()
+        os.write(self._wakeup, b"\0")
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        for fd in (self._signalled, self._wakeup):
+            os.close(fd)
+        self._wakeup = -1
+        self._inbox.close()
+
+    def give_signal_back(self) -> None:
+        """Leave SIGUSR1 to who had it. A forked child does no more than this: thread and pipe are its parent's."""
+        with contextlib.suppress(ValueError):
+            if self._handler is not None and signal.getsignal(signal.SIGUSR1) == self._on_signal:
+                signal.signal(signal.SIGUSR1, self._handler)
+            if self._hears_itself and (other := signal.set_wakeup_fd(-1)) != self._wakeup:
+                signal.set_wakeup_fd(other)

@@ -1,0 +1,71 @@
+"""What the PEs of a job tell each other of themselves as it starts, and what they tell its user."""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pgas.base import config
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import PgasWarning
+from pgas.base.version import __version__
+from pgas.job import hca, processes, topology
+from pgas.job.array import stacklevel
+from pgas.transports.selection import Choice
+
+if TYPE_CHECKING:
+    from pgas.job.gpu import GPU
+    from pgas.job.runtime import Job
+
+__all__ = ["announce", "introduce"]
+
+
+def introduce(
+    me: int, requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | None, exchange: Callable[[Any], list[Any]]
+) -> list[topology.PE]:
+    """Tell the others who this PE is, check that all can work together, and return them by number. Collective.
+
+    Args:
+        me: this PE's number.
+        requested: the job's variables, as this PE reads them.
+        gpu: that its kernels run on; None: the simulator.
+        choice: its NIC.
+        exchange: of small values among the PEs.
+
+    Raises:
+        BootstrapError: PEs were started differently.
+        TransportError: PEs share a GPU without MPS.
+        HeapError: the heaps of a machine's PEs are larger together than its memory.
+    """
+    alike = {name: value for name, value in requested.items() if name not in hca.LOCAL}
+    options = tuple((name, value if not isinstance(value, frozenset) else tuple(sorted(value))) for name, value in alike.items())
+    this = topology.PE(
+        me,
+        processes.node_name(),
+        os.getpid(),
+        __version__,
+        gpu.uuid if gpu else None,
+        gpu.name if gpu else "",
+        gpu.mps if gpu else False,
+        gpu.memory if gpu else 0,
+        options,
+        choice.name if choice else "",
+        choice.reason if choice else "",
+    )
+    pes: list[topology.PE] = exchange(this)
+    topology.check_alike(pes)
+    topology.check_shared_gpus(pes)
+    topology.check_memory(pes, requested["PGAS_SYMMETRIC_SIZE"])
+    return pes
+
+
+def announce(job: "Job", remarks: list[str]) -> None:
+    """Print, on PE 0, what a job that has started is like if that is asked for (PGAS_DEBUG=info), and warn of remarks."""
+    if job.my_pe == 0 and job.info:
+        where = "the simulator" if SIMULATOR else job.pes[0].gpu_name
+        print(f"pgas: {job.n_pes} PEs on {where}; transport {job.transport}: {job.reason}", file=sys.stderr)
+    if job.my_pe == 0 and (unknown := config.unknown_variables()):
+        remarks.append(f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)")
+    for remark in remarks:
+        warnings.warn(remark, PgasWarning, stacklevel=stacklevel())  # where pgas.init() is called

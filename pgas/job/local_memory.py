@@ -1,0 +1,57 @@
+"""Memory of this process beside the heap that its NIC reaches: a table of pieces, of which kernels read a copy (kernels/state.py)."""
+
+from typing import Any, NamedTuple
+
+from pgas.base.errors import TransportError
+from pgas.kernels import state
+from pgas.transports.nic import NIC
+
+__all__ = ["LocalMemory"]
+
+
+class Piece(NamedTuple):
+    """Bytes [start, end), which owner keeps."""
+
+    start: int
+    end: int
+    owner: Any
+
+
+class LocalMemory:
+    """What is registered; without a NIC all memory can be an operand, and this is only the list."""
+
+    def __init__(self, nic: NIC | None) -> None:
+        self._nic = nic
+        self._pieces: dict[int, Piece] = {}
+
+    def add(self, start: int, end: int, owner: Any) -> None:
+        """Register memory.
+
+        Raises:
+            TransportError: the NIC refuses it, or the table is full.
+        """
+        number = next((n for n in range(state.N_REGISTERED) if n not in self._pieces), None)
+        if number is None:
+            raise TransportError(f"pgas.register: {state.N_REGISTERED} arrays are registered, which is the most")
+        if self._nic is not None:
+            self._nic.register(number, start, end - start)
+        self._pieces[number] = Piece(start, end, owner)
+
+    def remove(self, number: int) -> None:
+        """Forget the memory of an entry; nothing uses it."""
+        piece = self._pieces.pop(number)
+        if self._nic is not None:
+            self._nic.unregister(number, piece.start)
+
+    def clear(self) -> None:
+        """Forget all."""
+        for number in list(self._pieces):
+            self.remove(number)
+
+    def find(self, start: int) -> int | None:
+        """Return the entry whose memory begins there."""
+        return next((number for number, piece in self._pieces.items() if piece.start == start), None)
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether memory is registered, as one piece."""
+        return any(piece.start <= start and end <= piece.end for piece in self._pieces.values())

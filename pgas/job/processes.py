@@ -1,0 +1,47 @@
+"""The processes of a job, as the operating system knows them."""
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+from pgas.base import liveness
+from pgas.base.backend import launched_rank
+
+__all__ = ["Process", "node_name", "siblings"]
+
+
+class Process(NamedTuple):
+    """A process of a job."""
+
+    node: str  #: node_name()
+    pid: int
+    parent: int  #: the process that started it; 0: of no launcher, or not to be seen
+
+    @classmethod
+    def this(cls) -> "Process":
+        """Return this one."""
+        return cls(node_name(), os.getpid(), 0 if launched_rank() is None else os.getppid())
+
+
+def siblings(launcher: int) -> dict[int, int]:
+    """Return the processes that a process started with a rank, by rank."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # gone, or another user's
+            if liveness.parent(int(folder.name)) == launcher:
+                environment = (folder / "environ").read_text(errors="replace").split("\0")
+                if (rank := launched_rank(dict(entry.partition("=")[::2] for entry in environment))) is not None:
+                    found[rank] = int(folder.name)
+    return found
+
+
+def node_name() -> str:
+    """Return what is equal exactly for processes that can pass file descriptors to each other: host, boot, PID and network namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return "/".join((socket.gethostname(), boot, *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))))

@@ -1,0 +1,58 @@
+"""pgas.reset(): a job whose kernels or NIC made an error is usable again, where its processes, GPUs and card are there."""
+
+import time
+
+from pgas.base.agreement import everywhere
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import PgasError, again
+from pgas.job import device_state, streams
+from pgas.job.runtime import Job
+
+if SIMULATOR:
+    from pgas.kernels.compiler import cpu
+
+__all__ = ["reset"]
+
+_CALL = "pgas.reset()"
+
+
+def reset(job: Job) -> None:
+    """Stop this job's kernels, reset NIC and device state on every PE, and forget errors. Collective. See pgas.reset.
+
+    Each step begins when the one before has ended on every PE: kernels store to peers, and NICs write there, until the last one stops.
+    """
+    try:
+        with job.making(_CALL):
+            _wait_for_all(job)
+            everywhere(job.exchange, lambda: _end_kernels(job), PgasError)
+            if job.nic is not None:
+                job.nic.reset()
+            everywhere(job.exchange, lambda: device_state.reset(job.memory, job.my_pe), PgasError)
+    except PgasError as error:
+        failed = PgasError(f"pgas.reset: the job cannot be made usable again: {error}")
+        job.failure = job.failure or again(failed)
+        raise failed from error
+    if SIMULATOR:
+        cpu.read_again()
+    job.failure, job.given_up, job.broken = None, "", False
+    job._hang.begin()
+
+
+def _wait_for_all(job: Job) -> None:
+    """Wait until every PE calls reset(). Those that make another call get an error there, as by any two calls that differ."""
+    while any(call != _CALL for call, *_ in job.exchange((_CALL, "", False, None))):
+        pass
+
+
+def _end_kernels(job: Job) -> None:
+    """End the waits of this PE's kernels, and wait for the kernels themselves."""
+    if streams.capturing(None):
+        raise PgasError("work is being captured into a graph")
+    if not device_state.poisoned(job.memory):
+        device_state.poison(job.memory)
+    hurry, job._hurry = job._hurry, (time.monotonic() + job._timeout_s, f"its kernels did not end in {job._timeout_s:g} s (PGAS_TIMEOUT)")
+    try:
+        job._wait_for_device(None)
+    finally:
+        job._hurry = hurry
+    job.ended(None)

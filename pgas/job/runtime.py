@@ -1,0 +1,500 @@
+"""The job on the host: init, finalize, collective calls, and what happens when a PE fails.
+
+Every host collective begins with the same small exchange, in which the PEs compare which call each of them makes: PEs that disagree
+get an error on every PE instead of a hang.
+"""
+
+import contextlib
+import math
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from pgas.base import config
+from pgas.base.agreement import everywhere, of_another
+from pgas.base.backend import SIMULATOR, say_where
+from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
+from pgas.job import bootstrap, device_state, ending, growth, hang, hca, streams, topology
+from pgas.job.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
+from pgas.job.collective import Collective, enough_files
+from pgas.job.heap import ALIGNMENT, Allocator
+from pgas.job.introduction import announce, introduce
+from pgas.job.local_memory import LocalMemory
+from pgas.job.processes import Process
+from pgas.job.shared_files import forget_shared_files
+from pgas.kernels import window
+from pgas.transports import p2p
+from pgas.transports.memory.protocol import Memory, Segment, slot_segments
+from pgas.transports.nic import NIC, Part
+
+if SIMULATOR:
+    from pgas.job import simulation, strict
+    from pgas.transports.memory.memfd import HostMemory
+else:
+    from numba import cuda
+
+    from pgas.job import gpu as gpus
+    from pgas.transports.memory import vmm
+
+__all__ = ["Job", "current", "finalize", "init"]
+
+_job: "Job | None" = None
+
+#: Of a process that was forked from a PE: the job, which it keeps and does not use.
+_of_parent: "Job | None" = None
+
+#: Why there is no job.
+_no_job = "pgas.init() has not been called (or pgas.finalize() has)"
+
+
+def current() -> "Job":
+    """Return the job.
+
+    Raises:
+        PgasError: pgas.init() has not been called, or the job is over, or it is that of the process from which this one was forked.
+    """
+    if _job is None:
+        raise PgasError(_no_job)
+    return _job
+
+
+def active() -> bool:
+    """Whether init has run and finalize has not."""
+    return _job is not None
+
+
+class Job(Collective):
+    """The state of this PE in the job; a context manager that finalizes."""
+
+    def __init__(self, comm: Any) -> None:
+        self.depth = 1
+        self.lost: str | None = None
+        self._examined: BaseException | None = None
+        self._noticed = threading.Event()  # of lost
+        self._hurry: tuple[float, str] = (math.inf, "")
+        self.exit_status: Any = None
+        self.broken = False
+        self.given_up = ""
+        self.failure: PgasError | None = None  #: the first error that kernels or the NIC made; until reset()
+        self._remarks: list[str] = []
+        self._ending = contextlib.ExitStack()
+        self._deferred: contextlib.ExitStack | None = None
+        self._vigil = ending.Vigil()
+        self._formed = self._released = False
+        self.heap = Allocator(0)
+        self._bootstrap = bootstrap.find(comm)
+        self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
+        ending.install(self._bootstrap, lambda: _job, lambda job: _end(job, report_leaks=False))
+        try:
+            with self.making("pgas.init()"), enough_files():
+                self._start()
+        except BaseException:
+            self.release()
+            raise
+        announce(self, self._remarks)
+
+    # ------------------------------------------------------------------------------------------------------------------- set-up
+
+    def _start(self) -> None:
+        """Form the job. What fails on one PE only is brought into the next exchange, so that no PE waits for it."""
+        self.processes = self.exchange(Process.this())
+        self.together("pgas.init()", forget_shared_files)
+        self._vigil.begin(self, self._process_lost)
+        requested, _ = self.together("pgas.init()", lambda: {name: config.read(name) for name in config.VARIABLES})
+        bounds, _ = self.together("pgas.init()", lambda: growth.Bounds.of(requested))
+        self.info = "info" in requested["PGAS_DEBUG"]
+        nodes = [process.node for process in self.processes]
+        node_rank = nodes[: self.my_pe].count(nodes[self.my_pe])
+        self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
+        self._choice, _ = self.together("pgas.init()", lambda: hca.choose(requested, self.gpu, node_rank, self._remarks.append))
+        self.pes = introduce(self.my_pe, requested, self.gpu, self._choice, self.exchange)
+        self.transport, self.reason = self._choose(requested)
+        largest = max(pe.gpu_memory for pe in self.pes)
+        self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, self.transport, largest)))
+        self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
+        self._nic_type = None if self._choice is None else hca.nic_of(self.transport, self._choice)
+        self._nic_segments: tuple[Segment, ...] = ()
+        if self._nic_type is not None and self._choice is not None:
+            doorbells = hca.doorbells_on_host(self.transport, self._choice, requested, self.gpu)
+            self._nic_segments = self._nic_type.segments(self.n_pes, window.constants(), doorbells_too=doorbells)
+        self.memory, _ = self.together("pgas.init()", self._open_memory)
+        self.nic: NIC | None = None
+        self._timeout_s = requested["PGAS_TIMEOUT"]
+        self._map(requested)
+        self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET, bounds.limit)
+        self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.my_pe, self.exchange)
+        self._listen(requested["PGAS_HANG_REPORT"])
+        if SIMULATOR:
+            ends, weak = self._hang.recorded_in_simulator, requested["PGAS_SIM_WEAK"]
+            self._ending.enter_context(simulation.of(self, weak, self._interrupt, lambda: self._check() if ends() else None))
+            if "strict" in requested["PGAS_DEBUG"]:
+                self._ending.enter_context(strict.as_on_gpus())
+        if self.nic is not None and self.nic.card_pid:
+            card = self.nic.card_pid
+            self.together("pgas.init()", lambda: self._vigil.add("the software card", card))
+        self._formed = True
+
+    def _open_memory(self) -> Memory:
+        memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
+        self._ending.callback(memory.close)
+        return memory
+
+    def _listen(self, form: str) -> None:
+        """Make hang reports when they are asked for."""
+        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.heap, self.nic, self._timeout_s)
+        self._hang, _ = self.together("pgas.init()", lambda: hang.Reporter(subject, form))
+        self._ending.callback(self._hang.stop)
+        addresses, node = self.exchange(self._hang.address), self.pes[self.my_pe].node
+        peers = {pe.number: addresses[pe.number] for pe in self.pes if pe.number != self.my_pe and pe.node == node}
+        self.together("pgas.init()", lambda: self._hang.start(peers))
+
+    def _choose(self, requested: dict[str, Any]) -> tuple[str, str]:
+        gpu, pes = self.gpu, self.pes
+        own, _ = self.together("pgas.init()", lambda: [None if gpu is None else gpus.access(gpu, pe.gpu or "") for pe in pes])
+        return topology.choose_transport(requested["PGAS_TRANSPORT"], self.pes, self.exchange(own), requested["PGAS_ENGINE"])
+
+    def _map(self, requested: dict[str, Any]) -> None:
+        """Create this PE's slot and state page, and map the peers' slots or go to the NIC; an error on one PE is raised on all."""
+
+        def create() -> list[int]:
+            self.memory.create_private()
+            device_state.setup(self.memory, self.my_pe, self.n_pes, self.segments[-1].size, self._timeout_s)
+            return [self.memory.create(p2p.slot(self.my_pe) + s.offset, s) for s in (*self.segments, *self._nic_segments)]
+
+        fds = everywhere(self.exchange, create, HeapError)[self.my_pe]
+        nic_type, choice = self._nic_type, self._choice
+        if nic_type is None or choice is None:
+            p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
+        else:
+            segments = (*self.segments, *self._nic_segments)
+            options, _ = self.together(
+                "pgas.init()",
+                lambda: hca.options_of(nic_type, choice, requested, self.gpu, self.pes, self._remarks.append),
+            )
+            part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants())
+            self.nic = nic_type(part, **options)
+            self._ending.callback(self.nic.close)
+        self.local = LocalMemory(self.nic)
+
+    # -------------------------------------------------------------------------------------------------------------- collectives
+
+    def meet(self, call: str) -> None:
+        """Complete this PE's work and wait until every PE has. Collective. Raises as agree(), and what kernels found wrong."""
+        self.together(call, self.complete)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return every PE's value, by PE. Collective."""
+        self.exit_status = None  # a program that goes on has caught its SystemExit
+        return super().exchange(value)
+
+    def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
+        """Bring the first error of this PE's kernels and NIC, too, as a failure."""
+        return super().agree(call, error, value, failure or (self.failure and again(self.failure)))
+
+    def _interrupt(self) -> None:
+        """End a wait of the host (and a kernel of the simulator) if a process of the job died, or time is up."""
+        if self.lost is not None:
+            self.broken = True
+            raise of_another(PgasError(self.lost))
+        if time.monotonic() > self._hurry[0]:
+            raise PgasError(self._hurry[1])
+
+    def hurry(self, status: int) -> None:
+        """The program has ended with an exit status: let no wait of the host last longer than a grace period from now."""
+        ended = f"program ended with exit status {status}"
+        self._remark = f" as its {ended}"
+        self._hurry = time.monotonic() + ending.GRACE_S, f"the {ended}, and the job did not within {ending.GRACE_S:g} s"
+
+    # ------------------------------------------------------------------------------------------------------------------- memory
+
+    def allocate(
+        self, shape: Any, dtype: Any, call: str, fill: Callable[[SymmetricArray], None] | None, alignment: int = ALIGNMENT
+    ) -> SymmetricArray:
+        """Return a new symmetric array, filled by this PE before any PE gets its own; the heap grows if it has to. Collective.
+
+        Raises:
+            HeapError: the heap is exhausted and cannot grow, or PEs ask for different arrays; on every PE, with the heap as before.
+        """
+        shape, dtype = shape_of(shape), dtype_of(dtype)
+        request = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})"
+        if lacking := self.heap.lacking(shape, dtype, alignment):  # on every PE, if all ask for the same
+            self.agree(request, HeapError)
+            with self.making(request):
+                self._growth.make_room(lacking)
+        block = self.heap.allocate(shape, dtype, alignment, caller())
+
+        def fill_own() -> SymmetricArray:
+            array = at(p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
+            if fill is not None and array.size:
+                fill(array)
+                self._wait_for_device(None)
+            return array
+
+        try:
+            return self.together(request, fill_own, HeapError)[0]  # type: ignore[no-any-return]
+        except BaseException:
+            self.heap.release(block)
+            raise
+
+    def free(self, array: Any) -> None:
+        """Give a symmetric array back. Collective."""
+        block = block_of(array)
+
+        def check() -> None:
+            if block is None:
+                raise ValueError("pgas.free: not an array on the symmetric heap")
+            if block.freed:
+                raise HeapError(f"pgas.free: already freed: {block}")
+            start = p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset
+            if (tuple(array.shape), array.dtype) != (block.shape, block.dtype) or (block.nbytes and self.address(array) != start):
+                raise ValueError("pgas.free: a view of a symmetric array; free the array that was allocated")
+            self.complete()
+
+        self.together(f"pgas.free(array at heap offset {block.offset})" if block is not None else "pgas.free()", check, HeapError)
+        if block is not None:
+            self.heap.release(block)
+
+    @staticmethod
+    def address(array: Any) -> int:
+        """Return the address of a symmetric array's first element."""
+        return int(array.__cuda_array_interface__["data"][0])
+
+    def peer(self, array: Any, pe: int) -> SymmetricArray | None:
+        """Return PE pe's instance of a symmetric array, None if this PE cannot load from and store to it."""
+        self.check_pe("ptr", pe)
+        block = block_of(array)
+        if block is None:
+            raise ValueError("pgas.ptr: not an array on the symmetric heap")
+        mine = self.address(array) - p2p.slot(self.my_pe)
+        if self.transport != "p2p" and pe != self.my_pe:
+            return None
+        return at(p2p.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
+
+    def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
+        """Refuse what is no PE's number, in the words of the function that was called and the name of its argument."""
+        shown = pe if isinstance(pe, (int, float, np.number)) else type(pe).__name__  # of an array nobody wants to see the elements
+        if not isinstance(pe, (int, np.integer)) or not 0 <= pe < self.n_pes:
+            raise ValueError(f"pgas.{function}: {name} must be an integer from 0 to {self.n_pes - 1}, not {shown}")
+
+    # ------------------------------------------------------------------------------------------------------------------ waiting
+
+    def synchronize(self, stream: Any) -> None:
+        """Wait for the kernels of a stream (None: of the device) and raise what they found wrong."""
+        if streams.capturing(stream):
+            raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
+        self._wait_for_device(stream)
+        self._check()
+        self.ended(stream)
+
+    def ended(self, stream: Any) -> None:
+        """The kernels of a stream (None: of the device) have ended."""
+        self._hang.synchronized(None if stream is None else streams.handle_of(stream))
+        if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
+            self._deferred.close()
+            self._deferred = None
+
+    def _check(self) -> None:
+        """Raise what kernels found wrong; no kernel works after that."""
+        with self._first_error():
+            device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
+
+    def complete(self) -> None:
+        """Wait for this PE's kernels, and for what they left on the NIC."""
+        self.synchronize(None)
+        if self.nic is not None:
+            with self._first_error():
+                self.nic.quiet(self._timeout_s, self._interrupt)
+
+    @contextlib.contextmanager
+    def _first_error(self) -> Iterator[None]:
+        """Look for errors of kernels and NIC; raise the first one that was ever found, if there is one."""
+        if self.failure is not None:
+            raise again(self.failure)
+        try:
+            with self._deaths_first(), self._hang.waiting():
+                yield
+        except BaseException as error:
+            if not getattr(error, "timed_out", False):  # a wait of the host, which may wait again
+                self.broken = True
+                self.failure = again(error) if isinstance(error, PgasError) else None
+            raise
+
+    def death_behind(self, error: BaseException) -> str | None:
+        """Return whose death made an error, None if it is an error of its own; the error may be here before the news."""
+        if not self._vigil.watches or not ending.follows_death(error):
+            return None
+        if error is not self._examined:  # once for each: an uncaught one comes here again
+            self._examined = error
+            self._noticed.wait(ending.NOTICE_S)
+        return self.lost
+
+    @contextlib.contextmanager
+    def _deaths_first(self) -> Iterator[None]:
+        """Raise an error that another process's death made as that death."""
+        try:
+            yield
+        except Exception as error:
+            if (death := self.death_behind(error)) is not None:
+                self.broken = True
+                raise of_another(PgasError(death)) from error
+            raise
+
+    def _wait_for_device(self, stream: Any) -> None:
+        """Poll, so that Ctrl-C and a peer's death are noticed while a kernel waits for something that will never come."""
+        if SIMULATOR:
+            return
+        try:
+            with self._deaths_first():
+                gpus.wait(stream, self._interrupt)
+        except gpus.CudaAPIError as error:
+            self.broken = self.broken or not streams.interrupts_capture(error)
+            raise
+        except BaseException as error:
+            self.broken = True
+            self.given_up = self.given_up or type(error).__name__
+            with contextlib.suppress(PgasError):  # after a death the context may be lost
+                device_state.poison(self.memory)
+            raise
+
+    def launching(self, kernel: str = "", stream: Any = 0) -> None:
+        """Before a launch: put off Numba's frees, which would wait for running kernels, until the next synchronize.
+
+        Args:
+            kernel: its name and grid, for hang reports.
+            stream: where it is launched.
+
+        Raises:
+            PgasError: a process of the job died.
+        """
+        if self.lost is not None:
+            self._interrupt()
+        if self.failure is not None or self.given_up:
+            self._check()
+        if kernel:
+            self._hang.launching(kernel, stream)
+        if not SIMULATOR and self._deferred is None:
+            self._deferred = contextlib.ExitStack()
+            self._deferred.enter_context(cuda.defer_cleanup())
+
+    # -------------------------------------------------------------------------------------------------------------------- ending
+
+    def _process_lost(self, death: str) -> None:
+        """A peer ended before its finalize, or the card or mpirun before its PEs (called in the watching thread)."""
+        self.lost = self.given_up = death
+        self._noticed.set()
+        forget_shared_files(every=True)
+        timer = threading.Timer(ending.GRACE_S, self._abort)  # whatever CUDA does in a context that may be lost
+        timer.daemon = True
+        timer.start()
+        if self._formed and not SIMULATOR:  # whose kernels _interrupt ends
+            with contextlib.suppress(PgasError):
+                self.memory.enter()
+                device_state.poison(self.memory)
+
+    def _abort(self) -> None:
+        if not self._released:
+            ending.end_all(self._bootstrap, lambda: ending.say(f"PE {self.my_pe}: {self.lost}"), after=True, grace_s=0)
+
+    def close(self, *, report_leaks: bool) -> None:
+        """Complete all work, wait for all PEs, and give everything back. Collective."""
+        try:
+            self.meet("pgas.finalize()")
+            leaks = self.heap.unfreed()
+            self._vigil.end()
+            self.exchange(None)  # nobody ends while another still watches it
+            self.local.clear()
+            if self.nic is not None:
+                self.nic.destroy()
+        except BaseException as error:
+            self._leave(error)  # the others would wait for a PE that is out of the job
+            raise
+        finally:
+            self.release()
+        if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
+            warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
+
+    def release(self) -> None:
+        """Give everything back, without the other PEs."""
+        self._released = True
+        self._vigil.end()
+        for block in list(self.heap.blocks):
+            self.heap.release(block)
+        self._ending.close()
+        if isinstance(self._bootstrap, bootstrap.MPIBootstrap):
+            self._bootstrap.close()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Finalize, and free what is left; after an exception leave the job to the exception, which ends it on every PE."""
+        global _job
+        if self is _of_parent:  # in a child that was forked
+            return
+        if kind is None or (isinstance(error, SystemExit) and not ending.status_of(error.code)):
+            finalize(report_leaks=window.constants().check)
+        elif self.n_pes == 1:
+            self.release()
+            _job = None
+        elif isinstance(error, SystemExit):
+            self.exit_status = error.code
+        else:
+            self.broken = True
+
+
+def _forked() -> None:
+    """Use nothing of the parent's job, in a child that was forked: it is a PE of the parent, which shares its heap, its card, its MPI."""
+    global _job, _of_parent, _no_job
+    if _job is None:
+        return
+    _no_job = (
+        f"this process was forked from PE {_job.my_pe} after pgas.init(): the job is its parent's alone; fork before pgas.init(), or start "
+        "processes anew (multiprocessing's spawn)"
+    )
+    _of_parent, _job = _job, None
+    for block in _of_parent.heap.blocks:
+        block.freed, block.foreign = True, _no_job
+    _of_parent._hang.forked()
+    if SIMULATOR:
+        simulation.forbid(_no_job)
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def init(comm: Any = None) -> Job:
+    """Start pgas on this process. Collective over the job's PEs. See pgas.init."""
+    global _job
+    if _of_parent is not None:
+        raise PgasError(_no_job)
+    if _job is not None:
+        if comm is not None and not _job._bootstrap.is_of(comm):
+            raise ValueError("pgas.init: a job of other processes is active, and comm is not its communicator; pgas.finalize() first")
+        _job.depth += 1
+        return _job
+    say_where()
+    _job = Job(comm)
+    return _job
+
+
+def finalize(*, report_leaks: bool = True) -> None:
+    """End pgas on this process. Collective over the job's PEs. See pgas.finalize."""
+    global _job
+    job = current()
+    job.depth -= 1
+    if job.depth == 0:
+        _end(job, report_leaks=report_leaks)
+
+
+def _end(job: Job, *, report_leaks: bool) -> None:
+    global _job
+    try:
+        job.close(report_leaks=report_leaks)
+    finally:
+        _job = None

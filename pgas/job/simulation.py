@@ -1,0 +1,46 @@
+"""A job whose kernels run in the simulator: how they end early, and which memory model they see."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pgas.job import device_state
+from pgas.kernels import window
+from pgas.kernels.compiler import cpu
+from pgas.sim import engine, forbid
+from pgas.transports import p2p
+
+if TYPE_CHECKING:
+    from pgas.job.runtime import Job
+
+__all__ = ["forbid", "of"]
+
+
+@contextlib.contextmanager
+def of(job: "Job", weak: int | None, interrupt: Callable[[], None], recorded: Callable[[], None]) -> Iterator[None]:
+    """Let kernels of a job end early, and weaken its memory if that is asked for.
+
+    Args:
+        job: the job.
+        weak: PGAS_SIM_WEAK.
+        interrupt: what ends waits of the host, and is to end kernels, too.
+        recorded: called by a thread that has written an error record.
+    """
+
+    def failed(error: BaseException) -> None:
+        """An exception ended a kernel: what it had reserved on the NIC and not posted will never go."""
+        if job.nic is not None and not device_state.poisoned(job.memory) and job.nic.holds_unposted():
+            job.given_up = f"a kernel ended with {type(error).__name__} between reserving a place in a queue and posting it"
+            device_state.poison(job.memory)
+
+    cpu.on_failure = recorded
+    own = p2p.slot(job.my_pe)
+    seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # every PE draws for itself
+    cpu.begin(seed, own, own + (window.QUEUE_OFFSET if job.nic is not None else 1 << window.STRIDE_SHIFT))
+    engine.add_idle_hook(interrupt)
+    engine.add_failure_hook(failed)
+    try:
+        yield
+    finally:
+        engine.remove_failure_hook(failed)
+        engine.remove_idle_hook(interrupt)

@@ -1,0 +1,95 @@
+"""PGAS_DEBUG=strict, in the simulator: on the host, symmetric arrays offer what those of a GPU do, and refuse the rest by name.
+
+Numba's fake arrays lend the attributes, operators and subscripts of the NumPy arrays that they wrap, so that a program comes to use what
+its first run on a GPU refuses (``a.fill``, ``a[mask]``), or does otherwise: ``a == b`` compares there which objects they are.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pgas.job.array import SymmetricArray
+from pgas.sim import engine
+
+__all__ = ["ATTRIBUTES", "as_on_gpus"]
+
+#: Those of numba-cuda's DeviceNDArray that have no underscore (a test compares).
+ATTRIBUTES = frozenset(
+    """
+    T alloc_size as_cuda_arg bind copy_to_device copy_to_host device_ctypes_pointer dtype flags get_ipc_handle getitem gpu_data
+    is_c_contiguous is_f_contiguous nbytes ndim ravel reshape setitem shape size split squeeze stream strides transpose view
+    """.split()  # noqa: SIM905
+)
+
+_OPERATORS = {
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "add": "+", "sub": "-", "mul": "*", "floordiv": "//",
+    "truediv": "/", "mod": "%", "pow": "**",
+}  # fmt: skip
+
+
+#: Behind what is refused.
+_INSTEAD = "(PGAS_DEBUG=strict): use copy_to_host() and copy_to_device(), or a kernel"
+
+
+def _words(what: str) -> str:
+    return f"on GPUs a symmetric array has no {what} on the host {_INSTEAD}"
+
+
+def _operator(sign: str) -> Callable[..., NoReturn]:
+    def refuse(array: Any, other: Any) -> NoReturn:
+        raise TypeError(_words(f"operator {sign}"))
+
+    return refuse
+
+
+def _attribute(given: Callable[..., Any]) -> Callable[..., Any]:
+    def getattribute(array: Any, name: str) -> Any:
+        if not name.startswith("_") and name not in ATTRIBUTES and engine.current() is None:
+            raise AttributeError(_words(name))
+        return given(array, name)
+
+    return getattribute
+
+
+def _subscript(given: Callable[..., Any]) -> Callable[..., Any]:
+    def item(array: Any, idx: Any, *value: Any) -> Any:
+        for part in (idx if isinstance(idx, tuple) else (idx,)) if engine.current() is None else ():
+            if not isinstance(part, (int, np.integer, slice)) or isinstance(part, bool):
+                raise TypeError(
+                    f"on GPUs symmetric arrays take only integers and slices as subscripts on the host, not {_named(part)} {_INSTEAD}"
+                )
+        return given(array, idx, *value)
+
+    return item
+
+
+def _named(part: Any) -> str:
+    if part is None or isinstance(part, bool):
+        return str(part)
+    return "..." if part is Ellipsis else "an array" if isinstance(part, np.ndarray) else f"a {type(part).__name__}"
+
+
+@contextlib.contextmanager
+def as_on_gpus() -> Iterator[None]:
+    """Let symmetric arrays of the simulator refuse what those of a GPU do not offer."""
+    operators = [(prefix, name, sign) for name, sign in _OPERATORS.items() for prefix in _prefixes(name)]
+    refusals = {f"__{prefix}{name}__": _operator(sign + "=" * (prefix == "i")) for prefix, name, sign in operators}
+    hooks = {"__getattr__": _attribute, "__getitem__": _subscript, "__setitem__": _subscript}
+    changed = refusals | {name: hook(getattr(SymmetricArray, name)) for name, hook in hooks.items()}
+    own = {name: vars(SymmetricArray)[name] for name in changed if name in vars(SymmetricArray)}
+    for name, method in changed.items():
+        setattr(SymmetricArray, name, method)
+    try:
+        yield
+    finally:
+        for name in changed:
+            delattr(SymmetricArray, name)
+        for name, method in own.items():
+            setattr(SymmetricArray, name, method)
+
+
+def _prefixes(name: str) -> tuple[str, ...]:
+    """Of an operator's methods: it alone; of arithmetic also with the operands exchanged, and in place."""
+    return ("",) if name in ("eq", "ne", "lt", "le", "gt", "ge") else ("", "r", "i")

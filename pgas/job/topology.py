@@ -1,0 +1,190 @@
+"""Who sits where, and which transport therefore carries their traffic. Pure decisions on what the PEs told each other."""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pgas.base import config
+from pgas.base.errors import BootstrapError, HeapError, TransportError
+from pgas.base.remedies import START_MPS
+
+__all__ = ["PE", "check_memory", "check_shared_gpus", "choose_transport"]
+
+#: The name of the NIC that is none.
+SOFTWARE_CARD = "softhca"
+
+
+@dataclass(frozen=True)
+class PE:
+    """What one PE tells the others at init."""
+
+    number: int
+    node: str
+    pid: int
+    version: str
+    #: UUID of its GPU; None in the simulator.
+    gpu: str | None
+    gpu_name: str
+    #: Its CUDA context is one of an MPS server.
+    mps: bool
+    #: Bytes of GPU memory (0 in the simulator).
+    gpu_memory: int
+    #: Options that every PE must have alike: (name, value) pairs.
+    options: tuple[tuple[str, object], ...]
+    #: The NIC that it chose, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" no NIC.
+    nic: str = SOFTWARE_CARD
+    nic_reason: str = ""
+    #: Bytes of its machine's memory.
+    host_memory: int = field(default_factory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def check_alike(pes: Sequence[PE]) -> None:
+    """Refuse a job whose PEs were started differently.
+
+    Raises:
+        BootstrapError: versions, options or kinds of machine differ; the text names the first two that do.
+    """
+    for pe in pes[1:]:
+        for name, first, other in (
+            ("the version of pgas", pes[0].version, pe.version),
+            ("where kernels run", "the simulator" if pes[0].gpu is None else "a GPU", "the simulator" if pe.gpu is None else "a GPU"),
+            *((option, value, dict(pe.options).get(option)) for option, value in pes[0].options),
+        ):
+            if first != other:
+                raise BootstrapError(f"PEs differ in {name}: PE 0 has {first}, PE {pe.number} has {other}; it must be the same on all")
+
+
+def check_shared_gpus(pes: Sequence[PE]) -> None:
+    """Refuse PEs that share a GPU without MPS: time-sliced, a round trip between their kernels takes milliseconds.
+
+    Raises:
+        TransportError: with the PEs, the GPU, and how to start MPS.
+    """
+    sharing = defaultdict(list)
+    for pe in pes:
+        if pe.gpu is not None:
+            sharing[pe.node, pe.gpu].append(pe)
+    for group in sharing.values():
+        if len(group) > 1 and not all(pe.mps for pe in group):
+            numbers = ", ".join(str(pe.number) for pe in group)
+            raise TransportError(
+                f"PEs {numbers} share one GPU ({group[0].gpu_name}, {group[0].gpu}) without MPS, which would time-slice their kernels: "
+                f"give every PE a GPU of its own, or start MPS first: {START_MPS}"
+            )
+
+
+def check_memory(pes: Sequence[PE], size: int) -> None:
+    """Refuse heaps that are larger together than the memory in which they lie, of a GPU or, in the simulator, of a machine.
+
+    The default is not refused in the simulator: memory is taken when it is touched, and many PEs on a laptop seldom fill their heaps.
+
+    Args:
+        pes: all PEs.
+        size: value of PGAS_SYMMETRIC_SIZE.
+
+    Raises:
+        HeapError: with what they take together, what there is, and how large each may be.
+    """
+    variable = config.VARIABLES["PGAS_SYMMETRIC_SIZE"]
+    default = variable.parse(variable.default)
+    sharing = defaultdict(list)
+    for pe in pes:
+        sharing[pe.node, pe.gpu].append(pe)
+    for group in sharing.values():
+        on_gpu = group[0].gpu is not None
+        memory = group[0].gpu_memory if on_gpu else group[0].host_memory
+        if len(group) * size > memory and (on_gpu or size != default):
+            numbers = ", ".join(str(pe.number) for pe in group)
+            heaps = f"the heaps of PEs {numbers} take {len(group) * size}" if len(group) > 1 else f"the heap of PE {numbers} takes {size}"
+            raise HeapError(
+                f"PGAS_SYMMETRIC_SIZE={size}: {heaps} bytes, and {'the GPU' if on_gpu else 'the machine'} has {memory}; "
+                f"it may be {memory // len(group)} at most"
+            )
+
+
+def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
+    """Return what to warn of if the cuda engine of the software card runs on a GPU: it takes turns with a PE there. None if it does not.
+
+    Args:
+        pes: all PEs.
+        gpu: UUID of the engine's GPU, on the node of the PEs.
+    """
+    for pe in pes:
+        if pe.gpu == gpu and not pe.mps:
+            return (
+                f"PE {pe.number} and the engine of the software card share one GPU ({pe.gpu_name}, {gpu}) without MPS, which time-slices "
+                f"them: whatever a kernel waits for takes milliseconds; give the engine a spare GPU, or start MPS first: {START_MPS}"
+            )
+    return None
+
+
+def choose_engine(requested: str, on_gpus: bool) -> str:
+    """Return what executes WQEs on the software card.
+
+    Args:
+        requested: value of PGAS_ENGINE.
+        on_gpus: whether heaps lie in GPU memory.
+
+    Raises:
+        TransportError: the requested one cannot reach them.
+    """
+    if requested == "cpu" and on_gpus:
+        raise TransportError(
+            "PGAS_ENGINE=cpu: the CPU cannot reach heaps in GPU memory; use cuda, or the simulator (NUMBA_ENABLE_CUDASIM=1)"
+        )
+    return {"auto": "cuda" if on_gpus else "cpu"}.get(requested, requested)
+
+
+def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequence[str | None]], engine: str = "auto") -> tuple[str, str]:
+    """Return the transport of the job and why.
+
+    Args:
+        requested: value of PGAS_TRANSPORT.
+        pes: all PEs.
+        access: access[a][b] is None if PE a can map PE b's memory, else the reason why not.
+        engine: value of PGAS_ENGINE.
+
+    Raises:
+        TransportError: no transport can connect all PEs, or the requested one cannot; the text names the missing prerequisite.
+    """
+    through_nic = requested in ("ibgda", "ibrc")
+    if not through_nic and requested not in ("auto", "p2p"):
+        raise TransportError(f"PGAS_TRANSPORT={requested}: this version of pgas has no such transport; p2p, ibgda and ibrc are there")
+    if through_nic and (real := [pe for pe in pes if pe.nic != SOFTWARE_CARD]):
+        return requested, _over_devices(pes, real)
+    if nodes := sorted({pe.node for pe in pes if pe.node != pes[0].node}):
+        other = next(pe.number for pe in pes if pe.node == nodes[0])
+        raise TransportError(
+            f"PE 0 ({_host(pes[0].node)}) and PE {other} ({_host(nodes[0])}) are on different machines or in different containers: "
+            f"{f'{requested} over the software card' if through_nic else 'p2p'} connects PEs of one machine only"
+        )
+    if through_nic:
+        why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
+        return requested, f"asked for; over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
+    for a, row in enumerate(access):
+        for b, reason in enumerate(row):
+            if reason is not None:
+                raise TransportError(f"transport p2p: PE {a} cannot reach the memory of PE {b}: {reason}")
+    return "p2p", "all PEs are on one machine and map each other's memory"
+
+
+def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
+    """Return why a job goes over RDMA devices, by device and port.
+
+    Raises:
+        TransportError: some PEs chose the software card, which knows nobody on a network.
+    """
+    if card := [pe for pe in pes if pe.nic == SOFTWARE_CARD]:
+        raise TransportError(
+            f"PE {card[0].number} uses the software card ({card[0].nic_reason}), PE {real[0].number} {real[0].nic} ({real[0].nic_reason}): "
+            "all PEs use an RDMA device, or none does (PGAS_HCA)"
+        )
+    chosen = {(pe.nic, pe.nic_reason): pe.number for pe in reversed(pes)}
+    if len(chosen) == 1:
+        return f"asked for; over {pes[0].nic} ({pes[0].nic_reason})"
+    return "asked for; over " + ", ".join(f"{name} ({why}; PE {pe})" for (name, why), pe in sorted(chosen.items(), key=lambda c: c[1]))
+
+
+def _host(node: str) -> str:
+    return node.split("/", maxsplit=1)[0]

@@ -1,0 +1,163 @@
+"""The engine's primitives on the CPU: LLVM instructions.
+
+They are intrinsics and not compiled functions like those of pgas.sim.memory: the engine has hundreds of them, which LLVM would first have
+to inline, and those lambdas have one mangled name when they come out of the disk cache, so that linking them may pick a wrong one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import int32, types, uint32
+from numba.core.extending import intrinsic
+from numba.core.typing import signature
+
+from pgas.transports.hostloop.compiled import on_host
+
+_I64 = ir.IntType(64)
+
+#: Turns of idle() that spin, and up to which it then yields; bounds of its sleeps.
+SPINS, YIELDS = 200, 1000
+SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
+
+#: A turn of idle() beyond which its sleeps would be longer than 50 us, for threads that kernels wait for.
+LAST_SHORT_TURN = YIELDS + 4 * (50 - SLEEP_MIN_US)
+
+
+def _primitive(arity: int, build: Callable[..., Any]) -> Any:
+    """Make an intrinsic of int64 arguments and an int64 result from what builds its instructions."""
+
+    def typing(*args: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+            value = build(builder, *values)
+            return _I64(0) if value is None else value
+
+        return signature(types.int64, *[types.int64] * arity), codegen
+
+    if arity == 0:
+        return intrinsic(lambda typingctx: typing())
+    if arity == 1:
+        return intrinsic(lambda typingctx, a: typing(a))
+    if arity == 2:
+        return intrinsic(lambda typingctx, a, b: typing(a, b))
+    return intrinsic(lambda typingctx, a, b, c: typing(a, b, c))
+
+
+def _pointer(builder: Any, address: Any, nbytes: int) -> Any:
+    return builder.inttoptr(address, ir.IntType(8 * nbytes).as_pointer())
+
+
+def _load(nbytes: int, order: str, *, big_endian: bool = False) -> Any:
+    def build(builder: Any, address: Any) -> Any:
+        value = builder.load_atomic(_pointer(builder, address, nbytes), order, nbytes)
+        if big_endian:
+            value = builder.bswap(value)
+        return builder.zext(value, _I64) if nbytes < 8 else value
+
+    return _primitive(1, build)
+
+
+def _load_any(nbytes: int) -> Any:
+    def build(builder: Any, address: Any) -> Any:
+        value = builder.load(_pointer(builder, address, nbytes), align=1)
+        return builder.zext(value, _I64) if nbytes < 8 else value
+
+    return _primitive(1, build)
+
+
+def _store(nbytes: int, order: str) -> Any:
+    def build(builder: Any, address: Any, value: Any) -> None:
+        narrow = builder.trunc(value, ir.IntType(8 * nbytes)) if nbytes < 8 else value
+        builder.store_atomic(narrow, _pointer(builder, address, nbytes), order, nbytes)
+
+    return _primitive(2, build)
+
+
+def _update(op: str) -> Any:
+    return _primitive(2, lambda builder, address, value: builder.atomic_rmw(op, _pointer(builder, address, 8), value, "seq_cst"))
+
+
+def _compare_swap(nbytes: int) -> Any:
+    def build(builder: Any, address: Any, expected: Any, value: Any) -> Any:
+        if nbytes < 8:
+            expected, value = (builder.trunc(v, ir.IntType(8 * nbytes)) for v in (expected, value))
+        pair = builder.cmpxchg(_pointer(builder, address, nbytes), expected, value, "seq_cst", "seq_cst")
+        found = builder.extract_value(pair, 0)
+        return builder.zext(found, _I64) if nbytes < 8 else found
+
+    return _primitive(3, build)
+
+
+def _stack_words(builder: Any) -> Any:
+    with builder.goto_entry_block():
+        words = builder.alloca(ir.ArrayType(_I64, 2))
+    return builder.ptrtoint(words, _I64)
+
+
+def _swap32(builder: Any, value: Any) -> Any:
+    return builder.zext(builder.bswap(builder.trunc(value, ir.IntType(32))), _I64)
+
+
+# Relaxed loads and stores of 8 bytes, and of narrower words.
+load, load_u8, load_u32 = (_load(n, "monotonic") for n in (8, 1, 4))
+store, store_u8, store_u16, store_u32 = (_store(n, "monotonic") for n in (8, 1, 2, 4))
+
+#: Loads from any address, not one access.
+load_any, load_any_u16, load_any_u32 = (_load_any(n) for n in (8, 2, 4))
+
+#: Loads that later accesses come after, stores that earlier ones come before.
+load_acquire, load_be32_acquire = _load(8, "acquire"), _load(4, "acquire", big_endian=True)
+store_release = _store(8, "release")
+
+#: A word behind which others are published: later accesses come after it.
+load_published = load_acquire
+
+#: Big-endian words.
+load_be32, load_be64 = _load(4, "monotonic", big_endian=True), _load(8, "monotonic", big_endian=True)
+swap32, swap64 = _primitive(1, _swap32), _primitive(1, lambda builder, value: builder.bswap(value))
+
+#: Atomic updates of 8 bytes, sequentially consistent; they return what was there.
+add, exchange = _update("add"), _update("xchg")
+compare_swap, compare_swap_u32 = _compare_swap(8), _compare_swap(4)
+
+#: Order all earlier accesses before all later ones, for every observer (fence.acq_rel.sys).
+fence = _primitive(0, lambda builder: builder.fence("seq_cst"))
+
+#: The address of two words of the calling function's own.
+stack_words = _primitive(0, _stack_words)
+
+#: Stores to memory that others poll: whole, and at once on their way.
+store_data, store_data_u8, store_data_u16, store_data_u32 = store, store_u8, store_u16, store_u32
+
+#: Loads of operands that others change by atomics.
+load_shared, load_shared_u32 = load, _load(4, "monotonic")
+
+_clock_gettime = types.ExternalFunction("clock_gettime", int32(int32, types.intp))
+_CLOCK_MONOTONIC = 1
+_sched_yield = types.ExternalFunction("sched_yield", int32())
+_usleep = types.ExternalFunction("usleep", int32(uint32))
+move = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
+
+
+@on_host
+def clock() -> int:
+    """Return nanoseconds since some time in the past."""
+    pair = stack_words()
+    _clock_gettime(int32(_CLOCK_MONOTONIC), pair)
+    return load(pair) * 1_000_000_000 + load(pair + 8)
+
+
+@on_host
+def idle(turns: int) -> int:
+    """Wait a little, the longer the more often nothing was found: spin, give the core away, sleep.
+
+    Sleeps grow by 1 us every fourth turn: 50 us after some 5 ms of nothing, 500 us after half a second, so that a doorbell never waits
+    longer than a hundredth of the time that the card waited for it, and an idle card costs next to nothing.
+    """
+    if turns < SPINS:
+        return 0
+    if turns < YIELDS:
+        _sched_yield()
+    else:
+        _usleep(uint32(min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4)))
+    return 0

@@ -1,0 +1,454 @@
+"""A ConnectX as an Adapter: DevX through pyverbs (rdma-core 44 and newer; facts/mlx5.md sections 3 to 5).
+
+Never run on a physical ConnectX. Exercised with the real libibverbs, libmlx5 and pyverbs over a kernel that tests play (tests/uverbs).
+
+What the kernel keeps to itself (context, protection domains, memory, registers) is made by pyverbs. Commands go to libmlx5 itself, by
+ctypes: of a refused command pyverbs raises the errno and loses status and syndrome, while libmlx5 leaves them in the output. The kernel
+follows every object that a command makes, so commands that make, change, look at or destroy one go through the handle of that object; the
+others are general commands.
+
+GPU memory is registered as a dma-buf, or by its address where the module nvidia-peermem lets the kernel pin it: which of the two works is
+found out by the first registration.
+"""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from pgas.base.errors import PgasError, TransportError
+from pgas.base.remedies import mend
+from pgas.transports import devices
+from pgas.transports.adapter import FirstError, Port, Uar
+from pgas.transports.mlx5 import commands, fields
+from pgas.transports.mlx5.commands import OUTPUT, Command, Status, command_name
+from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.doorbell import UarType
+from pgas.transports.queue_pair import query_roce_address
+from pgas.transports.verbs import abi, structs
+from pgas.transports.verbs.device import pyverbs, reason
+
+__all__ = ["DevX", "Reach", "why_not"]
+
+_Made = TypeVar("_Made")
+
+#: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h).
+_FLAGS_DEVX, _OBJ_PD, _MASK_DMABUF = 1 << 0, 1 << 6, 1 << 0
+
+#: Offsets of lkey and rkey in struct ibv_mr (infiniband/verbs.h).
+_MR_LKEY, _MR_RKEY = 36, 40
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+#: Commands that make an object, and the field that has its number, in their output and in the input of all commands that name it.
+_CREATE = {Command.CREATE_CQ: "cqn", Command.CREATE_QP: "qpn", Command.CREATE_MKEY: "mkey_index"}
+_DESTROY = {Command.DESTROY_CQ: "cqn", Command.DESTROY_QP: "qpn", Command.DESTROY_MKEY: "mkey_index"}
+_QUERY = {Command.QUERY_QP: "qpn"}
+_MODIFY = dict.fromkeys((Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP), "qpn")
+
+#: The order in which objects can go: none that another one names (facts 3.7).
+_DESTROY_ORDER = ("qpn", "cqn", "mkey_index")
+
+#: What DevX needs, for who does not get it (facts 5.5).
+_NEEDS = (
+    "IBGDA needs an mlx5 device (ConnectX-4 or newer, not a VF without it) whose firmware permits DevX, and read and write access to "
+    "/dev/infiniband/uverbs*"
+)
+
+
+class Reach(Protocol):
+    """How this process's GPU and a NIC reach each other (transports/memory/gpudirect.py)."""
+
+    def on_gpu(self, address: int) -> bool:
+        """Whether memory is the GPU's."""
+
+    def dmabuf(self, address: int, nbytes: int) -> tuple[int, int]:
+        """Return a descriptor of whole pages of GPU memory, which the caller closes, and the offset of address in it. Raises PgasError."""
+
+    def map_register(self, address: int) -> int:
+        """Return the address at which the GPU reaches a register that is at address for the CPU. Raises TransportError."""
+
+    def unmap_register(self, address: int) -> None:
+        """Undo map_register."""
+
+
+class _Library:
+    """Functions of libibverbs and libmlx5 that pyverbs does not offer, or not with all that they tell."""
+
+    def __init__(self) -> None:
+        address, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        ibverbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
+        mlx5 = ctypes.CDLL("libmlx5.so.1", use_errno=True)
+        boxes = (ctypes.c_char_p, size, ctypes.c_char_p, size)  # in, inlen, out, outlen
+
+        def function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
+            found = getattr(library, name)
+            found.restype, found.argtypes = result, arguments
+            return found
+
+        self.get_device_list = function(ibverbs, "ibv_get_device_list", ctypes.POINTER(address), ctypes.POINTER(integer))
+        self.free_device_list = function(ibverbs, "ibv_free_device_list", None, ctypes.POINTER(address))
+        self.get_device_name = function(ibverbs, "ibv_get_device_name", ctypes.c_char_p, address)
+        self.reg_dmabuf_mr = function(
+            ibverbs, "ibv_reg_dmabuf_mr", address, address, ctypes.c_uint64, size, ctypes.c_uint64, integer, integer
+        )
+        self.dereg_mr = function(ibverbs, "ibv_dereg_mr", integer, address)
+        self.general_cmd = function(mlx5, "mlx5dv_devx_general_cmd", integer, address, *boxes)
+        self.obj_create = function(mlx5, "mlx5dv_devx_obj_create", address, address, *boxes)
+        self.obj_modify = function(mlx5, "mlx5dv_devx_obj_modify", integer, address, *boxes)
+        self.obj_query = function(mlx5, "mlx5dv_devx_obj_query", integer, address, *boxes)
+        self.obj_destroy = function(mlx5, "mlx5dv_devx_obj_destroy", integer, address)
+
+    def device(self, name: str) -> int:
+        """Return the address of a device's struct ibv_device, 0 if there is none; it is the same as long as the device is open."""
+        count = ctypes.c_int()
+        found = self.get_device_list(ctypes.byref(count))
+        if not found:
+            return 0
+        try:
+            return next((found[i] or 0 for i in range(count.value) if self.get_device_name(found[i]) == name.encode()), 0)
+        finally:
+            self.free_device_list(found)
+
+
+class DevX:
+    """Implements Adapter on an mlx5 device.
+
+    Args:
+        name: of the device, as rdma link lists it.
+        port: which of its ports.
+        gid: by which of the port's GIDs QPs are addressed.
+        gpu: how to reach the memory of this process's GPU; None: heap and queues are in the host's memory.
+        handler: who stores to doorbell registers (PGAS_IBGDA_NIC_HANDLER): gpu: kernels, and it is an error if they cannot; cpu: a thread
+            of the host for them; auto: kernels if they can.
+
+    Raises:
+        TransportError: the device cannot be opened for DevX, its port is not active, or handler is gpu and the GPU cannot reach registers.
+    """
+
+    def __init__(self, name: str, port: devices.Port, gid: devices.Gid, *, gpu: Reach | None = None, handler: str = "auto") -> None:
+        self.name = name
+        self._gpu, self._port, self._gid = gpu, port, gid
+        self._way: str | None = None  # in which GPU memory is registered
+        self._objects: dict[tuple[str, int], int] = {}
+        self._pds: dict[int, Any] = {}
+        self._umems: dict[int, Any] = {}
+        self._mrs: dict[int, Callable[[], object]] = {}
+        self._uars: dict[int, Any] = {}
+        self._spare: list[Any] = []  # UARs of pages that have one
+        self._offered: Uar | None = None  # the one with which mapping was tried
+        #: Why a CPU rings although kernels were to if they can; "" if that is not so.
+        self.why_by_cpu = ""
+        self._context = _open(name)
+        try:
+            self._library = _Library()
+            device = self._library.device(name)
+            self._pointer = structs.behind(self._context, lambda at: structs.word(at) == device != 0)  # struct ibv_context begins with it
+            self._eqn = int(self._context.devx_query_eqn(0))
+            self.rung_by_cpu = handler == "cpu"
+            if gpu is not None and not self.rung_by_cpu:
+                self._try_mapping(must=handler == "gpu")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, _errors()):
+                raise TransportError(f"{name}: {reason(error)}") from error
+            raise
+
+    def _try_mapping(self, *, must: bool) -> None:
+        try:
+            self._offered = self.alloc_uar()
+        except TransportError as error:
+            if must:
+                raise
+            self.rung_by_cpu, self.why_by_cpu = True, str(error)
+
+    # --------------------------------------------------------------------------------------------------------------- commands
+
+    def command(self, inbox: bytes, outlen: int) -> bytes:
+        """Execute a command.
+
+        Raises:
+            TransportError: the kernel refuses it, or keeps the card's status to itself (old kernels do, and tell an errno alone).
+        """
+        self._check_open()
+        opcode = int.from_bytes(inbox[:2], "big")
+        inbox, outbox = bytes(inbox), ctypes.create_string_buffer(outlen)
+        boxes = inbox, len(inbox), outbox, outlen
+        if opcode in _CREATE:
+            return self._create(Command(opcode), boxes)
+        if opcode in _DESTROY:
+            key = self._key(inbox, _DESTROY[Command(opcode)])
+            self._check(opcode, self._library.obj_destroy(self._objects[key]), outbox)
+            del self._objects[key]
+        elif opcode in _MODIFY:
+            self._check(opcode, self._library.obj_modify(self._objects[self._key(inbox, _MODIFY[Command(opcode)])], *boxes), outbox)
+        elif opcode in _QUERY:
+            self._check(opcode, self._library.obj_query(self._objects[self._key(inbox, _QUERY[Command(opcode)])], *boxes), outbox)
+        else:
+            self._check(opcode, self._library.general_cmd(self._pointer, *boxes), outbox)
+        return outbox.raw
+
+    def _create(self, command: Command, boxes: tuple[bytes, int, Any, int]) -> bytes:
+        made = self._library.obj_create(self._pointer, *boxes)
+        outbox = boxes[2]
+        if made is None:
+            self._check(command, ctypes.get_errno(), outbox)
+        else:
+            name = _CREATE[command]
+            self._objects[name, commands.parse_output(command, outbox.raw)[name]] = made
+        return bytes(outbox.raw)
+
+    def _check(self, opcode: int, error: int, outbox: Any) -> None:
+        """Raise what only the kernel tells; a status that the card has set is told by the output."""
+        status = fields.decode(OUTPUT, outbox.raw)["status"] if len(outbox.raw) >= OUTPUT.size else Status.OK
+        if error and status == Status.OK:
+            raise TransportError(
+                f"{self.name}: {command_name(opcode)} failed: {os.strerror(abs(error))} (errno {abs(error)}); the kernel tells no status "
+                "and syndrome of the card"
+            )
+
+    def _key(self, inbox: bytes, name: str) -> tuple[str, int]:
+        command, values = commands.parse(inbox)
+        key = name, values[name]
+        if key not in self._objects:
+            raise TransportError(f"{self.name}: {command_name(command)} names {name} {values[name]:#x}, which is no object of this process")
+        return key
+
+    # ----------------------------------------------------------------------------------------------------------------- memory
+
+    def alloc_pd(self) -> int:
+        self._check_open()
+        with self._refusals("a protection domain"):
+            pd = pyverbs("pd").PD(self._context)
+            number = int(pyverbs("providers.mlx5.mlx5dv_objects").Mlx5DvObj(_OBJ_PD, pd=pd).dvpd.pdn)
+        self._pds[number] = pd
+        return number
+
+    def dealloc_pd(self, pdn: int) -> None:
+        self._check_open()
+        with self._refusals(f"giving protection domain {pdn:#x} back"):
+            self._pds[pdn].close()
+        del self._pds[pdn]
+
+    def register_umem(self, address: int, nbytes: int) -> int:
+        self._check_open()
+        make = pyverbs("providers.mlx5.mlx5dv").Mlx5UMEM
+        access = int(Access.LOCAL_WRITE)
+        pages = (1 << 64) - _PAGE  # of which sizes the card may take them: the kernel's, and larger ones
+        umem = self._register(
+            f"queues ({nbytes} bytes at {address:#x})",
+            address,
+            nbytes,
+            lambda: make(self._context, nbytes, addr=address, access=access),
+            lambda fd, offset: make(
+                self._context, nbytes, addr=offset, access=access, pgsz_bitmap=pages, comp_mask=_MASK_DMABUF, dmabuf_fd=fd
+            ),
+            ("mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg_ex"),
+        )
+        self._umems[umem.umem_id] = umem
+        return int(umem.umem_id)
+
+    def deregister_umem(self, umem_id: int) -> None:
+        self._check_open()
+        with self._refusals(f"giving UMEM {umem_id:#x} back"):
+            self._umems[umem_id].close()
+        del self._umems[umem_id]
+
+    def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> tuple[int, int]:
+        self._check_open()
+        pd = self._pds[pdn]
+
+        def by_address() -> tuple[int, int]:
+            mr = pyverbs("mr").MR(pd, nbytes, int(access), address=address)
+            self._mrs[mr.lkey] = mr.close
+            return mr.lkey, mr.rkey
+
+        def as_dmabuf(fd: int, offset: int) -> tuple[int, int]:
+            # Not pyverbs's DmaBufMR, whose addresses in WQEs are offsets: here they are those of the process. The region has the memory's
+            # own bounds; that offset and address are equal within a page is what the kernel wants (uverbs_std_types_mr.c).
+            owner = structs.behind(pd, lambda at: structs.word(at) == self._pointer)  # struct ibv_pd begins with its context
+            mr = self._library.reg_dmabuf_mr(owner, offset, nbytes, address, fd, int(access))
+            if mr is None:
+                raise TransportError(os.strerror(ctypes.get_errno()))
+            lkey, rkey = (int.from_bytes(ctypes.string_at(mr + at, 4), "little") for at in (_MR_LKEY, _MR_RKEY))
+            self._mrs[lkey] = lambda: self._library.dereg_mr(mr)
+            return lkey, rkey
+
+        functions = ("ibv_reg_mr", "ibv_reg_dmabuf_mr")
+        return self._register(f"memory ({nbytes} bytes at {address:#x})", address, nbytes, by_address, as_dmabuf, functions)
+
+    def deregister_mr(self, lkey: int) -> None:
+        self._check_open()
+        with self._refusals(f"giving memory region {lkey:#x} back"):
+            self._mrs[lkey]()
+        del self._mrs[lkey]
+
+    def _register(
+        self,
+        what: str,
+        address: int,
+        nbytes: int,
+        by_address: Callable[[], _Made],
+        as_dmabuf: Callable[[int, int], _Made],
+        functions: tuple[str, str],
+    ) -> _Made:
+        """Register memory; the GPU's in the way that works, once that is known. functions: what both ways call, for messages."""
+        if self._gpu is None or not self._gpu.on_gpu(address):
+            with self._refusals(f"{what} of the host ({functions[0]}; ulimit -l says how much may be locked)"):
+                return by_address()
+        gpu, refused = self._gpu, []
+
+        def exported() -> _Made:
+            fd, offset = gpu.dmabuf(address, nbytes)
+            try:
+                return as_dmabuf(fd, offset)
+            finally:
+                os.close(fd)
+
+        for way, function, register in (("as a dma-buf", functions[1], exported), ("by address", functions[0], by_address)):
+            if self._way in (None, way):
+                try:
+                    made = register()
+                except (PgasError, _errors()) as error:
+                    refused.append(f"{way} ({function}): {reason(error)}")
+                else:
+                    self._way = way
+                    return made
+        raise TransportError(f"{self.name} cannot use {what} of the GPU: {'; '.join(refused)} ({mend('peer memory')})")
+
+    # -------------------------------------------------------------------------------------------------------------- registers
+
+    def alloc_uar(self) -> Uar:
+        """Return a new UAR: one by itself if libmlx5 can, else a page of two registers of which one is used, else that of the context.
+
+        A page of its own for each, because CUDA maps a page once. The context's (type NC) is shared by all that get it.
+        """
+        self._check_open()
+        if self._offered is not None:
+            offered, self._offered = self._offered, None
+            return offered
+        refused = []
+        for kind in (UarType.NC_DEDICATED, UarType.BF, UarType.NC):
+            try:
+                uar = self._uar(kind)
+            except _errors() as error:
+                refused.append(f"{kind.name}: {reason(error)}")
+                continue
+            address = int(uar.reg_addr)
+            if self._gpu is not None and not self.rung_by_cpu:
+                try:
+                    address = self._gpu.map_register(address)
+                except TransportError:
+                    uar.close()
+                    raise
+            self._uars[uar.page_id] = uar
+            return Uar(int(uar.page_id), address)
+        raise TransportError(f"{self.name} gives no UAR: {'; '.join(refused)}")
+
+    def _uar(self, kind: UarType) -> Any:
+        make = pyverbs("providers.mlx5.mlx5dv").Mlx5UAR
+        while (uar := make(self._context, int(kind))).page_id in self._uars:
+            if kind == UarType.NC:
+                uar.close()
+                raise TransportError(f"{self.name} gives no UAR of its own to a second queue pair")
+            self._spare.append(uar)
+        return uar
+
+    def dealloc_uar(self, page_id: int) -> None:
+        self._check_open()
+        self._release_uar(page_id)
+
+    def _release_uar(self, page_id: int) -> None:
+        uar = self._uars[page_id]
+        if self._gpu is not None and not self.rung_by_cpu:
+            self._gpu.unmap_register(int(uar.reg_addr))
+        with self._refusals(f"giving UAR {page_id} back"):
+            uar.close()
+        del self._uars[page_id]
+
+    # -------------------------------------------------------------------------------------------------------------------- port
+
+    def query_eqn(self) -> int:
+        return self._eqn
+
+    def query_port(self) -> Port:
+        """Return the port. GID and MAC of an Ethernet port are what the card has in its own table (QUERY_ROCE_ADDRESS)."""
+        self._check_open()
+        number = self._port.number
+        with self._refusals(f"port {number}"):
+            port = self._context.query_port(number)
+        if port.state != abi.PORT_ACTIVE:
+            raise TransportError(f"{self.name}: port {number} is not active (rdma link and ibstat show it)")
+        if port.link_layer != abi.LINK_LAYER_ETHERNET:
+            gid, mac, link_layer = self._gid.raw, bytes(6), "InfiniBand"
+        else:
+            entry = query_roce_address(self, number, self._gid.index)
+            gid, link_layer = entry["source_l3_address"].to_bytes(16, "big"), "Ethernet"
+            mac = (entry["source_mac_47_32"] << 32 | entry["source_mac_31_0"]).to_bytes(6, "big")
+        return Port(number, link_layer, int(port.active_mtu), int(port.lid), gid, mac, self._port.rate_gbps)
+
+    def syndrome_words(self, syndrome: int) -> str:
+        """Return "": the syndromes of refused commands are the firmware's own, and not published."""
+        return ""
+
+    def diagnose(self, qpn: int) -> FirstError | None:
+        """Return None: QUERY_QP tells the state of a QP and how far it is, not the WQE that failed."""
+        return None
+
+    # ------------------------------------------------------------------------------------------------------------------ ending
+
+    def _check_open(self) -> None:
+        if self._context is None:
+            raise TransportError(f"{self.name} is closed")
+
+    @contextlib.contextmanager
+    def _refusals(self, what: str) -> Iterator[None]:
+        """Raise what pyverbs refuses as a TransportError that says what was asked for."""
+        try:
+            yield
+        except _errors() as error:
+            raise TransportError(f"{self.name} refuses {what}: {reason(error)}") from error
+        except KeyError as error:
+            raise TransportError(f"{self.name} refuses {what}: there is none of that number") from error
+
+    def close(self) -> None:
+        """Destroy what is left in the order in which it can go: QPs, CQs, keys, registers, memory, domains, context (facts 3.7)."""
+        context, self._context = self._context, None
+        if context is None:
+            return
+        for name in _DESTROY_ORDER:
+            for key in [key for key in self._objects if key[0] == name]:
+                self._library.obj_destroy(self._objects.pop(key))
+        steps: list[Callable[[], object]] = [lambda page=page: self._release_uar(page) for page in list(self._uars)]  # type: ignore[misc]
+        steps += [thing.close for thing in (*self._spare, *self._umems.values())]
+        steps += [*self._mrs.values(), *(pd.close for pd in self._pds.values()), context.close]
+        for step in steps:
+            with contextlib.suppress(TransportError, _errors()):  # goes with the process, whatever cannot go now
+                step()
+        for left in (self._spare, self._umems, self._mrs, self._pds):
+            left.clear()
+
+
+def _errors() -> type[Exception]:
+    """Return what pyverbs raises."""
+    error: type[Exception] = pyverbs("pyverbs_error").PyverbsError
+    return error
+
+
+def _open(name: str) -> Any:
+    """Open a device for DevX."""
+    mlx5 = pyverbs("providers.mlx5.mlx5dv")
+    try:
+        return mlx5.Mlx5Context(mlx5.Mlx5DVContextAttr(flags=_FLAGS_DEVX), name)
+    except _errors() as error:
+        raise TransportError(f"{name}: no DevX context opens: {reason(error)} ({_NEEDS})") from error
+
+
+def why_not(device: devices.Device, port: devices.Port) -> str | None:
+    """Return why a device and port cannot carry ibgda, None if they can (transports.selection.Suits)."""
+    try:
+        _open(device.name).close()
+    except TransportError as error:
+        return str(error)
+    return None

@@ -1,0 +1,122 @@
+"""Passing file descriptors between the PEs of a node, through sockets (SCM_RIGHTS).
+
+pidfd_getfd(2) would do without sockets, but it needs the right to trace the other process. Under Yama a process gives that right by
+PR_SET_PTRACER, a setting that MPI libraries and crash handlers use as well, and that the kernel lets nobody read: who changes it cannot
+put it back. Sockets need no such right, so pgas leaves the setting alone.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pgas.base import credentials
+from pgas.base.agreement import everywhere
+from pgas.base.errors import BootstrapError
+from pgas.base.remedies import mend
+from pgas.base.waits import described
+
+__all__ = ["exchange_fds"]
+
+#: Seconds until a rank gives up another one's descriptor.
+_PASS_S = 30.0
+
+#: Seconds between attempts to connect to a rank whose queue of connections is full.
+_RETRY_S = 1e-3
+
+
+def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> list[int]:
+    """Return descriptors of every rank's file, by rank; its own is ``fd`` itself. Collective; all ranks are on one node.
+
+    Each pair of ranks has one connection, and each end makes sure that the process at the other one is that rank. Whoever else connects
+    is turned away.
+
+    Args:
+        rank: position of this process in what allgather returns.
+        fd: descriptor to hand to the others.
+        allgather: exchange of small values among the processes.
+
+    Raises:
+        BootstrapError: the kernel allows no such connection, or some rank has too many open files; on every rank.
+    """
+    received: dict[int, int] = {}
+    with contextlib.ExitStack() as undo:
+        listener: socket.socket
+
+        def listen() -> tuple[int, Any]:
+            nonlocal listener
+            listener = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listener.bind(f"\0pgas-{os.getpid()}-{os.urandom(8).hex()}")
+            listener.listen()
+            return os.getpid(), listener.getsockname()
+
+        def meet() -> None:
+            # The higher rank of a pair connects, so ranks never wait for each other in a circle.
+            deadline = time.monotonic() + _PASS_S
+            with listener:
+                for peer in range(rank):
+                    pid, name = ranks[peer]
+                    with _connect(pid, name, deadline) as connection:
+                        received[peer] = _swap(connection, fd, deadline)
+                above = {pid: peer for peer, (pid, _) in enumerate(ranks) if peer > rank}
+                while above:
+                    try:
+                        listener.settimeout(_left(deadline))
+                        connection, _ = listener.accept()
+                    except TimeoutError:
+                        late = ", ".join(f"PE {peer} {described(pid)}" for pid, peer in above.items())
+                        raise TimeoutError(f"no connection from {late} in {_PASS_S:g} s") from None
+                    with connection:
+                        process = credentials.of(connection)
+                        if process.ours and process.pid in above:
+                            received[above.pop(process.pid)] = _swap(connection, fd, deadline)
+
+        try:
+            ranks = everywhere(allgather, listen, BootstrapError)
+            everywhere(allgather, meet, BootstrapError)
+        except BootstrapError as error:
+            for duplicate in received.values():
+                os.close(duplicate)
+            raise BootstrapError(f"cannot pass memory between processes (SCM_RIGHTS): {error}; {mend('descriptors')}") from error
+    return [fd if peer == rank else received[peer] for peer in range(len(ranks))]
+
+
+def _connect(pid: int, name: Any, deadline: float) -> socket.socket:
+    """Return a connection to a rank: a process and the name at which it listens."""
+    with contextlib.ExitStack() as undo:
+        connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        while True:
+            connection.settimeout(_left(deadline))
+            try:
+                connection.connect(name)
+                break
+            except BlockingIOError:  # a socket with a timeout does not wait for room in the queue
+                time.sleep(_RETRY_S)
+        if credentials.of(connection) != (pid, True):
+            raise OSError(f"the socket of process {pid} is another one's")
+        undo.pop_all()
+    return connection
+
+
+def _swap(connection: socket.socket, fd: int, deadline: float) -> int:
+    """Send a descriptor and return the one that comes from the other end."""
+    connection.settimeout(_left(deadline))
+    try:
+        socket.send_fds(connection, [b"\0"], [fd])
+        message, fds, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:
+        message = b""
+    if not message:
+        raise OSError("the other process has given up")
+    if not fds:
+        raise OSError("a descriptor was lost on its way: too many open files")
+    return fds[0]
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left

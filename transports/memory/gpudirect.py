@@ -1,0 +1,115 @@
+"""What a GPU and a NIC need of the CUDA driver to reach each other: dma-bufs of GPU memory, and registers mapped into the GPU.
+
+Facts/mlx5.md section 5. Not run: there was no machine with both.
+"""
+
+import os
+
+from cuda.bindings import driver
+
+from pgas.base.errors import TransportError
+from pgas.base.remedies import mend
+from pgas.transports.memory.vmm import CudaError, GPUMemory, check
+
+__all__ = ["GPUDirect", "check_order", "dmabuf"]
+
+#: Bytes of a doorbell register that are mapped: the word that is stored.
+_REGISTER_BYTES = 8
+
+_WRITES_ORDERING = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING
+_ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
+
+_NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
+
+#: Of the host: address and length of what cuMemGetHandleForAddressRange exports are multiples of it.
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def check_order() -> None:
+    """Refuse the GPU of the current context if it does not order what a NIC writes to it.
+
+    Raises:
+        TransportError: a completion could be seen before the data that it tells of. NVSHMEM lets the NIC read from the GPU in between (a
+            DUMP, facts 1.6), which is not done here.
+    """
+    device = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")
+    order = int(check(driver.cuDeviceGetAttribute(_WRITES_ORDERING, device), "cuDeviceGetAttribute"))
+    if order < _ORDERED_FOR_OWNER:
+        raise TransportError(
+            f"ibgda and ibrc over a NIC need a GPU that sees a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING of at least "
+            f"{_ORDERED_FOR_OWNER}, here it is {order})"
+        )
+
+
+def dmabuf(address: int, nbytes: int) -> tuple[int, int]:
+    """Export the whole pages that GPU memory lies in. What a NIC reaches of them is for the region made of the descriptor to say.
+
+    Args:
+        address, nbytes: any memory of the GPU's.
+
+    Returns:
+        A descriptor, which the caller closes, and the offset of the memory in it: less than a page.
+
+    Raises:
+        CudaError: the driver has no dma-bufs, or not of this memory.
+    """
+    start, end = address // _PAGE * _PAGE, -(-(address + nbytes) // _PAGE) * _PAGE
+    kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+    try:
+        fd = check(driver.cuMemGetHandleForAddressRange(start, end - start, kind, 0), "cuMemGetHandleForAddressRange")
+    except CudaError as error:
+        raise CudaError(f"{error}{_beyond(start, end, address)}") from error
+    return int(fd), address - start
+
+
+def _beyond(start: int, end: int, address: int) -> str:
+    """Say so if the pages are not all of the allocation that an address is in: cudaMalloc's small ones begin and end within pages."""
+    status, base, size = driver.cuMemGetAddressRange(address)
+    if status != driver.CUresult.CUDA_SUCCESS or (int(base) <= start and end <= int(base) + size):
+        return ""
+    return (
+        f"; its pages of {_PAGE} bytes, {start:#x} to {end:#x}, reach beyond the allocation of {size} bytes at {int(base):#x}: register "
+        "memory whose allocation fills them, as arrays of CuPy's and PyTorch's pools lie in"
+    )
+
+
+class GPUDirect:
+    """Implements devx.Reach on the GPU of the current context.
+
+    Args:
+        memory: of that GPU.
+
+    Raises:
+        TransportError: as check_order's.
+    """
+
+    def __init__(self, memory: GPUMemory) -> None:
+        self._memory = memory
+        check_order()
+
+    def on_gpu(self, address: int) -> bool:
+        return not self._memory.is_on_host(address)
+
+    dmabuf = staticmethod(dmabuf)
+
+    def map_register(self, address: int) -> int:
+        """Map a register into the GPU.
+
+        Raises:
+            TransportError: CUDA does not permit it; the text says what does.
+        """
+        flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP | driver.CU_MEMHOSTREGISTER_IOMEMORY
+        (status,) = driver.cuMemHostRegister(address, _REGISTER_BYTES, flags)
+        if status == _NOT_PERMITTED:
+            raise TransportError(
+                f"the GPU may not store to a doorbell register of the NIC (cuMemHostRegister, error {int(status)}): {mend('peer mapping')}"
+            )
+        try:
+            check((status,), "cuMemHostRegister of a doorbell register")
+            return int(check(driver.cuMemHostGetDevicePointer(address, 0), "cuMemHostGetDevicePointer"))
+        except CudaError as error:
+            raise TransportError(f"the GPU cannot store to a doorbell register of the NIC: {error}") from error
+
+    def unmap_register(self, address: int) -> None:
+        """Undo map_register; the context may be gone."""
+        driver.cuMemHostUnregister(address)

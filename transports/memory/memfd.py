@@ -1,0 +1,117 @@
+"""The simulator's memory: memfds mapped at the window's own addresses, so that addresses mean the same as on a GPU.
+
+No name in any file system (/dev/shm is 64 MiB in containers, and a killed job would leave files): the pages go with the processes.
+"""
+
+import contextlib
+import ctypes
+import os
+
+from pgas.base.errors import HeapError, TransportError
+from pgas.kernels import window
+from pgas.transports.memory import pages
+from pgas.transports.memory.protocol import Loan, Segment
+
+__all__ = ["HostMemory"]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+_PROT_READ, _PROT_WRITE = 1, 2
+_MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0x1, 0x2, 0x20, 0x4000, 0x10_0000
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+class HostMemory:
+    """Implements Memory on host memory."""
+
+    def __init__(self) -> None:
+        self._pages = pages.SharedPages()
+        self._mappings: dict[int, int] = {}  # bytes, by address
+        self._fds: dict[int, int] = {}  # of what was created, by address
+
+    def create(self, address: int, segment: Segment) -> int:
+        """Allocate a segment as a memfd (sparse: pages come when touched) and map it."""
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        created = sum(self._mappings[other] for other in self._fds)
+        if created + segment.size > available:
+            raise HeapError(
+                f"cannot allocate {segment.size} bytes of symmetric heap: this machine has {available}, and this PE {created} of them "
+                "(PGAS_SYMMETRIC_SIZE)"
+            )
+        try:
+            with contextlib.ExitStack() as undo:
+                fd = os.memfd_create("pgas-heap")
+                undo.callback(os.close, fd)
+                os.ftruncate(fd, segment.size)
+                if refusal := self._map(address, segment.size, fd):
+                    raise HeapError(f"cannot map {segment.size} bytes at {address:#x}: {refusal}")
+                undo.pop_all()
+        except OSError as error:
+            raise HeapError(f"cannot allocate {segment.size} bytes of symmetric heap: {error.strerror}") from error
+        self._fds[address] = fd
+        return fd
+
+    def attach(self, address: int, segment: Segment, fd: int) -> None:
+        """Map a peer's memfd."""
+        if error := self._map(address, segment.size, fd):
+            raise TransportError(f"cannot map a peer's memory at {address:#x}: {error}")
+
+    def discard(self, address: int) -> None:
+        """Unmap a segment, if it is mapped; its pages go with the last mapping."""
+        if address in self._mappings:
+            _libc.munmap(address, self._mappings.pop(address))
+        if address in self._fds:
+            os.close(self._fds.pop(address))
+
+    def create_private(self) -> None:
+        """Map the state page."""
+        if error := self._map(window.STATE, window.BASE - window.STATE, -1):
+            raise HeapError(f"cannot map the state page at {window.STATE:#x}: {error}")
+
+    def _map(self, address: int, nbytes: int, fd: int) -> str | None:
+        """Map at exactly this address; return the reason if it is refused."""
+        sharing = _MAP_SHARED if fd >= 0 else _MAP_PRIVATE | _MAP_ANONYMOUS
+        flags = sharing | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE
+        mapped = _libc.mmap(address, nbytes, _PROT_READ | _PROT_WRITE, flags, fd, 0)
+        if mapped != address:
+            if mapped != _MAP_FAILED:  # kernels before 4.17 take the address as a hint
+                _libc.munmap(mapped, nbytes)
+                return "the address range is taken"
+            return os.strerror(ctypes.get_errno())
+        self._mappings[address] = nbytes
+        return None
+
+    def lend(self, address: int, nbytes: int) -> Loan:
+        """Exchange the pages that memory lies on for pages that others can map (pages.py)."""
+        return self._pages.lend(address, nbytes)
+
+    def take_back(self, loan: Loan) -> None:
+        """Make the pages private again."""
+        self._pages.take_back(loan)
+
+    borrow = staticmethod(pages.borrow)
+    give_back = staticmethod(pages.give_back)
+
+    def enter(self) -> None:
+        """Nothing: memory is the process's."""
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Return a copy of the bytes."""
+        return ctypes.string_at(address, nbytes)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy data to address."""
+        ctypes.memmove(address, data, len(data))
+
+    def fill(self, address: int, nbytes: int, byte: int) -> None:
+        """Set nbytes to one byte value."""
+        ctypes.memset(address, byte, nbytes)
+
+    def close(self) -> None:
+        """Unmap everything; arrays must not be used any more."""
+        self._pages.close()
+        for address in list(self._mappings):
+            self.discard(address)

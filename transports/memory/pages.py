@@ -1,0 +1,149 @@
+"""Private memory of this process that another one maps too, in the simulator: its pages are exchanged for those of memfds.
+
+Whole pages only: an array's first and last page may hold other things. While they are exchanged no other thread may write to them. Python's
+threads do not, as the interpreter's lock is kept; of pgas's own, those that run without it have pages to themselves.
+"""
+
+import ctypes
+import mmap
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgas.base.errors import TransportError
+from pgas.transports.memory.protocol import Loan
+
+__all__ = ["SharedPages"]
+
+#: Which keeps the interpreter's lock.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mremap.restype = ctypes.c_void_p
+_libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+_libc.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+_libc.memcpy.restype = ctypes.c_void_p
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+_READ_WRITE, _SHARED, _PRIVATE_ANONYMOUS, _FIXED = 0x3, 0x1, 0x22, 0x10
+_MAYMOVE_FIXED = 0x3
+_FAILED = ctypes.c_void_p(-1).value
+_PAGE = mmap.PAGESIZE
+
+#: Descriptors that one message to the card carries at most.
+_MOST_PIECES = 8
+
+
+@dataclass
+class _Piece:
+    """Pages that were exchanged, and how many loans they are in."""
+
+    start: int
+    end: int
+    fd: int
+    loans: int = 0
+
+
+class SharedPages:
+    """The pages of this process that others map."""
+
+    def __init__(self) -> None:
+        self._pieces: list[_Piece] = []  # by address
+
+    def lend(self, address: int, nbytes: int) -> Loan:
+        """Exchange the pages of memory, but for those that are exchanged already.
+
+        Raises:
+            TransportError: they are not plain memory of this process.
+        """
+        start, end = address // _PAGE * _PAGE, -(-(address + nbytes) // _PAGE) * _PAGE
+        known = [piece for piece in self._pieces if piece.start < end and start < piece.end]
+        bounds = [start, *(at for piece in known for at in (piece.start, piece.end)), end]
+        gaps = [(low, high) for low, high in zip(bounds[::2], bounds[1::2], strict=True) if low < high]
+        if len(gaps) + len(known) > _MOST_PIECES:
+            raise TransportError(
+                f"{nbytes} bytes at {address:#x} share pages with {len(known)} registered arrays: register them as one array"
+            )
+        for low, high in gaps:
+            _check_private(low, high)
+        made = [_Piece(low, high, _exchange(low, high)) for low, high in gaps]
+        self._pieces = sorted([*self._pieces, *made], key=lambda piece: piece.start)
+        used = sorted([*known, *made], key=lambda piece: piece.start)
+        for piece in used:
+            piece.loans += 1
+        parts = tuple((max(start, piece.start) - piece.start, min(end, piece.end) - max(start, piece.start)) for piece in used)
+        return Loan(start, end - start, parts, tuple(piece.fd for piece in used))
+
+    def take_back(self, loan: Loan) -> None:
+        """Make pages private again that are in no other loan."""
+        for piece in [p for p in self._pieces if p.fd in loan.fds]:
+            piece.loans -= 1
+            if not piece.loans:
+                _replace(piece.start, piece.end, -1)
+                os.close(piece.fd)
+                self._pieces.remove(piece)
+
+    def close(self) -> None:
+        """Make all pages private."""
+        for piece in self._pieces:
+            _replace(piece.start, piece.end, -1)
+            os.close(piece.fd)
+        self._pieces = []
+
+
+def borrow(loan: Loan) -> int:
+    """Map what another process lends, and return the address of its first byte."""
+    base = _libc.mmap(None, loan.nbytes, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+    if base == _FAILED:
+        raise TransportError(f"cannot map {loan.nbytes} bytes: {os.strerror(ctypes.get_errno())}")
+    at = base
+    for (offset, nbytes), fd in zip(loan.pieces, loan.fds, strict=True):
+        if _libc.mmap(at, nbytes, _READ_WRITE, _SHARED | _FIXED, fd, offset) != at:
+            reason = os.strerror(ctypes.get_errno())
+            _libc.munmap(base, loan.nbytes)
+            raise TransportError(f"cannot map {nbytes} bytes of another process: {reason}")
+        at += nbytes
+    return int(base)
+
+
+def give_back(loan: Loan, address: int) -> None:
+    """Unmap what borrow() mapped."""
+    _libc.munmap(address, loan.nbytes)
+
+
+def _check_private(start: int, end: int) -> None:
+    """Refuse pages that are a file's, or read-only."""
+    at = start
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        low, high, flags, inode, path = _MAPPING.match(line).groups()  # type: ignore[union-attr]
+        if int(low, 16) <= at < int(high, 16):
+            if (flags != "rw-p" and flags != "rwxp") or int(inode) or path not in ("", "[heap]"):
+                raise TransportError(f"{at:#x} is in {path or 'memory'} ({flags}), not in plain memory of this process")
+            at = int(high, 16)
+            if at >= end:
+                return
+    raise TransportError(f"{at:#x} is not mapped")
+
+
+_MAPPING = re.compile(r"(\w+)-(\w+) (\S+) \w+ \S+ (\d+)\s*(.*)")
+
+
+def _exchange(start: int, end: int) -> int:
+    """Put a new memfd in the place of pages, with what they hold, and return its descriptor."""
+    fd = os.memfd_create("pgas-registered")
+    os.ftruncate(fd, end - start)
+    _replace(start, end, fd)
+    return fd
+
+
+def _replace(start: int, end: int, fd: int) -> None:
+    """Map a file, or with fd -1 private memory, in the place of pages, holding what they hold. The exchange itself is one step."""
+    nbytes = end - start
+    sharing = _SHARED if fd >= 0 else _PRIVATE_ANONYMOUS
+    new = _libc.mmap(None, nbytes, _READ_WRITE, sharing, fd, 0)
+    if new == _FAILED:
+        raise TransportError(f"cannot map {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
+    _libc.memcpy(new, start, nbytes)
+    if _libc.mremap(new, nbytes, nbytes, _MAYMOVE_FIXED, start) != start:
+        raise TransportError(f"cannot exchange {nbytes} bytes at {start:#x}: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,241 @@
+"""GPU memory behind the window: CUDA virtual memory management (cuMemCreate, cuMemMap), shared as POSIX file descriptors.
+
+Segments of the host's memory are made by the same calls (CU_MEM_LOCATION_TYPE_HOST_NUMA), so that CPU and GPU reach them at one address.
+"""
+
+import contextlib
+import ctypes
+import os
+from typing import Any
+
+from cuda.bindings import driver
+
+from pgas.base.errors import HeapError, PgasError, TransportError
+from pgas.kernels import window
+from pgas.transports.memory.protocol import Loan, Segment
+
+__all__ = ["GPUMemory", "check"]
+
+_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+_PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+_Location = driver.CUmemLocationType
+_READ_WRITE = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+_Attribute = driver.CUdevice_attribute
+
+
+class CudaError(PgasError):
+    """The driver refused a call."""
+
+
+def check(result: tuple[Any, ...], what: str) -> Any:
+    """Return what a driver call returned.
+
+    Raises:
+        CudaError: the call failed; the text gives the driver's name and sentence for the error, and ``what`` was tried.
+    """
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, name = driver.cuGetErrorName(status)
+        _, text = driver.cuGetErrorString(status)
+        raise CudaError(f"{what}: {name.decode()} ({text.decode()})")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class GPUMemory:
+    """Implements Memory on the GPU of the current context."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        self._context = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
+        node = int(check(driver.cuDeviceGetAttribute(_Attribute.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, ordinal), "cuDeviceGetAttribute"))
+        self._location = _location(_Location.CU_MEM_LOCATION_TYPE_DEVICE, ordinal)
+        self._host = _location(_Location.CU_MEM_LOCATION_TYPE_HOST_NUMA, max(node, 0))
+        self._borrowed: dict[bytes, int] = {}
+        self._reserved: list[tuple[int, int]] = []
+        self._mapped: dict[int, tuple[int, Any]] = {}  # bytes and handle, by address
+        self._on_host: list[range] = []
+        self._closed = False
+        self._fds: dict[int, int] = {}  # of what was created, by address
+        # Reads and writes of the state page go on while kernels spin on other streams.
+        self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
+
+    def create(self, address: int, segment: Segment) -> int:
+        """Allocate a segment, usable by NICs where the GPU allows that, and export it."""
+        handle = self._allocate(segment.size, host=segment.host)
+        try:
+            fd = int(check(driver.cuMemExportToShareableHandle(handle, _FD, 0), "cuMemExportToShareableHandle"))
+        except CudaError as error:
+            driver.cuMemRelease(handle)
+            raise HeapError(f"this GPU's memory cannot be shared with other processes: {error}") from error
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, fd)
+            self._map(address, segment.size, handle, host=segment.host)
+            undo.callback(self.discard, address)
+            self.fill(address, segment.size, 0)
+            undo.pop_all()
+        self._fds[address] = fd
+        return fd
+
+    def _allocate(self, nbytes: int, *, host: bool = False) -> Any:
+        properties = driver.CUmemAllocationProp()
+        properties.type, properties.requestedHandleTypes = _PINNED, _FD
+        properties.location = self._host if host else self._location
+        rdma = _Attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+        if not host:
+            capable = int(check(driver.cuDeviceGetAttribute(rdma, self._ordinal), "cuDeviceGetAttribute"))
+            properties.allocFlags.gpuDirectRDMACapable = capable
+        try:
+            return check(driver.cuMemCreate(nbytes, properties, 0), "cuMemCreate")
+        except CudaError as error:
+            if host:
+                raise HeapError(f"cannot allocate {nbytes} bytes of the host's memory for CPU and GPU: {error}") from error
+            free, total = check(driver.cuMemGetInfo(), "cuMemGetInfo")
+            raise HeapError(
+                f"cannot allocate {nbytes} bytes of symmetric heap: {free} of {total} are free on this GPU ({error})"
+            ) from error
+
+    def attach(self, address: int, segment: Segment, fd: int) -> None:
+        """Import and map a peer's segment; the two GPUs must reach each other (GPUDirect P2P)."""
+        try:
+            handle = check(driver.cuMemImportFromShareableHandle(fd, _FD), "cuMemImportFromShareableHandle")
+            self._map(address, segment.size, handle, host=segment.host)
+        except (CudaError, HeapError) as error:
+            raise TransportError(f"cannot map a peer's GPU memory: {error}") from error
+
+    def discard(self, address: int) -> None:
+        """Unmap and release a segment, if it is mapped; errors are ignored, the context may be gone after a failed kernel."""
+        if address in self._mapped:
+            nbytes, handle = self._mapped.pop(address)
+            driver.cuMemUnmap(address, nbytes)
+            driver.cuMemRelease(handle)
+        if address in self._fds:
+            os.close(self._fds.pop(address))
+
+    def create_private(self) -> None:
+        """Reserve the gigabyte below BASE and map the state page at its end."""
+        nbytes = window.BASE - window.STATE
+        self._map(window.STATE, nbytes, self._allocate(nbytes))
+        self.fill(window.STATE, nbytes, 0)
+
+    def _reserve(self, address: int, nbytes: int) -> None:
+        got = int(check(driver.cuMemAddressReserve(nbytes, 0, address, 0), f"reserving {nbytes} bytes of address space"))
+        if got != address:
+            driver.cuMemAddressFree(got, nbytes)
+            raise HeapError(f"the address range at {address:#x} is taken in this process: initialise pgas before other users of it")
+        self._reserved.append((address, nbytes))
+
+    def _map(self, address: int, nbytes: int, handle: Any, *, host: bool = False) -> None:
+        # The driver moves reservations of a few MiB elsewhere and honours the hint from 64 MiB on: reserve a whole slot, or all that is
+        # private, at its first segment, and find the later ones reserved.
+        if address >= window.BASE:
+            size = 1 << window.STRIDE_SHIFT
+            region = window.BASE + (address - window.BASE) // size * size, size
+        else:
+            region = window.BASE - window.PRIVATE_SIZE, window.PRIVATE_SIZE
+        with contextlib.ExitStack() as undo:
+            undo.callback(driver.cuMemRelease, handle)
+            if region not in self._reserved:
+                self._reserve(*region)
+            check(driver.cuMemMap(address, nbytes, 0, handle, 0), "cuMemMap")
+            undo.callback(driver.cuMemUnmap, address, nbytes)
+            self._allow(address, nbytes, self._location)
+            if host:
+                self._allow(address, nbytes, self._host)
+            undo.pop_all()
+        self._mapped[address] = nbytes, handle
+        if host:
+            self._on_host.append(range(address, address + nbytes))
+
+    @staticmethod
+    def _allow(address: int, nbytes: int, location: Any) -> None:
+        access = driver.CUmemAccessDesc()
+        access.location, access.flags = location, _READ_WRITE
+        check(driver.cuMemSetAccess(address, nbytes, [access], 1), "cuMemSetAccess")
+
+    def is_on_host(self, address: int) -> bool:
+        """Whether memory of this PE is the host's."""
+        return any(address in mapped for mapped in self._on_host)
+
+    def lend(self, address: int, nbytes: int) -> Loan:
+        """Name the allocation that memory lies in by a handle of CUDA IPC: cudaMalloc's, Numba's, those of CuPy's and PyTorch's pools."""
+        base, size = check(driver.cuMemGetAddressRange(address), f"{address:#x} is no memory of CUDA")
+        try:
+            handle = check(driver.cuIpcGetMemHandle(base), "cuIpcGetMemHandle")
+        except CudaError as error:
+            raise TransportError(
+                f"the memory at {address:#x} cannot be shared with the software card's process, as memory of cudaMalloc can and that of "
+                "cuMemCreate, cudaMallocAsync and cudaMallocManaged cannot (PyTorch: use neither expandable_segments nor cudaMallocAsync; "
+                f"CuPy: the default pool) ({error})"
+            ) from error
+        return Loan(int(base), int(size), handle=bytes(byte & 0xFF for byte in handle.reserved))
+
+    def take_back(self, loan: Loan) -> None:
+        """Nothing: the card keeps what it has mapped to the end of the job, as unmapping would wait for its kernel."""
+
+    def borrow(self, loan: Loan) -> int:
+        """Map an allocation of another process; once, whoever lends it how often."""
+        if loan.handle not in self._borrowed:
+            handle = driver.CUipcMemHandle()
+            handle.reserved = loan.handle
+            lazily = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+            try:
+                self._borrowed[loan.handle] = int(check(driver.cuIpcOpenMemHandle(handle, lazily.value), "cuIpcOpenMemHandle"))
+            except CudaError as error:
+                raise TransportError(f"cannot map another process's GPU memory: {error}{_shared_block(error)}") from error
+        return self._borrowed[loan.handle]
+
+    def give_back(self, loan: Loan, address: int) -> None:
+        """Nothing, see take_back()."""
+
+    def enter(self) -> None:
+        """Let the calling thread use this memory: it takes the context of the thread that made it (a PE's: the primary one, Numba's)."""
+        check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Copy to the host on a stream of our own."""
+        if self.is_on_host(address):
+            return ctypes.string_at(address, nbytes)
+        data = bytearray(nbytes)
+        check(driver.cuMemcpyDtoHAsync(data, address, nbytes, self._stream), "cuMemcpyDtoH")
+        check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+        return bytes(data)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy to the GPU on a stream of our own."""
+        if self.is_on_host(address):
+            ctypes.memmove(address, data, len(data))
+            return
+        check(driver.cuMemcpyHtoDAsync(address, data, len(data), self._stream), "cuMemcpyHtoD")
+        check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+
+    def fill(self, address: int, nbytes: int, byte: int) -> None:
+        """Set nbytes to one byte value."""
+        if self.is_on_host(address):
+            ctypes.memset(address, byte, nbytes)
+            return
+        check(driver.cuMemsetD8Async(address, byte, nbytes, self._stream), "cuMemsetD8")
+        check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+
+    def close(self) -> None:
+        """Unmap and release; errors are ignored, the context may be gone after a failed kernel. Further calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for address in list(self._mapped):
+            self.discard(address)
+        for address, nbytes in self._reserved:
+            driver.cuMemAddressFree(address, nbytes)
+        driver.cuStreamDestroy(self._stream)
+
+
+def _shared_block(error: CudaError) -> str:
+    """Return what an error of cuIpcOpenMemHandle means if it is that a block is mapped, of which another allocation was lent before."""
+    if "ALREADY_MAPPED" not in str(error):
+        return ""
+    return ": CUDA keeps small allocations in blocks of 2 MiB, and another one of this block is or was registered: register one large array"
+
+
+def _location(kind: Any, number: int) -> Any:
+    location = driver.CUmemLocation()
+    location.type, location.id = kind, number
+    return location

@@ -1,0 +1,79 @@
+"""What the lanes of a warp of the cuda engine do together: all 32 call. Values are u64 unless it says otherwise."""
+
+from typing import Any
+
+from pgas.kernels.compiler import constant, device, i64, ptx, u32, u64
+from pgas.transports.softhca.engine import ops
+from pgas.transports.softhca.engine.ops import copy, for_kernel
+
+__all__ = ["FULL", "NEVER", "apart", "copy_together", "reached"]
+
+#: An address behind all others.
+NEVER = 1 << 62
+
+FULL = u32(0xFFFF_FFFF)
+_0, _1, _31, _32, _NEVER = (constant(c) for c in (0, 1, 31, 32, NEVER))
+_STEPS = (1, 2, 4, 8, 16)
+
+load_any, store_data = for_kernel(ops.load_any), for_kernel(ops.store_data)
+_copy_16 = ptx.copy_run_16
+
+
+@device
+def reached(lane: Any, blocks: Any) -> Any:
+    """Return where WQEs begin if one begins in this lane: the mask of the lanes, and the first place behind the warp, counted from lane 0.
+
+    blocks: WQEBBs of the WQE that begins here, if one does.
+    """
+    mask = _1 << lane
+    after = lane + blocks
+    for _ in range(5):  # each round doubles the steps that are known
+        inside = after < _32
+        source = u32(after & _31)
+        masks, afters = ptx.shfl_u64(FULL, mask, source), ptx.shfl_u64(FULL, after, source)
+        if inside:
+            mask, after = mask | masks, afters
+    return mask, after
+
+
+@device
+def highest_before(lane: Any, high: Any) -> Any:
+    """Return the highest value of the lanes before this one, 0 for lane 0, and that of the whole warp."""
+    most = high
+    for step in _STEPS:
+        other = ptx.shfl_u64(FULL, most, u32(lane - step if lane >= step else lane))
+        most = max(most, other)
+    before = ptx.shfl_u64(FULL, most, u32(lane - _1 if lane != _0 else _0))
+    return before if lane != _0 else _0, ptx.shfl_u64(FULL, most, u32(_31))
+
+
+@device
+def apart(lane: Any, low: Any, high: Any) -> Any:
+    """Return whether the lanes' ranges [low, high) ascend and are apart (low NEVER: none), the lowest low and the highest high."""
+    some = low != _NEVER
+    before, most = highest_before(lane, high if some else _0)
+    ascending = ptx.vote_all(FULL, u32(1 if low >= before else 0)) != 0  # NEVER is above all
+    least = low
+    for step in _STEPS:
+        least = min(least, ptx.shfl_u64(FULL, least, u32(lane ^ u64(step))))
+    return ascending, least, most
+
+
+@device
+def copy_together(rank: Any, size: Any, dest: Any, source: Any, nbytes: Any) -> None:
+    """Copy by `size` threads, of which the caller is number `rank`; aligned words of 8 bytes of dest are stored whole. Values are i64."""
+    if (dest | source) & 15 == 0:
+        body = nbytes >> 4 << 4
+        _copy_16(u64(dest), u64(source), u64(rank), u64(nbytes >> 4), u64(size), False)
+        head = i64(0)
+    else:
+        head = min(-dest & 7, nbytes)
+        body = (nbytes - head) >> 3 << 3
+        if rank == 0:
+            copy(dest, source, head)
+        at = head + rank * 8
+        while at < head + body:
+            store_data(dest + at, load_any(source + at))
+            at += size * 8
+    if rank == 0:
+        copy(dest + head + body, source + head + body, nbytes - head - body)

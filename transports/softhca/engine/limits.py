@@ -1,0 +1,77 @@
+"""The limits that let the card stand in for a slower one: WQEs and bytes a second, of all its QPs together.
+
+Two token buckets, each kept as one word: the time at which all that was let in will have passed at the limit (the virtual scheduling
+algorithm of ITU-T I.371, which is a token bucket that needs no refilling). Workers of the engine share them by compare-and-swap. Times are
+multiples of 2^-LOG_TICK ns, so that the cost of a byte at 200 Gb/s is a whole number to a thousandth, modulo 2^62 of them (3 days).
+"""
+
+from pgas.transports.hostloop.compiled import device
+from pgas.transports.softhca.engine.ops import clock, compare_swap, idle, load, load_acquire, load_shared
+from pgas.transports.softhca.tables import CTL_BYTE_COST, CTL_BYTES_UNTIL, CTL_STOP, CTL_WQE_COST, CTL_WQES_UNTIL
+
+__all__ = ["BURST_NS", "admit", "costs"]
+
+LOG_TICK = 14
+_CLOCK_MASK = (1 << 48) - 1
+
+#: What is farther ahead, 5 hours, is from before the clock began anew.
+_AHEAD_MAX = 1 << 58
+
+#: What may pass at once after a rest: as much as in so many nanoseconds.
+BURST_NS = 8000
+
+
+def costs(mops: float, gbps: float) -> tuple[int, int]:
+    """Return CTL_WQE_COST and CTL_BYTE_COST for so many million WQEs and 10^9 bits a second; 0: no limit."""
+    return _ticks(1000 / mops if mops else 0), _ticks(8 / gbps if gbps else 0)
+
+
+def _ticks(ns: float) -> int:
+    """Return what so many nanoseconds are, at least one; 0 for none."""
+    return max(1, round(ns * (1 << LOG_TICK))) if ns else 0
+
+
+@device
+def now() -> int:
+    """Return the time."""
+    return (clock() & _CLOCK_MASK) << LOG_TICK
+
+
+@device
+def ahead(until: int, time: int) -> int:
+    """Return how far ahead of a time another is; 0 if it has passed."""
+    distance = until - time
+    return distance if 0 < distance < _AHEAD_MAX else 0
+
+
+@device
+def take(bucket: int, cost: int) -> int:
+    """Let something in; return when it will have passed."""
+    while True:
+        before, time = load_shared(bucket), now()
+        after = time + ahead(before, time) + cost
+        if compare_swap(bucket, before, after) == before:
+            return after
+
+
+@device
+def wait(hca: int, until: int) -> int:
+    """Wait for a time, less what a burst may take."""
+    turns = 0
+    while ahead(until, now()) > BURST_NS << LOG_TICK:
+        if load_acquire(hca + CTL_STOP) != 0:
+            break
+        turns += 1
+        idle(turns)
+    return 0
+
+
+@device
+def admit(hca: int, wqes: int, nbytes: int) -> int:
+    """Wait until so many WQEs, which move so many bytes, may pass."""
+    per_wqe, per_byte = load(hca + CTL_WQE_COST), load(hca + CTL_BYTE_COST)
+    if per_wqe != 0:
+        wait(hca, take(hca + CTL_WQES_UNTIL, wqes * per_wqe))
+    if per_byte != 0:
+        wait(hca, take(hca + CTL_BYTES_UNTIL, nbytes * per_byte))
+    return 0

@@ -1,0 +1,148 @@
+"""The primitives of the engine: what its states do to memory, on the CPU (ops_cpu) or in a kernel (ops_cuda).
+
+Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative, 8-byte ones
+are the bits. The scopes are those of DESIGN section 2: everything that another process reads or wrote is at system scope.
+
+| name | what |
+|---|---|
+| ``load store`` and ``_u8 _u16 _u32`` | of the engine's own records, and of what an acquiring load has made visible |
+| ``load_be32 load_be64 swap32 swap64`` | big-endian words |
+| ``load_any`` | of any address, not one access |
+| ``store_data`` | to memory that others poll: one access, whole |
+| ``load_shared`` | of an operand that others change by atomics |
+| ``load_published`` | of what the firmware publishes, and what is behind it |
+| ``load_acquire load_be32_acquire store_release fence`` | ordered, for every observer |
+| ``add compare_swap`` | atomic updates, sequentially consistent or nearly; they return what was there |
+| ``exchange`` | likewise, an acquire |
+| ``clock`` | nanoseconds |
+| ``idle`` | wait a little, the longer the more often nothing was found |
+"""
+
+from typing import Any
+
+from pgas.base.backend import SIMULATOR
+from pgas.transports.hostloop.compiled import device
+
+if SIMULATOR:
+    from pgas.transports.hostloop.memory_ops import (
+        YIELDS,
+        add,
+        clock,
+        compare_swap,
+        compare_swap_u32,
+        exchange,
+        fence,
+        idle,
+        load,
+        load_acquire,
+        load_any,
+        load_any_u16,
+        load_any_u32,
+        load_be32,
+        load_be32_acquire,
+        load_be64,
+        load_published,
+        load_shared,
+        load_shared_u32,
+        load_u8,
+        move,
+        store,
+        store_data,
+        store_data_u8,
+        store_data_u16,
+        store_data_u32,
+        store_release,
+        store_u32,
+        swap32,
+        swap64,
+    )
+else:
+    from pgas.transports.softhca.engine.ops_cuda import (
+        YIELDS,
+        add,
+        clock,
+        compare_swap,
+        compare_swap_u32,
+        exchange,
+        fence,
+        idle,
+        load,
+        load_acquire,
+        load_any,
+        load_any_u16,
+        load_any_u32,
+        load_be32,
+        load_be32_acquire,
+        load_be64,
+        load_published,
+        load_shared,
+        load_shared_u32,
+        load_u8,
+        move,
+        store,
+        store_data,
+        store_data_u8,
+        store_data_u16,
+        store_data_u32,
+        store_release,
+        store_u32,
+        swap32,
+        swap64,
+    )
+
+__all__ = [
+    "YIELDS", "add", "clock", "compare_swap", "compare_swap_atomic", "copy", "exchange", "fence", "for_kernel", "idle", "load",
+    "load_acquire", "load_any", "load_atomic", "load_be32", "load_be32_acquire", "load_be64", "load_published", "load_shared", "load_u8",
+    "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
+]  # fmt: skip
+
+
+def for_kernel(primitive: Any) -> Any:
+    """Return a primitive of an address (and a value) as a kernel can call it: compiled in the simulator, where kernels are Python."""
+    if not SIMULATOR:
+        return primitive
+    if primitive in (store, store_data, add):
+        return device(lambda address, value: primitive(address, value))
+    return device(lambda address: primitive(address))
+
+
+@device
+def copy(dest: int, source: int, nbytes: int) -> int:
+    """Copy. Up to 512 bytes, every aligned word of 8, 4 or 2 bytes of dest is stored whole, as a waiter on such an element expects."""
+    if nbytes > 512 or source < dest < source + nbytes:
+        move(dest, source, nbytes)
+        return 0
+    done = 0
+    while done < nbytes:
+        at, start, left = dest + done, source + done, nbytes - done
+        if at & 7 == 0 and left >= 8:
+            store_data(at, load_any(start))
+            done += 8
+        elif at & 3 == 0 and left >= 4:
+            store_data_u32(at, load_any_u32(start))
+            done += 4
+        elif at & 1 == 0 and left >= 2:
+            store_data_u16(at, load_any_u16(start))
+            done += 2
+        else:
+            store_data_u8(at, load_u8(start))
+            done += 1
+    return 0
+
+
+@device
+def load_atomic(address: int, nbytes: int) -> int:
+    """Load an operand of 4 or 8 bytes."""
+    return load_shared(address) if nbytes == 8 else load_shared_u32(address)
+
+
+@device
+def store_atomic(address: int, value: int, nbytes: int) -> int:
+    """Store an operand of 4 or 8 bytes."""
+    return store_data(address, value) if nbytes == 8 else store_data_u32(address, value)
+
+
+@device
+def compare_swap_atomic(address: int, expected: int, value: int, nbytes: int) -> int:
+    """Replace an operand of 4 or 8 bytes atomically if it is as expected; return what was there."""
+    return compare_swap(address, expected, value) if nbytes == 8 else compare_swap_u32(address, expected, value)

@@ -1,0 +1,241 @@
+"""The receiving side: what SEND, and WRITE with immediate data, find in the peer's receive queue, and what they leave in its CQ.
+
+A receive WQE is taken only when the message goes into it, or fails because of it. Of one that is not there the requester hears "receiver
+not ready" (RNR NAK); it waits and tries again, as often as its qpc.rnr_retry says. It tries as soon as there is one: the card knows, and
+nobody gains by its waiting until the end of the timer.
+"""
+
+from pgas.transports.hostloop.compiled import device
+from pgas.transports.mlx5.contexts import RNR_RETRY_FOR_EVER
+from pgas.transports.mlx5.cqe import CqeOpcode
+from pgas.transports.mlx5.wqe import CTRL_IMM, INVALID_LKEY, OCTOWORD, WQE_IDX_MASK
+from pgas.transports.softhca.engine.completer import deliver, note_error
+from pgas.transports.softhca.engine.ops import clock, copy, load, load_be32, load_be32_acquire, load_be64, store, store_release
+from pgas.transports.softhca.engine.pipeline import (
+    COMPLETE,
+    DONE,
+    EXECUTE_RECEIVE,
+    LOCAL_LENGTH,
+    LOCAL_PROT,
+    NOT_READY,
+    REMOTE_INVAL_REQ,
+    REMOTE_OP,
+    RNR_RETRY_EXC,
+    V_NO_RECEIVE_QUEUE,
+    V_NOT_READY,
+    V_RECEIVE_LENGTH,
+    V_RECEIVE_LKEY,
+    V_RECEIVE_OVERRUN,
+    WR_FLUSH,
+    count,
+    fail,
+    refuse,
+    state_of,
+)
+from pgas.transports.softhca.engine.requester import LOCAL_WRITE, SEND, WRITE_IMM, find_key
+from pgas.transports.softhca.engine.responder import execute_write
+from pgas.transports.softhca.tables import (
+    CTL_QPS,
+    CTL_RQS,
+    MKEY_ACCESS,
+    MKEY_ADDRESS,
+    MKEY_KEY,
+    MKEY_NBYTES,
+    MKEY_PD,
+    MKEY_START,
+    QP_BROKEN,
+    QP_PD,
+    QP_QPN,
+    QP_REMOTE_QPN,
+    QP_ROW,
+    QP_ROWS_MASK,
+    QP_STALLED_UNTIL,
+    RQ_ADDRESS,
+    RQ_CONSUMER,
+    RQ_CQ,
+    RQ_DBR,
+    RQ_FLUSHED,
+    RQ_MASK,
+    RQ_NAKED_UNTIL,
+    RQ_NAKS,
+    RQ_RECEIVES,
+    RQ_RNR_NS,
+    RQ_RNR_RETRY,
+    RQ_ROW,
+    RQ_STRIDE,
+    RTR,
+    RTS,
+    SEGMENT_BYTES,
+    WORK_NBYTES,
+    WORK_OPCODE,
+    WORK_PAIRS,
+    WORK_RESPONDER,
+    WORK_SCATTER,
+    WORK_SEGMENTS,
+    WORK_WQE,
+)
+
+RESP_WR_IMM, RESP_SEND, RESP_SEND_IMM = int(CqeOpcode.RESP_WR_IMM), int(CqeOpcode.RESP_SEND), int(CqeOpcode.RESP_SEND_IMM)
+RESP_ERR = int(CqeOpcode.RESP_ERR)
+
+#: QP_STALLED_UNTIL of a QP that waits for a receive WQE of its peer: a sweep that never comes.
+NAKED = 1 << 62
+
+#: Receive WQEs that are flushed before the next QP gets its turn.
+FLUSHED_PER_VISIT = 64
+
+
+@device
+def receive_queue(hca: int, qp: int) -> int:
+    """Return the address of the record of a QP's receive queue."""
+    return load(hca + CTL_RQS) + (load(qp + QP_QPN) & QP_ROWS_MASK) * RQ_ROW
+
+
+@device
+def posted(rq: int) -> int:
+    """Return how many receive WQEs there are: there is no doorbell for them but the record (facts 1.8)."""
+    return (load_be32_acquire(load(rq + RQ_DBR)) - load(rq + RQ_CONSUMER)) & WQE_IDX_MASK
+
+
+@device
+def check_receive(hca: int, qp: int, work: int) -> int:
+    """The peer has a receive WQE (rxe_resp.c check_resource: RNR NAK).
+
+    To a QP without a receive queue there is nothing to be sent: "the operation is not supported by this receive queue" (IBTA, Remote
+    Invalid Request Error).
+    """
+    rq = receive_queue(hca, load(work + WORK_RESPONDER))
+    if load(rq + RQ_ADDRESS) == 0:
+        return refuse(work, REMOTE_INVAL_REQ, V_NO_RECEIVE_QUEUE)
+    waiting = posted(rq)
+    if waiting == 0:
+        return NOT_READY
+    if waiting > load(rq + RQ_MASK) + 1:
+        return refuse(work, REMOTE_OP, V_RECEIVE_OVERRUN)
+    return EXECUTE_RECEIVE
+
+
+@device
+def not_ready(hca: int, qp: int, work: int) -> int:
+    """Wait as long as the peer's min_rnr_nak says, or give up."""
+    rq = receive_queue(hca, qp)
+    retry, naks = load(rq + RQ_RNR_RETRY), load(rq + RQ_NAKS)
+    if retry != RNR_RETRY_FOR_EVER and naks == retry:
+        store(rq + RQ_NAKS, 0)
+        return fail(work, RNR_RETRY_EXC, V_NOT_READY)
+    store(rq + RQ_NAKS, naks + 1)
+    store(rq + RQ_NAKED_UNTIL, clock() + load(receive_queue(hca, load(work + WORK_RESPONDER)) + RQ_RNR_NS))
+    store(qp + QP_STALLED_UNTIL, NAKED)
+    return DONE
+
+
+@device
+def still_not_ready(hca: int, qp: int) -> int:
+    """Whether a QP goes on waiting for a receive WQE: the peer is as it was, and it is not yet time to count another try."""
+    number = load(qp + QP_REMOTE_QPN)
+    peer = load(hca + CTL_QPS) + (number & QP_ROWS_MASK) * QP_ROW
+    state = state_of(peer)
+    if load(peer + QP_QPN) != number or (state != RTR and state != RTS) or posted(receive_queue(hca, peer)) != 0:
+        return 0
+    rq = receive_queue(hca, qp)
+    return 1 if load(rq + RQ_RNR_RETRY) == RNR_RETRY_FOR_EVER or clock() < load(rq + RQ_NAKED_UNTIL) else 0
+
+
+@device
+def execute_receive(hca: int, qp: int, work: int) -> int:
+    """Put the message into the receive WQE, or where a WRITE says, and complete the receive WQE before the WQE that was sent."""
+    peer, opcode, nbytes = load(work + WORK_RESPONDER), load(work + WORK_OPCODE), load(work + WORK_NBYTES)
+    rq = receive_queue(hca, peer)
+    index = load(rq + RQ_CONSUMER)
+    store(receive_queue(hca, qp) + RQ_NAKS, 0)
+    store(rq + RQ_CONSUMER, index + 1)
+    cqe_opcode = RESP_WR_IMM
+    if opcode == WRITE_IMM:
+        if nbytes != 0:
+            execute_write(hca, qp, work)
+    else:
+        cqe_opcode = RESP_SEND if opcode == SEND else RESP_SEND_IMM
+        wqe = load(rq + RQ_ADDRESS) + (index & load(rq + RQ_MASK)) * load(rq + RQ_STRIDE)
+        wrong = find_room(hca, peer, work, wqe, wqe + load(rq + RQ_STRIDE))
+        if wrong != 0:
+            return reject(hca, qp, work, index, wrong)
+        scatter(work)
+    count(rq + RQ_RECEIVES, 1)
+    imm = 0 if opcode == SEND else load_be32(load(work + WORK_WQE) + CTRL_IMM)
+    deliver(hca, peer, load(rq + RQ_CQ), index, 0, nbytes, imm, cqe_opcode, 0, 0)
+    return COMPLETE
+
+
+@device
+def find_room(hca: int, peer: int, work: int, wqe: int, end: int) -> int:
+    """Turn so many segments of a receive WQE as the message needs into addresses; return 0, or what is wrong with them.
+
+    Each lkey exists, is of the receiver's PD, holds the range and allows writing (rxe_resp.c send_data_in; rxe_mr.c copy_data). All are
+    checked before any byte moves.
+    """
+    left, pair = load(work + WORK_NBYTES), work + WORK_SCATTER
+    while left > 0:
+        if wqe == end or load_be32(wqe + 4) == INVALID_LKEY:
+            return V_RECEIVE_LENGTH
+        byte_count = load_be32(wqe)
+        nbytes = min(left, byte_count if byte_count else 1 << 31)
+        row = find_key(hca, load_be32(wqe + 4))
+        offset = load_be64(wqe + 8) - load(row + MKEY_START)
+        if load(row + MKEY_KEY) == 0 or load(row + MKEY_PD) != load(peer + QP_PD) or load(row + MKEY_ACCESS) & LOCAL_WRITE == 0:
+            return V_RECEIVE_LKEY
+        if offset < 0 or nbytes > load(row + MKEY_NBYTES) - offset:
+            return V_RECEIVE_LKEY
+        store(pair, load(row + MKEY_ADDRESS) + offset)
+        store(pair + 8, nbytes)
+        left -= nbytes
+        pair += SEGMENT_BYTES
+        wqe += OCTOWORD
+    return 0
+
+
+@device
+def reject(hca: int, qp: int, work: int, index: int, vendor: int) -> int:
+    """End a receive WQE with an error of its own and the WQE that was sent with what the receiver answers; both QPs enter ERR.
+
+    Too short a receive WQE: NAK invalid request; one that names the wrong memory: NAK remote operational error (IBTA, responder errors).
+    """
+    peer = load(work + WORK_RESPONDER)
+    syndrome = LOCAL_LENGTH if vendor == V_RECEIVE_LENGTH else LOCAL_PROT
+    store_release(peer + QP_BROKEN, 1)
+    note_error(peer, index, syndrome, vendor, 0, 0)
+    deliver(hca, peer, load(receive_queue(hca, peer) + RQ_CQ), index, 0, 0, 0, RESP_ERR, syndrome, vendor)
+    return refuse(work, REMOTE_INVAL_REQ if vendor == V_RECEIVE_LENGTH else REMOTE_OP, vendor)
+
+
+@device
+def scatter(work: int) -> int:
+    """Copy what the WQE's segments hold into those of the receive WQE."""
+    pair, room, dest = work + WORK_SCATTER, 0, 0
+    for i in range(load(work + WORK_SEGMENTS)):
+        source, left = load(work + WORK_PAIRS + i * SEGMENT_BYTES), load(work + WORK_PAIRS + i * SEGMENT_BYTES + 8)
+        while left > 0:
+            if room == 0:
+                dest, room = load(pair), load(pair + 8)
+                pair += SEGMENT_BYTES
+            nbytes = min(left, room)
+            copy(dest, source, nbytes)
+            dest += nbytes
+            source += nbytes
+            room -= nbytes
+            left -= nbytes
+    return 0
+
+
+@device
+def flush_receives(hca: int, qp: int) -> int:
+    """End receive WQEs of a QP in ERR; return whether there were any."""
+    rq = receive_queue(hca, qp)
+    if load(rq + RQ_ADDRESS) == 0:
+        return 0
+    number = min(posted(rq), FLUSHED_PER_VISIT)
+    for _ in range(number):
+        index = load(rq + RQ_CONSUMER)
+        store(rq + RQ_CONSUMER, index + 1)
+        count(rq + RQ_FLUSHED, 1)
+        deliver(hca, qp, load(rq + RQ_CQ), index, 0, 0, 0, RESP_ERR, WR_FLUSH, 0)
+    return 1 if number else 0

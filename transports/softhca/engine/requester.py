@@ -1,0 +1,372 @@
+"""The requester: takes doorbells and WQEs of a QP, and checks what can be checked without the peer."""
+
+from pgas.transports.hostloop.compiled import device
+from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE
+from pgas.transports.mlx5.wqe import (
+    CTRL_FM_CE_SE,
+    CTRL_OPMOD_IDX_OPCODE,
+    CTRL_QPN_DS,
+    DS_MASK,
+    DS_PER_WQEBB,
+    DUMP_DATA,
+    INLINE_HEADER,
+    INLINE_SEG,
+    OCTOWORD,
+    OPMOD_SHIFT,
+    QPN_SHIFT,
+    WQE_ATOMIC_DATA,
+    WQE_DATA,
+    WQE_IDX_MASK,
+    WQE_IDX_SHIFT,
+    WQE_MASKED_CS_8_DATA,
+    WQE_RADDR,
+    WQE_SEND_DATA,
+    WQEBB,
+    WQEBB_SHIFT,
+    Ce,
+    Fm,
+    Opcode,
+    Opmod,
+)
+from pgas.transports.softhca.engine.ops import (
+    exchange,
+    load,
+    load_acquire,
+    load_be32,
+    load_be32_acquire,
+    load_be64,
+    load_published,
+    load_shared,
+    load_u8,
+    store,
+    swap32,
+)
+from pgas.transports.softhca.engine.pipeline import (
+    ALONE,
+    CHECK_CONNECTION,
+    CHECK_CONTROL,
+    CHECK_FAULT,
+    CHECK_LENGTH,
+    CHECK_LKEY,
+    CHECK_SEGMENTS,
+    COMPLETE,
+    LOCAL_LENGTH,
+    LOCAL_PROT,
+    LOCAL_QP_OP,
+    RECEIVES,
+    V_DS,
+    V_FENCE,
+    V_INDEX,
+    V_INJECTED,
+    V_INLINE,
+    V_LENGTH_ATOMIC,
+    V_LENGTH_MESSAGE,
+    V_LKEY_ACCESS,
+    V_LKEY_BOUNDS,
+    V_LKEY_PD,
+    V_LKEY_UNKNOWN,
+    V_OPCODE,
+    V_OPMOD,
+    V_OVERRUN,
+    V_QPN,
+    count,
+    fail,
+)
+from pgas.transports.softhca.tables import (
+    CTL_FAIL_COUNT,
+    CTL_FAIL_QPN,
+    CTL_FAIL_SYNDROME,
+    CTL_MKEYS,
+    LOCAL_READ,
+    MKEY_ACCESS,
+    MKEY_ADDRESS,
+    MKEY_KEY,
+    MKEY_NBYTES,
+    MKEY_PD,
+    MKEY_ROW,
+    MKEY_ROWS_MASK,
+    MKEY_START,
+    QP_BUFFERS,
+    QP_CONSUMER,
+    QP_DBR,
+    QP_DOORBELLS,
+    QP_FOREIGN_DOORBELLS,
+    QP_LOG_MSG_MAX,
+    QP_MASK,
+    QP_ON_HOST,
+    QP_PD,
+    QP_PRODUCER,
+    QP_QPN,
+    QP_REGISTER,
+    QP_RUNG,
+    QP_SQ,
+    QP_STALE_DOORBELLS,
+    QP_STALE_RECORDS,
+    SEGMENT_BYTES,
+    WORK_CAPACITY,
+    WORK_CE,
+    WORK_DATA,
+    WORK_DS,
+    WORK_INDEX,
+    WORK_NBYTES,
+    WORK_OPCODE,
+    WORK_OPERANDS,
+    WORK_OPMOD,
+    WORK_PAIRS,
+    WORK_RADDR,
+    WORK_RKEY,
+    WORK_SEGMENTS,
+    WORK_WIDTH,
+    WORK_WQE,
+    WORK_WQEBBS,
+)
+
+NOP, DUMP = int(Opcode.NOP), int(Opcode.DUMP)
+WRITE, READ = int(Opcode.RDMA_WRITE), int(Opcode.RDMA_READ)
+WRITE_IMM, SEND, SEND_IMM = int(Opcode.RDMA_WRITE_IMM), int(Opcode.SEND), int(Opcode.SEND_IMM)
+CS, FA = int(Opcode.ATOMIC_CS), int(Opcode.ATOMIC_FA)
+MASKED_CS, MASKED_FA = int(Opcode.ATOMIC_MASKED_CS), int(Opcode.ATOMIC_MASKED_FA)
+MASKED_4, MASKED_8 = int(Opmod.MASKED_4), int(Opmod.MASKED_8)
+FM_LAST = int(Fm.FENCE_AND_INITIATOR_SMALL_FENCE)
+FM_MASK, CE_MASK = 7 << 5, int(Ce.ALWAYS_AND_EQE)
+LOCAL_WRITE = int(Access.LOCAL_WRITE)
+_WORD = 0xFFFF_FFFF
+
+
+@device
+def rung(qp: int) -> int:
+    """Return the register that holds a doorbell which was not taken yet, 0 if there is none."""
+    register = load(qp + QP_REGISTER)
+    if RECEIVES and load(qp + QP_BUFFERS) != 0:
+        for _ in range(load(qp + QP_BUFFERS)):
+            if doorbell_qpn(load_shared(register)) == load(qp + QP_QPN):
+                return register
+            register += UAR_BF_BUFFER_SIZE
+        return 0
+    word = load_shared(register)
+    if word != 0 and (load(qp + QP_ON_HOST) == 0 or word != load(qp + QP_RUNG)):
+        return register
+    return 0
+
+
+@device
+def doorbell_qpn(word: int) -> int:
+    """Return the QP that a doorbell names."""
+    return swap32((word >> 32) & _WORD) >> QPN_SHIFT
+
+
+@device
+def take_doorbell(qp: int) -> int:
+    """Take what was rung and move the producer index; return whether something was (facts 1.9, 1.10; doorbell.advance).
+
+    The doorbell record alone makes nothing happen (DESIGN section 2): it is read when a doorbell came, and the farther of the two counts.
+    """
+    register = rung(qp)
+    if register == 0:
+        return 0
+    if load(qp + QP_ON_HOST) != 0:
+        word = load_acquire(register)
+        store(qp + QP_RUNG, word)
+    else:
+        word = exchange(register, 0)
+    idx_word, qpn_word = swap32(word & _WORD), swap32((word >> 32) & _WORD)
+    count(qp + QP_DOORBELLS, 1)
+    if qpn_word >> QPN_SHIFT != load(qp + QP_QPN):
+        count(qp + QP_FOREIGN_DOORBELLS, 1)
+        return 1
+    # Both conventions: the next empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is not looked at (facts 1.9).
+    wqebbs = ((qpn_word & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
+    announced = ((idx_word >> WQE_IDX_SHIFT) + wqebbs) & WQE_IDX_MASK
+    recorded = load_be32_acquire(load(qp + QP_DBR)) & WQE_IDX_MASK
+    producer, depth = load(qp + QP_PRODUCER), load(qp + QP_MASK) + 1
+    by_ring, by_record = (announced - producer) & WQE_IDX_MASK, (recorded - producer) & WQE_IDX_MASK
+    distance = 0
+    if by_ring <= depth:
+        distance = by_ring
+        if by_record < by_ring or by_record > depth:
+            count(qp + QP_STALE_RECORDS, 1)
+    elif not RECEIVES or load(qp + QP_BUFFERS) == 0:  # of two buffers the one that was rung first may be seen last
+        count(qp + QP_STALE_DOORBELLS, 1)
+    if distance < by_record <= depth:
+        distance = by_record
+    store(qp + QP_PRODUCER, producer + distance)
+    return 1
+
+
+@device
+def fetch(hca: int, qp: int, work: int) -> int:
+    """Copy the next WQE out of the ring, so that nobody changes it while it is checked; it wraps WQEBB by WQEBB (facts 1.1)."""
+    index = load(qp + QP_CONSUMER)
+    ring, mask = load(qp + QP_SQ), load(qp + QP_MASK)
+    rung = load(qp + QP_PRODUCER) - index
+    first = ring + ((index & mask) << WQEBB_SHIFT)
+    wqe = load(work + WORK_WQE)
+    store(wqe, load(first))
+    store(wqe + 8, load(first + 8))
+    wqebbs = begin(work, index)
+    ds = load(work + WORK_DS)
+    # Of a WQE whose size cannot be right one WQEBB is consumed: the card has to go on somewhere.
+    store(work + WORK_WQEBBS, max(1, min(wqebbs, rung)))
+    if rung > mask + 1:
+        return fail(work, LOCAL_QP_OP, V_OVERRUN)
+    if ds == 0 or wqebbs > rung:
+        return fail(work, LOCAL_QP_OP, V_DS)
+    for k in range(wqebbs):
+        block = ring + (((index + k) & mask) << WQEBB_SHIFT)
+        for offset in range(0, min(WQEBB, ds * OCTOWORD - k * WQEBB), 8):
+            store(wqe + k * WQEBB + offset, load(block + offset))
+    return CHECK_CONTROL
+
+
+@device
+def begin(work: int, index: int) -> int:
+    """Take a WQE's control segment, of which work has a copy, into its work record; return the WQEBBs that it says to have."""
+    wqe = load(work + WORK_WQE)
+    idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
+    ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK
+    store(work + WORK_INDEX, index)
+    store(work + WORK_OPCODE, idx_word & 0xFF)
+    store(work + WORK_OPMOD, idx_word >> OPMOD_SHIFT)
+    store(work + WORK_DS, ds)
+    store(work + WORK_CE, load_u8(wqe + CTRL_FM_CE_SE) & CE_MASK)
+    store(work + WORK_NBYTES, 0)
+    store(work + WORK_WIDTH, 0)
+    store(work + WORK_SEGMENTS, 0)
+    return (ds + DS_PER_WQEBB - 1) // DS_PER_WQEBB
+
+
+@device
+def check_control(hca: int, qp: int, work: int) -> int:
+    """The control segment names this QP and this index (facts 8 item 3: the cheapest check, it catches most of a driver's mistakes)."""
+    wqe = load(work + WORK_WQE)
+    idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
+    if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != load(work + WORK_INDEX) & WQE_IDX_MASK:
+        return fail(work, LOCAL_QP_OP, V_INDEX)
+    if load_be32(wqe + CTRL_QPN_DS) >> QPN_SHIFT != load(qp + QP_QPN):
+        return fail(work, LOCAL_QP_OP, V_QPN)
+    # Every mode holds by itself: a WQE with one is executed after those before it, whose data is placed (facts 1.3 has no other values).
+    if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK > FM_LAST:
+        return fail(work, LOCAL_QP_OP, V_FENCE)
+    if load(hca + CTL_FAIL_COUNT) != 0:
+        return CHECK_FAULT
+    return CHECK_SEGMENTS
+
+
+@device
+def check_fault(hca: int, qp: int, work: int) -> int:
+    """Fail the WQE that a fault is set for."""
+    only = load(hca + CTL_FAIL_QPN)
+    if only == 0 or only == load(qp + QP_QPN):
+        left = load(hca + CTL_FAIL_COUNT) - 1
+        store(hca + CTL_FAIL_COUNT, left)
+        if left == 0:
+            return fail(work, load(hca + CTL_FAIL_SYNDROME), V_INJECTED)
+    return CHECK_SEGMENTS
+
+
+@device
+def check_segments(hca: int, qp: int, work: int) -> int:
+    """Find the segments of the opcode (facts 1.2, 1.5). opmod tells the width of a masked atomic and is 0 otherwise (facts 1.4)."""
+    opcode, opmod = load(work + WORK_OPCODE), load(work + WORK_OPMOD)
+    data = WQE_DATA
+    width = 0
+    if opcode == NOP:
+        return COMPLETE  # of ds 1 or 2, and nobody parses the second octoword (facts 1.5)
+    if opcode == DUMP:
+        data = DUMP_DATA
+    elif opcode in (CS, FA):
+        data, width = WQE_ATOMIC_DATA, 8
+    elif opcode in (MASKED_CS, MASKED_FA):
+        if opmod == MASKED_4:
+            data, width = WQE_ATOMIC_DATA, 4
+        elif opmod == MASKED_8:
+            width = 8
+            data = WQE_MASKED_CS_8_DATA if opcode == MASKED_CS else WQE_ATOMIC_DATA
+        else:
+            return fail(work, LOCAL_QP_OP, V_OPMOD)
+        opmod = 0
+    elif opcode != WRITE and opcode != READ:
+        if not RECEIVES or opcode not in (SEND, SEND_IMM, WRITE_IMM):
+            return fail(work, LOCAL_QP_OP, V_OPCODE)
+        if opcode != WRITE_IMM:
+            data = WQE_SEND_DATA
+    if opmod != 0:
+        return fail(work, LOCAL_QP_OP, V_OPMOD)
+    end = load(work + WORK_DS) * OCTOWORD
+    if data > end or ((width != 0 or opcode == DUMP) and data + OCTOWORD != end):
+        return fail(work, LOCAL_QP_OP, V_DS)  # an atomic and a DUMP have one data segment, others any number, also none
+    if opcode != DUMP:
+        store(work + WORK_RADDR, load_be64(load(work + WORK_WQE) + WQE_RADDR))
+        store(work + WORK_RKEY, load_be32(load(work + WORK_WQE) + WQE_RADDR + 8))
+    store(work + WORK_OPERANDS, WQE_DATA)
+    store(work + WORK_DATA, data)
+    store(work + WORK_WIDTH, width)
+    return CHECK_LKEY
+
+
+@device
+def check_lkey(hca: int, qp: int, work: int) -> int:
+    """Turn the data segments into addresses: each lkey exists, is of the QP's PD, holds the range, allows writing what comes back.
+
+    Local Protection Error; rxe_mr.c lookup_mr and mr_check_range. All segments are checked before any byte moves.
+    """
+    wqe = load(work + WORK_WQE)
+    opcode, at = load(work + WORK_OPCODE), load(work + WORK_DATA)
+    end = load(work + WORK_DS) * OCTOWORD
+    needs = LOCAL_READ if opcode in (WRITE, DUMP) or (RECEIVES and opcode < READ) else LOCAL_WRITE  # below READ: WRITE and SEND
+    total, segments = 0, 0
+    while at < end:
+        if segments == load(work + WORK_CAPACITY):
+            return ALONE
+        byte_count = load_be32(wqe + at)
+        pair = work + WORK_PAIRS + segments * SEGMENT_BYTES
+        if byte_count & INLINE_SEG:
+            nbytes = byte_count & ~INLINE_SEG
+            if (opcode >= READ if RECEIVES else opcode != WRITE) or at + INLINE_HEADER + nbytes > end:
+                return fail(work, LOCAL_QP_OP, V_INLINE)
+            store(pair, wqe + at + INLINE_HEADER)
+            at += (INLINE_HEADER + nbytes + OCTOWORD - 1) // OCTOWORD * OCTOWORD
+        else:
+            nbytes = byte_count if byte_count else 1 << 31  # 0 is 2 GiB; rdma-core leaves empty segments out (providers/mlx5/qp.c)
+            row = find_key(hca, load_be32(wqe + at + 4))
+            offset = load_be64(wqe + at + 8) - load(row + MKEY_START)
+            if load(row + MKEY_KEY) == 0:
+                return fail(work, LOCAL_PROT, V_LKEY_UNKNOWN)
+            if load(row + MKEY_PD) != load(qp + QP_PD):
+                return fail(work, LOCAL_PROT, V_LKEY_PD)
+            if offset < 0 or nbytes > load(row + MKEY_NBYTES) - offset:
+                return fail(work, LOCAL_PROT, V_LKEY_BOUNDS)
+            if load(row + MKEY_ACCESS) & needs != needs:
+                return fail(work, LOCAL_PROT, V_LKEY_ACCESS)
+            store(pair, load(row + MKEY_ADDRESS) + offset)
+            at += OCTOWORD
+        store(pair + 8, nbytes)
+        total += nbytes
+        segments += 1
+    store(work + WORK_SEGMENTS, segments)
+    store(work + WORK_NBYTES, total)
+    return CHECK_LENGTH
+
+
+@device
+def check_length(hca: int, qp: int, work: int) -> int:
+    """The message is no longer than qpc.log_msg_max says, and an atomic's data segment has its operand's size (Local Length Error)."""
+    width, nbytes = load(work + WORK_WIDTH), load(work + WORK_NBYTES)
+    if width != 0 and nbytes != width:
+        return fail(work, LOCAL_LENGTH, V_LENGTH_ATOMIC)
+    if nbytes > 1 << load(qp + QP_LOG_MSG_MAX):
+        return fail(work, LOCAL_LENGTH, V_LENGTH_MESSAGE)
+    if load(work + WORK_OPCODE) == DUMP:
+        return COMPLETE  # the data has been in memory since its WQE was executed; there is nothing to flush
+    return CHECK_CONNECTION
+
+
+@device
+def find_key(hca: int, key: int) -> int:
+    """Return the address of a key's record, that of row 0, which holds no key, if there is no such key."""
+    rows = load(hca + CTL_MKEYS)
+    row = rows + ((key >> 8) & MKEY_ROWS_MASK) * MKEY_ROW
+    if load_published(row + MKEY_KEY) != key:
+        return rows
+    return row

@@ -1,0 +1,251 @@
+"""The responder: the peer QP's checks, in the order of rxe_resp.c (CHK_PSN, CHK_OP_VALID, CHK_RKEY, EXECUTE), and the access to its memory.
+
+A request that the peer drops without an answer (no such QP, not connected to the requester, wrong state, wrong PSN) ends at the requester
+as "transport retry counter exceeded", at once: nothing was lost on the way, so retries would find the same.
+"""
+
+from pgas.transports.hostloop.compiled import device
+from pgas.transports.mlx5.contexts import Access
+from pgas.transports.softhca.engine.ops import (
+    YIELDS,
+    compare_swap_atomic,
+    copy,
+    idle,
+    load,
+    load_atomic,
+    load_be32,
+    load_be64,
+    store,
+    store_atomic,
+    store_u32,
+    swap32,
+)
+from pgas.transports.softhca.engine.pipeline import (
+    CHECK_ALIGNMENT,
+    CHECK_OP_VALID,
+    CHECK_RECEIVE,
+    CHECK_RKEY,
+    COMPLETE,
+    EXECUTE_ATOMIC,
+    EXECUTE_READ,
+    EXECUTE_WRITE,
+    RECEIVES,
+    REMOTE_ACCESS,
+    REMOTE_INVAL_REQ,
+    RETRY_EXC,
+    V_MISALIGNED,
+    V_NO_RESPONDER,
+    V_OP_DISABLED,
+    V_RESPONDER_PEER,
+    V_RESPONDER_PSN,
+    V_RESPONDER_STATE,
+    V_RKEY_ACCESS,
+    V_RKEY_BOUNDS,
+    V_RKEY_PD,
+    V_RKEY_UNKNOWN,
+    fail,
+    random,
+    refuse,
+    state_of,
+)
+from pgas.transports.softhca.engine.requester import CS, FA, MASKED_FA, READ, WRITE, WRITE_IMM, find_key
+from pgas.transports.softhca.tables import (
+    CTL_ATOMICS_SPLIT,
+    CTL_CHAOS,
+    CTL_QPS,
+    MKEY_ACCESS,
+    MKEY_ADDRESS,
+    MKEY_KEY,
+    MKEY_NBYTES,
+    MKEY_PD,
+    MKEY_START,
+    OP_ATOMIC,
+    OP_READ,
+    OP_WRITE,
+    QP_ACCESS,
+    QP_PD,
+    QP_QPN,
+    QP_RECV_PSN,
+    QP_REMOTE_QPN,
+    QP_ROW,
+    QP_ROWS_MASK,
+    QP_SEND_PSN,
+    RTR,
+    RTS,
+    SEGMENT_BYTES,
+    WORK_NBYTES,
+    WORK_OPCODE,
+    WORK_OPERANDS,
+    WORK_PAIRS,
+    WORK_RADDR,
+    WORK_REMOTE,
+    WORK_RESPONDER,
+    WORK_RKEY,
+    WORK_SEGMENTS,
+    WORK_WIDTH,
+    WORK_WQE,
+)
+
+REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = int(Access.REMOTE_WRITE), int(Access.REMOTE_READ), int(Access.REMOTE_ATOMIC)
+
+#: The pieces in which faults deliver a long WRITE, last one first.
+PIECE = 4096
+
+
+@device
+def check_connection(hca: int, qp: int, work: int) -> int:
+    """remote_qpn names a QP in RTR or RTS that is connected to this one and expects its PSN (rxe_recv.c check_type_state, check_psn)."""
+    number = load(qp + QP_REMOTE_QPN)
+    peer = load(hca + CTL_QPS) + (number & QP_ROWS_MASK) * QP_ROW
+    state = state_of(peer)
+    if load(peer + QP_QPN) != number or number == 0:
+        return fail(work, RETRY_EXC, V_NO_RESPONDER)
+    if state != RTR and state != RTS:
+        return fail(work, RETRY_EXC, V_RESPONDER_STATE)
+    if load(peer + QP_REMOTE_QPN) != load(qp + QP_QPN):
+        return fail(work, RETRY_EXC, V_RESPONDER_PEER)
+    if load(peer + QP_RECV_PSN) != load(qp + QP_SEND_PSN):
+        return fail(work, RETRY_EXC, V_RESPONDER_PSN)
+    store(work + WORK_RESPONDER, peer)
+    return CHECK_OP_VALID
+
+
+@device
+def check_op_valid(hca: int, qp: int, work: int) -> int:
+    """The QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request). SEND needs no leave."""
+    opcode = load(work + WORK_OPCODE)
+    needs = OP_WRITE if opcode == WRITE else OP_READ if opcode == READ else OP_ATOMIC
+    if RECEIVES and WRITE < opcode < READ:
+        if opcode != WRITE_IMM:
+            return CHECK_RECEIVE
+        needs = OP_WRITE
+    if load(load(work + WORK_RESPONDER) + QP_ACCESS) & needs == 0:
+        return refuse(work, REMOTE_INVAL_REQ, V_OP_DISABLED)
+    return CHECK_RKEY
+
+
+@device
+def check_rkey(hca: int, qp: int, work: int) -> int:
+    """The rkey exists, is of the *responder's* PD, holds the range and allows the operation (rxe_resp.c check_rkey: NAK remote access).
+
+    Zero bytes need neither key nor address.
+    """
+    opcode, nbytes = load(work + WORK_OPCODE), load(work + WORK_NBYTES)
+    if nbytes == 0:
+        return CHECK_RECEIVE if RECEIVES and opcode == WRITE_IMM else COMPLETE
+    needs = REMOTE_WRITE if opcode == WRITE or (RECEIVES and opcode == WRITE_IMM) else REMOTE_READ if opcode == READ else REMOTE_ATOMIC
+    row = find_key(hca, load(work + WORK_RKEY))
+    offset = load(work + WORK_RADDR) - load(row + MKEY_START)
+    if load(row + MKEY_KEY) == 0:
+        return refuse(work, REMOTE_ACCESS, V_RKEY_UNKNOWN)
+    if load(row + MKEY_PD) != load(load(work + WORK_RESPONDER) + QP_PD):
+        return refuse(work, REMOTE_ACCESS, V_RKEY_PD)
+    if offset < 0 or nbytes > load(row + MKEY_NBYTES) - offset:
+        return refuse(work, REMOTE_ACCESS, V_RKEY_BOUNDS)
+    if load(row + MKEY_ACCESS) & needs == 0:
+        return refuse(work, REMOTE_ACCESS, V_RKEY_ACCESS)
+    store(work + WORK_REMOTE, load(row + MKEY_ADDRESS) + offset)
+    if opcode == WRITE:
+        return EXECUTE_WRITE
+    if opcode == READ:
+        return EXECUTE_READ
+    return CHECK_RECEIVE if RECEIVES and opcode == WRITE_IMM else CHECK_ALIGNMENT
+
+
+@device
+def check_alignment(hca: int, qp: int, work: int) -> int:
+    """An atomic's address is a multiple of its size (rxe_resp.c atomic_reply: RESPST_ERR_MISALIGNED_ATOMIC, NAK invalid request)."""
+    if load(work + WORK_RADDR) & (load(work + WORK_WIDTH) - 1):
+        return refuse(work, REMOTE_INVAL_REQ, V_MISALIGNED)
+    return EXECUTE_ATOMIC
+
+
+@device
+def execute_write(hca: int, qp: int, work: int) -> int:
+    """Write the segments one behind the other."""
+    remote = load(work + WORK_REMOTE)
+    for i in range(load(work + WORK_SEGMENTS)):
+        pair = work + WORK_PAIRS + i * SEGMENT_BYTES
+        source, nbytes = load(pair), load(pair + 8)
+        if nbytes > PIECE and random(hca) < load(hca + CTL_CHAOS):
+            copy_backwards(remote, source, nbytes)
+        else:
+            copy(remote, source, nbytes)
+        remote += nbytes
+    return COMPLETE
+
+
+@device
+def copy_backwards(dest: int, source: int, nbytes: int) -> int:
+    """Copy in pieces, the last one first: RC orders messages, not the bytes of one (DESIGN section 5, put_signal)."""
+    end = nbytes
+    while end > 0:
+        start = max(0, end - PIECE)
+        copy(dest + start, source + start, end - start)
+        end = start
+    return 0
+
+
+@device
+def execute_read(hca: int, qp: int, work: int) -> int:
+    """Scatter into the segments."""
+    remote = load(work + WORK_REMOTE)
+    for i in range(load(work + WORK_SEGMENTS)):
+        pair = work + WORK_PAIRS + i * SEGMENT_BYTES
+        copy(load(pair), remote, load(pair + 8))
+        remote += load(pair + 8)
+    return COMPLETE
+
+
+@device
+def execute_atomic(hca: int, qp: int, work: int) -> int:
+    """Update the operand, return the old value: 4 bytes big-endian, 8 bytes in host order (facts 1.7)."""
+    remote, width = load(work + WORK_REMOTE), load(work + WORK_WIDTH)
+    opcode, operands = load(work + WORK_OPCODE), load(work + WORK_WQE) + load(work + WORK_OPERANDS)
+    while True:
+        old = load_atomic(remote, width)
+        new = updated(opcode, width, operands, old)
+        if load(hca + CTL_ATOMICS_SPLIT) != 0:
+            # As on a card whose atomics and those of the SMs do not see each other (DESIGN section 5): a gap between read and write, long
+            # enough for a PE to run in it.
+            idle(YIELDS)
+            store_atomic(remote, new, width)
+            break
+        if compare_swap_atomic(remote, old, new, width) == old:
+            break
+    # The WQE's copy has no further use: the result goes through it, so that any alignment of the local address will do.
+    result = load(work + WORK_WQE)
+    if width == 4:
+        store_u32(result, swap32(old))
+    else:
+        store(result, old)
+    copy(load(work + WORK_PAIRS), result, width)
+    return COMPLETE
+
+
+@device
+def updated(opcode: int, width: int, operands: int, old: int) -> int:
+    """Return what an atomic makes of a value (facts 1.2, 1.7)."""
+    if width == 4:
+        if opcode == MASKED_FA:
+            return add_in_fields(old, load_be32(operands), load_be32(operands + 4)) & 0xFFFF_FFFF
+        swap, compare = load_be32(operands), load_be32(operands + 4)
+        swap_mask, compare_mask = load_be32(operands + 8), load_be32(operands + 12)
+    else:
+        swap, compare = load_be64(operands), load_be64(operands + 8)
+        if opcode == FA:
+            return old + swap
+        if opcode == MASKED_FA:
+            return add_in_fields(old, swap, compare)
+        swap_mask = compare_mask = -1
+        if opcode != CS:
+            swap_mask, compare_mask = load_be64(operands + 16), load_be64(operands + 24)
+    if (old ^ compare) & compare_mask:
+        return old
+    return (old & ~swap_mask) | (swap & swap_mask)
+
+
+@device
+def add_in_fields(old: int, value: int, boundary: int) -> int:
+    """Add; no carry leaves a bit that is set in boundary. All bits set: exclusive or."""
+    return ((old & ~boundary) + (value & ~boundary)) ^ ((old ^ value) & boundary)

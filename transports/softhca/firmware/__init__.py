@@ -1,0 +1,1 @@
+"""The control path of the software card: the commands, and the objects that they make."""

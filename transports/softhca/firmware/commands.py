@@ -1,0 +1,206 @@
+"""The firmware: executes commands as bytes in and bytes out, and fails as a card fails, with a status and a syndrome (facts 3).
+
+Checked in this order: the command is known, both lengths, op_mod, then what the command's own handler checks: values, objects (that exist
+and belong to the calling PE), states. A refused command changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pgas.transports.mlx5 import commands, fields
+from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, PortType, cap_op_mod
+from pgas.transports.mlx5.commands import INPUT, LAYOUTS, OUTPUT, Command, Status, command_name
+from pgas.transports.mlx5.contexts import ANY_QPN, Access, AccessMode
+from pgas.transports.mlx5.doorbell import UAR_LOG_BF_REG_SIZE
+from pgas.transports.mlx5.fields import Field, Table
+from pgas.transports.mlx5.wqe import DS_MAX, OCTOWORD
+from pgas.transports.softhca import layout
+from pgas.transports.softhca.firmware.objects import Objects
+from pgas.transports.softhca.firmware.queue_pairs import QueuePairs, Refused, require
+from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.tables import LOCAL_READ, Tables
+
+__all__ = ["Firmware"]
+
+#: What QUERY_HCA_CAP reports, current and maximal alike (facts 3.6, 8 item 8). Capabilities that are not named are 0.
+CAPABILITIES: dict[int, dict[str, int]] = {
+    CapType.GENERAL: {
+        "log_max_qp_sz": layout.LOG_MAX_QP_SZ,
+        "log_max_qp": layout.LOG_MAX_QP,
+        "log_max_cq_sz": layout.LOG_MAX_CQ_SZ,
+        "log_max_mkey": layout.LOG_MAX_MKEY,
+        "log_max_ra_req_qp": layout.LOG_MAX_RA,
+        "log_max_ra_res_qp": layout.LOG_MAX_RA,
+        "port_type": PortType.IB,
+        "num_ports": 1,
+        "log_max_msg": layout.LOG_MAX_MSG,
+        "cqe_version": 1,
+        "atomic": 1,
+        "cq_oi": 1,
+        "uar_4k": 1,
+        "bf": 1,
+        "log_bf_reg_size": UAR_LOG_BF_REG_SIZE,
+        "max_wqe_sz_sq": DS_MAX * OCTOWORD,
+        "max_wqe_sz_rq": layout.MAX_WQE_SZ_RQ,
+        "log_uar_page_sz": 0,
+        "num_of_uars_per_page": 1,
+    },
+    CapType.ATOMIC: {
+        "atomic_req_8B_endianness_mode": 1,
+        "supported_atomic_req_8B_endianness_mode_1": 1,
+        "atomic_operations": sum(AtomicOperations),
+        "atomic_size_qp": sum(AtomicSize),
+        "atomic_size_dc": 0,
+    },
+    CapType.CAP_2: {},
+    CapType.ODP: {},
+    CapType.ROCE: {},
+}
+
+#: The output of QUERY_QP with qpc_ext, as in Linux's mlx5_ifc.h: behind the context, the syndromes of the CQE that took the QP to ERR.
+QUERY_QP_EXT_OUT = Table(
+    "query_qp_ext_out",
+    0x1D0,
+    *LAYOUTS[Command.QUERY_QP].output.fields.values(),
+    Field("hw_error_syndrome", 0x8E0, 8),
+    Field("hw_syndrome_type", 0x8E8, 4),
+    Field("vendor_error_syndrome", 0x8F0, 8),
+    Field("cqe_syndrome", 0x8F8, 8),
+)
+
+
+class Firmware:
+    """The command interface of one card."""
+
+    def __init__(self, tables: Tables, objects: Objects) -> None:
+        self.tables, self.objects = tables, objects
+        self.queues = QueuePairs(tables, objects)
+        #: Called with (pe, opcode, inbox, outbox, input table, output table) after every command.
+        self.observe: Callable[[int, int, bytes, bytes, Table | None, Table | None], None] | None = None
+        self._handlers: dict[int, Callable[[int, dict[str, Any]], dict[str, Any] | None]] = {
+            Command.QUERY_HCA_CAP: self._query_hca_cap,
+            Command.QUERY_HCA_VPORT_CONTEXT: self._query_hca_vport_context,
+            Command.CREATE_MKEY: self._create_mkey,
+            Command.DESTROY_MKEY: self._destroy_mkey,
+            Command.CREATE_CQ: self.queues.create_cq,
+            Command.DESTROY_CQ: lambda pe, values: self.queues.destroy_cq(pe, values["cqn"]),
+            Command.CREATE_QP: self.queues.create_qp,
+            Command.DESTROY_QP: self._destroy_qp,
+            Command.QUERY_QP: self._query_qp,
+        }
+        for opcode in (Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP):
+            self._handlers[opcode] = self._transition(opcode)
+
+    def execute(self, pe: int, inbox: bytes, outlen: int) -> bytes:
+        """Execute a command of a PE and return outlen bytes."""
+        opcode = int.from_bytes(inbox[:2], "big")
+        known = LAYOUTS[Command(opcode)] if opcode in self._handlers else None
+        source, target = (known.input, known.output) if known else (None, None)
+        try:
+            if known is None or source is None or target is None:
+                raise Refused(Status.BAD_OP, Why.OPCODE)
+            require(len(inbox) >= source.size, Status.BAD_INP_LEN, Why.INPUT_LENGTH)
+            values = fields.decode(source, inbox)
+            if opcode == Command.QUERY_HCA_CAP:
+                target = self._cap_output(values["op_mod"])
+            elif opcode == Command.QUERY_QP and values["qpc_ext"]:
+                target = QUERY_QP_EXT_OUT
+            require(opcode == Command.QUERY_HCA_CAP or values["op_mod"] == 0, Status.BAD_PARAM, Why.OP_MOD)
+            # Of the capabilities a card returns as many as there is room for: rdma-core's tests ask for the first 2 KiB.
+            needed = OUTPUT.size if opcode == Command.QUERY_HCA_CAP else target.size
+            require(outlen >= needed, Status.BAD_OUTP_LEN, Why.OUTPUT_LENGTH)
+            outbox = fields.fill(target, self._handlers[opcode](pe, values) or {})
+        except Refused as refused:
+            outbox = fields.fill(OUTPUT, {"status": refused.status, "syndrome": refused.why})
+        except TimeoutError:
+            outbox = fields.fill(OUTPUT, {"status": Status.INT_ERR, "syndrome": Why.ENGINE})
+        outbox = outbox.ljust(outlen, b"\0")[:outlen]
+        if self.observe is not None:
+            self.observe(pe, opcode, inbox, outbox, source, target)
+        return outbox
+
+    def leave(self, pe: int) -> None:
+        """Destroy everything of a PE; afterwards the engine touches none of its memory."""
+        self.queues.leave(pe)
+        self.objects.leave(pe)
+
+    # ------------------------------------------------------------------------------------------------------------ capabilities
+
+    @staticmethod
+    def _cap_output(op_mod: int) -> Table:
+        kind = op_mod >> 1  # the lowest bit tells current from maximal
+        require(kind in CAPABILITIES, Status.BAD_PARAM, Why.OP_MOD)
+        return commands.output_table(Command.QUERY_HCA_CAP, cap_op_mod(kind))
+
+    @staticmethod
+    def _query_hca_cap(pe: int, values: dict[str, Any]) -> dict[str, Any]:
+        capabilities = CAPABILITIES[values["op_mod"] >> 1]
+        return {"capability": capabilities} if capabilities else {}
+
+    @staticmethod
+    def _query_hca_vport_context(pe: int, values: dict[str, Any]) -> dict[str, Any]:
+        require(values["port_num"] in (0, 1) and not values["other_vport"], Status.BAD_PARAM, Why.PORT)
+        return {"hca_vport_context": {"lid": layout.LID}}
+
+    # -------------------------------------------------------------------------------------------------------------------- keys
+
+    def _create_mkey(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
+        """CREATE_MKEY over a UMEM (facts 3.2): addresses start_addr .. start_addr + len are the UMEM's bytes from mkey_umem_offset."""
+        mkc = values["mkc"]
+        require(mkc["access_mode_1_0"] == AccessMode.MTT and not mkc["access_mode_4_2"], Status.BAD_PARAM, Why.MKEY_MODE)
+        require(mkc["qpn"] == ANY_QPN and not mkc["length64"], Status.BAD_PARAM, Why.MKEY_MODE)
+        require(values["mkey_umem_valid"], Status.BAD_PARAM, Why.UMEM_INVALID)
+        umem = self.objects.umems.get(values["mkey_umem_id"])
+        if umem is None or umem.pe != pe:
+            raise Refused(Status.BAD_RES, Why.UMEM)
+        pd = self.queues.pd(pe, mkc["pd"])
+        require(mkc["len"] and mkc["start_addr"] + mkc["len"] <= 1 << 64, Status.BAD_PARAM, Why.MKEY_LENGTH)
+        require(values["mkey_umem_offset"] + mkc["len"] <= umem.nbytes, Status.BAD_PARAM, Why.UMEM_BOUNDS)
+        require(mkc["lw"] or not (mkc["rw"] or mkc["a"]), Status.BAD_PARAM, Why.MKEY_ACCESS)
+        access = Access.LOCAL_WRITE * mkc["lw"] | Access.REMOTE_WRITE * mkc["rw"] | Access.REMOTE_READ * mkc["rr"]
+        access |= Access.REMOTE_ATOMIC * mkc["a"] | LOCAL_READ * mkc["lr"]
+        address = umem.address + values["mkey_umem_offset"]
+        key = self.objects.add_key(pe, pd, mkc["pd"], access, mkc["start_addr"], mkc["len"], address, umem, mkc["mkey_7_0"])
+        if key is None:
+            raise Refused(Status.LIM, Why.NO_MKEY)
+        return {"mkey_index": key >> 8}
+
+    def _destroy_mkey(self, pe: int, values: dict[str, Any]) -> None:
+        for key, entry in self.objects.keys.items():
+            if key >> 8 == values["mkey_index"] and entry.pe == pe:
+                self.objects.remove_keys([key])
+                return
+        raise Refused(Status.BAD_RES, Why.MKEY)
+
+    # ------------------------------------------------------------------------------------------------------------------- queues
+
+    def _destroy_qp(self, pe: int, values: dict[str, Any]) -> None:
+        self.queues.qp(pe, values["qpn"])
+        self.queues.destroy_qps([values["qpn"]])
+
+    def _transition(self, opcode: int) -> Callable[[int, dict[str, Any]], None]:
+        return lambda pe, values: self.queues.transition(pe, opcode, values)
+
+    def _query_qp(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
+        answer = self.queues.query_qp(pe, values["qpn"])
+        if values["qpc_ext"]:
+            record = self.tables.qps[self.queues.qp(pe, values["qpn"]).row]
+            answer |= {"cqe_syndrome": int(record["error_syndrome"]), "vendor_error_syndrome": int(record["error_vendor"])}
+        return answer
+
+
+def describe(pe: int, opcode: int, inbox: bytes, outbox: bytes, source: Table | None, target: Table | None) -> str:
+    """Return a command as text: name, status, and both boxes as hexdump and fields: the trace of kind cmd."""
+    output = fields.decode(OUTPUT, outbox.ljust(OUTPUT.size, b"\0"))
+    line = f"cmd PE {pe} {command_name(opcode)}: {commands.status_words(output['status'])}"
+    if output["status"]:
+        return f"{line}, syndrome {output['syndrome']:#x} {Why(output['syndrome']).name}\n{_box(source or INPUT, inbox)}"
+    return f"{line}\n{_box(source or INPUT, inbox)}\n{_box(target or OUTPUT, outbox)}"
+
+
+def _box(table: Table, data: bytes) -> str:
+    if len(data) < table.size:
+        return fields.hexdump(data)
+    text = fields.pretty(table, data).splitlines()
+    zeros = ": " + " ".join(["00000000"] * 4)
+    return "\n".join(line for line in text if not line.endswith(zeros))

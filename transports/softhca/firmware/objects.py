@@ -1,0 +1,297 @@
+"""What a PE owns on the card, and the calls that are no commands: protection domains, UMEMs, memory regions, UARs (facts 3.1, 5.1).
+
+Every object belongs to one PE; to all others it does not exist. An object that another one uses cannot be given back.
+"""
+
+from dataclasses import dataclass, field
+
+from pgas.transports.memory.protocol import Memory
+from pgas.transports.mlx5.contexts import Access, mkey
+from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE, UAR_BF_OFFSET, UAR_BF_REGISTERS, UAR_WORD, UarType
+from pgas.transports.mlx5.fields import decode
+from pgas.transports.softhca import layout
+from pgas.transports.softhca.tables import LOCAL_READ, Tables
+
+__all__ = ["Objects", "Refusal"]
+
+#: The event queue that exists without being created, as the kernel driver's (mlx5dv_devx_query_eqn).
+EQN = 7
+
+_SHIFT = layout.LOG_MAX_MKEY
+
+
+class Refusal(Exception):
+    """The card does not do what a PE asks for; the text is for the PE."""
+
+
+@dataclass
+class Owned:
+    """Any object."""
+
+    pe: int
+    users: int = 0  #: objects that name this one
+
+
+@dataclass
+class Umem(Owned):
+    """User memory."""
+
+    address: int = 0
+    nbytes: int = 0
+
+
+@dataclass
+class Borrowed(Umem):
+    """Memory that a PE has lent."""
+
+    mapped: int = 0  #: where the engine finds the byte at address
+
+
+#: A BlueFlame register is two buffers, which its QP rings in turns (facts 1.9).
+_BF_BUFFERS = 2 * UAR_BF_REGISTERS
+
+
+@dataclass
+class UarPage(Owned):
+    """A UAR, and the QPs that its registers serve."""
+
+    kind: UarType = UarType.NC
+    qpns: list[int] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no register for another QP: a later doorbell would overwrite an earlier one (facts 1.10)."""
+        return len(self.qpns) == (UAR_BF_REGISTERS if self.kind == UarType.BF else 1)
+
+    @property
+    def buffers(self) -> int:
+        """How many buffers its QPs ring, 0 if it is a QP's own register."""
+        return _BF_BUFFERS if self.kind == UarType.BF else 0
+
+
+@dataclass
+class Key(Owned):
+    """A memory key."""
+
+    row: int = 0
+    pd: Owned | None = None
+    umem: Owned | None = None  #: or the lent memory that it is a region of
+
+
+@dataclass
+class Numbers:
+    """Rows of a table: the lowest free one first, and how often each was used."""
+
+    count: int
+    used: dict[int, int] = field(default_factory=dict)
+    free: list[int] = field(default_factory=list)
+    high: int = 0
+
+    def take(self, reserved: int = 0) -> int | None:
+        """Return a free row, None if there is none. Rows below reserved are never given."""
+        if self.free:
+            row = min(self.free)
+            self.free.remove(row)
+        elif max(self.high, reserved) < self.count:
+            row = max(self.high, reserved)
+            self.high = row + 1
+        else:
+            return None
+        self.used[row] = self.used.get(row, 0) + 1
+        return row
+
+    def generation(self, row: int, bits: int) -> int:
+        """Return a number from 1 to 2^bits - 1 that the row's earlier user did not have."""
+        return (self.used[row] - 1) % ((1 << bits) - 1) + 1
+
+
+class Objects:
+    """The objects of all PEs of one card."""
+
+    def __init__(self, tables: Tables, registers: Memory, *, on_host: bool = False) -> None:
+        self.tables, self._registers, self.on_host = tables, registers, on_host  # on_host: CPUs ring the registers
+        self.segments: dict[int, list[tuple[int, int]]] = {}
+        self.pds: dict[int, Owned] = {}
+        self.umems: dict[int, Umem] = {}
+        self.borrowed: dict[int, Borrowed] = {}
+        self.uars: dict[int, UarPage] = {}
+        self.keys: dict[int, Key] = {}
+        self._key_rows = Numbers(1 << layout.LOG_MAX_MKEY)
+        self._uar_pages = Numbers(1 << layout.LOG_MAX_UAR)
+        self._next = 0x10
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next
+
+    # ----------------------------------------------------------------------------------------------------------------- memory
+
+    def share(self, pe: int, address: int, nbytes: int) -> None:
+        """Note memory of a PE that the server has mapped at the PE's own address."""
+        self.segments.setdefault(pe, []).append((address, nbytes))
+
+    def unshare(self, pe: int, address: int, nbytes: int) -> None:
+        """Forget memory that was shared."""
+        if (address, nbytes) not in self.segments.get(pe, ()):
+            raise Refusal(f"PE {pe} has shared no {nbytes} bytes at {address:#x}")
+        regions = [(umem.address, umem.nbytes) for umem in self.umems.values() if umem.pe == pe]
+        for entry in (key for key in self.keys.values() if key.pe == pe):
+            row = self.tables.mkeys[entry.row]
+            regions.append((int(row["address"]), int(row["nbytes"])))
+        if users := sum(start < address + nbytes and address < start + size for start, size in regions):
+            raise Refusal(f"{nbytes} bytes at {address:#x} are in use by {users} object(s): destroy them first")
+        self.segments[pe].remove((address, nbytes))
+
+    def borrow(self, pe: int, address: int, nbytes: int, mapped: int) -> int:
+        """Note memory of a PE that the server has mapped elsewhere; return its number."""
+        self.borrowed[number := self._number()] = Borrowed(pe, 0, address, nbytes, mapped)
+        return number
+
+    def give_back(self, pe: int, number: int) -> None:
+        """Forget it."""
+        self._forget(self.borrowed, pe, number, "lent memory")
+
+    def _lender(self, pe: int, address: int, nbytes: int) -> Borrowed | None:
+        """Return the newest lent memory of a PE that a range lies in, None if it lies in what PE and card have at one address."""
+        found = [b for b in self.borrowed.values() if b.pe == pe and b.address <= address and address + nbytes <= b.address + b.nbytes]
+        return found[-1] if found else None
+
+    def check_memory(self, pe: int, address: int, nbytes: int, what: str) -> None:
+        """Refuse memory that is not a PE's; what it shared piece by piece may be one range."""
+        reached = address
+        for start, size in sorted(self.segments.get(pe, ())):
+            if start <= reached:
+                reached = max(reached, start + size)
+        if nbytes < 1 or reached < address + nbytes:
+            raise Refusal(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the card can reach")
+
+    def register_umem(self, pe: int, address: int, nbytes: int) -> int:
+        """Return the id of a new UMEM."""
+        self.check_memory(pe, address, nbytes, "register_umem")
+        self.umems[number := self._number()] = Umem(pe, 0, address, nbytes)
+        return number
+
+    def deregister_umem(self, pe: int, umem_id: int) -> None:
+        """Forget a UMEM."""
+        self._forget(self.umems, pe, umem_id, "umem")
+
+    # --------------------------------------------------------------------------------------------------- protection domains, UARs
+
+    def alloc_pd(self, pe: int) -> int:
+        """Return the number of a new protection domain."""
+        self.pds[number := self._number()] = Owned(pe)
+        return number
+
+    def dealloc_pd(self, pe: int, pdn: int) -> None:
+        """Give a protection domain back."""
+        self._forget(self.pds, pe, pdn, "protection domain")
+
+    def alloc_uar(self, pe: int, kind: UarType = UarType.NC) -> int:
+        """Return the number of a new UAR page, whose register is clear.
+
+        kind: BF has registers for two QPs, and nobody tells which is whose: the number in the doorbell does.
+        """
+        page = self._uar_pages.take(reserved=1)
+        if page is None:
+            raise Refusal(f"alloc_uar: all {(1 << layout.LOG_MAX_UAR) - 1} UARs are in use")
+        self.uars[page] = UarPage(pe, kind=kind)
+        self.clear_register(page)
+        return page
+
+    def dealloc_uar(self, pe: int, page: int) -> None:
+        """Give a UAR back."""
+        self._forget(self.uars, pe, page, "UAR")
+        self._uar_pages.free.append(page)
+
+    @staticmethod
+    def register(page: int) -> int:
+        """Return the address of a UAR's doorbell register."""
+        return layout.page_address(page) + UAR_BF_OFFSET
+
+    def clear_register(self, page: int, qpn: int | None = None) -> None:
+        """Drop what was rung for a QP, or at all."""
+        for buffer in range(_BF_BUFFERS if self.uars[page].kind == UarType.BF else 1):
+            address = self.register(page) + buffer * UAR_BF_BUFFER_SIZE
+            if qpn is None or not self.uars[page].buffers or decode(UAR_WORD, self._registers.read(address, UAR_WORD.size))["qpn"] == qpn:
+                self._registers.write(address, bytes(UAR_WORD.size))
+
+    @staticmethod
+    def _forget(objects: dict, pe: int, number: int, what: str) -> None:
+        if number not in objects or objects[number].pe != pe:
+            raise Refusal(f"PE {pe} has no {what} {number:#x}")
+        if objects[number].users:
+            raise Refusal(f"{what} {number:#x} is in use by {objects[number].users} object(s): destroy them first")
+        del objects[number]
+
+    # ------------------------------------------------------------------------------------------------------------------- keys
+
+    def register_mr(self, pe: int, address: int, nbytes: int, pdn: int, access: int) -> int:
+        """Return the key of a new memory region, as ibv_reg_mr."""
+        lender = self._lender(pe, address, nbytes)
+        if lender is None:
+            self.check_memory(pe, address, nbytes, "register_mr")
+        if pdn not in self.pds or self.pds[pdn].pe != pe:
+            raise Refusal(f"register_mr: PE {pe} has no protection domain {pdn:#x}")
+        if access & ~sum(Access):
+            raise Refusal(f"register_mr: access {access:#x} has bits outside {sum(Access):#x}")
+        if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
+            raise Refusal("register_mr: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (ibv_reg_mr(3))")
+        where = address if lender is None else lender.mapped + address - lender.address
+        key = self.add_key(pe, self.pds[pdn], pdn, access | LOCAL_READ, address, nbytes, where, lender, None)
+        if key is None:
+            raise Refusal(f"register_mr: all {(1 << layout.LOG_MAX_MKEY) - 1} memory keys are in use")
+        return key
+
+    def add_key(
+        self, pe: int, pd: Owned, pdn: int, access: int, start: int, nbytes: int, address: int, umem: Owned | None, variant: int | None
+    ) -> int | None:
+        """Publish a key to the engine; variant None: the card chooses mkey_7_0. Return None if none is free."""
+        row = self._key_rows.take(reserved=1)  # find_key's answer for "no such key" is row 0
+        if row is None:
+            return None
+        generation = self._key_rows.generation(row, 24 - _SHIFT)
+        key = mkey(generation << _SHIFT | row, generation & 0xFF if variant is None else variant)
+        record = self.tables.mkeys[row]
+        record["pe"], record["pd"], record["access"] = pe, pdn, access
+        record["start"], record["nbytes"], record["address"] = _signed(start), nbytes, address
+        self.tables.publish_key(row, key)
+        self.keys[key] = Key(pe, 0, row, pd, umem)
+        pd.users += 1
+        if umem is not None:
+            umem.users += 1
+        return key
+
+    def remove_keys(self, removed: list[int]) -> None:
+        """Invalidate keys; afterwards no WQE uses them."""
+        for key in removed:
+            self.tables.publish_key(self.keys[key].row, 0)
+        self.tables.wait_for_engine()
+        for key in removed:
+            entry = self.keys.pop(key)
+            self._key_rows.free.append(entry.row)
+            if entry.pd is not None:
+                entry.pd.users -= 1
+            if entry.umem is not None:
+                entry.umem.users -= 1
+
+    def deregister_mr(self, pe: int, key: int) -> None:
+        """Invalidate a memory region."""
+        if key not in self.keys or self.keys[key].pe != pe:
+            raise Refusal(f"PE {pe} has no memory region with key {key:#x}")
+        self.remove_keys([key])
+
+    def leave(self, pe: int) -> None:
+        """Forget everything of a PE whose QPs and CQs are gone."""
+        self.remove_keys([key for key, entry in self.keys.items() if entry.pe == pe])
+        for objects in (self.pds, self.umems, self.borrowed):
+            for number in [n for n, entry in objects.items() if entry.pe == pe]:  # type: ignore[attr-defined]
+                del objects[number]  # type: ignore[attr-defined]
+        for page in [n for n, entry in self.uars.items() if entry.pe == pe]:
+            del self.uars[page]
+            self._uar_pages.free.append(page)
+        self.segments.pop(pe, None)
+
+
+def _signed(value: int) -> int:
+    """Return 64 bits as the int64 that the tables hold."""
+    return value - (1 << 64) if value >> 63 else value

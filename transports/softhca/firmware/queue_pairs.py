@@ -1,0 +1,326 @@
+"""Commands on CQs and QPs: creation, the state machine, destruction (facts 3.3 to 3.5, 3.7)."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.transports.mlx5 import contexts
+from pgas.transports.mlx5.commands import Status, command_name
+from pgas.transports.mlx5.contexts import AtomicMode, Mtu, QpState, QpType, RqType, SendDbrMode
+from pgas.transports.mlx5.cqe import CQE_SIZE
+from pgas.transports.mlx5.doorbell import DBR_SIZE, DBR_SND_OFFSET
+from pgas.transports.mlx5.wqe import OCTOWORD, WQEBB
+from pgas.transports.softhca import layout, tables
+from pgas.transports.softhca.firmware.objects import EQN, Numbers, Objects, Owned, UarPage, Umem
+from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, RST, Tables
+
+__all__ = ["QueuePairs", "Refused"]
+
+_QP_GENERATION_BITS = 24 - layout.LOG_MAX_QP
+_CQ_GENERATION_BITS = 24 - layout.LOG_MAX_CQ
+
+#: What 2RST_QP clears: where the card is in the queue, faults that hold it back, counters and the first error.
+_ERROR = ("error_syndrome", "error_vendor", "error_index", "error_nbytes")
+_VOLATILE_RQ = ("consumer", "naks", "naked_until", "receives", "flushed")
+_VOLATILE = ("broken", "consumer", "producer", "rung", "stalled_until", "held", *tables.COUNTERS, *_ERROR)
+
+
+class Refused(Exception):
+    """A command ends with a status and a syndrome."""
+
+    def __init__(self, status: Status, why: Why) -> None:
+        super().__init__(status, why)
+        self.status, self.why = status, why
+
+
+@dataclass
+class CompletionQueue(Owned):
+    """A CQ."""
+
+    row: int = 0
+    uses: tuple[Owned, ...] = ()
+    worker: int | None = None  #: of the engine: serves the QPs that use it
+
+
+@dataclass
+class QueuePair(Owned):
+    """A QP; qpc is what CREATE_QP and the transitions set, for QUERY_QP."""
+
+    row: int = 0
+    uses: tuple[Owned, ...] = ()
+    uar: UarPage | None = None
+    page: int = 0
+    qpc: dict[str, Any] | None = None
+
+
+def require(condition: object, status: Status, why: Why) -> None:
+    """Refuse a command unless a condition holds."""
+    if not condition:
+        raise Refused(status, why)
+
+
+class QueuePairs:
+    """The CQs and QPs of one card."""
+
+    def __init__(self, card: Tables, objects: Objects) -> None:
+        self.tables, self.objects = card, objects
+        self.cqs: dict[int, CompletionQueue] = {}
+        self.qps: dict[int, QueuePair] = {}
+        self._cq_rows, self._qp_rows = Numbers(1 << layout.LOG_MAX_CQ), Numbers(1 << layout.LOG_MAX_QP)
+        self._turns: dict[tuple[int, int], Iterator[int]] = {}
+        #: Counters of QPs that were destroyed or reset.
+        self.retired = dict.fromkeys(tables.COUNTERS, 0)
+
+    # ------------------------------------------------------------------------------------------------------------- what they name
+
+    def _umem(self, pe: int, valid: int, umem_id: int, offset: int, nbytes: int, alignment: int) -> tuple[Umem, int]:
+        require(valid, Status.BAD_PARAM, Why.UMEM_INVALID)
+        umem = self.objects.umems.get(umem_id)
+        if umem is None or umem.pe != pe:
+            raise Refused(Status.BAD_RES, Why.UMEM)
+        require(offset + nbytes <= umem.nbytes, Status.BAD_PARAM, Why.UMEM_BOUNDS)
+        address = umem.address + offset
+        require(address % alignment == 0, Status.BAD_PARAM, Why.ALIGNMENT)
+        return umem, address
+
+    def _uar(self, pe: int, page: int) -> UarPage:
+        uar = self.objects.uars.get(page)
+        if uar is None or uar.pe != pe:
+            raise Refused(Status.BAD_RES, Why.UAR)
+        return uar
+
+    def pd(self, pe: int, pdn: int) -> Owned:
+        """Return a PE's protection domain."""
+        pd = self.objects.pds.get(pdn)
+        if pd is None or pd.pe != pe:
+            raise Refused(Status.BAD_RES, Why.PD)
+        return pd
+
+    def cq(self, pe: int, cqn: int) -> CompletionQueue:
+        """Return a PE's CQ."""
+        cq = self.cqs.get(cqn)
+        if cq is None or cq.pe != pe:
+            raise Refused(Status.BAD_RES, Why.CQ)
+        return cq
+
+    def qp(self, pe: int, qpn: int) -> QueuePair:
+        """Return a PE's QP."""
+        qp = self.qps.get(qpn)
+        if qp is None or qp.pe != pe:
+            raise Refused(Status.BAD_RES, Why.QP)
+        return qp
+
+    def state(self, qp: QueuePair) -> QpState:
+        """Return the state of a QP at this moment."""
+        self.tables.fetch_qps(qp.row, qp.row + 1)
+        record = self.tables.qps[qp.row]
+        state = QpState(int(record["state"]))
+        return QpState.ERR if record["broken"] and state in (QpState.RTR, QpState.RTS) else state
+
+    # ---------------------------------------------------------------------------------------------------------------------- CQs
+
+    def create_cq(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
+        """CREATE_CQ (facts 3.3)."""
+        cqc = values["cqc"]
+        require(cqc["log_cq_size"] <= layout.LOG_MAX_CQ_SZ, Status.BAD_PARAM, Why.CQ_SIZE)
+        require(cqc["cqe_sz"] == 0, Status.BAD_PARAM, Why.CQE_SIZE)
+        require(cqc["oi"] or (self.tables.receives and not cqc["cc"]), Status.BAD_PARAM, Why.CQ_OVERRUN)
+        require(cqc["c_eqn"] == EQN, Status.BAD_RES, Why.EQ)
+        uar = self._uar(pe, cqc["uar_page"])
+        nbytes = CQE_SIZE << cqc["log_cq_size"]
+        umem, address = self._umem(
+            pe, values["cq_umem_valid"], values["cq_umem_id"], values["cq_umem_offset"] + (cqc["page_offset"] << 6), nbytes, CQE_SIZE
+        )
+        dbr_umem, dbr = self._umem(pe, cqc["dbr_umem_valid"], cqc["dbr_umem_id"], cqc["dbr_addr"], DBR_SIZE, DBR_SIZE)
+        row = self._cq_rows.take()
+        if row is None:
+            raise Refused(Status.LIM, Why.NO_CQ)
+        cqn = self._cq_rows.generation(row, _CQ_GENERATION_BITS) << layout.LOG_MAX_CQ | row
+        record = self.tables.cqs[row]
+        record["pe"], record["address"], record["log_size"], record["collapsed"] = pe, address, cqc["log_cq_size"], cqc["cc"]
+        record["dbr"] = 0 if cqc["oi"] else dbr
+        record["producer"] = record["cqes"] = record["overrun"] = 0
+        record["cqn"] = cqn
+        self.tables.publish_cq(row)
+        self.cqs[cqn] = CompletionQueue(pe, 0, row, _use(umem, dbr_umem, uar))
+        return {"cqn": cqn}
+
+    def destroy_cq(self, pe: int, cqn: int) -> None:
+        """DESTROY_CQ; no QP names it, and the engine has let it go with the last one that did."""
+        cq = self.cq(pe, cqn)
+        require(not cq.users, Status.RES_BUSY, Why.CQ_BUSY)
+        self._drop_cq(cqn)
+
+    def _drop_cq(self, cqn: int) -> None:
+        cq = self.cqs.pop(cqn)
+        self.tables.cqs[cq.row]["cqn"] = 0
+        self._cq_rows.free.append(cq.row)
+        _release(cq.uses)
+
+    # ---------------------------------------------------------------------------------------------------------------------- QPs
+
+    def create_qp(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
+        """CREATE_QP (facts 3.4): RC, with a send queue; with a receive queue before it in the same memory if rq_type says so."""
+        qpc = values["qpc"]
+        require(qpc["st"] == QpType.RC, Status.BAD_PARAM, Why.SERVICE_TYPE)
+        require(qpc["rq_type"] in (RqType.REGULAR, RqType.ZERO_SIZE_RQ), Status.BAD_PARAM, Why.RQ_TYPE)
+        require(not qpc["no_sq"], Status.BAD_PARAM, Why.SQ_MISSING)
+        require(qpc["send_dbr_mode"] == SendDbrMode.VALID, Status.BAD_PARAM, Why.DBR_MODE)
+        pd, cq, uar = self.pd(pe, qpc["pd"]), self.cq(pe, qpc["cqn_snd"]), self._uar(pe, qpc["uar_page"])
+        require(not uar.full, Status.BAD_RES_STATE, Why.UAR_SHARED)
+        stride, nbytes, cqs = 0, 0, [cq]
+        if qpc["rq_type"] == RqType.REGULAR:
+            require(self.tables.receives, Status.BAD_PARAM, Why.RQ_ENGINE)
+            stride = OCTOWORD << qpc["log_rq_stride"]
+            require(stride <= layout.MAX_WQE_SZ_RQ, Status.BAD_PARAM, Why.RQ_STRIDE)
+            nbytes = stride << qpc["log_rq_size"]
+            cqs.append(self.cq(pe, qpc["cqn_rcv"]))
+        offset = values["wq_umem_offset"] + (qpc["page_offset"] << 6)
+        whole = nbytes + (WQEBB << qpc["log_sq_size"])
+        umem, ring = self._umem(pe, values["wq_umem_valid"], values["wq_umem_id"], offset, whole, WQEBB)
+        require(nbytes % WQEBB == 0, Status.BAD_PARAM, Why.ALIGNMENT)
+        dbr_umem, dbr = self._umem(pe, qpc["dbr_umem_valid"], qpc["dbr_umem_id"], qpc["dbr_addr"], DBR_SIZE, DBR_SIZE)
+        row = self._qp_rows.take()
+        if row is None:
+            raise Refused(Status.LIM, Why.NO_QP)
+        qpn = self._qp_rows.generation(row, _QP_GENERATION_BITS) << layout.LOG_MAX_QP | row
+        record = self.tables.qps[row]
+        for name in (*_VOLATILE, "access", "remote_qpn", "send_psn", "recv_psn", "log_msg_max"):
+            record[name] = 0
+        record["qpn"], record["pe"], record["pd"] = qpn, pe, qpc["pd"]
+        record["worker"] = (cq.worker or 0) % self.tables.workers
+        record["uar"], record["user_index"] = qpc["uar_page"], qpc["user_index"]
+        record["sq"], record["mask"], record["dbr"] = ring + nbytes, (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
+        record["register"], record["on_host"] = self.objects.register(qpc["uar_page"]), int(self.objects.on_host)
+        record["buffers"] = uar.buffers
+        receive = self.tables.rqs[row]
+        for name in tables.RQ.names or ():
+            receive[name] = 0
+        if stride:
+            receive["address"], receive["mask"], receive["stride"] = ring, (1 << qpc["log_rq_size"]) - 1, stride
+            receive["dbr"], receive["cq"] = dbr, self.tables.row_address(self.tables.cqs, cqs[-1].row)
+        record["cq"] = self.tables.row_address(self.tables.cqs, cq.row)
+        self.objects.clear_register(qpc["uar_page"], qpn)
+        self.tables.publish_qp(row, whole=True)
+        self.tables.move(row, RST)
+        self.tables.set(tables.CTL_QP_LIMIT, self._qp_rows.high)
+        uar.qpns.append(qpn)
+        self.qps[qpn] = QueuePair(pe, 0, row, _use(pd, *cqs, uar, umem, dbr_umem), uar, qpc["uar_page"], dict(qpc))
+        return {"qpn": qpn}
+
+    def transition(self, pe: int, opcode: int, values: dict[str, Any]) -> None:
+        """RST2INIT, INIT2RTR, RTR2RTS, 2ERR, 2RST (facts 3.5; contexts.LEGAL). The engine may move the QP to ERR at any moment."""
+        qp = self.qp(pe, values["qpn"])
+        command = command_name(opcode)
+        try:
+            after = contexts.transition(command, self.state(qp))
+        except ValueError as error:
+            raise Refused(Status.BAD_QP_STATE, Why.TRANSITION) from error
+        if after not in (QpState.RST, QpState.ERR):
+            self._set(qp, after, values["qpc"])
+            self.tables.publish_qp(qp.row, whole=False)
+        self.tables.move(qp.row, after)
+        if after == QpState.RST:
+            self._reset(qp)
+
+    def _set(self, qp: QueuePair, after: QpState, qpc: dict[str, Any]) -> None:
+        """Check and take over what a transition sets; the engine does not look at these fields before the new state."""
+        record, kept = self.tables.qps[qp.row], qp.qpc
+        if after == QpState.INIT:
+            require(qpc["primary_address_path"]["vhca_port_num"] in (0, 1), Status.BAD_PARAM, Why.PORT)
+            require(not qpc["rae"] or qpc["atomic_mode"] == AtomicMode.UP_TO_64, Status.BAD_PARAM, Why.ATOMIC_MODE)
+            record["access"] = OP_READ * qpc["rre"] | OP_WRITE * qpc["rwe"] | OP_ATOMIC * qpc["rae"]
+            names: tuple[str, ...] = ("rre", "rwe", "rae", "atomic_mode", "pm_state")
+        elif after == QpState.RTR:
+            require(qpc["mtu"] in list(Mtu), Status.BAD_PARAM, Why.MTU)
+            require(qpc["log_msg_max"] <= layout.LOG_MAX_MSG, Status.BAD_PARAM, Why.LOG_MSG_MAX)
+            require(qpc["log_rra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
+            require(qpc["remote_qpn"], Status.BAD_PARAM, Why.REMOTE_QPN)
+            record["remote_qpn"], record["recv_psn"], record["log_msg_max"] = qpc["remote_qpn"], qpc["next_rcv_psn"], qpc["log_msg_max"]
+            record["worker"] = self._worker(qp, qpc["remote_qpn"])
+            self.tables.rqs[qp.row]["rnr_ns"] = contexts.rnr_timer_ns(qpc["min_rnr_nak"])
+            names = ("mtu", "log_msg_max", "log_rra_max", "remote_qpn", "next_rcv_psn", "min_rnr_nak", "primary_address_path")
+        else:
+            require(qpc["log_sra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
+            record["send_psn"] = qpc["next_send_psn"]
+            self.tables.rqs[qp.row]["rnr_retry"] = qpc["rnr_retry"]
+            self.objects.clear_register(qp.page, int(record["qpn"]))  # a doorbell before RTS is lost
+            names = ("log_sra_max", "next_send_psn", "retry_count", "rnr_retry", "log_ack_req_freq")
+        if kept is not None:
+            kept.update({name: qpc[name] for name in names})
+
+    def _worker(self, qp: QueuePair, remote_qpn: int) -> int:
+        """Return which of the engine's workers serves a QP: those from one PE to another go round, whatever else there is."""
+        cq = next(used for used in qp.uses if isinstance(used, CompletionQueue))
+        if cq.worker is None:
+            peer = self.qps.get(remote_qpn)
+            pair = qp.pe, -1 if peer is None else peer.pe
+            cq.worker = next(self._turns.setdefault(pair, itertools.count(sum(c.worker is not None for c in self.cqs.values()))))
+        return cq.worker % self.tables.workers
+
+    def _reset(self, qp: QueuePair) -> None:
+        self.tables.wait_for_engine()
+        self._retire(qp)
+        record = self.tables.qps[qp.row]
+        for name in _VOLATILE:
+            record[name] = 0
+        for name in _VOLATILE_RQ:
+            self.tables.rqs[qp.row][name] = 0
+        self.tables.publish_qp(qp.row, whole=True)
+        self.objects.clear_register(qp.page, int(record["qpn"]))
+
+    def _retire(self, qp: QueuePair) -> None:
+        self.tables.fetch_qps(qp.row, qp.row + 1)
+        for name in tables.COUNTERS:
+            self.retired[name] += int(self.tables.qps[qp.row][name])
+
+    def query_qp(self, pe: int, qpn: int) -> dict[str, Any]:
+        """QUERY_QP: what was set, the state, and how far the card is (facts 3.4)."""
+        qp = self.qp(pe, qpn)
+        state = int(self.state(qp))
+        record = self.tables.qps[qp.row]
+        counters = {"hw_sq_wqebb_counter": int(record["consumer"]) & 0xFFFF, "sw_sq_wqebb_counter": int(record["producer"]) & 0xFFFF}
+        return {"qpc": {**(qp.qpc or {}), "state": state, **counters}}
+
+    def set_index(self, pe: int, qpn: int, index: int, receive_idx: int = 0) -> None:
+        """Let a QP that does not send yet begin at indices other than 0, as tests of wrap need; no command of the PRM."""
+        qp = self.qp(pe, qpn)
+        require(self.state(qp) in (QpState.RST, QpState.INIT, QpState.RTR), Status.BAD_QP_STATE, Why.TRANSITION)
+        self.tables.qps[qp.row]["consumer"] = self.tables.qps[qp.row]["producer"] = index
+        self.tables.rqs[qp.row]["consumer"] = receive_idx
+        self.tables.publish_qp(qp.row, whole=True)
+
+    def destroy_qps(self, numbers: list[int]) -> None:
+        """DESTROY_QP of several QPs in one grace period: what executes ends, what waits vanishes."""
+        for qpn in numbers:
+            self.tables.move(self.qps[qpn].row, FREE)
+        if numbers:
+            self.tables.wait_for_engine()
+        for qpn in numbers:
+            qp = self.qps.pop(qpn)
+            self._retire(qp)
+            self.tables.qps[qp.row]["qpn"] = 0
+            self.tables.publish_qp(qp.row, whole=False)
+            self._qp_rows.free.append(qp.row)
+            if qp.uar is not None:
+                qp.uar.qpns.remove(qpn)
+            _release(qp.uses)
+
+    def leave(self, pe: int) -> None:
+        """Destroy everything of a PE."""
+        self.destroy_qps([qpn for qpn, qp in self.qps.items() if qp.pe == pe])
+        for cqn in [cqn for cqn, cq in self.cqs.items() if cq.pe == pe]:
+            self._drop_cq(cqn)
+
+
+def _use(*objects: Owned) -> tuple[Owned, ...]:
+    for used in objects:
+        used.users += 1
+    return objects
+
+
+def _release(objects: tuple[Owned, ...]) -> None:
+    for used in objects:
+        used.users -= 1

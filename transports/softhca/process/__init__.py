@@ -1,0 +1,1 @@
+"""The process of the software card, and how PEs talk to it."""

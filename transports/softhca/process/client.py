@@ -1,0 +1,366 @@
+"""A PE's side of the software card: start it, connect to it, use it as an Adapter."""
+
+import contextlib
+import inspect
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pgas.base import credentials
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import TransportError
+from pgas.base.waits import described, tell_if_late
+from pgas.transports.adapter import FirstError, Port, Uar
+from pgas.transports.memory.protocol import Loan, Memory
+from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET, UarType
+from pgas.transports.softhca import layout
+from pgas.transports.softhca.process import bar, messages
+from pgas.transports.softhca.process.messages import Kind
+from pgas.transports.softhca.syndromes import command_text
+
+__all__ = ["CardGone", "Observer", "Process", "SoftHCA", "find", "start"]
+
+#: Seconds until a card that is started must serve: the first start after an installation compiles the engine.
+_START_TIMEOUT_S = 300.0
+
+
+class CardGone(TransportError):
+    """The process of the card has ended."""
+
+
+class Process:
+    """The process of a card, started by this process; it ends when this one does."""
+
+    def __init__(self, process: subprocess.Popen, control: socket.socket, name: str) -> None:
+        self._process, self._control = process, control
+        #: What PEs connect to: any string, to be passed on to them.
+        self.name = name
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Wait until the card has ended with its PEs; after the timeout, end it. Further calls do nothing."""
+        try:
+            self._process.wait(timeout_s if self._control.fileno() >= 0 else None)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+
+    def end(self) -> None:
+        """End the card now, whoever still uses it."""
+        _hang_up(self._control)
+        self.close()
+
+
+def start(
+    n_pes: int,
+    *,
+    trace: str = "",
+    faults: str = "",
+    engine: str = "cpu",
+    device: int = 0,
+    sms: int = 0,
+    percent: int = 0,
+    on_host: bool = False,
+    mops: float = 0,
+    gbps: float = 0,
+) -> Process:
+    """Start the card of a node and return when it serves. One PE of the node calls this.
+
+    Args:
+        n_pes: PEs of this node; when so many have connected and left, the card ends.
+        trace: what it prints to stderr: a comma-separated choice of wqe, cqe, cmd.
+        faults: what goes wrong on purpose (config.Faults).
+        engine: cpu, or cuda: a kernel, on a GPU if this process has them, else in the simulator.
+        device: the GPU of the cuda engine.
+        sms: how many of its multiprocessors the engine takes; 0: all that it gets.
+        percent: of them that MPS gives it; 0: no limit.
+        on_host: whether a CPU rings the registers, which are then in the host's memory.
+        mops, gbps: million WQEs, and 10^9 bits, a second that the card lets pass; 0: no limit.
+
+    Raises:
+        TransportError: it did not start; the text says why.
+    """
+    ours, theirs = socket.socketpair()
+    root = str(Path(inspect.getfile(TransportError)).parent.parent)  # where pgas is
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(SIMULATOR)), "PYTHONPATH": path}
+    if percent:
+        environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
+    options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
+    options += ["--engine", engine, "--device", str(device), "--sms", str(sms), *(["--on-host"] if on_host else [])]
+    options += ["--mops", str(mops), "--gbps", str(gbps)]
+    command = [sys.executable, "-m", "pgas.transports.softhca.process", *options]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+    theirs.close()
+    ours.settimeout(_START_TIMEOUT_S)
+    tell_if_late(ours, f"process {os.getpid()}", lambda: f"the software card {described(process.pid)} to start")
+    try:
+        message = messages.receive(ours)
+    except OSError as error:
+        process.kill()
+        process.wait()
+        ours.close()
+        raise TransportError(f"the software card did not start: {error}") from error
+    if message is None or message[0] != Kind.OK:
+        ours.close()
+        status = process.wait()
+        raise TransportError(f"the software card did not start: {json.loads(message[1]) if message else f'exit status {status}'}")
+    return Process(process, ours, json.loads(message[1]))
+
+
+def find() -> list[str]:
+    """Return the names of the cards of this machine (of this network namespace)."""
+    from pgas.transports.softhca.process.server import SOCKET_PREFIX
+
+    pattern = rb" @(%s\d+-[0-9a-f]{16})$" % SOCKET_PREFIX.encode()  # others' names are bytes of any kind, ends of lines among them
+    return sorted({name.decode() for name in re.findall(pattern, Path("/proc/net/unix").read_bytes(), re.MULTILINE)})
+
+
+class _Connection:
+    """Requests and answers; safe for threads."""
+
+    def __init__(self, name: str, pe: int | None, timeout_s: float | None = None) -> None:
+        self._lock, self._pe = threading.Lock(), pe
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.connect(f"\0{name}")
+        except OSError as error:
+            self._socket.close()
+            raise TransportError(f"no software card at {name!r}: {error}") from error
+        try:
+            if not credentials.of(self._socket).ours:
+                raise TransportError(f"the software card at {name!r} is another user's")
+            answer, fds = self._exchange(Kind.HELLO, pe)
+        except TransportError:
+            self._socket.close()
+            raise
+        self.server: dict[str, Any] = _decoded(answer)
+        self.fds = fds
+
+    def _exchange(self, kind: Kind, body: Any, fds: tuple[int, ...] = ()) -> tuple[bytes, list[int]]:
+        with self._lock:
+            try:
+                messages.send(self._socket, kind, body, fds)
+                if self._pe is not None:
+                    tell_if_late(self._socket, f"PE {self._pe}", lambda: f"the software card {described(self._card())} to do {kind.name}")
+                answer = messages.receive(self._socket)
+            except TimeoutError:
+                raise TransportError(f"no answer within {self._socket.gettimeout():g} s") from None
+            except OSError as error:
+                raise CardGone(f"the software card is gone: {error}") from error
+            except BaseException:  # Ctrl-C: the next request must not get this one's answer
+                _hang_up(self._socket)
+                raise
+        if answer is None:
+            raise CardGone("the software card is gone: its process has ended")
+        if answer[0] == Kind.REFUSED:
+            raise TransportError(f"softhca: {_decoded(answer[1])}")
+        return answer[1], answer[2]
+
+    def _card(self) -> int:
+        """Return the process of the card."""
+        return credentials.of(self._socket).pid
+
+    def ask(self, kind: Kind, body: Any = None, fds: tuple[int, ...] = ()) -> Any:
+        """Make a request and return its answer."""
+        return _decoded(self._exchange(kind, body, fds)[0])
+
+    def raw(self, kind: Kind, body: bytes) -> bytes:
+        """Make a request of bytes and return the bytes of its answer."""
+        return self._exchange(kind, body)[0]
+
+    def close(self) -> None:
+        """Hang up."""
+        _hang_up(self._socket)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Close a connection, whoever else has a descriptor of it: a child that was forked keeps all."""
+    with contextlib.suppress(OSError):  # the other side has closed it
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def _decoded(answer: bytes) -> Any:
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        raise TransportError("softhca: the answer is no JSON") from None
+
+
+class Observer:
+    """Looks into a card, and lets things go wrong on it; any process of the same user.
+
+    timeout_s: how long an answer may take; None: for ever.
+    """
+
+    def __init__(self, name: str, timeout_s: float | None = None) -> None:
+        self._connection = _Connection(name, None, timeout_s)
+
+    def counters(self) -> dict[str, Any]:
+        """Return the card's objects and counters: "hca" (totals), "qps", "cqs", "keys", "uars"; "name" and "pid"."""
+        return self._connection.ask(Kind.COUNTERS)
+
+    def trace(self, kinds: Iterable[str] | None = None) -> list[str]:
+        """Return what was traced since the last call; kinds ("wqe", "cqe", "cmd"), if given, says what is from now on."""
+        return self._connection.ask(Kind.TRACE, None if kinds is None else list(kinds))
+
+    def set_faults(self, text: str) -> None:
+        """Replace the faults (config.Faults); "" for none."""
+        self._connection.ask(Kind.FAULTS, text)
+
+    def pause(self) -> None:
+        """Stop the engine; when this returns, nothing executes."""
+        self._connection.ask(Kind.PAUSE)
+
+    def resume(self) -> None:
+        """Let the engine go on."""
+        self._connection.ask(Kind.RESUME)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+
+class SoftHCA(Observer):
+    """Implements Adapter on a software card.
+
+    Args:
+        name: the card's, from Process.name.
+        pe: this PE.
+        memory: (address, nbytes, descriptor) of this PE's segments: what the card can reach, at the same addresses as here.
+        map_registers: maps all UAR pages of a descriptor where single ones cannot be mapped (GPU memory); None: each as it is allocated.
+        rung_by_cpu: whether a CPU stores to its registers for kernels.
+
+    Raises:
+        TransportError: there is no such card, or it refuses this PE or its memory.
+    """
+
+    name = "softhca"
+
+    def __init__(
+        self,
+        name: str,
+        pe: int,
+        memory: Iterable[tuple[int, int, int]],
+        map_registers: Callable[[int], None] | None = None,
+        *,
+        rung_by_cpu: bool = False,
+    ) -> None:
+        self.rung_by_cpu = rung_by_cpu
+        self._whole = map_registers is not None
+        self._connection = _Connection(name, pe)
+        self._bar = self._connection.fds[0]
+        self._pages: set[int] = set()
+        self._loans: dict[int, tuple[int, Loan]] = {}
+        self._closed = False
+        try:
+            if map_registers is not None:
+                map_registers(self._bar)
+            for address, nbytes, fd in memory:
+                self.share(address, nbytes, fd)
+        except TransportError:
+            self.close()
+            raise
+
+    def share(self, address: int, nbytes: int, fd: int) -> None:
+        """Let the card map more memory of this PE; it may then be registered."""
+        self._connection.ask(Kind.SHARE, [address, nbytes], (fd,))
+
+    def unshare(self, address: int, nbytes: int) -> None:
+        """Undo share(); refused while something is registered there."""
+        self._connection.ask(Kind.UNSHARE, [address, nbytes])
+
+    def lend(self, address: int, nbytes: int, memory: Memory) -> None:
+        """Let the card map memory of this process that lies outside the window; it may then be registered as a local operand."""
+        loan = memory.lend(address, nbytes)
+        try:
+            number = self._connection.ask(Kind.LEND, [loan.start, loan.nbytes, loan.pieces, loan.handle.hex()], loan.fds)
+        except TransportError:
+            memory.take_back(loan)
+            raise
+        self._loans[address] = number, loan
+
+    def take_back(self, address: int, memory: Memory) -> None:
+        """End a loan; no region of it is registered any more."""
+        number, loan = self._loans.pop(address)
+        self._connection.ask(Kind.TAKE_BACK, [number])
+        memory.take_back(loan)
+
+    def command(self, inbox: bytes, outlen: int) -> bytes:
+        """Execute a PRM command."""
+        return self._connection.raw(Kind.COMMAND, outlen.to_bytes(4, "little") + bytes(inbox))
+
+    def alloc_pd(self) -> int:
+        return self._connection.ask(Kind.ALLOC_PD, [])
+
+    def dealloc_pd(self, pdn: int) -> None:
+        self._connection.ask(Kind.DEALLOC_PD, [pdn])
+
+    def register_umem(self, address: int, nbytes: int) -> int:
+        return self._connection.ask(Kind.REGISTER_UMEM, [address, nbytes])
+
+    def deregister_umem(self, umem_id: int) -> None:
+        self._connection.ask(Kind.DEREGISTER_UMEM, [umem_id])
+
+    def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> tuple[int, int]:
+        key = self._connection.ask(Kind.REGISTER_MR, [address, nbytes, pdn, int(access)])
+        return key, key
+
+    def deregister_mr(self, lkey: int) -> None:
+        self._connection.ask(Kind.DEREGISTER_MR, [lkey])
+
+    def alloc_uar(self, kind: UarType = UarType.NC) -> Uar:
+        page = self._connection.ask(Kind.ALLOC_UAR, [int(kind)])
+        if not self._whole:
+            bar.map_page(self._bar, page)
+            self._pages.add(page)
+        return Uar(page, layout.page_address(page) + UAR_BF_OFFSET)
+
+    def dealloc_uar(self, page_id: int) -> None:
+        self._connection.ask(Kind.DEALLOC_UAR, [page_id])
+        if not self._whole:
+            self._pages.discard(page_id)
+            bar.unmap_page(page_id)
+
+    def query_eqn(self) -> int:
+        return int(self._connection.server["eqn"])
+
+    def query_port(self) -> Port:
+        gid = bytes.fromhex("fe80000000000000020000fffe000001")
+        return Port(1, "InfiniBand", 5, layout.LID, gid, bytes(6), 100.0)
+
+    def syndrome_words(self, syndrome: int) -> str:
+        return command_text(syndrome)
+
+    def diagnose(self, qpn: int) -> FirstError | None:
+        known = self._connection.ask(Kind.DIAGNOSE, [qpn])
+        return known and FirstError(**{**known, "wqe": bytes.fromhex(known["wqe"])})
+
+    def set_index(self, qpn: int, index: int, receive_idx: int = 0) -> None:
+        """Let a QP that is not in RTS yet begin at indices other than 0, of WQEBBs and receive WQEs (for tests of wrap; no card can)."""
+        self._connection.ask(Kind.SET_INDEX, [qpn, index, receive_idx])
+
+    def close(self) -> None:
+        """Leave the card."""
+        if self._closed:
+            return
+        self._closed = True
+        self._connection.close()
+        for page in self._pages:
+            bar.unmap_page(page)
+        self._pages = set()
+        os.close(self._bar)

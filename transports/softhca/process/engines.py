@@ -1,0 +1,213 @@
+"""Where the engine of a card runs: a thread of its process (cpu), or a kernel that never ends (cuda), on a GPU or in the simulator."""
+
+import contextlib
+import hashlib
+import threading
+import time
+from typing import Any, Protocol
+
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import PgasError, TransportError
+from pgas.transports.hostloop.slack import sleep_precisely
+from pgas.transports.memory.memfd import HostMemory
+from pgas.transports.memory.protocol import Memory
+from pgas.transports.softhca import tables
+from pgas.transports.softhca.engine import loop as engine
+from pgas.transports.softhca.tables import Tables
+
+__all__ = ["Engine", "make"]
+
+_BEAT_S = 1.0
+
+
+class Engine(Protocol):
+    """Executes WQEs of a card's tables."""
+
+    tables: Tables
+
+    #: What it is, for people: cpu, or cuda and the begin of the SHA-256 of the kernel's machine code.
+    words: str
+
+    def memory(self) -> Memory:
+        """Return memory that the engine reaches, for what PEs share and for the registers."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def check(self) -> None:
+        """Raise TimeoutError if it has ended."""
+
+    def stop(self) -> None:
+        """End it, and give everything back. CTL_STOP is set."""
+
+
+class _Thread:
+    """What runs in a thread of this process."""
+
+    words = "cpu"
+
+    def __init__(self, tables_: Tables) -> None:
+        self.tables = tables_
+        self._thread = threading.Thread(target=self._run, name="softhca-engine", daemon=True)
+
+    def memory(self) -> Memory:
+        return HostMemory()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        sleep_precisely()
+        self._loop()
+
+    def _loop(self) -> None:
+        engine.run(self.tables.address)
+
+    def check(self) -> None:
+        if not self._thread.is_alive():
+            raise TimeoutError("the engine of the software card has ended")
+
+    def stop(self) -> None:
+        self._thread.join()
+
+
+class _SimulatedKernel(_Thread):
+    """The kernel of the cuda engine in the simulator: for its tests."""
+
+    words = "cuda"
+    CTAS, THREADS = 1, 32  # the simulator gives a CTA that only waits no turn to others
+
+    def __init__(self) -> None:
+        from pgas.transports.softhca.engine import block
+
+        super().__init__(Tables(workers=self.CTAS))
+        self._kernel = block.kernel(self.THREADS)  # compiled before anything waits for it
+        self._beat = _Beat(self.tables)
+
+    def _loop(self) -> None:
+        self._kernel[self.CTAS, self.THREADS](self.tables.address)
+
+    def start(self) -> None:
+        super().start()
+        self._beat.start()
+
+    def stop(self) -> None:
+        self._beat.stop()
+        super().stop()
+
+
+class _Beat(threading.Thread):
+    """Shows a kernel that its process lives: one that outlives it ends by itself."""
+
+    def __init__(self, tables_: Tables, prepare: Any = None) -> None:
+        super().__init__(name="softhca-beat", daemon=True)
+        self._tables, self._prepare, self._ended = tables_, prepare, threading.Event()
+
+    def run(self) -> None:
+        if self._prepare is not None:
+            self._prepare()
+        beats = 0
+        with contextlib.suppress(PgasError):  # the GPU's, which the server finds too
+            while not self._ended.wait(_BEAT_S):
+                beats += 1
+                self._tables.set(tables.CTL_BEAT, beats)
+
+    def stop(self) -> None:
+        """End."""
+        self._ended.set()
+        if self.is_alive():
+            self.join()
+
+
+def make(kind: str, device: int, sms: int) -> Engine:
+    """Return an engine that has not begun.
+
+    Args:
+        kind: cpu or cuda.
+        device: ordinal of the GPU of the cuda engine (not in the simulator).
+        sms: how many of its multiprocessors the engine takes; 0: all that this process gets.
+
+    Raises:
+        TransportError: it cannot run here.
+    """
+    if kind == "cpu":
+        if not SIMULATOR:
+            raise TransportError("the cpu engine of the software card cannot reach heaps in GPU memory: PGAS_ENGINE=cuda")
+        return _Thread(Tables(receives=True))
+    if SIMULATOR:
+        return _SimulatedKernel()
+    return _kernel(device, sms)
+
+
+def _kernel(device: int, sms: int) -> Engine:
+    from cuda.bindings import driver
+    from numba import cuda
+
+    from pgas.transports.memory import vmm
+    from pgas.transports.softhca.engine import block
+
+    check = vmm.check
+
+    class Image:
+        """Implements tables.Mirror in the GPU's memory."""
+
+        def __init__(self) -> None:
+            self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
+            self._places: dict[int, int] = {}
+            self._lock = threading.Lock()
+
+        def place(self, table: Any) -> int:
+            address = self._places[id(table)] = int(check(driver.cuMemAlloc(table.nbytes), "cuMemAlloc"))
+            self.publish(table, 0, table.nbytes)
+            return address
+
+        def publish(self, table: Any, start: int, nbytes: int) -> None:
+            source = int(table.ctypes.data) + start
+            with self._lock:
+                check(driver.cuMemcpyHtoDAsync(self._places[id(table)] + start, source, nbytes, self._stream), "cuMemcpyHtoD")
+                check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+
+        def fetch(self, table: Any, start: int, nbytes: int) -> None:
+            target = int(table.ctypes.data) + start
+            with self._lock:
+                check(driver.cuMemcpyDtoHAsync(target, self._places[id(table)] + start, nbytes, self._stream), "cuMemcpyDtoH")
+                check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+
+    class Kernel:
+        """The kernel, on a stream of its own; nothing in this process ever waits for the whole device."""
+
+        THREADS, PER_SM = 256, 2
+
+        def __init__(self) -> None:
+            cuda.select_device(device)
+            self._context = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
+            count = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+            available = int(check(driver.cuDeviceGetAttribute(count, device), "cuDeviceGetAttribute"))
+            self._stream, self._event = cuda.stream(), cuda.event(timing=False)
+            self._loop = block.kernel(self.THREADS)
+            self._loop.compile(block.SIGNATURE)  # before anything waits for it
+            # What is launched; with cc= it would be compiled again.
+            code = self._loop.overloads[block.SIGNATURE]._codelibrary.get_cubin().code
+            self.words = f"cuda {hashlib.sha256(code).hexdigest()[:16]}"
+            self.tables = Tables(workers=self.PER_SM * (min(sms, available) if sms else available), mirror=Image())
+            self._beat = _Beat(self.tables, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
+
+        def memory(self) -> Memory:
+            return vmm.GPUMemory(device)
+
+        def start(self) -> None:
+            self._loop[self.tables.workers, self.THREADS, self._stream](self.tables.address)
+            self._event.record(self._stream)
+            self._beat.start()
+
+        def check(self) -> None:
+            if self._event.query():
+                raise TimeoutError("the engine of the software card has ended")
+
+        def stop(self) -> None:
+            self._beat.stop()
+            deadline = time.monotonic() + 5
+            while not self._event.query() and time.monotonic() < deadline:
+                time.sleep(1e-3)
+
+    return Kernel()

@@ -1,0 +1,332 @@
+"""The process of the software card: accepts the PEs of one node, maps their memory, executes their requests, and ends with the job.
+
+It ends when all PEs that it waits for have come and gone, when the process that started it has ended (its pidfd says so, even if the server
+is busy) or closes the control socket, or by a signal. Nothing of it has a name in a file system, so nothing stays behind. A PE that goes
+without a word is cleaned up like one that says goodbye: its QPs vanish, and its peers' WQEs to them fail.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgas.base import credentials
+from pgas.base.backend import SIMULATOR
+from pgas.base.config import Faults
+from pgas.base.errors import PgasError, TransportError
+from pgas.kernels import window
+from pgas.transports.memory.protocol import Loan, Memory, Segment
+from pgas.transports.mlx5.doorbell import UarType
+from pgas.transports.softhca.firmware.objects import EQN, Refusal
+from pgas.transports.softhca.firmware.queue_pairs import Refused
+from pgas.transports.softhca.process import engines, messages
+from pgas.transports.softhca.process.card import Card
+from pgas.transports.softhca.process.messages import Kind
+from pgas.transports.softhca.syndromes import command_text
+
+__all__ = ["SOCKET_PREFIX", "main"]
+
+#: Abstract sockets of cards begin with this, so that `python -m pgas hca` finds them in /proc/net/unix.
+SOCKET_PREFIX = "pgas-hca-"
+
+_TRACE_INTERVAL_S = 0.02
+
+#: How often the engine is looked after.
+_CHECK_INTERVAL_S = 1.0
+
+#: Seconds that a card whose parent has ended gets to end in order.
+_GRACE_S = 1.0
+
+#: Seconds that a card whose engine has failed goes on: under MPS the death of a PE does that, and the others are to hear of the PE first.
+_NEWS_S = 4.0
+
+
+@dataclass
+class Connection:
+    """A PE, or an observer (pe None), at the other end of a socket."""
+
+    socket: socket.socket
+    greeted: bool = False
+    pe: int | None = None
+    memory: Memory | None = None
+    borrowed: dict[int, tuple[Loan, int]] = field(default_factory=dict)  #: by number, and where they are mapped
+
+
+class Server:
+    """Executes requests of connections on one card."""
+
+    def __init__(self, card: Card, n_pes: int, ends: tuple[int, ...], *, trace_to_stderr: bool) -> None:
+        self._card, self._n_pes, self._ends = card, n_pes, ends  # ends: the job is over when one of these descriptors is readable
+        self._trace_to_stderr = trace_to_stderr
+        self._connections: dict[int, Connection] = {}
+        self._came = 0
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.name = f"{SOCKET_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
+        self._listener.bind(f"\0{self.name}")
+        self._listener.listen(64)
+
+    def run(self) -> None:
+        """Serve until the job is over.
+
+        Raises:
+            Exception: the engine has ended, as it does after an error of CUDA.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            for end in self._ends:
+                selector.register(end, selectors.EVENT_READ, None)
+            while not self._over():
+                for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else _CHECK_INTERVAL_S):
+                    if key.data is None:
+                        return  # the parent has ended, or wants the card to
+                    if isinstance(key.data, Connection):
+                        if not self._serve(key.data):
+                            selector.unregister(key.data.socket)
+                            self._leave(key.data)
+                    else:
+                        connection = key.data()
+                        if connection is not None:
+                            selector.register(connection.socket, selectors.EVENT_READ, connection)
+                self._card.engine.check()
+                if self._trace_to_stderr:
+                    for entry in self._card.take_trace():
+                        print(entry, file=sys.stderr, flush=True)
+
+    def _over(self) -> bool:
+        return self._came >= self._n_pes and not self._connections
+
+    def _accept(self) -> Connection | None:
+        connection, _ = self._listener.accept()
+        if not credentials.of(connection).ours:
+            connection.close()
+            return None
+        connection.settimeout(10)  # for a peer that stops in the middle of a message
+        return Connection(connection)
+
+    def _serve(self, connection: Connection) -> bool:
+        """Execute one request; return whether the connection goes on."""
+        fds: list[int] = []
+        try:
+            try:
+                message = messages.receive(connection.socket)
+            except TransportError as error:
+                messages.send(connection.socket, Kind.REFUSED, str(error))
+                return True
+            if message is None:
+                return False
+            kind, body, fds = message
+            try:
+                reply, (answer, given) = Kind.OK, self._execute(connection, kind, body, fds)
+            except Exception as error:  # whatever one PE sends, the card goes on for the others
+                reply, answer, given = Kind.REFUSED, _reason(kind, error), ()
+            messages.send(connection.socket, reply, answer, given)
+        except OSError:
+            return False
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _leave(self, connection: Connection) -> None:
+        connection.socket.close()
+        if connection.pe is not None:
+            del self._connections[connection.pe]
+            self._card.firmware.leave(connection.pe)
+            if connection.memory is not None:
+                for loan in connection.borrowed.values():
+                    connection.memory.give_back(*loan)
+                connection.memory.close()
+
+    # ---------------------------------------------------------------------------------------------------------------- requests
+
+    def _execute(self, connection: Connection, kind: Kind, body: bytes, fds: list[int]) -> tuple[Any, tuple[int, ...]]:
+        if kind == Kind.HELLO:
+            return self._hello(connection, _value(body))
+        if not connection.greeted:
+            raise Refusal("the first message is a HELLO")
+        if kind in _OBSERVER:
+            return _OBSERVER[kind](self, _value(body)), ()
+        if connection.pe is None:
+            raise Refusal(f"{kind.name} is for PEs")
+        if kind == Kind.COMMAND:
+            return self._card.firmware.execute(connection.pe, body[4:], min(int.from_bytes(body[:4], "little"), 1 << 20)), ()
+        if kind == Kind.SHARE:
+            address, nbytes = _integers(body)
+            self._share(connection, address, nbytes, fds)
+            return None, ()
+        if kind == Kind.UNSHARE:
+            self._unshare(connection, *_integers(body))
+            return None, ()
+        if kind == Kind.LEND:
+            start, nbytes, pieces, handle = _value(body)
+            return self._borrow(connection, Loan(start, nbytes, tuple(map(tuple, pieces)), tuple(fds), bytes.fromhex(handle))), ()
+        if kind == Kind.TAKE_BACK:
+            self._give_back(connection, *_integers(body))
+            return None, ()
+        if kind not in _PE:
+            raise Refusal(f"{kind.name} is no request")
+        return _PE[kind](self._card, connection.pe, *_integers(body)), ()
+
+    def _hello(self, connection: Connection, pe: int | None) -> tuple[Any, tuple[int, ...]]:
+        if connection.greeted:
+            raise Refusal("HELLO is the first message, and sent once")
+        if pe is None:
+            connection.greeted = True
+            return {"pid": os.getpid()}, ()
+        if type(pe) is not int or not 0 <= pe < 1 << 16 or pe in self._connections:
+            raise Refusal(f"PE {pe!r} cannot join: it has, or is no PE")
+        if self._came >= self._n_pes:
+            raise Refusal(f"PE {pe} cannot join: all {self._n_pes} PEs have")
+        connection.greeted, connection.pe = True, pe
+        self._connections[pe] = connection
+        self._came += 1
+        return {"pid": os.getpid(), "eqn": EQN}, (self._card.bar,)
+
+    def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
+        size = os.fstat(fds[0]).st_size if len(fds) == 1 and SIMULATOR else nbytes  # of GPU memory the driver checks it
+        if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= size:
+            raise Refusal(f"{nbytes} bytes at {address:#x}: one descriptor of so much memory, at an address of the window")
+        if connection.memory is None:
+            connection.memory = self._card.engine.memory()
+        connection.memory.attach(address, Segment(0, nbytes), fds[0])
+        self._card.objects.share(connection.pe or 0, address, nbytes)
+
+    def _unshare(self, connection: Connection, address: int, nbytes: int) -> None:
+        self._card.objects.unshare(connection.pe or 0, address, nbytes)
+        if connection.memory is not None:
+            connection.memory.discard(address)
+
+    def _borrow(self, connection: Connection, loan: Loan) -> int:
+        sizes = [os.fstat(fd).st_size for fd in loan.fds]
+        fit = all(offset >= 0 and n > 0 and offset + n <= size for (offset, n), size in zip(loan.pieces, sizes, strict=True))
+        if not fit or (sum(n for _, n in loan.pieces) != loan.nbytes) is not bool(loan.handle) or loan.nbytes < 1:
+            raise Refusal(f"{loan.nbytes} bytes at {loan.start:#x}: files of so much memory, or a handle of it")
+        if connection.memory is None:
+            connection.memory = self._card.engine.memory()
+        mapped = connection.memory.borrow(loan)
+        number = self._card.objects.borrow(connection.pe or 0, loan.start, loan.nbytes, mapped)
+        connection.borrowed[number] = loan, mapped
+        return number
+
+    def _give_back(self, connection: Connection, number: int) -> None:
+        if number not in connection.borrowed or connection.memory is None:
+            raise Refusal(f"PE {connection.pe} has lent no memory {number}")
+        self._card.objects.give_back(connection.pe or 0, number)
+        connection.memory.give_back(*connection.borrowed.pop(number))
+
+    def _trace(self, kinds: list[str] | None) -> list[str]:
+        if kinds is not None:
+            self._card.set_trace(frozenset(kinds))
+        return self._card.take_trace()
+
+
+def _value(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise Refusal(f"the body is no JSON: {error}") from None
+
+
+def _integers(body: bytes) -> list[int]:
+    values = _value(body)
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise Refusal("the body is no list of integers")
+    return values
+
+
+def _reason(kind: Kind, error: Exception) -> str:
+    """Return why a request was refused, in words."""
+    if isinstance(error, Refused):
+        return f"{error.status.name}, {error.why.name}: {command_text(error.why)}"
+    if isinstance(error, Refusal | ValueError | TransportError | TimeoutError):
+        return str(error)
+    return f"{kind.name} with arguments that make no sense ({type(error).__name__}: {error})"
+
+
+#: Requests that anybody of this user may make.
+_OBSERVER: dict[Kind, Callable[[Server, Any], Any]] = {
+    Kind.COUNTERS: lambda server, _: {"name": server.name, "pid": os.getpid(), **server._card.counters()},
+    Kind.TRACE: Server._trace,
+    Kind.FAULTS: lambda server, text: server._card.set_faults(Faults.parse(text)),
+    Kind.PAUSE: lambda server, _: server._card.pause(),
+    Kind.RESUME: lambda server, _: server._card.resume(),
+}
+
+#: Requests of a PE, on its own objects.
+_PE: dict[Kind, Callable[..., Any]] = {
+    Kind.ALLOC_PD: lambda card, pe: card.objects.alloc_pd(pe),
+    Kind.DEALLOC_PD: lambda card, pe, pdn: card.objects.dealloc_pd(pe, pdn),
+    Kind.REGISTER_UMEM: lambda card, pe, address, nbytes: card.objects.register_umem(pe, address, nbytes),
+    Kind.DEREGISTER_UMEM: lambda card, pe, umem_id: card.objects.deregister_umem(pe, umem_id),
+    Kind.REGISTER_MR: lambda card, pe, address, nbytes, pdn, access: card.objects.register_mr(pe, address, nbytes, pdn, access),
+    Kind.DEREGISTER_MR: lambda card, pe, key: card.objects.deregister_mr(pe, key),
+    Kind.ALLOC_UAR: lambda card, pe, kind: card.objects.alloc_uar(pe, UarType(kind)),
+    Kind.DEALLOC_UAR: lambda card, pe, page: card.objects.dealloc_uar(pe, page),
+    Kind.DIAGNOSE: lambda card, pe, qpn: card.diagnose(pe, qpn),
+    Kind.SET_INDEX: lambda card, pe, qpn, index, receive_idx: card.firmware.queues.set_index(pe, qpn, index, receive_idx),
+}
+
+
+def _end_after(*descriptors: int) -> None:
+    """End this process soon after one of these is readable, even if it is in a request, or its engine hangs."""
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    poller.poll()
+    time.sleep(_GRACE_S)
+    os._exit(1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Be the software card of a node (`python -m pgas.transports.softhca`, started by client.start)."""
+    parser = argparse.ArgumentParser(prog="python -m pgas.transports.softhca.process", description=main.__doc__)
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the process that starts the card")
+    parser.add_argument("--parent", type=int, required=True, help="the pid of that process")
+    parser.add_argument("--pes", type=int, required=True, help="PEs of this node")
+    parser.add_argument("--engine", choices=("cpu", "cuda"), default="cpu", help="a thread of this process, or a kernel")
+    parser.add_argument("--device", type=int, default=0, help="ordinal of the GPU of the cuda engine")
+    parser.add_argument("--sms", type=int, default=0, help="multiprocessors that it takes; 0: all")
+    parser.add_argument("--on-host", action="store_true", help="registers in the host's memory: a CPU rings them")
+    parser.add_argument("--mops", type=float, default=0, help="million WQEs a second that it lets pass; 0: no limit")
+    parser.add_argument("--gbps", type=float, default=0, help="10^9 bits a second that it lets pass; 0: no limit")
+    parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
+    parser.add_argument("--faults", default="", help=Faults.__doc__)
+    options = parser.parse_args(arguments)
+    # A pidfd, as children of the parent may hold its end of the control socket open, and PR_SET_PDEATHSIG tells of threads, not processes.
+    try:
+        parent = os.pidfd_open(options.parent)
+    except ProcessLookupError:
+        return
+    if os.getppid() != options.parent:  # it had ended, and the pid is another's
+        return
+    threading.Thread(target=_end_after, args=(options.control, parent), name="softhca-end", daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the PEs; the card ends with them
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks PEs for their hang reports; an mpirun sends it to their children too
+    control = socket.socket(fileno=options.control)
+    try:
+        engine = engines.make(options.engine, options.device, options.sms)
+        card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))), engine, on_host=options.on_host)
+        card.set_limits(options.mops, options.gbps)
+        server = Server(card, options.pes, (control.fileno(), parent), trace_to_stderr=bool(options.trace))
+    except (ValueError, PgasError, OSError) as error:
+        messages.send(control, Kind.REFUSED, str(error))
+        return
+    messages.send(control, Kind.OK, server.name)
+    try:
+        server.run()
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            print(f"pgas: the software card cannot go on: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        time.sleep(_NEWS_S)
+        os._exit(1)  # whatever CUDA's exit handlers wait for
+    card.stop()
