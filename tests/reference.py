@@ -185,7 +185,7 @@ def signature(name: str) -> str:
 
 def comment_above(name: str) -> str:
     """Return what the ``#:`` lines above the assignment of a public constant say."""
-    for module in {m for m in sys.modules.copy() if re.fullmatch(r"pgas\.\w+", m)} - {"pgas.__main__"}:
+    for module in {m for m in sys.modules.copy() if re.fullmatch(r"pgas\.(base|api)\.\w+", m)}:
         source = getattr(sys.modules[module], "__file__", None) or ""
         if not source.endswith(".py"):
             continue
@@ -274,8 +274,9 @@ def page(chapter: Chapter) -> str:
 
 
 def _source_order() -> dict[str, Any]:
-    """Public name -> (module, line) of its definition: pages keep the order of the sources."""
-    modules = sorted({getattr(pgas, n).__module__ for n in pgas.__all__ if callable(getattr(pgas, n))})
+    """Public name -> (module, line) of its definition: pages keep the order of the sources, modules that of the alphabet."""
+    modules = {getattr(pgas, n).__module__ for n in pgas.__all__ if callable(getattr(pgas, n))}
+    modules = sorted(modules, key=lambda name: name.rpartition(".")[2])
     found = {}
     for name in pgas.__all__:
         value = inspect.unwrap(getattr(pgas, name))

@@ -171,7 +171,7 @@ def test_the_card_ends_when_all_pes_have_come_and_gone(own_card):
 
 def test_the_card_ends_with_the_process_that_started_it(program):
     parent = program(
-        "import sys\nfrom pgas.transports.softhca import client\np = client.start(2)\nprint(p.pid, p.name, flush=True)\nsys.stdin.read()"
+        "import sys\nfrom pgas.transports.softhca.process import client\np = client.start(2)\nprint(p.pid, p.name, flush=True)\nsys.stdin.read()"
     )
     pid, name = parent.stdout.readline().split()
     assert name in client.find()
@@ -183,7 +183,7 @@ def test_the_card_ends_with_the_process_that_started_it(program):
 def test_a_busy_card_ends_with_the_process_that_started_it(program):
     """It waits for the rest of a message, and a child of its parent holds the control socket open; it ends in seconds all the same."""
     parent = program(
-        "import os, sys, time\nfrom pgas.transports.softhca import client\np = client.start(2)\n"
+        "import os, sys, time\nfrom pgas.transports.softhca.process import client\np = client.start(2)\n"
         "child = os.fork() or time.sleep(60)\nprint(p.pid, p.name, child, flush=True)\nsys.stdin.read()"
     )
     pid, name, child = parent.stdout.readline().split()

@@ -57,7 +57,7 @@ import os, sys
 import numpy as np
 import pgas
 from pgas.job import runtime
-from pgas.transports.devx import DevX
+from pgas.transports.ibgda.devx import DevX
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
