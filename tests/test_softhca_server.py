@@ -171,7 +171,8 @@ def test_the_card_ends_when_all_pes_have_come_and_gone(own_card):
 
 def test_the_card_ends_with_the_process_that_started_it(program):
     parent = program(
-        "import sys\nfrom pgas.transports.softhca.process import client\np = client.start(2)\nprint(p.pid, p.name, flush=True)\nsys.stdin.read()"
+        "import sys\nfrom pgas.transports.softhca.process import client\n"
+        "p = client.start(2)\nprint(p.pid, p.name, flush=True)\nsys.stdin.read()"
     )
     pid, name = parent.stdout.readline().split()
     assert name in client.find()
