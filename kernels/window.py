@@ -11,13 +11,13 @@ STRIDE and TRANSPORT are fixed by the first init of a process (``freeze``), beca
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from pgas.base.errors import PgasError
 from pgas.kernels.compiler import constant, device, u64
 
-__all__ = ["Constants", "constants", "freeze", "remote"]
+__all__ = ["Constants", "constants", "freeze", "remote", "slot"]
 
 #: First slot. The hint is honoured for reservations of 64 MiB and more; the range above it was free in every process tried.
 BASE = 0x6000_0000_0000
@@ -32,7 +32,7 @@ HEAP_OFFSET = SYSTEM_SIZE + GUARD_SIZE
 #: Where a slot's queues lie, behind any heap: send queues, completion queues, doorbell records and landing cells of the NIC transports.
 QUEUE_OFFSET = (1 << STRIDE_SHIFT) - (8 << 30)
 
-#: Where doorbells lie that a CPU rings for kernels (transports/doorbells.py), in the host's memory behind the queues.
+#: Where doorbells lie that a CPU rings for kernels (transports/ibgda/doorbells.py), in the host's memory behind the queues.
 DOORBELL_OFFSET = QUEUE_OFFSET + (8 << 30) - (64 << 20)
 
 #: What a process maps privately below BASE: the state page lies at its end (see state.py).
@@ -43,6 +43,17 @@ STATE = BASE - (2 << 20)
 SYNC_FLAGS = 0
 
 
+class Described(Protocol):
+    """What is taken of a transport's object (transports/registry.py)."""
+
+    name: str
+    path: str
+    maps_peers: bool
+
+    def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of Constants that are this transport's own."""
+
+
 @dataclass(frozen=True)
 class Constants:
     """What compiled code of this process depends on; part of the key of the disk cache."""
@@ -50,6 +61,8 @@ class Constants:
     base: int
     stride_shift: int
     transport: str
+    path: str  #: module of the transport's device functions
+    maps_peers: bool  #: whether kernels reach peers' memory by address
     check: bool
     num_qps: int = 0  #: queue pairs to each PE (NIC transports)
     map_by: str = ""  #: who shares a queue pair: the threads of a cta, sm or warp
@@ -58,20 +71,11 @@ class Constants:
     ring: int = 0  #: requests in the ring of the proxy thread (ibrc)
 
     @classmethod
-    def of(cls, requested: Mapping[str, Any], transport: str, largest_gpu: int) -> "Constants":
+    def of(cls, requested: Mapping[str, Any], transport: Described, largest_gpu: int) -> "Constants":
         """Return what a job's variables, its transport and its largest GPU (bytes of memory) ask for."""
         shift = SMALL_STRIDE_SHIFT if largest_gpu <= 1 << SMALL_STRIDE_SHIFT else SMALL_STRIDE_SHIFT + 1
-        common = cls(BASE, shift, transport, "check" in requested["PGAS_DEBUG"])
-        if transport == "p2p":
-            return common
-        return replace(
-            common,
-            num_qps=requested["PGAS_IBGDA_NUM_RC_PER_PE"],
-            map_by=requested["PGAS_IBGDA_RC_MAP_BY"],
-            depth=requested["PGAS_QP_DEPTH"],
-            batch=requested["PGAS_IBGDA_NUM_REQUESTS_IN_BATCH"],
-            ring=requested["PGAS_IBRC_RING_SIZE"] if transport == "ibrc" else 0,
-        )
+        check = "check" in requested["PGAS_DEBUG"]
+        return cls(BASE, shift, transport.name, transport.path, transport.maps_peers, check, **transport.constants(requested))
 
 
 _frozen: Constants | None = None
@@ -106,6 +110,11 @@ def constants() -> Constants:
 _BASE = constant(BASE)
 OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
+
+
+def slot(pe: int) -> int:
+    """Return the address of PE pe's slot."""
+    return BASE + (pe << STRIDE_SHIFT)
 
 
 @device

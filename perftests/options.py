@@ -11,10 +11,11 @@ from pgas.base.backend import launched_rank
 from pgas.base.config import parse_size
 from pgas.perftests.payload import GUARD_BYTES
 from pgas.perftests.workload import ATOMIC_OPS, DATATYPES, WARP
+from pgas.transports import registry
 
 __all__ = ["OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_flag", "within"]
 
-TRANSPORTS = ("p2p", "ibgda", "ibrc")
+TRANSPORTS = registry.names()
 
 _LARGEST = 2**31 - 1
 _LARGEST_SIZE = 1 << 40

@@ -25,7 +25,9 @@ from numba import cuda
 from numba.cuda import types
 
 import pgas
+from pgas.base import config
 from pgas.kernels import window
+from pgas.transports import registry
 
 __all__ = ["KERNELS", "Built", "assemble", "build", "build_all", "compile_ptx", "configure"]
 
@@ -71,11 +73,8 @@ def _tool(name: str) -> str:
 
 
 #: What kernels are compiled with, by transport: the defaults of the variables.
-CONSTANTS = {
-    "p2p": window.Constants(window.BASE, 38, "p2p", False),
-    "ibgda": window.Constants(window.BASE, 38, "ibgda", False, num_qps=2, map_by="cta", depth=1024, batch=32),
-    "ibrc": window.Constants(window.BASE, 38, "ibrc", False, num_qps=2, map_by="cta", depth=1024, batch=32, ring=4096),
-}
+_DEFAULTS = {name: variable.parse(variable.default) for name, variable in config.VARIABLES.items()}
+CONSTANTS = {name: window.Constants.of(_DEFAULTS, registry.get(name), 0) for name in registry.names()}
 
 
 def build(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> Built:

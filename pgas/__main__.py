@@ -18,9 +18,8 @@ import pgas
 from pgas.base import config
 from pgas.doctor import report as doctor
 from pgas.doctor import topo
-from pgas.job import ending, runtime
+from pgas.job import card, ending, runtime
 from pgas.kernels import window
-from pgas.transports.softhca.process import client
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -50,12 +49,12 @@ def info() -> None:
 
 def hca() -> None:
     """Print queue pairs, CQs, keys and counters of every software card of this machine."""
-    cards = client.find()
+    cards = card.find()
     if not cards:
         print("no software card runs on this machine: a job with PGAS_TRANSPORT=ibgda or ibrc starts one")
     for name in cards:
         try:
-            with contextlib.closing(client.Observer(name, _ANSWER_S)) as observer:
+            with contextlib.closing(card.observe(name, _ANSWER_S)) as observer:
                 text = _seen(name, observer.counters())
         except pgas.TransportError as error:  # it ended meanwhile, does not answer, or is another user's
             text = f"card {name}: cannot be asked: {_printable(str(error))}"

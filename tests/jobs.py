@@ -61,7 +61,7 @@ def init(*args, start=pgas.init):
     try:
         job = start(*args)
         if job.nic is not None:
-            note("card", job.nic.card_pid)
+            note("card", job.nic.process)
         return job
     finally:  # what of /dev/shm this process uses and a killed job would leave
         with open("/proc/self/maps") as maps:

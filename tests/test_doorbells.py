@@ -6,7 +6,7 @@ import jobs
 import numpy as np
 import pytest
 
-from pgas.transports import doorbells, forwarding
+from pgas.transports.ibgda import doorbells, forwarding
 from pgas.transports.memory.protocol import GRANULARITY
 
 job = jobs.job
@@ -59,10 +59,9 @@ def test_kernels_store_to_the_hosts_memory_alone(job):
 from pgas.job import runtime
 from pgas.kernels.paths.nic import queue
 from pgas.kernels import window
-from pgas.transports import p2p
 job = pgas.init()
 me, nic = pgas.my_pe(), job.nic
-bells = range(p2p.slot(me) + window.DOORBELL_OFFSET, p2p.slot(me) + window.DOORBELL_OFFSET + job._nic_segments[-1].size)
+bells = range(window.slot(me) + window.DOORBELL_OFFSET, window.slot(me) + window.DOORBELL_OFFSET + job._nic_segments[-1].size)
 records = [queue.RECORDS + number * queue.RECORD_SIZE for number in range(len(nic.qps))]
 said = [nic._load(record + field) for record in records for field in (queue.DBR, queue.UAR)]
 say(f"PE {me}: {len(set(said))} places, in host memory {sum(place in bells for place in said)}, by CPU {nic.adapter.rung_by_cpu}")

@@ -367,7 +367,7 @@ def test_card_that_stands_still(tmp_path):
     text = """
 from pathlib import Path
 if me == 0:
-    card = runtime.current().nic.card_pid
+    card = runtime.current().nic.process
     runtime.current().nic.adapter.pause()
     os.kill(card, signal.SIGSTOP)
     while any("State:\\tT" not in (task / "status").read_text() for task in Path(f"/proc/{card}/task").iterdir()):

@@ -11,11 +11,14 @@ import pytest
 from pgas.base.errors import TransportError
 from pgas.job import hca
 from pgas.job.topology import PE, choose_transport
+from pgas.transports import registry
 from pgas.transports.adapter import Path
 from pgas.transports.devices import Device, Gid, Port
+from pgas.transports.ibgda.nic import DirectNIC
+from pgas.transports.ibgda.transport import IBGDA
 from pgas.transports.ibrc.nic import ProxiedNIC
+from pgas.transports.ibrc.transport import IBRC
 from pgas.transports.ibrc.verbs import VerbsNIC
-from pgas.transports.nic import NIC
 from pgas.transports.selection import Choice
 
 job = jobs.job
@@ -36,7 +39,7 @@ VARIABLES = {
 def machine(monkeypatch):
     """A machine with one device that can carry ibrc."""
     monkeypatch.setattr(hca.devices, "devices", lambda: [DEVICE])
-    monkeypatch.setattr(hca, "why_not", lambda device, port: None)
+    monkeypatch.setattr(IBRC, "why_not", lambda self, device, port: None)
 
 
 def choose(**asked):
@@ -67,45 +70,54 @@ def test_a_nic_that_is_not_there_and_not_used():
 
 @pytest.mark.usefixtures("machine")
 def test_what_carries_ibrc_need_not_carry_ibgda(monkeypatch):
-    monkeypatch.setattr(hca.devx, "why_not", lambda device, port: "has no DevX")
+    monkeypatch.setattr(IBGDA, "why_not", lambda self, device, port: "has no DevX")
     with pytest.raises(TransportError, match="PGAS_HCA=mlx5_0: port 1 has no DevX"):
         choose(PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
-def test_types():
-    real, card = Choice(DEVICE, PORT, "asked for"), Choice(None, None, "asked for")
-    assert hca.nic_of("ibrc", real) is VerbsNIC
-    assert hca.nic_of("ibrc", card) is ProxiedNIC
-    assert hca.nic_of("ibgda", card) is NIC
+def setting(choice, **asked):
+    """What a job in the simulator offers its transport."""
+    opened = []
+    offered = registry.Setting({**VARIABLES, **asked}, choice, False, lambda by_cpu: opened.append(by_cpu) or "a card", print)
+    return offered, opened
 
 
-def test_options():
-    real = Choice(DEVICE, PORT, "asked for")
-    options = hca.options_of(VerbsNIC, real, VARIABLES, None, [], print)
-    assert options == {"device": "mlx5_0", "port": 1, "gid": GIDS[1], "path": Path(3, 3, 104, 14, 5)}
-    options = hca.options_of(VerbsNIC, real, {**VARIABLES, "PGAS_IB_GID_INDEX": 0}, None, [], print)
+REAL, CARD = Choice(DEVICE, PORT, "asked for"), Choice(None, None, "asked for")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What NICs are made with, instead of NICs."""
+    found = []
+    for nic in (DirectNIC, ProxiedNIC, VerbsNIC):
+        monkeypatch.setattr(nic, "__init__", lambda self, part, **options: found.append((type(self), options)))
+    return found
+
+
+@pytest.mark.parametrize("handler", ["auto", "cpu"])
+def test_who_rings_the_software_card(made, handler):
+    offered, opened = setting(CARD, PGAS_IBGDA_NIC_HANDLER=handler)
+    for transport in ("ibgda", "ibrc"):
+        registry.get(transport).connect(None, offered)
+    assert made == [(DirectNIC, {"opener": "a card"}), (ProxiedNIC, {"opener": "a card"})]
+    assert opened == [handler == "cpu", True]
+
+
+def test_ibrc_over_a_device(made):
+    connect = registry.get("ibrc").connect
+    connect(None, setting(REAL)[0])
+    assert made.pop() == (VerbsNIC, {"device": "mlx5_0", "port": 1, "gid": GIDS[1], "path": Path(3, 3, 104, 14, 5)})
+    connect(None, setting(REAL, PGAS_IB_GID_INDEX=0)[0])
+    options = made.pop()[1]
     assert (options["gid"], options["path"].gid_index) == (GIDS[0], 0)
     wanted = "mlx5_0:1: PGAS_IB_GID_INDEX=1: no such GID; GIDs in use on port 1: 0 (fe80::1, RoCE v2), 3 (10.0.0.7, RoCE v2)"
     with pytest.raises(TransportError, match=re.escape(wanted)):
-        hca.options_of(VerbsNIC, real, {**VARIABLES, "PGAS_IB_GID_INDEX": 1}, None, [], print)
+        connect(None, setting(REAL, PGAS_IB_GID_INDEX=1)[0])
     without = replace(PORT, gids=())
     with pytest.raises(TransportError, match="GIDs in use on port 1: none; give the interface of the port an IPv4 address"):
-        hca.options_of(VerbsNIC, replace(real, port=without), VARIABLES, None, [], print)
-    infiniband = replace(without, link_layer="InfiniBand", lid=7)
-    assert hca.options_of(VerbsNIC, replace(real, port=infiniband), VARIABLES, None, [], print)["gid"] is None
-
-
-def test_the_software_card_is_started():
-    options = hca.options_of(
-        ProxiedNIC,
-        Choice(None, None, ""),
-        {"PGAS_SOFTHCA_FAULTS": "", "PGAS_SIM_WEAK": None, "PGAS_IBGDA_NIC_HANDLER": "auto"},
-        None,
-        [],
-        print,
-    )
-    assert "start" in options
-    assert "device" not in options
+        connect(None, setting(replace(REAL, port=without))[0])
+    connect(None, setting(replace(REAL, port=replace(without, link_layer="InfiniBand", lid=7)))[0])
+    assert made.pop()[1]["gid"] is None
 
 
 def pe(number, nic, why="asked for", node="alpha/boot/pid:[1]"):

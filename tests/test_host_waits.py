@@ -13,6 +13,7 @@ import pytest
 from pgas.base import waits
 from pgas.job import collective
 from pgas.job import processes as job_processes
+from pgas.transports.adapter import AdapterGone
 from pgas.transports.softhca.process import client, messages
 
 
@@ -130,7 +131,7 @@ def test_request_that_was_interrupted(monkeypatch):
             patch.setattr(client, "tell_if_late", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 connection.ask(messages.Kind.COUNTERS)
-        with pytest.raises(client.CardGone, match="the software card is gone"):
+        with pytest.raises(AdapterGone, match="the software card is gone"):
             connection.ask(messages.Kind.COUNTERS)
         thread.join()
 

@@ -572,7 +572,7 @@ def test_indices_that_wrap(run):
     """At 2^16, 2^32, and at the end of queue and ring, which are as small as they can be."""
     found = run(
         """
-from pgas.transports import nic
+from pgas.transports.adapter_nic import AdapterNIC
 
 @pgas.jit
 def flood(dest, source, rounds):
@@ -584,7 +584,7 @@ def flood(dest, source, rounds):
 
 pgas.finalize()
 for first in (2**16 - 3, 2**32 - 3):
-    nic.NIC.first_index = first
+    AdapterNIC.first_index = first
     pgas.init()
     dest, source = pgas.zeros(10, np.int32), pgas.array(np.arange(1, 11, dtype=np.int32))
     flood[1, 1](dest, source, 100)

@@ -147,7 +147,7 @@ def test_local_operand_off_the_heap(job, transport):
 def test_card_that_dies(job, transport):
     text = """
 from pgas.job import runtime
-card = runtime.current().nic.card_pid
+card = runtime.current().nic.process
 if me == 1:
     os.kill(card, signal.SIGKILL)
 attempt(p_and_quiet[1, 32], dest, right)
@@ -302,8 +302,8 @@ def test_trace(job):
 @pytest.mark.parametrize("first", [jobs.also(2**16 - 3), 2**32 - 3])
 def test_indices_that_wrap(job, first):
     text = f"""
-from pgas.transports import nic
-nic.NIC.first_index = {first}
+from pgas.transports.adapter_nic import AdapterNIC
+AdapterNIC.first_index = {first}
 """
     text += (
         INIT

@@ -28,9 +28,8 @@ from pgas.job import runtime
 from pgas.kernels import window
 from pgas.kernels.compiler import cpu
 from pgas.kernels.paths.nic import queue
-from pgas.transports import p2p
+from pgas.transports.adapter_nic import AdapterNIC
 from pgas.transports.mlx5 import cqe, fields, send_queue, wqe
-from pgas.transports.nic import NIC
 from pgas.transports.softhca import tables
 
 TRACE = Path(__file__).parent / "golden" / "trace-ibgda.txt"
@@ -119,14 +118,14 @@ def flushed(nic):
     """The last WQE to PE 1, from the ring: cards trace what they execute."""
     qp, place, record = nic.qps[2], nic.queues[2], queue.RECORDS + 2 * queue.RECORD_SIZE
     index = nic._load(record + queue.RESV_HEAD) - 1
-    data = send_queue.fetch(nic._memory.read(p2p.slot(0) + window.QUEUE_OFFSET + place.wq, 128 * wqe.WQEBB), index)
+    data = send_queue.fetch(nic._memory.read(window.slot(0) + window.QUEUE_OFFSET + place.wq, 128 * wqe.WQEBB), index)
     return f"wqe PE 0 qpn {qp.qpn:#08x} index {index}: {send_queue.decode(data)}\n{fields.hexdump(data)}"
 
 
 def record():
     """Run the program on two PEs; PE 0 writes the file."""
     os.environ |= {"PGAS_TRANSPORT": "ibgda", "PGAS_QP_DEPTH": "128", "PGAS_SYMMETRIC_SIZE": str(rig.HEAP)}
-    NIC.first_index = 0xFFF8  # indices of WQEs wrap
+    AdapterNIC.first_index = 0xFFF8  # indices of WQEs wrap
     pgas.init()
     me, nic = pgas.my_pe(), runtime.current().nic
     card, first = nic.adapter, me == 0
@@ -151,7 +150,7 @@ def record():
     if first:
         found = card.counters()
         for k in found["keys"]:
-            if name := {window.HEAP_OFFSET: "heap", window.QUEUE_OFFSET: "cells"}.get(k["start"] - p2p.slot(k["pe"])):
+            if name := {window.HEAP_OFFSET: "heap", window.QUEUE_OFFSET: "cells"}.get(k["start"] - window.slot(k["pe"])):
                 lines.append(f"key PE {k['pe']} {name} {k['key']:#x}: {k['nbytes']} bytes at {k['start']:#x}")
         for q in found["qps"]:
             begins = f"index {q['consumer']}, user_index {q['user_index']:#x}, depth {q['depth']}"

@@ -16,7 +16,6 @@ import pytest
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import window
 from pgas.sim import memory as mem
-from pgas.transports import p2p
 from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import commands, cqe, doorbell, send_queue, wqe
@@ -61,7 +60,7 @@ class PE:
 
     def __init__(self, name, number):
         self.number = number
-        self.slot = p2p.slot(number)
+        self.slot = window.slot(number)
         self.heap = self.slot + window.HEAP_OFFSET
         self.memory = host_memory()
         segments = [(self.slot, QUEUES), (self.heap, HEAP)]

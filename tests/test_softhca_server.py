@@ -312,7 +312,7 @@ def test_who_may_join(own_card):
 def test_memory_that_cannot_be_shared(card):
     fd = os.memfd_create("small")
     os.ftruncate(fd, 4096)
-    address = rig.p2p.slot(5)
+    address = rig.window.slot(5)
     for memory in ((address, 8192, fd), (address, 0, fd), (window.BASE - 4096, 4096, fd)):
         with pytest.raises(TransportError, match="one descriptor of so much memory"):
             client.SoftHCA(card.name, 5, [memory])

@@ -5,24 +5,23 @@ For hang reports: read while kernels run, by a thread of its own, so that what b
 
 import contextlib
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from pgas.base.errors import PgasError
 from pgas.kernels.paths import proxy
 from pgas.kernels.paths.nic import queue
+from pgas.transports.adapter import QueueState
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.nic import NIC
 from pgas.transports.snapshot import Ring
-from pgas.transports.softhca.process import client
 
 __all__ = ["describe"]
 
 #: WQEs and requests of one queue that are written out.
 _MOST = 4
 
-#: Seconds that the software card gets to answer.
+#: Seconds that an adapter gets to answer.
 _ANSWER_S = 2.0
 
 
@@ -33,26 +32,25 @@ def describe(nic: NIC, place: Callable[[int], str]) -> list[str]:
         nic: the NIC of this PE.
         place: says what an address is.
     """
-    lines, card = [], {}
-    if nic.card_name:
-        try:
-            with contextlib.closing(client.Observer(nic.card_name, _ANSWER_S)) as observer:
-                answer = observer.counters()
-        except PgasError as error:
-            lines.append(f"the software card (process {nic.card_pid}) does not answer: {error}")
-        else:
-            card = {qp["qpn"]: qp for qp in answer["qps"]}
-            hca = answer["hca"]
-            state = "is paused" if hca["paused"] else "runs"
-            lines.append(f"the software card (process {nic.card_pid}, engine {hca['engine']}) {state}, {hca['wqes']} WQEs executed")
+    lines: list[str] = []
+    known: Mapping[int, QueueState] = {}
+    try:
+        seen = nic.inspect(_ANSWER_S)
+    except PgasError as error:
+        lines.append(str(error))
+    else:
+        if seen is not None:
+            lines.append(seen.summary)
+            known = seen.queues
     if (ring := nic.requests(_MOST)) is not None:
         lines += _ring(nic, ring, place)
-    for number in range(len(nic.qps)):
-        lines += _queue(nic, number, card, place)
-    return lines
+    queues = [_queue(nic, number, known.get(qp.qpn), place) for number, qp in enumerate(nic.qps)]
+    if not any(queues):
+        lines.append("nothing is outstanding on the NIC")
+    return [*lines, *(line for queue_ in queues for line in queue_)]
 
 
-def _queue(nic: NIC, number: int, card: dict[int, Any], place: Callable[[int], str]) -> list[str]:
+def _queue(nic: NIC, number: int, known: QueueState | None, place: Callable[[int], str]) -> list[str]:
     """Describe a queue pair, if there is something to do or it has failed."""
     cursors = nic.cursors(number)
     built, done = max(cursors.values()), cursors["cons_idx"]
@@ -62,16 +60,15 @@ def _queue(nic: NIC, number: int, card: dict[int, Any], place: Callable[[int], s
         seen = cqe.decode(memory.cqe)
         if seen.opcode == cqe.CqeOpcode.REQ:
             done = cqe.extend(done, seen.wqe_counter, len(memory.ring) // WQEBB)
-    known = card.get(nic.qps[number].qpn, {})
-    if done >= built and not (seen is not None and seen.is_error) and known.get("state", "RTS") == "RTS":
+    if done >= built and not (seen is not None and seen.is_error) and (known is None or known.state == "RTS"):
         return []
     words = ", ".join(f"{name} {value}" for name, value in cursors.items())
     lines = [f"{nic.name_of(queue.RECORDS + number * queue.RECORD_SIZE)}: {built - done} outstanding; {words}"]
     if memory is None or seen is None:
         return lines
     lines[0] += f"; doorbell record {memory.doorbell}"
-    if known:
-        lines[0] += f"; the card: {known['state']}, doorbell seen {known['producer']}, executed {known['consumer']}"
+    if known is not None:
+        lines[0] += f"; the card: {known.state}, doorbell seen {known.producer}, executed {known.consumer}"
     lines += [f"  {text}" for text in _wqes(memory.ring, done, cursors.get("ready_head", built), place)]
     lines.append("  no CQE yet" if seen.opcode == cqe.CqeOpcode.INVALID else f"  last CQE: {seen}")
     return lines

@@ -2,19 +2,42 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pgas.base.errors import TransportError
 from pgas.kernels import window
+from pgas.transports.devices import Device, Port
 from pgas.transports.memory import fds
 from pgas.transports.memory.protocol import Memory, Segment
+from pgas.transports.nic import Part
+from pgas.transports.registry import Setting
 
-__all__ = ["attach_peers", "slot"]
+__all__ = ["P2P", "attach_peers"]
 
 
-def slot(pe: int) -> int:
-    """Return the address of PE pe's slot."""
-    return window.BASE + (pe << window.STRIDE_SHIFT)
+class P2P:
+    """The transport by loads and stores (registry.Transport)."""
+
+    name = "p2p"
+    maps_peers = True
+    path = "pgas.kernels.paths.p2p"
+    needs = frozenset({"gpu", "peer access"})
+    simulated = "through memory that the PEs share", "on GPUs"
+
+    def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        """Return {}: its kernels know the window alone."""
+        return {}
+
+    def why_not(self, device: Device, port: Port) -> str | None:
+        return f"carries no transport {self.name}"
+
+    def segments(self, n_pes: int, constants: window.Constants, setting: Setting) -> tuple[Segment, ...]:
+        """Return (): system area and heap are all."""
+        return ()
+
+    def connect(self, part: Part, setting: Setting) -> None:
+        attach_peers(part.memory, part.me, part.segments, part.fds, part.exchange)
 
 
 def attach_peers(
@@ -44,9 +67,9 @@ def attach_peers(
             if pe == me:
                 continue
             try:
-                memory.attach(slot(pe) + segment.offset, segment, fd)
+                memory.attach(window.slot(pe) + segment.offset, segment, fd)
                 if undo is not None:
-                    undo.callback(memory.discard, slot(pe) + segment.offset)
+                    undo.callback(memory.discard, window.slot(pe) + segment.offset)
             except TransportError as error:
                 reason = reason or f"PE {me} cannot reach PE {pe}: {error}"
             finally:

@@ -8,7 +8,7 @@ from pgas.base.errors import TransportError
 from pgas.base.remedies import mend
 from pgas.transports.devices import ROCE_V1, ROCE_V2, ROOT, Device, Distance, Gid, Port, nearest
 
-__all__ = ["Choice", "Suits", "choose", "choose_gid"]
+__all__ = ["Choice", "Suits", "choose", "choose_gid", "gid_of"]
 
 #: Tells of a device and port why a transport cannot use them, None if it can. Asked of the device itself, so it may open it.
 Suits = Callable[[Device, Port], str | None]
@@ -100,6 +100,21 @@ def choose_gid(port: Port, requested: int = -1) -> Gid:
         return port.gids[0]
     kinds = {ROCE_V2: 0, ROCE_V1: 1}
     return min(port.gids, key=lambda gid: (kinds.get(gid.kind, 2), gid.ipv4 is None, gid.link_local, gid.netdev == "", gid.index))
+
+
+def gid_of(choice: Choice, requested: int = -1) -> Gid | None:
+    """Return the GID by which the port of a choice is addressed, None for an InfiniBand port without one. requested: as choose_gid's.
+
+    Raises:
+        TransportError: the port has no such GID, or is an Ethernet port and has none.
+    """
+    port = choice.port
+    if port is None or not (port.link_layer == "Ethernet" or port.gids or requested >= 0):
+        return None
+    try:
+        return choose_gid(port, requested)
+    except TransportError as error:
+        raise TransportError(f"{choice.name}: {error}") from error
 
 
 def _named(requested: str, devices: Sequence[Device], suits: Suits, gpu_pci: str | None) -> Choice:

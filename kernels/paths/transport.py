@@ -1,34 +1,64 @@
-"""The transport that kernels of this job are compiled for.
+"""The device functions of the job's transport: its path, a module such as p2p.py.
 
-A transport has put, get, strided, put_signal, p, g, atomic (each makes a device function for a scope or dtype), and
-the device functions signal, flag, quiet, quiet_pe, flush and fence; p2p.py says what they take.
+Every path is a module of one shape (Path). Its makers return a device function for one scope, element size or dtype, which the operations
+(kernels/ops) put into the functions that they overload.
 """
 
-from typing import Any
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 from pgas.kernels import window
-from pgas.kernels.paths import p2p
+from pgas.kernels.scope import Scope
+from pgas.kernels.update import Update
 
-__all__ = ["current", "maps_peers", "queue_pairs"]
+__all__ = ["Path", "current", "maps_peers", "queue_pairs"]
 
 
-def current() -> Any:
-    """Return the transport of the job."""
+class Path(Protocol):
+    """What a path offers to the operations."""
+
+    def put(self, name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+        """Make ``put(to, source, nbytes, pe, qp)``; unit: what both addresses and nbytes are multiples of."""
+
+    def get(self, name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+        """Make ``get(dest, origin, nbytes, pe, qp)``."""
+
+    def strided(self, name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
+        """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``."""
+
+    def put_signal(self, name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
+        """Make ``put_signal(to, source, nbytes, word, value, add, pe)``."""
+
+    def p(self, dtype: Any) -> Any:
+        """Make ``p(addr, array, value, pe, qp)``."""
+
+    def g(self, dtype: Any) -> Any:
+        """Make ``g(addr, array, pe, qp)``."""
+
+    def atomic(self, name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
+        """Make ``atomic(addr, array, value, compare, pe)``."""
+
+    #: Device functions: ``signal(addr, value, add, pe)``, ``flag(addr, value, pe)`` of the barrier, ``quiet_pe(pe)``;
+    #: quiet, flush and fence have no arguments.
+    signal: Any
+    flag: Any
+    quiet: Any
+    quiet_pe: Any
+    flush: Any
+    fence: Any
+
+
+def current() -> Path:
+    """Return the path of the job's transport, imported now: a job does not pay for the others."""
     constants = window.constants()
-    if constants.transport == "ibgda":
-        from pgas.kernels.paths import ibgda  # compiled when it is needed: p2p jobs do not pay for it
-
-        return ibgda.make(constants)
-    if constants.transport == "ibrc":
-        from pgas.kernels.paths import proxy
-
-        return proxy.make(constants)
-    return p2p
+    module = import_module(constants.path)
+    make = getattr(module, "make", None)
+    return cast(Path, module if make is None else make(constants))
 
 
 def maps_peers() -> bool:
     """Whether kernels reach other PEs' memory by address."""
-    return window.constants().transport == "p2p"
+    return window.constants().maps_peers
 
 
 def queue_pairs() -> int | None:

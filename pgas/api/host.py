@@ -276,7 +276,7 @@ def info() -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "none"
     gpu = None if SIMULATOR else job.pes[0].gpu_name
-    adapter, engine = (None, None) if job.nic is None else job.nic.about()
+    adapter, engine = (None, None) if job.nic is None else (job.nic.name, job.nic.engine)
     return {
         "machine": gpu or f"simulator on {platform.machine()} ({platform.processor() or platform.system()})",
         "gpu": gpu,

@@ -9,7 +9,6 @@ import numpy as np
 from pgas.base.backend import SIMULATOR
 from pgas.job import runtime
 from pgas.kernels import window
-from pgas.transports import p2p
 
 if SIMULATOR:
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
@@ -123,5 +122,5 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 def on_heap(job: runtime.Job, start: int, end: int) -> bool:
     """Whether memory lies in this PE's part of the symmetric heap."""
-    heap = p2p.slot(job.my_pe) + window.HEAP_OFFSET
+    heap = window.slot(job.my_pe) + window.HEAP_OFFSET
     return heap <= start and end <= heap + job.heap.size

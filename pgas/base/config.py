@@ -79,6 +79,14 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+#: What PGAS_TRANSPORT may be: "auto", and the names of transports as they register themselves (transports/registry.py).
+TRANSPORTS = ["auto"]
+
+
+def _transport(text: str) -> str:
+    return _choice(*TRANSPORTS)(text)
+
+
 def _seed(text: str) -> int | None:
     if text == "":
         return None
@@ -227,7 +235,7 @@ VARIABLES: dict[str, Variable] = {
             "bytes to which the heap of a PE grows; as PGAS_SYMMETRIC_SIZE: it does not grow; empty: while there is memory",
             "size",
         ),
-        Variable("PGAS_TRANSPORT", _choice("auto", "p2p", "ibgda", "ibrc"), "auto", "path to other PEs", "choice"),
+        Variable("PGAS_TRANSPORT", _transport, "auto", "path to other PEs", "choice"),
         Variable(
             "PGAS_TIMEOUT",
             _seconds,

@@ -7,19 +7,20 @@ from enum import Enum
 from pgas.base.errors import TransportError
 from pgas.base.remedies import REMEDIES, explain
 from pgas.doctor.machine import Machine, number
+from pgas.transports import registry
 from pgas.transports.devices import Device, Port
-from pgas.transports.selection import choose_gid
+from pgas.transports.selection import SOFTHCA, choose_gid
 
 __all__ = ["ALL", "CHECKS", "NIC", "ON_GPUS", "PATHS", "Finding", "Status", "examine"]
 
 #: What doctor judges. ibgda and ibrc: over an RDMA device; softhca: both of them over the software card, on GPUs.
-PATHS = ("simulator", "p2p", "ibgda", "ibrc", "softhca")
+PATHS = ("simulator", *registry.names(), SOFTHCA)
 
 NONE: frozenset[str] = frozenset()
 ALL = frozenset(PATHS)
-NIC = frozenset({"ibgda", "ibrc"})
-ON_GPUS = frozenset({"p2p", "softhca"})  # cannot be done without a GPU; the NIC transports can, from the simulator
-IBGDA = frozenset({"ibgda"})
+NIC = registry.needing("nic")
+ON_GPUS = registry.needing("gpu") | {SOFTHCA}  # cannot be done without a GPU; the NIC transports can, from the simulator
+IBGDA = registry.needing("devx")
 
 #: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr).
 _DMA_BUF_KERNEL = 5, 12
@@ -125,7 +126,7 @@ def check_peer_access(machine: Machine) -> Iterator[Finding]:
         return
     everyone = len(apart) == count * (count - 1) // 2
     text = "no GPU reaches another" if everyone else f"none between {', '.join(apart)}"
-    status, blocks = (Status.FAIL, frozenset({"p2p"})) if everyone else (Status.WARN, NONE)
+    status, blocks = (Status.FAIL, registry.needing("peer access")) if everyone else (Status.WARN, NONE)
     yield Finding(_GPU, "peer access", status, text, _of("peer access"), blocks)
 
 

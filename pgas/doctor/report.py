@@ -19,11 +19,12 @@ from rich.text import Text
 from pgas.base.errors import TransportError
 from pgas.base.remedies import explain
 from pgas.base.version import __version__
-from pgas.doctor.checks import PATHS, Finding, Status, examine
+from pgas.doctor.checks import NIC, PATHS, Finding, Status, examine
 from pgas.doctor.machine import Gpu, Machine
 from pgas.doctor.probe import observe
+from pgas.transports import registry
 from pgas.transports.devices import Device, Port
-from pgas.transports.selection import Choice, Suits, choose
+from pgas.transports.selection import SOFTHCA, Choice, Suits, choose
 
 __all__ = ["BITS", "Verdict", "asked_of", "exit_status", "judge", "nic_of", "run", "suits"]
 
@@ -69,15 +70,6 @@ def nic_of(machine: Machine, findings: Sequence[Finding], path: str, gpu: Gpu | 
     )
 
 
-#: How each runs in the simulator, and what it lacks there.
-_SIMULATED = {
-    "p2p": ("through memory that the PEs share", "on GPUs"),
-    "ibgda": ("over the software card", "over an RDMA device"),
-    "ibrc": ("over the software card", "over an RDMA device"),
-    "softhca": ("where a CPU thread plays the card", "on GPUs"),
-}
-
-
 def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
     """Return for each of PATHS whether it can run, and how or why not."""
     simulator, *others = (_judge(machine, findings, path) for path in PATHS)
@@ -87,7 +79,7 @@ def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
 
 
 def _in_simulator(verdict: Verdict) -> Verdict:
-    how, lacking = _SIMULATED[verdict.path]
+    how, lacking = ("where a CPU thread plays the card", "on GPUs") if verdict.path == SOFTHCA else registry.get(verdict.path).simulated
     return Verdict(verdict.path, False, f"in the simulator, {how}; not {lacking}: {verdict.text}", simulated=True)
 
 
@@ -95,7 +87,7 @@ def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
     blockers = [f for f in findings if path in f.blocks and not f.device]
     if blockers:
         return Verdict(path, False, "; and ".join(dict.fromkeys(_reason(f) for f in blockers)))
-    if path in ("ibgda", "ibrc"):
+    if path in NIC:
         return _judge_nic(machine, findings, path)
     count = len(machine.gpus)
     pes = f"up to {count} PEs, one a GPU" if count > 1 else "one PE"
@@ -141,7 +133,11 @@ def asked_of(machine: Machine) -> list[str]:
     """Return what a machine is meant for."""
     if not machine.gpus and not machine.pci_gpus:
         return ["simulator"]
-    return ["p2p", *(["ibgda", "ibrc"] if any(device.pci for device in machine.devices) or machine.pci_nics else []), "softhca"]
+    return [
+        registry.get("auto").name,
+        *(registry.through_nics() if any(device.pci for device in machine.devices) or machine.pci_nics else ()),
+        SOFTHCA,
+    ]
 
 
 def exit_status(verdicts: Sequence[Verdict], asked: Sequence[str]) -> int:

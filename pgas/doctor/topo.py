@@ -9,6 +9,7 @@ from pgas.doctor.machine import Gpu, Machine
 from pgas.doctor.probe import observe
 from pgas.doctor.report import judge, nic_of
 from pgas.job import runtime
+from pgas.transports import registry
 from pgas.transports.devices import Device, distance, numa_node
 
 __all__ = ["NAMES", "matrix", "report", "run"]
@@ -80,7 +81,7 @@ def _chosen(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     pes: list[tuple[str, Gpu | None]] = [(gpu.label, gpu) for gpu in machine.gpus] if not machine.simulator else []
     rows: dict[tuple[str, str], list[str]] = {}  # transports that choose alike are shown together
     for label, gpu in pes or [("simulator", None)]:
-        for path in ("ibgda", "ibrc"):
+        for path in registry.through_nics():
             try:
                 choice = str(nic_of(machine, findings, path, gpu))
             except PgasError as error:
@@ -93,13 +94,13 @@ def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     """Return what would carry PEs if there was one a GPU (or some in the simulator)."""
     said = {verdict.path: verdict for verdict in judge(machine, findings)}
     where = "one PE a GPU" if machine.gpus and not machine.simulator else "PEs in the simulator"
-    p2p = said["simulator" if machine.simulator else "p2p"]
+    p2p = said["simulator" if machine.simulator else registry.get("auto").name]
     lines = ["", f"Transport of {where} (mpirun -n N python -m pgas topo shows that of a job)"]
     apart = [(a, b) for a, row in enumerate(machine.access) for b, reached in enumerate(row) if not reached]
     if p2p.can and not (apart and not machine.simulator):
         return [*lines, "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"]
     why = f"GPU{apart[0][0]} does not reach GPU{apart[0][1]}" if apart else p2p.text
-    others = [name for name in ("ibgda", "ibrc") if said[name].can]
+    others = [name for name in registry.through_nics() if said[name].can]
     if not others and said["softhca"].can:
         others = ["ibgda or ibrc over the software card"]
     return [*lines, f"  no p2p: {why}; what can: {', '.join(others) or 'nothing here (python -m pgas doctor)'}"]
@@ -124,6 +125,6 @@ def _of_the_job(machine: Machine, job: runtime.Job) -> list[str]:
     rows = [f"{name} ({'simulator' if pe.gpu is None else labels.get(pe.gpu, pe.gpu)})" for name, pe in zip(names, job.pes, strict=True)]
     lines = ["", f"Transport of this job: {job.transport} ({job.reason})"]
     lines += matrix(rows, names, lambda a, b: "X" if a == b else job.transport)
-    if job.transport != "p2p":
+    if job.nic is not None:
         lines += [f"  {name}'s NIC is {pe.nic}: {pe.nic_reason}" for name, pe in zip(names, job.pes, strict=True)]
     return lines

@@ -1,21 +1,38 @@
-"""How a job starts the software card that stands in for a NIC: with which engine, on which GPU."""
+"""The software card that stands in for a NIC: started by PE 0, opened by every PE.
+
+No other module of the product imports transports/softhca, and this one does when a card is wanted: without that package all else works.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pgas.base.backend import SIMULATOR
 from pgas.job import topology
-from pgas.transports.softhca.process import client
+from pgas.transports.memory.protocol import Memory, Segment
 
 if TYPE_CHECKING:
     from pgas.job.gpu import GPU
+    from pgas.transports.softhca.process.client import Observer, Process, SoftHCA
 
-__all__ = ["starter"]
+__all__ = ["SoftwareCard", "find", "observe"]
 
 
-def starter(
-    requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], warn: Callable[[str], None], *, on_host: bool
-) -> Callable[[int], client.Process]:
-    """Return what starts the card for so many PEs, as the variables ask for.
+def find() -> list[str]:
+    """Return the names of the software cards of this machine (of this network namespace)."""
+    from pgas.transports.softhca.process import client
+
+    return client.find()
+
+
+def observe(name: str, timeout_s: float) -> "Observer":
+    """Return what looks into a software card, to be closed. Raises TransportError."""
+    from pgas.transports.softhca.process import client
+
+    return client.Observer(name, timeout_s)
+
+
+class SoftwareCard:
+    """Opens this PE's side of the software card (adapter.Opener).
 
     In weak mode the card does its part: it begins and completes WQEs late, by as much as a thread of the simulator needs for several
     operations, so that a source that is reused too early, or a flag on another queue pair that should have waited, shows.
@@ -24,31 +41,64 @@ def starter(
         requested: the variables.
         gpu: that of this PE.
         pes: all PEs.
+        me: this PE.
         warn: called with what the user should know.
-        on_host: whether CPUs ring the card.
+        rung_by_cpu: whether a CPU stores to its registers.
     """
-    faults = requested["PGAS_SOFTHCA_FAULTS"]
-    if requested["PGAS_SIM_WEAK"] is not None and not faults:
-        # A pass of the cpu engine takes less than a microsecond, one of the cuda engine's, in the simulator, more than a thousand.
-        hold = 4096 if topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None) == "cpu" else 64
-        faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1,hold={hold}"
 
-    def start(n_pes: int) -> client.Process:
-        options = {
+    def __init__(
+        self,
+        requested: Mapping[str, Any],
+        gpu: "GPU | None",
+        pes: Sequence[topology.PE],
+        me: int,
+        warn: Callable[[str], None],
+        *,
+        rung_by_cpu: bool,
+    ) -> None:
+        self._requested, self._gpu, self._pes, self._me, self._warn, self._rung_by_cpu = requested, gpu, pes, me, warn, rung_by_cpu
+        self._process: Process | None = None
+
+    def begin(self, n_pes: int) -> tuple[str, int]:
+        """Start the card with the engine, and on the GPU, that the variables ask for. Raises TransportError."""
+        from pgas.transports.softhca.process import client
+
+        requested, gpu = self._requested, self._gpu
+        engine = topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None)
+        faults = requested["PGAS_SOFTHCA_FAULTS"]
+        if requested["PGAS_SIM_WEAK"] is not None and not faults:
+            # A pass of the cpu engine takes less than a microsecond, one of the cuda engine's, in the simulator, more than a thousand.
+            faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1,hold={4096 if engine == 'cpu' else 64}"
+        options: dict[str, Any] = {
             "trace": ",".join(sorted(requested["PGAS_TRACE"])),
             "faults": faults,
-            "engine": topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None),
-            "on_host": on_host,
+            "engine": engine,
+            "on_host": self._rung_by_cpu,
             "mops": requested["PGAS_SOFTHCA_MOPS"],
             "gbps": requested["PGAS_SOFTHCA_GBPS"],
         }
-        if gpu is None:
-            return client.start(n_pes, **options)
-        from pgas.job.gpu import place_engine, uuid
+        if gpu is not None:
+            from pgas.job.gpu import place_engine, uuid
 
-        device, sms, percent = place_engine(gpu, {pe.gpu for pe in pes}, requested["PGAS_SOFTHCA_DEVICE"], requested["PGAS_SOFTHCA_SMS"])
-        if (slow := topology.slow_engine(pes, uuid(device))) is not None:
-            warn(slow)
-        return client.start(n_pes, **options, device=device, sms=sms, percent=percent)
+            gpus = {pe.gpu for pe in self._pes}
+            device, sms, percent = place_engine(gpu, gpus, requested["PGAS_SOFTHCA_DEVICE"], requested["PGAS_SOFTHCA_SMS"])
+            if (slow := topology.slow_engine(self._pes, uuid(device))) is not None:
+                self._warn(slow)
+            options |= {"device": device, "sms": sms, "percent": percent}
+        self._process = client.start(n_pes, **options)
+        return self._process.name, self._process.pid
 
-    return start
+    def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> "SoftHCA":
+        """Connect to the card. On GPUs its registers are mapped whole, as a GPU's pages have 2 MiB."""
+        from pgas.transports.softhca import layout
+        from pgas.transports.softhca.process import client
+
+        def map_registers(fd: int) -> None:
+            memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, self._rung_by_cpu), fd)
+
+        return client.SoftHCA(name, self._me, shared, None if SIMULATOR else map_registers, rung_by_cpu=self._rung_by_cpu)
+
+    def end(self, *, orderly: bool) -> None:
+        """End the card; if all PEs leave in order it ends by itself."""
+        if self._process is not None:
+            self._process.close() if orderly else self._process.end()

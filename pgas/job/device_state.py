@@ -13,7 +13,6 @@ from pgas.kernels import operation, refusals, state, window
 from pgas.kernels.ops.signal import SignalOp
 from pgas.kernels.ops.sync import Comparison
 from pgas.kernels.paths.nic import queue
-from pgas.transports import p2p
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic import NIC
 
@@ -54,7 +53,7 @@ def poison(memory: Memory) -> None:
 
 def reset(memory: Memory, my_pe: int) -> None:
     """Forget the error and who waited, and number barriers from the beginning, as all PEs do. No kernel runs on any PE."""
-    memory.fill(p2p.slot(my_pe), window.SYSTEM_SIZE, 0)
+    memory.fill(window.slot(my_pe), window.SYSTEM_SIZE, 0)
     for address, nbytes in (
         (state.SYNC_EPOCH, 8),
         (state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT),

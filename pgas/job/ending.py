@@ -20,8 +20,8 @@ from pgas.base.liveness import LastWord, Watch
 from pgas.base.waits import say
 from pgas.job.bootstrap import Bootstrap
 from pgas.job.collective import Collective
+from pgas.transports.adapter import AdapterGone
 from pgas.transports.mlx5.cqe import Syndrome
-from pgas.transports.softhca.process.client import CardGone
 
 if TYPE_CHECKING:
     from pgas.job.runtime import Job
@@ -53,7 +53,7 @@ def follows_death(error: BaseException) -> bool:
     """
     if isinstance(error, CompletionError):
         return error.syndrome in (Syndrome.TRANSPORT_RETRY_EXC_ERR, Syndrome.WR_FLUSH_ERR)
-    return isinstance(error, CardGone) or "CUDA" in f"{type(error).__name__} {error}".upper()
+    return isinstance(error, AdapterGone) or "CUDA" in f"{type(error).__name__} {error}".upper()
 
 
 def status_of(code: Any) -> int:

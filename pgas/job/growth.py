@@ -96,7 +96,7 @@ class Growth:
 
     def _map(self, chunk: Segment) -> None:
         """Map a chunk wherever the heap is; after an error nowhere."""
-        own = p2p.slot(self._me) + chunk.offset
+        own = window.slot(self._me) + chunk.offset
         with contextlib.ExitStack() as undo:
             fd = everywhere(self._exchange, lambda: self._create(own, chunk, undo), HeapError)[self._me]
             if self._nic is None:

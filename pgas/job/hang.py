@@ -181,8 +181,6 @@ def text(report: dict[str, Any]) -> str:
     if not report["waiters"]:
         lines.append("  no thread waits in a function of pgas" + (" but the one of the first error" if report["error"] else ""))
     lines += [f"  {line}" for line in report["nic"]]
-    if report["transport"] != "p2p" and not any("outstanding" in line for line in report["nic"]):
-        lines.append("  nothing is outstanding on the NIC")
     return "".join(f"pgas: PE {me}: {line}\n" for line in lines)
 
 

@@ -20,7 +20,7 @@ from pgas.base import config
 from pgas.base.agreement import everywhere, of_another
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
-from pgas.job import bootstrap, device_state, ending, growth, hang, hca, streams, topology
+from pgas.job import bootstrap, card, device_state, ending, growth, hang, hca, streams, topology
 from pgas.job.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
 from pgas.job.collective import Collective, enough_files
 from pgas.job.heap import ALIGNMENT, Allocator
@@ -29,8 +29,8 @@ from pgas.job.local_memory import LocalMemory
 from pgas.job.processes import Process
 from pgas.job.shared_files import forget_shared_files
 from pgas.kernels import window
-from pgas.transports import p2p
-from pgas.transports.memory.protocol import Memory, Segment, slot_segments
+from pgas.transports import registry
+from pgas.transports.memory.protocol import Memory, slot_segments
 from pgas.transports.nic import NIC, Part
 
 if SIMULATOR:
@@ -116,17 +116,22 @@ class Job(Collective):
         self.pes = introduce(self.my_pe, requested, self.gpu, self._choice, self.exchange)
         self.transport, self.reason = self._choose(requested)
         largest = max(pe.gpu_memory for pe in self.pes)
-        self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, self.transport, largest)))
+        chosen = registry.get(self.transport)
+        self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, chosen, largest)))
         self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
-        self._nic_type = None if self._choice is None else hca.nic_of(self.transport, self._choice)
-        self._nic_segments: tuple[Segment, ...] = ()
-        if self._nic_type is not None and self._choice is not None:
-            doorbells = hca.doorbells_on_host(self.transport, self._choice, requested, self.gpu)
-            self._nic_segments = self._nic_type.segments(self.n_pes, window.constants(), doorbells_too=doorbells)
+        remark = self._remarks.append
+        setting = registry.Setting(
+            requested,
+            self._choice,
+            self.gpu is not None,
+            lambda rung_by_cpu: card.SoftwareCard(requested, self.gpu, self.pes, self.my_pe, remark, rung_by_cpu=rung_by_cpu),
+            remark,
+        )
+        self._nic_segments, _ = self.together("pgas.init()", lambda: chosen.segments(self.n_pes, window.constants(), setting))
         self.memory, _ = self.together("pgas.init()", self._open_memory)
         self.nic: NIC | None = None
         self._timeout_s = requested["PGAS_TIMEOUT"]
-        self._map(requested)
+        self._map(chosen, setting)
         self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET, bounds.limit)
         self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.my_pe, self.exchange)
         self._listen(requested["PGAS_HANG_REPORT"])
@@ -135,9 +140,8 @@ class Job(Collective):
             self._ending.enter_context(simulation.of(self, weak, self._interrupt, lambda: self._check() if ends() else None))
             if "strict" in requested["PGAS_DEBUG"]:
                 self._ending.enter_context(strict.as_on_gpus())
-        if self.nic is not None and self.nic.card_pid:
-            card = self.nic.card_pid
-            self.together("pgas.init()", lambda: self._vigil.add("the software card", card))
+        if self.nic is not None and (process := self.nic.process):
+            self.together("pgas.init()", lambda: self._vigil.add("the software card", process))
         self._formed = True
 
     def _open_memory(self) -> Memory:
@@ -159,26 +163,19 @@ class Job(Collective):
         own, _ = self.together("pgas.init()", lambda: [None if gpu is None else gpus.access(gpu, pe.gpu or "") for pe in pes])
         return topology.choose_transport(requested["PGAS_TRANSPORT"], self.pes, self.exchange(own), requested["PGAS_ENGINE"])
 
-    def _map(self, requested: dict[str, Any]) -> None:
-        """Create this PE's slot and state page, and map the peers' slots or go to the NIC; an error on one PE is raised on all."""
+    def _map(self, transport: registry.Transport, setting: registry.Setting) -> None:
+        """Create this PE's slot and state page, and connect it to the others'; an error on one PE is raised on all."""
+        segments = (*self.segments, *self._nic_segments)
 
         def create() -> list[int]:
             self.memory.create_private()
             device_state.setup(self.memory, self.my_pe, self.n_pes, self.segments[-1].size, self._timeout_s)
-            return [self.memory.create(p2p.slot(self.my_pe) + s.offset, s) for s in (*self.segments, *self._nic_segments)]
+            return [self.memory.create(window.slot(self.my_pe) + s.offset, s) for s in segments]
 
         fds = everywhere(self.exchange, create, HeapError)[self.my_pe]
-        nic_type, choice = self._nic_type, self._choice
-        if nic_type is None or choice is None:
-            p2p.attach_peers(self.memory, self.my_pe, self.segments, fds, self.exchange)
-        else:
-            segments = (*self.segments, *self._nic_segments)
-            options, _ = self.together(
-                "pgas.init()",
-                lambda: hca.options_of(nic_type, choice, requested, self.gpu, self.pes, self._remarks.append),
-            )
-            part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants())
-            self.nic = nic_type(part, **options)
+        part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants())
+        self.nic = transport.connect(part, setting)
+        if self.nic is not None:
             self._ending.callback(self.nic.close)
         self.local = LocalMemory(self.nic)
 
@@ -230,7 +227,7 @@ class Job(Collective):
         block = self.heap.allocate(shape, dtype, alignment, caller())
 
         def fill_own() -> SymmetricArray:
-            array = at(p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
+            array = at(window.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
             if fill is not None and array.size:
                 fill(array)
                 self._wait_for_device(None)
@@ -251,7 +248,7 @@ class Job(Collective):
                 raise ValueError("pgas.free: not an array on the symmetric heap")
             if block.freed:
                 raise HeapError(f"pgas.free: already freed: {block}")
-            start = p2p.slot(self.my_pe) + window.HEAP_OFFSET + block.offset
+            start = window.slot(self.my_pe) + window.HEAP_OFFSET + block.offset
             if (tuple(array.shape), array.dtype) != (block.shape, block.dtype) or (block.nbytes and self.address(array) != start):
                 raise ValueError("pgas.free: a view of a symmetric array; free the array that was allocated")
             self.complete()
@@ -271,10 +268,10 @@ class Job(Collective):
         block = block_of(array)
         if block is None:
             raise ValueError("pgas.ptr: not an array on the symmetric heap")
-        mine = self.address(array) - p2p.slot(self.my_pe)
-        if self.transport != "p2p" and pe != self.my_pe:
+        mine = self.address(array) - window.slot(self.my_pe)
+        if not window.constants().maps_peers and pe != self.my_pe:
             return None
-        return at(p2p.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
+        return at(window.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
 
     def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
         """Refuse what is no PE's number, in the words of the function that was called and the name of its argument."""

@@ -8,7 +8,6 @@ from pgas.job import device_state
 from pgas.kernels import window
 from pgas.kernels.compiler import cpu
 from pgas.sim import engine, forbid
-from pgas.transports import p2p
 
 if TYPE_CHECKING:
     from pgas.job.runtime import Job
@@ -34,7 +33,7 @@ def of(job: "Job", weak: int | None, interrupt: Callable[[], None], recorded: Ca
             device_state.poison(job.memory)
 
     cpu.on_failure = recorded
-    own = p2p.slot(job.my_pe)
+    own = window.slot(job.my_pe)
     seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # every PE draws for itself
     cpu.begin(seed, own, own + (window.QUEUE_OFFSET if job.nic is not None else 1 << window.STRIDE_SHIFT))
     engine.add_idle_hook(interrupt)

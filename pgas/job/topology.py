@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from pgas.base import config
 from pgas.base.errors import BootstrapError, HeapError, TransportError
 from pgas.base.remedies import START_MPS
+from pgas.transports import registry
+from pgas.transports.ibgda.transport import IBGDA
+from pgas.transports.ibrc.transport import IBRC
+from pgas.transports.p2p import P2P
+from pgas.transports.selection import SOFTHCA
 
 __all__ = ["PE", "check_memory", "check_shared_gpus", "choose_transport"]
 
-#: The name of the NIC that is none.
-SOFTWARE_CARD = "softhca"
+
+for _transport in (P2P(), IBGDA(), IBRC()):
+    registry.register(_transport)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class PE:
     #: Options that every PE must have alike: (name, value) pairs.
     options: tuple[tuple[str, object], ...]
     #: The NIC that it chose, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" no NIC.
-    nic: str = SOFTWARE_CARD
+    nic: str = SOFTHCA
     nic_reason: str = ""
     #: Bytes of its machine's memory.
     host_memory: int = field(default_factory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -148,25 +154,24 @@ def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequenc
     Raises:
         TransportError: no transport can connect all PEs, or the requested one cannot; the text names the missing prerequisite.
     """
-    through_nic = requested in ("ibgda", "ibrc")
-    if not through_nic and requested not in ("auto", "p2p"):
-        raise TransportError(f"PGAS_TRANSPORT={requested}: this version of pgas has no such transport; p2p, ibgda and ibrc are there")
-    if through_nic and (real := [pe for pe in pes if pe.nic != SOFTWARE_CARD]):
-        return requested, _over_devices(pes, real)
+    transport = registry.get(requested)
+    name, through_nic = transport.name, not transport.maps_peers
+    if through_nic and (real := [pe for pe in pes if pe.nic != SOFTHCA]):
+        return name, _over_devices(pes, real)
     if nodes := sorted({pe.node for pe in pes if pe.node != pes[0].node}):
         other = next(pe.number for pe in pes if pe.node == nodes[0])
         raise TransportError(
             f"PE 0 ({_host(pes[0].node)}) and PE {other} ({_host(nodes[0])}) are on different machines or in different containers: "
-            f"{f'{requested} over the software card' if through_nic else 'p2p'} connects PEs of one machine only"
+            f"{f'{name} over the software card' if through_nic else name} connects PEs of one machine only"
         )
     if through_nic:
         why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
-        return requested, f"asked for; over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
+        return name, f"asked for; over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
     for a, row in enumerate(access):
         for b, reason in enumerate(row):
             if reason is not None:
-                raise TransportError(f"transport p2p: PE {a} cannot reach the memory of PE {b}: {reason}")
-    return "p2p", "all PEs are on one machine and map each other's memory"
+                raise TransportError(f"transport {name}: PE {a} cannot reach the memory of PE {b}: {reason}")
+    return name, "all PEs are on one machine and map each other's memory"
 
 
 def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
@@ -175,7 +180,7 @@ def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
     Raises:
         TransportError: some PEs chose the software card, which knows nobody on a network.
     """
-    if card := [pe for pe in pes if pe.nic == SOFTWARE_CARD]:
+    if card := [pe for pe in pes if pe.nic == SOFTHCA]:
         raise TransportError(
             f"PE {card[0].number} uses the software card ({card[0].nic_reason}), PE {real[0].number} {real[0].nic} ({real[0].nic_reason}): "
             "all PEs use an RDMA device, or none does (PGAS_HCA)"

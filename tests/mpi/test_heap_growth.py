@@ -15,7 +15,6 @@ import pgas
 from pgas.base.errors import HeapError, TransportError
 from pgas.job import device_state, growth
 from pgas.kernels import state, window
-from pgas.transports import p2p
 
 MIB = 1 << 20
 
@@ -39,7 +38,7 @@ def allocate(arrays, nbytes, make=pgas.empty):
 
 
 def offset(array):
-    return array.__cuda_array_interface__["data"][0] - p2p.slot(pgas.my_pe()) - window.HEAP_OFFSET
+    return array.__cuda_array_interface__["data"][0] - window.slot(pgas.my_pe()) - window.HEAP_OFFSET
 
 
 @pgas.jit

@@ -13,7 +13,6 @@ from mpi.checks import CARD, needs_card, observer, own_queue_pairs
 from pgas.job import runtime
 from pgas.kernels import window
 from pgas.kernels.paths.nic import queue
-from pgas.transports import p2p
 from pgas.transports.mlx5 import send_queue, wqe
 
 pytestmark = pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")
@@ -63,7 +62,7 @@ class Tail:
     def wqes(self):
         pgas.synchronize()  # the host reads while kernels run
         job = nic()
-        place = p2p.slot(pgas.my_pe()) + window.QUEUE_OFFSET + job.queues[self.number].wq
+        place = window.slot(pgas.my_pe()) + window.QUEUE_OFFSET + job.queues[self.number].wq
         ring = bytearray(job._memory.read(place, job._depth * 64))
         found, index = [], self.start
         while index < self._cursor():

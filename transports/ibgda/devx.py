@@ -21,6 +21,7 @@ from pgas.base.errors import PgasError, TransportError
 from pgas.base.remedies import mend
 from pgas.transports import devices
 from pgas.transports.adapter import FirstError, Port, Uar
+from pgas.transports.memory.protocol import Memory
 from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.commands import OUTPUT, Command, Status, command_name
 from pgas.transports.mlx5.contexts import Access
@@ -129,6 +130,7 @@ class DevX:
 
     def __init__(self, name: str, port: devices.Port, gid: devices.Gid, *, gpu: Reach | None = None, handler: str = "auto") -> None:
         self.name = name
+        self.engine: str | None = None
         self._gpu, self._port, self._gid = gpu, port, gid
         self._way: str | None = None  # in which GPU memory is registered
         self._objects: dict[tuple[str, int], int] = {}
@@ -395,6 +397,30 @@ class DevX:
     def diagnose(self, qpn: int) -> FirstError | None:
         """Return None: QUERY_QP tells the state of a QP and how far it is, not the WQE that failed."""
         return None
+
+    # ----------------------------------------------------------------------- what only an adapter that is another process has to be told
+
+    def share(self, address: int, nbytes: int, fd: int) -> None:
+        """Do nothing: a device reaches what is registered."""
+
+    def unshare(self, address: int, nbytes: int) -> None:
+        """Do nothing, as share()."""
+
+    def lend(self, address: int, nbytes: int, memory: Memory) -> None:
+        """Do nothing, as share()."""
+
+    def take_back(self, address: int, memory: Memory) -> None:
+        """Do nothing, as share()."""
+
+    def counts(self) -> dict[str, int]:
+        """Return {}: a device counts nothing of single QPs."""
+        return {}
+
+    def inspect(self, timeout_s: float) -> None:
+        """Return None: what QUERY_QP tells is in memory as well."""
+
+    def set_index(self, qpn: int, index: int) -> None:
+        raise TransportError(f"{self.name}: QP {qpn:#x} begins at index 0, as every QP of a device")
 
     # ------------------------------------------------------------------------------------------------------------------ ending
 

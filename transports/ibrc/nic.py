@@ -1,4 +1,4 @@
-"""The IBRC transport over a NIC whose queues the proxy thread drives itself: adapter, keys and queue pairs are nic.NIC's.
+"""The IBRC transport over a NIC whose queues the proxy thread drives itself: adapter, keys and queue pairs are AdapterNIC's.
 
 Queues, registers, ring and landing cells lie in the host's memory, heaps in that of GPUs where there are some. What a READ or an atomic
 brought must be there before the word ``completed`` tells of it: the software card makes it so before its CQE; behind a real one, whose
@@ -10,14 +10,15 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from pgas.kernels.paths.nic import queue
+from pgas.transports.adapter_nic import AdapterNIC
 from pgas.transports.ibrc import tables, wqes
 from pgas.transports.ibrc.thread import RingNIC
 
 __all__ = ["ProxiedNIC"]
 
 
-class ProxiedNIC(RingNIC):
-    """A NIC that a proxy thread writes WQEs for. Arguments and errors are NIC's."""
+class ProxiedNIC(RingNIC, AdapterNIC):
+    """A NIC that a proxy thread writes WQEs for. Arguments and errors are AdapterNIC's."""
 
     posting: ClassVar[ModuleType] = wqes
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class VerbsNIC(RingNIC):
         gid: Gid | None,
         path: Path,
     ) -> None:
-        self._name, self._port, self._gid, self._path = device, port, gid, path
+        self._device_name, self._port, self._gid, self._path = device, port, gid, path
         self._local: dict[int, Region] = {}
         self.name = f"{device}:{port}"
         super().__init__(part)
@@ -88,12 +88,8 @@ class VerbsNIC(RingNIC):
         """Return how many bytes landing cells and slots of work requests take."""
         return CELL_BYTES + n_pes * constants.num_qps * constants.depth * work_requests.SLOT
 
-    def _start_card(self, start: Any) -> tuple[str, int]:
-        return "", 0  # there is none
-
-    def _create(self, card: str, segments: tuple[Segment, ...], fds: list[int]) -> None:
-        """Make everything that needs no peer."""
-        self._device = OpenDevice(self._name, self._port)
+    def _create(self) -> None:
+        self._device = OpenDevice(self._device_name, self._port)
         self._made.callback(self._device.close)
         self._made.callback(self._forget_all)
         caps = self._device.capabilities
@@ -112,7 +108,7 @@ class VerbsNIC(RingNIC):
 
             check_order()
         access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
-        system, heap, queues = ((self._slot + s.offset, s.size) for s in segments)
+        system, heap, queues = ((self._slot + s.offset, s.size) for s in self._segments)
         self._system, self._heap, self._cells = (
             self._register(*place, access, what, on_gpu=not SIMULATOR)
             for place, access, what in (
@@ -123,7 +119,7 @@ class VerbsNIC(RingNIC):
         )
         self._first_slot = queues[0] + CELL_BYTES
         self._chains = np.zeros((count, work_requests.N_CHAINS * work_requests.CHAIN_SIZE // 8), np.int64)
-        self.qps: list[Any] = []
+        self.qps = []
         for _ in range(count):
             qp = QueuePair(self._device, self._depth)
             self._made.callback(qp.destroy)
@@ -279,26 +275,6 @@ class VerbsNIC(RingNIC):
     def _word(self, address: int, nbytes: int = 8) -> int:
         """Return a word of the slots."""
         return int.from_bytes(self._memory.read(address, nbytes), "little")
-
-    def queue_memory(self, number: int) -> None:
-        """Return nothing: what lies in queues is libibverbs' own."""
-
-    def about(self) -> tuple[str, str | None]:
-        """Return device and port; what executes work requests is the device."""
-        return self.name, None
-
-    def counts(self) -> dict[str, int]:
-        """Return nothing: verbs count nothing of a queue pair."""
-        return {}
-
-    # --------------------------------------------------------------------------------------------------------------------- ending
-
-    def destroy(self) -> None:
-        """Destroy the queue pairs. No PE uses them any more."""
-        self.stop()
-        for qp in self.qps:
-            qp.destroy()
-        self.qps = []
 
 
 _FAULT_WORDS = (work_requests.FAULT, work_requests.FAULT_CODE, work_requests.FAULT_VENDOR, work_requests.FAULT_SLOT)

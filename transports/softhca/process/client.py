@@ -17,7 +17,7 @@ from pgas.base import credentials
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.base.waits import described, tell_if_late
-from pgas.transports.adapter import FirstError, Port, Uar
+from pgas.transports.adapter import AdapterGone, FirstError, Inspection, Port, QueueState, Uar
 from pgas.transports.memory.protocol import Loan, Memory
 from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET, UarType
 from pgas.transports.softhca import layout
@@ -25,14 +25,10 @@ from pgas.transports.softhca.process import bar, messages
 from pgas.transports.softhca.process.messages import Kind
 from pgas.transports.softhca.syndromes import command_text
 
-__all__ = ["CardGone", "Observer", "Process", "SoftHCA", "find", "start"]
+__all__ = ["Observer", "Process", "SoftHCA", "find", "start"]
 
 #: Seconds until a card that is started must serve: the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
-
-
-class CardGone(TransportError):
-    """The process of the card has ended."""
 
 
 class Process:
@@ -155,22 +151,22 @@ class _Connection:
             try:
                 messages.send(self._socket, kind, body, fds)
                 if self._pe is not None:
-                    tell_if_late(self._socket, f"PE {self._pe}", lambda: f"the software card {described(self._card())} to do {kind.name}")
+                    tell_if_late(self._socket, f"PE {self._pe}", lambda: f"the software card {described(self.card())} to do {kind.name}")
                 answer = messages.receive(self._socket)
             except TimeoutError:
                 raise TransportError(f"no answer within {self._socket.gettimeout():g} s") from None
             except OSError as error:
-                raise CardGone(f"the software card is gone: {error}") from error
+                raise AdapterGone(f"the software card is gone: {error}") from error
             except BaseException:  # Ctrl-C: the next request must not get this one's answer
                 _hang_up(self._socket)
                 raise
         if answer is None:
-            raise CardGone("the software card is gone: its process has ended")
+            raise AdapterGone("the software card is gone: its process has ended")
         if answer[0] == Kind.REFUSED:
             raise TransportError(f"softhca: {_decoded(answer[1])}")
         return answer[1], answer[2]
 
-    def _card(self) -> int:
+    def card(self) -> int:
         """Return the process of the card."""
         return credentials.of(self._socket).pid
 
@@ -262,7 +258,10 @@ class SoftHCA(Observer):
     ) -> None:
         self.rung_by_cpu = rung_by_cpu
         self._whole = map_registers is not None
+        self._card_name, self._pe = name, pe
         self._connection = _Connection(name, pe)
+        #: What executes its WQEs: "cpu" or "cuda".
+        self.engine: str | None = self._connection.server["engine"]
         self._bar = self._connection.fds[0]
         self._pages: set[int] = set()
         self._loans: dict[int, tuple[int, Loan]] = {}
@@ -350,8 +349,24 @@ class SoftHCA(Observer):
         known = self._connection.ask(Kind.DIAGNOSE, [qpn])
         return known and FirstError(**{**known, "wqe": bytes.fromhex(known["wqe"])})
 
+    def counts(self) -> dict[str, int]:
+        """Return the sums over this PE's QPs. Doorbells are those that the card saw: it may see two as one."""
+        own = [qp for qp in self.counters()["qps"] if qp["pe"] == self._pe]
+        return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
+
+    def inspect(self, timeout_s: float) -> Inspection:
+        who = f"the software card (process {self._connection.card()}"
+        try:
+            with contextlib.closing(Observer(self._card_name, timeout_s)) as observer:  # a connection of its own: the other may be waiting
+                answer = observer.counters()
+        except TransportError as error:
+            raise TransportError(f"{who}) does not answer: {error}") from error
+        hca = answer["hca"]
+        summary = f"{who}, engine {hca['engine']}) {'is paused' if hca['paused'] else 'runs'}, {hca['wqes']} WQEs executed"
+        return Inspection(summary, {qp["qpn"]: QueueState(qp["state"], qp["producer"], qp["consumer"]) for qp in answer["qps"]})
+
     def set_index(self, qpn: int, index: int, receive_idx: int = 0) -> None:
-        """Let a QP that is not in RTS yet begin at indices other than 0, of WQEBBs and receive WQEs (for tests of wrap; no card can)."""
+        """Let a QP that is not in RTS yet begin at indices other than 0, of WQEBBs and receive WQEs."""
         self._connection.ask(Kind.SET_INDEX, [qpn, index, receive_idx])
 
     def close(self) -> None:

@@ -190,7 +190,7 @@ class Server:
         connection.greeted, connection.pe = True, pe
         self._connections[pe] = connection
         self._came += 1
-        return {"pid": os.getpid(), "eqn": EQN}, (self._card.bar,)
+        return {"pid": os.getpid(), "eqn": EQN, "engine": self._card.engine.words}, (self._card.bar,)
 
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
         size = os.fstat(fds[0]).st_size if len(fds) == 1 and SIMULATOR else nbytes  # of GPU memory the driver checks it

@@ -1,0 +1,198 @@
+"""A NIC whose queue pairs are made by commands of an Adapter: memory regions, keys, and the records that kernels read.
+
+What drives the queues is a subclass's: kernels themselves (ibgda/nic.py), or a proxy thread (ibrc/nic.py).
+"""
+
+import contextlib
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.base.errors import CompletionError, PgasError, TransportError
+from pgas.kernels import window
+from pgas.kernels.paths.nic import queue
+from pgas.transports.adapter import FirstError, Inspection, Opener, Path, Port
+from pgas.transports.memory.protocol import Segment
+from pgas.transports.mlx5 import cqe, send_queue
+from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.doorbell import DBR_SND_OFFSET
+from pgas.transports.mlx5.wqe import WQEBB
+from pgas.transports.nic import CELL_BYTES, NIC, Part, big_endian
+from pgas.transports.queue_pair import QueuePair, Queues, check_caps
+from pgas.transports.snapshot import QueueMemory
+
+__all__ = ["AdapterNIC"]
+
+_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+
+
+@dataclass(frozen=True)
+class _Introduction:
+    """What the other PEs must know of this one."""
+
+    qpns: tuple[int, ...]  # by queue number: of PE 0, then of PE 1, ...
+    heap_key: int
+    system_key: int
+    port: Port
+    log_rd_atomic: int  #: of each queue pair
+
+
+class AdapterNIC(NIC):
+    """This PE's queue pairs on an adapter. Collective, with NIC's errors.
+
+    Args:
+        part: this PE's in the job.
+        opener: opens the adapter.
+        packets: how packets go.
+    """
+
+    #: The index of the first WQEBB of every queue; other than 0 for tests of wrap.
+    first_index = 0
+
+    def __init__(self, part: Part, *, opener: Opener, packets: Path | None = None) -> None:
+        self._opener, self._packets = opener, packets
+        super().__init__(part)
+
+    def _prepare(self) -> None:
+        """Start the adapter, if it is a process that PE 0 starts for all."""
+
+        def begin() -> tuple[str, int]:
+            if self._me != 0:
+                return "", 0
+            begun = self._opener.begin(self._n_pes)
+            self._made.callback(lambda: self._opener.end(orderly=self._orderly))
+            return begun
+
+        self._adapter_name, self.process = self._everywhere(begin)[0]
+
+    def _create(self) -> None:
+        """Make everything that needs no peer."""
+        shared = [(self._slot + s.offset, s.size, fd) for s, fd in zip(self._segments, self._fds, strict=True)]
+        adapter = self.adapter = self._opener.open(self._adapter_name, self._memory, shared)
+        self._made.callback(adapter.close)  # takes with it what is left
+        self.name, self.engine = adapter.name, adapter.engine
+        check_caps(adapter, self._n_pes, self._num, self._depth)
+        pdn = self._pdn = adapter.alloc_pd()
+        system, heap, queues, *_ = [(address, nbytes) for address, nbytes, _ in shared]
+        _, self._system_key = adapter.register_mr(*system, pdn, _ACCESS)
+        lkey, self._heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
+        cell_key, _ = adapter.register_mr(queues[0], CELL_BYTES, pdn, Access.LOCAL_WRITE)
+        umem = adapter.register_umem(*queues)
+        self.queues = self._places(shared)
+        self.qps = [QueuePair(adapter, umem, pdn, place, self._depth, number, self._packets) for number, place in enumerate(self.queues)]
+        for address, value in (
+            (queue.LKEY, big_endian(lkey)),
+            (queue.CELL_LKEY, big_endian(cell_key)),
+            (queue.CELLS, queues[0]),
+            (queue.USED_END, queue.USED + 8 * -(-len(self.queues) // 64)),
+        ):
+            self._store(address, value)
+
+    def _places(self, shared: list[tuple[int, int, int]]) -> list[Queues]:
+        """Return where the queues lie, by queue number. shared: address, bytes and descriptor of each segment."""
+        return Queues.layout(self._depth, self._n_pes * self._num, CELL_BYTES)
+
+    def _introduction(self) -> Any:
+        qpns, port = tuple(qp.qpn for qp in self.qps), self.adapter.query_port()
+        return _Introduction(qpns, self._heap_key, self._system_key, port, self.qps[0].log_rd_atomic)
+
+    def _connect(self, met: list[Any]) -> None:
+        introductions: list[_Introduction] = met
+        own = introductions[self._me].port
+        base = self._slot + window.QUEUE_OFFSET
+        for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):
+            pe, i = divmod(number, self._num)
+            self._memory.fill(base + place.cq, cqe.CQE_SIZE, cqe.EMPTY)
+            if self.first_index:
+                self.adapter.set_index(qp.qpn, self.first_index)
+            qp.connect(met[pe].qpns[self._me * self._num + i], own, met[pe].port, met[pe].log_rd_atomic)
+            record = queue.RECORDS + number * queue.RECORD_SIZE
+            dbr, register = self._doorbell(number)
+            for offset, value in (
+                (queue.WQ, base + place.wq),
+                (queue.DBR, dbr + DBR_SND_OFFSET),
+                (queue.UAR, register),
+                (queue.CQE, base + place.cq + cqe.CQE_TAIL),
+                (queue.QPN, big_endian(qp.qpn << 8)),
+                *((cursor, self.first_index) for cursor in queue.CURSORS),
+            ):
+                self._store(record + offset, value)
+        for pe, peer in enumerate(introductions):
+            self._store(queue.KEYS + 8 * pe, big_endian(peer.heap_key) | big_endian(peer.system_key) << 32)
+
+    def _doorbell(self, number: int) -> tuple[int, int]:
+        """Return where whoever posts finds a queue pair's doorbell record, and its register."""
+        return self._slot + window.QUEUE_OFFSET + self.queues[number].dbr, self.qps[number].uar.register_address
+
+    def _clear(self) -> None:
+        """Zero queues, doorbell records and what kernels note about them."""
+        self._memory.fill(self._slot + window.QUEUE_OFFSET + CELL_BYTES, len(self.queues) * Queues.nbytes(self._depth), 0)
+        for address, nbytes in ((queue.CELL_TICKET, 8), (queue.USED, 8 * queue.USED_WORDS), (queue.CELL_TAKEN, 8 * queue.N_CELLS)):
+            self._memory.fill(address, nbytes, 0)
+
+    def counts(self) -> dict[str, int]:
+        return self.adapter.counts()
+
+    def inspect(self, timeout_s: float) -> Inspection | None:
+        return self.adapter.inspect(timeout_s)
+
+    # ----------------------------------------------------------------------------------------------------------------- memory
+
+    def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
+        start, heap = self._slot + chunk.offset, self._slot + window.HEAP_OFFSET
+        self.adapter.share(start, chunk.size, fd)
+        undo.callback(self.adapter.unshare, start, chunk.size)
+        lkey, rkey = self.adapter.register_mr(heap, start + chunk.size - heap, self._pdn, _ACCESS)
+        undo.callback(self.adapter.deregister_mr, lkey)
+        return lkey, rkey
+
+    def _take_keys(self, keys: list[Any]) -> None:
+        lkey, self._heap_key = keys[self._me]
+        self._store(queue.LKEY, big_endian(lkey))
+        for pe, (_, rkey) in enumerate(keys):
+            self._memory.write(queue.KEYS + 8 * pe, struct.pack("<I", big_endian(rkey)))
+
+    def _key(self, entry: int, address: int, nbytes: int) -> int:
+        self.adapter.lend(address, nbytes, self._memory)
+        try:
+            return self.adapter.register_mr(address, nbytes, self._pdn, Access.LOCAL_WRITE)[0]
+        except PgasError:
+            self.adapter.take_back(address, self._memory)
+            raise
+
+    def _forget(self, entry: int, address: int) -> None:
+        self.adapter.deregister_mr(big_endian(self.lkey_of_registered(entry)))
+        self.adapter.take_back(address, self._memory)
+
+    def queue_memory(self, number: int) -> QueueMemory | None:
+        place, record, base = self.queues[number], queue.RECORDS + number * queue.RECORD_SIZE, self._slot + window.QUEUE_OFFSET
+        ring = self._memory.read(base + place.wq, self._depth * WQEBB)
+        doorbell = int.from_bytes(self._memory.read(self._load(record + queue.DBR), 4), "big")
+        return QueueMemory(ring, doorbell, self._memory.read(base + place.cq, cqe.CQE_SIZE))
+
+    # ----------------------------------------------------------------------------------------------------------------- errors
+
+    def failure(self, record: int, who: str) -> TransportError:
+        """Return the first error of a record's queue pair, or what its CQE tells, if the adapter knows no more."""
+        number = self._number(record)
+        qpn, first = self.qps[number].qpn, None
+        with contextlib.suppress(TransportError):
+            first = self.adapter.diagnose(qpn)
+        note = "the first error of this queue pair"
+        if first is None:
+            first = self._last_error(number)
+            flushed = first.syndrome == cqe.Syndrome.WR_FLUSH_ERR
+            note = f"flushed behind the first error, which {self.adapter.name} does not tell" if flushed else "as its CQE tells"
+        text = f"{who}: {self.name_of(record)} failed at {first} ({note})"
+        return CompletionError(text, number // self._num, qpn, first.wqe_idx, first.syndrome, first.vendor_err_synd)
+
+    def _last_error(self, number: int) -> FirstError:
+        """Return the error of the one CQE that a collapsed CQ keeps, the last: the first one if nothing was queued behind its WQE."""
+        place, base = self.queues[number], self._slot + window.QUEUE_OFFSET
+        seen = cqe.decode(self._memory.read(base + place.cq, cqe.CQE_SIZE))
+        ring = bytearray(self._memory.read(base + place.wq, self._depth * WQEBB))
+        try:
+            wqe = send_queue.fetch(ring, seen.wqe_counter)
+        except ValueError:
+            wqe = b""
+        return FirstError(seen.wqe_counter, seen.syndrome, seen.vendor_err_synd, "", wqe)

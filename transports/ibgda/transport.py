@@ -1,0 +1,84 @@
+"""The ibgda transport as others know it: kernels post to the NIC themselves (GPUDirect Async, kernel-initiated)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pgas.base.errors import TransportError
+from pgas.kernels import window
+from pgas.transports import registry, selection
+from pgas.transports.adapter import Adapter, path_of
+from pgas.transports.devices import Device, Port
+from pgas.transports.ibgda import devx, doorbells
+from pgas.transports.ibgda.nic import DirectNIC
+from pgas.transports.memory.protocol import Memory, Segment
+from pgas.transports.nic import Part
+from pgas.transports.registry import Setting
+
+__all__ = ["IBGDA"]
+
+
+class IBGDA:
+    """The transport by kernels that drive the NIC (registry.Transport)."""
+
+    name = "ibgda"
+    maps_peers = False
+    path = "pgas.kernels.paths.ibgda"
+    needs = frozenset({"nic", "devx"})
+    simulated = "over the software card", "over an RDMA device"
+
+    def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        return registry.of_queues(requested)
+
+    def why_not(self, device: Device, port: Port) -> str | None:
+        return devx.why_not(device, port)
+
+    def segments(self, n_pes: int, constants: window.Constants, setting: Setting) -> tuple[Segment, ...]:
+        queues = DirectNIC.segment(n_pes, constants)
+        if not _may_need_cpu(setting):
+            return (queues,)
+        return queues, Segment(window.DOORBELL_OFFSET, doorbells.segment_bytes(n_pes * constants.num_qps), host=True)
+
+    def connect(self, part: Part, setting: Setting) -> DirectNIC:
+        if setting.choice is None or setting.choice.device is None:
+            return DirectNIC(part, opener=setting.software_card(setting.requested["PGAS_IBGDA_NIC_HANDLER"] == "cpu"))
+        gid = selection.gid_of(setting.choice, setting.requested["PGAS_IB_GID_INDEX"])
+        packets = path_of(setting.requested, 0 if gid is None else gid.index)
+        return DirectNIC(part, opener=_Device(setting), packets=packets)
+
+
+def _may_need_cpu(setting: Setting) -> bool:
+    """Whether a CPU rings for kernels, or may have to: only the attempt tells whether a GPU may store to a card's registers."""
+    handler, choice = setting.requested["PGAS_IBGDA_NIC_HANDLER"], setting.choice
+    return handler == "cpu" or (handler == "auto" and setting.on_gpu and choice is not None and choice.device is not None)
+
+
+class _Device:
+    """Opens the mlx5 device of a choice (adapter.Opener), and warns if a CPU has to ring it."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def begin(self, n_pes: int) -> tuple[str, int]:
+        """Do nothing: the device is there."""
+        return "", 0
+
+    def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> Adapter:
+        setting, choice = self._setting, self._setting.choice
+        handler = setting.requested["PGAS_IBGDA_NIC_HANDLER"]
+        if choice is None or choice.device is None or choice.port is None:
+            raise TransportError("ibgda: no RDMA device was chosen")
+        gid = selection.gid_of(choice, setting.requested["PGAS_IB_GID_INDEX"])
+        if gid is None:
+            raise TransportError(f"{choice.name}: the port has no GID, by which ibgda addresses it")
+        reach = None
+        if setting.on_gpu:
+            from pgas.transports.memory.gpudirect import GPUDirect
+
+            reach = GPUDirect(memory)  # type: ignore[arg-type]  # a PE with a GPU has a GPUMemory
+        adapter = devx.DevX(choice.device.name, choice.port, gid, gpu=reach, handler=handler)
+        if adapter.why_by_cpu:
+            setting.warn(f"a CPU thread rings {choice.name} for kernels, which is slower: {adapter.why_by_cpu}")
+        return adapter
+
+    def end(self, *, orderly: bool) -> None:
+        """Do nothing, as begin()."""
