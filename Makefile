@@ -39,7 +39,7 @@ RXE_NPES := 2 3
 RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 
-.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static unit mpi mpi-all sass packages \
+.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit mpi mpi-all sass packages \
   programs programs-all rxe slow check-rxe-faults check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
@@ -84,7 +84,14 @@ rxe: $(VENV)/dev
 	  status=$$?; test $$status = 77 && echo "rxe skipped: the line above says why" || exit $$status; }
 
 static: $(VENV)/dev
-	@$(MAKE) --no-print-directory -j 2 --output-sync lint types
+	@$(MAKE) --no-print-directory -j 2 --output-sync lint types loops
+
+# What runs on the CPU beside kernels, compiled once for all tests: they start side by side, and each would compile it for itself.
+LOOPS := from pgas.transports.ibgda import forwarding; from pgas.transports.ibrc import loop, work_requests, wqes; \
+  from pgas.transports.softhca.engine import loop as engine; forwarding._loop(); loop.compiled(wqes); loop.compiled(work_requests)
+
+loops: $(VENV)/dev
+	@NUMBA_ENABLE_CUDASIM=1 python -c "$(LOOPS)"
 
 lint: $(VENV)/dev
 	ruff check .

@@ -83,6 +83,7 @@ pgas.init()
     assert python(program) == (0, "True\n", line)
 
 
+@pytest.mark.slow
 def test_children_inherit_the_choice_without_a_word():
     child = "import pgas; pgas.init(); print(pgas.SIMULATOR)"
     program = f"import subprocess, sys, pgas\npgas.init()\nsubprocess.run([sys.executable, '-c', {child!r}])"
@@ -118,6 +119,7 @@ def test_one_line_of_a_job():
     assert err == LINE
 
 
+@pytest.mark.slow
 def test_modules_are_loaded_eagerly():
     """Lazy loading makes a launch wait for the running kernel: two PEs that wait for each other would never finish."""
     program = "import pgas, os\nprint(os.environ['CUDA_MODULE_LOADING'])"

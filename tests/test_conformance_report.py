@@ -141,6 +141,7 @@ __all__ = [name for name in pgas.__all__ if name not in ("put_signal_nbi", "sign
 """
 
 
+@pytest.mark.slow
 def test_another_library(tmp_path):
     """A module that lacks some functions: refused, with their names; the rest passes."""
     (tmp_path / "another.py").write_text(ADAPTER)

@@ -157,6 +157,7 @@ def test_error_of_cuda_that_a_death_makes(real_job):
     says_once(ended, rf"PE 1 \(process {pid[1]}\) {FATES['os._exit(0)']}")
 
 
+@pytest.mark.slow
 def test_death_of_the_process_that_started_a_pe(real_job):
     """As that of mpirun, if it is Open MPI's."""
     text = "if me == 1:\n    os.kill(os.getppid(), 9)\nwait('kernel', word)\n"

@@ -128,6 +128,7 @@ def test_pe_that_dies(job, transport, victim):
     assert seconds < TOLD, ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transport", "number"),
     [("ibgda", signal.SIGKILL), ("ibgda", signal.SIGTERM), ("ibgda", signal.SIGINT), ("ibrc", signal.SIGKILL), ("p2p", signal.SIGKILL)],
@@ -192,6 +193,7 @@ def test_engine_that_is_paused(job, transport):
     assert ended.status != 0, ended
 
 
+@pytest.mark.slow
 @over_both
 def test_engine_that_is_paused_before_a_barrier(job, transport):
     """So do those of the host."""
@@ -202,6 +204,7 @@ def test_engine_that_is_paused_before_a_barrier(job, transport):
     assert ended.status != 0, ended
 
 
+@pytest.mark.slow
 def test_engine_that_stops_under_load(job):
     ended = job("attempt(run, 2, 3000)\ntime.sleep(1)\nsys.exit(1)\n", PGAS_TIMEOUT="2", PGAS_SOFTHCA_FAULTS="stop=200")
     for pe in (0, 1):

@@ -214,6 +214,7 @@ def test_sigusr1_in_the_middle(job, victim):
         has(found[1], rf"  blocks 0-1, thread 0: signal_wait_until waits for element \[0\] of the {WORD} >= 3, .*", ended)
 
 
+@pytest.mark.slow
 def test_who_was_asked_before_an_error_is_asked_again(job):
     """The answer to a request is not taken for one to the error."""
     text = "launch(release[1, 1], word, grid, 0)\nlaunch(kernel[2, 6], word, grid)\n"

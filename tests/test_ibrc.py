@@ -532,6 +532,7 @@ job().broken = True
     assert found.stdout.splitlines() == [ENDED, ENDED, "took True", "[]"]
 
 
+@pytest.mark.slow
 def test_the_thread_ends_with_the_job_and_starts_with_the_next(run):
     found = run("""
 for _ in range(2):
@@ -550,6 +551,7 @@ pgas.finalize()
     assert found.stdout.splitlines() == ["['pgas proxy of PE 0']", "[]"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status", "says"),
     [("", 0, ""), ("raise RuntimeError('boom')", 1, "RuntimeError: boom"), ("sys.exit(3)", 3, ""), ("job().broken = True", 0, "")],
@@ -560,6 +562,7 @@ def test_programs_that_do_not_finalize(run, end, status, says):
     assert says in found.stderr
 
 
+@pytest.mark.slow
 def test_the_loop_comes_from_the_disk_cache(run):
     run("pgas.finalize()\n")  # the first one after an installation compiles it
     run("""

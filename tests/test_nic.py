@@ -264,6 +264,7 @@ def test_queue_pairs_of_threads_and_doorbells_of_batches(job, num, map_by, batch
     assert registers == 1, ended
 
 
+@pytest.mark.slow
 def test_hca_shows_the_card(job):
     text = """
 import subprocess
@@ -396,6 +397,7 @@ runtime.current().broken = True
     ), ended
 
 
+@pytest.mark.slow
 def test_more_queue_pairs_than_the_card_has(job):
     """All PEs' count: 2 PEs make 6 each, of a card that has 8."""
     text = """

@@ -27,6 +27,7 @@ def test_console_scripts_are_nvshmems_programs():
     assert [test.name for test in TESTS] == NAMES
 
 
+@pytest.mark.slow
 @with_mpirun
 @pytest.mark.parametrize("transport", ["p2p", "ibgda", also("ibrc")])
 def test_every_test_on_two_pes(transport, tmp_path):

@@ -168,6 +168,7 @@ def _run(script: str, env: dict[str, str] | None = None, fds: tuple[int, ...] = 
     )
 
 
+@pytest.mark.slow
 def test_two_processes_with_a_cold_cache_count_together(tmp_path: Path) -> None:
     """Both compile and write the cache at the same time, then their updates must not get lost."""
     fd = os.memfd_create("test")
@@ -196,6 +197,7 @@ print(elapsed, len(hits), sum(hits))
 """
 
 
+@pytest.mark.slow
 def test_a_second_start_finds_everything_in_the_cache(tmp_path: Path) -> None:
     results = []
     for _ in range(2):
@@ -209,6 +211,7 @@ def test_a_second_start_finds_everything_in_the_cache(tmp_path: Path) -> None:
     assert warm < cold
 
 
+@pytest.mark.slow
 def test_without_a_place_for_the_cache_it_still_works(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")

@@ -183,6 +183,7 @@ def test_an_engine_ends_although_a_wqe_waits():
 # ------------------------------------------------------------------------------------------------------------------------ variables
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SIMULATOR, reason="capability missing: the simulator")
 def test_the_variable_reaches_the_card(tmp_path):
     """A WQE for each scattered p."""

@@ -181,6 +181,7 @@ def test_the_card_ends_with_the_process_that_started_it(program):
     wait_until(lambda: name not in client.find(), "its socket remains")
 
 
+@pytest.mark.slow
 def test_a_busy_card_ends_with_the_process_that_started_it(program):
     """It waits for the rest of a message, and a child of its parent holds the control socket open; it ends in seconds all the same."""
     parent = program(
@@ -207,6 +208,7 @@ def test_the_card_ends_for_certain_when_it_is_told_to(own_card):
         assert gone(own_card.pid)
 
 
+@pytest.mark.slow
 def test_the_card_outlives_the_thread_that_started_it():
     """Jobs may begin in a thread, which then ends."""
     started = []

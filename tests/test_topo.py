@@ -213,6 +213,7 @@ def test_the_pairs_of_a_job():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")
 def test_the_nics_of_a_job():
     done = run(2, PGAS_TRANSPORT="ibgda", PGAS_SYMMETRIC_SIZE="16M")

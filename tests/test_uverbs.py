@@ -115,6 +115,7 @@ REFUSED = (
 )
 
 
+@pytest.mark.slow
 def test_roce_with_every_variable_and_what_is_refused(tmp_path):
     """One job after another in the same processes; the last one runs."""
     text = f"""
