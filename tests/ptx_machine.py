@@ -209,7 +209,8 @@ def _lane(program, labels, arguments, memory, number, lanes):
                     load = memory.load_acquire if "acquire" in opcode else memory.load
                     registers[register] = load(place(outer) + i * nbytes, nbytes)
                 else:
-                    memory.store(place(outer) + i * nbytes, get(register), nbytes)
+                    store = memory.store_release if "release" in opcode else memory.store
+                    store(place(outer) + i * nbytes, get(register), nbytes)
         elif name in ("atom", "red"):
             target, *values = operands[name == "atom" :]
             values = [get(value) for value in values]

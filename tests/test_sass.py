@@ -502,8 +502,9 @@ def test_a_look_acquires_if_the_condition_holds(function, later, noted, holds, f
 
 @pytest.mark.parametrize(
     ("function", "sizes", "looked_at"),
-    [("wait_until_some_vector", (8, 2, 8), 2), ("wait_until_some_vector", (8, 8, 3), 3), ("wait_until_some_vector", (4, 8, 8), 4),
-     ("wait_until_all", (8, 5), 5)],
+    [("wait_until_some_vector", (8, 2, 8), 2), ("wait_until_some_vector", (8, 7, 8), 7), ("wait_until_some_vector", (8, 8, 3), 3),
+     ("wait_until_some_vector", (8, 8, 7), 7), ("wait_until_some_vector", (4, 8, 8), 4), ("wait_until_all", (8, 5), 5),
+     ("wait_until_all", (8, 7), 7)],
 )  # fmt: skip
 def test_no_more_elements_are_looked_at_than_other_arrays_have(function, sizes, looked_at, found):
     """Where arguments are not checked. Sizes: of ivars; of indices and values, or of status. There is no memory behind them."""
@@ -541,6 +542,48 @@ def test_barriers_release_their_flags(function, found):
     assert quiet is None or names[quiet] == "MEMBAR.SC.SYS"
     assert names[number] == names[flag] == "STG.E.64.STRONG.SYS"
     assert (names[release], [n for n in names[release:flag] if n.startswith("BRA")]) == ("MEMBAR.ALL.SYS", [])
+
+
+class Flags(ptx_machine.Memory):
+    """The state page of PE 0 of four, and the flags of all, which the others have set for the first barrier; notes who uses which."""
+
+    def __init__(self):
+        super().__init__()
+        self.noted = []
+        self.region(window.STATE, window.BASE - window.STATE)
+        for address, value in {state.N_PES: 4, state.TIMEOUT_NS: 1 << 40}.items():
+            super().store(address, value, 8)
+        for pe in range(4):
+            self.region(window.BASE + (pe << window.STRIDE_SHIFT) + window.SYNC_FLAGS, 16, 1 if pe == 0 else 0)
+
+    def note(self, what, address):
+        if address >= window.BASE:
+            pe, offset = divmod(address - window.BASE, 1 << window.STRIDE_SHIFT)
+            self.noted.append(f"{what} {(offset - window.SYNC_FLAGS) // 8} of PE {pe}")
+
+    def load(self, address, nbytes):
+        self.note("poll", address)
+        return super().load(address, nbytes)
+
+    def load_acquire(self, address, nbytes):
+        self.note("acquire", address)
+        return super().load(address, nbytes)
+
+    def store(self, address, value, nbytes):
+        self.note("store", address)
+        super().store(address, value, nbytes)
+
+    def store_release(self, address, value, nbytes):
+        self.note("release", address)
+        super().store(address, value, nbytes)
+
+
+@pytest.mark.parametrize("function", ["barrier_all", "sync_all"])
+def test_each_round_of_a_barrier_releases_its_flag_and_acquires_the_one_it_waits_for(function, found):
+    memory = Flags()
+    ptx_machine.run(found["kernels"][function]["ptx"], (), memory)
+    rounds = (("release 0 of PE 1", "poll 0 of PE 0", "acquire 0 of PE 0"), ("release 1 of PE 2", "poll 1 of PE 0", "acquire 1 of PE 0"))
+    assert memory.noted == [*rounds[0], *rounds[1]]
 
 
 # ----------------------------------------------------------------------------------------------------- dtypes and refusals
