@@ -173,3 +173,13 @@ def test_a_card_that_does_not_start_is_told_of(monkeypatch, capfd, tmp_path):
     said = capfd.readouterr().err
     assert said.startswith(f"pgas: process {os.getpid()} has waited 0.01 s (PGAS_TIMEOUT) for the software card (process "), said
     assert said.endswith(" to start, and goes on waiting\n"), said
+
+
+def test_a_card_that_starts_hears_no_ctrl_c(monkeypatch, tmp_path):
+    """Nor SIGUSR1: before its first instruction, too. Its first start compiles for seconds, and would print where."""
+    monkeypatch.setattr(client.sys, "executable", str(tmp_path / "card"))
+    (tmp_path / "card").write_text("#!/bin/sh\nkill -INT $$\nkill -USR1 $$\nexit 3\n")
+    (tmp_path / "card").chmod(0o755)
+    with pytest.raises(client.TransportError, match="the software card did not start: exit status 3"):
+        client.start(1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()

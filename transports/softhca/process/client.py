@@ -5,11 +5,12 @@ import inspect
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def start(
     options += ["--engine", engine, "--device", str(device), "--sms", str(sms), *(["--on-host"] if on_host else [])]
     options += ["--mops", str(mops), "--gbps", str(gbps)]
     command = [sys.executable, "-m", "pgas.transports.softhca.process", *options]
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+    with _deaf():
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
     theirs.close()
     ours.settimeout(_START_TIMEOUT_S)
     tell_if_late(ours, f"process {os.getpid()}", lambda: f"the software card {described(process.pid)} to start")
@@ -114,6 +116,16 @@ def start(
         status = process.wait()
         raise TransportError(f"the software card did not start: {json.loads(message[1]) if message else f'exit status {status}'}")
     return Process(process, ours, json.loads(message[1]))
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Start processes that hear neither Ctrl-C nor SIGUSR1 from their first moment on: both are for PEs, an mpirun sends them to all."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGUSR1))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def find() -> list[str]:

@@ -11,7 +11,6 @@ import json
 import os
 import select
 import selectors
-import signal
 import socket
 import sys
 import threading
@@ -310,8 +309,6 @@ def main(arguments: list[str] | None = None) -> None:
     if os.getppid() != options.parent:  # it had ended, and the pid is another's
         return
     threading.Thread(target=_end_after, args=(options.control, parent), name="softhca-end", daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the PEs; the card ends with them
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks PEs for their hang reports; an mpirun sends it to their children too
     control = socket.socket(fileno=options.control)
     try:
         engine = engines.make(options.engine, options.device, options.sms)
