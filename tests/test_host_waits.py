@@ -69,6 +69,15 @@ def test_the_lowest_that_waits_says_it(impatient, halted, capsys):
     assert capsys.readouterr().err.startswith("pgas: PE 2 has waited")
 
 
+def test_who_was_stopped_itself_does_not_wait_for_the_others(monkeypatch, capsys):
+    """They wait for it. The clock runs on while a process is stopped; here it makes a leap."""
+    monkeypatch.setenv("PGAS_TIMEOUT", "30")
+    times = iter([0, 0.1, 100.1, 100.2, 129.9, 130.2])
+    monkeypatch.setattr(collective, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    Late(0, {1}, node_of(os.getpid(), os.getpid()), polls=4).exchange(None)
+    assert capsys.readouterr().err == ""
+
+
 def test_who_is_missing_among_many(impatient, capsys):
     Late(0, set(range(1, 20)), node_of(*[os.getpid()] * 20)).exchange(None)
     assert f"PE 8 (process {os.getpid()}) and 11 more in pgas.barrier_all()" in capsys.readouterr().err

@@ -19,6 +19,9 @@ from pgas.job.processes import Process, siblings
 
 __all__ = ["Collective", "enough_files"]
 
+#: Seconds between two polls of a wait after which this process is taken to have been stopped.
+_STOPPED_S = 1.0
+
 
 class Collective:
     """The PEs as they meet on the host. A subclass sets _bootstrap."""
@@ -29,7 +32,7 @@ class Collective:
     _made: str  # the collective call that is being made
     _remark = ""  # why this PE makes a call that others do not expect
     _patience_s: float | None = None  # of the waits of this job
-    _due = math.inf
+    _due = _polled = math.inf
 
     def _interrupt(self) -> None:
         """Called while waiting for the others; may raise to give up."""
@@ -42,7 +45,8 @@ class Collective:
         """
         if self._patience_s is None:
             self._patience_s = patience()
-        self._due = time.monotonic() + self._patience_s
+        self._polled = time.monotonic()
+        self._due = self._polled + self._patience_s
         try:
             return exchange(self._bootstrap, value, self._poll)
         except BaseException as error:
@@ -51,7 +55,11 @@ class Collective:
 
     def _poll(self) -> None:
         self._interrupt()
-        if time.monotonic() > self._due:
+        now = time.monotonic()
+        if now - self._polled > _STOPPED_S:  # the others wait for this PE
+            self._due += now - self._polled
+        self._polled = now
+        if now > self._due:
             self._due = math.inf
             self._say_who_is_missing()
 
