@@ -382,8 +382,29 @@ pgas.synchronize()
     found = reports(ended)
     assert found.keys() == {0, 1}, ended
     for pe, lines in found.items():
+        has(lines, r"  the software card \(process \d+\) is stopped", ended)
         has(lines, r"  the software card \(process \d+\) does not answer: no answer within 2 s", ended)
         has(lines, rf"  {QUEUE.format(1, 1 - pe)}: 1 outstanding; .*", ended)
+    assert ended.seconds < jobs.SOON
+
+
+def test_a_pe_that_is_stopped_is_named(tmp_path):
+    """While another waits for it in a kernel: by the report, and by the error, whose other words are as ever."""
+    text = """
+if me == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    waits[1, 1](word)
+    pgas.synchronize()
+except pgas.DeviceError as error:
+    say(str(error).partition(" for ")[0], "--", *error.__notes__)
+    raise
+"""
+    ended = jobs.Jobs(tmp_path, ON_GPUS, real=True)(INIT + text, PGAS_TIMEOUT="2")
+    found = reports(ended)
+    assert found.keys() == {0}, ended
+    has(found[0], r"  PE 1 \(process \d+\) is stopped", ended)
+    assert re.search(r"signal_wait_until waited 2 s \(PGAS_TIMEOUT\) -- PE 1 \(process \d+\) is stopped\n", ended.out), ended
     assert ended.seconds < jobs.SOON
 
 

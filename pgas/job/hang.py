@@ -10,11 +10,12 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from pgas.base import liveness
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.job import device_state
@@ -52,6 +53,8 @@ class Subject:
     heap: Allocator
     nic: NIC | None
     timeout_s: float
+    #: Process ids of the other PEs of this machine.
+    others: Mapping[int, int]
     #: Name and grid, and the handle of the stream, of the kernels launched last that are not known to have ended.
     launched: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=8))
 
@@ -92,7 +95,10 @@ class Reporter:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """If what is done here raises that a wait, of the host or of a kernel, has lasted too long, let every PE report, the first time."""
+        """If what is done here raises that a wait, of the host or of a kernel, has lasted too long, let every PE report, the first time.
+
+        The error then says, too, which processes are stopped.
+        """
         try:
             yield
         except PgasError as error:
@@ -100,6 +106,8 @@ class Reporter:
                 if not self._done and (getattr(error, "timed_out", False) or device_state.timed_out(self._subject.memory)):
                     self._done = True
                     words = str(error)
+                    for line in _stopped(self._subject):
+                        error.add_note(line)
                     self._inquiry.ask(words if words.startswith("PE ") else f"PE {self._subject.me}: {words}", wait=True)
             raise
 
@@ -154,6 +162,7 @@ def gather(subject: Subject, reason: str) -> dict[str, Any]:
         "pid": os.getpid(),
         "transport": subject.transport,
         "reason": reason,
+        "stopped": _stopped(subject),
         "host": host,
         "kernels": [kernel for kernel, _ in subject.launched],
         "threads": engine.report() if SIMULATOR else "",
@@ -167,6 +176,7 @@ def text(report: dict[str, Any]) -> str:
     """Return a report as lines, each with its PE, as an mpirun mixes those of several."""
     me = report["pe"]
     lines = [f"hang report: {report['reason']}", f"  process {report['pid']} on {report['machine']}, transport {report['transport']}"]
+    lines += [f"  {line}" for line in report["stopped"]]
     lines.append(f"  host: {' > '.join(report['host'])}")
     lines.append(f"  kernels not known to have ended: {', '.join(report['kernels']) or 'none'}")
     if report["threads"]:
@@ -182,6 +192,14 @@ def text(report: dict[str, Any]) -> str:
         lines.append("  no thread waits in a function of pgas" + (" but the one of the first error" if report["error"] else ""))
     lines += [f"  {line}" for line in report["nic"]]
     return "".join(f"pgas: PE {me}: {line}\n" for line in lines)
+
+
+def _stopped(subject: Subject) -> list[str]:
+    """Say which of the other PEs are stopped, and whether the card is."""
+    others = {f"PE {pe}": pid for pe, pid in subject.others.items()}
+    if subject.nic is not None and subject.nic.process:
+        others["the software card"] = subject.nic.process
+    return [f"{who} (process {pid}) is stopped" for who, pid in others.items() if liveness.state(pid) == "stopped"]
 
 
 def _grouped(waiters: list[device_state.Waiter]) -> list[dict[str, Any]]:

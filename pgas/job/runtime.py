@@ -151,12 +151,12 @@ class Job(Collective):
 
     def _listen(self, form: str) -> None:
         """Make hang reports when they are asked for."""
-        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.heap, self.nic, self._timeout_s)
+        here = {pe: pid for pe in range(self.n_pes) if pe != self.my_pe and (pid := self._pid(pe)) is not None}
+        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.heap, self.nic, self._timeout_s, here)
         self._hang, _ = self.together("pgas.init()", lambda: hang.Reporter(subject, form))
         self._ending.callback(self._hang.stop)
-        addresses, node = self.exchange(self._hang.address), self.pes[self.my_pe].node
-        peers = {pe.number: addresses[pe.number] for pe in self.pes if pe.number != self.my_pe and pe.node == node}
-        self.together("pgas.init()", lambda: self._hang.start(peers))
+        addresses = self.exchange(self._hang.address)
+        self.together("pgas.init()", lambda: self._hang.start({pe: addresses[pe] for pe in here}))
 
     def _choose(self, requested: dict[str, Any]) -> tuple[str, str]:
         gpu, pes = self.gpu, self.pes
