@@ -33,12 +33,15 @@ def work(dest, turn, puts, missed):
             missed[0] = 1
 
 @pgas.jit
-def warps(dest, source, missed):
-    # Some copy more elements than the queue has WQEBBs, between threads that post one by one.
+def warps(dest, source, words, missed):
+    # Some copy more elements than the queue has WQEBBs, or signal in each lane, with 4 WQEBBs, between threads that post one by one.
     own = dest[cuda.blockIdx.x]
+    lane = cuda.threadIdx.x
     if cuda.blockIdx.x % 2:
+        for i in range(8):
+            pgas.put_signal(own[lane : lane + 1], source[lane : lane + 1], words[cuda.blockIdx.x], lane, i + lane, pgas.SIGNAL_SET, 0)
         pgas.iput_warp(own, source, 3, 1, 0)
-    elif cuda.threadIdx.x == 0:
+    elif lane == 0:
         for i in range(PUTS):
             pgas.p(own, i, source[i], 0)
         pgas.quiet()
@@ -64,6 +67,7 @@ def interrupted(name):
 with pgas.init():
     dest, missed = pgas.zeros(2 * BLOCKS * PUTS, np.int64), pgas.zeros(1, np.int64)
     apart, source = pgas.zeros((6, 3 * STRIDED), np.int64), pgas.array(np.arange(1, STRIDED + 1))
+    words = pgas.zeros((6, 32), np.uint64)
     for name in ("ld_relaxed_gpu_u64", "atom_cas_gpu_u64", "atom_cas_release_gpu_u64", "st_relaxed_gpu_u64", "st_relaxed_sys_u32",
                  "st_release_sys_u64", "atom_add_gpu_u64", "red_or_gpu_u64", "fence_sys"):
         interrupted(name)
@@ -75,11 +79,12 @@ with pgas.init():
         pgas.synchronize()
         assert (dest.copy_to_host()[::2] == turn * 100000 + np.arange(BLOCKS * PUTS) + 1).all(), turn
     counted = next(qp for qp in runtime.current().nic.adapter.counters()["qps"] if qp["wqes"])
-    warps[6, 32](apart, source, missed)
+    warps[6, 32](apart, source, words, missed)
     pgas.synchronize()
     assert (apart.copy_to_host()[1::2, ::3] == np.arange(1, STRIDED + 1)).all()
+    assert (words.copy_to_host()[1::2] == 7 + np.arange(32)).all()
     assert missed[0] == 0, "a quiet returned before what it waits for was there"
-    for array in (dest, missed, apart, source):
+    for array in (dest, missed, apart, source, words):
         pgas.free(array)
 print(json.dumps({**seen, **{name: counted[name] for name in ("wqes", "doorbells", "stale_doorbells", "stale_records")}}))
 """
