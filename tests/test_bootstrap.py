@@ -354,8 +354,23 @@ def test_descriptors_that_cannot_be_passed(peer, monkeypatch, theirs, mine, why)
 
 def test_a_rank_that_does_not_come(monkeypatch):
     monkeypatch.setattr(fds, "_PASS_S", 0.05)
-    with pytest.raises(BootstrapError, match=r"PE 0: no connection from PE 1 \(process 1\) in 0\.05 s; "):
+    with pytest.raises(BootstrapError, match=r"PE 0: nothing came from PE 1 \(process 1\) in 0\.05 s; "):
         fds.exchange_fds(0, 0, lambda mine: [mine, ((1, b""), None) if mine[0] else (None, None)])
+
+
+def test_a_rank_that_is_stopped(monkeypatch):
+    """It listens, so that it can be connected to, and never answers."""
+    monkeypatch.setattr(fds, "_PASS_S", 0.3)
+    name = f"\0pgas-test-{os.getpid()}"
+    program = f"import socket; s = socket.socket(socket.AF_UNIX); s.bind({name!r}); s.listen(); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        other.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+        rank_0 = other.pid, name
+        with pytest.raises(BootstrapError, match=rf"PE 1: nothing came from PE 0 \(process {other.pid}, which is stopped\) in 0\.3 s; "):
+            fds.exchange_fds(1, 0, lambda mine: [(rank_0, None) if mine[0] else (None, None), mine])
+        other.kill()
 
 
 @contextlib.contextmanager

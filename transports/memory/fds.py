@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pgas.base import credentials
@@ -58,20 +58,19 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> l
             with listener:
                 for peer in range(rank):
                     pid, name = ranks[peer]
-                    with _connect(pid, name, deadline) as connection:
+                    with _late({pid: peer}), _connect(pid, name, deadline) as connection:
                         received[peer] = _swap(connection, fd, deadline)
                 above = {pid: peer for peer, (pid, _) in enumerate(ranks) if peer > rank}
                 while above:
-                    try:
+                    with _late(above):
                         listener.settimeout(_left(deadline))
                         connection, _ = listener.accept()
-                    except TimeoutError:
-                        late = ", ".join(f"PE {peer} {described(pid)}" for pid, peer in above.items())
-                        raise TimeoutError(f"no connection from {late} in {_PASS_S:g} s") from None
                     with connection:
                         process = credentials.of(connection)
                         if process.ours and process.pid in above:
-                            received[above.pop(process.pid)] = _swap(connection, fd, deadline)
+                            peer = above.pop(process.pid)
+                            with _late({process.pid: peer}):
+                                received[peer] = _swap(connection, fd, deadline)
 
         try:
             ranks = everywhere(allgather, listen, BootstrapError)
@@ -81,6 +80,16 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> l
                 os.close(duplicate)
             raise BootstrapError(f"cannot pass memory between processes (SCM_RIGHTS): {error}; {mend('descriptors')}") from error
     return [fd if peer == rank else received[peer] for peer in range(len(ranks))]
+
+
+@contextlib.contextmanager
+def _late(peers: Mapping[int, int]) -> Iterator[None]:
+    """Name the ranks, by their processes, for which a wait has lasted too long."""
+    try:
+        yield
+    except TimeoutError:
+        late = ", ".join(f"PE {peer} {described(pid)}" for pid, peer in peers.items())
+        raise TimeoutError(f"nothing came from {late} in {_PASS_S:g} s") from None
 
 
 def _connect(pid: int, name: Any, deadline: float) -> socket.socket:
