@@ -20,13 +20,13 @@ from pgas.transports.softhca.process import client, messages
 class Late(collective.Collective):
     """PEs of which some do not come to the exchange."""
 
-    def __init__(self, rank, missing, processes, polls=3):
+    def __init__(self, rank, missing, processes, polls=3, met=False):
         def allgather(data, poll):
             for _ in range(polls):
                 poll()
             return [data]
 
-        self._bootstrap = SimpleNamespace(rank=rank, size=4, missing=missing, allgather=allgather)
+        self._bootstrap = SimpleNamespace(rank=rank, size=4, missing=missing, met=met, allgather=allgather)
         self.processes = processes
         self._made = "pgas.barrier_all()"
 
@@ -67,6 +67,13 @@ def test_the_lowest_that_waits_says_it(impatient, halted, capsys):
     assert capsys.readouterr().err == ""
     Late(2, {1, 3}, node_of(halted, here, here, here)).exchange(None)
     assert capsys.readouterr().err.startswith("pgas: PE 2 has waited")
+
+
+def test_once_all_have_come_each_that_waits_says_it(impatient, halted, capsys):
+    """A lower one may have gone on."""
+    here = os.getpid()
+    Late(2, {3}, node_of(here, here, here, halted), met=True).exchange(None)
+    assert capsys.readouterr().err.startswith(f"pgas: PE 2 has waited 1e-09 s (PGAS_TIMEOUT) for PE 3 (process {halted}, which is stopped)")
 
 
 def test_who_was_stopped_itself_does_not_wait_for_the_others(monkeypatch, capsys):

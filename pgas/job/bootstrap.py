@@ -41,6 +41,7 @@ class Bootstrap(Protocol):
     rank: int
     size: int
     missing: set[int] | None  #: who has not come to the exchange in which this process waits; None: somebody
+    met: bool  #: all have come to it, and those who are missing have not read what this process sent; others may have gone on
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return every rank's data, by rank. ``poll`` is called while waiting and may raise to give up: leave() then.
@@ -65,6 +66,7 @@ class SingleBootstrap:
     rank = 0
     size = 1
     missing: set[int] | None = None
+    met = True
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return [data]."""
@@ -98,6 +100,7 @@ class MPIBootstrap:
         self.size: int = comm.size
         self._left = ""  # why a rank has left
         self.missing: set[int] | None = None
+        self.met = False
         self._tag = 0
         self._sent: list[tuple[int, Any]] = []  # also of an exchange that an exception left: MPI reads what is sent until it has been
 
@@ -109,6 +112,7 @@ class MPIBootstrap:
         if self._left:
             raise BootstrapError(self._left)
         mpi, comm = self._mpi, self._comm
+        self.met = False
         self._wait(self._making.Test, poll)
         self._tag = self._tag % (_TAGS - 1) + 1
         missing = self.missing = set(range(self.size)) - {self.rank}
@@ -134,6 +138,7 @@ class MPIBootstrap:
             return not self.missing
 
         self._wait(arrived, poll)
+        self.met = True
         self._wait(delivered, poll)
         return [gathered[pe] for pe in range(self.size)]
 

@@ -64,13 +64,13 @@ class Collective:
             self._say_who_is_missing()
 
     def _say_who_is_missing(self) -> None:
-        """Say it once, on the lowest of the PEs that wait, where it is known which do."""
+        """Say it once, on the lowest of the PEs that wait, where it is known which do; once all have come, some may have gone on."""
         missing, me = self._bootstrap.missing, self._bootstrap.rank
         if missing is None:
             late = sorted(pe for pe in siblings(os.getppid()) if not self._can_speak(pe))
         else:
             late = sorted(missing)
-            if any(pe not in missing and self._can_speak(pe) for pe in range(me)):
+            if not self._bootstrap.met and any(pe not in missing and self._can_speak(pe) for pe in range(me)):
                 return
         overdue(f"PE {me}", f"{listed([self._name(pe) for pe in late])} in {self._made}")
 
