@@ -144,6 +144,27 @@ def test_child_that_was_forked(job, transport, npes):
     assert "hang report" not in ended.err
 
 
+def test_child_that_was_forked_after_a_job(job):
+    """It may form one of its own, which its end finalizes."""
+    text = """
+import atexit
+from pgas.job import runtime
+
+with pgas.init():
+    pass
+for end in (lambda: sys.exit(3), lambda: 1 / 0):
+    if not (pid := os.fork()):
+        atexit.register(lambda: say("PE 0: active", runtime.active()))  # after what init registers
+        pgas.init()
+        show = sys.excepthook
+        sys.excepthook = lambda *error: say("PE 0: broken", show(*error) or runtime.current().broken)
+        end()
+    say("PE 0: status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    ended = job(text, npes=1)
+    assert ended.lines(0) == ["active False", "status 3", "broken True", "active True", "status 1"], ended
+
+
 # -------------------------------------------------------------------------------------------------------------------- pgas.reset()
 
 

@@ -39,7 +39,8 @@ _REST, _FIRST = ": the job cannot go on", " (on other machines another PE may ha
 
 _INIT = "pgas.init()"
 
-_installed: list[bool] = []
+#: Processes in which install() has run: this one, and those from which it was forked.
+_installed: set[int] = set()
 
 #: Of the job that this process formed last.
 _word: LastWord | None = None
@@ -153,10 +154,11 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
         current: returns the job, None before and after it.
         end: finalizes it.
     """
-    if _installed:
+    pid = os.getpid()
+    if pid in _installed:
         return
-    _installed.append(True)
-    show, leave, pid = sys.excepthook, sys.exit, os.getpid()
+    _installed.add(pid)
+    show, leave = sys.excepthook, sys.exit
 
     def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
         if os.getpid() != pid:  # a child that was forked: the job is its parent's, here as below
