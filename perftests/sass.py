@@ -16,17 +16,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numba.cuda.dispatcher
 from cuda import pathfinder
 from numba import cuda
-from numba.cuda import types
 
 import pgas
 from pgas.base import config
-from pgas.kernels import window
+from pgas.kernels import compiler, window
+from pgas.kernels.compiler import types
 from pgas.transports import registry
 
 __all__ = ["KERNELS", "Built", "assemble", "build", "build_all", "compile_ptx", "configure"]
@@ -91,10 +89,7 @@ def compile_ptx(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc:
     """Compile a kernel to PTX."""
     if window._frozen is None:
         window.freeze(CONSTANTS["p2p"])
-    if pgas.base.backend.cuda_device_count() == 0:
-        # compile_device() asks the driver for the compute capability and ignores cc= (numba-cuda 0.30).
-        numba.cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
-    return str(cuda.compile_ptx(kernel, types.void(*argument_types), cc=cc)[0])
+    return compiler.compiler.ptx(kernel, argument_types, cc)
 
 
 def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY, max_registers: int = 0) -> dict[str, Built]:

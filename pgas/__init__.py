@@ -3,13 +3,6 @@
 Start with README.md. ``__all__`` is what the library promises to keep.
 """
 
-from pgas.base.backend import SIMULATOR
-
-if SIMULATOR:
-    from pgas.sim import engine
-
-    engine.install()
-
 from pgas.api import host_ops
 from pgas.api.amo import (
     atomic_add,
@@ -116,6 +109,7 @@ from pgas.api.wait import (
     wait_until_some,
     wait_until_some_vector,
 )
+from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.base.version import __version__
 from pgas.job.array import SymmetricArray

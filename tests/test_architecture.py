@@ -155,6 +155,43 @@ def test_topology_and_config_decide_without_cuda():
         assert not [line for line in top if re.search(r"\b(numba|cuda|mpi4py)\b", line)], module
 
 
+#: Who may import what: numba.cuda is the compiler of device code, llvmlite what it and Numba's for the CPU generate code with.
+IMPORTERS = {
+    "numba.cuda": ("kernels/compiler", "pgas/sim"),
+    "llvmlite": ("kernels/compiler", "pgas/sim", "transports/hostloop"),
+    "numba": ("kernels/compiler", "pgas/sim", "transports/hostloop"),
+}
+
+
+def imported_names(module):
+    """(line, dotted name) of everything that a module imports, wherever in its text; importlib.import_module() of a literal, too."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name) for a in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.lineno, f"{node.module}.{a.name}") for a in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and isinstance(node.args[0], ast.Constant):
+            yield node.lineno, node.args[0].value
+
+
+def test_the_compiler_is_known_in_one_folder():
+    """Perf tests are programs that use pgas, and may say numba.cuda."""
+    strangers = [
+        f"{SOURCES[module].relative_to(ROOT)}:{line} imports {name}"
+        for module in SOURCES
+        for line, name in imported_names(module)
+        for package, folders in IMPORTERS.items()
+        if f"{name}.".startswith(f"{package}.") and folder(module) not in (*folders, "perftests", "perftests/programs")
+    ]
+    assert strangers == []
+
+
+def test_private_parts_of_numba_cuda_are_used_in_one_module():
+    """Beside numba_cuda.py the folder imports none of it, and asks for it as cuda and types of interface.Backend."""
+    knowing = {m for m in SOURCES if folder(m) == "kernels/compiler" for _, name in imported_names(m) if name.startswith("numba.cuda")}
+    assert knowing == {"pgas.kernels.compiler.numba_cuda"}
+
+
 def test_no_relative_imports():
     for module in SOURCES:
         assert [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.ImportFrom) and n.level] == [], module

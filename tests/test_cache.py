@@ -21,6 +21,7 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.cudadrv import devices
 import pgas
+from pgas.base import disk_cache
 from pgas.kernels import window
 device = SimpleNamespace(compute_capability=(9, 0))
 numba.cuda.compiler.get_current_device = numba.cuda.dispatcher.get_current_device = lambda: device
@@ -115,7 +116,7 @@ def fingerprint(source, other=1):
     importlib.invalidate_caches()
     try:
         return jit._fingerprint(importlib.import_module("kernels").kernel)
-    except jit.UncacheableGlobal:
+    except disk_cache.Uncacheable:
         return None
 
 changes, uncacheable = json.load(open(os.path.join(folder, "cases.json")))
@@ -210,7 +211,7 @@ jit = importlib.import_module("pgas.api.jit")
 value = jit._value
 def none_for_floats(what, *rest):
     if isinstance(what, float):
-        raise jit.UncacheableGlobal("no value to put into a key")
+        raise disk_cache.Uncacheable("no value to put into a key")
     return value(what, *rest)
 jit._value = none_for_floats
 ONE = 1.0

@@ -49,12 +49,12 @@ gpu.bind(3)
 
 
 def test_a_context_is_retained_once():
-    """By Numba; what is there already is kept."""
+    """By the compiler; what is there already is kept."""
     program = """
 held = []
 gpu.driver.cuDevicePrimaryCtxRetain = lambda ordinal: (SUCCESS, held.append(ordinal))
 gpu.driver.cuDevicePrimaryCtxRelease = lambda ordinal: (SUCCESS, held.remove(ordinal))
-gpu.cuda.select_device = held.append
+gpu.compiler.select_device = held.append
 gpu._enter(1)
 print(held)
 """
@@ -82,8 +82,9 @@ from types import SimpleNamespace
 import pgas
 
 jit = sys.modules["pgas.api.jit"]
-jit.compiled_for = lambda dispatcher, args: SimpleNamespace(max_threads_per_block=896, regs_per_thread=72)
-jit.cuda.get_current_device = lambda: SimpleNamespace(MAX_THREADS_PER_BLOCK=1024)
+attributes = SimpleNamespace(max_threads_per_block=896, num_regs=72)
+jit.compiled_for = lambda dispatcher, args: SimpleNamespace(kernel=SimpleNamespace(attributes=attributes))
+jit.Device = lambda: SimpleNamespace(properties=SimpleNamespace(max_threads_per_block=1024))
 job = SimpleNamespace(launching=lambda *_: None, agree=lambda *_: None, together=lambda call, step, error: (step(), []))
 jit.runtime.current = lambda: job
 jit.streams.loading_allowed = contextlib.nullcontext

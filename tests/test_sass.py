@@ -188,7 +188,7 @@ found["p"] = listings({name: (only_p, (typed(name), typed(name).dtype, types.int
 for name in cases["dtypes"]:
     array = typed(name)
     try:
-        cuda.compile_ptx(p_g_put, types.void(array, array, types.int64, types.int32), cc=sass.COMPUTE_CAPABILITY)
+        sass.compile_ptx(p_g_put, (array, array, types.int64, types.int32))
         found["dtypes"][name] = None
     except Exception as error:
         found["dtypes"][name] = f"{type(error).__name__}: {error}"
@@ -207,7 +207,7 @@ def compiled(call):
     lines += ["    local = cuda.local.array(8, types.float32)"] if "local" in call else []
     exec("\\n".join([*lines, "    " + call]), scope)
     try:
-        cuda.compile_ptx(scope["kernel"], types.void(*parameters.values()), cc=sass.COMPUTE_CAPABILITY)
+        sass.compile_ptx(scope["kernel"], tuple(parameters.values()))
     except TypingError as error:
         return "TypingError: " + re.sub("\\x1b\\\\[[0-9;]*m", "", str(error))  # without colours
     except Exception as error:

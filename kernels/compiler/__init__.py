@@ -1,25 +1,42 @@
-"""All that knows the compiler: device functions, PTX primitives and their CPU twins, and how public names are bound to them."""
+"""All that knows the compiler of device code: device functions, PTX primitives and their CPU twins, how public names are bound to them.
 
-from pgas.kernels.compiler.numba_cuda import (
-    KernelTypeError,
-    address_of,
-    address_of_element,
-    bits_of,
-    caster,
-    constant,
-    device,
-    element_of_word,
-    element_size,
-    element_words,
-    i64,
-    numpy_dtype,
-    outlier,
-    primitive,
-    u32,
-    u64,
-)
+Which compiler it is, is decided here and nowhere else. ``backend`` is the module that implements interface.Backend; what device code is
+written with are its members, under their own names. On GPUs ``compiler`` is the same module, which makes machine code as well.
+"""
+
+from pgas.base.backend import SIMULATOR
+from pgas.base.remedies import explain, mend
+from pgas.kernels.compiler.interface import Backend, Compiler
+
+try:
+    import numba
+except ImportError as error:  # said here, as doctor needs pgas
+    known = explain(str(error))
+    raise ImportError(f"{error}; {known[0].remedy if known else mend('versions')}") from error
+
+if SIMULATOR:
+    numba.core.config.ENABLE_CUDASIM = 1  # it may have been imported before pgas, and reads the environment then
+
+    from pgas.kernels.compiler import simulator
+
+    backend: Backend = simulator
+else:
+    from pgas.kernels.compiler import numba_cuda
+
+    compiler: Compiler = numba_cuda
+    backend = compiler
+
+#: The names of CUDA in kernels (``cuda.threadIdx``, ``cuda.shared.array``, ``cuda.atomic``) and on the host (``cuda.stream()``): the module
+#: ``numba.cuda``, in the simulator too. After ``from pgas import cuda`` the order of imports does not matter.
+cuda = backend.cuda
+types, KernelTypeError = backend.types, backend.KernelTypeError
+u32, u64, i64, constant = backend.u32, backend.u64, backend.i64, backend.constant
+device, primitive, element_primitive = backend.device, backend.primitive, backend.element_primitive
+address_of, address_of_element, outlier = backend.address_of, backend.address_of_element, backend.outlier
+element_words, element_of_word, bits_of, caster = backend.element_words, backend.element_of_word, backend.bits_of, backend.caster
+element_size, numpy_dtype = backend.element_size, backend.numpy_dtype
 
 __all__ = [
-    "KernelTypeError", "address_of", "address_of_element", "bits_of", "caster", "constant", "device", "element_of_word", "element_size",
-    "element_words", "i64", "numpy_dtype", "outlier", "primitive", "u32", "u64",
+    "KernelTypeError", "address_of", "address_of_element", "backend", "bits_of", "caster", "constant", "cuda", "device", "element_of_word",
+    "element_primitive", "element_size", "element_words", "i64", "numpy_dtype", "outlier", "primitive", "types", "u32", "u64",
 ]  # fmt: skip

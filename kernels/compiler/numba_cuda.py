@@ -1,82 +1,75 @@
-"""The only module that knows which compiler runs device code: numba-cuda, or plain Python in the simulator.
+"""numba-cuda as the compiler; the only module that uses its private parts. What each function is for is said in interface.py.
 
-numba-cuda is in maintenance mode (its README, 2026-06); everything that a successor must be taught is here and in ptx.py.
-
-* ``primitive(...)``: one PTX instruction sequence and its CPU twin;
-* ``device``: marks an internal device function.
-
-binding.py binds the public names.
+numba-cuda is in maintenance mode (its README, 2026-06): its successor is to be a module beside this one.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
+import llvmlite
+import numba
 import numpy as np
-from numba.cuda import types
+from llvmlite import ir
+from numba import cuda as cuda  # these two are the interface's as they are
+from numba.cuda import cgutils
+from numba.cuda import dispatcher as dispatchers
+from numba.cuda import extending as numba_extending
+from numba.cuda import types as types
+from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.cudadrv import devices
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
+from numba.cuda.cudadrv.driver import MemoryPointer, binding
+from numba.cuda.extending import intrinsic
+from numba.cuda.memory_management.nrt import NRT_LIBRARY
+from numba.cuda.np import numpy_support
+from numba.cuda.typing import signature
 
-from pgas.base.backend import SIMULATOR
+from pgas.base import disk_cache
+from pgas.kernels.compiler.interface import Key
 
-if SIMULATOR:
-    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
-
-    from pgas.kernels.compiler import cpu
-    from pgas.sim.arrays import KernelArray
-
-    KernelTypeError: type[Exception] = TypeError
-else:
-    from llvmlite import ir
-    from numba import cuda
-    from numba.cuda import cgutils
-    from numba.cuda.core.errors import NumbaTypeError
-    from numba.cuda.dispatcher import CUDACacheImpl
-    from numba.cuda.extending import intrinsic
-    from numba.cuda.typing import signature
-
-    KernelTypeError = NumbaTypeError
-
-__all__ = ["KernelTypeError", "constant", "device", "i64", "primitive", "u32", "u64"]
-
-if SIMULATOR:
-
-    def u32(value: Any) -> int:
-        """Return value modulo 2^32."""
-        return int(value) & 0xFFFF_FFFF
-
-    def u64(value: Any) -> int:
-        """Return value modulo 2^64."""
-        return int(value) & 0xFFFF_FFFF_FFFF_FFFF
-
-    i64: Any = int
-    constant: Any = int
-else:
-    u32, u64, i64 = types.uint32, types.uint64, types.int64
-    #: A 64-bit constant of device code: a typed global costs the compiler less than a conversion of a literal at every use.
-    constant = np.uint64
+KernelTypeError: type[Exception] = NumbaTypeError
+DeviceArray: Any = DeviceNDArray
+packages: tuple[str, ...] = ("numba",)
+u32, u64, i64 = types.uint32, types.uint64, types.int64
+#: A typed global costs the compiler less than a conversion of a literal at every use.
+constant: Any = np.uint64
 
 
-def device(function: Callable[..., Any]) -> Any:
-    """Mark an internal device function: inlined into its caller on a GPU, called as it stands in the simulator."""
-    return function if SIMULATOR else cuda.jit(device=True, forceinline=True)(function)
+@functools.cache
+def versions() -> tuple[str, ...]:
+    return numba.__version__, llvmlite.__version__, version("numba-cuda")
+
+
+def device(function: Callable[..., Any], cpu: Callable[..., Any] | None = None) -> Any:
+    return cuda.jit(device=True, forceinline=True)(function)
+
+
+def integer_device(function: Callable[..., Any]) -> Any:
+    dispatcher = cuda.jit(device=True)(function)
+    resolve = dispatcher.get_call_template
+    # Numba would compile it anew for every constant (Literal[int]).
+    dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
+    return dispatcher
 
 
 # ---------------------------------------------------------------------------------------------------------------- primitives
 
+_TYPES = {  # name: (Numba type, LLVM type, inline assembly constraint)
+    "u16": (types.uint16, ir.IntType(16), "h"),
+    "u32": (types.uint32, ir.IntType(32), "r"),
+    "i32": (types.int32, ir.IntType(32), "r"),
+    "u64": (types.uint64, ir.IntType(64), "l"),
+    "i64": (types.int64, ir.IntType(64), "l"),
+    "f32": (types.float32, ir.FloatType(), "f"),
+    "f64": (types.float64, ir.DoubleType(), "d"),
+}
+
 
 def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *, convergent: bool = False, pure: bool = False) -> Any:
-    """Make a function of device code from PTX inline assembly, and from ``cpu`` in the simulator.
-
-    Args:
-        name: the function's name, for error messages.
-        sig: e.g. ``"u64(u64)"``, ``"void(u64, u32)"``, ``"(u64, u64)(u64)"`` for two results; i32, u16, f32, f64 likewise.
-        text: PTX with LLVM's operand numbers: results first, then arguments.
-        cpu: the same on Python integers.
-        convergent: the lanes of a warp execute it together (shfl, match, bar); LLVM may not move it into a branch.
-        pure: neither touches memory nor depends on time: may be merged and hoisted. Everything else is volatile and clobbers memory,
-            or LLVM hoists the load of a spin loop.
-    """
-    if SIMULATOR:
-        return cpu
     results, arguments = _parse(sig)
     llvm_results = [_TYPES[r][1] for r in results]
     if not results:
@@ -104,18 +97,6 @@ def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *,
     return _intrinsic(name, len(arguments), lambda *_: (numba_signature, codegen))
 
 
-if not SIMULATOR:
-    _TYPES = {  # name: (Numba type, LLVM type, inline assembly constraint)
-        "u16": (types.uint16, ir.IntType(16), "h"),
-        "u32": (types.uint32, ir.IntType(32), "r"),
-        "i32": (types.int32, ir.IntType(32), "r"),
-        "u64": (types.uint64, ir.IntType(64), "l"),
-        "i64": (types.int64, ir.IntType(64), "l"),
-        "f32": (types.float32, ir.FloatType(), "f"),
-        "f64": (types.float64, ir.DoubleType(), "d"),
-    }
-
-
 def _parse(sig: str) -> tuple[list[str], list[str]]:
     head, _, tail = sig.rpartition("(")
     results = [r.strip() for r in head.strip("() ").split(",") if r.strip() not in ("", "void")]
@@ -134,24 +115,6 @@ def _intrinsic(name: str, arity: int, typing: Callable[..., Any]) -> Any:
 
 
 def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
-    """Make a primitive whose operand width follows an array's dtype.
-
-    The device function takes ``(addr, array, *values)``: the array gives the dtype only. Values are converted to it as an
-    assignment ``array[i] = value`` would.
-
-    Args:
-        name: for error messages.
-        arguments: ``"load"`` (returns an element), ``"store"`` (takes one), ``"update"`` (takes one, returns one) or ``"compare"``
-            (takes two, returns one).
-        text: from the Numba type of the elements to PTX; ``$`` operands in LLVM's order.
-        cpu: the same, given ``(addr, dtype, *values)``.
-    """
-    if SIMULATOR:
-
-        def on_cpu(addr: int, array: Any, *values: Any) -> Any:
-            return cpu(addr, facts(array).dtype, *values)
-
-        return on_cpu
     loads, taken = arguments != "store", {"load": 0, "store": 1, "update": 1, "compare": 2}[arguments]
 
     def typing(addr, array, *values):  # type: ignore[no-untyped-def]
@@ -182,230 +145,312 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
 
 
 def element_size(dtype: Any) -> int:
-    """Return the size in bytes of an element of the Numba type (the context's own layout rules; bool is one byte)."""
     return int(np.dtype(numpy_dtype(dtype)).itemsize)
 
 
 def numpy_dtype(dtype: Any) -> Any:
-    """Return the NumPy dtype of a Numba scalar or record type; uint16 for bfloat16, which NumPy has not."""
-    from numba.cuda.np import numpy_support as support
-
-    return np.dtype(np.uint16) if dtype == types.bfloat16 else support.as_dtype(dtype)
+    return np.dtype(np.uint16) if dtype == types.bfloat16 else numpy_support.as_dtype(dtype)
 
 
-if not SIMULATOR:
+def _registers(nbytes: int) -> list[tuple[Any, str]]:
+    """LLVM type and constraint letter of the registers that hold an element; PTX has none of 8 bits."""
+    return {
+        1: [(ir.IntType(32), "r")],
+        2: [(ir.IntType(16), "h")],
+        4: [(ir.IntType(32), "r")],
+        8: [(ir.IntType(64), "l")],
+        16: [(ir.IntType(64), "l")] * 2,
+    }[nbytes]
 
-    def _registers(nbytes: int) -> list[tuple[Any, str]]:
-        """LLVM type and constraint letter of the registers that hold an element; PTX has none of 8 bits."""
-        return {
-            1: [(ir.IntType(32), "r")],
-            2: [(ir.IntType(16), "h")],
-            4: [(ir.IntType(32), "r")],
-            8: [(ir.IntType(64), "l")],
-            16: [(ir.IntType(64), "l")] * 2,
-        }[nbytes]
 
-    def _to_registers(context, builder, dtype, value, nbytes):  # type: ignore[no-untyped-def]
-        data = context.data_model_manager[dtype].as_data(builder, value)
-        slot = cgutils.alloca_once_value(builder, data)
-        integer = ir.IntType(64) if nbytes == 16 else ir.IntType(8 * nbytes)
-        pointer = builder.bitcast(slot, integer.as_pointer())
-        words = [builder.load(builder.gep(pointer, [ir.Constant(ir.IntType(32), i)])) for i in range(2 if nbytes == 16 else 1)]
-        return [builder.zext(w, ir.IntType(32)) if nbytes == 1 else w for w in words]
+def _to_registers(context, builder, dtype, value, nbytes):  # type: ignore[no-untyped-def]
+    data = context.data_model_manager[dtype].as_data(builder, value)
+    slot = cgutils.alloca_once_value(builder, data)
+    integer = ir.IntType(64) if nbytes == 16 else ir.IntType(8 * nbytes)
+    pointer = builder.bitcast(slot, integer.as_pointer())
+    words = [builder.load(builder.gep(pointer, [ir.Constant(ir.IntType(32), i)])) for i in range(2 if nbytes == 16 else 1)]
+    return [builder.zext(w, ir.IntType(32)) if nbytes == 1 else w for w in words]
 
-    def _from_registers(context, builder, dtype, out, nbytes):  # type: ignore[no-untyped-def]
-        model = context.data_model_manager[dtype]
-        slot = cgutils.alloca_once(builder, model.get_data_type())
-        integer = ir.IntType(64) if nbytes == 16 else ir.IntType(8 * nbytes)
-        pointer = builder.bitcast(slot, integer.as_pointer())
-        words = [builder.extract_value(out, i) for i in range(2)] if nbytes == 16 else [out]
-        for i, word in enumerate(words):
-            word = builder.trunc(word, integer) if nbytes == 1 else word
-            builder.store(word, builder.gep(pointer, [ir.Constant(ir.IntType(32), i)]))
-        return model.from_data(builder, builder.load(slot))
 
-    @intrinsic
-    def element_words(typingctx, array, value):  # type: ignore[no-untyped-def]
-        """Return a value's bytes as an element of the array: two u64, the second 0 unless it has 16."""
-        nbytes = element_size(array.dtype)
+def _from_registers(context, builder, dtype, out, nbytes):  # type: ignore[no-untyped-def]
+    model = context.data_model_manager[dtype]
+    slot = cgutils.alloca_once(builder, model.get_data_type())
+    integer = ir.IntType(64) if nbytes == 16 else ir.IntType(8 * nbytes)
+    pointer = builder.bitcast(slot, integer.as_pointer())
+    words = [builder.extract_value(out, i) for i in range(2)] if nbytes == 16 else [out]
+    for i, word in enumerate(words):
+        word = builder.trunc(word, integer) if nbytes == 1 else word
+        builder.store(word, builder.gep(pointer, [ir.Constant(ir.IntType(32), i)]))
+    return model.from_data(builder, builder.load(slot))
 
-        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            converted = context.cast(builder, args[1], sig.args[1], array.dtype)
-            words = [builder.zext(w, ir.IntType(64)) if w.type.width < 64 else w
-                     for w in _to_registers(context, builder, array.dtype, converted, nbytes)]  # fmt: skip
-            return cgutils.pack_array(builder, [*words, ir.Constant(ir.IntType(64), 0)][:2])
 
-        return signature(types.UniTuple(types.uint64, 2), array, value), codegen
+@intrinsic
+def element_words(typingctx, array, value):  # type: ignore[no-untyped-def]
+    nbytes = element_size(array.dtype)
 
-    @intrinsic
-    def element_of_word(typingctx, array, word):  # type: ignore[no-untyped-def]
-        """Return the element of 4 or 8 bytes whose bits are the low ones of word."""
-        width = 8 * element_size(array.dtype)
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        converted = context.cast(builder, args[1], sig.args[1], array.dtype)
+        words = [builder.zext(w, ir.IntType(64)) if w.type.width < 64 else w
+                 for w in _to_registers(context, builder, array.dtype, converted, nbytes)]  # fmt: skip
+        return cgutils.pack_array(builder, [*words, ir.Constant(ir.IntType(64), 0)][:2])
 
-        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            bits = builder.trunc(args[1], ir.IntType(width)) if width < 64 else args[1]
-            return _from_registers(context, builder, array.dtype, bits, width // 8)
+    return signature(types.UniTuple(types.uint64, 2), array, value), codegen
 
-        return signature(array.dtype, array, types.uint64), codegen
 
-    @intrinsic
-    def address_of(typingctx, array):  # type: ignore[no-untyped-def]
-        """Return the generic address of an array's first element (equal to its global address for global memory)."""
+@intrinsic
+def element_of_word(typingctx, array, word):  # type: ignore[no-untyped-def]
+    width = 8 * element_size(array.dtype)
 
-        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            mark(context)
-            return builder.ptrtoint(context.make_array(sig.args[0])(context, builder, value=args[0]).data, ir.IntType(64))
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        bits = builder.trunc(args[1], ir.IntType(width)) if width < 64 else args[1]
+        return _from_registers(context, builder, array.dtype, bits, width // 8)
 
-        return signature(types.uint64, array), codegen
+    return signature(array.dtype, array, types.uint64), codegen
 
-    @intrinsic
-    def address_of_element(typingctx, array, idx):  # type: ignore[no-untyped-def]
-        """Return the address of array[idx]; idx is an integer or a tuple of them, never counted from the end."""
-        axes = idx.count if isinstance(idx, types.BaseTuple) else 1
 
-        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            mark(context)
-            view = context.make_array(sig.args[0])(context, builder, value=args[0])
-            index_types = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
-            indices = cgutils.unpack_tuple(builder, args[1], axes) if isinstance(idx, types.BaseTuple) else [args[1]]
-            address = builder.ptrtoint(view.data, ir.IntType(64))
-            strides = cgutils.unpack_tuple(builder, view.strides, axes)
-            for axis, (index, index_type) in enumerate(zip(indices, index_types, strict=True)):
-                wide = context.cast(builder, index, index_type, types.int64 if index_type.signed else types.uint64)
-                contiguous = array.layout == "C" and axis == axes - 1
-                step = ir.Constant(ir.IntType(64), element_size(array.dtype)) if contiguous else strides[axis]
-                address = builder.add(address, builder.mul(wide, step))
-            return address
+@intrinsic
+def address_of(typingctx, array):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        mark(context)
+        return builder.ptrtoint(context.make_array(sig.args[0])(context, builder, value=args[0]).data, ir.IntType(64))
 
-        return signature(types.uint64, array, idx), codegen
+    return signature(types.uint64, array), codegen
 
-    @intrinsic
-    def outlier(typingctx, array, idx):  # type: ignore[no-untyped-def]
-        """Return the first subscript beyond its axis, the axis's length and number, as u64; (0, 1, 0) if array has the element idx."""
-        axes = idx.count if isinstance(idx, types.BaseTuple) else 1
 
-        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            view = context.make_array(sig.args[0])(context, builder, value=args[0])
-            index_types = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
-            indices = cgutils.unpack_tuple(builder, args[1], axes) if isinstance(idx, types.BaseTuple) else [args[1]]
-            shape = cgutils.unpack_tuple(builder, view.shape, axes)
-            found = [ir.Constant(ir.IntType(64), value) for value in (0, 1, 0)]
-            for axis in reversed(range(axes)):
-                wide = context.cast(builder, indices[axis], index_types[axis], types.int64 if index_types[axis].signed else types.uint64)
-                beyond = builder.icmp_unsigned(">=", wide, shape[axis])
-                this = wide, shape[axis], ir.Constant(ir.IntType(64), axis)
-                found = [builder.select(beyond, new, old) for new, old in zip(this, found, strict=True)]
-            return cgutils.pack_array(builder, found)
+@intrinsic
+def address_of_element(typingctx, array, idx):  # type: ignore[no-untyped-def]
+    axes = idx.count if isinstance(idx, types.BaseTuple) else 1
 
-        return signature(types.UniTuple(types.uint64, 3), array, idx), codegen
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        mark(context)
+        view = context.make_array(sig.args[0])(context, builder, value=args[0])
+        index_types = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
+        indices = cgutils.unpack_tuple(builder, args[1], axes) if isinstance(idx, types.BaseTuple) else [args[1]]
+        address = builder.ptrtoint(view.data, ir.IntType(64))
+        strides = cgutils.unpack_tuple(builder, view.strides, axes)
+        for axis, (index, index_type) in enumerate(zip(indices, index_types, strict=True)):
+            wide = context.cast(builder, index, index_type, types.int64 if index_type.signed else types.uint64)
+            contiguous = array.layout == "C" and axis == axes - 1
+            step = ir.Constant(ir.IntType(64), element_size(array.dtype)) if contiguous else strides[axis]
+            address = builder.add(address, builder.mul(wide, step))
+        return address
 
-    def caster(dtype: Any) -> Any:
-        """Return what converts a value to dtype in device code."""
-        return dtype
+    return signature(types.uint64, array, idx), codegen
 
-    @intrinsic
-    def bits_of(typingctx, value):  # type: ignore[no-untyped-def]
-        """Return an integer sign-extended, or the bits of a float, as u64: for error records."""
 
-        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            if isinstance(value, types.Float):
-                return builder.zext(builder.bitcast(args[0], ir.IntType(value.bitwidth)), ir.IntType(64))
-            return context.cast(builder, args[0], value, types.uint64)
+@intrinsic
+def outlier(typingctx, array, idx):  # type: ignore[no-untyped-def]
+    axes = idx.count if isinstance(idx, types.BaseTuple) else 1
 
-        return signature(types.uint64, value), codegen
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        view = context.make_array(sig.args[0])(context, builder, value=args[0])
+        index_types = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
+        indices = cgutils.unpack_tuple(builder, args[1], axes) if isinstance(idx, types.BaseTuple) else [args[1]]
+        shape = cgutils.unpack_tuple(builder, view.shape, axes)
+        found = [ir.Constant(ir.IntType(64), value) for value in (0, 1, 0)]
+        for axis in reversed(range(axes)):
+            wide = context.cast(builder, indices[axis], index_types[axis], types.int64 if index_types[axis].signed else types.uint64)
+            beyond = builder.icmp_unsigned(">=", wide, shape[axis])
+            this = wide, shape[axis], ir.Constant(ir.IntType(64), axis)
+            found = [builder.select(beyond, new, old) for new, old in zip(this, found, strict=True)]
+        return cgutils.pack_array(builder, found)
 
-    def _uses_pgas(module: Any) -> None:
-        """Mark of a code library: stays in its list of set-up functions, which Numba passes on from callee to caller."""
+    return signature(types.UniTuple(types.uint64, 3), array, idx), codegen
 
-    def mark(context: Any) -> None:
-        """Remember that the code being generated depends on pgas's per-process constants."""
-        functions = context.active_code_library._setup_functions
-        if _uses_pgas not in functions:
-            functions.append(_uses_pgas)
 
-    def uses_pgas(kernel: Any) -> bool:
-        """Return whether a compiled kernel contains pgas device code."""
-        return _uses_pgas in kernel._codelibrary._setup_functions
+def caster(dtype: Any) -> Any:
+    return dtype
 
-    def _refuse_foreign_cache(reduce: Callable[..., Any]) -> Callable[..., Any]:
-        """Numba's cache key omits what pgas specialises on (BASE, STRIDE, transport): a stale hit would corrupt memory silently."""
 
-        @functools.wraps(reduce)
-        def checked(self: Any, kernel: Any) -> Any:
-            if type(self) is CUDACacheImpl and uses_pgas(kernel):
-                raise TypeError(
-                    f"kernel {kernel.entry_name!r} calls pgas functions and cannot be kept in Numba's cache: "
-                    "use @pgas.jit (it has a cache of its own) instead of @cuda.jit(cache=True)"
-                )
-            return reduce(self, kernel)
+@intrinsic
+def bits_of(typingctx, value):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        if isinstance(value, types.Float):
+            return builder.zext(builder.bitcast(args[0], ir.IntType(value.bitwidth)), ir.IntType(64))
+        return context.cast(builder, args[0], value, types.uint64)
 
-        return checked
+    return signature(types.uint64, value), codegen
 
-    CUDACacheImpl.reduce = _refuse_foreign_cache(CUDACacheImpl.reduce)
 
-else:
+# ------------------------------------------------------------------------------------------------------------- public names
 
-    def host_array(array: Any) -> Any:
-        """Return the ndarray behind any of the simulator's array objects."""
-        if isinstance(array, FakeWithinKernelCUDAArray):
-            array = array._item
-        return array._ary if isinstance(array, FakeCUDAArray) else array
 
-    class _Facts:
-        """What device code asks of an array, gathered once: NumPy takes microseconds to tell."""
+def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+    # strict=False: typing functions carry annotations, bodies do not, and Numba compares those too.
+    numba_extending.overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(typing)
+    return on_host
 
-        __slots__ = ("address", "dtype", "kind", "shape", "strides")
 
-        def __init__(self, view: Any) -> None:
-            flags = view.flags
-            self.address = int(view.__array_interface__["data"][0])
-            self.dtype, self.shape, self.strides = view.dtype, view.shape, view.strides
-            self.kind = (view.dtype, view.ndim, flags.c_contiguous, flags.f_contiguous, flags.aligned)
+def array_overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+    # Numba's compiled functions may not return arrays other than their arguments, so this is lowered by hand.
+    @numba_extending.type_callable(on_host)
+    def _(context):  # type: ignore[no-untyped-def]
+        def typer(dest, pe):  # type: ignore[no-untyped-def]
+            typing(dest, pe)
+            return dest
 
-    def facts(array: Any) -> _Facts:
-        """Return what device code asks of an array."""
-        if type(array) is KernelArray:
-            known = array.__dict__.get("_facts")  # a kernel's view of an array never changes
-            if known is None:
-                known = array.__dict__["_facts"] = _Facts(array._ary)
-            return known
-        return _Facts(host_array(array))
+        return typer
 
-    def element_words(array: Any, value: Any) -> tuple[int, int]:
-        """Return a value's bytes as an element of the array: two words, the second 0 unless it has 16."""
-        return cpu.element_words(facts(array).dtype, value)
+    @numba_extending.lower_builtin(on_host, types.Array, types.Integer)
+    def _(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        address = context.compile_internal(builder, typing(*sig.args), signature(types.uint64, *sig.args), args)
+        view = context.make_array(sig.return_type)(context, builder, value=args[0])
+        view.data = builder.inttoptr(address, view.data.type)
+        return view._getvalue()
 
-    def element_of_word(array: Any, word: int) -> Any:
-        """Return the element of 4 or 8 bytes whose bits are the low ones of word."""
-        return cpu.element_of_word(facts(array).dtype, word)
+    return on_host
 
-    def address_of(array: Any) -> int:
-        """Return the address of an array's first element."""
-        return facts(array).address
 
-    def address_of_element(array: Any, idx: Any) -> int:
-        """Return the address of array[idx]; idx is an integer or a tuple of them, never counted from the end."""
-        found = facts(array)
-        if type(idx) is not tuple:
-            return found.address + int(idx) * found.strides[0]
-        return found.address + sum(int(i) * stride for i, stride in zip(idx, found.strides, strict=True))
+def host_only(function: Callable[..., Any], refuse: Callable[..., Any]) -> Callable[..., Any]:
+    numba_extending.overload(function, target="cuda")(refuse)
+    return function
 
-    def outlier(array: Any, idx: Any) -> tuple[int, int, int]:
-        """Return the first subscript beyond its axis, the axis's length and number, as u64; (0, 1, 0) if array has the element idx."""
-        for axis, (index, length) in enumerate(zip(idx if type(idx) is tuple else (idx,), facts(array).shape, strict=True)):
-            if not 0 <= index < length:
-                return u64(index), length, axis
-        return 0, 1, 0
 
-    def caster(dtype: Any) -> Any:
-        """Return what converts a value to dtype in device code."""
-        if isinstance(dtype, types.Float):
-            return numpy_dtype(dtype).type
-        half, span = 1 << (dtype.bitwidth - 1), 1 << dtype.bitwidth
-        return lambda value: (int(value) + half) % span - half if dtype.signed else int(value) % span
+# ------------------------------------------------------------------------------------------------------------------ kernels
 
-    def bits_of(value: Any) -> int:
-        """Return an integer modulo 2^64, or the bits of a float: for error records."""
-        if isinstance(value, (float, np.floating)):
-            return int.from_bytes(np.asarray(value).tobytes(), "little")
-        return u64(value)
+
+class Compiled:
+    """A kernel of numba-cuda; implements interface.Compiled."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    @property
+    def cubin(self) -> bytes:
+        # Of the GPU that is there: with cc= it would be compiled again.
+        return bytes(self._kernel._codelibrary.get_cubin().code)
+
+    @property
+    def kernel(self) -> Any:
+        return self._kernel._codelibrary.get_cufunc().kernel
+
+    @property
+    def cooperative(self) -> bool:
+        return bool(self._kernel.cooperative)
+
+    def flatten(self, args: Sequence[Any], stream: Any) -> list[Any]:
+        copies: list[Any] = []
+        flat: list[Any] = []
+        for type_, value in zip(self._kernel.argument_types, args, strict=True):
+            self._kernel._prepare_args(type_, value, stream, copies, flat)
+        if copies:
+            raise TypeError("a host array cannot be bound: it would be copied once only; use a device array")
+        return flat
+
+
+def jit(function: Callable[..., Any], **options: Any) -> Any:
+    return cuda.jit(**options)(function)
+
+
+def function_of(kernel: Any) -> Any:
+    return getattr(kernel, "py_func", None)
+
+
+def options_of(kernel: Any) -> dict[str, Any]:
+    return getattr(kernel, "targetoptions", {})
+
+
+def compiled(kernel: Any, argument_types: tuple[Any, ...]) -> Compiled:
+    return Compiled(kernel.overloads.get(argument_types) or kernel.compile(argument_types))
+
+
+def types_of(kernel: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(kernel.typeof_pyval(a) for a in args)
+
+
+def ptx(function: Callable[..., Any], argument_types: tuple[Any, ...], compute_capability: tuple[int, int]) -> str:
+    asked = dispatchers.get_current_device
+    # compile_device() asks the driver, and ignores cc=.
+    dispatchers.get_current_device = lambda: SimpleNamespace(compute_capability=compute_capability)
+    try:
+        return str(cuda.compile_ptx(function, types.void(*argument_types), cc=compute_capability)[0])
+    finally:
+        dispatchers.get_current_device = asked
+
+
+# ---------------------------------------------------------------------------------------------------------------- the disk cache
+
+
+def _uses_pgas(module: Any) -> None:
+    """Mark of a code library: stays in its list of set-up functions, which Numba passes on from callee to caller."""
+
+
+def mark(context: Any) -> None:
+    """Remember that the code being generated depends on pgas's per-process constants."""
+    functions = context.active_code_library._setup_functions
+    if _uses_pgas not in functions:
+        functions.append(_uses_pgas)
+
+
+def _refuse_foreign_cache(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's cache key omits what pgas specialises on (BASE, STRIDE, transport): a stale hit would corrupt memory silently."""
+
+    @functools.wraps(reduce)
+    def checked(self: Any, kernel: Any) -> Any:
+        if type(self) is dispatchers.CUDACacheImpl and _uses_pgas in kernel._codelibrary._setup_functions:
+            raise TypeError(
+                f"kernel {kernel.entry_name!r} calls pgas functions and cannot be kept in Numba's cache: "
+                "use @pgas.jit (it has a cache of its own) instead of @cuda.jit(cache=True)"
+            )
+        return reduce(self, kernel)
+
+    return checked
+
+
+dispatchers.CUDACacheImpl.reduce = _refuse_foreign_cache(dispatchers.CUDACacheImpl.reduce)
+
+
+class _CacheImpl(dispatchers.CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
+    """What a cache of pgas stores: kernels that use pgas, too."""
+
+    _locator_classes = disk_cache.places(dispatchers.CUDACacheImpl)
+
+    def check_cachable(self, kernel: Any) -> bool:
+        """Whether numba-cuda can pickle it: not what it links besides (its own for reshape and float16, users' link=), but NRT."""
+        return kernel._codelibrary._linking_files <= {NRT_LIBRARY}
+
+
+class _Cache(disk_cache.OnDisk, dispatchers.CUDACache):  # type: ignore[misc, no-any-unimported]
+    """Numba's cache with pgas's key, files and folder."""
+
+    _impl_class = _CacheImpl
+
+
+def keep(kernel: Any, key: Key) -> None:
+    disk_cache.keep(kernel, lambda: _Cache(kernel.py_func, lambda: (*versions(), *key())))
+
+
+# ------------------------------------------------------------------------------------------------------- contexts and memory
+
+
+def select_device(ordinal: int) -> None:
+    cuda.select_device(ordinal)
+
+
+def deferred_frees() -> AbstractContextManager[Any]:
+    return cuda.defer_cleanup()  # type: ignore[no-any-return]
+
+
+class _CheckedPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
+    """Device memory whose every read of the address, also by a launch, calls check(block)."""
+
+    def __init__(self, address: int, size: int, block: Any, check: Callable[[Any], None]) -> None:
+        self.block, self._check = block, check
+        super().__init__(devices.get_context(), binding.CUdeviceptr(address), size, owner=block)
+
+    @property
+    def device_pointer(self) -> Any:
+        self._check(self.block)
+        return self._pointer
+
+    @device_pointer.setter
+    def device_pointer(self, pointer: Any) -> None:
+        self._pointer = pointer
+
+    def view(self, start: int, stop: int | None = None) -> "_CheckedPointer":
+        size = (self.size if stop is None else stop) - start
+        return _CheckedPointer(int(self.device_pointer) + start, size, self.block, self._check)
+
+
+def checked_memory(address: int, nbytes: int, block: Any, check: Callable[[Any], None]) -> Any:
+    return _CheckedPointer(address, nbytes, block, check)

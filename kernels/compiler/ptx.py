@@ -8,10 +8,8 @@ loops on peers' memory poll relaxed and acquire once; ``st.release`` is a fence 
 import time
 from typing import Any
 
-from numba.cuda import types
-
 from pgas.base.backend import SIMULATOR
-from pgas.kernels.compiler.numba_cuda import constant, device, element_primitive, element_size, primitive
+from pgas.kernels.compiler import constant, device, element_primitive, element_size, primitive, types
 
 if SIMULATOR:
     from pgas.kernels.compiler import cpu
@@ -54,7 +52,7 @@ st_release_sys_u32 = primitive(
     "st_release_sys_u32", "void(u64, u32)", "st.release.sys.global.u32 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 4)
 )
 
-#: Part of a WQE: nobody reads it before it is released, and this SM never again.
+#: Part of a WQE: not read before it is released, and never by this SM.
 st_octoword = primitive(
     "st_octoword",
     "void(u64, u64, u64)",
@@ -101,7 +99,7 @@ red_or_gpu_u64 = primitive(
 
 fence_sys = primitive("fence_sys", "void()", "fence.acq_rel.sys;", lambda: cpu.mem.fence("sys"))
 fence_sc_sys = primitive("fence_sc_sys", "void()", "fence.sc.sys;", lambda: cpu.mem.fence("sys"))
-#: Nothing on a GPU, whose stores have their values in registers when they are issued; the compiler moves no access across it.
+#: Nothing on a GPU but a barrier for the compiler: an issued store has its value in a register.
 sources_read = primitive("sources_read", "void()", "", lambda: cpu.mem.read_sources())
 
 # Threads ----------------------------------------------------------------------------------------------------------------------
@@ -112,7 +110,7 @@ syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.b
 clock = primitive("clock", "u64()", "mov.u64 $0, %clock64;", lambda: time.monotonic_ns())
 globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
 
-#: A number that threads which run at the same time seldom share. Not pure, or LLVM hoists it out of the loops of those that wait.
+#: Hash of SM, warp and lane; collisions are rare. Not pure, or LLVM hoists it out of loops that wait.
 seat = primitive(
     "seat", "u32()",
     "{ .reg .u32 s, w, l; mov.u32 s, %smid; mov.u32 w, %warpid; mov.u32 l, %laneid; mad.lo.u32 w, w, 32, l; mad.lo.u32 $0, s, 37, w; }",
@@ -155,11 +153,11 @@ smid = primitive("smid", "u32()", "mov.u32 $0, %smid;", lambda: 0)
 
 # Lanes together ---------------------------------------------------------------------------------------------------------------
 #
-# ``peers(key)``: masks of the lanes that are here now, the caller's own among them, and of those that bring the same key; any lane may be
-# missing. ``here()``: the first one. The others take the first mask: they are called by exactly its lanes.
+# ``peers(key)`` returns two masks: of the active lanes, and of those among them with the same key. Any lane but the caller's may be
+# missing. ``here()`` returns only the active mask. The calls below take it, and are made by exactly its lanes.
 #
-# Both masks end with the caller's own bit, which is in them anyway: its lane alone knows it, so that ptxas does not take them for values
-# that all lanes share (lanes.py).
+# Both end with an OR of the caller's own bit, which is set anyway. It differs from lane to lane, so that ptxas does not treat the masks as
+# uniform (lanes.py).
 
 peers = primitive(
     "peers", "(u32, u32)(u64)",
@@ -201,7 +199,7 @@ lowest = primitive("lowest", "u32(u32)", "{ .reg .u32 t; brev.b32 t, $1; clz.b32
 lowest_u64 = primitive(
     "lowest_u64", "u32(u64)", "{ .reg .u64 t; brev.b64 t, $1; clz.b64 $0, t; }", lambda a: (a & -a).bit_length() - 1, pure=True
 )
-#: Bytes in the other order: what goes to the card is big-endian.
+#: Reverse the bytes: the card's fields are big-endian.
 swap_u32 = primitive("swap_u32", "u32(u32)", "prmt.b32 $0, $1, 0, 0x0123;", lambda a: cpu.swapped(a, 4), pure=True)
 swap_u64 = primitive(
     "swap_u64", "u64(u64)",
@@ -209,13 +207,13 @@ swap_u64 = primitive(
     lambda a: cpu.swapped(a, 8), pure=True,
 )  # fmt: skip
 
-#: The same for an operation of one thread. The compiler does not see through them, or it would unroll the copy loops of a thread
-#: beyond use (a put by one thread had 878 instructions so, on sm_90).
+#: Thread rank, number of threads and barrier of an operation of one thread. They are opaque to the compiler, which otherwise unrolls the
+#: copy loops of one thread too far (878 instructions for a put on sm_90).
 zero = primitive("zero", "u32()", "mov.u32 $0, 0;", lambda: 0, pure=True)
 one = primitive("one", "u32()", "mov.u32 $0, 1;", lambda: 1, pure=True)
 nothing = primitive("nothing", "void()", "", lambda: None, pure=True)
 
-#: After the state was poisoned: nothing on a GPU, whose kernels run to their end; the simulator raises.
+#: Called after the state was poisoned. Nothing on a GPU, whose kernels run to their end; the simulator raises.
 failed = primitive("failed", "void()", "", lambda: cpu.on_failure(), pure=True)
 
 # Elements of arrays: width by dtype -------------------------------------------------------------------------------------------
@@ -255,7 +253,7 @@ def _update(change: str) -> Any:
 
 #: Every load of a remote or polled word: never served by L1.
 ld_element = element_primitive("ld_element", "load", _load("ld.relaxed.sys.global"), lambda *operands: cpu.load_element(*operands))
-#: End of a wait: what the writer released before this value is visible after it.
+#: Ends a wait: what the writer did before it released this value is visible afterwards.
 ld_acquire_element = element_primitive(
     "ld_acquire_element", "load", _load("ld.acquire.sys.global"), lambda *operands: cpu.load_acquire_element(*operands)
 )
@@ -298,35 +296,33 @@ def _accesses(width: int, load: str, store: str) -> tuple[Any, Any]:
 
 def _single(width: int, load: str, store: str) -> Any:
     """Make ``single(dst, src)`` from a load and a store instruction: one access."""
-    if SIMULATOR:
-        return lambda dst, src: cpu.mem.copy_elements(dst, width, src, width, 1, width)
     ld, st = _accesses(width, load, store)
 
     if width == 16:
 
-        @device
         def single(dst, src):
             low, high = ld(src)
             st(dst, low, high)
 
     else:
 
-        @device
         def single(dst, src):
             st(dst, ld(src))
 
-    return single
+    return device(single, lambda dst, src: cpu.mem.copy_elements(dst, width, src, width, 1, width))
 
 
 def _run(width: int, load: str, store: str, batch: int = 4) -> Any:
     """Make ``run(dst, src, first, end, step, deferred)`` from a load and a store instruction; counters are u64."""
-    if SIMULATOR:
-        return lambda dst, src, first, end, step, deferred: cpu.mem.copy_strided(dst, src, first, end, step, width, deferred)
-    if width == 16:
-        return _run_16(load, store, batch)
+    return device(
+        _run_16(load, store, batch) if width == 16 else _run_narrow(width, load, store),
+        lambda dst, src, first, end, step, deferred: cpu.mem.copy_strided(dst, src, first, end, step, width, deferred),
+    )
+
+
+def _run_narrow(width: int, load: str, store: str) -> Any:
     _width, (ld, st) = constant(width), _accesses(width, load, store)
 
-    @device
     def run(dst, src, first, end, step, deferred):
         i = first
         while i < end:
@@ -353,7 +349,6 @@ def _run_16(load: str, store: str, batch: int) -> Any:
     )
     _16, _batch, _half, _last, _last_half = (constant(c) for c in (16, batch, half, batch - 1, half - 1))
 
-    @device
     def run(dst, src, first, end, step, deferred):
         stride = step * _16
         to = dst + first * _16

@@ -4,10 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from numba.cuda import types
-
 from pgas.kernels import operation, state
-from pgas.kernels.compiler import address_of_element, device, element_size, u64
+from pgas.kernels.compiler import address_of_element, device, element_size, types, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse

@@ -5,11 +5,9 @@ Every refusal is one sentence that names the function and the argument.
 
 from typing import Any
 
-from numba.cuda import types
-
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import state, window
-from pgas.kernels.compiler import constant, device, element_size, numpy_dtype, ptx
+from pgas.kernels.compiler import constant, device, element_size, numpy_dtype, ptx, types
 from pgas.kernels.refusals import refuse
 
 __all__ = [

@@ -4,10 +4,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from numba.cuda import types
-
 from pgas.kernels import operation, state
-from pgas.kernels.compiler import address_of, address_of_element, constant, u64
+from pgas.kernels.compiler import address_of, address_of_element, constant, types, u64
 from pgas.kernels.ops import operands, rma
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from numba.cuda import types
-
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import operation, state, window
-from pgas.kernels.compiler import address_of_element, bits_of, caster, constant, device, element_size, ptx, u32, u64
+from pgas.kernels.compiler import address_of_element, bits_of, caster, constant, device, element_size, ptx, types, u32, u64
 from pgas.kernels.ops import operands, signal
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse

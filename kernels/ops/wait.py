@@ -7,8 +7,6 @@ the next sweep begins; -1 if the condition holds or the wait set is empty. Waiti
 from collections.abc import Callable
 from typing import Any
 
-from numba.cuda import types
-
 from pgas.kernels import operation, state
 from pgas.kernels.compiler import (
     address_of,
@@ -20,6 +18,7 @@ from pgas.kernels.compiler import (
     element_size,
     i64,
     ptx,
+    types,
     u32,
     u64,
 )

@@ -1,19 +1,14 @@
 """Functions of the host, which a kernel may not call: refused there in one sentence.
 
-Without this the simulator, where kernels are Python, would perform them, and Numba would say that pgas has no such attribute.
+Without this the simulator, where kernels are Python, would perform them, and the compiler would say that pgas has no such attribute.
 """
 
 import functools
 from collections.abc import Callable
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from pgas.base.backend import SIMULATOR
+from pgas.kernels.compiler import backend
 from pgas.kernels.refusals import refuse
-
-if SIMULATOR:
-    from pgas.sim import engine
-else:
-    from numba.cuda.extending import overload
 
 __all__ = ["host_only"]
 
@@ -28,12 +23,4 @@ def host_only(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         refuse("host only", function=function.__name__)
 
-    if SIMULATOR:
-
-        @functools.wraps(function)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            return refused() if engine.current() is not None else function(*args, **kwargs)
-
-        return call
-    overload(function, target="cuda")(refused)
-    return function
+    return backend.host_only(function, refused)

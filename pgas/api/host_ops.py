@@ -28,7 +28,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from pgas.api import amo, rma, signal, sync
 from pgas.api.jit import Kernel, jit
@@ -40,6 +39,7 @@ from pgas.job import runtime, streams
 from pgas.job.array import at
 from pgas.job.heap import Block
 from pgas.kernels import refusals, state
+from pgas.kernels.compiler import cuda
 from pgas.kernels.compiler.binding import HOST_FORMS
 from pgas.kernels.ops.signal import SignalOp
 from pgas.kernels.ops.sync import Comparison

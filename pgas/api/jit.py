@@ -1,4 +1,4 @@
-"""@pgas.jit and pgas.launch: Numba's compiler with a cache that is right for pgas, checks at launch, and cheap repeated launches."""
+"""@pgas.jit and pgas.launch: the compiler with a cache that is right for pgas, checks at launch, and cheap repeated launches."""
 
 import contextlib
 import dis
@@ -9,13 +9,10 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-from numba import cuda
 
 from pgas import kernels
 from pgas.api.host_only import host_only
@@ -24,15 +21,16 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.version import __version__
 from pgas.job import runtime, streams
 from pgas.kernels import window
+from pgas.kernels.compiler import backend
 from pgas.transports import mlx5
 
 if SIMULATOR:
     from pgas.sim import model
 else:
-    from cuda.core import LaunchConfig
+    from cuda.core import Device, LaunchConfig
     from cuda.core import launch as cuda_launch
-    from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
-    from numba.cuda.memory_management.nrt import NRT_LIBRARY
+
+    from pgas.kernels.compiler import compiler
 
 __all__ = ["BoundLaunch", "Kernel", "jit", "launch"]
 
@@ -67,10 +65,9 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], *, cache: bool, **options: Any) -> None:
         functools.update_wrapper(self, function)
-        self.dispatcher = cuda.jit(**options)(function)
-        if cache and not SIMULATOR:
-            with contextlib.suppress(disk_cache.NoPlace):
-                self.dispatcher._cache = _Cache(self.dispatcher)
+        self.dispatcher = backend.jit(function, **options)
+        if cache:
+            backend.keep(self.dispatcher, lambda: (_library_hash(), window.constants(), _fingerprint(self.dispatcher)))
 
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
         configuration = configuration if isinstance(configuration, tuple) else (configuration,)
@@ -128,16 +125,14 @@ class BoundLaunch:
         with streams.loading_allowed():
             compiled = compiled_for(kernel.dispatcher, args)
             _refuse_threads(kernel, block, compiled)
-            function = compiled._codelibrary.get_cufunc().kernel
-        write_back: list[Any] = []
-        converted: list[Any] = []
-        for type_, value in zip(compiled.argument_types, args, strict=True):
-            compiled._prepare_args(type_, value, stream, write_back, converted)
-        if write_back:
-            raise TypeError(f"{kernel.__name__}: a host array cannot be bound: it would be copied once only; use a device array")
+            function = compiled.kernel
+        try:
+            parameters = compiled.flatten(args, stream)
+        except TypeError as error:
+            raise TypeError(f"{kernel.__name__}: {error}") from None
         config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
         self._keep = args
-        self._launch = functools.partial(cuda_launch, stream, config, function, *converted)
+        self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
 
     def __call__(self) -> None:
         """Launch."""
@@ -175,7 +170,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
     """
     job = runtime.current()
     if not isinstance(kernel, Kernel):
-        if not hasattr(kernel, "py_func" if not SIMULATOR else "fn"):
+        if backend.function_of(kernel) is None:
             raise TypeError(f"pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not {kernel!r}")
         kernel = _adopted(kernel)
     if not isinstance(args, tuple):  # an array would be taken apart into its elements
@@ -188,7 +183,8 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         if SIMULATOR:
             gpu, most = f"an {model.NAME}", model.resident_blocks(threads, shared)
         else:
-            gpu, most = "this GPU", compiled_for(kernel.dispatcher, args).max_cooperative_grid_blocks(threads, shared)
+            gpu, occupancy = "this GPU", compiled_for(kernel.dispatcher, args).kernel.occupancy
+            most = occupancy.max_active_blocks_per_multiprocessor(threads, shared) * Device().properties.multiprocessor_count
         if blocks > most:
             raise ValueError(f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on {gpu}, at most {most} can")
         return bound
@@ -200,35 +196,47 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
 
 
 def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
-    """Return the compiled kernel of a Numba dispatcher for these arguments."""
-    signature = tuple(dispatcher.typeof_pyval(a) for a in args)
-    return dispatcher.overloads.get(signature) or dispatcher.compile(signature)
+    """Return the compiled kernel of a dispatcher for these arguments (kernels/compiler/interface.py: Compiled)."""
+    return compiler.compiled(dispatcher, compiler.types_of(dispatcher, args))
 
 
 def _refuse_threads(kernel: Kernel, block: tuple[int, ...], compiled: Any) -> None:
     """Raise ValueError if CUDA runs no block of this size: its threads take more registers than an SM has, or exceed launch_bounds."""
-    threads, most = math.prod(block), compiled.max_threads_per_block
-    if most < threads <= cuda.get_current_device().MAX_THREADS_PER_BLOCK:
+    threads, attributes = math.prod(block), compiled.kernel.attributes
+    most = attributes.max_threads_per_block
+    if most < threads <= Device().properties.max_threads_per_block:
         raise ValueError(
-            f"{kernel.__name__} is compiled for blocks of {most} threads at most, of {compiled.regs_per_thread} registers each, "
+            f"{kernel.__name__} is compiled for blocks of {most} threads at most, of {attributes.num_regs} registers each, "
             f"not {threads}; @pgas.jit(launch_bounds={threads}) compiles it for those"
         )
 
 
 def _adopted(dispatcher: Any) -> Kernel:
     kernel = Kernel.__new__(Kernel)
-    functools.update_wrapper(kernel, dispatcher.py_func)
+    functools.update_wrapper(kernel, backend.function_of(dispatcher))
     kernel.dispatcher = dispatcher
     return kernel
 
 
 def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
-    from numba.cuda.errors import normalize_kernel_dimensions
-
     grid, block, *rest = configuration
     stream, shared = (*rest, 0, 0)[:2] if rest else (0, 0)
-    grid, block = normalize_kernel_dimensions(grid, block)
-    return grid, block, streams.core_stream(stream), shared
+    return _three("grid", grid), _three("block", block), streams.core_stream(stream), shared
+
+
+def _three(name: str, sizes: Any) -> tuple[int, ...]:
+    """Return the sizes of a grid or block in three dimensions.
+
+    Raises:
+        TypeError: they are no integers.
+        ValueError: there are none, or more than three.
+    """
+    given = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
+    if not all(isinstance(n, (int, np.integer)) for n in given):
+        raise TypeError(f"{name} must be an integer or up to three of them, not {sizes!r}")
+    if not 1 <= len(given) <= 3:
+        raise ValueError(f"{name} must be an integer or up to three of them, not {sizes!r}")
+    return tuple(int(n) for n in given) + (1,) * (3 - len(given))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- the cache
@@ -236,8 +244,8 @@ def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
 
 @functools.cache
 def _library_hash() -> str:
-    """Hash of pgas's own sources and of the compilers' versions: what compiled code contains of them is not in Numba's key."""
-    digest = hashlib.sha256(" ".join((__version__, numba.__version__, version("numba-cuda"))).encode())
+    """Hash of pgas's own sources: what compiled code contains of them is not in Numba's key."""
+    digest = hashlib.sha256(__version__.encode())
     for path in _sources():
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -253,7 +261,7 @@ def _fingerprint(function: Any) -> str:
     """Hash of what a kernel (a function, or a dispatcher with its options) depends on.
 
     Raises:
-        UncacheableGlobal: see _dependencies.
+        Uncacheable: see _dependencies.
     """
     digest = hashlib.sha256()
     for part in _dependencies(function, set()):
@@ -261,20 +269,16 @@ def _fingerprint(function: Any) -> str:
     return digest.hexdigest()
 
 
-class UncacheableGlobal(Exception):
-    """A global whose value cannot be put into a key."""
-
-
 def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
     """Code, defaults and options of the function and of every device function it names, and the values of its globals.
 
     Raises:
-        UncacheableGlobal: it uses a global that is neither a plain value nor code nor a module.
+        Uncacheable: it uses a global that is neither a plain value nor code nor a module.
     """
     parts = []
-    for option, value in sorted(getattr(function, "targetoptions", {}).items()):
+    for option, value in sorted(compiler.options_of(function).items()):
         parts += [option.encode(), *_value(tuple(value) if isinstance(value, list) else value, (), seen)]
-    function = inspect.unwrap(getattr(function, "py_func", function))
+    function = inspect.unwrap(compiler.function_of(function) or function)
     parts.append(f"{function.__module__}.{function.__qualname__}".encode())
     if id(function) in seen:
         return parts
@@ -309,8 +313,9 @@ def _global_names(codes: Iterable[types.CodeType]) -> set[str]:
 
 
 def _versioned(module: str) -> bool:
-    """Whether a module's code is in the key already, by a version or by _library_hash()."""
-    return module.split(".")[0] in ("pgas", "numba", "numpy", "math", "operator") and not module.startswith("pgas.perftests")
+    """Whether a module's code is in the key already, by a version (Compiler.versions) or by _library_hash()."""
+    versioned = ("pgas", *compiler.packages, "numpy", "math", "operator")
+    return module.split(".")[0] in versioned and not module.startswith("pgas.perftests")
 
 
 def _value(value: Any, names: tuple[str, ...], seen: set[Any]) -> list[bytes]:
@@ -323,7 +328,7 @@ def _value(value: Any, names: tuple[str, ...], seen: set[Any]) -> list[bytes]:
         return parts
     if isinstance(value, Kernel):
         return _dependencies(value.dispatcher, seen)
-    if isinstance(value, types.FunctionType) or hasattr(value, "py_func"):
+    if isinstance(value, types.FunctionType) or compiler.function_of(value) is not None:
         module = getattr(value, "__module__", None) or ""
         return [f"{module}.{value.__name__}".encode()] if _versioned(module) else _dependencies(value, seen)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -344,39 +349,4 @@ def _value(value: Any, names: tuple[str, ...], seen: set[Any]) -> list[bytes]:
     text = "" if hasattr(value, "__cuda_array_interface__") else repr(value)
     if text and " at 0x" not in text and (_versioned(known.__module__) or known.__module__ == "builtins"):
         return [text.encode()]
-    raise UncacheableGlobal(repr(known))
-
-
-if not SIMULATOR:
-
-    class _CacheImpl(CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
-        """Stores kernels that use pgas, which Numba's own is made to refuse (kernels/compiler/numba_cuda.py)."""
-
-        _locator_classes = disk_cache.places(CUDACacheImpl)
-
-        def check_cachable(self, kernel: Any) -> bool:
-            """Whether numba-cuda can pickle it: not what it links besides (its own for reshape and float16, users' link=), but NRT."""
-            return kernel._codelibrary._linking_files <= {NRT_LIBRARY}
-
-    class _Cache(disk_cache.OnDisk, CUDACache):  # type: ignore[misc, no-any-unimported]
-        """Numba's disk cache with a key that also holds pgas's configuration and the kernel's dependencies."""
-
-        _impl_class = _CacheImpl
-
-        def __init__(self, dispatcher: Any) -> None:
-            self._dispatcher = dispatcher
-            super().__init__(dispatcher.py_func)
-
-        def _index_key(self, sig: Any, codegen: Any) -> Any:
-            key = super()._index_key(sig, codegen)
-            return (*key, ("pgas", _library_hash(), window.constants(), _fingerprint(self._dispatcher)))
-
-        def load_overload(self, sig: Any, target_context: Any) -> Any:
-            try:
-                return super().load_overload(sig, target_context)
-            except UncacheableGlobal:
-                return None
-
-        def save_overload(self, sig: Any, data: Any) -> None:
-            with contextlib.suppress(UncacheableGlobal):
-                super().save_overload(sig, data)
+    raise disk_cache.Uncacheable(repr(known))

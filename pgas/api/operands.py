@@ -11,7 +11,7 @@ from pgas.job import runtime
 from pgas.kernels import window
 
 if SIMULATOR:
-    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+    from pgas.sim.arrays import is_array, ndarray_of
 
 __all__ = ["Operand", "on_heap"]
 
@@ -36,8 +36,8 @@ class Operand:
             ValueError: it has gaps, and contiguous is asked for.
             HeapError: a symmetric array that was freed.
         """
-        if SIMULATOR and isinstance(array, (FakeCUDAArray, np.ndarray)):
-            host = array if isinstance(array, np.ndarray) else array._ary
+        if SIMULATOR and is_array(array):
+            host = ndarray_of(array)
             operand = cls(function, name, host.ctypes.data, tuple(host.shape), tuple(host.strides), host.dtype)
         else:
             interface = getattr(array, "__cuda_array_interface__", None)

@@ -1,6 +1,6 @@
 """Which machine runs the kernels of this process: a CUDA GPU, or the simulator.
 
-Decided once, when pgas is imported, because numba.cuda fixes its own front end at import:
+Decided once, when pgas is imported, because the compiler fixes its own front end at import:
 
 * ``NUMBA_ENABLE_CUDASIM`` set: as it says (1 simulator, 0 GPU; 0 without a GPU can compile but not launch);
 * numba.cuda already imported: as it decided;
@@ -12,13 +12,11 @@ the running one, and two PEs whose kernels wait for each other never finish (CUD
 """
 
 import ctypes
-import importlib
 import os
 import sys
 from collections.abc import Mapping
 
 from pgas.base.errors import PgasError
-from pgas.base.remedies import explain, mend
 
 __all__ = ["SIMULATOR", "cuda_device_count", "launched_rank", "say_where"]
 
@@ -55,42 +53,24 @@ def _ask_driver() -> tuple[int, str]:
     return 0, (name.value or b"").decode()
 
 
-def _import_numba() -> None:
-    """Import Numba, now that its environment is set.
-
-    Raises:
-        ImportError: it does not load; the text says what mends that: doctor cannot, as it needs pgas.
-    """
-    try:
-        importlib.import_module("numba")
-    except ImportError as error:
-        known = explain(str(error))
-        raise ImportError(f"{error}; {known[0].remedy if known else mend('versions')}") from error
-
-
 def _decide() -> bool:
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
     requested = os.environ.get("NUMBA_ENABLE_CUDASIM", "")
-    if "numba.cuda" in sys.modules:
-        from numba.cuda.core import config
-
-        if not config.ENABLE_CUDASIM and requested != "0" and cuda_device_count() == 0:
+    decided = getattr(sys.modules.get("numba.cuda.core.config"), "ENABLE_CUDASIM", None)  # the program imported numba.cuda before pgas
+    if decided is not None:
+        if not decided and requested != "0" and cuda_device_count() == 0:
             raise PgasError(
                 "numba.cuda was imported before pgas, and this machine has no GPU: "
                 "import pgas first (it selects the simulator), or set NUMBA_ENABLE_CUDASIM=1"
             )
-        return bool(config.ENABLE_CUDASIM)
+        return bool(decided)
     if requested:
         return requested != "0"
     count, error = _ask_driver()
     if count > 0:
         return False
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-    if "numba" in sys.modules:  # which read the environment when it was imported
-        from numba.core import config
-
-        config.ENABLE_CUDASIM = 1
     global _unsaid
     _unsaid = f"pgas: no CUDA device here{f' ({error})' if error else ''}, kernels run in the simulator"
     return True
@@ -109,4 +89,3 @@ _unsaid = ""
 
 #: True if kernels of this process run in the simulator.
 SIMULATOR: bool = _decide()
-_import_numba()

@@ -19,14 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-import numba
-from numba import njit
-from numba.core import caching
-
 from pgas.base.errors import PgasWarning
 
-__all__ = ["Files", "NoPlace", "OnDisk", "compiled", "places"]
+__all__ = ["Files", "NoPlace", "OnDisk", "Uncacheable", "keep", "places"]
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
@@ -159,14 +154,22 @@ def places(impl: Any) -> list[Any]:
     return [_Place(locator) for locator in impl._locator_classes]
 
 
+class Uncacheable(Exception):
+    """Compiled code depends on something that has no place in a key."""
+
+
 class OnDisk:
     """Mixed into one of Numba's classes of caches: keeps code in Files.
 
+    Args:
+        function: what is compiled.
+        key: what the code depends on beyond Numba's own key, asked when code is looked for or kept; nothing is if it raises Uncacheable.
+
     Raises:
-        NoPlace: (the constructor) there is no folder.
+        NoPlace: there is no folder.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, key: Callable[[], tuple[Any, ...]]) -> None:
         base: Any = super()
         try:
             base.__init__(function)
@@ -177,36 +180,32 @@ class OnDisk:
         own: Any = self
         impl, pickler = own._impl, own._cache_file._dump
         self._cache_file = Files(impl.locator.get_cache_path(), impl.filename_base, impl.locator.get_source_stamp(), pickler)
+        self._key = key
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         base: Any = super()
-        return (*base._index_key(sig, codegen), numba.__version__, llvmlite.__version__)
+        return (*base._index_key(sig, codegen), *self._key())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return code that is kept, None if there is none."""
+        base: Any = super()
+        try:
+            return base.load_overload(sig, target_context)
+        except Uncacheable:
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep code, if that is possible."""
         base: Any = super()
         try:
             base.save_overload(sig, data)
+        except Uncacheable:
+            pass
         except OSError as error:  # Numba tries the folder first
             _cannot_keep(self._cache_file.path(()), error)
 
 
-class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc, no-any-unimported]
-    _locator_classes = places(caching.CompileResultCacheImpl)
-
-
-class _Cache(OnDisk, caching.FunctionCache):  # type: ignore[misc, no-any-unimported]
-    _impl_class = _Impl
-
-
-def compiled(signature: Any, function: Callable[..., Any]) -> Any:
-    """Compile a function for the CPU, or find it on disk: a dispatcher with this one signature.
-
-    Numba's key has no part for what the function finds in its module, but the values of its free variables.
-    """
-    dispatcher = njit(nogil=True)(function)
+def keep(dispatcher: Any, cache: Callable[[], Any]) -> None:
+    """Give a dispatcher of Numba a cache, if there is a folder for one."""
     with contextlib.suppress(NoPlace):
-        dispatcher._cache = _Cache(function)
-    dispatcher.compile(signature)
-    dispatcher.disable_compile()
-    return dispatcher
+        dispatcher._cache = cache()

@@ -1,4 +1,4 @@
-"""Symmetric arrays: Numba's device arrays (in the simulator: its fake ones) whose memory is a block of the symmetric heap.
+"""Symmetric arrays: the compiler's device arrays (in the simulator: its own) whose memory is a block of the symmetric heap.
 
 They are what ``__cuda_array_interface__`` readers (CuPy, PyTorch), slices and kernels expect, and refuse every use after free.
 """
@@ -19,6 +19,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import HeapError, PgasError
 from pgas.job import dlpack
 from pgas.job.heap import Block
+from pgas.kernels.compiler import backend
 
 if TYPE_CHECKING:
 
@@ -49,10 +50,8 @@ if TYPE_CHECKING:
         def is_c_contiguous(self) -> bool: ...
         def is_f_contiguous(self) -> bool: ...
 
-elif SIMULATOR:
-    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray as _DeviceArray
 else:
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray as _DeviceArray
+    _DeviceArray = backend.DeviceArray
 
 __all__ = ["SymmetricArray", "at", "block_of", "caller", "dtype_of", "shape_of", "stacklevel"]
 
@@ -258,31 +257,10 @@ if SIMULATOR:
         return array._block if isinstance(array, SymmetricArray) else None
 
 else:
-    from numba import cuda
-    from numba.cuda.cudadrv import devices
-    from numba.cuda.cudadrv.driver import MemoryPointer, binding
+    from cuda.core import Device
 
-    from pgas.job.streams import stream_of
-
-    class _HeapPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
-        """Device memory of a block: every read of the address, also by a launch, asks whether it was freed."""
-
-        def __init__(self, address: int, size: int, block: Block) -> None:
-            self.block = block
-            super().__init__(devices.get_context(), binding.CUdeviceptr(address), size, owner=block)
-
-        @property
-        def device_pointer(self) -> Any:
-            _refuse_freed(self.block)
-            return self._pointer
-
-        @device_pointer.setter
-        def device_pointer(self, pointer: Any) -> None:
-            self._pointer = pointer
-
-        def view(self, start: int, stop: int | None = None) -> "_HeapPointer":
-            size = (self.size if stop is None else stop) - start
-            return _HeapPointer(int(self.device_pointer) + start, size, self.block)
+    from pgas.job.streams import wait_for_default
+    from pgas.kernels.compiler import compiler
 
     _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -348,7 +326,7 @@ else:
 
         def __dlpack_device__(self) -> tuple[int, int]:
             """Return DLPack's device: the CPU in the simulator, else the GPU of this PE."""
-            return dlpack.CUDA, int(devices.get_context().device.id)
+            return dlpack.CUDA, int(Device().device_id)
 
         def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
             """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which cannot wait for it.
@@ -363,15 +341,13 @@ else:
                 BufferError: DLPack has no such elements, or a copy or another device is asked for.
             """
             if stream not in (None, -1, 1):
-                written = cuda.event(timing=False)
-                written.record()
-                written.wait(stream_of(stream))
+                wait_for_default(stream)
             return _exported(self, self.__dlpack_device__(), dl_device, copy)
 
     def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> SymmetricArray:
         """Return the array whose first element is at an address of the window; in C order if strides are not given."""
         strides = strides or _c_strides(shape, dtype)
-        pointer = _HeapPointer(address, block.nbytes, block)
+        pointer = compiler.checked_memory(address, block.nbytes, block, _refuse_freed)
         array = SymmetricArray(shape, strides, dtype, gpu_data=pointer)  # type: ignore[call-arg, arg-type]
         array.gpu_data = pointer  # Numba gives empty arrays a null pointer, but symmetric ones have addresses of their own
         array._block = block

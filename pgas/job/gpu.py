@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import driver
-from numba import cuda
-from numba.cuda.cudadrv.driver import CudaAPIError
+from cuda.core import Device
 
 from pgas.base.backend import cuda_device_count
 from pgas.base.errors import PgasError
 from pgas.base.remedies import explain
 from pgas.job.streams import core_stream
+from pgas.kernels.compiler import compiler
 from pgas.transports.devices import pci_address
 from pgas.transports.memory.vmm import check
 
-__all__ = ["GPU", "CudaAPIError", "access", "bind", "place_engine", "uuid", "wait"]
+__all__ = ["GPU", "access", "bind", "place_engine", "uuid", "wait"]
 
 _Attribute = driver.CUdevice_attribute
 
@@ -73,7 +73,7 @@ def _enter(ordinal: int) -> None:
         known = explain(str(error))[:1]
         raise PgasError("; ".join([str(error), *(f"{entry.cause}; {entry.remedy}" for entry in known)])) from error
     try:
-        cuda.select_device(ordinal)  # retains it, too
+        compiler.select_device(ordinal)  # retains it, too
     finally:
         driver.cuDevicePrimaryCtxRelease(ordinal)
 
@@ -82,18 +82,18 @@ def wait(stream: Any, poll: Callable[[], None]) -> None:
     """Wait for the kernels of a stream (None: of the device), polling: then what poll notices can end the wait by an exception.
 
     Raises:
-        CudaAPIError: a kernel failed, or the context is lost.
+        Exception: a kernel failed, or the context is lost (streams.failed_in_driver).
     """
-    event = cuda.event(timing=False)
-    event.record(0 if stream is None else core_stream(stream))
+    Device().set_current()  # a thread of the program may have no context yet; keeps the one that is there
+    event = core_stream(stream).record()
     started, pause = time.perf_counter(), 10e-6
-    while not event.query():
+    while not event.is_done:
         if time.perf_counter() - started > 200e-6:
             poll()
             time.sleep(pause)
             pause = min(pause * 1.5, 1e-3)
     if stream is None:
-        cuda.synchronize()
+        check(driver.cuCtxSynchronize(), "cuCtxSynchronize")  # cuda.core's sync() starts the CUDA runtime for that
 
 
 def access(gpu: GPU, peer_uuid: str) -> str | None:

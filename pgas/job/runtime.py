@@ -29,6 +29,7 @@ from pgas.job.local_memory import LocalMemory
 from pgas.job.processes import Process
 from pgas.job.shared_files import forget_shared_files
 from pgas.kernels import window
+from pgas.kernels.compiler import backend
 from pgas.transports import registry
 from pgas.transports.memory.protocol import Memory, slot_segments
 from pgas.transports.nic import NIC, Part
@@ -37,8 +38,6 @@ if SIMULATOR:
     from pgas.job import simulation, strict
     from pgas.transports.memory.memfd import HostMemory
 else:
-    from numba import cuda
-
     from pgas.job import gpu as gpus
     from pgas.transports.memory import vmm
 
@@ -349,10 +348,10 @@ class Job(Collective):
         try:
             with self._deaths_first():
                 gpus.wait(stream, self._interrupt)
-        except gpus.CudaAPIError as error:
-            self.broken = self.broken or not streams.interrupts_capture(error)
-            raise
         except BaseException as error:
+            if isinstance(error, Exception) and streams.failed_in_driver(error):
+                self.broken = self.broken or not streams.interrupts_capture(error)
+                raise
             self.broken = True
             self.given_up = self.given_up or type(error).__name__
             with contextlib.suppress(PgasError):  # after a death the context may be lost
@@ -377,7 +376,7 @@ class Job(Collective):
             self._hang.launching(kernel, stream)
         if not SIMULATOR and self._deferred is None:
             self._deferred = contextlib.ExitStack()
-            self._deferred.enter_context(cuda.defer_cleanup())
+            self._deferred.enter_context(backend.deferred_frees())
 
     # -------------------------------------------------------------------------------------------------------------------- ending
 

@@ -10,12 +10,12 @@ from typing import Any
 from pgas.base.backend import SIMULATOR
 
 if SIMULATOR:
-    from numba.cuda.simulator import api
+    from pgas.kernels.compiler import cuda
 else:
     from cuda.bindings import driver
     from cuda.core import Stream
 
-__all__ = ["capturing", "core_stream", "handle_of", "interrupts_capture", "loading_allowed", "stream_of"]
+__all__ = ["capturing", "core_stream", "failed_in_driver", "handle_of", "interrupts_capture", "loading_allowed", "wait_for_default"]
 
 
 def core_stream(stream: Any) -> Any:
@@ -29,7 +29,7 @@ def core_stream(stream: Any) -> Any:
         TypeError: it is none of these.
     """
     if SIMULATOR:
-        if not (_is_default(stream) or isinstance(stream, api.stream) or stream is api.stream):
+        if not (_is_default(stream) or isinstance(stream, cuda.stream) or stream is cuda.stream):
             _handle(stream)
         return 0
     if isinstance(stream, Stream):
@@ -37,9 +37,13 @@ def core_stream(stream: Any) -> Any:
     return Stream.from_handle(0 if _is_default(stream) else _handle(stream))
 
 
-def stream_of(handle: int) -> Any:
-    """Return the stream of a handle, as cudaStream_t, or of CUDA's numbers 1 and 2 for its default streams."""
-    return Stream.from_handle(handle)
+def wait_for_default(handle: int) -> None:
+    """Let what follows in a stream wait for what is in the default stream now.
+
+    Args:
+        handle: of the stream, as cudaStream_t, or one of CUDA's numbers 1 and 2 for its default streams.
+    """
+    Stream.from_handle(handle).wait(core_stream(0).record())
 
 
 def handle_of(stream: Any) -> int:
@@ -90,6 +94,11 @@ def loading_allowed() -> Iterator[None]:
         driver.cuThreadExchangeStreamCaptureMode(before)
 
 
+def failed_in_driver(error: Exception) -> bool:
+    """Whether an error is what the CUDA driver returned; the bindings have no public class in common for those."""
+    return "CUDA_ERROR_" in str(error)
+
+
 def interrupts_capture(error: Exception) -> bool:
     """Whether an error of CUDA says only that a capture does not allow a call; the context works as before."""
-    return 900 <= int(getattr(error, "code", 0) or 0) <= 908  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD
+    return any(name in str(error) for name in ("CUDA_ERROR_STREAM_CAPTURE_", "CUDA_ERROR_CAPTURED_EVENT"))

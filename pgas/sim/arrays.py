@@ -1,5 +1,6 @@
-"""Arrays as kernels see them: a loop that only reads one still lets the other threads run."""
+"""Arrays as kernels see them. Their reads are counted, so that a loop which only reads lets the other threads run."""
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,16 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 
 from pgas.sim import activity, engine
 
-__all__ = ["ATOMIC_READS", "KernelArray", "SharedArray", "begin_turn", "count_read", "ndarray_of"]
+__all__ = [
+    "ATOMIC_READS", "DeviceArray", "KernelArray", "SharedArray", "array_at", "begin_turn", "count_read", "is_array", "ndarray_of",
+]  # fmt: skip
+
+#: What stands for an array in the GPU's memory on the host.
+DeviceArray = FakeCUDAArray
 
 # A thread is preempted after so many element reads, so that `while flag[0] == 0: pass` ends. 64 reads cost 10 us, a switch about 1.
 _READS_PER_TURN = 64
-#: Atomics count as several reads: a spin on compare-and-swap should soon give way.
+#: Atomics count as several reads, so that a spin on compare-and-swap soon yields.
 ATOMIC_READS = 16
 _reads_left = _READS_PER_TURN
 
@@ -26,7 +32,7 @@ def count_read(weight: int = 1) -> None:
 
 
 def begin_turn() -> None:
-    """Forget the reads so far: the calling thread gives way by itself."""
+    """Forget the reads so far: the calling thread yields anyway."""
     global _reads_left
     _reads_left = _READS_PER_TURN
 
@@ -94,6 +100,19 @@ def ndarray_of(array: Any) -> Any:
     if isinstance(array, FakeWithinKernelCUDAArray):
         array = array._item
     return array._ary if isinstance(array, FakeCUDAArray) else array
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of kernels or of the host."""
+    return isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray, np.ndarray))
+
+
+def array_at(array: Any, addr: int) -> Any:
+    """Return an array like ``array`` whose first element is at addr."""
+    view = ndarray_of(array)
+    memory = (ctypes.c_byte * max(view.nbytes, 1)).from_address(addr)
+    like: np.ndarray[Any, Any] = np.ndarray(view.shape, view.dtype, memory, 0, view.strides)
+    return FakeWithinKernelCUDAArray(FakeCUDAArray(like))
 
 
 def _wrapped(value: Any) -> Any:

@@ -15,8 +15,8 @@ from numba import types
 from numba.core.extending import intrinsic
 from numba.core.typing import signature
 
-from pgas.base.disk_cache import compiled
 from pgas.sim import activity
+from pgas.sim.native import compiled
 
 __all__ = [
     "atomic_add",

@@ -4,7 +4,6 @@ Numba's own key of cached code is the source file of the function itself; the en
 from the data sheet. What is compiled at top level is therefore made over a number that stands for all of them (source_stamp).
 """
 
-import contextlib
 import functools
 import hashlib
 from collections.abc import Callable
@@ -13,16 +12,10 @@ from typing import Any
 
 from numba import njit, types
 
-from pgas.base import disk_cache
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import compiler
-from pgas.sim import memory
+from pgas.sim import memory, native
 from pgas.transports import mlx5
-
-if not SIMULATOR:
-    from numba import cuda
-    from numba.cuda import types as cuda_types
-    from numba.cuda.dispatcher import CUDACache, CUDACacheImpl
 
 __all__ = ["device", "keep", "kernel", "on_host", "source_stamp"]
 
@@ -32,18 +25,15 @@ def on_host(function: Callable[..., Any]) -> Any:
 
     Numba compiles a function anew for every constant that it is called with (Literal[int]); here once will do.
     """
-    return _of_integers(njit(nogil=True)(function), types.int64)
+    dispatcher = njit(nogil=True)(function)
+    resolve = dispatcher.get_call_template
+    dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
+    return dispatcher
 
 
 def device(function: Callable[..., Any]) -> Any:
     """Mark a function of the engine likewise: compiled for what runs it, the CPU or a GPU."""
-    return on_host(function) if SIMULATOR else _of_integers(cuda.jit(device=True)(function), cuda_types.int64)
-
-
-def _of_integers(dispatcher: Any, int64: Any) -> Any:
-    resolve = dispatcher.get_call_template
-    dispatcher.get_call_template = lambda args, kws: resolve(tuple(int64 for _ in args), kws)
-    return dispatcher
+    return on_host(function) if SIMULATOR else compiler.compiler.integer_device(function)
 
 
 @functools.cache
@@ -55,37 +45,19 @@ def source_stamp(*of_caller: str) -> int:
     return int.from_bytes(digest[:7], "little")
 
 
-def kernel(signature: Any, make: Callable[[int], Callable[..., Any]], *sources: str) -> Any:
+def kernel(make: Callable[[int], Callable[[int], int]], *sources: str) -> Any:
     """Compile what make returns; make's argument must be used in it, because the values of free variables are part of Numba's key.
 
     Args:
-        signature: of what make returns.
         make: gets source_stamp().
         sources: files and folders of the caller, whose names the loop uses.
     """
-    return disk_cache.compiled(signature, make(source_stamp(*sources)))
-
-
-if not SIMULATOR:
-
-    class _CacheImpl(CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
-        """Stores kernels that use pgas's primitives, which Numba's own is made to refuse (kernels/compiler/numba_cuda.py)."""
-
-        _locator_classes = disk_cache.places(CUDACacheImpl)
-
-    class _Cache(disk_cache.OnDisk, CUDACache):  # type: ignore[misc, no-any-unimported]
-        """A disk cache with all sources of a loop in its key: none of the job's constants is in the code."""
-
-        _impl_class = _CacheImpl
-        stamp = 0
-
-        def _index_key(self, sig: Any, codegen: Any) -> Any:
-            return (*super()._index_key(sig, codegen), self.stamp)
+    return native.compiled(types.int64(types.int64), make(source_stamp(*sources)))
 
 
 def keep(kernel_: Any, *sources: str) -> None:
-    """Give a CUDA kernel a disk cache (the simulator's need none). sources: as kernel()'s."""
-    if not SIMULATOR:
-        with contextlib.suppress(disk_cache.NoPlace):  # compiled in every process, ten seconds
-            kernel_._cache = _Cache(kernel_.py_func)
-            kernel_._cache.stamp = source_stamp(*sources)
+    """Give a CUDA kernel a disk cache; without one every process compiles it, ten seconds. sources: as kernel()'s.
+
+    None of the job's constants is in its code.
+    """
+    compiler.backend.keep(kernel_, lambda: (source_stamp(*sources),))

@@ -40,7 +40,9 @@ def _primitive(arity: int, build: Callable[..., Any]) -> Any:
         return intrinsic(lambda typingctx, a: typing(a))
     if arity == 2:
         return intrinsic(lambda typingctx, a, b: typing(a, b))
-    return intrinsic(lambda typingctx, a, b, c: typing(a, b, c))
+    if arity == 3:
+        return intrinsic(lambda typingctx, a, b, c: typing(a, b, c))
+    return intrinsic(lambda typingctx, a, b, c, d: typing(a, b, c, d))
 
 
 def _pointer(builder: Any, address: Any, nbytes: int) -> Any:
@@ -88,6 +90,17 @@ def _compare_swap(nbytes: int) -> Any:
     return _primitive(3, build)
 
 
+def _call(second_bits: int) -> Any:
+    def build(builder: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
+        pointer, int_ = ir.IntType(8).as_pointer(), ir.IntType(32)
+        types_ = [pointer, int_ if second_bits == 32 else pointer, pointer]
+        callee = builder.inttoptr(function, ir.FunctionType(int_, types_).as_pointer())
+        middle = builder.trunc(second, int_) if second_bits == 32 else builder.inttoptr(second, pointer)
+        return builder.sext(builder.call(callee, [builder.inttoptr(first, pointer), middle, builder.inttoptr(third, pointer)]), _I64)
+
+    return _primitive(4, build)
+
+
 def _stack_words(builder: Any) -> Any:
     with builder.goto_entry_block():
         words = builder.alloca(ir.ArrayType(_I64, 2))
@@ -125,6 +138,9 @@ fence = _primitive(0, lambda builder: builder.fence("seq_cst"))
 
 #: The address of two words of the calling function's own.
 stack_words = _primitive(0, _stack_words)
+
+#: Call the int (*)(void *, X, void *) at an address; X is a pointer, or an int of 32 bits.
+call_with_pointer, call_with_int = _call(64), _call(32)
 
 #: Stores to memory that others poll: whole, and at once on their way.
 store_data, store_data_u8, store_data_u16, store_data_u32 = store, store_u8, store_u16, store_u32

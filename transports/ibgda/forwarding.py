@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from pgas.transports.hostloop.compiled import kernel
 from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, fence, idle, load, load_acquire, store, store_release
@@ -44,7 +43,7 @@ def _make(stamp: int) -> Callable[[int], int]:
 @functools.cache
 def _loop() -> Any:
     """Compile the loop, or find it in the disk cache."""
-    return kernel(types.int64(types.int64), _make)
+    return kernel(_make)
 
 
 class Forwarder:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from numba import types
-
 from pgas.kernels.paths import proxy
 from pgas.transports.hostloop.compiled import kernel
 from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release
@@ -125,4 +123,4 @@ def compiled(posting: ModuleType) -> Any:
         loop = _make(stamp)
         return FunctionType(loop.__code__, names, loop.__name__, loop.__defaults__, loop.__closure__)  # type: ignore[attr-defined]
 
-    return kernel(types.int64(types.int64), make, *sources)
+    return kernel(make, *sources)

@@ -18,16 +18,9 @@ A signal comes behind its data because both are on one queue pair, whose respond
 READ of the same request, so no work request needs IBV_SEND_FENCE: who needs what a READ brought waits until it is done.
 """
 
-from typing import Any
-
-from llvmlite import ir
-from numba import types
-from numba.core.extending import intrinsic
-from numba.core.typing import signature
-
 from pgas.kernels.paths import proxy
 from pgas.transports.hostloop.compiled import on_host
-from pgas.transports.hostloop.memory_ops import load, load_acquire, load_u32, store, store_u32, swap32
+from pgas.transports.hostloop.memory_ops import call_with_int, call_with_pointer, load, load_acquire, load_u32, store, store_u32, swap32
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.tables import (
     CELL_LKEY,
@@ -92,34 +85,16 @@ _32_BITS = 0xFFFF_FFFF
 _OFTEN = 31
 
 
-def _caller(second_bits: int) -> Any:
-    """Make an intrinsic that calls the int (*)(void *, X, void *) at an address; X is a pointer, or an int of 32 bits."""
-
-    def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
-        pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
-        second = int32 if second_bits == 32 else pointer
-        callee = builder.inttoptr(values[0], ir.FunctionType(int32, [pointer, second, pointer]).as_pointer())
-        middle = builder.trunc(values[2], int32) if second_bits == 32 else builder.inttoptr(values[2], pointer)
-        called = builder.call(callee, [builder.inttoptr(values[1], pointer), middle, builder.inttoptr(values[3], pointer)])
-        return builder.sext(called, ir.IntType(64))
-
-    sig = signature(types.int64, *[types.int64] * 4)
-    return intrinsic(lambda typingctx, function, first, second, third: (sig, codegen))
-
-
-_call_with_pointer, _call_with_int = _caller(64), _caller(32)
-
-
 @on_host
 def post_send(own: int, qp: int, wr: int) -> int:
     """Call ibv_post_send; return its errno, 0 if all were posted."""
-    return _call_with_pointer(load(own + POST_SEND), qp, wr, own + BAD_WR)
+    return call_with_pointer(load(own + POST_SEND), qp, wr, own + BAD_WR)
 
 
 @on_host
 def poll_cq(own: int, cq: int) -> int:
     """Call ibv_poll_cq; return how many completions there are, negative if it failed."""
-    return _call_with_int(load(own + POLL_CQ), cq, N_WCS, own + WCS)
+    return call_with_int(load(own + POLL_CQ), cq, N_WCS, own + WCS)
 
 
 @on_host

@@ -19,11 +19,8 @@ import functools
 import inspect
 from typing import Any
 
-from numba import cuda
-from numba.cuda import types
-
 from pgas.base.backend import SIMULATOR
-from pgas.kernels.compiler import address_of, i64, ptx, u32, u64
+from pgas.kernels.compiler import address_of, cuda, i64, ptx, types, u32, u64
 from pgas.kernels.compiler import device as inlined
 from pgas.transports.hostloop.compiled import keep
 from pgas.transports.mlx5.wqe import CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, WQEBB, WQEBB_SHIFT

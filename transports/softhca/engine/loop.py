@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from numba import types
-
 from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device, kernel
 from pgas.transports.softhca.engine import SOURCES
@@ -217,4 +215,4 @@ def _make(stamp: int) -> Callable[[int], int]:
 
 
 #: run(address of the control record): returns when it is told to stop. On a GPU it is a kernel that runs (block.py).
-run: Any = kernel(types.int64(types.int64), _make, *SOURCES) if SIMULATOR else None
+run: Any = kernel(_make, *SOURCES) if SIMULATOR else None

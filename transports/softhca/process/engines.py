@@ -141,8 +141,9 @@ def make(kind: str, device: int, sms: int) -> Engine:
 
 def _kernel(device: int, sms: int) -> Engine:
     from cuda.bindings import driver
-    from numba import cuda
+    from cuda.core import Device
 
+    from pgas.kernels.compiler import compiler
     from pgas.transports.memory import vmm
     from pgas.transports.softhca.engine import block
 
@@ -179,15 +180,16 @@ def _kernel(device: int, sms: int) -> Engine:
         THREADS, PER_SM = 256, 2
 
         def __init__(self) -> None:
-            cuda.select_device(device)
+            compiler.select_device(device)
+            gpu = Device(device)
+            gpu.set_current()
             self._context = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
             count = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
             available = int(check(driver.cuDeviceGetAttribute(count, device), "cuDeviceGetAttribute"))
-            self._stream, self._event = cuda.stream(), cuda.event(timing=False)
+            self._stream = gpu.create_stream()
+            self._event = self._stream.record()
             self._loop = block.kernel(self.THREADS)
-            self._loop.compile(block.SIGNATURE)  # before anything waits for it
-            # What is launched; with cc= it would be compiled again.
-            code = self._loop.overloads[block.SIGNATURE]._codelibrary.get_cubin().code
+            code = compiler.compiled(self._loop, block.SIGNATURE).cubin  # before anything waits for it
             self.words = f"cuda {hashlib.sha256(code).hexdigest()[:16]}"
             self.tables = Tables(workers=self.PER_SM * (min(sms, available) if sms else available), mirror=Image())
             self._beat = _Beat(self.tables, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
@@ -197,17 +199,17 @@ def _kernel(device: int, sms: int) -> Engine:
 
         def start(self) -> None:
             self._loop[self.tables.workers, self.THREADS, self._stream](self.tables.address)
-            self._event.record(self._stream)
+            self._event = self._stream.record()
             self._beat.start()
 
         def check(self) -> None:
-            if self._event.query():
+            if self._event.is_done:
                 raise TimeoutError("the engine of the software card has ended")
 
         def stop(self) -> None:
             self._beat.stop()
             deadline = time.monotonic() + 5
-            while not self._event.query() and time.monotonic() < deadline:
+            while not self._event.is_done and time.monotonic() < deadline:
                 time.sleep(1e-3)
 
     return Kernel()

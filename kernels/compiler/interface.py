@@ -1,0 +1,176 @@
+"""What the rest of pgas asks of a compiler of device code. A module of this folder for each one implements it; __init__.py picks one.
+
+* ``Backend``: how device functions are made and bound to public names. numba_cuda.py for GPUs, simulator.py for the simulator.
+* ``Compiler``: a Backend that makes machine code; not the simulator, where kernels are Python.
+
+Streams, events, bound and cooperative launches, occupancy and registers are cuda.core's (``Compiled.kernel``), whatever compiles.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any, Protocol
+
+__all__ = ["Backend", "Compiled", "Compiler", "Key"]
+
+#: Returns what compiled code depends on beyond its source file, for the key of the disk cache; raises disk_cache.Uncacheable if that has
+#: no key.
+Key = Callable[[], tuple[Any, ...]]
+
+
+class Backend(Protocol):
+    """Makes device code."""
+
+    types: ModuleType  #: Array, Integer, UniTuple, Omitted, unliteral …: what typing functions are given
+    cuda: ModuleType  #: names of device code, and what a program calls on the host: pgas.cuda
+    KernelTypeError: type[Exception]  #: what typing functions raise to refuse a call
+    DeviceArray: Any  #: class of arrays in the GPU's memory, base of SymmetricArray
+
+    # Scalars in device code: conversions, and a constant of 64 bits.
+    u32: Any
+    u64: Any
+    i64: Any
+    constant: Any
+
+    # Functions of device code ---------------------------------------------------------------------------------------------------
+
+    def device(self, function: Callable[..., Any], cpu: Callable[..., Any] | None = None) -> Any:
+        """Mark an internal device function, which is inlined into its caller; ``cpu`` does the same in the simulator."""
+
+    def primitive(
+        self, name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *, convergent: bool = False, pure: bool = False
+    ) -> Any:
+        """Make a function of device code from PTX inline assembly, and from ``cpu`` in the simulator.
+
+        Args:
+            name: the function's name, for error messages.
+            sig: e.g. ``"u64(u64)"``, ``"void(u64, u32)"``, ``"(u64, u64)(u64)"`` for two results; i32, u16, f32, f64 likewise.
+            text: PTX with LLVM's operand numbers: results first, then arguments.
+            cpu: the same on Python integers.
+            convergent: the lanes of a warp execute it together (shfl, match, bar); the compiler may not move it into a branch.
+            pure: neither touches memory nor depends on time: may be merged and hoisted. Everything else is volatile and clobbers
+                memory, or LLVM hoists the load of a spin loop.
+        """
+
+    def element_primitive(self, name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
+        """Make a primitive whose operand width follows an array's dtype.
+
+        The device function takes ``(addr, array, *values)``: the array gives the dtype only. Values are converted to it as an
+        assignment ``array[i] = value`` would.
+
+        Args:
+            name: for error messages.
+            arguments: ``"load"`` (returns an element), ``"store"`` (takes one), ``"update"`` (takes one, returns one) or ``"compare"``
+                (takes two, returns one).
+            text: from the type of the elements to PTX; ``$`` operands in LLVM's order.
+            cpu: the same, given ``(addr, dtype, *values)``.
+        """
+
+    # These six are called in device code.
+
+    def address_of(self, array: Any) -> Any:
+        """Return the generic address of an array's first element (equal to its global address for global memory)."""
+
+    def address_of_element(self, array: Any, idx: Any) -> Any:
+        """Return the address of array[idx]; idx is an integer or a tuple of them, never counted from the end."""
+
+    def outlier(self, array: Any, idx: Any) -> Any:
+        """Return the first subscript beyond its axis, the axis's length and number, as u64; (0, 1, 0) if array has the element idx."""
+
+    def element_words(self, array: Any, value: Any) -> Any:
+        """Return a value's bytes as an element of the array: two u64, the second 0 unless it has 16."""
+
+    def element_of_word(self, array: Any, word: Any) -> Any:
+        """Return the element of 4 or 8 bytes whose bits are the low ones of word."""
+
+    def bits_of(self, value: Any) -> Any:
+        """Return an integer sign-extended, or the bits of a float, as u64: for error records."""
+
+    def caster(self, dtype: Any) -> Any:
+        """Return what converts a value to dtype in device code."""
+
+    # Types ----------------------------------------------------------------------------------------------------------------------
+
+    def element_size(self, dtype: Any) -> int:
+        """Return the size in bytes of an element of this type."""
+
+    def numpy_dtype(self, dtype: Any) -> Any:
+        """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy has not."""
+
+    # Public names ---------------------------------------------------------------------------------------------------------------
+
+    def overload(self, stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the public function of a stub: in kernels it is the body that typing returns for the operands' types, else on_host."""
+
+    def array_overload(self, stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+        """Do the same for a stub of (dest, pe) whose body returns the address of an array that is otherwise like dest."""
+
+    def host_only(self, function: Callable[..., Any], refuse: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of the host such that a call in a kernel is refuse's."""
+
+    # Kernels --------------------------------------------------------------------------------------------------------------------
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Any:
+        """Return the dispatcher of a kernel: ``dispatcher[grid, block, stream, shared](*args)`` compiles and launches it."""
+
+    def function_of(self, kernel: Any) -> Any:
+        """Return the function that a dispatcher was made from, None for what is no dispatcher."""
+
+    def keep(self, kernel: Any, key: Key) -> None:
+        """Keep a dispatcher's code on disk, where that is possible."""
+
+    def deferred_frees(self) -> AbstractContextManager[Any]:
+        """Return a context in which arrays that go out of use are not freed yet, as that waits for running kernels."""
+
+
+class Compiled(Protocol):
+    """A kernel compiled for arguments of certain types."""
+
+    @property
+    def cubin(self) -> bytes:
+        """Its machine code."""
+
+    @property
+    def kernel(self) -> Any:
+        """The cuda.core.Kernel, loaded into the current context."""
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether the code waits for its whole grid, so that it needs a cooperative launch."""
+
+    def flatten(self, args: Sequence[Any], stream: Any) -> list[Any]:
+        """Return the parameters of the machine code, as cuda.core.launch takes them.
+
+        Raises:
+            TypeError: one is an array of the host.
+        """
+
+
+class Compiler(Backend, Protocol):
+    """Makes machine code."""
+
+    packages: tuple[str, ...]  #: top-level packages whose code versions() covers
+
+    def versions(self) -> tuple[str, ...]:
+        """Return the versions that compiled code depends on."""
+
+    def integer_device(self, function: Callable[..., Any]) -> Any:
+        """Mark a device function whose arguments are int64: compiled once, whatever constants it is called with; inlined or not."""
+
+    def compiled(self, kernel: Any, argument_types: tuple[Any, ...]) -> Compiled:
+        """Compile a dispatcher's kernel for arguments of these types, or find it."""
+
+    def types_of(self, kernel: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the types of arguments of a dispatcher."""
+
+    def options_of(self, kernel: Any) -> dict[str, Any]:
+        """Return the options of a dispatcher, nothing for a plain function."""
+
+    def ptx(self, function: Callable[..., Any], argument_types: tuple[Any, ...], compute_capability: tuple[int, int]) -> str:
+        """Compile a kernel to PTX, for a GPU that need not be there."""
+
+    def select_device(self, ordinal: int) -> None:
+        """Make the primary context of a GPU current in this thread, and known to the compiler's own launches and arrays."""
+
+    def checked_memory(self, address: int, nbytes: int, block: Any, check: Callable[[Any], None]) -> Any:
+        """Return memory for a DeviceArray. Every read of its address, also by a launch, calls check(block); its ``block`` is that one."""

@@ -1,0 +1,190 @@
+"""The simulator as the compiler: kernels are Python, primitives are their CPU twins. interface.py says what each function is for."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from pgas.kernels.compiler import cpu as twins
+from pgas.kernels.compiler.interface import Key
+from pgas.sim import engine
+from pgas.sim.arrays import DeviceArray as DeviceArray  # the interface's, as are cuda, numpy_dtype and types below
+from pgas.sim.arrays import KernelArray, array_at, is_array, ndarray_of
+from pgas.sim.typing import cuda as cuda
+from pgas.sim.typing import numpy_dtype as numpy_dtype
+from pgas.sim.typing import type_of
+from pgas.sim.typing import types as types
+
+engine.install()
+
+KernelTypeError: type[Exception] = TypeError
+i64: Any = int
+constant: Any = int
+
+
+def u32(value: Any) -> int:
+    return int(value) & 0xFFFF_FFFF
+
+
+def u64(value: Any) -> int:
+    return int(value) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def device(function: Callable[..., Any], cpu: Callable[..., Any] | None = None) -> Any:
+    return cpu or function
+
+
+def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *, convergent: bool = False, pure: bool = False) -> Any:
+    return cpu
+
+
+def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
+    return lambda addr, array, *values: cpu(addr, _facts(array).dtype, *values)
+
+
+class _Facts:
+    """What device code asks of an array, gathered once: NumPy takes microseconds to tell."""
+
+    __slots__ = ("address", "dtype", "kind", "shape", "strides")
+
+    def __init__(self, view: Any) -> None:
+        flags = view.flags
+        self.address = int(view.__array_interface__["data"][0])
+        self.dtype, self.shape, self.strides = view.dtype, view.shape, view.strides
+        self.kind = (view.dtype, view.ndim, flags.c_contiguous, flags.f_contiguous, flags.aligned)
+
+
+def _facts(array: Any) -> _Facts:
+    if type(array) is KernelArray:
+        known = array.__dict__.get("_facts")  # a kernel's view of an array never changes
+        if known is None:
+            known = array.__dict__["_facts"] = _Facts(array._ary)
+        return known
+    return _Facts(ndarray_of(array))
+
+
+def element_words(array: Any, value: Any) -> tuple[int, int]:
+    return twins.element_words(_facts(array).dtype, value)
+
+
+def element_of_word(array: Any, word: int) -> Any:
+    return twins.element_of_word(_facts(array).dtype, word)
+
+
+def address_of(array: Any) -> int:
+    return _facts(array).address
+
+
+def address_of_element(array: Any, idx: Any) -> int:
+    found = _facts(array)
+    if type(idx) is not tuple:
+        return found.address + int(idx) * found.strides[0]
+    return found.address + sum(int(i) * stride for i, stride in zip(idx, found.strides, strict=True))
+
+
+def outlier(array: Any, idx: Any) -> tuple[int, int, int]:
+    for axis, (index, length) in enumerate(zip(idx if type(idx) is tuple else (idx,), _facts(array).shape, strict=True)):
+        if not 0 <= index < length:
+            return u64(index), length, axis
+    return 0, 1, 0
+
+
+def element_size(dtype: Any) -> int:
+    return int(numpy_dtype(dtype).itemsize)
+
+
+def caster(dtype: Any) -> Any:
+    if isinstance(dtype, types.Float):
+        return numpy_dtype(dtype).type
+    half, span = 1 << (dtype.bitwidth - 1), 1 << dtype.bitwidth
+    return lambda value: (int(value) + half) % span - half if dtype.signed else int(value) % span
+
+
+def bits_of(value: Any) -> int:
+    if isinstance(value, (float, np.floating)):
+        return int.from_bytes(np.asarray(value).tobytes(), "little")
+    return u64(value)
+
+
+# ------------------------------------------------------------------------------------------------------------- public names
+
+
+def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+    # typing is called once for each combination of types, so that operands are refused in the same words as on a GPU.
+    parameters = _in_kernels(stub)
+    defaults = tuple(p.default for p in parameters.parameters.values())
+    required = sum(d is inspect.Parameter.empty for d in defaults)
+    bodies: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    @functools.wraps(stub)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if engine.current() is None:
+            return on_host(*args, **kwargs)
+        if kwargs or not required <= len(args) <= len(defaults):
+            try:
+                bound = parameters.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"pgas.{stub.__name__}{parameters}: {error}") from None
+            bound.apply_defaults()
+            args = bound.args
+        else:
+            args += defaults[len(args) :]
+        key = tuple([_kind(a) for a in args])
+        body = bodies.get(key)
+        if body is None:
+            body = bodies[key] = typing(*[type_of(a) for a in args])
+        return body(*args)
+
+    return call
+
+
+def _in_kernels(stub: Callable[..., Any]) -> inspect.Signature:
+    """Return the parameters that a stub has in kernels, without types."""
+    parameters = inspect.signature(stub).parameters.values()
+    return inspect.Signature([p.replace(annotation=p.empty) for p in parameters if p.kind is not p.KEYWORD_ONLY])
+
+
+def _kind(value: Any) -> Any:
+    """A hashable that is equal for values of one type."""
+    if type(value) is KernelArray or is_array(value):
+        return _facts(value).kind
+    return (type(value), *map(_kind, value)) if type(value) is tuple else type(value)
+
+
+def array_overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+    def typed(*types_: Any) -> Any:
+        body = typing(*types_)
+        return lambda dest, pe: array_at(dest, body(dest, pe))
+
+    return overload(stub, typed, on_host)
+
+
+def host_only(function: Callable[..., Any], refuse: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return refuse() if engine.current() is not None else function(*args, **kwargs)
+
+    return call
+
+
+# ------------------------------------------------------------------------------------------------------------------ kernels
+
+
+def jit(function: Callable[..., Any], **options: Any) -> Any:
+    return cuda.jit(**options)(function)
+
+
+def function_of(kernel: Any) -> Any:
+    return getattr(kernel, "fn", None)
+
+
+def keep(kernel: Any, key: Key) -> None:
+    """There is no code."""
+
+
+def deferred_frees() -> AbstractContextManager[Any]:
+    return contextlib.nullcontext()

@@ -1,0 +1,33 @@
+"""Functions that Numba compiles for the CPU, kept on disk: the simulator's atomics, and the loops of transports/hostloop."""
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite
+import numba
+from numba import njit
+from numba.core import caching
+
+from pgas.base import disk_cache
+
+__all__ = ["compiled"]
+
+
+class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc, no-any-unimported]
+    _locator_classes = disk_cache.places(caching.CompileResultCacheImpl)
+
+
+class _Cache(disk_cache.OnDisk, caching.FunctionCache):  # type: ignore[misc, no-any-unimported]
+    _impl_class = _Impl
+
+
+def compiled(signature: Any, function: Callable[..., Any]) -> Any:
+    """Compile a function for the CPU, or find it on disk: a dispatcher with this one signature.
+
+    Numba's key has no part for what the function finds in its module, but the values of its free variables.
+    """
+    dispatcher = njit(nogil=True)(function)
+    disk_cache.keep(dispatcher, lambda: _Cache(function, lambda: (numba.__version__, llvmlite.__version__)))
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher

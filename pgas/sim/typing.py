@@ -1,0 +1,36 @@
+"""Types of values in the simulator, as numba-cuda names them: typing functions see the same ones as on a GPU."""
+
+from typing import Any
+
+import numba.cuda
+import numpy as np
+from numba.cuda import types
+from numba.cuda.np import numpy_support
+
+from pgas.sim.arrays import is_array, ndarray_of
+
+__all__ = ["cuda", "numpy_dtype", "type_of", "types"]
+
+cuda = numba.cuda
+
+_SCALARS = ((bool, types.boolean), (int, types.int64), (float, types.float64), (complex, types.complex128))
+
+
+def type_of(value: Any) -> Any:
+    """Return the type of an operand."""
+    if value is None:
+        return types.none
+    if isinstance(value, tuple):
+        return types.Tuple([type_of(v) for v in value])
+    if is_array(value):
+        array = ndarray_of(value)
+        layout = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else "A"
+        return types.Array(numpy_support.from_dtype(array.dtype), array.ndim, layout, aligned=array.flags.aligned)
+    if isinstance(value, np.generic):
+        return numpy_support.from_dtype(value.dtype)
+    return next((type_ for python, type_ in _SCALARS if isinstance(value, python)), types.pyobject)
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy has not."""
+    return np.dtype(np.uint16 if dtype == types.bfloat16 else numpy_support.as_dtype(dtype))
