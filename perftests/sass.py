@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from cuda import pathfinder
-from numba import cuda
 
 import pgas
+from pgas import cuda
 from pgas.base import config
 from pgas.kernels import compiler, window
 from pgas.kernels.compiler import types

@@ -113,6 +113,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.base.version import __version__
 from pgas.job.array import SymmetricArray
+from pgas.kernels.compiler import cuda
 
 host_ops.bind()
 
@@ -156,6 +157,7 @@ __all__ = [
     "barrier_all_block",
     "barrier_all_warp",
     "broadcast_object",
+    "cuda",
     "empty",
     "empty_like",
     "fence",

@@ -41,7 +41,7 @@ class Chapter:
 CHAPTERS = (
     Chapter("setup", "Starting and ending a job", "", r"init|finalize|info|allgather_object|broadcast_object|SIMULATOR|__version__"),
     Chapter("memory", "Symmetric memory", "", r"(empty|zeros|full)(_like)?|array|free|SymmetricArray|(un)?register"),
-    Chapter("kernels", "Kernels", "Compiling and launching kernels, and waiting for them.", r"jit|launch|synchronize"),
+    Chapter("kernels", "Kernels", "Compiling and launching kernels, and waiting for them.", r"jit|launch|synchronize|cuda"),
     Chapter("queries", "Who and where", "", r"my_pe|n_pes|ptr"),
     Chapter(
         "rma",
@@ -185,7 +185,7 @@ def signature(name: str) -> str:
 
 def comment_above(name: str) -> str:
     """Return what the ``#:`` lines above the assignment of a public constant say."""
-    for module in {m for m in sys.modules.copy() if re.fullmatch(r"pgas\.(base|api)\.\w+", m)}:
+    for module in {m for m in sys.modules.copy() if re.fullmatch(r"pgas\.(base|api|kernels)\.\w+", m)}:
         source = getattr(sys.modules[module], "__file__", None) or ""
         if not source.endswith(".py"):
             continue

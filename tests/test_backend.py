@@ -119,6 +119,57 @@ def test_one_line_of_a_job():
     assert err == LINE
 
 
+#: One kernel, with the names of CUDA from three places: SAYS is replaced.
+SAME_KERNEL = """
+import numpy as np
+import pgas
+from numba import cuda as of_numba
+from pgas import cuda as of_pgas
+
+@of_pgas.jit(device=True)
+def twice(x):
+    return 2 * x
+
+def double(a):
+    shared = SAYS.shared.array(32, SAYS.types.int64)
+    i = SAYS.grid(1)
+    shared[SAYS.threadIdx.x] = twice(a[i])
+    SAYS.syncthreads()
+    a[i] = shared[31 - SAYS.threadIdx.x]
+"""
+
+PLACES = ("of_numba", "of_pgas", "pgas.cuda")
+
+
+@pytest.mark.parametrize("says", PLACES)
+def test_kernels_may_say_pgas_cuda(says):
+    """And decorators, and the host."""
+    program = (
+        SAME_KERNEL
+        + """
+pgas.init()
+for jit in (of_numba.jit, SAYS.jit, pgas.jit):
+    a = SAYS.to_device(np.arange(64))
+    jit(double)[2, 32, SAYS.stream()](a)
+    assert a.copy_to_host().tolist() == [*range(62, -1, -2), *range(126, 62, -2)]
+assert of_pgas is of_numba is pgas.cuda
+"""
+    )
+    assert python(program.replace("SAYS", says), NUMBA_ENABLE_CUDASIM="1") == (0, "", "")
+
+
+def test_pgas_cuda_compiles_to_the_same_code():
+    program = """
+import hashlib
+from pgas.perftests import sass
+code = sass.compile_ptx(double, (SAYS.types.int64[::1],)).split(".visible .entry")[1]
+print(hashlib.sha256(code.encode()).hexdigest())
+"""
+    printed = [python((SAME_KERNEL + program).replace("SAYS", says), NUMBA_ENABLE_CUDASIM="0") for says in PLACES]
+    assert printed[0][0] == 0, printed
+    assert printed[0] == printed[1] == printed[2]
+
+
 @pytest.mark.slow
 def test_modules_are_loaded_eagerly():
     """Lazy loading makes a launch wait for the running kernel: two PEs that wait for each other would never finish."""
