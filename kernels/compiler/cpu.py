@@ -21,7 +21,7 @@ _read_only: dict[int, int] = {}
 
 
 def read_only(addr: int, nbytes: int) -> int:
-    """Return a word of the state page that does not change while a kernel runs."""
+    """Return a word of the state page that is constant while a kernel runs."""
     value = _read_only.get(addr)
     if value is None:
         value = _read_only[addr] = mem.load(addr, nbytes)
@@ -29,7 +29,7 @@ def read_only(addr: int, nbytes: int) -> int:
 
 
 def read_again() -> None:
-    """Forget what read_only() has read: the host has changed words between two kernels."""
+    """Forget what read_only() has read, as the host has changed words between two kernels."""
     _read_only.clear()
 
 
@@ -87,7 +87,7 @@ def store_octoword(addr: int, low: int, high: int) -> None:
 
 
 def atomic_max(addr: int, value: int) -> None:
-    """Raise a word; atomic among the threads of this simulator, which is all that its users need."""
+    """Raise a word to value if it is less; atomic among the threads of this process only."""
     if mem.load(addr, 8) < value:
         mem.store(addr, value, 8)
 
@@ -99,21 +99,21 @@ def swapped(value: int, nbytes: int) -> int:
 
 def relax(operation: str) -> None:
     """Let other threads run; reports name the operation that waits."""
-    arrays.begin_turn()  # this thread waits: its polls are no work in the midst of which it must be preempted
+    arrays.begin_turn()  # it yields now: its polls need not preempt it
     engine.yield_(operation)
 
 
 def _ignore() -> None:
-    """Before a runtime is there."""
+    """Nothing, as there is no job."""
 
 
-#: What a thread does after it poisoned the state; the runtime sets it to raise the error where the user's kernel is seen.
+#: Called by a thread that has poisoned the state; the job sets it, to raise the error inside the kernel.
 on_failure: Callable[[], None] = _ignore
 
 
 def load_element(addr: int, dtype: np.dtype) -> Any:
     """Return the element at addr: a Python integer for integers, else a NumPy scalar."""
-    arrays.count_read()  # a spin of the user on g must end
+    arrays.count_read()  # a loop of the user that calls g must end
     nbytes = dtype.itemsize
     if nbytes == 16:
         return np.frombuffer(struct.pack("<2Q", mem.load(addr, 8), mem.load(addr + 8, 8)), dtype)[0]
@@ -164,7 +164,7 @@ _CHANGES = {
 
 
 def whole(value: Any, dtype: np.dtype) -> int:
-    """Return a value as an integer, which wraps in an element of dtype; a float must fit, as what a GPU makes of others is undefined.
+    """Return a value as an integer, which wraps in an element of dtype. A float must fit: on a GPU the result is undefined otherwise.
 
     Raises:
         OverflowError: it does not.

@@ -4,7 +4,7 @@
 - `memory`: real atomics on raw addresses.
 - `weak`: the same functions on a memory that delays and reorders remote stores, to find missing fences.
 
-Device code reaches memory through `mem` and never learns which of the two serves it:
+Device code uses memory through `mem`, whichever of the two serves it:
 
     from pgas.sim import mem
     mem.store(addr, 1, 4)
@@ -45,7 +45,7 @@ class Mem:
     copy_elements: Callable[..., None]
 
     def __getattr__(self, name: str) -> Any:
-        # Reached once: importing `memory` takes some 0.3 s, so it waits for the first use.
+        # Called once: importing `memory` takes some 0.3 s, so it is done at the first use.
         if name not in Mem.__annotations__:
             raise AttributeError(f"the memory model has no {name!r}")
         memory_model()

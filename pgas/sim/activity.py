@@ -1,7 +1,7 @@
-"""A count of the stores that kernels have made: how the scheduler tells spinning from going forward.
+"""Number of stores that kernels have made, by which the scheduler tells spinning from progress.
 
-A thread whose wait has ended and that waits again looks, to the scheduler, like one that goes on waiting. But what ends waits is
-somebody's store, so as long as this PE stores, it is not idle. Modules add to `stores` where they store.
+To the scheduler a thread that waits again looks like one that still waits. But a wait ends by a store, so as long as this PE stores it is
+not idle. Modules add to `stores` where they store.
 """
 
 stores = 0

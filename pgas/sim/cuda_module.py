@@ -19,7 +19,7 @@ from pgas.sim.model import SHARED_PER_BLOCK
 
 __all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
 
-# What uninitialised memory holds: nothing that looks right by accident.
+# Byte of uninitialised memory; no likely value of a program.
 _GARBAGE = 0xA5
 
 # Loads and stores with cache hints, which have no meaning here.
@@ -50,7 +50,7 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
 
 class _Shared:
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        """Shared array of the block: one for each place in the source that makes one, as the compiler has it.
+        """Shared array of the block: one for each call in the source, as in compiled code.
 
         Shape 0 is the launch's dynamic shared memory, the same bytes at every call.
         """
@@ -79,7 +79,7 @@ class _Local:
 
 
 class _Atomic:
-    """The stock module's operations, on the arrays themselves: no thread runs between their load and their store."""
+    """The stock module's operations on the arrays themselves. They are atomic: no other thread runs between load and store."""
 
     def __init__(self) -> None:
         stock = kernelapi.FakeCUDAAtomic()
@@ -222,8 +222,8 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
     def activemask(self) -> int:
         """The caller's lane only.
 
-        Which lanes run together is not defined on hardware either, and any set that contains the caller and lanes that execute the
-        same call is a legal answer. This one is safe whatever the others do: a syncwarp(activemask()) never hangs.
+        Hardware does not define which lanes run together either: any set of lanes that execute the same call, the caller among them, is a
+        legal answer. With this one a syncwarp(activemask()) never hangs.
         """
         return 1 << self.laneid
 
@@ -246,7 +246,7 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
         return self._shuffle("shfl_xor_sync", mask, value, self.laneid ^ int(lane_mask))
 
     def _shuffle(self, what: str, mask: int, value: Any, source: int) -> Any:
-        # Beyond the warp: the own value. A lane that takes no part: undefined on hardware, the own value here.
+        # The caller's own value if the source is beyond the warp, or takes no part, which is undefined on hardware.
         return engine.warp_exchange(mask, value, what).get(source, value)
 
     def ballot_sync(self, mask: int, predicate: Any) -> int:
@@ -269,7 +269,7 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
         same = all(v == value for v in values.values())
         return (sum(1 << lane for lane in values) if same else 0), same
 
-    # Bits, by the width of the argument (the stock module knows 32 and positive numbers)
+    # Bits, by the width of the argument (the stock module has 32 bits and positive numbers only)
 
     def popc(self, value: Any) -> int:
         return _bits(value)[0].bit_count()

@@ -1,13 +1,12 @@
-"""The simulator's engine: every CUDA thread is a greenlet of one OS thread. What kernels, device functions and the host call.
+"""The simulator's engine: every CUDA thread is a greenlet of one OS thread. These are the functions of kernels, device code and the host.
 
-All blocks of a grid are resident: any thread may run, so a block may wait for another one. Threads run until they stop of their own
-accord, in a barrier, a warp operation or a `yield_`, and are taken up again round robin. Which thread runs is therefore the same in
-every run of the same program.
+All blocks of a grid are resident: any thread may run, so a block may wait for another one. A thread runs until it waits in a barrier, a
+warp operation or a `yield_`; threads take turns round robin. The order is therefore the same in every run of the same program.
 
-Greenlets are dear, so they are made as threads stop half-way and kept for the next launch; one that has ended its thread goes on with
-the next one that has not started, and a thread that never stops costs a function call. The threads of a block start together, a new
-block when nobody can run, and more and more blocks when everybody who can is spinning: a grid of 1000 blocks has few of them half-way
-at a time.
+Greenlets are expensive. One is made only when a thread waits, and is kept for later launches; a greenlet whose thread has ended runs the
+next thread that has not started, so a thread that never waits costs a function call. The threads of a block start together. A new block
+starts when no thread can run, and ever more blocks when all threads that can run are spinning: of a grid of 1000 blocks few have started
+and not ended at any time.
 """
 
 import os
@@ -153,7 +152,7 @@ def go_on_waiting() -> None:
 
 
 def preempt() -> None:
-    """Let the other CUDA threads run in the midst of work: like `yield_`, but no sign of idleness."""
+    """Let the other CUDA threads run: like `yield_`, but the caller counts as working, not as waiting."""
     me = getcurrent()
     if type(me) is Worker:
         me.launch.busy = True
@@ -216,10 +215,10 @@ def warp_exchange(mask: int, value: Any, what: str = "warp_exchange") -> dict[in
 
 
 def gather(key: Any) -> tuple[int, int]:
-    """Return the masks of the lanes of this warp that come to this place, and of those with the same key; waits for no other.
+    """Return two masks: of the lanes of this warp that run here together, and of those among them that bring the same key.
 
-    Which lanes of a warp run together is not defined on hardware. Here it is those that arrive before the first of them has waited
-    for one turn of all the others: lanes on the same path of the program do, lanes in a spin loop elsewhere do not.
+    Hardware does not define which lanes of a warp run together. Here they are those that arrive while the first of them waits one turn of
+    all other threads: lanes on the same path of the program do, lanes that spin elsewhere do not.
     """
     me = worker()
     warp, lane = divmod(me.thread.linear, WARP_SIZE)
@@ -251,7 +250,7 @@ def _site() -> tuple[Any, ...]:
 
 
 def whole_block(what: str) -> None:
-    """Barrier of the block before an operation that cuts its work for all threads of the block.
+    """Barrier of the block before an operation whose work all threads of the block share.
 
     Raises:
         PgasError: some have returned, or are at another barrier, which hardware would take for this one.
@@ -293,7 +292,7 @@ def alone(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
                 f"{what}: {me.launch.inside} is in a barrier already: call it by one thread, or the _block form by all of one block"
             )
         me.launch.inside = me.thread
-        while me.launch.unborn_left:  # threads that come here, too, are to come now, as they may on hardware
+        while me.launch.unborn_left:  # start the others: one that comes here, too, is refused now, as it may fail on hardware
             yield_("other threads to start")
         result = function(*args)
         me.launch.inside = None
@@ -349,7 +348,7 @@ def report() -> str:
 
 
 def host_frame(frame: FrameType | None) -> FrameType | None:
-    """Return where the host is that launched the running kernel, if frame is of a thread of that kernel; else frame."""
+    """Return the host's frame that launched the running kernel if ``frame`` is one of that kernel's threads, else ``frame``."""
     launched = _launch
     inner = frame
     while inner is not None and launched is not None:

@@ -1,6 +1,6 @@
-"""Between numba-cuda's simulator and the engine: `cuda.jit`, launches `kernel[grid, block](...)`, arguments, the name `cuda`.
+"""Connects numba-cuda's simulator to the engine: `cuda.jit`, launches `kernel[grid, block](...)`, arguments, the name `cuda`.
 
-What numba-cuda's own simulator keeps doing: host arrays, streams, events, `cuda.to_device`, the classes of device arrays.
+numba-cuda's own simulator still provides host arrays, streams, events, `cuda.to_device` and the classes of device arrays.
 """
 
 from collections.abc import Callable, Iterator
@@ -123,7 +123,7 @@ def install() -> None:
     kernel.FakeOverload.max_cooperative_grid_blocks = _max_cooperative_grid_blocks
     for module in (numba.cuda, numba.cuda.simulator, api):
         module.jit = jit
-    # Device names for those whom the swap of globals does not reach: local imports, closures, `from numba.cuda import syncthreads`.
+    # Device names where the swap of globals does not reach: `pgas.cuda`, local imports, closures, `from numba.cuda import syncthreads`.
     numba.cuda.__getattr__ = _device_name
     for name in CACHE_HINTS:  # None in the stock simulator, which would win
         setattr(numba.cuda, name, getattr(KERNEL_MODULE, name))
@@ -173,8 +173,8 @@ def _device_value(arg: Any, write_back: list[Callable[[], Any]]) -> Any:
     return KernelArray(arg) if isinstance(arg, FakeCUDAArray) else arg
 
 
-# The name `cuda` in the modules of running kernels and of device functions called from them. Stock swaps at every call of a device
-# function; here a module stays swapped until the launch ends, so that a call costs one dictionary look-up.
+# The name `cuda` in the modules of running kernels and of the device functions that they call. The stock simulator swaps it at every call
+# of a device function. Here it stays swapped until the launch ends, so that a call costs one dictionary look-up.
 _swapped: dict[int, tuple[dict[str, Any], list[str]]] = {}
 
 

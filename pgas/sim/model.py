@@ -1,8 +1,8 @@
-"""The GPU that the simulator stands for where a launch may ask for too much: an H100 (SXM5).
+"""Limits of launches in the simulator: those of an H100 (SXM5).
 
-From the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0, but for the SMs, which are those of an H100
-SXM5 (NVIDIA H100 Tensor Core GPU Architecture), and shared memory: more than 48 KiB a block is for kernels that opt in, as those of
-numba-cuda do not. Registers are not counted: there is no machine code.
+From the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0. The number of SMs is an H100 SXM5's (NVIDIA
+H100 Tensor Core GPU Architecture). Shared memory is 48 KiB a block: more is for kernels that opt in, and numba-cuda's do not. Registers
+are not counted: there is no machine code.
 """
 
 from math import prod
@@ -19,7 +19,7 @@ WARPS_PER_SM = 64
 BLOCKS_PER_SM = 32
 SHARED_PER_BLOCK = 48 << 10
 SHARED_PER_SM = 228 << 10
-#: Of each block's shared memory, beside what it asks for, the system takes so much.
+#: Shared memory that the system takes for each block, beside what the block asks for.
 SHARED_OF_SYSTEM = 1 << 10
 
 _Index = tuple[int, int, int]

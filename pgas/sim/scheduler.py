@@ -1,6 +1,6 @@
-"""How the threads of a kernel take turns: threads, blocks, the queue of those that can run, and idling.
+"""How the threads of a kernel take turns: threads, blocks, the queue of runnable threads, and idle rounds.
 
-Who switches to whom: threads that stop switch straight to the next runnable one. The *hub*, the greenlet that launched the kernel,
+A thread that waits switches to the next runnable one. The *hub*, the greenlet that launched the kernel,
 starts new threads (a greenlet's C stack begins where it is started, so starting them from each other would nest without bound), idles
 when all runnable threads are spinning, reports deadlocks, and ends the launch.
 """
@@ -24,21 +24,22 @@ __all__ = ["FULL_MASK", "WARP_SIZE", "Block", "Index", "Launch", "Observer", "Re
 WARP_SIZE = 32
 FULL_MASK = 0xFFFFFFFF
 
-# Idle rounds that only give the core away; after them the engine sleeps, 1 us doubling to 50 us. (Linux adds its timer slack of 50 us.)
+# Number of idle rounds that only yield the core. Then the engine sleeps, 1 us doubling to 50 us (Linux adds its timer slack of 50 us).
 _YIELD_ROUNDS = 200
 _MAX_SLEEP_S = 50e-6
-# Rounds in which somebody was preempted at work are no idleness: hooks run in one of so many of them.
+# A round in which a thread was preempted at work is not idle. Idle hooks run in one of this many such rounds.
 _BUSY_ROUNDS_PER_HOOK = 16
-# A new greenlet costs 20 us and 20 KB, an idle one the memory.
+# Idle greenlets that are kept: a new one costs 20 us, an idle one 20 KB.
 _MAX_IDLE_WORKERS = 1024
 
 Index = tuple[int, int, int]
-# A text or its maker: in a spin loop, for that. (operation, mask or None): in a barrier or a warp operation. None: at work.
+# What a thread waits for. Text, or a function that returns it: in a spin loop. (operation, mask or None): in a barrier or warp operation.
+# None: it works.
 WaitsFor = str | Callable[[], str] | tuple[str, int | None] | None
 
 
 class Observer(Protocol):
-    """What a memory model wants to know of the schedule (see `pgas.sim.weak`)."""
+    """Events of the schedule that a memory model is told (see `pgas.sim.weak`)."""
 
     def threads_synced(self, threads: Iterable["SimThread"]) -> None:
         """These threads of one block met in a barrier or a warp operation."""
@@ -86,7 +87,7 @@ class Rendezvous:
     def __init__(self) -> None:
         self.workers: list[Worker] = []
         self.values: dict[int, Any] = {}
-        self.calls: dict[str, int] = {}  # of operations that begin with a barrier: how many threads came for which
+        self.calls: dict[str, int] = {}  # operation that begins with a barrier -> number of threads that came for it
 
 
 class Gathering:
@@ -119,21 +120,21 @@ class Block:
         self.shared: dict[Any, Any] = {}  # owned by pgas.sim.cuda_module
 
     def release_barrier(self) -> None:
-        """All have come: let them go."""
+        """All threads have come: make them runnable."""
         met, self.barrier = self.barrier, Rendezvous()
         self.launch.release(met.workers)
         if self.launch.observer is not None:
             self.launch.observer.threads_synced([w.thread for w in met.workers])
 
     def release_warp(self, warp: int, key: tuple[str, int]) -> None:
-        """All lanes of a warp operation have come: let them go."""
+        """All lanes of a warp operation have come: make them runnable."""
         met = self.warps[warp].pop(key)
         self.launch.release(met.workers)
         if self.launch.observer is not None:
             self.launch.observer.threads_synced([w.thread for w in met.workers])
 
     def exited(self, thread: SimThread) -> None:
-        """Account for a thread that returned. As on hardware, those that wait do not wait for it any longer."""
+        """Account for a thread that returned. As on hardware, barriers no longer wait for it."""
         del self.threads[thread.linear]
         self.alive -= 1
         warp, lane = divmod(thread.linear, WARP_SIZE)
@@ -152,7 +153,7 @@ class Block:
 
 
 class Worker(greenlet):  # type: ignore[misc]  # greenlet is untyped
-    """A greenlet that runs CUDA threads one after another, for as long as they do not stop half-way. Kept from launch to launch."""
+    """A greenlet that runs CUDA threads one after another until one of them waits. Kept from launch to launch."""
 
     launch: "Launch"
     thread: SimThread
@@ -202,17 +203,17 @@ class Launch:
         self.blocks: dict[int, Block] = {}  # those that have a thread left
         self.unborn = self._births()
         self.unborn_left = self.nblocks * self.nthreads
-        self.due = 0  # how many of them are to start before anybody else runs
+        self.due = 0  # number of them to start before any other thread runs
         self.ready: deque[Worker] = deque()
         self.grid_blocks: list[Block] = []  # blocks whose threads have all reached the grid barrier
         self.failure: tuple[SimThread, BaseException] | None = None
         self.stopping = False
-        self.spins = 0  # yields since something last went forward
+        self.spins = 0  # yields since a thread last made progress
         self.busy = False  # a thread was preempted at work since the last idle round
         self.idle_rounds = 0
         self.busy_rounds = 0
         self.stores = activity.stores
-        self.inside: SimThread | None = None  # who is in a barrier among PEs, where one thread may be at a time
+        self.inside: SimThread | None = None  # the thread in a barrier among PEs, where only one may be at a time
 
     def _births(self) -> Iterator[SimThread]:
         for linear, index in enumerate(_indices(self.grid)):
@@ -223,7 +224,7 @@ class Launch:
                 yield SimThread(block, i)
 
     def work(self, worker: Worker) -> None:
-        """Run threads that have not started yet. If one stops, another worker takes over the rest."""
+        """Run threads that have not started yet. If one waits, another worker takes over the rest."""
         # A greenlet has its own context, so the caller's errstate does not reach it. Integers wrap on a GPU.
         with np.errstate(over="ignore", divide="raise" if self.debug else None):
             for thread in self.unborn:
@@ -240,7 +241,7 @@ class Launch:
                 self.spins = self.idle_rounds = 0
 
     def park(self, worker: Worker, waiting_for: WaitsFor) -> None:
-        """Stop the calling thread until somebody puts its worker into `ready`."""
+        """Suspend the calling thread until its worker is put into `ready`."""
         if self.stopping:
             raise GreenletExit
         worker.thread.waiting_for = waiting_for
@@ -271,9 +272,9 @@ class Launch:
         self.spins = self.idle_rounds = 0
 
     def block_reached_grid_barrier(self, block: Block) -> None:
-        """All threads of the block wait in the grid barrier; if it is the last block, let the grid go."""
+        """All threads of the block wait in the grid barrier; if it is the last block, make all blocks runnable."""
         self.grid_blocks.append(block)
-        if len(self.grid_blocks) < self.nblocks:  # a block that has returned never comes: as on hardware, the others wait for ever
+        if len(self.grid_blocks) < self.nblocks:  # a block that has returned never comes: the others wait for ever, as on hardware
             return
         met, self.grid_blocks = self.grid_blocks, []
         for each in met:
@@ -295,7 +296,7 @@ class Launch:
         while self.failure is None:
             if self.unborn_left and (self.due > 0 or self.spins >= len(self.ready)):
                 if self.due <= 0:
-                    # Nobody can run: one more block. All who can are spinning: as many threads again, or each block would cost a round.
+                    # No thread can run: start a block. All that can are spinning: start as many again, as each start costs a round.
                     self.due = min(max(self.nthreads, len(self.ready)), self.unborn_left)
                     self.spins = 0
                 self.start_worker()
@@ -314,7 +315,7 @@ class Launch:
             del thread, error  # the traceback holds this frame: break the cycle
 
     def idle(self) -> None:
-        """Every runnable thread has had its turn and yielded again: look after the outside world and give the core away."""
+        """Every runnable thread has had its turn and yielded again: run the idle hooks, then yield the core or sleep."""
         self.spins = 0
         if self.busy:
             self.busy = False
@@ -334,7 +335,7 @@ class Launch:
             time.sleep(min(_MAX_SLEEP_S, 1e-6 * 2 ** min(self.idle_rounds - _YIELD_ROUNDS, 10)))
 
     def kill(self) -> None:
-        """Unwind every thread that is left, so that no greenlet, frame or argument survives the launch."""
+        """Unwind every thread that has not returned, so that no greenlet, frame or argument survives the launch."""
         self.stopping = True
         self.unborn_left = 0
         self.unborn = iter(())
@@ -356,7 +357,7 @@ def _indices(dim: Index) -> Iterator[Index]:
 
 
 def _located(error: BaseException, thread: SimThread) -> BaseException:
-    """Put the thread into the text of its exception; the object stays the same, with its attributes and traceback."""
+    """Name the thread in the text of its exception; the object, its attributes and traceback stay."""
     if not isinstance(error, Exception):
         return error  # KeyboardInterrupt, SystemExit: not the thread's own
     where = f"tid={list(thread.thread_index)} ctaid={list(thread.block.index)}"

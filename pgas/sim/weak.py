@@ -5,20 +5,20 @@ order drawn from the seed:
 
 | what | performs |
 |---|---|
-| `fence("sys")`, `store_release` | the caller's, and those that are published to it |
-| a load, atomic or copy from a remote address | those to that address that are the caller's or published to it |
-| a new store to the same bytes | those it would overtake: stores to one location stay in order |
-| scheduler steps | now and then a few, so that everything is performed in the end |
-| the end of the kernel | all |
+| `fence("sys")`, `store_release` | stores of the caller, and stores that are published to it |
+| a load, atomic or copy from a remote address | of these, the stores to that address |
+| a new store to the same bytes | the stores it would overtake: stores to one location stay in order |
+| scheduler steps | now and then a few, so that all stores are performed in the end |
+| the end of the kernel | all stores |
 
-*Published* is the model's conservative notion of "happens before": a barrier or warp operation publishes the pending stores of those
-who meet to their block, `fence("block")` the caller's; `fence("gpu")` and a grid barrier publish to the grid. So a thread that fences
+*Published* is the model's conservative notion of "happens before": a barrier or warp operation publishes the pending stores of its
+threads to their block, `fence("block")` those of the caller; `fence("gpu")` and a grid barrier publish to the grid. So a thread that fences
 after syncthreads performs the stores of the whole block. Atomics are performed at once and order nothing.
 
 A copy is cut into pieces that are performed separately. A blocking copy takes its source's bytes at the call; a deferred one reads each
 piece when it is performed, or at ``read_sources`` (flush), and is delayed also if it goes from a remote address to a local one (get_nbi).
 
-What it finds is a bug of the program on a GPU; a correct program behaves. What it misses: races between unordered stores to the same
+Weak mode finds programs that are wrong on a GPU; correct ones run as before. It misses: races between unordered stores to the same
 bytes, late loads, missing gpu-scope fences between threads of one PE, stores through plain array indexing.
 """
 
@@ -40,7 +40,7 @@ WINDOW = (0x6000_0000_0000, 0x7C00_0000_0000)
 
 # Chances that a scheduler step performs something; one of them is drawn for every kernel.
 _DRAIN_CHANCES = (1 / 4, 1 / 16, 1 / 64)
-# More pending pieces than a write queue would hold only make the model slow.
+# More pending pieces than a write queue holds make the model slow and find nothing more.
 _MAX_PENDING = 512
 _MAX_PIECES = 5
 _PAGE = 4096
@@ -191,7 +191,7 @@ class WeakMemory:
         extent = (count - 1) * src_stride
         if thread is None or not deferred:
             self._settle(min(src, src + extent), abs(extent) + width)
-        if thread is not None and dst_stride < width:  # elements that overwrite each other: not worth a delay
+        if thread is not None and dst_stride < width:  # elements overwrite each other: no delay
             self._perform_if(lambda p: p.overlaps(dst, dst + (count - 1) * dst_stride + width, dst_stride, width))
             thread = None
         if thread is None:
@@ -227,13 +227,13 @@ class WeakMemory:
                     piece.published = level
 
     def read_sources(self) -> None:
-        """Have the puts that happen before this read their sources; nothing need arrive."""
+        """Let the puts that happen before this call read their sources; none has to arrive."""
         thread = engine.current()
         for piece in self._pending:
             if isinstance(piece.source, int) and self._is_remote(piece.lo) and thread is not None and _before(piece, thread):
                 piece.take()
 
-    # What the engine tells
+    # Events of the engine
 
     def threads_synced(self, threads: Iterable[SimThread]) -> None:
         if self._pending:
@@ -278,7 +278,7 @@ class WeakMemory:
                 self._perform_if(lambda p: p.overlaps(lo, lo + nbytes, nbytes, nbytes) and _before(p, thread))
 
     def _cuts(self, count: int) -> list[int]:
-        """Where to cut a copy of `count` elements: its last element often comes apart, to arrive first now and then."""
+        """Return where to cut a copy of `count` elements. Its last element is often a piece of its own, which may arrive first."""
         inner = {self._random.randrange(1, count) for _ in range(self._random.randrange(_MAX_PIECES))} if count > 1 else set()
         if count > 1 and self._random.random() < 0.5:
             inner.add(count - 1)
