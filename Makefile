@@ -163,9 +163,10 @@ run_programs = @for job in $(1); do set -- $$(echo $$job | tr , ' '); weak=$${3\
 programs: $(VENV)/dev
 	$(call run_programs,$(PROGRAMS))
 
-## programs-all: 10,000
+## programs-all: 10,000, and the soak test
 programs-all: $(VENV)/dev
 	$(call run_programs,$(PROGRAMS_ALL))
+	for transport in p2p $(NIC_TRANSPORTS); do mpirun -n 4 python -m pgas.perftests.programs --transport $$transport --soak 30 || exit; done
 
 ## check-rxe: ibrc over the kernel's Soft-RoCE and libibverbs, in a QEMU guest on this machine's own root (Debian; installs with apt-get)
 check-rxe: $(VENV)/dev

@@ -12,8 +12,7 @@
 * ``report``    tables and JSON;  ``plot``  PNG from that JSON;  ``style``  how pictures look;
 * ``compare``   results beside NVSHMEM's figures, which baselines/nvshmem-*.json holds.
 
-``soak`` performs random operations and checks every byte: ``draws`` says what each thread does, ``traffic`` does it and
-looks at the result.
+``programs`` performs random programs and compares them with an oracle.
 ``check_gpu`` (steps of a ``pool``) and ``figures`` start them as ``jobs``; ``figures`` keeps the rows of many runs in one JSON,
 ``findings`` reads numbers from it and ``pictures`` draws it.
 """

@@ -33,7 +33,7 @@ NIC_MEASUREMENTS = {
     "shmem_put_bw-ibgda-32x1024": "shmem_put_bw --transport ibgda -n 20 -w 5 -c 32 -t 1024 -b 1K -e 32M",
 }
 
-#: A hundred million random operations through that NIC; a quarter of them are atomics, of which a queue pair performs one at a time.
+#: Of the soak test through that NIC: a queue pair performs its atomics one at a time.
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
 #: What of tests/mpi runs through the NIC.
@@ -179,8 +179,7 @@ def _nic_measurements(machine: str) -> Iterator[Step]:
     for step in compare.steps(NIC_MEASUREMENTS, machine, 200):
         ctas = NIC_MEASUREMENTS[step.name].partition("-c ")[2].split()[0]
         yield Step(step.name, step.command, step.seconds, {"PGAS_IBGDA_NUM_RC_PER_PE": ctas, "PGAS_QP_DEPTH": "8192"})
-    output = str(BASELINES / f"soak-ibgda-{machine}.json")
-    yield Step("soak", [*_on(2), "-m", "pgas.perftests.soak", "--ops", "1e8", "--transport", "ibgda", "--json", output], 300, SOAK_QUEUES)
+    yield Step("soak", [*_on(2), "-m", "pgas.perftests.programs", "--soak", "60", "--transport", "ibgda"], 300, SOAK_QUEUES)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

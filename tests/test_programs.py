@@ -385,6 +385,19 @@ def test_bad_value_is_one_sentence(argv, words, capsys, monkeypatch):
     assert f"programs: error: {words}" in capsys.readouterr().err
 
 
+@simulated
+@with_mpirun
+def test_the_soak_test(tmp_path):
+    """Without fault, and with a put_warp that does nothing."""
+    done = mpirun(2, "-m", "pgas.perftests.programs", "--soak", "1", "--transport", "ibgda")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^programs: soak of 2 PEs, seed 1: \d{3,} operations, .* 0 faults; over ibgda$", done.stdout, re.M)
+    (tmp_path / "without.py").write_text(WITHOUT)
+    done = mpirun(2, tmp_path / "without.py", "put_warp", "--soak", "1")
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"error: PE \d: word \d+ is 0x\w+ instead of 0x\w+; put_warp of \d+ bytes with PE \d, ", done.stderr)
+
+
 WITHOUT = """
 import sys, pgas
 from pgas.perftests.programs import __main__ as programs

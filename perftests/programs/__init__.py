@@ -10,5 +10,6 @@
 * on_host.py: phases in which the hosts call operations themselves, at once and on a stream.
 * trial.py: performs a group of programs on all PEs and compares.
 * shrink.py: makes a program that failed small.
+* soak.py: random operations from all threads at once, for minutes and without an oracle.
 * __main__.py: the command.
 """

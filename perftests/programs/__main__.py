@@ -3,6 +3,7 @@
     mpirun -n 3 python -m pgas.perftests.programs --count 1000 --seed 1 --transport ibgda
 
 The run ends at the first group of programs in which one fails. That one is made small, printed, and with it the command that runs it.
+``--soak 300`` performs operations at random for 300 seconds instead, without an oracle (soak.py).
 """
 
 import argparse
@@ -19,6 +20,7 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 from pgas.base import config
 from pgas.base.backend import launched_rank
 from pgas.perftests import options
+from pgas.perftests.programs import soak
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
 from pgas.perftests.programs.operation import Operation, Program, line
 from pgas.perftests.programs.oracle import Fault
@@ -55,6 +57,8 @@ def run(argv: Sequence[str] | None = None) -> int:
             print(f"programs: error: {error}", file=sys.stderr, flush=True)
         return 2
     with job:
+        if arguments.soak is not None:
+            return soak.run(arguments.seed, arguments.soak)
         trial = Trial()
         status = _kept(arguments, trial) if arguments.keep else _drawn(arguments, trial)
         trial.free()
@@ -203,6 +207,8 @@ def _parse(argv: Sequence[str]) -> Any:
     parser.add_argument("--first", type=options.within(0, most), default=0, metavar="N", help="number of the first program [0]")
     keep = "only these operations of the first program, each a number, or number:elements"
     parser.add_argument("--keep", type=_numbers, metavar="LIST", help=keep)
+    seconds = "no programs: random operations for so long, from all threads at once"
+    parser.add_argument("--soak", type=options.within(1, most), metavar="SECONDS", help=seconds)
     types = DTYPES if pgas.SIMULATOR else _TYPES_ON_GPUS
     of = f"types of elements, of {', '.join(DTYPES)} [{','.join(types)}]"
     parser.add_argument("--types", type=_types, default=types, metavar="LIST", help=of)
