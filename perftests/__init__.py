@@ -13,6 +13,6 @@
 * ``compare``   results beside NVSHMEM's figures, which baselines/nvshmem-*.json holds.
 
 ``programs`` performs random programs and compares them with an oracle.
-``check_gpu`` (steps of a ``pool``) and ``figures`` start them as ``jobs``; ``figures`` keeps the rows of many runs in one JSON,
+``check_gpu`` and ``figures`` start them as ``jobs``; ``figures`` keeps the rows of many runs in one JSON,
 ``findings`` reads numbers from it and ``pictures`` draws it.
 """

@@ -1,28 +1,28 @@
 """``make check-gpu``: the tests and measurements that need GPUs, on this machine, with the Python that is active.
 
-Two PEs, and three and four for some tests, on a GPU each if there are enough. What shares a GPU does so under MPS, which is started here
-and ended again if it does not run: several PEs, the NIC's kernel where none is spare. Writes perftests/baselines/<test>-<gpus>.json, and
-what the conformance suite has shown, conformance-<gpus>.txt, once all has passed.
-``--quick`` leaves the tests out, ``--tests`` the measurements; ``--only REGEX`` performs the steps in whose name it is found (``ibrc 3``,
-``soak``), also those that have passed before. ``--at-once 4`` performs four steps of the tests at once on each GPU, all PEs of a step on
-one: compiling kernels takes most of their time; build/check-gpu/ (build/check-gpu-only/) has what they say. ``--seconds`` ends after that
-time, and the next run on this machine with these sources goes on (build/check-gpu.json), until nothing is left.
+A list of commands, each under a name: pytest, or a perf test. Two PEs, for some tests three and four, have a GPU each if there are enough;
+otherwise they share one under MPS, which is started here unless it runs. build/check-gpu/ has what each command said, perftests/baselines
+the rows of the perf tests and, if all has passed, what the conformance suite has shown, conformance-<gpus>.txt.
+
+``--quick`` leaves the tests out, ``--tests`` the measurements. ``--only REGEX`` performs the steps in whose name it is found (``ibrc 3``,
+``soak``). ``--at-once 4`` performs four tests at once on each GPU, all PEs of one on the same: compiling kernels takes most of their time.
+``--seconds`` ends after that time, and says what is left.
 """
 
 import argparse
 import contextlib
-import hashlib
+import queue
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
-from typing import NamedTuple
 
-from pgas.perftests import compare
-from pgas.perftests.jobs import BASELINES, ROOT, ended_by_signals, gpus, machine_name, mpirun, mps, run
-from pgas.perftests.pool import Pool, Step
+from pgas.perftests import compare, jobs
+from pgas.perftests.jobs import BASELINES, ROOT, Step, gpus, machine_name, mpirun, mps
 from pgas.perftests.report import commit, now
 
 #: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
@@ -39,30 +39,23 @@ SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 #: What of tests/mpi runs through the NIC.
 NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "requests", "register", "reset", "streams", "heap_growth"))
 
-#: What of tests/mpi is skipped without one, or is of the simulator.
+#: What of tests/mpi needs a NIC or the simulator.
 NOT_OF_P2P = ("nic", "requests", "weak")
 
-#: What PEs do that have more than one neighbour, by the name of the step that does it.
+#: What runs at three and four PEs, by the name of its step.
 OF_3 = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",)}
 
-#: In how many parts the tests of a chapter are, where it would be the last by far: each of them compiles kernels.
+#: Parts of the chapters that would end last by far: each test compiles kernels.
 PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2, "streams": 3}
 
-#: Variables of most chapters, as many PEs are on a GPU at once; and of those that need a heap of gigabytes or sizes of their own, or long
-#: for a kernel.
+#: Variables of most chapters, as many PEs share a GPU; and of chapters that need a larger heap or more time.
 SMALL = {"PGAS_SYMMETRIC_SIZE": "512M"}
 OWN_VARIABLES = {"b_heap": {}, "c_rma": {}, "heap_growth": {}, "programs": {**SMALL, "TEST_TIMEOUT": "600"}}
-
-#: What has passed, of a run in several parts.
-KEPT = ROOT / "build" / "check-gpu.json"
-
-#: The same of a run with --only, for its own time.
-ONLY = ROOT / "build" / "check-gpu-only.json"
 
 #: What the conformance suite has shown on this machine.
 REPORT = ROOT / "build" / "conformance-gpu.json"
 
-#: What the card executes, checks and refuses, with the machine code that is measured, whose hash they print.
+#: Tests of the software card on a GPU; they print a hash of its machine code.
 CARD_TESTS = [f"tests/test_softhca_{name}.py" for name in ("rig", "wqes", "errors", "atomics", "states", "faults", "replay")]
 
 #: The flags of NVSHMEM's figures that ours are compared with (compare.py), both ways, and plain stores.
@@ -92,18 +85,19 @@ NIC_LATENCIES = {
     }.items()
 }
 
-#: What tests are run with: arguments of Python, the report of the conformance suite, variables.
+#: How tests are run: arguments of Python, the report of the conformance suite, variables.
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 REPORTED = ["--conformance-report", str(REPORT)]
 ON_GPUS = {"NUMBA_ENABLE_CUDASIM": "0"}
 
+#: What each step said.
+LOGS = ROOT / "build" / "check-gpu"
 
-class Part(NamedTuple):
-    """Steps in turn, under MPS where fewer GPUs are there than places; or several at once on each GPU, under an MPS server of its own."""
+#: Lines shown of what a step said that failed beside others.
+_SHOWN = 40
 
-    places: int
-    at_once: bool
-    steps: list[Step]
+#: Variables of steps that share a GPU: each software card takes a part of it, not a third.
+_SHARING = {"PGAS_SOFTHCA_SMS": "8", "PGAS_SOFTHCA_DEVICE": ""}
 
 
 def _on(n: int) -> list[str]:
@@ -155,15 +149,6 @@ def _alone() -> Iterator[Step]:
     )
 
 
-def _sources() -> str:
-    """Return what changes with any source here; a copy of the repository has no commit."""
-    found = hashlib.sha256()
-    for folder in ("pgas", "kernels", "transports", "perftests", "tests"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            found.update(path.read_bytes())
-    return found.hexdigest()
-
-
 def _measurements(machine: str) -> Iterator[Step]:
     """What needs no NIC."""
     output = str(BASELINES / f"compile_time-{machine}.json")
@@ -195,80 +180,127 @@ def _count(text: str) -> int:
     return number
 
 
+def _perform(steps: Sequence[Step], places: Sequence[Mapping[str, str]], end: float) -> dict[str, str]:
+    """Perform steps, as many at once as there are places, each with the variables of its place; return what became of each."""
+    became: dict[str, str] = {}
+    free: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
+    for place in places:
+        free.put(place)
+
+    def work(step: Step) -> None:
+        place, began = free.get(), time.monotonic()
+        try:
+            if began < end:
+                became[step.name] = _performed(step, place, end)
+        finally:
+            free.put(place)
+
+    # An interrupted Thread.join() takes its thread for ended in Python 3.11 and 3.12 (bpo-45274): only the executor joins.
+    with futures.ThreadPoolExecutor(len(places)) as executor:
+        submitted = [executor.submit(work, step) for step in steps]
+        try:
+            for each in submitted:
+                each.result()
+        except BaseException:  # a signal
+            executor.shutdown(wait=False, cancel_futures=True)
+            while not all(each.done() for each in submitted):
+                jobs.end_running()
+                time.sleep(0.01)
+            raise
+    return {step.name: became.get(step.name, "left") for step in steps}
+
+
+def _performed(step: Step, variables: Mapping[str, str], end: float) -> str:
+    """Run a step; print and return what became of it."""
+    began, path = time.monotonic(), LOGS / f"{re.sub('[ /]', '-', step.name)}.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        passed = jobs.run(step.command, min(step.seconds, end - began), {**step.variables, **variables}, file)
+    became = "passed" if passed else "left" if time.monotonic() >= end else "failed"
+    said = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    shown = " ".join(said[-1:]) if passed else "\n".join([str(path), *said[-_SHOWN:]])
+    print(f"{step.name}: {became} after {time.monotonic() - began:.0f} s: {shown}", flush=True)
+    return became
+
+
+def _share(steps: Sequence[Step], uuids: Sequence[str], at_once: int, end: float) -> dict[str, str]:
+    """Perform steps, so many at once on each GPU under MPS, and those that fail once more, one by one.
+
+    Under MPS the fault of one client ends all that share its server.
+    """
+    with contextlib.ExitStack() as daemons:
+        became = _perform(steps, [{**daemons.enter_context(mps(uuid)), **_SHARING} for uuid in uuids] * at_once, end)
+    if failed := [step for step in steps if became[step.name] == "failed"]:
+        with mps(uuids[0]) as variables:
+            became |= _perform(failed, [{**variables, **_SHARING}], end)
+    return became
+
+
 def main() -> int:
-    """Run everything, report what failed; the exit status is 1 if something has, and 3 if only time was too short."""
+    """Run what is chosen; the exit status is 1 if something failed, 3 if only time was too short."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")
     parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="the steps in whose name this is found")
-    parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="steps of the tests at once on each GPU, under MPS")
-    parser.add_argument("--seconds", type=float, help="end after this time; the next run goes on")
+    parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="tests at once on each GPU, under MPS")
+    parser.add_argument("--seconds", type=float, help="end after this time")
     options = parser.parse_args()
     names, uuids = gpus(), gpus("uuid")
     if not names or len(uuids) < len(names) or shutil.which("mpirun") is None:
         print("check-gpu needs a GPU and an mpirun", file=sys.stderr)
         return 2
-    machine = machine_name(names)
-    plan = _plan(machine, options)
+    machine, only = machine_name(names), options.only.pattern
+    plan = [(places, [step for step in steps if options.only.search(step.name)]) for places, steps in _plan(machine, options)]
+    plan = [(places, steps) for places, steps in plan if steps]
     if not plan:
-        print(f"check-gpu: --only {options.only.pattern!r} is found in the name of no step", file=sys.stderr)
+        print(f"check-gpu: --only {only!r} is found in the name of no step", file=sys.stderr)
         return 2
     BASELINES.mkdir(exist_ok=True)
-    kept = ONLY if options.only.pattern else KEPT
-    if kept == ONLY:
-        kept.unlink(missing_ok=True)
-    pool = Pool(kept, f"{', '.join(uuids)}; {_sources()}", options.seconds, uuids, options.at_once)
-    if kept == KEPT and not pool.goes_on:
-        REPORT.unlink(missing_ok=True)
-    with ended_by_signals():
-        _perform(pool, len(names), plan)
-    found = pool.outcome
-    all_tests = kept == KEPT and not (options.quick or found.failed or found.left)
+    if not only:
+        shutil.rmtree(LOGS, ignore_errors=True)
+    REPORT.unlink(missing_ok=True)
+    end = float("inf") if options.seconds is None else time.monotonic() + options.seconds
+    became: dict[str, str] = {}
+    with jobs.ended_by_signals():
+        for places, steps in plan:
+            if places == 0:
+                became |= _share(steps, uuids, options.at_once, end)
+            else:
+                with mps() if len(names) < places else contextlib.nullcontext():
+                    became |= _perform(steps, [{}], end)
+    found = {kind: [name for name in became if became[name] == kind] for kind in ("passed", "failed", "left")}
     if REPORT.exists():
-        _show_report(BASELINES / f"conformance-{machine}.txt" if all_tests else None)
-    counts = f"{len(found.passed)} steps passed, {len(found.before)} had before, {len(found.failed)} failed, {len(found.left)} left"
-    print(f"check-gpu on {machine}: {counts}")
-    for verb, steps in (("FAILED", found.failed), ("left", found.left)):
-        print(*(f"{verb}: {name}" for name in steps), sep="\n", end="\n" if steps else "")
-    if kept == ONLY or not (found.failed or found.left):
-        kept.unlink(missing_ok=True)
-    return 1 if found.failed else 3 if found.left else 0
+        complete = not (only or options.quick or found["failed"] or found["left"])
+        _show_report(BASELINES / f"conformance-{machine}.txt" if complete else None)
+    print(f"check-gpu on {machine}: " + ", ".join(f"{len(steps)} {kind}" for kind, steps in found.items()))
+    for kind in ("failed", "left"):
+        print(*(f"{kind}: {name}" for name in found[kind]), sep="\n", end="\n" if found[kind] else "")
+    return 1 if found["failed"] else 3 if found["left"] else 0
+
+
+def _plan(machine: str, options: argparse.Namespace) -> Iterator[tuple[int, Iterable[Step]]]:
+    """What is chosen, in order: places that its PEs and the NIC's kernel take, 0 for what runs side by side, and steps."""
+    if not options.tests:
+        yield 2, _measurements(machine)
+        yield 3, _nic_measurements(machine)
+    if not options.quick:
+        if options.at_once:
+            yield 0, [*_tests(), *_nic_tests()]
+        else:
+            yield 4, _tests()
+            yield 5, _nic_tests()
+        yield 4, _alone()
 
 
 def _show_report(path: Path | None) -> None:
     """Print what the conformance suite has shown, and keep it in a file if one is named."""
     shown = [sys.executable, "-m", "conformance.report", str(REPORT)], 60, {"PYTHONPATH": str(ROOT / "tests")}
-    run(*shown)
+    jobs.run(*shown)
     if path is not None:
         with path.open("wb") as file:
             file.write(f"# {shlex.join(['check_gpu', *sys.argv[1:]])}; commit {commit() or 'unknown'}; {now()}\n".encode())
             file.flush()  # what follows is another process's
-            run(*shown, file)
-
-
-def _plan(machine: str, options: argparse.Namespace) -> list[Part]:
-    """What is chosen, in order."""
-    parts = []
-    if not options.tests:
-        # The NIC's kernel takes a spare GPU, or shares PE 0's.
-        parts += [Part(2, False, list(_measurements(machine))), Part(3, False, list(_nic_measurements(machine)))]
-    if not options.quick:
-        if options.at_once:
-            parts += [Part(0, True, [*_tests(), *_nic_tests()])]
-        else:
-            parts += [Part(4, False, list(_tests())), Part(5, False, list(_nic_tests()))]
-        parts += [Part(4, False, list(_alone()))]
-    chosen = [part._replace(steps=[step for step in part.steps if options.only.search(step.name)]) for part in parts]
-    return [part for part in chosen if part.steps]
-
-
-def _perform(pool: Pool, n_gpus: int, plan: list[Part]) -> None:
-    for part in plan:
-        if part.at_once:
-            pool.share(part.steps)
-        else:
-            with mps() if n_gpus < part.places else contextlib.nullcontext():
-                pool.in_turn(part.steps)
+            jobs.run(*shown, file)
 
 
 if __name__ == "__main__":

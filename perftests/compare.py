@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from pgas.perftests import jobs
-from pgas.perftests.jobs import BASELINES
+from pgas.perftests.jobs import BASELINES, Step
 from pgas.perftests.options import size_flag
-from pgas.perftests.pool import Step
 
 __all__ = ["LATENCIES", "compared", "main", "steps"]
 

@@ -1,4 +1,4 @@
-"""Jobs of perf tests: the GPUs here, MPS, mpirun, and the name that the files of this machine carry."""
+"""Commands of tests and perf tests: the GPUs here, MPS, mpirun, and the name that the files of this machine carry."""
 
 import contextlib
 import functools
@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NoReturn
 
-__all__ = ["BASELINES", "ROOT", "end_running", "ended_by_signals", "gpus", "machine_name", "marked", "mpirun", "mps", "run"]
+__all__ = ["BASELINES", "ROOT", "Step", "end_running", "ended_by_signals", "gpus", "machine_name", "marked", "mpirun", "mps", "run"]
 
 #: The repository.
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +31,16 @@ _running: set[str] = set()
 
 #: Where the results of machines are kept.
 BASELINES = ROOT / "perftests" / "baselines"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command under a name of its own, the seconds it may take, and its variables."""
+
+    name: str
+    command: Sequence[str]
+    seconds: float
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None, output: IO[bytes] | None = None) -> bool:
