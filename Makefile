@@ -189,9 +189,9 @@ check-gpu:
 compare:
 	python3 -m pgas.perftests.compare --run
 
-## figures: put and p over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
+## figures: put and p over ibrc and ibgda, measured here and drawn into perftests/baselines, with the Python that is active
 figures:
-	python3 -m pgas.perftests.figures
+	python3 -m pgas.perftests.plot --figures
 
 ## docs: write the generated pages of docs/ again, from docstrings and tables
 docs: $(VENV)/dev

@@ -9,10 +9,9 @@
 * ``transfer``  source and guarded destination of a row;  ``counts``  what a NIC counted, against what was issued;
 * ``harness``   runs the rows of a test on two PEs;
 * ``bulk``      kernels around one call a thread, warp or CTA;  ``atomics``  around an atomic;  ``ping_pong``  there and back;
-* ``report``    tables and JSON;  ``plot``  PNG from that JSON;  ``style``  how pictures look;
+* ``report``    tables and JSON;  ``plot``  pictures from that JSON, and ``make figures``;
 * ``compare``   results beside NVSHMEM's figures, which baselines/nvshmem-*.json holds.
 
 ``programs`` performs random programs and compares them with an oracle.
-``check_gpu`` and ``figures`` start them as ``jobs``; ``figures`` keeps the rows of many runs in one JSON,
-``findings`` reads numbers from it and ``pictures`` draws it.
+``check_gpu``, ``compare`` and ``plot`` start perf tests as ``jobs``.
 """

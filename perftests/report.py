@@ -9,7 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BANDWIDTH", "LATENCY", "Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "title_lines"]
+__all__ = ["BANDWIDTH", "LATENCY", "Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "rows_in_lines",
+    "title_lines",
+]  # fmt: skip
 
 #: What the rows of a test measure.
 BANDWIDTH, LATENCY = "bandwidth", "latency"
@@ -106,7 +108,22 @@ class Report:
 
     def write_json(self, path: str) -> None:
         """Write the run as one JSON object."""
-        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(rows_in_lines(asdict(self)) + "\n", encoding="utf-8")
+
+
+def rows_in_lines(value: Any, pad: str = "") -> str:
+    """Return JSON in which each row of a table is a line."""
+    if isinstance(value, list) and _has_objects(value):
+        parts = [rows_in_lines(each, f"{pad} ") for each in value]
+        return f"[\n{pad} " + f",\n{pad} ".join(parts) + f"\n{pad}]"
+    if isinstance(value, dict) and any(map(_has_objects, value.values())):
+        parts = [f"{json.dumps(key)}: {rows_in_lines(each, f'{pad} ')}" for key, each in value.items()]
+        return f"{{\n{pad} " + f",\n{pad} ".join(parts) + f"\n{pad}}}"
+    return json.dumps(value)
+
+
+def _has_objects(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def title_lines(report: Report, simulator: bool) -> list[str]:

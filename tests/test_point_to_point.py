@@ -209,9 +209,6 @@ def test_plot_of_latencies(tmp_path):
     picture = tmp_path / "run.png"
     assert plot.main([str(run), "-o", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
-    split = plot.by_scope([json.loads(run.read_text())])
-    assert plot.curve_labels(split) == ["scope thread", "scope warp"]
-    assert [len(each["rows"]) for each in split] == [2, 2]
 
 
 def test_latency_and_bandwidth_do_not_share_a_picture(tmp_path, capsys):
