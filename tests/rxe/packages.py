@@ -1,18 +1,32 @@
-"""What the guest is made from and which Debian package brings it; installed where apt-get and root are there, else named in one line."""
+"""What the guest is made from: Debian packages, installed where root and apt-get are there, and Debian's kernel, which is only unpacked."""
 
 import importlib.machinery
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["NEEDED", "VERBS", "Missing", "apt", "install_missing", "is_static", "link_pyverbs", "missing_packages"]
+__all__ = ["GUEST", "VERBS", "Missing", "apt", "cache_folder", "install", "kernel", "link_pyverbs", "missing"]
 
-#: Where Debian keeps Python packages: binary modules there are of one version of CPython, named in the file names.
+#: What tests of verbs need, what the guest needs, and for tests outside the guest: rdma-core's own, and headers.
+VERBS = ("python3-pyverbs", "ibverbs-providers")
+GUEST = (*VERBS, "qemu-system-x86", "seabios", "busybox-static", "iproute2")
+USEFUL = ("rdma-core", "libibverbs-dev")
+
+#: The kernel with RDMA_RXE=m and 9P_FS=m; the -cloud- one has neither.
+KERNEL = "linux-image-amd64"
+
+#: What the guest loads, and before them what they depend on: the way to the root, Soft-RoCE, which wants crc32 at its first device,
+#: libibverbs and librdmacm, the interface whose link can be taken down.
+MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "dummy")
+
+#: Where Debian keeps Python packages: binary modules there are of one version of CPython.
 DEBIAN_PYTHON = Path("/usr/lib/python3/dist-packages")
 
 
@@ -20,92 +34,51 @@ class Missing(Exception):
     """Something without which there is no guest; the text is one line that names it."""
 
 
-def is_static(program: Path) -> bool:
-    """Whether an ELF file of 64 bits needs no dynamic loader, i.e. has no program header of type PT_INTERP (elf(5))."""
-    try:
-        image = program.read_bytes()
-    except OSError:
-        return False
-    e_phoff = int.from_bytes(image[32:40], "little")
-    e_phentsize, e_phnum = (int.from_bytes(image[at : at + 2], "little") for at in (54, 56))
-    pt_interp = (3).to_bytes(4, "little")
-    return image[:5] == b"\x7fELF\x02" and all(image[e_phoff + i * e_phentsize :][:4] != pt_interp for i in range(e_phnum))
+def missing(packages: Sequence[str]) -> list[str]:
+    """Return those that are not installed."""
+    if shutil.which("dpkg-query") is None:
+        return list(packages)
+    command = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    return [package for package in packages if f"{package} installed" not in found]
 
 
-def _file(pattern: str) -> Callable[[], bool]:
-    return lambda: any(Path("/").glob(pattern))
-
-
-def _program(name: str) -> Callable[[], bool]:
-    return lambda: shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
-
-
-#: What tests of verbs need: Debian package -> whether what is wanted of it is there.
-VERBS: dict[str, Callable[[], bool]] = {
-    "python3-pyverbs": _file("usr/lib/python3/dist-packages/pyverbs/__init__.py"),
-    "ibverbs-providers": _file("etc/libibverbs.d/rxe.driver"),
-}
-
-#: What the guest needs.
-NEEDED: dict[str, Callable[[], bool]] = {
-    **VERBS,
-    "qemu-system-x86": _program("qemu-system-x86_64"),
-    "seabios": _file("usr/share/*/bios-256k.bin"),
-    "busybox-static": lambda: is_static(Path("/bin/busybox")),
-    "iproute2": lambda: _program("ip")() and _program("rdma")(),
-}
-
-#: Likewise, for tests outside the guest: rdma-core's own, and the headers that numbers are compared with. Without them they are skipped.
-USEFUL: dict[str, Callable[[], bool]] = {
-    "rdma-core": _file("usr/share/doc/rdma-core/tests/run_tests.py"),
-    "libibverbs-dev": _file("usr/include/infiniband/mlx5dv.h"),
-}
-
-
-def missing_packages(wanted: dict[str, Callable[[], bool]] | None = None) -> list[str]:
-    """Return the packages that are not there, of NEEDED or others."""
-    return [package for package, is_there in (NEEDED if wanted is None else wanted).items() if not is_there()]
-
-
-def apt(*arguments: str, cwd: Path | None = None) -> str:
-    """Run apt-get, or another program of apt named as ``apt-cache ...``, and return its output.
+def apt(program: str, *arguments: str, cwd: Path | None = None) -> str:
+    """Run a program of apt, and return its output.
 
     Raises:
         Missing: there is no apt here, or it failed; with the last line of what it said.
     """
-    program, *rest = arguments if arguments[0].startswith("apt-") else ("apt-get", *arguments)
     if shutil.which(program) is None:
         raise Missing(f"{program} is missing: packages can be had on Debian only")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     # The sandbox user _apt cannot write to folders of root.
-    command = [program, "-qq", "-o", "APT::Sandbox::User=root", *rest]
+    command = [program, "-qq", "-o", "APT::Sandbox::User=root", *arguments]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise Missing(f"{' '.join((program, *rest))}: {last}")
+        raise Missing(f"{program} {' '.join(arguments)}: {last}")
     return done.stdout
 
 
-def install_missing(say: Callable[[str], None], needed: dict[str, Callable[[], bool]] | None = None) -> None:
-    """Install what is missing of NEEDED (or of other packages), and of USEFUL if it can be had.
+def install(packages: Sequence[str]) -> None:
+    """Install what is missing of some packages, and of USEFUL if it can be had.
 
     Raises:
-        Missing: a package that is needed is missing and apt-get or root is, too, or apt-get failed.
+        Missing: a package is missing and root or apt-get is, too, or apt-get failed.
     """
-    packages = missing_packages(needed)
-    if not packages and (not missing_packages(USEFUL) or os.geteuid() != 0 or shutil.which("apt-get") is None):
-        return
-    packages += missing_packages(USEFUL)
-    install = f"apt-get install --no-install-recommends {' '.join(packages)}"
-    if shutil.which("apt-get") is None:
-        raise Missing(f"no apt-get here to install {' '.join(packages)} with")
-    if os.geteuid() != 0:
-        raise Missing(f"{', '.join(packages)} not installed, and only root can; as root: {install}")
-    say(install)
-    apt("update")
-    apt("install", "-y", "--no-install-recommends", *packages)
-    if still := missing_packages(needed):
-        raise Missing(f"{', '.join(still)}: installed, but what was wanted of it is not there")
+    needed, root = missing(packages), os.geteuid() == 0
+    wanted = [*needed, *(missing(USEFUL) if root else ())]
+    if needed and not root:
+        raise Missing(f"as root: apt-get install --no-install-recommends {' '.join(needed)}")
+    if wanted:
+        print(f"rxe: apt-get install --no-install-recommends {' '.join(wanted)}", file=sys.stderr, flush=True)
+        try:
+            apt("apt-get", "update")
+            apt("apt-get", "install", "-y", "--no-install-recommends", *wanted)
+        except Missing:
+            if needed:
+                raise
 
 
 def link_pyverbs(packages: Path = DEBIAN_PYTHON, site: Path | None = None) -> None:
@@ -125,3 +98,53 @@ def link_pyverbs(packages: Path = DEBIAN_PYTHON, site: Path | None = None) -> No
     link = (site or Path(sysconfig.get_path("purelib"))) / "pyverbs"
     link.unlink(missing_ok=True)  # a link to what is no longer there
     link.symlink_to(packages / "pyverbs")
+
+
+def cache_folder() -> Path:
+    """Return where the kernel is kept: PGAS_RXE_DIR, else pgas-rxe in the user's cache."""
+    if folder := os.environ.get("PGAS_RXE_DIR"):
+        return Path(folder).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgas-rxe"
+
+
+def kernel() -> Path:
+    """Return a folder with Debian's kernel, vmlinuz, and in modules/ MODULES, whose names sort in load order; downloaded once.
+
+    Raises:
+        Missing: apt has no such package, or it cannot be downloaded.
+    """
+    kept = cache_folder() / f"vmlinuz-{'-'.join(MODULES)}"
+    if kept.is_dir():
+        return kept
+    depends = apt("apt-cache", "depends", KERNEL)
+    if (found := re.search(r"Depends: (linux-image-\S+)", depends)) is None:
+        raise Missing(f"apt knows no {KERNEL}, Debian's kernel with Soft-RoCE")
+    print(f"rxe: apt-get download {found[1]}", file=sys.stderr, flush=True)
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="unpack-", dir=cache_folder()) as scratch:
+        tree, folder = Path(scratch, "tree"), Path(scratch, "kept")
+        apt("apt-get", "download", found[1], cwd=Path(scratch))
+        subprocess.run(["dpkg", "-x", next(Path(scratch).glob("*.deb")), tree], check=True)
+        (folder / "modules").mkdir(parents=True)
+        for number, module in enumerate(load_order(tree)):
+            shutil.copy(module, folder / "modules" / f"{number:02}-{module.name}")
+        shutil.copy(next((tree / "boot").glob("vmlinuz-*")), folder / "vmlinuz")
+        folder.rename(kept)
+    return kept
+
+
+def load_order(tree: Path) -> list[Path]:
+    """Return the files of MODULES under a folder, each after those that it depends on. What has no file is built in."""
+    files = {path.stem.replace("-", "_"): path for path in tree.rglob("*.ko")}
+    order: dict[str, Path] = {}
+
+    def load(name: str) -> None:
+        if name in files and name not in order:
+            depends = re.search(rb"\0depends=([^\0]*)\0", b"\0" + files[name].read_bytes())
+            for needed in filter(None, (depends[1] if depends else b"").decode().split(",")):
+                load(needed.replace("-", "_"))
+            order[name] = files[name]
+
+    for name in MODULES:
+        load(name)
+    return list(order.values())
