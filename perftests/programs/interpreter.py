@@ -13,7 +13,7 @@ import pgas
 from pgas.perftests.grid import grid_barrier
 from pgas.perftests.programs.operation import BLOCK, LANES, LOCAL_BYTES, THREAD, End, has_atomics
 
-__all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "Table", "interpreter"]
+__all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "Table", "copied", "interpreter", "signalled"]
 
 #: Grid barriers of a phase.
 MEETINGS = 4
@@ -146,7 +146,7 @@ def _signalled_by_thread(kind, scope, dest, data, words, word, value, op, pe):
 
 
 @cuda.jit(device=True)
-def _signalled(kind, scope, dest, data, words, word, value, op, pe):
+def signalled(kind, scope, dest, data, words, word, value, op, pe):
     """Copies of a thread, warp or block with a signal."""
     if scope == THREAD:
         _signalled_by_thread(kind, scope, dest, data, words, word, value, op, pe)
@@ -175,7 +175,7 @@ def _copied_by_thread(kind, scope, dest, data, pe, nelems, qp):
 
 
 @cuda.jit(device=True)
-def _copied(kind, scope, dest, data, pe, nelems, qp):
+def copied(kind, scope, dest, data, pe, nelems, qp):
     """Copies of a thread, warp or block."""
     if scope == THREAD:
         _copied_by_thread(kind, scope, dest, data, pe, nelems, qp)
@@ -379,8 +379,8 @@ def _interpreter(atomics, several, copied, strided, signalled):  # type: ignore[
 
 
 _BY_THREAD = _copied_by_thread, _strided_by_thread, _signalled_by_thread
-_PLAIN = _interpreter(_no_atomics, _several, _copied, _strided, _signalled)
-_FLOATS = _interpreter(_atomics_of_floats, _not_several, _copied, _strided, _signalled)
+_PLAIN = _interpreter(_no_atomics, _several, copied, _strided, signalled)
+_FLOATS = _interpreter(_atomics_of_floats, _not_several, copied, _strided, signalled)
 _INTEGERS = _interpreter(_atomics_of_integers, _not_several, *_BY_THREAD)
 
 

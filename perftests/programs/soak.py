@@ -19,12 +19,14 @@ import numpy as np
 from numba import cuda, njit
 
 from pgas.base import config
+from pgas.perftests.programs import interpreter
 from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, WARP
 
 __all__ = ["Arrays", "Shape", "Soak", "check", "fill", "operate"]
 
-_KINDS = ("put", "put_nbi", "get", "get_nbi", "put_signal", "put_signal_nbi", "p", "g", "atomic_add", "atomic_fetch_add")
-_PUT, _PUT_NBI, _GET, _GET_NBI, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _ADD, _FETCH_ADD = range(len(_KINDS))
+# Operations; the numbers of copies are the interpreter's.
+_NAMES = {0: "put", 1: "put_nbi", 2: "get", 3: "get_nbi", 6: "put_signal", 7: "put_signal_nbi", 8: "p", 9: "g"}
+_GET, _GET_NBI, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _ADD, _FETCH_ADD = 2, 3, 6, 7, 8, 9, 10, 11
 
 #: Words of a PE: signals, sums and counters, so many of each. Counters count in steps of one.
 _WORDS = 64
@@ -121,14 +123,15 @@ def _draw(shape, seed, round_, pe, step, cta, thread):
     """Return what a thread does in a step."""
     key = _number(_number(_key(seed, round_, pe, 0), step), cta)
     lane = thread % LANES
-    scope, first, lots, kinds = BLOCK, 0, shape.threads, _P
+    scope, first, lots, kinds = BLOCK, 0, shape.threads, 6
     if key % 8 != 0:
         key = _number(key, thread // LANES)
-        scope, first, lots, kinds = WARP, thread - lane, LANES, _ADD
+        scope, first, lots, kinds = WARP, thread - lane, LANES, 8
         if key % 4 != 0:
-            scope, first, lots, kinds = THREAD, thread, 1, len(_KINDS)
+            scope, first, lots, kinds = THREAD, thread, 1, 10
     own = _number(key, lane) if scope == THREAD else _number(key, LANES)
     kind = (key >> 8) % kinds
+    kind += 2 if kind > _GET_NBI else 0
     agreed = key if scope != THREAD or key >> 4 & 3 != 0 else own  # lanes mostly have one target and one queue pair
     target, qp = (agreed >> 16) % shape.n_pes, (agreed >> 24) % (shape.queue_pairs + 1)
     room, unit = lots * shape.lot_bytes, 1
@@ -175,59 +178,13 @@ def fill(arrays: Arrays, seed: int, round_: int) -> None:
 
 
 @cuda.jit(device=True)
-def _by_thread(arrays, o, dest, data):
-    """Perform an operation of one thread."""
-    if o.kind == _PUT:
-        pgas.put(dest, data, o.pe, None, o.qp)
-    elif o.kind == _PUT_NBI:
-        pgas.put_nbi(dest, data, o.pe, None, o.qp)
-    elif o.kind == _GET:
-        pgas.get(dest, data, o.pe, None, o.qp)
-    elif o.kind == _GET_NBI:
-        pgas.get_nbi(dest, data, o.pe, None, o.qp)
-    elif o.kind == _PUT_SIGNAL:
-        pgas.put_signal(dest, data, arrays.words, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
-    elif o.kind == _PUT_SIGNAL_NBI:
-        pgas.put_signal_nbi(dest, data, arrays.words, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
-    elif o.kind == _ADD:
+def _add(arrays, o):
+    """Add to a sum or a counter."""
+    if o.kind == _ADD:
         pgas.atomic_add(arrays.words, _WORDS + o.word, o.value, o.pe)
     else:
         old = np.int64(pgas.atomic_fetch_add(arrays.words, 2 * _WORDS + o.word, o.value, o.pe))
         cuda.atomic.add(arrays.fetched, _WORDS * o.pe + o.word, old * old)
-
-
-@cuda.jit(device=True)
-def _by_warp(arrays, o, dest, data):
-    """Perform an operation of a warp."""
-    if o.kind == _PUT:
-        pgas.put_warp(dest, data, o.pe, None, o.qp)
-    elif o.kind == _PUT_NBI:
-        pgas.put_nbi_warp(dest, data, o.pe, None, o.qp)
-    elif o.kind == _GET:
-        pgas.get_warp(dest, data, o.pe, None, o.qp)
-    elif o.kind == _GET_NBI:
-        pgas.get_nbi_warp(dest, data, o.pe, None, o.qp)
-    elif o.kind == _PUT_SIGNAL:
-        pgas.put_signal_warp(dest, data, arrays.words, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
-    else:
-        pgas.put_signal_nbi_warp(dest, data, arrays.words, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
-
-
-@cuda.jit(device=True)
-def _by_block(arrays, o, dest, data):
-    """Perform an operation of a block."""
-    if o.kind == _PUT:
-        pgas.put_block(dest, data, o.pe, None, o.qp)
-    elif o.kind == _PUT_NBI:
-        pgas.put_nbi_block(dest, data, o.pe, None, o.qp)
-    elif o.kind == _GET:
-        pgas.get_block(dest, data, o.pe, None, o.qp)
-    elif o.kind == _GET_NBI:
-        pgas.get_nbi_block(dest, data, o.pe, None, o.qp)
-    elif o.kind == _PUT_SIGNAL:
-        pgas.put_signal_block(dest, data, arrays.words, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
-    else:
-        pgas.put_signal_nbi_block(dest, data, arrays.words, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
 
 
 @pgas.jit
@@ -241,12 +198,12 @@ def operate(shape: Shape, arrays: Arrays, seed: int, round_: int) -> None:
             pgas.p(arrays.area8, o.start // 8 + lane, arrays.source8[o.source // 8 + lane], o.pe, o.qp)
         elif o.kind == _G:
             arrays.area8[o.start // 8 + lane] = pgas.g(arrays.source8, o.source // 8 + lane, o.pe, o.qp)
-        elif o.scope == BLOCK:
-            _by_block(arrays, o, dest, data)
-        elif o.scope == WARP:
-            _by_warp(arrays, o, dest, data)
+        elif o.kind >= _ADD:
+            _add(arrays, o)
+        elif o.kind >= _PUT_SIGNAL:
+            interpreter.signalled(o.kind, o.scope, dest, data, arrays.words, o.word, o.value, pgas.SIGNAL_ADD, o.pe)
         else:
-            _by_thread(arrays, o, dest, data)
+            interpreter.copied(o.kind, o.scope, dest, data, o.pe, None, o.qp)
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         pgas.quiet()
@@ -328,7 +285,7 @@ class Soak:
     def _text(self, fault: Any) -> str:
         found, right, word, kind, scope, pe, start, nbytes = fault.item()
         sender, step, cta, thread = (int(i) for i in np.unravel_index(8 * word // self.shape.lot_bytes, self._lots()))
-        name = _KINDS[kind] + {THREAD: "", WARP: "_warp", BLOCK: "_block"}[scope]
+        name = _NAMES[kind] + {THREAD: "", WARP: "_warp", BLOCK: "_block"}[scope]
         return (
             f"word {word} is {found:#018x} instead of {right:#018x}; {name} of {nbytes} bytes with PE {pe}, at byte {start}, "
             f"by PE {sender}, CTA {cta}, thread {thread}, step {step} of round {self.number}, seed {self.seed}"
