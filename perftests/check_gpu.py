@@ -105,7 +105,7 @@ def _on(n: int) -> list[str]:
 
 
 def _chapters(transport: str) -> Iterator[Step]:
-    """The conformance suite and what looks into pgas: at two PEs, a file or a part of one a step; at more; with heaps for gigabytes."""
+    """The conformance suite and tests/mpi: at two PEs a file or part of one a step; at three and four PEs; messages of gigabytes."""
     variables = {**ON_GPUS, "PGAS_TRANSPORT": transport}
     files = sorted(str(path.relative_to(ROOT)) for folder in ("conformance", "mpi") for path in (ROOT / "tests" / folder).glob("test_*.py"))
     for file in files:
@@ -138,7 +138,7 @@ def _nic_tests() -> Iterator[Step]:
 
 
 def _alone() -> Iterator[Step]:
-    """What prints a hash, and what counts GPU memory or kills processes, last: the death of a client may take the MPS server with it."""
+    """Tests that need the GPU for themselves. Deaths last: a client may take the MPS server with it."""
     yield from (
         Step(name, [sys.executable, *PYTEST, "-s", *files], 900, ON_GPUS)
         for name, files in (
@@ -150,7 +150,7 @@ def _alone() -> Iterator[Step]:
 
 
 def _measurements(machine: str) -> Iterator[Step]:
-    """What needs no NIC."""
+    """Measurements without a NIC."""
     output = str(BASELINES / f"compile_time-{machine}.json")
     yield from compare.steps(MEASUREMENTS, machine, 200)
     yield Step("programs", [*_on(2), "-m", "pgas.perftests.programs", "--transport", "p2p"], 300)
@@ -159,7 +159,7 @@ def _measurements(machine: str) -> Iterator[Step]:
 
 
 def _nic_measurements(machine: str) -> Iterator[Step]:
-    """What needs one; each CTA has a queue pair of its own."""
+    """Measurements through a NIC; each CTA has a queue pair of its own."""
     yield from compare.steps(NIC_LATENCIES, machine, 200)
     for step in compare.steps(NIC_MEASUREMENTS, machine, 200):
         ctas = NIC_MEASUREMENTS[step.name].partition("-c ")[2].split()[0]

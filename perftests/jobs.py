@@ -20,11 +20,10 @@ __all__ = ["BASELINES", "ROOT", "Step", "end_running", "ended_by_signals", "gpus
 #: The repository.
 ROOT = Path(__file__).resolve().parent.parent
 
-#: In the environment of all that a command of run() starts.
+#: Variable that marks all processes of a command of run().
 _MARK = "PERFTESTS_COMMAND"
 
-#: Open MPI counts cores, and binds each of up to two PEs to one: in every job to the same two, where the PEs' proxy threads, compilers and
-#: cards run, too.
+#: Open MPI counts cores and binds each of up to two PEs to one: those of all jobs to the same two, with their proxy threads and compilers.
 _OPEN_MPI = ("--oversubscribe", "--bind-to", "none")
 
 _running: set[str] = set()
@@ -44,11 +43,11 @@ class Step:
 
 
 def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None, output: IO[bytes] | None = None) -> bool:
-    """Run a command, and end it and what it has started after so many seconds; return whether it succeeded in time.
+    """Run a command; after so many seconds kill it and its descendants. Return whether it succeeded in time.
 
     Args:
         variables: of its environment, besides this process's.
-        output: takes what it says. None: what it says is shown, behind the command.
+        output: file for its output. None: the command and its output are shown.
     """
     if output is None:
         print("+", shlex.join(command), flush=True)
@@ -76,7 +75,7 @@ def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | N
 
 
 def end_running() -> None:
-    """End every command of run(), which other threads wait for, and what those have started."""
+    """Kill every command of run(), for which other threads wait, with its descendants."""
     for mark in list(_running):
         _end(mark)
 
@@ -89,7 +88,7 @@ def _end(mark: str) -> None:
 
 
 def marked(name: str, value: str) -> Iterator[int]:
-    """Yield the processes that a variable was given to, wherever an mpirun put them: sessions and groups are of its choice."""
+    """Yield processes with a variable in their environment: an mpirun starts sessions and process groups of its own."""
     wanted = os.fsencode(f"{name}={value}")
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # gone, or another user's
@@ -99,7 +98,7 @@ def marked(name: str, value: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, by an exception: commands and daemons end with it. A second is ignored."""
+    """Let SIGTERM and SIGHUP raise, as Ctrl-C does, so that commands and daemons end. A second signal is ignored."""
 
     def leave(number: int, _frame: object) -> NoReturn:
         for each in before:
@@ -122,13 +121,13 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
     """Run an MPS daemon of our own, and yield the variables of its clients.
 
     Args:
-        gpu: the UUID of the only GPU that it serves. None: all; then the variables are set in this process, and where they are set
-            already there is no daemon of our own.
+        gpu: UUID of the only GPU that it serves. None: all; the variables are set in this process then, and a daemon that the caller
+            has set is used.
     """
     if gpu is None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield {}
         return
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the daemon may write to its log until it is gone
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the daemon may still write its log
         of_clients = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
         with _environment(of_clients if gpu is None else {}):
             control = functools.partial(subprocess.run, env=os.environ | of_clients)
@@ -136,13 +135,13 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
             try:
                 yield of_clients
             finally:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # of a client that does not end
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a client does not end
                     control(["nvidia-cuda-mps-control"], input=b"quit -t 10\n", check=False, timeout=30)
 
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Variables of this process, for a time."""
+    """Set variables of this process for a block of code."""
     os.environ.update(variables)
     try:
         yield
@@ -152,7 +151,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def gpus(attribute: str = "name") -> list[str]:
-    """Names of the GPUs that processes may use, or their ``uuid``; asked in another process, which keeps CUDA out of this one."""
+    """Return names of the GPUs that processes may use, or their ``uuid``; another process asks, which keeps CUDA out of this one."""
     code = f"""
 from numba import cuda
 for device in cuda.list_devices():
@@ -174,7 +173,7 @@ def _mpirun() -> tuple[str, ...]:
 
 
 def mpirun(n: int) -> list[str]:
-    """Command that starts n PEs, with the mpirun beside this Python if there is one, on any cores."""
+    """Return the command that starts n PEs on any cores, with the mpirun beside this Python if there is one."""
     return [*_mpirun(), "-n", str(n)]
 
 

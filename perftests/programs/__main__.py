@@ -1,8 +1,8 @@
-"""Perform random programs on all PEs and compare every byte and every fetched value with what the oracle tells.
+"""Perform random programs on all PEs and compare every byte and every fetched value with the oracle.
 
     mpirun -n 3 python -m pgas.perftests.programs --count 1000 --seed 1 --transport ibgda
 
-The run ends at the first group of programs in which one fails. That one is made small, printed, and with it the command that runs it.
+The run ends with the first group in which a program fails. That program is made small and printed, with the command that runs it.
 ``--soak 300`` performs operations at random for 300 seconds instead, without an oracle (soak.py).
 """
 
@@ -27,15 +27,15 @@ from pgas.perftests.programs.oracle import Fault
 from pgas.perftests.programs.shrink import Numbered, legal, shrunk
 from pgas.perftests.programs.trial import Trial
 
-#: A compiler for GPUs takes a minute for each type through a NIC: one without atomics, one with some, one with all.
+#: Types on GPUs: one without atomics, one with some, one with all. Through a NIC each takes a minute to compile.
 _TYPES_ON_GPUS = ("uint8", "float32", "uint64")
 
-#: Variables that the command that is printed does not need.
+#: Variables that the printed command does not need.
 _NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT")
 
 __all__ = ["main", "run"]
 
-#: How many programs are tried to make one that failed small; each runs so often, in so many blocks: chance may hide what is wrong.
+#: Attempts to make a failing program smaller. Each runs several times in several blocks, as a fault may show only by chance.
 _TRIALS = 100
 _RUNS = 5
 _COPIES = 16

@@ -1,4 +1,4 @@
-"""Programs from a seed: operations are drawn one after the other, and kept if the rules admit them."""
+"""Draws programs from a seed: one operation after the other, kept if the rules admit it."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ from pgas.perftests.programs.rules import Rules
 
 __all__ = ["DTYPES", "GROUP", "draw", "shape"]
 
-#: Programs that run together, in a block each: those whose number divided by this is the same.
+#: Programs that run together, a block each: program n is in group n // GROUP.
 GROUP = 32
 
 #: Types of elements.
@@ -54,12 +54,12 @@ _SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.P)
 _NOT_ON_HOSTS = (Kind.TEST, Kind.SYNCTHREADS, *TESTS_OF_SEVERAL)
 _SIGNALLED = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
 _HOST_SHARE = 0.2  #: of groups with a phase that hosts perform
-_LOCAL_SHARE = 0.2  #: of local operands that are registered memory
-_PLACES = 6  #: that programs come back to
+_LOCAL_SHARE = 0.2  #: of local operands in registered memory
+_PLACES = 6  #: that later operations use again
 
 
 def shape(seed: int, group: int, n_pes: int) -> Shape:
-    """What the programs of a group have in common."""
+    """Return the shape of a group."""
     dice = random.Random(f"shape {seed} {group}")
     threads = dice.choice((1, 1, 1, 1, 1, 2, LANES, 2 * LANES))
     ends = [End.BARRIER, End.BARRIER_BLOCK, End.QUIET, End.QUIETS] + [End.BARRIER_WARP] * (threads >= LANES)
@@ -78,21 +78,21 @@ class _Place(NamedTuple):
 
 
 def draw(seed: int, number: int, n_pes: int) -> Program:
-    """The program of that number."""
+    """Return the program with that number."""
     shape_ = shape(seed, number // GROUP, n_pes)
     drawing = _Drawing(random.Random(f"program {seed} {number}"), shape_)
     return Program(seed, number, shape_, tuple(drawing.operations()))
 
 
 class _Message(NamedTuple):
-    """A flag that nobody has waited for, and what it tells of."""
+    """A flag that nobody has waited for, and the data that it announces."""
 
     flag: Operation
     places: tuple[_Place, ...]
 
 
 def _conditions(values: list[int]) -> list[tuple[int, int]]:
-    """Comparisons that the last of a word's values satisfies, and none before it."""
+    """Return comparisons that the last value of a word satisfies and no earlier one does."""
     *before, value = values
     conditions = [(_EQ, value)]
     if all(v < value for v in before):
@@ -110,10 +110,10 @@ class _Drawing:
         self._values: dict[tuple[int, int], list[int]] = {}
         self._places: list[_Place] = []
         self._told: list[_Message] = []
-        self._set: list[int] = []  # what atomics have set, which compare_swap then finds
+        self._set: list[int] = []  # values that atomics have set, for compare_swap to find
         self._rules = Rules(shape_, self._values)
         self._phase = 0
-        self._threads = shape_.threads  # who there is in this phase
+        self._threads = shape_.threads  # threads of this phase
         kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1, Kind.TEST: 1}
         self._waits = list(WAITS)
         if not has_atomics(shape_.dtype):  # see interpreter()
@@ -166,7 +166,7 @@ class _Drawing:
                     return
 
     def _reused(self, o: Operation) -> Iterator[Operation]:
-        """Now and then, write to the source of a non-blocking operation as soon as that may be."""
+        """Sometimes write to the source of a non-blocking operation as soon as that is allowed."""
         if o.kind in (Kind.PUT_NBI, Kind.PUT_SIGNAL_NBI) and o.nelems and self._dice.random() < 0.4:
             order = self._operation(self._dice.choice((Kind.FLUSH, Kind.FLUSH, Kind.QUIET)), o.pe, o.who)
             store = self._drawn(Kind.STORE, o.pe)._replace(dest=o.source, who=o.who)
@@ -174,7 +174,7 @@ class _Drawing:
                 yield from self._admitted(then)
 
     def _kept(self, o: Operation) -> Operation:
-        """Remember where an operation was, for others to come back to."""
+        """Remember the places of an operation, for later ones."""
         if o.kind in _SIGNALS:
             places = (_Place(o.target, o.dest, o.nelems),) if o.nelems else ()
             self._told.append(_Message(o, places))
@@ -184,7 +184,7 @@ class _Drawing:
         return o
 
     def _message(self, pe: int) -> Iterator[Operation]:
-        """Data for another PE, what orders it, and a flag."""
+        """Data for another PE, a fence or quiet, and a flag."""
         dice = self._dice
         who, target, sent = dice.randrange(self._threads), dice.randrange(self._shape.n_pes), []
         for _ in range(dice.choice((1, 1, 2, 3))):
@@ -214,7 +214,7 @@ class _Drawing:
             yield o
 
     def _wait(self, message: _Message) -> Iterator[Operation]:
-        """Wait for a flag, and often use what it tells of."""
+        """Wait for a flag, and often use the data that it announces."""
         flag = message.flag
         condition, value = self._dice.choice(_conditions(self._rules.values(flag.target, flag.word)))
         who = self._dice.randrange(self._threads)
@@ -241,7 +241,7 @@ class _Drawing:
                 yield self._kept(use)
 
     def _with_others(self, o: Operation) -> Operation:
-        """A wait for a word, or a look at it, with words beside it; those that would leave its end open are left out."""
+        """Extend a wait or test of a word to its neighbours; those that would leave the outcome open are excluded."""
         dice, here = self._dice, o.word // 8
         first, last = dice.randint(max(0, here - 3), here), dice.randint(here, min(COUNTERS // 8 - 1, here + 3))
         values, left_out = [], 0
@@ -318,13 +318,13 @@ class _Drawing:
         return o
 
     def _operand(self) -> int:
-        """Bits of what an atomic adds: of floats, small numbers, whose sums are exact."""
+        """Bits of an operand of an atomic: of floats, small numbers, whose sums are exact."""
         if self._shape.dtype.kind == "f":
             return int.from_bytes(np.array(self._dice.randint(-50, 50) / 2, self._shape.dtype).tobytes(), "little")
         return self._dice.getrandbits(8 * self._size)
 
     def _with_strides(self, o: Operation) -> Operation:
-        """With a few elements, strides, source and destination."""
+        """Draw strides, source and destination for a few elements."""
         dice, size = self._dice, self._size
         room = (self._shape.region_bytes - DATA) // size
         dst_stride, src_stride = dice.randint(1, 4), dice.randint(1, 4)
@@ -337,7 +337,7 @@ class _Drawing:
         return o._replace(nelems=nelems, dst_stride=dst_stride, src_stride=src_stride, dest=dest, source=source)
 
     def _with_places(self, o: Operation) -> Operation:
-        """With a number of elements, source and destination."""
+        """Draw number of elements, source and destination."""
         near, far = self._place(o.pe, local=True), self._place(o.target)
         nelems = near.nelems if self._dice.random() < 0.5 else far.nelems
         limit = LOCAL_BYTES if near.at >= self._shape.region_bytes else self._shape.region_bytes - DATA
@@ -347,7 +347,7 @@ class _Drawing:
         return o._replace(source=source, dest=max(dest, DATA), nelems=nelems)
 
     def _place(self, pe: int, *, local: bool = False) -> _Place:
-        """Elements of a PE's data, often some that were used before; local: it may be memory that only this PE reaches."""
+        """Elements of a PE's data, often some that were used before; local: or of its local memory."""
         known = [place for place in self._places if place.pe == pe and (local or place.at < self._shape.region_bytes)]
         if known and self._dice.random() < 0.5:
             return self._dice.choice(known)
@@ -358,7 +358,7 @@ class _Drawing:
         return _Place(pe, self._fresh(nelems), nelems)
 
     def _within(self, at: int, nelems: int) -> int:
-        """A place that so many elements from there on do not reach beyond: of the data, or of local memory."""
+        """Move a place back until so many elements fit behind it."""
         end = self._shape.region_bytes if at < self._shape.region_bytes else self._shape.memory_bytes
         return min(at, end - nelems * self._size)
 
@@ -368,9 +368,9 @@ class _Drawing:
         return self._dice.choice((lambda: 0, few, few, few, few, lambda: self._dice.randint(1, most)))()
 
     def _fresh(self, nelems: int) -> int:
-        """Where so many elements may begin."""
+        """A place in the data for so many elements."""
         return DATA + self._dice.randint(0, (self._shape.region_bytes - DATA) // self._size - max(nelems, 1)) * self._size
 
     def _elsewhere(self, nelems: int) -> int:
-        """Where so many elements of local memory may begin."""
+        """A place in local memory for so many elements."""
         return self._shape.region_bytes + self._dice.randint(0, LOCAL_BYTES // self._size - max(nelems, 1)) * self._size

@@ -1,7 +1,7 @@
-"""The kernel that performs programs from a table, a block each; elements have the type of its array of them.
+"""The kernel that performs programs from a table, a block for each program.
 
-A row of the table holds an operation; the places in it are indices of elements or words. Between phases all PEs meet: then every block
-copies its region away, to be compared later.
+A row of the table is an operation; its places are indices of elements or words. After each phase all PEs meet, and every block copies its
+region for the comparison.
 """
 
 from typing import Any, NamedTuple
@@ -34,27 +34,27 @@ _FENCE, _QUIET, _QUIET_PE, _FLUSH, _SYNCTHREADS = range(32, 37)
 _ADD, _SET, _INC, _AND, _OR, _XOR, _FETCH, _SWAP, _FETCH_ADD, _COMPARE_SWAP, _FETCH_INC, _FETCH_AND, _FETCH_OR, _FETCH_XOR = range(37, 51)
 _END_BARRIER, _END_WARP, _END_BLOCK, _END_QUIET, _END_QUIETS = (int(end) for end in End)
 
-#: The operand that lies in local memory: none, dest, source.
+#: Operand in local memory: 0 none, else dest or source.
 IN_DEST, IN_SOURCE = 1, 2
 
-#: Elements by which operands are longer than what is copied, where the call names a number of elements.
+#: Extra elements of operands where the call passes nelems.
 _SPARE = 5
 
 
 class Table(NamedTuple):
-    """What a PE's kernel works on."""
+    """Arrays and numbers of a PE's kernel."""
 
     rows: Any  #: int64, one for each operation of this PE
-    first: Any  #: int64: [phase, program] first row of it; those up to that of the next program belong to it
-    ends: Any  #: int64: what completes each phase
+    first: Any  #: int64: [phase, program] its first row; its last one is before the next program's
+    ends: Any  #: int64: End of each phase
     operands: Any  #: an element for each row
-    conditions: Any  #: an element for each row, that compare_swap compares with
+    conditions: Any  #: an element for each row: the condition of compare_swap
     area: Any  #: elements of the regions of all programs, on the symmetric heap
-    local: Any  #: elements of this PE's memory that is registered
+    local: Any  #: elements of this PE's local memory
     words: Any  #: area as uint64
     local_words: Any  #: local as uint64
     fetched: Any  #: elements that were fetched, by slot
-    signals: Any  #: uint64: signals that were fetched, by slot; and records of those that wait for several or look at them: see several()
+    signals: Any  #: uint64: signals that were fetched, by slot, and records of _several()
     copies: Any  #: uint64: [phase, program, word] the regions after each phase, and local memory
     counter: Any  #: of grid_barrier
     meeting: int  #: its value before the kernel
@@ -64,12 +64,12 @@ class Table(NamedTuple):
 
 @cuda.jit(device=True)
 def _no_atomics(table, i, kind):
-    """Elements that have none."""
+    """For elements that have none."""
 
 
 @cuda.jit(device=True)
 def _atomics_of_floats(table, i, kind):
-    """Perform an atomic that floats have."""
+    """Perform an atomic of floats."""
     rows, area, fetched = table.rows, table.area, table.fetched
     at, pe, slot, value = rows[i, _DEST], rows[i, _TARGET], rows[i, _SLOT], table.operands[i]
     if kind == _ADD:
@@ -86,7 +86,7 @@ def _atomics_of_floats(table, i, kind):
 
 @cuda.jit(device=True)
 def _atomics_of_integers(table, i, kind):
-    """Perform an atomic."""
+    """Perform an atomic of integers."""
     rows, area, fetched = table.rows, table.area, table.fetched
     at, pe, slot, value = rows[i, _DEST], rows[i, _TARGET], rows[i, _SLOT], table.operands[i]
     if kind == _INC:
@@ -202,7 +202,7 @@ def copied(kind, scope, dest, data, pe, nelems, qp):
 
 @cuda.jit(device=True)
 def _signal(table, i, kind):
-    """Signals, and what waits for them."""
+    """Signals and waits for one word."""
     rows, words = table.rows, table.words
     pe, word, value, condition = rows[i, _TARGET], rows[i, _WORD], np.uint64(rows[i, _VALUE]), rows[i, _CONDITION]
     if kind == _SIGNAL_OP:
@@ -225,12 +225,12 @@ def _signal(table, i, kind):
 
 @cuda.jit(device=True)
 def _not_several(table, i, kind):
-    """Elements in whose programs nobody waits for several words: see interpreter()."""
+    """For elements whose programs never wait for several words: see interpreter()."""
 
 
 @cuda.jit(device=True)
 def _several(table, i, kind):
-    """Wait for several words, or look at them. Their record is the answer, and for each word an index, its status, its value."""
+    """Wait for several words or test them. A record has the answer, then for each word an index, its status, its value."""
     rows, n, slot = table.rows, table.rows[i, _NELEMS], table.rows[i, _SLOT]
     word, cmp, value, record = rows[i, _WORD], rows[i, _CONDITION], np.uint64(rows[i, _VALUE]), table.signals
     ivars, indices = table.words[word : word + n], record[slot + 1 : slot + 1 + n]
@@ -265,7 +265,7 @@ def _several(table, i, kind):
 
 @cuda.jit(device=True)
 def _finish(end, thread):
-    """Complete what the block has done, or leave that to the barrier."""
+    """Quiet, unless the phase ends with a barrier, which completes operations itself."""
     if end == _END_QUIETS:
         pgas.quiet()
     elif end == _END_QUIET:
@@ -290,11 +290,11 @@ def _meet(end, thread):
 
 
 def _interpreter(atomics, several, copied, strided, signalled):  # type: ignore[no-untyped-def]
-    """Make the kernel, with what performs atomics, waits for several words, and copies."""
+    """Make the kernel of some of the functions above."""
 
     @cuda.jit(device=True)
     def copy(table, i, kind, scope):
-        """Perform what moves any number of elements."""
+        """Perform a copy."""
         rows, area, pe = table.rows, table.area, table.rows[i, _TARGET]
         to, source, nelems, far, near = rows[i, _DEST], rows[i, _SOURCE], rows[i, _NELEMS], rows[i, _DST_STRIDE], rows[i, _SRC_STRIDE]
         target = table.local if rows[i, _LOCAL] == IN_DEST else area
@@ -311,7 +311,7 @@ def _interpreter(atomics, several, copied, strided, signalled):  # type: ignore[
 
     @cuda.jit(device=True)
     def by_thread(table, i, kind):
-        """Perform what is of one thread only."""
+        """Perform an operation that has no warp or block form."""
         rows, area = table.rows, table.area
         if kind == _P:
             pgas.p(area, rows[i, _DEST], table.operands[i], rows[i, _TARGET], rows[i, _QP])
@@ -385,10 +385,9 @@ _INTEGERS = _interpreter(_atomics_of_integers, _not_several, *_BY_THREAD)
 
 
 def interpreter(dtype: np.dtype) -> Any:
-    """The kernel for elements of a type.
+    """Return the kernel for elements of a type.
 
-    Those with all atomics copy by one thread only, and those with any do not wait for several words, each of which halves what a GPU's
-    compiler has to do.
+    Integers copy by one thread only, and types with atomics do not wait for several words: each halves the work of a GPU's compiler.
     """
     if not has_atomics(dtype):
         return _PLAIN

@@ -1,6 +1,6 @@
-"""A phase that hosts perform: what they call of pgas themselves, at once or on a stream, one program after the other.
+"""A phase that hosts perform: they call pgas at once or on a stream, one program after the other.
 
-All PEs go through the programs in the same order, and in each through its list: so whom a wait is for is never behind it.
+All PEs go through programs and operations in the same order, so that a wait never blocks the PE that it waits for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,11 @@ _OF_A_SIGNAL = {Kind.FLAG_P: "p", Kind.FLAG_SET: "atomic_set", Kind.FLAG_ADD: "a
 
 
 class Host:
-    """This PE's host, which calls for every second program on a stream of its own.
+    """This PE's host. Every second program runs on a stream of its own.
 
     Args:
         area, words: regions of all programs, as elements and as uint64.
-        local: the PE's memory that is registered, as elements.
+        local: the PE's local memory, as elements.
     """
 
     def __init__(self, shape: Shape, area: Any, words: Any, local: Any) -> None:
@@ -49,7 +49,7 @@ class Host:
         self._stream = cuda.stream()
 
     def perform(self, programs: Sequence[Program], phase: int) -> Mapping[tuple[int, int], Any]:
-        """Perform the phase and complete it; return, by place of the program and number of the operation, what was fetched."""
+        """Perform and complete the phase; return fetched values by place of the program and number of the operation."""
         fetched = {}
         for place, program in enumerate(programs):
             for number, o in enumerate(program.operations):
@@ -67,7 +67,7 @@ class Host:
         return fetched
 
     def _call(self, o: Operation, place: int, stream: Any) -> Any:
-        """Call what an operation is; return what it fetches."""
+        """Perform an operation; return what it fetches."""
         arguments: tuple[Any, ...] = ()
         name, signals = o.kind.name.lower(), self._words[place * self._shape.region_bytes // 8 :]
         if o.kind in (Kind.LOAD, Kind.STORE):
@@ -97,14 +97,14 @@ class Host:
         return getattr(pgas, name)(*arguments, stream=stream)
 
     def _array(self, at: int, place: int) -> tuple[Any, int]:
-        """The array of a program that a place is in, and the index of its element."""
+        """Return the array of a place, and the index of its element."""
         name, index = named(self._shape, at)
         whole, nbytes = (self._area, self._shape.region_bytes) if name == "a" else (self._local, LOCAL_BYTES)
         count = nbytes // self._shape.dtype.itemsize
         return whole[place * count : (place + 1) * count], index
 
     def _copied(self, o: Operation, place: int) -> tuple[Any, Any]:
-        """The operands of a copy: all that follows too, if the call names a number of elements."""
+        """Return the operands of a copy; longer than what is copied if the call passes nelems."""
         operands = []
         for at, stride in ((o.dest, o.dst_stride), (o.source, o.src_stride)):
             array, first = self._array(at, place)

@@ -1,8 +1,8 @@
-"""What a program is: operations of all PEs in one list, whose order is that of one possible execution.
+"""A program: operations of all PEs in one list, in the order of one possible execution.
 
-A program runs in a region of the symmetric heap, the same on every PE, and in phases: after each of them everything is complete and
-seen by all PEs. A region is made of 64-bit signal words, elements for atomics, and data; what follows lies elsewhere: memory of the PE
-itself that is registered (pgas.register), of which places are counted on::
+A program runs in a region of the symmetric heap, the same on every PE, and in phases. After a phase all operations are complete and
+visible to all PEs. A region has 64-bit signal words, elements for atomics, and data. Offsets behind the region mean local memory of the
+PE, which is registered (pgas.register)::
 
     [0, 64)  signals    [64, 192)  counters    [192, region_bytes)  data    [region_bytes, memory_bytes)  local
 """
@@ -26,10 +26,10 @@ SIGNAL_SET, SIGNAL_ADD = range(2)
 #: Where the parts of a region begin, in bytes.
 SIGNALS, COUNTERS, DATA = 0, 64, 192
 
-#: Bytes of what a PE has elsewhere.
+#: Bytes of local memory.
 LOCAL_BYTES = 256
 
-#: What signal words hold at first: additions carry into the upper half.
+#: First value of signal words: additions carry into the upper half.
 SIGNAL_BEGIN = 2**32 - 2
 
 #: Threads of a warp.
@@ -37,7 +37,7 @@ LANES = 32
 
 
 class Kind(IntEnum):
-    """Operations: the order in which the interpreter tells them apart."""
+    """Kinds of operations, in the order in which the interpreter compares."""
 
     # of a thread, warp or block, with any number of elements
     PUT = 0
@@ -96,10 +96,10 @@ class Kind(IntEnum):
     ATOMIC_FETCH_XOR = 50
 
 
-#: Operations that tell another PE something, which waits for it.
+#: Operations that write a signal word, for which another PE waits.
 FLAGS = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI, Kind.SIGNAL_OP, Kind.FLAG_P, Kind.FLAG_SET, Kind.FLAG_ADD)
 WAITS = (Kind.SIGNAL_WAIT_UNTIL, Kind.WAIT_UNTIL)
-#: Waits for several words, and looks at several, by what is asked of them: that all satisfy the condition, one, or which do.
+#: Waits for several words and tests of several: all satisfy the condition, any does, or which of them do.
 WAITS_FOR_SEVERAL = tuple(kind for kind in Kind if Kind.WAIT_UNTIL_ALL <= kind <= Kind.WAIT_UNTIL_SOME_VECTOR)
 TESTS_OF_SEVERAL = tuple(kind for kind in Kind if Kind.TEST_ALL <= kind <= Kind.TEST_SOME_VECTOR)
 SEVERAL = WAITS_FOR_SEVERAL + TESTS_OF_SEVERAL
@@ -125,12 +125,12 @@ class End(IntEnum):
 
 
 class Operation(NamedTuple):
-    """What a thread, warp or block of a PE does. Places are bytes of the program's region."""
+    """An operation of a thread, warp or block. Places are byte offsets in the program's region."""
 
     kind: Kind
     phase: int
-    pe: int  #: who does it
-    who: int  #: thread; of a warp or block its first
+    pe: int  #: the caller
+    who: int  #: calling thread; of a warp or block its first
     scope: int = THREAD
     target: int = 0  #: PE
     dest: int = 0
@@ -139,27 +139,27 @@ class Operation(NamedTuple):
     dst_stride: int = 1
     src_stride: int = 1
     word: int = 0  #: a signal word, or the first of several
-    value: int = 0  #: of a signal or flag, what is waited for; bits of an element that is stored or added
+    value: int = 0  #: of a signal, a wait or a flag; bits of an element that is stored or added
     condition: int = 0  #: of a signal: SIGNAL_SET or SIGNAL_ADD; of a wait: the comparison; of compare_swap: bits of an element
     qp: int = 0
     whole: bool = True  #: nelems is left out of the call
-    left_out: int = 0  #: bits of those of several words that do not count
-    values: tuple[int, ...] = ()  #: what several words are compared with, each with its own
+    left_out: int = 0  #: mask of words that the status array excludes
+    values: tuple[int, ...] = ()  #: of the _vector forms, one for each word
 
 
 class Shape(NamedTuple):
-    """What the programs of a group have in common: they run in one kernel."""
+    """Common to the programs of a group, which run in one kernel."""
 
     n_pes: int
     threads: int  #: of the block that performs a program on a PE
     dtype: np.dtype  #: of elements
     region_bytes: int
     ends: tuple[End, ...]  #: of the phases
-    on_host: int = -1  #: the phase that hosts perform, each PE's as one thread; the others are kernels'; -1: all are
+    on_host: int = -1  #: the phase that hosts perform, each as one thread; -1: kernels perform all
 
     @property
     def memory_bytes(self) -> int:
-        """Of a PE, that elsewhere included."""
+        """Bytes of a PE, local memory included."""
         return self.region_bytes + LOCAL_BYTES
 
 
@@ -173,7 +173,7 @@ class Program(NamedTuple):
 
 
 def wait_set(o: Operation) -> Iterator[tuple[int, int, int]]:
-    """The words of several that count: number among them, place, what it is compared with."""
+    """Yield the words that the status array includes: index, offset, comparison value."""
     for i in range(o.nelems):
         if not o.left_out >> i & 1:
             yield i, o.word + 8 * i, o.values[i] if o.kind in VECTOR else o.value
@@ -190,7 +190,7 @@ def is_added(o: Operation) -> bool:
 
 
 def is_atomic(kind: Kind) -> bool:
-    """Whether it is an atomic of an element."""
+    """Whether it is an atomic on an element."""
     return kind >= Kind.ATOMIC_ADD
 
 
@@ -200,7 +200,7 @@ def is_fetching(kind: Kind) -> bool:
 
 
 def spread(at: int, nelems: int, stride: int, size: int) -> Iterator[tuple[int, int]]:
-    """The bytes that elements of a size occupy: from, to."""
+    """Yield the byte ranges of strided elements: from, to."""
     if stride == 1:
         yield at, at + nelems * size
     else:
@@ -213,7 +213,7 @@ _COMPARISONS = ("EQ", "NE", "GT", "LE", "LT", "GE")
 
 
 def line(shape: Shape, o: Operation) -> str:
-    """An operation as one would write it; places are elements of the region, a, or of local memory, b; those of signals its words."""
+    """Return an operation as source text: ``a`` is the region, ``b`` local memory, ``signals`` the signal words."""
     who = ("thread", "warp", "block")[o.scope] + (f" {(o.who, o.who // LANES, 0)[o.scope]}" if o.scope != BLOCK else "")
     return f"PE {o.pe} {who}: {_call(shape, o)}"
 
@@ -272,12 +272,12 @@ def _of_an_element(shape: Shape, o: Operation, name: str, pe: str) -> str:
 
 
 def named(shape: Shape, at: int) -> tuple[str, int]:
-    """The array that a place is in, and the index of its element there."""
+    """Return the array of a place, and the index of its element there."""
     size = shape.dtype.itemsize
     return ("a", at // size) if at < shape.region_bytes else ("b", (at - shape.region_bytes) // size)
 
 
 def element(dtype: np.dtype, bits: int) -> np.generic:
-    """The element that has these bits."""
+    """Return the element with these bits."""
     found: np.generic = np.frombuffer(bits.to_bytes(16, "little"), dtype, 1)[0]
     return found

@@ -1,4 +1,4 @@
-"""What a program leaves in memory, and what its operations fetch: the OpenSHMEM rules in plain Python, one operation after the other."""
+"""Memory after a program, and what its operations fetch: OpenSHMEM in plain Python, one operation after the other."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,14 +36,14 @@ __all__ = ["Fault", "Found", "Oracle", "fetches", "finite", "image"]
 
 
 class Found(NamedTuple):
-    """What was found after a program: by phase and PE the region's bytes; by number of the operation what it fetched."""
+    """Results of a program: bytes of the region by phase and PE; fetched bytes by number of the operation."""
 
     regions: Sequence[Sequence[bytes]]
     fetched: Mapping[int, bytes]
 
 
 class Fault(NamedTuple):
-    """Something that is not as it must be."""
+    """A difference from the oracle."""
 
     pe: int
     phase: int
@@ -51,44 +51,44 @@ class Fault(NamedTuple):
 
 
 def image(seed: int, number: int, pe: int, shape: Shape) -> bytearray:
-    """A PE's region and what it has elsewhere, before the program."""
+    """Return a PE's region and local memory before the program."""
     size = shape.dtype.itemsize
     noise = random.Random(f"{seed} {number} {pe}").randbytes(shape.memory_bytes)
     words = SIGNAL_BEGIN.to_bytes(8, "little") * (COUNTERS // 8)
     counters, data = noise[COUNTERS:DATA], noise[DATA:]
-    if shape.dtype.kind in "fc":  # sums that are exact in any order; data that is finite, because conversions change what is no number
+    if shape.dtype.kind in "fc":  # sums must be exact in any order, data finite: conversions change NaNs
         counters = np.frombuffer(counters, np.uint8)[::size].astype(shape.dtype).tobytes()
         data = finite(np.frombuffer(data, np.uint8), shape.dtype)
     return bytearray(words + counters + data)
 
 
 def finite(noise: np.ndarray, dtype: np.dtype) -> bytes:
-    """Bytes of elements, floats or complex numbers, without infinities and what is no number."""
+    """Return bytes of floats or complex numbers without infinities and NaNs."""
     if dtype == np.float32:
         return (noise.view(np.uint32) >> np.uint32(2)).tobytes()
     return (noise.view(np.uint64) >> np.uint64(2)).tobytes()
 
 
 def fetches(shape: Shape, o: Operation) -> int:
-    """How many bytes an operation fetches."""
+    """Return the number of bytes that an operation fetches."""
     if o.kind == Kind.LOAD:
         return o.nelems * shape.dtype.itemsize
     if o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH, Kind.TEST):
         return 8
-    if o.kind in SEVERAL:  # an answer, and the indices of some
+    if o.kind in SEVERAL:  # an answer; for _some forms also indices
         return 8 * (1 + (o.nelems if o.kind in SOME else 0))
     return shape.dtype.itemsize if o.kind == Kind.G or is_fetching(o.kind) else 0
 
 
 class Oracle:
-    """The regions of all PEs, and what happens to them."""
+    """The regions of all PEs, changed by each operation."""
 
     def __init__(self, program: Program) -> None:
         self._program, self._shape = program, program.shape
         self.regions = [image(program.seed, program.number, pe, program.shape) for pe in range(program.shape.n_pes)]
 
     def faults(self, found: Found) -> Iterator[Fault]:
-        """What is wrong, first things first."""
+        """Yield what is wrong, in order."""
         values: dict[tuple[int, int], list[int]] = {}
         for phase in range(len(self._shape.ends)):
             operations = [(i, o) for i, o in enumerate(self._program.operations) if o.phase == phase]
@@ -109,7 +109,7 @@ class Oracle:
                     yield Fault(pe, phase, self._wrong_bytes(pe, found.regions[phase][pe], [o for _, o in operations]))
 
     def _perform(self, o: Operation) -> bytes | None:
-        """Do an operation; return what it fetches."""
+        """Perform an operation; return what it fetches."""
         size, here, there = self._shape.dtype.itemsize, self.regions[o.pe], self.regions[o.target]
         if o.kind in PUTS or o.kind in GETS:
             data, dest = (here, there) if o.kind in PUTS else (there, here)
@@ -143,11 +143,11 @@ class Oracle:
         return int.from_bytes(self.regions[pe][word : word + 8], "little")
 
     def _satisfied(self, o: Operation) -> list[int]:
-        """Which of several words compare as asked."""
+        """Indices of the words that satisfy the condition."""
         return [i for i, word, value in wait_set(o) if holds(self._word(o.pe, word), o.condition, value)]
 
     def _is_another(self, o: Operation, found: bytes) -> bool:
-        """Whether words that satisfy the condition are named, if not those of answer(): any names one, a wait for some one or more."""
+        """Whether another answer than that of answer() is right: _any may name any one, a wait for _some one or more."""
         satisfied = self._satisfied(o)
         first, *named = np.frombuffer(found, np.int64).tolist()
         if o.kind in ANY:
@@ -158,7 +158,7 @@ class Oracle:
         )
 
     def _difference(self, o: Operation, found: bytes, wanted: bytes) -> str:
-        """Say what is wrong in what was fetched; nothing if nothing is."""
+        """Describe a wrong fetched value; empty if it is right."""
         if o.kind in WAITS:
             value = int.from_bytes(found, "little")
             right = holds(value, o.condition, o.value)  # a later value satisfies it as well
@@ -175,7 +175,7 @@ class Oracle:
         return f"{line(self._shape, o)} found {one} instead of {other}" + (f" in element {i}" if o.kind == Kind.LOAD else "")
 
     def _element(self, data: bytes, i: int) -> str:
-        """An element as text: bytes of integers in hexadecimal."""
+        """Return an element as text, integers in hexadecimal."""
         size = self._shape.dtype.itemsize
         part = data[i * size : (i + 1) * size]
         if self._shape.dtype.kind in "fc":
@@ -200,7 +200,7 @@ class Oracle:
     def _atomics(
         self, pe: int, at: int, calls: Sequence[tuple[int, Operation, int]], rules: Rules, found: Found, phase: int
     ) -> Iterator[Fault]:
-        """Take over what the atomics of one word left there, if some order of them explains that and what they fetched."""
+        """Accept the value that the atomics left in a word if some order of them explains it and what they fetched."""
         dtype, region = self._shape.dtype, self.regions[pe]
         last = found.regions[phase][pe][at : at + dtype.itemsize]
         first = bytes(region[at : at + dtype.itemsize])
@@ -221,7 +221,7 @@ class Oracle:
 
 
 def answer(o: Operation, satisfied: Sequence[int]) -> bytes:
-    """What a wait for several words, or a look at them, answers if these satisfy it; where any could be named, the first."""
+    """Return the answer of a wait for or test of several words, of which these satisfy the condition; _any names the first."""
     if o.kind in SOME:
         return np.array([len(satisfied), *satisfied, *[0] * (o.nelems - len(satisfied))], np.int64).tobytes()
     if o.kind in ANY:
@@ -249,7 +249,7 @@ def _explained(
     last: bytes,
     dtype: np.dtype,
 ) -> bool:
-    """Whether the calls in some order, each after those before it, lead from the first value to the last and find what they found."""
+    """Whether some order of the calls, which respects ``before``, leads from first to last and explains what they fetched."""
     everything = (1 << len(calls)) - 1
     masks = [sum(1 << i for i in numbers) for numbers in before]
     open_, tried = [(0, first)], {(0, first)}
@@ -269,7 +269,7 @@ def _explained(
 
 
 def atomic(o: Operation, value: bytes, dtype: np.dtype) -> bytes:
-    """What an atomic makes of an element."""
+    """Return an element after an atomic."""
     size, kind = dtype.itemsize, o.kind
     operand = o.value.to_bytes(size, "little")
     if kind == Kind.ATOMIC_FETCH:

@@ -1,14 +1,13 @@
-"""Which programs have an outcome: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, sections 9.5 to 9.12).
+"""Which programs are defined: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, sections 9.5 to 9.12).
 
-Every operation leaves accesses behind, and of each is known, as sets of threads of all PEs,
+Each operation makes accesses. For each access three sets of threads, of all PEs, are kept:
 
-* ``before``: for whom it happens before what they do now; their fence and quiet cover it;
-* ``fenced``: who has called fence or quiet since: what they signal later is seen after it;
-* ``complete``: who knows that it is complete everywhere.
+* ``before``: it happens before their next operation; their fence and quiet cover it;
+* ``fenced``: they have called fence or quiet since; their later signals arrive after it;
+* ``complete``: they know that it is complete everywhere.
 
-A later access is right if one of its threads knows the earlier one to be complete; or if both write at the same PE and their thread has
-called fence between them. Atomics on one word need no order. What is not promised here may still happen to be so: this is the
-contract, not an implementation.
+A later access is allowed if one of its threads knows the earlier one to be complete, or if both write on the same PE and their thread has
+called fence between them. Atomics on one word need no order. This is the contract: implementations may order more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,10 +37,10 @@ from pgas.perftests.programs.operation import (
 
 __all__ = ["Rules", "defined", "holds"]
 
-#: What an access does; WORD: atomically, with others of its class on that word.
+#: Modes of access; WORD: atomic with others of its class on that word.
 READ, WRITE, WORD = range(3)
 
-#: When it is complete: on return; at a quiet; at a flush or quiet; at a quiet, but fence orders it with later writes to that PE.
+#: Completion: on return; at quiet; at flush or quiet; at quiet, while fence orders it before later writes to that PE.
 DONE, PENDING, SOURCE, SENT = range(4)
 
 
@@ -53,32 +52,32 @@ class _Touch(NamedTuple):
     hi: int
     mode: int
     when: int
-    class_: object = None  # of WORD: what may be concurrent with it
+    class_: object = None  # of WORD: concurrent accesses of one class are allowed
 
 
 class _Access:
-    """A touch of the past, and who knows what of it."""
+    """An access, and the threads that it is ordered with."""
 
     __slots__ = ("before", "by", "complete", "fenced", "number", "touch", "via")
 
     def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int) -> None:
-        """via: the other PE of the operation. by: who performed it. before: for whom it happens before what they do next."""
+        """via: the other PE of the operation. by: threads that performed it. before: threads whose next operation it happens before."""
         self.touch, self.number, self.via, self.by, self.before, self.fenced = touch, number, via, by, before, 0
         self.complete = before if touch.when == DONE else 0
 
 
 class Rules:
-    """The accesses of a phase. ``admit`` takes its operations in order, and refuses one that makes the outcome undefined."""
+    """The accesses of a phase. ``admit`` takes operations in order, and refuses those that would make the outcome undefined."""
 
     def __init__(self, shape: Shape, values: dict[tuple[int, int], list[int]]) -> None:
-        """values: of signal words, of PE and place, that differ from SIGNAL_BEGIN; kept up to date."""
+        """values: of signal words, by PE and place, where they differ from SIGNAL_BEGIN; kept up to date."""
         self._shape = shape
         self._accesses: list[_Access] = []
-        self._carried: dict[tuple[int, int], list[_Access]] = {}  # of a signal word: what is seen by who sees its value
+        self._carried: dict[tuple[int, int], list[_Access]] = {}  # by signal word: accesses visible to a thread that sees its value
         self._values = {word: values[word][-1:] for word in values}
         self._all_values = values
         self._number = 0
-        #: Atomics and signals of words, by number of admission: those of the same word that come before each of them for sure.
+        #: By number of admission of an atomic or signal: the earlier ones on its word that are ordered before it.
         self.predecessors: dict[int, set[int]] = {}
 
     def admit(self, o: Operation) -> bool:
@@ -101,7 +100,7 @@ class Rules:
                     ordered = self._ordered(access, touch, actors, o) or access in seen
                     if ordered:
                         earlier.add(access.number)
-                    elif o.kind in WAITS_FOR_SEVERAL:  # whatever such a word holds by then, the answer is the same
+                    elif o.kind in WAITS_FOR_SEVERAL:  # the answer does not depend on this word
                         continue
                     elif touch.mode != WORD or access.touch.mode != WORD or touch.class_ != access.touch.class_:
                         return False
@@ -122,22 +121,22 @@ class Rules:
         return self._values.get((pe, word), [SIGNAL_BEGIN])
 
     def awaits(self, pe: int, word: int, condition: int, value: int) -> bool | None:
-        """Whether a wait for a word ends by what is done before it and not earlier; None: that is not certain."""
+        """Whether the last value of a word ends a wait, and no earlier one; None: uncertain."""
         *others, last = self.values(pe, word)
         if holds(last, condition, value):
             return None if any(holds(v, condition, value) for v in others) else True
-        # Of several that are added in any order there are more sums than those of the list.
+        # Additions in another order make sums that are not in the list.
         return None if len(others) > 1 or any(holds(v, condition, value) for v in others) else False
 
     def _answered(self, o: Operation, words: Sequence[tuple[int, int]]) -> list[int] | None:
-        """The words of a wait whose last value is there when it ends; None: it may end earlier, or never."""
+        """Words whose last value has arrived when the wait ends; None: it may end earlier, or never."""
         ends = [self.awaits(o.pe, word, o.condition, value) for word, value in words]
         if None in ends or (words and not any(ends)):
             return None
         if o.kind in WAITS or o.kind in ALL:
             return [word for word, _ in words] if all(ends) else None
         satisfied = [word for (word, _), end in zip(words, ends, strict=True) if end]
-        return satisfied if len(satisfied) == 1 else []  # of several any one
+        return satisfied if len(satisfied) == 1 else []  # any of them may have ended it
 
     def _ordered(self, access: _Access, touch: _Touch, actors: int, o: Operation) -> bool:
         if access.complete & actors:
@@ -149,7 +148,7 @@ class Rules:
         if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS):
             for access in self._accesses:
                 _order(access, o, actors)
-        # Threads of a warp or block that return from a non-blocking operation know nothing of each other's shares.
+        # After a non-blocking call, threads of a warp or block are not ordered after each other's shares.
         together = actors & (actors - 1) == 0 or o.kind not in _NON_BLOCKING
         added = [_Access(t, self._number, o.target, actors, actors if together else 0) for t in touches]
         self._accesses += added
@@ -159,14 +158,14 @@ class Rules:
             self.predecessors[self._number] = earlier
 
     def _tell(self, o: Operation, actors: int, data: list[_Access]) -> None:
-        """Note what is seen by who sees a flag: what was fenced, if complete or at the same PE; and the signal's own data."""
+        """Note what a flag makes visible: fenced accesses that are complete or on the same PE, and the signal's own data."""
         seen = [
             a
             for a in self._accesses
             if a.fenced & actors and (a.complete & actors or (o.scope == THREAD and a.touch.pe == o.target and a.touch.when == SENT))
         ]
         word, values = (o.target, o.word), self.values(o.target, o.word)
-        before = self._carried.get(word, []) if is_added(o) else []  # who sees the sum sees all that was added
+        before = self._carried.get(word, []) if is_added(o) else []  # the sum makes visible what each addition does
         self._carried[word] = [*before, *seen, *data]
         self._values[word] = [*values, values[-1] + o.value if is_added(o) else o.value]
         self._all_values[word] = self._values[word]
@@ -176,7 +175,7 @@ _NON_BLOCKING = (Kind.PUT_NBI, Kind.GET_NBI, Kind.PUT_SIGNAL_NBI)
 
 
 def _order(access: _Access, o: Operation, actors: int) -> None:
-    """Note what an operation that orders others does to one of them."""
+    """Apply a fence, quiet, flush or barrier to an access."""
     covered = access.before & actors
     if o.kind == Kind.SYNCTHREADS:
         if access.by & actors:
@@ -197,7 +196,7 @@ def _order(access: _Access, o: Operation, actors: int) -> None:
 
 
 def defined(shape: Shape, operations: tuple[Operation, ...]) -> bool:
-    """Whether a list of operations has an outcome."""
+    """Whether a list of operations is defined."""
     values: dict[tuple[int, int], list[int]] = {}
     phase, rules = -1, Rules(shape, values)
     for o in operations:
@@ -218,7 +217,7 @@ def _overlap(a: _Touch, b: _Touch) -> bool:
 
 
 def _touches(o: Operation, size: int) -> Iterator[_Touch]:
-    """The accesses of an operation."""
+    """Yield the accesses of an operation."""
     kind = o.kind
     if kind in PUTS:
         when = SOURCE if kind in _NON_BLOCKING else DONE

@@ -1,4 +1,4 @@
-"""Making a program that fails small: operations are left out and shortened as long as it fails."""
+"""Makes a failing program small: leaves operations out and shortens them as long as it fails."""
 
 from collections.abc import Callable, Iterable
 
@@ -12,7 +12,7 @@ Numbered = tuple[int, Operation]
 
 
 def legal(program: Program, operations: Iterable[Numbered]) -> list[Numbered]:
-    """Those of some operations that leave the outcome defined: a wait goes with its flag, an access with the fence that it needs."""
+    """Return the operations that can stay: without its flag a wait goes, without its fence an access."""
     values: dict[tuple[int, int], list[int]] = {}
     phase, rules, kept = -1, Rules(program.shape, values), []
     for number, o in operations:
@@ -24,12 +24,12 @@ def legal(program: Program, operations: Iterable[Numbered]) -> list[Numbered]:
 
 
 def shrunk(program: Program, fails: Callable[[list[Numbered]], bool], trials: int) -> list[Numbered]:
-    """The operations that are left when none can be left out any more, or after so many trials.
+    """Return the operations that are left when no further one can go, or after so many trials.
 
     Args:
         program: one that fails.
         fails: whether a program of these operations fails.
-        trials: how often that may be asked.
+        trials: most calls of fails.
     """
     best = list(enumerate(program.operations))
     left = trials

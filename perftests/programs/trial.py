@@ -1,4 +1,4 @@
-"""Performing programs on all PEs, and comparing: each PE compares some of them for all."""
+"""Performs programs on all PEs. Each PE compares some of them for all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -21,17 +21,17 @@ from pgas.perftests.programs.oracle import Fault, Found, Oracle, fetches, image
 
 __all__ = ["Trial"]
 
-#: What a PE's kernel leaves: regions after each phase, elements and signals that were fetched, and the slots of the latter.
+#: Results of a PE: regions after each phase, fetched elements, fetched signals, and slots of both by program and operation.
 _Left = tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]
 
 _LARGEST_REGION = 8192
-#: Bytes of what is registered, at least: CUDA's blocks for small arrays can be shared by one only (pgas.register).
+#: Least bytes of registered memory: CUDA serves small arrays from one block, which one registration only may share.
 _LEAST_REGISTERED = 1 if pgas.SIMULATOR else 4 << 20
 _UNTOUCHED = 0xA5
 
 
 class Trial:
-    """The symmetric arrays that programs run in. Collective throughout.
+    """The arrays that programs run in. Collective throughout.
 
     Raises:
         HeapError: they do not fit on the heap.
@@ -54,11 +54,11 @@ class Trial:
             pgas.free(array)
 
     def unregister(self) -> None:
-        """Let the NIC forget the memory that is not on the heap. Not collective."""
+        """Unregister the local memory. Not collective."""
         pgas.unregister(self._local)
 
     def run(self, programs: Sequence[Program]) -> dict[int, list[Fault]]:
-        """Perform programs of one shape; return the faults of those that have some, by their place in the list, on every PE alike."""
+        """Perform programs of one shape; return faults by place in the list, on every PE alike."""
         me, shape = pgas.my_pe(), programs[0].shape
         table, slots = self._table(programs)
         by_hosts: dict[int, np.ndarray] = {}
@@ -91,7 +91,7 @@ class Trial:
         return dict(sorted(gathered.items()))
 
     def _table(self, programs: Sequence[Program]) -> tuple[Table, dict[tuple[int, int], int]]:
-        """The table of this PE; and by place of the program and number of the operation, where it leaves what it fetches."""
+        """Return the table of this PE, and slots of fetched values by place of the program and number of the operation."""
         me, shape = pgas.my_pe(), programs[0].shape
         size, phases = shape.dtype.itemsize, len(shape.ends)
         rows: list[tuple[int, ...]] = []
@@ -142,7 +142,7 @@ class Trial:
         return table, slots
 
     def _row(self, shape: Shape, place: int, o: Any, slot: int) -> tuple[int, ...]:
-        """An operation as the interpreter reads it."""
+        """Return the row of an operation."""
         size, base = shape.dtype.itemsize, place * shape.region_bytes
         local = IN_DEST if o.dest >= shape.region_bytes else IN_SOURCE if o.source >= shape.region_bytes else 0
         dest, source = (
@@ -156,17 +156,17 @@ class Trial:
 
 
 def _stretches(shape: Shape) -> Iterator[tuple[int, int]]:
-    """Phases that go together, first and end: a kernel performs them, or hosts perform the one."""
+    """Yield ranges of phases, first and end, that one kernel performs, or hosts."""
     cuts = sorted({0, len(shape.ends)} | ({shape.on_host, shape.on_host + 1} if shape.on_host >= 0 else set()))
     yield from pairwise(cuts)
 
 
-#: Operations on words, whose value is in the row.
+#: Operations on signal words: their value is in the row.
 _SIGNAL_VALUES = frozenset((*FLAGS, *WAITS, *SEVERAL, Kind.SIGNAL_FETCH, Kind.TEST))
 
 
 def _record(o: Operation) -> list[int]:
-    """What an operation that answers with signals begins with: see the interpreter's several()."""
+    """Return the first contents of an operation's record: see the interpreter's _several()."""
     if o.kind not in SEVERAL:
         return [0]
     status = [o.left_out >> i & 1 for i in range(o.nelems)]
@@ -176,7 +176,7 @@ def _record(o: Operation) -> list[int]:
 def _found(
     everything: Sequence[tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]], programs: Sequence[Program], place: int
 ) -> Found:
-    """What a program left, on all PEs."""
+    """Collect the results of a program from all PEs."""
     program = programs[place]
     shape = program.shape
     size, nbytes = shape.dtype.itemsize, shape.memory_bytes
