@@ -27,7 +27,8 @@ device = SimpleNamespace(compute_capability=(9, 0))
 numba.cuda.compiler.get_current_device = numba.cuda.dispatcher.get_current_device = lambda: device
 devices.get_context = lambda *args: SimpleNamespace(device=device)
 numba.cuda.dispatcher._Kernel.bind = lambda self: None
-window.freeze(window.Constants(window.BASE, int(os.environ.get("SHIFT", "38")), "p2p", os.environ.get("CHECK") == "1"))
+shift, check = int(os.environ.get("SHIFT", "38")), os.environ.get("CHECK") == "1"
+window.freeze(window.Constants(window.BASE, shift, "p2p", "pgas.kernels.paths.p2p", True, check))
 SIGNATURE = types.float32[::1], types.int32
 
 def hits(kernel, signature=SIGNATURE):
