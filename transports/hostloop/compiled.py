@@ -14,7 +14,7 @@ from numba import njit, types
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import compiler
-from pgas.sim import memory, native
+from pgas.sim import native
 from pgas.transports import mlx5
 
 __all__ = ["device", "keep", "kernel", "on_host", "source_stamp"]
@@ -39,7 +39,7 @@ def device(function: Callable[..., Any]) -> Any:
 @functools.cache
 def source_stamp(*of_caller: str) -> int:
     """Return a number that changes with any source that a loop is compiled from. of_caller: kernel()'s."""
-    paths = [Path(__file__).parent, *map(Path, (*mlx5.__path__, *compiler.__path__)), Path(memory.__file__ or ""), *map(Path, of_caller)]
+    paths = [Path(__file__).parent, *map(Path, (*mlx5.__path__, *compiler.__path__, native.__file__, *of_caller))]
     sources = [source for path in paths for source in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest()
     return int.from_bytes(digest[:7], "little")
