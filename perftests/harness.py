@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pgas
-from pgas.base.backend import launched_rank
+from pgas.base.launcher import launched_rank
 from pgas.job import runtime
 from pgas.perftests import counts, report, timing
 from pgas.perftests import options as command_line

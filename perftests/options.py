@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from pgas.base.backend import launched_rank
 from pgas.base.config import parse_size
+from pgas.base.launcher import launched_rank
 from pgas.perftests.payload import GUARD_BYTES
 from pgas.perftests.workload import ATOMIC_OPS, DATATYPES, WARP
 from pgas.transports import registry

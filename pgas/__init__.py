@@ -34,6 +34,7 @@ from pgas.api.host import (
     init,
     reset,
     synchronize,
+    unique_id,
     zeros,
     zeros_like,
 )
@@ -217,6 +218,7 @@ __all__ = [
     "test_any_vector",
     "test_some",
     "test_some_vector",
+    "unique_id",
     "unregister",
     "wait_until",
     "wait_until_all",

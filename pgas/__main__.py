@@ -33,7 +33,7 @@ def info() -> None:
         if job.my_pe == 0:
             print(f"pgas {pgas.__version__}")
             print("\nEnvironment variables")
-            variables = [(v.name, v.type, v.default or "-", os.environ.get(v.name, "-"), v.meaning) for v in config.VARIABLES.values()]
+            variables = [(v.name, v.type, v.default or "-", _value(v.name), v.meaning) for v in config.VARIABLES.values()]
             print(_table([("variable", "type", "default", "value", "meaning"), *variables]))
             print("\nPEs")
             pes = [
@@ -45,6 +45,11 @@ def info() -> None:
             print(f"  heap    {job.heap.size} bytes at offset {window.HEAP_OFFSET:#x} of every slot")
             print("\nTransport")
             print(f"  every pair of PEs: {job.transport} ({job.reason})")
+
+
+def _value(name: str) -> str:
+    value = os.environ.get(name, "-")
+    return "(set)" if value != "-" and name in config.SECRETS else value
 
 
 def hca() -> None:

@@ -36,7 +36,7 @@ PUBLIC = """
     wait_until_any wait_until_any_vector wait_until_some wait_until_some_vector
     atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or
     atomic_fetch_xor atomic_inc atomic_or atomic_set atomic_swap atomic_xor
-    register reset unregister empty_like full_like zeros_like
+    register reset unique_id unregister empty_like full_like zeros_like
 """.split()  # noqa: SIM905
 
 

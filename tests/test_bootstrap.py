@@ -16,9 +16,10 @@ from types import SimpleNamespace
 import pytest
 from strangers import NOBODY, stranger
 
-from pgas.base import backend
+from pgas.base import launcher
 from pgas.base.errors import BootstrapError
 from pgas.job import bootstrap, processes
+from pgas.job import mpi as mpi_bootstrap
 from pgas.transports.memory import fds
 
 RANK_VARIABLES = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"]
@@ -63,7 +64,7 @@ def mpi(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", stand_in)
     real = importlib.import_module
-    monkeypatch.setattr(bootstrap.importlib, "import_module", lambda name: stand_in if name == "mpi4py.MPI" else real(name))
+    monkeypatch.setattr(mpi_bootstrap.importlib, "import_module", lambda name: stand_in if name == "mpi4py.MPI" else real(name))
     return stand_in
 
 
@@ -71,26 +72,26 @@ def mpi(monkeypatch):
 
 
 def test_no_launcher():
-    assert backend.launched_rank() is None
+    assert launcher.launched_rank() is None
 
 
 @pytest.mark.parametrize("name", RANK_VARIABLES)
 def test_rank_of_each_launcher(name, monkeypatch):
     monkeypatch.setenv(name, "3")
-    assert backend.launched_rank() == 3
+    assert launcher.launched_rank() == 3
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1"])
 def test_rank_that_is_none(text, monkeypatch):
     monkeypatch.setenv("PMI_RANK", text)
-    assert backend.launched_rank() is None
+    assert launcher.launched_rank() is None
 
 
 # ----------------------------------------------------------------------------------------------------------------- find
 
 
 def test_without_launcher_a_job_of_one(monkeypatch):
-    monkeypatch.setattr(bootstrap.importlib, "import_module", lambda name: pytest.fail(f"imported {name}"))
+    monkeypatch.setattr(mpi_bootstrap.importlib, "import_module", lambda name: pytest.fail(f"imported {name}"))
     found = bootstrap.find()
     assert isinstance(found, bootstrap.SingleBootstrap)
     assert (found.rank, found.size) == (0, 1)
@@ -134,7 +135,7 @@ def test_no_mpi_library(error, monkeypatch):
     def fail(name):
         raise error
 
-    monkeypatch.setattr(bootstrap.importlib, "import_module", fail)
+    monkeypatch.setattr(mpi_bootstrap.importlib, "import_module", fail)
     monkeypatch.setenv("PMI_RANK", "0")
     with pytest.raises(BootstrapError) as refused:
         bootstrap.find()
@@ -160,7 +161,7 @@ def test_pes_that_do_not_come_to_the_start_of_mpi(capfd, monkeypatch):
         while not all(processes.siblings(pe.pid) for pe in pes[1:]) and time.monotonic() < until:
             time.sleep(0.01)
         for rank in (1, 2):
-            bootstrap._say_who_has_not_started(rank, os.getpid())
+            mpi_bootstrap._say_who_has_not_started(rank, os.getpid())
     finally:
         for pe in pes:
             os.killpg(pe.pid, signal.SIGKILL)

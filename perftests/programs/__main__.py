@@ -18,7 +18,7 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 
 # isort: split
 from pgas.base import config
-from pgas.base.backend import launched_rank
+from pgas.base.launcher import launched_rank
 from pgas.perftests import options
 from pgas.perftests.programs import soak
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape

@@ -10,22 +10,27 @@ from pgas.api.values import check_value
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError
 from pgas.base.version import __version__
-from pgas.job import recovery, runtime
+from pgas.job import meeting, recovery, runtime
 from pgas.job.array import SymmetricArray, dtype_of
 from pgas.job.heap import ALIGNMENT
 
 __all__ = [
     "allgather_object", "array", "broadcast_object", "empty", "empty_like", "finalize", "free", "full", "full_like", "info", "init",
-    "reset", "synchronize", "zeros", "zeros_like",
+    "reset", "synchronize", "unique_id", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
 @host_only
-def init(comm: Any = None) -> runtime.Job:
+def init(
+    comm: Any = None, *, unique_id: bytes | None = None, rank: int | None = None, size: int | None = None, process_group: Any = None
+) -> runtime.Job:
     """Start pgas: form the job, bind a GPU, map the symmetric heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_init).
 
     Calls may be nested: the job ends at the finalize() of the first. After that, init() may start another with the same
     configuration. The environment variables that ``python -m pgas info`` lists are read here.
+
+    Without arguments the launcher's variables say who the PEs are: those of ``python -m pgas.run``, torchrun, srun, mpirun, in this order;
+    a process that no launcher started is a job of one PE. mpi4py is imported only under mpirun, or where comm is given.
 
     A child that is forked afterwards (os.fork, multiprocessing's fork) is no PE: it is refused every call, launch and use of arrays with a
     PgasError, and its end is nothing to the job. But memory is shared: in the simulator a NumPy view of an array that the parent made
@@ -36,16 +41,21 @@ def init(comm: Any = None) -> runtime.Job:
     wait prints once which PEs have not come, in which call, and whether their processes are stopped.
 
     Args:
-        comm: an mpi4py intracommunicator whose processes are the PEs, by rank; None for MPI.COMM_WORLD under mpirun, and for a job
-            of one PE without it. In a nested call: None, or one of the job's processes in their order.
+        comm: an mpi4py intracommunicator whose processes are the PEs, by rank. In a nested call: one of the job's processes in their
+            order, or nothing.
+        unique_id: what unique_id() returned on one PE; with rank and size.
+        rank: of this PE.
+        size: number of PEs.
+        process_group: a torch.distributed process group whose processes are the PEs, by rank.
 
     Returns:
         The job, a context manager: the end of its block frees the arrays that are left, and finalizes.
 
     Raises:
         ValueError: an environment variable has a value that is not allowed, or two contradict each other; comm is not that of the job
-            that is active.
-        BootstrapError: MPI is missing or another one than mpirun's; PEs were started differently; another PE failed.
+            that is active; arguments that exclude each other, or a unique_id that is none.
+        BootstrapError: MPI is missing or another one than mpirun's; the store of a job without MPI is not reached within PGAS_TIMEOUT, or
+            refuses this process; PEs were started differently; another PE failed.
         TransportError: PGAS_TRANSPORT names one that cannot connect these PEs; PEs share a GPU without MPS.
         HeapError: the heaps of a machine's or a GPU's PEs are larger than its memory, or there is too little left of it.
         PgasError: an earlier job of this process had another configuration.
@@ -54,7 +64,34 @@ def init(comm: Any = None) -> runtime.Job:
         PgasWarning: on PE 0, nothing reads a PGAS_ variable that is set, or PGAS_HCA names no device of this machine; a PE and the software
             card's kernel share a GPU without MPS.
     """
-    return runtime.init(comm)
+    if sum(given is not None for given in (comm, unique_id, process_group)) > 1:
+        raise ValueError("pgas.init: one of comm, unique_id and process_group may be given")
+    if len({unique_id is None, rank is None, size is None}) > 1:
+        raise ValueError("pgas.init: unique_id, rank and size are given together")
+    given = None
+    if process_group is not None:
+        given = meeting.of_process_group(process_group) if not runtime.active() else None
+    elif unique_id is not None:
+        if not isinstance(rank, (int, np.integer)) or not isinstance(size, (int, np.integer)) or not 0 <= rank < size:
+            raise ValueError(f"pgas.init: rank must be an integer from 0 to size - 1, not rank={rank!r} with size={size!r}")
+        given = meeting.Given(unique_id, int(rank), int(size))
+    return runtime.init(comm, given)
+
+
+@host_only
+def unique_id(host: str | None = None) -> bytes:
+    """Return 128 bytes by which processes form a job, whatever started them: one calls this, all pass it to pgas.init(unique_id=).
+
+    The process that calls it serves the store at which the PEs meet, until it ends; it need not be a PE. The bytes hold the job's secret:
+    who has them may join. NVSHMEM: nvshmemx_get_uniqueid.
+
+    Args:
+        host: address or name of this machine at which the others reach it; None: the address of the interface of the default route.
+
+    Raises:
+        BootstrapError: host is no address of this machine.
+    """
+    return meeting.unique_id(host)
 
 
 @host_only

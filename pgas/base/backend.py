@@ -14,25 +14,14 @@ the running one, and two PEs whose kernels wait for each other never finish (CUD
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
 
 from pgas.base.errors import PgasError
+from pgas.base.launcher import launched_rank
 
-__all__ = ["SIMULATOR", "cuda_device_count", "launched_rank", "say_where"]
-
-#: Variables in which launchers tell a process its rank (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
-_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+__all__ = ["SIMULATOR", "cuda_device_count", "say_where"]
 
 #: CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
-
-
-def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the rank that a launcher gave a process of this environment, None if no launcher started it."""
-    for name in _RANK_VARIABLES:
-        if (value := environment.get(name, "")).isdigit():
-            return int(value)
-    return None
 
 
 def cuda_device_count() -> int:

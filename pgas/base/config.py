@@ -223,6 +223,9 @@ class Variable:
             raise ValueError(f"{self.name}={text}: {error}") from None
 
 
+#: Variables whose values are shown nowhere.
+SECRETS = frozenset({"PGAS_LAUNCHED", "PGAS_SECRET"})
+
 VARIABLES: dict[str, Variable] = {
     variable.name: variable
     for variable in (
@@ -301,6 +304,14 @@ VARIABLES: dict[str, Variable] = {
             "software card: SMs that its cuda engine takes; 0: all, a quarter of a GPU of PEs or under MPS",
             "integer",
         ),
+        Variable(
+            "PGAS_SECRET",
+            str,
+            "",
+            "key for the secrets of jobs of torchrun, srun, and pgas.run on several machines, alike on all; empty: a file of this user",
+            "text",
+        ),
+        Variable("PGAS_LAUNCHED", str, "", "what python -m pgas.run tells its PEs; not for users", "text"),
         Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software card: million WQEs a second that it lets pass (a ConnectX-6: 215)", "float"),
         Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software card: 10^9 bits a second that it lets pass (a ConnectX-6: 200)", "float"),
         Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),

@@ -69,6 +69,7 @@ class _Deaths:
 
     def __init__(self, wakeup: int) -> None:
         self._pidfds: dict[int, tuple[str, int]] = {}
+        self._news: dict[int, Callable[[], tuple[str, int, str] | None]] = {}
         self._epoll = select.epoll()  # tells what happened in the order in which it did
         self._epoll.register(wakeup, select.EPOLLIN)
         self.ignore = self._epoll.unregister
@@ -78,13 +79,22 @@ class _Deaths:
         self._pidfds[pidfd] = who, pid
         self._epoll.register(pidfd, select.EPOLLIN)
 
+    def hear(self, fd: int, read: Callable[[], tuple[str, int, str] | None]) -> None:
+        """Take news of other machines from a descriptor, too."""
+        self._news[fd] = read
+        self._epoll.register(fd, select.EPOLLIN)
+
     def first(self) -> tuple[str, int, str] | None:
         """Wait, and return who ended first, its pid and how it ended; None: the wakeup can be read."""
-        ((fd, _),) = self._epoll.poll(maxevents=1)
-        if fd not in self._pidfds:
-            return None
-        who, pid = self._pidfds[fd]
-        return who, pid, fate(pid, fd)
+        while True:
+            ((fd, _),) = self._epoll.poll(maxevents=1)
+            if fd in self._pidfds:
+                who, pid = self._pidfds[fd]
+                return who, pid, fate(pid, fd)
+            if fd not in self._news:
+                return None
+            if (told := self._news[fd]()) is not None:
+                return told
 
     def close(self) -> None:
         self._epoll.close()
@@ -118,6 +128,10 @@ class Watch:
         """Watch one more."""
         self._deaths.add(who, pid)
 
+    def hear(self, fd: int, read: Callable[[], tuple[str, int, str] | None]) -> None:
+        """Take news of other machines, too: read() returns who ended, its pid and how, or None."""
+        self._deaths.hear(fd, read)
+
     def _run(self) -> None:
         if (death := self._deaths.first()) is not None:
             self._lost(*death)
@@ -140,15 +154,23 @@ class LastWord:
 
     Args:
         maker: (pid, descriptor) of the process that made it; None: this one does.
+        inherited: both descriptors, if what started this process made it.
     """
 
-    def __init__(self, maker: tuple[int, int] | None = None) -> None:
+    def __init__(self, maker: tuple[int, int] | None = None, inherited: tuple[int, int] | None = None) -> None:
+        if inherited is not None:
+            self.fd, self._end = map(os.dup, inherited)
+            return
         if maker is not None:
             self.fd, self._end = (os.open("/proc/{}/fd/{}".format(*maker), way | os.O_NONBLOCK) for way in (os.O_RDONLY, os.O_WRONLY))
             return
         self.fd, self._end = os.pipe()  # both stay open: a pipe that nobody can write to looks as if there were something in it
         os.set_blocking(self.fd, False)
         os.write(self._end, b".")
+
+    def fds(self) -> tuple[int, int]:
+        """Return the descriptors, for a process that is to inherit them."""
+        return self.fd, self._end
 
     def take(self) -> bool:
         """Whether this process may speak; no other may after that."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from pgas.base.backend import launched_rank
 from pgas.base.errors import PgasError
+from pgas.base.launcher import launched_rank
 from pgas.doctor.checks import Finding, examine
 from pgas.doctor.machine import Gpu, Machine
 from pgas.doctor.probe import observe

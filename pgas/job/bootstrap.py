@@ -1,38 +1,20 @@
-"""How the PEs of a job find each other: one small protocol, with mpi4py behind it, or nobody for a job of one PE.
+"""How the PEs of a job find each other: one small protocol, with three classes behind it.
 
-Another launcher needs another class with these methods, and nothing else of pgas changes.
+A job of one PE (SingleBootstrap), the processes of an MPI communicator (mpi.MPIBootstrap), or PEs that meet at a store (store.Store):
+those of ``python -m pgas.run``, torchrun, srun, and those to whom the program itself gives a unique id.
 """
 
-import atexit
-import contextlib
-import importlib
 import os
 import pickle
-import signal
-import sys
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pgas.base import liveness
-from pgas.base.agreement import of_another
-from pgas.base.backend import launched_rank
-from pgas.base.errors import BootstrapError
-from pgas.base.remedies import mend
-from pgas.base.waits import described, listed, overdue, patience
-from pgas.job.processes import siblings
-from pgas.job.shared_files import forget_early, forget_shared_files, guard_shared_files
+from pgas.base.launcher import launched
+from pgas.job import meeting
+from pgas.job.mpi import MPIBootstrap, world
+from pgas.job.processes import flush
 
-__all__ = ["Bootstrap", "MPIBootstrap", "SingleBootstrap", "exchange", "find"]
-
-#: Launchers' variables for the number of processes, to notice a launcher of another MPI than the one that mpi4py loaded.
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-
-#: Seconds that MPI gets to end a job.
-_ABORT_S = 5.0
-
-#: Tags that MPI allows at least. The messages of an exchange have one, in turn; that by which a rank leaves has another.
-_TAGS, _LEFT = 1 << 15, 0
+__all__ = ["Bootstrap", "SingleBootstrap", "exchange", "find"]
 
 
 class Bootstrap(Protocol):
@@ -40,8 +22,11 @@ class Bootstrap(Protocol):
 
     rank: int
     size: int
-    missing: set[int] | None  #: who has not come to the exchange in which this process waits; None: somebody
     met: bool  #: all have come to it, and those who are missing have not read what this process sent; others may have gone on
+
+    @property
+    def missing(self) -> set[int] | None:
+        """Who has not come to the exchange in which this process waits; None: somebody."""
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return every rank's data, by rank. ``poll`` is called while waiting and may raise to give up: leave() then.
@@ -58,6 +43,15 @@ class Bootstrap(Protocol):
 
     def abort(self, status: int) -> None:
         """End all processes of the job."""
+
+    def hearing(self) -> tuple[int, Callable[[], tuple[str, int, str] | None]] | None:
+        """Return a descriptor to be waited for, and what then tells which PE of another machine is gone, its process, and how it ended.
+
+        None: what started the PEs ends all of them when one ends.
+        """
+
+    def close(self) -> None:
+        """Leave the job in good order. Further calls do nothing."""
 
 
 class SingleBootstrap:
@@ -81,174 +75,38 @@ class SingleBootstrap:
 
     def abort(self, status: int) -> None:
         """End this process."""
-        _flush()
+        flush()
         os._exit(status)
 
-
-class MPIBootstrap:
-    """Any intracommunicator of mpi4py, duplicated so that the user's messages and ours never meet."""
-
-    def __init__(self, comm: Any) -> None:
-        self._mpi = _import_mpi()
-        if isinstance(comm, self._mpi.Comm) and comm == self._mpi.COMM_NULL:
-            raise ValueError("pgas.init: comm is COMM_NULL: this process is none of the communicator's, and only those call pgas.init")
-        if not hasattr(comm, "Is_inter") or comm.Is_inter():
-            raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
-        forget_early()  # until all have come, the duplicate is not complete
-        self._comm, self._making = comm.Idup()
-        self.rank: int = comm.rank
-        self.size: int = comm.size
-        self._left = ""  # why a rank has left
-        self.missing: set[int] | None = None
-        self.met = False
-        self._tag = 0
-        self._sent: list[tuple[int, Any]] = []  # also of an exchange that an exception left: MPI reads what is sent until it has been
-
-    def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
-        """Return every rank's data, by rank; waiting PEs sleep, so that a PE still at work keeps its core.
-
-        Every PE sends to every other, so that each knows who has not come: n * (n - 1) messages, meant for some tens of PEs.
-        """
-        if self._left:
-            raise BootstrapError(self._left)
-        mpi, comm = self._mpi, self._comm
-        self.met = False
-        self._wait(self._making.Test, poll)
-        self._tag = self._tag % (_TAGS - 1) + 1
-        missing = self.missing = set(range(self.size)) - {self.rank}
-        self._sent += [(pe, comm.Isend([data, mpi.BYTE], pe, self._tag)) for pe in missing]
-        gathered = {self.rank: data}
-        status = mpi.Status()
-
-        def arrived() -> bool:
-            while (message := comm.Improbe(mpi.ANY_SOURCE, self._tag, status)) is not None:
-                pe, received = status.Get_source(), bytearray(status.Get_count(mpi.BYTE))
-                message.Recv([received, mpi.BYTE])
-                gathered[pe] = bytes(received)
-                missing.remove(pe)
-            if missing:
-                self._hear()
-            return not missing
-
-        def delivered() -> bool:
-            self._sent = [(pe, request) for pe, request in self._sent if not request.Test()]
-            self.missing = {pe for pe, _ in self._sent}
-            if self.missing:
-                self._hear()
-            return not self.missing
-
-        self._wait(arrived, poll)
-        self.met = True
-        self._wait(delivered, poll)
-        return [gathered[pe] for pe in range(self.size)]
-
-    def _wait(self, over: Callable[[], bool], poll: Callable[[], None]) -> None:
-        """Poll for a while, then sleep between polls, up to 1 ms."""
-        started, pause = time.perf_counter(), 20e-6
-        while not over():
-            if time.perf_counter() - started > 200e-6:
-                poll()
-                time.sleep(pause)
-                pause = min(pause * 1.5, 1e-3)
-
-    def leave(self, why: str) -> None:
-        """Tell the others by a message to each; it is short, so that MPI sends it at once. Further calls do nothing."""
-        if self._left:
-            return
-        self._left, deadline = why, time.monotonic() + _ABORT_S
-        while not self._making.Test():  # there is nothing yet to tell them by
-            if time.monotonic() > deadline:
-                return
-            time.sleep(1e-3)
-        self._sent += [(pe, self._comm.Isend([why.encode(), self._mpi.BYTE], pe, _LEFT)) for pe in set(range(self.size)) - {self.rank}]
-
-    def _hear(self) -> None:
-        """Raise what a rank that has left says."""
-        status = self._mpi.Status()
-        if self._comm.Iprobe(self._mpi.ANY_SOURCE, _LEFT, status):
-            why = bytearray(status.Get_count(self._mpi.BYTE))
-            self._comm.Recv(why, status.Get_source(), _LEFT)
-            self._left = why.decode()
-            raise of_another(BootstrapError(self._left))
-
-    def is_of(self, comm: Any) -> bool:
-        """Whether comm has the job's processes, in the same order."""
-        alike = (self._mpi.IDENT, self._mpi.CONGRUENT)
-        return isinstance(comm, self._mpi.Intracomm) and self._mpi.Comm.Compare(self._comm, comm) in alike
-
-    def abort(self, status: int) -> None:
-        """End all processes of MPI_COMM_WORLD: other PEs may wait in kernels for this one."""
-        # SIGALRM kills this process if MPI waits for an mpirun that is gone, or CUDA's exit handlers for a kernel that never ends.
-        signal.setitimer(signal.ITIMER_REAL, _ABORT_S)
-        _flush()
-        time.sleep(0.2)  # mpirun drops what it has not read by then
-        with contextlib.suppress(OSError), open(os.devnull, "w") as nobody:
-            os.dup2(nobody.fileno(), 2)  # MPICH would say that MPI_Abort was called; why has been said
-        self._mpi.COMM_WORLD.Abort(status)
+    def hearing(self) -> None:
+        """Return None: there is nobody to hear of."""
 
     def close(self) -> None:
-        """Free the duplicate, unless MPI has ended already or what an exception left goes on in it."""
-        if not self._left and not self._mpi.Is_finalized() and self._making.Test():
-            self._comm.Free()
+        """Do nothing."""
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more, or it is closed
-            stream.flush()
+def find(comm: Any = None, given: "meeting.Given | None" = None) -> Bootstrap:
+    """Return the bootstrap of this process.
 
+    Of what it is given first, then of what its launcher's variables tell: pgas.run's, torchrun's, srun's, MPI's; else a job of one PE.
 
-def find(comm: Any = None) -> SingleBootstrap | MPIBootstrap:
-    """Return the bootstrap of this process: comm if given, MPI_COMM_WORLD under a launcher, else a job of one PE.
+    Args:
+        comm: an mpi4py communicator.
+        given: unique id, rank and size.
 
     Raises:
-        BootstrapError: a launcher started this process, but mpi4py has no MPI library, or that of another MPI.
+        BootstrapError: the others cannot be reached; the text says why.
     """
     if comm is not None:
         return MPIBootstrap(comm)
-    if launched_rank() is None:
+    if given is not None:
+        return meeting.at_unique_id(given)
+    started = launched()
+    if started is None:
         return SingleBootstrap()
-    if "mpi4py.MPI" not in sys.modules:  # it is initialized by the import, which waits for the other processes
-        rank, launcher = launched_rank(), os.getppid()
-        guard_shared_files(patience(), lambda: _say_who_has_not_started(rank, launcher))
-    try:
-        mpi = _import_mpi()
-    except (ImportError, RuntimeError) as error:
-        forget_shared_files()
-        raise BootstrapError(
-            f"this process was started by mpirun, but mpi4py finds no MPI library ({str(error).splitlines()[0]}): {mend('no mpi')}"
-        ) from error
-    launched = next((int(os.environ[v]) for v in _SIZE_VARIABLES if os.environ.get(v, "").isdigit()), None)
-    if launched is not None and launched != mpi.COMM_WORLD.size:
-        library = mpi.Get_library_version().splitlines()[0].strip("\0 ")
-        raise BootstrapError(
-            f"mpirun started {launched} processes, but each finds itself alone: mpirun and the library that mpi4py loaded "
-            f"({library}) are of different MPIs; {mend('another mpi')}"
-        )
-    return MPIBootstrap(mpi.COMM_WORLD)
-
-
-def _import_mpi() -> Any:
-    """Return mpi4py.MPI. If it is new here, this process finalizes MPI as it ends, and no child that is forked from it: it would hang."""
-    if "mpi4py.MPI" in sys.modules:
-        return sys.modules["mpi4py.MPI"]
-    rc = importlib.import_module("mpi4py").rc
-    own, rc.finalize = rc.finalize is not False, False
-    mpi, pid = importlib.import_module("mpi4py.MPI"), os.getpid()
-    if own:
-        atexit.register(lambda: None if os.getpid() != pid or mpi.Is_finalized() else mpi.Finalize())
-    return mpi
+    return world(started) if started.launcher == "mpirun" else meeting.of(started)
 
 
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:
     """Return every rank's value, by rank."""
     return [pickle.loads(data) for data in bootstrap.allgather(pickle.dumps(value), poll)]
-
-
-def _say_who_has_not_started(rank: int | None, launcher: int) -> None:
-    """Say for whom a PE waits in MPI_Init, by the process that stands by there; once, by that of the lowest PE that waits."""
-    started = siblings(launcher)
-    waiting = [pe for pe, pid in started.items() if siblings(pid) and not liveness.state(pid)]  # which have such a process
-    if rank == min(waiting, default=rank):
-        late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(started.items()) if pe not in waiting]
-        overdue(f"PE {rank}", f"{listed(late)} in MPI_Init")

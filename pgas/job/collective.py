@@ -14,7 +14,7 @@ from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError, PgasError
 from pgas.base.remedies import mend
 from pgas.base.waits import described, listed, overdue, patience
-from pgas.job.bootstrap import MPIBootstrap, SingleBootstrap, exchange
+from pgas.job.bootstrap import Bootstrap, exchange
 from pgas.job.processes import Process, siblings
 
 __all__ = ["Collective", "enough_files"]
@@ -26,7 +26,7 @@ _STOPPED_S = 1.0
 class Collective:
     """The PEs as they meet on the host. A subclass sets _bootstrap."""
 
-    _bootstrap: SingleBootstrap | MPIBootstrap
+    _bootstrap: Bootstrap
     #: The PEs, once they have met.
     processes: Sequence[Process] = ()
     _made: str  # the collective call that is being made

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import json
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgas.base import liveness
 from pgas.base.errors import CompletionError, PgasError
+from pgas.base.launcher import LAUNCHED
 from pgas.base.liveness import LastWord, Watch
 from pgas.base.waits import say
 from pgas.job.bootstrap import Bootstrap
@@ -108,7 +110,8 @@ class Vigil:
         me, machines = bootstrap.rank, {process.node for process in processes}
         here = [pe for pe, process in enumerate(processes) if process.node == processes[me].node]
         first = here[0]
-        made, _ = job.together(_INIT, lambda: LastWord() if me == first else None)
+        inherited = _inherited_word()
+        made, _ = job.together(_INIT, lambda: inherited or (LastWord() if me == first else None))
         makers = job.exchange(made and (os.getpid(), made.fd))
         word = made
         with contextlib.suppress(OSError):
@@ -124,7 +127,9 @@ class Vigil:
         def start() -> None:
             others = [(who, pid) for who, pid in watched if pid != os.getpid()]
             self.watches = bool(others)
-            self._watch = Watch(others, lambda who, pid, how: lost(f"{who} (process {pid}) {how}{rest}"))
+            self._watch = Watch(others, lambda who, pid, how: lost(f"{who} (process {pid}) {how}{rest}" if pid else f"{who} {how}{rest}"))
+            if (news := bootstrap.hearing()) is not None:
+                self._watch.hear(*news)
             if me == first and bootstrap.size > 1 and all(shared[pe] for pe in here):
                 self._watcher = Watcher(word, rest)
                 for who, pid in watched:
@@ -144,6 +149,12 @@ class Vigil:
         for watch in (self._watcher, self._watch):
             if watch is not None:
                 watch.stop()
+
+
+def _inherited_word() -> LastWord | None:
+    """Return the last word of the machine if ``python -m pgas.run`` has made it, which speaks too."""
+    told = os.environ.get(LAUNCHED)
+    return None if told is None else LastWord(inherited=tuple(json.loads(told)["word"]))
 
 
 def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pgas.base import config
 from pgas.transports import devices, registry, selection
 from pgas.transports.selection import AUTO, SOFTHCA, Choice
 
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL", "choose"]
 
-#: Variables that may differ from PE to PE: machines name and number their devices and GIDs as they like.
-LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX"})
+#: Variables that may differ from PE to PE: machines name and number their devices and GIDs as they like; and what launchers tell each.
+LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX", *config.SECRETS})
 
 
 def choose(requested: Mapping[str, Any], gpu: "GPU | None", turn: int, warn: Callable[[str], None]) -> Choice | None:

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from pgas.base import liveness
-from pgas.base.backend import launched_rank
+from pgas.base.launcher import launched_rank
 
-__all__ = ["Process", "node_name", "siblings"]
+__all__ = ["Process", "flush", "node_name", "siblings"]
 
 
 class Process(NamedTuple):
@@ -35,6 +36,13 @@ def siblings(launcher: int) -> dict[int, int]:
                 if (rank := launched_rank(dict(entry.partition("=")[::2] for entry in environment))) is not None:
                     found[rank] = int(folder.name)
     return found
+
+
+def flush() -> None:
+    """Write what this process has printed, before it ends at once."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more, or it is closed
+            stream.flush()
 
 
 def node_name() -> str:

@@ -20,7 +20,7 @@ from pgas.base import config
 from pgas.base.agreement import everywhere, of_another
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
-from pgas.job import bootstrap, card, device_state, ending, growth, hang, hca, streams, topology
+from pgas.job import bootstrap, card, device_state, ending, growth, hang, hca, meeting, streams, topology
 from pgas.job.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
 from pgas.job.collective import Collective, enough_files
 from pgas.job.heap import ALIGNMENT, Allocator
@@ -71,7 +71,7 @@ def active() -> bool:
 class Job(Collective):
     """The state of this PE in the job; a context manager that finalizes."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, given: meeting.Given | None = None) -> None:
         self.depth = 1
         self.lost: str | None = None
         self._examined: BaseException | None = None
@@ -87,7 +87,7 @@ class Job(Collective):
         self._vigil = ending.Vigil()
         self._formed = self._released = False
         self.heap = Allocator(0)
-        self._bootstrap = bootstrap.find(comm)
+        self._bootstrap = bootstrap.find(comm, given)
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
         ending.install(self._bootstrap, lambda: _job, lambda job: _end(job, report_leaks=False))
         try:
@@ -422,8 +422,7 @@ class Job(Collective):
         for block in list(self.heap.blocks):
             self.heap.release(block)
         self._ending.close()
-        if isinstance(self._bootstrap, bootstrap.MPIBootstrap):
-            self._bootstrap.close()
+        self._bootstrap.close()
 
     def __enter__(self) -> "Job":
         return self
@@ -464,7 +463,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def init(comm: Any = None) -> Job:
+def init(comm: Any = None, given: meeting.Given | None = None) -> Job:
     """Start pgas on this process. Collective over the job's PEs. See pgas.init."""
     global _job
     if _of_parent is not None:
@@ -475,7 +474,7 @@ def init(comm: Any = None) -> Job:
         _job.depth += 1
         return _job
     say_where()
-    _job = Job(comm)
+    _job = Job(comm, given)
     return _job
 
 

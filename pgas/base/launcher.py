@@ -1,0 +1,60 @@
+"""Who started this process, as its environment tells: python -m pgas.run, torchrun, Slurm's srun, or an MPI's mpirun."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["LAUNCHED", "Launched", "launched", "launched_rank"]
+
+#: What ``python -m pgas.run`` tells each PE: JSON with rank, size, host, port, secret and the descriptors of the last word.
+LAUNCHED = "PGAS_LAUNCHED"
+
+#: What torchrun sets, and who else prepares a process for torch.distributed ("env://").
+_TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+#: What srun sets in the processes of a step.
+_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
+
+#: In which mpirun and PMI tell rank and size (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
+_MPI_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+_MPI_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+class Launched(NamedTuple):
+    """How a process was started."""
+
+    launcher: str  #: "pgas.run", "torchrun", "srun" or "mpirun"
+    rank: int
+    size: int | None  #: None: it is not told
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
+    """Return what started a process of this environment, None if no launcher did.
+
+    Under mpirun in a Slurm allocation Slurm's variables are those of the daemon that mpirun started by srun: where both tell a number of
+    processes and the two differ, MPI's are this process's.
+    """
+
+    def number(name: str) -> int | None:
+        value = environment.get(name, "")
+        return int(value) if value.isdigit() else None
+
+    if LAUNCHED in environment:
+        told = json.loads(environment[LAUNCHED])
+        return Launched("pgas.run", told["rank"], told["size"])
+    if all(environment.get(name) for name in _TORCH) and (rank := number("RANK")) is not None:
+        return Launched("torchrun", rank, number("WORLD_SIZE"))
+    rank = next((rank for name in _MPI_RANKS if (rank := number(name)) is not None), None)
+    size = next((size for name in _MPI_SIZES if (size := number(name)) is not None), None)
+    if all(environment.get(name) for name in _SLURM) and (task := number("SLURM_PROCID")) is not None:
+        tasks = number("SLURM_STEP_NUM_TASKS")
+        if rank is None or (rank, size or tasks) == (task, tasks):
+            return Launched("srun", task, tasks)
+    return None if rank is None else Launched("mpirun", rank, size)
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return the rank that a launcher gave a process of this environment, None if no launcher started it."""
+    found = launched(environment)
+    return None if found is None else found.rank

@@ -1,0 +1,209 @@
+"""Where the PEs of a job meet that MPI did not start: which store, who serves it, and the secret.
+
+=========  ================================================  ===========================================================
+launcher   who serves                                        secret
+=========  ================================================  ===========================================================
+pgas.run   the launcher, on this machine or --master         random; of several machines the user's key
+torchrun   rank 0, at MASTER_ADDR                            random, by torch's own store; without torch the user's key
+srun       rank 0, at the first host of the step             the user's key
+given      who called pgas.unique_id()                       random, in the unique id
+=========  ================================================  ===========================================================
+
+The user's key is PGAS_SECRET, or a file that only the user may read, made at its first use; a job's secret is the HMAC of the job's name.
+torchrun's MASTER_PORT is torch's: its agent may listen there, and the program's own init_process_group. So where a port has to be agreed on
+without a word, it follows from the job's name, and the next ones are tried if it is taken.
+"""
+
+import atexit
+import contextlib
+import hashlib
+import hmac
+import importlib.util
+import json
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pgas.base import config
+from pgas.base.errors import BootstrapError
+from pgas.base.launcher import LAUNCHED, Launched
+from pgas.job.store import Store
+from pgas.job.store_messages import PORTS, Address
+from pgas.job.store_server import StoreServer
+
+__all__ = ["Given", "at_unique_id", "job_secret", "of", "of_process_group", "unique_id"]
+
+#: Bytes of a unique id: a mark, port, secret, length of the host's name, the name.
+_ID_BYTES, _MARK = 128, b"pgas 1\0\0"
+
+_HERE = "127.0.0.1"
+
+#: Ports that follow from names: below those that Linux gives to clients (ip_local_port_range).
+_FIRST_PORT, _LAST_PORT = 20000, 32000
+
+#: Servers of this process, by the port: they serve until it ends.
+_servers: list[StoreServer] = []
+
+#: Jobs that this process has formed at a store, by its secret.
+_formed: dict[bytes, int] = {}
+
+
+class Given(NamedTuple):
+    """What a program gives pgas.init()."""
+
+    unique_id: bytes
+    rank: int
+    size: int
+
+
+def of(launched: Launched) -> Store:
+    """Return the bootstrap of a process that a launcher started. Raises BootstrapError."""
+    if launched.size is None or not 0 <= launched.rank < launched.size:
+        raise BootstrapError(f"{launched.launcher} says that this is rank {launched.rank} of {launched.size}")
+    environment = os.environ
+    if launched.launcher == "pgas.run":
+        told = json.loads(environment[LAUNCHED])
+        return _join(Address(told["host"], told["port"], bytes.fromhex(told["secret"])), launched.rank, launched.size)
+    if launched.launcher == "srun":
+        name = f"srun {environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
+        alone = environment.get("SLURM_STEP_NUM_NODES", environment.get("SLURM_NNODES")) == "1"
+        host = _HERE if alone else first_host(environment.get("SLURM_STEP_NODELIST", ""))
+        return _meet(launched, _by_name(name, host))
+    run, restart = environment.get("TORCHELASTIC_RUN_ID", ""), environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    alone = environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
+    if not alone and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and importlib.util.find_spec("torch") is not None:
+        return _by_torch(launched, host, int(port), f"pgas {run} {restart}")
+    return _meet(launched, _by_name(f"torchrun {run} {restart} {host}:{port}", _HERE if alone else host))
+
+
+def _join(address: Address, rank: int, size: int) -> Store:
+    """Return this PE's part in the next job at a store."""
+    number = _formed[address.secret] = _formed.get(address.secret, 0) + 1
+    return Store(address, rank, size, f"job {number}", config.read("PGAS_TIMEOUT"))
+
+
+def _serve(address: Address) -> Address:
+    """Serve at an address from now on, if this process does not yet, and return it with its port."""
+    for server in _servers:
+        if hmac.compare_digest(server.address.secret, address.secret):
+            return server.address
+    server = StoreServer(address.host, address.port, address.secret, address.ports)
+    _servers.append(server)
+    pid = os.getpid()
+    atexit.register(lambda: server.drain() if os.getpid() == pid else None)
+    return server.address
+
+
+def _meet(launched: Launched, address: Address) -> Store:
+    """Meet at an address that every rank knows; rank 0 serves there."""
+    if launched.rank == 0:
+        address = _serve(address)
+    return _join(address, launched.rank, launched.size or 1)
+
+
+def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
+    """Meet at an address that rank 0 tells the others by the store of torchrun's agent."""
+    distributed = importlib.import_module("torch.distributed")
+    store = distributed.TCPStore(host, port, is_master=False)
+    if launched.rank == 0:
+        address = _serve(Address(host, 0, secrets.token_bytes(32)))
+        store.set(name, json.dumps([address.host, address.port, address.secret.hex()]))
+    found, at, secret = json.loads(store.get(name))
+    return _join(Address(found, at, bytes.fromhex(secret)), launched.rank, launched.size or 1)
+
+
+def _by_name(name: str, host: str) -> Address:
+    """Return where a job of this name meets."""
+    digest = hashlib.sha256(f"{os.getuid()} {name}".encode()).digest()
+    port = _FIRST_PORT + int.from_bytes(digest[:4], "big") % (_LAST_PORT - _FIRST_PORT - PORTS)
+    return Address(host, port, job_secret(name), PORTS)
+
+
+def first_host(listed: str) -> str:
+    """Return the first host of Slurm's list, e.g. of ``node[03-05,9],gpu1``.
+
+    Raises:
+        BootstrapError: there is none.
+    """
+    match = re.match(r"([^,\[\]\s]+)(?:\[([^,\]-]+)[^\]]*\]([^,\[]*))?", listed)
+    if match is None:
+        raise BootstrapError(f"SLURM_STEP_NODELIST={listed!r} names no host")
+    return "".join(part or "" for part in match.groups())
+
+
+# ------------------------------------------------------------------------------------------------------------------------ secrets
+
+
+def job_secret(name: str) -> bytes:
+    """Return the secret of a job of this user.
+
+    Raises:
+        BootstrapError: the user's key cannot be made, or others may read it.
+    """
+    return hmac.new(_key(), name.encode(), hashlib.sha256).digest()
+
+
+def _key() -> bytes:
+    if given := config.read("PGAS_SECRET"):
+        return given.encode()
+    path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pgas" / "secret"
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made = path.with_name(f"secret.{socket.gethostname()}.{os.getpid()}")
+            with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secrets.token_hex(32).encode())
+            with contextlib.suppress(FileExistsError):  # another process was first
+                os.link(made, path)
+            made.unlink()
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & 0o077:
+                raise BootstrapError(f"{path}: others own it or may read it: chmod 600, or set PGAS_SECRET")
+            return file.read()
+    except OSError as error:
+        raise BootstrapError(f"no key for the job's secret: {error}: set PGAS_SECRET to the same text for all PEs") from error
+
+
+# ---------------------------------------------------------------------------------------------------------------------- unique ids
+
+
+def unique_id(host: str | None = None) -> bytes:
+    """Serve a store in this process, and return what leads to it (pgas.unique_id)."""
+    address = _serve(Address(host or _own_host(), 0, secrets.token_bytes(32)))
+    name = address.host.encode()
+    text = _MARK + address.port.to_bytes(2, "big") + address.secret + bytes([len(name)]) + name
+    if len(text) > _ID_BYTES:
+        raise ValueError(f"pgas.unique_id: host: {address.host} is too long; its IP address will do")
+    return text.ljust(_ID_BYTES, b"\0")
+
+
+def _own_host() -> str:
+    """Return the address of the interface that the default route leads over; this machine's own if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # of TEST-NET-1 (RFC 5737): nothing is sent
+        return str(probe.getsockname()[0])
+    return _HERE
+
+
+def at_unique_id(given: Given) -> Store:
+    """Return the bootstrap of a process that was given a unique id. Raises ValueError, BootstrapError."""
+    text = given.unique_id
+    if not isinstance(text, bytes) or len(text) != _ID_BYTES or not text.startswith(_MARK):
+        raise ValueError(f"pgas.init: unique_id must be the {_ID_BYTES} bytes that pgas.unique_id() returned on one PE")
+    at = len(_MARK)
+    port, secret, length = int.from_bytes(text[at : at + 2], "big"), text[at + 2 : at + 34], text[at + 34]
+    return _join(Address(text[at + 35 : at + 35 + length].decode(), port, secret), given.rank, given.size)
+
+
+def of_process_group(group: Any) -> Given:
+    """Return what the processes of a torch.distributed process group agree on. Collective over the group."""
+    distributed = importlib.import_module("torch.distributed")
+    rank, size = distributed.get_rank(group), distributed.get_world_size(group)
+    told: list[Any] = [unique_id() if rank == 0 else None]
+    distributed.broadcast_object_list(told, src=distributed.get_global_rank(group, 0), group=group)
+    return Given(told[0], rank, size)

@@ -1,0 +1,264 @@
+"""The store: a small TCP server by which the PEs of a job find each other without MPI, here as a PE sees it.
+
+One process of the job serves (PE 0, or ``python -m pgas.run``); every PE holds two connections to it for as long as the job lasts. By
+the one it takes part in exchanges, by the other it hears that a PE has died. Nobody is served who does not prove that it knows the job's
+secret, and a client believes no server that does not: each side answers the other's nonce with an HMAC of it (RFC 2104, SHA-256), so the
+secret itself never travels. What follows is neither encrypted nor signed.
+
+A message is a header, kind and length, and its body. The server's state is per group: a group is the PEs of one job (a process may
+form several, one after another), or the launchers of several machines.
+"""
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pgas.base.agreement import of_another
+from pgas.base.errors import BootstrapError
+from pgas.job.processes import flush
+from pgas.job.store_messages import HEADER, HELLO_MAX, MAGIC, NONCE, Address, Kind, message, proof
+
+__all__ = ["Store"]
+
+#: Seconds between attempts to reach a server that may not have begun.
+_RETRY_S = 0.05
+
+#: Milliseconds between calls of poll() while a client waits.
+_POLL_MS = 5
+
+
+class Store:
+    """A job whose PEs meet at a store (bootstrap.Bootstrap).
+
+    Args:
+        address: the store's.
+        rank: this PE.
+        size: how many there are.
+        group: the job's name at the store.
+        timeout_s: how long the store is tried to be reached.
+        poll: called meanwhile; may raise to give up.
+
+    Raises:
+        BootstrapError: the store is not reached in time, or refuses; names rank, address and port.
+    """
+
+    def __init__(
+        self, address: Address, rank: int, size: int, group: str, timeout_s: float, poll: Callable[[], None] = lambda: None
+    ) -> None:
+        self.rank, self.size, self._group, self.address = rank, size, group, address
+        self.met = False  # the store keeps what a rank has sent for those who come later
+        self._number, self._left = 0, ""
+        self._received, self._unsent = bytearray(), bytearray()
+        self._calls, at = self._enter(address, time.monotonic() + timeout_s, timeout_s, poll, hears=False)
+        try:
+            self._news, _ = self._enter(at, time.monotonic() + timeout_s, timeout_s, poll, hears=True)
+        except BaseException:
+            self._calls.close()
+            raise
+
+    def _enter(
+        self, address: Address, deadline: float, timeout_s: float, poll: Callable[[], None], *, hears: bool
+    ) -> tuple[socket.socket, Address]:
+        """Return a connection to the store, and its address with the one port that it has."""
+        why = ""
+        while True:
+            for port in range(address.port, address.port + address.ports):
+                poll()
+                try:
+                    connection = self._connect(address.host, port, address.secret, max(0.1, min(2.0, deadline - time.monotonic())), hears)
+                    return connection, Address(address.host, port, address.secret)
+                except _NotOurs as error:
+                    why = str(error)
+                    if address.ports == 1:
+                        raise BootstrapError(f"rank {self.rank}: the store at {address.host}:{port} refuses: {error}") from None
+                except OSError as error:
+                    why = why or error.strerror or str(error)
+            if time.monotonic() > deadline:
+                raise BootstrapError(f"rank {self.rank} of {self.size} did not reach the store at {address} in {timeout_s:g} s: {why}")
+            time.sleep(_RETRY_S)
+
+    def _connect(self, host: str, port: int, secret: bytes, seconds: float, hears: bool) -> socket.socket:
+        connection = socket.create_connection((host, port), seconds)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(max(seconds, _RETRY_S))
+            greeting = _exactly(connection, len(MAGIC) + NONCE)
+            if not greeting.startswith(MAGIC):
+                raise _NotOurs("what listens there is no store of pgas")
+            nonce = secrets.token_bytes(NONCE)
+            text = json.dumps(
+                {"group": self._group, "rank": self.rank, "size": self.size, "hears": hears, "nonce": nonce.hex(),
+                 "host": socket.gethostname(), "pid": os.getpid()}
+            ).encode()  # fmt: skip
+            connection.sendall(message(Kind.HELLO, proof(secret, b"client", greeting[len(MAGIC) :], text) + text))
+            kind, nbytes = HEADER.unpack(_exactly(connection, HEADER.size))
+            body = _exactly(connection, min(nbytes, HELLO_MAX))
+            if kind == Kind.REFUSED:
+                raise _NotOurs(body.decode(errors="replace"))
+            if kind != Kind.WELCOME or not hmac.compare_digest(body, proof(secret, b"server", nonce)):
+                raise _NotOurs("it does not know the job's secret")
+            connection.setblocking(False)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
+        """Return every rank's data, by rank (bootstrap.Bootstrap)."""
+        if self._left:
+            raise BootstrapError(self._left)
+        self._number += 1
+        self._unsent += message(Kind.GATHER, struct.pack("<Q", self._number) + data)
+        body = self._await(Kind.GATHERED, poll)
+        lengths, at = struct.unpack_from(f"<{self.size}Q", body), 8 * self.size
+        gathered = []
+        for length in lengths:
+            gathered.append(body[at : at + length])
+            at += length
+        return gathered
+
+    @property
+    def missing(self) -> set[int] | None:
+        """Who has not come to the exchange in which this process waits; None if the store does not answer."""
+        self._unsent += message(Kind.MISSING, struct.pack("<Q", self._number))
+        deadline = time.monotonic() + 1.0
+
+        def in_time() -> None:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+
+        try:
+            return set(json.loads(self._await(Kind.ABSENT, in_time)))
+        except (BootstrapError, TimeoutError):
+            return None
+
+    def _await(self, wanted: Kind, poll: Callable[[], None]) -> bytes:
+        """Send what is to be sent, and return the body of the next message of a kind. Others that come before it are kept."""
+        poller = select.poll()
+        kept = bytearray()
+        try:
+            while True:
+                while (taken := self._take()) is not None:
+                    kind, body = taken
+                    if kind == Kind.LEFT:
+                        self._left = body.decode()
+                        raise of_another(BootstrapError(self._left))
+                    if kind == wanted:
+                        return body
+                    if wanted == Kind.ABSENT:
+                        kept += message(Kind(kind), body)
+                poller.register(self._calls, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+                if poller.poll(_POLL_MS):
+                    self._transfer()
+                poll()
+        finally:
+            self._received[:0] = kept
+
+    def _transfer(self) -> None:
+        """Send and receive what can be at once."""
+        try:
+            with contextlib.suppress(BlockingIOError):
+                while self._unsent:
+                    del self._unsent[: self._calls.send(self._unsent)]
+            data = self._calls.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            data, why = b"", f" ({error.strerror})"
+        else:
+            why = ""
+        if not data:
+            self._left = f"the store at {self.address} is gone{why}: the process that served it has ended, and the job cannot go on"
+            raise of_another(BootstrapError(self._left))
+        self._received += data
+
+    def _take(self) -> tuple[int, bytes] | None:
+        """Return the next message that is here as a whole."""
+        if len(self._received) < HEADER.size:
+            return None
+        kind, nbytes = HEADER.unpack_from(self._received)
+        if len(self._received) < HEADER.size + nbytes:
+            return None
+        body = bytes(self._received[HEADER.size : HEADER.size + nbytes])
+        del self._received[: HEADER.size + nbytes]
+        return kind, body
+
+    def hearing(self) -> tuple[int, Callable[[], tuple[str, int, str] | None]]:
+        """Return the descriptor of the other connection, and what reads from it which PE is gone (bootstrap.Bootstrap)."""
+        return self._news.fileno(), self._hear
+
+    def _hear(self) -> tuple[str, int, str] | None:
+        """Return who is gone, its process and how it ended; None of a PE of this machine: whoever watches processes knows that better."""
+        try:
+            data = self._news.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            return f"the store at {self.address}", 0, "is gone"
+        _, nbytes = HEADER.unpack_from(data)
+        news = json.loads(data[HEADER.size : HEADER.size + nbytes])
+        if news["host"] == socket.gethostname():
+            return None
+        return f"PE {news['rank']} on {news['host']}", news["pid"], news["how"]
+
+    def leave(self, why: str) -> None:
+        """Take part in no exchange any more, and let the store tell the others why."""
+        if not self._left:
+            self._left = why
+            self._unsent += message(Kind.LEAVE, why.encode())
+            self._flush()
+
+    def say_fate(self, group: str, rank: int, how: str) -> None:
+        """Tell the store how a rank of another group ended, which this process started."""
+        self._unsent += message(Kind.FATE, json.dumps([group, rank, how]).encode())
+        self._flush()
+
+    def _flush(self) -> None:
+        deadline = time.monotonic() + 1.0
+        with contextlib.suppress(OSError, BootstrapError):
+            while self._unsent and time.monotonic() < deadline:
+                select.select([], [self._calls], [], 0.1)
+                self._transfer()
+
+    def is_of(self, comm: Any) -> bool:
+        """Whether comm has this process only, as the job: an MPI communicator knows nothing of a store."""
+        return self.size == 1 and getattr(comm, "size", None) == 1
+
+    def abort(self, status: int) -> None:
+        """End this process; the store tells the others, and what started them sees the status."""
+        flush()
+        os._exit(status)
+
+    def close(self) -> None:
+        """Leave in good order. Further calls do nothing."""
+        if self._calls.fileno() >= 0:
+            self._unsent += message(Kind.BYE)
+            self._flush()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the connections without a word: a child that was forked has its parent's."""
+        self._calls.close()
+        self._news.close()
+
+
+class _NotOurs(Exception):
+    """What listens is not the job's store, or does not want this process."""
+
+
+def _exactly(connection: socket.socket, nbytes: int) -> bytes:
+    data = b""
+    while len(data) < nbytes:
+        read = connection.recv(nbytes - len(data))
+        if not read:
+            raise ConnectionResetError(0, "it hung up")
+        data += read
+    return data

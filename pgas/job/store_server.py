@@ -1,0 +1,285 @@
+"""The store's server: groups of clients that exchange among each other, in a thread of the process that serves (store.py)."""
+
+import hmac
+import json
+import os
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass, field
+
+from pgas.base.errors import BootstrapError
+from pgas.job.store_messages import HEADER, HELLO_MAX, MAGIC, NONCE, Address, Kind, message, proof
+
+__all__ = ["StoreServer"]
+
+#: Seconds that a client has for its hello, and a launcher for its word on how a PE ended.
+_HELLO_S, _FATE_S = 10.0, 0.5
+
+#: Seconds that the others get to leave before the process that serves them ends.
+_LEAVE_S = 5.0
+
+
+class _Connection:
+    """A client as the server sees it."""
+
+    def __init__(self, connection: socket.socket, nonce: bytes) -> None:
+        self.socket, self.nonce = connection, nonce
+        self.received, self.unsent = bytearray(), bytearray()
+        self.since = time.monotonic()
+        self.group: _Group | None = None  #: once it has proven that it knows the secret
+        self.rank, self.host, self.pid, self.hears = -1, "", 0, False
+        self.ending = False  #: it is closed when all is sent
+
+
+@dataclass
+class _Group:
+    """Those that exchange among each other."""
+
+    name: str
+    size: int
+    callers: dict[int, _Connection] = field(default_factory=dict)
+    listeners: dict[int, _Connection] = field(default_factory=dict)
+    parts: dict[int, dict[int, bytes]] = field(default_factory=dict)  #: of exchanges that are not complete, by number and rank
+    left: str = ""  #: why somebody makes no exchange any more
+    gone: dict[int, tuple[float, _Connection]] = field(default_factory=dict)  #: of whom it is to be told, and when at the latest
+    fates: dict[int, str] = field(default_factory=dict)
+
+
+class StoreServer:
+    """Serves the groups of a job, in a thread of this process.
+
+    Args:
+        host: address to listen on, and on no other.
+        port: 0: any that is free.
+        secret: that clients have to know.
+        ports: how many to try, from port on.
+
+    Raises:
+        BootstrapError: the address is none of this machine, or the port is in use.
+    """
+
+    def __init__(self, host: str, port: int, secret: bytes, ports: int = 1) -> None:
+        self._secret = secret
+        self._listener = _listen(host, port, ports)
+        self.address = Address(host, self._listener.getsockname()[1], secret)
+        self._groups: dict[str, _Group] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._wakeup, self._stop = os.pipe()
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        self._clients: set[_Connection] = set()
+        self._thread = threading.Thread(target=self._run, name="pgas store", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            for key, events in self._selector.select(_FATE_S):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj == self._wakeup:
+                    return
+                elif key.data in self._clients:
+                    try:
+                        self._serve(key.data, events)
+                    except (ValueError, KeyError, TypeError, struct.error):  # a message that nobody of ours sends: the others go on
+                        self._drop(key.data)
+            now = time.monotonic()
+            for client in [c for c in self._clients if c.group is None and now > c.since + _HELLO_S]:
+                self._drop(client)
+            for group in self._groups.values():
+                for rank in [rank for rank, (due, _) in group.gone.items() if now > due or rank in group.fates]:
+                    self._tell(group, rank, group.gone.pop(rank)[1])
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # gone again, or too many files: those that are here go on
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = _Connection(connection, secrets.token_bytes(NONCE))
+        self._clients.add(client)
+        self._selector.register(connection, selectors.EVENT_READ, client)
+        self._send(client, MAGIC + client.nonce)
+
+    def _serve(self, client: _Connection, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._send(client, b"")
+        if not events & selectors.EVENT_READ or client not in self._clients:
+            return
+        try:
+            data = client.socket.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(client)
+            return
+        client.received += data
+        while client in self._clients and len(client.received) >= HEADER.size:
+            kind, nbytes = HEADER.unpack_from(client.received)
+            if client.group is None and (kind != Kind.HELLO or nbytes > HELLO_MAX):
+                self._drop(client)  # no client of ours: whoever it is learns nothing
+                return
+            if len(client.received) < HEADER.size + nbytes:
+                return
+            body = bytes(client.received[HEADER.size : HEADER.size + nbytes])
+            del client.received[: HEADER.size + nbytes]
+            self._answer(client, kind, body)
+
+    def _answer(self, client: _Connection, kind: int, body: bytes) -> None:
+        group = client.group
+        if group is None:
+            self._greet(client, body)
+        elif kind == Kind.GATHER:
+            self._gather(group, client.rank, int.from_bytes(body[:8], "little"), body[8:])
+        elif kind == Kind.MISSING:
+            missing = self._missing(group, int.from_bytes(body, "little"))
+            self._send(client, message(Kind.ABSENT, json.dumps(missing).encode()))
+        elif kind == Kind.LEAVE:
+            group.left = group.left or body.decode()
+            self._to_all(group, message(Kind.LEFT, group.left.encode()), but=client.rank)
+        elif kind == Kind.FATE:
+            of, rank, how = json.loads(body)
+            if of in self._groups:
+                self._groups[of].fates[rank] = how
+        elif kind == Kind.BYE:
+            for members in (group.callers, group.listeners):
+                members.pop(client.rank, None)
+            if not group.callers:
+                self._groups.pop(group.name, None)
+
+    def _greet(self, client: _Connection, body: bytes) -> None:
+        """Let a client in, or say why not to one that knows the secret; to others nothing but that they do not."""
+        answer, text = body[:32], body[32:]
+        if not hmac.compare_digest(answer, proof(self._secret, b"client", client.nonce, text)):
+            self._refuse(client, "the secrets differ: it is the store of another job, or of another PGAS_SECRET")
+            return
+        hello = json.loads(text)
+        name, rank, size = hello["group"], hello["rank"], hello["size"]
+        group = self._groups.setdefault(name, _Group(name, size))
+        members = group.listeners if hello["hears"] else group.callers
+        if size != group.size:
+            why = f"rank {rank} says that there are {size} PEs, others that there are {group.size}"
+        elif rank in members:
+            other = members[rank]
+            why = f"there is a rank {rank} already: process {other.pid} on {other.host}"
+        else:
+            client.group, client.rank, client.hears = group, rank, hello["hears"]
+            client.host, client.pid = hello["host"], hello["pid"]
+            members[rank] = client
+            self._send(client, message(Kind.WELCOME, proof(self._secret, b"server", bytes.fromhex(hello["nonce"]))))
+            return
+        self._refuse(client, why)
+
+    def _refuse(self, client: _Connection, why: str) -> None:
+        client.ending = True
+        self._send(client, message(Kind.REFUSED, why.encode()))
+
+    def _gather(self, group: _Group, rank: int, number: int, data: bytes) -> None:
+        if group.left:
+            self._send(group.callers[rank], message(Kind.LEFT, group.left.encode()))
+            return
+        parts = group.parts.setdefault(number, {})
+        parts[rank] = data
+        if len(parts) == group.size:
+            del group.parts[number]
+            lengths = struct.pack(f"<{group.size}Q", *(len(parts[r]) for r in range(group.size)))
+            self._to_all(group, message(Kind.GATHERED, lengths + b"".join(parts[r] for r in range(group.size))))
+
+    @staticmethod
+    def _missing(group: _Group, number: int) -> list[int]:
+        return sorted(set(range(group.size)) - group.parts.get(number, {}).keys())
+
+    def _to_all(self, group: _Group, data: bytes, but: int | None = None) -> None:
+        for rank, client in list(group.callers.items()):
+            if rank != but:
+                self._send(client, data)
+
+    def _tell(self, group: _Group, rank: int, client: _Connection) -> None:
+        """Tell a group that a rank is gone."""
+        how = group.fates.get(rank, "ended without pgas.finalize()")
+        news = json.dumps({"rank": rank, "host": client.host, "pid": client.pid, "how": how})
+        for listener in list(group.listeners.values()):
+            self._send(listener, message(Kind.NEWS, news.encode()))
+        group.left = group.left or f"PE {rank} (process {client.pid} on {client.host}) {how}: the job cannot go on"
+        self._to_all(group, message(Kind.LEFT, group.left.encode()))
+
+    def _send(self, client: _Connection, data: bytes) -> None:
+        client.unsent += data
+        try:
+            while client.unsent:
+                del client.unsent[: client.socket.send(client.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            client.unsent.clear()
+            client.ending = True
+        if client.ending and not client.unsent:
+            self._drop(client)
+        else:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
+            self._selector.modify(client.socket, events, client)
+
+    def _drop(self, client: _Connection) -> None:
+        """Forget a connection; if it was a rank's that has not said goodbye, the others are told."""
+        if client not in self._clients:
+            return
+        self._clients.discard(client)
+        self._selector.unregister(client.socket)
+        client.socket.close()
+        group = client.group
+        if group is None:
+            return
+        members = group.listeners if client.hears else group.callers
+        if members.get(client.rank) is client:
+            del members[client.rank]
+            if not client.hears:
+                group.gone[client.rank] = time.monotonic() + _FATE_S, client
+
+    def drain(self) -> None:
+        """Serve until all others have left, for a while: this process ends, and what they are to be told is still on its way."""
+        deadline = time.monotonic() + _LEAVE_S
+        while self._groups and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Serve no more. Further calls do nothing."""
+        if self._stop < 0:
+            return
+        os.write(self._stop, b"\0")
+        self._thread.join()
+        for client in list(self._clients):
+            client.socket.close()
+        self._listener.close()
+        self._selector.close()
+        for fd in (self._stop, self._wakeup):
+            os.close(fd)
+        self._stop = -1
+
+
+def _listen(host: str, port: int, ports: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise BootstrapError(f"the store cannot listen on {host}:{port}: {error.strerror or error}") from error
+    refused: OSError | None = None
+    for offset in range(ports):
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address[0], port + offset, *address[2:]))
+            listener.listen(1024)
+            listener.setblocking(False)
+            return listener
+        except OSError as error:
+            listener.close()
+            refused = error
+    raise BootstrapError(
+        f"the store cannot listen on {Address(host, port, b'', ports)}: {refused.strerror if refused else ''}"
+    ) from refused

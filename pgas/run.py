@@ -1,0 +1,234 @@
+"""``python -m pgas.run -n 4 prog.py args``: start the PEs of a job on this machine, without MPI.
+
+A program that ends in .py, or follows -m, runs in this Python; any other is a command. Each line that a PE prints begins with ``[PE n]``,
+but in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N killed it.
+
+On several machines, run the command on each: with the same --nnodes and --master, an address of the first machine and a port that is free
+there, and with its own --node-rank. PEs are numbered in the order of the machines; each machine may start another number of them.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from pgas.base import config
+from pgas.base.errors import BootstrapError
+from pgas.base.launcher import LAUNCHED, launched
+from pgas.base.liveness import LastWord
+from pgas.base.waits import say
+from pgas.job.bootstrap import exchange
+from pgas.job.meeting import job_secret
+from pgas.job.store import Store
+from pgas.job.store_messages import Address
+from pgas.job.store_server import StoreServer
+
+__all__ = ["main"]
+
+#: Seconds that PEs get to end by themselves after one has failed, or Ctrl-C; and again after SIGTERM.
+_GRACE_S, _TERM_S = 6.0, 2.0
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass
+class _PE:
+    """A PE that this command has started."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def name(self) -> str:
+        return f"PE {self.rank} (process {self.process.pid})"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line. Returns the job's exit status."""
+    asked = _parse(arguments)
+    command = _command(asked)
+    if asked.n == 1 and asked.nnodes == 1:
+        os.execvp(command[0], command)
+    try:
+        with contextlib.ExitStack() as ending:
+            return _run(asked, command, ending)
+    except BootstrapError as error:
+        say(f"pgas.run: {error}")
+        return 1
+    except KeyboardInterrupt:  # before there were PEs
+        return _INTERRUPTED
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m pgas.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=1, metavar="N", help="PEs on this machine (default: 1)")
+    parser.add_argument("--nnodes", type=int, default=1, metavar="N", help="machines (default: 1)")
+    parser.add_argument("--node-rank", type=int, default=0, metavar="I", help="number of this machine, from 0 (default: 0)")
+    parser.add_argument("--master", default="", metavar="HOST:PORT", help="where machine 0 listens; with --nnodes")
+    parser.add_argument("-m", action="store_true", dest="module", help="the program is a Python module")
+    parser.add_argument("program", help="program")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    asked = parser.parse_args(arguments)
+    if launched() is not None:
+        parser.error(f"this process was started by {launched().launcher} already: {asked.program} needs no second launcher")  # type: ignore[union-attr]
+    if asked.n < 1 or asked.nnodes < 1 or not 0 <= asked.node_rank < asked.nnodes:
+        parser.error("-n and --nnodes are 1 or more, --node-rank is from 0 to nnodes - 1")
+    host, _, port = asked.master.rpartition(":")
+    if asked.nnodes > 1 and not (host and port.isdigit() and 0 < int(port) < 1 << 16):
+        parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of machine 0 and a port that is free there")
+    asked.host, asked.port = (host.strip("[]"), int(port)) if asked.nnodes > 1 else ("127.0.0.1", 0)
+    return asked
+
+
+def _command(asked: argparse.Namespace) -> list[str]:
+    if asked.module:
+        return [sys.executable, "-m", asked.program, *asked.args]
+    return [*([sys.executable] if asked.program.endswith(".py") else []), asked.program, *asked.args]
+
+
+def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitStack) -> int:
+    address, first, size, launchers = _meet(asked, ending)
+    word = LastWord()
+    ending.callback(word.close)
+    pes: list[_PE] = []
+    ending.callback(lambda: _kill(pes))
+    told = {"size": size, "host": address.host, "port": address.port, "secret": address.secret.hex(), "word": word.fds()}
+    lines = selectors.DefaultSelector()
+    for rank in range(first, first + asked.n):
+        pes.append(_start(command, rank, told, word, lines))
+    return _watch(pes, lines, word, launchers)
+
+
+def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Address, int, int, Store | None]:
+    """Return the job's store, this machine's first rank, the number of PEs, and where the launchers of several machines meet."""
+    if asked.nnodes == 1:
+        server = StoreServer(asked.host, 0, secrets.token_bytes(32))
+        ending.callback(server.close)
+        return server.address, 0, asked.n, None
+    address = Address(asked.host, asked.port, job_secret(f"pgas.run {asked.host}:{asked.port}"))
+    if asked.node_rank == 0:
+        server = StoreServer(address.host, address.port, address.secret)
+        ending.callback(server.close)
+        ending.callback(server.drain)
+    launchers = Store(address, asked.node_rank, asked.nnodes, "launchers", config.read("PGAS_TIMEOUT"))
+    ending.callback(launchers.close)
+    late = time.monotonic() + config.read("PGAS_TIMEOUT")
+
+    def give_up() -> None:
+        if time.monotonic() > late:
+            missing = ", ".join(map(str, sorted(launchers.missing or ())))
+            raise BootstrapError(f"machine {missing} of {asked.nnodes} has not come to {address} (--node-rank {missing})")
+
+    counts = exchange(launchers, asked.n, give_up)
+    return address, sum(counts[: asked.node_rank]), sum(counts), launchers
+
+
+def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector) -> _PE:
+    """Start a PE in a process group of its own: Ctrl-C at a terminal is passed on once, by this command."""
+    environment = {**os.environ, LAUNCHED: json.dumps({"rank": rank, **told})}
+    try:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            pass_fds=word.fds(), process_group=0,
+        )  # fmt: skip
+    except OSError as error:
+        raise BootstrapError(f"{command[0]}: {error.strerror}") from error
+    for pipe, shown in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+        os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
+        lines.register(pipe, selectors.EVENT_READ, _Lines(f"[PE {rank}] ".encode(), shown.buffer))  # type: ignore[arg-type]
+    return _PE(rank, process)
+
+
+class _Lines:
+    """Passes on what a PE prints, in whole lines that say whose they are."""
+
+    def __init__(self, mark: bytes, shown: IO[bytes]) -> None:
+        self._mark, self._shown, self._rest = mark, shown, b""
+
+    def add(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._write(b"".join(self._mark + line + b"\n" for line in lines))
+
+    def end(self) -> None:
+        if self._rest:
+            self._write(self._mark + self._rest + b"\n")
+            self._rest = b""
+
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            self._shown.write(data)
+            self._shown.flush()
+
+
+def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store | None) -> int:
+    """Pass on what PEs print until all have ended; end them when one fails, on a signal, or when another machine's have."""
+    status: int | None = None
+    deadline, signals = float("inf"), iter((signal.SIGTERM, signal.SIGKILL))
+    asked_to_end: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: asked_to_end.append(received))
+    running = list(pes)
+    while running or lines.get_map():
+        _pass_on(lines)
+        for pe in [pe for pe in running if pe.process.poll() is not None]:
+            running.remove(pe)
+            if (code := pe.process.returncode) and status is None:
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+                status, deadline = (128 - code if code < 0 else code), time.monotonic() + _GRACE_S
+                if launchers is not None:
+                    launchers.say_fate("job 1", pe.rank, how)
+                time.sleep(0.2)  # for the PE's own watcher, which says the same
+                if code < 0 and word.take():
+                    say(f"{pe.name} {how}: the job cannot go on")
+                elif code > 0 and word.take():
+                    say(f"{pe.name} {how}, ending the job")
+        if asked_to_end:
+            received = asked_to_end.pop()
+            status, deadline = status if status is not None else 128 + received, min(deadline, time.monotonic() + _GRACE_S)
+            _signal(running, received)
+        if time.monotonic() > deadline:
+            _signal(running, next(signals, signal.SIGKILL))
+            deadline = time.monotonic() + _TERM_S
+        if not running and time.monotonic() > deadline:  # a child of a PE has its pipe
+            break
+        if not running and deadline == float("inf"):
+            deadline = time.monotonic() + _TERM_S
+    return status or 0
+
+
+def _pass_on(lines: selectors.BaseSelector) -> None:
+    for key, _ in lines.select(0.05):
+        data = os.read(key.fd, 1 << 16)
+        if data:
+            key.data.add(data)
+        else:
+            key.data.end()
+            lines.unregister(key.fileobj)
+            key.fileobj.close()  # type: ignore[union-attr]
+
+
+def _signal(pes: list[_PE], number: int) -> None:
+    for pe in pes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pe.process.pid, number)
+
+
+def _kill(pes: list[_PE]) -> None:
+    """Leave nothing behind, whatever ended this command."""
+    for pe in pes:
+        if pe.process.poll() is None:
+            _signal([pe], signal.SIGKILL)
+            pe.process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

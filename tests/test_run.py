@@ -1,0 +1,306 @@
+"""Jobs without MPI: python -m pgas.run, the variables of torchrun and srun, unique ids; what ends such a job, and what is refused."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pgas
+from pgas import run
+from pgas.base.errors import BootstrapError
+from pgas.base.launcher import Launched, launched
+from pgas.job import meeting
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PROGRAM = """
+import os, sys, time
+import numpy as np
+import pgas
+
+@pgas.jit
+def shift(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+def body():
+    me, n = pgas.my_pe(), pgas.n_pes()
+    dest, source = pgas.zeros(4, np.int32), pgas.full(4, me, np.int32)
+    shift[1, 32](dest, source, (me + 1) % n)
+    pgas.barrier_all()
+    said = f"{me} of {n} got {dest.copy_to_host()[0]}{', MPI' if 'mpi4py.MPI' in sys.modules else ''}"
+    os.write(1, f"{said}\\n".encode())
+    return me
+
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("PMI_", "PMIX_", "OMPI_", "SLURM_", "PGAS_"))]:
+        monkeypatch.delenv(name)
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def started(command, **variables):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}", "NUMBA_ENABLE_CUDASIM": "1", "PGAS_SYMMETRIC_SIZE": "16M", **variables}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(processes):
+    """Wait for processes; return status, stdout and stderr of each."""
+    found = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=100)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        found.append((process.returncode, out, err))
+    return found
+
+
+def program(tmp_path, text):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM + text)
+    return str(path)
+
+
+def by_run(path, *arguments, n=2):
+    return [sys.executable, "-m", "pgas.run", "-n", str(n), *arguments, path]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+# -------------------------------------------------------------------------------------------------------------------- pgas.run
+
+
+def test_a_job(tmp_path):
+    """Twice in one process, without MPI; each line says whose it is."""
+    path = program(tmp_path, "for _ in range(2):\n    with pgas.init():\n        body()\nprint('error', file=sys.stderr)\n")
+    ((status, out, err),) = ended([started(by_run(path))])
+    assert (status, err) == (0, "[PE 0] error\n[PE 1] error\n") or (status, err) == (0, "[PE 1] error\n[PE 0] error\n")
+    assert sorted(out.splitlines()) == sorted(2 * ["[PE 0] 0 of 2 got 1", "[PE 1] 1 of 2 got 0"])
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", 137, "PE 1 (process N) was killed by signal 9: the job cannot go on"),
+        pytest.param("sys.exit(3)", 3, "program ended with exit status 3", marks=pytest.mark.slow),
+        pytest.param("raise ValueError('bad')", 1, "PE 1 failed (ValueError), ending the job", marks=pytest.mark.slow),
+    ],
+)
+def test_a_pe_that_fails(tmp_path, end, status, said):
+    """It ends the others, why is said once, and its status is the command's."""
+    path = program(tmp_path, f"with pgas.init():\n    if body() == 1:\n        {end}\n    pgas.barrier_all()\n")
+    ((found, _, err),) = ended([started(by_run(path))])
+    lines = [line for line in err.splitlines() if "pgas: " in line]
+    assert found == status, err
+    assert len(lines) == 1, err
+    pids = [word for word in lines[0].replace(")", " ").split() if word.isdigit() and int(word) > 100]
+    assert said in (lines[0].replace(pids[0], "N") if pids else lines[0]), err
+
+
+def test_a_program_without_pgas_that_fails(tmp_path):
+    """The launcher itself says which, and ends those that would go on."""
+    path = tmp_path / "program.py"
+    path.write_text("import json, os, time\nif json.loads(os.environ['PGAS_LAUNCHED'])['rank']: os._exit(4)\ntime.sleep(100)\n")
+    begun = time.monotonic()
+    ((status, _, err),) = ended([started(by_run(str(path), n=3))])
+    assert status == 4
+    assert "pgas: PE " in err
+    assert err.count(" ended with status 4, ending the job\n") == 1, err
+    assert time.monotonic() - begun < 40
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_ends_all(tmp_path, number):
+    path = program(tmp_path, "pgas.init()\nbody()\npgas.barrier_all()\ntime.sleep(100)\n")
+    process = started(by_run(path, n=3))
+    for _ in range(3):
+        assert " of 3 got " in process.stdout.readline()
+    process.send_signal(number)
+    ((status, _, err),) = ended([process])
+    assert status == 128 + number
+    assert err.count("KeyboardInterrupt") <= 3, err
+    assert subprocess.run(["pgrep", "-f", path], capture_output=True, check=False).stdout == b""
+
+
+def test_two_machines(tmp_path):
+    """As two commands, here of one machine: ranks go on where the first ends, whatever order they come in."""
+    path = program(tmp_path, "with pgas.init():\n    body()\n")
+    shared = ("--nnodes", "2", "--master", f"127.0.0.1:{free_port()}")
+    second = started(by_run(path, *shared, "--node-rank", "1", n=1), PGAS_SECRET="a key")
+    first = started(by_run(path, *shared, "--node-rank", "0", n=2), PGAS_SECRET="a key")
+    ((status, out, err), (other_status, other_out, other_err)) = ended([first, second])
+    assert (status, other_status) == (0, 0), err + other_err
+    assert sorted(out.splitlines()) == ["[PE 0] 0 of 3 got 2", "[PE 1] 1 of 3 got 0"]
+    assert other_out == "[PE 2] 2 of 3 got 1\n"
+
+
+def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
+    path = program(tmp_path, "pgas.init()\n")
+    port = free_port()
+    shared = ("--nnodes", "2", "--master", f"127.0.0.1:{port}")
+    first = started(by_run(path, *shared), PGAS_SECRET="a key", PGAS_TIMEOUT="6")
+    other = started(by_run(path, *shared, "--node-rank", "1"), PGAS_SECRET="another", PGAS_TIMEOUT="6")
+    (alone, refused) = ended([first, other])
+    assert alone == (1, "", f"pgas: pgas.run: machine 1 of 2 has not come to 127.0.0.1:{port} (--node-rank 1)\n")
+    why = "the secrets differ: it is the store of another job, or of another PGAS_SECRET"
+    assert refused == (1, "", f"pgas: pgas.run: rank 1: the store at 127.0.0.1:{port} refuses: {why}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-n", "0", "x.py"], "-n and --nnodes are 1 or more"),
+        (["--nnodes", "2", "x.py"], "needs --master HOST:PORT"),
+        (["--nnodes", "2", "--master", "here", "x.py"], "needs --master HOST:PORT"),
+        (["--node-rank", "1", "x.py"], "--node-rank is from 0 to nnodes - 1"),
+        (["-n", "2"], "required: program"),
+    ],
+)
+def test_arguments(arguments, words, capsys):
+    with pytest.raises(SystemExit) as refused:
+        run.main(arguments)
+    assert refused.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_program_that_is_not_there(capsys):
+    assert run.main(["-n", "2", "no-such-program"]) == 1
+    assert capsys.readouterr().err == "pgas: pgas.run: no-such-program: No such file or directory\n"
+
+
+def test_under_another_launcher(monkeypatch, capsys):
+    monkeypatch.setenv("PMI_RANK", "0")
+    with pytest.raises(SystemExit):
+        run.main(["-n", "2", "x.py"])
+    assert "this process was started by mpirun already: x.py needs no second launcher" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------------- other launchers
+
+
+def torchrun(rank, port):
+    return {
+        "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": f"run {port}", "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+
+
+def srun(rank, port):
+    return {
+        "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(port), "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "localhost",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("variables", [torchrun, pytest.param(srun, marks=pytest.mark.slow)])
+def test_variables(tmp_path, variables):
+    """A process holds MASTER_PORT, as torchrun's agent does. The key is made at the first use, for this user alone."""
+    path = program(tmp_path, "with pgas.init():\n    body()\n")
+    with socket.create_server(("127.0.0.1", 0)) as agent:
+        port = agent.getsockname()[1]
+        pes = [started([sys.executable, path], **variables(rank, port), XDG_CONFIG_HOME=str(tmp_path)) for rank in (1, 0)]
+        found = ended(pes)
+    assert found == [(0, "1 of 2 got 0\n", ""), (0, "0 of 2 got 1\n", "")]
+    key = tmp_path / "pgas" / "secret"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert len(key.read_bytes()) == 64
+    assert list(key.parent.iterdir()) == [key]
+
+
+def test_a_pe_of_srun_that_is_killed(tmp_path):
+    """Nothing else than the job itself tells the other PE."""
+    path = program(tmp_path, "pgas.init()\nif body() == 0:\n    os.kill(os.getpid(), 9)\npgas.barrier_all()\n")
+    found = ended([started([sys.executable, path], **srun(rank, 7), XDG_CONFIG_HOME=str(tmp_path)) for rank in (0, 1)])
+    assert found[0][0] == -9
+    assert found[1][0] == 1
+    assert "pgas: PE 0 (process " in found[0][2] + found[1][2]
+    assert "was killed by signal 9: the job cannot go on" in found[0][2] + found[1][2]
+
+
+def test_who_started_a_process():
+    mpi = {"PMI_RANK": "3", "PMI_SIZE": "8"}
+    assert launched({}) is None
+    assert launched(mpi) == Launched("mpirun", 3, 8)
+    assert launched({**srun(1, 7)}) == Launched("srun", 1, 2)
+    assert launched({**srun(1, 7), "PMI_RANK": "1", "PMI_SIZE": "2"}) == Launched("srun", 1, 2)  # srun --mpi=pmi2
+    assert launched({**srun(1, 7), **mpi}) == Launched("mpirun", 3, 8)  # mpirun, whose daemons srun has started
+    assert launched({**srun(1, 7), **mpi, **torchrun(0, 7)}) == Launched("torchrun", 0, 2)
+    assert launched({**torchrun(0, 7), "PGAS_LAUNCHED": '{"rank": 1, "size": 5}'}) == Launched("pgas.run", 1, 5)
+    assert launched({"RANK": "1", "WORLD_SIZE": "2"}) is None  # of something else
+    assert launched({"SLURM_PROCID": "0", "SLURM_JOB_ID": "9"}) is None  # a batch script
+
+
+@pytest.mark.parametrize(
+    ("listed", "first"),
+    [("alpha", "alpha"), ("alpha,beta", "alpha"), ("node[03-05,9],gpu1", "node03"), ("n[7]-ib,n8", "n7-ib"), ("a.b-c[1-2].x", "a.b-c1.x")],
+)
+def test_the_first_host_of_slurms_list(listed, first):
+    assert meeting.first_host(listed) == first
+
+
+def test_a_list_of_no_host():
+    with pytest.raises(BootstrapError, match="SLURM_STEP_NODELIST='' names no host"):
+        meeting.first_host("")
+
+
+def test_a_key_that_others_may_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    meeting.job_secret("job")
+    (tmp_path / "pgas" / "secret").chmod(0o644)
+    with pytest.raises(BootstrapError, match=r"secret: others own it or may read it: chmod 600, or set PGAS_SECRET"):
+        meeting.job_secret("job")
+    monkeypatch.setenv("PGAS_SECRET", "key")
+    assert meeting.job_secret("job") != meeting.job_secret("another job")
+
+
+# ------------------------------------------------------------------------------------------------------------------ unique ids
+
+
+def test_unique_id(tmp_path):
+    """Made by one PE, passed by a file; nothing has started them."""
+    text = f"""
+rank, path = int(sys.argv[1]), {str(tmp_path / "id")!r}
+if rank == 1:
+    with open(path + "~", "wb") as file:
+        file.write(pgas.unique_id("127.0.0.1"))
+    os.rename(path + "~", path)
+while not os.path.exists(path):
+    time.sleep(0.05)
+with open(path, "rb") as file:
+    given = file.read()
+with pgas.init(unique_id=given, rank=rank, size=2):
+    body()
+"""
+    path = program(tmp_path, text)
+    found = ended([started([sys.executable, path, str(rank)]) for rank in (0, 1)])
+    assert found == [(0, "0 of 2 got 1\n", ""), (0, "1 of 2 got 0\n", "")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"unique_id": b"x" * 128, "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
+        ({"unique_id": "text", "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
+        ({"unique_id": b"x" * 128, "rank": 2, "size": 2}, "rank must be an integer from 0 to size - 1, not rank=2 with size=2"),
+        ({"unique_id": b"x" * 128}, "unique_id, rank and size are given together"),
+        ({"rank": 0, "size": 1}, "unique_id, rank and size are given together"),
+        ({"comm": 1, "process_group": 2}, "one of comm, unique_id and process_group may be given"),
+    ],
+)
+def test_arguments_of_init(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        pgas.init(**arguments)

@@ -1,0 +1,264 @@
+"""The store by which PEs meet without MPI: exchanges, who is let in, who is missing or gone, addresses and ports."""
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import select
+import socket
+import threading
+import time
+
+import pytest
+
+from pgas.base.errors import BootstrapError
+from pgas.job import store, store_messages, store_server
+from pgas.job.bootstrap import exchange
+from pgas.job.store import Store
+from pgas.job.store_messages import Address, Kind
+from pgas.job.store_server import StoreServer
+
+SECRET = secrets.token_bytes(32)
+
+
+@pytest.fixture
+def server():
+    made = StoreServer("127.0.0.1", 0, SECRET)
+    yield made
+    made.close()
+
+
+def enter(server, rank, size, group="job 1", secret=SECRET):
+    return Store(Address("127.0.0.1", server.address.port, secret), rank, size, group, 5.0)
+
+
+def together(*calls):
+    """Make calls side by side; return what they return or raise."""
+    results = [None] * len(calls)
+
+    def make(i):
+        try:
+            results[i] = calls[i]()
+        except Exception as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=make, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    return results
+
+
+@pytest.fixture
+def pes(server):
+    made = together(*(lambda rank=rank: enter(server, rank, 3) for rank in range(3)))
+    yield made
+    for pe in made:
+        pe.close()
+
+
+def nothing():
+    pass
+
+
+def test_exchanges_by_rank(pes):
+    """Of any size, also none, several after each other, while others are behind."""
+    for nbytes in (0, 1, 5_000_000, 3):
+        wanted = [bytes([rank]) * (nbytes + rank) for rank in range(3)]
+        gathered = together(*(lambda pe=pe, data=wanted[pe.rank]: pe.allgather(data, nothing) for pe in pes))
+        assert gathered == [wanted] * 3
+    assert together(*(lambda pe=pe: exchange(pe, {"rank": pe.rank}) for pe in pes)) == [[{"rank": rank} for rank in range(3)]] * 3
+
+
+def test_groups_do_not_meet(server):
+    """The launchers, and job after job of the same processes."""
+    members = [enter(server, rank, 2, group) for group in ("job 1", "job 2", "launchers") for rank in range(2)]
+    gathered = together(*(lambda m=m, i=i: m.allgather(b"%d" % i, nothing) for i, m in enumerate(members)))
+    assert gathered == [[b"0", b"1"]] * 2 + [[b"2", b"3"]] * 2 + [[b"4", b"5"]] * 2
+    for member in members:
+        member.close()
+
+
+def test_who_is_missing(pes):
+    asked = []
+    late = threading.Thread(target=lambda: together(*(lambda pe=pe: pe.allgather(b"late", nothing) for pe in pes[1:])))
+
+    def poll():
+        if not asked:
+            asked.append(pes[0].missing)
+            late.start()
+
+    assert pes[0].allgather(b"first", poll) == [b"first", b"late", b"late"]
+    assert asked == [{1, 2}]
+    late.join()
+
+
+def test_an_exception_leaves_the_job_out_of_step(pes):
+    """Whoever waits, or exchanges later, hears why."""
+    waits = threading.Thread(target=lambda: heard.extend(together(lambda: pes[0].allgather(b"", nothing))))
+    heard = []
+    waits.start()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pes[1].allgather(b"x" * 1000, interrupted)
+    pes[1].leave("PE 1 left it by KeyboardInterrupt")
+    waits.join(10)
+    for error in (*heard, *together(*(lambda pe=pe: pe.allgather(b"", nothing) for pe in pes))):
+        assert isinstance(error, BootstrapError)
+        assert str(error) == "PE 1 left it by KeyboardInterrupt"
+
+
+def test_a_rank_that_is_gone(pes, monkeypatch):
+    """It hangs up without a word: the others hear it by the other connection, and in exchanges."""
+    fd, read = pes[0].hearing()
+    monkeypatch.setattr(store.socket, "gethostname", lambda: "elsewhere")
+    pes[1].forget()
+    began = time.monotonic()
+    refused = together(lambda: pes[2].allgather(b"", nothing))[0]
+    assert str(refused) == f"PE 1 (process {os.getpid()} on {os.uname().nodename}) ended without pgas.finalize(): the job cannot go on"
+    assert time.monotonic() - began < 3
+    assert read() == (f"PE 1 on {os.uname().nodename}", os.getpid(), "ended without pgas.finalize()")
+    assert fd >= 0
+
+
+def test_a_launcher_knows_how_it_ended(server):
+    launcher, first, second = enter(server, 0, 1, "launchers"), enter(server, 0, 2), enter(server, 1, 2)
+    launcher.say_fate("job 1", 1, "was killed by signal 9")
+    second.forget()
+    refused = together(lambda: first.allgather(b"", nothing))[0]
+    assert "was killed by signal 9" in str(refused)
+    for member in (launcher, first):
+        member.close()
+
+
+def test_those_who_leave_in_good_order_are_not_missed(pes):
+    fd, _ = pes[0].hearing()
+    pes[1].close()
+    time.sleep(store_server._FATE_S + 0.3)
+    assert select.select([fd], [], [], 0)[0] == []
+
+
+def test_the_server_ends(pes, server):
+    server.close()
+    refused = together(lambda: pes[0].allgather(b"", nothing))[0]
+    assert f"the store at 127.0.0.1:{server.address.port} is gone" in str(refused)
+    assert pes[0].hearing()[1]() == (f"the store at 127.0.0.1:{server.address.port}", 0, "is gone")
+
+
+# ------------------------------------------------------------------------------------------------------------- who is let in
+
+
+def test_a_wrong_secret(server):
+    with pytest.raises(BootstrapError) as refused:
+        enter(server, 1, 2, secret=b"another")
+    where = f"the store at 127.0.0.1:{server.address.port}"
+    assert str(refused.value) == f"rank 1: {where} refuses: the secrets differ: it is the store of another job, or of another PGAS_SECRET"
+
+
+def test_a_second_rank(pes, server):
+    with pytest.raises(BootstrapError, match=rf"refuses: there is a rank 1 already: process {os.getpid()} on "):
+        enter(server, 1, 3)
+    with pytest.raises(BootstrapError, match="refuses: rank 0 says that there are 4 PEs, others that there are 3"):
+        enter(server, 0, 4)
+    assert together(*(lambda pe=pe: pe.allgather(b"", nothing) for pe in pes)) == [[b""] * 3] * 3
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10, b"\0" * 100, store_messages.HEADER.pack(1, 1 << 31), b"\1"])
+def test_garbage(pes, server, garbage):
+    """It is hung up on, and the job goes on."""
+    with socket.create_connection(("127.0.0.1", server.address.port)) as stranger:
+        stranger.settimeout(10)
+        stranger.sendall(garbage)
+        if len(garbage) > 1:
+            while stranger.recv(4096):
+                pass
+        assert together(*(lambda pe=pe: pe.allgather(b"", nothing) for pe in pes)) == [[b""] * 3] * 3
+
+
+def test_a_hello_that_never_comes(server, monkeypatch):
+    monkeypatch.setattr(store_server, "_HELLO_S", 0.2)
+    with socket.create_connection(("127.0.0.1", server.address.port)) as silent:
+        silent.settimeout(10)
+        while silent.recv(4096):
+            pass
+
+
+def test_another_service(monkeypatch):
+    """Something else listens at the port, or a store that does not know the secret but says welcome."""
+    monkeypatch.setattr(store, "_RETRY_S", 0.01)
+    nonce = b"n" * 32
+    greetings = [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64),
+        store_messages.MAGIC + nonce + store_messages.message(Kind.WELCOME, b"x" * 32),
+    ]
+    for greeting, why in zip(greetings, ("is no store of pgas", "does not know the job's secret"), strict=True):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+
+            def answer(other=other, greeting=greeting):
+                connection, _ = other.accept()
+                with connection, contextlib.suppress(ConnectionError):
+                    connection.sendall(greeting)
+                    connection.recv(4096)
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            with pytest.raises(BootstrapError, match=rf"rank 0: the store at 127.0.0.1:\d+ refuses: .*{why}"):
+                Store(Address("127.0.0.1", other.getsockname()[1], SECRET), 0, 1, "job 1", 2.0)
+            thread.join()
+
+
+def test_the_secret_does_not_travel(server, monkeypatch):
+    sent = []
+    real = socket.socket.sendall
+    monkeypatch.setattr(socket.socket, "sendall", lambda self, data: (sent.append(bytes(data)), real(self, data))[1])
+    enter(server, 0, 1).close()
+    assert sent
+    assert not any(SECRET in data or SECRET.hex().encode() in data for data in sent)
+    assert json.loads(sent[0][store_messages.HEADER.size + 32 :])["rank"] == 0
+    assert hmac.compare_digest(sent[0][:1], b"\1")
+
+
+# ------------------------------------------------------------------------------------------------------------------- addresses
+
+
+def test_a_port_in_use(server):
+    with pytest.raises(BootstrapError, match=f"the store cannot listen on 127.0.0.1:{server.address.port}: Address already in use"):
+        StoreServer("127.0.0.1", server.address.port, SECRET)
+
+
+def test_an_address_of_another_machine():
+    with pytest.raises(BootstrapError, match=r"the store cannot listen on 192.0.2.1:5000: Cannot assign requested address"):
+        StoreServer("192.0.2.1", 5000, SECRET)
+    with pytest.raises(BootstrapError, match=r"the store cannot listen on no.such.host.invalid:5000: "):
+        StoreServer("no.such.host.invalid", 5000, SECRET)
+
+
+def test_it_listens_on_its_address_only(server):
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", server.address.port), 2)
+
+
+def test_the_first_port_that_is_free(server):
+    """Where only the first is agreed on: clients pass over other jobs' stores, and other services."""
+    port = server.address.port
+    own = StoreServer("127.0.0.1", port, b"own", ports=store_messages.PORTS)
+    try:
+        assert port < own.address.port < port + store_messages.PORTS
+        joined = Store(Address("127.0.0.1", port, b"own", store_messages.PORTS), 0, 1, "job 1", 5.0)
+        assert joined.allgather(b"me", nothing) == [b"me"]
+        joined.close()
+    finally:
+        own.close()
+
+
+def test_nobody_serves():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(BootstrapError, match=rf"rank 3 of 4 did not reach the store at 127.0.0.1:{port} in 0.3 s: Connection refused"):
+        Store(Address("127.0.0.1", port, SECRET), 3, 4, "job 1", 0.3)
