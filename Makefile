@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # An mpirun of the machine is kept; where there is none, the mpich wheel brings one.
 MPICH  := $(shell command -v mpirun >/dev/null 2>&1 || echo ,mpich)
+# Of the demo, which needs no MPI.
+LAUNCH := $(shell command -v mpirun >/dev/null 2>&1 && echo mpirun || echo python -m pgas.run)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Tests start Python thousands of times, in the guest emulated: bytecode is kept, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -44,7 +46,7 @@ RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cu13$(MPICH)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cu13]'
 	touch $@
 
 $(VENV)/dev: pyproject.toml
@@ -54,11 +56,11 @@ $(VENV)/dev: pyproject.toml
 
 ## demo: install, then two PEs move data from inside kernels (GPUs if there are some, else the simulator)
 demo: $(VENV)/demo
-	mpirun -n 2 python -m pgas.perftests.demo
-	for test in shmem_put_bw shmem_p_bw; do mpirun -n 2 $$test || exit; done
+	$(LAUNCH) -n 2 python -m pgas.perftests.demo
+	for test in shmem_put_bw shmem_p_bw; do $(LAUNCH) -n 2 $$test || exit; done
 	@echo "# The same over a NIC, a software ConnectX here; kernels run in the simulator"
 	for transport in $(NIC_TRANSPORTS); do for test in shmem_put_bw shmem_p_bw; do \
-	  NUMBA_ENABLE_CUDASIM=1 mpirun -n 2 $$test --transport $$transport -e 16K || exit; done; done
+	  NUMBA_ENABLE_CUDASIM=1 $(LAUNCH) -n 2 $$test --transport $$transport -e 16K || exit; done; done
 
 # Stages, and how long each took.
 run_stages = @times=; for stage in $(1); do start=$$(date +%s); $(MAKE) --no-print-directory $$stage || exit; \
