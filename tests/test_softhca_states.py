@@ -1,5 +1,7 @@
-"""What a QP does in each of its states, and what destroys it; which command leads where: test_queue_pair."""
+"""The states of a WQE; what a QP does in each of its states, and what destroys it; which command leads where: test_queue_pair."""
 
+import ast
+import inspect
 import time
 
 import numpy as np
@@ -15,7 +17,7 @@ from pgas.transports.mlx5.commands import Command, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.softhca import tables
-from pgas.transports.softhca.engine import completer
+from pgas.transports.softhca.engine import completer, pipeline, states
 from pgas.transports.softhca.syndromes import Vendor
 
 card, pes, observer = rig.card, rig.pes, rig.observer
@@ -36,6 +38,30 @@ def bring_to(state, qp, peer):
 
 def write(peer_pe, pe, offset=0):
     return wqe.write, peer_pe.heap + offset, peer_pe.key, pe.heap + offset, pe.key, 8
+
+
+NAMES = [*(state.act.py_func.__name__.upper() for state in pipeline.STATES), "DONE", "WAITING", "ALONE"]
+NUMBERS = {name: getattr(states, name) for name in NAMES}
+
+#: What functions that end a WQE return.
+VERDICTS = {"fail": "ERROR", "refuse": "RESPONDER_ERROR", "reject": "RESPONDER_ERROR"}
+
+
+def test_the_table_has_every_state_of_a_wqe():
+    """With its clause; and none leads back, as the pipeline has no loop."""
+    assert [state.number for state in pipeline.STATES] == list(range(states.DONE))
+    assert sorted(NUMBERS.values()) == list(range(states.ALONE + 1))
+    for state in pipeline.STATES:
+        assert NUMBERS[state.act.py_func.__name__.upper()] == state.number
+        assert state.clause.startswith(("IBTA, ", "PRM, ", "none: ")), state.clause
+        assert min(state.next) > state.number, state
+
+
+@pytest.mark.parametrize("state", pipeline.STATES, ids=lambda state: state.act.py_func.__name__)
+def test_a_state_leads_where_the_table_says(state):
+    """Read from the source of its function."""
+    names = {node.id for node in ast.walk(ast.parse(inspect.getsource(state.act.py_func))) if isinstance(node, ast.Name)}
+    assert {NUMBERS[name] for name in {VERDICTS.get(name, name) for name in names} & NUMBERS.keys()} == state.next
 
 
 @pytest.mark.parametrize("state", list(QpState), ids=lambda state: state.name)

@@ -6,10 +6,10 @@ from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.wqe import CTRL_FM_CE_SE, CTRL_QPN_DS, DS_MASK, WQEBB_SHIFT
 from pgas.transports.softhca.engine import ops
 from pgas.transports.softhca.engine.completer import count_cqes
-from pgas.transports.softhca.engine.loop import check, process
 from pgas.transports.softhca.engine.ops import for_kernel, load_u8
-from pgas.transports.softhca.engine.pipeline import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_READ, EXECUTE_WRITE, count, state_of
+from pgas.transports.softhca.engine.pipeline import check, process
 from pgas.transports.softhca.engine.requester import FM_MASK, begin, rung, take_doorbell
+from pgas.transports.softhca.engine.states import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_READ, EXECUTE_WRITE, count, state_of
 from pgas.transports.softhca.tables import (
     CQ_COLLAPSED,
     CTL_BEAT,

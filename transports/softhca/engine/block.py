@@ -51,11 +51,12 @@ from pgas.transports.softhca.engine.batch import (
 from pgas.transports.softhca.engine.completer import ALWAYS, REQ, place_cqe
 from pgas.transports.softhca.engine.lanes import FULL, NEVER, apart, copy_together, reached
 from pgas.transports.softhca.engine.limits import admit
-from pgas.transports.softhca.engine.loop import process, visit
+from pgas.transports.softhca.engine.loop import visit
 from pgas.transports.softhca.engine.ops import copy, idle
-from pgas.transports.softhca.engine.pipeline import FETCH
+from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.requester import READ, WRITE
 from pgas.transports.softhca.engine.responder import execute_read, execute_write
+from pgas.transports.softhca.engine.states import FETCH
 from pgas.transports.softhca.tables import (
     CONTROL,
     CQ,

@@ -27,8 +27,9 @@ from pgas.transports.softhca.engine.ops import (
     swap32,
     swap64,
 )
-from pgas.transports.softhca.engine.pipeline import DONE, ERROR, LOCAL_QP_OP, RECEIVES, V_CQ_OVERRUN, WR_FLUSH, count, random, state_of
 from pgas.transports.softhca.engine.requester import READ, WRITE, WRITE_IMM
+from pgas.transports.softhca.engine.states import DONE, ERROR, LOCAL_QP_OP, RECEIVES, V_CQ_OVERRUN, WR_FLUSH, count, random, state_of
+from pgas.transports.softhca.engine.trace import trace
 from pgas.transports.softhca.tables import (
     CQ_ADDRESS,
     CQ_COLLAPSED,
@@ -40,11 +41,7 @@ from pgas.transports.softhca.tables import (
     CTL_CHAOS,
     CTL_HOLD,
     CTL_SWEEPS,
-    CTL_TRACE,
-    CTL_TRACE_HEAD,
     CTL_TRACE_KINDS,
-    CTL_TRACE_LOST,
-    CTL_TRACE_TAIL,
     ERR,
     QP_ATOMICS,
     QP_BROKEN,
@@ -63,7 +60,6 @@ from pgas.transports.softhca.tables import (
     QP_HELD_OPCODE,
     QP_MASK,
     QP_NBYTES,
-    QP_PE,
     QP_PRODUCER,
     QP_QPN,
     QP_READS,
@@ -73,15 +69,7 @@ from pgas.transports.softhca.tables import (
     QP_WQES,
     QP_WRITES,
     RTS,
-    TRACE_BYTES,
     TRACE_CQE,
-    TRACE_DATA,
-    TRACE_INDEX,
-    TRACE_KIND,
-    TRACE_NBYTES,
-    TRACE_PE,
-    TRACE_QPN,
-    TRACE_RECORDS,
     WORK_CE,
     WORK_DS,
     WORK_INDEX,
@@ -272,23 +260,4 @@ def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
     store_data(entry + CQE_TAIL, swap64(tail | (cqe_opcode << OP_OWN_OPCODE_SHIFT) | owner))
     if load(hca + CTL_TRACE_KINDS) & TRACE_CQE:
         trace(hca, qp, TRACE_CQE, index, entry, CQE_SIZE)
-    return 0
-
-
-@device
-def trace(hca: int, qp: int, kind: int, index: int, source: int, nbytes: int) -> int:
-    """Hand a WQE or CQE to the server, which prints it; a full ring loses the newest and counts them."""
-    head = load(hca + CTL_TRACE_HEAD)
-    if head - load(hca + CTL_TRACE_TAIL) >= TRACE_RECORDS:
-        count(hca + CTL_TRACE_LOST, 1)
-        return 0
-    record = load(hca + CTL_TRACE) + (head % TRACE_RECORDS) * TRACE_BYTES
-    store(record + TRACE_KIND, kind)
-    store(record + TRACE_QPN, load(qp + QP_QPN))
-    store(record + TRACE_INDEX, index)
-    store(record + TRACE_NBYTES, nbytes)
-    store(record + TRACE_PE, load(qp + QP_PE))
-    for offset in range(0, nbytes, 8):
-        store(record + TRACE_DATA + offset, load(source + offset))
-    store_release(hca + CTL_TRACE_HEAD, head + 1)
     return 0

@@ -1,102 +1,143 @@
-"""The way of a WQE through the card: the states, in the order in which a WQE passes them, and what all of them use.
+"""The way of a WQE through the card: the table of its states, each with the clause that it carries out, and their dispatch.
 
-Requester, responder and completer are one small function a state, as in Linux's software HCA (drivers/infiniband/sw/rxe: rxe_req.c,
-rxe_resp.c, rxe_comp.c), whose order of checks and error classes are followed. A state gets the addresses of the control record, of the QP
-and of the work record (tables.WORK_*), and returns the next state.
+The order of checks and the classes of errors are those of Linux's software HCA (drivers/infiniband/sw/rxe: rxe_req.c, rxe_resp.c,
+rxe_comp.c). The receiver's states are there if the engine serves receive queues (states.RECEIVES).
+
+IBTA: InfiniBand Architecture Specification, volume 1. PRM: Mellanox Adapters Programmer's Reference Manual.
 """
 
-from pgas.base.backend import SIMULATOR
-from pgas.transports.hostloop.compiled import device
-from pgas.transports.mlx5.cqe import Syndrome
-from pgas.transports.softhca.engine.ops import load, load_published, store
-from pgas.transports.softhca.syndromes import Vendor
-from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE, RTR, RTS, WORK_SYNDROME, WORK_VENDOR
+from typing import Any, NamedTuple
 
-(
-    # requester
-    FETCH,
+from pgas.transports.hostloop.compiled import device
+from pgas.transports.softhca.engine import completer, receiver, requester, responder
+from pgas.transports.softhca.engine.limits import admit
+from pgas.transports.softhca.engine.ops import load
+from pgas.transports.softhca.engine.states import (
+    ALONE,
+    CHECK_ALIGNMENT,
+    CHECK_CONNECTION,
     CHECK_CONTROL,
     CHECK_FAULT,
-    CHECK_SEGMENTS,
-    CHECK_LKEY,
     CHECK_LENGTH,
-    # responder
-    CHECK_CONNECTION,
+    CHECK_LKEY,
     CHECK_OP_VALID,
-    CHECK_RKEY,
-    CHECK_ALIGNMENT,
     CHECK_RECEIVE,
-    EXECUTE_WRITE,
-    EXECUTE_READ,
-    EXECUTE_ATOMIC,
-    EXECUTE_RECEIVE,
-    # completer
+    CHECK_RKEY,
+    CHECK_SEGMENTS,
     COMPLETE,
-    NOT_READY,
-    RESPONDER_ERROR,
-    ERROR,
-    FLUSH,
     DONE,
-    ALONE,  # more data segments than this work record has room for: one worker's own has (the cuda engine)
-) = range(22)
+    ERROR,
+    EXECUTE_ATOMIC,
+    EXECUTE_READ,
+    EXECUTE_RECEIVE,
+    EXECUTE_WRITE,
+    FETCH,
+    FLUSH,
+    NOT_READY,
+    RECEIVES,
+    RESPONDER_ERROR,
+    WAITING,
+)
+from pgas.transports.softhca.tables import (
+    CTL_BYTE_COST,
+    CTL_WQE_COST,
+    WORK_NBYTES,
+)
 
-#: Whether this engine serves receive queues and watches CQs for overrun: the cpu engine, which is one worker (tables). The kernel of the
-#: cuda engine has no code for them.
-RECEIVES = SIMULATOR
+__all__ = ["STATES", "State", "check", "process"]
 
-#: Compiled code takes plain ints.
-LOCAL_LENGTH = int(Syndrome.LOCAL_LENGTH_ERR)
-LOCAL_QP_OP = int(Syndrome.LOCAL_QP_OP_ERR)
-LOCAL_PROT = int(Syndrome.LOCAL_PROT_ERR)
-WR_FLUSH = int(Syndrome.WR_FLUSH_ERR)
-REMOTE_INVAL_REQ = int(Syndrome.REMOTE_INVAL_REQ_ERR)
-REMOTE_ACCESS = int(Syndrome.REMOTE_ACCESS_ERR)
-REMOTE_OP = int(Syndrome.REMOTE_OP_ERR)
-RNR_RETRY_EXC = int(Syndrome.RNR_RETRY_EXC_ERR)
-RETRY_EXC = int(Syndrome.TRANSPORT_RETRY_EXC_ERR)
 
-(
-    V_INJECTED, V_INDEX, V_QPN, V_DS, V_OPCODE, V_OPMOD, V_FENCE, V_INLINE, V_OVERRUN, V_CQ_OVERRUN, V_LENGTH_ATOMIC, V_LENGTH_MESSAGE,
-    V_LKEY_UNKNOWN, V_LKEY_PD, V_LKEY_BOUNDS, V_LKEY_ACCESS, V_RKEY_UNKNOWN, V_RKEY_PD, V_RKEY_BOUNDS, V_RKEY_ACCESS, V_MISALIGNED,
-    V_OP_DISABLED, V_NO_RESPONDER, V_RESPONDER_STATE, V_RESPONDER_PEER, V_RESPONDER_PSN, V_NO_RECEIVE_QUEUE, V_NOT_READY,
-    V_RECEIVE_OVERRUN, V_RECEIVE_LENGTH, V_RECEIVE_LKEY,
-) = (int(vendor) for vendor in Vendor if vendor is not Vendor.NONE)  # fmt: skip
+class State(NamedTuple):
+    """A state of a WQE."""
+
+    number: int
+    act: Any  #: its function
+    next: set[int]  #: the states that it may return
+    clause: str
+
+
+#: In the order in which a WQE comes through them: none leads back.
+STATES = (
+    State(FETCH, requester.fetch, {CHECK_CONTROL, ERROR}, "PRM, Send Queue: ds octowords in WQEBBs, around the end of the ring"),
+    State(CHECK_CONTROL, requester.check_control, {CHECK_FAULT, CHECK_SEGMENTS, ERROR}, "PRM, Control Segment: wqe_index, qpn, fm"),
+    State(CHECK_FAULT, requester.check_fault, {CHECK_SEGMENTS, ERROR}, "none: the WQE fails because somebody asked for it"),
+    State(CHECK_SEGMENTS, requester.check_segments, {CHECK_LKEY, COMPLETE, ERROR}, "PRM, Send WQE: segments and opmod of each opcode"),
+    State(CHECK_LKEY, requester.check_lkey, {CHECK_LENGTH, ERROR, ALONE}, "IBTA, Local Protection Error; rxe_mr.c mr_check_range"),
+    State(CHECK_LENGTH, requester.check_length, {CHECK_CONNECTION, COMPLETE, ERROR}, "IBTA, Local Length Error; PRM, qpc.log_msg_max"),
+    State(CHECK_CONNECTION, responder.check_connection, {CHECK_OP_VALID, ERROR}, "IBTA, Inbound Packet Validation; rxe_resp.c CHK_PSN"),
+    State(
+        CHECK_OP_VALID,
+        responder.check_op_valid,
+        {CHECK_RKEY, CHECK_RECEIVE, RESPONDER_ERROR},
+        "IBTA, Remote Invalid Request Error; rxe_resp.c CHK_OP_VALID",
+    ),
+    State(
+        CHECK_RKEY,
+        responder.check_rkey,
+        {CHECK_ALIGNMENT, CHECK_RECEIVE, EXECUTE_WRITE, EXECUTE_READ, COMPLETE, RESPONDER_ERROR},
+        "IBTA, Remote Access Error; rxe_resp.c CHK_RKEY",
+    ),
+    State(
+        CHECK_ALIGNMENT,
+        responder.check_alignment,
+        {EXECUTE_ATOMIC, RESPONDER_ERROR},
+        "IBTA, ATOMIC: the operand is naturally aligned; rxe_resp.c ERR_MISALIGNED_ATOMIC",
+    ),
+    State(CHECK_RECEIVE, receiver.check_receive, {EXECUTE_RECEIVE, NOT_READY, RESPONDER_ERROR}, "IBTA, RNR NAK; rxe_resp.c CHK_RESOURCE"),
+    State(EXECUTE_WRITE, responder.execute_write, {COMPLETE}, "IBTA, RDMA WRITE; rxe_resp.c write_data_in"),
+    State(EXECUTE_READ, responder.execute_read, {COMPLETE}, "IBTA, RDMA READ; rxe_resp.c read_reply"),
+    State(EXECUTE_ATOMIC, responder.execute_atomic, {COMPLETE}, "IBTA, ATOMIC; PRM, masked atomics; rxe_resp.c atomic_reply"),
+    State(
+        EXECUTE_RECEIVE,
+        receiver.execute_receive,
+        {COMPLETE, RESPONDER_ERROR},
+        "IBTA, SEND and RDMA WRITE with immediate data; rxe_resp.c send_data_in",
+    ),
+    State(COMPLETE, completer.complete, {DONE}, "PRM, Control Segment: ce; Completion Queue Entry"),
+    State(NOT_READY, receiver.not_ready, {ERROR, WAITING}, "IBTA, RNR Retry Counter Exceeded Error; rxe_comp.c RNR_RETRY"),
+    State(RESPONDER_ERROR, completer.responder_error, {ERROR}, "IBTA, responder errors of class C; rxe_resp.c do_class_ac_error"),
+    State(ERROR, completer.error, {DONE}, "IBTA, QP state Error; PRM, error CQE"),
+    State(FLUSH, completer.flush, {DONE}, "IBTA, Work Request Flushed Error; rxe_comp.c flush_send_wqe"),
+)
+
+#: States of this engine.
+_OWN = [state for state in STATES if RECEIVES or state.number not in (CHECK_RECEIVE, EXECUTE_RECEIVE, NOT_READY)]
 
 
 @device
-def fail(work: int, syndrome: int, vendor: int) -> int:
-    """End a WQE with an error that concerns the requester only."""
-    store(work + WORK_SYNDROME, syndrome)
-    store(work + WORK_VENDOR, vendor)
-    return ERROR
-
-
-@device
-def refuse(work: int, syndrome: int, vendor: int) -> int:
-    """End a WQE with an error of class C: the responder's QP enters the error state too (rxe_resp.c, do_class_ac_error)."""
-    store(work + WORK_SYNDROME, syndrome)
-    store(work + WORK_VENDOR, vendor)
-    return RESPONDER_ERROR
-
-
-@device
-def state_of(qp: int) -> int:
-    """Return a QP's state."""
-    state = load_published(qp + QP_STATE)
-    if state in (RTS, RTR) and load_published(qp + QP_BROKEN) != 0:
-        return ERR
+def pace(hca: int, qp: int, work: int, state: int) -> int:
+    """Hold back a WQE that passed its checks, if the card is to be as slow as another one."""
+    if EXECUTE_WRITE <= state <= COMPLETE and load(hca + CTL_WQE_COST) | load(hca + CTL_BYTE_COST) != 0:
+        admit(hca, 1, load(work + WORK_NBYTES))
     return state
 
 
-@device
-def count(address: int, value: int) -> int:
-    """Add to a counter that only the engine writes."""
-    return store(address, load(address) + value)
+def _way(name: str, *steps: Any) -> Any:
+    """Return a function (hca, qp, work, state), which takes a WQE through these steps and returns its state behind the last one.
+
+    As no state leads back, that is a sequence without a loop. It is written here, because Numba compiles no table of functions.
+
+    Args:
+        name: of the function.
+        steps: states; and functions (hca, qp, work, state), which see a WQE in any state and return it.
+    """
+    lines, names = [f"def {name}(hca, qp, work, state):"], {}
+    for place, step in enumerate(steps):
+        if isinstance(step, State):
+            names[f"step_{place}"] = step.act
+            lines += [f"    if state == {step.number}:", f"        state = step_{place}(hca, qp, work)"]
+        else:
+            names[f"step_{place}"] = step
+            lines.append(f"    state = step_{place}(hca, qp, work, state)")
+    exec("\n".join([*lines, "    return state"]), names)
+    return device(names[name])
 
 
-@device
-def random(hca: int) -> int:
-    """Return 16 random bits (Knuth's MMIX generator, whose upper bits are good)."""
-    state = load(hca + CTL_RANDOM) * 6364136223846793005 + 1442695040888963407
-    store(hca + CTL_RANDOM, state)
-    return (state >> 33) & 0xFFFF
+_FETCH, *_CHECKS = (state for state in _OWN if state.number <= CHECK_RECEIVE)
+_ACTS = [state for state in _OWN if state.number > CHECK_RECEIVE]
+
+#: Take a WQE through the checks; return what is to be done with it.
+check = _way("check", *_CHECKS)
+
+#: Take a WQE from a state to its end; return DONE or WAITING.
+process = _way("process", _FETCH, *_CHECKS, pace, *_ACTS)

@@ -11,9 +11,10 @@ from pgas.transports.mlx5.cqe import CqeOpcode
 from pgas.transports.mlx5.wqe import CTRL_IMM, INVALID_LKEY, OCTOWORD, WQE_IDX_MASK
 from pgas.transports.softhca.engine.completer import deliver, note_error
 from pgas.transports.softhca.engine.ops import clock, copy, load, load_be32, load_be32_acquire, load_be64, store, store_release
-from pgas.transports.softhca.engine.pipeline import (
+from pgas.transports.softhca.engine.requester import LOCAL_WRITE, SEND, WRITE_IMM, find_key
+from pgas.transports.softhca.engine.responder import execute_write
+from pgas.transports.softhca.engine.states import (
     COMPLETE,
-    DONE,
     EXECUTE_RECEIVE,
     LOCAL_LENGTH,
     LOCAL_PROT,
@@ -26,14 +27,13 @@ from pgas.transports.softhca.engine.pipeline import (
     V_RECEIVE_LENGTH,
     V_RECEIVE_LKEY,
     V_RECEIVE_OVERRUN,
+    WAITING,
     WR_FLUSH,
     count,
     fail,
     refuse,
     state_of,
 )
-from pgas.transports.softhca.engine.requester import LOCAL_WRITE, SEND, WRITE_IMM, find_key
-from pgas.transports.softhca.engine.responder import execute_write
 from pgas.transports.softhca.tables import (
     CTL_QPS,
     CTL_RQS,
@@ -126,19 +126,22 @@ def not_ready(hca: int, qp: int, work: int) -> int:
     store(rq + RQ_NAKS, naks + 1)
     store(rq + RQ_NAKED_UNTIL, clock() + load(receive_queue(hca, load(work + WORK_RESPONDER)) + RQ_RNR_NS))
     store(qp + QP_STALLED_UNTIL, NAKED)
-    return DONE
+    return WAITING
 
 
 @device
-def still_not_ready(hca: int, qp: int) -> int:
-    """Whether a QP goes on waiting for a receive WQE: the peer is as it was, and it is not yet time to count another try."""
+def waits(hca: int, qp: int, state: int) -> int:
+    """Whether a QP is to be left alone because its peer still has no receive WQE, and it is not yet time to count another try."""
+    if load(qp + QP_STALLED_UNTIL) != NAKED:
+        return 0
     number = load(qp + QP_REMOTE_QPN)
     peer = load(hca + CTL_QPS) + (number & QP_ROWS_MASK) * QP_ROW
-    state = state_of(peer)
-    if load(peer + QP_QPN) != number or (state != RTR and state != RTS) or posted(receive_queue(hca, peer)) != 0:
-        return 0
-    rq = receive_queue(hca, qp)
-    return 1 if load(rq + RQ_RNR_RETRY) == RNR_RETRY_FOR_EVER or clock() < load(rq + RQ_NAKED_UNTIL) else 0
+    answers = state_of(peer)
+    if state == RTS and load(peer + QP_QPN) == number and answers in (RTR, RTS) and posted(receive_queue(hca, peer)) == 0:
+        rq = receive_queue(hca, qp)
+        if load(rq + RQ_RNR_RETRY) == RNR_RETRY_FOR_EVER or clock() < load(rq + RQ_NAKED_UNTIL):
+            return 1
+    return store(qp + QP_STALLED_UNTIL, 0)
 
 
 @device

@@ -42,7 +42,7 @@ from pgas.transports.softhca.engine.ops import (
     store,
     swap32,
 )
-from pgas.transports.softhca.engine.pipeline import (
+from pgas.transports.softhca.engine.states import (
     ALONE,
     CHECK_CONNECTION,
     CHECK_CONTROL,
@@ -73,11 +73,13 @@ from pgas.transports.softhca.engine.pipeline import (
     count,
     fail,
 )
+from pgas.transports.softhca.engine.trace import trace
 from pgas.transports.softhca.tables import (
     CTL_FAIL_COUNT,
     CTL_FAIL_QPN,
     CTL_FAIL_SYNDROME,
     CTL_MKEYS,
+    CTL_TRACE_KINDS,
     LOCAL_READ,
     MKEY_ACCESS,
     MKEY_ADDRESS,
@@ -104,6 +106,7 @@ from pgas.transports.softhca.tables import (
     QP_STALE_DOORBELLS,
     QP_STALE_RECORDS,
     SEGMENT_BYTES,
+    TRACE_WQE,
     WORK_CAPACITY,
     WORK_CE,
     WORK_DATA,
@@ -196,7 +199,7 @@ def take_doorbell(qp: int) -> int:
 
 @device
 def fetch(hca: int, qp: int, work: int) -> int:
-    """Copy the next WQE out of the ring, so that nobody changes it while it is checked; it wraps WQEBB by WQEBB (facts 1.1)."""
+    """Copy the next WQE out of the ring, so that nobody changes it while it is checked; it wraps WQEBB by WQEBB."""
     index = load(qp + QP_CONSUMER)
     ring, mask = load(qp + QP_SQ), load(qp + QP_MASK)
     rung = load(qp + QP_PRODUCER) - index
@@ -208,15 +211,19 @@ def fetch(hca: int, qp: int, work: int) -> int:
     ds = load(work + WORK_DS)
     # Of a WQE whose size cannot be right one WQEBB is consumed: the card has to go on somewhere.
     store(work + WORK_WQEBBS, max(1, min(wqebbs, rung)))
+    state = CHECK_CONTROL
     if rung > mask + 1:
-        return fail(work, LOCAL_QP_OP, V_OVERRUN)
-    if ds == 0 or wqebbs > rung:
-        return fail(work, LOCAL_QP_OP, V_DS)
-    for k in range(wqebbs):
-        block = ring + (((index + k) & mask) << WQEBB_SHIFT)
-        for offset in range(0, min(WQEBB, ds * OCTOWORD - k * WQEBB), 8):
-            store(wqe + k * WQEBB + offset, load(block + offset))
-    return CHECK_CONTROL
+        state = fail(work, LOCAL_QP_OP, V_OVERRUN)
+    elif ds == 0 or wqebbs > rung:
+        state = fail(work, LOCAL_QP_OP, V_DS)
+    else:
+        for k in range(wqebbs):
+            block = ring + (((index + k) & mask) << WQEBB_SHIFT)
+            for offset in range(0, min(WQEBB, ds * OCTOWORD - k * WQEBB), 8):
+                store(wqe + k * WQEBB + offset, load(block + offset))
+    if load(hca + CTL_TRACE_KINDS) & TRACE_WQE:
+        trace(hca, qp, TRACE_WQE, index, wqe, max(1, ds) * OCTOWORD)
+    return state
 
 
 @device

@@ -20,7 +20,8 @@ from pgas.transports.softhca.engine.ops import (
     store_u32,
     swap32,
 )
-from pgas.transports.softhca.engine.pipeline import (
+from pgas.transports.softhca.engine.requester import CS, FA, MASKED_FA, READ, WRITE, WRITE_IMM, find_key
+from pgas.transports.softhca.engine.states import (
     CHECK_ALIGNMENT,
     CHECK_OP_VALID,
     CHECK_RECEIVE,
@@ -48,7 +49,6 @@ from pgas.transports.softhca.engine.pipeline import (
     refuse,
     state_of,
 )
-from pgas.transports.softhca.engine.requester import CS, FA, MASKED_FA, READ, WRITE, WRITE_IMM, find_key
 from pgas.transports.softhca.tables import (
     CTL_ATOMICS_SPLIT,
     CTL_CHAOS,

@@ -1,0 +1,103 @@
+"""The states of a WQE on its way through the card, as numbers, and what the functions of all states use.
+
+A state is a function of that name in requester.py, responder.py, completer.py or receiver.py. It gets the addresses of the control record,
+of the QP's row and of the work record (tables.WORK_*), and returns the next state. pipeline.py has the table of states.
+"""
+
+from pgas.base.backend import SIMULATOR
+from pgas.transports.hostloop.compiled import device
+from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.softhca.engine.ops import load, load_published, store
+from pgas.transports.softhca.syndromes import Vendor
+from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE, RTR, RTS, WORK_SYNDROME, WORK_VENDOR
+
+(
+    # requester
+    FETCH,
+    CHECK_CONTROL,
+    CHECK_FAULT,
+    CHECK_SEGMENTS,
+    CHECK_LKEY,
+    CHECK_LENGTH,
+    # responder, the peer's QP
+    CHECK_CONNECTION,
+    CHECK_OP_VALID,
+    CHECK_RKEY,
+    CHECK_ALIGNMENT,
+    CHECK_RECEIVE,
+    EXECUTE_WRITE,
+    EXECUTE_READ,
+    EXECUTE_ATOMIC,
+    EXECUTE_RECEIVE,
+    # completer
+    COMPLETE,
+    NOT_READY,
+    RESPONDER_ERROR,
+    ERROR,
+    FLUSH,
+    # ends
+    DONE,
+    WAITING,  # for a receive WQE of the peer; the WQE is tried again
+    ALONE,  # the WQE has more data segments than this work record has room for; a worker's own has room for all (cuda engine)
+) = range(23)
+
+#: Whether this engine serves receive queues and watches CQs for overrun. The cpu engine does; the cuda engine has several workers, which
+#: would race for them (tables).
+RECEIVES = SIMULATOR
+
+#: Compiled code takes plain ints.
+LOCAL_LENGTH = int(Syndrome.LOCAL_LENGTH_ERR)
+LOCAL_QP_OP = int(Syndrome.LOCAL_QP_OP_ERR)
+LOCAL_PROT = int(Syndrome.LOCAL_PROT_ERR)
+WR_FLUSH = int(Syndrome.WR_FLUSH_ERR)
+REMOTE_INVAL_REQ = int(Syndrome.REMOTE_INVAL_REQ_ERR)
+REMOTE_ACCESS = int(Syndrome.REMOTE_ACCESS_ERR)
+REMOTE_OP = int(Syndrome.REMOTE_OP_ERR)
+RNR_RETRY_EXC = int(Syndrome.RNR_RETRY_EXC_ERR)
+RETRY_EXC = int(Syndrome.TRANSPORT_RETRY_EXC_ERR)
+
+(
+    V_INJECTED, V_INDEX, V_QPN, V_DS, V_OPCODE, V_OPMOD, V_FENCE, V_INLINE, V_OVERRUN, V_CQ_OVERRUN, V_LENGTH_ATOMIC, V_LENGTH_MESSAGE,
+    V_LKEY_UNKNOWN, V_LKEY_PD, V_LKEY_BOUNDS, V_LKEY_ACCESS, V_RKEY_UNKNOWN, V_RKEY_PD, V_RKEY_BOUNDS, V_RKEY_ACCESS, V_MISALIGNED,
+    V_OP_DISABLED, V_NO_RESPONDER, V_RESPONDER_STATE, V_RESPONDER_PEER, V_RESPONDER_PSN, V_NO_RECEIVE_QUEUE, V_NOT_READY,
+    V_RECEIVE_OVERRUN, V_RECEIVE_LENGTH, V_RECEIVE_LKEY,
+) = (int(vendor) for vendor in Vendor if vendor is not Vendor.NONE)  # fmt: skip
+
+
+@device
+def fail(work: int, syndrome: int, vendor: int) -> int:
+    """End a WQE with an error that concerns the requester only."""
+    store(work + WORK_SYNDROME, syndrome)
+    store(work + WORK_VENDOR, vendor)
+    return ERROR
+
+
+@device
+def refuse(work: int, syndrome: int, vendor: int) -> int:
+    """End a WQE with an error of class C: the responder's QP enters the error state too (rxe_resp.c, do_class_ac_error)."""
+    store(work + WORK_SYNDROME, syndrome)
+    store(work + WORK_VENDOR, vendor)
+    return RESPONDER_ERROR
+
+
+@device
+def state_of(qp: int) -> int:
+    """Return a QP's state."""
+    state = load_published(qp + QP_STATE)
+    if state in (RTS, RTR) and load_published(qp + QP_BROKEN) != 0:
+        return ERR
+    return state
+
+
+@device
+def count(address: int, value: int) -> int:
+    """Add to a counter that only the engine writes."""
+    return store(address, load(address) + value)
+
+
+@device
+def random(hca: int) -> int:
+    """Return 16 random bits (Knuth's MMIX generator, whose upper bits are good)."""
+    state = load(hca + CTL_RANDOM) * 6364136223846793005 + 1442695040888963407
+    store(hca + CTL_RANDOM, state)
+    return (state >> 33) & 0xFFFF
