@@ -35,7 +35,7 @@ OBJECTS = ("qps", "cqs", "uars")
 
 def make(pe, depth=128, adapter=None, user_index=0, **wrong):
     """A QP of the driver in memory prepared for it, in RST."""
-    queues = Queues(pe.queue_memory(depth * 64), pe.queue_memory(64), pe.queue_memory(64))
+    queues = Queues(pe.queue_memory(depth * 64), pe.queue_memory(64), pe.queue_memory(64, 64))
     pe.write(pe.slot + queues.cq, rig.EMPTY)
     arguments = {"umem_id": pe.umem, "pdn": pe.pdn, "queues": queues, "depth": depth, "user_index": user_index, **wrong}
     return QueuePair(adapter or pe.hca, **arguments)
@@ -499,10 +499,11 @@ def test_a_state_that_nobody_asked_for():
         ({"umem_id": 0xBAD}, Command.CREATE_CQ, Why.UMEM),
         ({"queues": Queues(0, rig.QUEUES, 64)}, Command.CREATE_CQ, Why.UMEM_BOUNDS),
         ({"queues": Queues(0, 16384, rig.QUEUES - 8)}, Command.CREATE_CQ, Why.UMEM_BOUNDS),
-        ({"queues": Queues(0, 16385, 64)}, Command.CREATE_CQ, Why.ALIGNMENT),
+        ({"queues": Queues(0, 16384, 60)}, Command.CREATE_CQ, Why.ALIGNMENT),
+        ({"queues": Queues(0, 16384 + 64, 64)}, Command.CREATE_CQ, Why.UMEM_PAGE),
         ({"pdn": 0xBAD}, Command.CREATE_QP, Why.PD),
         ({"queues": Queues(rig.QUEUES - 4096, 0, 64)}, Command.CREATE_QP, Why.UMEM_BOUNDS),
-        ({"queues": Queues(8, 16384, 16448)}, Command.CREATE_QP, Why.ALIGNMENT),
+        ({"queues": Queues(2048, 16384, 16448)}, Command.CREATE_QP, Why.UMEM_PAGE),
     ],
     ids=lambda value: value.name if isinstance(value, Command | Why) else None,
 )

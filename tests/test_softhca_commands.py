@@ -109,7 +109,7 @@ def test_current_and_maximal_capabilities_are_the_same(pes):
         ({"cq_umem_valid": 0}, Status.BAD_PARAM, "UMEM_INVALID"),
         ({"cq_umem_id": 1}, Status.BAD_RES, "UMEM"),
         ({"cq_umem_offset": QUEUES}, Status.BAD_PARAM, "UMEM_BOUNDS"),
-        ({"cq_umem_offset": 32}, Status.BAD_PARAM, "ALIGNMENT"),
+        ({"cq_umem_offset": 2048}, Status.BAD_PARAM, "UMEM_PAGE"),
         ({"cqc": {"log_cq_size": 16}}, Status.BAD_PARAM, "UMEM_BOUNDS"),
         ({"cqc": {"dbr_umem_valid": 0}}, Status.BAD_PARAM, "UMEM_INVALID"),
         ({"cqc": {"dbr_umem_id": 1}}, Status.BAD_RES, "UMEM"),
@@ -157,8 +157,8 @@ def test_a_cq_is_destroyed_after_its_qps(pes):
         ({"qpc": {"uar_page": 0}}, Status.BAD_RES, "UAR"),
         ({"wq_umem_valid": 0}, Status.BAD_PARAM, "UMEM_INVALID"),
         ({"wq_umem_id": 1}, Status.BAD_RES, "UMEM"),
-        ({"wq_umem_offset": QUEUES - 64}, Status.BAD_PARAM, "UMEM_BOUNDS"),
-        ({"wq_umem_offset": 8}, Status.BAD_PARAM, "ALIGNMENT"),
+        ({"wq_umem_offset": QUEUES - 4096}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+        ({"wq_umem_offset": 64}, Status.BAD_PARAM, "UMEM_PAGE"),
         ({"qpc": {"log_sq_size": 15}}, Status.BAD_PARAM, "UMEM_BOUNDS"),
         ({"qpc": {"dbr_umem_valid": 0}}, Status.BAD_PARAM, "UMEM_INVALID"),
         ({"qpc": {"dbr_umem_id": 1}}, Status.BAD_RES, "UMEM"),
@@ -170,7 +170,7 @@ def test_create_qp_refused(pes, observer, change, status, why):
     qp = QP(pes[0])
     values = qp.qp_values(7, 0, pes[0].pdn)
     values["qpc"]["uar_page"] = pes[0].hca.alloc_uar().page_id
-    values["wq_umem_offset"] = 64
+    values["wq_umem_offset"] = 1 << 20
     values["qpc"].update(change.pop("qpc", {}))
     assert pes[0].refused(Command.CREATE_QP, **{**values, **change}) == (status, why)
     assert [entry["qpn"] for entry in observer.counters()["qps"]] == [qp.qpn]
@@ -254,6 +254,7 @@ def mkey_values(pe, **changed):
         ({"mkey_umem_valid": 0}, Status.BAD_PARAM, "UMEM_INVALID"),
         ({"mkey_umem_id": 1}, Status.BAD_RES, "UMEM"),
         ({"mkey_umem_offset": QUEUES - 4095}, Status.BAD_PARAM, "UMEM_BOUNDS"),
+        ({"mkey_umem_offset": 2048}, Status.BAD_PARAM, "UMEM_PAGE"),
     ],
 )
 def test_create_mkey_refused(pes, observer, change, status, why):
@@ -275,6 +276,35 @@ def test_a_key_with_addresses_of_its_own(pes):
     pes[1].command(Command.DESTROY_MKEY, mkey_index=index)
     assert pes[1].refused(Command.DESTROY_MKEY, mkey_index=index) == (Status.BAD_RES, "MKEY")
     pes[1].hca.deregister_umem(umem)
+
+
+# -------------------------------------------------------------------------------------------------------------------- pages of UMEMs
+
+
+@pytest.mark.parametrize("page_size", [4096, 16384, 1 << 21])
+def test_what_lies_in_a_umem_begins_on_its_pages(pes, page_size):
+    """But for doorbell records; the number is a ConnectX's."""
+    pe, qp = pes[0], QP(pes[0])
+    umem = pe.hca.register_umem(pe.heap, HEAP, page_size)
+    assert Why.UMEM_PAGE == 0x357275
+
+    def calls(offset):
+        cq, wq = qp.cq_values(dbr_umem_id=umem, dbr_addr=offset + 8), qp.qp_values(7, 0, pe.pdn)
+        wq["qpc"]["uar_page"] = pe.hca.alloc_uar().page_id
+        yield Command.CREATE_CQ, {**cq, "cq_umem_id": umem, "cq_umem_offset": offset}
+        yield Command.CREATE_QP, {**wq, "wq_umem_id": umem, "wq_umem_offset": offset}
+        yield Command.CREATE_MKEY, mkey_values(pe, mkey_umem_id=umem, mkey_umem_offset=offset)
+
+    for command, values in calls(page_size // 2):
+        assert pe.refused(command, **values) == (Status.BAD_PARAM, "UMEM_PAGE")
+    for command, values in calls(page_size):
+        pe.command(command, **values)
+
+
+@pytest.mark.parametrize("page_size", [0, 2048, 4097, 12288])
+def test_pages_that_a_umem_cannot_have(pes, page_size):
+    with pytest.raises(TransportError, match=f"pages of {page_size} bytes, a power of two from 4096 is allowed"):
+        pes[0].hca.register_umem(pes[0].heap, HEAP, page_size)
 
 
 # ---------------------------------------------------------------------------------------------------------- other PEs, old numbers

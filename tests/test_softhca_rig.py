@@ -80,9 +80,9 @@ class PE:
         if self.number == 0:  # the other one's in this process are the same
             self.memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, host=True), fd)
 
-    def queue_memory(self, nbytes):
+    def queue_memory(self, nbytes, alignment=layout.UMEM_PAGE_SIZE):
         """Offset of so much of the queue segment, never given twice (each test starts over, see `pes`)."""
-        offset = -(-self.free // 64) * 64
+        offset = -(-self.free // alignment) * alignment
         self.free = offset + nbytes
         assert self.free <= QUEUES
         return offset
@@ -124,7 +124,7 @@ class CQ:
 
     def __init__(self, pe, log_size=5, *, oi=0):
         self.pe, self.size, self.consumer = pe, 1 << log_size, 0
-        self.cq, self.dbr = pe.queue_memory(64 << log_size), pe.queue_memory(64)
+        self.cq, self.dbr = pe.queue_memory(64 << log_size), pe.queue_memory(64, 64)
         pe.write(pe.slot + self.cq, EMPTY * self.size)
         cqc = {
             "oi": oi, "log_cq_size": log_size, "uar_page": pe.hca.alloc_uar().page_id, "c_eqn": pe.hca.query_eqn(),
@@ -168,7 +168,7 @@ class QP:
         self.stride, self.receives, self.posted_receives = stride, 0 if receive is None else 1 << receive, 0
         self.rq = pe.queue_memory(self.receives * stride + (64 << log_depth))
         self.sq = self.rq + self.receives * stride
-        self.dbr = pe.queue_memory(64)
+        self.dbr = pe.queue_memory(64, 64)
         if cq is None:
             self.cq = pe.queue_memory(64 << log_cq)
             pe.write(pe.slot + self.cq, EMPTY * (1 << log_cq))

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from pgas.base.errors import TransportError
 from pgas.transports.mlx5.doorbell import UarType
+from pgas.transports.softhca.layout import UMEM_PAGE_SIZE
 from pgas.transports.softhca.process import client
 
 __all__ = ["Card", "Fault", "RemoteCard", "connect"]
@@ -39,7 +40,7 @@ class Card(Protocol):
     def command(self, inbox: bytes, outlen: int) -> bytes: ...
     def alloc_pd(self) -> int: ...
     def dealloc_pd(self, pdn: int) -> None: ...
-    def register_umem(self, address: int, nbytes: int) -> int: ...
+    def register_umem(self, address: int, nbytes: int, page_size: int = ...) -> int: ...
     def deregister_umem(self, umem_id: int) -> None: ...
     def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> int: ...
     def deregister_mr(self, key: int) -> None: ...
@@ -140,9 +141,9 @@ class RemoteCard:
     def dealloc_pd(self, pdn: int) -> None:
         self._hca.dealloc_pd(pdn)
 
-    def register_umem(self, address: int, nbytes: int) -> int:
+    def register_umem(self, address: int, nbytes: int, page_size: int = UMEM_PAGE_SIZE) -> int:
         self._share(address, nbytes)
-        return self._hca.register_umem(address, nbytes)
+        return self._hca.register_umem(address, nbytes, page_size)
 
     def deregister_umem(self, umem_id: int) -> None:
         self._hca.deregister_umem(umem_id)

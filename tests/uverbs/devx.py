@@ -6,6 +6,7 @@ hand out an errno alone (drivers/infiniband/hw/mlx5/devx.c).
 """
 
 import errno
+import os
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,6 +14,7 @@ from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.capabilities import CapType, PortType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, Status
+from pgas.transports.softhca.layout import UMEM_PAGE_SIZE
 from uverbs import cards
 from uverbs.devices import machine
 from uverbs.process import Attributes, Errno, File, method
@@ -212,6 +214,23 @@ def obj_destroy(file: File, attributes: Attributes) -> None:
 # --- memory and registers --------------------------------------------------------------------------------------------------------
 
 
+def _best_page_size(address: int, nbytes: int, allowed: int) -> int:
+    """Return the page size that the kernel gives a UMEM whose memory is contiguous for the card, as a GPU's is, 0 if none fits.
+
+    devx_umem_find_best_pgsize of mlx5_ib: the largest allowed one up to the UMEM's own length, then halved, but not below the CPU's, until
+    address and length are multiples of it.
+    """
+    cpu = os.sysconf("SC_PAGE_SIZE")
+    largest = max((nbytes - 1).bit_length(), cpu.bit_length() - 1)
+    allowed &= (2 << largest) - UMEM_PAGE_SIZE
+    if not allowed:
+        return 0
+    size = 1 << allowed.bit_length() - 1
+    while (address % size or nbytes % size) and size > cpu:
+        size //= 2
+    return size
+
+
 @method(Object.DEVX_UMEM, UMEM_REG)
 def umem_reg(file: File, attributes: Attributes) -> None:
     """MLX5_IB_METHOD_DEVX_UMEM_REG: address, length, access, id, page sizes, and maybe a dma-buf, in which the address is an offset."""
@@ -223,8 +242,12 @@ def umem_reg(file: File, attributes: Attributes) -> None:
         if not machine.dmabuf:
             raise Errno(errno.EOPNOTSUPP, "dma-bufs")
         address += mapped(attributes.handle(_NS + 6))
+    # Who leaves the choice to the kernel promises to put everything at offset 0.
+    page_size = _best_page_size(address, nbytes, attributes.integer(_NS + 5, (1 << 64) - UMEM_PAGE_SIZE))
+    if not page_size:
+        raise Errno(errno.EINVAL, "no page size that is allowed fits")
     try:
-        umem_id = file.card.register_umem(address, nbytes)
+        umem_id = file.card.register_umem(address, nbytes, page_size)
     except (TransportError, cards.Fault) as error:
         raise card_refuses(error) from error
     attributes.set_handle(_NS, file.add(Umem(umem_id)))

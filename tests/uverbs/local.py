@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pgas.base.errors import TransportError
 from pgas.transports.mlx5.doorbell import UarType
 from pgas.transports.softhca.firmware.objects import EQN, Refusal
+from pgas.transports.softhca.layout import UMEM_PAGE_SIZE
 from pgas.transports.softhca.process.card import Card
 from uverbs.cards import Fault
 
@@ -74,9 +75,9 @@ class LocalCard:
     def dealloc_pd(self, pdn: int) -> None:
         self._call(self._card.objects.dealloc_pd, pdn)
 
-    def register_umem(self, address: int, nbytes: int) -> int:
+    def register_umem(self, address: int, nbytes: int, page_size: int = UMEM_PAGE_SIZE) -> int:
         self._mapped(address, nbytes)
-        return self._call(self._card.objects.register_umem, address, nbytes)
+        return self._call(self._card.objects.register_umem, address, nbytes, page_size)
 
     def deregister_umem(self, umem_id: int) -> None:
         self._call(self._card.objects.deregister_umem, umem_id)

@@ -316,9 +316,23 @@ def test_memory_that_is_refused(machine, pes):
     pe = pes[0]
     text = said(pe.hca.register_umem, pe.slot, rig.QUEUES)
     where = f"queues ({rig.QUEUES} bytes at {pe.slot:#x}) of the host"
-    assert text.startswith(f"mlx5_0 refuses {where} (mlx5dv_devx_umem_reg; ulimit -l says how much may be locked): ")
+    assert text.startswith(f"mlx5_0 refuses {where} (mlx5dv_devx_umem_reg_ex; ulimit -l says how much may be locked): ")
     assert "Bad address" in text
     assert "Bad address" in said(pe.hca.register_mr, id(pe), 4096, pe.pdn, rig.ALL)  # no memory that the card reaches
+
+
+@pytest.mark.parametrize("gpu", [None, GPU, lambda pe, shared: GPU(pe, shared, exports=False)], ids=["host", "dma-buf", "address"])
+@pytest.mark.parametrize("pages", [devx._UMEM_PAGES, 0], ids=["chosen", "left to the kernel"])
+def test_queues_of_one_umem(monkeypatch, gpu, pages):
+    """The kernel left to itself takes the largest page that fits, and a card then refuses every offset but 0."""
+    monkeypatch.setattr(devx, "_UMEM_PAGES", pages)
+    for pes in pair_of("mlx5_0", **({} if gpu is None else {"gpu": gpu})):
+        if pages:
+            traffic(pes)
+            continue
+        with pytest.raises(CommandError) as caught:
+            make(pes[0])
+        assert (caught.value.opcode, caught.value.status, caught.value.syndrome) == (Command.CREATE_CQ, Status.BAD_PARAM, 0x357275)
 
 
 def test_gpu_memory_as_dma_bufs():
@@ -376,7 +390,7 @@ def test_gpu_memory_in_neither_way(machine):
     text = said(PE, 0, gpu=GPU)
     assert text.startswith("mlx5_0 cannot use queues (2097152 bytes at ")
     assert "of the GPU: as a dma-buf (mlx5dv_devx_umem_reg_ex): " in text
-    assert "; by address (mlx5dv_devx_umem_reg): " in text
+    assert "; by address (mlx5dv_devx_umem_reg_ex): " in text
     assert text.endswith(f"({mend('peer memory')})")
 
 

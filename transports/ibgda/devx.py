@@ -40,7 +40,9 @@ _FLAGS_DEVX, _OBJ_PD, _MASK_DMABUF = 1 << 0, 1 << 6, 1 << 0
 #: Offsets of lkey and rkey in struct ibv_mr (infiniband/verbs.h).
 _MR_LKEY, _MR_RKEY = 36, 40
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+#: The page sizes that a UMEM may have: the card's smallest alone. The page size is also what offsets of queues in a UMEM are multiples
+#: of, and without a choice the kernel takes the largest that fits, up to the whole UMEM (devx_umem_find_best_pgsize of mlx5_ib).
+_UMEM_PAGES = 1 << 12
 
 #: Commands that make an object, and the field that has its number, in their output and in the input of all commands that name it.
 _CREATE = {Command.CREATE_CQ: "cqn", Command.CREATE_QP: "qpn", Command.CREATE_MKEY: "mkey_index"}
@@ -236,17 +238,14 @@ class DevX:
     def register_umem(self, address: int, nbytes: int) -> int:
         self._check_open()
         make = pyverbs("providers.mlx5.mlx5dv").Mlx5UMEM
-        access = int(Access.LOCAL_WRITE)
-        pages = (1 << 64) - _PAGE  # of which sizes the card may take them: the kernel's, and larger ones
+        options = {"access": int(Access.LOCAL_WRITE), "pgsz_bitmap": _UMEM_PAGES}
         umem = self._register(
             f"queues ({nbytes} bytes at {address:#x})",
             address,
             nbytes,
-            lambda: make(self._context, nbytes, addr=address, access=access),
-            lambda fd, offset: make(
-                self._context, nbytes, addr=offset, access=access, pgsz_bitmap=pages, comp_mask=_MASK_DMABUF, dmabuf_fd=fd
-            ),
-            ("mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg_ex"),
+            lambda: make(self._context, nbytes, addr=address, **options),
+            lambda fd, offset: make(self._context, nbytes, addr=offset, comp_mask=_MASK_DMABUF, dmabuf_fd=fd, **options),
+            ("mlx5dv_devx_umem_reg_ex", "mlx5dv_devx_umem_reg_ex"),
         )
         self._umems[umem.umem_id] = umem
         return int(umem.umem_id)

@@ -29,6 +29,9 @@ LOG_MAX_RA = 4
 #: uar_4k: a page has 4 KiB whatever the host's pages are.
 UAR_PAGE_SIZE = 4096
 
+#: The smallest page of a UMEM (umem.log_page_size 0).
+UMEM_PAGE_SIZE = 4096
+
 #: The address of the port, which is an InfiniBand one.
 LID = 1
 

@@ -130,6 +130,7 @@ class Command(IntEnum):
     MKEY_MODE = 0x0430
     MKEY_LENGTH = 0x0431
     MKEY_ACCESS = 0x0432
+    UMEM_PAGE = 0x357275  # a ConnectX's own number
 
 
 _COMMAND = {
@@ -173,6 +174,7 @@ _COMMAND = {
     Command.MKEY_MODE: "access_mode must be 1 (MTT), qpn 0xffffff, length64 0",
     Command.MKEY_LENGTH: "len is 0, or start_addr + len is beyond 2^64",
     Command.MKEY_ACCESS: "rw and a need lw",
+    Command.UMEM_PAGE: "the offset in the UMEM is no multiple of its page size: register it with pgsz_bitmap 1 << 12",
 }
 
 

@@ -156,6 +156,7 @@ class Firmware:
         pd = self.queues.pd(pe, mkc["pd"])
         require(mkc["len"] and mkc["start_addr"] + mkc["len"] <= 1 << 64, Status.BAD_PARAM, Why.MKEY_LENGTH)
         require(values["mkey_umem_offset"] + mkc["len"] <= umem.nbytes, Status.BAD_PARAM, Why.UMEM_BOUNDS)
+        require(values["mkey_umem_offset"] % umem.page_size == 0, Status.BAD_PARAM, Why.UMEM_PAGE)
         require(mkc["lw"] or not (mkc["rw"] or mkc["a"]), Status.BAD_PARAM, Why.MKEY_ACCESS)
         access = Access.LOCAL_WRITE * mkc["lw"] | Access.REMOTE_WRITE * mkc["rw"] | Access.REMOTE_READ * mkc["rr"]
         access |= Access.REMOTE_ATOMIC * mkc["a"] | LOCAL_READ * mkc["lr"]

@@ -38,6 +38,7 @@ class Umem(Owned):
 
     address: int = 0
     nbytes: int = 0
+    page_size: int = layout.UMEM_PAGE_SIZE  #: what lies in it begins at a multiple of this, but for doorbell records
 
 
 @dataclass
@@ -144,7 +145,7 @@ class Objects:
 
     def borrow(self, pe: int, address: int, nbytes: int, mapped: int) -> int:
         """Note memory of a PE that the server has mapped elsewhere; return its number."""
-        self.borrowed[number := self._number()] = Borrowed(pe, 0, address, nbytes, mapped)
+        self.borrowed[number := self._number()] = Borrowed(pe, 0, address, nbytes, mapped=mapped)
         return number
 
     def give_back(self, pe: int, number: int) -> None:
@@ -165,10 +166,12 @@ class Objects:
         if nbytes < 1 or reached < address + nbytes:
             raise Refusal(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the card can reach")
 
-    def register_umem(self, pe: int, address: int, nbytes: int) -> int:
-        """Return the id of a new UMEM."""
+    def register_umem(self, pe: int, address: int, nbytes: int, page_size: int = layout.UMEM_PAGE_SIZE) -> int:
+        """Return the id of a new UMEM, as CREATE_UMEM, whose mtt the kernel makes of pages of this size."""
         self.check_memory(pe, address, nbytes, "register_umem")
-        self.umems[number := self._number()] = Umem(pe, 0, address, nbytes)
+        if page_size < layout.UMEM_PAGE_SIZE or page_size & page_size - 1:
+            raise Refusal(f"register_umem: pages of {page_size} bytes, a power of two from {layout.UMEM_PAGE_SIZE} is allowed")
+        self.umems[number := self._number()] = Umem(pe, 0, address, nbytes, page_size)
         return number
 
     def deregister_umem(self, pe: int, umem_id: int) -> None:

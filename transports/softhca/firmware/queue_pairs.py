@@ -85,6 +85,12 @@ class QueuePairs:
         require(address % alignment == 0, Status.BAD_PARAM, Why.ALIGNMENT)
         return umem, address
 
+    def _queue(self, pe: int, valid: int, umem_id: int, offset: int, page_offset: int, nbytes: int, alignment: int) -> tuple[Umem, int]:
+        """Return the UMEM of a queue and its address: it begins on a page of the UMEM, or page_offset quanta of 64 bytes behind it."""
+        umem, address = self._umem(pe, valid, umem_id, offset + (page_offset << 6), nbytes, alignment)
+        require(offset % umem.page_size == 0, Status.BAD_PARAM, Why.UMEM_PAGE)
+        return umem, address
+
     def _uar(self, pe: int, page: int) -> UarPage:
         uar = self.objects.uars.get(page)
         if uar is None or uar.pe != pe:
@@ -130,8 +136,8 @@ class QueuePairs:
         require(cqc["c_eqn"] == EQN, Status.BAD_RES, Why.EQ)
         uar = self._uar(pe, cqc["uar_page"])
         nbytes = CQE_SIZE << cqc["log_cq_size"]
-        umem, address = self._umem(
-            pe, values["cq_umem_valid"], values["cq_umem_id"], values["cq_umem_offset"] + (cqc["page_offset"] << 6), nbytes, CQE_SIZE
+        umem, address = self._queue(
+            pe, values["cq_umem_valid"], values["cq_umem_id"], values["cq_umem_offset"], cqc["page_offset"], nbytes, CQE_SIZE
         )
         dbr_umem, dbr = self._umem(pe, cqc["dbr_umem_valid"], cqc["dbr_umem_id"], cqc["dbr_addr"], DBR_SIZE, DBR_SIZE)
         row = self._cq_rows.take()
@@ -177,9 +183,10 @@ class QueuePairs:
             require(stride <= layout.MAX_WQE_SZ_RQ, Status.BAD_PARAM, Why.RQ_STRIDE)
             nbytes = stride << qpc["log_rq_size"]
             cqs.append(self.cq(pe, qpc["cqn_rcv"]))
-        offset = values["wq_umem_offset"] + (qpc["page_offset"] << 6)
         whole = nbytes + (WQEBB << qpc["log_sq_size"])
-        umem, ring = self._umem(pe, values["wq_umem_valid"], values["wq_umem_id"], offset, whole, WQEBB)
+        umem, ring = self._queue(
+            pe, values["wq_umem_valid"], values["wq_umem_id"], values["wq_umem_offset"], qpc["page_offset"], whole, WQEBB
+        )
         require(nbytes % WQEBB == 0, Status.BAD_PARAM, Why.ALIGNMENT)
         dbr_umem, dbr = self._umem(pe, qpc["dbr_umem_valid"], qpc["dbr_umem_id"], qpc["dbr_addr"], DBR_SIZE, DBR_SIZE)
         row = self._qp_rows.take()

@@ -321,8 +321,8 @@ class SoftHCA(Observer):
     def dealloc_pd(self, pdn: int) -> None:
         self._connection.ask(Kind.DEALLOC_PD, [pdn])
 
-    def register_umem(self, address: int, nbytes: int) -> int:
-        return self._connection.ask(Kind.REGISTER_UMEM, [address, nbytes])
+    def register_umem(self, address: int, nbytes: int, page_size: int = layout.UMEM_PAGE_SIZE) -> int:
+        return self._connection.ask(Kind.REGISTER_UMEM, [address, nbytes, page_size])
 
     def deregister_umem(self, umem_id: int) -> None:
         self._connection.ask(Kind.DEREGISTER_UMEM, [umem_id])

@@ -265,7 +265,7 @@ _OBSERVER: dict[Kind, Callable[[Server, Any], Any]] = {
 _PE: dict[Kind, Callable[..., Any]] = {
     Kind.ALLOC_PD: lambda card, pe: card.objects.alloc_pd(pe),
     Kind.DEALLOC_PD: lambda card, pe, pdn: card.objects.dealloc_pd(pe, pdn),
-    Kind.REGISTER_UMEM: lambda card, pe, address, nbytes: card.objects.register_umem(pe, address, nbytes),
+    Kind.REGISTER_UMEM: lambda card, pe, address, nbytes, page_size: card.objects.register_umem(pe, address, nbytes, page_size),
     Kind.DEREGISTER_UMEM: lambda card, pe, umem_id: card.objects.deregister_umem(pe, umem_id),
     Kind.REGISTER_MR: lambda card, pe, address, nbytes, pdn, access: card.objects.register_mr(pe, address, nbytes, pdn, access),
     Kind.DEREGISTER_MR: lambda card, pe, key: card.objects.deregister_mr(pe, key),
