@@ -175,7 +175,8 @@ def test_golden_roce_address():
 
 def test_sizes():
     """Facts 3 and mlx5_ifc.h: sizes of inputs with a context, of outputs, and of those of queries."""
-    inputs = dict.fromkeys(("CREATE_MKEY", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"), 0x110)
+    inputs = dict.fromkeys(("CREATE_MKEY", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP", "INIT2INIT_QP", "INIT2RTR_QP"), 0x110)
+    inputs |= dict.fromkeys(("RTR2RTS_QP", "RTS2RTS_QP"), 0x110)
     inputs["CREATE_UMEM"] = 0x30
     outputs = {"QUERY_HCA_CAP": 0x1010, "QUERY_QP": 0x110, "QUERY_ROCE_ADDRESS": 0x30, "QUERY_HCA_VPORT_CONTEXT": 0x210}
     for command, layout in commands.LAYOUTS.items():
@@ -305,6 +306,6 @@ def test_numbers():
     """The opcodes and statuses of facts 3.1, in its order."""
     assert [int(command) for command in Command] == [
         *(0x100, 0x200, 0x202, 0x301, 0x400, 0x401, 0x402, 0x403, 0x500, 0x501, 0x502, 0x503, 0x504, 0x505, 0x507, 0x50A, 0x50B),
-        *(0x710, 0x711, 0x760, 0x762, 0x800, 0x801, 0x802, 0x803, 0x805, 0xA08, 0xA0A),
+        *(0x50E, 0x710, 0x711, 0x760, 0x762, 0x800, 0x801, 0x802, 0x803, 0x805, 0xA08, 0xA0A),
     ]
     assert [int(status) for status in Status] == [0, 1, 2, 3, 4, 5, 6, 8, 9, 0xA, 0xF, 0x10, 0x50, 0x51]

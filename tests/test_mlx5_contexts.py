@@ -11,7 +11,7 @@ from pgas.transports.mlx5.commands import Command, command_name
 from pgas.transports.mlx5.contexts import FORBIDDEN, LEGAL, MKC, QPC, Access, Mtu, QpState, mkc_access, mkey, transition
 from pgas.transports.mlx5.fields import decode, fill
 
-MOVES = {"RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP", "RTS2RTS_QP", "2ERR_QP", "2RST_QP"}
+MOVES = {"RST2INIT_QP", "INIT2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP", "RTS2RTS_QP", "2ERR_QP", "2RST_QP"}
 
 
 def test_sizes():

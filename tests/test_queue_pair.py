@@ -10,6 +10,7 @@ from pgas.base.errors import TransportError
 from pgas.transports import queue_pair
 from pgas.transports.adapter import Path, Port, Uar
 from pgas.transports.mlx5 import commands, contexts, cqe, fields, wqe
+from pgas.transports.mlx5.capabilities import TsFormatCap
 from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
@@ -281,6 +282,14 @@ def test_reads_and_atomics_under_way_stay_within_the_caps(monkeypatch, req, res,
     sent = dict(adapter.sent)
     assert sent[Command.INIT2RTR_QP]["qpc"].get("log_rra_max", 0) == used
     assert sent[Command.RTR2RTS_QP]["qpc"].get("log_sra_max", 0) == used
+
+
+@pytest.mark.parametrize("clocks", TsFormatCap)
+def test_the_clock_of_timestamps(monkeypatch, clocks):
+    """A card set to real time alone has no free running clock; the default is what it has."""
+    monkeypatch.setitem(GENERAL_CAPS, "sq_ts_format", clocks)
+    adapter, _ = on_paper()
+    assert dict(adapter.sent)[Command.CREATE_QP]["qpc"].get("ts_format", 0) == (1 if clocks else 0)
 
 
 @pytest.mark.parametrize(("peers", "used"), [(0, 0), (3, 3), (5, 4)])

@@ -10,7 +10,7 @@ from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import commands, fields, wqe
 from pgas.transports.mlx5.capabilities import CAP_SIZE, AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, Status
-from pgas.transports.mlx5.contexts import ANY_QPN, Access, QpState
+from pgas.transports.mlx5.contexts import ANY_QPN, Access, OptPar, QpState
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.firmware.commands import QUERY_QP_EXT_OUT, Firmware
 from pgas.transports.softhca.firmware.objects import Objects, Refusal
@@ -22,7 +22,7 @@ card, pes, observer = rig.card, rig.pes, rig.observer
 EXECUTED = {
     Command.QUERY_HCA_CAP, Command.CREATE_MKEY, Command.DESTROY_MKEY, Command.CREATE_CQ, Command.DESTROY_CQ, Command.CREATE_QP,
     Command.DESTROY_QP, Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP,
-    Command.QUERY_QP, Command.QUERY_HCA_VPORT_CONTEXT,
+    Command.QUERY_QP, Command.QUERY_HCA_VPORT_CONTEXT, Command.INIT2INIT_QP, Command.RTS2RTS_QP,
 }  # fmt: skip
 
 
@@ -73,9 +73,10 @@ def test_capabilities_are_those_that_ibgda_needs(pes):
 
 
 @pytest.mark.parametrize("kind", [CapType.CAP_2, CapType.ODP, CapType.ROCE])
-def test_capabilities_that_the_card_lacks_are_zero(pes, kind):
-    (status, _), outbox = raw(pes[0], commands.build(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(kind)), 0x10 + CAP_SIZE)
-    assert (status, outbox) == (Status.OK, bytes(0x10 + CAP_SIZE))
+def test_kinds_of_capabilities_that_the_card_lacks(pes, kind):
+    """Drivers ask for them only if their bit of the general ones is set: hca_cap_2, pg, roce."""
+    (status, why), outbox = raw(pes[0], commands.build(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(kind)), 0x10 + CAP_SIZE)
+    assert (status, why, outbox[8:]) == (Status.BAD_PARAM, "OP_MOD", bytes(0x8 + CAP_SIZE))
 
 
 def test_capabilities_are_cut_to_the_output(pes):
@@ -104,6 +105,7 @@ def test_current_and_maximal_capabilities_are_the_same(pes):
         ({"cqc": {"log_cq_size": 23}}, Status.BAD_PARAM, "CQ_SIZE"),
         ({"cqc": {"cqe_sz": 1}}, Status.BAD_PARAM, "CQE_SIZE"),
         ({"cqc": {"oi": 0, "cc": 1}}, Status.BAD_PARAM, "CQ_OVERRUN"),
+        ({"cqc": {"st": 9}}, Status.BAD_PARAM, "CQ_STATE"),
         ({"cqc": {"c_eqn": 3}}, Status.BAD_RES, "EQ"),
         ({"cqc": {"uar_page": 0}}, Status.BAD_RES, "UAR"),
         ({"cq_umem_valid": 0}, Status.BAD_PARAM, "UMEM_INVALID"),
@@ -149,6 +151,12 @@ def test_a_cq_is_destroyed_after_its_qps(pes):
     ("change", "status", "why"),
     [
         ({"qpc": {"st": 5}}, Status.BAD_PARAM, "SERVICE_TYPE"),
+        ({"qpc": {"state": 1}}, Status.BAD_PARAM, "QP_STATE"),
+        ({"qpc": {"state": 7}}, Status.BAD_PARAM, "QP_STATE"),
+        ({"qpc": {"pm_state": 0}}, Status.BAD_PARAM, "PM_STATE"),
+        ({"qpc": {"pm_state": 2}}, Status.BAD_PARAM, "PM_STATE"),
+        ({"qpc": {"ts_format": 2}}, Status.BAD_PARAM, "TS_FORMAT"),
+        ({"qpc": {"ts_format": 3}}, Status.BAD_PARAM, "TS_FORMAT"),
         ({"qpc": {"rq_type": 1}}, Status.BAD_PARAM, "RQ_TYPE"),
         ({"qpc": {"no_sq": 1}}, Status.BAD_PARAM, "SQ_MISSING"),
         ({"qpc": {"send_dbr_mode": 1}}, Status.BAD_PARAM, "DBR_MODE"),
@@ -183,6 +191,18 @@ def test_a_register_serves_one_qp(pes):
     pes[0].command(Command.CREATE_QP, **qp.qp_values(7, 0, pes[0].pdn))
 
 
+def test_a_wq_serves_one_qp(pes):
+    """Also where two overlap: the deeper one of two, on the page behind its beginning."""
+    deep = QP(pes[0], 8)
+    values = deep.qp_values(1, 0, pes[0].pdn)
+    values["qpc"]["uar_page"] = pes[0].hca.alloc_uar().page_id
+    for offset in (deep.sq, deep.sq + 4096, deep.sq + 3 * 4096):
+        values["wq_umem_offset"] = offset
+        assert pes[0].refused(Command.CREATE_QP, **values) == (Status.BAD_RES_STATE, "WQ_SHARED")
+    values["wq_umem_offset"] = deep.sq + 4 * 4096
+    pes[0].command(Command.CREATE_QP, **values)
+
+
 def test_query_qp_tells_what_was_set(pes):
     qp, peer = QP(pes[0], user_index=0xABCDE), QP(pes[1])
     qp.init(rre=0).rtr(peer, mtu=3, log_msg_max=20, next_rcv_psn=0x123456).rts(next_send_psn=0x654321, retry_count=5)
@@ -213,6 +233,8 @@ def test_query_qp_ext_tells_the_first_error(pes):
         ("rtr", {"log_msg_max": 31}, "LOG_MSG_MAX"),
         ("rtr", {"log_rra_max": 5}, "RD_ATOMIC"),
         ("rtr", {"remote_qpn": 0}, "REMOTE_QPN"),
+        ("rtr", {"primary_address_path": {}}, "ADDRESS_PATH"),
+        ("rtr", {"primary_address_path": {"rlid": 1, "vhca_port_num": 2}}, "PORT"),
         ("rts", {"log_sra_max": 5}, "RD_ATOMIC"),
     ],
 )
@@ -228,6 +250,61 @@ def test_a_transition_refused_for_a_value_changes_nothing(pes, step, values, why
             assert qp.state() == before
         take()
     assert qp.state() == QpState.RTS
+
+
+#: The optional parameters of each transition that a card without LAG and alternate paths takes (opt_mask of Linux's mlx5_ib).
+RIGHTS = OptPar.RRE | OptPar.RWE | OptPar.RAE
+OPTIONAL = {
+    Command.RST2INIT_QP: OptPar(0),
+    Command.INIT2INIT_QP: RIGHTS | OptPar.PKEY_INDEX | OptPar.PRI_PORT,
+    Command.INIT2RTR_QP: RIGHTS | OptPar.PKEY_INDEX,
+    Command.RTR2RTS_QP: RIGHTS | OptPar.PM_STATE | OptPar.RNR_TIMEOUT,
+    Command.RTS2RTS_QP: RIGHTS | OptPar.PM_STATE | OptPar.RNR_TIMEOUT,
+}
+
+
+def test_opt_param_mask(pes):
+    """Every bit, in every transition: taken or refused, and nothing changes that no bit names."""
+    qp = QP(pes[0])
+    path = {"vhca_port_num": 1, "rlid": 1, "pkey_index": 5}
+    given = {"pm_state": 3, "rre": 1, "rwe": 1, "rae": 1, "atomic_mode": 3, "mtu": 5, "log_msg_max": 30, "remote_qpn": 7, "min_rnr_nak": 9}
+    for command, allowed in OPTIONAL.items():
+        for bit in range(32):
+            if not allowed >> bit & 1:
+                values = {"opt_param_mask": 1 << bit, "qpc": {**given, "primary_address_path": path}}
+                assert pes[0].refused(command, qpn=qp.qpn, **values) == (Status.BAD_PARAM, "OPT_PARAM")
+        rights = 0 if command == Command.RST2INIT_QP else 1
+        now = given | {"rre": rights, "rwe": rights, "rae": rights, "primary_address_path": path}
+        pes[0].command(command, qpn=qp.qpn, opt_param_mask=int(allowed), qpc=now)
+        got = pes[0].command(Command.QUERY_QP, qpn=qp.qpn)["qpc"]
+        assert (got["rre"], got["rwe"], got["rae"]) == (rights,) * 3
+    assert (qp.state(), got["primary_address_path"]["pkey_index"], got["min_rnr_nak"]) == (QpState.RTS, 5, 9)
+    before = got
+    pes[0].command(Command.RTS2RTS_QP, qpn=qp.qpn, qpc={"rre": 0, "min_rnr_nak": 1, "mtu": 1})
+    assert pes[0].command(Command.QUERY_QP, qpn=qp.qpn)["qpc"] == before
+    for wrong, why in (({"pm_state": 0}, "PM_STATE"), ({"rae": 1, "atomic_mode": 0}, "ATOMIC_MODE")):
+        mask = OptPar.PM_STATE if why == "PM_STATE" else OptPar.RAE
+        assert pes[0].refused(Command.RTS2RTS_QP, qpn=qp.qpn, opt_param_mask=int(mask), qpc=wrong) == (Status.BAD_PARAM, why)
+
+
+def test_rights_that_rts2rts_takes_away(pes):
+    a, b = pair(pes)
+    a.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8)
+    pes[1].command(Command.RTS2RTS_QP, qpn=b.qpn, opt_param_mask=int(OptPar.RWE), qpc={"rwe": 0})
+    assert a.fail(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8) == (0x12, 0x45)
+
+
+def test_init2init_and_its_states(pes):
+    qp, peer = QP(pes[0]), QP(pes[1])
+    for step in (lambda: None, lambda: qp.rtr(peer), qp.rts):
+        step()
+        if qp.state() == QpState.RST:
+            assert pes[0].refused(Command.INIT2INIT_QP, qpn=qp.qpn) == (Status.BAD_QP_STATE, "TRANSITION")
+            qp.init(rwe=0)
+            pes[0].command(Command.INIT2INIT_QP, qpn=qp.qpn, opt_param_mask=int(OptPar.RWE), qpc={"rwe": 1})
+            assert pes[0].command(Command.QUERY_QP, qpn=qp.qpn)["qpc"]["rwe"] == 1
+        else:
+            assert pes[0].refused(Command.INIT2INIT_QP, qpn=qp.qpn) == (Status.BAD_QP_STATE, "TRANSITION")
 
 
 # -------------------------------------------------------------------------------------------------------------------------- mkeys
@@ -276,6 +353,31 @@ def test_a_key_with_addresses_of_its_own(pes):
     pes[1].command(Command.DESTROY_MKEY, mkey_index=index)
     assert pes[1].refused(Command.DESTROY_MKEY, mkey_index=index) == (Status.BAD_RES, "MKEY")
     pes[1].hca.deregister_umem(umem)
+
+
+def test_a_key_that_is_gone_may_name_the_next_one(pes):
+    """A card gives an index again: who made both keys with one mkey_7_0 and keeps the old one writes into the new memory."""
+    keys = []
+    for offset in (0, 4096):
+        umem = pes[1].hca.register_umem(pes[1].heap + offset, 4096)
+        index = pes[1].command(Command.CREATE_MKEY, **mkey_values(pes[1], mkey_umem_id=umem, mkc={"mkey_7_0": 0x5A}))["mkey_index"]
+        keys.append(index << 8 | 0x5A)
+        if offset == 0:
+            pes[1].command(Command.DESTROY_MKEY, mkey_index=index)
+    assert keys[0] == keys[1]
+    pair(pes)[0].run(wqe.write_inline, 0, keys[0], b"stale key")
+    assert pes[1].read(pes[1].heap, 4096 + 9) == bytes(4096) + b"stale key"
+
+
+def test_keys_of_memory_regions_differ_for_255_uses_of_an_index(pes):
+    """The kernel counts mkey_7_0 up (assign_mkey_variant of mlx5_ib)."""
+    pe, keys = pes[0], []
+    for _ in range(256):
+        keys.append(pe.hca.register_mr(pe.heap, 64, pe.pdn, 0)[0])
+        pe.hca.deregister_mr(keys[-1])
+    assert len({key >> 8 for key in keys}) == 1
+    assert len(set(keys)) == 255
+    assert keys[255] == keys[0]
 
 
 # -------------------------------------------------------------------------------------------------------------------- pages of UMEMs
@@ -361,11 +463,14 @@ def test_the_card_has_so_many_qps_and_cqs(pes):
     assert pe.refused(Command.CREATE_CQ, **qp.cq_values()) == (Status.LIM, "NO_CQ")
     pe.command(Command.DESTROY_CQ, cqn=cqs.pop())
     pe.command(Command.CREATE_CQ, **qp.cq_values())
-    values = qp.qp_values(0, 0, pe.pdn)
-    for _ in range((1 << layout.LOG_MAX_QP) - 1):
+    values = qp.qp_values(1, 0, pe.pdn)
+    values["wq_umem_id"] = pe.hca.register_umem(pe.heap, HEAP)
+    for number in range((1 << layout.LOG_MAX_QP) - 1):
         values["qpc"]["uar_page"] = pe.hca.alloc_uar().page_id
+        values["wq_umem_offset"] = 4096 * number
         pe.command(Command.CREATE_QP, **values)
     values["qpc"]["uar_page"] = pe.hca.alloc_uar().page_id
+    values["wq_umem_offset"] += 4096
     assert pe.refused(Command.CREATE_QP, **values) == (Status.LIM, "NO_QP")
     qp.destroy()
     pe.command(Command.CREATE_QP, **values)

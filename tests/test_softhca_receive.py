@@ -469,6 +469,7 @@ def test_commands_refuse_receive_queues_that_cannot_be(pes):
     qp, cq = QP(pes[0]), CQ(pes[0])
     uar = pes[0].hca.alloc_uar().page_id
     values = qp.qp_values(3, 0, pes[0].pdn)
+    values["wq_umem_offset"] = 1 << 20
     regular = {**values["qpc"], "rq_type": 0, "uar_page": uar, "cqn_rcv": cq.cqn}
     for change, status, why in (
         ({"log_rq_stride": 6}, Status.BAD_PARAM, "RQ_STRIDE"),
@@ -513,6 +514,7 @@ def test_a_blueflame_register_is_rung_in_turns(pes):
     assert [pes[1].word(0), pes[1].word(8)] == [199, 199]
     assert [qp.counters()[name] for qp in qps for name in ("stale_doorbells", "foreign_doorbells")] == [0] * 4
     values = first.qp_values(3, 0, pes[0].pdn)
+    values["wq_umem_offset"] = 1 << 20
     assert pes[0].refused(Command.CREATE_QP, **values) == (Status.BAD_RES_STATE, "UAR_SHARED")
     qps[1].destroy()
     pes[0].command(Command.CREATE_QP, **values)

@@ -213,6 +213,7 @@ class QP:
             "remote_qpn": peer if isinstance(peer, int) else peer.qpn,
             "min_rnr_nak": 12,
             "log_rra_max": 4,
+            "primary_address_path": {"vhca_port_num": 1, "rlid": layout.LID},
         }
         self.pe.command(Command.INIT2RTR_QP, qpn=self.qpn, qpc={**values, **qpc})
         return self

@@ -207,7 +207,7 @@ def test_destroying_a_qp_with_wqes_in_flight(pes):
     """When DESTROY_QP returns, the card uses neither its queue nor its buffers; what was executed is complete, the rest vanishes."""
     megabyte = 1 << 20
     for _ in range(20):
-        qp = pair(pes)[0]
+        qp, peer = pair(pes)
         pes[0].write(pes[0].heap, b"\xaa" * megabyte)
         for _ in range(64):
             qp.post(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, megabyte, fm_ce_se=SIGNAL)
@@ -219,6 +219,7 @@ def test_destroying_a_qp_with_wqes_in_flight(pes):
         time.sleep(1e-3)
         assert not any(pes[1].read(pes[1].heap, megabyte))
         assert qp.entry() == rig.EMPTY
+        peer.destroy()
         pes[0].free = pes[1].free = 0  # the same memory for the next one
     assert pes[0].hca.diagnose(qp.qpn) is None
 

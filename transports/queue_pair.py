@@ -16,7 +16,7 @@ from pgas.transports.adapter import Adapter, Path, Port
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, command_name
-from pgas.transports.mlx5.contexts import AtomicMode, PmState, QpState, QpType, RqType, transition
+from pgas.transports.mlx5.contexts import AtomicMode, PmState, QpState, QpType, RqType, TsFormat, transition
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE
 from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
@@ -120,6 +120,8 @@ class QueuePair:
         caps = _query_caps(adapter, CapType.GENERAL)
         #: log2 of how many READs and atomics it has under way, and answers, at once: one bound for both directions.
         self.log_rd_atomic = min(caps["log_max_ra_req_qp"], caps["log_max_ra_res_qp"], _LOG_RD_ATOMIC_MAX)
+        #: A card whose clock is set to real time has no other: it takes the default, as the kernel's QPs do (mlx5_get_qp_default_ts).
+        self._ts_format = TsFormat.DEFAULT if caps["sq_ts_format"] else TsFormat.FREE_RUNNING
         #: The state as the driver knows it; the card moves a QP to ERR by itself, which query() finds out.
         self.state = QpState.RST
         self._undo: list[Callable[[], object]] = []
@@ -158,6 +160,7 @@ class QueuePair:
             "pm_state": PmState.MIGRATED,
             "pd": pdn,
             "log_sq_size": self.depth.bit_length() - 1,
+            "ts_format": self._ts_format,
             "uar_page": self.uar.page_id,
             "user_index": user_index,
             "cqn_snd": self.cqn,

@@ -12,8 +12,9 @@ from enum import IntEnum
 
 from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import commands, fields
-from pgas.transports.mlx5.capabilities import CapType, PortType, cap_op_mod
+from pgas.transports.mlx5.capabilities import CapType, PortType
 from pgas.transports.mlx5.commands import Command, Status
+from pgas.transports.mlx5.contexts import LEGAL
 from pgas.transports.softhca.layout import UMEM_PAGE_SIZE
 from uverbs import cards
 from uverbs.devices import machine
@@ -48,7 +49,7 @@ _DESTROY = {
     Command.CREATE_MKEY: (Command.DESTROY_MKEY, "mkey_index"),
 }
 
-_MODIFY = (Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP)
+_MODIFY = tuple(command for command in Command if commands.command_name(command) in LEGAL.values())
 _QUERY = (Command.QUERY_QP,)
 
 #: What the kernel makes of a status in older versions (cmd_status_to_err of mlx5_core).
@@ -95,10 +96,10 @@ def execute(file: File, inbox: bytes, outlen: int) -> bytes:
     if opcode in machine.refused:
         status, syndrome = machine.refused[opcode]
         return fields.fill(commands.OUTPUT, {"status": status, "syndrome": syndrome}).ljust(outlen, b"\0")
-    if opcode == Command.QUERY_ROCE_ADDRESS:
+    if file.device.ethernet and opcode == Command.QUERY_ROCE_ADDRESS:
         return _roce_address(file, inbox, outlen)
     outbox = file.card.command(inbox, outlen)
-    if opcode == Command.QUERY_HCA_CAP and file.device.ethernet:
+    if file.device.ethernet and opcode == Command.QUERY_HCA_CAP:
         return _ethernet(inbox, outbox)
     return outbox
 
@@ -106,7 +107,7 @@ def execute(file: File, inbox: bytes, outlen: int) -> bytes:
 def _roce_address(file: File, inbox: bytes, outlen: int) -> bytes:
     """QUERY_ROCE_ADDRESS: an entry of the GID table, with the port's MAC."""
     index = commands.parse(inbox)[1]["roce_address_index"]
-    if not file.device.ethernet or index >= len(file.device.gids):
+    if index >= len(file.device.gids):
         return commands.build_output(Command.QUERY_ROCE_ADDRESS, status=Status.BAD_PARAM, syndrome=0x5E0E).ljust(outlen, b"\0")
     gid, mac = file.device.gids[index], file.device.mac
     address = {
@@ -121,7 +122,9 @@ def _roce_address(file: File, inbox: bytes, outlen: int) -> bytes:
 def _ethernet(inbox: bytes, outbox: bytes) -> bytes:
     """QUERY_HCA_CAP of a card whose port is an Ethernet one."""
     op_mod = commands.parse(inbox)[1]["op_mod"]
-    if op_mod != cap_op_mod(CapType.GENERAL) or outbox[0] != Status.OK:
+    if op_mod >> 1 == CapType.ROCE:
+        return bytes(len(outbox))
+    if op_mod >> 1 != CapType.GENERAL or outbox[0] != Status.OK:
         return outbox
     changed = bytearray(outbox)
     fields.fill(commands.CMD_HCA_CAP, {"port_type": PortType.ETHERNET, "roce": 1}, changed, commands.OUTPUT.size)

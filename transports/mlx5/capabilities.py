@@ -14,6 +14,7 @@ __all__ = [
     "AtomicSize",
     "CapType",
     "PortType",
+    "TsFormatCap",
     "cap_op_mod",
 ]
 
@@ -38,6 +39,14 @@ class PortType(IntEnum):
 
     IB = 0
     ETHERNET = 1
+
+
+class TsFormatCap(IntEnum):
+    """``sq_ts_format`` of the general capabilities: the clocks that a card has for timestamps."""
+
+    FREE_RUNNING = 0
+    REAL_TIME = 1
+    FREE_RUNNING_AND_REAL_TIME = 2
 
 
 class AtomicOperations(IntEnum):
@@ -82,6 +91,7 @@ CMD_HCA_CAP = Table(
     Field("log_bf_reg_size", 0x26B, 5),
     Field("max_wqe_sz_sq", 0x290, 16),  # bytes
     Field("max_wqe_sz_rq", 0x2B0, 16),
+    Field("sq_ts_format", 0x440, 2, TsFormatCap),
     Field("log_uar_page_sz", 0x490, 16),
     Field("num_of_uars_per_page", 0x520, 32),
 )

@@ -75,6 +75,7 @@ class Command(IntEnum):
     TO_ERR_QP = 0x507
     TO_RST_QP = 0x50A
     QUERY_QP = 0x50B
+    INIT2INIT_QP = 0x50E
     CREATE_DCT = 0x710
     DESTROY_DCT = 0x711
     QUERY_ROCE_ADDRESS = 0x760
@@ -237,6 +238,8 @@ LAYOUTS = {
     Command.RST2INIT_QP: _qp("rst2init_qp", _OPT_PARAM_MASK, _QPC),
     Command.INIT2RTR_QP: _qp("init2rtr_qp", _OPT_PARAM_MASK, _QPC),
     Command.RTR2RTS_QP: _qp("rtr2rts_qp", _OPT_PARAM_MASK, _QPC),
+    Command.RTS2RTS_QP: _qp("rts2rts_qp", _OPT_PARAM_MASK, _QPC),
+    Command.INIT2INIT_QP: _qp("init2init_qp", _OPT_PARAM_MASK, _QPC),
     Command.TO_ERR_QP: _qp("2err_qp"),
     Command.TO_RST_QP: _qp("2rst_qp"),
     Command.QUERY_QP: Layout(  # mlx5_ifc.h (rdma-core 59), but qpc_ext: that of Linux; pas[] may follow in the output

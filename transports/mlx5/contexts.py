@@ -16,6 +16,7 @@ __all__ = [
     "LEGAL",
     "MKC",
     "MTU_BYTES",
+    "OPTIONAL",
     "QPC",
     "ROCE_ADDR_LAYOUT",
     "UMEM",
@@ -23,11 +24,13 @@ __all__ = [
     "AccessMode",
     "AtomicMode",
     "Mtu",
+    "OptPar",
     "PmState",
     "QpState",
     "QpType",
     "RqType",
     "SendDbrMode",
+    "TsFormat",
     "mkc_access",
     "mkey",
     "rnr_timer_ns",
@@ -53,9 +56,19 @@ class QpType(IntEnum):
 
 
 class PmState(IntEnum):
-    """``qpc.pm_state``; every stack sets MIGRATED."""
+    """``qpc.pm_state``; every stack sets MIGRATED. The others are of QPs with an alternate path."""
 
+    ARMED = 0
+    REARM = 1
     MIGRATED = 3
+
+
+class TsFormat(IntEnum):
+    """``qpc.ts_format``: the clock of its CQEs' timestamps (``MLX5_QPC_TIMESTAMP_FORMAT_*``)."""
+
+    FREE_RUNNING = 0
+    DEFAULT = 1
+    REAL_TIME = 2
 
 
 class Mtu(IntEnum):
@@ -109,6 +122,20 @@ class SendDbrMode(IntEnum):
     VALID = 0
     NO_DBR_EXT = 1
     NO_DBR_INT = 2
+
+
+class OptPar(IntFlag):
+    """``opt_param_mask``: which fields a transition changes besides those that it always sets (``MLX5_QP_OPTPAR_*``)."""
+
+    ALT_ADDR_PATH = 1 << 0
+    RRE = 1 << 1
+    RAE = 1 << 2
+    RWE = 1 << 3
+    PKEY_INDEX = 1 << 4
+    RNR_TIMEOUT = 1 << 6
+    PM_STATE = 1 << 10
+    LAG_TX_AFF = 1 << 15
+    PRI_PORT = 1 << 16
 
 
 class AccessMode(IntEnum):
@@ -191,7 +218,7 @@ QPC = Table(
     Field("log_rq_stride", 0x4D, 3),
     Field("no_sq", 0x50, 1),
     Field("log_sq_size", 0x51, 4),  # log2 of its WQEBBs
-    Field("ts_format", 0x58, 2),
+    Field("ts_format", 0x58, 2, TsFormat),
     Field("uar_page", 0x68, 24),
     Field("send_dbr_mode", 0x80, 2, SendDbrMode),
     Field("user_index", 0x88, 24),  # comes back in a CQE's srqn_uidx
@@ -315,6 +342,7 @@ LEGAL = {
     (RST, INIT): "RST2INIT_QP",
     (RST, ERR): "2ERR_QP",
     (INIT, RST): "2RST_QP",
+    (INIT, INIT): "INIT2INIT_QP",
     (INIT, RTR): "INIT2RTR_QP",
     (INIT, ERR): "2ERR_QP",
     (RTR, RST): "2RST_QP",
@@ -331,7 +359,6 @@ LEGAL = {
 FORBIDDEN = {
     (RST, RTR): "a QP in RST has no port and no access rights: RST2INIT_QP comes first",
     (RST, RTS): "a QP in RST knows no peer: RST2INIT_QP and INIT2RTR_QP come first",
-    (INIT, INIT): "the QP is initialised already (INIT2INIT_QP is not in this data sheet)",
     (INIT, RTS): "a QP in INIT knows no peer: INIT2RTR_QP comes first",
     (RTR, INIT): "a QP that knows its peer goes back through RST only",
     (RTR, RTR): "the QP has a peer already: 2RST_QP comes before another one",
@@ -340,6 +367,15 @@ FORBIDDEN = {
     (ERR, INIT): "a QP in ERR is left through 2RST_QP only",
     (ERR, RTR): "a QP in ERR is left through 2RST_QP only",
     (ERR, RTS): "a QP in ERR is left through 2RST_QP only",
+}
+
+#: What each transition of an RC QP may change besides (opt_mask of Linux's mlx5_ib); the others nothing.
+_RIGHTS = OptPar.RRE | OptPar.RWE | OptPar.RAE
+OPTIONAL = {
+    "INIT2INIT_QP": _RIGHTS | OptPar.PKEY_INDEX | OptPar.PRI_PORT | OptPar.LAG_TX_AFF,
+    "INIT2RTR_QP": _RIGHTS | OptPar.PKEY_INDEX | OptPar.ALT_ADDR_PATH | OptPar.LAG_TX_AFF,
+    "RTR2RTS_QP": _RIGHTS | OptPar.ALT_ADDR_PATH | OptPar.PM_STATE | OptPar.RNR_TIMEOUT,
+    "RTS2RTS_QP": _RIGHTS | OptPar.ALT_ADDR_PATH | OptPar.PM_STATE | OptPar.RNR_TIMEOUT,
 }
 
 _TARGET = {command: end for (_, end), command in LEGAL.items()}

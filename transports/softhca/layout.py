@@ -9,7 +9,8 @@ from pgas.kernels import window
 __all__ = ["BAR", "BAR_SIZE", "UAR_PAGE_SIZE", "page_address"]
 
 #: log2 of the number of objects, as QUERY_HCA_CAP reports them (facts 3.6). The low bits of an object's number are its index in its
-#: table, the bits above count how often the index was used before, so that the number of a destroyed object names nothing.
+#: table, the bits above count how often the index was used before, so that the number of a destroyed object names nothing. Memory keys have
+#: no such bits: their indices are used again, as a card does.
 LOG_MAX_QP = 10
 LOG_MAX_CQ = 10
 LOG_MAX_MKEY = 14

@@ -114,10 +114,15 @@ class Command(IntEnum):
     CQE_SIZE = 0x0401
     CQ_OVERRUN = 0x0402
     CQ_BUSY = 0x0403
+    CQ_STATE = 0x0404
     SQ_MISSING = 0x0411
     RQ_TYPE = 0x0412
     RQ_STRIDE = 0x0415
     RQ_ENGINE = 0x0416
+    QP_STATE = 0x0417
+    PM_STATE = 0x0418
+    TS_FORMAT = 0x0419
+    WQ_SHARED = 0x041A
     SERVICE_TYPE = 0x0413
     DBR_MODE = 0x0414
     TRANSITION = 0x0420
@@ -127,6 +132,8 @@ class Command(IntEnum):
     RD_ATOMIC = 0x0424
     ATOMIC_MODE = 0x0425
     PORT = 0x0426
+    ADDRESS_PATH = 0x0427
+    OPT_PARAM = 0x0428
     MKEY_MODE = 0x0430
     MKEY_LENGTH = 0x0431
     MKEY_ACCESS = 0x0432
@@ -158,11 +165,16 @@ _COMMAND = {
     Command.CQE_SIZE: "cqe_sz must be 0, CQEs of 64 bytes",
     Command.CQ_OVERRUN: "oi must be 1 where cc is, as nobody reports a consumer index, and with the cuda engine",
     Command.CQ_BUSY: "a QP completes to the CQ",
+    Command.CQ_STATE: "st must be 0: a CQ is armed by its doorbell record",
     Command.SQ_MISSING: "no_sq must be 0",
     Command.RQ_TYPE: "rq_type must be 0, a receive queue, or 3, a receive queue of no size",
     Command.RQ_STRIDE: "receive WQEs are longer than max_wqe_sz_rq",
     Command.RQ_ENGINE: "the cuda engine serves no receive queues: rq_type must be 3",
     Command.SERVICE_TYPE: "st must be 0, RC",
+    Command.QP_STATE: "state must be 0: a QP begins in RST",
+    Command.PM_STATE: "pm_state must be 3, MIGRATED: the QP has no alternate path",
+    Command.TS_FORMAT: "ts_format is none of those that sq_ts_format of the capabilities offers",
+    Command.WQ_SHARED: "the WQ overlaps that of another QP",
     Command.DBR_MODE: "send_dbr_mode must be 0",
     Command.TRANSITION: "the QP's state does not allow the command",
     Command.REMOTE_QPN: "remote_qpn must not be 0",
@@ -171,6 +183,8 @@ _COMMAND = {
     Command.RD_ATOMIC: "log_rra_max or log_sra_max is above the caps",
     Command.ATOMIC_MODE: "atomic_mode must be 3, up to 64 bits, where rae is set",
     Command.PORT: "the card has port 1 only",
+    Command.ADDRESS_PATH: "primary_address_path names no peer: rlid and rgid_rip are 0",
+    Command.OPT_PARAM: "opt_param_mask has bits that the command does not take",
     Command.MKEY_MODE: "access_mode must be 1 (MTT), qpn 0xffffff, length64 0",
     Command.MKEY_LENGTH: "len is 0, or start_addr + len is beyond 2^64",
     Command.MKEY_ACCESS: "rw and a need lw",

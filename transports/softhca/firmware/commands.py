@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.transports.mlx5 import commands, fields
-from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, PortType, cap_op_mod
+from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, PortType, TsFormatCap, cap_op_mod
 from pgas.transports.mlx5.commands import INPUT, LAYOUTS, OUTPUT, Command, Status, command_name
 from pgas.transports.mlx5.contexts import ANY_QPN, Access, AccessMode
 from pgas.transports.mlx5.doorbell import UAR_LOG_BF_REG_SIZE
@@ -16,13 +16,14 @@ from pgas.transports.mlx5.fields import Field, Table
 from pgas.transports.mlx5.wqe import DS_MAX, OCTOWORD
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.firmware.objects import Objects
-from pgas.transports.softhca.firmware.queue_pairs import QueuePairs, Refused, require
+from pgas.transports.softhca.firmware.queue_pairs import TRANSITIONS, QueuePairs, Refused, require
 from pgas.transports.softhca.syndromes import Command as Why
 from pgas.transports.softhca.tables import LOCAL_READ, Tables
 
 __all__ = ["Firmware"]
 
-#: What QUERY_HCA_CAP reports, current and maximal alike (facts 3.6, 8 item 8). Capabilities that are not named are 0.
+#: What QUERY_HCA_CAP reports, current and maximal alike (facts 3.6, 8 item 8). Capabilities that are not named are 0; a kind whose bit of
+#: the general ones is 0 (hca_cap_2, pg, roce) is not there.
 CAPABILITIES: dict[int, dict[str, int]] = {
     CapType.GENERAL: {
         "log_max_qp_sz": layout.LOG_MAX_QP_SZ,
@@ -42,6 +43,7 @@ CAPABILITIES: dict[int, dict[str, int]] = {
         "log_bf_reg_size": UAR_LOG_BF_REG_SIZE,
         "max_wqe_sz_sq": DS_MAX * OCTOWORD,
         "max_wqe_sz_rq": layout.MAX_WQE_SZ_RQ,
+        "sq_ts_format": TsFormatCap.FREE_RUNNING,
         "log_uar_page_sz": 0,
         "num_of_uars_per_page": 1,
     },
@@ -52,9 +54,6 @@ CAPABILITIES: dict[int, dict[str, int]] = {
         "atomic_size_qp": sum(AtomicSize),
         "atomic_size_dc": 0,
     },
-    CapType.CAP_2: {},
-    CapType.ODP: {},
-    CapType.ROCE: {},
 }
 
 #: The output of QUERY_QP with qpc_ext, as in Linux's mlx5_ifc.h: behind the context, the syndromes of the CQE that took the QP to ERR.
@@ -88,7 +87,7 @@ class Firmware:
             Command.DESTROY_QP: self._destroy_qp,
             Command.QUERY_QP: self._query_qp,
         }
-        for opcode in (Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP):
+        for opcode in TRANSITIONS:
             self._handlers[opcode] = self._transition(opcode)
 
     def execute(self, pe: int, inbox: bytes, outlen: int) -> bytes:
@@ -134,8 +133,7 @@ class Firmware:
 
     @staticmethod
     def _query_hca_cap(pe: int, values: dict[str, Any]) -> dict[str, Any]:
-        capabilities = CAPABILITIES[values["op_mod"] >> 1]
-        return {"capability": capabilities} if capabilities else {}
+        return {"capability": CAPABILITIES[values["op_mod"] >> 1]}
 
     @staticmethod
     def _query_hca_vport_context(pe: int, values: dict[str, Any]) -> dict[str, Any]:

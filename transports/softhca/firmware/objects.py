@@ -17,8 +17,6 @@ __all__ = ["Objects", "Refusal"]
 #: The event queue that exists without being created, as the kernel driver's (mlx5dv_devx_query_eqn).
 EQN = 7
 
-_SHIFT = layout.LOG_MAX_MKEY
-
 
 class Refusal(Exception):
     """The card does not do what a PE asks for; the text is for the PE."""
@@ -248,12 +246,15 @@ class Objects:
     def add_key(
         self, pe: int, pd: Owned, pdn: int, access: int, start: int, nbytes: int, address: int, umem: Owned | None, variant: int | None
     ) -> int | None:
-        """Publish a key to the engine; variant None: the card chooses mkey_7_0. Return None if none is free."""
+        """Publish a key to the engine; variant None: the kernel chooses mkey_7_0. Return None if none is free.
+
+        The index of a key that is gone is given again, as a card does: who keeps the old key and finds mkey_7_0 unchanged reaches the new
+        memory. So the kernel counts mkey_7_0 up; it comes back after 255 uses of the index.
+        """
         row = self._key_rows.take(reserved=1)  # find_key's answer for "no such key" is row 0
         if row is None:
             return None
-        generation = self._key_rows.generation(row, 24 - _SHIFT)
-        key = mkey(generation << _SHIFT | row, generation & 0xFF if variant is None else variant)
+        key = mkey(row, self._key_rows.generation(row, 8) if variant is None else variant)
         record = self.tables.mkeys[row]
         record["pe"], record["pd"], record["access"] = pe, pdn, access
         record["start"], record["nbytes"], record["address"] = _signed(start), nbytes, address

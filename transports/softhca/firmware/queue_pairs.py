@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pgas.transports.mlx5 import contexts
-from pgas.transports.mlx5.commands import Status, command_name
-from pgas.transports.mlx5.contexts import AtomicMode, Mtu, QpState, QpType, RqType, SendDbrMode
+from pgas.transports.mlx5.commands import Command, Status, command_name
+from pgas.transports.mlx5.contexts import OPTIONAL, AtomicMode, Mtu, OptPar, PmState, QpState, QpType, RqType, SendDbrMode, TsFormat
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE, DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import OCTOWORD, WQEBB
@@ -16,7 +16,25 @@ from pgas.transports.softhca.firmware.objects import EQN, Numbers, Objects, Owne
 from pgas.transports.softhca.syndromes import Command as Why
 from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, RST, Tables
 
-__all__ = ["QueuePairs", "Refused"]
+__all__ = ["TRANSITIONS", "QueuePairs", "Refused"]
+
+#: The commands that move a QP.
+TRANSITIONS = tuple(command for command in Command if command_name(command) in contexts.LEGAL.values())
+
+#: What ts_format may be where sq_ts_format of the capabilities is FREE_RUNNING.
+_TS_FORMATS = (TsFormat.FREE_RUNNING, TsFormat.DEFAULT)
+
+#: The fields that a transition always sets, and those of an optional parameter; path: of primary_address_path.
+_SET: dict[int, tuple[str, ...]] = {
+    Command.RST2INIT_QP: ("rre", "rwe", "rae", "atomic_mode", "pm_state", "primary_address_path"),
+    Command.INIT2RTR_QP: ("mtu", "log_msg_max", "log_rra_max", "remote_qpn", "next_rcv_psn", "min_rnr_nak", "primary_address_path"),
+    Command.RTR2RTS_QP: ("log_sra_max", "next_send_psn", "retry_count", "rnr_retry", "log_ack_req_freq"),
+}
+_SET_OPTIONAL = {OptPar.RRE: ("rre",), OptPar.RWE: ("rwe",), OptPar.RAE: ("rae", "atomic_mode"), OptPar.RNR_TIMEOUT: ("min_rnr_nak",)}
+_SET_OF_PATH = {OptPar.PRI_PORT: "vhca_port_num", OptPar.PKEY_INDEX: "pkey_index"}
+
+#: Optional parameters that this card lacks the capability for: no alternate path, no LAG.
+_LACKING = OptPar.ALT_ADDR_PATH | OptPar.LAG_TX_AFF
 
 _QP_GENERATION_BITS = 24 - layout.LOG_MAX_QP
 _CQ_GENERATION_BITS = 24 - layout.LOG_MAX_CQ
@@ -52,7 +70,8 @@ class QueuePair(Owned):
     uses: tuple[Owned, ...] = ()
     uar: UarPage | None = None
     page: int = 0
-    qpc: dict[str, Any] | None = None
+    qpc: dict[str, Any] = field(default_factory=dict)
+    wq: range = range(0)  #: addresses of its queues
 
 
 def require(condition: object, status: Status, why: Why) -> None:
@@ -132,6 +151,7 @@ class QueuePairs:
         cqc = values["cqc"]
         require(cqc["log_cq_size"] <= layout.LOG_MAX_CQ_SZ, Status.BAD_PARAM, Why.CQ_SIZE)
         require(cqc["cqe_sz"] == 0, Status.BAD_PARAM, Why.CQE_SIZE)
+        require(cqc["st"] == 0, Status.BAD_PARAM, Why.CQ_STATE)
         require(cqc["oi"] or (self.tables.receives and not cqc["cc"]), Status.BAD_PARAM, Why.CQ_OVERRUN)
         require(cqc["c_eqn"] == EQN, Status.BAD_RES, Why.EQ)
         uar = self._uar(pe, cqc["uar_page"])
@@ -171,6 +191,9 @@ class QueuePairs:
         """CREATE_QP (facts 3.4): RC, with a send queue; with a receive queue before it in the same memory if rq_type says so."""
         qpc = values["qpc"]
         require(qpc["st"] == QpType.RC, Status.BAD_PARAM, Why.SERVICE_TYPE)
+        require(qpc["state"] == QpState.RST, Status.BAD_PARAM, Why.QP_STATE)
+        require(qpc["pm_state"] == PmState.MIGRATED, Status.BAD_PARAM, Why.PM_STATE)
+        require(qpc["ts_format"] in _TS_FORMATS, Status.BAD_PARAM, Why.TS_FORMAT)
         require(qpc["rq_type"] in (RqType.REGULAR, RqType.ZERO_SIZE_RQ), Status.BAD_PARAM, Why.RQ_TYPE)
         require(not qpc["no_sq"], Status.BAD_PARAM, Why.SQ_MISSING)
         require(qpc["send_dbr_mode"] == SendDbrMode.VALID, Status.BAD_PARAM, Why.DBR_MODE)
@@ -188,6 +211,8 @@ class QueuePairs:
             pe, values["wq_umem_valid"], values["wq_umem_id"], values["wq_umem_offset"], qpc["page_offset"], whole, WQEBB
         )
         require(nbytes % WQEBB == 0, Status.BAD_PARAM, Why.ALIGNMENT)
+        others = (other.wq for other in self.qps.values() if other.pe == pe)
+        require(not any(wq.start < ring + whole and ring < wq.stop for wq in others), Status.BAD_RES_STATE, Why.WQ_SHARED)
         dbr_umem, dbr = self._umem(pe, qpc["dbr_umem_valid"], qpc["dbr_umem_id"], qpc["dbr_addr"], DBR_SIZE, DBR_SIZE)
         row = self._qp_rows.take()
         if row is None:
@@ -214,11 +239,12 @@ class QueuePairs:
         self.tables.move(row, RST)
         self.tables.set(tables.CTL_QP_LIMIT, self._qp_rows.high)
         uar.qpns.append(qpn)
-        self.qps[qpn] = QueuePair(pe, 0, row, _use(pd, *cqs, uar, umem, dbr_umem), uar, qpc["uar_page"], dict(qpc))
+        uses = _use(pd, *cqs, uar, umem, dbr_umem)
+        self.qps[qpn] = QueuePair(pe, 0, row, uses, uar, qpc["uar_page"], dict(qpc), range(ring, ring + whole))
         return {"qpn": qpn}
 
     def transition(self, pe: int, opcode: int, values: dict[str, Any]) -> None:
-        """RST2INIT, INIT2RTR, RTR2RTS, 2ERR, 2RST (facts 3.5; contexts.LEGAL). The engine may move the QP to ERR at any moment."""
+        """Any command of contexts.LEGAL (facts 3.5). The engine may move the QP to ERR at any moment."""
         qp = self.qp(pe, values["qpn"])
         command = command_name(opcode)
         try:
@@ -226,37 +252,34 @@ class QueuePairs:
         except ValueError as error:
             raise Refused(Status.BAD_QP_STATE, Why.TRANSITION) from error
         if after not in (QpState.RST, QpState.ERR):
-            self._set(qp, after, values["qpc"])
+            self._set(qp, opcode, values["qpc"], values["opt_param_mask"])
             self.tables.publish_qp(qp.row, whole=False)
         self.tables.move(qp.row, after)
         if after == QpState.RST:
             self._reset(qp)
 
-    def _set(self, qp: QueuePair, after: QpState, qpc: dict[str, Any]) -> None:
-        """Check and take over what a transition sets; the engine does not look at these fields before the new state."""
-        record, kept = self.tables.qps[qp.row], qp.qpc
-        if after == QpState.INIT:
-            require(qpc["primary_address_path"]["vhca_port_num"] in (0, 1), Status.BAD_PARAM, Why.PORT)
-            require(not qpc["rae"] or qpc["atomic_mode"] == AtomicMode.UP_TO_64, Status.BAD_PARAM, Why.ATOMIC_MODE)
-            record["access"] = OP_READ * qpc["rre"] | OP_WRITE * qpc["rwe"] | OP_ATOMIC * qpc["rae"]
-            names: tuple[str, ...] = ("rre", "rwe", "rae", "atomic_mode", "pm_state")
-        elif after == QpState.RTR:
+    def _set(self, qp: QueuePair, opcode: int, qpc: dict[str, Any], mask: int) -> None:
+        """Check and take over what a transition sets. Of these fields the engine looks at access alone before the new state."""
+        record, receive = self.tables.qps[qp.row], self.tables.rqs[qp.row]
+        after = _with_optional(command_name(opcode), qp.qpc | {name: qpc[name] for name in _SET.get(opcode, ())}, qpc, mask)
+        path = after["primary_address_path"]
+        require(path["vhca_port_num"] in (0, 1), Status.BAD_PARAM, Why.PORT)
+        require(not after["rae"] or after["atomic_mode"] == AtomicMode.UP_TO_64, Status.BAD_PARAM, Why.ATOMIC_MODE)
+        if opcode == Command.INIT2RTR_QP:
             require(qpc["mtu"] in list(Mtu), Status.BAD_PARAM, Why.MTU)
             require(qpc["log_msg_max"] <= layout.LOG_MAX_MSG, Status.BAD_PARAM, Why.LOG_MSG_MAX)
             require(qpc["log_rra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
             require(qpc["remote_qpn"], Status.BAD_PARAM, Why.REMOTE_QPN)
+            require(path["rlid"] or path["rgid_rip"], Status.BAD_PARAM, Why.ADDRESS_PATH)
             record["remote_qpn"], record["recv_psn"], record["log_msg_max"] = qpc["remote_qpn"], qpc["next_rcv_psn"], qpc["log_msg_max"]
             record["worker"] = self._worker(qp, qpc["remote_qpn"])
-            self.tables.rqs[qp.row]["rnr_ns"] = contexts.rnr_timer_ns(qpc["min_rnr_nak"])
-            names = ("mtu", "log_msg_max", "log_rra_max", "remote_qpn", "next_rcv_psn", "min_rnr_nak", "primary_address_path")
-        else:
+        elif opcode == Command.RTR2RTS_QP:
             require(qpc["log_sra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
-            record["send_psn"] = qpc["next_send_psn"]
-            self.tables.rqs[qp.row]["rnr_retry"] = qpc["rnr_retry"]
+            record["send_psn"], receive["rnr_retry"] = qpc["next_send_psn"], qpc["rnr_retry"]
             self.objects.clear_register(qp.page, int(record["qpn"]))  # a doorbell before RTS is lost
-            names = ("log_sra_max", "next_send_psn", "retry_count", "rnr_retry", "log_ack_req_freq")
-        if kept is not None:
-            kept.update({name: qpc[name] for name in names})
+        qp.qpc = after
+        record["access"] = OP_READ * after["rre"] | OP_WRITE * after["rwe"] | OP_ATOMIC * after["rae"]
+        receive["rnr_ns"] = contexts.rnr_timer_ns(after["min_rnr_nak"])
 
     def _worker(self, qp: QueuePair, remote_qpn: int) -> int:
         """Return which of the engine's workers serves a QP: those from one PE to another go round, whatever else there is."""
@@ -289,7 +312,7 @@ class QueuePairs:
         state = int(self.state(qp))
         record = self.tables.qps[qp.row]
         counters = {"hw_sq_wqebb_counter": int(record["consumer"]) & 0xFFFF, "sw_sq_wqebb_counter": int(record["producer"]) & 0xFFFF}
-        return {"qpc": {**(qp.qpc or {}), "state": state, **counters}}
+        return {"qpc": {**qp.qpc, "state": state, **counters}}
 
     def set_index(self, pe: int, qpn: int, index: int, receive_idx: int = 0) -> None:
         """Let a QP that does not send yet begin at indices other than 0, as tests of wrap need; no command of the PRM."""
@@ -320,6 +343,16 @@ class QueuePairs:
         self.destroy_qps([qpn for qpn, qp in self.qps.items() if qp.pe == pe])
         for cqn in [cqn for cqn, cq in self.cqs.items() if cq.pe == pe]:
             self._drop_cq(cqn)
+
+
+def _with_optional(command: str, after: dict[str, Any], qpc: dict[str, Any], mask: int) -> dict[str, Any]:
+    """Return a QP's context with the fields that opt_param_mask lets a transition change."""
+    allowed = int(OPTIONAL.get(command, OptPar(0)) & ~_LACKING)
+    require(not mask & ~allowed, Status.BAD_PARAM, Why.OPT_PARAM)
+    require(not mask & OptPar.PM_STATE or qpc["pm_state"] == PmState.MIGRATED, Status.BAD_PARAM, Why.PM_STATE)
+    changed = {name: qpc[name] for bit, names in _SET_OPTIONAL.items() if mask & bit for name in names}
+    path = {name: qpc["primary_address_path"][name] for bit, name in _SET_OF_PATH.items() if mask & bit}
+    return {**after, **changed, "primary_address_path": {**after["primary_address_path"], **path}}
 
 
 def _use(*objects: Owned) -> tuple[Owned, ...]:
