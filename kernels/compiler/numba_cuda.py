@@ -32,7 +32,19 @@ from pgas.base import disk_cache
 from pgas.kernels.compiler.interface import Key
 
 KernelTypeError: type[Exception] = NumbaTypeError
-DeviceArray: Any = DeviceNDArray
+
+
+class DeviceArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported]
+    """Numba's. Each launch reads the address: Numba keeps that of the first launch, so that no freed block would be noticed."""
+
+    @property
+    def _strided_memory_view_shim(self) -> Any:
+        _ = self.device_ctypes_pointer
+        if (kept := self.__dict__.get("_shim")) is None:
+            kept = self.__dict__["_shim"] = DeviceNDArray._strided_memory_view_shim.func(self)
+        return kept
+
+
 packages: tuple[str, ...] = ("numba",)
 u32, u64, i64 = types.uint32, types.uint64, types.int64
 #: A typed global costs the compiler less than a conversion of a literal at every use.
