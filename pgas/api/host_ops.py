@@ -46,7 +46,7 @@ from pgas.kernels.ops.sync import Comparison
 
 __all__ = ["bind"]
 
-#: Copies over p2p: a block's share at least, blocks at most, threads of each; 32 x 1024 threads saturate NVLink (README, Figures).
+#: Copies over p2p: a block's share at least, blocks at most, threads of each; 32 x 1024 threads saturate NVLink (docs/figures.md).
 _SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
 
 #: Shares are multiples of this, so that each is aligned like the whole.
