@@ -54,7 +54,7 @@ CHAPTERS = (
     Chapter(
         "signals",
         "Signals",
-        "A signal is a word of uint64 on the symmetric heap that tells a PE that its data has come.",
+        "A signal is a uint64 word on the symmetric heap that tells a PE that data has arrived.",
         r"SIGNAL_.*|put_signal.*|signal_(op|fetch)",
     ),
     Chapter(
@@ -66,7 +66,7 @@ CHAPTERS = (
     Chapter(
         "waiting",
         "Waiting",
-        "For elements of this PE's own arrays, which others write. Every wait ends after PGAS_TIMEOUT seconds, as an error.",
+        "Waits and tests look at elements of this PE's own arrays, which other PEs write. A wait of PGAS_TIMEOUT seconds is an error.",
         r"(signal_)?(wait_until|test)(_.*)?|EQ|NE|GT|LE|LT|GE",
     ),
     Chapter("ordering", "Order and completion", "See also [the memory model](../memory-model.md).", r"fence|quiet.*|flush.*"),
@@ -74,8 +74,8 @@ CHAPTERS = (
     Chapter(
         "errors",
         "Errors",
-        "Mistakes of the caller are `TypeError` and `ValueError` (in kernels Numba's `TypingError`, when they are compiled), with the name "
-        "of the argument, its value and what is allowed. What the runtime or the hardware refuses is a `PgasError`.",
+        "A mistake of the caller is a `TypeError` or `ValueError` with the name of the argument, its value and what is allowed. In kernels "
+        "it is Numba's `TypingError`, when the kernel is compiled. What the runtime or the hardware refuses is a `PgasError`.",
         r"reset|.*(Error|Warning)",
     ),
 )
@@ -326,9 +326,9 @@ def _host_signature(name: str) -> str:
 def refused() -> str:
     """Return the table of what is refused."""
     intro = (
-        "Nothing is replaced silently by something else: what cannot be done is refused, in these words. Names in braces are filled in. "
-        "A setting that a machine cannot have (a transport, a device) is refused by `pgas.init()`; `python -m pgas doctor` says what is "
-        "missing."
+        "pgas refuses what it cannot do, and never does something else instead. These are all refusals, with their messages; names in "
+        "braces are filled in. `pgas.init()` refuses settings that do not fit the machine (a transport, a device); `python -m pgas doctor` "
+        "says what is missing."
     )
     parts = ["# What is refused", intro]
     for when in refusals.When:
@@ -351,11 +351,10 @@ def index() -> str:
     for chapter in CHAPTERS:
         heads = dict.fromkeys(head_of(name) for name in pgas.__all__ if chapter_of(name) is chapter)
         rows.append((f"[{chapter.title}]({chapter.file}.md)", " ".join(f"`{name}`" for name in heads)))
-    rows.append(("[Operations on the host](host.md)", "what functions of kernels do when they are called on the host, or on a stream"))
+    rows.append(("[Operations on the host](host.md)", "what functions of kernels do on the host, or on a stream"))
     intro = (
-        "Functions that move data, wait and order are called inside kernels; forms with `_warp` and `_block` by all threads of a warp or "
-        "block together. An entry says so where a function may also be called on the host. The same text is shown by `help(pgas.put)` "
-        "and its like."
+        "Kernels call the functions that move data, wait and order operations. All threads of a warp or block together call the forms with "
+        "`_warp` and `_block`. An entry says whether the host may call a function, too. `help(pgas.put)` prints the same text."
     )
     return f"# API\n\n{intro}\n\n{table(('page', 'names'), rows)}\n"
 
@@ -364,9 +363,9 @@ def variables() -> str:
     """Return the page of environment variables."""
     rows = [(f"`{v.name}`", v.type, f"`{v.default}`" if v.default else "", v.meaning) for v in config.VARIABLES.values()]
     intro = (
-        "All of them are read when `pgas.init()` runs, and must be the same on all PEs but for those that choose a NIC or GPU. "
-        "A value that is not allowed is a `ValueError` that names it; a variable that nothing reads is a warning. "
-        "`python -m pgas info` prints this table with the values that are set. Sizes take the units K, M, G and T."
+        "`pgas.init()` reads these variables. They must be the same on all PEs, except those that choose a NIC or GPU. A value that is "
+        "not allowed is a `ValueError` that names it; an unknown `PGAS_` variable is a warning. `python -m pgas info` prints this table "
+        "with the values that are set. Sizes take the units K, M, G and T."
     )
     return f"# Environment variables\n\n{intro}\n\n{table(('variable', 'type', 'default', 'meaning'), rows)}\n"
 
