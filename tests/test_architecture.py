@@ -24,6 +24,9 @@ FOLDERS = (
     "transports/hostloop", "transports", "transports/softhca", "pgas/job", "pgas/api", "pgas/doctor", "pgas", "perftests",
 )  # fmt: skip
 
+#: Modules of functions that kernels call.
+DEVICE_MODULES = {f"pgas.api.{name}" for name in ("amo", "query", "rma", "signal", "sync", "wait")}
+
 PUBLIC = """
     cuda BootstrapError CompletionError DeadlockError DeviceError EQ GE GT HeapError LE LT NE PgasError PgasWarning SIGNAL_ADD SIGNAL_SET
     SIMULATOR SymmetricArray TransportError __version__ allgather_object array barrier_all barrier_all_block
@@ -289,6 +292,19 @@ def test_device_functions_show_their_arguments():
     assert str(inspect.signature(pgas.put_block)) == f"{shown}) -> None"
     assert f"put_block{shown}) -> None" in pydoc.plain(pydoc.render_doc(pgas.put_block))
     assert str(inspect.signature(pgas.put)) == f"{shown}, *, stream: Any = None) -> None"
+
+
+def test_a_device_function_names_its_code():
+    """Its definition has the docstring; the decorator above it names the function of kernels/ops that returns its body, one click away."""
+    modules = [m for m in SOURCES if folder(m) == "pgas/api"]
+    stubs = {n.name: (m, n.decorator_list[0]) for m in modules for n in tree(m).body if isinstance(n, ast.FunctionDef) and n.decorator_list}
+    for name in [n for n in PUBLIC if getattr(getattr(pgas, n), "__module__", "") in DEVICE_MODULES]:
+        module, decorator = stubs[name]
+        assert decorator.func.id in ("device_function", "array_function"), name
+        code = decorator.args[0].func if isinstance(decorator.args[0], ast.Call) else decorator.args[0]
+        ops = next(imported for _, imported in imports(module) if imported.endswith(f"ops.{code.value.id}"))
+        (made,) = [n for n in tree(ops).body if isinstance(n, ast.FunctionDef) and n.name == code.attr]
+        assert "yping function of" in ast.get_docstring(made), f"pgas.{name}: {ops}.{code.attr}"
 
 
 def test_public_constants_are_described_where_they_are_made():
