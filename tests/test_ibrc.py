@@ -501,7 +501,7 @@ job().broken = True
     assert lines[-1] == "took True"
 
 
-ENDED = "PgasError: the proxy thread of PE 0 ended (nobody stopped it): what kernels ask for is not sent any more"
+ENDED = "PgasError: the proxy thread of PE 0 ended (nobody stopped it): requests of kernels are no longer sent"
 
 
 @pytest.mark.parametrize("waiting", ["completes[1, 1](done)", "waits[1, 1](done)", "puts[1, 1](dest, source, 200, 0)"])

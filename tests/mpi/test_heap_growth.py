@@ -145,7 +145,7 @@ def failing(owner, name, error):
 
 
 @contextlib.contextmanager
-def in_another_way():
+def with_other_addresses():
     """Verbs register memory so that its addresses in work requests become others."""
     from pgas.transports.ibrc import verbs
 
@@ -171,7 +171,7 @@ def what_fails(job):
         if hasattr(job.nic, "adapter"):
             yield failing(job.nic.adapter, "register_mr", TransportError("no region today")), "no region today"
         else:
-            yield in_another_way(), "in another way than the heap before"
+            yield with_other_addresses(), "with other addresses than before"
 
 
 def test_growth_fails_on_one_pe(small):

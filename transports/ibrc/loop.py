@@ -1,11 +1,10 @@
-"""What the proxy thread runs, compiled and without the GIL: take requests in the order of their tickets, post them, look at completions.
+"""The proxy thread's loop, compiled, without the GIL: take requests in the order of their tickets, post them, poll for completions.
 
-Doorbells are rung when the kernels' ring is empty or a batch waits. A request is done when what it posted last has completed, or something
-later of its queue pair. Requests of different queue pairs may end in any order, so only the CQ of the oldest request that is not done is
-looked at, and the CQ of a send queue that is full.
+Doorbells are rung when a batch is full, when the kernels' ring is empty, and when a send queue is full. A request is done when its last WQE
+or a later one of the same queue pair has completed. Queue pairs complete in any order, so the loop polls two CQs only: that of the oldest
+outstanding request, and that of a full send queue.
 
-The loop is one; what step, ring and advance do is a back end's: WQEs that the thread writes itself (wqes.py), or work requests that it
-hands to libibverbs (work_requests.py).
+A back end supplies step, ring and advance: wqes.py writes WQEs, work_requests.py hands work requests to libibverbs.
 """
 
 import functools
@@ -48,11 +47,11 @@ __all__ = ["compiled"]
 
 def _make(stamp: int) -> Callable[[int], int]:
     def loop(own: int) -> int:
-        """Run until STOP; return 0 before that if what was posted has failed, with the queue pair's record in FAILED."""
+        """Run until STOP, then return the stamp. Return 0 earlier if a request failed; FAILED then names its queue pair's record."""
         control, mask = load(own + CONTROL), load(own + SLOT_MASK)
-        tail = completed = 0  # requests posted, and done
-        posted = 0  # bytes of the request at tail
-        unrung = waiting = 0  # queue pairs to be rung, and how much waits for it
+        tail = completed = 0  # requests posted, requests done
+        posted = 0  # bytes posted of the request at tail
+        unrung = waiting = 0  # queue pairs whose doorbell is due, and the WQEBBs or work requests they have built
         turns = 0
         while load_acquire(own + STOP) == 0:
             turns += 1
@@ -112,9 +111,9 @@ def _make(stamp: int) -> Callable[[int], int]:
 
 @functools.cache
 def compiled(posting: ModuleType) -> Any:
-    """Compile the loop with the step, ring and advance of a back end, or find it in the disk cache.
+    """Compile the loop with a back end's step, ring and advance, or load it from the disk cache.
 
-    Numba's key of the cache has no part for the names that the loop finds in its module, so all their sources are in its free variable.
+    Numba's cache key does not cover the globals of the loop, so the stamp, a free variable of the loop, covers their sources.
     """
     sources = (str(posting.__file__), str(tables.__file__), str(proxy.__file__), *getattr(posting, "SOURCES", ()))
     names = {**globals(), "step": posting.step, "ring": posting.ring, "advance": posting.advance}

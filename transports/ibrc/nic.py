@@ -1,8 +1,8 @@
-"""The IBRC transport over a NIC whose queues the proxy thread drives itself: adapter, keys and queue pairs are AdapterNIC's.
+"""The IBRC transport over mlx5 queues that the proxy thread drives itself; adapter, keys and queue pairs are AdapterNIC's.
 
-Queues, registers, ring and landing cells lie in the host's memory, heaps in that of GPUs where there are some. What a READ or an atomic
-brought must be there before the word ``completed`` tells of it: the software card makes it so before its CQE; behind a real one, whose
-writes to GPU and host go different ways, a DUMP would have to follow (facts/mlx5.md 1.6), which is not done.
+Queues, registers, ring and landing cells lie in host memory; the heap lies in GPU memory where there is a GPU. The data of a READ or an
+atomic must be visible before ``completed`` covers its request. The software card ensures that before it writes the CQE. A real card's
+writes to GPU and host take different routes, so a DUMP would have to follow (facts/mlx5.md 1.6). That is not implemented.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ __all__ = ["ProxiedNIC"]
 
 
 class ProxiedNIC(RingNIC, AdapterNIC):
-    """A NIC that a proxy thread writes WQEs for. Arguments and errors are AdapterNIC's."""
+    """A NIC whose WQEs a proxy thread writes. Arguments and errors are AdapterNIC's."""
 
     posting: ClassVar[ModuleType] = wqes
 
@@ -40,7 +40,7 @@ class ProxiedNIC(RingNIC, AdapterNIC):
         }
 
     def _rkeys(self, number: int) -> int:
-        """Return the rkeys of the PE that a queue pair leads to."""
+        """Return the rkeys of a queue pair's peer."""
         return self._load(queue.KEYS + 8 * (number // self._num))
 
     def _take_keys(self, keys: list[Any]) -> None:

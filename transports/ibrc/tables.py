@@ -1,30 +1,29 @@
-"""What the proxy thread's loop works on: one record, then a row for each queue pair, the requests that are not done, the queues to ring.
+"""The memory of the proxy thread's loop: a record, a row for each queue pair, the outstanding requests, the queue pairs to ring.
 
-Words of 8 bytes in memory of this process. A posting back end (wqes.py, work_requests.py) uses the words marked so as it likes.
+All are words of 8 bytes in this process's memory. Some belong to the posting back end (wqes.py, work_requests.py).
 """
 
-# The record, at its start. PHASE: one of PHASES. REGISTERED: address of the table of registered memory. The words from LKEY to SINK, and
-# those behind END, are the back end's.
+# The record. PHASE: one of PHASES. REGISTERED: address of the table of registered memory. The words from LKEY to SINK, and those behind
+# END, belong to the back end.
 STOP, CONTROL, SLOT_MASK, ROWS, UNDONE, UNRUNG, DEPTH, BATCH, LKEY, CELL_LKEY, SINK, PHASE, REGISTERED, END = range(0, 112, 8)
 
-# An entry of the table of registered memory: its lkey as the back end wants it, and what is subtracted from its addresses.
+# An entry of the table of registered memory: its lkey in the back end's byte order, and the number to subtract from its addresses.
 REGION_LKEY, REGION_SHIFT, REGION_SIZE = 0, 8, 16
 
-# A row. The cursors count what the back end posts, WQEBBs or work requests, and only grow: built, rung for, completed. RECORD: the
+# A row. The cursors only grow and count WQEBBs or work requests, as the back end posts them: built, rung for, completed. RECORD: the
 # queue pair's record in the state page (kernels/paths/nic/queue.py), its name in errors. Other words are the back end's.
 RECORD, PROD_IDX, RUNG_IDX, CONS_IDX = range(56, 88, 8)
 ROW = 128
 
-#: A request that is not done: the row of its queue pair, and PROD_IDX behind it.
+#: An outstanding request: the row of its queue pair, and PROD_IDX after its last WQE.
 UNDONE_SIZE = 16
 
-#: What one step of a request posts at most: a WRITE, a MASKED_CS of 2 WQEBBs, and a NOP that completes it.
+#: WQEBBs that one step posts at most: a WRITE, a MASKED_CS of 2 WQEBBs, and the NOP that completes it.
 STEP_MAX = 4
 
-#: What step() returns when a request is posted as a whole, and when the adapter cannot do what it asks for.
+#: Results of step() beside a count of bytes: the whole request is posted; it failed, or the adapter cannot perform it.
 POSTED, REFUSED = -1, -2
 
-#: What the thread does, in PHASE, for who wants to know where its time goes: builds what it posts, rings doorbells, looks at CQEs, or
-#: found nothing to do in the last turn.
+#: Values of PHASE, for profiling: building WQEs, ringing doorbells, polling CQs, or idle in the last turn.
 POSTING, RINGING, COMPLETING, WAITING = range(4)
 PHASES = ("posting", "ringing", "completing", "waiting")

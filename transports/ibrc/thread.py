@@ -1,4 +1,4 @@
-"""The host's side of the kernels' ring: its shared line, the proxy thread that serves it, what went wrong in it."""
+"""The host's side of the kernels' ring: the shared line, the proxy thread that serves the ring, and the thread's errors."""
 
 import contextlib
 import mmap
@@ -22,32 +22,32 @@ from pgas.transports.snapshot import Ring
 
 __all__ = ["RingNIC", "shares"]
 
-#: Seconds that kernels have to find an error by themselves: each looks in one of 64 polls (kernels/paths/proxy.py).
+#: Seconds that kernels have to find an error by themselves: a waiting kernel checks for errors in one of 64 polls (kernels/paths/proxy.py).
 _FIND_S = 1.0
 
-#: Samples of what the thread does that are too few to say.
-_FEW = 20
+#: Minimum sample count for a meaningful share.
+_MIN_SAMPLES = 20
 
 
 def shares(samples: Sequence[int]) -> dict[str, float]:
-    """Return the share of each of tables.PHASES, between the first sample and the last in which the thread does something.
+    """Return the share of each of tables.PHASES, from the first sample in which the thread is not idle to the last.
 
-    Around those a kernel is launched and waited for. {} if they are too few to say.
+    The idle samples before and after belong to the launch of the kernel and to the wait for its end. {} if the samples are too few.
     """
     active = [i for i, phase in enumerate(samples) if phase != tables.WAITING]
     during = samples[active[0] : active[-1] + 1] if active else ()
-    return {name: during.count(phase) / len(during) for phase, name in enumerate(tables.PHASES)} if len(during) >= _FEW else {}
+    return {name: during.count(phase) / len(during) for phase, name in enumerate(tables.PHASES)} if len(during) >= _MIN_SAMPLES else {}
 
 
 class RingNIC(NIC):
-    """A NIC whose kernels write requests into a ring, which a thread of this process serves. Arguments and errors are NIC's.
+    """A NIC whose kernels write requests into a ring, served by a thread of this process. Arguments and errors are NIC's.
 
-    A subclass says what the thread posts with, and fills the words of its tables.
+    A subclass names the posting back end and supplies its words of the tables.
     """
 
     on_host = True
 
-    #: What the thread posts with.
+    #: The posting back end.
     posting: ClassVar[ModuleType]
     #: Bytes of the loop's record.
     record_bytes: ClassVar[int] = tables.END
@@ -59,7 +59,7 @@ class RingNIC(NIC):
 
     @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
-        """Return how many bytes of the segment are used; the ring is behind the queues."""
+        """Return the used bytes of the segment; the ring follows the queues."""
         return cls.queue_bytes(n_pes, constants) + proxy.RING + constants.ring * proxy.REQUEST_SIZE
 
     def _record_words(self) -> Mapping[int, int]:
@@ -75,7 +75,7 @@ class RingNIC(NIC):
         self._everywhere(self._start)
 
     def _start(self) -> None:
-        """Begin with an empty ring, and start the thread that serves it."""
+        """Clear the ring, and start the thread that serves it."""
         constants = self._constants
         self._stopping, self._ended = False, ""
         self._control = self._slot + window.QUEUE_OFFSET + self.queue_bytes(self._n_pes, constants)
@@ -88,7 +88,7 @@ class RingNIC(NIC):
         undone = rows + count * tables.ROW
         unrung = undone + constants.ring * tables.UNDONE_SIZE
         regions = unrung + 8 * count
-        # On pages of their own: those that a user's array lies on may be exchanged in the simulator (transports/memory/pages.py).
+        # On pages of their own: the simulator may remap the pages of a user's array (transports/memory/pages.py).
         own = self._own = np.frombuffer(mmap.mmap(-1, regions + state.N_REGISTERED * tables.REGION_SIZE), np.int64)
         at = own.ctypes.data
         self._regions = regions // 8
@@ -109,7 +109,7 @@ class RingNIC(NIC):
         self._thread.start()
 
     def _set(self, words: Mapping[int, int]) -> None:
-        """Set words of the loop's record and rows, by their offsets; also while it runs, each for itself."""
+        """Store words of the loop's record and rows, by offset. The loop may run meanwhile: it sees the words change one by one."""
         for offset, value in words.items():
             self._own[offset // 8] = value
 
@@ -118,35 +118,35 @@ class RingNIC(NIC):
         return self.record_bytes + number * tables.ROW
 
     def holds_unposted(self) -> bool:
-        """Whether kernels that have ended reserved tickets and wrote no request; what is written, the proxy takes."""
-        self._store(proxy.LOOKING, 0)  # who looked when its kernel was cut looks no more
+        """Whether kernels that have ended reserved tickets without writing the requests. The proxy posts every request that is written."""
+        self._store(proxy.LOOKING, 0)  # a thread that polled when its kernel was cut off never clears it
         ring, size = self._control + proxy.RING, int(self._own[tables.SLOT_MASK // 8]) + 1
         tickets = range(self._load(self._control + proxy.COMPLETED), self._load(proxy.HEAD))
         sequences = (self._load(ring + t % size * proxy.REQUEST_SIZE + proxy.SEQUENCE) for t in tickets)
         return any(found != t + 1 for t, found in zip(tickets, sequences, strict=True)) if len(tickets) <= size else True
 
     def register(self, entry: int, address: int, nbytes: int) -> None:
-        """Let the NIC reach local memory, and the thread name it."""
+        """Register local memory with the NIC, and tell the thread its lkey."""
         super().register(entry, address, nbytes)
         self._name_region(entry)
 
     def _name_region(self, entry: int) -> None:
-        """Let the thread know what to call a registered piece of memory."""
+        """Tell the thread the lkey and shift of a registered piece of memory."""
         at = self._regions + entry * tables.REGION_SIZE // 8
         self._own[at : at + 2] = self._region_words(entry)
 
     def _region_words(self, entry: int) -> tuple[int, int]:
-        """Return lkey and shift of a registered piece of memory, for what the thread posts."""
+        """Return lkey and shift of a registered piece of memory, as the back end uses them."""
         raise NotImplementedError
 
     def cursors(self, number: int) -> dict[str, int]:
-        """Return the indices of a queue pair, which only the proxy thread moves, by their names."""
+        """Return the cursors of a queue pair by name; only the proxy thread moves them."""
         row = self._row(number)
         names = {"prod_idx": tables.PROD_IDX, "rung_idx": tables.RUNG_IDX, "cons_idx": tables.CONS_IDX}
         return {name: int(self._own[(row + offset) // 8]) for name, offset in names.items()}
 
     def requests(self, most: int) -> Ring:
-        """Return the ring, with so many of the oldest requests that are not done."""
+        """Return the state of the ring, with the oldest outstanding requests, at most `most`."""
         head, completed = self._load(proxy.HEAD), self._load(self._control + proxy.COMPLETED)
         mask, oldest = int(self._own[tables.SLOT_MASK // 8]), []
         for ticket in range(completed, min(head, completed + most)):
@@ -156,13 +156,13 @@ class RingNIC(NIC):
         if self._ended:
             doing = f"has ended ({self._ended})"
         elif self._load(self._control + proxy.FAILED):
-            doing = "has ended: what it posted has failed"
+            doing = "has ended: a request it posted has failed"
         else:
             doing = f"runs ({tables.PHASES[int(self._own[tables.PHASE // 8])]})"
         return Ring(doing, head, completed, oldest)
 
     def _run(self, loop: Callable[[int], int], own: int) -> None:
-        """The proxy thread; if it ends before it is told to, nobody sends any more: let the waits of kernels end."""
+        """The proxy thread. If it ends before it is stopped, requests are no longer sent, so end the waits of kernels."""
         sleep_precisely()
         reason = "nobody stopped it"
         try:
@@ -178,14 +178,14 @@ class RingNIC(NIC):
                 self._store(state.POISON, state.LOST)
 
     def _let_kernels_find_it(self) -> None:
-        """Give a kernel that waits for a request the time to record the error: in the simulator that ends it, LOST ends its waits alone."""
+        """Give a waiting kernel time to record the error. In the simulator the error ends the kernel; LOST ends only its waits."""
         until = time.monotonic() + _FIND_S
         while self._load(state.POISON) == state.SOUND and not self._stopping and time.monotonic() < until:
             time.sleep(0.01)
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[dict[str, float]]:
-        """Look at what the thread does, 2,000 times a second; at the end the dict holds what shares() says."""
+        """Sample the thread's phase 2,000 times a second; at the end the dict holds the shares() of the samples."""
         found: dict[str, float] = {}
         samples, ended = list[int](), threading.Event()
 
@@ -203,7 +203,7 @@ class RingNIC(NIC):
             found.update(shares(samples))
 
     def check(self) -> None:
-        """Raise what went wrong in the proxy thread.
+        """Raise the proxy thread's error, if it has one.
 
         Raises:
             CompletionError: a WQE failed.
@@ -214,10 +214,10 @@ class RingNIC(NIC):
         if record := self._load(self._control + proxy.FAILED):
             raise self.failure(record, "the proxy thread")
         if self._ended:
-            raise PgasError(f"the proxy thread of PE {self._me} ended ({self._ended}): what kernels ask for is not sent any more")
+            raise PgasError(f"the proxy thread of PE {self._me} ended ({self._ended}): requests of kernels are no longer sent")
 
     def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:
-        """Wait until everything that kernels asked for is done. Arguments and errors are NIC.quiet's, and check's."""
+        """Wait until all requests of kernels are done. Arguments and errors are those of NIC.quiet and check."""
         deadline = time.monotonic() + timeout_s
         target = self._load(proxy.HEAD)
         while (done := self._load(self._control + proxy.COMPLETED)) < target:
@@ -229,7 +229,7 @@ class RingNIC(NIC):
             time.sleep(0)
 
     def name_of(self, record: int) -> str:
-        """Return the queue pair of a record, or the ring, in words."""
+        """Return the name, for messages, of a record's queue pair or of the ring."""
         return "the proxy thread's ring" if record == proxy.HEAD else super().name_of(record)
 
     def stop(self) -> None:

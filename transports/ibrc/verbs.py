@@ -1,11 +1,11 @@
-"""The IBRC transport over an RDMA device: the proxy thread posts through libibverbs what kernels ask for.
+"""The IBRC transport over an RDMA device: the proxy thread posts the kernels' requests through libibverbs.
 
-pyverbs makes and connects one RC queue pair for each PE and number; heap, system area, landing cells and the slots of work requests are
-registered memory regions. No process stands behind it as the software card's does, and PEs may be on different machines.
+pyverbs makes and connects the RC queue pairs. Heap, system area, landing cells and the slots of work requests are registered memory
+regions. There is no process as for the software card, and PEs may be on different machines.
 
-What a READ brought to GPU memory must be there before the word ``completed`` tells of it. A GPU that does not see a NIC's writes in their
-order is refused (gpudirect.py). What lands in GPU memory and a CQE in the host's go different ways all the same, which no READ behind it
-flushes (as in nic.py): it has not been tried on such a machine.
+The data of a READ must be in GPU memory before ``completed`` covers its request. A GPU that does not see a NIC's writes in order is refused
+(gpudirect.py). Even so, data for GPU memory and the CQE in host memory take different routes, and no READ follows that would flush the
+data (as in nic.py). This has not been tried on such a machine.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ __all__ = ["VerbsNIC"]
 
 @dataclass(frozen=True)
 class _Introduction:
-    """What the other PEs must know of this one."""
+    """What a PE tells the others before they connect."""
 
     name: str  #: device and port
     end: End
-    qpns: tuple[int, ...]  #: by queue number: of PE 0, then of PE 1, ...
+    qpns: tuple[int, ...]  #: by queue number: those to PE 0, then to PE 1, ...
     psns: tuple[int, ...]
     heap: tuple[int, int]  #: rkey, shift
     system: tuple[int, int]
@@ -56,11 +56,11 @@ class VerbsNIC(RingNIC):
     """This PE's queue pairs on an RDMA device. Collective; an error on one PE is raised on all.
 
     Args:
-        part: this PE's in the job.
+        part: this PE's part in the job.
         device: name of the RDMA device, as rdma link lists it.
         port: number of its port.
-        gid: what the port is addressed by; None on an InfiniBand port without one.
-        path: how packets go.
+        gid: the GID that addresses the port; None on an InfiniBand port without one.
+        path: service level, traffic class and retries of packets.
 
     Raises:
         TransportError: the device refuses; the text names the PE and says why.
@@ -85,7 +85,7 @@ class VerbsNIC(RingNIC):
 
     @classmethod
     def queue_bytes(cls, n_pes: int, constants: window.Constants) -> int:
-        """Return how many bytes landing cells and slots of work requests take."""
+        """Return the bytes of landing cells and work-request slots."""
         return CELL_BYTES + n_pes * constants.num_qps * constants.depth * work_requests.SLOT
 
     def _create(self) -> None:
@@ -149,14 +149,14 @@ class VerbsNIC(RingNIC):
         return region
 
     def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> int:
-        """Register the heap with one segment more. The proxy thread goes on, so addresses in work requests have to stay what they are."""
+        """Register the grown heap as one region. The proxy thread keeps running, so addresses in work requests must not change."""
         address = self._slot + window.HEAP_OFFSET
         nbytes = chunk.offset + chunk.size - window.HEAP_OFFSET
-        what = "the symmetric heap, as it is to grow,"
+        what = "the grown symmetric heap"
         grown = self._grown = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=not SIMULATOR)
         undo.callback(grown.mr.close)
         if grown.shift != self._heap.shift:
-            raise TransportError(f"RDMA device {self._device} registers {nbytes} bytes of {what} in another way than the heap before")
+            raise TransportError(f"RDMA device {self._device} registers {nbytes} bytes of {what} with other addresses than before")
         return grown.rkey
 
     def _take_keys(self, keys: list[int]) -> None:
@@ -166,7 +166,7 @@ class VerbsNIC(RingNIC):
         self._set({tables.LKEY: self._heap.lkey})
 
     def _key(self, entry: int, address: int, nbytes: int) -> int:
-        """Let the device reach local memory. No kernel names it to the device."""
+        """Register local memory. Return 0: kernels need no lkey, as the proxy thread posts."""
         self._local[entry] = register(
             self._device, address, nbytes, Access.LOCAL_WRITE, what="an array (pgas.register)", on_gpu=not SIMULATOR
         )
@@ -176,7 +176,7 @@ class VerbsNIC(RingNIC):
         self._local.pop(entry).mr.close()
 
     def _forget_all(self) -> None:
-        """Let the protection domain be closed, after an error with arrays registered."""
+        """Deregister all arrays; otherwise the protection domain cannot be closed after an error."""
         for entry in list(self._local):
             self._forget(entry, 0)
 
@@ -184,7 +184,7 @@ class VerbsNIC(RingNIC):
         return self._local[entry].lkey, self._local[entry].shift
 
     def _connect(self, met: list[_Introduction]) -> None:
-        """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself)."""
+        """Connect queue pair i to PE b with PE b's queue pair i to this PE; on this PE itself, each with itself."""
         self._met = met
         for number, qp in enumerate(self.qps):
             pe, i = divmod(number, self._num)
@@ -223,7 +223,7 @@ class VerbsNIC(RingNIC):
     # --------------------------------------------------------------------------------------------------------------------- errors
 
     def failure(self, record: int, who: str) -> TransportError:
-        """Return what failed on a record's queue pair."""
+        """Return the error of a record's queue pair."""
         fault, code, vendor, slot = (int(self._own[word // 8]) for word in _FAULT_WORDS)
         where = f"{who}: {self.name_of(record)} on {self.name}"
         if fault == work_requests.NO_ATOMICS:
@@ -244,7 +244,7 @@ class VerbsNIC(RingNIC):
         return refusals.words("no atomics", request=request.name, device=without)
 
     def _after(self, number: int, status: WcStatus) -> str:
-        """Say what state port and queue pair are in after an error, and what else explains it."""
+        """Return words that explain an error: the state of the queue pair and of the port, and an unanswered retry."""
         down = self.trouble()
         if status == WcStatus.RETRY_EXC_ERR and not down:
             down = f"; PE {number // self._num} does not answer (PGAS_IB_TIMEOUT, PGAS_IB_RETRY_COUNT)"
@@ -252,7 +252,7 @@ class VerbsNIC(RingNIC):
         return f"; the queue pair is in {state}{down}" if state else down
 
     def trouble(self) -> str:
-        """Say so if the port is down: a device may then try for ever to send, and complete nothing (Soft-RoCE does, while it may retry)."""
+        """Return words if the port is down, else "". A device whose port is down may retry for ever, as Soft-RoCE does."""
         try:
             return "" if self._device.query().active else f"; port {self.name} is down"
         except TransportError as error:

@@ -1,21 +1,22 @@
-"""Requests as work requests of libibverbs: what the proxy thread posts through any RDMA device, and how it looks at completions.
+"""The posting back end for any RDMA device: requests become work requests of libibverbs.
 
-The loop (loop.py) calls step, ring and advance. A send queue has a ring of slots, each a ``struct ibv_send_wr`` with its ``ibv_sge`` and a
-staging cell of 16 bytes that is registered; a slot is used again when its work request has completed, so that never more are outstanding
-than the queue holds, and no more completions than its CQ. What is built between two rings goes to ``post_send`` as one list. The functions
-are those of the context, called by address.
+The loop (loop.py) calls step, ring and advance. A send queue has a ring of slots. A slot holds a ``struct ibv_send_wr``, its ``ibv_sge``
+and a registered staging cell of 16 bytes. It is reused only after its work request has completed, so neither the send queue nor the CQ
+overflows. The work requests built between two rings go to ``post_send`` as one list. post_send and poll_cq are the context's, called by
+address.
 
-Verbs know atomics of 8 bytes only, FETCH_AND_ADD and CMP_AND_SWP. Any other atomic, and a signal that is set, is therefore a CMP_AND_SWP on
-the aligned 8 bytes that hold them, tried again with what was found until it is that: so it is atomic with every other
-atomic of the device, and not with stores and WRITEs to the other half of its word, of which it may undo one (docs/rdma.md). In order not to
-wait for each addition before the next on the same word, a queue pair remembers what a word holds if all that is under way succeeds (a
-*chain*), and compares with that. When one fails, each behind it is tried again, unless it happens to find what it compares with, at the end
-of a new chain, which begins with what the first of them found; until all are there, nothing new joins. That may exchange additions, which
-makes no difference. Whatever else there is for a word that has a chain waits until nothing of the chain is under way. So the outcome of
-the atomics of one queue pair on one word is that of the order of their requests.
+Verbs have atomics of 8 bytes only, FETCH_AND_ADD and CMP_AND_SWP. Every other atomic, and SIGNAL_SET, becomes a CMP_AND_SWP on the aligned
+8 bytes that contain its target, retried with the value found until it matches. It is atomic with every other atomic of the device. It is
+not atomic with stores and WRITEs to the other half of its word: it may undo one (docs/rdma.md).
 
-A signal comes behind its data because both are on one queue pair, whose responder executes in order. Nothing here depends on an earlier
-READ of the same request, so no work request needs IBV_SEND_FENCE: who needs what a READ brought waits until it is done.
+Additions to one word do not wait for each other. A queue pair remembers the value that the word will hold if all outstanding CMP_AND_SWPs
+succeed, and the next one compares with that value: they form a *chain*. When one fails, later ones of its chain are retried too, unless
+they already matched. The retries form a new chain, which begins with the value that the first failure found. No request joins it until all
+later ones of the old chain have completed. Retries may change the order of additions, which does not change the result. Any other request
+for the word waits until the chain has completed. So the atomics of a queue pair on a word have the result of their requests' order.
+
+A signal follows its data on the same queue pair, and the responder executes in order. No work request depends on an earlier READ of the
+same request, so none needs IBV_SEND_FENCE: a kernel that needs the data of a READ waits for its request.
 """
 
 from pgas.kernels.paths import proxy
@@ -44,45 +45,45 @@ from pgas.transports.ibrc.tables import (
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import SendFlags, WrOpcode
 
-#: What the loop's stamp covers beside this file.
+#: Sources that the loop's stamp covers beside this file.
 SOURCES = (abi.__file__,)
 
-# Words of the loop's record, behind those of tables.py; keys are in the host's order. LKEY is the heap's, CELL_LKEY that of landing cells
-# and slots; *_SHIFT is what a region's addresses in work requests are less than those of the window. POST_SEND, POLL_CQ: addresses of
-# functions. MESSAGE_MAX: bytes that one work request moves at most. INLINE: the flag with which staging cells are posted, or 0. ATOMICS:
-# whether the devices have them. FAULT_*: what failed; WCS: where poll_cq stores.
+# Words of the loop's record, behind those of tables.py; keys are in host byte order. LKEY is the heap's, CELL_LKEY that of landing cells
+# and slots. *_SHIFT: subtracted from an address of the window, it gives the address in work requests. POST_SEND, POLL_CQ: addresses of
+# functions. MESSAGE_MAX: bytes of the longest work request. INLINE: IBV_SEND_INLINE if staging cells are posted inline, else 0. ATOMICS:
+# whether all devices have atomics. FAULT_*: the error. WCS: the array that poll_cq fills.
 (
     LOCAL_SHIFT, CELL_SHIFT, POST_SEND, POLL_CQ, MESSAGE_MAX, INLINE, ATOMICS,
     FAULT, FAULT_CODE, FAULT_VENDOR, FAULT_SLOT, BAD_WR, WCS,
 ) = range(tables.END, tables.END + 104, 8)  # fmt: skip
-N_WCS = 16  #: completions that one call of poll_cq returns at most
+N_WCS = 16  #: most completions of one poll_cq
 END = WCS + N_WCS * abi.WC_SIZE
 
-# Words of a row. SLOTS, QP, CQ: addresses. CHAINS: address of its table of words that atomics were sent to.
+# Words of a row. SLOTS, QP, CQ: addresses. CHAINS: address of its table of chains.
 SLOTS, QP, CQ, HEAP_SHIFT, SYSTEM_SHIFT, HEAP_KEY, SYSTEM_KEY = range(0, 56, 8)
 CHAINS = tables.CONS_IDX + 8
 
-# A slot: the work request, its SGE, its staging cell; then what its CMP_AND_SWP is for: the request in the kernels' ring, 0 if none.
+# A slot: the work request, its SGE, its staging cell. REQUEST: the request in the kernels' ring that a CMP_AND_SWP performs, else 0.
 SGE = abi.SEND_WR_SIZE
 STAGING = SGE + abi.SGE_SIZE
 REQUEST = STAGING + 16
 SLOT = 192
 
-# A chain: the word, what it holds if all under way succeeds, the index of the work request that began it, how many are under way, how many
-# of these are of the chain before, which will most likely fail, and whether they are additions.
+# A chain: the word; its value if all outstanding CMP_AND_SWPs succeed; the index of the chain's first work request; how many are
+# outstanding; how many of these belong to the previous chain and will most likely fail; whether they are additions.
 WORD, EXPECTED, SINCE, PENDING, STALE, ADDITIONS = range(0, 48, 8)
 CHAIN_SIZE = 64
 N_CHAINS = 64
 
-#: What FAULT says: a completion with a status (FAULT_CODE), post_send or poll_cq returned an error, a request that needs atomics.
+#: Values of FAULT: a completion with an error status (in FAULT_CODE), an error of post_send, one of poll_cq, a request that needs atomics.
 COMPLETION_FAILED, POST_FAILED, POLL_FAILED, NO_ATOMICS = 1, 2, 3, 4
 
 _WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, proxy.Request)
 _RDMA_WRITE, _RDMA_READ = int(WrOpcode.RDMA_WRITE), int(WrOpcode.RDMA_READ)
 _FETCH_AND_ADD, _CMP_AND_SWP = int(WrOpcode.ATOMIC_FETCH_AND_ADD), int(WrOpcode.ATOMIC_CMP_AND_SWP)
-_QUIETLY, _SIGNALED = 0, int(SendFlags.SIGNALED)
+_UNSIGNALED, _SIGNALED = 0, int(SendFlags.SIGNALED)
 _32_BITS = 0xFFFF_FFFF
-_OFTEN = 31
+_SIGNAL_MASK = 31
 
 
 @on_host
@@ -93,13 +94,13 @@ def post_send(own: int, qp: int, wr: int) -> int:
 
 @on_host
 def poll_cq(own: int, cq: int) -> int:
-    """Call ibv_poll_cq; return how many completions there are, negative if it failed."""
+    """Call ibv_poll_cq; return the number of completions, negative on an error."""
     return call_with_int(load(own + POLL_CQ), cq, N_WCS, own + WCS)
 
 
 @on_host
 def fail(own: int, fault: int, code: int, vendor: int, slot: int) -> int:
-    """Say what failed."""
+    """Record an error."""
     store(own + FAULT_CODE, code)
     store(own + FAULT_VENDOR, vendor)
     store(own + FAULT_SLOT, slot)
@@ -117,7 +118,7 @@ def slot_of(own: int, row: int, index: int) -> int:
 
 @on_host
 def begin(own: int, row: int, opcode: int, flags: int) -> int:
-    """Begin the next work request, of one SGE, and return its slot; its wr_id is the index behind it."""
+    """Begin the next work request, with one SGE, and return its slot. Its wr_id is its index + 1."""
     index = load(row + PROD_IDX)
     at = slot_of(own, row, index)
     store(at + abi.WR_ID, index + 1)
@@ -141,7 +142,7 @@ def store_sge(at: int, addr: int, nbytes: int, lkey: int) -> int:
 
 @on_host
 def store_remote(at: int, addr: int, rkey: int) -> int:
-    """Say what a WRITE or READ reaches."""
+    """Store the remote address and rkey of a WRITE or READ."""
     store(at + abi.WR_REMOTE_ADDR, addr)
     return store_u32(at + abi.WR_RDMA_RKEY, rkey)
 
@@ -160,20 +161,20 @@ def post_atomic(own: int, row: int, opcode: int, addr: int, compare_add: int, sw
 
 @on_host
 def target_of(request: int) -> int:
-    """Return the address that an atomic, or a signal, is for."""
+    """Return the target address of an atomic or a signal."""
     operation = load(request + proxy.WHAT) & proxy.OPERATION_MASK
     return load(request + (proxy.SECOND if operation in (_SIGNAL_SET, _SIGNAL_ADD) else proxy.REMOTE))
 
 
 @on_host
 def part_of(request: int, word: int) -> int:
-    """Return the 4 bytes of an aligned word that a request is for."""
+    """Return the half of an aligned word that a request targets."""
     return (word >> 8 * (load(request + proxy.REMOTE) & 4)) & _32_BITS
 
 
 @on_host
 def updated(operation: int, old: int, value: int, compare: int) -> int:
-    """Return what an atomic makes of an operand."""
+    """Return the operand after an atomic."""
     if operation == _ADD:
         return old + value
     if operation == _AND:
@@ -187,7 +188,7 @@ def updated(operation: int, old: int, value: int, compare: int) -> int:
 
 @on_host
 def changed(request: int, word: int) -> int:
-    """Return what a request makes of the aligned word in which its target lies."""
+    """Return the aligned word that contains a request's target, after the request."""
     operation, value = load(request + proxy.WHAT) & proxy.OPERATION_MASK, load(request + proxy.VALUE)
     if operation == _SIGNAL_SET:
         return value
@@ -203,20 +204,20 @@ def changed(request: int, word: int) -> int:
 
 @on_host
 def chain_of(row: int, word: int) -> int:
-    """Return the address of a word's chain, which may be another's."""
+    """Return the address of a word's chain. Words share chains by a hash; WORD tells whose it is."""
     return load(row + CHAINS) + ((word >> 3) & (N_CHAINS - 1)) * CHAIN_SIZE
 
 
 @on_host
 def has_chain(row: int, word: int) -> int:
-    """Return whether a word's chain is under way."""
+    """Return whether a word has a chain with outstanding work requests."""
     chain = chain_of(row, word)
     return load(chain + WORD) == word and load(chain + PENDING) != 0
 
 
 @on_host
 def link(own: int, row: int, chain: int, request: int) -> int:
-    """Begin a CMP_AND_SWP for a request, at the end of a chain."""
+    """Begin a request's CMP_AND_SWP at the end of a chain."""
     expected = load(chain + EXPECTED)
     new = changed(request, expected)
     store(chain + EXPECTED, new)
@@ -230,7 +231,7 @@ def link(own: int, row: int, chain: int, request: int) -> int:
 
 @on_host
 def submit(own: int, row: int) -> int:
-    """Post what a queue pair has built, if anything, as one list; return whether that failed."""
+    """Post the work requests that a queue pair has built, if any, as one list; return whether that failed."""
     first, end = load(row + RUNG_IDX), load(row + PROD_IDX)
     if first == end:
         return 0
@@ -245,7 +246,7 @@ def submit(own: int, row: int) -> int:
 
 @on_host
 def ring(own: int, count: int) -> int:
-    """Post what the queue pairs to be rung have built; return the row of one that failed, 0 if none did."""
+    """Submit on all queue pairs in UNRUNG; return the row of the first that failed, 0 if none did."""
     for i in range(count):
         row = load(load(own + UNRUNG) + 8 * i)
         if submit(own, row) != 0:
@@ -255,20 +256,20 @@ def ring(own: int, count: int) -> int:
 
 @on_host
 def settle(own: int, row: int, at: int, request: int) -> int:
-    """A CMP_AND_SWP of a request has completed: deliver what it found, or try again; return whether posting failed."""
+    """Handle a completed CMP_AND_SWP of a request: deliver the old value, or retry; return whether posting failed."""
     found, word = load(at + STAGING), target_of(request) & -8
     chain, operation = chain_of(row, word), load(request + proxy.WHAT) & proxy.OPERATION_MASK
     stale = load(at + abi.WR_ID) <= load(chain + SINCE)
     store(chain + PENDING, load(chain + PENDING) - 1)
     if stale:
         store(chain + STALE, load(chain + STALE) - 1)
-    kept = not stale and changed(request, found) == found  # as by a comparison that failed: to find it so is all there is to do
+    kept = not stale and changed(request, found) == found  # e.g. a compare_swap that does not match: nothing to write
     if found != load(at + abi.WR_COMPARE_ADD) and not kept:
-        if not stale:  # all that is under way is behind it
+        if not stale:  # everything outstanding follows it, so belongs to the old chain
             store(chain + EXPECTED, found)
             store(chain + SINCE, load(row + PROD_IDX))
             store(chain + STALE, load(chain + PENDING))
-        rung = load(row + PROD_IDX) == load(row + RUNG_IDX)  # else the loop will ring
+        rung = load(row + PROD_IDX) == load(row + RUNG_IDX)  # otherwise the loop will ring
         link(own, row, chain, request)
         slot = (request - load(own + CONTROL) - proxy.RING) >> proxy.REQUEST_SHIFT
         store(load(own + UNDONE) + slot * UNDONE_SIZE + 8, load(row + PROD_IDX))
@@ -284,7 +285,7 @@ def settle(own: int, row: int, at: int, request: int) -> int:
 
 @on_host
 def advance(own: int, row: int) -> int:
-    """Look at a CQ and move CONS_IDX forward; return whether a work request has failed."""
+    """Poll a CQ and move CONS_IDX forward; return whether a work request has failed."""
     count = poll_cq(own, load(row + CQ))
     if count < 0:
         fail(own, POLL_FAILED, -count, 0, 0)
@@ -309,7 +310,7 @@ def advance(own: int, row: int) -> int:
 
 @on_host
 def exchange(own: int, row: int, request: int) -> int:
-    """Do a request by CMP_AND_SWP, once its word's chain takes more; return whether something has failed meanwhile."""
+    """Perform a request by CMP_AND_SWP, once its word's chain accepts it; return whether a work request failed meanwhile."""
     word = target_of(request) & -8
     chain, operation = chain_of(row, word), load(request + proxy.WHAT) & proxy.OPERATION_MASK
     adds = 1 if operation in (_ADD, _SIGNAL_ADD) else 0
@@ -329,7 +330,7 @@ def exchange(own: int, row: int, request: int) -> int:
 
 @on_host
 def step(own: int, request: int, row: int, done: int) -> int:
-    """Build the work requests of a request of which `done` bytes are posted; return how many are then, POSTED if nothing is left."""
+    """Build the next work requests of a request; `done` of its bytes are posted. Return the new count, or POSTED or REFUSED."""
     what, nbytes = load(request + proxy.WHAT), load(request + proxy.NBYTES)
     operation = what & proxy.OPERATION_MASK
     local, to = load(request + proxy.LOCAL), load(request + proxy.REMOTE)
@@ -362,9 +363,9 @@ def step(own: int, request: int, row: int, done: int) -> int:
         count = min(nbytes - done, load(own + MESSAGE_MAX))
         last = done + count == nbytes
         opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
-        # Also now and then in between: the slots of a long request that completes nowhere would not be used again.
-        tells = (last and not signals) or load(row + PROD_IDX) & _OFTEN == _OFTEN
-        at = begin(own, row, opcode, _SIGNALED if tells else _QUIETLY)
+        # One in 32 is signalled too: without completions, the slots of a long request would never become free.
+        signalled = (last and not signals) or load(row + PROD_IDX) & _SIGNAL_MASK == _SIGNAL_MASK
+        at = begin(own, row, opcode, _SIGNALED if signalled else _UNSIGNALED)
         store_remote(at, to + done - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
         if what & proxy.LANDING:
             store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + CELL_LKEY))

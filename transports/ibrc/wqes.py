@@ -1,4 +1,4 @@
-"""Requests as mlx5 WQEs: what the proxy thread writes into send queues in the host's memory, and how it rings and looks at CQEs.
+"""The posting back end for mlx5 queues: requests become WQEs in send queues in host memory.
 
 The loop (loop.py) calls step, ring and advance. Every request ends in a signalled WQE of one WQEBB (mlx5.cqe.extend).
 """
@@ -33,7 +33,7 @@ _MASKED_FA_4 = Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_FA
 _MASKED_CS_4 = Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
 _MASKED_FA_8 = Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_FA
 _MASKED_CS_8 = Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
-_QUIETLY, _ALWAYS = int(Ce.ON_ERROR), int(Ce.ALWAYS)
+_ON_ERROR, _ALWAYS = int(Ce.ON_ERROR), int(Ce.ALWAYS)
 _CE_SHIFT = 8 * (wqe.CTRL_FM_CE_SE - 8)
 _ds_inline, _wqebbs = on_host(wqe.ds_inline), on_host(wqe.wqebbs)
 _REQ, _INVALID = int(cqe.CqeOpcode.REQ), int(cqe.CqeOpcode.INVALID)
@@ -72,13 +72,13 @@ def store_data(at: int, addr: int, lkey: int, nbytes: int) -> int:
 
 @on_host
 def post_nop(own: int, row: int) -> int:
-    """Post what completes a WQE of several WQEBBs."""
+    """Post the NOP whose CQE completes a WQE of several WQEBBs."""
     return begin(own, row, _NOP, wqe.DS_NOP, _ALWAYS)
 
 
 @on_host
 def post_inline(own: int, request: int, row: int, rkey: int) -> int:
-    """Post a WRITE of 1 to 16 bytes that are in the request."""
+    """Post a WRITE of the 1 to 16 bytes in the request, inline."""
     nbytes = load(request + proxy.NBYTES)
     at = begin(own, row, _RDMA_WRITE, _ds_inline(nbytes), _ALWAYS)
     store_raddr(at, load(request + proxy.REMOTE), rkey)
@@ -95,7 +95,7 @@ def post_inline(own: int, request: int, row: int, rkey: int) -> int:
 
 @on_host
 def post_atomic(own: int, row: int, opcode: int, raddr: int, first: int, second: int, local: int, nbytes: int) -> int:
-    """Post an atomic of one WQEBB; first and second are its segment, the old value lands at local."""
+    """Post an atomic of one WQEBB; first and second are its segment, the old value goes to local."""
     at = begin(own, row, opcode, wqe.DS_ATOMIC, _ALWAYS)
     store_raddr(at, raddr, load(row + HEAP_KEY))
     store(at + wqe.WQE_DATA, first)
@@ -105,9 +105,9 @@ def post_atomic(own: int, row: int, opcode: int, raddr: int, first: int, second:
 
 @on_host
 def post_masked_swap(own: int, row: int, raddr: int, swap: int, mask: int, local: int) -> int:
-    """Post a MASKED_CS that replaces bits of 8 bytes whatever was there (facts/mlx5.md 1.7), and its NOP."""
+    """Post a MASKED_CS that replaces the bits in mask unconditionally (facts/mlx5.md 1.7), and its NOP."""
     index = load(row + PROD_IDX)
-    at = begin(own, row, _MASKED_CS_8, wqe.DS_MASKED_CS_8, _QUIETLY)
+    at = begin(own, row, _MASKED_CS_8, wqe.DS_MASKED_CS_8, _ON_ERROR)
     store_raddr(at, raddr, load(row + HEAP_KEY))
     store(at + wqe.WQE_DATA, swap)
     store(at + wqe.WQE_DATA + 8, 0)
@@ -119,7 +119,7 @@ def post_masked_swap(own: int, row: int, raddr: int, swap: int, mask: int, local
 
 @on_host
 def post_update(own: int, row: int, operation: int, to: int, value: int, compare: int, local: int, nbytes: int) -> int:
-    """Post an atomic as kernels/paths/nic/atomic_wqe.py says; the old value lands at local."""
+    """Post an atomic as in kernels/paths/nic/atomic_wqe.py; the old value goes to local."""
     if nbytes == 4:
         swap, ones = swap32(value), 0xFFFF_FFFF
     else:
@@ -141,7 +141,7 @@ def post_update(own: int, row: int, operation: int, to: int, value: int, compare
 
 @on_host
 def step(own: int, request: int, row: int, done: int) -> int:
-    """Post the WQEs of a request of which `done` bytes are posted; return how many are then, POSTED if nothing is left."""
+    """Post the next WQEs of a request; `done` of its bytes are posted. Return the new count, or POSTED."""
     what, nbytes = load(request + proxy.WHAT), load(request + proxy.NBYTES)
     operation = what & proxy.OPERATION_MASK
     local, to = load(request + proxy.LOCAL), load(request + proxy.REMOTE)
@@ -156,7 +156,7 @@ def step(own: int, request: int, row: int, done: int) -> int:
             count = min(nbytes - done, wqe.MESSAGE_MAX)
             last = done + count == nbytes
             opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
-            at = begin(own, row, opcode, wqe.DS_WRITE, _ALWAYS if last and not signals else _QUIETLY)
+            at = begin(own, row, opcode, wqe.DS_WRITE, _ALWAYS if last and not signals else _ON_ERROR)
             store_raddr(at, to + done, load(row + HEAP_KEY))
             lkey = load(own + (CELL_LKEY if what & proxy.LANDING else LKEY))
             if what >> proxy.LOCAL_SHIFT:
@@ -176,7 +176,7 @@ def step(own: int, request: int, row: int, done: int) -> int:
 
 @on_host
 def ring(own: int, count: int) -> int:
-    """Ring the doorbells of the queue pairs to be rung: WQEs, then the DBR, then the UAR (facts/mlx5.md 1.9)."""
+    """Ring the doorbells of the queue pairs in UNRUNG: WQEs, then the DBR, then the UAR (facts/mlx5.md 1.9)."""
     fence()
     for i in range(count):
         row = load(load(own + UNRUNG) + 8 * i)
@@ -189,7 +189,7 @@ def ring(own: int, count: int) -> int:
 
 @on_host
 def advance(own: int, row: int) -> int:
-    """Look at a CQE and move CONS_IDX forward (mlx5.cqe.extend); return whether it is one of an error."""
+    """Read a CQE and move CONS_IDX forward (mlx5.cqe.extend); return whether it is an error CQE."""
     tail = swap64(load_acquire(load(row + CQE)))
     opcode = (tail >> cqe.OP_OWN_OPCODE_SHIFT) & 0xF
     if opcode == _REQ:
