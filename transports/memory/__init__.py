@@ -1,1 +1,1 @@
-"""Slots in memory: of a GPU (vmm) or of the host (memfd), and how their descriptors reach other processes (fds)."""
+"""The memory of slots: of a GPU (vmm) or of the host (memfd), and the passing of its descriptors to other processes (fds)."""

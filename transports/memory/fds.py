@@ -1,8 +1,7 @@
 """Passing file descriptors between the PEs of a node, through sockets (SCM_RIGHTS).
 
-pidfd_getfd(2) would do without sockets, but it needs the right to trace the other process. Under Yama a process gives that right by
-PR_SET_PTRACER, a setting that MPI libraries and crash handlers use as well, and that the kernel lets nobody read: who changes it cannot
-put it back. Sockets need no such right, so pgas leaves the setting alone.
+pidfd_getfd(2) needs no sockets, but the right to trace the other process. Under Yama a process grants that right with PR_SET_PTRACER. MPI
+libraries and crash handlers use this setting too, and it cannot be read, so pgas could not restore it. Sockets need no such right.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from pgas.base.waits import described
 
 __all__ = ["exchange_fds"]
 
-#: Seconds until a rank gives up another one's descriptor.
+#: Seconds that a rank waits for the descriptors of the others.
 _PASS_S = 30.0
 
 #: Seconds between attempts to connect to a rank whose queue of connections is full.
@@ -30,8 +29,7 @@ _RETRY_S = 1e-3
 def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> list[int]:
     """Return descriptors of every rank's file, by rank; its own is ``fd`` itself. Collective; all ranks are on one node.
 
-    Each pair of ranks has one connection, and each end makes sure that the process at the other one is that rank. Whoever else connects
-    is turned away.
+    Each pair of ranks has one connection. Both ends check that the process at the other end is that rank; other processes are turned away.
 
     Args:
         rank: position of this process in what allgather returns.

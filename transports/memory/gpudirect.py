@@ -1,6 +1,6 @@
-"""What a GPU and a NIC need of the CUDA driver to reach each other: dma-bufs of GPU memory, and registers mapped into the GPU.
+"""The CUDA driver's calls for GPUDirect: dma-bufs of GPU memory for the NIC, and the NIC's registers mapped into the GPU.
 
-Facts/mlx5.md section 5. Not run: there was no machine with both.
+See facts/mlx5.md section 5. Not run yet: no machine had both a GPU and a ConnectX.
 """
 
 import os
@@ -13,7 +13,7 @@ from pgas.transports.memory.vmm import CudaError, GPUMemory, check
 
 __all__ = ["GPUDirect", "check_order", "dmabuf"]
 
-#: Bytes of a doorbell register that are mapped: the word that is stored.
+#: Mapped bytes of a doorbell register: the word that a doorbell stores.
 _REGISTER_BYTES = 8
 
 _WRITES_ORDERING = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING
@@ -21,16 +21,16 @@ _ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA
 
 _NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
 
-#: Of the host: address and length of what cuMemGetHandleForAddressRange exports are multiples of it.
+#: The host's page size: cuMemGetHandleForAddressRange exports whole pages.
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def check_order() -> None:
-    """Refuse the GPU of the current context if it does not order what a NIC writes to it.
+    """Refuse the GPU of the current context if it does not order a NIC's writes.
 
     Raises:
-        TransportError: a completion could be seen before the data that it tells of. NVSHMEM lets the NIC read from the GPU in between (a
-            DUMP, facts 1.6), which is not done here.
+        TransportError: it does not, so a completion could be visible before its data. NVSHMEM posts a DUMP in between (facts 1.6); pgas
+            does not.
     """
     device = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")
     order = int(check(driver.cuDeviceGetAttribute(_WRITES_ORDERING, device), "cuDeviceGetAttribute"))
@@ -42,16 +42,16 @@ def check_order() -> None:
 
 
 def dmabuf(address: int, nbytes: int) -> tuple[int, int]:
-    """Export the whole pages that GPU memory lies in. What a NIC reaches of them is for the region made of the descriptor to say.
+    """Export the pages that contain a range of GPU memory. The memory region made from the descriptor sets the bounds for the NIC.
 
     Args:
-        address, nbytes: any memory of the GPU's.
+        address, nbytes: a range of GPU memory.
 
     Returns:
-        A descriptor, which the caller closes, and the offset of the memory in it: less than a page.
+        A descriptor, which the caller closes, and the offset of the range in it: less than a page.
 
     Raises:
-        CudaError: the driver has no dma-bufs, or not of this memory.
+        CudaError: the driver has no dma-bufs, or none of this memory.
     """
     start, end = address // _PAGE * _PAGE, -(-(address + nbytes) // _PAGE) * _PAGE
     kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
@@ -63,13 +63,13 @@ def dmabuf(address: int, nbytes: int) -> tuple[int, int]:
 
 
 def _beyond(start: int, end: int, address: int) -> str:
-    """Say so if the pages are not all of the allocation that an address is in: cudaMalloc's small ones begin and end within pages."""
+    """Return words if pages reach beyond the allocation at an address, else "". Small ones of cudaMalloc begin and end within pages."""
     status, base, size = driver.cuMemGetAddressRange(address)
     if status != driver.CUresult.CUDA_SUCCESS or (int(base) <= start and end <= int(base) + size):
         return ""
     return (
         f"; its pages of {_PAGE} bytes, {start:#x} to {end:#x}, reach beyond the allocation of {size} bytes at {int(base):#x}: register "
-        "memory whose allocation fills them, as arrays of CuPy's and PyTorch's pools lie in"
+        "memory whose allocation fills its pages, such as an array from CuPy's or PyTorch's pool"
     )
 
 
@@ -77,10 +77,10 @@ class GPUDirect:
     """Implements devx.Reach on the GPU of the current context.
 
     Args:
-        memory: of that GPU.
+        memory: that GPU's memory.
 
     Raises:
-        TransportError: as check_order's.
+        TransportError: check_order() refuses the GPU.
     """
 
     def __init__(self, memory: GPUMemory) -> None:
@@ -96,7 +96,7 @@ class GPUDirect:
         """Map a register into the GPU.
 
         Raises:
-            TransportError: CUDA does not permit it; the text says what does.
+            TransportError: CUDA does not permit it; the text says which setting would.
         """
         flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP | driver.CU_MEMHOSTREGISTER_IOMEMORY
         (status,) = driver.cuMemHostRegister(address, _REGISTER_BYTES, flags)
@@ -111,5 +111,5 @@ class GPUDirect:
             raise TransportError(f"the GPU cannot store to a doorbell register of the NIC: {error}") from error
 
     def unmap_register(self, address: int) -> None:
-        """Undo map_register; the context may be gone."""
+        """Undo map_register(). Errors are ignored, as the context may be gone."""
         driver.cuMemHostUnregister(address)

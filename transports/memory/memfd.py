@@ -1,6 +1,6 @@
 """The simulator's memory: memfds mapped at the window's own addresses, so that addresses mean the same as on a GPU.
 
-No name in any file system (/dev/shm is 64 MiB in containers, and a killed job would leave files): the pages go with the processes.
+Memfds have no name in a file system: /dev/shm is 64 MiB in containers, and a killed job would leave files there.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ class HostMemory:
     def __init__(self) -> None:
         self._pages = pages.SharedPages()
         self._mappings: dict[int, int] = {}  # bytes, by address
-        self._fds: dict[int, int] = {}  # of what was created, by address
+        self._fds: dict[int, int] = {}  # descriptors of own segments, by address
 
     def create(self, address: int, segment: Segment) -> int:
-        """Allocate a segment as a memfd (sparse: pages come when touched) and map it."""
+        """Allocate a segment as a memfd and map it. The memfd is sparse: pages are allocated on first use."""
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         created = sum(self._mappings[other] for other in self._fds)
         if created + segment.size > available:
             raise HeapError(
-                f"cannot allocate {segment.size} bytes of symmetric heap: this machine has {available}, and this PE {created} of them "
+                f"cannot allocate {segment.size} bytes of symmetric heap: this machine has {available}, of which this PE holds {created} "
                 "(PGAS_SYMMETRIC_SIZE)"
             )
         try:
@@ -60,7 +60,7 @@ class HostMemory:
             raise TransportError(f"cannot map a peer's memory at {address:#x}: {error}")
 
     def discard(self, address: int) -> None:
-        """Unmap a segment, if it is mapped; its pages go with the last mapping."""
+        """Unmap a segment, if it is mapped; its pages are freed with the last mapping."""
         if address in self._mappings:
             _libc.munmap(address, self._mappings.pop(address))
         if address in self._fds:
@@ -85,7 +85,7 @@ class HostMemory:
         return None
 
     def lend(self, address: int, nbytes: int) -> Loan:
-        """Exchange the pages that memory lies on for pages that others can map (pages.py)."""
+        """Replace the memory's pages by pages that other processes can map (pages.py)."""
         return self._pages.lend(address, nbytes)
 
     def take_back(self, loan: Loan) -> None:
@@ -96,7 +96,7 @@ class HostMemory:
     give_back = staticmethod(pages.give_back)
 
     def enter(self) -> None:
-        """Nothing: memory is the process's."""
+        """Do nothing: host memory needs no context."""
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Return a copy of the bytes."""
@@ -107,11 +107,11 @@ class HostMemory:
         ctypes.memmove(address, data, len(data))
 
     def fill(self, address: int, nbytes: int, byte: int) -> None:
-        """Set nbytes to one byte value."""
+        """Set nbytes bytes to one value."""
         ctypes.memset(address, byte, nbytes)
 
     def close(self) -> None:
-        """Unmap everything; arrays must not be used any more."""
+        """Unmap everything; no array may be used afterwards."""
         self._pages.close()
         for address in list(self._mappings):
             self.discard(address)

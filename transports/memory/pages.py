@@ -1,7 +1,7 @@
-"""Private memory of this process that another one maps too, in the simulator: its pages are exchanged for those of memfds.
+"""Sharing private memory of this process with another one, in the simulator: its pages are replaced by pages of memfds.
 
-Whole pages only: an array's first and last page may hold other things. While they are exchanged no other thread may write to them. Python's
-threads do not, as the interpreter's lock is kept; of pgas's own, those that run without it have pages to themselves.
+Whole pages are replaced, though an array's first and last page may hold other data too. No other thread may write to them meanwhile. Python
+threads cannot, as the calls hold the GIL. The threads of pgas that run without the GIL have pages of their own.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from pgas.transports.memory.protocol import Loan
 
 __all__ = ["SharedPages"]
 
-#: Which keeps the interpreter's lock.
+# PyDLL: calls hold the GIL.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -31,13 +31,13 @@ _MAYMOVE_FIXED = 0x3
 _FAILED = ctypes.c_void_p(-1).value
 _PAGE = mmap.PAGESIZE
 
-#: Descriptors that one message to the card carries at most.
+#: Most descriptors in one message to the card.
 _MOST_PIECES = 8
 
 
 @dataclass
 class _Piece:
-    """Pages that were exchanged, and how many loans they are in."""
+    """A run of replaced pages, and the number of loans that contain it."""
 
     start: int
     end: int
@@ -46,13 +46,13 @@ class _Piece:
 
 
 class SharedPages:
-    """The pages of this process that others map."""
+    """The pages of this process that other processes map."""
 
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []  # by address
 
     def lend(self, address: int, nbytes: int) -> Loan:
-        """Exchange the pages of memory, but for those that are exchanged already.
+        """Replace the pages of a range of memory, except those replaced already.
 
         Raises:
             TransportError: they are not plain memory of this process.
@@ -76,7 +76,7 @@ class SharedPages:
         return Loan(start, end - start, parts, tuple(piece.fd for piece in used))
 
     def take_back(self, loan: Loan) -> None:
-        """Make pages private again that are in no other loan."""
+        """Make the pages private again, except those in other loans."""
         for piece in [p for p in self._pieces if p.fd in loan.fds]:
             piece.loans -= 1
             if not piece.loans:
@@ -93,7 +93,7 @@ class SharedPages:
 
 
 def borrow(loan: Loan) -> int:
-    """Map what another process lends, and return the address of its first byte."""
+    """Map another process's loan and return the address of its first byte."""
     base = _libc.mmap(None, loan.nbytes, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
     if base == _FAILED:
         raise TransportError(f"cannot map {loan.nbytes} bytes: {os.strerror(ctypes.get_errno())}")
@@ -108,12 +108,12 @@ def borrow(loan: Loan) -> int:
 
 
 def give_back(loan: Loan, address: int) -> None:
-    """Unmap what borrow() mapped."""
+    """Undo borrow()."""
     _libc.munmap(address, loan.nbytes)
 
 
 def _check_private(start: int, end: int) -> None:
-    """Refuse pages that are a file's, or read-only."""
+    """Refuse read-only pages and pages of a file."""
     at = start
     for line in Path("/proc/self/maps").read_text().splitlines():
         low, high, flags, inode, path = _MAPPING.match(line).groups()  # type: ignore[union-attr]
@@ -130,7 +130,7 @@ _MAPPING = re.compile(r"(\w+)-(\w+) (\S+) \w+ \S+ (\d+)\s*(.*)")
 
 
 def _exchange(start: int, end: int) -> int:
-    """Put a new memfd in the place of pages, with what they hold, and return its descriptor."""
+    """Replace pages by those of a new memfd with the same contents; return its descriptor."""
     fd = os.memfd_create("pgas-registered")
     os.ftruncate(fd, end - start)
     _replace(start, end, fd)
@@ -138,7 +138,7 @@ def _exchange(start: int, end: int) -> int:
 
 
 def _replace(start: int, end: int, fd: int) -> None:
-    """Map a file, or with fd -1 private memory, in the place of pages, holding what they hold. The exchange itself is one step."""
+    """Replace pages, in one step, by those of a file with the same contents; with fd -1 by private ones."""
     nbytes = end - start
     sharing = _SHARED if fd >= 0 else _PRIVATE_ANONYMOUS
     new = _libc.mmap(None, nbytes, _READ_WRITE, sharing, fd, 0)

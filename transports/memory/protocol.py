@@ -1,4 +1,4 @@
-"""What the heap is made of: segments of memory mapped at fixed addresses of the window, in this process and in its peers."""
+"""Segments of memory, mapped at fixed addresses of the window in this process and its peers, and the protocol that maps them."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,22 +13,22 @@ GRANULARITY = 2 << 20
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of every slot, backed by one shareable allocation: bytes [offset, offset + size) of the slot."""
+    """Bytes [offset, offset + size) of every slot, backed by one shareable allocation."""
 
     offset: int
     size: int
-    host: bool = False  #: in the host's memory, for CPU and GPU, also where the others are in a GPU's
+    host: bool = False  #: always in host memory, mapped for CPU and GPU
 
 
 @dataclass(frozen=True)
 class Loan:
-    """Memory of one process that another one is to map: pieces of files that follow each other, or what a handle of CUDA IPC names."""
+    """Memory of one process for another one to map: consecutive pieces of files, or an allocation with a CUDA IPC handle."""
 
-    start: int  #: address of the first byte in the process that lends
+    start: int  #: address of the first byte in the lending process
     nbytes: int
-    pieces: tuple[tuple[int, int], ...] = ()  #: of each piece, its offset in its file and its length
-    fds: tuple[int, ...] = ()  #: the files, one a piece
-    handle: bytes = b""
+    pieces: tuple[tuple[int, int], ...] = ()  #: offset and length of each piece in its file
+    fds: tuple[int, ...] = ()  #: the file of each piece
+    handle: bytes = b""  #: of CUDA IPC
 
 
 def slot_segments(heap_size: int) -> tuple[Segment, ...]:
@@ -41,7 +41,7 @@ class Memory(Protocol):
     """One kind of memory: a GPU's (vmm.py), or the host's in the simulator (memfd.py). Addresses are those of the window."""
 
     def create(self, address: int, segment: Segment) -> int:
-        """Allocate a zeroed segment of this PE's slot, map it at address and return a file descriptor that names it.
+        """Allocate a zeroed segment of this PE's slot, map it at address and return its file descriptor.
 
         Raises:
             HeapError: not enough memory, or the address range is taken.
@@ -55,13 +55,13 @@ class Memory(Protocol):
         """
 
     def discard(self, address: int) -> None:
-        """Unmap the segment that create() or attach() mapped at address, if there is one, and give it back; nothing uses it."""
+        """Unmap and release the segment that create() or attach() mapped at address, if there is one. Nothing may use it."""
 
     def create_private(self) -> None:
         """Map the state page, zeroed."""
 
     def lend(self, address: int, nbytes: int) -> Loan:
-        """Make memory of this process, made by anybody, one that the software card's process can map.
+        """Let the software card's process map memory of this process, whoever allocated it.
 
         Raises:
             TransportError: it cannot be shared; the text says why.
@@ -71,22 +71,22 @@ class Memory(Protocol):
         """End a loan."""
 
     def borrow(self, loan: Loan) -> int:
-        """Map what another process lends, anywhere, and return the address of its first byte. Loan.fds are closed by the caller."""
+        """Map another process's loan at any address and return that of its first byte. The caller closes Loan.fds."""
 
     def give_back(self, loan: Loan, address: int) -> None:
-        """Unmap what borrow() mapped at an address."""
+        """Undo borrow(). address: its result."""
 
     def enter(self) -> None:
-        """Let the calling thread use this memory, if it is not the one that made it."""
+        """Let a thread other than the creator's use this memory."""
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Return bytes of mapped memory, also while kernels run."""
+        """Return bytes of mapped memory; kernels may run meanwhile."""
 
     def write(self, address: int, data: bytes) -> None:
-        """Set bytes of mapped memory, also while kernels run."""
+        """Set bytes of mapped memory; kernels may run meanwhile."""
 
     def fill(self, address: int, nbytes: int, byte: int) -> None:
-        """Set nbytes to one byte value."""
+        """Set nbytes bytes to one value."""
 
     def close(self) -> None:
-        """Unmap everything and give it back."""
+        """Unmap and release everything."""

@@ -1,6 +1,6 @@
 """GPU memory behind the window: CUDA virtual memory management (cuMemCreate, cuMemMap), shared as POSIX file descriptors.
 
-Segments of the host's memory are made by the same calls (CU_MEM_LOCATION_TYPE_HOST_NUMA), so that CPU and GPU reach them at one address.
+The same calls allocate segments in host memory (CU_MEM_LOCATION_TYPE_HOST_NUMA), which CPU and GPU then reach at one address.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ class CudaError(PgasError):
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:
-    """Return what a driver call returned.
+    """Return the values of a driver call without its status.
 
     Raises:
-        CudaError: the call failed; the text gives the driver's name and sentence for the error, and ``what`` was tried.
+        CudaError: the call failed; the text gives ``what`` was tried, and the driver's name and sentence for the error.
     """
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
@@ -55,12 +55,12 @@ class GPUMemory:
         self._mapped: dict[int, tuple[int, Any]] = {}  # bytes and handle, by address
         self._on_host: list[range] = []
         self._closed = False
-        self._fds: dict[int, int] = {}  # of what was created, by address
-        # Reads and writes of the state page go on while kernels spin on other streams.
+        self._fds: dict[int, int] = {}  # descriptors of own segments, by address
+        # A stream of its own: the host reads and writes the state page while kernels spin on other streams.
         self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
 
     def create(self, address: int, segment: Segment) -> int:
-        """Allocate a segment, usable by NICs where the GPU allows that, and export it."""
+        """Allocate a segment, for NICs too where the GPU allows that, and export it."""
         handle = self._allocate(segment.size, host=segment.host)
         try:
             fd = int(check(driver.cuMemExportToShareableHandle(handle, _FD, 0), "cuMemExportToShareableHandle"))
@@ -103,7 +103,7 @@ class GPUMemory:
             raise TransportError(f"cannot map a peer's GPU memory: {error}") from error
 
     def discard(self, address: int) -> None:
-        """Unmap and release a segment, if it is mapped; errors are ignored, the context may be gone after a failed kernel."""
+        """Unmap and release a segment, if it is mapped. Errors are ignored: the context may be gone after a failed kernel."""
         if address in self._mapped:
             nbytes, handle = self._mapped.pop(address)
             driver.cuMemUnmap(address, nbytes)
@@ -125,8 +125,8 @@ class GPUMemory:
         self._reserved.append((address, nbytes))
 
     def _map(self, address: int, nbytes: int, handle: Any, *, host: bool = False) -> None:
-        # The driver moves reservations of a few MiB elsewhere and honours the hint from 64 MiB on: reserve a whole slot, or all that is
-        # private, at its first segment, and find the later ones reserved.
+        # The driver ignores the address hint of small reservations and honours it from 64 MiB on. So the first segment of a slot reserves
+        # the whole slot, and the first private segment the whole private range.
         if address >= window.BASE:
             size = 1 << window.STRIDE_SHIFT
             region = window.BASE + (address - window.BASE) // size * size, size
@@ -153,27 +153,27 @@ class GPUMemory:
         check(driver.cuMemSetAccess(address, nbytes, [access], 1), "cuMemSetAccess")
 
     def is_on_host(self, address: int) -> bool:
-        """Whether memory of this PE is the host's."""
+        """Whether an address is in a host segment of this PE."""
         return any(address in mapped for mapped in self._on_host)
 
     def lend(self, address: int, nbytes: int) -> Loan:
-        """Name the allocation that memory lies in by a handle of CUDA IPC: cudaMalloc's, Numba's, those of CuPy's and PyTorch's pools."""
+        """Share the allocation that contains the memory by CUDA IPC: of cudaMalloc, Numba, and the pools of CuPy and PyTorch."""
         base, size = check(driver.cuMemGetAddressRange(address), f"{address:#x} is no memory of CUDA")
         try:
             handle = check(driver.cuIpcGetMemHandle(base), "cuIpcGetMemHandle")
         except CudaError as error:
             raise TransportError(
-                f"the memory at {address:#x} cannot be shared with the software card's process, as memory of cudaMalloc can and that of "
+                f"the memory at {address:#x} cannot be shared with the software card's process: memory of cudaMalloc can, that of "
                 "cuMemCreate, cudaMallocAsync and cudaMallocManaged cannot (PyTorch: use neither expandable_segments nor cudaMallocAsync; "
                 f"CuPy: the default pool) ({error})"
             ) from error
         return Loan(int(base), int(size), handle=bytes(byte & 0xFF for byte in handle.reserved))
 
     def take_back(self, loan: Loan) -> None:
-        """Nothing: the card keeps what it has mapped to the end of the job, as unmapping would wait for its kernel."""
+        """Do nothing: the card keeps the mapping to the end of the job, as unmapping would wait for its kernel."""
 
     def borrow(self, loan: Loan) -> int:
-        """Map an allocation of another process; once, whoever lends it how often."""
+        """Map an allocation of another process, or return the existing mapping."""
         if loan.handle not in self._borrowed:
             handle = driver.CUipcMemHandle()
             handle.reserved = loan.handle
@@ -185,14 +185,14 @@ class GPUMemory:
         return self._borrowed[loan.handle]
 
     def give_back(self, loan: Loan, address: int) -> None:
-        """Nothing, see take_back()."""
+        """Do nothing, as take_back()."""
 
     def enter(self) -> None:
-        """Let the calling thread use this memory: it takes the context of the thread that made it (a PE's: the primary one, Numba's)."""
+        """Make the creator's context current in the calling thread (a PE's is the primary context, Numba's)."""
         check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Copy to the host on a stream of our own."""
+        """Copy to the host on this object's stream."""
         if self.is_on_host(address):
             return ctypes.string_at(address, nbytes)
         data = bytearray(nbytes)
@@ -201,7 +201,7 @@ class GPUMemory:
         return bytes(data)
 
     def write(self, address: int, data: bytes) -> None:
-        """Copy to the GPU on a stream of our own."""
+        """Copy to the GPU on this object's stream."""
         if self.is_on_host(address):
             ctypes.memmove(address, data, len(data))
             return
@@ -209,7 +209,7 @@ class GPUMemory:
         check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
     def fill(self, address: int, nbytes: int, byte: int) -> None:
-        """Set nbytes to one byte value."""
+        """Set nbytes bytes to one value."""
         if self.is_on_host(address):
             ctypes.memset(address, byte, nbytes)
             return
@@ -217,7 +217,7 @@ class GPUMemory:
         check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
     def close(self) -> None:
-        """Unmap and release; errors are ignored, the context may be gone after a failed kernel. Further calls do nothing."""
+        """Unmap and release everything. Errors are ignored: the context may be gone after a failed kernel. Further calls do nothing."""
         if self._closed:
             return
         self._closed = True
@@ -229,7 +229,7 @@ class GPUMemory:
 
 
 def _shared_block(error: CudaError) -> str:
-    """Return what an error of cuIpcOpenMemHandle means if it is that a block is mapped, of which another allocation was lent before."""
+    """Explain cuIpcOpenMemHandle's ALREADY_MAPPED: another allocation of the same block was lent before. "" for other errors."""
     if "ALREADY_MAPPED" not in str(error):
         return ""
     return ": CUDA keeps small allocations in blocks of 2 MiB, and another one of this block is or was registered: register one large array"
