@@ -1,1 +1,1 @@
-"""The IBGDA transport on the host: what sets the queues up that kernels post to themselves."""
+"""The IBGDA transport on the host: sets up the queues that kernels post to."""

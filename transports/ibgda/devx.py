@@ -1,14 +1,14 @@
 """A ConnectX as an Adapter: DevX through pyverbs (rdma-core 44 and newer; facts/mlx5.md sections 3 to 5).
 
-Never run on a physical ConnectX. Exercised with the real libibverbs, libmlx5 and pyverbs over a kernel that tests play (tests/uverbs).
+Never run on a physical ConnectX. Tested with the real libibverbs, libmlx5 and pyverbs over an emulated kernel interface (tests/uverbs).
 
-What the kernel keeps to itself (context, protection domains, memory, registers) is made by pyverbs. Commands go to libmlx5 itself, by
-ctypes: of a refused command pyverbs raises the errno and loses status and syndrome, while libmlx5 leaves them in the output. The kernel
-follows every object that a command makes, so commands that make, change, look at or destroy one go through the handle of that object; the
-others are general commands.
+pyverbs makes the objects that the kernel driver manages itself: context, protection domains, memory regions, UARs. Commands go directly to
+libmlx5, through ctypes: for a refused command, pyverbs raises the errno and drops status and syndrome, which libmlx5 leaves in the output.
+The kernel tracks the objects of commands, so a command that creates, modifies, queries or destroys an object goes through the object's
+handle. All others are general commands.
 
-GPU memory is registered as a dma-buf, or by its address where the module nvidia-peermem lets the kernel pin it: which of the two works is
-found out by the first registration.
+GPU memory is registered as a dma-buf, or by address where the module nvidia-peermem lets the kernel pin it. The first registration finds
+out which of the two works.
 """
 
 import contextlib
@@ -44,16 +44,16 @@ _MR_LKEY, _MR_RKEY = 36, 40
 #: of, and without a choice the kernel takes the largest that fits, up to the whole UMEM (devx_umem_find_best_pgsize of mlx5_ib).
 _UMEM_PAGES = 1 << 12
 
-#: Commands that make an object, and the field that has its number, in their output and in the input of all commands that name it.
+#: Commands that create an object, and the field of its number, in their output and in the input of all commands on the object.
 _CREATE = {Command.CREATE_CQ: "cqn", Command.CREATE_QP: "qpn", Command.CREATE_MKEY: "mkey_index"}
 _DESTROY = {Command.DESTROY_CQ: "cqn", Command.DESTROY_QP: "qpn", Command.DESTROY_MKEY: "mkey_index"}
 _QUERY = {Command.QUERY_QP: "qpn"}
 _MODIFY = dict.fromkeys((Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP), "qpn")
 
-#: The order in which objects can go: none that another one names (facts 3.7).
+#: The order of destruction: no object while another one refers to it (facts 3.7).
 _DESTROY_ORDER = ("qpn", "cqn", "mkey_index")
 
-#: What DevX needs, for who does not get it (facts 5.5).
+#: Prerequisites of DevX, for messages (facts 5.5).
 _NEEDS = (
     "IBGDA needs an mlx5 device (ConnectX-4 or newer, not a VF without it) whose firmware permits DevX, and read and write access to "
     "/dev/infiniband/uverbs*"
@@ -64,20 +64,20 @@ class Reach(Protocol):
     """How this process's GPU and a NIC reach each other (transports/memory/gpudirect.py)."""
 
     def on_gpu(self, address: int) -> bool:
-        """Whether memory is the GPU's."""
+        """Whether an address is in GPU memory."""
 
     def dmabuf(self, address: int, nbytes: int) -> tuple[int, int]:
         """Return a descriptor of whole pages of GPU memory, which the caller closes, and the offset of address in it. Raises PgasError."""
 
     def map_register(self, address: int) -> int:
-        """Return the address at which the GPU reaches a register that is at address for the CPU. Raises TransportError."""
+        """Map a register into the GPU; address is the CPU's, the result the GPU's. Raises TransportError."""
 
     def unmap_register(self, address: int) -> None:
-        """Undo map_register."""
+        """Undo map_register()."""
 
 
 class _Library:
-    """Functions of libibverbs and libmlx5 that pyverbs does not offer, or not with all that they tell."""
+    """Functions of libibverbs and libmlx5 that pyverbs lacks, or of which it drops a part of the result."""
 
     def __init__(self) -> None:
         address, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -104,7 +104,7 @@ class _Library:
         self.obj_destroy = function(mlx5, "mlx5dv_devx_obj_destroy", integer, address)
 
     def device(self, name: str) -> int:
-        """Return the address of a device's struct ibv_device, 0 if there is none; it is the same as long as the device is open."""
+        """Return the address of a device's struct ibv_device, 0 if there is none. It does not change while the device is open."""
         count = ctypes.c_int()
         found = self.get_device_list(ctypes.byref(count))
         if not found:
@@ -120,11 +120,11 @@ class DevX:
 
     Args:
         name: of the device, as rdma link lists it.
-        port: which of its ports.
-        gid: by which of the port's GIDs QPs are addressed.
-        gpu: how to reach the memory of this process's GPU; None: heap and queues are in the host's memory.
-        handler: who stores to doorbell registers (PGAS_IBGDA_NIC_HANDLER): gpu: kernels, and it is an error if they cannot; cpu: a thread
-            of the host for them; auto: kernels if they can.
+        port: a port of the device.
+        gid: the GID of the port that addresses QPs.
+        gpu: how to reach the memory of this process's GPU; None: heap and queues are in host memory.
+        handler: who stores to doorbell registers (PGAS_IBGDA_NIC_HANDLER). gpu: kernels; it is an error if they cannot. cpu: a host
+            thread. auto: kernels if they can, else a host thread.
 
     Raises:
         TransportError: the device cannot be opened for DevX, its port is not active, or handler is gpu and the GPU cannot reach registers.
@@ -134,15 +134,15 @@ class DevX:
         self.name = name
         self.engine: str | None = None
         self._gpu, self._port, self._gid = gpu, port, gid
-        self._way: str | None = None  # in which GPU memory is registered
+        self._way: str | None = None  # the one of two ways to register GPU memory that works
         self._objects: dict[tuple[str, int], int] = {}
         self._pds: dict[int, Any] = {}
         self._umems: dict[int, Any] = {}
         self._mrs: dict[int, Callable[[], object]] = {}
         self._uars: dict[int, Any] = {}
-        self._spare: list[Any] = []  # UARs of pages that have one
-        self._offered: Uar | None = None  # the one with which mapping was tried
-        #: Why a CPU rings although kernels were to if they can; "" if that is not so.
+        self._spare: list[Any] = []  # second UARs of pages, not used
+        self._offered: Uar | None = None  # the UAR of _try_mapping, for the next alloc_uar
+        #: With handler auto, why a CPU has to ring; otherwise "".
         self.why_by_cpu = ""
         self._context = _open(name)
         try:
@@ -173,7 +173,7 @@ class DevX:
         """Execute a command.
 
         Raises:
-            TransportError: the kernel refuses it, or keeps the card's status to itself (old kernels do, and tell an errno alone).
+            TransportError: the kernel refuses it, or returns an errno without the card's status, as old kernels do.
         """
         self._check_open()
         opcode = int.from_bytes(inbox[:2], "big")
@@ -204,11 +204,11 @@ class DevX:
         return bytes(outbox.raw)
 
     def _check(self, opcode: int, error: int, outbox: Any) -> None:
-        """Raise what only the kernel tells; a status that the card has set is told by the output."""
+        """Raise the kernel's own errors. The caller finds the card's errors in the output's status."""
         status = fields.decode(OUTPUT, outbox.raw)["status"] if len(outbox.raw) >= OUTPUT.size else Status.OK
         if error and status == Status.OK:
             raise TransportError(
-                f"{self.name}: {command_name(opcode)} failed: {os.strerror(abs(error))} (errno {abs(error)}); the kernel tells no status "
+                f"{self.name}: {command_name(opcode)} failed: {os.strerror(abs(error))} (errno {abs(error)}); the kernel returns no status "
                 "and syndrome of the card"
             )
 
@@ -266,8 +266,8 @@ class DevX:
             return mr.lkey, mr.rkey
 
         def as_dmabuf(fd: int, offset: int) -> tuple[int, int]:
-            # Not pyverbs's DmaBufMR, whose addresses in WQEs are offsets: here they are those of the process. The region has the memory's
-            # own bounds; that offset and address are equal within a page is what the kernel wants (uverbs_std_types_mr.c).
+            # Not pyverbs's DmaBufMR: it makes WQEs address the region by offsets, not by this process's addresses. The region has the
+            # bounds of the memory. The kernel wants offset and address to be equal modulo the page size (uverbs_std_types_mr.c).
             owner = structs.behind(pd, lambda at: structs.word(at) == self._pointer)  # struct ibv_pd begins with its context
             mr = self._library.reg_dmabuf_mr(owner, offset, nbytes, address, fd, int(access))
             if mr is None:
@@ -294,7 +294,7 @@ class DevX:
         as_dmabuf: Callable[[int, int], _Made],
         functions: tuple[str, str],
     ) -> _Made:
-        """Register memory; the GPU's in the way that works, once that is known. functions: what both ways call, for messages."""
+        """Register memory; GPU memory in the way that works. functions: called by address and as a dma-buf, for messages."""
         if self._gpu is None or not self._gpu.on_gpu(address):
             with self._refusals(f"{what} of the host ({functions[0]}; ulimit -l says how much may be locked)"):
                 return by_address()
@@ -321,9 +321,10 @@ class DevX:
     # -------------------------------------------------------------------------------------------------------------- registers
 
     def alloc_uar(self) -> Uar:
-        """Return a new UAR: one by itself if libmlx5 can, else a page of two registers of which one is used, else that of the context.
+        """Return a new UAR on a page of its own, as CUDA maps a page only once.
 
-        A page of its own for each, because CUDA maps a page once. The context's (type NC) is shared by all that get it.
+        Tried in this order: a dedicated UAR (NC_DEDICATED), a page of two registers of which one is used (BF), the one UAR of the context
+        (NC), which serves one QP only.
         """
         self._check_open()
         if self._offered is not None:
@@ -374,7 +375,7 @@ class DevX:
         return self._eqn
 
     def query_port(self) -> Port:
-        """Return the port. GID and MAC of an Ethernet port are what the card has in its own table (QUERY_ROCE_ADDRESS)."""
+        """Return the port. GID and MAC of an Ethernet port come from the card's own table (QUERY_ROCE_ADDRESS)."""
         self._check_open()
         number = self._port.number
         with self._refusals(f"port {number}"):
@@ -390,17 +391,17 @@ class DevX:
         return Port(number, link_layer, int(port.active_mtu), int(port.lid), gid, mac, self._port.rate_gbps)
 
     def syndrome_words(self, syndrome: int) -> str:
-        """Return "": the syndromes of refused commands are the firmware's own, and not published."""
+        """Return "": syndromes of refused commands are the firmware's own and not published."""
         return ""
 
     def diagnose(self, qpn: int) -> FirstError | None:
-        """Return None: QUERY_QP tells the state of a QP and how far it is, not the WQE that failed."""
+        """Return None: QUERY_QP reports a QP's state and indices, not the WQE that failed."""
         return None
 
-    # ----------------------------------------------------------------------- what only an adapter that is another process has to be told
+    # ------------------------------------------------------------------------------- only for an adapter that is another process
 
     def share(self, address: int, nbytes: int, fd: int) -> None:
-        """Do nothing: a device reaches what is registered."""
+        """Do nothing: a device needs no mapping beside the registration."""
 
     def unshare(self, address: int, nbytes: int) -> None:
         """Do nothing, as share()."""
@@ -412,11 +413,11 @@ class DevX:
         """Do nothing, as share()."""
 
     def counts(self) -> dict[str, int]:
-        """Return {}: a device counts nothing of single QPs."""
+        """Return {}: a device has no counters of single QPs."""
         return {}
 
     def inspect(self, timeout_s: float) -> None:
-        """Return None: what QUERY_QP tells is in memory as well."""
+        """Return None: QUERY_QP reports nothing that is not in memory as well."""
 
     def set_index(self, qpn: int, index: int) -> None:
         raise TransportError(f"{self.name}: QP {qpn:#x} begins at index 0, as every QP of a device")
@@ -429,7 +430,7 @@ class DevX:
 
     @contextlib.contextmanager
     def _refusals(self, what: str) -> Iterator[None]:
-        """Raise what pyverbs refuses as a TransportError that says what was asked for."""
+        """Turn an error of pyverbs into a TransportError that names the operation."""
         try:
             yield
         except _errors() as error:
@@ -438,7 +439,7 @@ class DevX:
             raise TransportError(f"{self.name} refuses {what}: there is none of that number") from error
 
     def close(self) -> None:
-        """Destroy what is left in the order in which it can go: QPs, CQs, keys, registers, memory, domains, context (facts 3.7)."""
+        """Destroy the remaining objects in their order: QPs, CQs, keys, UARs, memory, protection domains, context (facts 3.7)."""
         context, self._context = self._context, None
         if context is None:
             return
@@ -449,14 +450,14 @@ class DevX:
         steps += [thing.close for thing in (*self._spare, *self._umems.values())]
         steps += [*self._mrs.values(), *(pd.close for pd in self._pds.values()), context.close]
         for step in steps:
-            with contextlib.suppress(TransportError, _errors()):  # goes with the process, whatever cannot go now
+            with contextlib.suppress(TransportError, _errors()):  # the end of the process destroys the rest
                 step()
         for left in (self._spare, self._umems, self._mrs, self._pds):
             left.clear()
 
 
 def _errors() -> type[Exception]:
-    """Return what pyverbs raises."""
+    """Return the exception class of pyverbs."""
     error: type[Exception] = pyverbs("pyverbs_error").PyverbsError
     return error
 

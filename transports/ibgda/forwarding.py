@@ -13,7 +13,7 @@ from pgas.transports.hostloop.slack import sleep_precisely
 
 __all__ = ["Forwarder"]
 
-# What the loop works on: whether to stop, how many rows, then rows: addresses of mailbox and register, and the word forwarded last.
+# The loop's memory: the stop flag, the number of rows, the rows. A row: addresses of mailbox and register, the word forwarded last.
 _STOP, _COUNT, _ROWS = 0, 8, 16
 _MAILBOX, _REGISTER, _LAST, _ROW = 0, 8, 16, 24
 
@@ -31,7 +31,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                 if word != load(row + _LAST):
                     store(row + _LAST, word)
                     store_release(load(row + _REGISTER), word)
-                    fence()  # a register may be mapped write-combining: out with it
+                    fence()  # flushes the store if the register is mapped write-combining
                     turns = 0
                 row += _ROW
             idle(min(turns, LAST_SHORT_TURN))
@@ -42,7 +42,7 @@ def _make(stamp: int) -> Callable[[int], int]:
 
 @functools.cache
 def _loop() -> Any:
-    """Compile the loop, or find it in the disk cache."""
+    """Compile the loop, or load it from the disk cache."""
     return kernel(_make)
 
 
@@ -50,7 +50,7 @@ class Forwarder:
     """The thread that forwards doorbells.
 
     Args:
-        pairs: addresses of mailbox and register of each queue pair. Mailboxes are zero, which no doorbell is.
+        pairs: addresses of mailbox and register of each queue pair. Mailboxes begin at zero, which no doorbell is.
     """
 
     def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -58,7 +58,7 @@ class Forwarder:
         for mailbox, register in pairs:
             words += [mailbox, register, 0]
         self._own = np.array(words, np.int64)
-        loop = _loop()  # compiled before anything waits for it
+        loop = _loop()  # compile before a kernel waits for the thread
         self._thread = threading.Thread(target=self._run, args=(loop,), name="pgas doorbells", daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""A NIC that kernels drive themselves: they write WQEs, ring doorbells and poll the CQ, all in memory that they reach."""
+"""A NIC that kernels drive themselves: they write WQEs, ring doorbells and poll the CQ."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ __all__ = ["DirectNIC"]
 
 
 class DirectNIC(AdapterNIC):
-    """A NIC that kernels post to. Where the adapter is rung by a CPU, a thread forwards their doorbells (doorbells.py)."""
+    """A NIC that kernels post to. If the GPU cannot store to its registers, a thread forwards the doorbells (doorbells.py)."""
 
     _forwarder: "Forwarder | None" = None
 
@@ -40,7 +40,7 @@ class DirectNIC(AdapterNIC):
     def _connect(self, met: list[Any]) -> None:
         super()._connect(met)
         if self.adapter.rung_by_cpu:
-            from pgas.transports.ibgda.forwarding import Forwarder  # compiles: only where doorbells are forwarded
+            from pgas.transports.ibgda.forwarding import Forwarder  # here, because it compiles
 
             self._forwarder = Forwarder([(self._doorbell(n)[1], qp.uar.register_address) for n, qp in enumerate(self.qps)])
 

@@ -1,4 +1,4 @@
-"""The ibgda transport as others know it: kernels post to the NIC themselves (GPUDirect Async, kernel-initiated)."""
+"""The ibgda transport: kernels post to the NIC themselves (GPUDirect Async, kernel-initiated)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,19 +47,19 @@ class IBGDA:
 
 
 def _may_need_cpu(setting: Setting) -> bool:
-    """Whether a CPU rings for kernels, or may have to: only the attempt tells whether a GPU may store to a card's registers."""
+    """Whether a CPU rings for kernels or may have to: only an attempt shows whether the GPU can store to a card's registers."""
     handler, choice = setting.requested["PGAS_IBGDA_NIC_HANDLER"], setting.choice
     return handler == "cpu" or (handler == "auto" and setting.on_gpu and choice is not None and choice.device is not None)
 
 
 class _Device:
-    """Opens the mlx5 device of a choice (adapter.Opener), and warns if a CPU has to ring it."""
+    """Opens the chosen mlx5 device (adapter.Opener), and warns if a CPU has to ring its doorbells."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
 
     def begin(self, n_pes: int) -> tuple[str, int]:
-        """Do nothing: the device is there."""
+        """Do nothing: a device needs no start."""
         return "", 0
 
     def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> Adapter:
@@ -69,7 +69,7 @@ class _Device:
             raise TransportError("ibgda: no RDMA device was chosen")
         gid = selection.gid_of(choice, setting.requested["PGAS_IB_GID_INDEX"])
         if gid is None:
-            raise TransportError(f"{choice.name}: the port has no GID, by which ibgda addresses it")
+            raise TransportError(f"{choice.name}: the port has no GID; ibgda addresses ports by GID")
         reach = None
         if setting.on_gpu:
             from pgas.transports.memory.gpudirect import GPUDirect
@@ -77,7 +77,7 @@ class _Device:
             reach = GPUDirect(memory)  # type: ignore[arg-type]  # a PE with a GPU has a GPUMemory
         adapter = devx.DevX(choice.device.name, choice.port, gid, gpu=reach, handler=handler)
         if adapter.why_by_cpu:
-            setting.warn(f"a CPU thread rings {choice.name} for kernels, which is slower: {adapter.why_by_cpu}")
+            setting.warn(f"a CPU thread rings the doorbells of {choice.name}, which is slower: {adapter.why_by_cpu}")
         return adapter
 
     def end(self, *, orderly: bool) -> None:
