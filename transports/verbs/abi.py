@@ -1,7 +1,7 @@
 """The binary interface of libibverbs: offsets and values of ``infiniband/verbs.h`` on 64-bit machines (stable since IBVERBS_1.1).
 
-Compiled code fills ``struct ibv_send_wr`` and calls the functions of ``struct ibv_context_ops`` that ``ibv_post_send`` and ``ibv_poll_cq``
-are inline wrappers of. tests/test_verbs_abi.py compares every number with the header.
+Compiled code fills ``struct ibv_send_wr`` and calls the functions in ``struct ibv_context_ops``, as the inline ``ibv_post_send`` and
+``ibv_poll_cq`` do. tests/test_verbs_abi.py compares every number with the header.
 """
 
 from enum import IntEnum, IntFlag
@@ -73,7 +73,7 @@ class WcStatus(IntEnum):
     GENERAL_ERR = 21
 
 
-#: The syndrome by which an mlx5 card says the same, for CompletionError; 0 for what it never says.
+#: The corresponding syndrome of an mlx5 card, for CompletionError; statuses without one are missing.
 SYNDROMES = {
     WcStatus.LOC_LEN_ERR: Syndrome.LOCAL_LENGTH_ERR,
     WcStatus.LOC_QP_OP_ERR: Syndrome.LOCAL_QP_OP_ERR,

@@ -1,4 +1,4 @@
-"""An RDMA device opened through pyverbs: what it and its port can do, asked of the device itself, and the one protection domain used."""
+"""An RDMA device opened through pyverbs: its capabilities, those of its port, and a protection domain."""
 
 import contextlib
 import importlib
@@ -15,14 +15,14 @@ __all__ = ["Capabilities", "OpenDevice"]
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What ibv_query_device and ibv_query_port say."""
+    """Results of ibv_query_device and ibv_query_port."""
 
     max_qp: int
     max_qp_wr: int  #: work requests in a send queue
     max_cqe: int  #: completions in a CQ
     atomics: bool  #: atomic_cap is not ATOMIC_NONE
-    max_init_rd_atomic: int  #: READs and atomics that a QP may have under way
-    max_dest_rd_atomic: int  #: those of its peer that it answers at once
+    max_init_rd_atomic: int  #: outstanding READs and atomics of a QP
+    max_dest_rd_atomic: int  #: outstanding READs and atomics of a peer that a QP answers
     max_msg_sz: int  #: bytes of one message
     active_mtu: int  #: IBV_MTU_*: 1 to 5 for 256 to 4096 bytes
     active: bool  #: the port's state is ACTIVE
@@ -49,14 +49,14 @@ def reason(error: Exception) -> str:
 
 
 class OpenDevice:
-    """A device that is open in this process, with one port of it.
+    """An open device and one of its ports.
 
     Args:
         name: of the device, as rdma link lists it.
         port: number of the port.
 
     Raises:
-        TransportError: the device cannot be opened or asked.
+        TransportError: the device cannot be opened or queried.
     """
 
     def __init__(self, name: str, port: int) -> None:
@@ -78,7 +78,7 @@ class OpenDevice:
         return f"{self.name}:{self.port}"
 
     def query(self) -> Capabilities:
-        """Ask device and port."""
+        """Query device and port."""
         try:
             device, port = self.context.query_device(), self.context.query_port(self.port)
         except pyverbs("pyverbs_error").PyverbsError as error:
@@ -98,7 +98,7 @@ class OpenDevice:
         )
 
     def close(self) -> None:
-        """Give the device back. What was made of it is closed before. Further calls do nothing."""
+        """Close the device. Its objects must be closed before. Further calls do nothing."""
         self._made.close()
 
 

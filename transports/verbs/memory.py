@@ -1,4 +1,4 @@
-"""Memory of this process registered with a device: the host's by its address, a GPU's as a dma-buf or by the peer memory driver."""
+"""Registration of memory with a device: host memory by address, GPU memory as a dma-buf or by the peer memory driver."""
 
 import errno
 import os
@@ -21,22 +21,22 @@ class Region:
     mr: Any  #: pyverbs.mr.MR
     lkey: int
     rkey: int
-    shift: int  #: subtracted from an address of the window gives the address that work requests use
+    shift: int  #: subtracted from an address of the window, it gives the address in work requests
 
 
 def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, what: str, on_gpu: bool) -> Region:
-    """Register memory; on GPUs in whichever of two ways works.
+    """Register memory; GPU memory as a dma-buf, or else by address with nvidia-peermem.
 
     Args:
-        device: with which device.
+        device: the device.
         address: of the first byte, in the window.
-        nbytes: how many bytes.
+        nbytes: length in bytes.
         access: IBV_ACCESS_* flags.
         what: the memory, for messages.
-        on_gpu: CUDA allocated it: as a dma-buf, else by address, which GPU memory needs nvidia-peermem for.
+        on_gpu: whether it is GPU memory.
 
     Raises:
-        TransportError: it is refused; the text names the reasons, and the limit where that is the reason.
+        TransportError: the device refuses; the text gives the reasons, and the limit on locked memory if that is one.
     """
     ways: list[tuple[str, Callable[[], Region]]] = [("by address", lambda: _by_address(device, address, nbytes, access))]
     if on_gpu:
@@ -55,7 +55,7 @@ def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, w
 
 
 def _limit(nbytes: int) -> str:
-    """Say how much memory this process may pin; CAP_IPC_LOCK lifts the limit."""
+    """Return words about the limit on locked memory (RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts it)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         return " (no limit on locked memory is set: does the machine have that much?)"
@@ -72,7 +72,7 @@ def _by_address(device: OpenDevice, address: int, nbytes: int, access: Access) -
 
 
 def _as_dma_buf(device: OpenDevice, address: int, nbytes: int, access: Access) -> Region:
-    """Register memory in what CUDA exports, whose first byte has address 0 in work requests: pyverbs passes the offset as the iova, too."""
+    """Register a dma-buf. Its first byte has address 0 in work requests, as pyverbs passes the offset as the iova too."""
     from pgas.transports.memory.gpudirect import dmabuf
 
     fd, offset = dmabuf(address, nbytes)

@@ -1,4 +1,4 @@
-"""RC queue pairs through pyverbs: made, connected by what the bootstrap carries, and their address for compiled code."""
+"""RC queue pairs through pyverbs: creation, connection, and their addresses for compiled code."""
 
 import contextlib
 import secrets
@@ -17,21 +17,21 @@ from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
 __all__ = ["End", "Path", "QueuePair"]
 
-#: Bytes that a STORE request has at most: asked for as inline data.
+#: Inline data to ask for: the longest STORE request.
 INLINE_MAX = 16
 
-#: Neither receives nor RNR NAKs happen; the values are those of ibv_rc_pingpong.
+#: The values of ibv_rc_pingpong. There are no receives, so no RNR NAKs.
 _MIN_RNR_TIMER, _RNR_RETRY, _HOP_LIMIT = 12, 7, 255
 
-#: Completions that are taken from a CQ at once.
+#: Completions of one poll.
 _POLLED = 16
 
 
 @dataclass(frozen=True)
 class End:
-    """A port as the peers' queue pairs address it."""
+    """A port's address and limits, for the queue pairs of peers."""
 
-    gid: bytes  #: 16 bytes; zero where an InfiniBand port has none
+    gid: bytes  #: 16 bytes; zero if an InfiniBand port has none
     lid: int
     ethernet: bool
     mtu: int  #: IBV_MTU_*
@@ -39,10 +39,10 @@ class End:
 
 
 class QueuePair:
-    """An RC queue pair with a CQ of its own, in RESET. Completions never overrun the CQ: there are never more than depth outstanding.
+    """An RC queue pair with its own CQ, in RESET. At most depth work requests are outstanding, so the CQ never overruns.
 
     Args:
-        device: whose.
+        device: the device.
         depth: work requests in the send queue.
 
     Raises:
@@ -71,7 +71,7 @@ class QueuePair:
         self.psn = secrets.randbelow(1 << 24)
 
     def _create(self, qp: Any, depth: int) -> tuple[Any, bool]:
-        """Make the queue pair, with room for inline data if the device has any; return it and whether it has."""
+        """Create the queue pair, with inline data if the device supports it; return it and whether it does."""
 
         def create(inline: int) -> Any:
             cap = qp.QPCap(max_send_wr=depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=inline)
@@ -87,11 +87,11 @@ class QueuePair:
         """Take the queue pair to RTS.
 
         Args:
-            qpn: the peer's queue pair.
-            psn: the number of its first packet.
+            qpn: number of the peer's queue pair.
+            psn: the peer's first PSN.
             own: this end.
-            peer: the other one; may be this one.
-            path: how packets go there.
+            peer: the other end; may be this one.
+            path: service level, traffic class and retries of packets.
 
         Raises:
             TransportError: the device refuses a transition.
@@ -130,7 +130,7 @@ class QueuePair:
         return addr.AHAttr(port_num=self._device.port, is_global=1, gr=route, dlid=peer.lid, sl=path.sl)
 
     def reset(self) -> None:
-        """Take the queue pair to RESET, whatever state it is in, and forget its completions: connect() may follow, with another PSN.
+        """Take the queue pair from any state to RESET and drop its completions. connect() may follow; the PSN is a new one.
 
         Raises:
             TransportError: the device refuses.
@@ -144,25 +144,25 @@ class QueuePair:
         self.psn = secrets.randbelow(1 << 24)
 
     def state(self) -> str:
-        """Return the state that the device says the queue pair is in, e.g. "RTS"; "" if it does not say."""
+        """Return the queue pair's state as the device reports it, e.g. "RTS"; "" if the query fails."""
         try:
             return QpState(self._qp.query(int(QpAttrMask.STATE))[0].qp_state).name
         except (pyverbs("pyverbs_error").PyverbsError, ValueError):
             return ""
 
     def destroy(self) -> None:
-        """Destroy queue pair and CQ; nobody posts or polls any more. Further calls do nothing."""
+        """Destroy queue pair and CQ. Nothing may post or poll any more. Further calls do nothing."""
         self._made.close()
 
 
 def permitted(device: OpenDevice) -> Access:
-    """Return what peers may do to memory, and over queue pairs; REMOTE_ATOMIC is refused by a device without atomics."""
+    """Return the access rights of peers, for regions and queue pairs. A device without atomics refuses REMOTE_ATOMIC."""
     atomic = Access.REMOTE_ATOMIC if device.capabilities.atomics else Access(0)
     return Access.REMOTE_WRITE | Access.REMOTE_READ | atomic
 
 
 def why_not(device: devices.Device, port: devices.Port) -> str | None:
-    """Return why a device and port cannot carry ibrc, None if they can (transports.selection.Suits): they make an RC queue pair."""
+    """Return why a device and port cannot carry ibrc, None if they can (transports.selection.Suits). Tries to make an RC queue pair."""
     if device.node_type != devices.CHANNEL_ADAPTER:
         return f"is an {device.node_type}: RC queue pairs without a connection manager need a channel adapter (InfiniBand or RoCE)"
     try:
@@ -174,13 +174,13 @@ def why_not(device: devices.Device, port: devices.Port) -> str | None:
 
 
 def end_of(device: OpenDevice, gid: Gid | None) -> End:
-    """Return this end."""
+    """Return the End of this port."""
     caps = device.capabilities
     return End(gid.raw if gid is not None else bytes(16), caps.lid, caps.ethernet, caps.active_mtu, caps.max_dest_rd_atomic)
 
 
 def _address(qp: Any) -> int:
-    """Return the address of a queue pair's struct ibv_qp: of an RC queue pair of this number, whose CQs are one."""
+    """Return the address of the struct ibv_qp behind a pyverbs QP, recognised by number, type, and one CQ for send and receive."""
 
     def matches(address: int) -> bool:
         found = structs.read(address, abi.QP_END)

@@ -1,7 +1,7 @@
-"""The C structures behind pyverbs's objects, which keep their pointers to themselves.
+"""The C structures behind pyverbs's objects, which do not expose their pointers.
 
-A pointer is one of the words that an object is made of: the one at which there is what is looked for. Reading goes through the kernel, so
-that a word which is no pointer is an error and no crash.
+The words of an object are tried as pointers until one leads to the structure sought. Memory is read through the kernel, so a word that is
+no pointer gives an error, not a crash.
 """
 
 import os
@@ -15,7 +15,7 @@ __all__ = ["behind", "read", "word"]
 
 
 def read(address: int, nbytes: int) -> bytes:
-    """Return bytes of this process.
+    """Return bytes of this process's memory.
 
     Raises:
         OSError: nothing is mapped there.
@@ -37,11 +37,11 @@ def word(address: int) -> int:
 
 
 def behind(thing: Any, matches: Callable[[int], bool]) -> int:
-    """Return the address of the C structure of an object of pyverbs.
+    """Return the address of the C structure behind a pyverbs object.
 
     Args:
         thing: the object.
-        matches: whether the structure is at an address; may raise OSError.
+        matches: tells whether the structure is at an address; may raise OSError.
 
     Raises:
         TransportError: there is none.
