@@ -1,7 +1,7 @@
-"""How the engine's source is compiled, for the CPU or a GPU, and a disk cache that notices a change in any of its modules.
+"""Compilation of loops, for the CPU or a GPU, with a disk cache that notices a change in any of their modules.
 
-Numba's own key of cached code is the source file of the function itself; the engine is spread over several files and takes its constants
-from the data sheet. What is compiled at top level is therefore made over a number that stands for all of them (source_stamp).
+Numba's cache key covers only the source file of the function itself. A loop is spread over several files and takes constants from the data
+sheet. Each loop therefore has a free variable with a hash of all these sources (source_stamp), which Numba's key covers.
 """
 
 import functools
@@ -21,9 +21,9 @@ __all__ = ["device", "keep", "kernel", "on_host", "source_stamp"]
 
 
 def on_host(function: Callable[..., Any]) -> Any:
-    """Mark a function whose arguments and result are int64: compiled for the CPU, into what calls it.
+    """Mark a function whose arguments and result are int64: compiled for the CPU, into its callers.
 
-    Numba compiles a function anew for every constant that it is called with (Literal[int]); here once will do.
+    Numba would compile it again for every constant argument (Literal[int]); this compiles it once.
     """
     dispatcher = njit(nogil=True)(function)
     resolve = dispatcher.get_call_template
@@ -32,7 +32,7 @@ def on_host(function: Callable[..., Any]) -> Any:
 
 
 def device(function: Callable[..., Any]) -> Any:
-    """Mark a function of the engine likewise: compiled for what runs it, the CPU or a GPU."""
+    """Mark a function of the engine likewise, for the CPU or the GPU that runs the engine."""
     return on_host(function) if SIMULATOR else compiler.compiler.integer_device(function)
 
 

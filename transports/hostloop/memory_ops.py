@@ -1,7 +1,7 @@
-"""The engine's primitives on the CPU: LLVM instructions.
+"""Primitives of compiled loops on the CPU, as LLVM instructions.
 
-They are intrinsics and not compiled functions like those of pgas.sim.memory: the engine has hundreds of them, which LLVM would first have
-to inline, and those lambdas have one mangled name when they come out of the disk cache, so that linking them may pick a wrong one.
+They are intrinsics, not compiled functions like those of pgas.sim.memory: LLVM would have to inline hundreds of calls. And compiled lambdas
+share one mangled name when they come from the disk cache, so the linker could pick a wrong one.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from pgas.transports.hostloop.compiled import on_host
 
 _I64 = ir.IntType(64)
 
-#: Turns of idle() that spin, and up to which it then yields; bounds of its sleeps.
+#: idle() spins in the first SPINS turns, yields up to turn YIELDS, then sleeps between SLEEP_MIN_US and SLEEP_MAX_US.
 SPINS, YIELDS = 200, 1000
 SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
 
-#: A turn of idle() beyond which its sleeps would be longer than 50 us, for threads that kernels wait for.
+#: The last turn of idle() that sleeps at most 50 us: threads that kernels wait for pass no more.
 LAST_SHORT_TURN = YIELDS + 4 * (50 - SLEEP_MIN_US)
 
 
 def _primitive(arity: int, build: Callable[..., Any]) -> Any:
-    """Make an intrinsic of int64 arguments and an int64 result from what builds its instructions."""
+    """Make an intrinsic of int64 arguments and an int64 result. build: builds its instructions."""
 
     def typing(*args: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
@@ -115,37 +115,37 @@ def _swap32(builder: Any, value: Any) -> Any:
 load, load_u8, load_u32 = (_load(n, "monotonic") for n in (8, 1, 4))
 store, store_u8, store_u16, store_u32 = (_store(n, "monotonic") for n in (8, 1, 2, 4))
 
-#: Loads from any address, not one access.
+#: Loads from unaligned addresses; they may be split into several accesses.
 load_any, load_any_u16, load_any_u32 = (_load_any(n) for n in (8, 2, 4))
 
-#: Loads that later accesses come after, stores that earlier ones come before.
+#: Acquire loads, release stores.
 load_acquire, load_be32_acquire = _load(8, "acquire"), _load(4, "acquire", big_endian=True)
 store_release = _store(8, "release")
 
-#: A word behind which others are published: later accesses come after it.
+#: An acquire load of a word that publishes others.
 load_published = load_acquire
 
 #: Big-endian words.
 load_be32, load_be64 = _load(4, "monotonic", big_endian=True), _load(8, "monotonic", big_endian=True)
 swap32, swap64 = _primitive(1, _swap32), _primitive(1, lambda builder, value: builder.bswap(value))
 
-#: Atomic updates of 8 bytes, sequentially consistent; they return what was there.
+#: Atomic updates of 8 bytes, sequentially consistent; they return the old value.
 add, exchange = _update("add"), _update("xchg")
 compare_swap, compare_swap_u32 = _compare_swap(8), _compare_swap(4)
 
 #: Order all earlier accesses before all later ones, for every observer (fence.acq_rel.sys).
 fence = _primitive(0, lambda builder: builder.fence("seq_cst"))
 
-#: The address of two words of the calling function's own.
+#: The address of two words on the stack of the calling function.
 stack_words = _primitive(0, _stack_words)
 
 #: Call the int (*)(void *, X, void *) at an address; X is a pointer, or an int of 32 bits.
 call_with_pointer, call_with_int = _call(64), _call(32)
 
-#: Stores to memory that others poll: whole, and at once on their way.
+#: Stores to memory that others poll: not torn, and not delayed.
 store_data, store_data_u8, store_data_u16, store_data_u32 = store, store_u8, store_u16, store_u32
 
-#: Loads of operands that others change by atomics.
+#: Loads of operands that others update by atomics.
 load_shared, load_shared_u32 = load, _load(4, "monotonic")
 
 _clock_gettime = types.ExternalFunction("clock_gettime", int32(int32, types.intp))
@@ -157,7 +157,7 @@ move = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, type
 
 @on_host
 def clock() -> int:
-    """Return nanoseconds since some time in the past."""
+    """Return nanoseconds of CLOCK_MONOTONIC."""
     pair = stack_words()
     _clock_gettime(int32(_CLOCK_MONOTONIC), pair)
     return load(pair) * 1_000_000_000 + load(pair + 8)
@@ -165,10 +165,10 @@ def clock() -> int:
 
 @on_host
 def idle(turns: int) -> int:
-    """Wait a little, the longer the more often nothing was found: spin, give the core away, sleep.
+    """Back off: spin, then yield, then sleep. turns: consecutive turns of the caller's loop without work.
 
-    Sleeps grow by 1 us every fourth turn: 50 us after some 5 ms of nothing, 500 us after half a second, so that a doorbell never waits
-    longer than a hundredth of the time that the card waited for it, and an idle card costs next to nothing.
+    Sleeps grow by 1 us every fourth turn: 50 us after about 5 ms without work, 500 us after half a second. So a doorbell waits at most a
+    hundredth of the idle time before it, and an idle card costs next to nothing.
     """
     if turns < SPINS:
         return 0

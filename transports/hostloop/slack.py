@@ -1,4 +1,4 @@
-"""Sleeps of threads that poll for a card, the engine or what stands between kernels and it."""
+"""Precise sleeps, for threads that poll: the engine, the proxy and the forwarder."""
 
 import ctypes
 
@@ -8,5 +8,5 @@ _PR_SET_TIMERSLACK = 29
 
 
 def sleep_precisely() -> None:
-    """Let sleeps of the calling thread end within a microsecond of their time: Linux's 50 us would double the shortest ones."""
+    """Set the calling thread's timer slack to 1 us. Linux's default of 50 us is longer than the shortest sleeps."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
