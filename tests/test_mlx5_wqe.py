@@ -195,7 +195,7 @@ def test_bad_nbytes(nbytes):
 
 @pytest.mark.parametrize("nbytes", [0, 973])
 def test_bad_payload(nbytes):
-    with pytest.raises(ValueError, match=f"payload: {nbytes} bytes, within 1 and 972 go inline"):
+    with pytest.raises(ValueError, match=f"payload: {nbytes} bytes, 1 to 972 go inline"):
         wqe.write_inline(0, 1, RADDR, RKEY, bytes(nbytes))
 
 

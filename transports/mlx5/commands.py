@@ -1,8 +1,8 @@
 """Commands: opcodes, status, and the layout of every input and output (facts/mlx5.md section 3, names of mlx5_ifc.h).
 
-A command is bytes in and bytes out: ``build`` makes the input, ``check`` reads the status of the output, ``parse_output`` the rest; the
-card's side is ``parse`` and ``build_output``. Objects of user memory (PD, UAR, UMEM) come from verbs on a real card (facts 3.1), from
-these commands or from calls of the adapter on the software one.
+A command is bytes in and bytes out. The driver makes the input with ``build``, reads the status of the output with ``check`` and the rest
+with ``parse_output``; the card uses ``parse`` and ``build_output``. PDs, UARs and UMEMs come from verbs on a real card (facts 3.1), and
+from these commands or calls of the adapter on the software card.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class Command(IntEnum):
-    """``MLX5_CMD_OP_*``. Python wants another first letter for 2ERR_QP and 2RST_QP: command_name() gives the real ones."""
+    """``MLX5_CMD_OP_*``. A name in Python cannot begin with a digit: command_name() returns 2ERR_QP and 2RST_QP."""
 
     QUERY_HCA_CAP = 0x100
     CREATE_MKEY = 0x200
@@ -137,14 +137,14 @@ STATUS_WORDS = {
 
 
 def status_words(status: int) -> str:
-    """Return a status as name and words."""
+    """Return the name of a status, and its meaning."""
     if status not in STATUS_WORDS:
         return f"status {status:#x}"
     return f"{Status(status).name} ({STATUS_WORDS[Status(status)]})"
 
 
 class CommandError(TransportError):
-    """The card refused a command. The syndrome is the firmware's own number for the reason; words are the reason, "" if nobody knows."""
+    """The card refused a command. The syndrome is the firmware's own number for the reason; words are its meaning, "" if unknown."""
 
     def __init__(self, opcode: int, status: int, syndrome: int, words: str = "") -> None:
         super().__init__(opcode, status, syndrome, words)
@@ -193,7 +193,7 @@ def _qp(name: str, *more: Field) -> Layout:
 _OPT_PARAM_MASK = Field("opt_param_mask", 0x80, 32)
 _QPC = Field("qpc", 0xC0, 8 * QPC.size, table=QPC)
 
-#: Commands that nobody has needed here (QUERY_CQ, CREATE_EQ, CREATE_DCT, ...) have no layout.
+#: Commands that pgas does not use (QUERY_CQ, CREATE_EQ, CREATE_DCT, ...) have no layout.
 LAYOUTS = {
     Command.QUERY_HCA_CAP: Layout(_in("query_hca_cap", _SHORT), _out("query_hca_cap", size=0x10 + CAP_SIZE)),
     Command.CREATE_MKEY: Layout(
@@ -286,7 +286,7 @@ def _input(opcode: int) -> Table:
 
 
 def output_table(opcode: int, op_mod: int) -> Table:
-    """Return the layout of a command's output; op_mod, that of the input, selects what QUERY_HCA_CAP's ``capability`` is.
+    """Return the layout of a command's output; the input's op_mod selects the layout of QUERY_HCA_CAP's ``capability``.
 
     Raises:
         ValueError: the command is not in the data sheet.
@@ -298,7 +298,7 @@ def output_table(opcode: int, op_mod: int) -> Table:
 
 
 def output_size(command: int) -> int:
-    """Return the bytes that the output of a command takes."""
+    """Return the size of a command's output in bytes."""
     return output_table(command, 0).size
 
 
@@ -306,7 +306,7 @@ def output_size(command: int) -> int:
 
 
 def build(command: Command, **values: Any) -> bytes:
-    """Return the input of a command with the fields that are named; a context is a mapping of its fields.
+    """Return the input of a command with the given fields; the value of a context is a mapping of its fields.
 
     Raises:
         ValueError: the command is not in the data sheet, has no such field, or a value does not fit.
@@ -315,7 +315,7 @@ def build(command: Command, **values: Any) -> bytes:
 
 
 def parse(data: Buffer) -> tuple[Command, dict[str, Any]]:
-    """Return the command that an input asks for and its fields.
+    """Return the command of an input, and its fields.
 
     Raises:
         ValueError: the command is not in the data sheet, or the input is too short for it.
@@ -328,7 +328,7 @@ def parse(data: Buffer) -> tuple[Command, dict[str, Any]]:
 def build_output(
     command: Command, values: Mapping[str, Any] | None = None, *, status: int = Status.OK, syndrome: int = 0, op_mod: int = 0
 ) -> bytes:
-    """Return the output of a command. op_mod, that of the input, selects what QUERY_HCA_CAP's ``capability`` is.
+    """Return the output of a command. The input's op_mod selects the layout of QUERY_HCA_CAP's ``capability``.
 
     Raises:
         ValueError: the command is not in the data sheet, has no such field, or a value does not fit.
@@ -337,7 +337,7 @@ def build_output(
 
 
 def parse_output(command: Command, data: Buffer, *, op_mod: int = 0) -> dict[str, Any]:
-    """Return the fields of a command's output; its status is not looked at (see check).
+    """Return the fields of a command's output; check() reads the status.
 
     Raises:
         ValueError: the command is not in the data sheet, or the output is too short.
@@ -346,7 +346,7 @@ def parse_output(command: Command, data: Buffer, *, op_mod: int = 0) -> dict[str
 
 
 def check(command: int, data: Buffer, words: Callable[[int], str] | None = None) -> None:
-    """Read the status of an output; words, if given, says what a syndrome means ("" if it does not know).
+    """Read the status of an output. words: returns the meaning of a syndrome, "" if unknown.
 
     Raises:
         CommandError: the card refused the command.
@@ -357,6 +357,6 @@ def check(command: int, data: Buffer, words: Callable[[int], str] | None = None)
 
 
 def pretty(command: int, data: Buffer, *, output: bool = False, op_mod: int = 0) -> str:
-    """Return a command's name, a hexdump as the kernel driver's, and its fields that are not zero."""
+    """Return a command's name, a hexdump in the kernel driver's format, and its nonzero fields."""
     table = output_table(command, op_mod) if output else _input(command)
     return f"{command_name(command)} {'out' if output else 'in'}, {len(data)} bytes\n{fields.pretty(table, data)}"

@@ -1,7 +1,7 @@
 """Contexts of the card's objects: CQ, QP, address path, memory key, UMEM, RoCE address; and the states of a QP (facts/mlx5.md 3.1 to 3.5).
 
-Tables are named as in mlx5_ifc.h and hold the fields that the facts give offsets for: all that an RC QP, a collapsed CQ and a memory key
-over user memory are made of.
+Tables are named as in mlx5_ifc.h and have the fields whose offsets the facts give: those of an RC QP, a collapsed CQ and a memory key over
+user memory.
 """
 
 from enum import IntEnum, IntFlag
@@ -89,17 +89,17 @@ class RqType(IntEnum):
 
     REGULAR = 0
     SRQ = 1
-    ZERO_SIZE_RQ = 3  # no receive queue, SRQ or receive CQ, as DOCA does and this runtime
+    ZERO_SIZE_RQ = 3  # no receive queue, SRQ or receive CQ; used by DOCA and pgas
 
 
-#: rnr_retry that tries for ever (IBTA, Modify QP).
+#: The rnr_retry that retries for ever (IBTA, Modify QP).
 RNR_RETRY_FOR_EVER = 7
 
 
 def rnr_timer_ns(min_rnr_nak: int) -> int:
-    """Return how long a requester waits that found no receive WQE, from qpc.min_rnr_nak of the QP that has none.
+    """Return how long a requester waits after an RNR NAK, from qpc.min_rnr_nak of the responder's QP.
 
-    1 is 10 us, 2 is 20 us, then in turns 3/2 and 4/3 of the one before, up to 491.52 ms; 0 is one step more (IBTA, RNR NAK timer).
+    1 is 10 us, 2 is 20 us, then in turns 3/2 and 4/3 of the previous one, up to 491.52 ms; 0 is the step after 31 (IBTA, RNR NAK timer).
 
     Raises:
         ValueError: the code has more than 5 bits.
@@ -139,14 +139,14 @@ class OptPar(IntFlag):
 
 
 class AccessMode(IntEnum):
-    """``mkc.access_mode_1_0``: what translates the addresses of a key."""
+    """``mkc.access_mode_1_0``: how a key's addresses are translated."""
 
     MTT = 1
     KLM = 2
 
 
 class Access(IntFlag):
-    """``IBV_ACCESS_*``, what a memory region allows besides being read locally."""
+    """``IBV_ACCESS_*``: what a memory region allows besides local reads."""
 
     LOCAL_WRITE = 1 << 0
     REMOTE_WRITE = 1 << 1
@@ -226,13 +226,13 @@ QPC = Table(
     Field("remote_qpn", 0xA8, 24),
     Field("primary_address_path", 0xC0, 8 * ADS.size, table=ADS),
     Field("log_ack_req_freq", 0x380, 4),
-    Field("log_sra_max", 0x388, 3),  # log2 of the READs and atomics that may be under way
+    Field("log_sra_max", 0x388, 3),  # log2 of the most outstanding READs and atomics
     Field("retry_count", 0x38D, 3),
     Field("rnr_retry", 0x390, 3),
     Field("fre", 0x394, 1),
     Field("next_send_psn", 0x3C8, 24),
     Field("cqn_snd", 0x3E8, 24),
-    Field("log_rra_max", 0x488, 3),  # log2 of those that this end answers; more than the caps allow corrupts atomics (facts 3.5)
+    Field("log_rra_max", 0x488, 3),  # log2 of those that it answers; more than the caps allow corrupts atomics (facts 3.5)
     Field("atomic_mode", 0x48C, 4, AtomicMode),
     Field("rre", 0x490, 1),  # peers may READ
     Field("rwe", 0x491, 1),  # WRITE
@@ -288,7 +288,7 @@ UMEM = Table("umem", 0x20, Field("log_page_size", 0x9B, 5), Field("page_offset",
 
 
 def mkey(mkey_index: int, mkey_7_0: int = 0) -> int:
-    """Return the lkey, which is the rkey too, of a memory key.
+    """Return the lkey of a memory key; the rkey is the same.
 
     Raises:
         ValueError: mkey_index has more than 24 bits, or mkey_7_0 more than 8.
@@ -328,11 +328,11 @@ ROCE_ADDR_LAYOUT = Table(
     Field("roce_version", 0xD8, 8),
 )
 
-#: The port of an InfiniBand card, as far as anybody here asks (mlx5_ifc.h, rdma-core 44).
+#: The port of an InfiniBand card; only the field in use (mlx5_ifc.h, rdma-core 44).
 HCA_VPORT_CONTEXT = Table("hca_vport_context", 0x200, Field("lid", 0x300, 16))
 
 # --- states of a QP (facts 3.5, 8 item 10) ---------------------------------------------------------------------------------------
-# Every pair of states is in one of two tables. 2ERR_QP and 2RST_QP are legal in every state, as in the optab of Linux's mlx5_ib.
+# Every pair of states is in one of these two tables. 2ERR_QP and 2RST_QP are legal in every state, as in optab of Linux's mlx5_ib.
 
 RST, INIT, RTR, RTS, ERR = QpState
 
@@ -382,7 +382,7 @@ _TARGET = {command: end for (_, end), command in LEGAL.items()}
 
 
 def transition(command: str, state: QpState) -> QpState:
-    """Return the state that a QP in state enters by a command, named as in LEGAL.
+    """Return the state that a command takes a QP to; commands are named as in LEGAL.
 
     Raises:
         ValueError: the command moves no QP, or not from this state; the text says why.

@@ -1,10 +1,11 @@
-"""Completion queue entries of 64 bytes, and how a 16-bit wqe_counter completes a 64-bit index (facts/mlx5.md section 2, ``mlx5dv.h``).
+"""Completion queue entries of 64 bytes, and the extension of their 16-bit wqe_counter to a 64-bit index (facts/mlx5.md section 2).
 
-The CQs of this runtime are collapsed: every CQE overwrites entry 0, and the consumer never tells the card how far it read (``cqc.cc``,
-``cqc.oi``). Before the first CQE the entry is filled with EMPTY, so that its opcode reads INVALID. In other CQs entry follows entry, an
-owner bit tells the rounds apart (valid), and the consumer stores how far it read into the CQ's doorbell record. Whoever writes a CQE
-stores bytes 0..55 first and then the tail, bytes 56..63, as one 64-bit store; whoever polls loads the tail at once: wqe_counter and op_own
-are then of one CQE (facts 2.5).
+The CQs of this runtime are collapsed: every CQE overwrites entry 0, and the consumer does not report its index (``cqc.cc``, ``cqc.oi``).
+The entry is filled with EMPTY before the first CQE, so its opcode reads INVALID. In other CQs the CQEs fill a ring, an owner bit tells the
+rounds apart (valid), and the consumer stores its index into the CQ's doorbell record.
+
+The card stores bytes 0..55 of a CQE first, then the tail, bytes 56..63, as one 64-bit store. A poller loads the tail with one load, so
+wqe_counter and op_own belong to the same CQE (facts 2.5).
 """
 
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ VENDOR_SYNDROME_ODP_PFAULT = 0x93
 
 
 def syndrome_words(syndrome: int) -> str:
-    """Return a syndrome in words and hex."""
+    """Return the meaning of a syndrome, and its number in hex."""
     return f"{SYNDROME_WORDS.get(syndrome, 'unknown syndrome')} ({syndrome:#04x})"  # type: ignore[call-overload]
 
 
@@ -134,7 +135,7 @@ ERR_CQE = Table(
 )
 
 CQE_SIZE = CQE64.size
-CQE_TAIL = CQE64.byte("s_wqe_opcode")  # the 8 bytes that are stored last and at once
+CQE_TAIL = CQE64.byte("s_wqe_opcode")  # the last 8 bytes, stored at once
 CQE_WQE_COUNTER = CQE64.byte("wqe_counter")
 CQE_OP_OWN = CQE64.byte("opcode")
 CQE_VENDOR_ERR_SYND = ERR_CQE.byte("vendor_err_synd")
@@ -146,7 +147,7 @@ TAIL_OPCODE_SHIFT, TAIL_QPN_SHIFT, TAIL_WQE_COUNTER_SHIFT = 56, 32, 16
 OP_OWN_OPCODE_SHIFT = 4
 OP_OWN_OWNER_MASK = 1  # MLX5_CQE_OWNER_MASK
 
-#: The byte that a CQ is filled with before it is created: opcode INVALID, wqe_counter "index -1 is done".
+#: The initial byte of a CQ's memory: opcode INVALID, and a wqe_counter of "index -1 is done".
 EMPTY = 0xFF
 
 
@@ -165,7 +166,7 @@ def valid(op_own_byte: int, consumer_idx: int, cq_size: int) -> bool:
 
 
 def completed(qpn: int, s_wqe_opcode: int, wqe_idx: int, byte_cnt: int = 0, user_index: int = 0, owner: int = 0) -> bytes:
-    """Build the CQE of a WQE that asked for one; wqe_idx is the index of its first WQEBB (facts 2.5)."""
+    """Build the CQE of a signalled WQE; wqe_idx is the index of its first WQEBB (facts 2.5)."""
     tail = {"s_wqe_opcode": s_wqe_opcode, "qpn": qpn, "wqe_counter": wqe_idx & WQE_IDX_MASK, "opcode": CqeOpcode.REQ, "owner": owner}
     return fill(CQE64, dict(srqn_uidx=user_index, byte_cnt=byte_cnt, **tail))
 
@@ -242,18 +243,18 @@ def decode(data: Buffer, offset: int = 0) -> Cqe:
 
 
 def extend(cons_idx: int, wqe_counter: int, depth: int) -> int:
-    """Return the index behind the last completed WQEBB: cons_idx, moved forward to wqe_counter + 1.
+    """Return the index after the last completed WQEBB: cons_idx, moved forward to wqe_counter + 1.
 
     Exact under these rules (facts 2.3, DESIGN section 2):
 
-    * depth is at most 2^15 and every reservation keeps ``resv_head - cons_idx <= depth``, so that of the indices that end in
-      wqe_counter + 1 one at most can have been posted;
-    * cons_idx only grows, was loaded before the CQE with acquire semantics and is loaded again after it: if it moved, try again with the
-      new one. A cons_idx that is 2^16 WQEBBs old (1 ms at 60 M WQE/s) fits a wrong index as well;
-    * the tail is loaded at once, and an entry whose opcode is INVALID completes nothing whatever its wqe_counter;
-    * a signalled WQE has one WQEBB: wqe_counter is the index of its first. Behind a longer one goes a NOP that carries the completion.
+    * depth is at most 2^15, and every reservation keeps ``resv_head - cons_idx <= depth``. So at most one posted index has the low 16 bits
+      of wqe_counter + 1.
+    * cons_idx only grows. It is loaded before the CQE, with acquire semantics, and again after it; if it has moved, the caller tries again.
+      A cons_idx that is 2^16 WQEBBs old (1 ms at 60 M WQE/s) would give a wrong index.
+    * The tail is loaded with one load. An entry with opcode INVALID completes nothing, whatever its wqe_counter.
+    * A signalled WQE has one WQEBB, as wqe_counter is the index of the first. A longer WQE is followed by a NOP that asks for the CQE.
 
-    A distance beyond depth is of a CQE older than cons_idx, and cons_idx is returned. Unsigned 64-bit arithmetic gives the same result.
+    A distance beyond depth means a CQE older than cons_idx; cons_idx is returned. Unsigned 64-bit arithmetic gives the same result.
     """
     distance = (wqe_counter + 1 - cons_idx) & WQE_IDX_MASK
     return cons_idx + distance if distance <= depth else cons_idx

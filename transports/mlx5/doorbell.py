@@ -1,4 +1,4 @@
-"""Doorbells: the doorbell record in memory, the word stored to the UAR, and what the card makes of both (facts/mlx5.md 1.8 to 1.10).
+"""Doorbells: the doorbell record in memory, the word stored to the UAR, and how the card reads both (facts/mlx5.md 1.8 to 1.10).
 
 To hand WQEs to the card: store them, release, store the send word of the doorbell record (DBR), release, store one 64-bit word to the
 QP's register in its UAR page. The word has the layout of the first 8 bytes of a control segment, in memory order.
@@ -20,7 +20,7 @@ DBR = Table("dbr", 8, Field("receive_counter", 0, 32), Field("send_counter", 32,
 DBR_SIZE = DBR.size
 DBR_SND_OFFSET = 4 * SND_DBR
 
-#: A CQ's DBR: how many CQEs were read. Not looked at while the CQ ignores overrun (cqc.oi).
+#: A CQ's DBR: the consumer index. The card ignores it while the CQ ignores overrun (cqc.oi).
 CQ_DBR = Table("cq_dbr", 8, Field("consumer_index", 8, 24), Field("arm", 32, 32))
 
 
@@ -57,7 +57,7 @@ UAR_BF_BUFFER_SIZE = 1 << UAR_LOG_BF_REG_SIZE - 1  # a BF register is two buffer
 
 
 class UarType(IntEnum):
-    """``MLX5DV_UAR_ALLOC_TYPE_*``. A UAR of type NC is one for the whole verbs context, so give every QP a register of its own."""
+    """``MLX5DV_UAR_ALLOC_TYPE_*``. All UARs of type NC of a verbs context are the same one; every QP needs a register of its own."""
 
     BF = 0
     NC = 1
@@ -77,12 +77,12 @@ def register_offset(kind: UarType, register: int, log_bf_reg_size: int = UAR_LOG
 
 
 def next_empty(prod_idx: int, qpn: int) -> bytes:
-    """Build the word of NVSHMEM, DeepEP and DOCA: the index of the next empty WQEBB, and no ds, opcode or opmod."""
+    """Build the UAR word as NVSHMEM, DeepEP and DOCA do: the index of the next empty WQEBB, without ds, opcode or opmod."""
     return fill(UAR_WORD, {"wqe_idx": prod_idx & WQE_IDX_MASK, "qpn": qpn})
 
 
 def wqe_start(wqe: Buffer) -> bytes:
-    """Build the word of rdma-core and MORI: the first 8 bytes of the last WQE, whose wqe_idx is where that WQE begins."""
+    """Build the UAR word as rdma-core and MORI do: the first 8 bytes of the last WQE; its wqe_idx is that WQE's first WQEBB."""
     word = bytes(wqe[: UAR_WORD.size])
     if decode(UAR_WORD, word)["ds"] == 0:
         raise ValueError("uar_word.ds: 0, no WQE is that short")
@@ -98,7 +98,7 @@ def words(data: Buffer) -> tuple[int, int]:
 
 
 def candidate(idx_word: int, qpn_word: int) -> int:
-    """Return the 16-bit index of the next empty WQEBB that a UAR word announces, in either convention: ds tells which."""
+    """Return the 16-bit index of the next empty WQEBB that a UAR word announces; ds tells which of the two conventions it follows."""
     return ((idx_word >> WQE_IDX_SHIFT) + wqebbs(qpn_word & DS_MASK)) & WQE_IDX_MASK
 
 
@@ -108,13 +108,13 @@ def target_qpn(qpn_word: int) -> int:
 
 
 def advance(producer_idx: int, nwqebb: int, announced: int, dbr_word: int) -> int:
-    """Return the producer index after a ring: moved to the farther of what the UAR word announced and what the DBR says.
+    """Return the producer index after a doorbell: moved forward to the UAR word's index or the DBR's, whichever is farther.
 
     Args:
-        producer_idx: the running index that the card knew, of any size.
-        nwqebb: WQEBBs in the send queue, at most 2^15; what is farther than that is of an older ring and is ignored.
+        producer_idx: the card's producer index before, of any size.
+        nwqebb: WQEBBs in the send queue, at most 2^15. An index farther away belongs to an older doorbell and is ignored.
         announced: candidate() of the UAR word.
-        dbr_word: the send word of the DBR; pass announced again where there is no DBR (send_dbr_mode NO_DBR_EXT).
+        dbr_word: the send word of the DBR; without a DBR (send_dbr_mode NO_DBR_EXT), announced again.
     """
     ring = (announced - producer_idx) & WQE_IDX_MASK
     record = (dbr_word - producer_idx) & WQE_IDX_MASK

@@ -1,8 +1,8 @@
 """Big-endian structures as tables: field name, bit offset, width.
 
-Offsets are counted as mlx5_ifc.h counts them: bit 0 is the most significant bit of byte 0 (facts/mlx5.md section 3). A field of any width
-may lie at any bit; a field that is itself a structure names that structure's table. The bits of a structure that no field names are
-reserved: zero when a structure is made, left alone when one is filled into memory.
+Offsets are those of mlx5_ifc.h: bit 0 is the most significant bit of byte 0 (facts/mlx5.md section 3). A field may have any width and begin
+at any bit. A field that is itself a structure has that structure's table. Bits without a field are reserved: zero in a new structure,
+unchanged when fields are set in memory.
 """
 
 import operator
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 __all__ = ["Buffer", "Field", "Table", "decode", "fill", "hexdump", "named", "pretty"]
 
-#: What bytes are read from, and written to if it is writable; memoryview(array) for everything else.
+#: Bytes to read from, or to write to if they are writable. Wrap other buffers in memoryview().
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -24,12 +24,12 @@ class Field:
     name: str
     bit: int
     width: int
-    words: type[IntEnum] | None = None  # what its values are called
-    table: "Table | None" = None  # a structure in the structure
+    words: type[IntEnum] | None = None  # names of its values
+    table: "Table | None" = None  # of a nested structure
 
     @property
     def end(self) -> int:
-        """The first bit behind the field."""
+        """The first bit after the field."""
         return self.bit + self.width
 
 
@@ -37,7 +37,7 @@ class Table:
     """A structure of size bytes.
 
     Raises:
-        ValueError: two fields have one name or share a bit, or a field leaves the structure.
+        ValueError: two fields have the same name or overlap, or a field ends beyond the structure.
     """
 
     def __init__(self, name: str, size: int, *fields: Field) -> None:
@@ -67,12 +67,12 @@ class Table:
 
 
 def fill(table: Table, values: Mapping[str, Any], buffer: Buffer | None = None, offset: int = 0) -> bytes:
-    """Set fields of a structure: of a new one of zeros, or of the one at offset in a buffer, whose other bits stay as they are.
+    """Set fields of a new structure of zeros, or of the structure at offset in a buffer. Other bits of the buffer do not change.
 
     Args:
         table: the structure.
-        values: an int for every field to set; a mapping of such values where the field is a structure.
-        buffer: writable bytes that hold the structure; nothing of it changes if a value is refused.
+        values: an int for every field to set; a mapping of such values for a nested structure.
+        buffer: writable bytes that hold the structure; it does not change if a value is refused.
         offset: where the structure begins in the buffer.
 
     Returns:
@@ -115,7 +115,7 @@ def _fill(table: Table, values: Mapping[str, Any], data: bytearray, base: int, p
 
 
 def decode(table: Table, data: Buffer, offset: int = 0) -> dict[str, Any]:
-    """Return every field of the structure at offset in data: ints, and dicts of structures in it.
+    """Return every field of the structure at offset in data: ints, and dicts for nested structures.
 
     Raises:
         ValueError: data is too short for the structure.
@@ -135,7 +135,7 @@ def _decode(table: Table, data: bytes, base: int) -> dict[str, Any]:
 
 
 def _span(field: Field) -> tuple[int, int, int]:
-    """Return first byte, the byte behind the last, and how far the field lies above the lowest bit of these bytes."""
+    """Return the first byte of a field, the byte after its last, and the shift of its lowest bit in these bytes."""
     last = -(-field.end // 8)
     return field.bit // 8, last, 8 * last - field.end
 
@@ -154,7 +154,7 @@ def named(words: type[IntEnum] | None, value: int) -> str:
 
 
 def hexdump(data: Buffer, offset: int = 0) -> str:
-    """Return data as the mlx5 kernel driver dumps commands: an offset of three digits, then four big-endian words a line."""
+    """Return data in the mlx5 kernel driver's format: an offset of three digits, then four big-endian words, per line."""
     raw = bytes(data)
     lines = []
     for at in range(0, len(raw), 16):
@@ -164,7 +164,7 @@ def hexdump(data: Buffer, offset: int = 0) -> str:
 
 
 def pretty(table: Table, data: Buffer, offset: int = 0, *, zeros: bool = False) -> str:
-    """Return the structure at offset in data as a hexdump and one line a field: bit offset, name, value.
+    """Return the structure at offset in data as a hexdump and one line per field: bit offset, name, value.
 
     Fields that are zero are left out unless zeros is true.
     """

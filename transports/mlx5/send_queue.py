@@ -1,7 +1,7 @@
-"""The send queue: WQEs at the slots of a ring, and what a WQE says (facts/mlx5.md sections 1.1, 1.2, 1.5).
+"""The send queue: WQEs in the slots of a ring, and their decoding (facts/mlx5.md sections 1.1, 1.2, 1.5).
 
-``store`` and ``fetch`` know the ring, ``decode`` the WQE: the control segment, then the segments that its opcode has, in their order. What
-makes no sense on the wire is a ValueError that names the field; whether the QP may do it is not asked here.
+``store`` and ``fetch`` handle the ring, ``decode`` the WQE: its control segment, then the segments of its opcode in order. A malformed WQE
+is a ValueError that names the field. Whether the QP may execute the WQE is not checked here.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def _blocks(view: memoryview, wqe_idx: int, count: int) -> list[slice]:
 
 
 def store(ring: Buffer, wqe_idx: int, data: bytes) -> None:
-    """Store a WQE at its slot of a ring; each WQEBB wraps by itself, and what the WQE leaves of its last one stays as it is."""
+    """Store a WQE at its slot of a ring. It wraps between WQEBBs; the rest of its last WQEBB does not change."""
     view = memoryview(ring).cast("B")
     for k, block in enumerate(_blocks(view, wqe_idx, wqebbs(-(-len(data) // OCTOWORD)))):
         part = data[k * WQEBB : (k + 1) * WQEBB]
@@ -53,7 +53,7 @@ def fetch(ring: Buffer, wqe_idx: int) -> bytes:
     """Return the ds octowords of the WQE at its slot of a ring.
 
     Raises:
-        ValueError: ds is 0, or says that the WQE is longer than the ring.
+        ValueError: ds is 0, or more than the ring holds.
     """
     view = memoryview(ring).cast("B")
     ds = fields.decode(CTRL, view[_blocks(view, wqe_idx, 1)[0]])["ds"]
@@ -76,7 +76,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Atomic:
-    """The operands of an atomic of nbytes. A plain CS has masks of ones, a plain FA no boundary; what an opcode lacks is 0."""
+    """The operands of an atomic of nbytes. A plain CS has masks of ones, a plain FA no boundary. Operands that an opcode lacks are 0."""
 
     nbytes: int
     add: int = 0
@@ -89,7 +89,7 @@ class Atomic:
 
 @dataclass(frozen=True)
 class Wqe:
-    """A decoded WQE; what its opcode has no segment for is None or empty."""
+    """A decoded WQE; fields of segments that its opcode lacks are None or empty."""
 
     opcode: Opcode
     opmod: int
@@ -112,7 +112,7 @@ class Wqe:
 
     @property
     def ce(self) -> Ce:
-        """When a CQE is asked for."""
+        """When the WQE asks for a CQE."""
         return Ce(self.fm_ce_se & CE_MASK)
 
     @property
@@ -141,10 +141,10 @@ class Wqe:
 
 
 def decode(data: Buffer) -> Wqe:
-    """Decode one WQE: ds octowords, and nothing behind them is looked at.
+    """Decode one WQE of ds octowords; bytes after them are ignored.
 
     Raises:
-        ValueError: the opcode has no layout here, opmod does not go with it, or ds is too short for its segments.
+        ValueError: the opcode has no layout here, opmod does not go with it, or ds is too small for its segments.
     """
     raw = bytes(data)
     ctrl = fields.decode(CTRL, raw)
@@ -180,14 +180,14 @@ def decode(data: Buffer) -> Wqe:
 
 
 def describe(data: Buffer) -> str:
-    """Return a WQE in words; one that decode refuses as what is wrong with it, and its bytes."""
+    """Return a WQE in words; if decode() refuses it, the error and its bytes."""
     try:
         return str(decode(data))
     except ValueError as error:
         return f"a WQE that cannot be decoded ({error}): {bytes(data).hex(' ', -4)}"
 
 
-#: Opcodes that decode knows, and whether a raddr segment follows the control segment.
+#: The opcodes of decode(), and whether a raddr segment follows the control segment.
 _HAS_RADDR = {
     Opcode.NOP: False,
     Opcode.DUMP: False,

@@ -1,12 +1,12 @@
 """Work queue elements: opcodes, segments, sizes, and builders (facts/mlx5.md sections 1.1 to 1.7, ``mlx5dv.h``).
 
-A WQE is a sequence of segments, each right behind the one before: ctrl, then raddr, then an atomic segment, then data or inline. It
-occupies whole WQEBBs (64 bytes) of the send queue, a ring of 2^n of them, and wraps at the ring's end from one WQEBB to the next. Sizes
-on the wire count octowords (16 bytes), the control segment included: ``ds``. Every field of more than a byte is big-endian.
+A WQE is a sequence of adjacent segments: ctrl, then raddr, then an atomic segment, then data or inline. It occupies whole WQEBBs (64 bytes)
+of the send queue, a ring of 2^n WQEBBs, and wraps between WQEBBs. Its size on the wire, ``ds``, counts octowords (16 bytes), the control
+segment included. Every field of more than a byte is big-endian.
 
-A receive WQE is data segments and nothing else; it occupies one entry of the receive queue, a ring of 2^n entries of 2^m octowords.
+A receive WQE consists of data segments only. It occupies one entry of the receive queue, a ring of 2^n entries of 2^m octowords.
 
-Only what an RC QP sends is here; DC's address vectors and the WAIT segment are in the facts. Decoding is in send_queue.py.
+These are the WQEs of an RC QP; DC's address vectors and the WAIT segment are in the facts. Decoding is in send_queue.py.
 """
 
 from enum import IntEnum
@@ -86,7 +86,7 @@ class Fm(IntEnum):
 
     NONE = 0 << 5
     INITIATOR_SMALL_FENCE = 1 << 5
-    FENCE = 2 << 5  # starts when earlier READs and ATOMICs of the QP have finished; the FENCE of NVSHMEM and DOCA
+    FENCE = 2 << 5  # waits for earlier READs and atomics of the QP; the FENCE of NVSHMEM and DOCA
     STRONG_ORDERING = 3 << 5
     FENCE_AND_INITIATOR_SMALL_FENCE = 4 << 5  # MLX5_WQE_CTRL_FENCE of mlx5dv.h, IBV_SEND_FENCE
 
@@ -112,14 +112,14 @@ WQEBB = 1 << WQEBB_SHIFT  # MLX5_SEND_WQE_BB
 OCTOWORD = 16
 DS_PER_WQEBB = WQEBB // OCTOWORD
 
-#: The 16 bits of a running WQEBB index that a WQE, a doorbell and a CQE carry; not masked by the ring's size.
+#: The low 16 bits of a running WQEBB index, as in WQEs, doorbells and CQEs; not masked by the ring's size.
 WQE_IDX_MASK = 0xFFFF
 
 #: WQEBBs in a send queue. Above 2^15 the distance of two 16-bit indices would be ambiguous.
 DEPTH_MIN = 128
 DEPTH_MAX = 32768
 
-#: The bytes that one WQE moves at most: log_max_msg = 30, and 1 GiB a WQE in NVSHMEM and NCCL (facts 3.6, 6.1, 6.3).
+#: Most bytes of one WQE: log_max_msg = 30; NVSHMEM and NCCL also take 1 GiB per WQE (facts 3.6, 6.1, 6.3).
 MESSAGE_MAX = 1 << 30
 
 # --- segments (facts 1.2) --------------------------------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ DATA = Table("data", 16, Field("byte_count", 0, 32), Field("lkey", 32, 32), Fiel
 INLINE = Table("inline", 4, Field("inline_seg", 0, 1), Field("byte_count", 1, 31))  # mlx5_wqe_inl_data_seg; the bytes follow
 ATOMIC = Table("atomic", 16, Field("swap_add", 0, 64), Field("compare", 64, 64))  # mlx5_wqe_atomic_seg; FA does not use compare
 
-# Extended atomics: in no header of rdma-core, read in NVSHMEM (facts 1.2). FA: no carry leaves a bit that is set in field_boundary.
-# CS: compares under compare_mask, replaces under swap_mask (facts 1.7). The old value of a 4-byte one is returned big-endian, that of
-# an 8-byte one in host order; memory itself holds host-order integers.
+# Extended atomics: not in rdma-core's headers, found in NVSHMEM (facts 1.2). FA: no carry leaves a bit that is set in field_boundary.
+# CS: compares under compare_mask, replaces under swap_mask (facts 1.7). The old value of 4 bytes is returned big-endian, that of 8 bytes in
+# host order; memory itself holds host-order integers.
 MASKED_FA_4 = Table("masked_fa_4", 16, Field("add", 0, 32), Field("field_boundary", 32, 32))
 MASKED_FA_8 = Table("masked_fa_8", 16, Field("add", 0, 64), Field("field_boundary", 64, 64))
 MASKED_CS_4 = Table(
@@ -154,7 +154,7 @@ MASKED_CS_8 = Table(
     "masked_cs_8", 32, Field("swap", 0, 64), Field("compare", 64, 64), Field("swap_mask", 128, 64), Field("compare_mask", 192, 64)
 )
 
-#: Bit 31 of an inline segment's byte_count (MLX5_INLINE_SEG), which tells it from a data segment.
+#: Bit 31 of byte_count (MLX5_INLINE_SEG): set in an inline segment, clear in a data segment.
 INLINE_SEG = 1 << 31
 INLINE_HEADER = INLINE.size
 
@@ -184,17 +184,17 @@ WQE_SEND_DATA = CTRL.size  # SEND: data or inline
 
 # --- ds and WQEBBs (facts 1.5) ---------------------------------------------------------------------------------------------------
 
-DS_MAX = (1 << CTRL["ds"].width) - 1  # what 6 bits hold; NVSHMEM's comment says 64 for RC, its largest WQE has 19
+DS_MAX = (1 << CTRL["ds"].width) - 1  # 6 bits; NVSHMEM's comment says 64 for RC, its largest WQE has 19
 DS_NOP = CTRL.size // OCTOWORD  # NVSHMEM's stand-alone NOP says 2 and leaves the second octoword stale: nobody may parse it
 DS_DUMP = (DUMP_DATA + DATA.size) // OCTOWORD
 DS_WRITE = DS_READ = (WQE_DATA + DATA.size) // OCTOWORD
 DS_ATOMIC = (WQE_ATOMIC_DATA + DATA.size) // OCTOWORD  # all but the next
 DS_MASKED_CS_8 = (WQE_MASKED_CS_8_DATA + DATA.size) // OCTOWORD
 
-#: The lkey of the data segment that ends a receive WQE shorter than its entry: no key has it (MLX5_INVALID_LKEY).
+#: The lkey of the data segment that ends a receive WQE shorter than its entry; no memory key has it (MLX5_INVALID_LKEY).
 INVALID_LKEY = 0x100
 
-#: Bytes that WRITE inline carries in one WQEBB, and at all. A card may allow less: QUERY_HCA_CAP's max_wqe_sz_sq.
+#: Most bytes of an inline WRITE of one WQEBB, and of any. A card may allow less: QUERY_HCA_CAP's max_wqe_sz_sq.
 INLINE_MAX_1_WQEBB = WQEBB - WQE_DATA - INLINE_HEADER
 INLINE_MAX = DS_MAX * OCTOWORD - WQE_DATA - INLINE_HEADER
 
@@ -210,7 +210,7 @@ def wqebbs(ds: int) -> int:
 
 
 # --- builders --------------------------------------------------------------------------------------------------------------------
-# wqe_idx is the running index of the WQE's first WQEBB (any size, its low 16 bits are sent); all return ds octowords.
+# wqe_idx: the running index of the WQE's first WQEBB; its low 16 bits are sent. All return ds octowords.
 
 
 def _ctrl(opcode: int, wqe_idx: int, qpn: int, ds: int, fm_ce_se: int, opmod: int = 0, imm: int = 0) -> bytes:
@@ -225,12 +225,12 @@ def _data(addr: int, lkey: int, nbytes: int) -> bytes:
 
 
 def nop(wqe_idx: int, qpn: int, *, fm_ce_se: int = 0) -> bytes:
-    """Build a NOP: carries a completion in one WQEBB behind a longer WQE (facts 1.6)."""
+    """Build a NOP: its CQE completes a longer WQE before it (facts 1.6)."""
     return _ctrl(Opcode.NOP, wqe_idx, qpn, DS_NOP, fm_ce_se)
 
 
 def dump(wqe_idx: int, qpn: int, addr: int, lkey: int, nbytes: int = 1, *, fm_ce_se: int = 0) -> bytes:
-    """Build a DUMP: the NIC reads nbytes at addr and discards them, behind everything that it wrote there (facts 1.6)."""
+    """Build a DUMP: the NIC reads nbytes at addr and discards them, after its earlier writes there (facts 1.6)."""
     return _ctrl(Opcode.DUMP, wqe_idx, qpn, DS_DUMP, fm_ce_se) + _data(addr, lkey, nbytes)
 
 
@@ -246,7 +246,7 @@ def write(
 def write_inline(wqe_idx: int, qpn: int, raddr: int, rkey: int, payload: bytes, *, fm_ce_se: int = 0) -> bytes:
     """Build an RDMA_WRITE that carries its payload; the NIC reads no memory but the WQE."""
     if not 1 <= len(payload) <= INLINE_MAX:
-        raise ValueError(f"payload: {len(payload)} bytes, within 1 and {INLINE_MAX} go inline")
+        raise ValueError(f"payload: {len(payload)} bytes, 1 to {INLINE_MAX} go inline")
     ds = ds_inline(len(payload))
     head = _ctrl(Opcode.RDMA_WRITE, wqe_idx, qpn, ds, fm_ce_se) + fill(RADDR, {"raddr": raddr, "rkey": rkey})
     return (head + fill(INLINE, {"inline_seg": 1, "byte_count": len(payload)}) + payload).ljust(ds * OCTOWORD, b"\0")
@@ -268,7 +268,7 @@ def send_inline(wqe_idx: int, qpn: int, payload: bytes, *, fm_ce_se: int = 0, im
 
 
 def receive(*segments: tuple[int, int, int], stride: int = OCTOWORD) -> bytes:
-    """Build a receive WQE of (addr, lkey, nbytes) for an entry of stride bytes; one with room left ends with INVALID_LKEY.
+    """Build a receive WQE of (addr, lkey, nbytes) for an entry of stride bytes; one shorter than its entry ends with INVALID_LKEY.
 
     Raises:
         ValueError: the entry is too short for the segments.
