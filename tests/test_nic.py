@@ -392,7 +392,7 @@ runtime.current().broken = True
     assert last == "CompletionError 0 True 199 0x5 0", ended
     assert re.search(
         r"failed at WQE 199: work request flushed \(0x05\), vendor_err_synd 0x00; RDMA_WRITE wqe_idx 0x00c7 .*"
-        r" \(flushed behind the first error, which softhca does not tell\)$",
+        r" \(flushed after the first error, which softhca does not report\)$",
         flushed,
     ), ended
 

@@ -162,7 +162,7 @@ sys.exit(3)
     assert status != 0, out
     assert "put_block: queue pair 1 to PE 1 (QP 0x" in out, out
     assert "failed at WQE 0: remote access error" in out, out
-    assert "(as its CQE tells)" in out, out
+    assert "(from its CQE)" in out, out
 
 
 @pytest.mark.slow

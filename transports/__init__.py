@@ -1,1 +1,1 @@
-"""Transports on the host: the memory behind the window, and what makes other PEs' slots reachable."""
+"""Transports on the host: the memory behind the window, and the ways to other PEs' slots."""

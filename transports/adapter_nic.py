@@ -1,6 +1,6 @@
-"""A NIC whose queue pairs are made by commands of an Adapter: memory regions, keys, and the records that kernels read.
+"""A NIC over an Adapter: it makes queue pairs by mlx5 commands, registers memory, and writes the records that kernels read.
 
-What drives the queues is a subclass's: kernels themselves (ibgda/nic.py), or a proxy thread (ibrc/nic.py).
+Subclasses differ in what drives the queues: kernels themselves (ibgda/nic.py), or a proxy thread (ibrc/nic.py).
 """
 
 import contextlib
@@ -28,9 +28,9 @@ _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access
 
 @dataclass(frozen=True)
 class _Introduction:
-    """What the other PEs must know of this one."""
+    """What a PE tells the others before they connect."""
 
-    qpns: tuple[int, ...]  # by queue number: of PE 0, then of PE 1, ...
+    qpns: tuple[int, ...]  # by queue number: those to PE 0, then to PE 1, ...
     heap_key: int
     system_key: int
     port: Port
@@ -41,12 +41,12 @@ class AdapterNIC(NIC):
     """This PE's queue pairs on an adapter. Collective, with NIC's errors.
 
     Args:
-        part: this PE's in the job.
+        part: this PE's part in the job.
         opener: opens the adapter.
-        packets: how packets go.
+        packets: GID, service level and retries of packets.
     """
 
-    #: The index of the first WQEBB of every queue; other than 0 for tests of wrap.
+    #: The index of the first WQEBB of every queue; other than 0 for tests of wrap-around.
     first_index = 0
 
     def __init__(self, part: Part, *, opener: Opener, packets: Path | None = None) -> None:
@@ -54,7 +54,7 @@ class AdapterNIC(NIC):
         super().__init__(part)
 
     def _prepare(self) -> None:
-        """Start the adapter, if it is a process that PE 0 starts for all."""
+        """Let PE 0 start the adapter, if it is a process."""
 
         def begin() -> tuple[str, int]:
             if self._me != 0:
@@ -66,10 +66,10 @@ class AdapterNIC(NIC):
         self._adapter_name, self.process = self._everywhere(begin)[0]
 
     def _create(self) -> None:
-        """Make everything that needs no peer."""
+        """Make all objects that need no peer."""
         shared = [(self._slot + s.offset, s.size, fd) for s, fd in zip(self._segments, self._fds, strict=True)]
         adapter = self.adapter = self._opener.open(self._adapter_name, self._memory, shared)
-        self._made.callback(adapter.close)  # takes with it what is left
+        self._made.callback(adapter.close)  # destroys the remaining objects
         self.name, self.engine = adapter.name, adapter.engine
         check_caps(adapter, self._n_pes, self._num, self._depth)
         pdn = self._pdn = adapter.alloc_pd()
@@ -89,7 +89,7 @@ class AdapterNIC(NIC):
             self._store(address, value)
 
     def _places(self, shared: list[tuple[int, int, int]]) -> list[Queues]:
-        """Return where the queues lie, by queue number. shared: address, bytes and descriptor of each segment."""
+        """Return the places of the queues, by queue number. shared: address, bytes and descriptor of each segment."""
         return Queues.layout(self._depth, self._n_pes * self._num, CELL_BYTES)
 
     def _introduction(self) -> Any:
@@ -121,11 +121,11 @@ class AdapterNIC(NIC):
             self._store(queue.KEYS + 8 * pe, big_endian(peer.heap_key) | big_endian(peer.system_key) << 32)
 
     def _doorbell(self, number: int) -> tuple[int, int]:
-        """Return where whoever posts finds a queue pair's doorbell record, and its register."""
+        """Return the addresses of a queue pair's doorbell record and register, for the poster."""
         return self._slot + window.QUEUE_OFFSET + self.queues[number].dbr, self.qps[number].uar.register_address
 
     def _clear(self) -> None:
-        """Zero queues, doorbell records and what kernels note about them."""
+        """Zero queues, doorbell records and the kernels' words about them."""
         self._memory.fill(self._slot + window.QUEUE_OFFSET + CELL_BYTES, len(self.queues) * Queues.nbytes(self._depth), 0)
         for address, nbytes in ((queue.CELL_TICKET, 8), (queue.USED, 8 * queue.USED_WORDS), (queue.CELL_TAKEN, 8 * queue.N_CELLS)):
             self._memory.fill(address, nbytes, 0)
@@ -173,7 +173,7 @@ class AdapterNIC(NIC):
     # ----------------------------------------------------------------------------------------------------------------- errors
 
     def failure(self, record: int, who: str) -> TransportError:
-        """Return the first error of a record's queue pair, or what its CQE tells, if the adapter knows no more."""
+        """Return the first error of a record's queue pair; if the adapter does not know it, the error in the CQE."""
         number = self._number(record)
         qpn, first = self.qps[number].qpn, None
         with contextlib.suppress(TransportError):
@@ -182,12 +182,12 @@ class AdapterNIC(NIC):
         if first is None:
             first = self._last_error(number)
             flushed = first.syndrome == cqe.Syndrome.WR_FLUSH_ERR
-            note = f"flushed behind the first error, which {self.adapter.name} does not tell" if flushed else "as its CQE tells"
+            note = f"flushed after the first error, which {self.adapter.name} does not report" if flushed else "from its CQE"
         text = f"{who}: {self.name_of(record)} failed at {first} ({note})"
         return CompletionError(text, number // self._num, qpn, first.wqe_idx, first.syndrome, first.vendor_err_synd)
 
     def _last_error(self, number: int) -> FirstError:
-        """Return the error of the one CQE that a collapsed CQ keeps, the last: the first one if nothing was queued behind its WQE."""
+        """Return the error in the one CQE of a collapsed CQ, the last one. It is the first error if no later WQE was posted."""
         place, base = self.queues[number], self._slot + window.QUEUE_OFFSET
         seen = cqe.decode(self._memory.read(base + place.cq, cqe.CQE_SIZE))
         ring = bytearray(self._memory.read(base + place.wq, self._depth * WQEBB))

@@ -1,6 +1,6 @@
-"""RDMA devices, their ports and GIDs as sysfs tells them, and how far apart two PCI devices are. Reads files, opens no device.
+"""RDMA devices with their ports and GIDs, and the distance of PCI devices, all from sysfs. Opens no device.
 
-Everything takes the root of a file tree, so that a test can lay out a machine in a folder. Sources: Linux's
+All functions take the root of a file tree, so that a test can build a machine in a folder. Sources: Linux's
 Documentation/ABI/stable/sysfs-class-infiniband, and the legend of ``nvidia-smi topo -m`` for the names of distances.
 """
 
@@ -26,7 +26,7 @@ __all__ = [
     "read",
 ]
 
-#: The folder above sysfs, which libibverbs looks for in SYSFS_PATH, and otherwise in /sys.
+#: The folder that contains sysfs; libibverbs looks for sysfs in SYSFS_PATH, else in /sys.
 ROOT = Path(os.environ.get("SYSFS_PATH", "/sys")).parent
 
 #: The node type of InfiniBand and RoCE devices.
@@ -39,7 +39,7 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 class Distance(IntEnum):
-    """What lies between two PCI devices, nearest first, in the words of ``nvidia-smi topo -m``."""
+    """The path between two PCI devices, nearest first, as ``nvidia-smi topo -m`` names it."""
 
     SELF = 0  #: X: the same device
     PIX = 1  #: at most a single PCIe bridge (one switch; functions of one card)
@@ -54,22 +54,22 @@ class Distance(IntEnum):
 
 @dataclass(frozen=True)
 class Gid:
-    """One entry of a port's GID table that is in use."""
+    """A used entry of a port's GID table."""
 
     index: int
     raw: bytes  #: 16 bytes, as on the wire
-    kind: str  #: "IB/RoCE v1" or "RoCE v2", "" where the kernel does not say
-    netdev: str  #: network interface that it belongs to; "" on InfiniBand, or in another network namespace
+    kind: str  #: "IB/RoCE v1" or "RoCE v2", "" if the kernel does not report it
+    netdev: str  #: its network interface; "" on InfiniBand, or in another network namespace
 
     @property
     def ipv4(self) -> str | None:
-        """The IPv4 address that the GID maps (``::ffff:a.b.c.d``), None if it is none."""
+        """The IPv4 address of a mapped GID (``::ffff:a.b.c.d``), None for other GIDs."""
         mapped = IPv6Address(self.raw).ipv4_mapped
         return None if mapped is None else str(mapped)
 
     @property
     def link_local(self) -> bool:
-        """Whether its prefix is fe80::/64: the default GID of a port, which no router forwards."""
+        """Whether its prefix is fe80::/64, the default GID of a port, which is not routable."""
         return self.raw[:8] == b"\xfe\x80" + bytes(6)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Port:
     """A port of an RDMA device."""
 
     number: int  #: from 1
-    state: str  #: logical: "ACTIVE", "INIT", "ARMED", "DOWN"; "" where the kernel does not say
+    state: str  #: logical: "ACTIVE", "INIT", "ARMED", "DOWN"; "" if the kernel does not report it
     physical_state: str  #: "LinkUp", "Polling", "Disabled", ...
     link_layer: str  #: "InfiniBand" or "Ethernet"
     rate_gbps: float  #: 10^9 bits a second, 0 if unknown
@@ -90,12 +90,12 @@ class Port:
 
     @property
     def active(self) -> bool:
-        """Whether traffic can pass."""
+        """Whether the port can carry traffic."""
         return self.state == "ACTIVE"
 
     @property
     def down(self) -> str:
-        """Why it is not active, as words; "" if it is."""
+        """Words for the state of a port that is not active, else ""."""
         return "" if self.active else f"{self.state or 'in an unknown state'} (physical state {self.physical_state or 'unknown'})"
 
 
@@ -104,11 +104,11 @@ class Device:
     """An RDMA device (HCA)."""
 
     name: str  #: e.g. "mlx5_0", "rxe0"
-    driver: str  #: of its PCI device, e.g. "mlx5_core"; "rxe" for Soft-RoCE; "" if unknown
+    driver: str  #: the driver of its PCI device, e.g. "mlx5_core"; "rxe" for Soft-RoCE; "" if unknown
     pci: str | None  #: bus address, e.g. "0000:3b:00.0"; None for a software device
     numa_node: int  #: -1 if unknown or none
     ports: tuple[Port, ...]
-    uverbs: str  #: its file in /dev/infiniband, e.g. "uverbs0"; "" where ib_uverbs is not loaded
+    uverbs: str  #: its file in /dev/infiniband, e.g. "uverbs0"; "" if ib_uverbs is not loaded
     firmware: str  #: e.g. "28.39.1002", "" if it has none
     node_type: str = CHANNEL_ADAPTER  #: "RNIC": iWARP; others are vendors' own
 
@@ -118,7 +118,7 @@ class Device:
 
 
 def read(path: Path) -> str | None:
-    """Return the text of a small file without its last newline, None if it is not there or cannot be read (an unused GID: EINVAL)."""
+    """Return the stripped text of a small file, None if it does not exist or cannot be read (an unused GID gives EINVAL)."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -126,7 +126,7 @@ def read(path: Path) -> str | None:
 
 
 def pci_address(text: str) -> str:
-    """Return a PCI bus address as sysfs writes it: of e.g. NVML's ``00000000:3B:00.0`` or CUDA's ``0000:3B:00``.
+    """Convert a PCI bus address, e.g. NVML's ``00000000:3B:00.0`` or CUDA's ``0000:3B:00``, to the form of sysfs.
 
     Raises:
         ValueError: text is no PCI bus address.
@@ -143,12 +143,12 @@ def is_pci_address(text: str) -> bool:
 
 
 def devices(root: Path = ROOT) -> list[Device]:
-    """Return the RDMA devices of the machine, by name; none where the kernel has no InfiniBand subsystem."""
+    """Return the RDMA devices of the machine in the order of their names; none if the kernel has no InfiniBand subsystem."""
     return [_device(path, root) for path in _entries(root / "sys/class/infiniband")]
 
 
 def distance(a: str, b: str, root: Path = ROOT) -> Distance:
-    """Return what lies between two PCI devices.
+    """Return the distance of two PCI devices.
 
     Args:
         a, b: bus addresses as sysfs writes them.
@@ -167,12 +167,12 @@ def distance(a: str, b: str, root: Path = ROOT) -> Distance:
         return Distance.NODE if nodes <= 1 or (node_a == node_b and node_a >= 0) else Distance.SYS
     if shared == 1:
         return Distance.PHB
-    # Below one port of a switch there is the port and the device; functions of one card are beside each other.
+    # Two devices below one switch differ in the switch's port and the device; functions of one card in the device only.
     return Distance.PIX if max(len(path_a), len(path_b)) - shared <= 2 else Distance.PXB
 
 
 def nearest(pci: str, candidates: list[Device], root: Path = ROOT) -> list[tuple[Distance, Device]]:
-    """Return the devices with their distance from a PCI device, nearest first, else in the order given; software devices are as far as any.
+    """Return devices with their distance from a PCI device, nearest first, else in the order given; software devices come last.
 
     Raises:
         ValueError: the machine has no PCI device of that address.
@@ -188,7 +188,7 @@ def numa_node(pci: str, root: Path = ROOT) -> int:
 
 
 def _path(pci: str, root: Path) -> list[str]:
-    """Return host bridge, bridges and the device itself: what its place in /sys/devices is made of."""
+    """Return the path of a PCI device in /sys/devices: host bridge, bridges, the device itself."""
     link = root / "sys/bus/pci/devices" / pci
     if not link.exists():
         raise ValueError(f"there is no PCI device {pci} on this machine")
@@ -198,7 +198,7 @@ def _path(pci: str, root: Path) -> list[str]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what a folder holds, numbers within names in their order; nothing where there is no folder."""
+    """Return the entries of a folder, with numbers in names in numeric order; [] if there is no folder."""
     if not folder.is_dir():
         return []
     return sorted(folder.iterdir(), key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)])
@@ -209,7 +209,7 @@ def _device(path: Path, root: Path) -> Device:
     if parent is not None:
         pci, driver = parent.name, (parent / "driver").resolve().name if (parent / "driver").exists() else ""
     else:
-        pci, driver = None, "rxe" if (path / "parent").exists() else ""  # rxe alone has this file: the name of its network interface
+        pci, driver = None, "rxe" if (path / "parent").exists() else ""  # only rxe has this file, the name of its network interface
     verbs = next((entry.name for entry in _entries(root / "sys/class/infiniband_verbs") if read(entry / "ibdev") == path.name), "")
     return Device(
         name=path.name,
@@ -224,7 +224,7 @@ def _device(path: Path, root: Path) -> Device:
 
 
 def _pci_parent(device: Path) -> Path | None:
-    """Return the PCI device that an RDMA device belongs to: itself, or what its subfunction is part of."""
+    """Return the PCI device of an RDMA device: its device, or the one above it if that is a subfunction."""
     if not device.exists():
         return None
     resolved = device.resolve()
@@ -254,7 +254,7 @@ def _gid(port: Path, entry: Path) -> Gid | None:
 
 
 def _word(text: str | None) -> str:
-    """Return the word of e.g. ``4: ACTIVE``."""
+    """Return the word after the number, of e.g. ``4: ACTIVE``."""
     return (text or "").partition(":")[2].strip()
 
 

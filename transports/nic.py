@@ -1,8 +1,8 @@
-"""The host's side of a transport over a NIC, whatever drives the NIC: queue pairs to every PE, registered memory, errors.
+"""The host's side of a transport over a NIC: queue pairs to every PE, registered memory, errors.
 
-A PE shares its slot with the NIC alone: under these transports no PE maps another's memory. What makes queue pairs is a subclass's:
-adapter_nic.AdapterNIC (mlx5 commands) or ibrc.verbs.VerbsNIC (libibverbs); so is what drives them: ibgda.nic.DirectNIC (kernels) or
-ibrc.thread.RingNIC (a proxy thread).
+No PE maps another's memory under these transports; a PE shares its slot with the NIC only. Subclasses make queue pairs by mlx5 commands
+(adapter_nic.AdapterNIC) or through libibverbs (ibrc.verbs.VerbsNIC), and leave them to kernels (ibgda.nic.DirectNIC) or to a proxy thread
+(ibrc.thread.RingNIC).
 """
 
 import contextlib
@@ -23,54 +23,54 @@ from pgas.transports.snapshot import QueueMemory, Ring
 
 __all__ = ["CELL_BYTES", "NIC", "Part", "big_endian", "timed_out"]
 
-#: Landing cells and the sink lie in front of the queues, in pages of their own.
+#: Bytes of the landing cells and the sink, which come before the queues and fill whole pages.
 CELL_BYTES = -(-(queue.SINK + queue.CELL_SIZE) // 4096) * 4096
 
 
 @dataclass(frozen=True)
 class Part:
-    """This PE's part in the job, as its NIC has to know it."""
+    """This PE's part in the job, for its NIC."""
 
-    memory: Memory  #: this PE's, in which the segments are mapped
-    me: int  #: this PE
-    n_pes: int  #: how many there are
+    memory: Memory  #: this PE's, with the segments mapped
+    me: int  #: this PE's number
+    n_pes: int  #: number of PEs
     segments: tuple[Segment, ...]  #: system area, heap, queues
-    fds: list[int]  #: their descriptors, for the adapter
+    fds: list[int]  #: descriptors of the segments, for the adapter
     exchange: Callable[[Any], list[Any]]  #: exchange of small values among the PEs
     constants: window.Constants  #: number and depth of the queue pairs
 
 
 def timed_out(text: str) -> TransportError:
-    """Return the error of a wait of the host that lasted PGAS_TIMEOUT."""
+    """Return the error of a host wait that lasted PGAS_TIMEOUT."""
     error = TransportError(text)
     error.timed_out = True
     return error
 
 
 def big_endian(value: int) -> int:
-    """Return the 32-bit word whose bytes in memory are value's, most significant first."""
+    """Return the 32-bit word that is value in big-endian memory order."""
     return int.from_bytes(value.to_bytes(4, "big"), "little")
 
 
 class NIC(ABC):
-    """This PE's queue pairs. Making one is collective; an error on one PE is raised on all.
+    """This PE's queue pairs. The constructor is collective; an error on one PE is raised on all.
 
     Args:
-        part: this PE's in the job.
+        part: this PE's part in the job.
 
     Raises:
         TransportError: the NIC refuses; the text names the PE and says why.
     """
 
-    #: Whether queues and registers lie in the host's memory: a CPU posts.
+    #: Whether queues and registers are in host memory, because a CPU posts.
     on_host = False
 
     name: str  #: for messages, e.g. "mlx5_0:1"
 
-    #: What executes WQEs if that is software: "cpu" or "cuda"; None if it is a device.
+    #: The software that executes WQEs, "cpu" or "cuda"; None for a device.
     engine: str | None = None
 
-    #: The process that plays the NIC, 0 if none does.
+    #: The process of the software card, 0 if there is none.
     process: int = 0
 
     #: By queue number: those to PE 0, then to PE 1, ... Each has a ``qpn``, ``reset()`` and ``destroy()``.
@@ -82,7 +82,7 @@ class NIC(ABC):
         self._num, self._depth = part.constants.num_qps, part.constants.depth
         self._slot = window.slot(part.me)
         self._made = contextlib.ExitStack()
-        self._orderly = False  # whether all PEs leave
+        self._orderly = False  # whether all PEs leave the NIC together
         try:
             self._prepare()
             self._everywhere(self._create)
@@ -92,59 +92,59 @@ class NIC(ABC):
             raise
 
     def _prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
-        """Start what plays the NIC. Collective."""
+        """Start the software card. Collective."""
 
     @abstractmethod
     def _create(self) -> None:
-        """Make everything that needs no peer."""
+        """Make all objects that need no peer."""
 
     @abstractmethod
     def _introduction(self) -> Any:
-        """Return what _connect gets of each PE."""
+        """Return this PE's argument for the others' _connect()."""
 
     @abstractmethod
     def _connect(self, met: list[Any]) -> None:
-        """Connect queue pair i to PE b with queue pair i of PE b to this PE (to itself: with itself)."""
+        """Connect queue pair i to PE b with PE b's queue pair i to this PE; on this PE itself, each with itself."""
 
     def _begin(self) -> None:
-        """Take the queue pairs, which are in RST, to their beginning and connect them. Collective."""
+        """Connect the queue pairs, which are in RST, from index 0 on. Collective."""
         met = self._everywhere(self._introduction)
         self._everywhere(lambda: self._connect(met))
 
     def _everywhere(self, step: Callable[[], Any]) -> list[Any]:
-        """Take a step and return what it gave on each PE."""
+        """Take a step on every PE and return the results of all PEs. Collective."""
         return everywhere(self._exchange, step, TransportError)
 
     def reset(self) -> None:
-        """Begin anew on every queue pair, whatever it had to do and whatever failed there. Collective; no kernel runs on any PE.
+        """Reset and reconnect every queue pair, also failed ones. Collective; no kernel may run on any PE.
 
-        What was outstanding is dropped; a peer may or may not have got it. Memory regions and their keys stay.
+        Outstanding requests are dropped; peers may or may not have received them. Memory regions and their keys stay.
 
         Raises:
             TransportError: the NIC of some PE refuses, or is gone; on every PE. This may be called again.
         """
-        self._everywhere(self._withdraw)  # before any of them begins: a queue pair that still sends would find its peer's anew
+        self._everywhere(self._withdraw)  # on all PEs first: an old queue pair must not send to a peer's reconnected one
         self._everywhere(self._clear)
         self._begin()
 
     def _withdraw(self) -> None:
-        """Let the NIC do nothing any more on this PE's queue pairs."""
+        """Stop all work on this PE's queue pairs."""
         self.stop()
         for qp in self.qps:
             qp.reset()
 
     @abstractmethod
     def _clear(self) -> None:
-        """Put what the queue pairs have in memory back to how it was at the beginning."""
+        """Restore the initial contents of the queue pairs' memory."""
 
     # ------------------------------------------------------------------------------------------------------------ where queues lie
 
     @classmethod
     def segment(cls, n_pes: int, constants: window.Constants) -> Segment:
-        """Return the segment of a slot that holds landing cells and the queues of this PE's queue pairs.
+        """Return the segment of a slot for landing cells and the queues of this PE's queue pairs.
 
         Raises:
-            TransportError: more queue pairs, or PEs, than the runtime keeps records of.
+            TransportError: more queue pairs or PEs than the runtime has records for.
         """
         if n_pes * constants.num_qps > queue.MAX_QUEUES or n_pes > queue.MAX_PES:
             raise TransportError(
@@ -161,12 +161,12 @@ class NIC(ABC):
 
     @classmethod
     def queue_bytes(cls, n_pes: int, constants: window.Constants) -> int:
-        """Return how many bytes landing cells and queues take."""
+        """Return the bytes of landing cells and queues."""
         return CELL_BYTES + n_pes * constants.num_qps * Queues.nbytes(constants.depth)
 
     @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
-        """Return how many bytes of that segment are used."""
+        """Return the used bytes of that segment."""
         return cls.queue_bytes(n_pes, constants)
 
     def _store(self, address: int, value: int) -> None:
@@ -178,17 +178,17 @@ class NIC(ABC):
     # --------------------------------------------------------------------------------------------------- a heap that grows
 
     def extend_heap(self, chunk: Segment, fd: int) -> None:
-        """Let the NIC reach a segment more, behind the end of the heap, and tell kernels that are launched from now on. Collective.
+        """Register the heap with a segment appended, and give kernels launched from now on its keys. Collective.
 
-        All the heap becomes a memory region again, as kernels know one key of each PE's. The keys that running kernels have read stay valid
-        to the end of the job, and so do the regions that they name.
+        The whole heap is registered again, as kernels have one key per PE. Running kernels may use the old keys, so these keys and their
+        regions stay valid to the end of the job.
 
         Args:
             chunk: the segment, mapped here and zeroed.
             fd: its descriptor.
 
         Raises:
-            TransportError: the NIC of some PE refuses; on every PE, with nothing changed.
+            TransportError: the NIC of some PE refuses; on every PE. Nothing has changed.
         """
         with contextlib.ExitStack() as undo:
             keys = self._everywhere(lambda: self._reach(chunk, fd, undo))
@@ -197,11 +197,11 @@ class NIC(ABC):
 
     @abstractmethod
     def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
-        """Register the heap with one segment more; return what _take_keys gets of each PE."""
+        """Register the heap with one more segment; return this PE's argument for the others' _take_keys()."""
 
     @abstractmethod
     def _take_keys(self, keys: list[Any]) -> None:
-        """Name the heaps by other keys from now on."""
+        """Use new keys of the heaps from now on."""
 
     # --------------------------------------------------------------------------------------------------- local memory (pgas.register)
 
@@ -221,7 +221,7 @@ class NIC(ABC):
             self._store(state.REGISTERED_END, behind)
 
     def unregister(self, entry: int, address: int) -> None:
-        """Undo register(); nothing uses the memory."""
+        """Undo register(). Nothing may use the memory."""
         place = state.REGISTERED + entry * state.REGISTERED_SIZE
         self._store(place + state.END, 0)
         self._store(place + state.START, 0)
@@ -236,83 +236,83 @@ class NIC(ABC):
         """Undo _key()."""
 
     def lkey_of_registered(self, entry: int) -> int:
-        """Return the lkey of an entry, big-endian."""
+        """Return an entry's lkey, big-endian."""
         return self._load(state.REGISTERED + entry * state.REGISTERED_SIZE + state.REGISTERED_LKEY)
 
     # -------------------------------------------------------------------------------------------------------------------- waiting
 
     @abstractmethod
     def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:
-        """Wait until everything that kernels asked for has completed; no kernel runs meanwhile.
+        """Wait until all requests of kernels have completed. No kernel may run meanwhile.
 
         Args:
-            timeout_s: after so many seconds it is an error.
+            timeout_s: limit of the wait in seconds.
             poll: called while waiting; may raise.
 
         Raises:
             CompletionError: a request failed.
-            TransportError: (timed_out) the NIC does not complete what it was given.
+            TransportError: (timed_out) the requests did not complete in time.
         """
 
     @abstractmethod
     def holds_unposted(self) -> bool:
-        """Whether kernels that have ended began requests and did not hand them over."""
+        """Whether kernels that have ended began requests without posting them."""
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[dict[str, float]]:
-        """Sample what runs beside the kernels: by default nothing does."""
+        """Sample the proxy thread; {} for NICs without one."""
         yield {}
 
-    # ----------------------------------------------------------------------------------------------------- what a hang report reads
+    # ------------------------------------------------------------------------------------------------------------ for hang reports
 
     @abstractmethod
     def cursors(self, number: int) -> dict[str, int]:
-        """Return the indices of a queue pair by their names; cons_idx is among them."""
+        """Return the cursors of a queue pair by name, cons_idx among them."""
 
     def requests(self, most: int) -> Ring | None:
-        """Return the ring of requests, with so many of the oldest that are not done; None where kernels post themselves."""
+        """Return the proxy's ring with its oldest outstanding requests, at most `most`; None where kernels post themselves."""
         return None
 
     def queue_memory(self, number: int) -> QueueMemory | None:
-        """Return what lies in the memory of a queue pair; None where it is the driver's."""
+        """Return the memory of a queue pair; None if it belongs to the driver."""
         return None
 
     def inspect(self, timeout_s: float) -> Inspection | None:
-        """Return what the NIC tells of itself (adapter.Adapter.inspect), None if it does not."""
+        """Return the adapter's report (adapter.Adapter.inspect), None if there is none."""
         return None
 
     def counts(self) -> dict[str, int]:
-        """Return what the NIC counted of this PE's queue pairs (adapter.Adapter.counts), {} if it does not tell."""
+        """Return the counters of this PE's queue pairs (adapter.Adapter.counts), {} if there are none."""
         return {}
 
     # --------------------------------------------------------------------------------------------------------------------- errors
 
-    def check(self) -> None:  # noqa: B027  # not every NIC has something beside its kernels
-        """Raise what went wrong and no kernel has recorded."""
+    def check(self) -> None:  # noqa: B027  # only some NICs have a thread
+        """Raise an error that no kernel has recorded, if there is one."""
 
     def trouble(self) -> str:
-        """Return what explains that nothing completes, with "; " before it; "" if nothing is known."""
+        """Return "; " and a reason why nothing completes, "" if none is known."""
         return ""
 
     @abstractmethod
     def failure(self, record: int, who: str) -> TransportError:
-        """Return what failed on a record's queue pair. who: found it, in words."""
+        """Return the error of a record's queue pair. who: names its finder."""
 
     def _number(self, record: int) -> int:
         return (record - queue.RECORDS) // queue.RECORD_SIZE
 
     def name_of(self, record: int) -> str:
-        """Return the queue pair of a record in words."""
+        """Return the name, for messages, of a record's queue pair."""
         pe, i = divmod(self._number(record), self._num)
         return f"queue pair {i + 1} to PE {pe} (QP {self.qps[self._number(record)].qpn:#x})"
 
     # --------------------------------------------------------------------------------------------------------------------- ending
 
-    def stop(self) -> None:  # noqa: B027  # not every NIC has something beside its kernels
-        """Stop what runs beside the kernels. Further calls do nothing."""
+    def stop(self) -> None:  # noqa: B027  # only some NICs have a thread
+        """Stop the thread that serves kernels, if there is one. Further calls do nothing."""
 
     def destroy(self) -> None:
-        """Destroy the queue pairs. No PE uses them any more."""
+        """Destroy the queue pairs. No PE may use them any more."""
         self.stop()
         for qp in self.qps:
             qp.destroy()
@@ -320,6 +320,6 @@ class NIC(ABC):
         self._orderly = True
 
     def close(self) -> None:
-        """Leave the NIC. Further calls do nothing."""
+        """Release the NIC. Further calls do nothing."""
         self.stop()
         self._made.close()

@@ -1,6 +1,6 @@
-"""What a NIC has still to do, in words: queue pairs with their indices, WQEs and last CQE, the card's view of them, the proxy's ring.
+"""A NIC's outstanding work in words, for hang reports: queue pairs with indices, WQEs and last CQE, the card's view, the proxy's ring.
 
-For hang reports: read while kernels run, by a thread of its own, so that what belongs together may be of different moments.
+A thread of its own reads all this while kernels run, so the values may be from different moments.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ from pgas.transports.snapshot import Ring
 
 __all__ = ["describe"]
 
-#: WQEs and requests of one queue that are written out.
+#: Most WQEs or requests of one queue in the report.
 _MOST = 4
 
-#: Seconds that an adapter gets to answer.
+#: Seconds to wait for an adapter's answer.
 _ANSWER_S = 2.0
 
 
 def describe(nic: NIC, place: Callable[[int], str]) -> list[str]:
-    """Return lines: about the card, about each queue pair that has something to do, about the ring if there is one.
+    """Return lines about the card, about each queue pair with outstanding work, and about the ring if there is one.
 
     Args:
         nic: the NIC of this PE.
-        place: says what an address is.
+        place: describes an address.
     """
     lines: list[str] = []
     known: Mapping[int, QueueState] = {}
@@ -51,7 +51,7 @@ def describe(nic: NIC, place: Callable[[int], str]) -> list[str]:
 
 
 def _queue(nic: NIC, number: int, known: QueueState | None, place: Callable[[int], str]) -> list[str]:
-    """Describe a queue pair, if there is something to do or it has failed."""
+    """Describe a queue pair if it has outstanding work or has failed."""
     cursors = nic.cursors(number)
     built, done = max(cursors.values()), cursors["cons_idx"]
     memory = nic.queue_memory(number)
@@ -75,7 +75,7 @@ def _queue(nic: NIC, number: int, known: QueueState | None, place: Callable[[int
 
 
 def _wqes(ring: bytes, index: int, end: int, place: Callable[[int], str]) -> list[str]:
-    """Describe the WQEs at [index, end) of a ring; of many, the first."""
+    """Describe the WQEs at [index, end) of a ring, at most the first _MOST."""
     lines: list[str] = []
     while index < end and len(lines) < _MOST:
         try:
@@ -90,7 +90,7 @@ def _wqes(ring: bytes, index: int, end: int, place: Callable[[int], str]) -> lis
 
 
 def _ring(nic: NIC, ring: Ring, place: Callable[[int], str]) -> list[str]:
-    """Describe the ring of the proxy thread, and the thread."""
+    """Describe the proxy thread and its ring."""
     lines = [f"the proxy thread {ring.thread}; its ring: head {ring.head}, completed {ring.completed}"]
     for ticket, words in ring.oldest:
         if words is None:

@@ -26,14 +26,14 @@ class P2P:
     simulated = "through memory that the PEs share", "on GPUs"
 
     def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return {}: its kernels know the window alone."""
+        """Return {}: its kernels need only the window."""
         return {}
 
     def why_not(self, device: Device, port: Port) -> str | None:
         return f"carries no transport {self.name}"
 
     def segments(self, n_pes: int, constants: window.Constants, setting: Setting) -> tuple[Segment, ...]:
-        """Return (): system area and heap are all."""
+        """Return (): it needs no segment beside system area and heap."""
         return ()
 
     def connect(self, part: Part, setting: Setting) -> None:
@@ -56,10 +56,10 @@ def attach_peers(
         segments: the layout of a slot, the same on every PE.
         own: descriptors of this PE's segments.
         allgather: exchange of small values among the PEs.
-        undo: what unmaps what was mapped, for callers that go on after an error.
+        undo: gets a callback that unmaps each segment, for callers that continue after an error.
 
     Raises:
-        TransportError: some PE could not map some peer; raised on every PE, naming all such pairs.
+        TransportError: some PE could not map some peer; on every PE, and the text names all such pairs.
     """
     reason = None
     for segment, own_fd in zip(segments, own, strict=True):

@@ -1,9 +1,8 @@
 """The control path of one RC QP with its collapsed CQ, over an Adapter (facts/mlx5.md 3.3 to 3.7).
 
-IBGDA and IBRC use it alike: the queues lie in a UMEM of theirs, in GPU or host memory, and what posts to them and rings, an SM or a proxy
-thread, needs only ``queues``, ``depth``, ``qpn`` and ``uar`` of a ``QueuePair``. Nothing here touches memory, so the caller prepares it:
-before a QP leaves RST, its WQ and DBR are zeroed and its CQ entry is filled with ``mlx5.cqe.EMPTY`` (0xff), which pollers read as "index -1
-is complete" (facts 2.3).
+IBGDA and IBRC both use it. The queues lie in a UMEM in GPU or host memory. The poster, an SM or a proxy thread, needs only ``queues``,
+``depth``, ``qpn`` and ``uar`` of a ``QueuePair``. This module touches no memory; the caller prepares it before a QP leaves RST: WQ and DBR
+zeroed, the CQ entry filled with ``mlx5.cqe.EMPTY`` (0xff), which pollers read as "index -1 is complete" (facts 2.3).
 """
 
 import contextlib
@@ -23,19 +22,19 @@ from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
 
 __all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address"]
 
-#: The card's smallest page (log_page_size 0). Stacks that share one UMEM among QPs give every WQ and CQ whole pages of it (facts 3.4).
+#: The card's smallest page (log_page_size 0). Where QPs share a UMEM, every WQ and CQ has whole pages of it (facts 3.4).
 _PAGE = 4096
 
-#: 2^log_cq_size CQEs: a collapsed CQ writes no entry but the first. NVSHMEM passes the depth here and has memory for it (facts 2.3).
+#: One CQE, as a collapsed CQ uses only the first entry. NVSHMEM passes the depth here and has memory for it (facts 2.3).
 _LOG_CQ_SIZE = 0
 
 #: qpc.log_msg_max (facts 3.5).
 _LOG_MSG_MAX = MESSAGE_MAX.bit_length() - 1
 
-#: What qpc.log_sra_max and log_rra_max hold, 3 bits.
+#: The largest qpc.log_sra_max and log_rra_max, of 3 bits.
 _LOG_RD_ATOMIC_MAX = 7
 
-#: What NVSHMEM sets (facts 3.5): 0.64 ms, and receivers that are not ready for ever.
+#: As NVSHMEM sets them (facts 3.5): an RNR timer of 0.64 ms, and endless RNR retries.
 _MIN_RNR_NAK, _RNR_RETRY = 12, 7
 
 #: ads.hop_limit and udp_sport of RoCE (facts 3.5); in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
@@ -55,16 +54,16 @@ def _check_depth(depth: int) -> None:
 
 @dataclass(frozen=True)
 class Queues:
-    """Where the queues of one QP lie: byte offsets in one UMEM."""
+    """The places of one QP's queues, as byte offsets in a UMEM."""
 
     wq: int  #: depth WQEBBs of 64 bytes
     cq: int  #: the one entry of 64 bytes
-    dbr: int  #: the QP's DBR of 8 bytes and behind it the CQ's, which nobody writes, in a 64-byte line without neighbours
-    dbr_umem: int | None = None  #: the UMEM in which dbr lies; None: that of the queues
+    dbr: int  #: the QP's DBR of 8 bytes, then the CQ's, never written, in a 64-byte line of their own
+    dbr_umem: int | None = None  #: the UMEM of dbr; None: that of the queues
 
     @classmethod
     def nbytes(cls, depth: int) -> int:
-        """Return the bytes that a QP of so many WQEBBs needs: its WQ, and a page for CQ entry and DBR.
+        """Return the bytes of a QP with depth WQEBBs: its WQ, and a page for CQ entry and DBR.
 
         Raises:
             ValueError: depth is no power of two from 128 to 32768.
@@ -74,12 +73,12 @@ class Queues:
 
     @classmethod
     def layout(cls, depth: int, n_qps: int, offset: int = 0) -> list["Queues"]:
-        """Return the queues of QPs of so many WQEBBs that lie one after another, each at a multiple of 4096 bytes.
+        """Return the places of n_qps QPs, one after another, each at a multiple of 4096 bytes.
 
         Args:
             depth: WQEBBs in each WQ.
-            n_qps: how many QPs.
-            offset: of the first one in the UMEM, in bytes; the last one ends at ``offset + n_qps * nbytes(depth)``.
+            n_qps: number of QPs.
+            offset: offset of the first QP in the UMEM, in bytes; the last one ends at ``offset + n_qps * nbytes(depth)``.
 
         Raises:
             ValueError: depth is no power of two from 128 to 32768, or offset no multiple of 4096.
@@ -94,21 +93,21 @@ class Queues:
 class QueuePair:
     """An RC QP without receive queue, its CQ and its UAR, in RST.
 
-    ``connect`` takes it to RTS, by the three commands that are methods here as well. The driver knows the legal transitions
-    (mlx5.contexts.LEGAL) and sends no command that its state forbids. Not safe for threads.
+    ``connect`` takes it to RTS, by three commands that are methods too. The driver knows the legal transitions (mlx5.contexts.LEGAL) and
+    sends no command that the QP's state forbids. Not thread-safe.
 
     Args:
         adapter: the NIC.
-        umem_id: the UMEM that holds the queues; the caller prepares its memory (see the module).
+        umem_id: the UMEM of the queues; the caller prepares its memory (see the module).
         pdn: the protection domain.
-        queues: where WQ, CQ and DBR lie in the UMEM.
+        queues: places of WQ, CQ and DBR in the UMEM.
         depth: WQEBBs in the WQ.
-        user_index: comes back in every CQE; 24 bits.
-        path: how packets go to the peer.
+        user_index: 24 bits, returned in every CQE.
+        path: GID, service level and retries of packets.
 
     Raises:
         ValueError: depth is no power of two from 128 to 32768, or user_index does not fit.
-        TransportError: the adapter refuses; what had been made by then is given back. A refused command is a CommandError.
+        TransportError: the adapter refuses; objects made before are destroyed. A refused command is a CommandError.
     """
 
     def __init__(
@@ -118,15 +117,15 @@ class QueuePair:
         self._adapter, self.queues, self.depth, self._path = adapter, queues, depth, path or Path()
         self._dbr_umem = umem_id if queues.dbr_umem is None else queues.dbr_umem
         caps = _query_caps(adapter, CapType.GENERAL)
-        #: log2 of how many READs and atomics it has under way, and answers, at once: one bound for both directions.
+        #: log2 of the outstanding READs and atomics, the same for those it sends and those it answers.
         self.log_rd_atomic = min(caps["log_max_ra_req_qp"], caps["log_max_ra_res_qp"], _LOG_RD_ATOMIC_MAX)
-        #: A card whose clock is set to real time has no other: it takes the default, as the kernel's QPs do (mlx5_get_qp_default_ts).
+        #: The default on a card whose clock is set to real time, as for the kernel's QPs (mlx5_get_qp_default_ts): it has no other format.
         self._ts_format = TsFormat.DEFAULT if caps["sq_ts_format"] else TsFormat.FREE_RUNNING
-        #: The state as the driver knows it; the card moves a QP to ERR by itself, which query() finds out.
+        #: The state known to the driver. The card moves a QP to ERR by itself; query() finds out.
         self.state = QpState.RST
         self._undo: list[Callable[[], object]] = []
         try:
-            #: One of its own: a doorbell overwrites an earlier one in the same register (facts 1.10).
+            #: A UAR of its own: a doorbell overwrites an earlier one in the same register (facts 1.10).
             self.uar = adapter.alloc_uar()
             self._undo.append(lambda: adapter.dealloc_uar(self.uar.page_id))
             self.cqn: int = self._create_cq(umem_id)
@@ -139,7 +138,7 @@ class QueuePair:
             raise
 
     def _create_cq(self, umem_id: int) -> int:
-        """CREATE_CQ (facts 3.3): collapsed, never armed, so its DBR stays zero and its UAR, the QP's, is not rung for it."""
+        """CREATE_CQ (facts 3.3): collapsed and never armed, so its DBR stays zero and it needs no doorbell."""
         cqc = {
             "cc": 1,
             "oi": 1,
@@ -154,7 +153,7 @@ class QueuePair:
         return _execute(self._adapter, Command.CREATE_CQ, cqc=cqc, **umem)["cqn"]
 
     def _create_qp(self, umem_id: int, pdn: int, user_index: int) -> int:
-        """CREATE_QP (facts 3.4), but for rq_type as NVSHMEM: no receive queue, SRQ or receive CQ, as DOCA."""
+        """CREATE_QP (facts 3.4) as NVSHMEM, except rq_type: no receive queue, SRQ or receive CQ, as DOCA."""
         qpc = {
             "st": QpType.RC,
             "pm_state": PmState.MIGRATED,
@@ -175,16 +174,16 @@ class QueuePair:
     # -------------------------------------------------------------------------------------------------------------------- states
 
     def connect(self, remote_qpn: int, port: Port, remote: Port, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
-        """Take the QP from RST to RTS, connected to another one; to itself with its own number and port (self-loopback).
+        """Take the QP from RST to RTS, connected to a peer, or to itself with its own number and port (self-loopback).
 
-        It answers its peer when this returns. It may send when the peer's connect has returned too, so synchronise in between.
-        If a command is refused, the QP stays in the state that it had reached: reset() before another attempt.
+        The QP answers its peer when this returns. It may send when the peer's connect has returned too, so synchronise in between.
+        If a command is refused, the QP stays in the state reached; call reset() before another attempt.
 
         Args:
-            remote_qpn: the peer.
+            remote_qpn: number of the peer's QP.
             port: the port of this adapter.
             remote: the port of the peer's adapter. On InfiniBand a path to another subnet has a GRH.
-            log_rd_atomic: log2 of how many READs and atomics the peer answers at once: its log_rd_atomic.
+            log_rd_atomic: the peer's log_rd_atomic.
 
         Raises:
             TransportError: the QP is not in RST, the ports cannot talk, or the adapter refuses.
@@ -194,15 +193,15 @@ class QueuePair:
         self.rtr2rts(log_rd_atomic)
 
     def rst2init(self, port: Port) -> None:
-        """RST2INIT_QP (facts 3.5): bind the QP to a port and allow its peer WRITE, READ and atomics of up to 64 bits."""
+        """RST2INIT_QP (facts 3.5): bind the QP to a port and allow its peer WRITEs, READs and atomics of up to 64 bits."""
         path = {"vhca_port_num": port.port_num}
         rights = {"rre": 1, "rwe": 1, "rae": 1, "atomic_mode": AtomicMode.UP_TO_64}
         self._move(Command.RST2INIT_QP, pm_state=PmState.MIGRATED, primary_address_path=path, **rights)
 
     def init2rtr(self, remote_qpn: int, port: Port, remote: Port) -> None:
-        """INIT2RTR_QP (facts 3.5): say who the peer is, and answer it from now on. Arguments and errors as connect's.
+        """INIT2RTR_QP (facts 3.5): set the peer and answer it from now on. Arguments and errors are connect's.
 
-        PSNs begin at 0 on both sides, as NVSHMEM's.
+        PSNs begin at 0 on both sides, as in NVSHMEM.
         """
         self._check(Command.INIT2RTR_QP)  # before the address path asks the adapter
         self._move(
@@ -216,7 +215,7 @@ class QueuePair:
         )
 
     def rtr2rts(self, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
-        """RTR2RTS_QP (facts 3.5): let the QP send. Arguments and errors as connect's."""
+        """RTR2RTS_QP (facts 3.5): let the QP send. Arguments and errors are connect's."""
         self._move(
             Command.RTR2RTS_QP,
             retry_count=self._path.retry_count,
@@ -226,18 +225,18 @@ class QueuePair:
         )
 
     def to_error(self) -> None:
-        """2ERR_QP, in any state: what was posted and has not been executed completes with "WR flushed"."""
+        """2ERR_QP, in any state: WQEs posted but not executed complete with "WR flushed"."""
         self._move(Command.TO_ERR_QP)
 
     def reset(self) -> None:
-        """2RST_QP, in any state: the card forgets the peer and begins at index 0 again. The caller prepares the memory again."""
+        """2RST_QP, in any state: the card forgets the peer and starts at index 0 again. The caller prepares the memory again."""
         self._move(Command.TO_RST_QP)
 
     def query(self) -> QpState:
-        """Return the state that the card says (QUERY_QP), and know it from now on.
+        """Return the card's state of the QP (QUERY_QP), and update self.state.
 
         Raises:
-            TransportError: the adapter refuses, or names a state that no QP here should be in.
+            TransportError: the adapter refuses, or returns a state that no command of this driver leads to.
         """
         self._check_alive(Command.QUERY_QP)
         value = _execute(self._adapter, Command.QUERY_QP, qpn=self.qpn)["qpc"]["state"]
@@ -247,9 +246,9 @@ class QueuePair:
         return self.state
 
     def destroy(self) -> None:
-        """DESTROY_QP, DESTROY_CQ, then give the UAR back (facts 3.7); afterwards the card uses none of the memory.
+        """DESTROY_QP, DESTROY_CQ, then release the UAR (facts 3.7). Afterwards the card does not use the memory any more.
 
-        All three are tried; what an adapter refuses to take back goes when it is closed.
+        All three are tried. The adapter destroys objects that are left when it is closed.
 
         Raises:
             TransportError: the adapter refuses, or this was called before.
@@ -258,7 +257,7 @@ class QueuePair:
         self._give_back()
 
     def _give_back(self) -> None:
-        """Undo what was made, the last first; of several errors, raise the first: the others follow from it."""
+        """Destroy the objects in reverse order. Raise the first error, as later ones follow from it."""
         first: TransportError | None = None
         while self._undo:
             try:
@@ -273,7 +272,7 @@ class QueuePair:
             raise TransportError(f"QP {self.qpn:#x} is destroyed: {command_name(command)} names nothing")
 
     def _check(self, command: Command) -> QpState:
-        """Return the state behind a command, which the state that is known allows."""
+        """Return the state after a command; raise if the known state forbids the command."""
         self._check_alive(command)
         try:
             return transition(command_name(command), self.state)
@@ -287,7 +286,7 @@ class QueuePair:
         self.state = after
 
     def _address_path(self, port: Port, remote: Port) -> dict[str, int]:
-        """Return the ads that leads to a peer's port (facts 3.5)."""
+        """Return the ads for a peer's port (facts 3.5)."""
         if port.link_layer != remote.link_layer:
             raise TransportError(
                 f"QP {self.qpn:#x}: port {port.port_num} of {self._adapter.name} is {port.link_layer}, the peer's is {remote.link_layer}"
@@ -315,7 +314,7 @@ class QueuePair:
 
 
 def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str, int]:
-    """Return an entry of a port's GID table: QUERY_ROCE_ADDRESS's roce_address, GID, MAC and RoCE version among it (facts 3.5).
+    """Return an entry of a port's GID table, with GID, MAC and RoCE version: QUERY_ROCE_ADDRESS's roce_address (facts 3.5).
 
     Raises:
         CommandError: there is no such entry, or the port is no Ethernet port.
@@ -324,23 +323,23 @@ def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str,
 
 
 def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int) -> None:
-    """Check that an adapter can be what this runtime needs, before anything is made on it (QUERY_HCA_CAP; facts 3.6, 1.7).
+    """Check an adapter's capabilities before making objects on it (QUERY_HCA_CAP; facts 3.6, 1.7).
 
     Args:
         adapter: the NIC.
-        n_pes: PEs that share it. It counts the QPs of all its users, so a QP may still be refused if it has others.
-        num_rc: QPs that each of them makes to each (PGAS_IBGDA_NUM_RC_PER_PE).
-        depth: WQEBBs in each (PGAS_QP_DEPTH).
+        n_pes: PEs that share it. Other users of the adapter need QPs too, so a QP may still be refused later.
+        num_rc: QPs from each PE to each (PGAS_IBGDA_NUM_RC_PER_PE).
+        depth: WQEBBs in each QP (PGAS_QP_DEPTH).
 
     Raises:
         ValueError: depth is no power of two from 128 to 32768.
-        TransportError: the adapter lacks something; the text names every such capability, what it is and what is needed. Or the job
-            needs more QPs than it has.
+        TransportError: the adapter lacks capabilities, and the text gives the value and the required value of each. Or the job needs more
+            QPs than the adapter has.
     """
     _check_depth(depth)
     caps = _query_caps(adapter, CapType.GENERAL)
     sizes, operations = sum(AtomicSize), sum(AtomicOperations)
-    # name: (whether it is enough, what is needed)
+    # name: (whether it suffices, the required value)
     needed = {
         "cqe_version": (caps["cqe_version"] == 1, "1: CQEs that carry qpc.user_index"),
         "cq_oi": (caps["cq_oi"] == 1, "1: CQs that ignore overrun, as nobody reports a consumer index"),
@@ -369,7 +368,7 @@ def _query_caps(adapter: Adapter, kind: CapType) -> dict[str, int]:
 
 
 def _execute(adapter: Adapter, command: Command, op_mod: int = 0, **values: Any) -> dict[str, Any]:
-    """Execute a command and return the fields of its output; a refusal is a CommandError."""
+    """Execute a command and return the fields of its output. Raises CommandError if it is refused."""
     outbox = adapter.command(commands.build(command, op_mod=op_mod, **values), commands.output_size(command))
     commands.check(command, outbox, adapter.syndrome_words)
     return commands.parse_output(command, outbox, op_mod=op_mod)

@@ -1,6 +1,6 @@
-"""The transports that there are. Each is one object, which says all that others have to know of it; nobody else compares their names.
+"""The registry of transports. A transport is one object with all its properties, so no other code compares transport names.
 
-pgas/job/topology.py registers pgas's own: p2p.P2P, ibgda.transport.IBGDA, ibrc.transport.IBRC.
+pgas/job/topology.py registers those of pgas: p2p.P2P, ibgda.transport.IBGDA, ibrc.transport.IBRC.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,43 +21,43 @@ __all__ = ["Setting", "Transport", "get", "names", "needing", "of_queues", "regi
 
 @dataclass(frozen=True)
 class Setting:
-    """What a job offers to the transport that it takes."""
+    """A transport's view of the job."""
 
-    requested: Mapping[str, Any]  #: the variables
-    choice: Choice | None  #: the NIC of this PE, None where peers' memory is mapped
-    on_gpu: bool  #: whether heaps lie in GPU memory
-    software_card: Callable[[bool], Opener]  #: what opens the software card; the argument: whether a CPU rings its registers
-    warn: Callable[[str], None]  #: called with what the user should know
+    requested: Mapping[str, Any]  #: the values of the PGAS_* variables
+    choice: Choice | None  #: the NIC of this PE; None for a transport that maps peers' memory
+    on_gpu: bool  #: whether heaps are in GPU memory
+    software_card: Callable[[bool], Opener]  #: returns the opener of the software card; argument: whether a CPU rings its registers
+    warn: Callable[[str], None]  #: shows the user a warning
 
 
 class Transport(Protocol):
     """A way to other PEs' memory."""
 
-    name: str  #: as PGAS_TRANSPORT has it
+    name: str  #: its value of PGAS_TRANSPORT
 
-    #: Whether kernels reach peers' memory by address. If not, each PE has a NIC.
+    #: Whether kernels access peers' memory by address. If not, each PE has a NIC.
     maps_peers: bool
 
     #: The module of its device functions, a kernels.paths.transport.Path; imported when the first kernel needs it.
     path: str
 
-    #: What a machine must have (doctor's words): "gpu", "peer access", "nic", "devx".
+    #: Requirements on the machine, in doctor's words: "gpu", "peer access", "nic", "devx".
     needs: frozenset[str]
 
-    #: How it runs in the simulator, and what it does not run on there (doctor's words).
+    #: In doctor's words: its way in the simulator, and the way that it cannot take there.
     simulated: tuple[str, str]
 
     def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of window.Constants that its kernels contain, beside those of every transport."""
+        """Return its own fields of window.Constants, which are compiled into kernels."""
 
     def why_not(self, device: Device, port: Port) -> str | None:
         """Return why a device and port cannot carry it, None if they can (selection.Suits)."""
 
     def segments(self, n_pes: int, constants: window.Constants, setting: Setting) -> tuple[Segment, ...]:
-        """Return the segments that a slot has beside system area and heap. Raises TransportError: there is no room for them."""
+        """Return the segments of a slot beside system area and heap. Raises TransportError: there is no room for them."""
 
     def connect(self, part: Part, setting: Setting) -> NIC | None:
-        """Let this PE reach the others: map their slots, or return the NIC that does. Collective.
+        """Connect this PE with the others: map their slots, or return a connected NIC. Collective.
 
         Raises:
             TransportError: some PE cannot; on every PE.
@@ -68,16 +68,16 @@ _registered: dict[str, Transport] = {}
 
 
 def register(transport: Transport) -> None:
-    """Add a transport; PGAS_TRANSPORT takes its name from now on. Of those that map peers the first is what "auto" means."""
+    """Add a transport; PGAS_TRANSPORT accepts its name from now on. "auto" means the first one that maps peers."""
     _registered[transport.name] = transport
     config.TRANSPORTS[:] = ["auto", *_registered]
 
 
 def get(name: str) -> Transport:
-    """Return a transport by its name, or by "auto".
+    """Return a transport by name, or the one of "auto".
 
     Raises:
-        TransportError: there is none of that name.
+        TransportError: no transport has that name.
     """
     if name == "auto":
         return next(transport for transport in _registered.values() if transport.maps_peers)
@@ -92,12 +92,12 @@ def names() -> tuple[str, ...]:
 
 
 def through_nics() -> tuple[str, ...]:
-    """Return the names of those that take a NIC."""
+    """Return the names of the transports over a NIC."""
     return tuple(name for name, transport in _registered.items() if not transport.maps_peers)
 
 
 def of_queues(requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of window.Constants that all transports over a NIC have."""
+    """Return the fields of window.Constants for queues, which all transports over a NIC have."""
     return {
         "num_qps": requested["PGAS_IBGDA_NUM_RC_PER_PE"],
         "map_by": requested["PGAS_IBGDA_RC_MAP_BY"],
@@ -107,5 +107,5 @@ def of_queues(requested: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def needing(prerequisite: str) -> frozenset[str]:
-    """Return the names of those that need something (Transport.needs)."""
+    """Return the names of the transports with a requirement (Transport.needs)."""
     return frozenset(name for name, transport in _registered.items() if prerequisite in transport.needs)

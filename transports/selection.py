@@ -1,4 +1,4 @@
-"""Which RDMA device, port and GID a PE uses: ``PGAS_HCA``, ``PGAS_HCA_LIST``, ``PGAS_IB_GID_INDEX``. Decisions on what devices.py read."""
+"""The choice of a PE's RDMA device, port and GID: ``PGAS_HCA``, ``PGAS_HCA_LIST``, ``PGAS_IB_GID_INDEX``. devices.py reads the devices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pgas.transports.devices import ROCE_V1, ROCE_V2, ROOT, Device, Distance, Gi
 
 __all__ = ["Choice", "Suits", "choose", "choose_gid", "gid_of"]
 
-#: Tells of a device and port why a transport cannot use them, None if it can. Asked of the device itself, so it may open it.
+#: Returns why a transport cannot use a device and port, None if it can. May open the device to find out.
 Suits = Callable[[Device, Port], str | None]
 
 AUTO, SOFTHCA = "auto", "softhca"
@@ -22,7 +22,7 @@ class Choice:
 
     device: Device | None  #: None: the software card
     port: Port | None  #: None with the software card
-    reason: str  #: for a person: why this one, and why no nearer one
+    reason: str  #: for messages: why this one, and why no nearer one
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
@@ -40,15 +40,15 @@ def choose(
 
     Args:
         requested: PGAS_HCA: auto, softhca, or a device with or without a port (``mlx5_0:1``).
-        listed: PGAS_HCA_LIST: names, with or without ports, that auto chooses among; after a leading ``^`` those it does not; empty: all.
-        devices: of this machine.
-        gpu_pci: bus address of the PE's GPU; None in the simulator, for which auto means the software card.
-        suits: what the transport needs of a device.
+        listed: PGAS_HCA_LIST: the names, with or without ports, that auto chooses from; with a leading ``^`` those it excludes; empty: all.
+        devices: the devices of this machine.
+        gpu_pci: bus address of the PE's GPU; None in the simulator, where auto means the software card.
+        suits: the transport's test of a device.
         root: of the file tree, for distances.
-        turn: number of this PE on its node; PEs take turns among devices that are equally near.
+        turn: number of this PE on its node; PEs take turns among equally near devices.
 
     Raises:
-        TransportError: the device asked for is not there, or cannot be used; or no device is listed. The text says which there are.
+        TransportError: the requested device does not exist or cannot be used, or no device is listed. The text lists the devices.
     """
     if requested == SOFTHCA:
         return Choice(None, None, "asked for")
@@ -63,7 +63,7 @@ def choose(
     refused: list[str] = []
     for far, device in nearest(gpu_pci, [device for device in devices if device in {pair[0] for pair in allowed}], root):
         if usable and far > usable[0][0]:
-            break  # devices may be opened to ask them: not those that are out of the question
+            break  # suits() may open a device: not one that is too far anyway
         for port in (port for owner, port in allowed if owner is device):
             if (why := _refusal(device, port, suits, gpu_pci)) is None:
                 usable.append((far, device, port))
@@ -78,12 +78,12 @@ def choose(
 
 
 def choose_gid(port: Port, requested: int = -1) -> Gid:
-    """Return the GID that a port is addressed by.
+    """Return the GID that addresses a port.
 
     Args:
         port: the port.
-        requested: PGAS_IB_GID_INDEX; -1: on Ethernet RoCE v2 before v1, of these an IPv4 address before a routable IPv6 one before a
-            link-local one; on InfiniBand the first.
+        requested: PGAS_IB_GID_INDEX. -1: on Ethernet RoCE v2 before v1, then IPv4 before routable IPv6 before link-local addresses; on
+            InfiniBand the first.
 
     Raises:
         TransportError: there is no such entry; the text lists those in use.
@@ -103,7 +103,7 @@ def choose_gid(port: Port, requested: int = -1) -> Gid:
 
 
 def gid_of(choice: Choice, requested: int = -1) -> Gid | None:
-    """Return the GID by which the port of a choice is addressed, None for an InfiniBand port without one. requested: as choose_gid's.
+    """Return the GID that addresses the chosen port, None for an InfiniBand port without one. requested: as in choose_gid().
 
     Raises:
         TransportError: the port has no such GID, or is an Ethernet port and has none.

@@ -1,4 +1,4 @@
-"""What lies in the queues of a NIC at some moment, as hang reports show it (outstanding.py)."""
+"""Snapshots of a NIC's queues, for hang reports (outstanding.py)."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["QueueMemory", "Ring"]
 
 @dataclass(frozen=True)
 class QueueMemory:
-    """What lies in the memory of a queue pair."""
+    """The memory of a queue pair."""
 
     ring: bytes  #: the send queue
     doorbell: int  #: the doorbell record: the low 16 bits of an index
@@ -16,9 +16,9 @@ class QueueMemory:
 
 @dataclass(frozen=True)
 class Ring:
-    """The ring of a proxy thread (ibrc/thread.py) at some moment."""
+    """The ring of a proxy thread (ibrc/thread.py)."""
 
-    thread: str  #: what the proxy thread does
-    head: int  #: tickets that kernels have reserved
-    completed: int  #: requests that are done
-    oldest: list[tuple[int, bytes | None]]  #: of those that are not done: ticket and request, None if it is not written yet
+    thread: str  #: the state of the proxy thread, in words
+    head: int  #: reserved tickets
+    completed: int  #: completed requests
+    oldest: list[tuple[int, bytes | None]]  #: oldest outstanding requests: ticket, and request or None if it is not written yet
