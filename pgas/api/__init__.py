@@ -1,1 +1,1 @@
-"""What users call, each with its docstring."""
+"""The public API, with its docstrings."""

@@ -1,7 +1,7 @@
 """Atomic memory operations from kernels (OpenSHMEM 1.5, section 9.8).
 
-All are atomic with each other on one element, whichever thread of whichever PE performs them; not with plain stores, puts and p's. They
-order nothing else: use fence() or a signal for that. Those that fetch return what the element held before, and are complete on return;
+Operations on one element are atomic with each other, from any thread of any PE. They are not atomic with plain stores, puts and p's. They
+order nothing else: use fence() or a signal for that. Fetching operations return the old value of the element and are complete on return;
 the others are complete after quiet() or barrier_all(). Integers wrap.
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
@@ -20,10 +20,10 @@ __all__ = [
 
 @device_function(amo.typing_of("atomic_add"))
 def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Add ``value`` to ``dest[idx]`` on PE ``pe``, atomically with all pgas atomics on it.
+    """Add ``value`` to ``dest[idx]`` on PE ``pe``, atomically with all pgas atomics on the element.
 
-    Through a NIC, floats are added by reading and compare-and-swap, repeated until nobody came between: complete on return. N threads that
-    add to one element at once send up to N²/2 compare-and-swaps: add up within the block first.
+    Through a NIC, a float is added by a read and a compare-and-swap, repeated until the compare-and-swap succeeds; this is complete on
+    return. N threads that add to one element at once send up to N²/2 compare-and-swaps, so add up within the block first.
 
     Completion:
         on return: it has begun.
@@ -34,7 +34,7 @@ def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         idx: integer, or tuple of as many integers as dest has dimensions.
         value: converted to dest's dtype as by p().
         pe: number of the target PE; this PE itself is allowed.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
@@ -42,10 +42,10 @@ def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 
 @device_function(amo.typing_of("atomic_fetch_add"))
 def atomic_fetch_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_add() that returns what the element held before.
+    """atomic_add() that returns the old value of the element.
 
     Completion:
-        on return: the value that the element held is here, and the element is changed.
+        on return: the element is updated, and its old value is returned.
         complete: on return.
     """
 
@@ -62,20 +62,20 @@ def atomic_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Non
 
 @device_function(amo.typing_of("atomic_fetch_inc"))
 def atomic_fetch_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_inc() that returns what the element held before.
+    """atomic_inc() that returns the old value of the element.
 
     Completion:
-        on return: the value that the element held is here, and the element is changed.
+        on return: the element is updated, and its old value is returned.
         complete: on return.
     """
 
 
 @device_function(amo.typing_of("atomic_fetch"))
 def atomic_fetch(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Any:
-    """Return ``dest[idx]`` of PE ``pe``, read atomically; arguments as atomic_add(). Unlike g() it is never between atomics of others.
+    """Return ``dest[idx]`` of PE ``pe``, read atomically; arguments as atomic_add(). Unlike g(), it is atomic with the other atomics.
 
     Completion:
-        on return: the value is here.
+        on return: the value has been read.
         complete: on return.
     """
 
@@ -84,7 +84,7 @@ def atomic_fetch(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> A
 def atomic_set(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
     """Set ``dest[idx]`` on PE ``pe`` to ``value``; arguments as atomic_add().
 
-    Unlike p() it is atomic with the other atomics on the element.
+    Unlike p(), it is atomic with the other atomics on the element.
 
     Completion:
         on return: it has begun.
@@ -94,26 +94,26 @@ def atomic_set(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 
 @device_function(amo.typing_of("atomic_swap"))
 def atomic_swap(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_set() that returns what the element held before.
+    """atomic_set() that returns the old value of the element.
 
     Completion:
-        on return: the value that the element held is here, and the element is changed.
+        on return: the element is updated, and its old value is returned.
         complete: on return.
     """
 
 
 @device_function(amo.typing_of("atomic_compare_swap"))
 def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if it equals ``cond``, and return what it held before: cond if it was set.
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if it equals ``cond``, and return its old value: cond if it was set.
 
     Completion:
-        on return: the value that the element held is here, and the element is changed.
+        on return: the element is updated, and its old value is returned.
         complete: on return.
 
     Args:
         dest, idx, pe: as atomic_add(), of integers only.
         cond, value: converted to dest's dtype as by p().
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
@@ -121,7 +121,7 @@ def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Intege
 
 @device_function(amo.typing_of("atomic_and"))
 def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Clear the bits of ``dest[idx]`` on PE ``pe`` that ``value`` has not (bitwise and).
+    """Clear the bits of ``dest[idx]`` on PE ``pe`` that are 0 in ``value`` (bitwise and).
 
     Completion:
         on return: it has begun.
@@ -130,7 +130,7 @@ def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
     Args:
         dest, idx, pe: as atomic_add(), of integers only.
         value: integer, converted to dest's dtype as by p().
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
@@ -138,17 +138,17 @@ def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 
 @device_function(amo.typing_of("atomic_fetch_and"))
 def atomic_fetch_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_and() that returns what the element held before.
+    """atomic_and() that returns the old value of the element.
 
     Completion:
-        on return: the value that the element held is here, and the element is changed.
+        on return: the element is updated, and its old value is returned.
         complete: on return.
     """
 
 
 @device_function(amo.typing_of("atomic_or"))
 def atomic_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Set the bits of ``dest[idx]`` on PE ``pe`` that ``value`` has (bitwise or); otherwise as atomic_and().
+    """Set the bits of ``dest[idx]`` on PE ``pe`` that are 1 in ``value`` (bitwise or); otherwise as atomic_and().
 
     Completion:
         on return: it has begun.
@@ -158,17 +158,17 @@ def atomic_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = N
 
 @device_function(amo.typing_of("atomic_fetch_or"))
 def atomic_fetch_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_or() that returns what the element held before.
+    """atomic_or() that returns the old value of the element.
 
     Completion:
-        on return: the value that the element held is here, and the element is changed.
+        on return: the element is updated, and its old value is returned.
         complete: on return.
     """
 
 
 @device_function(amo.typing_of("atomic_xor"))
 def atomic_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Turn the bits of ``dest[idx]`` on PE ``pe`` over that ``value`` has (bitwise exclusive or); otherwise as atomic_and().
+    """Flip the bits of ``dest[idx]`` on PE ``pe`` that are 1 in ``value`` (bitwise exclusive or); otherwise as atomic_and().
 
     Completion:
         on return: it has begun.
@@ -178,9 +178,9 @@ def atomic_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 
 @device_function(amo.typing_of("atomic_fetch_xor"))
 def atomic_fetch_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_xor() that returns what the element held before.
+    """atomic_xor() that returns the old value of the element.
 
     Completion:
-        on return: the value that the element held is here, and the element is changed.
+        on return: the element is updated, and its old value is returned.
         complete: on return.
     """

@@ -27,42 +27,42 @@ def init(
     """Start pgas: form the job, bind a GPU, map the symmetric heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_init).
 
     Calls may be nested: the job ends at the finalize() of the first. After that, init() may start another with the same
-    configuration. The environment variables that ``python -m pgas info`` lists are read here.
+    configuration. It reads the environment variables that ``python -m pgas info`` lists.
 
-    Without arguments the launcher's variables say who the PEs are: those of ``python -m pgas.run``, torchrun, srun, mpirun, in this order;
-    a process that no launcher started is a job of one PE. mpi4py is imported only under mpirun, or where comm is given.
+    Without arguments the launcher's variables define the PEs: those of ``python -m pgas.run``, torchrun, srun, mpirun, in this order. A
+    process without a launcher is a job of one PE. mpi4py is imported only under mpirun, or with comm.
 
-    A child that is forked afterwards (os.fork, multiprocessing's fork) is no PE: it is refused every call, launch and use of arrays with a
-    PgasError, and its end is nothing to the job. But memory is shared: in the simulator a NumPy view of an array that the parent made
-    before still reaches the job's heap. A program that imports mpi4py.MPI before pgas.init() ends such children by os._exit, as
-    multiprocessing does: mpi4py finalizes MPI at the end of every process otherwise.
+    A child forked afterwards (os.fork, multiprocessing's fork) is not a PE. Every call, launch and array access in it raises PgasError, and
+    the job does not notice its end. In the simulator the child shares the heap: a NumPy view that the parent made of an array before the
+    fork still accesses it. A program that imports mpi4py.MPI before pgas.init() must end such children by os._exit, as multiprocessing
+    does; otherwise mpi4py finalizes MPI at the end of each child.
 
-    This and every other collective call of the host waits as long as it takes. When that is longer than PGAS_TIMEOUT, one of the PEs that
-    wait prints once which PEs have not come, in which call, and whether their processes are stopped.
+    This and every other collective call of the host waits without limit. After PGAS_TIMEOUT seconds, one of the waiting PEs prints once
+    which PEs have not arrived, in which call, and whether their processes are stopped.
 
     Args:
-        comm: an mpi4py intracommunicator whose processes are the PEs, by rank. In a nested call: one of the job's processes in their
-            order, or nothing.
-        unique_id: what unique_id() returned on one PE; with rank and size.
-        rank: of this PE.
+        comm: an mpi4py intracommunicator whose processes are the PEs, by rank. In a nested call: a communicator of the job's processes in
+            the same order, or nothing.
+        unique_id: the result of unique_id() on one PE; with rank and size.
+        rank: number of this PE.
         size: number of PEs.
         process_group: a torch.distributed process group whose processes are the PEs, by rank.
 
     Returns:
-        The job, a context manager: the end of its block frees the arrays that are left, and finalizes.
+        The job, a context manager: the end of its block frees the remaining arrays and finalizes the job.
 
     Raises:
-        ValueError: an environment variable has a value that is not allowed, or two contradict each other; comm is not that of the job
-            that is active; arguments that exclude each other, or a unique_id that is none.
-        BootstrapError: MPI is missing or another one than mpirun's; the store of a job without MPI is not reached within PGAS_TIMEOUT, or
+        ValueError: an environment variable has a value that is not allowed, or two variables contradict each other; comm is not that of
+            the active job; arguments exclude each other, or unique_id is not a result of unique_id().
+        BootstrapError: MPI is missing or not that of mpirun; the store of a job without MPI is not reached within PGAS_TIMEOUT, or
             refuses this process; PEs were started differently; another PE failed.
-        TransportError: PGAS_TRANSPORT names one that cannot connect these PEs; PEs share a GPU without MPS.
-        HeapError: the heaps of a machine's or a GPU's PEs are larger than its memory, or there is too little left of it.
+        TransportError: the transport of PGAS_TRANSPORT cannot connect these PEs; PEs share a GPU without MPS.
+        HeapError: the heaps of the PEs on a machine or GPU exceed its memory, or too little of it is free.
         PgasError: an earlier job of this process had another configuration.
 
     Warns:
-        PgasWarning: on PE 0, nothing reads a PGAS_ variable that is set, or PGAS_HCA names no device of this machine; a PE and the software
-            card's kernel share a GPU without MPS.
+        PgasWarning: on PE 0, a PGAS_ variable is set that pgas does not know, or PGAS_HCA names no device of this machine; a PE and the
+            software card's kernel share a GPU without MPS.
     """
     if sum(given is not None for given in (comm, unique_id, process_group)) > 1:
         raise ValueError("pgas.init: one of comm, unique_id and process_group may be given")
@@ -98,13 +98,13 @@ def unique_id(host: str | None = None) -> bytes:
 def finalize() -> None:
     """End pgas: complete all operations, wait for all PEs, release the heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_finalize).
 
-    Arrays must not be used afterwards. A program that ends without it is finalized then, and at the end of ``with pgas.init():``, also by
-    SystemExit with status 0. Another exit status is the job's; PEs that have not come to their ends within seconds are ended. So are all
-    PEs by an exception that nobody catches, and by the death of a PE: why is said once on each machine.
+    Arrays must not be used afterwards. The end of ``with pgas.init():`` and the end of the program finalize too, also by SystemExit with
+    status 0. Another exit status becomes the job's, and PEs that do not end within seconds are killed. An uncaught exception and the death
+    of a PE also end all PEs; the reason is printed once on each machine.
 
     Warns:
-        PgasWarning: on PE 0, symmetric arrays were never freed: a line for each, with the line that allocated it. At the end of
-            ``with pgas.init()`` under PGAS_DEBUG=check only.
+        PgasWarning: on PE 0, symmetric arrays were not freed: a line for each, with the line that allocated it. At the end of
+            ``with pgas.init()`` only under PGAS_DEBUG=check.
 
     Raises:
         DeviceError: a kernel of this PE found an error.
@@ -114,34 +114,34 @@ def finalize() -> None:
 
 @host_only
 def reset() -> None:
-    """Make the job usable again after a DeviceError or CompletionError. Collective: all PEs call it, whether an error was theirs or not.
+    """Make the job usable again after a DeviceError or CompletionError. Collective: all PEs call it, also those without an error.
 
-    Until then every launch and every collective call of the PE that made the error raises it again. A PE that calls something else
-    meanwhile gets a BootstrapError there, and is waited for here.
+    Until then, every launch and every collective call of the PE with the error raises the error again. Another PE that makes a collective
+    call meanwhile gets a BootstrapError; reset() waits for it.
 
-    Waits of kernels that still run end, as after an error, and the kernels are waited for. Operations that were not complete on some PE
-    may be performed in part or not at all: what they were to write, also at other PEs, is undefined, signals and atomics included. All
-    else on the heap keeps its values, arrays and registered memory stay. Barriers in kernels count from the beginning, and nothing is
-    outstanding on the NIC.
+    The waits of running kernels end, as after an error, and reset() waits for these kernels. Incomplete operations may be performed in part
+    or not at all: their destinations are undefined, also at other PEs, signals and atomics included. The rest of the heap keeps its values;
+    arrays and registered memory stay. Barriers in kernels start anew, and nothing is outstanding on the NIC.
 
     Raises:
-        PgasError: on every PE: the job cannot be made usable again, and why: a PE or the software card has ended, a GPU's context is lost
-            (a CUDA error), an exception made a PE leave a collective call, a kernel does not end within PGAS_TIMEOUT, or a NIC refuses.
+        PgasError: on every PE: the job cannot be made usable again. The text gives the reason: a PE or the software card has ended, a GPU's
+            context is lost (a CUDA error), an exception made a PE leave a collective call, a kernel does not end within PGAS_TIMEOUT, or a
+            NIC refuses.
     """
     recovery.reset(runtime.current())
 
 
 @host_only
 def synchronize(stream: Any = None) -> None:
-    """Wait until this PE's kernels have ended, and raise what they found wrong.
+    """Wait until this PE's kernels have ended, and raise their error if there is one.
 
-    Polls, so that Ctrl-C and the death of a peer are noticed.
+    Polls, so that Ctrl-C and the death of a peer end the wait.
 
     Args:
-        stream: whose kernels; None for all of them.
+        stream: the stream of the kernels; None for all kernels.
 
     Raises:
-        DeviceError: a kernel poisoned the device state: a wait past its deadline, a bad PE or address.
+        DeviceError: a kernel found an error: a wait past its deadline, a bad PE or address.
         PgasError: a peer died.
     """
     runtime.current().synchronize(stream)
@@ -149,21 +149,21 @@ def synchronize(stream: Any = None) -> None:
 
 @host_only
 def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array whose elements are not set. Collective: all PEs ask for the same (OpenSHMEM 1.5, shmem_malloc).
+    """Return a symmetric array with undefined elements. Collective: all PEs pass the same arguments (OpenSHMEM 1.5, shmem_malloc).
 
-    Where it does not fit, the heap grows behind its end, by PGAS_CUMEM_GRANULARITY or a multiple, to PGAS_MAX_MEMORY_PER_GPU at most;
-    no array moves. Kernels that are launched afterwards can use what was added, those that run meanwhile cannot. It is the heap's until
-    finalize(), also when the arrays in it are freed.
+    If the array does not fit, the heap grows by a multiple of PGAS_CUMEM_GRANULARITY, up to PGAS_MAX_MEMORY_PER_GPU. No array moves.
+    Kernels launched afterwards can use the added memory; kernels already running cannot. The heap keeps it until finalize(), also when
+    its arrays are freed.
 
     Args:
-        shape: int or tuple of ints; may hold zeros.
+        shape: int or tuple of ints; may contain zeros.
         dtype: NumPy dtype of plain numbers, or records of them, or its name; bfloat16 is that of ml_dtypes.
-        alignment: in bytes, a power of two; at least 512 are given.
+        alignment: in bytes, a power of two; the actual alignment is at least 512.
 
     Raises:
         ValueError, TypeError: bad shape, dtype or alignment.
-        HeapError: the heap is exhausted and may not or cannot grow (the text names the PE that has no memory), or PEs ask for different
-            arrays; on every PE, the heap is as before.
+        HeapError: on every PE: the heap is exhausted and cannot grow (the text names the PE without memory), or PEs ask for different
+            arrays. The heap is as before.
     """
     return runtime.current().allocate(shape, dtype, "pgas.empty", None, alignment)
 
@@ -177,7 +177,7 @@ def zeros(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
 
 @host_only
 def full(shape: Any, value: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array filled with a value, of its dtype if none is given. As empty().
+    """Return a symmetric array filled with a value; dtype is the value's by default. As empty().
 
     Raises:
         TypeError, ValueError: an element cannot hold the value; as empty().
@@ -187,16 +187,16 @@ def full(shape: Any, value: Any, dtype: Any = None, *, alignment: int = ALIGNMEN
 
 
 def _filled(array: SymmetricArray, value: Any) -> np.ndarray:
-    """Return what full() copies to a new array."""
+    """Return the contents of a new array of full()."""
     if isinstance(value, (str, bytes)) or (np.ndim(value) == 0 and array.dtype.kind in "iu"):
         check_value("full", "value", value, array.dtype)
-    with np.errstate(over="ignore"):  # a float that is too large for the elements is infinite in them
+    with np.errstate(over="ignore"):  # a float beyond the range of a float dtype becomes infinite
         return np.full(array.shape, value, array.dtype)
 
 
 @host_only
 def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array that holds a copy of this PE's values; shape and dtype are the same on all PEs. As empty()."""
+    """Return a symmetric array with a copy of this PE's values; shape and dtype must be the same on all PEs. As empty()."""
     try:
         host = np.ascontiguousarray(values, None if dtype is None else dtype_of(dtype)).reshape(np.shape(values))
     except OverflowError as error:
@@ -209,13 +209,13 @@ def empty_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignmen
     """Return empty() with the shape and dtype of an array; in C order, as all symmetric arrays.
 
     Args:
-        prototype: array of NumPy, the heap or another library: whatever has a shape and a dtype.
+        prototype: any object with a shape and a dtype, such as an array of NumPy, pgas or another library.
         dtype: instead of the prototype's.
         shape: instead of the prototype's.
         alignment: as empty().
 
     Raises:
-        TypeError: prototype has no shape or no dtype, or a dtype that cannot live on the heap.
+        TypeError: prototype has no shape or no dtype, or a dtype that is not allowed on the heap.
         ValueError, HeapError: as empty().
     """
     return empty(*_like("empty_like", prototype, shape, dtype), alignment=alignment)
@@ -235,7 +235,7 @@ def full_like(prototype: Any, value: Any, dtype: Any = None, *, shape: Any = Non
 
 
 def _like(function: str, prototype: Any, shape: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return shape and dtype, those of the prototype where none is given."""
+    """Return shape and dtype; the prototype's where none is given."""
     if not hasattr(prototype, "shape") or not hasattr(prototype, "dtype"):
         raise TypeError(f"pgas.{function}: prototype must have a shape and a dtype, as arrays do, not {type(prototype).__name__}")
     return prototype.shape if shape is None else shape, prototype.dtype if dtype is None else dtype
@@ -243,17 +243,17 @@ def _like(function: str, prototype: Any, shape: Any, dtype: Any) -> tuple[Any, A
 
 @host_only
 def free(array: SymmetricArray) -> None:
-    """Give a symmetric array back. Collective; waits for this PE's kernels first (OpenSHMEM 1.5, shmem_free).
+    """Free a symmetric array. Collective; waits for this PE's kernels first (OpenSHMEM 1.5, shmem_free).
 
-    Every later use of the array or of a view of it is refused. ``with pgas.zeros(4) as a:`` frees at the end of the block, unless an
-    exception leaves it: other PEs may not come to that point, so that the array stays until the job ends.
+    Every later use of the array or of a view of it is refused. ``with pgas.zeros(4) as a:`` frees the array at the end of the block. If an
+    exception leaves the block, the array stays until the job ends, as other PEs may not get there.
 
     Args:
-        array: what empty(), zeros(), full() or array() returned, not a view of another shape, dtype or of a part.
+        array: a result of empty(), zeros(), full() or array(), not a view with another shape or dtype or of a part.
 
     Raises:
-        ValueError: no symmetric array, or a view.
-        HeapError: freed before, or PEs free different arrays, or the call failed on another PE.
+        ValueError: array is not a symmetric array, or is a view.
+        HeapError: array was freed before, PEs free different arrays, or the call failed on another PE.
     """
     runtime.current().free(array)
 
@@ -263,18 +263,18 @@ SymmetricArray._free = free
 
 @host_only
 def allgather_object(value: Any) -> list[Any]:
-    """Return the (picklable, small) values of all PEs, by PE. Collective.
+    """Return the values of all PEs, in the order of PEs. Collective. Values are small and picklable.
 
     Raises:
-        BootstrapError: on every PE: the value of one of them cannot be pickled, or PEs make different collective calls. On the PEs where
-            that fails: a value cannot be unpickled.
+        BootstrapError: on every PE: a PE's value cannot be pickled, or PEs make different collective calls. On the PE concerned: a value
+            cannot be unpickled.
     """
     return _exchange("allgather_object", value)
 
 
 @host_only
 def broadcast_object(value: Any, root: int = 0) -> Any:
-    """Return PE root's (picklable, small) value; those of other PEs are ignored. Collective. Raises as allgather_object()."""
+    """Return PE root's small, picklable value; other PEs' values are ignored. Collective. Raises as allgather_object()."""
     job = runtime.current()
     job.check_pe("broadcast_object", root, "root")
     return _exchange("broadcast_object", value if job.my_pe == root else None, f"root={int(root)}")[root]
@@ -300,7 +300,7 @@ def _unpickled(function: str, pe: int, data: bytes) -> Any:
 
 @host_only
 def info() -> dict[str, Any]:
-    """Return what a benchmark should say of where it ran: machine, GPU, transport, adapter, engine, number of PEs, versions."""
+    """Return a description of the job for benchmark reports: machine, GPU, transport, adapter, engine, number of PEs, versions."""
     import importlib.metadata
     import platform
 

@@ -1,4 +1,4 @@
-"""Functions of the host, which a kernel may not call: refused there in one sentence.
+"""Host functions refuse calls from kernels, with a message.
 
 Without this the simulator, where kernels are Python, would perform them, and the compiler would say that pgas has no such attribute.
 """
@@ -17,7 +17,7 @@ _R = TypeVar("_R")
 
 
 def host_only(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Refuse calls of a public function in kernels, when they are compiled (in the simulator: when they call it)."""
+    """Refuse calls of a public function in kernels: at compile time, in the simulator at the call."""
 
     @functools.wraps(function)
     def refused(*args: Any, **kwargs: Any) -> NoReturn:

@@ -1,23 +1,23 @@
-"""Operations called on the host, at once or on a CUDA stream: the names that kernels use, with ``stream=`` as a further argument.
+"""Operations called on the host, at once or on a CUDA stream: the functions of kernels, with ``stream=`` as a further argument.
 
 ``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until
-wait_until``, ``fence flush quiet quiet_pe barrier_all sync_all`` take on the host what they take in a kernel, but for qp. Bad arguments
-are refused at the call, with a ValueError or TypeError; so are values that an element cannot hold (``p``).
+wait_until``, ``fence flush quiet quiet_pe barrier_all sync_all`` take the same arguments on the host as in a kernel, except qp. A bad
+argument, or a value that an element cannot hold (``p``), is a ValueError or TypeError at the call.
 
-With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is performed in the stream's
-order, behind what is in the stream and before what follows; it can be captured into a graph. What it does is complete as it is in a kernel:
-a put's source may be reused by what follows in the stream; its data is there after ``quiet(stream=...)`` or ``barrier_all(stream=...)``,
-or when a signal sent later in the stream, behind a ``fence(stream=...)``, is seen; a get's data is there for what follows in the stream.
-Calls that return a value, as g and fetching atomics do, wait for it and thus for what is in the stream; they cannot be captured.
+With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is executed in stream order;
+it can be captured into a graph. Completion is as in a kernel. After a put, later work in the stream may reuse the source; the data is
+complete after ``quiet(stream=...)`` or ``barrier_all(stream=...)``, or once the target sees a signal sent later in the stream, after a
+``fence(stream=...)``. After a get, later work in the stream may use the data. A call that returns a value, such as g or a fetching atomic,
+waits for the value and so for all earlier work in the stream; it cannot be captured.
 
-Without ``stream`` a call is made on the default stream and waited for: put returns when its source may be reused, get when the data is
-there, and errors of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` then waits for all kernels of this PE and completes
-everything they did; ``barrier_all()`` does so on every PE; ``sync_all()`` waits for the other PEs' calls only. The default stream waits for
-kernels of other streams: a call that is to end what such a kernel waits for needs ``stream=`` of a non-blocking stream. In the simulator
-streams execute at once: a wait for what this process does later in the program never ends.
+Without ``stream`` a call runs on the default stream and waits: put until its source may be reused, get until the data has arrived. Errors
+of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` waits for all kernels of this PE and completes their operations;
+``barrier_all()`` does so on every PE; ``sync_all()`` only waits for the other PEs' calls. The default stream waits for kernels of other
+streams. If such a kernel waits for the call itself, the call needs ``stream=`` of a non-blocking stream. In the simulator a stream executes
+each call at once, so a wait for a later call of the same process never ends.
 
-As in a kernel, the local operand of put and get is any memory of the GPU under p2p, and through a NIC on the heap or registered
-(pgas.register). Errors that kernels find are raised by synchronize(stream), as those of users' kernels. OpenSHMEM 1.5, 9.5 to 9.12.
+As in a kernel, the local operand of put and get is any GPU memory under p2p; through a NIC it is on the heap or registered
+(pgas.register). synchronize(stream) raises the errors of these calls, as those of users' kernels. OpenSHMEM 1.5, 9.5 to 9.12.
 """
 
 import functools
@@ -46,13 +46,13 @@ from pgas.kernels.ops.sync import Comparison
 
 __all__ = ["bind"]
 
-#: Copies over p2p: a block's share at least, blocks at most, threads of each; 32 x 1024 threads saturate NVLink (docs/figures.md).
+#: Copies over p2p: least bytes of a block, most blocks, threads of a block; 32 x 1024 threads saturate NVLink (docs/figures.md).
 _SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
 
-#: Shares are multiples of this, so that each is aligned like the whole.
+#: A block's share is a multiple of this, so that it is aligned like the whole.
 _GRAIN = 512
 
-#: Functions whose values are integers whatever the element.
+#: Functions that take integers only, whatever the dtype.
 _INTEGRAL = ("signal_op", "signal_wait_until", "wait_until")
 
 _cells = itertools.count()
@@ -62,13 +62,13 @@ _cells = itertools.count()
 
 
 def _on_stream(kernel: Callable[..., Any], function: Callable[..., Any]) -> Kernel:
-    """Make a kernel of what calls a function, under that function's name."""
+    """Compile a kernel that calls a function; name it after the function."""
     kernel.__name__ = f"{function.__name__}_on_stream"
     return jit(kernel)  # type: ignore[no-any-return]
 
 
 def _copying(copy: Callable[..., Any]) -> Kernel:
-    """Make a kernel that puts or gets bytes, each block its share."""
+    """Make a kernel that puts or gets bytes; each block copies a share."""
 
     def kernel(dest, source, pe):  # type: ignore[no-untyped-def]
         share = (dest.size // cuda.gridDim.x // _GRAIN + 1) * _GRAIN
@@ -80,7 +80,7 @@ def _copying(copy: Callable[..., Any]) -> Kernel:
 
 
 def _striding(copy: Callable[..., Any]) -> Kernel:
-    """Make a kernel that puts or gets elements which lie strides apart, each block its share."""
+    """Make a kernel that puts or gets strided elements; each block copies a share."""
 
     def kernel(dest, source, dst_stride, src_stride, pe, nelems):  # type: ignore[no-untyped-def]
         share = nelems // cuda.gridDim.x + 1
@@ -102,14 +102,14 @@ def _put_signal(dest, source, sig, idx, value, op, pe):  # type: ignore[no-untyp
 
 @jit
 def _signal_behind(sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
-    """Signal what earlier kernels of the stream have put."""
+    """Send a signal after the puts of earlier kernels in the stream."""
     sync.fence()
     signal.signal_op(sig, idx, value, op, pe)
 
 
 @functools.cache
 def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) -> Kernel:
-    """Make a kernel of one thread that calls a function with a tuple of arguments, and stores what it returns."""
+    """Make a kernel of one thread that calls a function with a tuple of arguments, and stores its result."""
     if returns:
 
         def kernel(result, args):  # type: ignore[no-untyped-def]
@@ -129,7 +129,7 @@ def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) ->
 
 
 def _launch(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
-    """Launch on a stream; on the default one, and until it has ended, if none is given and wait asks for that."""
+    """Launch on a stream, else on the default one; without a stream and with wait, wait until it has ended."""
     kernel[grid, block, stream](*args)
     if stream is None and wait:
         runtime.current().synchronize(0)
@@ -152,7 +152,7 @@ def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any) -> tuple[An
 
 
 def _count(name: str, wanted: Any, in_dest: int, in_source: int) -> int:
-    """Check a number of elements against those that both operands hold, and return it."""
+    """Check a number of elements against the sizes of both operands, and return it."""
     if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or not 0 <= wanted <= min(in_dest, in_source):
         raise ValueError(f"pgas.{name}: {wanted!r} elements wanted, dest has {in_dest} and source {in_source}")
     return int(wanted)
@@ -163,12 +163,12 @@ def _bytes(operand: Operand, nbytes: int) -> Any:
 
 
 def _window(address: int, size: int, dtype: np.dtype) -> Any:
-    """Return memory as an array that a kernel takes."""
+    """Return memory as an array for a kernel's argument."""
     return at(address, (size,), dtype, Block(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
 
 
 def _shape_of_copy(nbytes: int) -> tuple[int, int]:
-    """Return blocks and threads that copy so many bytes; a NIC needs one warp to be told of them."""
+    """Return the blocks and threads that copy nbytes; for a NIC one warp suffices, as it only posts."""
     if runtime.current().nic is not None:
         return 1, 32
     return max(1, min(nbytes // _SHARE, _BLOCKS)), _THREADS
@@ -207,14 +207,14 @@ def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
 
 
 def _stride(name: str, argument: str, stride: Any, operand: Operand) -> int:
-    """Check a stride and return it; all that reach beyond the operand are alike."""
+    """Check a stride and return it; any stride beyond the operand's size is equal to that size."""
     if not isinstance(stride, (int, np.integer)) or isinstance(stride, bool) or stride < 1:
         raise ValueError(f"pgas.{name}: {argument} must be an integer of 1 or more, not {stride!r}")
     return int(min(stride, max(operand.size, 1)))
 
 
 def _unit(dtype: np.dtype) -> np.dtype:
-    """What elements are copied as: kernels are made for sizes and alignments, not for every type."""
+    """Return the dtype that stands for all dtypes of the same size and alignment, so that they share a kernel."""
     part = math.gcd(dtype.itemsize, dtype.alignment, 8)
     number = np.dtype(f"u{part}")
     return number if part == dtype.itemsize else np.dtype([("parts", number, dtype.itemsize // part)], align=True)
@@ -239,7 +239,7 @@ def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
 
 
 def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dtype]:
-    """Check that array[idx] is an element on the heap; return idx for a kernel, and the dtype."""
+    """Check that array[idx] is an element on the heap; return idx as a kernel takes it, and the dtype."""
     operand = Operand.of(function, name, array, contiguous=False)
     operand.check_symmetric(runtime.current())
     if name == "sig" and operand.dtype != np.uint64:
@@ -253,7 +253,7 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
 
 
 def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the host form of a function of one element, or of none."""
+    """Return the host form of a function that takes one element or none."""
     signature = inspect.signature(function)
     call = inspect.Signature([p.replace(annotation=p.empty) for name, p in signature.parameters.items() if name != "qp"])
     names = tuple(name for name in call.parameters if name != "stream")
@@ -285,7 +285,7 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
             _launch(kernel, 1, 1, stream, *given, wait=True)
             return None
         if streams.capturing(stream):
-            raise PgasError(f"pgas.{title} returns a value, which it has to wait for: it cannot be captured; call it in a kernel")
+            raise PgasError(f"pgas.{title} waits for the value that it returns: it cannot be captured; call it in a kernel")
         address = state.RESULTS + next(_cells) % state.N_RESULTS * state.RESULT_SIZE
         _launch(kernel, 1, 1, stream, _window(address, 1, dtype), *given, wait=False)
         job.synchronize(0 if stream is None else stream)
@@ -298,7 +298,7 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _order(function: Callable[..., Any], at_once: Callable[[runtime.Job], Any]) -> Callable[..., Any]:
-    """Return the host form of a function that takes nothing; at_once is what it does without a stream."""
+    """Return the host form of a function without arguments. at_once: its implementation without a stream."""
     on_stream = _one_thread(function)
 
     def form(*, stream: Any = None) -> None:
@@ -311,7 +311,7 @@ def _order(function: Callable[..., Any], at_once: Callable[[runtime.Job], Any]) 
 
 
 def bind() -> None:
-    """Let the public names do on the host what the module says."""
+    """Give the public functions their host forms."""
     single: list[Callable[..., Any]] = [rma.p, rma.g, signal.signal_fetch, signal.signal_op, signal.signal_wait_until, sync.wait_until]
     single += [getattr(amo, name) for name in amo.__all__]
     HOST_FORMS.update({function.__name__: _one_thread(function) for function in single})

@@ -1,4 +1,4 @@
-"""Arrays that a call on the host names as operands: where they lie, what they hold, and whether the call may use them."""
+"""Array operands of host calls: address, shape and dtype, and the checks on them."""
 
 import math
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ __all__ = ["Operand", "on_heap"]
 
 @dataclass(frozen=True)
 class Operand:
-    """An array of the caller."""
+    """An array argument."""
 
-    function: str  #: what was called
+    function: str  #: the function called
     name: str  #: of the argument
     address: int  #: of the first element
     shape: tuple[int, ...]
@@ -32,8 +32,8 @@ class Operand:
         """Read an array's description.
 
         Raises:
-            TypeError: no array in the GPU's memory (in the simulator: nor a NumPy array).
-            ValueError: it has gaps, and contiguous is asked for.
+            TypeError: not an array in GPU memory (in the simulator: nor a NumPy array).
+            ValueError: it is not contiguous, but must be.
             HeapError: a symmetric array that was freed.
         """
         if SIMULATOR and is_array(array):
@@ -43,7 +43,7 @@ class Operand:
             interface = getattr(array, "__cuda_array_interface__", None)
             if interface is None:
                 raise TypeError(f"pgas.{function}: {name} must be an array in the GPU's memory, not {type(array).__name__}")
-            known = getattr(array, "dtype", None)  # of records the interface gives no more than their size
+            known = getattr(array, "dtype", None)  # the interface gives only the size of records
             dtype = known if isinstance(known, np.dtype) else np.dtype(interface["typestr"])
             shape = tuple(interface["shape"])
             strides = tuple(interface.get("strides") or _strides(shape, dtype.itemsize))
@@ -59,7 +59,7 @@ class Operand:
 
     @property
     def order(self) -> str | None:
-        """C or F, as its elements follow each other in memory; None if they have gaps."""
+        """C or F, the order of its elements in memory; None if it is not contiguous."""
         real = [(n, stride) for n, stride in zip(self.shape, self.strides, strict=True) if n != 1]
         for order, axes in (("C", real), ("F", real[::-1])):
             if not self.size or [s for _, s in axes] == list(_strides(tuple(n for n, _ in axes), self.dtype.itemsize)):
@@ -68,7 +68,7 @@ class Operand:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Return the address of the first byte and that behind the last."""
+        """The address of the first byte and the address after the last."""
         if not self.size:
             return self.address, self.address
         reach = [stride * (n - 1) for n, stride in zip(self.shape, self.strides, strict=True)]
@@ -76,7 +76,7 @@ class Operand:
         return low, self.address + sum(r for r in reach if r > 0) + self.dtype.itemsize
 
     def check_pair(self, source: "Operand") -> None:
-        """Refuse a source whose bytes cannot be copied here as they are.
+        """Refuse a source whose bytes cannot be copied here unchanged.
 
         Raises:
             TypeError: dtype, number of dimensions or order differ.
@@ -94,24 +94,24 @@ class Operand:
             raise TypeError(f"pgas.{self.function}: source is in {source.order} order, dest in {self.order} order; they must be the same")
 
     def check_symmetric(self, job: runtime.Job) -> None:
-        """Refuse what does not lie in this PE's part of the symmetric heap.
+        """Refuse an operand that is not on this PE's symmetric heap.
 
         Raises:
-            ValueError: it does not.
+            ValueError: it is not.
         """
         if self.size and not on_heap(job, *self.extent):  # an empty array has no address on GPUs
             raise ValueError(f"pgas.{self.function}: {self.name} must be on the symmetric heap (pgas.empty and its like)")
 
     def check_local(self, job: runtime.Job, nbytes: int) -> None:
-        """Refuse a local operand, of which nbytes are used, that the transport cannot reach.
+        """Refuse a local operand that the transport cannot reach. nbytes: the used part of it.
 
         Raises:
-            ValueError: a NIC does not reach it.
+            ValueError: a NIC cannot reach it.
         """
         start, end = self.address, self.address + nbytes
         if job.nic is not None and nbytes and not on_heap(job, start, end) and not job.local.holds(start, end):
             raise ValueError(
-                f"pgas.{self.function}: {self.name} is neither on the symmetric heap nor registered, which is all that the NIC reaches: "
+                f"pgas.{self.function}: {self.name} is neither on the symmetric heap nor registered, so the NIC cannot reach it: "
                 "pgas.register it"
             )
 
@@ -121,6 +121,6 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def on_heap(job: runtime.Job, start: int, end: int) -> bool:
-    """Whether memory lies in this PE's part of the symmetric heap."""
+    """Whether memory is on this PE's symmetric heap."""
     heap = window.slot(job.my_pe) + window.HEAP_OFFSET
     return heap <= start and end <= heap + job.heap.size

@@ -1,4 +1,4 @@
-"""Who and where: my_pe, n_pes, ptr; the same names on the host and in kernels (OpenSHMEM 1.5, sections 9.1 and 9.2)."""
+"""Queries: my_pe, n_pes, ptr, on the host and in kernels (OpenSHMEM 1.5, sections 9.1 and 9.2)."""
 
 from typing import Any
 
@@ -30,6 +30,6 @@ def ptr(dest: Any, pe: Integer) -> Any:
         pe: number of the PE; this PE itself is allowed.
 
     Returns:
-        An array of the same shape and dtype; on the host None if the PE's memory cannot be mapped here. It may not be used as the
-        symmetric operand of another operation.
+        An array of the same shape and dtype; on the host None if the PE's memory cannot be mapped here. It must not be the symmetric
+        operand of another operation.
     """

@@ -1,4 +1,4 @@
-"""Local memory made elsewhere, as operands of put and get through a NIC (NVSHMEM's nvshmemx_buffer_register)."""
+"""Registration of memory from other libraries, as local operands of put and get through a NIC (NVSHMEM's nvshmemx_buffer_register)."""
 
 from typing import Any
 
@@ -11,24 +11,27 @@ __all__ = ["register", "unregister"]
 
 @host_only
 def register(array: Any) -> None:
-    """Let ``array``, made elsewhere, be the local operand of put, get and their like: the source of a put, the dest of a get.
+    """Register ``array``, of another library, as a local operand: the source of a put, the dest of a get.
 
-    Under p2p any memory of the GPU may be that, and nothing but the check of the argument is done. Through a NIC it is made known to it,
-    for kernels that are launched afterwards. Not collective. The array is kept alive until unregister() or finalize().
+    Through a NIC, kernels launched afterwards can use it. Under p2p any GPU memory may be a local operand, and this only checks the
+    argument. Not collective. The array is kept alive until unregister() or finalize().
 
-    What is registered is the memory from the array's first to its last byte; views of it may be operands too. Over the software card on
-    GPUs it must be memory that CUDA shares between processes: of cudaMalloc, as Numba, CuPy's default pool and PyTorch's allocate it, not
-    of cudaMallocAsync or PyTorch's expandable_segments; the card holds it to the end of the job, even if it is freed. cudaMalloc makes
-    small allocations of blocks of 2 MiB, and of each block only one can be registered in a job: register one large array and use views of
-    it, or arrays of a pool. In the simulator it is a NumPy array or a device array of Numba in plain memory; its pages, and so what else
-    lies on its first and last one, are exchanged for pages that the card can map: meanwhile no thread outside Python may write to them.
-    A NumPy array serves calls on the host only: of one that is an argument of a kernel Numba makes a copy, which is not registered.
+    The memory from the array's first to its last byte is registered; views of it may be operands too.
+
+    Over the software card on GPUs, the array must be in memory of cudaMalloc, which CUDA shares between processes: of Numba, CuPy's default
+    pool or PyTorch's, not of cudaMallocAsync or PyTorch's expandable_segments. The card holds the memory to the end of the job, even if it
+    is freed. cudaMalloc puts small allocations into blocks of 2 MiB, and a job can register only one allocation of a block: register one
+    large array and use views of it, or arrays of a pool.
+
+    In the simulator, the array is a NumPy array or a device array of Numba in plain memory. Its pages, with other data on its first and
+    last page, are replaced by pages that the card can map; no thread outside Python may write to them meanwhile. A NumPy array can be an
+    operand on the host only: as an argument of a kernel Numba copies it, and the copy is not registered.
 
     Args:
         array: with ``__cuda_array_interface__`` (PyTorch, CuPy, Numba); any dtype and strides.
 
     Raises:
-        TypeError: it is no array in the GPU's memory.
+        TypeError: it is not an array in GPU memory.
         ValueError: it is empty, on the symmetric heap, or registered already.
         TransportError: the NIC cannot reach it, or 256 arrays are registered.
     """
@@ -49,7 +52,7 @@ def unregister(array: Any) -> None:
     """Undo register(). Waits for this PE's kernels first. Not collective.
 
     Args:
-        array: what was registered, or a view that begins at its first byte.
+        array: the registered array, or a view that begins at its first byte.
 
     Raises:
         ValueError: it is not registered.

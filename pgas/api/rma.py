@@ -21,16 +21,16 @@ def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
 
     Completion:
         on return: source may be reused.
-        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
+        complete: after quiet(), quiet_pe() or barrier_all(), or once the target sees a signal or flag that this PE wrote after a fence().
 
     Args:
         dest: contiguous array or slice on the symmetric heap, any alignment.
         source: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
         pe: number of the target PE; this PE itself is allowed.
         nelems: number of elements, from the first of both arrays on; all of source if left out.
-        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
-            this thread's cta, sm or warp. Without meaning for p2p.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        qp: queue pair of a NIC transport, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: one by this thread's cta, sm or warp
+            (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
@@ -43,7 +43,7 @@ def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
 def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """put() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned.
 
-    Each thread copies its share, so that of a thread which has returned, or is at another barrier, would be missing; the simulator
+    Each thread copies a share of the data. If a thread has returned or waits at another barrier, its share is missing; the simulator
     refuses such calls.
     """
 
@@ -55,7 +55,7 @@ def put_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None
 
 @device_function(rma.put(THREAD, nbi=True))
 def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
-    """Start a put(): ``source`` may be reused, and the data is at its destination, only after quiet() or barrier_all().
+    """Start a put(). Only after quiet() or barrier_all() the data is at its destination and ``source`` may be reused.
 
     Arguments and errors as for put().
 
@@ -88,9 +88,9 @@ def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
         source: contiguous array or slice on the symmetric heap, any alignment.
         pe: number of the PE to read from; this PE itself is allowed.
         nelems: number of elements, from the first of both arrays on; all of source if left out.
-        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
-            this thread's cta, sm or warp. Without meaning for p2p.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        qp: queue pair of a NIC transport, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: one by this thread's cta, sm or warp
+            (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put(), with source in the place of dest.
     """
@@ -108,13 +108,13 @@ def get_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None
 
 @device_function(rma.get(THREAD, nbi=True))
 def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
-    """Start a get(): the data is in ``dest``, which nobody may touch before, only after quiet(), quiet_pe() or barrier_all().
+    """Start a get(). The data is in ``dest`` after quiet(), quiet_pe() or barrier_all(); nobody may access ``dest`` before.
 
     Arguments and errors as for get() (OpenSHMEM 1.5, section 9.6.2).
 
     Completion:
         on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all(); nobody may touch dest before.
+        complete: after quiet(), quiet_pe() or barrier_all(); nobody may access dest before.
     """
 
 
@@ -122,7 +122,7 @@ def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
 def get_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """get_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry.
 
-    One thread's quiet() covers what the others copy only behind a syncwarp or syncthreads.
+    One thread's quiet() covers the other threads' copies only after a syncwarp or syncthreads.
     """
 
 
@@ -130,7 +130,7 @@ def get_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = N
 def get_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
     """get_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry.
 
-    One thread's quiet() covers what the others copy only behind a syncthreads.
+    One thread's quiet() covers the other threads' copies only after a syncthreads.
     """
 
 
@@ -138,15 +138,15 @@ def get_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = 
 def iput(
     dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None, *, stream: Any = None
 ) -> None:
-    """Copy elements that lie ``src_stride`` apart in ``source`` to elements ``dst_stride`` apart in ``dest`` on PE ``pe``; by one thread.
+    """Copy every ``src_stride``-th element of ``source`` to every ``dst_stride``-th of ``dest`` on PE ``pe``; called by one thread.
 
-    ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, section 9.5.4). On return ``source`` may be
-    reused; the data is at its destination when that of put() is. Through a NIC it is one WQE an element, unless both strides are 1:
-    then it is a put(). A column of a matrix is ``matrix.reshape(-1)[column:]`` with its row length as stride.
+    ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, section 9.5.4). Completion is that of put(). A NIC
+    takes one WQE per element; if both strides are 1, it is a put(). A column of a matrix is ``matrix.reshape(-1)[column:]`` with the row
+    length as stride.
 
     Completion:
         on return: source may be reused.
-        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
+        complete: after quiet(), quiet_pe() or barrier_all(), or once the target sees a signal or flag that this PE wrote after a fence().
 
     Args:
         dest: contiguous array or slice of one dimension on the symmetric heap, any alignment.
@@ -155,7 +155,7 @@ def iput(
         src_stride: elements from one to the next in source, at least 1.
         pe: number of the target PE; this PE itself is allowed.
         nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
@@ -178,9 +178,9 @@ def iput_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer,
 def iget(
     dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None, *, stream: Any = None
 ) -> None:
-    """Copy elements that lie ``src_stride`` apart in ``source`` on PE ``pe`` to elements ``dst_stride`` apart in ``dest``; by one thread.
+    """Copy every ``src_stride``-th element of ``source`` on PE ``pe`` to every ``dst_stride``-th of ``dest``; called by one thread.
 
-    The data is there on return (OpenSHMEM 1.5, section 9.5.8). Through a NIC it is one WQE an element, unless both strides are 1.
+    The data is in dest on return (OpenSHMEM 1.5, section 9.5.8). A NIC takes one WQE per element; if both strides are 1, it is a get().
 
     Completion:
         on return: the data is in dest.
@@ -193,7 +193,7 @@ def iget(
         src_stride: elements from one to the next in source, at least 1.
         pe: number of the PE to read from; this PE itself is allowed.
         nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as iput(), with source in the place of dest.
     """
@@ -214,18 +214,18 @@ def p(dest: Any, idx: Index, value: Any, pe: Integer, qp: Integer = 0, *, stream
     """Store ``value`` to ``dest[idx]`` on PE ``pe``.
 
     Completion:
-        on return: value was taken.
-        complete: after quiet(), quiet_pe() or barrier_all(), or when a signal or flag that this PE wrote after a fence() is seen there.
+        on return: value has been read.
+        complete: after quiet(), quiet_pe() or barrier_all(), or once the target sees a signal or flag that this PE wrote after a fence().
 
     Args:
         dest: array or slice on the symmetric heap; elements of 1, 2, 4, 8 or 16 bytes (integers, floats, complex, bool).
-        idx: integer, or tuple of as many integers as dest has dimensions; not counted from the end.
-        value: converted to dest's dtype: to an integer modulo 2^bits, from a float toward zero. A float beyond an integer's range leaves
-            any integer; the simulator raises OverflowError. On the host a value that an element cannot hold is a ValueError.
+        idx: integer, or tuple of as many integers as dest has dimensions; negative ones do not count from the end.
+        value: converted to dest's dtype: integers modulo 2^bits, floats to integers toward zero. A float beyond the range of an integer
+            dtype gives an undefined integer; the simulator raises OverflowError. On the host a value out of range is a ValueError.
         pe: number of the target PE; this PE itself is allowed.
-        qp: which of a NIC transport's queue pairs to use, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: the one that PGAS_IBGDA_RC_MAP_BY gives
-            this thread's cta, sm or warp. Without meaning for p2p.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        qp: queue pair of a NIC transport, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: one by this thread's cta, sm or warp
+            (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
@@ -236,6 +236,6 @@ def g(source: Any, idx: Index, pe: Integer, qp: Integer = 0, *, stream: Any = No
     """Return ``source[idx]`` of PE ``pe``. Arguments and errors as for p().
 
     Completion:
-        on return: the value is here.
+        on return: the value has been read.
         complete: on return.
     """

@@ -1,4 +1,4 @@
-"""Signals from kernels: words of uint64 that tell a PE that its data has come (OpenSHMEM 1.5, section 9.9).
+"""Signals from kernels: words of uint64 that tell a PE that its data has arrived (OpenSHMEM 1.5, section 9.9).
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -23,22 +23,22 @@ SIGNAL_ADD = SignalOp.ADD
 
 @device_function(signal.put_signal(THREAD, nbi=False))
 def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
-    """put() of all of source, then an update of ``sig[idx]`` on the same PE that never overtakes the data.
+    """put() all of source, then update ``sig[idx]`` on the same PE. The update never overtakes the data.
 
-    Whoever sees the new value by signal_wait_until() or wait_until() sees the data. Other operations of this thread are ordered by
-    fence() only.
+    A thread that sees the new value in signal_wait_until() or wait_until() sees the data. Only fence() orders other operations of this
+    thread.
 
     Completion:
         on return: source may be reused.
-        complete: the data when the signal is seen by a wait; both after quiet(), quiet_pe() or barrier_all().
+        complete: the data once a wait sees the signal; both after quiet(), quiet_pe() or barrier_all().
 
     Args:
         dest, source, pe: as put().
         sig: array of uint64 on the symmetric heap.
-        idx: which element of it; integer, or tuple of as many integers as sig has dimensions.
+        idx: integer, or tuple of as many integers as sig has dimensions.
         value: non-negative integer.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """
@@ -60,7 +60,7 @@ def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op:
 
     Completion:
         on return: it has begun.
-        complete: the data when the signal is seen by a wait; both, and the use of source, after quiet(), quiet_pe() or barrier_all().
+        complete: the data once a wait sees the signal; both, and the use of source, after quiet(), quiet_pe() or barrier_all().
     """
 
 
@@ -79,34 +79,34 @@ def signal_op(sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream:
     """Update ``sig[idx]`` on PE ``pe``; arguments as put_signal(). Orders nothing before it: call fence() first for that.
 
     Completion:
-        on return: value was taken.
+        on return: value has been read.
         complete: after quiet(), quiet_pe() or barrier_all().
     """
 
 
 @device_function(sync.signal_wait_until)
 def signal_wait_until(sig: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> Any:
-    """Wait until this PE's ``sig[idx]`` compares as asked, and return it. See wait_until().
+    """Wait until this PE's ``sig[idx]`` satisfies the comparison, and return it. See wait_until().
 
     Completion:
-        on return: the condition has held; what the writer of that value did before its fence(), or the data of its put_signal(), may be
-            read by this thread.
+        on return: the condition has held; this thread sees the writer's operations before its fence(), or the data of its
+            put_signal().
         complete: on return.
     """
 
 
 @device_function(wait.signal_fetch)
 def signal_fetch(sig: Any, idx: Index, *, stream: Any = None) -> Any:
-    """Return this PE's ``sig[idx]`` (uint64), read atomically. The data of the put_signal() that brought the value is visible.
+    """Return this PE's ``sig[idx]`` (uint64), read atomically. The data of the put_signal() that wrote the value is visible.
 
     Completion:
-        on return: the value is here.
+        on return: the value has been read.
         complete: on return.
 
     Args:
         sig: array of uint64 on the symmetric heap.
         idx: integer, or tuple of as many integers as sig has dimensions.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
     """

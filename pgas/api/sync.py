@@ -21,11 +21,11 @@ EQ, NE, GT, LE, LT, GE = Comparison
 
 @device_function(sync.wait_until)
 def wait_until(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> None:
-    """Wait until this PE's ``ivar[idx]`` compares as asked.
+    """Wait until this PE's ``ivar[idx]`` satisfies the comparison.
 
     Completion:
-        on return: the condition has held; what the writer of that value did before its fence(), or the data of its put_signal(), may be
-            read by this thread.
+        on return: the condition has held; this thread sees the writer's operations before its fence(), or the data of its
+            put_signal().
         complete: on return.
 
     Args:
@@ -33,52 +33,53 @@ def wait_until(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = Non
         idx: integer, or tuple of as many integers as ivar has dimensions.
         cmp: pgas.EQ, NE, GT, LE, LT or GE: ``ivar[idx] cmp value``.
         value: integer, converted to ivar's dtype as by p().
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: PGAS_TIMEOUT seconds have passed; names the element, what was awaited and what was there.
+        DeviceError: later, on the host: PGAS_TIMEOUT seconds have passed; names the element, the condition and the value found.
     """
 
 
 @device_function(sync.fence)
 def fence(*, stream: Any = None) -> None:
-    """Order this thread's puts, p's, signals and atomics to each PE: those before it are visible there before those after it.
+    """Order this thread's puts, p's, signals and atomics to each PE: those before the fence are visible there before those after it.
 
-    Covers also what happens before the call (by syncthreads, a grid barrier, an acquired flag). Completes nothing: see quiet().
+    Also covers other threads' operations that happen before the call (by syncthreads, a grid barrier, an acquired flag). Completes nothing:
+    see quiet().
 
     Completion:
-        on return: what this thread sends to a PE from now on is visible there only after what it sent there before.
+        on return: later operations of this thread to a PE are visible there only after its earlier ones.
         complete: nothing.
     """
 
 
 @device_function(sync.quiet)
 def quiet(*, stream: Any = None) -> None:
-    """Complete every operation of this thread, and every one that happens before the call, at every PE.
+    """Complete this thread's operations, and other threads' operations that happen before the call, at every PE.
 
     Afterwards sources of non-blocking operations may be reused. Concurrent operations of other threads are not covered.
 
     Completion:
-        on return: every operation of this thread, and every one that happens before the call, is complete.
+        on return: this thread's operations, and those of other threads that happen before the call, are complete.
         complete: on return.
     """
 
 
 @device_function(sync.quiet_pe)
 def quiet_pe(pe: Integer, *, stream: Any = None) -> None:
-    """Complete what quiet() would complete, of the operations to and from PE ``pe`` (OpenSHMEM 1.5, section 9.11.2, for one PE).
+    """quiet() for the operations to and from PE ``pe`` only (OpenSHMEM 1.5, section 9.11.2, for one PE).
 
-    Others may be complete or not. Over ibgda it polls only the queue pairs to that PE that kernels have used; over p2p, whose fences know
-    no PEs, and over ibrc, whose requests to all PEs complete in one order, it is quiet().
+    Operations to other PEs may be complete or not. Over ibgda it polls only the used queue pairs to that PE. Over p2p, whose fences cover
+    all PEs, and over ibrc, whose requests complete in one order for all PEs, it is quiet().
 
     Completion:
-        on return: the same, of the operations to that PE.
+        on return: as quiet(), for the operations to and from that PE.
         complete: on return.
 
     Args:
         pe: number of the PE; this PE itself is allowed.
-        stream: on the host only: the CUDA stream in whose order it is done, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: pe is no integer.
@@ -89,16 +90,16 @@ def quiet_pe(pe: Integer, *, stream: Any = None) -> None:
 
 @device_function(sync.flush)
 def flush(*, stream: Any = None) -> None:
-    """Wait until sources of puts may be reused: this thread's, and those of puts that happen before the call. Completes nothing else.
+    """Wait until the sources of puts may be reused: of this thread's puts, and of others' that happen before the call.
 
-    After put_nbi() and put_signal_nbi(), whose other forms wait themselves (NVSHMEM 3.8's nvshmemx_flush). Data may still be under way
-    afterwards, get_nbi() need not have ended, and nothing is ordered: see quiet() and fence().
+    Needed after put_nbi() and put_signal_nbi(); the blocking forms wait themselves (NVSHMEM 3.8's nvshmemx_flush). Completes and orders
+    nothing: the data may still be under way, and get_nbi() may be incomplete. See quiet() and fence().
 
-    Over p2p it takes no time, as a store has read its source when it is issued. A NIC says that it has read a source only when the data
-    has arrived, so over ibgda and ibrc it waits as long as quiet() does.
+    Over p2p it takes no time, as a store has read its source when it is issued. A NIC reports that it has read a source only when the data
+    has arrived, so over ibgda and ibrc it takes as long as quiet().
 
     Completion:
-        on return: sources of these operations may be reused.
+        on return: the sources may be reused.
         complete: nothing at other PEs.
 
     Raises:
@@ -108,20 +109,20 @@ def flush(*, stream: Any = None) -> None:
 
 @device_function(sync.barrier_all(THREAD))
 def barrier_all(*, stream: Any = None) -> None:
-    """Wait until all PEs are here, with every operation before it complete.
+    """Wait until all PEs have arrived and their operations before the barrier are complete.
 
-    In a kernel: called by one thread of every PE at a time (the simulator refuses a second one); completes what quiet() of that thread
-    does. The kernels must run at the same time on all PEs, and no block may wait for one that has not started: use pgas.launch().
+    In a kernel: one thread of every PE calls it at a time (the simulator refuses a second one); completes as quiet() in that thread. The
+    kernels must run at the same time on all PEs, and no block may wait for one that has not started: use pgas.launch().
 
-    On the host: waits for this PE's kernels, then for all PEs, as long as it takes; after PGAS_TIMEOUT seconds it says who has not come.
-    Collective.
+    On the host: waits for this PE's kernels, then for all PEs, without limit; after PGAS_TIMEOUT seconds it prints which PEs have not
+    arrived. Collective.
 
     Completion:
-        on return: all PEs have come here, and what quiet() covers is complete on all of them.
+        on return: all PEs have arrived, and the operations that quiet() covers are complete on all of them.
         complete: on return.
 
     Raises:
-        DeviceError: on the host: a kernel of this PE found an error; or in a kernel, a PE did not arrive for PGAS_TIMEOUT seconds.
+        DeviceError: on the host: a kernel of this PE found an error, for example a PE that did not arrive at a barrier within PGAS_TIMEOUT.
         BootstrapError: on the host: another PE makes another collective call.
     """
 
@@ -138,10 +139,10 @@ def barrier_all_block() -> None:
 
 @device_function(sync.sync_all(THREAD))
 def sync_all(*, stream: Any = None) -> None:
-    """barrier_all() that completes nothing: operations may still be under way afterwards.
+    """Wait until all PEs have arrived; unlike barrier_all(), this completes nothing.
 
     Completion:
-        on return: all PEs have come here.
+        on return: all PEs have arrived.
         complete: nothing.
     """
 

@@ -1,4 +1,4 @@
-"""Numbers that a call on the host is given: whether an element can hold them, and whether an op or a cmp exists."""
+"""Checks of numbers in host calls: whether an element can hold a value, and whether an op or a cmp exists."""
 
 from enum import IntEnum
 from typing import Any
@@ -11,13 +11,13 @@ __all__ = ["check_code", "check_value"]
 
 
 def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integral: bool = False) -> None:
-    """Refuse a value that an element of a dtype cannot hold. One that it can is converted as in a kernel: floats to integers toward zero.
+    """Refuse a value that an element of a dtype cannot hold. Kernels convert other values, floats to integers toward zero.
 
-    integral: only integers are values.
+    integral: only integers are allowed.
 
     Raises:
-        TypeError: it is no number, or complex where the element is not; or no integer where only those are values.
-        ValueError: the element is an integer, and the value is beyond its range.
+        TypeError: it is not a number, or complex for a real element, or not an integer where only integers are allowed.
+        ValueError: it is beyond the range of an integer dtype.
     """
     if integral and (not isinstance(value, (int, np.integer)) or isinstance(value, bool)):
         raise TypeError(refusals.words("no integer", function=function, name=name, found=_shown(value)))
@@ -26,8 +26,8 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
     if dtype.kind in "iu":
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
         number: Any = value.item() if isinstance(value, np.generic) else value
-        if not low - 1 < number < high + 1:  # as nan is not
-            raise ValueError(f"pgas.{function}: {name} must be {low} to {high}, which an element of type {dtype} can hold, not {value}")
+        if not low - 1 < number < high + 1:  # false for nan
+            raise ValueError(f"pgas.{function}: {name} must be from {low} to {high}, the range of {dtype}, not {value}")
 
 
 def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int:
@@ -44,5 +44,5 @@ def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int
 
 
 def _shown(value: Any) -> str:
-    """Return a number, else what it is: of an array nobody wants to see the elements."""
+    """Return a number as text, other values as the name of their type."""
     return f"{value}" if isinstance(value, (int, float, np.number)) else type(value).__name__

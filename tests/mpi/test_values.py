@@ -8,8 +8,8 @@ from conformance.checks import THROUGH_NIC
 
 import pgas
 
-INT32 = "must be -2147483648 to 2147483647, which an element of type int32 can hold, not"
-UINT64 = "must be 0 to 18446744073709551615, which an element of type uint64 can hold, not"
+INT32 = "must be from -2147483648 to 2147483647, the range of int32, not"
+UINT64 = "must be from 0 to 18446744073709551615, the range of uint64, not"
 CODES = {"op": "SET (0), ADD (1)", "cmp": "EQ (0), NE (1), GT (2), LE (3), LT (4), GE (5)"}
 
 
@@ -19,7 +19,7 @@ def test_refused_on_the_host(heap):
         (ValueError, f"pgas.p: value {INT32} 1099511627776", pgas.p, number, 0, 1 << 40, 0),
         (ValueError, f"pgas.p: value {INT32} nan", pgas.p, number, 0, math.nan, 0),
         (ValueError, f"pgas.p: value {INT32} 1e+20", pgas.p, number, 0, 1e20, 0),
-        (ValueError, "pgas.p: value must be -128 to 127, which an element of type int8 can hold, not 300", pgas.p, narrow, 0, 300, 0),
+        (ValueError, "pgas.p: value must be from -128 to 127, the range of int8, not 300", pgas.p, narrow, 0, 300, 0),
         (TypeError, "pgas.p: value is of type complex, which an element of type int32 cannot hold", pgas.p, number, 0, 1j, 0),
         (TypeError, "pgas.p: value is of type str, which an element of type int32 cannot hold", pgas.p, number, 0, "1", 0),
         (ValueError, f"pgas.atomic_add: value {INT32} 4294967296", pgas.atomic_add, number, 0, 1 << 32, 0),
@@ -44,7 +44,7 @@ def test_refused_on_the_host(heap):
 
 
 def test_refused_by_full_and_array(heap):
-    with pytest.raises(ValueError, match=r"^pgas\.full: value must be -128 to 127, which an element of type int8 can hold, not 300$"):
+    with pytest.raises(ValueError, match=r"^pgas\.full: value must be from -128 to 127, the range of int8, not 300$"):
         heap.full(3, 300, np.int8)
     with pytest.raises(TypeError, match=r"^pgas\.full: value is of type str, which an element of type float32 cannot hold$"):
         heap.full(3, "x", np.float32)
