@@ -1,1 +1,1 @@
-"""What every layer uses: errors, variables, the choice of GPU or simulator, words for what mends an error."""
+"""Common to all layers: errors, variables, the choice of GPU or simulator, remedies."""

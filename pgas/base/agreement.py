@@ -1,4 +1,4 @@
-"""Steps that every PE takes, and that fail on all if they fail on one."""
+"""Collective steps, which fail on all PEs if they fail on one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,19 +9,19 @@ __all__ = ["everywhere", "of_another"]
 
 
 def everywhere(exchange: Callable[[Any], list[Any]], step: Callable[[], Any], error: type[PgasError]) -> list[Any]:
-    """Take a step and return what it gave on each PE. Collective.
+    """Take a step and return the results of all PEs. Collective.
 
     Args:
-        exchange: of values among the PEs.
-        step: what may fail on some of them.
-        error: what that is raised as, on every PE; it names the PEs that failed.
+        exchange: exchanges values among the PEs.
+        step: may fail on some PEs.
+        error: raised on every PE if it does; names the PEs that failed.
     """
     value, failure = None, None
     try:
         value = step()
     except (PgasError, ValueError, OSError) as caught:
         failure = str(caught)
-    except Exception as caught:  # nobody expected it here, and the others wait
+    except Exception as caught:  # even an unexpected error must reach the others, which wait
         failure = f"{type(caught).__name__}: {caught}"
     answers = exchange((value, failure))
     if failures := [f"PE {pe}: {failed}" for pe, (_, failed) in enumerate(answers) if failed is not None]:
@@ -30,7 +30,7 @@ def everywhere(exchange: Callable[[Any], list[Any]], step: Callable[[], Any], er
 
 
 def of_another(error: Exception) -> Exception:
-    """Return an error that another process has, or made, as such."""
+    """Mark an error as the consequence of another process's error, and return it."""
     if isinstance(error, PgasError):
         error.of_another = True
     return error

@@ -4,11 +4,11 @@ Decided once, when pgas is imported, because the compiler fixes its own front en
 
 * ``NUMBA_ENABLE_CUDASIM`` set: as it says (1 simulator, 0 GPU; 0 without a GPU can compile but not launch);
 * numba.cuda already imported: as it decided;
-* otherwise a GPU if the driver finds one, else the simulator, which the first process of the job says in one line when it begins.
+* otherwise a GPU if the driver finds one, else the simulator; the first process of the job then prints a line at its start.
 
 This module sets ``CUDA_MODULE_LOADING=EAGER`` before CUDA starts: under lazy loading the first launch of a second kernel waits for
-the running one, and two PEs whose kernels wait for each other never finish (CUDA C++ Programming Guide, "Lazy Loading"). And
-``NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS=0``: kernels that communicate have few blocks on purpose.
+the running one, and two PEs whose kernels wait for each other never finish (CUDA C++ Programming Guide, "Lazy Loading"). It also sets
+``NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS=0``, as kernels that communicate have few blocks on purpose.
 """
 
 import ctypes
@@ -25,12 +25,12 @@ _NO_DEVICE = 100
 
 
 def cuda_device_count() -> int:
-    """Return the number of GPUs that the CUDA driver lets this process use; 0 if there is no driver."""
+    """Return the number of GPUs that the CUDA driver shows this process; 0 if there is no driver."""
     return _ask_driver()[0]
 
 
 def _ask_driver() -> tuple[int, str]:
-    """Return the number of GPUs, and the driver's name for the error with which it does not start; "" if there is none to speak of."""
+    """Return the number of GPUs, and the name of the driver's error if it does not start; "" without an error, driver or device."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -66,14 +66,14 @@ def _decide() -> bool:
 
 
 def say_where() -> None:
-    """Say once, in the first process of a job, that kernels run in the simulator although nobody asked for it."""
+    """Print once, in the first process of a job, that kernels run in the simulator because there is no GPU."""
     global _unsaid
     if _unsaid and launched_rank() in (None, 0):
         print(_unsaid, file=sys.stderr)
     _unsaid = ""
 
 
-#: What is still to be said when a job begins: a command that only prints its help, or looks at the machine, has none.
+#: The line for the start of a job, "" if there is none. Not printed at import: commands for help or doctor start no job.
 _unsaid = ""
 
 #: True if kernels of this process run in the simulator.

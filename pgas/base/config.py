@@ -1,6 +1,6 @@
-"""The ``PGAS_*`` environment variables: every one is declared here, with its type, default and meaning.
+"""The ``PGAS_*`` environment variables, each with type, default and meaning.
 
-``python -m pgas info`` prints the table. Values are read when pgas.init() runs; a bad one is a ValueError that names it.
+``python -m pgas info`` prints the table. pgas.init() reads the values; a bad one is a ValueError that names the variable.
 """
 
 import os
@@ -15,10 +15,10 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes that e.g. ``64M`` or ``1.5g`` names (binary units, as NVSHMEM's sizes).
+    """Return the bytes of a size such as ``64M`` or ``1.5g`` (binary units, as NVSHMEM's sizes).
 
     Raises:
-        ValueError: text is no non-negative number with an optional unit k, m, g or t.
+        ValueError: text is not a non-negative number with an optional unit k, m, g or t.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
@@ -79,7 +79,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-#: What PGAS_TRANSPORT may be: "auto", and the names of transports as they register themselves (transports/registry.py).
+#: Values of PGAS_TRANSPORT: "auto", and the names of the registered transports (transports/registry.py).
 TRANSPORTS = ["auto"]
 
 
@@ -114,7 +114,7 @@ def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[st
 
 
 def _hca(text: str) -> str:
-    """Check what names a NIC: auto, softhca, or an RDMA device, optionally with a port."""
+    """Check the name of a NIC: auto, softhca, or an RDMA device, optionally with a port."""
     word = text.strip()
     if not re.fullmatch(r"[\w.-]+(:[1-9][0-9]{0,2})?", word, re.ASCII):
         raise ValueError("auto, softhca, or an RDMA device, optionally with its port, as mlx5_0 or mlx5_0:1 (rdma link lists them)")
@@ -122,39 +122,39 @@ def _hca(text: str) -> str:
 
 
 def _hca_list(text: str) -> str:
-    """Check a list of RDMA devices, a leading ^ excludes; return it without blanks."""
+    """Check a list of RDMA devices, with a leading ^ if they are excluded; return it without blanks."""
     word = re.sub(r"\s", "", text)
     if word and not re.fullmatch(r"\^?[\w.-]+(:[1-9][0-9]{0,2})?(,[\w.-]+(:[1-9][0-9]{0,2})?)*", word, re.ASCII):
         raise ValueError("RDMA devices with commas between, as mlx5_0,mlx5_3:1; a leading ^ excludes them: ^mlx5_2")
     return word
 
 
-#: What the syndrome of an error CQE may be: mlx5.cqe.Syndrome, which is above this module (a test compares).
+#: Syndromes of error CQEs: a copy of mlx5.cqe.Syndrome, which this layer cannot import (a test compares them).
 CQE_SYNDROMES = (0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x22)
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on the software card on purpose, reproducibly.
+    """Reproducible faults of the software card.
 
     The text form is ``seed=1,delay=0.1,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
     """
 
     seed: int = 0
-    delay: float = 0.0  #: probability that a WQE waits before it starts, and that its CQE waits; long WRITEs arrive last piece first
-    hold: int = 64  #: passes over the QPs that such a wait is shorter than; a pass takes some hundred nanoseconds
-    fail: int = 0  #: this WQE from now on fails; 0: none
-    syndrome: int = 0  #: with this syndrome
-    fail_qpn: int = 0  #: counted on this QP only; 0: on all
-    stop: int = 0  #: after so many WQEs from now on the engine stands still, until it is resumed; 0: never
+    delay: float = 0.0  #: probability that a WQE, or its CQE, is delayed; long WRITEs then arrive last piece first
+    hold: int = 64  #: upper bound of a delay, in passes over the QPs; a pass takes some hundred nanoseconds
+    fail: int = 0  #: the number of the WQE that fails, counted from now on; 0: none
+    syndrome: int = 0  #: of the failing WQE
+    fail_qpn: int = 0  #: the QP whose WQEs are counted for fail; 0: all
+    stop: int = 0  #: the number of WQEs after which the engine stops until it is resumed; 0: never
     split_atomics: bool = False  #: the card's atomics are not atomic with those of the PEs
 
     @classmethod
     def parse(cls, text: str) -> "Faults":
-        """Return the faults that a text asks for.
+        """Return the faults of a text.
 
         Raises:
-            ValueError: the text names something else, or a value is out of range; the error's text says what is allowed.
+            ValueError: an unknown fault, or a value out of range; the error's text says what is allowed.
         """
         values: dict[str, Any] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
@@ -183,7 +183,7 @@ class Faults:
         return cls(**values)
 
 
-#: Bits of what the engine counts with, and of a QP's number.
+#: Widths in bits: of the engine's counters, and of a QP's number.
 _FAULT_INTEGERS = {"seed": 64, "hold": 16, "fail_qpn": 24, "fail": 63, "stop": 63}
 
 
@@ -195,7 +195,7 @@ def _fault_integer(name: str, text: str) -> int:
 
 
 def _faults(text: str) -> str:
-    """Check the faults and return their text, which is what the card's process is told."""
+    """Check the faults and return their text, as the card's process parses it itself."""
     Faults.parse(text)
     return text
 
@@ -214,7 +214,7 @@ class Variable:
         """Return the parsed value of the environment, else of the default.
 
         Raises:
-            ValueError: the value does not parse; the text names variable, value and what is allowed.
+            ValueError: the value does not parse; the text names the variable, its value and the allowed values.
         """
         text = os.environ.get(self.name, self.default)
         try:
@@ -230,12 +230,12 @@ VARIABLES: dict[str, Variable] = {
     variable.name: variable
     for variable in (
         Variable("PGAS_SYMMETRIC_SIZE", _size, "1G", "bytes of symmetric heap on every PE (units K, M, G, T)", "size"),
-        Variable("PGAS_CUMEM_GRANULARITY", _size, "512M", "bytes by a multiple of which a heap grows that is exhausted", "size"),
+        Variable("PGAS_CUMEM_GRANULARITY", _size, "512M", "an exhausted heap grows by a multiple of this many bytes", "size"),
         Variable(
             "PGAS_MAX_MEMORY_PER_GPU",
             _most,
             "",
-            "bytes to which the heap of a PE grows; as PGAS_SYMMETRIC_SIZE: it does not grow; empty: while there is memory",
+            "most bytes of a PE's heap; equal to PGAS_SYMMETRIC_SIZE: it does not grow; empty: as much as there is memory",
             "size",
         ),
         Variable("PGAS_TRANSPORT", _transport, "auto", "path to other PEs", "choice"),
@@ -243,32 +243,32 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_TIMEOUT",
             _seconds,
             "60",
-            "seconds after which a wait in a kernel is an error, and one of the host for other processes says for whom and goes on",
+            "seconds after which a wait of a kernel is an error, and a wait of the host prints for whom it waits, and goes on",
             "float",
         ),
         Variable(
             "PGAS_DEBUG",
             _words("info", "check", "strict"),
             "",
-            "info: say what init chose; check: kernels check PEs and addresses, and arrays that were never freed are listed; "
-            "strict: the simulator's arrays refuse what a GPU's do",
+            "info: print the choices of init; check: kernels check PEs and addresses, and finalize lists arrays that were not freed; "
+            "strict: the simulator's arrays refuse what a GPU's refuse",
             "words",
         ),
         Variable(
             "PGAS_HANG_REPORT",
             _choice("text", "json", "off"),
             "text",
-            "what PEs print when a wait lasts PGAS_TIMEOUT, and on SIGUSR1: text, a line of JSON, nothing",
+            "report of the PEs when a wait lasts PGAS_TIMEOUT, and on SIGUSR1: text, a line of JSON, or off",
             "choice",
         ),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
         Variable("PGAS_IBGDA_NUM_RC_PER_PE", _integer(1, 64), "2", "queue pairs from each PE to each PE", "integer"),
-        Variable("PGAS_IBGDA_RC_MAP_BY", _choice("cta", "sm", "warp"), "cta", "whose threads share a queue pair by default", "choice"),
+        Variable("PGAS_IBGDA_RC_MAP_BY", _choice("cta", "sm", "warp"), "cta", "unit whose threads share a queue pair by default", "choice"),
         Variable(
             "PGAS_IBGDA_NUM_REQUESTS_IN_BATCH",
             _integer(1, 64, power_of_two=True),
             "32",
-            "WQEBBs after which a doorbell is rung although more WQEs are on their way",
+            "WQEBBs after which a doorbell is rung even if more WQEs follow",
             "integer",
         ),
         Variable("PGAS_QP_DEPTH", _integer(128, 32768, power_of_two=True), "1024", "WQEBBs of 64 bytes in a send queue", "integer"),
@@ -280,10 +280,8 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "PGAS_IB_TRAFFIC_CLASS", _integer(0, 255), "0", "traffic class of packets with a GRH (RoCE v2: DSCP and ECN bits)", "integer"
         ),
-        Variable(
-            "PGAS_IB_TIMEOUT", _integer(1, 31), "20", "4.096 us * 2^this until a packet that nobody acknowledged is sent again", "integer"
-        ),
-        Variable("PGAS_IB_RETRY_COUNT", _integer(0, 7), "7", "how often it is sent again before the queue pair fails", "integer"),
+        Variable("PGAS_IB_TIMEOUT", _integer(1, 31), "20", "an unacknowledged packet is sent again after 4.096 us * 2^this", "integer"),
+        Variable("PGAS_IB_RETRY_COUNT", _integer(0, 7), "7", "retransmissions of a packet before the queue pair fails", "integer"),
         Variable(
             "PGAS_IBGDA_NIC_HANDLER",
             _choice("auto", "gpu", "cpu"),
@@ -291,9 +289,7 @@ VARIABLES: dict[str, Variable] = {
             "ibgda on a real NIC: who stores to its doorbell register",
             "choice",
         ),
-        Variable(
-            "PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto", "software card: what executes WQEs, a CPU thread or a kernel", "choice"
-        ),
+        Variable("PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto", "software card: a CPU thread or a kernel executes WQEs", "choice"),
         Variable(
             "PGAS_SOFTHCA_DEVICE", _ordinal, "", "software card: GPU of its cuda engine; empty: one that no PE uses, else PE 0's", "integer"
         ),
@@ -301,19 +297,19 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_SOFTHCA_SMS",
             _integer(0, 1024),
             "0",
-            "software card: SMs that its cuda engine takes; 0: all, a quarter of a GPU of PEs or under MPS",
+            "software card: SMs of its cuda engine; 0: all; a quarter on a GPU of PEs or under MPS",
             "integer",
         ),
         Variable(
             "PGAS_SECRET",
             str,
             "",
-            "key for the secrets of jobs of torchrun, srun, and pgas.run on several machines, alike on all; empty: a file of this user",
+            "key for the secrets of jobs of torchrun, srun, and pgas.run on several machines, equal on all; empty: a file of this user",
             "text",
         ),
-        Variable("PGAS_LAUNCHED", str, "", "what python -m pgas.run tells its PEs; not for users", "text"),
-        Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software card: million WQEs a second that it lets pass (a ConnectX-6: 215)", "float"),
-        Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software card: 10^9 bits a second that it lets pass (a ConnectX-6: 200)", "float"),
+        Variable("PGAS_LAUNCHED", str, "", "set by python -m pgas.run for its PEs; not for users", "text"),
+        Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software card: limit in million WQEs a second (a ConnectX-6: 215)", "float"),
+        Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software card: limit in 10^9 bits a second (a ConnectX-6: 200)", "float"),
         Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),
         Variable("PGAS_SOFTHCA_FAULTS", _faults, "", "software card: seeded faults, e.g. seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )
@@ -326,5 +322,5 @@ def read(name: str) -> Any:
 
 
 def unknown_variables() -> list[str]:
-    """Return the PGAS_* variables of the environment that nothing reads: most likely misspelt."""
+    """Return the PGAS_* variables of the environment that pgas does not know, most likely misspelt."""
     return sorted(name for name in os.environ if name.startswith("PGAS_") and name not in VARIABLES)

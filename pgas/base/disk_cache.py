@@ -1,10 +1,10 @@
-"""Compiled code on disk: where it is kept, and which of it may be loaded.
+"""The disk cache of compiled code: its place, and the checks before code is loaded.
 
-A file of code is as good as the code itself, so it is loaded only if this user owns it and its folder, nobody else may write them, and it
-is whole. The folder is ``pgas``, in the first of Numba's places in which this user can have it for himself: $NUMBA_CACHE_DIR,
+Loading a file executes its code. So it is loaded only if this user owns the file and its folder, nobody else may write them, and its
+checksum is right. The folder is ``pgas``, in the first of Numba's places where this user can have a private one: $NUMBA_CACHE_DIR,
 ``__pycache__`` beside the source, ``~/.cache/numba``; for notebooks IPython's.
 
-Without a cache code is compiled in every process. So nothing that goes wrong here is an error: a warning names the file.
+Without a cache, every process compiles the code. So failures of the cache are warnings, which name the file, not errors.
 """
 
 import contextlib
@@ -25,24 +25,24 @@ __all__ = ["Files", "NoPlace", "OnDisk", "Uncacheable", "keep", "places"]
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
-#: Folders in which nothing can be kept, as a warning has said.
+#: Folders that cannot be written, about which a warning was given.
 _failed: set[Path] = set()
 
 
 class NoPlace(Exception):
-    """There is no folder for code of a function: it comes from no file, or this user can have none for himself."""
+    """There is no folder for a function's code: the function is not from a file, or this user can have no private folder."""
 
 
 class Files:
-    """The compiled code of one function: a file for each key, which has the key in it.
+    """The compiled code of one function: a file for each key, which contains the key.
 
-    Numba's own files are numbered by an index. Of two processes that keep something at once, as the PEs of two jobs do, each may take the
-    same number for its own; later ones then get the code of one under the key of the other.
+    Numba numbers its files by an index. Two processes that save at once, as PEs of two jobs do, may take the same number; later processes
+    then load the code of one under the key of the other.
 
     Args:
-        folder: where they are.
-        name: of the function; files of other names are let be.
-        stamp: of the function's source; code of another one is removed when new code is kept.
+        folder: the folder of the files.
+        name: of the function; files of other functions are not touched.
+        stamp: of the function's source; saving removes code with other stamps.
         dumps: the pickler.
     """
 
@@ -51,11 +51,11 @@ class Files:
         self._current = f"{name}-{_hash(stamp)[:8]}-"
 
     def path(self, key: Any) -> Path:
-        """Return where the code of a key is kept."""
+        """Return the path of the file for a key."""
         return self._folder / f"{self._current}{_hash(key)[:32]}.nbc"
 
     def load(self, key: Any) -> Any:
-        """Return the code of a key, None if there is none that may be loaded."""
+        """Return the code of a key, None if there is none or it may not be loaded."""
         path = self.path(key)
         try:
             kept, code = pickle.loads(self._whole(path))
@@ -76,7 +76,7 @@ class Files:
         return data
 
     def save(self, key: Any, code: Any) -> None:
-        """Keep code, if that is possible."""
+        """Save code, if possible."""
         if self._folder in _failed:
             return
         path, data = self.path(key), self._dumps((key, code))
@@ -128,13 +128,13 @@ def _warn(text: str) -> None:
 
 
 class _Place:
-    """One of Numba's places for files of code; stands for its class."""
+    """One of Numba's places for files of code; takes the role of its locator class."""
 
     def __init__(self, locator: Any) -> None:
         self._locator = locator
 
     def from_function(self, function: Any, file: str) -> Any:
-        """Return Numba's locator of this user's own folder there, None if there is none for this function."""
+        """Return Numba's locator, with this user's private folder; None if there is none for this function."""
         locator = self._locator.from_function(function, file)
         if locator is None:
             return None
@@ -150,7 +150,7 @@ class _Place:
 
 
 def places(impl: Any) -> list[Any]:
-    """Return what _locator_classes of a subclass of one of Numba's CacheImpl is to be."""
+    """Return the _locator_classes for a subclass of one of Numba's CacheImpl."""
     return [_Place(locator) for locator in impl._locator_classes]
 
 

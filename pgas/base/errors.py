@@ -1,4 +1,4 @@
-"""Exceptions. The caller's mistakes are ValueError and TypeError; what the runtime or the hardware refuses is a PgasError."""
+"""Exceptions. Mistakes of the caller are ValueError and TypeError; refusals of the runtime or the hardware are a PgasError."""
 
 __all__ = [
     "BootstrapError", "CompletionError", "DeadlockError", "DeviceError", "HeapError", "PgasError", "PgasWarning", "TransportError",
@@ -6,11 +6,11 @@ __all__ = [
 
 
 class PgasError(RuntimeError):
-    """Base of everything that pgas raises about the state of the job.
+    """Base class of pgas's errors about the state of the job.
 
     Attributes:
-        of_another: True if this error only follows from another process's failure or end, which is reported elsewhere; if uncaught it is
-            not printed.
+        of_another: True if this error only follows from the failure or end of another process, which is reported elsewhere. If it is
+            uncaught, it is not printed.
     """
 
     of_another: bool = False
@@ -19,9 +19,9 @@ class PgasError(RuntimeError):
 class BootstrapError(PgasError):
     """The job could not be formed, or its PEs disagree about a collective call.
 
-    Also when an exception, such as the KeyboardInterrupt of Ctrl-C, made a PE leave a collective call: the PEs are out of step from then
-    on, and every later collective call of every PE raises this error, which names the call and the exception. finalize() raises it, too,
-    but gives everything back, so that init() may start a new job.
+    An exception, such as the KeyboardInterrupt of Ctrl-C, may also make a PE leave a collective call. The PEs are out of step then: every
+    later collective call of every PE raises this error, which names the call and the exception. finalize() raises it too, but releases
+    everything, so that init() may start a new job.
     """
 
 
@@ -30,10 +30,10 @@ class HeapError(PgasError):
 
 
 class TransportError(PgasError):
-    """A transport was asked for that this job cannot use; the text names the missing prerequisite.
+    """The job cannot use the requested transport; the text names the missing prerequisite.
 
     Attributes:
-        timed_out: instead, the host waited PGAS_TIMEOUT for the NIC.
+        timed_out: True if instead the host waited PGAS_TIMEOUT for the NIC.
     """
 
     timed_out: bool = False
@@ -43,7 +43,7 @@ class CompletionError(TransportError):
     """The NIC completed a WQE in error. The text decodes the WQE.
 
     Attributes:
-        pe: the PE that the WQE was for.
+        pe: the target PE of the WQE.
         qpn: number of the QP.
         wqe_idx: index of the WQE, modulo 2^16.
         syndrome: of the error CQE (mlx5.cqe.Syndrome).
@@ -58,21 +58,21 @@ class CompletionError(TransportError):
 class DeviceError(PgasError):
     """A kernel found an error (a wait past its deadline, a bad PE or address) and poisoned the device state.
 
-    From then on every launch and every collective call of this PE raises the same error; collective calls of the other PEs raise one that
-    names it. So it is after a CompletionError, too. reset() makes the job usable again.
+    Every later launch and collective call of this PE raises the same error; collective calls of the other PEs raise one that names it. The
+    same holds after a CompletionError. reset() makes the job usable again.
     """
 
 
 class DeadlockError(PgasError):
-    """Simulator: threads remain and none of them can run."""
+    """Simulator: the remaining threads all wait, and none can run."""
 
 
 class PgasWarning(UserWarning):
-    """Something that a program should mend but that hurts nobody yet, such as an array never freed."""
+    """A mistake in a program without consequences so far, such as an array that was not freed."""
 
 
 def again(error: PgasError) -> PgasError:
-    """Return an error like one that was raised, whose text and traceback others may have changed since."""
+    """Return a copy of an error that was raised; its handlers may have changed the original's notes and traceback."""
     copy = type(error).__new__(type(error))
     copy.args = error.args
     vars(copy).update(vars(error))

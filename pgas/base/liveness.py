@@ -1,7 +1,7 @@
-"""Notice that a process of the job died, a PE or the software card: those that wait for it must end, and who it was is said once.
+"""Detection of the death of a process of the job, a PE or the software card: waits for it must end, and one message must name it.
 
-A launcher may kill the other PEs before they can speak (Hydra does so at once, by SIGKILL). So that is said by a watcher: a process in a
-session of its own, which runs this file (and imports little, to be there soon).
+A launcher may kill the other PEs before they can print it (Hydra does so at once, by SIGKILL). So a watcher prints it: a process in a
+session of its own that runs this file, which imports little in order to start fast.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable
 
 __all__ = ["LastWord", "Watch", "fate", "parent", "state"]
 
-#: ioctl PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15), which tells how a process ended that its parent has waited for already.
+#: ioctl PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15): the exit status of a process, even after its parent has waited for it.
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT, _PIDFD_INFO = 3 << 30 | 72 << 16 | 0xFF << 8 | 11, 1 << 3, struct.Struct("=Q52xi8x")
 
-#: How a process ended of which no more is known.
+#: The words for a process whose exit status is unknown.
 _UNKNOWN = "ended without pgas.finalize()"
 
-#: Seconds until a watcher speaks: a job that ends in good order ends its watcher, too.
+#: Seconds until a watcher prints: a job that ends in good order ends its watcher before.
 _ORDERLY_S = 0.1
 
 
@@ -33,7 +33,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def state(pid: int) -> str:
-    """Return "stopped" (by SIGSTOP or a debugger) or "ended" if a process of this machine is, else nothing."""
+    """Return "stopped" (by SIGSTOP or a debugger) or "ended" if a process of this machine is, else ""."""
     try:
         letter = _stat(pid)[0]
     except OSError:
@@ -42,15 +42,15 @@ def state(pid: int) -> str:
 
 
 def parent(pid: int) -> int:
-    """Return the parent of a process of this machine; OSError if there is none."""
+    """Return the parent of a process of this machine; OSError if there is no such process."""
     return int(_stat(pid)[1])
 
 
 def fate(pid: int, pidfd: int) -> str:
-    """Return how a process ended, as far as can be known by one that is not its parent."""
+    """Return how a process ended, as far as a process that is not its parent can know."""
     status = None
     with contextlib.suppress(OSError):
-        status = int(_stat(pid)[49])  # until its parent waits for it
+        status = int(_stat(pid)[49])  # there until its parent waits for it
     info = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0))
     if status is None:
         with contextlib.suppress(OSError):
@@ -65,12 +65,12 @@ def fate(pid: int, pidfd: int) -> str:
 
 
 class _Deaths:
-    """Processes whose ends are waited for."""
+    """A wait for the end of any of some processes."""
 
     def __init__(self, wakeup: int) -> None:
         self._pidfds: dict[int, tuple[str, int]] = {}
         self._news: dict[int, Callable[[], tuple[str, int, str] | None]] = {}
-        self._epoll = select.epoll()  # tells what happened in the order in which it did
+        self._epoll = select.epoll()  # reports events in their order
         self._epoll.register(wakeup, select.EPOLLIN)
         self.ignore = self._epoll.unregister
 
@@ -85,7 +85,7 @@ class _Deaths:
         self._epoll.register(fd, select.EPOLLIN)
 
     def first(self) -> tuple[str, int, str] | None:
-        """Wait, and return who ended first, its pid and how it ended; None: the wakeup can be read."""
+        """Wait; return name, pid and fate of the first process that ended, None if the wakeup can be read."""
         while True:
             ((fd, _),) = self._epoll.poll(maxevents=1)
             if fd in self._pidfds:
@@ -106,8 +106,8 @@ class Watch:
     """A thread that sleeps until one of some processes ends.
 
     Args:
-        pids: (who, pid) of processes on this node.
-        lost: called once, in the thread, with the one that ended first: who, its pid, and how it ended.
+        pids: (name, pid) of processes on this node.
+        lost: called once, in the thread, with name, pid and fate of the first process that ended.
     """
 
     def __init__(self, pids: Iterable[tuple[str, int]], lost: Callable[[str, int, str], None]) -> None:
@@ -125,7 +125,7 @@ class Watch:
         self._thread.start()
 
     def add(self, who: str, pid: int) -> None:
-        """Watch one more."""
+        """Watch another process."""
         self._deaths.add(who, pid)
 
     def hear(self, fd: int, read: Callable[[], tuple[str, int, str] | None]) -> None:
@@ -137,10 +137,10 @@ class Watch:
             self._lost(*death)
 
     def stop(self) -> None:
-        """End the thread; no loss is reported any more. Further calls do nothing."""
+        """End the thread; lost is not called any more. Further calls do nothing."""
         if self._stop < 0:
             return
-        os.write(self._stop, b"\0")  # closing it says nothing while a child that was forked has it open
+        os.write(self._stop, b"\0")  # closing it would not wake the thread while a forked child has it open
         if self._thread is not threading.current_thread():
             self._thread.join()
         for fd in (self._stop, self._wakeup):
@@ -150,11 +150,11 @@ class Watch:
 
 
 class LastWord:
-    """The right to say why the job ends: a byte in a pipe, which one process of the machine takes.
+    """The right to print why the job ends: a byte in a pipe, which one process of the machine takes.
 
     Args:
-        maker: (pid, descriptor) of the process that made it; None: this one does.
-        inherited: both descriptors, if what started this process made it.
+        maker: (pid, descriptor) of the process that made the pipe; None: this process makes it.
+        inherited: both descriptors of a pipe that the parent process made.
     """
 
     def __init__(self, maker: tuple[int, int] | None = None, inherited: tuple[int, int] | None = None) -> None:
@@ -164,7 +164,7 @@ class LastWord:
         if maker is not None:
             self.fd, self._end = (os.open("/proc/{}/fd/{}".format(*maker), way | os.O_NONBLOCK) for way in (os.O_RDONLY, os.O_WRONLY))
             return
-        self.fd, self._end = os.pipe()  # both stay open: a pipe that nobody can write to looks as if there were something in it
+        self.fd, self._end = os.pipe()  # both stay open: a pipe without a writer polls as readable
         os.set_blocking(self.fd, False)
         os.write(self._end, b".")
 
@@ -173,13 +173,13 @@ class LastWord:
         return self.fd, self._end
 
     def take(self) -> bool:
-        """Whether this process may speak; no other may after that."""
+        """Take the byte; return whether this process got it and so may print."""
         with contextlib.suppress(BlockingIOError):
             return bool(os.read(self.fd, 1))
         return False
 
     def taken(self, seconds: float) -> bool:
-        """Whether another process has taken it, or does within some seconds."""
+        """Whether a process has taken the byte, or takes it within some seconds."""
         deadline, poller = time.monotonic() + seconds, select.poll()
         poller.register(self.fd, select.POLLIN)
         while poller.poll(0):
@@ -189,18 +189,18 @@ class LastWord:
         return True
 
     def close(self) -> None:
-        """Leave it to the others."""
+        """Close the pipe in this process."""
         os.close(self.fd)
         os.close(self._end)
 
 
 def _be_watcher(word: int, rest: str) -> None:
-    """Read from stdin whom to watch, and say who was the first to end, unless another says why the job does."""
+    """Read from stdin which processes to watch, and print the first to end, unless another process prints why the job ends."""
     stdin, unread = sys.stdin.fileno(), b""
     deaths = _Deaths(stdin)
     while (death := deaths.first()) is None:
         read = os.read(stdin, 1 << 16)
-        if not read:  # the PE that writes has ended, or does
+        if not read:  # the PE that writes has ended or is ending
             deaths.ignore(stdin)
         *lines, unread = (unread + read).split(b"\n")
         gone = []
@@ -210,14 +210,14 @@ def _be_watcher(word: int, rest: str) -> None:
                 deaths.add(who, int(pid))
             except ProcessLookupError:
                 gone.append(f"{who} (process {pid})")
-        if gone:  # before this process came: which of them was the first is not known
+        if gone:  # before this process started: which was the first is unknown
             return _say(word, f"{' and '.join(gone)} {_UNKNOWN}{rest}")
     _say(word, "{} (process {}) {}".format(*death) + rest)
 
 
 def _say(word: int, text: str) -> None:
     time.sleep(_ORDERLY_S)
-    with contextlib.suppress(OSError):  # taken, or nobody hears it
+    with contextlib.suppress(OSError):  # the byte is taken, or stderr is closed
         if os.read(word, 1):
             os.write(sys.stderr.fileno(), f"pgas: {text}\n".encode())
 

@@ -1,7 +1,7 @@
-"""What goes wrong on machines, why, and what mends it: one table for the runtime's errors, ``python -m pgas doctor`` and its ``--explain``.
+"""Known failures of machines, with cause and remedy: one table for the runtime's errors, ``python -m pgas doctor`` and its ``--explain``.
 
-An entry is found by its name, where the condition itself was seen, or by a message: of pgas, of CUDA, of rdma-core, or of NVSHMEM and
-those who build on it, whose users search the web for the same words.
+An entry is found by its name where pgas has seen the condition itself, else by a message: of pgas, CUDA, rdma-core, or NVSHMEM and
+libraries on top of it, as users search for the same words.
 """
 
 import re
@@ -26,7 +26,7 @@ class Remedy:
     """A known failure."""
 
     name: str
-    messages: tuple[str, ...]  #: regular expressions of what is printed when it happens
+    messages: tuple[str, ...]  #: regular expressions of its messages
     cause: str
     remedy: str
 
@@ -61,7 +61,7 @@ _TABLE = (
     Remedy(
         "no mapping",
         (r"no virtual memory management", r"CUDA_ERROR_NOT_SUPPORTED.*cuMem(Create|Map|AddressReserve)"),
-        "this GPU, or this virtual GPU, cannot map memory where it is told to (cuMemMap), which the symmetric heap needs",
+        "this GPU, or this virtual GPU, cannot map memory at a given address (cuMemMap), which the symmetric heap needs",
         "use a GPU of the Volta generation or newer, passed through whole; run in the simulator with NUMBA_ENABLE_CUDASIM=1",
     ),
     Remedy(
@@ -74,20 +74,20 @@ _TABLE = (
     Remedy(
         "mps",
         (r"share one GPU .* without MPS", r"share one GPU \(.*time-slices"),
-        "several processes share a GPU, which would run their kernels by turns of milliseconds",
+        "several processes share a GPU without MPS, so it would run their kernels in turns of milliseconds",
         f"give every PE a GPU of its own, or start MPS first: {START_MPS}",
     ),
     Remedy(
         "mps server",
         (r"no context on GPU \d+ from its MPS server", r"CUDA_ERROR_MPS_(SERVER_NOT_READY|CLIENT_TERMINATED|RPC_FAILURE)"),
-        "a process that shared the GPU died while its kernel ran, or its kernel failed: for that the MPS server ends its other clients, "
-        "and starts anew when they and those that came since are gone",
-        "start the job again; if that does not help, start MPS anew: echo quit | nvidia-cuda-mps-control; then nvidia-cuda-mps-control -d",
+        "a process that shared the GPU died while its kernel ran, or its kernel failed; the MPS server then ends its other clients, "
+        "and restarts when all clients are gone",
+        "start the job again; if that does not help, restart MPS: echo quit | nvidia-cuda-mps-control; then nvidia-cuda-mps-control -d",
     ),
     Remedy(
         "registers",
         (r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", r"too many resources requested for launch"),
-        "the threads of a block take more registers together than an SM has, 65,536",
+        "the threads of a block together need more than the 65,536 registers of an SM",
         "launch smaller blocks, or tell the compiler their size, @pgas.jit(launch_bounds=1024)",
     ),
     # ---------------------------------------------------------------------------------------------------- GPU memory and NIC
@@ -120,13 +120,13 @@ _TABLE = (
             r"mlx5dv_devx_umem_reg_ex.*(errno 14|errno=14|EFAULT|Bad address)",
             r"(ibv_)?reg_dmabuf_mr.*(EFAULT|Bad address|EOPNOTSUPP|not supported)",
         ),
-        "the kernel is too old to give the NIC GPU memory by dma-buf (that came with Linux 5.12)",
+        "the kernel is too old to register GPU memory with the NIC as dma-buf (this needs Linux 5.12)",
         "sudo modprobe nvidia-peermem; or a newer kernel, or MLNX_OFED / DOCA-OFED, which bring dma-buf to older ones",
     ),
     Remedy(
         "inbox driver",
         (r"mlx5dv_devx_umem_reg\b(?!_ex).*(errno 14|errno=14|EFAULT|Bad address)", r"ibv_reg_mr.*(EFAULT|Bad address)"),
-        "GPU memory was registered as peer memory, which the kernel's own InfiniBand driver does not know (MLNX_OFED's does)",
+        "GPU memory was registered as peer memory, which the kernel's own InfiniBand driver does not support (MLNX_OFED's does)",
         f"use dma-buf: {_OPEN_MODULES} and Linux 5.12 or newer; or install MLNX_OFED / DOCA-OFED and load nvidia-peermem",
     ),
     Remedy(
@@ -144,7 +144,7 @@ _TABLE = (
     Remedy(
         "ordering",
         (r"GPU_DIRECT_RDMA_WRITES_ORDERING",),
-        "the GPU may see what a NIC writes out of order, a completion before its data",
+        "the GPU may see a NIC's writes out of order, a completion before its data",
         "use another GPU or machine (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING of at least 100); p2p within one machine",
     ),
     Remedy(
@@ -191,7 +191,7 @@ _TABLE = (
             r"MLX5DV_CONTEXT_FLAGS_DEVX",
             r"no DevX context",
         ),
-        "the device opens, but not with DevX, by which kernels get queues of their own",
+        "the device opens, but not with DevX, which ibgda needs for the kernels' queues",
         "sudo mlxconfig -y -d DEVICE set UCTX_EN=1, then reboot; a virtual function needs it allowed by the host; Linux 4.19 or newer",
     ),
     Remedy(
@@ -201,7 +201,7 @@ _TABLE = (
             r"RLIMIT_MEMLOCK",
             r"max locked memory",
         ),
-        "this process may not lock as much memory as the NIC is to reach",
+        "this process may not lock as much memory as it registers with the NIC",
         "ulimit -l unlimited (/etc/security/limits.d/rdma.conf: '* - memlock unlimited', then log in again); in a container: "
         "--ulimit memlock=-1 --cap-add=IPC_LOCK; systemd: LimitMEMLOCK=infinity; Slurm: PropagateResourceLimitsExcept=MEMLOCK",
     ),
@@ -241,7 +241,7 @@ _TABLE = (
     Remedy(
         "open files",
         (r"Too many open files", r"\bEMFILE\b"),
-        "the process may not open as many files as it needs: a PE holds some of its own and, while the heap is mapped, one of every peer",
+        "the process may not open as many files as it needs: a PE needs some of its own and, while it maps the heap, one for every peer",
         "ulimit -n 4096 in the shell that starts the job (ulimit -Hn says how many are allowed); in a container --ulimit nofile=4096",
     ),
     Remedy(
@@ -266,14 +266,14 @@ _TABLE = (
     Remedy(
         "ptxas",
         (r"Unsupported \.version [\d.]+; current version is", r"PTX .version .* does not support", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
-        "what reads PTX (ptxas, nvJitLink or the driver) is older than the libnvvm that wrote it",
+        "the reader of PTX (ptxas, nvJitLink or the driver) is older than the libnvvm that wrote it",
         "pip install --upgrade 'pgas[cu13]' (developers: pgas[dev]), which bring them of one release; unset CUDA_HOME and CUDA_PATH if "
         "they name another toolkit",
     ),
     Remedy(
         "versions",
         (r"No module named '(numba_cuda|numba|cuda)", r"libnvvm.*(not found|cannot open)", r"NVVM library .* could not be found"),
-        "a package that kernels are compiled with is missing, or of a release that pgas was not tried with",
+        "a package for compiling kernels is missing, or of a release that pgas was not tried with",
         "pip install --upgrade 'pgas[cu13]', in an environment of its own",
     ),
     Remedy(
@@ -305,11 +305,11 @@ REMEDIES: dict[str, Remedy] = {entry.name: entry for entry in _TABLE}
 
 
 def mend(name: str) -> str:
-    """Return what mends a known failure, for the end of an error's text."""
+    """Return the remedy of a known failure, for the end of an error's text."""
     return REMEDIES[name].remedy
 
 
 def explain(message: str) -> list[Remedy]:
-    """Return the entries that a message may be of: none if nobody knows it."""
+    """Return the entries that match a message."""
     text = " ".join(message.split())
     return [entry for entry in _TABLE if any(re.search(pattern, text, re.IGNORECASE) for pattern in entry.messages)]
