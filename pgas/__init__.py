@@ -1,6 +1,6 @@
 """pgas: an NVSHMEM-style symmetric heap in GPU memory, with put, get and atomics for Numba CUDA kernels.
 
-Start with README.md. ``__all__`` is what the library promises to keep.
+Start with README.md. ``__all__`` is the stable API.
 """
 
 from pgas.api import host_ops

@@ -1,10 +1,10 @@
-"""``python -m pgas info``: the variables, and what a job started here would look like; also under mpirun.
+"""``python -m pgas info``: the variables, and the PEs, heap and transport of a job started here; also under mpirun.
 
-``python -m pgas hca``: what the software cards of this machine hold and have counted, while their jobs run.
+``python -m pgas hca``: objects and counters of this machine's software cards, while their jobs run.
 
-``python -m pgas topo``: how near GPUs and NICs are to each other, and what follows; under mpirun, of the job.
+``python -m pgas topo``: distances of GPUs and NICs, peer access, the NIC of each GPU; under mpirun also the job's transport.
 
-``python -m pgas doctor``: what of this machine pgas needs, and what mends what is not fine.
+``python -m pgas doctor``: checks of this machine, with a remedy for each failure.
 """
 
 import argparse
@@ -64,11 +64,11 @@ def hca() -> None:
         except pgas.TransportError as error:  # it ended meanwhile, does not answer, or is another user's
             text = f"card {name}: cannot be asked: {_printable(str(error))}"
         except (LookupError, TypeError, AttributeError):
-            text = f"card {name}: its answer is not understood, as of another version of pgas"
+            text = f"card {name}: its answer is not understood; it may be of another version of pgas"
         print(text)
 
 
-#: Seconds that a card gets for an answer.
+#: Seconds to wait for a card's answer.
 _ANSWER_S = 10.0
 
 
@@ -83,11 +83,11 @@ def _seen(name: str, seen: dict[str, Any]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text in which nothing moves a terminal's cursor: it comes from another process."""
+    """Escape the control characters of a text from another process, which could move the terminal's cursor."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-#: What is shown of each object.
+#: The columns of each kind of object.
 _HCA_COLUMNS = {
     "qps": "qpn pe state depth remote_qpn consumer producer wqes nbytes doorbells cqes errors first_error".split(),  # noqa: SIM905
     "cqs": "cqn pe size collapsed cqes".split(),  # noqa: SIM905
@@ -103,12 +103,12 @@ def _cell(key: str, value: object) -> str:
     return f"{value:#x}" if hexadecimal else _printable(str(value))
 
 
-#: Command -> what it does, and what it is called with.
+#: Command -> its help text, and its function.
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], int | None]]] = {
     "info": ("variables, PEs, GPUs, window, heap, transports", lambda _: info()),
     "hca": ("software cards of this machine", lambda _: hca()),
-    "topo": ("GPUs and NICs as a matrix, who reaches whom, the NIC of each GPU", lambda _: topo.run()),
-    "doctor": ("check this machine and say what mends it", doctor.run),
+    "topo": ("distances of GPUs and NICs, peer access, the NIC of each GPU", lambda _: topo.run()),
+    "doctor": ("check this machine and print remedies", doctor.run),
 }
 
 

@@ -157,7 +157,7 @@ def test_cards_that_cannot_be_asked(capsys, monkeypatch):
     assert f"card {ended}: cannot be asked: the software card is gone: its process has ended" in lines
     assert f"card {silent}: cannot be asked: no answer within 0.2 s" in lines
     assert f"card {nonsense}: cannot be asked: softhca: the answer is no JSON" in lines
-    assert f"card {numbers}: its answer is not understood, as of another version of pgas" in lines
+    assert f"card {numbers}: its answer is not understood; it may be of another version of pgas" in lines
     assert f"card {foreign}: cannot be asked: the software card at {foreign!r} is another user's" in lines
     assert f"card {escapes} (process 0): \\x1b[2J \\x1b]0;x\\x07" in lines
     assert "0x1  \\x1b[1m" in lines

@@ -1,1 +1,1 @@
-"""What explains a machine: `python -m pgas doctor` and `topo`."""
+"""Reports on a machine: `python -m pgas doctor` and `topo`."""

@@ -1,4 +1,4 @@
-"""What doctor looks at: each check is a function of a Machine and returns findings, of which some keep transports from running."""
+"""Doctor's checks. A check is a function of a Machine that yields findings; a finding may block transports."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ from pgas.transports.selection import SOFTHCA, choose_gid
 
 __all__ = ["ALL", "CHECKS", "NIC", "ON_GPUS", "PATHS", "Finding", "Status", "examine"]
 
-#: What doctor judges. ibgda and ibrc: over an RDMA device; softhca: both of them over the software card, on GPUs.
+#: The paths that doctor judges. ibgda and ibrc: over an RDMA device; softhca: both of them over the software card, on GPUs.
 PATHS = ("simulator", *registry.names(), SOFTHCA)
 
 NONE: frozenset[str] = frozenset()
 ALL = frozenset(PATHS)
 NIC = registry.needing("nic")
-ON_GPUS = registry.needing("gpu") | {SOFTHCA}  # cannot be done without a GPU; the NIC transports can, from the simulator
+ON_GPUS = registry.needing("gpu") | {SOFTHCA}  # need a GPU; the NIC transports also run from the simulator
 IBGDA = registry.needing("devx")
 
 #: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr).
 _DMA_BUF_KERNEL = 5, 12
 _CUDA = 13000
 _ORDERED_FOR_GPU = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
-#: Bytes of queues and doorbell records that a PE locks beside its heap: the heap lies in GPU memory, or in the host's in the simulator.
+#: Bytes of queues and doorbell records that a PE locks. In the simulator it locks its heap too, which is in host memory.
 _QUEUES = 64 << 20
 
 
 class Status(Enum):
-    """How a finding is meant."""
+    """The severity of a finding."""
 
     OK = "ok"
-    NOTE = "-"  #: neither good nor bad here
-    WARN = "warn"  #: works, but not as well as it could, or not for everybody
+    NOTE = "-"  #: neither good nor bad
+    WARN = "warn"  #: works, but slower than it could or not for every user
     FAIL = "FAIL"
 
 
@@ -47,16 +47,16 @@ class Finding:
     check: str
     status: Status
     text: str
-    remedy: str = ""  #: what mends it
+    remedy: str = ""
     blocks: frozenset[str] = NONE  #: members of PATHS that cannot run because of it
-    device: str = ""  #: RDMA device, or device and port (mlx5_0:1), that it is about; it blocks this one only
+    device: str = ""  #: the RDMA device, or device and port (mlx5_0:1), that it is about; it blocks only this one
 
 
 Check = Callable[[Machine], Iterator[Finding]]
 
 
 def examine(machine: Machine) -> list[Finding]:
-    """Return what all checks find, in the order of the report."""
+    """Return the findings of all checks, in the order of the report."""
     return [finding for check in CHECKS for finding in check(machine)]
 
 
@@ -66,7 +66,7 @@ def _of(name: str, device: str = "") -> str:
 
 
 def _for(message: str, device: str = "") -> str:
-    """Return the remedies of a message, "" if nobody knows it."""
+    """Return the remedies of a message, "" if it is unknown."""
     return "; or ".join(dict.fromkeys(_of(entry.name, device) for entry in explain(message)))
 
 
@@ -95,7 +95,7 @@ def check_driver(machine: Machine) -> Iterator[Finding]:
 
 
 def check_gpus(machine: Machine) -> Iterator[Finding]:
-    """What GPUs are there, and may processes use them?"""
+    """Which GPUs are there, and may processes use them?"""
     for gpu in machine.gpus:
         text = f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, at {gpu.pci}"
         if not gpu.vmm:
@@ -181,7 +181,7 @@ def _port(port: Port) -> str:
 
 
 def check_gids(machine: Machine) -> Iterator[Finding]:
-    """Has each port that is up a GID that packets can be routed by?"""
+    """Does each active port have a GID with a route?"""
     for device in machine.devices:
         for port in device.ports:
             if port.active:
@@ -212,7 +212,7 @@ _VERBS = "Verbs and DevX"
 
 
 def check_pyverbs(machine: Machine) -> Iterator[Finding]:
-    """Do rdma-core's Python bindings load, and see what the kernel shows?"""
+    """Do rdma-core's Python bindings load, and do they see the kernel's devices?"""
     verbs = machine.verbs
     there = [device.name for device in machine.devices]
     if verbs.error:
@@ -229,7 +229,7 @@ def check_pyverbs(machine: Machine) -> Iterator[Finding]:
 
 
 def check_verbs(machine: Machine) -> Iterator[Finding]:
-    """May this process open each device, with DevX, and has it atomics?"""
+    """May this process open each device, with DevX, and does the device have atomics?"""
     for device in machine.devices:
         nic = machine.nics.get(device.name)
         if not device.uverbs:
@@ -250,7 +250,7 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
             status, text = Status.FAIL if mlx5 else Status.NOTE, f"{nic.devx} (ibrc can use it)"
             yield Finding(_VERBS, device.name, status, text, remedy, IBGDA, device.name)
         elif not nic.pci_atomics and machine.gpus:
-            text = "opens with DevX; its atomics are atomic among themselves, not with those of CPUs and other cards"
+            text = "opens with DevX; its atomics are atomic with each other, but not with those of CPUs and other cards"
             yield Finding(_VERBS, device.name, Status.WARN, text, _of("pci atomics", device.name))
         else:
             yield Finding(_VERBS, device.name, Status.OK, "opens, with DevX and atomics")
@@ -292,7 +292,7 @@ def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def check_ordering(machine: Machine) -> Iterator[Finding]:
-    """Does each GPU see what a NIC writes in its order, so that a CQE is never seen before the data that it tells of?"""
+    """Does each GPU see a NIC's writes in order, so that a CQE is never visible before its data?"""
     if machine.simulator or not any(device.pci for device in machine.devices):
         return
     for gpu in machine.gpus:
@@ -328,7 +328,7 @@ _LIMITS = "Limits"
 
 
 def check_memlock(machine: Machine) -> Iterator[Finding]:
-    """May this process lock the memory that a NIC is to reach?"""
+    """May this process lock the memory that it registers with a NIC?"""
     if machine.memlock < 0:
         yield Finding(_LIMITS, "memlock", Status.OK, "unlimited")
         return
@@ -375,13 +375,13 @@ def check_mpi(machine: Machine) -> Iterator[Finding]:
 
 
 def _family(text: str) -> str:
-    """Return which MPI a text is of; the descendants of MPICH start each other's processes."""
+    """Return the MPI that a text names. The descendants of MPICH can start each other's processes."""
     families = {"Open MPI": ("open mpi", "open-mpi", "openrte", "prrte"), "MPICH": ("mpich", "hydra", "intel", "mvapich", "cray")}
     return next((family for family, words in families.items() if any(word in text.lower() for word in words)), "")
 
 
 def check_versions(machine: Machine) -> Iterator[Finding]:
-    """Are the packages there that pgas was tried with?"""
+    """Are the packages installed, in releases that pgas supports?"""
     shown = ("numba-cuda", "numba", "numpy", "cuda-bindings", "cuda-core")
     wrong = [
         f"{name} {machine.versions.get(name, 'is missing')}, needed is {machine.required[name]}"
@@ -397,7 +397,7 @@ def check_versions(machine: Machine) -> Iterator[Finding]:
 
 
 def _satisfies(version: str, specifiers: str) -> bool:
-    """Whether a version is within e.g. ``>=2.4,<2.5``."""
+    """Whether a version satisfies specifiers such as ``>=2.4,<2.5``."""
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
     for specifier in specifiers.split(","):
         sign = specifier.rstrip("0123456789.")
@@ -409,7 +409,7 @@ def _satisfies(version: str, specifiers: str) -> bool:
 
 
 def check_compiler(machine: Machine) -> Iterator[Finding]:
-    """Can what reads PTX read that of this libnvvm?"""
+    """Can nvJitLink and ptxas read the PTX of this libnvvm?"""
     versions = machine.versions
     nvvm = versions.get("libnvvm", "")
     if not nvvm:

@@ -1,4 +1,4 @@
-"""What doctor and topo know of a machine: a file tree, and what drivers, limits and packages answered. Records: tests make any."""
+"""Doctor's and topo's view of a machine: a file tree, and the answers of drivers, limits and packages. Tests construct any machine."""
 
 import re
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Nic:
-    """What an RDMA device answered when it was asked."""
+    """The answers of an RDMA device."""
 
     file: str = ""  #: why its file in /dev/infiniband cannot be opened, "" if it can
     error: str = ""  #: why libibverbs does not open it
-    devx: str = ""  #: why ibgda cannot use it: no DevX context, or a capability that it lacks
+    devx: str = ""  #: why ibgda cannot use it: no DevX context, or a missing capability
     atomics: bool = True  #: ibv_device_attr.atomic_cap is not IBV_ATOMIC_NONE
     pci_atomics: bool = True  #: ibv_device_attr_ex.pci_atomic_caps has 8-byte fetch-and-add
 
@@ -63,7 +63,7 @@ class Mpi:
     library: str = ""  #: first line of MPI_Get_library_version
     error: str = ""  #: why mpi4py does not load
     mpirun: str = ""  #: path, "" if there is none on PATH
-    launcher: str = ""  #: what ``mpirun --version`` prints
+    launcher: str = ""  #: output of ``mpirun --version``
 
 
 @dataclass(frozen=True)
@@ -73,25 +73,25 @@ class Machine:
     root: Path = ROOT
     host: str = ""
     simulator: bool = True  #: kernels of this process run in the simulator
-    cuda: int = 0  #: version of CUDA that the driver offers, as cuDriverGetVersion: 13000; 0 without a driver
+    cuda: int = 0  #: the driver's CUDA version, as cuDriverGetVersion returns it: 13000; 0 without a driver
     cuda_error: str = ""  #: why CUDA did not start
     gpus: tuple[Gpu, ...] = ()
     access: tuple[tuple[bool, ...], ...] = ()  #: access[a][b]: GPU a can map GPU b's memory
     nvlinks: tuple[tuple[int, ...], ...] = ()  #: NVLinks between GPU a and GPU b, directly or through switches
-    nvml_error: str = ""  #: why NVLinks are not known
-    nics: Mapping[str, Nic] = field(default_factory=dict)  #: by name; only devices that could be asked
+    nvml_error: str = ""  #: why the NVLinks are unknown
+    nics: Mapping[str, Nic] = field(default_factory=dict)  #: by name; only devices that answered
     verbs: Verbs = Verbs()
     mpi: Mpi = Mpi()
-    versions: Mapping[str, str] = field(default_factory=dict)  #: of packages and tools that are there
-    required: Mapping[str, str] = field(default_factory=dict)  #: versions of packages that pgas asks for, e.g. ">=2.4,<2.5"
+    versions: Mapping[str, str] = field(default_factory=dict)  #: of installed packages and tools
+    required: Mapping[str, str] = field(default_factory=dict)  #: versions of packages that pgas requires, e.g. ">=2.4,<2.5"
     memlock: int = -1  #: RLIMIT_MEMLOCK in bytes; -1: unlimited
     capabilities: frozenset[str] = frozenset()  #: of the process, among IPC_LOCK, SYS_ADMIN
     settings: Mapping[str, Any] = field(default_factory=dict)  #: PGAS_* variables, parsed
-    bad_settings: tuple[str, ...] = ()  #: what is wrong with those that do not parse
+    bad_settings: tuple[str, ...] = ()  #: errors of those that do not parse
     visible: str | None = None  #: CUDA_VISIBLE_DEVICES
     mps_pipes: str = "/tmp/nvidia-mps"  #: CUDA_MPS_PIPE_DIRECTORY
 
-    # ------------------------------------------------------------------------------------------- what the file tree tells
+    # ------------------------------------------------------------------------------------------------ from the file tree
 
     @property
     def devices(self) -> list[Device]:
@@ -116,17 +116,17 @@ class Machine:
 
     @property
     def pci_gpus(self) -> list[str]:
-        """Bus addresses of NVIDIA's GPUs, whether a driver is loaded or not."""
+        """Bus addresses of NVIDIA's GPUs, with or without a driver."""
         return self._pci(_NVIDIA, _DISPLAY_CLASSES)
 
     @property
     def pci_nics(self) -> list[str]:
-        """Bus addresses of NVIDIA's (Mellanox's) network cards, whether a driver is loaded or not."""
+        """Bus addresses of NVIDIA's (Mellanox's) network cards, with or without a driver."""
         return self._pci(_MELLANOX, ("0x0200", "0x0207"))
 
     @property
     def cpus(self) -> str:
-        """Processors that are online, e.g. ``0-63``."""
+        """Online processors, e.g. ``0-63``."""
         return self.text("sys/devices/system/cpu/online")
 
     def text(self, path: str) -> str:
@@ -134,7 +134,7 @@ class Machine:
         return read(self.root / path) or ""
 
     def has(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Whether a file or folder exists."""
         return (self.root / path).exists()
 
     def _pci(self, vendor: str, classes: tuple[str, ...]) -> list[str]:
@@ -143,6 +143,6 @@ class Machine:
 
 
 def number(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version, (0, 0) if it has none: of ``13.4.92`` or ``6.8.0-45-generic``."""
+    """Return the first two numbers of a version such as ``13.4.92`` or ``6.8.0-45-generic``; (0, 0) if it has none."""
     found = re.search(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,6 +1,6 @@
-"""Ask this machine what doctor and topo want to know: CUDA and NVML, verbs, MPI, limits, packages. No CUDA context is made.
+"""Queries of this machine for doctor and topo: CUDA and NVML, verbs, MPI, limits, packages. No CUDA context is made.
 
-What cannot be asked is noted as a reason, never raised: a doctor has to look at machines on which nothing works.
+A failed query is recorded with its reason, never raised: doctor must work on machines on which nothing else works.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def observe() -> Machine:
 
 
 def _because(error: BaseException) -> str:
-    """Return the first line of an exception, with its type where it says little."""
+    """Return the first line of an exception, or its type if it has no text."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 
@@ -123,12 +123,12 @@ def _nvlinks(addresses: list[str]) -> dict[str, Any]:
             return {"nvlinks": count_nvlinks(nvml, addresses)}
         finally:
             nvml.shutdown()
-    except Exception as error:  # no NVML: everything else can be said all the same
+    except Exception as error:  # no NVML: the rest of the report does not need it
         return {"nvlinks": (), "nvml_error": _because(error)}
 
 
 def count_nvlinks(nvml: Any, addresses: list[str]) -> tuple[tuple[int, ...], ...]:
-    """Return the number of NVLinks between each two GPUs: those that lead to each other, or, where both are on NVSwitches, to a switch.
+    """Return the number of NVLinks between each two GPUs: direct ones, or those to switches if both are on NVSwitches.
 
     Args:
         nvml: the module cuda.bindings.nvml, initialised.
@@ -197,18 +197,18 @@ _PCI_8_BYTES = 2  # IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP
 
 
 def _no_ibgda(device: Device, port: Port) -> str:
-    """Return why ibgda cannot use a device, "" if it can: it has no DevX, or not all capabilities that queue pairs of two PEs need."""
+    """Return why ibgda cannot use a device, "" if it can: no DevX, or a capability missing for the queue pairs of two PEs."""
     try:
         gid = choose_gid(port) if port.gids else Gid(0, bytes(16), "", "")
         with contextlib.closing(devx.DevX(device.name, port, gid, handler="cpu")) as adapter:
             check_caps(adapter, 2, config.read("PGAS_IBGDA_NUM_RC_PER_PE"), config.read("PGAS_QP_DEPTH"))
     except (PgasError, ValueError) as error:
-        return _because(error).removeprefix(f"{device.name}: ").partition(" (IBGDA needs ")[0]  # doctor says itself what it needs
+        return _because(error).removeprefix(f"{device.name}: ").partition(" (IBGDA needs ")[0]  # doctor prints the prerequisites itself
     return ""
 
 
 def _tried(ask: Callable[[], Any]) -> Any:
-    """Return an answer, None if the device does not know the question."""
+    """Return the answer to a query, None if the device does not support it."""
     try:
         return ask()
     except Exception:
@@ -223,7 +223,7 @@ def _mpi() -> Mpi:
     launcher = _printed(mpirun, "--version") if mpirun else ""
     try:
         rc = importlib.import_module("mpi4py").rc
-        initialize, rc.initialize = rc.initialize, False  # loaded, not started: that may hang where MPI is broken
+        initialize, rc.initialize = rc.initialize, False  # do not start MPI: a broken one may hang
         try:
             library = importlib.import_module("mpi4py.MPI").Get_library_version()
         finally:
@@ -260,7 +260,7 @@ def _settings() -> dict[str, Any]:
     return {"settings": settings, "bad_settings": tuple(bad)}
 
 
-#: Packages that kernels depend on, by what they are called in the report.
+#: Packages that kernels depend on: name in the report -> name of the package.
 _PACKAGES = {
     "numba-cuda": "numba-cuda",
     "numba": "numba",
@@ -287,14 +287,14 @@ def _versions() -> dict[str, str]:
 
 
 def _ptxas() -> str:
-    """Return the release of the ptxas that CUDA's own search finds, "" if there is none."""
+    """Return the release of the ptxas that cuda.pathfinder finds, "" if there is none."""
     path = _tried(lambda: importlib.import_module("cuda.pathfinder").find_nvidia_binary_utility("ptxas")) or shutil.which("ptxas")
     found = re.search(r"release ([\d.]+)", _printed(path, "--version")) if path else None
     return found[1] if found else ""
 
 
 def _required() -> dict[str, str]:
-    """Return what the installed pgas asks of packages, without what only its extras ask."""
+    """Return the requirements of the installed pgas, without those of its extras."""
     try:
         lines = metadata.requires("pgas") or []
     except metadata.PackageNotFoundError:

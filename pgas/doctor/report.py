@@ -1,8 +1,8 @@
-"""``python -m pgas doctor``: what of this machine pgas needs, line by line, what mends what is not fine, and which transports can run.
+"""``python -m pgas doctor``: the checks of this machine, a remedy for each failure, and the transports that can run.
 
 The exit status is 0 if everything that was asked for can run, else the sum of a number for each that cannot: simulator 4, p2p 8, ibgda 16,
-ibrc 32, softhca 64 (1 and 2 are Python's own: an error, wrong arguments). Without names it is asked what the machine is meant for:
-the simulator where there is no GPU; otherwise p2p and softhca, and where there is an RDMA device on the PCI bus ibgda and ibrc.
+ibrc 32, softhca 64 (1 and 2 are Python's own: an error, wrong arguments). Without names, the machine's hardware decides what is asked for:
+the simulator without a GPU; p2p and softhca with one; also ibgda and ibrc with an RDMA device on the PCI bus.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from pgas.transports.selection import SOFTHCA, Choice, Suits, choose
 
 __all__ = ["BITS", "Verdict", "asked_of", "exit_status", "judge", "nic_of", "run", "suits"]
 
-#: What the exit status adds for each that was asked for and cannot run.
+#: The number of each path in the exit status.
 BITS = {path: 4 << i for i, path in enumerate(PATHS)}
 
 _STYLES = {Status.OK: "green", Status.NOTE: "dim", Status.WARN: "yellow", Status.FAIL: "bold red"}
@@ -36,16 +36,16 @@ _STYLES = {Status.OK: "green", Status.NOTE: "dim", Status.WARN: "yellow", Status
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one way of PATHS can run on the machine."""
+    """Whether a member of PATHS can run on the machine."""
 
     path: str
     can: bool
     text: str  #: how, or why not
-    simulated: bool = False  #: it cannot run as it is meant, but programs that ask for it do, in the simulator
+    simulated: bool = False  #: it cannot run natively, but programs that ask for it run in the simulator
 
 
 def suits(path: str, findings: Sequence[Finding]) -> Suits:
-    """Return what tells of a device why a transport cannot use it: the first finding that says so."""
+    """Return a transport's test of a device: it returns the first finding that blocks the device."""
 
     def why_not(device: Device, port: Port) -> str | None:
         return next((f.text for f in findings if f.device in (device.name, f"{device.name}:{port.number}") and path in f.blocks), None)
@@ -54,10 +54,10 @@ def suits(path: str, findings: Sequence[Finding]) -> Suits:
 
 
 def nic_of(machine: Machine, findings: Sequence[Finding], path: str, gpu: Gpu | None) -> Choice:
-    """Return the NIC of a PE on a GPU (None: in the simulator), as the variables ask for it; with one PE a GPU.
+    """Return the NIC that the variables give a PE on a GPU (None: in the simulator), with one PE per GPU.
 
     Raises:
-        TransportError: the one asked for cannot be used.
+        TransportError: the requested NIC cannot be used.
     """
     return choose(
         machine.settings.get("PGAS_HCA", "auto"),
@@ -71,7 +71,7 @@ def nic_of(machine: Machine, findings: Sequence[Finding], path: str, gpu: Gpu | 
 
 
 def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
-    """Return for each of PATHS whether it can run, and how or why not."""
+    """Return the verdict on each of PATHS."""
     simulator, *others = (_judge(machine, findings, path) for path in PATHS)
     if not simulator.can or (asked_of(machine) != ["simulator"] and not machine.simulator):
         return [simulator, *others]
@@ -79,7 +79,7 @@ def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
 
 
 def _in_simulator(verdict: Verdict) -> Verdict:
-    how, lacking = ("where a CPU thread plays the card", "on GPUs") if verdict.path == SOFTHCA else registry.get(verdict.path).simulated
+    how, lacking = ("with a CPU thread as the card", "on GPUs") if verdict.path == SOFTHCA else registry.get(verdict.path).simulated
     return Verdict(verdict.path, False, f"in the simulator, {how}; not {lacking}: {verdict.text}", simulated=True)
 
 
@@ -102,7 +102,7 @@ def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
 
 
 def _reason(finding: Finding) -> str:
-    """Return what a finding lacks, without what a note says of what there is instead."""
+    """Return the text of a finding; of a note only the part before its colon, which says what is missing."""
     return finding.text.partition(": ")[0] if finding.status is Status.NOTE else finding.text
 
 
@@ -130,7 +130,7 @@ def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verd
 
 
 def asked_of(machine: Machine) -> list[str]:
-    """Return what a machine is meant for."""
+    """Return the paths that a machine with this hardware should run."""
     if not machine.gpus and not machine.pci_gpus:
         return ["simulator"]
     return [
@@ -141,7 +141,7 @@ def asked_of(machine: Machine) -> list[str]:
 
 
 def exit_status(verdicts: Sequence[Verdict], asked: Sequence[str]) -> int:
-    """Return the sum of BITS of what was asked for and cannot run."""
+    """Return the sum of BITS of the paths that were asked for and cannot run."""
     return sum(BITS[verdict.path] for verdict in verdicts if verdict.path in asked and not verdict.can)
 
 
@@ -156,7 +156,7 @@ def _heading(machine: Machine) -> str:
 
 
 def lines(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verdict], asked: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the report: a heading is (text,), a finding (status, check, text), what mends it ("", "", text)."""
+    """Return the report: a heading is (text,), a finding (status, check, text), a remedy ("", "", text)."""
     report: list[tuple[str, ...]] = [(_heading(machine),)]
     for section, group in groupby(findings, key=lambda finding: finding.section):
         report.append((section,))
@@ -173,7 +173,7 @@ def lines(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verd
 
 def _print(report: Sequence[tuple[str, ...]], console: Console) -> None:
     width = max(len(line[1]) for line in report if len(line) == 3)
-    if not console.is_terminal:  # one line each, however long: for files, mail and grep
+    if not console.is_terminal:  # unwrapped lines, for files, mail and grep
         text = [line[0] if len(line) == 1 else f"  {line[0]:<4}  {line[1]:<{width}}  {line[2]}".rstrip() for line in report]
         print("\n".join(f"\n{row}" if i and len(report[i]) == 1 else row for i, row in enumerate(text)), flush=True)
         return
@@ -182,7 +182,7 @@ def _print(report: Sequence[tuple[str, ...]], console: Console) -> None:
         if len(line) == 1:
             console.print(Text(f"\n{line[0]}" if line is not report[0] else line[0], style="bold"))
             continue
-        if not line[0]:  # whole, so that a command can be copied
+        if not line[0]:  # not folded, so that a command can be copied
             console.print(Text(" " * (width + 7) + line[2], style="cyan"), soft_wrap=True)
             continue
         grid = Table.grid(padding=(0, 1))
@@ -213,19 +213,19 @@ def _explain(message: str) -> int:
     for entry in entries:
         print(f"{entry.name}: {entry.cause}\n-> {entry.remedy}")
     if not entries:
-        print("nobody here knows this message; python -m pgas doctor looks at the machine", file=sys.stderr)
+        print("unknown message; python -m pgas doctor checks the machine", file=sys.stderr)
     return 0 if entries else 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add doctor's own arguments to its parser."""
-    parser.add_argument("paths", nargs="*", metavar="NAME", help=f"what has to run: {', '.join(PATHS)}, all (default: see above)")
+    parser.add_argument("paths", nargs="*", metavar="NAME", help=f"what must run: {', '.join(PATHS)}, all (default: see above)")
     parser.add_argument("--json", action="store_true", help="print findings and verdicts as JSON")
-    parser.add_argument("--explain", metavar="MESSAGE", help="say what an error message means and what mends it; exit status 1 if unknown")
+    parser.add_argument("--explain", metavar="MESSAGE", help="explain an error message and print its remedy; exit status 1 if unknown")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at this machine, print the report and return the exit status."""
+    """Check this machine, print the report and return the exit status."""
     if arguments.explain is not None:
         return _explain(arguments.explain)
     if unknown := [name for name in arguments.paths if name not in (*PATHS, "all")]:

@@ -1,4 +1,4 @@
-"""``python -m pgas topo``: how near GPUs and NICs are, who reaches whom, which NIC each GPU takes and why, what carries a pair of PEs."""
+"""``python -m pgas topo``: distances of GPUs and NICs, peer access, the NIC of each GPU and why, the transport of each pair of PEs."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ from pgas.transports.devices import Device, distance, numa_node
 
 __all__ = ["NAMES", "matrix", "report", "run"]
 
-#: The names of nvidia-smi topo -m.
+#: The names of nvidia-smi topo -m, and the path that each stands for.
 NAMES = (
     ("X", "nothing: itself"),
     ("NV#", "# NVLinks"),
@@ -34,7 +34,7 @@ def matrix(rows: Sequence[str], columns: Sequence[str], cell: Callable[[int, int
 
 
 def report(machine: Machine, findings: Sequence[Finding]) -> list[str]:
-    """Return what is to be said of the machine, as lines."""
+    """Return the report on the machine, as lines."""
     nics = [device for device in machine.devices if device.pci is not None]
     software = [device.name for device in machine.devices if device.pci is None]
     gpus = [(gpu.label, gpu.pci) for gpu in machine.gpus] or [(f"GPU{i}", pci) for i, pci in enumerate(machine.pci_gpus)]
@@ -79,7 +79,7 @@ def _ports(device: Device) -> str:
 
 def _chosen(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     pes: list[tuple[str, Gpu | None]] = [(gpu.label, gpu) for gpu in machine.gpus] if not machine.simulator else []
-    rows: dict[tuple[str, str], list[str]] = {}  # transports that choose alike are shown together
+    rows: dict[tuple[str, str], list[str]] = {}  # transports with the same choice share a line
     for label, gpu in pes or [("simulator", None)]:
         for path in registry.through_nics():
             try:
@@ -91,7 +91,7 @@ def _chosen(machine: Machine, findings: Sequence[Finding]) -> list[str]:
 
 
 def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
-    """Return what would carry PEs if there was one a GPU (or some in the simulator)."""
+    """Return lines about the transport of a job with one PE per GPU, or with some in the simulator."""
     said = {verdict.path: verdict for verdict in judge(machine, findings)}
     where = "one PE a GPU" if machine.gpus and not machine.simulator else "PEs in the simulator"
     p2p = said["simulator" if machine.simulator else registry.get("auto").name]
@@ -107,7 +107,7 @@ def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
 
 
 def run() -> None:
-    """Print the report; under mpirun PE 0 does, and says what carries the pairs of PEs of the job."""
+    """Print the report; under mpirun PE 0 prints it, with the transport of each pair of PEs."""
     if launched_rank() is None:
         machine = observe()
         findings = examine(machine)
