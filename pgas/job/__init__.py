@@ -1,1 +1,1 @@
-"""The job on the host, from init to finalize: PEs that meet, their memory, their heap, their deaths."""
+"""The job on the host, from init to finalize: bootstrap, memory, heap, collective calls, deaths."""

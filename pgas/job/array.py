@@ -1,6 +1,6 @@
 """Symmetric arrays: the compiler's device arrays (in the simulator: its own) whose memory is a block of the symmetric heap.
 
-They are what ``__cuda_array_interface__`` readers (CuPy, PyTorch), slices and kernels expect, and refuse every use after free.
+They work with kernels, slices and readers of ``__cuda_array_interface__`` (CuPy, PyTorch), and refuse every use after free.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from pgas.kernels.compiler import backend
 if TYPE_CHECKING:
 
     class _DeviceArray:
-        """What Numba's device arrays are, and its fake ones, for type checkers: Numba has no types."""
+        """The interface of Numba's device arrays and fake ones, for type checkers, as Numba has no type hints."""
 
         shape: tuple[int, ...]
         strides: tuple[int, ...]
@@ -60,7 +60,7 @@ def shape_of(shape: Any) -> tuple[int, ...]:
     """Return a shape as a tuple.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a shape.
     """
     axes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     for n in axes:
@@ -70,14 +70,14 @@ def shape_of(shape: Any) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: Any) -> np.dtype:
-    """Return a dtype of elements that can live on the heap.
+    """Return the dtype of elements on the heap.
 
     Raises:
-        TypeError: they cannot, or it is none.
+        TypeError: it is not a dtype, or not allowed on the heap.
     """
     name = str(dtype).removeprefix("torch.")  # PyTorch has the names of NumPy
     if name == "bfloat16":
-        importlib.import_module("ml_dtypes")  # where NumPy learns that name
+        importlib.import_module("ml_dtypes")  # registers that name with NumPy
     try:
         dtype = np.dtype(dtype if name == str(dtype) else name)
     except TypeError:
@@ -90,22 +90,22 @@ def dtype_of(dtype: Any) -> np.dtype:
 
 
 def caller() -> str:
-    """Return file:line of the code outside pgas that is being executed."""
+    """Return file:line of the innermost call outside pgas."""
     frame, _ = _outside()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def stacklevel() -> int:
-    """Return which level of the stack is the code outside pgas, for a warning by the function that asks."""
+    """Return the stacklevel of the innermost call outside pgas, for a warning by the calling function."""
     return _outside()[1]
 
 
-#: Modules of the library; the perf tests are programs that use it.
+#: Modules of the library. The perf tests count as user programs.
 _OF_PGAS = re.compile(r"pgas(?!\.perftests)(\.|$)")
 
 
 def _outside() -> tuple[types.FrameType, int]:
-    """The frame of the code outside pgas, and how far above the function that called the caller it is, counted from 1."""
+    """Return the innermost frame outside pgas, and its level above the caller's caller, counted from 1."""
     frame, level = sys._getframe(2), 1
     while frame.f_back is not None and _OF_PGAS.match(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
@@ -122,14 +122,14 @@ def _refuse_freed(block: Block) -> None:
 
 
 class _OnHeap(_DeviceArray):
-    """What symmetric arrays do as objects of Python, in the simulator and on GPUs."""
+    """Methods of symmetric arrays in the simulator and on GPUs."""
 
-    _free: ClassVar[Callable[[Any], None]]  #: pgas.free; set by host.py, which is above this module
+    _free: ClassVar[Callable[[Any], None]]  #: pgas.free; set by host.py, which this module cannot import
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a symmetric array cannot be copied or pickled, as it is this PE's memory: copy or send array.copy_to_host()")
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:  # NumPy's arrays, which the simulator's wrap, have one
+    def __deepcopy__(self, memo: Any) -> NoReturn:  # the simulator's arrays would forward it to NumPy's
         self.__reduce_ex__(None)
 
     def __repr__(self) -> str:
@@ -144,14 +144,14 @@ class _OnHeap(_DeviceArray):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: types.TracebackType | None) -> None:
-        """Free the array, if that is not done yet; after an exception leave it, as other PEs may not come to free it, too."""
+        """Free the array if it is not freed yet. After an exception leave it, as other PEs may not get here."""
         block = block_of(self)
         if kind is None and block is not None and not block.freed:
             self._free()
 
 
 def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:
-    """What __dlpack__ returns; asked: the device that the reader wants it on."""
+    """Return the capsule of __dlpack__. asked: the device that the reader wants."""
     if copy:
         raise BufferError("a symmetric array is not copied by __dlpack__: copy what from_dlpack returns")
     if asked is not None and tuple(asked) != device:
@@ -200,7 +200,7 @@ if SIMULATOR:
             return self._view(self._ary[idx])
 
         def reshape(self, *shape: Any, **kwargs: Any) -> "SymmetricArray":
-            """Return a view of another shape."""
+            """Return a view with another shape."""
             return self._view(self._ary.reshape(*shape, **kwargs))
 
         def view(self, dtype: Any) -> "SymmetricArray":
@@ -228,12 +228,12 @@ if SIMULATOR:
             return dlpack.CPU, 0
 
         def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
-            """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which cannot wait for it.
+            """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which does not wait for readers.
 
             Args:
-                stream: without meaning.
+                stream: ignored.
                 max_version: ignored, the capsule is of version 0.
-                dl_device, copy: nothing else than where the array is, and no copy.
+                dl_device, copy: only the array's own device, and no copy.
 
             Raises:
                 HeapError: the array was freed.
@@ -265,7 +265,7 @@ else:
     _Method = TypeVar("_Method", bound=Callable[..., Any])
 
     def _checked(method: _Method) -> _Method:
-        """A method that makes a view: Numba's reads no address, so it would not notice a freed block, and some return a plain array."""
+        """Wrap a method that makes a view: Numba's own does not notice a freed block, and may return a plain array."""
 
         @functools.wraps(method)
         def view(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -277,7 +277,7 @@ else:
         return view  # type: ignore[return-value]
 
     def _bits(mine: Any, other: Any) -> tuple[Any, Any]:
-        """Return arrays whose dtype has no name in Python's buffers, as ml_dtypes' bfloat16, as unsigned integers; others as they are."""
+        """View arrays as unsigned integers if Python's buffers have no name for their dtype, such as ml_dtypes' bfloat16."""
         if mine.dtype.isbuiltin != 2 or other.dtype != mine.dtype:
             return mine, other
         integer = f"u{mine.dtype.itemsize}"
@@ -296,12 +296,12 @@ else:
         view, squeeze = _checked(_DeviceArray.view), _checked(_DeviceArray.squeeze)
 
         def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
-            """Copy an array of the same shape and dtype, the host's or a GPU's."""
+            """Copy from an array of the same shape and dtype, on the host or a GPU."""
             mine, theirs = _bits(self, ary)
             _DeviceArray.copy_to_device(mine, theirs, stream)
 
         def copy_to_host(self, ary: Any = None, stream: Any = 0) -> np.ndarray:
-            """Return a copy on the host: ary, of the same shape and dtype, if it is given."""
+            """Return a copy on the host, in ary if it is given; ary has the same shape and dtype."""
             if ary is None:
                 return super().copy_to_host(None, stream)
             mine, theirs = _bits(self, ary)
@@ -310,12 +310,12 @@ else:
 
         def bind(self, stream: Any = 0) -> "SymmetricArray":
             """Return the same array with another default stream."""
-            bound = type(self).__new__(type(self))  # Numba's uses copy.copy(), which is refused
+            bound = type(self).__new__(type(self))  # Numba's bind() uses copy.copy(), which is refused
             bound.__dict__.update(self.__dict__, stream=stream)
             return bound
 
         def transpose(self, axes: Any = None) -> "SymmetricArray":
-            """Return a view with permuted axes (Numba's own copies, and what it returns would not lie on the heap)."""
+            """Return a view with permuted axes. Numba's own method returns a copy, which is not on the heap."""
             axes = tuple(range(self.ndim))[::-1] if axes is None else tuple(axes)
             if sorted(axes) != list(range(self.ndim)):
                 raise ValueError(f"axes must be a permutation of 0 to {self.ndim - 1}: {axes}")
@@ -329,12 +329,12 @@ else:
             return dlpack.CUDA, int(Device().device_id)
 
         def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
-            """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which cannot wait for it.
+            """Return a DLPack capsule: the reader shares the memory. It must not use it after pgas.free, which does not wait for readers.
 
             Args:
-                stream: of the reader, which waits for what is in the default stream; None or 1: that stream; -1: it does not wait.
+                stream: the reader's stream, which then waits for the default stream; None or 1: the default stream; -1: no wait.
                 max_version: ignored, the capsule is of version 0.
-                dl_device, copy: nothing else than where the array is, and no copy.
+                dl_device, copy: only the array's own device, and no copy.
 
             Raises:
                 HeapError: the array was freed.
@@ -349,7 +349,7 @@ else:
         strides = strides or _c_strides(shape, dtype)
         pointer = compiler.checked_memory(address, block.nbytes, block, _refuse_freed)
         array = SymmetricArray(shape, strides, dtype, gpu_data=pointer)  # type: ignore[call-arg, arg-type]
-        array.gpu_data = pointer  # Numba gives empty arrays a null pointer, but symmetric ones have addresses of their own
+        array.gpu_data = pointer  # Numba gives empty arrays a null pointer; empty symmetric arrays have addresses too
         array._block = block
         return array
 

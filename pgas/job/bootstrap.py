@@ -1,7 +1,7 @@
-"""How the PEs of a job find each other: one small protocol, with three classes behind it.
+"""The bootstrap of a job: one small protocol by which PEs find each other, with three implementations.
 
-A job of one PE (SingleBootstrap), the processes of an MPI communicator (mpi.MPIBootstrap), or PEs that meet at a store (store.Store):
-those of ``python -m pgas.run``, torchrun, srun, and those to whom the program itself gives a unique id.
+They are a job of one PE (SingleBootstrap), the processes of an MPI communicator (mpi.MPIBootstrap), and PEs that meet at a store
+(store.Store): those of ``python -m pgas.run``, torchrun and srun, and those to which the program gives a unique id.
 """
 
 import os
@@ -18,25 +18,25 @@ __all__ = ["Bootstrap", "SingleBootstrap", "exchange", "find"]
 
 
 class Bootstrap(Protocol):
-    """Ranks, and a blocking exchange among them. Collective calls are made by all ranks in the same order."""
+    """Ranks, and a blocking exchange among them. All ranks make collective calls in the same order."""
 
     rank: int
     size: int
-    met: bool  #: all have come to it, and those who are missing have not read what this process sent; others may have gone on
+    met: bool  #: all ranks have arrived at it, and those missing have not read this process's data; others may have continued
 
     @property
     def missing(self) -> set[int] | None:
-        """Who has not come to the exchange in which this process waits; None: somebody."""
+        """Ranks that have not arrived at the exchange in which this process waits; None: unknown."""
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
-        """Return every rank's data, by rank. ``poll`` is called while waiting and may raise to give up: leave() then.
+        """Return every rank's data, by rank. ``poll`` is called while waiting; if it raises, the caller calls leave().
 
         Raises:
-            BootstrapError: a rank has left; the text is what it gave leave().
+            BootstrapError: a rank has left; the text is the argument of its leave().
         """
 
     def leave(self, why: str) -> None:
-        """Take part in no allgather any more, and tell the other ranks why, wherever they wait: they are one message out of step."""
+        """Leave all further allgathers, and send the reason to the other ranks: they are one message out of step."""
 
     def is_of(self, comm: Any) -> bool:
         """Whether the job's PEs are the processes of an mpi4py communicator, in its order."""
@@ -67,7 +67,7 @@ class SingleBootstrap:
         return [data]
 
     def leave(self, why: str) -> None:
-        """Do nothing: there is nobody to be out of step with."""
+        """Do nothing: there are no other ranks."""
 
     def is_of(self, comm: Any) -> bool:
         """Whether comm has this process only."""
@@ -79,7 +79,7 @@ class SingleBootstrap:
         os._exit(status)
 
     def hearing(self) -> None:
-        """Return None: there is nobody to hear of."""
+        """Return None: there are no other ranks."""
 
     def close(self) -> None:
         """Do nothing."""

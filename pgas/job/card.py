@@ -1,6 +1,6 @@
-"""The software card that stands in for a NIC: started by PE 0, opened by every PE.
+"""The software card in the place of a NIC: started by PE 0, opened by every PE.
 
-No other module of the product imports transports/softhca, and this one does when a card is wanted: without that package all else works.
+This is the only module that imports transports/softhca, and it does so only for a card: the rest works without that package.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ def find() -> list[str]:
 
 
 def observe(name: str, timeout_s: float) -> "Observer":
-    """Return what looks into a software card, to be closed. Raises TransportError."""
+    """Return an observer of a software card; the caller closes it. Raises TransportError."""
     from pgas.transports.softhca.process import client
 
     return client.Observer(name, timeout_s)
@@ -34,15 +34,15 @@ def observe(name: str, timeout_s: float) -> "Observer":
 class SoftwareCard:
     """Opens this PE's side of the software card (adapter.Opener).
 
-    In weak mode the card does its part: it begins and completes WQEs late, by as much as a thread of the simulator needs for several
-    operations, so that a source that is reused too early, or a flag on another queue pair that should have waited, shows.
+    In weak mode the card delays the start and the completion of WQEs by the time of several operations in the simulator. This exposes a
+    source reused too early, or a flag on another queue pair that should have waited.
 
     Args:
-        requested: the variables.
-        gpu: that of this PE.
+        requested: the values of the PGAS_* variables.
+        gpu: this PE's GPU.
         pes: all PEs.
-        me: this PE.
-        warn: called with what the user should know.
+        me: this PE's number.
+        warn: shows the user a warning.
         rung_by_cpu: whether a CPU stores to its registers.
     """
 
@@ -67,7 +67,7 @@ class SoftwareCard:
         engine = topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None)
         faults = requested["PGAS_SOFTHCA_FAULTS"]
         if requested["PGAS_SIM_WEAK"] is not None and not faults:
-            # A pass of the cpu engine takes less than a microsecond, one of the cuda engine's, in the simulator, more than a thousand.
+            # A pass of the cpu engine takes less than a microsecond, a pass of the cuda engine in the simulator more than a thousand.
             faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1,hold={4096 if engine == 'cpu' else 64}"
         options: dict[str, Any] = {
             "trace": ",".join(sorted(requested["PGAS_TRACE"])),
@@ -89,7 +89,7 @@ class SoftwareCard:
         return self._process.name, self._process.pid
 
     def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> "SoftHCA":
-        """Connect to the card. On GPUs its registers are mapped whole, as a GPU's pages have 2 MiB."""
+        """Connect to the card. On GPUs all its registers are mapped, as a GPU's pages have 2 MiB."""
         from pgas.transports.softhca import layout
         from pgas.transports.softhca.process import client
 
@@ -99,6 +99,6 @@ class SoftwareCard:
         return client.SoftHCA(name, self._me, shared, None if SIMULATOR else map_registers, rung_by_cpu=self._rung_by_cpu)
 
     def end(self, *, orderly: bool) -> None:
-        """End the card; if all PEs leave in order it ends by itself."""
+        """End the card; if orderly, it ends by itself."""
         if self._process is not None:
             self._process.close() if orderly else self._process.end()

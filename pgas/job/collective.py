@@ -24,21 +24,21 @@ _STOPPED_S = 1.0
 
 
 class Collective:
-    """The PEs as they meet on the host. A subclass sets _bootstrap."""
+    """Collective calls among the PEs. A subclass sets _bootstrap."""
 
     _bootstrap: Bootstrap
-    #: The PEs, once they have met.
+    #: The processes of the PEs, after the first exchange.
     processes: Sequence[Process] = ()
-    _made: str  # the collective call that is being made
+    _made: str  # the current collective call
     _remark = ""  # why this PE makes a call that others do not expect
-    _patience_s: float | None = None  # of the waits of this job
+    _patience_s: float | None = None  # seconds until a wait is reported
     _due = _polled = math.inf
 
     def _interrupt(self) -> None:
-        """Called while waiting for the others; may raise to give up."""
+        """Called while waiting for the others; may raise to end the wait."""
 
     def exchange(self, value: Any) -> list[Any]:
-        """Return every PE's value, by PE. Collective.
+        """Return the values of all PEs, in the order of PEs. Collective.
 
         Raises:
             BootstrapError: an exception has made a PE leave this or an earlier call.
@@ -75,7 +75,7 @@ class Collective:
         overdue(f"PE {me}", f"{listed([self._name(pe) for pe in late])} in {self._made}")
 
     def _pid(self, pe: int) -> int | None:
-        """Return the process of a PE of this machine, None if it is not known."""
+        """Return the process of a PE on this machine, None if it is unknown or elsewhere."""
         if not self.processes:
             return siblings(os.getppid()).get(pe)
         process = self.processes[pe]
@@ -90,7 +90,7 @@ class Collective:
         return f"PE {pe}" if pid is None else f"PE {pe} {described(pid)}"
 
     def _leave(self, error: BaseException) -> None:
-        """Let no PE make a collective call any more: this one ends by an exception that the others know nothing of."""
+        """Refuse later collective calls on every PE: this PE leaves the call by an exception that the others do not know of."""
         what = " ".join([type(error).__name__, *(f"({line})" for line in str(error).strip().splitlines()[:1])])
         self._bootstrap.leave(
             f"PE {self._bootstrap.rank} left {self._made} by {what}: the PEs are out of step, and the job makes no collective call any more"
@@ -98,7 +98,7 @@ class Collective:
 
     @contextlib.contextmanager
     def making(self, call: str) -> Iterator[None]:
-        """Make a collective call. The PEs tell each other of every Exception in it; what else ends it, as Ctrl-C does, leaves it."""
+        """Make a collective call. The PEs exchange every Exception in it; other exceptions, as of Ctrl-C, leave the call."""
         self._made = call
         try:
             yield
@@ -109,13 +109,13 @@ class Collective:
             raise
 
     def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
-        """Wait until every PE makes the same call, and return the value that each brought, by PE. Collective.
+        """Wait until every PE makes the same call; return the values of all PEs, in the order of PEs. Collective.
 
         Args:
-            call: the call.
+            call: the call, with its arguments.
             error: class of the errors.
-            value: what this PE brings.
-            failure: what this PE's part of the call raised already.
+            value: this PE's value.
+            failure: the exception of this PE's part of the call, if it failed.
 
         Raises:
             Exception: the failure.
@@ -139,7 +139,7 @@ class Collective:
         return [what for _, _, _, what in met]
 
     def together(self, call: str, step: Callable[[], Any], error: type[Exception] = BootstrapError) -> tuple[Any, list[Any]]:
-        """Take a step of a call and meet the others, also if it fails here; return its result. Collective. Raises as agree()."""
+        """Take a step of a call, then agree(), also if the step fails here; return its result. Collective. Raises as agree()."""
         result, failure = None, None
         with self.making(call):
             try:
@@ -151,7 +151,7 @@ class Collective:
 
 @contextlib.contextmanager
 def enough_files() -> Iterator[None]:
-    """Raise an error of too many open files, of this PE or of another one, with what mends it."""
+    """Add the remedy to an error of too many open files, on this PE or another one."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The host's side of the state page: what init writes into it, and what an error record says in words."""
+"""The host's side of the state page: its initial values, and error records in words."""
 
 import struct
 import time
@@ -31,7 +31,7 @@ _SIGNS: dict[int, str] = {
 
 
 def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float) -> None:
-    """Write what kernels read: who this PE is, how many there are, how long a wait may last, how large the heap is."""
+    """Write the words that kernels read: this PE's number, the number of PEs, the timeout of waits, the size of the heap."""
     for address, value in (
         (state.MY_PE, my_pe),
         (state.N_PES, n_pes),
@@ -42,17 +42,17 @@ def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: flo
 
 
 def set_heap_size(memory: Memory, nbytes: int) -> None:
-    """Tell kernels that are launched from now on how large the heap is."""
+    """Set the size of the heap for kernels launched from now on."""
     memory.write(state.HEAP_SIZE, struct.pack("<Q", nbytes))
 
 
 def poison(memory: Memory) -> None:
-    """Make waits in running kernels end: the host has given the job up."""
+    """End the waits of running kernels: the host has given up the job."""
     memory.write(state.POISON, struct.pack("<Q", state.LOST))
 
 
 def reset(memory: Memory, my_pe: int) -> None:
-    """Forget the error and who waited, and number barriers from the beginning, as all PEs do. No kernel runs on any PE."""
+    """Clear the error and the waiters, and number barriers from 0 again, on all PEs. No kernel may run on any PE."""
     memory.fill(window.slot(my_pe), window.SYSTEM_SIZE, 0)
     for address, nbytes in (
         (state.SYNC_EPOCH, 8),
@@ -63,12 +63,12 @@ def reset(memory: Memory, my_pe: int) -> None:
 
 
 def poisoned(memory: Memory) -> bool:
-    """Whether a kernel found an error, or the host has given the job up."""
+    """Whether a kernel found an error, or the host has given up the job."""
     return memory.read(state.POISON, 8) != struct.pack("<Q", state.SOUND)
 
 
 def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, given_up: str = "") -> None:
-    """Raise what a kernel of this PE found wrong, and that the host has given the job up (given_up: why).
+    """Raise the error of a kernel of this PE; raise also if the host has given up the job (given_up: why).
 
     Raises:
         DeviceError: the state is poisoned; the text gives operation, PE, array element, expected and found, block and thread.
@@ -83,7 +83,7 @@ def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, g
     if poison == state.LOST:
         raise DeviceError(f"the job was given up earlier ({given_up or 'by its host'}): pgas.reset() makes it usable again")
     if poison != state.SOUND:
-        raise DeviceError("a kernel found an error but ended before it had written which: pgas.reset() makes the job usable again")
+        raise DeviceError("a kernel found an error but ended before it had recorded it: pgas.reset() makes the job usable again")
 
 
 def recorded(memory: Memory) -> bool:
@@ -92,12 +92,12 @@ def recorded(memory: Memory) -> bool:
 
 
 def timed_out(memory: Memory) -> bool:
-    """Whether what a kernel recorded is a wait that lasted too long."""
+    """Whether a kernel recorded a wait that lasted too long."""
     return recorded(memory) and struct.unpack("<Q", memory.read(state.ERROR, 8))[0] in _WAITS
 
 
 def first_error(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None) -> PgasError:
-    """Return what a kernel recorded."""
+    """Return the error that a kernel recorded."""
     record = state.RECORD.unpack(memory.read(state.ERROR, state.RECORD.size))
     if record[0] == state.COMPLETION and nic is not None:
         return nic.failure(record[3], _who(record, my_pe))
@@ -139,12 +139,12 @@ def _who(record: tuple[int, ...], my_pe: int) -> str:
     return f"PE {my_pe}, block {record[7]}, thread {record[8]}: {operation.NAMES[record[1]]}"
 
 
-#: Kinds of records that are made by waits.
+#: Kinds of records of waits.
 _WAITS = (state.TIMED_OUT, state.NIC_TIMED_OUT)
 
 
 def _goal(record: tuple[int, ...], heap: Allocator, nic: NIC | None) -> str:
-    """Return what a wait is for, and how far that is."""
+    """Return the goal of a wait, and the value found last."""
     kind, _, _, address, wanted, found, comparison, _, _ = record
     if kind == state.NIC_TIMED_OUT:
         if _is_cell(address) or nic is None:
@@ -160,28 +160,28 @@ def _is_cell(address: int) -> bool:
     return queue.CELL_TAKEN <= address < queue.CELL_TAKEN + 8 * queue.N_CELLS
 
 
-# ----------------------------------------------------------------------------------------------------------------------- who waits
+# ------------------------------------------------------------------------------------------------------------------------- waiters
 
-#: Seconds in which threads that wait answer, and without a new answer until they are taken to be all.
+#: Seconds to wait for answers of waiting threads; seconds without a new answer after which the answers count as complete.
 _ANSWER_S, _SILENCE_S = 0.5, 0.06
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """A thread of this PE that waits."""
+    """A waiting thread of this PE."""
 
     block: int
     thread: int
     operation: str
-    goal: str  #: what for: array element or queue, condition, what was seen last
+    goal: str  #: array element or queue, condition, value found last
     waited_s: float
-    writer: str  #: who is expected to end it
+    writer: str  #: who is expected to end the wait
 
 
 def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None, timeout_s: float) -> list[Waiter]:
     """Ask the threads of running kernels that wait, at most state.N_WAITERS of them, and return what they answer.
 
-    After an error in a kernel: those that waited then.
+    After an error in a kernel, return the threads that waited at that time.
     """
     if not poisoned(memory):
         memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
@@ -194,7 +194,7 @@ def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | 
         waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
         writer = _writer(record[0], address, my_pe, n_pes)
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, heap, nic), waited_s, writer))
-    if not poisoned(memory):  # else those that wait at the next error would find their places taken
+    if not poisoned(memory):  # so that the waiters of a later error find free places
         memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
     return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
 
@@ -230,7 +230,7 @@ def _timeout() -> str:
 
 
 def place(address: int, heap: Allocator) -> str:
-    """Return what lies at an address in words: an array's element, a flag of the barrier."""
+    """Describe an address: an array's element, or a flag of the barrier."""
     offset = (address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET
     if address >= window.BASE and (found := heap.find(offset)) is not None:
         return f"element {found.element(offset)} of the {found}"
@@ -240,7 +240,7 @@ def place(address: int, heap: Allocator) -> str:
 
 
 def _flag(address: int) -> int | None:
-    """Return the number of a flag of the barrier: the round in which it is written."""
+    """Return the number of a barrier's flag, which is the round that writes it."""
     offset = address & ((1 << window.STRIDE_SHIFT) - 1)
     return (offset - window.SYNC_FLAGS) // 8 if address >= window.BASE and offset < window.SYSTEM_SIZE else None
 
@@ -251,6 +251,6 @@ def _dtype(address: int, heap: Allocator) -> np.dtype | None:
 
 
 def _integer(word: int, dtype: np.dtype | None) -> int:
-    """A word as the signed number that it most likely is: by dtype, or -1 rather than 2^64 - 1 where there is none."""
+    """Return a word as a signed number if dtype is signed, or if there is no dtype: -1 is likelier than 2^64 - 1."""
     signed = dtype is None or dtype.kind == "i"
     return word - (1 << 64) if signed and word >> 63 else word

@@ -1,6 +1,6 @@
-"""Arrays for whoever reads DLPack (torch.from_dlpack, cupy.from_dlpack, numpy.from_dlpack in the simulator): version 0 of the protocol.
+"""DLPack capsules of arrays, in version 0 of the protocol (torch.from_dlpack, cupy.from_dlpack, numpy.from_dlpack in the simulator).
 
-A capsule holds a DLManagedTensor (dlpack.h, 0.8); who takes it renames it, and calls its deleter when it is done.
+A capsule holds a DLManagedTensor (dlpack.h, 0.8). Its reader renames the capsule, and calls the deleter when it is done.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ class _ManagedTensor(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-#: What readers still use, by address of the managed tensor.
+#: Objects that readers still use, by address of the managed tensor.
 _lent: dict[int, tuple[Any, ...]] = {}
 
 
@@ -57,7 +57,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _drop(unused: int) -> None:
-    """Called when a capsule goes: nobody has taken it if it still has its name."""
+    """Destructor of a capsule. A capsule that still has its name has no reader."""
     if _valid(unused, _NAME):
         _lent.pop(_pointer(unused, _NAME), None)
 
@@ -66,7 +66,7 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, cty
 
 
 def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype, device: tuple[int, int], owner: Any) -> Any:
-    """Return a capsule of memory, which keeps owner until its reader is done.
+    """Return a capsule of memory; it keeps owner alive until its reader is done.
 
     Args:
         address: of the first element.
@@ -74,10 +74,10 @@ def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
         strides: in bytes.
         dtype: of the elements.
         device: DLDeviceType and number of the device.
-        owner: whatever must live as long as the reader.
+        owner: an object that must live as long as the reader.
 
     Raises:
-        BufferError: DLPack has no such elements, or counts strides that are no whole elements.
+        BufferError: DLPack has no such elements, or a stride is not a multiple of the element's size.
     """
     if dtype.kind not in _CODES:
         raise BufferError(f"DLPack has no elements of type {dtype}")

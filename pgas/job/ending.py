@@ -1,4 +1,4 @@
-"""How a program's end becomes its job's: an uncaught exception, an exit status, the end without finalize, the death of a process."""
+"""How the end of a program ends its job: by an uncaught exception, an exit status, without finalize, or by the death of a process."""
 
 import atexit
 import contextlib
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["GRACE_S", "NOTICE_S", "Vigil", "Watcher", "end_all", "follows_death", "install", "say", "status_of"]
 
-#: Seconds that a PE gets to end by itself, with its own error, after a process of the job died; and the job, after a PE failed.
+#: Seconds for a PE to end by itself, with its own error, after a process of the job died; and for the job to end after a PE failed.
 GRACE_S = 3.0
 
-#: Seconds in which the news of a death comes, whose effect may be here already: a process that uses a GPU takes long to end.
+#: Seconds to wait for the news of a death after an error that it may have caused: a process that uses a GPU takes long to end.
 NOTICE_S = 4.0
 
-#: What is said of a process that died, behind how; and last in a job of several machines, as launchers end all PEs when one of any ends.
+#: The end of the message about a death. _FIRST is for jobs of several machines, as launchers end all PEs when one ends.
 _REST, _FIRST = ": the job cannot go on", " (on other machines another PE may have died first)"
 
 _INIT = "pgas.init()"
@@ -44,15 +44,15 @@ _INIT = "pgas.init()"
 #: Processes in which install() has run: this one, and those from which it was forked.
 _installed: set[int] = set()
 
-#: Of the job that this process formed last.
+#: That of the last job of this process.
 _word: LastWord | None = None
 
 
 def follows_death(error: BaseException) -> bool:
-    """Whether the death of another process can make such an error.
+    """Whether the death of another process can cause an error.
 
-    Under MPS the death of one client is an illegal address (700) or the like in the others, in whatever library calls CUDA next. A peer
-    that is gone does not answer the NIC; a card that is gone does not tell what a queue pair's first error was.
+    Under MPS, the death of a client causes errors such as an illegal address (700) in the others, in the next library that calls CUDA. A
+    dead peer does not answer the NIC; a dead card does not report the first error of a queue pair.
     """
     if isinstance(error, CompletionError):
         return error.syndrome in (Syndrome.TRANSPORT_RETRY_EXC_ERR, Syndrome.WR_FLUSH_ERR)
@@ -60,16 +60,16 @@ def follows_death(error: BaseException) -> bool:
 
 
 def status_of(code: Any) -> int:
-    """Return the exit status that SystemExit with a code makes."""
+    """Return the exit status of SystemExit with a code."""
     return code if isinstance(code, int) else int(code is not None)
 
 
 class Watcher:
-    """The process that says who died.
+    """The process that prints which process died (liveness.py).
 
     Args:
-        word: what it takes before it speaks.
-        rest: what it says behind who it was and how it ended.
+        word: the right to print, which it takes first.
+        rest: the end of the message, after name and fate of the process.
     """
 
     def __init__(self, word: LastWord, rest: str) -> None:
@@ -79,8 +79,8 @@ class Watcher:
         )
 
     def add(self, who: str, pid: int) -> None:
-        """Watch one more."""
-        with contextlib.suppress(BrokenPipeError):  # it has spoken
+        """Watch another process."""
+        with contextlib.suppress(BrokenPipeError):  # it has printed and ended
             self._process.stdin.write(f"{pid} {who}\n".encode())  # type: ignore[union-attr]
 
     def stop(self) -> None:
@@ -91,19 +91,19 @@ class Watcher:
 
 
 class Vigil:
-    """What notices that a process of the job on this machine died: a thread of each PE, and one process that says who it was."""
+    """Notices the death of a process of the job on this machine: by a thread of each PE, and by one process that prints it."""
 
     def __init__(self) -> None:
         self._watch: Watch | None = None
         self._watcher: Watcher | None = None
-        self.watches = False  #: whether there is any process but this one
+        self.watches = False  #: whether there is any other process
 
     def begin(self, job: Collective, lost: Callable[[str], None]) -> None:
-        """Watch PEs and what started them. Collective.
+        """Watch the PEs and their launchers. Collective.
 
         Args:
-            job: whose PEs have met.
-            lost: called once, in a thread, with the line about the process that ended first.
+            job: its PEs have made their first exchange.
+            lost: called once, in a thread, with the message about the first process that ended.
         """
         global _word
         bootstrap, processes = job._bootstrap, job.processes
@@ -138,14 +138,14 @@ class Vigil:
         job.together(_INIT, start)
 
     def add(self, who: str, pid: int) -> None:
-        """Watch one more process."""
+        """Watch another process."""
         self.watches = True
         for watch in (self._watch, self._watcher):
             if watch is not None:
                 watch.add(who, pid)
 
     def end(self) -> None:
-        """No death is noticed any more. Further calls do nothing."""
+        """Stop watching. Further calls do nothing."""
         for watch in (self._watcher, self._watch):
             if watch is not None:
                 watch.stop()
@@ -161,9 +161,9 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
     """Let the end of this program end its job, on every PE. Further calls do nothing.
 
     Args:
-        bootstrap: of the first job.
-        current: returns the job, None before and after it.
-        end: finalizes it.
+        bootstrap: that of the first job.
+        current: returns the job; None before and after it.
+        end: finalizes the job.
     """
     pid = os.getpid()
     if pid in _installed:
@@ -172,7 +172,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
     show, leave = sys.excepthook, sys.exit
 
     def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-        if os.getpid() != pid:  # a child that was forked: the job is its parent's, here as below
+        if os.getpid() != pid:  # a forked child: the job is its parent's, here and below
             show(kind, error, tb)
             return
         job = current()
@@ -196,23 +196,23 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
         leave(status)
 
     sys.excepthook = on_exception
-    # Not seen outside `with pgas.init()`: raise SystemExit(3), exit(3); they end when all PEs have come to their ends.
-    sys.exit = on_exit  # type: ignore[assignment]  # nothing tells functions of atexit the status
+    # `raise SystemExit(3)` and exit(3) outside `with pgas.init()` are not noticed: such a PE ends when all PEs have come to their ends.
+    sys.exit = on_exit  # type: ignore[assignment]  # functions of atexit do not get the status
     atexit.register(lambda: _at_exit(current, end) if os.getpid() == pid else None)
 
 
 def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, grace_s: float = GRACE_S, status: int = 1) -> None:
-    """End the job; say why, unless another process of this machine does.
+    """End the job; print why, unless another process of this machine does.
 
     Args:
-        bootstrap: of the job.
-        explain: says why.
-        after: what failed here follows from what happened to another process, of which something will be said.
-        grace_s: how long others get to say it, and to end the job.
+        bootstrap: that of the job.
+        explain: prints why.
+        after: whether the failure here follows from another process's, which that process reports.
+        grace_s: seconds for others to print it, and to end the job.
         status: exit status of the job.
     """
     with contextlib.suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C ends no more than the first
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt this
     if _word is None or (not (after and _word.taken(grace_s)) and _word.take()):
         explain()
     else:
@@ -221,7 +221,7 @@ def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, g
 
 
 def _of_program(tb: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the calls inside pgas: where a program was interrupted, not what pgas did."""
+    """Return a traceback without the calls inside pgas: it shows where the program was interrupted."""
     at = tb
     while at is not None and at.tb_next is not None:
         if at.tb_next.tb_frame.f_globals.get("__name__", "").startswith("pgas."):
@@ -235,7 +235,7 @@ def _is_of_another(error: BaseException) -> bool:
 
 
 def _at_exit(current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:
-    """Finalize; Python ignores exceptions here, but the other PEs wait for this one."""
+    """Finalize. Python ignores exceptions here, so end the job on one: the other PEs wait for this PE."""
     job = current()
     if job is None:
         return

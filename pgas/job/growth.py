@@ -1,8 +1,8 @@
-"""The symmetric heap grows: where an array does not fit, every PE adds memory behind the end of its heap, all PEs or none.
+"""Growth of the symmetric heap: if an array does not fit, all PEs append memory to their heaps, or none does.
 
-What is added is a segment of its own, mapped where the heap ends, so that offsets go on and an array may lie across the seam. Peers map it
-as they mapped the heap (p2p), or the NIC makes one memory region of all the heap. Nothing that was there moves or is unmapped: arrays,
-views, compiled kernels and those that run go on. Kernels that run do not learn of what was added. It stays the heap's until the job ends.
+The added memory is a segment of its own, mapped at the end of the heap, so an array may cross the boundary. Peers map it as they mapped the
+heap (p2p), or the NIC registers the whole heap as one memory region. Nothing moves or is unmapped: arrays, views, compiled and running
+kernels stay valid. Running kernels cannot use the added memory. The heap keeps it until the job ends.
 """
 
 import contextlib
@@ -29,41 +29,41 @@ __all__ = ["Bounds", "Growth"]
 
 @dataclass(frozen=True)
 class Bounds:
-    """By how much a heap grows, and how far."""
+    """The bounds of a heap's growth."""
 
-    chunk: int  #: bytes by a multiple of which it grows
-    limit: int  #: bytes that it has at most
+    chunk: int  #: it grows by a multiple of this many bytes
+    limit: int  #: most bytes of the heap
 
     @classmethod
     def of(cls, requested: Mapping[str, Any]) -> "Bounds":
-        """Return what a job's variables ask for, in whole pages of GPU memory.
+        """Return the bounds of a job's variables, in whole pages of GPU memory.
 
         Raises:
-            ValueError: the heap would begin with more than it may have.
+            ValueError: the initial heap exceeds the limit.
         """
         size, most = requested["PGAS_SYMMETRIC_SIZE"], requested["PGAS_MAX_MEMORY_PER_GPU"]
         if most is not None and size > most:
-            raise ValueError(f"PGAS_MAX_MEMORY_PER_GPU={most}: less than PGAS_SYMMETRIC_SIZE={size}, which the heap begins with")
+            raise ValueError(f"PGAS_MAX_MEMORY_PER_GPU={most}: less than PGAS_SYMMETRIC_SIZE={size}, the initial heap")
         room = window.QUEUE_OFFSET - window.HEAP_OFFSET  # of a slot
         limit = room if most is None else min(most, room) // GRANULARITY * GRANULARITY
         return cls(-(-requested["PGAS_CUMEM_GRANULARITY"] // GRANULARITY) * GRANULARITY, max(limit, slot_segments(size)[-1].size))
 
     def step(self, size: int, lacking: int) -> int:
-        """Return by how many bytes a heap of a size grows that lacks some; 0 if it may not grow so far."""
+        """Return the bytes to add to a heap of size bytes that lacks some; 0 if the limit forbids it."""
         left = self.limit - size
         return 0 if lacking > left else min(-(-lacking // self.chunk) * self.chunk, left)
 
 
 class Growth:
-    """What makes the heap of a job grow.
+    """Grows the heap of a job.
 
     Args:
-        bounds: how far.
-        heap: this PE's.
-        memory: where it is mapped.
-        nic: what reaches it for other PEs; None: they map it.
-        me: this PE.
-        exchange: of small values among the PEs.
+        bounds: the bounds of the growth.
+        heap: this PE's allocator.
+        memory: this PE's memory.
+        nic: this PE's NIC; None: peers map the heap.
+        me: this PE's number.
+        exchange: exchanges small values among the PEs.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Growth:
         self._bounds, self._heap, self._memory, self._nic, self._me, self._exchange = bounds, heap, memory, nic, me, exchange
 
     def make_room(self, lacking: int) -> None:
-        """Have so many bytes more behind the end of the heap, or do nothing if its limit forbids it. Collective.
+        """Add at least so many bytes to the heap, or do nothing if its limit forbids it. Collective.
 
         Raises:
-            HeapError: some PE has no memory, or some peer or NIC does not reach it; on every PE, with the heap as before.
+            HeapError: on every PE: some PE has no memory, or some peer or NIC cannot reach it. The heap is as before.
         """
         nbytes = self._bounds.step(self._heap.size, lacking)
         if not nbytes:
@@ -86,8 +86,8 @@ class Growth:
                 self._map(chunk)
         except (BootstrapError, HeapError, TransportError) as error:
             raise HeapError(
-                f"the symmetric heap of {self._heap.size} bytes cannot grow by {nbytes}: {error} (it need not if PGAS_SYMMETRIC_SIZE is "
-                "larger; PGAS_CUMEM_GRANULARITY says by how much it grows)"
+                f"the symmetric heap of {self._heap.size} bytes cannot grow by {nbytes}: {error} (with a larger PGAS_SYMMETRIC_SIZE it "
+                "need not grow; PGAS_CUMEM_GRANULARITY sets by how much it grows)"
             ) from error
         self._heap.extend(nbytes)
         device_state.set_heap_size(self._memory, self._heap.size)
@@ -95,7 +95,7 @@ class Growth:
             cpu.read_again()
 
     def _map(self, chunk: Segment) -> None:
-        """Map a chunk wherever the heap is; after an error nowhere."""
+        """Map a chunk in every process that maps the heap; after an error in none."""
         own = window.slot(self._me) + chunk.offset
         with contextlib.ExitStack() as undo:
             fd = everywhere(self._exchange, lambda: self._create(own, chunk, undo), HeapError)[self._me]

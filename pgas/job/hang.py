@@ -1,6 +1,6 @@
-"""The hang report of a PE: what its host and its kernels wait for, what its NIC has still to do, and who was expected to write.
+"""The hang report of a PE: the waits of its host and kernels, the outstanding work of its NIC, and the expected writers.
 
-Made when a wait has lasted PGAS_TIMEOUT on any PE of the job, and on SIGUSR1 (inquiry.py); a program that has only been asked goes on.
+It is made when a wait of any PE has lasted PGAS_TIMEOUT, and on SIGUSR1 (inquiry.py), after which the program continues.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ if SIMULATOR:
 
 __all__ = ["Reporter", "Subject", "emit", "gather", "text"]
 
-#: Calls of the host's stack that are printed.
+#: Most calls of the host's stack in the report.
 _CALLS = 6
 
-#: Different waits that are printed.
+#: Most kinds of waits in the report.
 _WAITS = 16
 
-#: Turns of the simulator in which every wait has looked at the poison word (each in one of 64: kernels/ops/sync.py).
+#: Turns of the simulator after which every wait has read the poison word (each reads it in one of 64: kernels/ops/sync.py).
 _LOOKS = 70
 
 
 @dataclass
 class Subject:
-    """What is reported on."""
+    """The sources of a report."""
 
     me: int
     n_pes: int
@@ -55,7 +55,7 @@ class Subject:
     timeout_s: float
     #: Process ids of the other PEs of this machine.
     others: Mapping[int, int]
-    #: Name and grid, and the handle of the stream, of the kernels launched last that are not known to have ended.
+    #: The kernels launched last that are not known to have ended: name and grid, handle of the stream.
     launched: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=8))
 
 
@@ -63,30 +63,30 @@ class Reporter:
     """A PE's part in the hang reports of its job.
 
     Args:
-        subject: what this PE reports on.
+        subject: the sources of this PE's report.
         form: text, json or off.
     """
 
     def __init__(self, subject: Subject, form: str) -> None:
         self._subject = subject
         self._inquiry = Inquiry(subject.me, lambda reason: emit(subject, reason, form))
-        #: What other PEs of the node ask this one by.
+        #: The address for requests of other PEs of the node.
         self.address = self._inquiry.address
         self.start, self.stop, self.forked = self._inquiry.start, self._inquiry.stop, self._inquiry.give_signal_back
         self._launches = threading.Lock()  # several threads may launch
         self.begin()
 
     def begin(self) -> None:
-        """Know of no error: let every PE report at the first wait that lasts too long."""
+        """Start without an error: the next wait that lasts too long makes every PE report."""
         self._done = self._answering = self._ended_kernel = False
 
     def launching(self, kernel: str, stream: int) -> None:
-        """Know of a launch on a stream, by its handle."""
+        """Note a launch on a stream, by its handle."""
         with self._launches:
             self._subject.launched.append((kernel, stream))
 
     def synchronized(self, stream: int | None) -> None:
-        """The kernels of a stream (None: all) have ended."""
+        """Note that the kernels of a stream (None: all kernels) have ended."""
         launched = self._subject.launched
         with self._launches:
             left = [entry for entry in launched if stream not in (None, entry[1])]
@@ -112,10 +112,10 @@ class Reporter:
             raise
 
     def recorded_in_simulator(self) -> bool:
-        """A thread of the simulator's kernel has written a record. Return whether it is the one that ends the kernel.
+        """Called by a thread of the simulator that has written a record; return whether it ends the kernel.
 
-        That is the thread that made the first error; the others, who wrote down what they wait for, do not go on. It comes back when they
-        all have. Kernels of a GPU run to their end instead.
+        The thread of the first error ends the kernel, after all waiting threads have recorded their waits; these do not continue. On a GPU,
+        kernels run to their end instead.
         """
         while self._answering:
             engine.go_on_waiting()
@@ -139,7 +139,7 @@ def emit(subject: Subject, reason: str, form: str) -> None:
     try:
         report = gather(subject, reason)
         words = json.dumps({"hang_report": report}) + "\n" if form == "json" else text(report)
-    except Exception as error:  # what is broken enough to be reported on may not let itself be read
+    except Exception as error:  # the state may be too broken to be read
         words = f"pgas: PE {subject.me} cannot make its hang report: {type(error).__name__}: {error}\n"
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
@@ -173,7 +173,7 @@ def gather(subject: Subject, reason: str) -> dict[str, Any]:
 
 
 def text(report: dict[str, Any]) -> str:
-    """Return a report as lines, each with its PE, as an mpirun mixes those of several."""
+    """Return a report as lines, each with the PE's number, as mpirun mixes the lines of PEs."""
     me = report["pe"]
     lines = [f"hang report: {report['reason']}", f"  process {report['pid']} on {report['machine']}, transport {report['transport']}"]
     lines += [f"  {line}" for line in report["stopped"]]
@@ -203,7 +203,7 @@ def _stopped(subject: Subject) -> list[str]:
 
 
 def _grouped(waiters: list[device_state.Waiter]) -> list[dict[str, Any]]:
-    """Return the waits, those for the same together."""
+    """Return the waits, grouped by operation, goal and writer."""
     alike: dict[tuple[str, str, str], list[device_state.Waiter]] = {}
     for waiter in waiters:
         alike.setdefault((waiter.operation, waiter.goal, waiter.writer), []).append(waiter)
@@ -220,7 +220,7 @@ def _grouped(waiters: list[device_state.Waiter]) -> list[dict[str, Any]]:
 
 
 def _threads(waiters: list[device_state.Waiter]) -> list[str]:
-    """Name threads; blocks with the same ones together."""
+    """Name threads, grouped by blocks with the same thread numbers."""
     of_block: dict[int, list[int]] = {}
     for waiter in waiters:
         of_block.setdefault(waiter.block, []).append(waiter.thread)
@@ -231,7 +231,7 @@ def _threads(waiters: list[device_state.Waiter]) -> list[str]:
 
 
 def _places(heap: Allocator) -> Callable[[int], str]:
-    """Return what says of an address which PE's memory it is, and what lies there."""
+    """Return a function that describes an address, with the PE that owns it."""
 
     def place(address: int) -> str:
         pe = (address - window.BASE) >> window.STRIDE_SHIFT
@@ -241,7 +241,7 @@ def _places(heap: Allocator) -> Callable[[int], str]:
 
 
 def _host_stack() -> list[str]:
-    """Return where the main thread is: the call of pgas in the program, and the innermost calls, the last one last."""
+    """Return the main thread's calls, innermost last: the program's call of pgas, and the innermost ones."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if SIMULATOR:
         frame = engine.host_frame(frame)
@@ -256,5 +256,5 @@ def _host_stack() -> list[str]:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether a call belongs to the report itself."""
+    """Whether a frame belongs to the report itself."""
     return frame.f_globals.get("__name__") in (__name__, "pgas.job.inquiry")

@@ -1,4 +1,4 @@
-"""The NIC of this PE: chosen by PGAS_HCA among the devices of the machine, or the software card."""
+"""The NIC of this PE: a device of the machine, chosen by PGAS_HCA, or the software card."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL", "choose"]
 
-#: Variables that may differ from PE to PE: machines name and number their devices and GIDs as they like; and what launchers tell each.
+#: Variables that may differ from PE to PE: names and numbers of devices and GIDs differ by machine, the launchers' variables by PE.
 LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX", *config.SECRETS})
 
 
 def choose(requested: Mapping[str, Any], gpu: "GPU | None", turn: int, warn: Callable[[str], None]) -> Choice | None:
-    """Return the NIC of this PE, None if the transport that was asked for uses none.
+    """Return the NIC of this PE, None if the requested transport uses none.
 
     Args:
-        requested: the variables.
-        gpu: of this PE.
+        requested: the values of the PGAS_* variables.
+        gpu: this PE's GPU.
         turn: number of this PE on its node.
-        warn: called with what the first one there is to be warned of.
+        warn: shows the user a warning; called on the node's first PE only.
 
     Raises:
-        TransportError: the device asked for is not there, or cannot carry the transport; the text says what there is.
+        TransportError: the requested device does not exist, or cannot carry the transport; the text lists the devices.
     """
     transport = registry.get(requested["PGAS_TRANSPORT"])
     if transport.maps_peers:
@@ -38,7 +38,7 @@ def choose(requested: Mapping[str, Any], gpu: "GPU | None", turn: int, warn: Cal
 
 
 def _misnamed(name: str) -> str | None:
-    """Return what to warn of where no NIC is used: that PGAS_HCA names one which this machine has not."""
+    """Return a warning if PGAS_HCA names a device that this machine does not have, else None."""
     there = sorted(device.name for device in devices.devices())
     if name in (AUTO, SOFTHCA) or name.split(":")[0] in there:
         return None

@@ -1,4 +1,4 @@
-"""The symmetric heap's allocator: every PE makes the same decisions from the same calls, so an array has one offset on all of them."""
+"""The symmetric heap's allocator. It is deterministic: equal calls give an array the same offset on every PE."""
 
 import bisect
 import math
@@ -12,7 +12,7 @@ from pgas.base.errors import HeapError
 
 __all__ = ["ALIGNMENT", "Allocator", "Block"]
 
-#: Alignment of every allocation: a DRAM sector pair of 16-byte vectors times a warp, and what cudaMalloc users are used to.
+#: Alignment of every allocation: 16-byte vectors of a warp, and at least that of cudaMalloc.
 ALIGNMENT = 512
 
 
@@ -25,8 +25,8 @@ class Block:
     shape: tuple[int, ...]
     dtype: np.dtype
     where: str
-    freed: bool = field(default=False)  #: or nothing that this process may use
-    foreign: str = ""  #: why this process may not use it
+    freed: bool = field(default=False)  #: freed, or not usable in this process
+    foreign: str = ""  #: why it is not usable in this process, else ""
 
     @property
     def nbytes(self) -> int:
@@ -52,9 +52,9 @@ class Allocator:
 
     Args:
         size: bytes of heap.
-        origin: offset of the heap in the slot; slots begin at multiples of every alignment, so an address's alignment is that of
+        origin: offset of the heap in the slot. Slots begin at multiples of every alignment, so an address is aligned as
             origin + heap offset.
-        limit: bytes to which somebody may extend it; None: nobody does.
+        limit: most bytes after extend(); None: size.
     """
 
     def __init__(self, size: int, origin: int = 0, limit: int | None = None) -> None:
@@ -63,10 +63,10 @@ class Allocator:
         self.blocks: list[Block] = []  # by offset
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int, where: str) -> Block:
-        """Return a new block; one of 0 bytes takes up one unit too, so that its address is its own.
+        """Return a new block. A block of 0 bytes takes one unit too, so that its address is unique.
 
         Raises:
-            ValueError: alignment is no power of two.
+            ValueError: alignment is not a power of two.
             HeapError: no free range is large enough; the text gives the largest.
         """
         span, alignment = _span(shape, dtype), _checked(alignment)
@@ -86,7 +86,7 @@ class Allocator:
         )
 
     def lacking(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> int:
-        """Return how many bytes behind the end a new block needs, 0 if it fits in front of it. Arguments and ValueError are allocate's."""
+        """Return the bytes to add at the end for a new block, 0 if it fits. Arguments and ValueError are those of allocate()."""
         span, alignment = _span(shape, dtype), _checked(alignment)
         if any(self._aligned(offset, alignment) + span <= offset + room for offset, room in self._free):
             return 0
@@ -94,19 +94,19 @@ class Allocator:
         return self._aligned(at_end, alignment) + span - self.size
 
     def extend(self, nbytes: int) -> None:
-        """Have so many bytes more, behind the end; a range that was free there and they become one."""
+        """Add bytes at the end; they merge with a free range there."""
         self.size += nbytes
         self._give_back(self.size - nbytes, self.size)
 
     def _aligned(self, offset: int, alignment: int) -> int:
-        """Return the first offset from one on at which a block may begin."""
+        """Return the first aligned offset at or after an offset."""
         return -(-(self._origin + offset) // alignment) * alignment - self._origin
 
     def release(self, block: Block) -> None:
-        """Give a block back.
+        """Free a block.
 
         Raises:
-            ValueError: it is none of this heap's, or was given back before.
+            ValueError: it is not a block of this heap, or was freed before.
         """
         i = bisect.bisect_left(self.blocks, block.offset, key=_offset)
         if self.blocks[i : i + 1] != [block]:
@@ -116,7 +116,7 @@ class Allocator:
         self._give_back(block.offset, block.offset + block.span)
 
     def _give_back(self, start: int, end: int) -> None:
-        """Make a range free, one with the free ranges that it touches."""
+        """Make a range free; merge it with adjacent free ranges."""
         i = bisect.bisect(self._free, (start, 0))
         if i < len(self._free) and self._free[i][0] == end:
             end += self._free.pop(i)[1]
@@ -126,25 +126,25 @@ class Allocator:
         self._free.insert(i, (start, end - start))
 
     def unfreed(self) -> str:
-        """Say which arrays are there, with a line for each: where it was allocated, and what it is. Equal lines are one. "" for none."""
+        """Return the list of arrays that are not freed: a line for each kind, with the line that allocated it; "" if there are none."""
         lines = Counter(f"{b.where}: {b.dtype} array of shape {b.shape}, {b.nbytes} bytes" for b in self.blocks)
         shown = [line if count == 1 else f"{line}, {count} times" for line, count in lines.items()]
         count = len(self.blocks)
         return "\n  ".join([f"{count} symmetric array{'s' * (count > 1)} never freed:", *shown]) if shown else ""
 
     def find(self, offset: int) -> Block | None:
-        """Return the block that holds a heap offset."""
+        """Return the block that contains a heap offset."""
         i = bisect.bisect(self.blocks, offset, key=_offset)
         return self.blocks[i - 1] if i and offset < self.blocks[i - 1].offset + max(self.blocks[i - 1].nbytes, 1) else None
 
 
 def _span(shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """Return how many bytes of the heap an array takes."""
+    """Return the bytes of the heap that an array takes."""
     return max(1, -(-math.prod(shape) * dtype.itemsize // ALIGNMENT)) * ALIGNMENT
 
 
 def _checked(alignment: int) -> int:
-    """Return the alignment that a block gets which asks for one."""
+    """Return the actual alignment for a requested one."""
     if not isinstance(alignment, (int, np.integer)) or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"alignment must be a power of two, not {alignment}")
     return max(int(alignment), ALIGNMENT)

@@ -1,7 +1,7 @@
-"""Asking PEs for their hang reports: SIGUSR1 from outside, and PEs among themselves.
+"""Requests for hang reports: by SIGUSR1, and of PEs among themselves.
 
-A thread of each PE waits for both, so that a report comes also while the main thread is in a C function that never returns. PEs of one
-node ask each other by datagrams (no file stands for them, and a PE that is gone does no harm); SIGUSR1 to any of them asks all.
+A thread of each PE waits for both, so a report is made even while the main thread is in a C function that never returns. PEs of a node
+send each other datagrams, which need no files and tolerate dead PEs. SIGUSR1 to any PE makes all PEs of the node report.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from pgas.base import credentials
 
 __all__ = ["Inquiry"]
 
-#: Seconds in which a PE prints one report, whoever else asks.
+#: Least seconds between two reports of a PE; requests in between are ignored.
 _ONCE_S = 2.0
 
-#: Seconds that other PEs get to print theirs before the one that asked goes on.
+#: Seconds to wait for the other PEs' reports.
 _ANSWER_S = 4.0
 
 
 class Inquiry:
-    """Has reports made, each in one piece, when they are asked for.
+    """Makes this PE's reports on request, and asks other PEs for theirs.
 
     Args:
-        me: number of this PE.
-        report: prints the report of this PE, given the reason; called in any thread, one at a time.
+        me: this PE's number.
+        report: prints this PE's report, given the reason; called in any thread, one call at a time.
     """
 
     def __init__(self, me: int, report: Callable[[str], None]) -> None:
@@ -58,17 +58,17 @@ class Inquiry:
         self._thread: threading.Thread | None = None
 
     def start(self, peers: Mapping[int, str]) -> None:
-        """Listen to SIGUSR1 and to the peers of this node, given by number and address."""
+        """Listen to SIGUSR1 and to the peers on this node. peers: address by number."""
         self._peers = dict(peers)
         self._thread = threading.Thread(target=self._run, name="pgas-inquiry", daemon=True)
         self._thread.start()
-        with contextlib.suppress(ValueError):  # not the main thread, which alone may
+        with contextlib.suppress(ValueError):  # only the main thread may set handlers
             self._handler = signal.getsignal(signal.SIGUSR1)
             signal.signal(signal.SIGUSR1, self._on_signal)
-            # Written in the signal handler itself: Python's own runs only when the main thread comes back to Python.
+            # The C signal handler writes to the wakeup fd. A Python handler runs only when the main thread is back in Python.
             before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
             self._hears_itself = before == -1
-            if before != -1:  # asyncio's: it stays
+            if before != -1:  # asyncio's, which stays
                 signal.set_wakeup_fd(before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -78,7 +78,7 @@ class Inquiry:
             self._handler(number, frame)
 
     def ask(self, reason: str, *, wait: bool) -> None:
-        """Report, and let all peers report; wait: until they have, for a while."""
+        """Report, and let all peers report. wait: for their answers, at most _ANSWER_S."""
         told = set()
         with self._answered:
             for pe in self._peers:
@@ -97,7 +97,7 @@ class Inquiry:
                 self._last = time.monotonic()
 
     def _send(self, pe: int, message: dict[str, Any]) -> bool:
-        with contextlib.suppress(OSError):  # gone, or busy with more than it can read
+        with contextlib.suppress(OSError):  # the peer is gone, or its queue is full
             self._inbox.sendto(json.dumps(message).encode(), socket.MSG_DONTWAIT, f"\0{self._peers[pe]}")
             return True
         return False
@@ -129,7 +129,7 @@ class Inquiry:
                 self._answered.notify_all()
 
     def stop(self) -> None:
-        """Listen no more, and give SIGUSR1 back to who had it. Further calls do nothing."""
+        """Stop listening, and restore the handler of SIGUSR1. Further calls do nothing."""
         if self._wakeup < 0:
             return
         self.give_signal_back()
@@ -142,7 +142,7 @@ class Inquiry:
         self._inbox.close()
 
     def give_signal_back(self) -> None:
-        """Leave SIGUSR1 to who had it. A forked child does no more than this: thread and pipe are its parent's."""
+        """Restore the handler of SIGUSR1. A forked child does only this, as thread and pipe are its parent's."""
         with contextlib.suppress(ValueError):
             if self._handler is not None and signal.getsignal(signal.SIGUSR1) == self._on_signal:
                 signal.signal(signal.SIGUSR1, self._handler)

@@ -1,4 +1,4 @@
-"""What the PEs of a job tell each other of themselves as it starts, and what they tell its user."""
+"""The introduction of PEs to each other at the start of a job, and the job's messages to its user."""
 
 import os
 import sys
@@ -24,19 +24,19 @@ __all__ = ["announce", "introduce"]
 def introduce(
     me: int, requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | None, exchange: Callable[[Any], list[Any]]
 ) -> list[topology.PE]:
-    """Tell the others who this PE is, check that all can work together, and return them by number. Collective.
+    """Exchange the descriptions of all PEs, check that they fit together, and return them by number. Collective.
 
     Args:
         me: this PE's number.
-        requested: the job's variables, as this PE reads them.
-        gpu: that its kernels run on; None: the simulator.
-        choice: its NIC.
-        exchange: of small values among the PEs.
+        requested: this PE's values of the PGAS_* variables.
+        gpu: this PE's GPU; None: the simulator.
+        choice: this PE's NIC.
+        exchange: exchanges small values among the PEs.
 
     Raises:
         BootstrapError: PEs were started differently.
         TransportError: PEs share a GPU without MPS.
-        HeapError: the heaps of a machine's PEs are larger together than its memory.
+        HeapError: the heaps of a machine's PEs together exceed its memory.
     """
     alike = {name: value for name, value in requested.items() if name not in hca.LOCAL}
     options = tuple((name, value if not isinstance(value, frozenset) else tuple(sorted(value))) for name, value in alike.items())
@@ -61,7 +61,7 @@ def introduce(
 
 
 def announce(job: "Job", remarks: list[str]) -> None:
-    """Print, on PE 0, what a job that has started is like if that is asked for (PGAS_DEBUG=info), and warn of remarks."""
+    """On PE 0, print a line about the started job under PGAS_DEBUG=info, and issue the remarks as warnings."""
     if job.my_pe == 0 and job.info:
         where = "the simulator" if SIMULATOR else job.pes[0].gpu_name
         print(f"pgas: {job.n_pes} PEs on {where}; transport {job.transport}: {job.reason}", file=sys.stderr)

@@ -10,7 +10,7 @@ __all__ = ["LocalMemory"]
 
 
 class Piece(NamedTuple):
-    """Bytes [start, end), which owner keeps."""
+    """Bytes [start, end), kept alive by owner."""
 
     start: int
     end: int
@@ -18,7 +18,7 @@ class Piece(NamedTuple):
 
 
 class LocalMemory:
-    """What is registered; without a NIC all memory can be an operand, and this is only the list."""
+    """The registered memory. Without a NIC all memory can be an operand, and this is only a list."""
 
     def __init__(self, nic: NIC | None) -> None:
         self._nic = nic
@@ -38,20 +38,20 @@ class LocalMemory:
         self._pieces[number] = Piece(start, end, owner)
 
     def remove(self, number: int) -> None:
-        """Forget the memory of an entry; nothing uses it."""
+        """Deregister the memory of an entry. Nothing may use it."""
         piece = self._pieces.pop(number)
         if self._nic is not None:
             self._nic.unregister(number, piece.start)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Deregister all memory."""
         for number in list(self._pieces):
             self.remove(number)
 
     def find(self, start: int) -> int | None:
-        """Return the entry whose memory begins there."""
+        """Return the entry whose memory begins at an address, None if there is none."""
         return next((number for number, piece in self._pieces.items() if piece.start == start), None)
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether memory is registered, as one piece."""
+        """Whether memory is registered, in one piece."""
         return any(piece.start <= start and end <= piece.end for piece in self._pieces.values())

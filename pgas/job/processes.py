@@ -18,16 +18,16 @@ class Process(NamedTuple):
 
     node: str  #: node_name()
     pid: int
-    parent: int  #: the process that started it; 0: of no launcher, or not to be seen
+    parent: int  #: the launcher's process; 0: no launcher, or it is not visible
 
     @classmethod
     def this(cls) -> "Process":
-        """Return this one."""
+        """Return this process."""
         return cls(node_name(), os.getpid(), 0 if launched_rank() is None else os.getppid())
 
 
 def siblings(launcher: int) -> dict[int, int]:
-    """Return the processes that a process started with a rank, by rank."""
+    """Return the pids of a launcher's processes with a rank, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone, or another user's
@@ -46,7 +46,7 @@ def flush() -> None:
 
 
 def node_name() -> str:
-    """Return what is equal exactly for processes that can pass file descriptors to each other: host, boot, PID and network namespace."""
+    """Return host, boot, PID and network namespace: equal exactly for processes that can pass each other file descriptors."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()

@@ -1,4 +1,4 @@
-"""pgas.reset(): a job whose kernels or NIC made an error is usable again, where its processes, GPUs and card are there."""
+"""pgas.reset(): it makes a job usable again after an error of kernels or NIC, if its processes, GPUs and card still exist."""
 
 import time
 
@@ -17,9 +17,9 @@ _CALL = "pgas.reset()"
 
 
 def reset(job: Job) -> None:
-    """Stop this job's kernels, reset NIC and device state on every PE, and forget errors. Collective. See pgas.reset.
+    """Stop this job's kernels, reset NIC and device state on every PE, and clear errors. Collective. See pgas.reset.
 
-    Each step begins when the one before has ended on every PE: kernels store to peers, and NICs write there, until the last one stops.
+    Each step begins after the previous one has ended on every PE: until then, kernels and NICs of other PEs may write to this one.
     """
     try:
         with job.making(_CALL):
@@ -39,7 +39,7 @@ def reset(job: Job) -> None:
 
 
 def _wait_for_all(job: Job) -> None:
-    """Wait until every PE calls reset(). Those that make another call get an error there, as by any two calls that differ."""
+    """Wait until every PE calls reset(). A PE that makes another collective call meanwhile gets an error there."""
     while any(call != _CALL for call, *_ in job.exchange((_CALL, "", False, None))):
         pass
 

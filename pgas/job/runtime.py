@@ -1,7 +1,7 @@
 """The job on the host: init, finalize, collective calls, and what happens when a PE fails.
 
-Every host collective begins with the same small exchange, in which the PEs compare which call each of them makes: PEs that disagree
-get an error on every PE instead of a hang.
+Every host collective begins with the same small exchange, in which the PEs compare their calls. If they differ, every PE gets an error
+instead of a hang.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ __all__ = ["Job", "current", "finalize", "init"]
 
 _job: "Job | None" = None
 
-#: Of a process that was forked from a PE: the job, which it keeps and does not use.
+#: In a process forked from a PE: the parent's job, kept but not used.
 _of_parent: "Job | None" = None
 
 #: Why there is no job.
@@ -56,7 +56,7 @@ def current() -> "Job":
     """Return the job.
 
     Raises:
-        PgasError: pgas.init() has not been called, or the job is over, or it is that of the process from which this one was forked.
+        PgasError: pgas.init() has not been called, the job is over, or this process was forked from a PE.
     """
     if _job is None:
         raise PgasError(_no_job)
@@ -75,12 +75,12 @@ class Job(Collective):
         self.depth = 1
         self.lost: str | None = None
         self._examined: BaseException | None = None
-        self._noticed = threading.Event()  # of lost
+        self._noticed = threading.Event()  # set with lost
         self._hurry: tuple[float, str] = (math.inf, "")
         self.exit_status: Any = None
         self.broken = False
         self.given_up = ""
-        self.failure: PgasError | None = None  #: the first error that kernels or the NIC made; until reset()
+        self.failure: PgasError | None = None  #: the first error of kernels or the NIC, until reset()
         self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
@@ -101,7 +101,7 @@ class Job(Collective):
     # ------------------------------------------------------------------------------------------------------------------- set-up
 
     def _start(self) -> None:
-        """Form the job. What fails on one PE only is brought into the next exchange, so that no PE waits for it."""
+        """Form the job. A step that may fail on one PE goes through together(), so that no PE waits for that one."""
         self.processes = self.exchange(Process.this())
         self.together("pgas.init()", forget_shared_files)
         self._vigil.begin(self, self._process_lost)
@@ -149,7 +149,7 @@ class Job(Collective):
         return memory
 
     def _listen(self, form: str) -> None:
-        """Make hang reports when they are asked for."""
+        """Start answering requests for hang reports."""
         here = {pe: pid for pe in range(self.n_pes) if pe != self.my_pe and (pid := self._pid(pe)) is not None}
         subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.heap, self.nic, self._timeout_s, here)
         self._hang, _ = self.together("pgas.init()", lambda: hang.Reporter(subject, form))
@@ -181,16 +181,16 @@ class Job(Collective):
     # -------------------------------------------------------------------------------------------------------------- collectives
 
     def meet(self, call: str) -> None:
-        """Complete this PE's work and wait until every PE has. Collective. Raises as agree(), and what kernels found wrong."""
+        """Complete this PE's work and wait until every PE has. Collective. Raises as agree(), and the errors of kernels."""
         self.together(call, self.complete)
 
     def exchange(self, value: Any) -> list[Any]:
-        """Return every PE's value, by PE. Collective."""
-        self.exit_status = None  # a program that goes on has caught its SystemExit
+        """Return the values of all PEs, in the order of PEs. Collective."""
+        self.exit_status = None  # the program continues, so it has caught its SystemExit
         return super().exchange(value)
 
     def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
-        """Bring the first error of this PE's kernels and NIC, too, as a failure."""
+        """As Collective.agree; the first error of this PE's kernels and NIC counts as a failure too."""
         return super().agree(call, error, value, failure or (self.failure and again(self.failure)))
 
     def _interrupt(self) -> None:
@@ -202,7 +202,7 @@ class Job(Collective):
             raise PgasError(self._hurry[1])
 
     def hurry(self, status: int) -> None:
-        """The program has ended with an exit status: let no wait of the host last longer than a grace period from now."""
+        """Limit the host's waits to a grace period from now: the program has ended with an exit status."""
         ended = f"program ended with exit status {status}"
         self._remark = f" as its {ended}"
         self._hurry = time.monotonic() + ending.GRACE_S, f"the {ended}, and the job did not within {ending.GRACE_S:g} s"
@@ -212,10 +212,10 @@ class Job(Collective):
     def allocate(
         self, shape: Any, dtype: Any, call: str, fill: Callable[[SymmetricArray], None] | None, alignment: int = ALIGNMENT
     ) -> SymmetricArray:
-        """Return a new symmetric array, filled by this PE before any PE gets its own; the heap grows if it has to. Collective.
+        """Return a new symmetric array; every PE has filled its own before any PE returns. The heap grows if it must. Collective.
 
         Raises:
-            HeapError: the heap is exhausted and cannot grow, or PEs ask for different arrays; on every PE, with the heap as before.
+            HeapError: on every PE: the heap is exhausted and cannot grow, or PEs ask for different arrays. The heap is as before.
         """
         shape, dtype = shape_of(shape), dtype_of(dtype)
         request = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})"
@@ -239,7 +239,7 @@ class Job(Collective):
             raise
 
     def free(self, array: Any) -> None:
-        """Give a symmetric array back. Collective."""
+        """Free a symmetric array. Collective."""
         block = block_of(array)
 
         def check() -> None:
@@ -273,15 +273,15 @@ class Job(Collective):
         return at(window.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
 
     def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
-        """Refuse what is no PE's number, in the words of the function that was called and the name of its argument."""
-        shown = pe if isinstance(pe, (int, float, np.number)) else type(pe).__name__  # of an array nobody wants to see the elements
+        """Refuse a value that is not a PE's number. function, name: of the call and its argument, for the message."""
+        shown = pe if isinstance(pe, (int, float, np.number)) else type(pe).__name__  # not the elements of an array
         if not isinstance(pe, (int, np.integer)) or not 0 <= pe < self.n_pes:
             raise ValueError(f"pgas.{function}: {name} must be an integer from 0 to {self.n_pes - 1}, not {shown}")
 
     # ------------------------------------------------------------------------------------------------------------------ waiting
 
     def synchronize(self, stream: Any) -> None:
-        """Wait for the kernels of a stream (None: of the device) and raise what they found wrong."""
+        """Wait for the kernels of a stream (None: of the device) and raise their error if there is one."""
         if streams.capturing(stream):
             raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
         self._wait_for_device(stream)
@@ -289,19 +289,19 @@ class Job(Collective):
         self.ended(stream)
 
     def ended(self, stream: Any) -> None:
-        """The kernels of a stream (None: of the device) have ended."""
+        """Note that the kernels of a stream (None: of the device) have ended."""
         self._hang.synchronized(None if stream is None else streams.handle_of(stream))
         if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
             self._deferred.close()
             self._deferred = None
 
     def _check(self) -> None:
-        """Raise what kernels found wrong; no kernel works after that."""
+        """Raise the error of kernels if there is one; the job is broken then."""
         with self._first_error():
             device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
 
     def complete(self) -> None:
-        """Wait for this PE's kernels, and for what they left on the NIC."""
+        """Wait for this PE's kernels, and for their outstanding requests on the NIC."""
         self.synchronize(None)
         if self.nic is not None:
             with self._first_error():
@@ -309,30 +309,30 @@ class Job(Collective):
 
     @contextlib.contextmanager
     def _first_error(self) -> Iterator[None]:
-        """Look for errors of kernels and NIC; raise the first one that was ever found, if there is one."""
+        """Raise the first error of kernels or NIC: the one found before, or one found inside."""
         if self.failure is not None:
             raise again(self.failure)
         try:
             with self._deaths_first(), self._hang.waiting():
                 yield
         except BaseException as error:
-            if not getattr(error, "timed_out", False):  # a wait of the host, which may wait again
+            if not getattr(error, "timed_out", False):  # after a timeout the host may wait again
                 self.broken = True
                 self.failure = again(error) if isinstance(error, PgasError) else None
             raise
 
     def death_behind(self, error: BaseException) -> str | None:
-        """Return whose death made an error, None if it is an error of its own; the error may be here before the news."""
+        """Return the message about the death that caused an error, None if none did. The error may arrive before the news."""
         if not self._vigil.watches or not ending.follows_death(error):
             return None
-        if error is not self._examined:  # once for each: an uncaught one comes here again
+        if error is not self._examined:  # wait once per error: an uncaught one comes here again
             self._examined = error
             self._noticed.wait(ending.NOTICE_S)
         return self.lost
 
     @contextlib.contextmanager
     def _deaths_first(self) -> Iterator[None]:
-        """Raise an error that another process's death made as that death."""
+        """Turn an error caused by another process's death into one that names this death."""
         try:
             yield
         except Exception as error:
@@ -342,7 +342,7 @@ class Job(Collective):
             raise
 
     def _wait_for_device(self, stream: Any) -> None:
-        """Poll, so that Ctrl-C and a peer's death are noticed while a kernel waits for something that will never come."""
+        """Wait by polling, so that Ctrl-C and a peer's death end the wait for a kernel that never ends."""
         if SIMULATOR:
             return
         try:
@@ -381,14 +381,14 @@ class Job(Collective):
     # -------------------------------------------------------------------------------------------------------------------- ending
 
     def _process_lost(self, death: str) -> None:
-        """A peer ended before its finalize, or the card or mpirun before its PEs (called in the watching thread)."""
+        """Called in the watching thread when a peer ended before its finalize, or the card or mpirun before its PEs."""
         self.lost = self.given_up = death
         self._noticed.set()
         forget_shared_files(every=True)
-        timer = threading.Timer(ending.GRACE_S, self._abort)  # whatever CUDA does in a context that may be lost
+        timer = threading.Timer(ending.GRACE_S, self._abort)  # even if CUDA calls hang, as the context may be lost
         timer.daemon = True
         timer.start()
-        if self._formed and not SIMULATOR:  # whose kernels _interrupt ends
+        if self._formed and not SIMULATOR:  # in the simulator, _interrupt ends kernels
             with contextlib.suppress(PgasError):
                 self.memory.enter()
                 device_state.poison(self.memory)
@@ -398,7 +398,7 @@ class Job(Collective):
             ending.end_all(self._bootstrap, lambda: ending.say(f"PE {self.my_pe}: {self.lost}"), after=True, grace_s=0)
 
     def close(self, *, report_leaks: bool) -> None:
-        """Complete all work, wait for all PEs, and give everything back. Collective."""
+        """Complete all work, wait for all PEs, and release everything. Collective."""
         try:
             self.meet("pgas.finalize()")
             leaks = self.heap.unfreed()
@@ -408,15 +408,15 @@ class Job(Collective):
             if self.nic is not None:
                 self.nic.destroy()
         except BaseException as error:
-            self._leave(error)  # the others would wait for a PE that is out of the job
+            self._leave(error)  # otherwise the others would wait for this PE
             raise
         finally:
             self.release()
-        if report_leaks and self.my_pe == 0 and leaks:  # last: where warnings are errors, the job has ended all the same
+        if report_leaks and self.my_pe == 0 and leaks:  # last, so that the job has ended even if warnings are errors
             warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
 
     def release(self) -> None:
-        """Give everything back, without the other PEs."""
+        """Release everything, without the other PEs."""
         self._released = True
         self._vigil.end()
         for block in list(self.heap.blocks):
@@ -428,9 +428,9 @@ class Job(Collective):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Finalize, and free what is left; after an exception leave the job to the exception, which ends it on every PE."""
+        """Finalize, which frees remaining arrays. After an exception do not: the exception ends the job on every PE."""
         global _job
-        if self is _of_parent:  # in a child that was forked
+        if self is _of_parent:  # in a forked child
             return
         if kind is None or (isinstance(error, SystemExit) and not ending.status_of(error.code)):
             finalize(report_leaks=window.constants().check)
@@ -444,7 +444,7 @@ class Job(Collective):
 
 
 def _forked() -> None:
-    """Use nothing of the parent's job, in a child that was forked: it is a PE of the parent, which shares its heap, its card, its MPI."""
+    """In a forked child, disable the parent's job: the child is not a PE, but shares the parent's heap, card and MPI."""
     global _job, _of_parent, _no_job
     if _job is None:
         return

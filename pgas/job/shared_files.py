@@ -1,7 +1,7 @@
-"""The names of MPI's shared memory in /dev/shm, which stay behind when a job is killed.
+"""Removal of MPI's shared-memory files in /dev/shm, which would stay when a job is killed.
 
-MPI makes them at its start, when other processes of the job have not come yet, and removes them at its end. pgas removes them as soon as
-every process has mapped what they name; until then another process, which launchers do not kill with the job, stands by to do it.
+MPI creates them at its start, before all processes have started, and removes them at its end. pgas removes them once every process has
+mapped them. Until then a stand-by process, which launchers do not kill with the job, removes them if the PE dies.
 """
 
 import contextlib
@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterable
 
 __all__ = ["forget_early", "forget_shared_files", "guard_shared_files"]
 
-#: Of MPICH, whose processes have all mapped it when MPI_Init returns on one.
+#: MPICH's: all processes have mapped it when MPI_Init returns on any.
 _OF_MPICH = "/dev/shm/mpich_shm_"
 
-#: Of Open MPI; of Open MPI 4, which complains at its end if it cannot remove it.
+#: Open MPI's; Open MPI 4's, which prints a complaint at its end if it cannot remove it.
 _OF_OPEN_MPI, _OF_OPEN_MPI_4 = "/dev/shm/sm_segment.", "/dev/shm/vader_segment."
 
 _ALL = (_OF_MPICH, _OF_OPEN_MPI, _OF_OPEN_MPI_4)
 
-#: Milliseconds between two looks at what a guarded process has mapped.
+#: Milliseconds between two polls of a guarded process's mappings.
 _LOOK_MS = 20
 
-#: The process that stands by, and the pipe that ends it.
+#: The stand-by process, and the pipe that ends it.
 _guards: list[tuple[int, int]] = []
 
 
 def forget_shared_files(*, every: bool = False) -> None:
-    """Remove the names, as every process has mapped the memory. every: also those that MPI wants to remove; it will not come to that."""
+    """Remove the files, which every process has mapped. every: also those that MPI would remove, as it will not get there."""
     _remove(_mapped("self", _ALL if every else (_OF_MPICH, _OF_OPEN_MPI)))
     while _guards:
         child, pipe = _guards.pop()
@@ -43,23 +43,23 @@ def forget_shared_files(*, every: bool = False) -> None:
 
 
 def forget_early() -> None:
-    """Remove those names that need no other process any more once MPI has been initialized in this one."""
+    """Remove the files that no process needs once MPI is initialized in this one."""
     _remove(_mapped("self", (_OF_MPICH,)))
 
 
 def guard_shared_files(patience_s: float, late: Callable[[], None]) -> None:
-    """Have the names removed if this process is killed before it calls forget_shared_files(). To be called before MPI is initialized.
+    """Start the stand-by process, before MPI_Init. It removes the files if this process is killed before forget_shared_files().
 
-    MPI_Init waits for other processes and holds the interpreter's lock, so the process that stands by also says that it lasts.
+    MPI_Init waits for other processes and holds the GIL, so the stand-by process also reports a long wait.
 
     Args:
-        patience_s: seconds until it is late; inf: never.
-        late: called in the process that stands by.
+        patience_s: seconds until the wait is reported; inf: never.
+        late: called then, in the stand-by process.
     """
     parent = os.getpid()
     end, pipe = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside other threads, which the child does not need
+        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with other threads, which the child does not need
         child = os.fork()
     if child == 0:
         try:
@@ -75,7 +75,11 @@ def _stand_by(parent: int, end: int, due: float, late: Callable[[], None]) -> No
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     process = os.pidfd_open(parent)
-    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {2, end, process}:  # launchers wait until nobody holds their pipes
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {
+        2,
+        end,
+        process,
+    }:  # launchers wait until all copies of their pipes are closed
         with contextlib.suppress(OSError):
             os.close(fd)
     poller = select.poll()
@@ -87,9 +91,9 @@ def _stand_by(parent: int, end: int, due: float, late: Callable[[], None]) -> No
             names |= _mapped(str(parent), _ALL)
         if time.monotonic() > due:
             due = math.inf
-            with contextlib.suppress(Exception):  # the names are still to be removed
+            with contextlib.suppress(Exception):  # the files must be removed in any case
                 late()
-    if process in ready or not os.read(end, 1):  # what a process has open is closed before it ends
+    if process in ready or not os.read(end, 1):  # a dying process closes its files before its pidfd is ready
         _remove(names)
 
 

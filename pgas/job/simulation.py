@@ -1,4 +1,4 @@
-"""A job whose kernels run in the simulator: how they end early, and which memory model they see."""
+"""A job whose kernels run in the simulator: the early end of kernels, and weak mode."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,24 +17,24 @@ __all__ = ["forbid", "of"]
 
 @contextlib.contextmanager
 def of(job: "Job", weak: int | None, interrupt: Callable[[], None], recorded: Callable[[], None]) -> Iterator[None]:
-    """Let kernels of a job end early, and weaken its memory if that is asked for.
+    """Install the hooks that end kernels of a job early; enter weak mode if weak is given.
 
     Args:
         job: the job.
         weak: PGAS_SIM_WEAK.
-        interrupt: what ends waits of the host, and is to end kernels, too.
+        interrupt: ends waits of the host, and here also kernels, by an exception.
         recorded: called by a thread that has written an error record.
     """
 
     def failed(error: BaseException) -> None:
-        """An exception ended a kernel: what it had reserved on the NIC and not posted will never go."""
+        """Called when an exception has ended a kernel: its reserved but unposted WQEs or requests block the queues."""
         if job.nic is not None and not device_state.poisoned(job.memory) and job.nic.holds_unposted():
             job.given_up = f"a kernel ended with {type(error).__name__} between reserving a place in a queue and posting it"
             device_state.poison(job.memory)
 
     cpu.on_failure = recorded
     own = window.slot(job.my_pe)
-    seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # every PE draws for itself
+    seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # another seed on each PE
     cpu.begin(seed, own, own + (window.QUEUE_OFFSET if job.nic is not None else 1 << window.STRIDE_SHIFT))
     engine.add_idle_hook(interrupt)
     engine.add_failure_hook(failed)

@@ -1,7 +1,7 @@
-"""PGAS_DEBUG=strict, in the simulator: on the host, symmetric arrays offer what those of a GPU do, and refuse the rest by name.
+"""PGAS_DEBUG=strict, in the simulator: symmetric arrays refuse on the host what a GPU's arrays lack.
 
-Numba's fake arrays lend the attributes, operators and subscripts of the NumPy arrays that they wrap, so that a program comes to use what
-its first run on a GPU refuses (``a.fill``, ``a[mask]``), or does otherwise: ``a == b`` compares there which objects they are.
+Numba's fake arrays forward attributes, operators and subscripts to the NumPy arrays that they wrap. A program may come to depend on some
+that its first run on a GPU refuses (``a.fill``, ``a[mask]``), or that differ there: ``a == b`` compares identities on a GPU.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pgas.sim import engine
 
 __all__ = ["ATTRIBUTES", "as_on_gpus"]
 
-#: Those of numba-cuda's DeviceNDArray that have no underscore (a test compares).
+#: The public attributes of numba-cuda's DeviceNDArray (a test compares).
 ATTRIBUTES = frozenset(
     """
     T alloc_size as_cuda_arg bind copy_to_device copy_to_host device_ctypes_pointer dtype flags get_ipc_handle getitem gpu_data
@@ -29,7 +29,7 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-#: Behind what is refused.
+#: The end of a refusal.
 _INSTEAD = "(PGAS_DEBUG=strict): use copy_to_host() and copy_to_device(), or a kernel"
 
 
@@ -73,7 +73,7 @@ def _named(part: Any) -> str:
 
 @contextlib.contextmanager
 def as_on_gpus() -> Iterator[None]:
-    """Let symmetric arrays of the simulator refuse what those of a GPU do not offer."""
+    """Let the simulator's symmetric arrays refuse what a GPU's arrays lack."""
     operators = [(prefix, name, sign) for name, sign in _OPERATORS.items() for prefix in _prefixes(name)]
     refusals = {f"__{prefix}{name}__": _operator(sign + "=" * (prefix == "i")) for prefix, name, sign in operators}
     hooks = {"__getattr__": _attribute, "__getitem__": _subscript, "__setitem__": _subscript}
@@ -91,5 +91,5 @@ def as_on_gpus() -> Iterator[None]:
 
 
 def _prefixes(name: str) -> tuple[str, ...]:
-    """Of an operator's methods: it alone; of arithmetic also with the operands exchanged, and in place."""
+    """Return the prefixes of an operator's methods; arithmetic also has reflected and in-place ones."""
     return ("",) if name in ("eq", "ne", "lt", "le", "gt", "ge") else ("", "r", "i")

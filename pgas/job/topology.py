@@ -1,4 +1,4 @@
-"""Who sits where, and which transport therefore carries their traffic. Pure decisions on what the PEs told each other."""
+"""The choice of the transport from the PEs' machines, GPUs and NICs, and checks of these. Pure functions of the PEs' descriptions."""
 
 import os
 from collections import defaultdict
@@ -23,7 +23,7 @@ for _transport in (P2P(), IBGDA(), IBRC()):
 
 @dataclass(frozen=True)
 class PE:
-    """What one PE tells the others at init."""
+    """A PE's description of itself for the others, at init."""
 
     number: int
     node: str
@@ -32,13 +32,13 @@ class PE:
     #: UUID of its GPU; None in the simulator.
     gpu: str | None
     gpu_name: str
-    #: Its CUDA context is one of an MPS server.
+    #: Whether it is a client of an MPS server.
     mps: bool
     #: Bytes of GPU memory (0 in the simulator).
     gpu_memory: int
-    #: Options that every PE must have alike: (name, value) pairs.
+    #: Options that must be equal on all PEs: (name, value) pairs.
     options: tuple[tuple[str, object], ...]
-    #: The NIC that it chose, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" no NIC.
+    #: Its NIC, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" no NIC.
     nic: str = SOFTHCA
     nic_reason: str = ""
     #: Bytes of its machine's memory.
@@ -49,7 +49,7 @@ def check_alike(pes: Sequence[PE]) -> None:
     """Refuse a job whose PEs were started differently.
 
     Raises:
-        BootstrapError: versions, options or kinds of machine differ; the text names the first two that do.
+        BootstrapError: versions, options or kinds of machine differ; the text gives the first difference.
     """
     for pe in pes[1:]:
         for name, first, other in (
@@ -62,10 +62,10 @@ def check_alike(pes: Sequence[PE]) -> None:
 
 
 def check_shared_gpus(pes: Sequence[PE]) -> None:
-    """Refuse PEs that share a GPU without MPS: time-sliced, a round trip between their kernels takes milliseconds.
+    """Refuse PEs that share a GPU without MPS: with time slices, a round trip between their kernels takes milliseconds.
 
     Raises:
-        TransportError: with the PEs, the GPU, and how to start MPS.
+        TransportError: PEs share a GPU without MPS; the text names them and the GPU, and says how to start MPS.
     """
     sharing = defaultdict(list)
     for pe in pes:
@@ -81,16 +81,16 @@ def check_shared_gpus(pes: Sequence[PE]) -> None:
 
 
 def check_memory(pes: Sequence[PE], size: int) -> None:
-    """Refuse heaps that are larger together than the memory in which they lie, of a GPU or, in the simulator, of a machine.
+    """Refuse heaps that together exceed the memory of a GPU or, in the simulator, of a machine.
 
-    The default is not refused in the simulator: memory is taken when it is touched, and many PEs on a laptop seldom fill their heaps.
+    In the simulator the default size is never refused: memory is allocated on first use, and PEs on a laptop seldom fill their heaps.
 
     Args:
         pes: all PEs.
         size: value of PGAS_SYMMETRIC_SIZE.
 
     Raises:
-        HeapError: with what they take together, what there is, and how large each may be.
+        HeapError: they do; the text gives the size of the heaps, the memory, and the largest size of each heap.
     """
     variable = config.VARIABLES["PGAS_SYMMETRIC_SIZE"]
     default = variable.parse(variable.default)
@@ -110,7 +110,7 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
 
 
 def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
-    """Return what to warn of if the cuda engine of the software card runs on a GPU: it takes turns with a PE there. None if it does not.
+    """Return a warning if the cuda engine of the software card would share a GPU with a PE without MPS, else None.
 
     Args:
         pes: all PEs.
@@ -126,14 +126,14 @@ def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
 
 
 def choose_engine(requested: str, on_gpus: bool) -> str:
-    """Return what executes WQEs on the software card.
+    """Return the engine of the software card.
 
     Args:
         requested: value of PGAS_ENGINE.
-        on_gpus: whether heaps lie in GPU memory.
+        on_gpus: whether heaps are in GPU memory.
 
     Raises:
-        TransportError: the requested one cannot reach them.
+        TransportError: the requested engine cannot reach the heaps.
     """
     if requested == "cpu" and on_gpus:
         raise TransportError(
@@ -143,12 +143,12 @@ def choose_engine(requested: str, on_gpus: bool) -> str:
 
 
 def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequence[str | None]], engine: str = "auto") -> tuple[str, str]:
-    """Return the transport of the job and why.
+    """Return the transport of the job, and the reason.
 
     Args:
         requested: value of PGAS_TRANSPORT.
         pes: all PEs.
-        access: access[a][b] is None if PE a can map PE b's memory, else the reason why not.
+        access: access[a][b] is None if PE a can map PE b's memory, else the reason that it cannot.
         engine: value of PGAS_ENGINE.
 
     Raises:
@@ -175,10 +175,10 @@ def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequenc
 
 
 def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
-    """Return why a job goes over RDMA devices, by device and port.
+    """Return the devices and ports of a job over RDMA devices, and why each was chosen.
 
     Raises:
-        TransportError: some PEs chose the software card, which knows nobody on a network.
+        TransportError: some PEs chose the software card, which has no network.
     """
     if card := [pe for pe in pes if pe.nic == SOFTHCA]:
         raise TransportError(
