@@ -1,10 +1,10 @@
 """``python -m pgas.run -n 4 prog.py args``: start the PEs of a job on this machine, without MPI.
 
-A program that ends in .py, or follows -m, runs in this Python; any other is a command. Each line that a PE prints begins with ``[PE n]``,
-but in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N killed it.
+A program that ends in .py, or follows -m, runs in this Python; any other is a command. Each line of a PE's output begins with ``[PE n]``,
+except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N killed it.
 
-On several machines, run the command on each: with the same --nnodes and --master, an address of the first machine and a port that is free
-there, and with its own --node-rank. PEs are numbered in the order of the machines; each machine may start another number of them.
+On several machines, run the command on each, with the same --nnodes and --master (an address of the first machine and a port that is free
+there) and its own --node-rank. PEs are numbered in the order of the machines; machines may start different numbers of PEs.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from pgas.job.store_server import StoreServer
 
 __all__ = ["main"]
 
-#: Seconds that PEs get to end by themselves after one has failed, or Ctrl-C; and again after SIGTERM.
+#: Seconds for PEs to end by themselves after one has failed, or after Ctrl-C; and seconds after SIGTERM.
 _GRACE_S, _TERM_S = 6.0, 2.0
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -42,7 +42,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 @dataclass
 class _PE:
-    """A PE that this command has started."""
+    """A PE that this command started."""
 
     rank: int
     process: subprocess.Popen[bytes]
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BootstrapError as error:
         say(f"pgas.run: {error}")
         return 1
-    except KeyboardInterrupt:  # before there were PEs
+    except KeyboardInterrupt:  # before PEs were started
         return _INTERRUPTED
 
 
@@ -109,7 +109,7 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
 
 
 def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Address, int, int, Store | None]:
-    """Return the job's store, this machine's first rank, the number of PEs, and where the launchers of several machines meet."""
+    """Return the job's store, this machine's first rank, the number of PEs, and the exchange of several machines' launchers."""
     if asked.nnodes == 1:
         server = StoreServer(asked.host, 0, secrets.token_bytes(32))
         ending.callback(server.close)
@@ -133,7 +133,7 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
 
 
 def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector) -> _PE:
-    """Start a PE in a process group of its own: Ctrl-C at a terminal is passed on once, by this command."""
+    """Start a PE in its own process group, so that it gets Ctrl-C at a terminal once, from this command."""
     environment = {**os.environ, LAUNCHED: json.dumps({"rank": rank, **told})}
     try:
         process = subprocess.Popen(
@@ -149,7 +149,7 @@ def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, 
 
 
 class _Lines:
-    """Passes on what a PE prints, in whole lines that say whose they are."""
+    """Passes on a PE's output in whole lines, marked with its number."""
 
     def __init__(self, mark: bytes, shown: IO[bytes]) -> None:
         self._mark, self._shown, self._rest = mark, shown, b""
@@ -164,13 +164,13 @@ class _Lines:
             self._rest = b""
 
     def _write(self, data: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+        with contextlib.suppress(OSError, ValueError):  # the output has no reader any more
             self._shown.write(data)
             self._shown.flush()
 
 
 def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store | None) -> int:
-    """Pass on what PEs print until all have ended; end them when one fails, on a signal, or when another machine's have."""
+    """Pass on the output of PEs until all have ended; end them when one fails, and on a signal."""
     status: int | None = None
     deadline, signals = float("inf"), iter((signal.SIGTERM, signal.SIGKILL))
     asked_to_end: list[int] = []
@@ -186,7 +186,7 @@ def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launch
                 status, deadline = (128 - code if code < 0 else code), time.monotonic() + _GRACE_S
                 if launchers is not None:
                     launchers.say_fate("job 1", pe.rank, how)
-                time.sleep(0.2)  # for the PE's own watcher, which says the same
+                time.sleep(0.2)  # so that the PE's own watcher, which prints the same, comes first
                 if code < 0 and word.take():
                     say(f"{pe.name} {how}: the job cannot go on")
                 elif code > 0 and word.take():
@@ -198,7 +198,7 @@ def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launch
         if time.monotonic() > deadline:
             _signal(running, next(signals, signal.SIGKILL))
             deadline = time.monotonic() + _TERM_S
-        if not running and time.monotonic() > deadline:  # a child of a PE has its pipe
+        if not running and time.monotonic() > deadline:  # a child of a PE still has its pipe
             break
         if not running and deadline == float("inf"):
             deadline = time.monotonic() + _TERM_S
@@ -223,7 +223,7 @@ def _signal(pes: list[_PE], number: int) -> None:
 
 
 def _kill(pes: list[_PE]) -> None:
-    """Leave nothing behind, whatever ended this command."""
+    """Kill the PEs that are left, whatever ended this command."""
     for pe in pes:
         if pe.process.poll() is None:
             _signal([pe], signal.SIGKILL)

@@ -80,13 +80,13 @@ def init(
 
 @host_only
 def unique_id(host: str | None = None) -> bytes:
-    """Return 128 bytes by which processes form a job, whatever started them: one calls this, all pass it to pgas.init(unique_id=).
+    """Return 128 bytes with which processes form a job without a launcher: one calls this, all pass the bytes to pgas.init(unique_id=).
 
-    The process that calls it serves the store at which the PEs meet, until it ends; it need not be a PE. The bytes hold the job's secret:
-    who has them may join. NVSHMEM: nvshmemx_get_uniqueid.
+    The calling process, which need not be a PE, serves the store at which the PEs meet, until it ends. The bytes contain the job's secret:
+    every process that has them may join. NVSHMEM: nvshmemx_get_uniqueid.
 
     Args:
-        host: address or name of this machine at which the others reach it; None: the address of the interface of the default route.
+        host: address or name of this machine for the others; None: the address of the interface of the default route.
 
     Raises:
         BootstrapError: host is no address of this machine.

@@ -155,15 +155,16 @@ def places(impl: Any) -> list[Any]:
 
 
 class Uncacheable(Exception):
-    """Compiled code depends on something that has no place in a key."""
+    """Compiled code depends on something that cannot be part of a key."""
 
 
 class OnDisk:
-    """Mixed into one of Numba's classes of caches: keeps code in Files.
+    """A mix-in for Numba's cache classes that keeps code in Files.
 
     Args:
-        function: what is compiled.
-        key: what the code depends on beyond Numba's own key, asked when code is looked for or kept; nothing is if it raises Uncacheable.
+        function: the compiled function.
+        key: returns the dependencies of the code beyond Numba's own key, at every load and save; if it raises Uncacheable, the cache is
+            not used.
 
     Raises:
         NoPlace: there is no folder.
@@ -187,7 +188,7 @@ class OnDisk:
         return (*base._index_key(sig, codegen), *self._key())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return code that is kept, None if there is none."""
+        """Return saved code, None if there is none."""
         base: Any = super()
         try:
             return base.load_overload(sig, target_context)
@@ -195,7 +196,7 @@ class OnDisk:
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep code, if that is possible."""
+        """Save code, if possible."""
         base: Any = super()
         try:
             base.save_overload(sig, data)

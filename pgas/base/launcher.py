@@ -1,4 +1,4 @@
-"""Who started this process, as its environment tells: python -m pgas.run, torchrun, Slurm's srun, or an MPI's mpirun."""
+"""The launcher of this process, from its environment: python -m pgas.run, torchrun, Slurm's srun, or an MPI's mpirun."""
 
 import json
 import os
@@ -7,33 +7,33 @@ from typing import NamedTuple
 
 __all__ = ["LAUNCHED", "Launched", "launched", "launched_rank"]
 
-#: What ``python -m pgas.run`` tells each PE: JSON with rank, size, host, port, secret and the descriptors of the last word.
+#: The variable of ``python -m pgas.run`` for each PE: JSON with rank, size, host, port, secret and the descriptors of the last word.
 LAUNCHED = "PGAS_LAUNCHED"
 
-#: What torchrun sets, and who else prepares a process for torch.distributed ("env://").
+#: Variables of torchrun, and of other launchers for torch.distributed ("env://").
 _TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-#: What srun sets in the processes of a step.
+#: Variables of srun in the processes of a step.
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
-#: In which mpirun and PMI tell rank and size (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
+#: Variables of mpirun and PMI for rank and size (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
 _MPI_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 _MPI_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 class Launched(NamedTuple):
-    """How a process was started."""
+    """A process's launcher, and its place in the job."""
 
     launcher: str  #: "pgas.run", "torchrun", "srun" or "mpirun"
     rank: int
-    size: int | None  #: None: it is not told
+    size: int | None  #: None: unknown
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """Return what started a process of this environment, None if no launcher did.
+    """Return the launcher in an environment, None if there is none.
 
-    Under mpirun in a Slurm allocation Slurm's variables are those of the daemon that mpirun started by srun: where both tell a number of
-    processes and the two differ, MPI's are this process's.
+    Under mpirun in a Slurm allocation, Slurm's variables are those of mpirun's daemon, which srun started. So if the numbers of processes
+    differ, MPI's variables are the right ones.
     """
 
     def number(name: str) -> int | None:
@@ -55,6 +55,6 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the rank that a launcher gave a process of this environment, None if no launcher started it."""
+    """Return the rank in an environment, None if no launcher started the process."""
     found = launched(environment)
     return None if found is None else found.rank

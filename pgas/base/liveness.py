@@ -129,7 +129,7 @@ class Watch:
         self._deaths.add(who, pid)
 
     def hear(self, fd: int, read: Callable[[], tuple[str, int, str] | None]) -> None:
-        """Take news of other machines, too: read() returns who ended, its pid and how, or None."""
+        """Also take news of other machines from a descriptor: read() returns name, pid and fate of a process that ended, or None."""
         self._deaths.hear(fd, read)
 
     def _run(self) -> None:
@@ -169,7 +169,7 @@ class LastWord:
         os.write(self._end, b".")
 
     def fds(self) -> tuple[int, int]:
-        """Return the descriptors, for a process that is to inherit them."""
+        """Return the descriptors, for a process that inherits them."""
         return self.fd, self._end
 
     def take(self) -> bool:

@@ -22,7 +22,7 @@ class Bootstrap(Protocol):
 
     rank: int
     size: int
-    met: bool  #: all ranks have arrived at it, and those missing have not read this process's data; others may have continued
+    met: bool  #: whether all ranks have arrived at the exchange; the missing ones then have not read this rank's data yet
 
     @property
     def missing(self) -> set[int] | None:
@@ -45,9 +45,9 @@ class Bootstrap(Protocol):
         """End all processes of the job."""
 
     def hearing(self) -> tuple[int, Callable[[], tuple[str, int, str] | None]] | None:
-        """Return a descriptor to be waited for, and what then tells which PE of another machine is gone, its process, and how it ended.
+        """Return a descriptor of news, and a function that reads name, pid and fate of a dead PE of another machine from it.
 
-        None: what started the PEs ends all of them when one ends.
+        None: the launcher ends all PEs when one ends, so there are no news.
         """
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class SingleBootstrap:
 def find(comm: Any = None, given: "meeting.Given | None" = None) -> Bootstrap:
     """Return the bootstrap of this process.
 
-    Of what it is given first, then of what its launcher's variables tell: pgas.run's, torchrun's, srun's, MPI's; else a job of one PE.
+    The arguments decide first, then the launcher's variables: pgas.run's, torchrun's, srun's, MPI's. Else it is a job of one PE.
 
     Args:
         comm: an mpi4py communicator.

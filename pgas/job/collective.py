@@ -19,7 +19,7 @@ from pgas.job.processes import Process, siblings
 
 __all__ = ["Collective", "enough_files"]
 
-#: Seconds between two polls of a wait after which this process is taken to have been stopped.
+#: If two polls of a wait are more seconds apart, this process was stopped in between.
 _STOPPED_S = 1.0
 
 
@@ -56,7 +56,7 @@ class Collective:
     def _poll(self) -> None:
         self._interrupt()
         now = time.monotonic()
-        if now - self._polled > _STOPPED_S:  # the others wait for this PE
+        if now - self._polled > _STOPPED_S:  # the others waited for this PE: do not count the time
             self._due += now - self._polled
         self._polled = now
         if now > self._due:
@@ -64,7 +64,7 @@ class Collective:
             self._say_who_is_missing()
 
     def _say_who_is_missing(self) -> None:
-        """Say it once, on the lowest of the PEs that wait, where it is known which do; once all have come, some may have gone on."""
+        """Report once who is missing. If it is known which PEs wait, only the lowest does, unless some may have continued already."""
         missing, me = self._bootstrap.missing, self._bootstrap.rank
         if missing is None:
             late = sorted(pe for pe in siblings(os.getppid()) if not self._can_speak(pe))

@@ -152,7 +152,7 @@ class Vigil:
 
 
 def _inherited_word() -> LastWord | None:
-    """Return the last word of the machine if ``python -m pgas.run`` has made it, which speaks too."""
+    """Return the machine's LastWord if ``python -m pgas.run`` made it, as that process prints too."""
     told = os.environ.get(LAUNCHED)
     return None if told is None else LastWord(inherited=tuple(json.loads(told)["word"]))
 

@@ -95,9 +95,9 @@ class Reporter:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """If what is done here raises that a wait, of the host or of a kernel, has lasted too long, let every PE report, the first time.
+        """At the first error of a wait, of host or kernel, that has lasted too long, make every PE report.
 
-        The error then says, too, which processes are stopped.
+        The error gets notes about stopped processes.
         """
         try:
             yield
@@ -195,7 +195,7 @@ def text(report: dict[str, Any]) -> str:
 
 
 def _stopped(subject: Subject) -> list[str]:
-    """Say which of the other PEs are stopped, and whether the card is."""
+    """Return lines about the other PEs and the card that are stopped."""
     others = {f"PE {pe}": pid for pe, pid in subject.others.items()}
     if subject.nic is not None and subject.nic.process:
         others["the software card"] = subject.nic.process

@@ -1,17 +1,17 @@
-"""Where the PEs of a job meet that MPI did not start: which store, who serves it, and the secret.
+"""The meeting point of PEs that MPI did not start: the store, its server, and the job's secret.
 
 =========  ================================================  ===========================================================
-launcher   who serves                                        secret
+launcher   server                                            secret
 =========  ================================================  ===========================================================
-pgas.run   the launcher, on this machine or --master         random; of several machines the user's key
+pgas.run   the launcher, on this machine or --master         random; for several machines from the user's key
 torchrun   rank 0, at MASTER_ADDR                            random, by torch's own store; without torch the user's key
-srun       rank 0, at the first host of the step             the user's key
-given      who called pgas.unique_id()                       random, in the unique id
+srun       rank 0, at the first host of the step             from the user's key
+given      the process that called pgas.unique_id()          random, in the unique id
 =========  ================================================  ===========================================================
 
-The user's key is PGAS_SECRET, or a file that only the user may read, made at its first use; a job's secret is the HMAC of the job's name.
-torchrun's MASTER_PORT is torch's: its agent may listen there, and the program's own init_process_group. So where a port has to be agreed on
-without a word, it follows from the job's name, and the next ones are tried if it is taken.
+The user's key is PGAS_SECRET, or else a file that only the user may read, created at its first use. The secret made from it is the HMAC of
+the job's name. torchrun's MASTER_PORT belongs to torch: its agent or the program's init_process_group may listen there. If ranks cannot
+exchange a port, they derive it from the job's name; if it is taken, the following ones are tried.
 """
 
 import atexit
@@ -41,18 +41,18 @@ _ID_BYTES, _MARK = 128, b"pgas 1\0\0"
 
 _HERE = "127.0.0.1"
 
-#: Ports that follow from names: below those that Linux gives to clients (ip_local_port_range).
+#: The range of derived ports, below Linux's ports for clients (ip_local_port_range).
 _FIRST_PORT, _LAST_PORT = 20000, 32000
 
-#: Servers of this process, by the port: they serve until it ends.
+#: Servers of this process, which serve until it ends.
 _servers: list[StoreServer] = []
 
-#: Jobs that this process has formed at a store, by its secret.
+#: Number of jobs that this process has formed at a store, by the store's secret.
 _formed: dict[bytes, int] = {}
 
 
 class Given(NamedTuple):
-    """What a program gives pgas.init()."""
+    """A program's arguments of pgas.init()."""
 
     unique_id: bytes
     rank: int
@@ -60,7 +60,7 @@ class Given(NamedTuple):
 
 
 def of(launched: Launched) -> Store:
-    """Return the bootstrap of a process that a launcher started. Raises BootstrapError."""
+    """Return the bootstrap of a process with a launcher. Raises BootstrapError."""
     if launched.size is None or not 0 <= launched.rank < launched.size:
         raise BootstrapError(f"{launched.launcher} says that this is rank {launched.rank} of {launched.size}")
     environment = os.environ
@@ -81,13 +81,13 @@ def of(launched: Launched) -> Store:
 
 
 def _join(address: Address, rank: int, size: int) -> Store:
-    """Return this PE's part in the next job at a store."""
+    """Join the next job at a store."""
     number = _formed[address.secret] = _formed.get(address.secret, 0) + 1
     return Store(address, rank, size, f"job {number}", config.read("PGAS_TIMEOUT"))
 
 
 def _serve(address: Address) -> Address:
-    """Serve at an address from now on, if this process does not yet, and return it with its port."""
+    """Start a server at an address, if this process has none with this secret; return its address."""
     for server in _servers:
         if hmac.compare_digest(server.address.secret, address.secret):
             return server.address
@@ -99,14 +99,14 @@ def _serve(address: Address) -> Address:
 
 
 def _meet(launched: Launched, address: Address) -> Store:
-    """Meet at an address that every rank knows; rank 0 serves there."""
+    """Meet at an address that every rank knows; rank 0 is the server."""
     if launched.rank == 0:
         address = _serve(address)
     return _join(address, launched.rank, launched.size or 1)
 
 
 def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
-    """Meet at an address that rank 0 tells the others by the store of torchrun's agent."""
+    """Meet at an address that rank 0 publishes in the store of torchrun's agent."""
     distributed = importlib.import_module("torch.distributed")
     store = distributed.TCPStore(host, port, is_master=False)
     if launched.rank == 0:
@@ -117,14 +117,14 @@ def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
 
 
 def _by_name(name: str, host: str) -> Address:
-    """Return where a job of this name meets."""
+    """Return the address and secret that a job's name determines."""
     digest = hashlib.sha256(f"{os.getuid()} {name}".encode()).digest()
     port = _FIRST_PORT + int.from_bytes(digest[:4], "big") % (_LAST_PORT - _FIRST_PORT - PORTS)
     return Address(host, port, job_secret(name), PORTS)
 
 
 def first_host(listed: str) -> str:
-    """Return the first host of Slurm's list, e.g. of ``node[03-05,9],gpu1``.
+    """Return the first host of a list of Slurm's, such as ``node[03-05,9],gpu1``.
 
     Raises:
         BootstrapError: there is none.
@@ -139,7 +139,7 @@ def first_host(listed: str) -> str:
 
 
 def job_secret(name: str) -> bytes:
-    """Return the secret of a job of this user.
+    """Return the secret for a job's name, from the user's key.
 
     Raises:
         BootstrapError: the user's key cannot be made, or others may read it.
@@ -173,7 +173,7 @@ def _key() -> bytes:
 
 
 def unique_id(host: str | None = None) -> bytes:
-    """Serve a store in this process, and return what leads to it (pgas.unique_id)."""
+    """Serve a store in this process, and return its address and secret as a unique id (pgas.unique_id)."""
     address = _serve(Address(host or _own_host(), 0, secrets.token_bytes(32)))
     name = address.host.encode()
     text = _MARK + address.port.to_bytes(2, "big") + address.secret + bytes([len(name)]) + name
@@ -183,7 +183,7 @@ def unique_id(host: str | None = None) -> bytes:
 
 
 def _own_host() -> str:
-    """Return the address of the interface that the default route leads over; this machine's own if there is none."""
+    """Return the address of the interface of the default route; 127.0.0.1 if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         probe.connect(("192.0.2.1", 9))  # of TEST-NET-1 (RFC 5737): nothing is sent
         return str(probe.getsockname()[0])
@@ -191,7 +191,7 @@ def _own_host() -> str:
 
 
 def at_unique_id(given: Given) -> Store:
-    """Return the bootstrap of a process that was given a unique id. Raises ValueError, BootstrapError."""
+    """Return the bootstrap of a process with a unique id. Raises ValueError, BootstrapError."""
     text = given.unique_id
     if not isinstance(text, bytes) or len(text) != _ID_BYTES or not text.startswith(_MARK):
         raise ValueError(f"pgas.init: unique_id must be the {_ID_BYTES} bytes that pgas.unique_id() returned on one PE")
@@ -201,7 +201,7 @@ def at_unique_id(given: Given) -> Store:
 
 
 def of_process_group(group: Any) -> Given:
-    """Return what the processes of a torch.distributed process group agree on. Collective over the group."""
+    """Return the unique id, rank and size for a torch.distributed process group. Collective over the group."""
     distributed = importlib.import_module("torch.distributed")
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     told: list[Any] = [unique_id() if rank == 0 else None]

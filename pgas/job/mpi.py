@@ -1,4 +1,4 @@
-"""A job whose PEs are the processes of an MPI communicator. mpi4py is imported under mpirun, or with a communicator that is given."""
+"""A job whose PEs are the processes of an MPI communicator. mpi4py is imported only under mpirun, or if a communicator is given."""
 
 import atexit
 import contextlib
@@ -21,15 +21,15 @@ from pgas.job.shared_files import forget_early, forget_shared_files, guard_share
 
 __all__ = ["MPIBootstrap", "world"]
 
-#: Seconds that MPI gets to end a job.
+#: Seconds for MPI to end a job.
 _ABORT_S = 5.0
 
-#: Tags that MPI allows at least. The messages of an exchange have one, in turn; that by which a rank leaves has another.
+#: Tags that every MPI allows. Exchanges use them in turn, all but _LEFT: that one is for the message of a rank that leaves.
 _TAGS, _LEFT = 1 << 15, 0
 
 
 class MPIBootstrap:
-    """Any intracommunicator of mpi4py, duplicated so that the user's messages and ours never meet."""
+    """Any intracommunicator of mpi4py, duplicated so that the user's messages and those of pgas never meet."""
 
     def __init__(self, comm: Any) -> None:
         self._mpi = _import_mpi()
@@ -37,7 +37,7 @@ class MPIBootstrap:
             raise ValueError("pgas.init: comm is COMM_NULL: this process is none of the communicator's, and only those call pgas.init")
         if not hasattr(comm, "Is_inter") or comm.Is_inter():
             raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
-        forget_early()  # until all have come, the duplicate is not complete
+        forget_early()  # before Idup, which completes only when all ranks have arrived
         self._comm, self._making = comm.Idup()
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -45,12 +45,12 @@ class MPIBootstrap:
         self.missing: set[int] | None = None
         self.met = False
         self._tag = 0
-        self._sent: list[tuple[int, Any]] = []  # also of an exchange that an exception left: MPI reads what is sent until it has been
+        self._sent: list[tuple[int, Any]] = []  # also of an exchange left by an exception: MPI still reads the buffers
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return every rank's data, by rank; waiting PEs sleep, so that a PE still at work keeps its core.
 
-        Every PE sends to every other, so that each knows who has not come: n * (n - 1) messages, meant for some tens of PEs.
+        Every PE sends to every other, so that each knows who is missing. This takes n * (n - 1) messages, for some tens of PEs.
         """
         if self._left:
             raise BootstrapError(self._left)
@@ -95,18 +95,18 @@ class MPIBootstrap:
                 pause = min(pause * 1.5, 1e-3)
 
     def leave(self, why: str) -> None:
-        """Tell the others by a message to each; it is short, so that MPI sends it at once. Further calls do nothing."""
+        """Send the reason to each other rank, in a message so short that MPI sends it at once. Further calls do nothing."""
         if self._left:
             return
         self._left, deadline = why, time.monotonic() + _ABORT_S
-        while not self._making.Test():  # there is nothing yet to tell them by
+        while not self._making.Test():  # the communicator is not there yet
             if time.monotonic() > deadline:
                 return
             time.sleep(1e-3)
         self._sent += [(pe, self._comm.Isend([why.encode(), self._mpi.BYTE], pe, _LEFT)) for pe in set(range(self.size)) - {self.rank}]
 
     def _hear(self) -> None:
-        """Raise what a rank that has left says."""
+        """Raise the reason of a rank that has left, if there is one."""
         status = self._mpi.Status()
         if self._comm.Iprobe(self._mpi.ANY_SOURCE, _LEFT, status):
             why = bytearray(status.Get_count(self._mpi.BYTE))
@@ -126,14 +126,14 @@ class MPIBootstrap:
         flush()
         time.sleep(0.2)  # mpirun drops what it has not read by then
         with contextlib.suppress(OSError), open(os.devnull, "w") as nobody:
-            os.dup2(nobody.fileno(), 2)  # MPICH would say that MPI_Abort was called; why has been said
+            os.dup2(nobody.fileno(), 2)  # suppresses MPICH's message about MPI_Abort; the reason is printed already
         self._mpi.COMM_WORLD.Abort(status)
 
     def hearing(self) -> None:
         """Return None: mpirun ends all processes when one ends."""
 
     def close(self) -> None:
-        """Free the duplicate, unless MPI has ended already or what an exception left goes on in it."""
+        """Free the duplicate, unless MPI has ended or an exchange left by an exception still uses it."""
         if not self._left and not self._mpi.Is_finalized() and self._making.Test():
             self._comm.Free()
 
@@ -142,9 +142,9 @@ def world(launched: Launched) -> MPIBootstrap:
     """Return the bootstrap of MPI.COMM_WORLD, for a process that mpirun started.
 
     Raises:
-        BootstrapError: mpi4py has no MPI library, or that of another MPI.
+        BootstrapError: mpi4py finds no MPI library, or that of another MPI.
     """
-    if "mpi4py.MPI" not in sys.modules:  # it is initialized by the import, which waits for the other processes
+    if "mpi4py.MPI" not in sys.modules:  # the import initializes MPI, which waits for the other processes
         rank, launcher = launched.rank, os.getppid()
         guard_shared_files(patience(), lambda: _say_who_has_not_started(rank, launcher))
     try:
@@ -164,7 +164,7 @@ def world(launched: Launched) -> MPIBootstrap:
 
 
 def _import_mpi() -> Any:
-    """Return mpi4py.MPI. If it is new here, this process finalizes MPI as it ends, and no child that is forked from it: it would hang."""
+    """Return mpi4py.MPI. If this imports it, only this process finalizes MPI at its end; a forked child that did so would hang."""
     if "mpi4py.MPI" in sys.modules:
         return sys.modules["mpi4py.MPI"]
     rc = importlib.import_module("mpi4py").rc
@@ -176,9 +176,9 @@ def _import_mpi() -> Any:
 
 
 def _say_who_has_not_started(rank: int | None, launcher: int) -> None:
-    """Say for whom a PE waits in MPI_Init, by the process that stands by there; once, by that of the lowest PE that waits."""
+    """Report for whom a PE waits in MPI_Init. Called in its stand-by process; only that of the lowest waiting PE prints."""
     started = siblings(launcher)
-    waiting = [pe for pe, pid in started.items() if siblings(pid) and not liveness.state(pid)]  # which have such a process
+    waiting = [pe for pe, pid in started.items() if siblings(pid) and not liveness.state(pid)]  # waiting PEs have a stand-by process
     if rank == min(waiting, default=rank):
         late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(started.items()) if pe not in waiting]
         overdue(f"PE {rank}", f"{listed(late)} in MPI_Init")

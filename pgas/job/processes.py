@@ -39,9 +39,9 @@ def siblings(launcher: int) -> dict[int, int]:
 
 
 def flush() -> None:
-    """Write what this process has printed, before it ends at once."""
+    """Flush stdout and stderr, before os._exit."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more, or it is closed
+        with contextlib.suppress(OSError, ValueError):  # without a reader, or closed
             stream.flush()
 
 

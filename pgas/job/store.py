@@ -1,12 +1,11 @@
-"""The store: a small TCP server by which the PEs of a job find each other without MPI, here as a PE sees it.
+"""The client of the store, a small TCP server by which the PEs of a job find each other without MPI.
 
-One process of the job serves (PE 0, or ``python -m pgas.run``); every PE holds two connections to it for as long as the job lasts. By
-the one it takes part in exchanges, by the other it hears that a PE has died. Nobody is served who does not prove that it knows the job's
-secret, and a client believes no server that does not: each side answers the other's nonce with an HMAC of it (RFC 2104, SHA-256), so the
-secret itself never travels. What follows is neither encrypted nor signed.
+One process of the job is the server (PE 0, or ``python -m pgas.run``). Every PE holds two connections to it for as long as the job lasts:
+one for exchanges, one for news of dead PEs. Both sides prove that they know the job's secret: each answers the other's nonce with an HMAC
+(RFC 2104, SHA-256), so the secret itself is never sent. Later messages are neither encrypted nor signed.
 
-A message is a header, kind and length, and its body. The server's state is per group: a group is the PEs of one job (a process may
-form several, one after another), or the launchers of several machines.
+A message is a header with kind and length, and a body. The server keeps state per group. A group is the PEs of one job (a process may form
+several jobs, one after another), or the launchers of several machines.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from pgas.job.store_messages import HEADER, HELLO_MAX, MAGIC, NONCE, Address, Ki
 
 __all__ = ["Store"]
 
-#: Seconds between attempts to reach a server that may not have begun.
+#: Seconds between attempts to reach a server that may not have started.
 _RETRY_S = 0.05
 
 #: Milliseconds between calls of poll() while a client waits.
@@ -39,12 +38,12 @@ class Store:
     """A job whose PEs meet at a store (bootstrap.Bootstrap).
 
     Args:
-        address: the store's.
-        rank: this PE.
-        size: how many there are.
+        address: the store's address.
+        rank: this PE's number.
+        size: number of PEs.
         group: the job's name at the store.
-        timeout_s: how long the store is tried to be reached.
-        poll: called meanwhile; may raise to give up.
+        timeout_s: limit of the attempts to reach the store.
+        poll: called meanwhile; may raise to end the attempts.
 
     Raises:
         BootstrapError: the store is not reached in time, or refuses; names rank, address and port.
@@ -54,7 +53,7 @@ class Store:
         self, address: Address, rank: int, size: int, group: str, timeout_s: float, poll: Callable[[], None] = lambda: None
     ) -> None:
         self.rank, self.size, self._group, self.address = rank, size, group, address
-        self.met = False  # the store keeps what a rank has sent for those who come later
+        self.met = False  # always: the store keeps a rank's data for later ranks
         self._number, self._left = 0, ""
         self._received, self._unsent = bytearray(), bytearray()
         self._calls, at = self._enter(address, time.monotonic() + timeout_s, timeout_s, poll, hears=False)
@@ -67,7 +66,7 @@ class Store:
     def _enter(
         self, address: Address, deadline: float, timeout_s: float, poll: Callable[[], None], *, hears: bool
     ) -> tuple[socket.socket, Address]:
-        """Return a connection to the store, and its address with the one port that it has."""
+        """Return a connection to the store, and its address with its actual port."""
         why = ""
         while True:
             for port in range(address.port, address.port + address.ports):
@@ -92,7 +91,7 @@ class Store:
             connection.settimeout(max(seconds, _RETRY_S))
             greeting = _exactly(connection, len(MAGIC) + NONCE)
             if not greeting.startswith(MAGIC):
-                raise _NotOurs("what listens there is no store of pgas")
+                raise _NotOurs("the server there is not a store of pgas")
             nonce = secrets.token_bytes(NONCE)
             text = json.dumps(
                 {"group": self._group, "rank": self.rank, "size": self.size, "hears": hears, "nonce": nonce.hex(),
@@ -127,7 +126,7 @@ class Store:
 
     @property
     def missing(self) -> set[int] | None:
-        """Who has not come to the exchange in which this process waits; None if the store does not answer."""
+        """Ranks that have not arrived at the exchange in which this process waits; None if the store does not answer."""
         self._unsent += message(Kind.MISSING, struct.pack("<Q", self._number))
         deadline = time.monotonic() + 1.0
 
@@ -141,7 +140,7 @@ class Store:
             return None
 
     def _await(self, wanted: Kind, poll: Callable[[], None]) -> bytes:
-        """Send what is to be sent, and return the body of the next message of a kind. Others that come before it are kept."""
+        """Send pending messages, and return the body of the next message of a kind. Other messages before it are kept."""
         poller = select.poll()
         kept = bytearray()
         try:
@@ -163,7 +162,7 @@ class Store:
             self._received[:0] = kept
 
     def _transfer(self) -> None:
-        """Send and receive what can be at once."""
+        """Send and receive as much as possible without waiting."""
         try:
             with contextlib.suppress(BlockingIOError):
                 while self._unsent:
@@ -181,7 +180,7 @@ class Store:
         self._received += data
 
     def _take(self) -> tuple[int, bytes] | None:
-        """Return the next message that is here as a whole."""
+        """Return the next complete message, None if there is none."""
         if len(self._received) < HEADER.size:
             return None
         kind, nbytes = HEADER.unpack_from(self._received)
@@ -192,11 +191,11 @@ class Store:
         return kind, body
 
     def hearing(self) -> tuple[int, Callable[[], tuple[str, int, str] | None]]:
-        """Return the descriptor of the other connection, and what reads from it which PE is gone (bootstrap.Bootstrap)."""
+        """Return the descriptor of the connection for news, and the function that reads them (bootstrap.Bootstrap)."""
         return self._news.fileno(), self._hear
 
     def _hear(self) -> tuple[str, int, str] | None:
-        """Return who is gone, its process and how it ended; None of a PE of this machine: whoever watches processes knows that better."""
+        """Return name, pid and fate of a dead PE; None for a PE of this machine, as its process is watched directly."""
         try:
             data = self._news.recv(1 << 16)
         except OSError:
@@ -210,14 +209,14 @@ class Store:
         return f"PE {news['rank']} on {news['host']}", news["pid"], news["how"]
 
     def leave(self, why: str) -> None:
-        """Take part in no exchange any more, and let the store tell the others why."""
+        """Leave all further exchanges, and let the store send the reason to the others."""
         if not self._left:
             self._left = why
             self._unsent += message(Kind.LEAVE, why.encode())
             self._flush()
 
     def say_fate(self, group: str, rank: int, how: str) -> None:
-        """Tell the store how a rank of another group ended, which this process started."""
+        """Tell the store how a rank of another group ended that this process had started."""
         self._unsent += message(Kind.FATE, json.dumps([group, rank, how]).encode())
         self._flush()
 
@@ -229,11 +228,11 @@ class Store:
                 self._transfer()
 
     def is_of(self, comm: Any) -> bool:
-        """Whether comm has this process only, as the job: an MPI communicator knows nothing of a store."""
+        """Whether job and comm both consist of this process only; other communicators cannot be compared with a store's job."""
         return self.size == 1 and getattr(comm, "size", None) == 1
 
     def abort(self, status: int) -> None:
-        """End this process; the store tells the others, and what started them sees the status."""
+        """End this process. The store tells the others, and the launcher sees the status."""
         flush()
         os._exit(status)
 
@@ -245,13 +244,13 @@ class Store:
         self.forget()
 
     def forget(self) -> None:
-        """Close the connections without a word: a child that was forked has its parent's."""
+        """Close the connections without a message, in a forked child: they belong to its parent."""
         self._calls.close()
         self._news.close()
 
 
 class _NotOurs(Exception):
-    """What listens is not the job's store, or does not want this process."""
+    """The server is not the job's store, or refuses this process."""
 
 
 def _exactly(connection: socket.socket, nbytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What a store and its clients say to each other (store.py): messages, addresses, proofs of the job's secret."""
+"""The protocol of the store (store.py): messages, addresses, proofs of the job's secret."""
 
 import hashlib
 import hmac
@@ -14,21 +14,21 @@ MAGIC, NONCE = b"pgas store 1\n", 32
 #: kind, bytes of the body.
 HEADER = struct.Struct("<BxxxI8x")
 
-#: Bytes of the messages with which a connection begins.
+#: Most bytes of a connection's first messages.
 HELLO_MAX = 4096
 
-#: Ports that are tried from the first on, where only the first is agreed on.
+#: Consecutive ports to try when the first one is derived from the job's name.
 PORTS = 32
 
 
 class Kind(IntEnum):
-    """Kinds of messages. Those from GATHERED on are the server's."""
+    """Kinds of messages. Those from WELCOME on are the server's."""
 
     HELLO = 1
-    GATHER = 2  #: this rank's part of an exchange: its number, data
-    MISSING = 3  #: who has not brought theirs
-    LEAVE = 4  #: this rank takes part in no exchange any more: why
-    FATE = 5  #: how a rank of another group ended, by who started it
+    GATHER = 2  #: this rank's part of an exchange: the exchange's number, data
+    MISSING = 3  #: asks for the ranks that have not sent their part
+    LEAVE = 4  #: this rank leaves all further exchanges: the reason
+    FATE = 5  #: how a rank of another group ended, from its launcher
     BYE = 6
     WELCOME = 32
     REFUSED = 33
@@ -40,12 +40,12 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a store is, and what opens it."""
+    """The address of a store, and its secret."""
 
     host: str
     port: int
     secret: bytes
-    ports: int = 1  #: how many are tried, from port on: the server takes the first that is free
+    ports: int = 1  #: number of consecutive ports to try; the server takes the first free one
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}" + (f" to {self.port + self.ports - 1}" if self.ports > 1 else "")
@@ -57,5 +57,5 @@ def message(kind: Kind, body: bytes = b"") -> bytes:
 
 
 def proof(secret: bytes, who: bytes, nonce: bytes, text: bytes = b"") -> bytes:
-    """Return what proves that one side, b"client" or b"server", knows the secret: it answers the other side's nonce."""
+    """Return one side's proof that it knows the secret, in answer to the other side's nonce. who: b"client" or b"server"."""
     return hmac.new(secret, who + nonce + text, hashlib.sha256).digest()

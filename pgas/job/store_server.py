@@ -1,4 +1,4 @@
-"""The store's server: groups of clients that exchange among each other, in a thread of the process that serves (store.py)."""
+"""The server of the store (store.py), a thread: it carries the exchanges among the clients of a group."""
 
 import hmac
 import json
@@ -16,36 +16,36 @@ from pgas.job.store_messages import HEADER, HELLO_MAX, MAGIC, NONCE, Address, Ki
 
 __all__ = ["StoreServer"]
 
-#: Seconds that a client has for its hello, and a launcher for its word on how a PE ended.
+#: Seconds to wait for a client's HELLO, and for a launcher's FATE of a dead PE.
 _HELLO_S, _FATE_S = 10.0, 0.5
 
-#: Seconds that the others get to leave before the process that serves them ends.
+#: Seconds to wait for the clients to leave before the server's process ends.
 _LEAVE_S = 5.0
 
 
 class _Connection:
-    """A client as the server sees it."""
+    """A connection of a client."""
 
     def __init__(self, connection: socket.socket, nonce: bytes) -> None:
         self.socket, self.nonce = connection, nonce
         self.received, self.unsent = bytearray(), bytearray()
         self.since = time.monotonic()
-        self.group: _Group | None = None  #: once it has proven that it knows the secret
+        self.group: _Group | None = None  #: None until it has proven that it knows the secret
         self.rank, self.host, self.pid, self.hears = -1, "", 0, False
-        self.ending = False  #: it is closed when all is sent
+        self.ending = False  #: to be closed when everything is sent
 
 
 @dataclass
 class _Group:
-    """Those that exchange among each other."""
+    """The clients of an exchange."""
 
     name: str
     size: int
     callers: dict[int, _Connection] = field(default_factory=dict)
     listeners: dict[int, _Connection] = field(default_factory=dict)
-    parts: dict[int, dict[int, bytes]] = field(default_factory=dict)  #: of exchanges that are not complete, by number and rank
-    left: str = ""  #: why somebody makes no exchange any more
-    gone: dict[int, tuple[float, _Connection]] = field(default_factory=dict)  #: of whom it is to be told, and when at the latest
+    parts: dict[int, dict[int, bytes]] = field(default_factory=dict)  #: of incomplete exchanges, by number and rank
+    left: str = ""  #: why a rank left all further exchanges
+    gone: dict[int, tuple[float, _Connection]] = field(default_factory=dict)  #: dead ranks to report, with the latest time to do so
     fates: dict[int, str] = field(default_factory=dict)
 
 
@@ -53,13 +53,13 @@ class StoreServer:
     """Serves the groups of a job, in a thread of this process.
 
     Args:
-        host: address to listen on, and on no other.
-        port: 0: any that is free.
-        secret: that clients have to know.
-        ports: how many to try, from port on.
+        host: the only address to listen on.
+        port: 0: any free one.
+        secret: the job's secret.
+        ports: number of consecutive ports to try.
 
     Raises:
-        BootstrapError: the address is none of this machine, or the port is in use.
+        BootstrapError: the address is not one of this machine, or the ports are in use.
     """
 
     def __init__(self, host: str, port: int, secret: bytes, ports: int = 1) -> None:
@@ -85,7 +85,7 @@ class StoreServer:
                 elif key.data in self._clients:
                     try:
                         self._serve(key.data, events)
-                    except (ValueError, KeyError, TypeError, struct.error):  # a message that nobody of ours sends: the others go on
+                    except (ValueError, KeyError, TypeError, struct.error):  # a malformed message must not harm the other clients
                         self._drop(key.data)
             now = time.monotonic()
             for client in [c for c in self._clients if c.group is None and now > c.since + _HELLO_S]:
@@ -97,7 +97,7 @@ class StoreServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # gone again, or too many files: those that are here go on
+        except OSError:  # the client is gone again, or too many files are open
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,7 +124,7 @@ class StoreServer:
         while client in self._clients and len(client.received) >= HEADER.size:
             kind, nbytes = HEADER.unpack_from(client.received)
             if client.group is None and (kind != Kind.HELLO or nbytes > HELLO_MAX):
-                self._drop(client)  # no client of ours: whoever it is learns nothing
+                self._drop(client)  # not a client of pgas: send nothing
                 return
             if len(client.received) < HEADER.size + nbytes:
                 return
@@ -155,7 +155,7 @@ class StoreServer:
                 self._groups.pop(group.name, None)
 
     def _greet(self, client: _Connection, body: bytes) -> None:
-        """Let a client in, or say why not to one that knows the secret; to others nothing but that they do not."""
+        """Admit a client or refuse it. A client that does not know the secret gets no reason but this."""
         answer, text = body[:32], body[32:]
         if not hmac.compare_digest(answer, proof(self._secret, b"client", client.nonce, text)):
             self._refuse(client, "the secrets differ: it is the store of another job, or of another PGAS_SECRET")
@@ -202,7 +202,7 @@ class StoreServer:
                 self._send(client, data)
 
     def _tell(self, group: _Group, rank: int, client: _Connection) -> None:
-        """Tell a group that a rank is gone."""
+        """Tell a group that a rank is dead."""
         how = group.fates.get(rank, "ended without pgas.finalize()")
         news = json.dumps({"rank": rank, "host": client.host, "pid": client.pid, "how": how})
         for listener in list(group.listeners.values()):
@@ -227,7 +227,7 @@ class StoreServer:
             self._selector.modify(client.socket, events, client)
 
     def _drop(self, client: _Connection) -> None:
-        """Forget a connection; if it was a rank's that has not said goodbye, the others are told."""
+        """Close a connection. If it belonged to a rank that has not sent BYE, the others will be told that it is dead."""
         if client not in self._clients:
             return
         self._clients.discard(client)
@@ -243,13 +243,13 @@ class StoreServer:
                 group.gone[client.rank] = time.monotonic() + _FATE_S, client
 
     def drain(self) -> None:
-        """Serve until all others have left, for a while: this process ends, and what they are to be told is still on its way."""
+        """Serve until all clients have left, at most _LEAVE_S, before this process ends: their last messages may be under way."""
         deadline = time.monotonic() + _LEAVE_S
         while self._groups and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Serve no more. Further calls do nothing."""
+        """Stop the server. Further calls do nothing."""
         if self._stop < 0:
             return
         os.write(self._stop, b"\0")

@@ -40,8 +40,8 @@ _FLAGS_DEVX, _OBJ_PD, _MASK_DMABUF = 1 << 0, 1 << 6, 1 << 0
 #: Offsets of lkey and rkey in struct ibv_mr (infiniband/verbs.h).
 _MR_LKEY, _MR_RKEY = 36, 40
 
-#: The page sizes that a UMEM may have: the card's smallest alone. The page size is also what offsets of queues in a UMEM are multiples
-#: of, and without a choice the kernel takes the largest that fits, up to the whole UMEM (devx_umem_find_best_pgsize of mlx5_ib).
+#: Bitmap of page sizes for UMEMs: only the card's smallest. Offsets of queues in a UMEM must be multiples of its page size, and by default
+#: the kernel takes the largest one that fits, up to the whole UMEM (devx_umem_find_best_pgsize of mlx5_ib).
 _UMEM_PAGES = 1 << 12
 
 #: Commands that create an object, and the field of its number, in their output and in the input of all commands on the object.

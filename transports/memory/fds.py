@@ -82,7 +82,7 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> l
 
 @contextlib.contextmanager
 def _late(peers: Mapping[int, int]) -> Iterator[None]:
-    """Name the ranks, by their processes, for which a wait has lasted too long."""
+    """Turn a timeout into one that names the ranks that were waited for. peers: rank by process."""
     try:
         yield
     except TimeoutError:

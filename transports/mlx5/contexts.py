@@ -125,7 +125,7 @@ class SendDbrMode(IntEnum):
 
 
 class OptPar(IntFlag):
-    """``opt_param_mask``: which fields a transition changes besides those that it always sets (``MLX5_QP_OPTPAR_*``)."""
+    """``opt_param_mask``: the optional fields that a transition changes (``MLX5_QP_OPTPAR_*``)."""
 
     ALT_ADDR_PATH = 1 << 0
     RRE = 1 << 1
@@ -369,7 +369,7 @@ FORBIDDEN = {
     (ERR, RTS): "a QP in ERR is left through 2RST_QP only",
 }
 
-#: What each transition of an RC QP may change besides (opt_mask of Linux's mlx5_ib); the others nothing.
+#: The optional fields of each transition of an RC QP (opt_mask of Linux's mlx5_ib); other transitions have none.
 _RIGHTS = OptPar.RRE | OptPar.RWE | OptPar.RAE
 OPTIONAL = {
     "INIT2INIT_QP": _RIGHTS | OptPar.PKEY_INDEX | OptPar.PRI_PORT | OptPar.LAG_TX_AFF,
