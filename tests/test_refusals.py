@@ -19,7 +19,7 @@ def uses():
     """(module, row, names that are filled in) of every call of refuse() and words()."""
     for module in SOURCES:
         for node in ast.walk(tree(module)) if module != "pgas.kernels.refusals" else ():
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS and isinstance(node.args[0], ast.Constant):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS and node.args and isinstance(node.args[0], ast.Constant):
                 yield module, ast.literal_eval(node.args[0]), {k.arg for k in node.keywords}
 
 

@@ -197,7 +197,7 @@ def test_another_service(monkeypatch):
         b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64),
         store_messages.MAGIC + nonce + store_messages.message(Kind.WELCOME, b"x" * 32),
     ]
-    for greeting, why in zip(greetings, ("is no store of pgas", "does not know the job's secret"), strict=True):
+    for greeting, why in zip(greetings, ("is not a store of pgas", "does not know the job's secret"), strict=True):
         with socket.create_server(("127.0.0.1", 0)) as other:
 
             def answer(other=other, greeting=greeting):
