@@ -650,9 +650,7 @@ say(*(warning.message for warning in caught))
 """
     ended = job(text, npes=1, PGAS_HCA="rubbish")
     null, few, warned = ended.out.splitlines()
-    assert null.endswith(
-        "ValueError: pgas.init: comm is COMM_NULL: this process is none of the communicator's, and only those call pgas.init"
-    ), ended
+    assert null.endswith("ValueError: pgas.init: comm is COMM_NULL: only the processes of a communicator call pgas.init"), ended
     assert "BootstrapError: a PE may open too few files (3 here): [Errno 24] Too many open files" in few, ended
     assert "; ulimit -n 4096 in the shell that starts the job" in few, ended
     assert warned.startswith("PGAS_HCA=rubbish: this machine has ")

@@ -43,7 +43,7 @@ def register(array: Any) -> None:
     if on_heap(job, start, end):
         raise ValueError("pgas.register: array is on the symmetric heap, which every transport reaches")
     if job.local.find(start) is not None:
-        raise ValueError("pgas.register: array, or another one that begins where it does, is registered already")
+        raise ValueError("pgas.register: an array at this address is registered already")
     job.local.add(start, end, array)
 
 

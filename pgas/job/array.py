@@ -153,7 +153,7 @@ class _OnHeap(_DeviceArray):
 def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:
     """Return the capsule of __dlpack__. asked: the device that the reader wants."""
     if copy:
-        raise BufferError("a symmetric array is not copied by __dlpack__: copy what from_dlpack returns")
+        raise BufferError("__dlpack__ does not copy a symmetric array: copy the result of from_dlpack")
     if asked is not None and tuple(asked) != device:
         raise BufferError(f"the array is on DLPack's device {device}, not {tuple(asked)}")
     data = array.__cuda_array_interface__["data"][0]

@@ -34,7 +34,7 @@ class MPIBootstrap:
     def __init__(self, comm: Any) -> None:
         self._mpi = _import_mpi()
         if isinstance(comm, self._mpi.Comm) and comm == self._mpi.COMM_NULL:
-            raise ValueError("pgas.init: comm is COMM_NULL: this process is none of the communicator's, and only those call pgas.init")
+            raise ValueError("pgas.init: comm is COMM_NULL: only the processes of a communicator call pgas.init")
         if not hasattr(comm, "Is_inter") or comm.Is_inter():
             raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
         forget_early()  # before Idup, which completes only when all ranks have arrived

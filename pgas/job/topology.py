@@ -120,7 +120,7 @@ def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
         if pe.gpu == gpu and not pe.mps:
             return (
                 f"PE {pe.number} and the engine of the software card share one GPU ({pe.gpu_name}, {gpu}) without MPS, which time-slices "
-                f"them: whatever a kernel waits for takes milliseconds; give the engine a spare GPU, or start MPS first: {START_MPS}"
+                f"them: each wait of a kernel takes milliseconds; give the engine a spare GPU, or start MPS first: {START_MPS}"
             )
     return None
 

@@ -38,7 +38,7 @@ def device(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def source_stamp(*of_caller: str) -> int:
-    """Return a number that changes with any source that a loop is compiled from. of_caller: kernel()'s."""
+    """Return a number that changes with any source of a loop. of_caller: kernel()'s sources."""
     paths = [Path(__file__).parent, *map(Path, (*mlx5.__path__, *compiler.__path__, native.__file__, *of_caller))]
     sources = [source for path in paths for source in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest()
@@ -46,18 +46,18 @@ def source_stamp(*of_caller: str) -> int:
 
 
 def kernel(make: Callable[[int], Callable[[int], int]], *sources: str) -> Any:
-    """Compile what make returns; make's argument must be used in it, because the values of free variables are part of Numba's key.
+    """Compile a loop, or load it from the disk cache.
 
     Args:
-        make: gets source_stamp().
-        sources: files and folders of the caller, whose names the loop uses.
+        make: returns the loop, given source_stamp(). The loop must use the stamp: Numba's key covers the values of free variables.
+        sources: files and folders of the caller that the loop depends on.
     """
     return native.compiled(types.int64(types.int64), make(source_stamp(*sources)))
 
 
 def keep(kernel_: Any, *sources: str) -> None:
-    """Give a CUDA kernel a disk cache; without one every process compiles it, ten seconds. sources: as kernel()'s.
+    """Give a CUDA kernel a disk cache; without one every process compiles it, which takes ten seconds. sources: as kernel()'s.
 
-    None of the job's constants is in its code.
+    Its code contains none of the job's constants, so they are not in the key.
     """
     compiler.backend.keep(kernel_, lambda: (source_stamp(*sources),))

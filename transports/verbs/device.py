@@ -82,7 +82,7 @@ class OpenDevice:
         try:
             device, port = self.context.query_device(), self.context.query_port(self.port)
         except pyverbs("pyverbs_error").PyverbsError as error:
-            raise TransportError(f"RDMA device {self} does not say what it can: {reason(error)}") from error
+            raise TransportError(f"RDMA device {self} cannot be queried: {reason(error)}") from error
         return Capabilities(
             max_qp=device.max_qp,
             max_qp_wr=device.max_qp_wr,
