@@ -307,6 +307,17 @@ def test_a_device_function_names_its_code():
         assert "yping function of" in ast.get_docstring(made), f"pgas.{name}: {ops}.{code.attr}"
 
 
+def test_the_reading_path_is_there():
+    """The functions that CONTRIBUTING names are in their files, and line counts are about right."""
+    rows = re.findall(r"^\| `([\w/]+\.py)` \| (\d+) \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert len(rows) > len(FOLDERS)
+    for path, lines, text in rows:
+        source = (ROOT / path).read_text()
+        assert abs(len(source.splitlines()) - int(lines)) <= max(20, int(lines) // 4), path
+        for name in re.findall(r"`(\w+)`", text):
+            assert re.search(rf"^\s*(def|class) {name}\b|^{name} = ", source, re.MULTILINE), f"{path}: {name}"
+
+
 def test_public_constants_are_described_where_they_are_made():
     for name in [n for n in PUBLIC if not callable(getattr(pgas, n, None)) and n != "__version__"]:
         texts = "\n".join(SOURCES[f"pgas.{m}"].read_text() for m in ("api.sync", "api.signal", "base.backend", "kernels.compiler"))
