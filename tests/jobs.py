@@ -191,7 +191,9 @@ class Running:
 
     def _socket(self):
         """The abstract socket of the job's card."""
-        return re.findall(rb"@pgas-hca-%d-\S+" % (self.card() or 0), Path("/proc/net/unix").read_bytes())  # others' names may be any bytes
+        if (card := self.card()) is None:
+            return []
+        return re.findall(rb"@pgas-hca-%d-\S+" % card, Path("/proc/net/unix").read_bytes())  # others' names may be any bytes
 
     def _memory_held(self):
         if self._memory is None:

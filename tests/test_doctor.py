@@ -562,7 +562,7 @@ def test_the_one_in_the_docs(tmp_path, capsys):
     doctor._print(doctor.lines(facts, findings, doctor.judge(facts, findings), doctor.asked_of(facts)), Console())
     printed = capsys.readouterr().out.splitlines()
     page = (Path(__file__).resolve().parent.parent / "docs" / "machine.md").read_text(encoding="utf-8")
-    picture = page.partition("the tests lay them out in a folder):")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
+    picture = page.partition("machine and the next one exist only in the tests):")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
     assert len(picture) == 13
     for line in picture:
         text = line.removeprefix("    ").removesuffix(" ...")

@@ -50,7 +50,7 @@ say("handler", signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL)
 """
 
 #: Where PEs wait for each other on the host.
-IN_BARRIER = r"  host: program\.py:\d+ <module> > .* > mpi\.py:\d+ _wait"
+IN_BARRIER = r"  host: program\.py:\d+ <module> > .* > (?:mpi\.py:\d+ _wait|store\.py:\d+ _await)"
 
 #: Seconds since a wait began that had 2; the report of another thread's error comes when a core is free for it.
 OVER_2 = r"(?:[2-9]|\d\d+)\.\d s"

@@ -159,7 +159,7 @@ def two_machines(pid, fd):
     """A job whose PE 0, on this machine, is another process, and whose PE 2 is on another machine."""
     answers = [[(pid, fd), None, None], [True, False, True]]
     return SimpleNamespace(
-        _bootstrap=SimpleNamespace(rank=1, size=3),
+        _bootstrap=SimpleNamespace(rank=1, size=3, hearing=lambda: None),
         processes=[processes.Process("here", pid, 0), processes.Process("here", os.getpid(), 0), processes.Process("there", 1, 0)],
         together=lambda call, step: (step(), None),
         exchange=lambda value: answers.pop(0),
