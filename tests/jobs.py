@@ -21,6 +21,9 @@ from pgas.perftests.jobs import marked, mpirun
 #: Whether jobs that run on GPUs too do so in this session.
 ON_GPUS = os.environ.get("NUMBA_ENABLE_CUDASIM", "1") == "0"
 
+#: Whether jobs of several PEs are started by python -m pgas.run in this session, instead of mpirun.
+BY_RUN = os.environ.get("TEST_LAUNCHER") == "run"
+
 #: Seconds that a job which ends by itself takes at most: well under PGAS_TIMEOUT, and what a machine with too few cores needs to start it,
 #: and to compile the engine of its card if that is the first one after an installation.
 SOON = 40
@@ -39,6 +42,7 @@ import os, signal, sys, threading, time
 import numpy as np
 from numba import cuda
 import pgas
+from pgas.base.launcher import launched_rank
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # one write: lines of two PEs do not mix
@@ -122,9 +126,19 @@ class Ended:
         return f"status {self.status} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
+def launcher(npes):
+    """Return the command that starts so many PEs."""
+    if BY_RUN:
+        return [sys.executable, "-m", "pgas.run", "-n", str(npes)]
+    try:
+        return mpirun(npes)
+    except FileNotFoundError:
+        pytest.skip("capability missing: an mpirun")
+
+
 def _plain(text):
-    """Without the colours that an mpirun puts in front of lines."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+    """Without what a launcher puts in front of lines: colours, whose a line is."""
+    return re.sub(r"\x1b\[[0-9;]*m|^\[PE \d+\] ", "", text, flags=re.MULTILINE)
 
 
 class Running:
@@ -234,13 +248,11 @@ class Jobs:
         environment |= {"PYTHONFAULTHANDLER": "1", **variables}
         program = command = [*wrapper, sys.executable if self._real else forks.python(), str(path)]
         if npes > 1:
-            try:
-                launcher = mpirun(npes)
-            except FileNotFoundError:
-                pytest.skip("capability missing: an mpirun")
-            command = [*launcher, *program]
+            command = [*launcher(npes), *program]
             if per_pe is not None:
-                command = [launcher[0]]
+                if BY_RUN:
+                    pytest.skip("pgas.run gives all PEs the same variables")
+                command = [mpirun(npes)[0]]
                 for pe, settings in enumerate(per_pe):
                     command += [":"] * (pe > 0) + ["-n", "1", "env", *(f"{name}={value}" for name, value in settings.items()), *program]
         return Running(self._folder, command, environment, npes, gpu_memory() if self._gpus else None)

@@ -15,7 +15,7 @@ LEAVING = """
 from pathlib import Path
 from pgas.job import runtime
 
-me = int(os.environ["PMI_RANK"])
+me = launched_rank() or 0
 
 class Interrupts:
     def __int__(self):
@@ -184,7 +184,6 @@ pgas.barrier_all()
 
 def test_job_that_cannot_be_reset_says_why(job):
     text = """
-os.environ.setdefault("PMI_RANK", "0")
 pgas.init()
 leave("waiting", pgas.barrier_all)
 attempt(pgas.reset)

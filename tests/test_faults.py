@@ -16,6 +16,8 @@ from pgas.job import ending
 
 job, real_job = jobs.job, jobs.real_job
 
+of_mpirun = pytest.mark.skipif(jobs.BY_RUN, reason="of mpirun, and of what a user puts between it and a PE")
+
 NO_INIT = "pgas.init() has not been called (or pgas.finalize() has)"
 
 
@@ -66,7 +68,8 @@ def test_exit_inside_the_with_block(job):
     ended = job(text.format(0), npes=1)
     assert (ended.status, ended.err, ended.lines(0)) == (0, "", [f"PgasError: {NO_INIT}"] * 4), ended
     ended = job(text.format("5 * pgas.my_pe()"))
-    assert (ended.status, ended.err) == (5, ""), ended
+    said = re.sub(r"process \d+", "process N", ended.err)
+    assert (ended.status, said) == (5, "pgas: PE 1 (process N) ended with status 5, ending the job\n" if jobs.BY_RUN else ""), ended
 
 
 def test_exit_that_the_program_catches(real_job):
@@ -126,7 +129,7 @@ def die(requested):
         time.sleep(0.01)
     os.kill(os.getpid(), 9)
 
-if os.environ["PMI_RANK"] == "1":
+if launched_rank() == 1:
     growth.Bounds.of = die
 pgas.init()
 """
@@ -137,6 +140,7 @@ pgas.init()
 @pytest.mark.parametrize(
     ("how", "death"), [("kernel", "os.kill(os.getpid(), 9)"), ("barrier", "os._exit(0)"), ("sleep", "os.kill(os.getpid(), 9)")]
 )
+@of_mpirun
 def test_dead_pe_that_mpirun_does_not_notice(real_job, how, death):
     """A shell around each PE keeps mpirun in the dark: the other PE notices, says who died and ends the job."""
     ended = real_job(
@@ -157,6 +161,7 @@ def test_error_of_cuda_that_a_death_makes(real_job):
     says_once(ended, rf"PE 1 \(process {pid[1]}\) {FATES['os._exit(0)']}")
 
 
+@of_mpirun
 @pytest.mark.slow
 def test_death_of_the_process_that_started_a_pe(real_job):
     """As that of mpirun, if it is Open MPI's."""
@@ -970,7 +975,7 @@ def test_bad_value_on_one_pe_only(job):
 
 
 def test_bad_value_on_one_pe_that_catches_it(job):
-    ended = job("me = int(os.environ['PMI_RANK'])\nattempt(pgas.init)\n", per_pe=[{}, {"PGAS_TIMEOUT": "-3"}])
+    ended = job("me = launched_rank()\nattempt(pgas.init)\n", per_pe=[{}, {"PGAS_TIMEOUT": "-3"}])
     assert ended.status == 0, ended
     text = "ValueError: PGAS_TIMEOUT=-3: a number more than 0, less than 1e9 seconds"
     assert ended.lines(1) == [text], ended
@@ -979,7 +984,7 @@ def test_bad_value_on_one_pe_that_catches_it(job):
 
 def test_init_that_fails_on_one_pe_gives_everything_back(job):
     text = """
-me = int(os.environ["PMI_RANK"])
+me = launched_rank()
 from pgas.job import ending
 watch = ending.Watch
 def fails(*args):

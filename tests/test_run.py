@@ -304,3 +304,20 @@ with pgas.init(unique_id=given, rank=rank, size=2):
 def test_arguments_of_init(arguments, words):
     with pytest.raises(ValueError, match=words):
         pgas.init(**arguments)
+
+
+def test_the_real_torchrun(tmp_path):
+    """Also beside torch's own process group, and with one that the program gives."""
+    pytest.importorskip("torch")
+    text = """
+import torch.distributed
+with pgas.init():
+    body()
+torch.distributed.init_process_group("gloo")
+with pgas.init(process_group=torch.distributed.group.WORLD):
+    body()
+"""
+    path = program(tmp_path, text)
+    ((status, out, err),) = ended([started([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", path])])
+    assert status == 0, err
+    assert sorted(out.split("\n")) == ["", "0 of 2 got 1", "0 of 2 got 1", "1 of 2 got 0", "1 of 2 got 0"]
