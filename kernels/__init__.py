@@ -1,5 +1,6 @@
 """Device functions: what runs on an SM (or in the simulator) when a kernel calls ``pgas.put``.
 
-Read in this order: window (addresses), state (the private page), ptx (the primitives), p2p (loads and stores over the window), then
-rma, amo, signal and sync, which check the operands of the public names and hand them to the transport.
+Read in this order: window.py (addresses), layout.py (words shared with the host), state.py (checks, errors, waits), compiler/ptx.py (the
+primitives), paths/p2p.py (loads and stores over the window), then ops/, which checks the operands of the public names and hands them to
+the path.
 """

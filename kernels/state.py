@@ -1,55 +1,20 @@
-"""The state page: what differs from PE to PE, at the same private address on every PE (never in a slot, no peer maps it).
+"""What kernels do with the state page (layout.py): read who they are, check operands, record errors, report waits.
 
-Words of 8 bytes at ``window.STATE``. The host writes the first group at init; kernels write the rest.
-
-Who waits is known to nobody, so that a wait costs nothing but its polls; when the host asks (ASKED), and when the state is poisoned, each
-thread that waits writes itself into the table WAITERS as soon as it looks at the clock: what hang reports (pgas/job/hang.py) are made of.
+A thread that waits says so only when asked: a wait then costs nothing but its polls. The host asks by ASKED, a poisoned job asks too, and
+each waiting thread writes itself into WAITERS the next time it looks at the clock. Hang reports (pgas/job/hang.py) come from this table.
 """
 
-import struct
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels import window
+from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, outlier, primitive, ptx, u64
 from pgas.kernels.operation import ELEMENT, NAMES
 
 if SIMULATOR:
     from pgas.kernels.compiler import cpu
 
-MY_PE = window.STATE + 0
-N_PES = window.STATE + 8
-TIMEOUT_NS = window.STATE + 16  #: how long a wait may last
-HEAP_SIZE = window.STATE + 24  #: bytes of heap behind window.HEAP_OFFSET
-REGISTERED_END = window.STATE + 56  #: behind the last entry of REGISTERED that was ever used
-
-SYNC_EPOCH = window.STATE + 64  #: number of the last barrier_all or sync_all of this PE's kernels
-
-POISON = window.STATE + 128  #: SOUND; CLAIMED while a thread writes the record; then FAILED; LOST when the host gave the job up
-ASKED = POISON + 8  #: not 0: the host wants to know who waits
-#: The record of the first error, nine words: kind, operation, PE (of a wait: the nanoseconds since its deadline), address, wanted (of a
-#: timeout: the value compared with; otherwise a number of bytes or elements), found, comparison (of an operand that was refused: which
-#: one, as operation.py numbers them), block, thread. pgas/job/device_state.py puts it into words.
-ERROR = POISON + 16
-RECORD = struct.Struct("<9Q")
-
-SIZE = 4096
-
-#: At the end of the page: where kernels that the host calls for a value leave it, used in turn.
-N_RESULTS, RESULT_SIZE = 256, 16
-RESULTS = window.BASE - N_RESULTS * RESULT_SIZE
-
-#: In front of them: memory that the NIC reaches beside the heap (pgas.register). Of each piece: where it begins and ends (both 0: an entry
-#: that is free), and its lkey, big-endian (ibgda).
-N_REGISTERED, REGISTERED_SIZE = 256, 32
-REGISTERED = RESULTS - N_REGISTERED * REGISTERED_SIZE
-START, END, REGISTERED_LKEY = 0, 8, 16
-
-#: In front of them: threads that wait, in entries whose first word and record are as POISON and ERROR. The host empties the table before
-#: it asks. A thread whose place is taken is not in it.
-N_WAITERS, WAITER_SHIFT = 256, 7
-WAITERS = REGISTERED - (N_WAITERS << WAITER_SHIFT)
-
+#: What POISON says, and the first word of an entry of WAITERS.
 SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3
 
 # Kinds of error.
@@ -70,10 +35,10 @@ def _read_only(name: str, address: int, bits: int) -> Any:
     return primitive(name, f"u{bits}()", text, lambda: cpu.read_only(address, bits // 8), pure=True)
 
 
-my_pe = _read_only("my_pe", MY_PE, 32)
-n_pes = _read_only("n_pes", N_PES, 32)
-timeout_ns = _read_only("timeout_ns", TIMEOUT_NS, 64)
-heap_size = _read_only("heap_size", HEAP_SIZE, 64)
+my_pe = _read_only("my_pe", layout.MY_PE, 32)
+n_pes = _read_only("n_pes", layout.N_PES, 32)
+timeout_ns = _read_only("timeout_ns", layout.TIMEOUT_NS, 64)
+heap_size = _read_only("heap_size", layout.HEAP_SIZE, 64)
 
 #: Between two polls of a spin loop, ``relax(operation, address, comparison, value)``: nothing on a GPU, in the simulator the other
 #: threads' turn. The operands are what a hang report tells of the wait.
@@ -93,7 +58,7 @@ _store_record = primitive(
     _record,
 )  # fmt: skip
 
-_POISON, _ERROR = constant(POISON), constant(ERROR)
+_POISON, _ERROR = constant(layout.POISON), constant(layout.ERROR)
 _SOUND, _CLAIMED, _FAILED = constant(SOUND), constant(CLAIMED), constant(FAILED)
 
 
@@ -106,8 +71,8 @@ def fail(kind, op, pe, addr, wanted, found, comparison):
         ptx.failed()
 
 
-_0, _WAITERS, _RECORD_AT = constant(0), constant(WAITERS), constant(ERROR - POISON)
-_SEAT_MASK, _WAITER_SHIFT = N_WAITERS - 1, WAITER_SHIFT
+_0, _WAITERS, _WAITER_RECORD = constant(0), constant(layout.WAITERS + layout.WAITER_STATE), constant(layout.WAITER_RECORD)
+_SEAT_MASK, _WAITER_SHIFT = layout.N_WAITERS - 1, layout.WAITER_SIZE.bit_length() - 1
 
 
 @device
@@ -128,7 +93,7 @@ def given_up(kind, op, addr, comparison, wanted, found, deadline):
         taken = ptx.atom_cas_sys_u64(word, _0, _CLAIMED)
     if taken == _0:
         overdue = u64(ptx.globaltimer() - deadline)  # looked at again: it takes fewer registers
-        _store_record(word + _RECORD_AT, kind, op, overdue, addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
+        _store_record(word + _WAITER_RECORD, kind, op, overdue, addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
         ptx.st_release_sys_u64(word, _FAILED)
         ptx.failed()
     return ptx.ld_relaxed_sys_u64(_POISON) != _SOUND
@@ -209,8 +174,8 @@ _NOT_REGISTERED = constant(NOT_REGISTERED)
 #: What local() returns of memory that the NIC does not reach.
 UNREACHED = (1 << 64) - 1
 
-_REGISTERED, _REGISTERED_END, _REGISTERED_SIZE = constant(REGISTERED), constant(REGISTERED_END), constant(REGISTERED_SIZE)
-_END, _1 = constant(END), constant(1)
+_REGISTERED, _REGISTERED_END, _PIECE_SIZE = constant(layout.REGISTERED), constant(layout.REGISTERED_END), constant(layout.PIECE_SIZE)
+_PIECE_START, _PIECE_END, _1 = constant(layout.PIECE_START), constant(layout.PIECE_END), constant(1)
 _UNREACHED = constant(UNREACHED)
 
 
@@ -224,9 +189,9 @@ def local(op, pe, addr, nbytes):
         return _0
     entry, end, number = _REGISTERED, ptx.ld_relaxed_gpu_u64(_REGISTERED_END), _1
     while entry < end:
-        if addr >= ptx.ld_relaxed_gpu_u64(entry) and addr + nbytes <= ptx.ld_relaxed_gpu_u64(entry + _END):
+        if addr >= ptx.ld_relaxed_gpu_u64(entry + _PIECE_START) and addr + nbytes <= ptx.ld_relaxed_gpu_u64(entry + _PIECE_END):
             return number
-        entry += _REGISTERED_SIZE
+        entry += _PIECE_SIZE
         number += _1
     fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
     return _UNREACHED

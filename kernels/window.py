@@ -3,7 +3,7 @@
 An address therefore names the same object on every PE but for the PE's number in its upper bits, and no table is needed to go from
 one PE's copy to another's. A slot is::
 
-    offset 0            system area: words that the runtime's own protocols use (SYSTEM_SIZE bytes)
+    offset 0            system area: words of the runtime's own protocols, see layout.py (SYSTEM_SIZE bytes)
     SYSTEM_SIZE         a hole of GUARD_SIZE bytes, never mapped: an overrun faults
     HEAP_OFFSET         the symmetric heap
 
@@ -35,12 +35,9 @@ QUEUE_OFFSET = (1 << STRIDE_SHIFT) - (8 << 30)
 #: Where doorbells lie that a CPU rings for kernels (transports/ibgda/doorbells.py), in the host's memory behind the queues.
 DOORBELL_OFFSET = QUEUE_OFFSET + (8 << 30) - (64 << 20)
 
-#: What a process maps privately below BASE: the state page lies at its end (see state.py).
+#: What a process maps privately below BASE: the state page lies at its end (see layout.py).
 PRIVATE_SIZE = 1 << 30
 STATE = BASE - (2 << 20)
-
-#: Offsets in the system area: one 64-bit flag for every round of the dissemination barrier.
-SYNC_FLAGS = 0
 
 
 class Described(Protocol):

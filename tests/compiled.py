@@ -43,7 +43,7 @@ OF_A_QUEUE = {
 
 #: The same of proxy.wait.
 OF_A_WAIT = {
-    "wait: acquire of the look": ("ptx.ld_acquire_sys_u64(control)", "ptx.ld_relaxed_sys_u64(control)"),
+    "wait: acquire of the look": ("ptx.ld_acquire_sys_u64(control", "ptx.ld_relaxed_sys_u64(control"),
     "wait: acquire of LOOKING": ("ptx.atom_cas_gpu_u64(_LOOKING", "ptx.atom_cas_relaxed_gpu_u64(_LOOKING"),
     "wait: release of SEEN": ("ptx.st_release_gpu_u64(_SEEN", "ptx.st_relaxed_gpu_u64(_SEEN"),
     "wait: release of LOOKING": ("ptx.st_release_gpu_u64(_LOOKING", "ptx.st_relaxed_gpu_u64(_LOOKING"),

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from ptx_machine import Memory
 
-from pgas.kernels import state, window
+from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, u32
 from pgas.kernels.paths import ibgda
-from pgas.kernels.paths.nic import queue
 from pgas.transports.mlx5 import doorbell, send_queue, wqe
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "golden" / "kernel_wqes.toml").read_text())
@@ -41,24 +40,24 @@ class Job:
         self.idx, self.memory = idx, Memory()
         memory = self.memory
         memory.region(window.STATE, window.BASE - window.STATE)
-        memory.region(window.BASE + window.SYNC_FLAGS, 64)
+        memory.region(window.BASE + layout.SYNC_FLAGS, 64)
         self.ring = memory.region(RING, DEPTH * wqe.WQEBB, 0xA5)
         self.cq = memory.region(CQ, 64, 0xFF)
-        self.cells = memory.region(CELLS, queue.SINK + 64)
+        self.cells = memory.region(CELLS, layout.SINK + 64)
         for address, nbytes in ((DBR, 4), (UAR, 8), (DEST, 64), (SOURCE, 64)):
             memory.region(address, nbytes)
         for i, element in enumerate(ELEMENTS.get(name, ())):
-            self.cells[i * queue.CELL_SIZE : i * queue.CELL_SIZE + len(element) // 2] = bytes.fromhex(element)
+            self.cells[i * layout.CELL_SIZE : i * layout.CELL_SIZE + len(element) // 2] = bytes.fromhex(element)
         words = {
-            state.N_PES: N_PES, state.TIMEOUT_NS: 1 << 40, queue.LKEY: big(0x0A0B0C0D, 4), queue.CELL_LKEY: big(0x0E0F1011, 4),
-            queue.CELLS: CELLS, queue.USED_END: queue.USED + 8, queue.KEYS + 8 * PE: big(0x01020304, 4) | big(0x05060708, 4) << 32,
-            window.BASE + window.SYNC_FLAGS: 1,
+            layout.N_PES: N_PES, layout.TIMEOUT_NS: 1 << 40, layout.LKEY: big(0x0A0B0C0D, 4), layout.CELL_LKEY: big(0x0E0F1011, 4),
+            layout.CELLS: CELLS, layout.USED_END: layout.USED + 8, layout.KEYS + 8 * PE: big(0x01020304, 4) | big(0x05060708, 4) << 32,
+            window.BASE + layout.SYNC_FLAGS: 1,
         }  # fmt: skip
-        self.record = queue.RECORDS + 2 * PE * queue.RECORD_SIZE
+        self.record = layout.RECORDS + 2 * PE * layout.RECORD_SIZE
         fields = {
-            queue.WQ: RING, queue.DBR: DBR, queue.UAR: UAR, queue.CQE: CQ + 56, queue.QPN: big(QPN << 8, 4), queue.START: 0,
-            queue.RESV_HEAD: idx, queue.READY_HEAD: idx, queue.RUNG_IDX: idx,
-            queue.CONS_IDX: idx + 64,  # as if all were complete before it is posted
+            layout.WQ: RING, layout.DBR: DBR, layout.UAR: UAR, layout.CQE: CQ + 56, layout.QPN: big(QPN << 8, 4), layout.FIRST_IDX: 0,
+            layout.RESV_HEAD: idx, layout.READY_HEAD: idx, layout.RUNG_IDX: idx,
+            layout.CONS_IDX: idx + 64,  # as if all were complete before it is posted
         }  # fmt: skip
         for address, value in (words | {self.record + offset: value for offset, value in fields.items()}).items():
             memory.store(address, value, 8)
@@ -74,7 +73,7 @@ class Job:
                     expected[place] = 0xA5
             end += wqe.wqebbs(len(data) // wqe.OCTOWORD)
         assert octowords(self.ring) == octowords(expected)
-        for offset in (queue.RESV_HEAD, queue.READY_HEAD, queue.RUNG_IDX):
+        for offset in (layout.RESV_HEAD, layout.READY_HEAD, layout.RUNG_IDX):
             assert self.memory.load(self.record + offset, 8) == end
         assert self.memory.load(DBR, 4).to_bytes(4, "little") == doorbell.dbr(end)
         assert self.memory.load(UAR, 8).to_bytes(8, "little") == doorbell.next_empty(end, QPN)

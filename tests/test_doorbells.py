@@ -57,13 +57,13 @@ def test_kernels_store_to_the_hosts_memory_alone(job):
     """What they are told: doorbell records and registers in the segment of doorbells; the card is rung all the same."""
     text = """
 from pgas.job import runtime
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout
 from pgas.kernels import window
 job = pgas.init()
 me, nic = pgas.my_pe(), job.nic
 bells = range(window.slot(me) + window.DOORBELL_OFFSET, window.slot(me) + window.DOORBELL_OFFSET + job._nic_segments[-1].size)
-records = [queue.RECORDS + number * queue.RECORD_SIZE for number in range(len(nic.qps))]
-said = [nic._load(record + field) for record in records for field in (queue.DBR, queue.UAR)]
+records = [layout.RECORDS + number * layout.RECORD_SIZE for number in range(len(nic.qps))]
+said = [nic._load(record + field) for record in records for field in (layout.DBR, layout.UAR)]
 say(f"PE {me}: {len(set(said))} places, in host memory {sum(place in bells for place in said)}, by CPU {nic.adapter.rung_by_cpu}")
 
 @pgas.jit

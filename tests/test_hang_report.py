@@ -13,8 +13,6 @@ from jobs import INIT, ON_GPUS, holds
 from strangers import NOBODY, stranger
 
 from pgas.job.inquiry import Inquiry
-from pgas.kernels import state, window
-from pgas.kernels.paths.nic import queue
 
 #: A signal that nobody sends, waited for by some threads of some blocks; and what ends it.
 WAITS = """
@@ -443,8 +441,3 @@ def test_a_stranger_with_the_name_of_a_peer_that_is_gone_is_not_heard():
     for inquiry in pes:
         inquiry.stop()
     assert said == ["a peer", "a peer"]
-
-
-def test_the_table_of_those_who_wait_is_behind_everything_else():
-    assert queue.RECORDS + queue.MAX_QUEUES * queue.RECORD_SIZE <= state.WAITERS
-    assert state.WAITERS + (state.N_WAITERS << state.WAITER_SHIFT) <= window.BASE

@@ -6,14 +6,13 @@ Jobs run in the simulator, in processes of their own, because a process has one 
 import os
 import re
 import subprocess
-from itertools import pairwise
 
 import forks
 import numpy as np
 import pytest
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels.paths import proxy
+from pgas.kernels import codes, layout
 from pgas.transports.hostloop import memory_ops as ops_cpu
 from pgas.transports.ibrc import loop, tables, thread, wqes
 from pgas.transports.mlx5 import cqe, doorbell, send_queue, wqe
@@ -76,10 +75,10 @@ ALWAYS = {"fm_ce_se": Ce.ALWAYS}
 @INDICES
 def test_write_and_read(index):
     rig = Rig(index)
-    assert rig.step(proxy.Request.WRITE, 4711, LOCAL, REMOTE) == -1
+    assert rig.step(codes.Request.WRITE, 4711, LOCAL, REMOTE) == -1
     rig.holds(index, wqe.write(index, QPN, REMOTE, HEAP_KEY, LOCAL, LKEY, 4711, **ALWAYS))
-    rig.step(proxy.Request.READ, 12, LOCAL, REMOTE)
-    rig.step(proxy.Request.READ | proxy.LANDING, 16, LOCAL, REMOTE)
+    rig.step(codes.Request.READ, 12, LOCAL, REMOTE)
+    rig.step(codes.Request.READ | layout.LANDING, 16, LOCAL, REMOTE)
     rig.holds(
         index + 1,
         wqe.read(index + 1, QPN, REMOTE, HEAP_KEY, LOCAL, LKEY, 12, **ALWAYS),
@@ -92,7 +91,7 @@ def test_more_bytes_than_a_wqe_moves():
     rig, nbytes = Rig(), 2 * MAX + 100
     done = [0]
     while done[-1] != -1:
-        done.append(rig.step(proxy.Request.WRITE, nbytes, LOCAL, REMOTE, done=done[-1]))
+        done.append(rig.step(codes.Request.WRITE, nbytes, LOCAL, REMOTE, done=done[-1]))
     assert done == [0, MAX, 2 * MAX, -1]
     sizes = [MAX, MAX, 100]
     rig.holds(
@@ -109,7 +108,7 @@ def test_store(nbytes):
     rig = Rig(DEPTH - 1)
     payload = bytes(range(0xF0, 0x100))
     low, high = (int.from_bytes(payload[i : i + 8], "little") for i in (0, 8))
-    for what, key in ((proxy.Request.STORE, HEAP_KEY), (proxy.Request.STORE | proxy.SYSTEM, SYSTEM_KEY)):
+    for what, key in ((codes.Request.STORE, HEAP_KEY), (codes.Request.STORE | layout.SYSTEM, SYSTEM_KEY)):
         index = rig.prod_idx
         assert rig.step(what, nbytes, 0, REMOTE, low, high) == -1
         found = send_queue.decode(send_queue.fetch(rig.wq, index))
@@ -122,12 +121,12 @@ def test_atomics(index):
     rig, value, compare = Rig(index), 0xFEDC_BA98_7654_3210, 0x8000_0000_0000_0001
     half, other = value & 0xFFFF_FFFF, compare & 0xFFFF_FFFF
     for what, nbytes, local in (
-        (proxy.Request.ADD, 8, 0),
-        (proxy.Request.ADD, 4, LOCAL),
-        (proxy.Request.COMPARE_SWAP, 8, LOCAL),
-        (proxy.Request.COMPARE_SWAP, 4, LOCAL),
+        (codes.Request.ADD, 8, 0),
+        (codes.Request.ADD, 4, LOCAL),
+        (codes.Request.COMPARE_SWAP, 8, LOCAL),
+        (codes.Request.COMPARE_SWAP, 4, LOCAL),
     ):
-        assert rig.step(what | proxy.LANDING, nbytes, local, REMOTE, value, compare) == -1
+        assert rig.step(what | layout.LANDING, nbytes, local, REMOTE, value, compare) == -1
     where, ones = (QPN, REMOTE, HEAP_KEY), 0xFFFF_FFFF
     rig.holds(
         index,
@@ -144,9 +143,9 @@ def test_atomics_of_bits(index, nbytes):
     """By masks (facts/mlx5.md 1.7). A masked CS of 8 bytes has two WQEBBs, which a NOP completes."""
     rig, ones = Rig(index), (1 << 8 * nbytes) - 1
     value = 0xFEDC_BA98_7654_3210 & ones
-    for what in (proxy.Request.XOR, proxy.Request.SWAP, proxy.Request.AND, proxy.Request.OR):
+    for what in (codes.Request.XOR, codes.Request.SWAP, codes.Request.AND, codes.Request.OR):
         begin = rig.prod_idx
-        assert rig.step(what | proxy.LANDING, nbytes, LOCAL, REMOTE, value) == -1
+        assert rig.step(what | layout.LANDING, nbytes, LOCAL, REMOTE, value) == -1
         assert rig.prod_idx - begin <= tables.STEP_MAX
     where = (QPN, REMOTE, HEAP_KEY, LOCAL, CELL_LKEY, nbytes)
     wanted, at = [wqe.masked_fetch_add(index, *where, value, ones, **ALWAYS)], index + 1
@@ -167,10 +166,10 @@ def test_signals(index, nbytes):
     head = [wqe.write(index, QPN, REMOTE, HEAP_KEY, LOCAL, LKEY, nbytes)] if nbytes else []
     at, where = index + len(head), (QPN, WORD, HEAP_KEY)
     rig = Rig(index)
-    assert rig.step(proxy.Request.SIGNAL_ADD, nbytes, LOCAL, REMOTE, value, WORD) == -1
+    assert rig.step(codes.Request.SIGNAL_ADD, nbytes, LOCAL, REMOTE, value, WORD) == -1
     rig.holds(index, *head, wqe.fetch_add(at, *where, SINK, CELL_LKEY, value, **ALWAYS))
     rig = Rig(index)
-    assert rig.step(proxy.Request.SIGNAL_SET, nbytes, LOCAL, REMOTE, value, WORD) == -1
+    assert rig.step(codes.Request.SIGNAL_SET, nbytes, LOCAL, REMOTE, value, WORD) == -1
     replaced = wqe.masked_compare_swap(at, *where, SINK, CELL_LKEY, 8, 0, value, 0, ones)
     rig.holds(index, *head, replaced, wqe.nop(at + 2, QPN, **ALWAYS))
     assert rig.prod_idx - index <= tables.STEP_MAX
@@ -190,8 +189,8 @@ def test_doorbell(index):
 def test_doorbells_of_batches(batch, rung):
     """PGAS_IBGDA_NUM_REQUESTS_IN_BATCH: one request of 100 WQEs is rung whenever a batch waits; an error then stops the loop."""
     rig = Rig()
-    control, undone = np.zeros((proxy.RING + proxy.REQUEST_SIZE) // 8, np.uint64), np.zeros(tables.UNDONE_SIZE // 8, np.int64)
-    control[proxy.RING // 8 :] = (proxy.Request.WRITE, 100 * MAX, LOCAL, REMOTE, 0, 0, 0, 1)
+    control, undone = np.zeros((layout.RING + layout.REQUEST_SIZE) // 8, np.uint64), np.zeros(tables.UNDONE_SIZE // 8, np.int64)
+    control[layout.RING // 8 :] = (codes.Request.WRITE, 100 * MAX, LOCAL, REMOTE, 0, 0, 0, 1)
     error = cqe.error(QPN, Opcode.RDMA_WRITE, 0, cqe.Syndrome.REMOTE_ACCESS_ERR)
     rig.words[2:3].view(np.uint8)[:] = np.frombuffer(error, np.uint8)[cqe.CQE_TAIL :]
     for offset, value in {
@@ -200,7 +199,7 @@ def test_doorbells_of_batches(batch, rung):
         rig.own[offset // 8] = value
     rig.row[tables.RECORD // 8] = 4711
     loop.compiled(wqes)(rig.own.ctypes.data)
-    assert (rig.prod_idx, rig.row[tables.RUNG_IDX // 8], control[proxy.FAILED // 8]) == (100, rung, 4711)
+    assert (rig.prod_idx, rig.row[tables.RUNG_IDX // 8], control[layout.FAILED_QUEUE // 8]) == (100, rung, 4711)
     assert rig.words[1:2].tobytes() == doorbell.next_empty(rung, QPN)
 
 
@@ -223,13 +222,6 @@ def test_completions():
     assert cons[0] == 0x2_0031
 
 
-def test_layout_of_a_request():
-    fields = sorted((proxy.WHAT, proxy.NBYTES, proxy.LOCAL, proxy.REMOTE, proxy.VALUE, proxy.SECOND, proxy.SEQUENCE))
-    assert all(b - a >= 8 for a, b in pairwise(fields))
-    assert fields[-1] == proxy.REQUEST_SIZE - 8
-    assert max(proxy.Request) < proxy.LANDING < proxy.SYSTEM < 1 << proxy.NUMBER_SHIFT
-
-
 def test_sleeps_are_bounded():
     assert ops_cpu.SLEEP_MIN_US + (loop.LAST_SHORT_TURN - ops_cpu.YIELDS) // 4 == 50
 
@@ -242,7 +234,7 @@ import numpy as np
 from numba import cuda
 import pgas
 from pgas.job import runtime
-from pgas.kernels.paths import proxy
+from pgas.kernels import layout
 from pgas.transports.ibrc import loop, tables, wqes
 
 def job():
@@ -415,7 +407,7 @@ def test_a_card_that_stands_still_for_ever(run, looking):
     found = run(
         f"""
 dest, source, done = pgas.zeros(4, np.int32), pgas.zeros(4, np.int32), pgas.zeros(1, np.int32)
-job().nic._store(proxy.LOOKING, {looking})
+job().nic._store(layout.RING_LOOKING, {looking})
 job().nic.adapter.pause()
 puts[1, 1](dest, source, 3, 0)
 attempt(pgas.barrier_all)
@@ -437,7 +429,7 @@ def test_error_that_a_kernel_waits_for(run, ring, looking):
     found = run(
         f"""
 dest, source, done = pgas.zeros(200, np.int32), pgas.zeros(200, np.int32), pgas.zeros(1, np.int32)
-job().nic._store(proxy.LOOKING, {looking})
+job().nic._store(layout.RING_LOOKING, {looking})
 def both():
     puts[1, 1](dest, source, 200, 0)
     completes[1, 1](done)

@@ -13,12 +13,11 @@ import pytest
 from numba import cuda
 from numba.cuda import types
 
-from pgas.kernels import state
+from pgas.kernels import layout, state
+from pgas.kernels.codes import Update
 from pgas.kernels.compiler import cpu
 from pgas.kernels.paths import ibgda, proxy
-from pgas.kernels.paths.nic import queue
 from pgas.kernels.scope import THREAD
-from pgas.kernels.update import Update
 from pgas.perftests.sass import CONSTANTS
 from pgas.sim import engine
 
@@ -61,15 +60,20 @@ class Job(posting.Job):
 
     def __init__(self):
         super().__init__("put")
-        self.ring_of_proxy = self.memory.region(CONTROL, proxy.RING + CONSTANTS["ibrc"].ring * proxy.REQUEST_SIZE)
-        for address, value in {proxy.CONTROL: CONTROL, proxy.HEAD: BEFORE, proxy.SEEN: BEFORE - 1, CONTROL: BEFORE - 1}.items():
+        self.ring_of_proxy = self.memory.region(CONTROL, layout.RING + CONSTANTS["ibrc"].ring * layout.REQUEST_SIZE)
+        for address, value in {
+            layout.CONTROL: CONTROL,
+            layout.RING_HEAD: BEFORE,
+            layout.RING_SEEN: BEFORE - 1,
+            CONTROL: BEFORE - 1,
+        }.items():
             self.memory.store(address, value, 8)
 
     def head(self):
-        return self.memory.load(proxy.HEAD, 8)
+        return self.memory.load(layout.RING_HEAD, 8)
 
     def complete_one(self):
-        self.memory.store(CONTROL + proxy.COMPLETED, self.memory.load(CONTROL + proxy.COMPLETED, 8) + 1, 8)
+        self.memory.store(CONTROL + layout.COMPLETED, self.memory.load(CONTROL + layout.COMPLETED, 8) + 1, 8)
 
 
 @pytest.fixture
@@ -106,14 +110,14 @@ def test_a_wait_ends_when_the_last_request_is_done(name, job):
 @pytest.mark.parametrize("name", COPIES)
 def test_of_memory_that_the_nic_does_not_reach_nothing_is_posted(name, transport, job):
     """No data, and no signal either; the job is poisoned."""
-    before = job.memory.load(job.record + queue.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)
+    before = job.memory.load(job.record + layout.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)
 
     @cuda.jit
     def kernel():
         COPIES[name](transport.make(CONSTANTS["ibgda" if transport is ibgda else "ibrc"]), ELSEWHERE)
 
     kernel[1, 1]()
-    assert job.memory.load(state.POISON, 8) == state.FAILED
-    assert job.memory.load(state.ERROR, 8) == state.NOT_REGISTERED
+    assert job.memory.load(layout.POISON, 8) == state.FAILED
+    assert job.memory.load(layout.ERROR, 8) == state.NOT_REGISTERED
     assert job.head() == BEFORE
-    assert (job.memory.load(job.record + queue.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)) == before
+    assert (job.memory.load(job.record + layout.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)) == before

@@ -14,11 +14,11 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.np.numpy_support import from_dtype
 
+from pgas.kernels.codes import Update
 from pgas.kernels.compiler import cpu
 from pgas.kernels.ops import sync
 from pgas.kernels.paths import ibgda
 from pgas.kernels.scope import BLOCK, THREAD
-from pgas.kernels.update import Update
 from pgas.perftests.sass import CONSTANTS
 from pgas.sim import engine
 

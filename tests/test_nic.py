@@ -57,7 +57,7 @@ def test_error_cqe(job, syndrome):
 #: Put another rkey of the peer's heap where WQEs are built: in the state page of kernels, or among the rows of the proxy thread.
 FORGE = """
 from pgas.job import runtime
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout
 from pgas.transports.ibrc import tables, wqes
 from pgas.transports.ibrc.nic import ProxiedNIC
 def forge(peer):
@@ -66,7 +66,7 @@ def forge(peer):
         for number in range(peer * nic._num, (peer + 1) * nic._num):
             nic._own[(tables.END + number * tables.ROW + wqes.HEAP_KEY) // 8] ^= 0x100
     else:
-        nic._store(queue.KEYS + 8 * peer, nic._load(queue.KEYS + 8 * peer) ^ 0x100)
+        nic._store(layout.KEYS + 8 * peer, nic._load(layout.KEYS + 8 * peer) ^ 0x100)
 """
 
 

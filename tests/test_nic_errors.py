@@ -55,7 +55,7 @@ def test_exception_of_a_kernel_while_it_holds_a_queue(job, transport):
     text = "attempt(raises_in_between[4, 64], dest)\nattempt(pgas.barrier_all)\nsys.exit(1)\n"
     if transport == "ibgda":  # whose threads give way between the two in few places
         text = (
-            "from pgas.job import runtime\nfrom pgas.kernels.paths.nic import queue\nhead = queue.RECORDS + queue.RESV_HEAD\n"
+            "from pgas.job import runtime\nfrom pgas.kernels import layout\nhead = layout.RECORDS + layout.RESV_HEAD\n"
             "runtime.current().nic._store(head, runtime.current().nic._load(head) + 1)\n" + text.replace("[4, 64]", "[1, 64]")
         )
     ended = job(INIT + text, PGAS_TRANSPORT=transport, npes=1)

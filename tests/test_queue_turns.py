@@ -16,8 +16,8 @@ import numpy as np
 import pgas
 from numba import cuda
 from pgas.job import runtime
+from pgas.kernels import layout
 from pgas.kernels.compiler import ptx
-from pgas.kernels.paths.nic import queue
 from pgas.sim import engine
 
 BLOCKS, PUTS, STRIDED = 24, 40, 20 * 32
@@ -57,7 +57,7 @@ def interrupted(name):
         if dice.random() < 0.2:
             engine.preempt()
         found = primitive(*operands)
-        if name == "atom_cas_gpu_u64" and found == operands[1] and found & queue.RINGING:
+        if name == "atom_cas_gpu_u64" and found == operands[1] and found & layout.RINGING:
             seen["left to the one who rings"] += 1
         if name == "atom_cas_release_gpu_u64" and found != operands[1]:
             seen["more got ready while one rang"] += 1
@@ -73,7 +73,7 @@ with pgas.init():
         interrupted(name)
     work[int(sys.argv[2]), 1](dest, 0, 1, missed)  # the first ones on this queue pair: each quiet knows of it, and sees it complete
     nic = runtime.current().nic
-    assert nic._load(queue.RECORDS + queue.CONS_IDX) == nic._load(queue.RECORDS + queue.RESV_HEAD)
+    assert nic._load(layout.RECORDS + layout.CONS_IDX) == nic._load(layout.RECORDS + layout.RESV_HEAD)
     for turn in range(1, 4):
         work[BLOCKS, 1](dest, turn, PUTS, missed)
         pgas.synchronize()

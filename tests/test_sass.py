@@ -14,7 +14,7 @@ import ptx_machine
 import pytest
 from compiled import LIMIT
 
-from pgas.kernels import state, window
+from pgas.kernels import layout, window
 
 pytestmark = [pytest.mark.sass, pytest.mark.timeout(2 * LIMIT)]
 
@@ -458,7 +458,7 @@ class Watched(ptx_machine.Memory):
     def __init__(self, nbytes, later=None):
         super().__init__()
         self.region(window.STATE, window.BASE - window.STATE)
-        self.store(state.TIMEOUT_NS, 1 << 40, 8)
+        self.store(layout.TIMEOUT_NS, 1 << 40, 8)
         self.region(IVARS, nbytes)
         self.later, self.noted = later, []
 
@@ -551,15 +551,15 @@ class Flags(ptx_machine.Memory):
         super().__init__()
         self.noted = []
         self.region(window.STATE, window.BASE - window.STATE)
-        for address, value in {state.N_PES: 4, state.TIMEOUT_NS: 1 << 40}.items():
+        for address, value in {layout.N_PES: 4, layout.TIMEOUT_NS: 1 << 40}.items():
             super().store(address, value, 8)
         for pe in range(4):
-            self.region(window.BASE + (pe << window.STRIDE_SHIFT) + window.SYNC_FLAGS, 16, 1 if pe == 0 else 0)
+            self.region(window.BASE + (pe << window.STRIDE_SHIFT) + layout.SYNC_FLAGS, 16, 1 if pe == 0 else 0)
 
     def note(self, what, address):
         if address >= window.BASE:
             pe, offset = divmod(address - window.BASE, 1 << window.STRIDE_SHIFT)
-            self.noted.append(f"{what} {(offset - window.SYNC_FLAGS) // 8} of PE {pe}")
+            self.noted.append(f"{what} {(offset - layout.SYNC_FLAGS) // 8} of PE {pe}")
 
     def load(self, address, nbytes):
         self.note("poll", address)

@@ -25,9 +25,8 @@ from numba import cuda
 
 import pgas
 from pgas.job import runtime
-from pgas.kernels import window
+from pgas.kernels import layout, window
 from pgas.kernels.compiler import cpu
-from pgas.kernels.paths.nic import queue
 from pgas.transports.adapter_nic import AdapterNIC
 from pgas.transports.mlx5 import cqe, fields, send_queue, wqe
 from pgas.transports.softhca import tables
@@ -116,8 +115,8 @@ def fail(heap, pe):
 
 def flushed(nic):
     """The last WQE to PE 1, from the ring: cards trace what they execute."""
-    qp, place, record = nic.qps[2], nic.queues[2], queue.RECORDS + 2 * queue.RECORD_SIZE
-    index = nic._load(record + queue.RESV_HEAD) - 1
+    qp, place, record = nic.qps[2], nic.queues[2], layout.RECORDS + 2 * layout.RECORD_SIZE
+    index = nic._load(record + layout.RESV_HEAD) - 1
     data = send_queue.fetch(nic._memory.read(window.slot(0) + window.QUEUE_OFFSET + place.wq, 128 * wqe.WQEBB), index)
     return f"wqe PE 0 qpn {qp.qpn:#08x} index {index}: {send_queue.decode(data)}\n{fields.hexdump(data)}"
 
@@ -163,7 +162,7 @@ def record():
     phase("atomics", atomics, longs, words, floats, fetched)
     phase("signals", signals, heap, longs, at)
     if first:
-        nic._store(queue.KEYS + 8, int.from_bytes(NO_KEY.to_bytes(4, "little"), "big"))
+        nic._store(layout.KEYS + 8, int.from_bytes(NO_KEY.to_bytes(4, "little"), "big"))
         cpu._read_only.clear()
         with contextlib.suppress(pgas.PgasError):
             fail[1, 1](heap, 1)
@@ -171,7 +170,7 @@ def record():
     end("error")
     if first:
         lines.append(flushed(nic))
-    images = pgas.allgather_object((heap.copy_to_host().tobytes(), nic._memory.read(nic._load(queue.CELLS), queue.SINK)))
+    images = pgas.allgather_object((heap.copy_to_host().tobytes(), nic._memory.read(nic._load(layout.CELLS), layout.SINK)))
     if first:
         for pe, (used, cells) in enumerate(images):
             lines += [f"heap PE {pe}", fields.hexdump(used), f"cells PE {pe} sha256 {hashlib.sha256(cells).hexdigest()}"]
@@ -298,7 +297,7 @@ class Replay:
         """What the engine has left, by the recording's numbers: heaps, landing cells, CQEs, counters, doorbells."""
         self.observer.pause()
         heaps = {pe.number: pe.read(pe.heap, USED) for pe in self.pes}
-        cells = {number: hashlib.sha256(self.pes[number].read(address, queue.SINK)).hexdigest() for number, address in self.cells.items()}
+        cells = {number: hashlib.sha256(self.pes[number].read(address, layout.SINK)).hexdigest() for number, address in self.cells.items()}
         cqes, counters, doorbells = {}, {}, {}
         for qpn, qp in self.qps.items():
             (counted,) = [row for row in self.counted() if row["qpn"] == qp.qpn]

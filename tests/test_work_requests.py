@@ -8,7 +8,8 @@ import pytest
 from verbs_model import CELL_LKEY, DEPTH, HEAP_KEY, LKEY, RECORD, SYSTEM_KEY, Model, set_word, word
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels.paths.proxy import LANDING, SYSTEM, Request
+from pgas.kernels.codes import Request
+from pgas.kernels.layout import LANDING, SYSTEM
 from pgas.transports.ibrc import work_requests
 from pgas.transports.verbs.abi import SendFlags, WcStatus, WrOpcode
 

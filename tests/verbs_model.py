@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pgas.kernels.paths import proxy
+from pgas.kernels import layout
 from pgas.transports.ibrc import loop, tables, work_requests
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import SendFlags, WcStatus, WrOpcode
@@ -93,7 +93,7 @@ class Model:
         self.cells, self.system = np.zeros(64, np.uint64), np.zeros(64, np.uint64)
         self.queue = deque()
         self._post, self._poll = _Post(self._post_send), _Poll(self._poll_cq)
-        self.control = np.zeros((proxy.RING + RING * proxy.REQUEST_SIZE) // 8, np.uint64)
+        self.control = np.zeros((layout.RING + RING * layout.REQUEST_SIZE) // 8, np.uint64)
         self.own = np.zeros((work_requests.END + tables.ROW + RING * tables.UNDONE_SIZE + 8) // 8, np.int64)
         self.slots = np.zeros(DEPTH * work_requests.SLOT // 8, np.int64)
         self.chains = np.zeros(work_requests.N_CHAINS * work_requests.CHAIN_SIZE // 8, np.int64)
@@ -173,18 +173,18 @@ class Model:
     def ask(self, what, nbytes, local=0, remote=0, value=0, second=0):
         """Write a request into the ring, waiting for room as kernels do."""
         until(lambda: self.tickets < self.completed + RING or self.failed)
-        at = (proxy.RING + self.tickets % RING * proxy.REQUEST_SIZE) // 8
+        at = (layout.RING + self.tickets % RING * layout.REQUEST_SIZE) // 8
         self.control[at : at + 6] = [int(w) & (1 << 64) - 1 for w in (what, nbytes, local, remote, value, second)]
         self.tickets += 1
-        self.control[at + proxy.SEQUENCE // 8] = self.tickets
+        self.control[at + layout.SEQUENCE // 8] = self.tickets
 
     @property
     def completed(self):
-        return int(self.control[proxy.COMPLETED // 8])
+        return int(self.control[layout.COMPLETED // 8])
 
     @property
     def failed(self):
-        return int(self.control[proxy.FAILED // 8])
+        return int(self.control[layout.FAILED_QUEUE // 8])
 
     @property
     def fault(self):

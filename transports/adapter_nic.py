@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.base.errors import CompletionError, PgasError, TransportError
-from pgas.kernels import window
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout, window
 from pgas.transports.adapter import FirstError, Inspection, Opener, Path, Port
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import cqe, send_queue
@@ -81,10 +80,10 @@ class AdapterNIC(NIC):
         self.queues = self._places(shared)
         self.qps = [QueuePair(adapter, umem, pdn, place, self._depth, number, self._packets) for number, place in enumerate(self.queues)]
         for address, value in (
-            (queue.LKEY, big_endian(lkey)),
-            (queue.CELL_LKEY, big_endian(cell_key)),
-            (queue.CELLS, queues[0]),
-            (queue.USED_END, queue.USED + 8 * -(-len(self.queues) // 64)),
+            (layout.LKEY, big_endian(lkey)),
+            (layout.CELL_LKEY, big_endian(cell_key)),
+            (layout.CELLS, queues[0]),
+            (layout.USED_END, layout.USED + 8 * -(-len(self.queues) // 64)),
         ):
             self._store(address, value)
 
@@ -106,19 +105,20 @@ class AdapterNIC(NIC):
             if self.first_index:
                 self.adapter.set_index(qp.qpn, self.first_index)
             qp.connect(met[pe].qpns[self._me * self._num + i], own, met[pe].port, met[pe].log_rd_atomic)
-            record = queue.RECORDS + number * queue.RECORD_SIZE
+            record = layout.RECORDS + number * layout.RECORD_SIZE
             dbr, register = self._doorbell(number)
             for offset, value in (
-                (queue.WQ, base + place.wq),
-                (queue.DBR, dbr + DBR_SND_OFFSET),
-                (queue.UAR, register),
-                (queue.CQE, base + place.cq + cqe.CQE_TAIL),
-                (queue.QPN, big_endian(qp.qpn << 8)),
-                *((cursor, self.first_index) for cursor in queue.CURSORS),
+                (layout.WQ, base + place.wq),
+                (layout.DBR, dbr + DBR_SND_OFFSET),
+                (layout.UAR, register),
+                (layout.CQE, base + place.cq + cqe.CQE_TAIL),
+                (layout.QPN, big_endian(qp.qpn << 8)),
+                *((cursor, self.first_index) for cursor in layout.CURSORS),
             ):
                 self._store(record + offset, value)
         for pe, peer in enumerate(introductions):
-            self._store(queue.KEYS + 8 * pe, big_endian(peer.heap_key) | big_endian(peer.system_key) << 32)
+            for offset, key in ((layout.HEAP_KEY, peer.heap_key), (layout.SYSTEM_KEY, peer.system_key)):
+                self._memory.write(layout.KEYS + layout.KEYS_SIZE * pe + offset, struct.pack("<I", big_endian(key)))
 
     def _doorbell(self, number: int) -> tuple[int, int]:
         """Return the addresses of a queue pair's doorbell record and register, for the poster."""
@@ -127,7 +127,7 @@ class AdapterNIC(NIC):
     def _clear(self) -> None:
         """Zero queues, doorbell records and the kernels' words about them."""
         self._memory.fill(self._slot + window.QUEUE_OFFSET + CELL_BYTES, len(self.queues) * Queues.nbytes(self._depth), 0)
-        for address, nbytes in ((queue.CELL_TICKET, 8), (queue.USED, 8 * queue.USED_WORDS), (queue.CELL_TAKEN, 8 * queue.N_CELLS)):
+        for address, nbytes in ((layout.CELL_TICKET, 8), (layout.USED, 8 * layout.USED_WORDS), (layout.CELL_TAKEN, 8 * layout.N_CELLS)):
             self._memory.fill(address, nbytes, 0)
 
     def counts(self) -> dict[str, int]:
@@ -148,9 +148,9 @@ class AdapterNIC(NIC):
 
     def _take_keys(self, keys: list[Any]) -> None:
         lkey, self._heap_key = keys[self._me]
-        self._store(queue.LKEY, big_endian(lkey))
+        self._store(layout.LKEY, big_endian(lkey))
         for pe, (_, rkey) in enumerate(keys):
-            self._memory.write(queue.KEYS + 8 * pe, struct.pack("<I", big_endian(rkey)))
+            self._memory.write(layout.KEYS + layout.KEYS_SIZE * pe + layout.HEAP_KEY, struct.pack("<I", big_endian(rkey)))
 
     def _key(self, entry: int, address: int, nbytes: int) -> int:
         self.adapter.lend(address, nbytes, self._memory)
@@ -165,9 +165,9 @@ class AdapterNIC(NIC):
         self.adapter.take_back(address, self._memory)
 
     def queue_memory(self, number: int) -> QueueMemory | None:
-        place, record, base = self.queues[number], queue.RECORDS + number * queue.RECORD_SIZE, self._slot + window.QUEUE_OFFSET
+        place, record, base = self.queues[number], layout.RECORDS + number * layout.RECORD_SIZE, self._slot + window.QUEUE_OFFSET
         ring = self._memory.read(base + place.wq, self._depth * WQEBB)
-        doorbell = int.from_bytes(self._memory.read(self._load(record + queue.DBR), 4), "big")
+        doorbell = int.from_bytes(self._memory.read(self._load(record + layout.DBR), 4), "big")
         return QueueMemory(ring, doorbell, self._memory.read(base + place.cq, cqe.CQE_SIZE))
 
     # ----------------------------------------------------------------------------------------------------------------- errors

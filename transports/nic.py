@@ -14,8 +14,7 @@ from typing import Any
 
 from pgas.base.agreement import everywhere
 from pgas.base.errors import TransportError
-from pgas.kernels import state, window
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout, window
 from pgas.transports.adapter import Inspection
 from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment
 from pgas.transports.queue_pair import Queues
@@ -24,7 +23,7 @@ from pgas.transports.snapshot import QueueMemory, Ring
 __all__ = ["CELL_BYTES", "NIC", "Part", "big_endian", "timed_out"]
 
 #: Bytes of the landing cells and the sink, which come before the queues and fill whole pages.
-CELL_BYTES = -(-(queue.SINK + queue.CELL_SIZE) // 4096) * 4096
+CELL_BYTES = -(-(layout.SINK + layout.CELL_SIZE) // 4096) * 4096
 
 
 @dataclass(frozen=True)
@@ -146,10 +145,10 @@ class NIC(ABC):
         Raises:
             TransportError: more queue pairs or PEs than the runtime has records for.
         """
-        if n_pes * constants.num_qps > queue.MAX_QUEUES or n_pes > queue.MAX_PES:
+        if n_pes * constants.num_qps > layout.MAX_QUEUES or n_pes > layout.MAX_PES:
             raise TransportError(
-                f"PGAS_IBGDA_NUM_RC_PER_PE={constants.num_qps} for {n_pes} PEs: a PE has at most {queue.MAX_QUEUES} queue pairs, "
-                f"a job {queue.MAX_PES} PEs"
+                f"PGAS_IBGDA_NUM_RC_PER_PE={constants.num_qps} for {n_pes} PEs: a PE has at most {layout.MAX_QUEUES} queue pairs, "
+                f"a job {layout.MAX_PES} PEs"
             )
         nbytes, most = cls.segment_bytes(n_pes, constants), window.DOORBELL_OFFSET - window.QUEUE_OFFSET
         if nbytes > most:
@@ -206,25 +205,25 @@ class NIC(ABC):
     # --------------------------------------------------------------------------------------------------- local memory (pgas.register)
 
     def register(self, entry: int, address: int, nbytes: int) -> None:
-        """Let the NIC reach memory of this process, as a local operand, and kernels find it in an entry of state.REGISTERED.
+        """Let the NIC reach memory of this process, as a local operand, and kernels find it in an entry of layout.REGISTERED.
 
         Raises:
             TransportError: the NIC refuses; the text says why.
         """
         key = self._key(entry, address, nbytes)
-        place = state.REGISTERED + entry * state.REGISTERED_SIZE
-        self._store(place + state.REGISTERED_LKEY, big_endian(key))
-        self._store(place + state.START, address)
-        self._store(place + state.END, address + nbytes)
-        behind = place + state.REGISTERED_SIZE
-        if self._load(state.REGISTERED_END) < behind:
-            self._store(state.REGISTERED_END, behind)
+        place = layout.REGISTERED + entry * layout.PIECE_SIZE
+        self._store(place + layout.PIECE_LKEY, big_endian(key))
+        self._store(place + layout.PIECE_START, address)
+        self._store(place + layout.PIECE_END, address + nbytes)
+        behind = place + layout.PIECE_SIZE
+        if self._load(layout.REGISTERED_END) < behind:
+            self._store(layout.REGISTERED_END, behind)
 
     def unregister(self, entry: int, address: int) -> None:
         """Undo register(). Nothing may use the memory."""
-        place = state.REGISTERED + entry * state.REGISTERED_SIZE
-        self._store(place + state.END, 0)
-        self._store(place + state.START, 0)
+        place = layout.REGISTERED + entry * layout.PIECE_SIZE
+        self._store(place + layout.PIECE_END, 0)
+        self._store(place + layout.PIECE_START, 0)
         self._forget(entry, address)
 
     @abstractmethod
@@ -237,7 +236,7 @@ class NIC(ABC):
 
     def lkey_of_registered(self, entry: int) -> int:
         """Return an entry's lkey, big-endian."""
-        return self._load(state.REGISTERED + entry * state.REGISTERED_SIZE + state.REGISTERED_LKEY)
+        return self._load(layout.REGISTERED + entry * layout.PIECE_SIZE + layout.PIECE_LKEY)
 
     # -------------------------------------------------------------------------------------------------------------------- waiting
 
@@ -299,7 +298,7 @@ class NIC(ABC):
         """Return the error of a record's queue pair. who: names its finder."""
 
     def _number(self, record: int) -> int:
-        return (record - queue.RECORDS) // queue.RECORD_SIZE
+        return (record - layout.RECORDS) // layout.RECORD_SIZE
 
     def name_of(self, record: int) -> str:
         """Return the name, for messages, of a record's queue pair."""

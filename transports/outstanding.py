@@ -8,8 +8,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from pgas.base.errors import PgasError
-from pgas.kernels.paths import proxy
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import codes, layout
 from pgas.transports.adapter import QueueState
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.wqe import WQEBB
@@ -63,7 +62,7 @@ def _queue(nic: NIC, number: int, known: QueueState | None, place: Callable[[int
     if done >= built and not (seen is not None and seen.is_error) and (known is None or known.state == "RTS"):
         return []
     words = ", ".join(f"{name} {value}" for name, value in cursors.items())
-    lines = [f"{nic.name_of(queue.RECORDS + number * queue.RECORD_SIZE)}: {built - done} outstanding; {words}"]
+    lines = [f"{nic.name_of(layout.RECORDS + number * layout.RECORD_SIZE)}: {built - done} outstanding; {words}"]
     if memory is None or seen is None:
         return lines
     lines[0] += f"; doorbell record {memory.doorbell}"
@@ -97,13 +96,13 @@ def _ring(nic: NIC, ring: Ring, place: Callable[[int], str]) -> list[str]:
             lines.append(f"  request {ticket}: reserved, not written yet")
             continue
         what, nbytes, _, remote, value, second, _, _ = struct.unpack("<8Q", words)
-        kind, name = what & proxy.OPERATION_MASK, ""
+        kind, name = what & layout.OPERATION_MASK, ""
         with contextlib.suppress(ValueError):
-            name = proxy.Request(kind).name
-        of_signal = kind in (proxy.Request.SIGNAL_SET, proxy.Request.SIGNAL_ADD)
+            name = codes.Request(kind).name
+        of_signal = kind in (codes.Request.SIGNAL_SET, codes.Request.SIGNAL_ADD)
         target = place(second if of_signal and not nbytes else remote)
-        pair = nic.name_of(queue.RECORDS + ((what >> proxy.NUMBER_SHIFT) & proxy.NUMBER_MASK) * queue.RECORD_SIZE)
-        operand = f", value {value}" if kind not in (proxy.Request.WRITE, proxy.Request.READ) else ""
+        pair = nic.name_of(layout.RECORDS + ((what >> layout.NUMBER_SHIFT) & layout.NUMBER_MASK) * layout.RECORD_SIZE)
+        operand = f", value {value}" if kind not in (codes.Request.WRITE, codes.Request.READ) else ""
         lines.append(f"  request {ticket}: {name or hex(kind)}, {nbytes} bytes to {target}{operand}, on {pair}")
     if ring.head - ring.completed > len(ring.oldest):
         lines.append(f"  and {ring.head - ring.completed - len(ring.oldest)} more requests")

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.kernels import operation, state
+from pgas.kernels.codes import Update
 from pgas.kernels.compiler import address_of_element, device, element_size, types, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse
-from pgas.kernels.update import Update
 
 __all__ = ["ATOMICS", "Atomic", "typing_of"]
 

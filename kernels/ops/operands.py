@@ -6,7 +6,7 @@ Every refusal is one sentence that names the function and the argument.
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels import state, window
+from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, element_size, numpy_dtype, ptx, types
 from pgas.kernels.refusals import refuse
 
@@ -15,7 +15,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_STATE = constant(state.MY_PE)
+_STATE = constant(layout.MY_PE)
 
 
 def checking() -> bool:

@@ -1,23 +1,15 @@
 """Signals: 64-bit words that tell of data (OpenSHMEM 1.5, sections 9.9 "Signaling Operations" and 9.10)."""
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any
 
 from pgas.kernels import operation, state
+from pgas.kernels.codes import SignalOp
 from pgas.kernels.compiler import address_of, address_of_element, constant, types, u64
 from pgas.kernels.ops import operands, rma
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
-
-
-class SignalOp(IntEnum):
-    """What a signal does to the word."""
-
-    SET = 0
-    ADD = 1
-
 
 _ADD, _OPS = int(SignalOp.ADD), len(SignalOp)
 _0 = constant(0)

@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels import operation, state, window
+from pgas.kernels import layout, operation, state, window
+from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import address_of_element, bits_of, caster, constant, device, element_size, ptx, types, u32, u64
 from pgas.kernels.ops import operands, signal
 from pgas.kernels.paths import transport
@@ -18,25 +18,14 @@ if SIMULATOR:
     from pgas.sim import engine
 
 
-class Comparison(IntEnum):
-    """Conditions of wait_until, with NVSHMEM's and OpenSHMEM's order."""
-
-    EQ = 0
-    NE = 1
-    GT = 2
-    LE = 3
-    LT = 4
-    GE = 5
-
-
 _EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
 _GE, COMPARISONS = int(Comparison.GE), len(Comparison)
 
 #: Polls between two looks at the clock and at the poison word (one less: a mask): they must not slow the poll itself.
 POLLS_MASK = 63
 
-_EPOCH, _TIMED_OUT = constant(state.SYNC_EPOCH), constant(state.TIMED_OUT)
-_FLAGS, _FLAG_SIZE, _1, _COMPARE_GE = constant(window.BASE + window.SYNC_FLAGS), constant(8), constant(1), constant(_GE)
+_EPOCH, _TIMED_OUT = constant(layout.SYNC_EPOCH), constant(state.TIMED_OUT)
+_FLAGS, _FLAG_SIZE, _1, _COMPARE_GE = constant(window.BASE + layout.SYNC_FLAGS), constant(layout.WORD), constant(1), constant(_GE)
 
 
 @device

@@ -15,31 +15,33 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from pgas.kernels import operation, state, window
+from pgas.kernels import layout, operation, state, window
+from pgas.kernels.codes import Update
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, u32, u64
 from pgas.kernels.paths.nic import atomic_wqe, nic_amo, queue
 from pgas.kernels.paths.nic.lanes import group, of_first, place
 from pgas.kernels.paths.nic.queue import release_cell, try_cell
 from pgas.kernels.scope import Scope
-from pgas.kernels.update import Update
 from pgas.kernels.window import remote
 from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode
 
-_0, _1, _2, _3, _4, _8, _15, _16, _32, _36, _48 = (constant(c) for c in (0, 1, 2, 3, 4, 8, 15, 16, 32, 36, 48))
+_0, _1, _2, _3, _4, _8, _32 = (constant(c) for c in (0, 1, 2, 3, 4, 8, 32))
 _ONES, _ONES_32 = constant((1 << 64) - 1), constant((1 << 32) - 1)
 _NOWHERE, _WQEBB_MASK, _WQEBB_SHIFT = constant(queue.NOWHERE), constant(wqe.WQEBB - 1), constant(wqe.WQEBB_SHIFT)
 _IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
-_DS_SHIFT, _CE_SHIFT = constant(56), constant(8 * (wqe.CTRL_FM_CE_SE - 8))
+_DS_SHIFT, _CE_SHIFT = constant(56), constant(8 * (wqe.CTRL_FM_CE_SE % layout.WORD))
 _ALWAYS, _INLINE_SEG, _MESSAGE_MAX = constant(Ce.ALWAYS), constant(wqe.INLINE_SEG), constant(wqe.MESSAGE_MAX)
+_OCTOWORD, _ROUND_UP = constant(wqe.OCTOWORD), constant(wqe.OCTOWORD - 1)
 _RADDR, _DATA = constant(wqe.WQE_RADDR), constant(wqe.WQE_DATA)
+_INLINE, _ATOMIC_DATA = constant(wqe.WQE_DATA + wqe.INLINE_HEADER), constant(wqe.WQE_ATOMIC_DATA)
 _NOP, _WRITE, _READ = constant(Opcode.NOP), constant(Opcode.RDMA_WRITE), constant(Opcode.RDMA_READ)
 _FA, _MASKED_CS_8 = constant(Opcode.ATOMIC_FA), constant(atomic_wqe.MASKED_CS_8)
 _DS_NOP, _DS_WRITE, _DS_ATOMIC, _DS_MASKED_CS_8 = (constant(c) for c in (wqe.DS_NOP, wqe.DS_WRITE, wqe.DS_ATOMIC, wqe.DS_MASKED_CS_8))
-_CELL_LKEY, _CELLS, _SINK = constant(queue.CELL_LKEY), constant(queue.CELLS), constant(queue.SINK)
+_CELL_LKEY, _CELLS, _SINK = constant(layout.CELL_LKEY), constant(layout.CELLS), constant(layout.SINK)
 _DS_FLAG = constant(wqe.ds_inline(8))
 _BUSY = constant(queue.BUSY)
-_QPN, _QUIET, _BARRIER = constant(queue.QPN), constant(operation.number("quiet")), constant(operation.number("barrier_all"))
+_QPN, _QUIET, _BARRIER = constant(layout.QPN), constant(operation.number("quiet")), constant(operation.number("barrier_all"))
 _QUIET_PE, _FLUSH = constant(operation.number("quiet_pe")), constant(operation.number("flush"))
 
 #: WQEs of strided copies that a lane posts at once, at most: those of a warp take no more than half of a queue.
@@ -142,7 +144,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         store_ctrl(at, record, index, opcode, _DS_ATOMIC, ce)
         store_raddr(at + _RADDR, raddr, rkey)
         ptx.st_octoword(at + _DATA, first, second)
-        store_data(at + _48, laddr, queue.fixed(_CELL_LKEY), nbytes)
+        store_data(at + _ATOMIC_DATA, laddr, queue.fixed(_CELL_LKEY), nbytes)
 
     @device
     def store_masked_swap(record, index, raddr, rkey, first, second, mask, laddr):
@@ -151,7 +153,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         store_ctrl(at, record, index, _MASKED_CS_8, _DS_MASKED_CS_8, _0)
         store_raddr(at + _RADDR, raddr, rkey)
         ptx.st_octoword(at + _DATA, first, second)
-        ptx.st_octoword(at + _48, mask, _0)
+        ptx.st_octoword(at + _ATOMIC_DATA, mask, _0)
         store_data(slot(record, index + _1), laddr, queue.fixed(_CELL_LKEY), _8)
 
     @device
@@ -367,7 +369,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
             first = of_first(here, mask, addr)
             together = ptx.vote_all(here, u32(ptx.popc(here) > 1 and addr == first + u64(rank) * nbytes)) != 0
             total = u64(count) * nbytes
-            ds_together = (_36 + total + _15) // _16
+            ds_together = (_INLINE + total + _ROUND_UP) // _OCTOWORD
             blocks = (ds_together + _3) // _4
             n = (blocks if blocks == _1 else blocks + _1) if together else u64(count)
             here, base = reserve(op, record, here, mask, rank, n)
@@ -380,14 +382,14 @@ def make(constants: window.Constants) -> SimpleNamespace:
                         ptx.st_u32(at + _DATA, ptx.swap_u32(u32(_INLINE_SEG | total)))
                         if blocks != _1:
                             store_nop(record, base + blocks)
-                    write_part(record, base, _36 + u64(rank) * nbytes, low, high)
+                    write_part(record, base, _INLINE + u64(rank) * nbytes, low, high)
                 else:
                     at = slot(record, base + u64(rank))
                     store_ctrl(at, record, base + u64(rank), _WRITE, ds, _ALWAYS if rank == count - 1 else _0)
                     store_raddr(at + _RADDR, remote(addr, pe), queue.rkey_of_heap(pe))
                     if size == 16:
                         ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32 | (high << _32) & _ONES)
-                        ptx.st_octoword(at + _48, high >> _32, _0)
+                        ptx.st_octoword(at + _ATOMIC_DATA, high >> _32, _0)
                     else:
                         ptx.st_octoword(at + _DATA, header | (low << _32) & _ONES, low >> _32)
             submit(op, record, here, rank, base, n)

@@ -6,9 +6,9 @@ Stores are asynchronous by nature, so a put and its non-blocking form are the sa
 import functools
 from typing import Any
 
+from pgas.kernels.codes import Update
 from pgas.kernels.compiler import constant, device, ptx, u64
 from pgas.kernels.scope import WARP, Scope
-from pgas.kernels.update import Update
 from pgas.kernels.window import remote
 
 

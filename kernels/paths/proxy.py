@@ -14,59 +14,27 @@ opcodes and keys are the proxy's, except that 4-byte atomics leave what they fet
 """
 
 import functools
-from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
-from pgas.kernels import operation, state, window
+from pgas.kernels import layout, operation, state, window
+from pgas.kernels.codes import Comparison, Request, Update
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, u32, u64
 from pgas.kernels.paths.nic import nic_amo, queue
 from pgas.kernels.paths.nic.lanes import group, of_first, place
 from pgas.kernels.paths.nic.queue import release_cell, try_cell
 from pgas.kernels.scope import Scope
-from pgas.kernels.update import Update
 from pgas.kernels.window import remote
 
-
-class Request(IntEnum):
-    """What a request asks for: the low byte of its first word."""
-
-    WRITE = 0  #: nbytes from local to remote
-    READ = 1  #: nbytes from remote to local
-    STORE = 2  #: an element of nbytes, in value and second, to remote
-    ADD = 3  #: value to the nbytes at remote
-    COMPARE_SWAP = 4  #: value to the nbytes at remote if they equal second
-    SIGNAL_SET = 5  #: WRITE unless nbytes is 0, then value to the signal word at second
-    SIGNAL_ADD = 6  #: likewise, value is added
-    SWAP = 7  #: value to the nbytes at remote
-    AND = 8  #: the bits of value, and so on, to the nbytes at remote
-    OR = 9
-    XOR = 10
-
-
-#: The first word: a Request, flags, the number of the queue pair, where local lies. LANDING: local is in the landing cells; SYSTEM: remote
-#: is in the system area. Otherwise they are on the heap, but for a local that is registered memory: LOCAL_SHIFT, i + 1 of entry i.
-OPERATION_MASK, LANDING, SYSTEM, NUMBER_SHIFT, NUMBER_MASK, LOCAL_SHIFT = 0xFF, 1 << 8, 1 << 9, 16, 0xFFFF, 32
-
-# Offsets in a request. local is 0 for an atomic whose old value nobody wants. A request is there when sequence is its ticket + 1.
-WHAT, NBYTES, LOCAL, REMOTE, VALUE, SECOND, SEQUENCE = 0, 8, 16, 24, 32, 40, 56
-REQUEST_SHIFT = 6
-REQUEST_SIZE = 1 << REQUEST_SHIFT
-
-# The shared line that kernels poll, and behind it the ring. FAILED: 0, or the record (queue.py) of the queue pair whose WQE failed.
-COMPLETED, FAILED, RING = 0, 8, 128
-
-# Words of the state page. CONTROL: address of the shared line; SEEN: what was last seen in COMPLETED; LOOKING: some thread reads it now.
-CONTROL, HEAD, SEEN, LOOKING = queue.NIC + 32, queue.NIC + 1152, queue.NIC + 1184, queue.NIC + 1216
-
-_CONTROL, _HEAD, _SEEN, _LOOKING, _FAILED, _RING = (constant(c) for c in (CONTROL, HEAD, SEEN, LOOKING, FAILED, RING))
-_LOCAL, _VALUE, _SEQUENCE, _SHIFT = constant(LOCAL), constant(VALUE), constant(SEQUENCE), constant(REQUEST_SHIFT)
-_LANDING, _SYSTEM, _NUMBER_SHIFT = constant(LANDING), constant(SYSTEM), constant(NUMBER_SHIFT)
-_LOCAL_SHIFT = constant(LOCAL_SHIFT)
+_CONTROL, _HEAD, _SEEN, _LOOKING = (constant(word) for word in (layout.CONTROL, layout.RING_HEAD, layout.RING_SEEN, layout.RING_LOOKING))
+_COMPLETED, _FAILED_QUEUE, _RING = constant(layout.COMPLETED), constant(layout.FAILED_QUEUE), constant(layout.RING)
+_WHAT, _LOCAL, _VALUE, _SEQUENCE = constant(layout.WHAT), constant(layout.LOCAL), constant(layout.VALUE), constant(layout.SEQUENCE)
+_SHIFT, _LANDING, _SYSTEM = constant(layout.REQUEST_SHIFT), constant(layout.LANDING), constant(layout.SYSTEM)
+_NUMBER_SHIFT, _LOCAL_SHIFT = constant(layout.NUMBER_SHIFT), constant(layout.LOCAL_SHIFT)
 _WRITE, _READ, _STORE, _, _, _SIGNAL_SET, _SIGNAL_ADD, *_ = (constant(r) for r in Request)
 _REQUESTS = {update: Request.ADD if update is Update.KEEP else Request[update.name] for update in Update}  # KEEP adds 0
 _0, _1, _4, _8 = (constant(c) for c in (0, 1, 4, 8))
-_NOWHERE, _BUSY, _CELLS, _GE = constant(queue.NOWHERE), constant(queue.BUSY), constant(queue.CELLS), constant(5)
+_NOWHERE, _BUSY, _CELLS, _GE = constant(queue.NOWHERE), constant(queue.BUSY), constant(layout.CELLS), constant(Comparison.GE)
 _COMPLETION, _NIC_TIMEOUT = constant(state.COMPLETION), constant(state.NIC_TIMED_OUT)
 _QUIET, _BARRIER = constant(operation.number("quiet")), constant(operation.number("barrier_all"))
 _FLUSH, _QUIET_PE = constant(operation.number("flush")), constant(operation.number("quiet_pe"))
@@ -87,12 +55,12 @@ def look(op, target, polls, deadline):
         ptx.ld_acquire_gpu_u64(_SEEN)
         return _DONE
     if ptx.ld_relaxed_gpu_u64(_LOOKING) == _0 and ptx.atom_cas_gpu_u64(_LOOKING, _0, _1) == _0:
-        ptx.st_release_gpu_u64(_SEEN, ptx.ld_acquire_sys_u64(control))
+        ptx.st_release_gpu_u64(_SEEN, ptx.ld_acquire_sys_u64(control + _COMPLETED))
         ptx.st_release_gpu_u64(_LOOKING, _0)
     else:
         ptx.nanosleep(u32(min((target - seen) << _SLEEP_SHIFT, _SLEEP_MAX)))
     if polls & _POLLS_MASK == 0:
-        done, record = ptx.ld_relaxed_gpu_u64(_SEEN), ptx.ld_relaxed_sys_u64(control + _FAILED)
+        done, record = ptx.ld_relaxed_gpu_u64(_SEEN), ptx.ld_relaxed_sys_u64(control + _FAILED_QUEUE)
         if record != _0:
             state.fail(_COMPLETION, op, _0, record, target, done, _0)
             return _LOST
@@ -121,7 +89,7 @@ def wait(op, target):
 @device
 def write(at, ticket, what, nbytes, local, to, value, second):
     """Write a request into its slot."""
-    ptx.st_octoword(at, what, nbytes)
+    ptx.st_octoword(at + _WHAT, what, nbytes)
     ptx.st_octoword(at + _LOCAL, local, to)
     ptx.st_octoword(at + _VALUE, value, second)
     ptx.st_release_sys_u64(at + _SEQUENCE, ticket + _1)

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from pgas.kernels import window
+from pgas.kernels.codes import Update
 from pgas.kernels.scope import Scope
-from pgas.kernels.update import Update
 
 __all__ = ["Path", "current", "maps_peers", "queue_pairs"]
 

@@ -38,11 +38,10 @@ from pgas.base.errors import PgasError
 from pgas.job import runtime, streams
 from pgas.job.array import at
 from pgas.job.heap import Block
-from pgas.kernels import refusals, state
+from pgas.kernels import layout, refusals
+from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import cuda
 from pgas.kernels.compiler.binding import HOST_FORMS
-from pgas.kernels.ops.signal import SignalOp
-from pgas.kernels.ops.sync import Comparison
 
 __all__ = ["bind"]
 
@@ -285,8 +284,8 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
             _launch(kernel, 1, 1, stream, *given, wait=True)
             return None
         if streams.capturing(stream):
-            raise PgasError(f"pgas.{title} waits for the value that it returns: it cannot be captured; call it in a kernel")
-        address = state.RESULTS + next(_cells) % state.N_RESULTS * state.RESULT_SIZE
+            raise PgasError(f"pgas.{title} returns a value, which it has to wait for: it cannot be captured; call it in a kernel")
+        address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
         _launch(kernel, 1, 1, stream, _window(address, 1, dtype), *given, wait=False)
         job.synchronize(0 if stream is None else stream)
         return np.frombuffer(job.memory.read(address, dtype.itemsize), dtype)[0]

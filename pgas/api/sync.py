@@ -5,9 +5,9 @@ On the host, and on CUDA streams: pgas/api/host_ops.py.
 
 from typing import Any
 
+from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler.binding import Index, Integer, device_function
 from pgas.kernels.ops import sync
-from pgas.kernels.ops.sync import Comparison
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 __all__ = [

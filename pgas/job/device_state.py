@@ -9,10 +9,8 @@ import numpy as np
 
 from pgas.base.errors import DeviceError, PgasError
 from pgas.job.heap import Allocator
-from pgas.kernels import operation, refusals, state, window
-from pgas.kernels.ops.signal import SignalOp
-from pgas.kernels.ops.sync import Comparison
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout, operation, refusals, state, window
+from pgas.kernels.codes import Comparison, SignalOp
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic import NIC
 
@@ -33,9 +31,9 @@ _SIGNS: dict[int, str] = {
 def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float) -> None:
     """Write the words that kernels read: this PE's number, the number of PEs, the timeout of waits, the size of the heap."""
     for address, value in (
-        (state.MY_PE, my_pe),
-        (state.N_PES, n_pes),
-        (state.TIMEOUT_NS, int(timeout_s * 1e9)),
+        (layout.MY_PE, my_pe),
+        (layout.N_PES, n_pes),
+        (layout.TIMEOUT_NS, int(timeout_s * 1e9)),
     ):
         memory.write(address, struct.pack("<Q", value))
     set_heap_size(memory, heap_size)
@@ -43,28 +41,28 @@ def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: flo
 
 def set_heap_size(memory: Memory, nbytes: int) -> None:
     """Set the size of the heap for kernels launched from now on."""
-    memory.write(state.HEAP_SIZE, struct.pack("<Q", nbytes))
+    memory.write(layout.HEAP_SIZE, struct.pack("<Q", nbytes))
 
 
 def poison(memory: Memory) -> None:
     """End the waits of running kernels: the host has given up the job."""
-    memory.write(state.POISON, struct.pack("<Q", state.LOST))
+    memory.write(layout.POISON, struct.pack("<Q", state.LOST))
 
 
 def reset(memory: Memory, my_pe: int) -> None:
     """Clear the error and the waiters, and number barriers from 0 again, on all PEs. No kernel may run on any PE."""
     memory.fill(window.slot(my_pe), window.SYSTEM_SIZE, 0)
     for address, nbytes in (
-        (state.SYNC_EPOCH, 8),
-        (state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT),
-        (state.POISON, state.ERROR + state.RECORD.size - state.POISON),
+        (layout.SYNC_EPOCH, 8),
+        (layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE),
+        (layout.POISON, layout.ERROR + layout.ERROR_RECORD.size - layout.POISON),
     ):
         memory.fill(address, nbytes, 0)
 
 
 def poisoned(memory: Memory) -> bool:
     """Whether a kernel found an error, or the host has given up the job."""
-    return memory.read(state.POISON, 8) != struct.pack("<Q", state.SOUND)
+    return memory.read(layout.POISON, 8) != struct.pack("<Q", state.SOUND)
 
 
 def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, given_up: str = "") -> None:
@@ -75,7 +73,7 @@ def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, g
         CompletionError: a WQE failed.
         PgasError: nic.check() found something.
     """
-    (poison,) = struct.unpack("<Q", memory.read(state.POISON, 8))
+    (poison,) = struct.unpack("<Q", memory.read(layout.POISON, 8))
     if poison == state.FAILED:
         raise first_error(memory, heap, my_pe, nic)
     if nic is not None and poison in (state.SOUND, state.LOST):
@@ -88,20 +86,20 @@ def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, g
 
 def recorded(memory: Memory) -> bool:
     """Whether a kernel recorded an error."""
-    return memory.read(state.POISON, 8) == struct.pack("<Q", state.FAILED)
+    return memory.read(layout.POISON, 8) == struct.pack("<Q", state.FAILED)
 
 
 def timed_out(memory: Memory) -> bool:
     """Whether a kernel recorded a wait that lasted too long."""
-    return recorded(memory) and struct.unpack("<Q", memory.read(state.ERROR, 8))[0] in _WAITS
+    return recorded(memory) and struct.unpack("<Q", memory.read(layout.ERROR, 8))[0] in _WAITS
 
 
 def first_error(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None) -> PgasError:
     """Return the error that a kernel recorded."""
-    record = state.RECORD.unpack(memory.read(state.ERROR, state.RECORD.size))
+    record = layout.ERROR_RECORD.unpack(memory.read(layout.ERROR, layout.ERROR_RECORD.size))
     if record[0] == state.COMPLETION and nic is not None:
         return nic.failure(record[3], _who(record, my_pe))
-    (n_pes,) = struct.unpack("<Q", memory.read(state.N_PES, 8))
+    (n_pes,) = struct.unpack("<Q", memory.read(layout.N_PES, 8))
     return DeviceError(describe(record, heap, my_pe, n_pes, nic))
 
 
@@ -157,7 +155,7 @@ def _goal(record: tuple[int, ...], heap: Allocator, nic: NIC | None) -> str:
 
 
 def _is_cell(address: int) -> bool:
-    return queue.CELL_TAKEN <= address < queue.CELL_TAKEN + 8 * queue.N_CELLS
+    return layout.CELL_TAKEN <= address < layout.CELL_TAKEN + layout.WORD * layout.N_CELLS
 
 
 # ------------------------------------------------------------------------------------------------------------------------- waiters
@@ -179,23 +177,23 @@ class Waiter:
 
 
 def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None, timeout_s: float) -> list[Waiter]:
-    """Ask the threads of running kernels that wait, at most state.N_WAITERS of them, and return what they answer.
+    """Ask the threads of running kernels that wait, at most layout.N_WAITERS of them, and return what they answer.
 
     After an error in a kernel, return the threads that waited at that time.
     """
     if not poisoned(memory):
-        memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
-        memory.write(state.ASKED, struct.pack("<Q", 1))
+        memory.fill(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE, 0)
+        memory.write(layout.ASKED, struct.pack("<Q", 1))
     _await_answers(memory)
-    memory.write(state.ASKED, struct.pack("<Q", 0))
+    memory.write(layout.ASKED, struct.pack("<Q", 0))
     found = []
     for record in _answers(memory):
         _, op, overdue, address, _, _, _, block, thread = record
         waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
         writer = _writer(record[0], address, my_pe, n_pes)
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, heap, nic), waited_s, writer))
-    if not poisoned(memory):  # so that the waiters of a later error find free places
-        memory.fill(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT, 0)
+    if not poisoned(memory):  # else those that wait at the next error would find their places taken
+        memory.fill(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE, 0)
     return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
 
 
@@ -209,10 +207,10 @@ def _await_answers(memory: Memory) -> None:
 
 
 def _answers(memory: Memory) -> list[tuple[int, ...]]:
-    table = memory.read(state.WAITERS, state.N_WAITERS << state.WAITER_SHIFT)
-    entries = range(0, len(table), 1 << state.WAITER_SHIFT)
-    written = (at for at in entries if struct.unpack_from("<Q", table, at)[0] == state.FAILED)
-    return [state.RECORD.unpack_from(table, at + state.ERROR - state.POISON) for at in written]
+    table = memory.read(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE)
+    entries = range(0, len(table), layout.WAITER_SIZE)
+    written = (at for at in entries if struct.unpack_from("<Q", table, at + layout.WAITER_STATE)[0] == state.FAILED)
+    return [layout.ERROR_RECORD.unpack_from(table, at + layout.WAITER_RECORD) for at in written]
 
 
 def _writer(kind: int, address: int, my_pe: int, n_pes: int) -> str:
@@ -241,8 +239,8 @@ def place(address: int, heap: Allocator) -> str:
 
 def _flag(address: int) -> int | None:
     """Return the number of a barrier's flag, which is the round that writes it."""
-    offset = address & ((1 << window.STRIDE_SHIFT) - 1)
-    return (offset - window.SYNC_FLAGS) // 8 if address >= window.BASE and offset < window.SYSTEM_SIZE else None
+    number = ((address & ((1 << window.STRIDE_SHIFT) - 1)) - layout.SYNC_FLAGS) // layout.WORD
+    return number if address >= window.BASE and 0 <= number < layout.N_SYNC_FLAGS else None
 
 
 def _dtype(address: int, heap: Allocator) -> np.dtype | None:

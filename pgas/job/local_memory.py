@@ -1,9 +1,9 @@
-"""Memory of this process beside the heap that its NIC reaches: a table of pieces, of which kernels read a copy (kernels/state.py)."""
+"""Memory of this process beside the heap that its NIC reaches: a table of pieces, of which kernels read a copy (kernels/layout.py)."""
 
 from typing import Any, NamedTuple
 
 from pgas.base.errors import TransportError
-from pgas.kernels import state
+from pgas.kernels import layout
 from pgas.transports.nic import NIC
 
 __all__ = ["LocalMemory"]
@@ -30,9 +30,9 @@ class LocalMemory:
         Raises:
             TransportError: the NIC refuses it, or the table is full.
         """
-        number = next((n for n in range(state.N_REGISTERED) if n not in self._pieces), None)
+        number = next((n for n in range(layout.N_REGISTERED) if n not in self._pieces), None)
         if number is None:
-            raise TransportError(f"pgas.register: {state.N_REGISTERED} arrays are registered, which is the most")
+            raise TransportError(f"pgas.register: {layout.N_REGISTERED} arrays are registered, which is the most")
         if self._nic is not None:
             self._nic.register(number, start, end - start)
         self._pieces[number] = Piece(start, end, owner)

@@ -14,7 +14,7 @@ from test_bootstrap import few_descriptors
 import pgas
 from pgas.base.errors import HeapError, TransportError
 from pgas.job import device_state, growth
-from pgas.kernels import state, window
+from pgas.kernels import layout, window
 
 MIB = 1 << 20
 
@@ -98,7 +98,7 @@ def the_host_knows(job, words):
     """Check that an array behind the first heap is one for checks of operands, in kernels' state, and in words."""
     place = device_state.place(words[-1:].__cuda_array_interface__["data"][0], job.heap)
     assert place.startswith(f"element [{words.size - 1}] of the uint8 array of shape ({words.size},)"), place
-    assert job.memory.read(state.HEAP_SIZE, 8) == job.heap.size.to_bytes(8, "little")
+    assert job.memory.read(layout.HEAP_SIZE, 8) == job.heap.size.to_bytes(8, "little")
     with raises(ValueError, "is on the symmetric heap"):
         pgas.register(words[-1:])
 

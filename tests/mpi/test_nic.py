@@ -11,8 +11,7 @@ from numba import cuda
 import pgas
 from mpi.checks import CARD, needs_card, observer, own_queue_pairs
 from pgas.job import runtime
-from pgas.kernels import window
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout, window
 from pgas.transports.mlx5 import send_queue, wqe
 
 pytestmark = pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")
@@ -57,7 +56,7 @@ class Tail:
         self.start = self._cursor()
 
     def _cursor(self):
-        return nic()._load(queue.RECORDS + self.number * queue.RECORD_SIZE + queue.RESV_HEAD)
+        return nic()._load(layout.RECORDS + self.number * layout.RECORD_SIZE + layout.RESV_HEAD)
 
     def wqes(self):
         pgas.synchronize()  # the host reads while kernels run
@@ -73,7 +72,7 @@ class Tail:
 
 
 def keys(pe):
-    word = nic()._load(queue.KEYS + 8 * pe)
+    word = nic()._load(layout.KEYS + 8 * pe)
     return int.from_bytes((word & 0xFFFF_FFFF).to_bytes(4, "little"), "big")
 
 
@@ -122,7 +121,7 @@ ALWAYS = wqe.Ce.ALWAYS
 def test_put_and_get_are_the_data_sheets_bytes(heap):
     _, _, right, _ = neighbours()
     dest, source = heap.zeros(100, np.uint8), heap.array(np.arange(100, dtype=np.uint8))
-    lkey = key_at(queue.LKEY)
+    lkey = key_at(layout.LKEY)
     tail = Tail(right)
     put_one[1, 32](dest, source, right)
     expected = wqe.write(tail.start, tail.qpn, on(right, dest), keys(right), address(source), lkey, 100, fm_ce_se=ALWAYS)
@@ -183,7 +182,7 @@ def test_neighbouring_g_are_one_wqe(heap):
         found = [send_queue.decode(data) for data in tail.wqes()]
         assert [w.opcode for w in found] == [wqe.Opcode.RDMA_READ] * wqes
         assert [w.ce for w in found] == [wqe.Ce.ON_ERROR] * (wqes - 1) + [ALWAYS]
-        assert {w.data[0].lkey for w in found} == {key_at(queue.CELL_LKEY)}
+        assert {w.data[0].lkey for w in found} == {key_at(layout.CELL_LKEY)}
         equal(out, np.arange(32, dtype=np.int32) * step)
     pgas.barrier_all()
 
@@ -203,7 +202,7 @@ def add_lanes(acc, pe):
 @ibgda
 def test_atomics_are_the_data_sheets_bytes(heap, monkeypatch):
     _, _, right, _ = neighbours()
-    sink, lkey = nic()._load(queue.CELLS) + queue.SINK, key_at(queue.CELL_LKEY)
+    sink, lkey = nic()._load(layout.CELLS) + layout.SINK, key_at(layout.CELL_LKEY)
     sig = heap.zeros(4, np.uint64)
     rkey, at = keys(right), on(right, sig) + 8
     first = Tail(right)
@@ -477,10 +476,10 @@ def test_defect_a_put_signal_by_the_lanes_of_a_warp(heap, op, every):
     signal_lanes[1, 32](dest, source, sig, every, op, right)
     lanes = LANE[LANE % every == 0]
     if TRANSPORT == "ibgda":
-        sink, lkey, ones = nic()._load(queue.CELLS) + queue.SINK, key_at(queue.CELL_LKEY), (1 << 64) - 1
+        sink, lkey, ones = nic()._load(layout.CELLS) + layout.SINK, key_at(layout.CELL_LKEY), (1 << 64) - 1
 
         def wanted(lane, at):
-            data = on(right, dest) + 32 * lane, keys(right), address(source) + 32 * lane, key_at(queue.LKEY), 32
+            data = on(right, dest) + 32 * lane, keys(right), address(source) + 32 * lane, key_at(layout.LKEY), 32
             word = on(right, sig) + 8 * lane, keys(right), sink, lkey
             yield wqe.write(at, tail.qpn, *data)
             if op == pgas.SIGNAL_ADD:
@@ -533,8 +532,8 @@ def put_by_all_and_fence(dest, source, num):
 def unwaited():
     """The queue pairs, by number, with WQEs whose completion no kernel has waited for: only that moves cons_idx."""
     pgas.synchronize()  # the host reads while kernels run
-    records = [queue.RECORDS + number * queue.RECORD_SIZE for number in range(len(nic().qps))]
-    return [i for i, at in enumerate(records) if nic()._load(at + queue.CONS_IDX) != nic()._load(at + queue.RESV_HEAD)]
+    records = [layout.RECORDS + number * layout.RECORD_SIZE for number in range(len(nic().qps))]
+    return [i for i, at in enumerate(records) if nic()._load(at + layout.CONS_IDX) != nic()._load(at + layout.RESV_HEAD)]
 
 
 @ibgda

@@ -10,7 +10,7 @@ import pgas
 from mpi.checks import THROUGH_NIC, Watched, capability, equal, everywhere, neighbours, payload
 from pgas.base.errors import TransportError
 from pgas.job import runtime
-from pgas.kernels import state
+from pgas.kernels import layout
 from pgas.transports.softhca.process.client import SoftHCA
 
 pytestmark = capability("plain memory that a NIC maps")
@@ -179,9 +179,11 @@ def test_kernels_do_not_find_what_was_unregistered(heap):
 
     def entries():
         """The memory that kernels find in the table."""
-        count = (int.from_bytes(memory.read(state.REGISTERED_END, 8), "little") - state.REGISTERED) // state.REGISTERED_SIZE
-        table = [state.REGISTERED + i * state.REGISTERED_SIZE for i in range(max(count, 0))]
-        words = [[int.from_bytes(memory.read(entry + word, 8), "little") for word in (state.START, state.END)] for entry in table]
+        count = (int.from_bytes(memory.read(layout.REGISTERED_END, 8), "little") - layout.REGISTERED) // layout.PIECE_SIZE
+        table = [layout.REGISTERED + i * layout.PIECE_SIZE for i in range(max(count, 0))]
+        words = [
+            [int.from_bytes(memory.read(entry + word, 8), "little") for word in (layout.PIECE_START, layout.PIECE_END)] for entry in table
+        ]
         return {tuple(word) for word in words if any(word)}
 
     before = entries()

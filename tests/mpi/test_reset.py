@@ -10,8 +10,7 @@ from numba import cuda
 
 import pgas
 from pgas.job import runtime
-from pgas.kernels import state
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout
 from pgas.transports.ibrc import tables
 
 if pgas.SIMULATOR:
@@ -115,14 +114,14 @@ def forget():
 
 def deadline(seconds):
     """Let waits of this PE's kernels last no longer."""
-    return changed(state.TIMEOUT_NS, int(seconds * 1e9))
+    return changed(layout.TIMEOUT_NS, int(seconds * 1e9))
 
 
 def unreachable_heap():
     """Let the NIC be told another key than that of this PE's heap."""
     nic = runtime.current().nic
     if TRANSPORT == "ibgda":
-        return changed(queue.LKEY, nic._load(queue.LKEY) ^ 0x100)
+        return changed(layout.LKEY, nic._load(layout.LKEY) ^ 0x100)
     nic._own[tables.LKEY // 8] ^= 0x100  # which reset() sets again
     return contextlib.nullcontext()
 

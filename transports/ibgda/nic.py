@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pgas.kernels import window
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout, window
 from pgas.transports.adapter_nic import AdapterNIC
 from pgas.transports.ibgda import doorbells
 from pgas.transports.mlx5 import cqe
@@ -52,15 +51,15 @@ class DirectNIC(AdapterNIC):
     def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:
         deadline = time.monotonic() + timeout_s
         for number, place in enumerate(self.queues):
-            record = queue.RECORDS + number * queue.RECORD_SIZE
-            target = self._load(record + queue.RESV_HEAD)
+            record = layout.RECORDS + number * layout.RECORD_SIZE
+            target = self._load(record + layout.RESV_HEAD)
             entry = self._slot + window.QUEUE_OFFSET + place.cq
-            while (done := self._load(record + queue.CONS_IDX)) < target:
+            while (done := self._load(record + layout.CONS_IDX)) < target:
                 seen = cqe.decode(self._memory.read(entry, cqe.CQE_SIZE))
                 if seen.is_error:
                     raise self.failure(record, "a host call")
                 if seen.opcode != cqe.CqeOpcode.INVALID:
-                    self._store(record + queue.CONS_IDX, cqe.extend(done, seen.wqe_counter, self._depth))
+                    self._store(record + layout.CONS_IDX, cqe.extend(done, seen.wqe_counter, self._depth))
                 if time.monotonic() > deadline:
                     words = f"{self.name_of(record)} completed {done} of {target} WQEBBs in {timeout_s:g} s (PGAS_TIMEOUT)"
                     raise timed_out(words)
@@ -68,14 +67,14 @@ class DirectNIC(AdapterNIC):
                 time.sleep(0)
 
     def cursors(self, number: int) -> dict[str, int]:
-        record = queue.RECORDS + number * queue.RECORD_SIZE
-        names = {"resv_head": queue.RESV_HEAD, "ready_head": queue.READY_HEAD, "rung_idx": queue.RUNG_IDX, "cons_idx": queue.CONS_IDX}
-        return {name: self._load(record + offset) & (queue.RINGING - 1) for name, offset in names.items()}
+        record = layout.RECORDS + number * layout.RECORD_SIZE
+        names = {"resv_head": layout.RESV_HEAD, "ready_head": layout.READY_HEAD, "rung_idx": layout.RUNG_IDX, "cons_idx": layout.CONS_IDX}
+        return {name: self._load(record + offset) & (layout.RINGING - 1) for name, offset in names.items()}
 
     def holds_unposted(self) -> bool:
-        """Whether kernels that have ended reserved WQEBBs and did not hand them over, or did not ring for them (queue.RINGING)."""
-        records = (queue.RECORDS + number * queue.RECORD_SIZE for number in range(len(self.queues)))
-        return any(self._load(record + queue.RESV_HEAD) != self._load(record + queue.READY_HEAD) for record in records)
+        """Whether kernels that have ended reserved WQEBBs and did not hand them over, or did not ring for them (layout.RINGING)."""
+        records = (layout.RECORDS + number * layout.RECORD_SIZE for number in range(len(self.queues)))
+        return any(self._load(record + layout.RESV_HEAD) != self._load(record + layout.READY_HEAD) for record in records)
 
     def stop(self) -> None:
         if self._forwarder is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pgas.kernels.paths import proxy
+from pgas.kernels import codes, layout
 from pgas.transports.hostloop.compiled import kernel
 from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release
 from pgas.transports.ibrc import tables
@@ -55,10 +55,10 @@ def _make(stamp: int) -> Callable[[int], int]:
         turns = 0
         while load_acquire(own + STOP) == 0:
             turns += 1
-            request = control + proxy.RING + ((tail & mask) << proxy.REQUEST_SHIFT)
+            request = control + layout.RING + ((tail & mask) << layout.REQUEST_SHIFT)
             room = False
-            if load_acquire(request + proxy.SEQUENCE) == tail + 1:
-                row = load(own + ROWS) + ((load(request + proxy.WHAT) >> proxy.NUMBER_SHIFT) & proxy.NUMBER_MASK) * ROW
+            if load_acquire(request + layout.SEQUENCE) == tail + 1:
+                row = load(own + ROWS) + ((load(request + layout.WHAT) >> layout.NUMBER_SHIFT) & layout.NUMBER_MASK) * ROW
                 index = load(row + PROD_IDX)
                 room = index - load(row + CONS_IDX) + STEP_MAX <= load(own + DEPTH)
                 if room:
@@ -76,16 +76,16 @@ def _make(stamp: int) -> Callable[[int], int]:
                         posted = 0
                         tail += 1
                     elif posted == REFUSED:
-                        store_release(control + proxy.FAILED, load(row + RECORD))
+                        store_release(control + layout.FAILED_QUEUE, load(row + RECORD))
                         return 0
                 elif advance(own, row):
-                    store_release(control + proxy.FAILED, load(row + RECORD))
+                    store_release(control + layout.FAILED_QUEUE, load(row + RECORD))
                     return 0
             if unrung and (waiting >= load(own + BATCH) or not room):
                 store(own + PHASE, RINGING)
                 failed = ring(own, unrung)
                 if failed != 0:
-                    store_release(control + proxy.FAILED, load(failed + RECORD))
+                    store_release(control + layout.FAILED_QUEUE, load(failed + RECORD))
                     return 0
                 unrung = waiting = 0
             store(own + PHASE, COMPLETING if turns <= 1 else WAITING)
@@ -95,14 +95,14 @@ def _make(stamp: int) -> Callable[[int], int]:
                 row = load(undone)
                 if load(row + CONS_IDX) < load(undone + 8):
                     if advance(own, row):
-                        store_release(control + proxy.FAILED, load(row + RECORD))
+                        store_release(control + layout.FAILED_QUEUE, load(row + RECORD))
                         return 0
                     if load(row + CONS_IDX) < load(undone + 8):
                         break
                 completed += 1
             if completed != before:
                 turns = 0
-                store_release(control + proxy.COMPLETED, completed)
+                store_release(control + layout.COMPLETED, completed)
             idle(min(turns, LAST_SHORT_TURN))
         return stamp
 
@@ -115,7 +115,7 @@ def compiled(posting: ModuleType) -> Any:
 
     Numba's cache key does not cover the globals of the loop, so the stamp, a free variable of the loop, covers their sources.
     """
-    sources = (str(posting.__file__), str(tables.__file__), str(proxy.__file__), *getattr(posting, "SOURCES", ()))
+    sources = (str(posting.__file__), str(tables.__file__), str(layout.__file__), str(codes.__file__), *getattr(posting, "SOURCES", ()))
     names = {**globals(), "step": posting.step, "ring": posting.ring, "advance": posting.advance}
 
     def make(stamp: int) -> Callable[[int], int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, ClassVar
 
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout
 from pgas.transports.adapter_nic import AdapterNIC
 from pgas.transports.ibrc import tables, wqes
 from pgas.transports.ibrc.thread import RingNIC
@@ -24,14 +24,14 @@ class ProxiedNIC(RingNIC, AdapterNIC):
 
     def _record_words(self) -> Mapping[int, int]:
         return {
-            tables.LKEY: self._load(queue.LKEY),
-            tables.CELL_LKEY: self._load(queue.CELL_LKEY),
-            tables.SINK: self._load(queue.CELLS) + queue.SINK,
+            tables.LKEY: self._load(layout.LKEY),
+            tables.CELL_LKEY: self._load(layout.CELL_LKEY),
+            tables.SINK: self._load(layout.CELLS) + layout.SINK,
         }
 
     def _row_words(self, number: int) -> Mapping[int, int]:
-        record = queue.RECORDS + number * queue.RECORD_SIZE
-        fields = {wqes.WQ: queue.WQ, wqes.DBR: queue.DBR, wqes.UAR: queue.UAR, wqes.CQE: queue.CQE, wqes.QPN: queue.QPN}
+        record = layout.RECORDS + number * layout.RECORD_SIZE
+        fields = {wqes.WQ: layout.WQ, wqes.DBR: layout.DBR, wqes.UAR: layout.UAR, wqes.CQE: layout.CQE, wqes.QPN: layout.QPN}
         return {
             **{name: self._load(record + field) for name, field in fields.items()},
             wqes.HEAP_KEY: self._rkeys(number) & 0xFFFF_FFFF,
@@ -41,12 +41,12 @@ class ProxiedNIC(RingNIC, AdapterNIC):
 
     def _rkeys(self, number: int) -> int:
         """Return the rkeys of a queue pair's peer."""
-        return self._load(queue.KEYS + 8 * (number // self._num))
+        return self._load(layout.KEYS + layout.KEYS_SIZE * (number // self._num))
 
     def _take_keys(self, keys: list[Any]) -> None:
         super()._take_keys(keys)
         self._set({self._row(n) + wqes.HEAP_KEY: self._rkeys(n) & 0xFFFF_FFFF for n in range(len(self.qps))})
-        self._set({tables.LKEY: self._load(queue.LKEY)})
+        self._set({tables.LKEY: self._load(layout.LKEY)})
 
     def _region_words(self, entry: int) -> tuple[int, int]:
         return self.lkey_of_registered(entry), 0

@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pgas.base.errors import PgasError
-from pgas.kernels import state, window
-from pgas.kernels.paths import proxy
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import layout, state, window
 from pgas.transports.hostloop.slack import sleep_precisely
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
@@ -60,7 +58,7 @@ class RingNIC(NIC):
     @classmethod
     def segment_bytes(cls, n_pes: int, constants: window.Constants) -> int:
         """Return the used bytes of the segment; the ring follows the queues."""
-        return cls.queue_bytes(n_pes, constants) + proxy.RING + constants.ring * proxy.REQUEST_SIZE
+        return cls.queue_bytes(n_pes, constants) + layout.RING + constants.ring * layout.REQUEST_SIZE
 
     def _record_words(self) -> Mapping[int, int]:
         """Return the back end's words of the loop's record, by offset."""
@@ -79,9 +77,9 @@ class RingNIC(NIC):
         constants = self._constants
         self._stopping, self._ended = False, ""
         self._control = self._slot + window.QUEUE_OFFSET + self.queue_bytes(self._n_pes, constants)
-        self._store(proxy.CONTROL, self._control)
-        self._memory.fill(self._control, proxy.RING + constants.ring * proxy.REQUEST_SIZE, 0)
-        for word in (proxy.HEAD, proxy.SEEN, proxy.LOOKING):
+        self._store(layout.CONTROL, self._control)
+        self._memory.fill(self._control, layout.RING + constants.ring * layout.REQUEST_SIZE, 0)
+        for word in (layout.RING_HEAD, layout.RING_SEEN, layout.RING_LOOKING):
             self._store(word, 0)
         count = len(self.qps)
         rows = self.record_bytes
@@ -89,7 +87,7 @@ class RingNIC(NIC):
         unrung = undone + constants.ring * tables.UNDONE_SIZE
         regions = unrung + 8 * count
         # On pages of their own: the simulator may remap the pages of a user's array (transports/memory/pages.py).
-        own = self._own = np.frombuffer(mmap.mmap(-1, regions + state.N_REGISTERED * tables.REGION_SIZE), np.int64)
+        own = self._own = np.frombuffer(mmap.mmap(-1, regions + layout.N_REGISTERED * tables.REGION_SIZE), np.int64)
         at = own.ctypes.data
         self._regions = regions // 8
         words = {
@@ -98,11 +96,11 @@ class RingNIC(NIC):
             **self._record_words(),
         }  # fmt: skip
         for number in range(count):
-            row = {tables.RECORD: queue.RECORDS + number * queue.RECORD_SIZE, **self._row_words(number)}
+            row = {tables.RECORD: layout.RECORDS + number * layout.RECORD_SIZE, **self._row_words(number)}
             words |= {self._row(number) + offset: value for offset, value in row.items()}
         self._set(words)
-        for entry in range((self._load(state.REGISTERED_END) - state.REGISTERED) // state.REGISTERED_SIZE):
-            if self._load(state.REGISTERED + entry * state.REGISTERED_SIZE + state.END):
+        for entry in range((self._load(layout.REGISTERED_END) - layout.REGISTERED) // layout.PIECE_SIZE):
+            if self._load(layout.REGISTERED + entry * layout.PIECE_SIZE + layout.PIECE_END):
                 self._name_region(entry)
         loop = compiled(self.posting)
         self._thread = threading.Thread(target=self._run, args=(loop, at), name=f"pgas proxy of PE {self._me}", daemon=True)
@@ -119,10 +117,10 @@ class RingNIC(NIC):
 
     def holds_unposted(self) -> bool:
         """Whether kernels that have ended reserved tickets without writing the requests. The proxy posts every request that is written."""
-        self._store(proxy.LOOKING, 0)  # a thread that polled when its kernel was cut off never clears it
-        ring, size = self._control + proxy.RING, int(self._own[tables.SLOT_MASK // 8]) + 1
-        tickets = range(self._load(self._control + proxy.COMPLETED), self._load(proxy.HEAD))
-        sequences = (self._load(ring + t % size * proxy.REQUEST_SIZE + proxy.SEQUENCE) for t in tickets)
+        self._store(layout.RING_LOOKING, 0)  # who looked when its kernel was cut looks no more
+        ring, size = self._control + layout.RING, int(self._own[tables.SLOT_MASK // 8]) + 1
+        tickets = range(self._load(self._control + layout.COMPLETED), self._load(layout.RING_HEAD))
+        sequences = (self._load(ring + t % size * layout.REQUEST_SIZE + layout.SEQUENCE) for t in tickets)
         return any(found != t + 1 for t, found in zip(tickets, sequences, strict=True)) if len(tickets) <= size else True
 
     def register(self, entry: int, address: int, nbytes: int) -> None:
@@ -147,16 +145,16 @@ class RingNIC(NIC):
 
     def requests(self, most: int) -> Ring:
         """Return the state of the ring, with the oldest outstanding requests, at most `most`."""
-        head, completed = self._load(proxy.HEAD), self._load(self._control + proxy.COMPLETED)
+        head, completed = self._load(layout.RING_HEAD), self._load(self._control + layout.COMPLETED)
         mask, oldest = int(self._own[tables.SLOT_MASK // 8]), []
         for ticket in range(completed, min(head, completed + most)):
-            data = self._memory.read(self._control + proxy.RING + (ticket & mask) * proxy.REQUEST_SIZE, proxy.REQUEST_SIZE)
-            written = int.from_bytes(data[proxy.SEQUENCE : proxy.SEQUENCE + 8], "little") == ticket + 1
+            data = self._memory.read(self._control + layout.RING + (ticket & mask) * layout.REQUEST_SIZE, layout.REQUEST_SIZE)
+            written = int.from_bytes(data[layout.SEQUENCE : layout.SEQUENCE + 8], "little") == ticket + 1
             oldest.append((ticket, data if written else None))
         if self._ended:
             doing = f"has ended ({self._ended})"
-        elif self._load(self._control + proxy.FAILED):
-            doing = "has ended: a request it posted has failed"
+        elif self._load(self._control + layout.FAILED_QUEUE):
+            doing = "has ended: what it posted has failed"
         else:
             doing = f"runs ({tables.PHASES[int(self._own[tables.PHASE // 8])]})"
         return Ring(doing, head, completed, oldest)
@@ -172,15 +170,15 @@ class RingNIC(NIC):
         if not self._stopping:
             self._ended = reason
             self._memory.enter()
-            if self._load(self._control + proxy.FAILED):
+            if self._load(self._control + layout.FAILED_QUEUE):
                 self._let_kernels_find_it()
-            if self._load(state.POISON) == state.SOUND:
-                self._store(state.POISON, state.LOST)
+            if self._load(layout.POISON) == state.SOUND:
+                self._store(layout.POISON, state.LOST)
 
     def _let_kernels_find_it(self) -> None:
         """Give a waiting kernel time to record the error. In the simulator the error ends the kernel; LOST ends only its waits."""
         until = time.monotonic() + _FIND_S
-        while self._load(state.POISON) == state.SOUND and not self._stopping and time.monotonic() < until:
+        while self._load(layout.POISON) == state.SOUND and not self._stopping and time.monotonic() < until:
             time.sleep(0.01)
 
     @contextlib.contextmanager
@@ -211,7 +209,7 @@ class RingNIC(NIC):
         """
         if self._thread is None:
             return
-        if record := self._load(self._control + proxy.FAILED):
+        if record := self._load(self._control + layout.FAILED_QUEUE):
             raise self.failure(record, "the proxy thread")
         if self._ended:
             raise PgasError(f"the proxy thread of PE {self._me} ended ({self._ended}): requests of kernels are no longer sent")
@@ -219,8 +217,8 @@ class RingNIC(NIC):
     def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:
         """Wait until all requests of kernels are done. Arguments and errors are those of NIC.quiet and check."""
         deadline = time.monotonic() + timeout_s
-        target = self._load(proxy.HEAD)
-        while (done := self._load(self._control + proxy.COMPLETED)) < target:
+        target = self._load(layout.RING_HEAD)
+        while (done := self._load(self._control + layout.COMPLETED)) < target:
             self.check()
             if time.monotonic() > deadline:
                 words = f"the proxy thread completed {done} of {target} requests in {timeout_s:g} s (PGAS_TIMEOUT)"
@@ -230,7 +228,7 @@ class RingNIC(NIC):
 
     def name_of(self, record: int) -> str:
         """Return the name, for messages, of a record's queue pair or of the ring."""
-        return "the proxy thread's ring" if record == proxy.HEAD else super().name_of(record)
+        return "the proxy thread's ring" if record == layout.RING_HEAD else super().name_of(record)
 
     def stop(self) -> None:
         """Stop the thread. Further calls do nothing."""

@@ -20,9 +20,7 @@ import numpy as np
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import CompletionError, TransportError
-from pgas.kernels import refusals, window
-from pgas.kernels.paths import proxy
-from pgas.kernels.paths.nic import queue
+from pgas.kernels import codes, layout, refusals, window
 from pgas.transports.devices import Gid
 from pgas.transports.ibrc import tables, work_requests
 from pgas.transports.ibrc.thread import RingNIC
@@ -124,7 +122,7 @@ class VerbsNIC(RingNIC):
             qp = QueuePair(self._device, self._depth)
             self._made.callback(qp.destroy)
             self.qps.append(qp)
-        self._store(queue.CELLS, queues[0])
+        self._store(layout.CELLS, queues[0])
 
     def _introduction(self) -> _Introduction:
         caps = self._device.capabilities
@@ -141,7 +139,7 @@ class VerbsNIC(RingNIC):
 
     def _clear(self) -> None:
         self._chains[:] = 0
-        self._memory.fill(queue.CELL_TAKEN, 8 * queue.N_CELLS, 0)
+        self._memory.fill(layout.CELL_TAKEN, 8 * layout.N_CELLS, 0)
 
     def _register(self, address: int, nbytes: int, access: Access, what: str, *, on_gpu: bool) -> Region:
         region = register(self._device, address, nbytes, access, what=what, on_gpu=on_gpu)
@@ -227,7 +225,7 @@ class VerbsNIC(RingNIC):
         fault, code, vendor, slot = (int(self._own[word // 8]) for word in _FAULT_WORDS)
         where = f"{who}: {self.name_of(record)} on {self.name}"
         if fault == work_requests.NO_ATOMICS:
-            return TransportError(f"{where}: {self._no_atomics(proxy.Request(code))}")
+            return TransportError(f"{where}: {self._no_atomics(codes.Request(code))}")
         if fault == work_requests.POLL_FAILED:
             return TransportError(f"{where}: ibv_poll_cq failed ({code})")
         described = self._describe(slot) if slot else "a work request"
@@ -239,7 +237,7 @@ class VerbsNIC(RingNIC):
         index = self._word(slot + abi.WR_ID) - 1
         return CompletionError(words, number // self._num, self.qps[number].qpn, index & 0xFFFF, abi.SYNDROMES.get(status, 0), vendor)
 
-    def _no_atomics(self, request: proxy.Request) -> str:
+    def _no_atomics(self, request: codes.Request) -> str:
         without = next((f"PE {pe}'s {peer.name}" for pe, peer in enumerate(self._met) if not peer.atomics), self.name)
         return refusals.words("no atomics", request=request.name, device=without)
 

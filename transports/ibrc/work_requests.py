@@ -19,7 +19,7 @@ A signal follows its data on the same queue pair, and the responder executes in 
 same request, so none needs IBV_SEND_FENCE: a kernel that needs the data of a READ waits for its request.
 """
 
-from pgas.kernels.paths import proxy
+from pgas.kernels import codes, layout
 from pgas.transports.hostloop.compiled import on_host
 from pgas.transports.hostloop.memory_ops import call_with_int, call_with_pointer, load, load_acquire, load_u32, store, store_u32, swap32
 from pgas.transports.ibrc import tables
@@ -78,7 +78,7 @@ N_CHAINS = 64
 #: Values of FAULT: a completion with an error status (in FAULT_CODE), an error of post_send, one of poll_cq, a request that needs atomics.
 COMPLETION_FAILED, POST_FAILED, POLL_FAILED, NO_ATOMICS = 1, 2, 3, 4
 
-_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, proxy.Request)
+_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, codes.Request)
 _RDMA_WRITE, _RDMA_READ = int(WrOpcode.RDMA_WRITE), int(WrOpcode.RDMA_READ)
 _FETCH_AND_ADD, _CMP_AND_SWP = int(WrOpcode.ATOMIC_FETCH_AND_ADD), int(WrOpcode.ATOMIC_CMP_AND_SWP)
 _UNSIGNALED, _SIGNALED = 0, int(SendFlags.SIGNALED)
@@ -162,14 +162,14 @@ def post_atomic(own: int, row: int, opcode: int, addr: int, compare_add: int, sw
 @on_host
 def target_of(request: int) -> int:
     """Return the target address of an atomic or a signal."""
-    operation = load(request + proxy.WHAT) & proxy.OPERATION_MASK
-    return load(request + (proxy.SECOND if operation in (_SIGNAL_SET, _SIGNAL_ADD) else proxy.REMOTE))
+    operation = load(request + layout.WHAT) & layout.OPERATION_MASK
+    return load(request + (layout.SECOND if operation in (_SIGNAL_SET, _SIGNAL_ADD) else layout.REMOTE))
 
 
 @on_host
 def part_of(request: int, word: int) -> int:
     """Return the half of an aligned word that a request targets."""
-    return (word >> 8 * (load(request + proxy.REMOTE) & 4)) & _32_BITS
+    return (word >> 8 * (load(request + layout.REMOTE) & 4)) & _32_BITS
 
 
 @on_host
@@ -189,17 +189,17 @@ def updated(operation: int, old: int, value: int, compare: int) -> int:
 @on_host
 def changed(request: int, word: int) -> int:
     """Return the aligned word that contains a request's target, after the request."""
-    operation, value = load(request + proxy.WHAT) & proxy.OPERATION_MASK, load(request + proxy.VALUE)
+    operation, value = load(request + layout.WHAT) & layout.OPERATION_MASK, load(request + layout.VALUE)
     if operation == _SIGNAL_SET:
         return value
     if operation == _SIGNAL_ADD:
         return word + value
-    compare = load(request + proxy.SECOND)
-    if load(request + proxy.NBYTES) == 8:
+    compare = load(request + layout.SECOND)
+    if load(request + layout.NBYTES) == 8:
         return updated(operation, word, value, compare)
     old = part_of(request, word)
     new = updated(operation, old, value & _32_BITS, compare & _32_BITS) & _32_BITS
-    return word ^ (old ^ new) << 8 * (load(request + proxy.REMOTE) & 4)
+    return word ^ (old ^ new) << 8 * (load(request + layout.REMOTE) & 4)
 
 
 @on_host
@@ -258,7 +258,7 @@ def ring(own: int, count: int) -> int:
 def settle(own: int, row: int, at: int, request: int) -> int:
     """Handle a completed CMP_AND_SWP of a request: deliver the old value, or retry; return whether posting failed."""
     found, word = load(at + STAGING), target_of(request) & -8
-    chain, operation = chain_of(row, word), load(request + proxy.WHAT) & proxy.OPERATION_MASK
+    chain, operation = chain_of(row, word), load(request + layout.WHAT) & layout.OPERATION_MASK
     stale = load(at + abi.WR_ID) <= load(chain + SINCE)
     store(chain + PENDING, load(chain + PENDING) - 1)
     if stale:
@@ -271,12 +271,12 @@ def settle(own: int, row: int, at: int, request: int) -> int:
             store(chain + STALE, load(chain + PENDING))
         rung = load(row + PROD_IDX) == load(row + RUNG_IDX)  # otherwise the loop will ring
         link(own, row, chain, request)
-        slot = (request - load(own + CONTROL) - proxy.RING) >> proxy.REQUEST_SHIFT
+        slot = (request - load(own + CONTROL) - layout.RING) >> layout.REQUEST_SHIFT
         store(load(own + UNDONE) + slot * UNDONE_SIZE + 8, load(row + PROD_IDX))
         return submit(own, row) if rung else 0
-    local = load(request + proxy.LOCAL)
+    local = load(request + layout.LOCAL)
     if local != 0 and operation not in (_SIGNAL_SET, _SIGNAL_ADD):
-        if load(request + proxy.NBYTES) == 4:
+        if load(request + layout.NBYTES) == 4:
             store_u32(local, swap32(part_of(request, found)))
         else:
             store(local, found)
@@ -312,7 +312,7 @@ def advance(own: int, row: int) -> int:
 def exchange(own: int, row: int, request: int) -> int:
     """Perform a request by CMP_AND_SWP, once its word's chain accepts it; return whether a work request failed meanwhile."""
     word = target_of(request) & -8
-    chain, operation = chain_of(row, word), load(request + proxy.WHAT) & proxy.OPERATION_MASK
+    chain, operation = chain_of(row, word), load(request + layout.WHAT) & layout.OPERATION_MASK
     adds = 1 if operation in (_ADD, _SIGNAL_ADD) else 0
     while load(chain + PENDING) != 0 and (
         load(chain + WORD) != word or load(chain + STALE) != 0 or adds == 0 or load(chain + ADDITIONS) == 0
@@ -331,19 +331,19 @@ def exchange(own: int, row: int, request: int) -> int:
 @on_host
 def step(own: int, request: int, row: int, done: int) -> int:
     """Build the next work requests of a request; `done` of its bytes are posted. Return the new count, or POSTED or REFUSED."""
-    what, nbytes = load(request + proxy.WHAT), load(request + proxy.NBYTES)
-    operation = what & proxy.OPERATION_MASK
-    local, to = load(request + proxy.LOCAL), load(request + proxy.REMOTE)
+    what, nbytes = load(request + layout.WHAT), load(request + layout.NBYTES)
+    operation = what & layout.OPERATION_MASK
+    local, to = load(request + layout.LOCAL), load(request + layout.REMOTE)
     if operation >= _ADD and load(own + ATOMICS) == 0:
         fail(own, NO_ATOMICS, operation, 0, 0)
         return REFUSED
     if operation == _STORE:
         inline = load(own + INLINE)
         at = begin(own, row, _RDMA_WRITE, _SIGNALED | inline)
-        store(at + STAGING, load(request + proxy.VALUE))
-        store(at + STAGING + 8, load(request + proxy.SECOND))
+        store(at + STAGING, load(request + layout.VALUE))
+        store(at + STAGING + 8, load(request + layout.SECOND))
         store_sge(at, at + STAGING - (0 if inline else load(own + CELL_SHIFT)), nbytes, load(own + CELL_LKEY))
-        if what & proxy.SYSTEM:
+        if what & layout.SYSTEM:
             store_remote(at, to - load(row + SYSTEM_SHIFT), load(row + SYSTEM_KEY))
         else:
             store_remote(at, to - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
@@ -352,9 +352,9 @@ def step(own: int, request: int, row: int, done: int) -> int:
         if nbytes == 4 or operation >= _SWAP or has_chain(row, to):
             return REFUSED if exchange(own, row, request) != 0 else POSTED
         if operation == _ADD:
-            at = post_atomic(own, row, _FETCH_AND_ADD, to, load(request + proxy.VALUE), 0)
+            at = post_atomic(own, row, _FETCH_AND_ADD, to, load(request + layout.VALUE), 0)
         else:
-            at = post_atomic(own, row, _CMP_AND_SWP, to, load(request + proxy.SECOND), load(request + proxy.VALUE))
+            at = post_atomic(own, row, _CMP_AND_SWP, to, load(request + layout.SECOND), load(request + layout.VALUE))
         if local != 0:
             store_sge(at, local - load(own + CELL_SHIFT), 8, load(own + CELL_LKEY))
         return POSTED
@@ -367,18 +367,18 @@ def step(own: int, request: int, row: int, done: int) -> int:
         signalled = (last and not signals) or load(row + PROD_IDX) & _SIGNAL_MASK == _SIGNAL_MASK
         at = begin(own, row, opcode, _SIGNALED if signalled else _UNSIGNALED)
         store_remote(at, to + done - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
-        if what & proxy.LANDING:
+        if what & layout.LANDING:
             store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + CELL_LKEY))
-        elif what >> proxy.LOCAL_SHIFT:
-            region = load(own + REGISTERED) + ((what >> proxy.LOCAL_SHIFT) - 1) * REGION_SIZE
+        elif what >> layout.LOCAL_SHIFT:
+            region = load(own + REGISTERED) + ((what >> layout.LOCAL_SHIFT) - 1) * REGION_SIZE
             store_sge(at, local + done - load(region + REGION_SHIFT), count, load(region + REGION_LKEY))
         else:
             store_sge(at, local + done - load(own + LOCAL_SHIFT), count, load(own + LKEY))
         if not last:
             return done + count
     if signals:
-        word = load(request + proxy.SECOND)
+        word = load(request + layout.SECOND)
         if operation == _SIGNAL_SET or has_chain(row, word):
             return REFUSED if exchange(own, row, request) != 0 else POSTED
-        post_atomic(own, row, _FETCH_AND_ADD, word, load(request + proxy.VALUE), 0)
+        post_atomic(own, row, _FETCH_AND_ADD, word, load(request + layout.VALUE), 0)
     return POSTED

@@ -3,7 +3,7 @@
 The loop (loop.py) calls step, ring and advance. Every request ends in a signalled WQE of one WQEBB (mlx5.cqe.extend).
 """
 
-from pgas.kernels.paths import proxy
+from pgas.kernels import codes, layout
 from pgas.transports.hostloop.compiled import on_host
 from pgas.transports.hostloop.memory_ops import fence, load, load_acquire, store, store_release, store_u32, swap32, swap64
 from pgas.transports.ibrc.tables import (
@@ -26,7 +26,7 @@ from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
 # Words of a row (tables.py). Keys and QPN are big-endian, and so are the record's.
 WQ, DBR, UAR, CQE, QPN, HEAP_KEY, SYSTEM_KEY = range(0, 56, 8)
 
-_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, proxy.Request)
+_WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, codes.Request)
 _NOP, _RDMA_WRITE, _RDMA_READ = int(Opcode.NOP), int(Opcode.RDMA_WRITE), int(Opcode.RDMA_READ)
 _FA, _CS = int(Opcode.ATOMIC_FA), int(Opcode.ATOMIC_CS)
 _MASKED_FA_4 = Opmod.MASKED_4 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_FA
@@ -79,10 +79,10 @@ def post_nop(own: int, row: int) -> int:
 @on_host
 def post_inline(own: int, request: int, row: int, rkey: int) -> int:
     """Post a WRITE of the 1 to 16 bytes in the request, inline."""
-    nbytes = load(request + proxy.NBYTES)
+    nbytes = load(request + layout.NBYTES)
     at = begin(own, row, _RDMA_WRITE, _ds_inline(nbytes), _ALWAYS)
-    store_raddr(at, load(request + proxy.REMOTE), rkey)
-    value, second = load(request + proxy.VALUE), load(request + proxy.SECOND)
+    store_raddr(at, load(request + layout.REMOTE), rkey)
+    value, second = load(request + layout.VALUE), load(request + layout.SECOND)
     at += wqe.WQE_DATA
     store_u32(at, swap32(wqe.INLINE_SEG | nbytes))
     store_u32(at + 4, value)
@@ -142,12 +142,12 @@ def post_update(own: int, row: int, operation: int, to: int, value: int, compare
 @on_host
 def step(own: int, request: int, row: int, done: int) -> int:
     """Post the next WQEs of a request; `done` of its bytes are posted. Return the new count, or POSTED."""
-    what, nbytes = load(request + proxy.WHAT), load(request + proxy.NBYTES)
-    operation = what & proxy.OPERATION_MASK
-    local, to = load(request + proxy.LOCAL), load(request + proxy.REMOTE)
-    value, second = load(request + proxy.VALUE), load(request + proxy.SECOND)
+    what, nbytes = load(request + layout.WHAT), load(request + layout.NBYTES)
+    operation = what & layout.OPERATION_MASK
+    local, to = load(request + layout.LOCAL), load(request + layout.REMOTE)
+    value, second = load(request + layout.VALUE), load(request + layout.SECOND)
     if operation == _STORE:
-        post_inline(own, request, row, load(row + (SYSTEM_KEY if what & proxy.SYSTEM else HEAP_KEY)))
+        post_inline(own, request, row, load(row + (SYSTEM_KEY if what & layout.SYSTEM else HEAP_KEY)))
     elif operation in (_ADD, _COMPARE_SWAP) or operation >= _SWAP:
         post_update(own, row, operation, to, value, second, load(own + SINK) if local == 0 else local, nbytes)
     else:
@@ -158,9 +158,9 @@ def step(own: int, request: int, row: int, done: int) -> int:
             opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
             at = begin(own, row, opcode, wqe.DS_WRITE, _ALWAYS if last and not signals else _ON_ERROR)
             store_raddr(at, to + done, load(row + HEAP_KEY))
-            lkey = load(own + (CELL_LKEY if what & proxy.LANDING else LKEY))
-            if what >> proxy.LOCAL_SHIFT:
-                lkey = load(load(own + REGISTERED) + ((what >> proxy.LOCAL_SHIFT) - 1) * REGION_SIZE + REGION_LKEY)
+            lkey = load(own + (CELL_LKEY if what & layout.LANDING else LKEY))
+            if what >> layout.LOCAL_SHIFT:
+                lkey = load(load(own + REGISTERED) + ((what >> layout.LOCAL_SHIFT) - 1) * REGION_SIZE + REGION_LKEY)
             store_data(at + wqe.WQE_DATA, local + done, lkey, count)
             if not last:
                 return done + count

@@ -18,8 +18,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from pgas.kernels.codes import Update
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.update import Update
 from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.wqe import Opcode, Opmod
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from pgas.kernels import operation, state
+from pgas.kernels.codes import Update
 from pgas.kernels.compiler import caster, constant, device, element_of_word, element_size, element_words, ptx, types
-from pgas.kernels.update import Update
 
 __all__ = ["atomic"]
 

@@ -25,7 +25,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels import state, window
+from pgas.kernels import layout, state, window
+from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, primitive, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first, place
 from pgas.transports.mlx5 import cqe, wqe
@@ -33,63 +34,31 @@ from pgas.transports.mlx5 import cqe, wqe
 if SIMULATOR:
     from pgas.kernels.compiler import cpu
 
-# The state pages of the NIC transports. Words of 8 bytes; the host writes the first group at init.
-
-NIC = window.STATE + state.SIZE
-LKEY = NIC + 0  #: of the heap, big-endian
-CELL_LKEY = NIC + 8  #: of the landing cells, big-endian
-CELLS = NIC + 16  #: address of the first landing cell; behind the last one is SINK
-USED_END = NIC + 24  #: end of the words of USED that have queue pairs
-
-CELL_TICKET = NIC + 64  #: next landing cell to try
-USED = NIC + 128  #: one bit a queue pair: kernels have used it
-USED_WORDS = 120
-CELL_TAKEN = NIC + 2048  #: one word a landing cell: how many lanes still have it
-N_CELLS = 256
-CELL_SIZE = 512  #: an element of 16 bytes for each lane of a warp
-SINK = N_CELLS * CELL_SIZE  #: where atomics leave what nobody wants, behind the landing cells
-
-KEYS = NIC + 4096  #: per PE, the rkeys of heap (low half) and system area (high half), big-endian
-MAX_PES = 4096
-RECORDS = KEYS + 8 * MAX_PES
-RECORD_SIZE = 256
-MAX_QUEUES = USED_WORDS * 64
-
-# Offsets in a record; what the host writes, then each cursor in a sector of its own.
-WQ, DBR, UAR, CQE, QPN, START = 0, 8, 16, 24, 32, 40
-RESV_HEAD, READY_HEAD, CONS_IDX = 64, 96, 128
-
-#: Beside ready_head: up to where the doorbell was rung, written by the one who rings.
-RUNG_IDX = READY_HEAD + 8
-
-CURSORS = (START, RESV_HEAD, READY_HEAD, RUNG_IDX, CONS_IDX)
-
-#: In READY_HEAD: a thread is ringing, and will ring for what gets ready meanwhile.
-RINGING = 1 << 63
-
 #: What try_cell returns if it found none.
 BUSY = 1
 
 #: What reserve returns if the job is poisoned: nothing may be written or submitted.
 NOWHERE = (1 << 64) - 1
 
-_RECORDS, _RECORD_SIZE, _KEYS = constant(RECORDS), constant(RECORD_SIZE), constant(KEYS)
-_WQ, _DBR, _UAR, _CQE, _QPN, _START = (constant(c) for c in (WQ, DBR, UAR, CQE, QPN, START))
-_RESV, _READY, _RUNG, _CONS = constant(RESV_HEAD), constant(READY_HEAD), constant(RUNG_IDX), constant(CONS_IDX)
-_RINGING, _INDEX = constant(RINGING), constant(RINGING - 1)
-_USED, _NOWHERE = constant(USED), constant(NOWHERE)
-_0, _1, _3, _4, _6, _8, _32, _63 = (constant(c) for c in (0, 1, 3, 4, 6, 8, 32, 63))
+_RECORDS, _RECORD_SIZE = constant(layout.RECORDS), constant(layout.RECORD_SIZE)
+_WQ, _DBR, _UAR, _CQE, _QPN = (constant(word) for word in (layout.WQ, layout.DBR, layout.UAR, layout.CQE, layout.QPN))
+_FIRST, _RESV, _READY = constant(layout.FIRST_IDX), constant(layout.RESV_HEAD), constant(layout.READY_HEAD)
+_RUNG, _CONS = constant(layout.RUNG_IDX), constant(layout.CONS_IDX)
+_RINGING, _INDEX = constant(layout.RINGING), constant(layout.RINGING - 1)
+_USED, _USED_END, _WORD = constant(layout.USED), constant(layout.USED_END), constant(layout.WORD)
+_CELLS, _CELL_TICKET, _CELL_TAKEN = constant(layout.CELLS), constant(layout.CELL_TICKET), constant(layout.CELL_TAKEN)
+_CELL_MASK, _CELL_SIZE = constant(layout.N_CELLS - 1), constant(layout.CELL_SIZE)
+_HEAP_KEYS, _SYSTEM_KEYS = constant(layout.KEYS + layout.HEAP_KEY), constant(layout.KEYS + layout.SYSTEM_KEY)
+_KEYS_SIZE, _LKEY = constant(layout.KEYS_SIZE), constant(layout.LKEY)
+_REGISTERED_LKEYS, _PIECE_SIZE = constant(layout.REGISTERED + layout.PIECE_LKEY), constant(layout.PIECE_SIZE)
+_BASE, _BUSY, _NOWHERE = constant(window.BASE), constant(BUSY), constant(NOWHERE)
+_NIC_TIMEOUT, _COMPLETION, _GE = constant(state.NIC_TIMED_OUT), constant(state.COMPLETION), constant(Comparison.GE)
+_0, _1, _3, _6, _8, _32, _63 = (constant(c) for c in (0, 1, 3, 6, 8, 32, 63))
 _IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
 _COUNTER_SHIFT, _OP_OWN_SHIFT = constant(8 * (cqe.CQE_WQE_COUNTER - cqe.CQE_TAIL)), constant(8 * (cqe.CQE_OP_OWN - cqe.CQE_TAIL))
-_BYTE = constant(0xFF)
+_BYTE, _BYTE_SHIFT = constant(0xFF), constant(8)
 _INVALID, _REQ = constant(cqe.CqeOpcode.INVALID), constant(cqe.CqeOpcode.REQ)
 _OPCODE_SHIFT = constant(cqe.OP_OWN_OPCODE_SHIFT)
-_NIC_TIMEOUT, _COMPLETION, _GE = constant(state.NIC_TIMED_OUT), constant(state.COMPLETION), constant(5)
-_USED_END, _CELLS, _CELL_TICKET, _CELL_TAKEN = constant(USED_END), constant(CELLS), constant(CELL_TICKET), constant(CELL_TAKEN)
-_BUSY = constant(BUSY)
-_LKEY, _BASE = constant(LKEY), constant(window.BASE)
-_REGISTERED_LKEY, _REGISTERED_SIZE = constant(state.REGISTERED + state.REGISTERED_LKEY), constant(state.REGISTERED_SIZE)
-_CELL_MASK, _CELL_SIZE = constant(N_CELLS - 1), constant(CELL_SIZE)
 _POLLS_MASK = 63
 
 
@@ -147,7 +116,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         cons = ptx.ld_acquire_gpu_u64(queue + _CONS)
         tail = ptx.ld_relaxed_sys_u64(fixed(queue + _CQE))
         if tail >> (_OP_OWN_SHIFT + _OPCODE_SHIFT) == _REQ:
-            counter = ((tail >> _COUNTER_SHIFT) & _BYTE) << _8 | (tail >> (_COUNTER_SHIFT + _8)) & _BYTE
+            counter = ((tail >> _COUNTER_SHIFT) & _BYTE) << _BYTE_SHIFT | (tail >> (_COUNTER_SHIFT + _BYTE_SHIFT)) & _BYTE
             distance = (counter + _1 - cons) & _IDX_MASK
             if distance <= depth and distance != _0:
                 ptx.red_max_gpu_u64(queue + _CONS, cons + distance)
@@ -165,7 +134,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
                 break
             opcode = tail >> (_OP_OWN_SHIFT + _OPCODE_SHIFT)
             if opcode != _REQ and opcode != _INVALID:
-                state.fail(_COMPLETION, op, _0, queue, tail, ptx.ld_relaxed_sys_u64(fixed(queue + _CQE) - _8), _0)
+                state.fail(_COMPLETION, op, _0, queue, tail, ptx.ld_relaxed_sys_u64(fixed(queue + _CQE) - _WORD), _0)
                 return False
             polls = u32(polls + u32(1))
             if polls & _POLLS_MASK == 0:
@@ -187,9 +156,9 @@ def make(constants: window.Constants) -> SimpleNamespace:
         base = _0
         if rank == 0:
             base = ptx.atom_add_gpu_u64(queue + _RESV, n)
-            if base == fixed(queue + _START):  # the first one: all others are handed over behind it, so that no quiet misses them
+            if base == fixed(queue + _FIRST):  # the first one: all others are handed over behind it, so that no quiet misses them
                 number = (queue - _RECORDS) // _RECORD_SIZE
-                ptx.red_or_gpu_u64(_USED + (number >> _6) * _8, _1 << (number & _63))
+                ptx.red_or_gpu_u64(_USED + (number >> _6) * _WORD, _1 << (number & _63))
         base = of_first(here, mask, base)
         full = cons + depth < base + n
         if ptx.vote_any(here, u32(full)) == 0:
@@ -269,7 +238,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         while word < end:
             if not complete(op, word, ptx.ld_relaxed_gpu_u64(word)):
                 return
-            word += _8
+            word += _WORD
 
     @device
     def quiet_pe(op, pe):
@@ -278,7 +247,7 @@ def make(constants: window.Constants) -> SimpleNamespace:
         end = first + num
         while first < end:
             beyond = min((first | _63) + _1, end)
-            word = _USED + (first >> _6) * _8
+            word = _USED + (first >> _6) * _WORD
             bits = ptx.ld_relaxed_gpu_u64(word) >> (first & _63)
             if beyond - first <= _63:
                 bits &= (_1 << (beyond - first)) - _1
@@ -301,7 +270,7 @@ def try_cell(op, deadline, here):
     cell = _0
     if place(here) == 0:
         number = ptx.atom_add_gpu_u64(_CELL_TICKET, _1) & _CELL_MASK
-        flag = _CELL_TAKEN + number * _8
+        flag = _CELL_TAKEN + number * _WORD
         if ptx.atom_cas_gpu_u64(flag, _0, u64(ptx.popc(here))) == _0:
             cell = fixed(_CELLS) + number * _CELL_SIZE
         elif not lost(op, flag, _NIC_TIMEOUT, _0, _1, deadline):
@@ -313,19 +282,19 @@ def try_cell(op, deadline, here):
 @device
 def release_cell(cell):
     """Leave a landing cell, of which the caller has read its part."""
-    ptx.red_add_release_gpu_u64(_CELL_TAKEN + (cell - fixed(_CELLS)) // _CELL_SIZE * _8, _NOWHERE)  # -1
+    ptx.red_add_release_gpu_u64(_CELL_TAKEN + (cell - fixed(_CELLS)) // _CELL_SIZE * _WORD, _NOWHERE)  # -1
 
 
 @device
 def rkey_of_heap(pe):
     """The rkey of PE pe's heap, big-endian."""
-    return fixed_u32(_KEYS + u64(pe) * _8)
+    return fixed_u32(_HEAP_KEYS + u64(pe) * _KEYS_SIZE)
 
 
 @device
 def rkey_of_system_area(pe):
     """The rkey of PE pe's system area, big-endian."""
-    return fixed_u32(_KEYS + u64(pe) * _8 + _4)
+    return fixed_u32(_SYSTEM_KEYS + u64(pe) * _KEYS_SIZE)
 
 
 @device
@@ -336,4 +305,4 @@ def lkey_of(op, raddr, laddr, nbytes):
         return fixed(_LKEY)
     if where == _NOWHERE:
         return _NOWHERE
-    return ptx.ld_relaxed_gpu_u64(_REGISTERED_LKEY + (where - _1) * _REGISTERED_SIZE)
+    return ptx.ld_relaxed_gpu_u64(_REGISTERED_LKEYS + (where - _1) * _PIECE_SIZE)

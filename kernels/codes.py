@@ -1,0 +1,51 @@
+"""Numbers by which users, kernels and the host name the same things. What operations are called is in operation.py."""
+
+from enum import IntEnum
+
+__all__ = ["Comparison", "Request", "SignalOp", "Update"]
+
+
+class Comparison(IntEnum):
+    """Conditions of wait_until, with NVSHMEM's and OpenSHMEM's order."""
+
+    EQ = 0
+    NE = 1
+    GT = 2
+    LE = 3
+    LT = 4
+    GE = 5
+
+
+class SignalOp(IntEnum):
+    """What a signal does to the word."""
+
+    SET = 0
+    ADD = 1
+
+
+class Update(IntEnum):
+    """Kinds of atomic update (OpenSHMEM 1.5, section 9.8). set is a SWAP whose old value is dropped, inc adds 1."""
+
+    KEEP = 0  #: an atomic read
+    ADD = 1
+    SWAP = 2
+    COMPARE_SWAP = 3
+    AND = 4
+    OR = 5
+    XOR = 6
+
+
+class Request(IntEnum):
+    """Kinds of request in ibrc's ring."""
+
+    WRITE = 0  #: nbytes from local to remote
+    READ = 1  #: nbytes from remote to local
+    STORE = 2  #: an element of nbytes, in value and second, to remote
+    ADD = 3  #: value to the nbytes at remote
+    COMPARE_SWAP = 4  #: value to the nbytes at remote if they equal second
+    SIGNAL_SET = 5  #: WRITE unless nbytes is 0, then value to the signal word at second
+    SIGNAL_ADD = 6  #: WRITE unless nbytes is 0, then value is added to the signal word at second
+    SWAP = 7  #: value to the nbytes at remote
+    AND = 8  #: bitwise value and the nbytes at remote; OR and XOR likewise
+    OR = 9
+    XOR = 10

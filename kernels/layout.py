@@ -1,0 +1,192 @@
+"""Where every word lies that kernels share with the host, with other PEs or with the proxy thread: offset, width, and who uses it.
+
+* The *state page*: what differs from PE to PE, private memory at one address on every PE (``window.STATE``), which no peer maps.
+* The *system area*: the start of every slot. Peers write here.
+* The ring of ibrc's proxy thread, in host memory.
+
+Kernels and the host take addresses and offsets from here only. A word that is not declared here does not exist: a test checks that no
+two overlap, and that each is used by those who are said to use it.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from enum import Flag, auto
+
+from pgas.kernels import window
+
+
+class Who(Flag):
+    """Who writes or reads a word."""
+
+    HOST = auto()  #: this PE's process
+    KERNELS = auto()  #: this PE's kernels
+    PEERS = auto()  #: other PEs' kernels, or the NIC in their name
+
+
+HOST, KERNELS, PEERS = Who
+BOTH = HOST | KERNELS
+
+
+#: Bytes of a word of which nothing else is said.
+WORD = 8
+
+REGIONS: list["Region"] = []
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word, or a row of ``count`` of them, each ``width`` bytes wide."""
+
+    name: str
+    address: int
+    width: int
+    count: int
+    writers: Who
+    readers: Who
+
+    @property
+    def end(self) -> int:
+        """The address behind it."""
+        return self.address + self.width * self.count
+
+
+@dataclass
+class Region:
+    """A piece of memory and the words in it. Addresses of a region with base 0 are offsets."""
+
+    name: str
+    base: int
+    nbytes: int
+    words: list[Word] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        REGIONS.append(self)
+
+    def word(self, name: str, offset: int, writers: Who, readers: Who, *, width: int = WORD, count: int = 1) -> int:
+        """Declare a word and return its address."""
+        self.words.append(Word(name, self.base + offset, width, count, writers, readers))
+        return self.base + offset
+
+
+# The error record ---------------------------------------------------------------------------------------------------------------
+
+#: A word that says how far the record is written (state.SOUND and so on), and the record behind it: kind, operation, PE (of a wait: the
+#: nanoseconds since its deadline), address, wanted (of a timeout: the value compared with; else a number of bytes or elements), found,
+#: comparison (of a refused operand: which one, as operation.py numbers them), block, thread.
+ERROR_RECORD = struct.Struct("<9Q")
+
+_waiter = Region("entry of WAITERS", 0, 128)
+WAITER_STATE = _waiter.word("WAITER_STATE", 0, BOTH, BOTH)
+WAITER_RECORD = _waiter.word("WAITER_RECORD", 16, KERNELS, HOST, count=9)
+WAITER_SIZE = _waiter.nbytes
+
+# Registered memory (pgas.register): memory beside the heap that the NIC reaches ----------------------------------------------------
+
+_piece = Region("entry of REGISTERED", 0, 32)
+PIECE_START = _piece.word("PIECE_START", 0, HOST, KERNELS)  #: both 0: the entry is free
+PIECE_END = _piece.word("PIECE_END", 8, HOST, BOTH)
+PIECE_LKEY = _piece.word("PIECE_LKEY", 16, HOST, BOTH)  #: big-endian; ibgda
+PIECE_SIZE = _piece.nbytes
+
+# Keys of a PE, big-endian ----------------------------------------------------------------------------------------------------------
+
+_keys = Region("entry of KEYS", 0, 8)
+HEAP_KEY = _keys.word("HEAP_KEY", 0, HOST, BOTH, width=4)
+SYSTEM_KEY = _keys.word("SYSTEM_KEY", 4, HOST, BOTH, width=4)
+KEYS_SIZE = _keys.nbytes
+
+# The record of a queue pair: what the host writes at init, then the cursors, each in a sector of its own --------------------------------
+
+_queue = Region("entry of RECORDS", 0, 256)
+WQ = _queue.word("WQ", 0, HOST, BOTH)
+DBR = _queue.word("DBR", 8, HOST, BOTH)
+UAR = _queue.word("UAR", 16, HOST, BOTH)
+CQE = _queue.word("CQE", 24, HOST, BOTH)  #: the last 8 bytes of the CQE (mlx5.cqe.CQE_TAIL)
+QPN = _queue.word("QPN", 32, HOST, BOTH)  #: big-endian, as in a control segment
+FIRST_IDX = _queue.word("FIRST_IDX", 40, HOST, KERNELS)  #: where the cursors began
+RESV_HEAD = _queue.word("RESV_HEAD", 64, BOTH, BOTH)
+READY_HEAD = _queue.word("READY_HEAD", 96, BOTH, BOTH)
+RUNG_IDX = _queue.word("RUNG_IDX", 104, BOTH, BOTH)  #: up to where the doorbell was rung; written by the thread that rings
+CONS_IDX = _queue.word("CONS_IDX", 128, BOTH, BOTH)
+RECORD_SIZE = _queue.nbytes
+
+CURSORS = (FIRST_IDX, RESV_HEAD, READY_HEAD, RUNG_IDX, CONS_IDX)
+
+#: A bit of READY_HEAD: a thread is ringing, and will ring for what gets ready meanwhile.
+RINGING = 1 << 63
+
+# The state page --------------------------------------------------------------------------------------------------------------------
+
+_page = Region("state page", window.STATE, window.BASE - window.STATE)
+MY_PE = _page.word("MY_PE", 0, HOST, KERNELS)
+N_PES = _page.word("N_PES", 8, HOST, BOTH)
+TIMEOUT_NS = _page.word("TIMEOUT_NS", 16, HOST, KERNELS)  #: how long a wait may last
+HEAP_SIZE = _page.word("HEAP_SIZE", 24, HOST, KERNELS)  #: bytes of heap behind window.HEAP_OFFSET
+REGISTERED_END = _page.word("REGISTERED_END", 56, HOST, BOTH)  #: behind the last entry of REGISTERED that was ever used
+SYNC_EPOCH = _page.word("SYNC_EPOCH", 64, BOTH, KERNELS)  #: number of the last barrier_all or sync_all of this PE's kernels
+POISON = _page.word("POISON", 128, BOTH, BOTH)  #: state.SOUND, CLAIMED while a thread writes ERROR, then FAILED; LOST: the host gave up
+ASKED = _page.word("ASKED", 136, HOST, KERNELS)  #: not 0: the host asks who waits
+ERROR = _page.word("ERROR", 144, KERNELS, HOST, count=9)  #: the first error, an ERROR_RECORD
+
+# Of the NIC transports.
+LKEY = _page.word("LKEY", 4096, HOST, BOTH)  #: of the heap, big-endian
+CELL_LKEY = _page.word("CELL_LKEY", 4104, HOST, BOTH)  #: of the landing cells, big-endian
+CELLS = _page.word("CELLS", 4112, HOST, BOTH)  #: address of the first landing cell; SINK lies behind the last
+USED_END = _page.word("USED_END", 4120, HOST, KERNELS)  #: end of the words of USED that have queue pairs
+CONTROL = _page.word("CONTROL", 4128, HOST, KERNELS)  #: address of ibrc's control line
+CELL_TICKET = _page.word("CELL_TICKET", 4160, BOTH, KERNELS)  #: next landing cell to try
+USED_WORDS = 120
+USED = _page.word("USED", 4224, BOTH, KERNELS, count=USED_WORDS)  #: a bit for each queue pair: kernels have used it
+RING_HEAD = _page.word("RING_HEAD", 5248, BOTH, BOTH)  #: requests that were reserved in ibrc's ring
+RING_SEEN = _page.word("RING_SEEN", 5280, BOTH, KERNELS)  #: what was last seen in COMPLETED
+RING_LOOKING = _page.word("RING_LOOKING", 5312, BOTH, KERNELS)  #: not 0: a thread reads COMPLETED
+N_CELLS = 256
+CELL_TAKEN = _page.word("CELL_TAKEN", 6144, BOTH, BOTH, count=N_CELLS)  #: how many lanes still have a landing cell
+MAX_PES = 4096
+KEYS = _page.word("KEYS", 8192, HOST, BOTH, width=KEYS_SIZE, count=MAX_PES)
+MAX_QUEUES = USED_WORDS * 64
+RECORDS = _page.word("RECORDS", 8192 + KEYS_SIZE * MAX_PES, BOTH, BOTH, width=RECORD_SIZE, count=MAX_QUEUES)
+
+# At the end of the page.
+N_WAITERS, N_REGISTERED = 256, 256
+N_RESULTS, RESULT_SIZE = 256, 16
+_RESULTS = _page.nbytes - N_RESULTS * RESULT_SIZE
+_REGISTERED = _RESULTS - N_REGISTERED * PIECE_SIZE
+_WAITERS = _REGISTERED - N_WAITERS * WAITER_SIZE
+#: Threads that wait. The host empties the table before it asks. On a collision the later thread is not recorded.
+WAITERS = _page.word("WAITERS", _WAITERS, BOTH, BOTH, width=WAITER_SIZE, count=N_WAITERS)
+REGISTERED = _page.word("REGISTERED", _REGISTERED, HOST, BOTH, width=PIECE_SIZE, count=N_REGISTERED)
+#: Where kernels that the host calls for a value leave it, used in turn.
+RESULTS = _page.word("RESULTS", _RESULTS, KERNELS, HOST, width=RESULT_SIZE, count=N_RESULTS)
+
+# Landing cells, in memory that the NIC reaches. Through ibrc over verbs they lie elsewhere than the heap, so the page has their address.
+CELL_SIZE = 512  #: an element of 16 bytes for each lane of a warp
+SINK = N_CELLS * CELL_SIZE  #: behind the last cell: where atomics leave what nobody wants
+
+# The system area ----------------------------------------------------------------------------------------------------------------
+
+_system = Region("system area", 0, window.SYSTEM_SIZE)
+N_SYNC_FLAGS = 32
+SYNC_FLAGS = _system.word("SYNC_FLAGS", 0, PEERS | HOST, BOTH, count=N_SYNC_FLAGS)  #: one for each round of the barrier
+
+# The ring of ibrc -----------------------------------------------------------------------------------------------------------------
+
+_control = Region("control line of the ring", 0, 128)
+COMPLETED = _control.word("COMPLETED", 0, HOST, BOTH)  #: requests that are done
+FAILED_QUEUE = _control.word("FAILED_QUEUE", 8, HOST, BOTH)  #: 0, or the record of the queue pair whose WQE failed
+RING = _control.nbytes  #: the requests lie behind it
+
+_request = Region("request", 0, 64)
+WHAT = _request.word("WHAT", 0, KERNELS, HOST)
+NBYTES = _request.word("NBYTES", 8, KERNELS, HOST)
+LOCAL = _request.word("LOCAL", 16, KERNELS, HOST)  #: 0 for an atomic whose old value nobody wants
+REMOTE = _request.word("REMOTE", 24, KERNELS, HOST)
+VALUE = _request.word("VALUE", 32, KERNELS, HOST)
+SECOND = _request.word("SECOND", 40, KERNELS, HOST)
+SEQUENCE = _request.word("SEQUENCE", 56, KERNELS, HOST)  #: ticket + 1: the request is written
+REQUEST_SIZE = _request.nbytes
+REQUEST_SHIFT = REQUEST_SIZE.bit_length() - 1
+
+#: WHAT: a codes.Request in the low byte, flags, the number of the queue pair, where local lies. LANDING: local is in a landing cell.
+#: SYSTEM: remote is in the system area. Above LOCAL_SHIFT: 0, or i + 1 if local is in entry i of REGISTERED. Else both are on the heap.
+OPERATION_MASK, LANDING, SYSTEM, NUMBER_SHIFT, NUMBER_MASK, LOCAL_SHIFT = 0xFF, 1 << 8, 1 << 9, 16, 0xFFFF, 32
