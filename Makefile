@@ -149,7 +149,7 @@ mpi-weak: $(VENV)/dev
 mpi-all: $(VENV)/dev
 	for npes in 1 3; do mpirun -n $$npes $(PYTEST) tests/mpi || exit; done
 	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/conformance/test_c_strided.py tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"
-	coverage report --include 'kernels/paths/ibgda.py' --fail-under 95
+	coverage report --include 'kernels/paths/ibgda.py,kernels/paths/nic/*' --omit 'kernels/paths/nic/ring.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc $(PYTEST) tests/conformance/test_c_rma.py tests/mpi/test_nic.py
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
 	  mpirun -n 3 $(PYTEST) tests/mpi/test_nic.py && \

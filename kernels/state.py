@@ -50,6 +50,7 @@ def _record(addr: int, *words: int) -> None:
         cpu.mem.store(addr + 8 * i, word, 8)
 
 
+#: Ten operands: the address, and the words of the record in their order.
 _store_record = primitive(
     "store_record", "void(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64)",
     "st.relaxed.sys.global.v2.u64 [$0], {$1, $2}; st.relaxed.sys.global.v2.u64 [$0+16], {$3, $4};"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pgas.base.errors import PgasError
-from pgas.kernels.compiler import constant, device, u64
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
 
 __all__ = ["Constants", "constants", "freeze", "remote", "slot"]
 
@@ -62,7 +62,7 @@ class Constants:
     maps_peers: bool  #: whether kernels reach peers' memory by address
     check: bool
     num_qps: int = 0  #: queue pairs to each PE (NIC transports)
-    map_by: str = ""  #: who shares a queue pair: the threads of a cta, sm or warp
+    map_by: str = ""  #: one of SHARERS (NIC transports)
     depth: int = 0  #: WQEBBs in a send queue
     batch: int = 0  #: WQEBBs after which the doorbell is rung although more are on their way
     ring: int = 0  #: requests in the ring of the proxy thread (ibrc)
@@ -84,12 +84,15 @@ def freeze(wanted: Constants) -> None:
     Raises:
         PgasError: an earlier init of this process fixed other ones; kernels may already contain them.
     """
-    global _frozen, STRIDE_SHIFT, SHIFT, OFFSET_MASK
+    global _frozen, STRIDE_SHIFT, SHIFT, OFFSET_MASK, NUM_QPS, DEPTH, SLOT_MASK, BATCH_MASK, RING_SIZE, sharer
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
         raise PgasError(f"pgas was initialised with another configuration before in this process ({'; '.join(changed)}): start a new one")
     _frozen, STRIDE_SHIFT = wanted, wanted.stride_shift
     SHIFT, OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
+    NUM_QPS, DEPTH, RING_SIZE = constant(wanted.num_qps), constant(wanted.depth), constant(wanted.ring)
+    SLOT_MASK, BATCH_MASK = constant(max(wanted.depth - 1, 0)), constant((1 << 32) - max(wanted.batch, 1))
+    sharer = SHARERS.get(wanted.map_by, ptx.block_rank)
 
 
 def constants() -> Constants:
@@ -103,10 +106,12 @@ def constants() -> Constants:
     return _frozen
 
 
-#: For device code: BASE, and how to take an address apart.
+#: For device code, which is compiled after freeze(): ``window.DEPTH`` in a device function is a constant of its instructions.
 _BASE = constant(BASE)
 OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
+NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
+BATCH_MASK = constant(0)  #: of the low 32 bits of an index: those that tell batches apart
 
 
 def slot(pe: int) -> int:
@@ -118,3 +123,14 @@ def slot(pe: int) -> int:
 def remote(addr, pe):
     """Return the address on PE pe of the symmetric object at addr (in any PE's slot)."""
     return _BASE + (u64(pe) << SHIFT) + (addr & OFFSET_MASK)
+
+
+@device
+def warp_number():
+    """Return the number of the caller's warp in the grid."""
+    return u32(ptx.block_rank() * ((ptx.block_size() + u32(31)) // u32(32)) + ptx.thread_rank() // u32(32))
+
+
+#: By Constants.map_by, the number of the cta, SM or warp whose threads share a queue pair; and the one of this process.
+SHARERS = {"cta": ptx.block_rank, "sm": ptx.smid, "warp": warp_number}
+sharer = ptx.block_rank

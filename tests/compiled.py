@@ -1,17 +1,15 @@
 """What the compiler makes of the device functions of one transport: a program, because a process compiles for one transport only.
 
 ``python compiled.py TRANSPORT`` prints JSON: of every kernel of perftests.sass.KERNELS the numbers, the PTX and the SASS
-instructions; under ``wrong``, of queues, builders and the proxy's wait as they are and with an error each.
+instructions; under ``wrong``, of queues, builders and the ring's wait as they are and with an error each.
 """
 
-import contextlib
 import inspect
 import json
 import os
 import subprocess
 import sys
 from types import ModuleType
-from unittest import mock
 
 #: Seconds after which a process that compiles hangs: many times what it takes, as a machine may have few cores and much to do.
 LIMIT = 1500
@@ -32,8 +30,8 @@ def listing(built):
 
 #: Of queue.py, what submit and poll lack: what stands there, what takes its place.
 OF_A_QUEUE = {
-    "submit: fence before the turn": ("        ptx.fence_sys()\n        # All", "        # All"),
-    "submit: fence of the one who rings": ("        if not own:\n            ptx.fence_sys()\n", ""),
+    "submit: fence before the turn": ("    ptx.fence_sys()\n    # Issue", "    # Issue"),
+    "submit: fence of the one who rings": ("    if not own:\n        ptx.fence_sys()\n", ""),
     "submit: release of the register": ("ptx.st_release_sys_u64", "ptx.st_relaxed_sys_u64"),
     "submit: acquire of the mark": ("ptx.atom_cas_gpu_u64(queue + _READY", "ptx.atom_cas_relaxed_gpu_u64(queue + _READY"),
     "submit: release of the mark": ("ptx.atom_cas_release_gpu_u64", "ptx.atom_cas_relaxed_gpu_u64"),
@@ -41,7 +39,7 @@ OF_A_QUEUE = {
     "poll: acquire at the end": ("ptx.ld_acquire_sys_u64", "ptx.ld_relaxed_sys_u64"),
 }
 
-#: The same of proxy.wait.
+#: The same of ring.wait.
 OF_A_WAIT = {
     "wait: acquire of the look": ("ptx.ld_acquire_sys_u64(control", "ptx.ld_relaxed_sys_u64(control"),
     "wait: acquire of LOOKING": ("ptx.atom_cas_gpu_u64(_LOOKING", "ptx.atom_cas_relaxed_gpu_u64(_LOOKING"),
@@ -51,24 +49,35 @@ OF_A_WAIT = {
 }
 
 
-def altered(module, old, new):
+def altered(module, old="", new=""):
     """The module as it would be with this change of its source."""
     source = inspect.getsource(module)
-    assert source.count(old) == 1, f"{module.__name__} has {source.count(old)} times: {old}"
+    assert not old or source.count(old) == 1, f"{module.__name__} has {source.count(old)} times: {old}"
     other = ModuleType(module.__name__)
-    exec(compile(source.replace(old, new), module.__file__, "exec"), other.__dict__)
+    exec(compile(source.replace(old, new) if old else source, module.__file__, "exec"), other.__dict__)
+    return other
+
+
+def linked(module, others):
+    """The module as it would be if it imported these others: (as they are, as they would be)."""
+    other = altered(module)
+    for name, value in vars(module).items():
+        for real, altered_one in others:
+            if value is real:
+                setattr(other, name, altered_one)
+            elif callable(value) and getattr(real, name, None) is value:
+                setattr(other, name, getattr(altered_one, name))
     return other
 
 
 def wrong(transport):
-    """name -> kernels that post, poll and wait: as they are, and with one error each."""
+    """name -> a kernel that posts, polls or waits, and its types: as it is, and with one error each."""
     import posting
     from numba.cuda import types
 
-    from pgas.kernels import window
     from pgas.kernels.compiler import constant, primitive, ptx
-    from pgas.kernels.paths import ibgda, proxy
-    from pgas.kernels.paths.nic import queue
+    from pgas.kernels.paths import ibgda
+    from pgas.kernels.paths.nic import post, queue, ring, wqes
     from pgas.kernels.paths.nic.lanes import group
     from pgas.kernels.scope import THREAD
 
@@ -76,13 +85,8 @@ def wrong(transport):
     _0 = constant(0)
     ptx.atom_cas_relaxed_gpu_u64 = primitive("relaxed", "u64(u64, u64, u64)", "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;", None)
 
-    def fresh(make):
-        """A transport's functions, compiled anew."""
-        make.cache_clear()
-        return make(window.constants())
-
-    def submit():
-        hand_over = fresh(queue.make).submit
+    def submit(queue):
+        hand_over = queue.submit
 
         def submit(record, base, n):
             here, _, rank, _ = group(record)
@@ -90,47 +94,49 @@ def wrong(transport):
 
         return submit, (u64, u64, u64)
 
-    def poll():
-        wait = fresh(queue.make).poll
+    def poll(queue):
+        wait = queue.poll
 
         def poll(record, target):
             wait(_0, record, target)
 
         return poll, (u64, u64)
 
-    def put():
-        fresh(queue.make)
-        post = fresh(ibgda.make).put("put", THREAD, 4, nbi=True)
+    def put(ibgda):
+        move = ibgda.put("put", THREAD, 4, nbi=True)
 
         def put(to, source, nbytes, pe):
-            post(to, source, nbytes, pe, 0)
+            move(to, source, nbytes, pe, 0)
 
         return put, (u64, u64, u64, types.int32)
 
-    def wait():
+    def wait(ring):
+        finish = ring.wait
+
         def wait(target):
-            proxy.wait(_0, target)
+            finish(_0, target)
 
         return wait, (u64,)
 
+    def ibgda_with(builder, instead):
+        builders = altered(wqes)
+        setattr(builders, builder, instead)
+        posts = linked(post, [(wqes, builders)])
+        return linked(ibgda, [(wqes, builders), (post, posts)])
+
     if transport == "ibrc":
-        changes = {name: (proxy, "wait", altered(proxy, *change).wait) for name, change in OF_A_WAIT.items()}
-        return {name: (wait, change) for name, change in {"wait": None, **changes}.items()}
-    makers = {"submit": submit, "poll": poll, "put": put}
-    changes = {name: (queue, "make", altered(queue, *change).make) for name, change in OF_A_QUEUE.items()}
-    changes |= {f"put: {field}": (ibgda, *posting.WRONG[field]) for field in posting.WRONG_IN_SHORT}
-    return {name: (makers[name.split(":")[0]], change) for name, change in {**dict.fromkeys(makers), **changes}.items()}
+        return {"wait": wait(ring)} | {name: wait(altered(ring, *change)) for name, change in OF_A_WAIT.items()}
+    kernels = {"submit": submit(queue), "poll": poll(queue), "put": put(ibgda)}
+    for name, change in OF_A_QUEUE.items():
+        kernels[name] = (submit if name.startswith("submit") else poll)(altered(queue, *change))
+    return kernels | {f"put: {field}": put(ibgda_with(*posting.WRONG[field])) for field in posting.WRONG_IN_SHORT}
 
 
 def compiled_wrong(transport):
-    """The kernels of wrong(), each compiled while its error is in place."""
+    """The kernels of wrong(), compiled."""
     from pgas.perftests import sass
 
-    ptx = {}
-    for name, (make, change) in wrong(transport).items():
-        with mock.patch.object(*change) if change else contextlib.nullcontext():
-            ptx[name] = sass.compile_ptx(*make())
-    return sass.assemble(ptx)
+    return sass.build_all(wrong(transport))
 
 
 def main(transport):

@@ -10,10 +10,13 @@ from ptx_machine import Memory
 
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, u32
-from pgas.kernels.paths import ibgda
+from pgas.kernels.paths.nic import wqes
 from pgas.transports.mlx5 import doorbell, send_queue, wqe
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "golden" / "kernel_wqes.toml").read_text())
+
+#: What window.freeze sets for device code.
+FROZEN = ("STRIDE_SHIFT", "SHIFT", "OFFSET_MASK", "NUM_QPS", "DEPTH", "SLOT_MASK", "BATCH_MASK", "RING_SIZE", "sharer")
 
 IDX, QPN = 0x51234, 0xABCDEF
 DEST, SOURCE, WORD = 0x6000_4000_1000, 0x6000_0040_2000, 0x6000_4000_0008
@@ -26,6 +29,14 @@ ELEMENTS = {
     "atomic_add_float32": ("0000c03f", "3fc00000"),  # facts 1.7: 4 bytes come back big-endian, 8 in the order of the host
     "atomic_add_float64": ("000000000000f83f", "000000000000f83f"),
 }
+
+
+def freeze(monkeypatch, constants):
+    """Let this process have other constants until the end of a test: in the simulator device code reads them when it runs."""
+    for name in (*FROZEN, "_frozen"):
+        monkeypatch.setattr(window, name, getattr(window, name))
+    window._frozen = None
+    window.freeze(constants)
 
 
 def big(value, nbytes):
@@ -110,13 +121,13 @@ def built(name, idx=IDX):
     return wqes
 
 
-# Builders of kernels/paths/ibgda.py, each with one bit wrong: field -> (name, what takes the builder's place) -------------------------
+# Builders of kernels/paths/nic/wqes.py, each with one bit wrong: field -> (name, what takes the builder's place) -------------------------
 
 _1, _4, _BIT_40, _BIT_16 = (constant(value) for value in (1, 4, 1 << 40, 1 << 16))
 
 
 def _wrong():
-    store_ctrl, store_raddr, store_data = ibgda.store_ctrl, ibgda.store_raddr, ibgda.store_data
+    store_ctrl, store_raddr, store_data = wqes.store_ctrl, wqes.store_raddr, wqes.store_data
 
     @device
     def opcode_wrong(at, record, index, opcode, ds, ce):

@@ -54,6 +54,7 @@ def sources():
 
 
 SOURCES = sources()
+KERNELS = [module for module in SOURCES if module.startswith("pgas.kernels.")]
 
 
 @cache
@@ -243,6 +244,54 @@ def test_no_module_over_500_lines():
     for module in SOURCES:
         limit = 650 if module == "pgas.sim.engine" else 500  # scheduler and barriers: one state, not to be torn apart
         assert len(SOURCES[module].read_text().splitlines()) <= limit, module
+
+
+def test_no_function_of_kernels_over_80_lines():
+    found = [
+        f"{SOURCES[module].relative_to(ROOT)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
+        for module in KERNELS
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 80
+    ]
+    assert found == []
+
+
+#: Functions of kernels with more than 9 parameters, and why.
+MANY_PARAMETERS = {"_store_record": "an address and the words of a record: one primitive, whose stores are in one order"}
+
+
+def test_no_function_of_kernels_takes_more_than_9_parameters():
+    found = []
+    for module in KERNELS:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.FunctionDef):
+                name, count = node.name, len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+            elif isinstance(node, ast.Call):
+                name, count = ast.unparse(node.func), len(node.args) + len(node.keywords)
+            else:
+                continue
+            if count > 9 and name not in MANY_PARAMETERS:
+                found.append(f"{SOURCES[module].relative_to(ROOT)}:{node.lineno} {name}: {count}")
+    assert found == []
+
+
+def test_paths_are_modules_of_one_shape():
+    """p2p, ibgda and ibrc define what transport.Path says, in its order, and have no other public names but copies of p2p."""
+    shape = [
+        node.name if isinstance(node, ast.FunctionDef) else node.target.id
+        for top in tree("pgas.kernels.paths.transport").body
+        if isinstance(top, ast.ClassDef) and top.name == "Path"
+        for node in top.body
+        if isinstance(node, (ast.FunctionDef, ast.AnnAssign))
+    ]
+    for path in ("p2p", "ibgda", "ibrc"):
+        defined = []
+        for node in tree(f"pgas.kernels.paths.{path}").body:
+            if isinstance(node, ast.FunctionDef):
+                defined.append(node.name)
+            elif isinstance(node, ast.Assign):
+                defined += [target.id for target in node.targets if isinstance(target, ast.Name)]
+        assert [name for name in defined if not name.startswith("_") and name not in ("copy", "copy_apart")] == shape, path
 
 
 def test_modules_have_docstrings():

@@ -16,7 +16,7 @@ from numba.cuda import types
 from pgas.kernels import layout, state
 from pgas.kernels.codes import Update
 from pgas.kernels.compiler import cpu
-from pgas.kernels.paths import ibgda, proxy
+from pgas.kernels.paths import ibgda, ibrc
 from pgas.kernels.scope import THREAD
 from pgas.perftests.sass import CONSTANTS
 from pgas.sim import engine
@@ -79,6 +79,7 @@ class Job(posting.Job):
 @pytest.fixture
 def job(monkeypatch):
     job = Job()
+    posting.freeze(monkeypatch, CONSTANTS["ibrc"])
     monkeypatch.setattr(cpu, "mem", job.memory)
     monkeypatch.setattr(cpu, "_read_only", {})
     return job
@@ -87,12 +88,12 @@ def job(monkeypatch):
 @pytest.mark.parametrize("name", WAITS)
 def test_a_wait_ends_when_the_last_request_is_done(name, job):
     call, requests = WAITS[name]
-    transport, said = proxy.make(CONSTANTS["ibrc"]), []
+    said = []
 
     @cuda.jit
     def kernel():
         if cuda.threadIdx.x == 0:
-            call(transport, FROM)
+            call(ibrc, FROM)
             said.append("returned")
         else:
             for done in range(BEFORE, BEFORE + requests + 1):
@@ -106,15 +107,15 @@ def test_a_wait_ends_when_the_last_request_is_done(name, job):
     assert said == [*range(BEFORE, BEFORE + requests + 1), "returned"]
 
 
-@pytest.mark.parametrize("transport", [ibgda, proxy], ids=["ibgda", "ibrc"])
+@pytest.mark.parametrize("path", [ibgda, ibrc], ids=["ibgda", "ibrc"])
 @pytest.mark.parametrize("name", COPIES)
-def test_of_memory_that_the_nic_does_not_reach_nothing_is_posted(name, transport, job):
+def test_of_memory_that_the_nic_does_not_reach_nothing_is_posted(name, path, job):
     """No data, and no signal either; the job is poisoned."""
     before = job.memory.load(job.record + layout.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)
 
     @cuda.jit
     def kernel():
-        COPIES[name](transport.make(CONSTANTS["ibgda" if transport is ibgda else "ibrc"]), ELSEWHERE)
+        COPIES[name](path, ELSEWHERE)
 
     kernel[1, 1]()
     assert job.memory.load(layout.POISON, 8) == state.FAILED

@@ -18,6 +18,7 @@ from pgas.kernels.codes import Update
 from pgas.kernels.compiler import cpu
 from pgas.kernels.ops import sync
 from pgas.kernels.paths import ibgda
+from pgas.kernels.paths.nic import wqes
 from pgas.kernels.scope import BLOCK, THREAD
 from pgas.perftests.sass import CONSTANTS
 from pgas.sim import engine
@@ -94,7 +95,8 @@ def run(monkeypatch):
         job = posting.Job(name, idx)
         monkeypatch.setattr(cpu, "mem", job.memory)
         monkeypatch.setattr(cpu, "_read_only", {})
-        lanes, call = operations(ibgda.make(CONSTANTS["ibgda"]))[name]
+        posting.freeze(monkeypatch, CONSTANTS["ibgda"])
+        lanes, call = operations(ibgda)[name]
 
         @cuda.jit
         def kernel():
@@ -124,8 +126,8 @@ def test_wqes_wrap_at_the_end_of_the_ring_and_of_16_bits(name, idx, run):
 
 @pytest.mark.parametrize("field", posting.WRONG)
 def test_one_wrong_bit_of_a_builder_is_seen(field, run, monkeypatch):
-    monkeypatch.setattr(ibgda, *posting.WRONG[field])
+    monkeypatch.setattr(wqes, *posting.WRONG[field])
     job = run("put")
-    for wqes in (posting.golden("put"), posting.built("put")):
+    for expected in (posting.golden("put"), posting.built("put")):
         with pytest.raises(AssertionError):
-            job.check(wqes)
+            job.check(expected)

@@ -239,7 +239,7 @@ def disorder(sass, submits, rendezvous=0):
 
 
 def disorder_of_waits(sass, waits):
-    """The same of proxy.wait, in a function with so many that takes no landing cell."""
+    """The same of ring.wait, in a function with so many that takes no landing cell."""
     order = Order(sass)
     places, opcodes, released, expect = order.places, order.opcodes, order.released, order.expect
     looks = [i for i in places(LOOK) if STORE in opcodes[i : i + 4]]

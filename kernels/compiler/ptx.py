@@ -170,6 +170,10 @@ here = primitive(
     lambda: engine.gather(0)[0], convergent=True,
 )  # fmt: skip
 syncwarp_mask = primitive("syncwarp_mask", "void(u32)", "bar.warp.sync $0;", lambda mask: engine.warp_barrier(mask), convergent=True)
+shfl_u32 = primitive(
+    "shfl_u32", "u32(u32, u32, u32)", "shfl.sync.idx.b32 $0, $2, $3, 31, $1;",
+    lambda mask, value, source: engine.warp_exchange(mask, value, "shfl")[source], convergent=True,
+)  # fmt: skip
 shfl_u64 = primitive(
     "shfl_u64", "u64(u32, u64, u32)",
     "{ .reg .u32 l, h; mov.b64 {l, h}, $2; shfl.sync.idx.b32 l, l, $3, 31, $1; shfl.sync.idx.b32 h, h, $3, 31, $1; mov.b64 $0, {l, h}; }",

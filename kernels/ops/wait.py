@@ -5,6 +5,7 @@ the next sweep begins; -1 if the condition holds or the wait set is empty. Waiti
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pgas.kernels import operation, state
@@ -79,12 +80,26 @@ def signal_fetch(sig: Any, idx: Any) -> Any:
 # Several ----------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Several:
+    """A function on several elements: wait_until_<kind> or test_<kind>; kind: all, any, some. vector: each element has its own value."""
+
+    kind: str
+    waits: bool
+    vector: bool
+
+    @property
+    def name(self) -> str:
+        """The public name."""
+        return f"{'wait_until' if self.waits else 'test'}_{self.kind}{'_vector' if self.vector else ''}"
+
+
 def several(kind: str, *, waits: bool, vector: bool) -> Callable[..., Any]:
-    """Typing function of wait_until_<kind> or test_<kind>, or their vector forms; kind: all, any, some."""
-    name = f"{'wait_until' if waits else 'test'}_{kind}{'_vector' if vector else ''}"
+    """Typing function of wait_until_<kind> or test_<kind>, or their vector forms."""
+    form = Several(kind, waits, vector)
 
     def alike(ivars: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
-        perform = _performing(name, kind, waits, False, ivars, None, status, cmp, value, nelems)
+        perform = _performing(form, ivars, None, status, cmp, value, nelems)
 
         def body(ivars, status, cmp, value, nelems=None):
             return perform(ivars, None, status, cmp, value, nelems)
@@ -92,7 +107,7 @@ def several(kind: str, *, waits: bool, vector: bool) -> Callable[..., Any]:
         return body
 
     def each(ivars: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
-        perform = _performing(name, kind, waits, True, ivars, None, status, cmp, values, nelems)
+        perform = _performing(form, ivars, None, status, cmp, values, nelems)
 
         def body(ivars, status, cmp, values, nelems=None):
             return perform(ivars, None, status, cmp, values, nelems)
@@ -100,7 +115,7 @@ def several(kind: str, *, waits: bool, vector: bool) -> Callable[..., Any]:
         return body
 
     def some_alike(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any, nelems: Any = None) -> Any:
-        perform = _performing(name, kind, waits, False, ivars, indices, status, cmp, value, nelems)
+        perform = _performing(form, ivars, indices, status, cmp, value, nelems)
 
         def body(ivars, indices, status, cmp, value, nelems=None):
             return perform(ivars, indices, status, cmp, value, nelems)
@@ -108,7 +123,7 @@ def several(kind: str, *, waits: bool, vector: bool) -> Callable[..., Any]:
         return body
 
     def some_each(ivars: Any, indices: Any, status: Any, cmp: Any, values: Any, nelems: Any = None) -> Any:
-        perform = _performing(name, kind, waits, True, ivars, indices, status, cmp, values, nelems)
+        perform = _performing(form, ivars, indices, status, cmp, values, nelems)
 
         def body(ivars, indices, status, cmp, values, nelems=None):
             return perform(ivars, indices, status, cmp, values, nelems)
@@ -120,10 +135,9 @@ def several(kind: str, *, waits: bool, vector: bool) -> Callable[..., Any]:
     return each if vector else alike
 
 
-def _performing(
-    name: str, kind: str, waits: bool, vector: bool, ivars: Any, indices: Any, status: Any, cmp: Any, value: Any, nelems: Any
-) -> Any:
-    """Check the operand types and make ``perform(ivars, indices, status, cmp, value, nelems)``; vector: value is an array."""
+def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, value: Any, nelems: Any) -> Any:
+    """Check the operand types and make ``perform(ivars, indices, status, cmp, value, nelems)``; form.vector: value is an array."""
+    name, kind, waits, vector = form.name, form.kind, form.waits, form.vector
     operands.array(name, "ivars", ivars)
     if ivars.ndim != 1:
         refuse("row", function=name, name="ivars", count=ivars.ndim)

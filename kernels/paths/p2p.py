@@ -1,4 +1,4 @@
-"""The p2p transport on the device: loads, stores and atomics of the SM through the window (NVLink or PCIe, GPUDirect P2P).
+"""The p2p path: loads, stores and atomics of the SM through the window (NVLink or PCIe, GPUDirect P2P).
 
 Stores are asynchronous by nature, so a put and its non-blocking form are the same instructions; quiet is a fence.
 """
@@ -10,6 +10,8 @@ from pgas.kernels.codes import Update
 from pgas.kernels.compiler import constant, device, ptx, u64
 from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
+
+__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "signal", "strided"]
 
 
 @functools.cache
@@ -59,6 +61,26 @@ def _prefer(width: int, unit: int, runs: dict[int, Any], otherwise: Any) -> Any:
     return copy
 
 
+@functools.cache
+def copy_apart(itemsize: int, unit: int, *, get: bool = False) -> Any:
+    """Make ``copy(dst, dst_step, src, src_step, nelems, first, step)``: elements that lie dst_step and src_step bytes apart.
+
+    Thread ``first`` of ``step`` copies its share, in accesses of ``unit`` bytes, neighbouring ones by neighbouring threads.
+    """
+    single = (ptx.get_single if get else ptx.put_single)[unit]
+    _parts, _unit = constant(itemsize // unit), constant(unit)
+
+    @device
+    def copy(dst, dst_step, src, src_step, nelems, first, step):
+        i, end = first, nelems * _parts
+        while i < end:
+            element, offset = i // _parts, i % _parts * _unit
+            single(dst + element * dst_step + offset, src + element * src_step + offset)
+            i += step
+
+    return copy
+
+
 def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``put(to, source, nbytes, pe, qp)``, called by all threads of the scope."""
     move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
@@ -83,26 +105,6 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
             sync()
 
     return get
-
-
-@functools.cache
-def copy_apart(itemsize: int, unit: int, *, get: bool = False) -> Any:
-    """Make ``copy(dst, dst_step, src, src_step, nelems, first, step)``: elements that lie dst_step and src_step bytes apart.
-
-    Thread ``first`` of ``step`` copies its share, in accesses of ``unit`` bytes, neighbouring ones by neighbouring threads.
-    """
-    single = (ptx.get_single if get else ptx.put_single)[unit]
-    _parts, _unit = constant(itemsize // unit), constant(unit)
-
-    @device
-    def copy(dst, dst_step, src, src_step, nelems, first, step):
-        i, end = first, nelems * _parts
-        while i < end:
-            element, offset = i // _parts, i % _parts * _unit
-            single(dst + element * dst_step + offset, src + element * src_step + offset)
-            i += step
-
-    return copy
 
 
 def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
@@ -139,24 +141,24 @@ def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     return put_signal
 
 
-@device
-def _p(addr, array, value, pe, qp):
-    ptx.st_element(remote(addr, pe), array, value)
-
-
-@device
-def _g(addr, array, pe, qp):
-    return ptx.ld_element(remote(addr, pe), array)
-
-
 def p(dtype: Any) -> Any:
     """Make ``p(addr, array, value, pe, qp)``: store one element of array's dtype."""
     return _p
 
 
+@device
+def _p(addr, array, value, pe, qp):
+    ptx.st_element(remote(addr, pe), array, value)
+
+
 def g(dtype: Any) -> Any:
     """Make ``g(addr, array, pe, qp)``: load one element of array's dtype."""
     return _g
+
+
+@device
+def _g(addr, array, pe, qp):
+    return ptx.ld_element(remote(addr, pe), array)
 
 
 def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
@@ -186,16 +188,9 @@ def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
     return atomic
 
 
-_FETCHING = {
-    update: ptx.atom_element[change]
-    for update, change in {
-        Update.ADD: "add", Update.SWAP: "exch", Update.AND: "and", Update.OR: "or", Update.XOR: "xor",
-    }.items()
-}  # fmt: skip
-_CHANGING = {
-    Update.ADD: ptx.red_element["add"], Update.SWAP: ptx.st_element, Update.AND: ptx.red_element["and"], Update.OR: ptx.red_element["or"],
-    Update.XOR: ptx.red_element["xor"],
-}  # fmt: skip
+_NAMES = {Update.ADD: "add", Update.SWAP: "exch", Update.AND: "and", Update.OR: "or", Update.XOR: "xor"}
+_FETCHING = {update: ptx.atom_element[name] for update, name in _NAMES.items()}
+_CHANGING = {update: ptx.st_element if update is Update.SWAP else ptx.red_element[name] for update, name in _NAMES.items()}
 
 
 @device
@@ -217,14 +212,15 @@ def flag(addr, value, pe):
 #: after it cannot be served before it (store-buffer litmus).
 quiet = ptx.fence_sc_sys
 
-#: Sources are reusable: a store's value was loaded before it was issued.
-flush = ptx.sources_read
-
-#: Order: what was stored before is visible wherever something stored after it is.
-fence = ptx.fence_sys
-
 
 @device
 def quiet_pe(pe):
     """Complete what goes to PE pe: an SM's fences know no PEs, so everything."""
     quiet()
+
+
+#: Sources are reusable: a store's value was loaded before it was issued.
+flush = ptx.sources_read
+
+#: Order: what was stored before is visible wherever something stored after it is.
+fence = ptx.fence_sys

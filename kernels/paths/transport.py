@@ -51,9 +51,7 @@ class Path(Protocol):
 def current() -> Path:
     """Return the path of the job's transport, imported now: a job does not pay for the others."""
     constants = window.constants()
-    module = import_module(constants.path)
-    make = getattr(module, "make", None)
-    return cast(Path, module if make is None else make(constants))
+    return cast(Path, import_module(constants.path))
 
 
 def maps_peers() -> bool:

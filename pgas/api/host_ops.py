@@ -284,7 +284,7 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
             _launch(kernel, 1, 1, stream, *given, wait=True)
             return None
         if streams.capturing(stream):
-            raise PgasError(f"pgas.{title} returns a value, which it has to wait for: it cannot be captured; call it in a kernel")
+            raise PgasError(f"pgas.{title} waits for the value that it returns: it cannot be captured; call it in a kernel")
         address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
         _launch(kernel, 1, 1, stream, _window(address, 1, dtype), *given, wait=False)
         job.synchronize(0 if stream is None else stream)

@@ -117,7 +117,7 @@ class RingNIC(NIC):
 
     def holds_unposted(self) -> bool:
         """Whether kernels that have ended reserved tickets without writing the requests. The proxy posts every request that is written."""
-        self._store(layout.RING_LOOKING, 0)  # who looked when its kernel was cut looks no more
+        self._store(layout.RING_LOOKING, 0)  # a thread that polled when its kernel was cut off never clears it
         ring, size = self._control + layout.RING, int(self._own[tables.SLOT_MASK // 8]) + 1
         tickets = range(self._load(self._control + layout.COMPLETED), self._load(layout.RING_HEAD))
         sequences = (self._load(ring + t % size * layout.REQUEST_SIZE + layout.SEQUENCE) for t in tickets)
@@ -154,7 +154,7 @@ class RingNIC(NIC):
         if self._ended:
             doing = f"has ended ({self._ended})"
         elif self._load(self._control + layout.FAILED_QUEUE):
-            doing = "has ended: what it posted has failed"
+            doing = "has ended: a request it posted has failed"
         else:
             doing = f"runs ({tables.PHASES[int(self._own[tables.PHASE // 8])]})"
         return Ring(doing, head, completed, oldest)

@@ -21,7 +21,7 @@ class IBRC:
 
     name = "ibrc"
     maps_peers = False
-    path = "pgas.kernels.paths.proxy"
+    path = "pgas.kernels.paths.ibrc"
     needs = frozenset({"nic"})
     simulated = "over the software card", "over an RDMA device"
 

@@ -1,0 +1,82 @@
+"""Landing cells: memory that the NIC reaches, where what g and atomics fetch lands before it is in registers."""
+
+from typing import Any
+
+from pgas.kernels import layout, state
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.paths.nic.lanes import place
+from pgas.kernels.paths.nic.queue_pair import fixed, lost
+
+__all__ = ["fetching", "first_cell", "old_word", "sink"]
+
+#: What try_cell returns instead of the number of a cell.
+_BUSY, _LOST = constant(layout.N_CELLS), constant(layout.N_CELLS + 1)
+
+_CELLS, _CELL_TICKET, _CELL_TAKEN = constant(layout.CELLS), constant(layout.CELL_TICKET), constant(layout.CELL_TAKEN)
+_CELL_MASK, _CELL_SIZE, _SINK = constant(layout.N_CELLS - 1), constant(layout.CELL_SIZE), constant(layout.SINK)
+_WORD, _MINUS_1 = constant(layout.WORD), constant((1 << 64) - 1)
+_0, _1, _4 = constant(0), constant(1), constant(4)
+
+
+@device
+def first_cell():
+    """Return the address of a landing cell that may be read, whatever it holds."""
+    return fixed(_CELLS)
+
+
+@device
+def sink():
+    """Return where atomics leave old values that nobody wants."""
+    return fixed(_CELLS) + _SINK
+
+
+@device
+def try_cell(op, deadline, here, number):
+    """Return a landing cell for the active lanes, until each has released it; BUSY if there is none now, LOST if the job is poisoned.
+
+    Use the cell inside the retry loop; otherwise diverged lanes deadlock: those with a cell may have to wait for those that still loop.
+    number: lanes.place(here).
+    """
+    cell = u32(_LOST)
+    if number == 0:
+        ticket = ptx.atom_add_gpu_u64(_CELL_TICKET, _1) & _CELL_MASK
+        flag = _CELL_TAKEN + ticket * _WORD
+        if ptx.atom_cas_gpu_u64(flag, _0, u64(ptx.popc(here))) == _0:
+            cell = u32(ticket)
+        elif not lost(op, flag, _0, _1, deadline):
+            state.relax(op, flag, _0, _0)
+            cell = u32(_BUSY)
+    return ptx.shfl_u32(here, cell, ptx.lowest(here))
+
+
+@device
+def release_cell(cell):
+    """Release a landing cell, of which the caller has read its part."""
+    ptx.red_add_release_gpu_u64(_CELL_TAKEN + u64(cell) * _WORD, _MINUS_1)
+
+
+def fetching(fetch: Any) -> Any:
+    """Make ``fetched(op, here, nbytes, otherwise, request)`` from ``fetch(op, here, at, otherwise, request)``; all active lanes call both.
+
+    fetch posts a request for nbytes that land at ``at``, waits for it and returns what it loads from there. otherwise: what is returned
+    if the job is poisoned.
+    """
+
+    @device
+    def fetched(op, here, nbytes, otherwise, request):
+        deadline = ptx.globaltimer() + state.timeout_ns()
+        found, cell, number = otherwise, u32(_BUSY), place(here)
+        while cell == _BUSY:
+            cell = try_cell(op, deadline, here, number)
+            if cell < _BUSY:
+                found = fetch(op, here, fixed(_CELLS) + u64(cell) * _CELL_SIZE + number * nbytes, found, request)
+                release_cell(cell)
+        return found
+
+    return fetched
+
+
+@device
+def old_word(at, nbytes):
+    """Return the old value that an atomic left: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
+    return u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(at))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(at)

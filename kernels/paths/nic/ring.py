@@ -1,0 +1,146 @@
+"""The ring of ibrc: kernels write requests, a thread of the host (transports/ibrc) posts them to the NIC.
+
+The ring lies in host memory that kernels and the proxy thread share. A request is 64 bytes; its last word says that it is written
+(layout.py). Requests have numbers, *tickets*, that only grow; ticket t is at slot t modulo the ring's size::
+
+    completed <= tail (the proxy's) <= head (what kernels reserved);    tail <= completed + size
+
+Every wait is for the one word ``completed``: all requests before a ticket are done. It also says which slots are free, so a request holds
+its slot until it is done. NVSHMEM frees the slot when the proxy has taken the request; but then kernels poll a second word of host memory,
+and the send queues fill before so many requests are under way.
+"""
+
+from pgas.kernels import layout, state, window
+from pgas.kernels.codes import Comparison
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.paths.nic.lanes import of_first, place
+from pgas.kernels.paths.nic.queue_pair import NOWHERE, fixed, lost, number_of
+
+__all__ = ["of_pair", "post", "post_copy", "reserve", "reserved", "wait", "write_at"]
+
+_CONTROL, _HEAD, _SEEN = constant(layout.CONTROL), constant(layout.RING_HEAD), constant(layout.RING_SEEN)
+_LOOKING, _RING, _SHIFT = constant(layout.RING_LOOKING), constant(layout.RING), constant(layout.REQUEST_SHIFT)
+_COMPLETED, _FAILED_QUEUE = constant(layout.COMPLETED), constant(layout.FAILED_QUEUE)
+_WHAT, _LOCAL, _VALUE, _SEQUENCE = constant(layout.WHAT), constant(layout.LOCAL), constant(layout.VALUE), constant(layout.SEQUENCE)
+_NUMBER_SHIFT, _LOCAL_SHIFT = constant(layout.NUMBER_SHIFT), constant(layout.LOCAL_SHIFT)
+_NOWHERE, _COMPLETION, _GE, _BASE = constant(NOWHERE), constant(state.COMPLETION), constant(Comparison.GE), constant(window.BASE)
+_POLLS_MASK = 63
+_0, _1, _2 = constant(0), constant(1), constant(2)
+_WAITING, _DONE, _LOST = _0, _1, _2
+
+#: Back-off: ns per outstanding request (log2), and its cap.
+_SLEEP_SHIFT, _SLEEP_MAX = constant(4), constant(20_000)
+
+
+# Waiting ------------------------------------------------------------------------------------------------------------------------
+
+
+@device
+def look(op, target, polls, deadline):
+    """Take a turn of wait. Return DONE, LOST, or WAITING for another turn."""
+    control = fixed(_CONTROL)
+    seen = ptx.ld_relaxed_gpu_u64(_SEEN)
+    if seen >= target:
+        ptx.ld_acquire_gpu_u64(_SEEN)
+        return _DONE
+    if ptx.ld_relaxed_gpu_u64(_LOOKING) == _0 and ptx.atom_cas_gpu_u64(_LOOKING, _0, _1) == _0:
+        ptx.st_release_gpu_u64(_SEEN, ptx.ld_acquire_sys_u64(control + _COMPLETED))
+        ptx.st_release_gpu_u64(_LOOKING, _0)
+    else:
+        ptx.nanosleep(u32(min((target - seen) << _SLEEP_SHIFT, _SLEEP_MAX)))
+    if polls & _POLLS_MASK == 0:
+        done, record = ptx.ld_relaxed_gpu_u64(_SEEN), ptx.ld_relaxed_sys_u64(control + _FAILED_QUEUE)
+        if record != _0:
+            state.fail(_COMPLETION, op, _0, record, target, done, _0)
+            return _LOST
+        if lost(op, _HEAD, target, done, deadline):
+            return _LOST
+    state.relax(op, control, _GE, target)
+    return _WAITING
+
+
+@device
+def wait(op, target):
+    """Wait until every request before target is done. Return False if the job is poisoned, as by an error CQE.
+
+    One thread at a time reads the host's memory, which takes a microsecond, and tells the others; thousands of readers would keep the link
+    busy. The others sleep, longer the more requests are outstanding before theirs.
+    """
+    deadline = ptx.globaltimer() + state.timeout_ns()
+    polls = u32(0)
+    found = _WAITING
+    while found == _WAITING:
+        polls = u32(polls + u32(1))
+        found = look(op, target, polls, deadline)
+    return found == _DONE
+
+
+@device
+def reserved():
+    """Return the ticket behind the last request that was reserved."""
+    return ptx.ld_relaxed_gpu_u64(_HEAD)
+
+
+# Requests -----------------------------------------------------------------------------------------------------------------------
+
+
+@device
+def reserve(op, here, number, n):
+    """Reserve n tickets for the active lanes and return the first; NOWHERE if the job is poisoned. number: the lane's place among them.
+
+    One lane looks for room, a turn at a time with the others, so they stay together.
+    """
+    base, found = _0, _DONE
+    if number == 0:
+        base = ptx.atom_add_gpu_u64(_HEAD, n)
+        if ptx.ld_relaxed_gpu_u64(_SEEN) + window.RING_SIZE < base + n:
+            found = _WAITING
+    base = of_first(here, here, base)
+    deadline = ptx.globaltimer() + state.timeout_ns()
+    polls = u32(0)
+    while ptx.vote_any(here, u32(found == _WAITING)) != 0:
+        polls = u32(polls + u32(1))
+        if found == _WAITING:
+            found = look(op, base + n - window.RING_SIZE, polls, deadline)
+    if ptx.vote_any(here, u32(found == _LOST)) != 0:
+        return _NOWHERE
+    ptx.syncwarp_mask(here)
+    return base
+
+
+@device
+def write_at(ticket, what, nbytes, local, to, value, second):
+    """Write the request of a ticket; return the next ticket."""
+    at = fixed(_CONTROL) + _RING + ((ticket & (window.RING_SIZE - _1)) << _SHIFT)
+    ptx.st_octoword(at + _WHAT, what, nbytes)
+    ptx.st_octoword(at + _LOCAL, local, to)
+    ptx.st_octoword(at + _VALUE, value, second)
+    ptx.st_release_sys_u64(at + _SEQUENCE, ticket + _1)
+    return ticket + _1
+
+
+@device
+def post(op, what, nbytes, local, to, value, second):
+    """Hand a request to the proxy; the active lanes reserve together. Return its ticket + 1, NOWHERE if the job is poisoned."""
+    here = ptx.here()
+    base = reserve(op, here, place(here), u64(ptx.popc(here)))
+    if base == _NOWHERE:
+        return _NOWHERE
+    return write_at(base + place(here), what, nbytes, local, to, value, second)
+
+
+@device
+def of_pair(what, pe, qp):
+    """Return the first word of a request for queue pair qp to PE pe."""
+    return what | number_of(pe, qp) << _NUMBER_SHIFT
+
+
+@device
+def post_copy(op, what, nbytes, local, to, value, second):
+    """post() a request that moves nbytes from or to local memory; value and second: of the signal behind it, if there is one."""
+    where = _0
+    if nbytes != _0:
+        where = state.local(op, (to - _BASE) >> window.SHIFT, local, nbytes)
+        if where == _NOWHERE:
+            return _NOWHERE
+    return post(op, what | where << _LOCAL_SHIFT, nbytes, local, to, value, second)
