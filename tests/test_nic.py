@@ -206,6 +206,7 @@ def test_quiet_of_a_queue_pair_in_its_first_use(job, transport):
 #: says which warps used it; then pairs of lanes, which take turns with other warps, put 256 times into one.
 QUEUES = """
 from pgas.job import runtime
+from pgas.kernels import window
 from pgas.kernels.compiler import ptx
 
 registers, rings, store = set(), [], ptx.st_release_sys_u64
@@ -214,7 +215,7 @@ def counted(at, value):
         rings.append(at)
     store(at, value)
 ptx.st_release_sys_u64 = counted  # the card sees the last of several rings only
-ptx.smid = lambda: ptx.block_rank() // 2  # the simulator has one multiprocessor
+window.SHARERS["sm"] = lambda: ptx.block_rank() // 2  # the simulator has one multiprocessor
 pgas.init()
 
 @pgas.jit
