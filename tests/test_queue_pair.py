@@ -89,7 +89,7 @@ class Paper:
     name = "paper0"
 
     def __init__(self, **outputs):
-        self.outputs, self.sent = outputs, []
+        self.outputs, self.sent, self.asked = outputs, [], []
 
     def command(self, inbox, outlen):
         command, values = commands.parse(inbox)
@@ -107,6 +107,10 @@ class Paper:
     def query_eqn(self):
         return 9
 
+    def destination_mac(self, pdn, remote, path):
+        self.asked.append((pdn, remote, path))
+        return b"\x02\x03\x04\x05\x06\x07"
+
     def syndrome_words(self, syndrome):
         return ""
 
@@ -117,8 +121,8 @@ def nonzero(values):
     return {name: v for name, v in kept.items() if v}
 
 
-PORT = Port(1, "InfiniBand", 5, 0x11, bytes(range(16)), bytes(6), 400.0)
-FAR = Port(2, "InfiniBand", 4, 0x22, bytes(range(8)) + bytes(range(24, 32)), bytes(6), 400.0)
+PORT = Port(1, "InfiniBand", 5, 0x11, bytes(range(16)), 400.0)
+FAR = Port(2, "InfiniBand", 4, 0x22, bytes(range(8)) + bytes(range(24, 32)), 400.0)
 GENERAL_CAPS = {"log_max_ra_req_qp": 4, "log_max_ra_res_qp": 5}
 
 
@@ -200,9 +204,9 @@ def test_what_the_card_is_told():
 def test_the_address_path_of_roce(version, sport):
     """rdma-core: "UDP sport must be reserved for roce v1 and v1.5"."""
     adapter, qp = on_paper(Path(gid_index=5), QUERY_ROCE_ADDRESS={"roce_address": {"roce_version": version}})
-    ethernet = {"link_layer": "Ethernet", "mac": b"\x02\x03\x04\x05\x06\x07"}
-    near, far = (dataclasses.replace(port, **ethernet) for port in (PORT, FAR))
+    near, far = (dataclasses.replace(port, link_layer="Ethernet") for port in (PORT, FAR))
     qp.connect(0x99, near, far)
+    assert adapter.asked == [(0x44, far, Path(gid_index=5))]
     assert (Command.QUERY_ROCE_ADDRESS, {"vhca_port_num": 1, "roce_address_index": 5}) in adapter.sent
     assert dict(adapter.sent)[Command.INIT2RTR_QP]["qpc"]["primary_address_path"] == {
         "vhca_port_num": 1,

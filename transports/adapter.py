@@ -17,7 +17,11 @@ from pgas.transports.memory.protocol import Memory
 from pgas.transports.mlx5 import send_queue
 from pgas.transports.mlx5.cqe import syndrome_words
 
-__all__ = ["Adapter", "AdapterGone", "FirstError", "Inspection", "Opener", "Path", "Port", "QueueState", "Uar", "path_of"]
+__all__ = ["HOP_LIMIT", "Adapter", "AdapterGone", "FirstError", "Inspection", "Opener", "Path", "Port", "QueueState", "Uar", "path_of"]
+
+
+#: Of packets with a GRH (facts 3.5).
+HOP_LIMIT = 255
 
 
 class AdapterGone(TransportError):
@@ -41,7 +45,6 @@ class Port:
     active_mtu: int  #: qpc.mtu: 1 to 5 for 256 to 4096 bytes
     lid: int
     gid: bytes  #: 16 bytes; the GID that addresses QPs
-    mac: bytes  #: 6 bytes, zero on InfiniBand
     rate_gbps: float
 
 
@@ -134,6 +137,9 @@ class Adapter(Protocol):
 
     def query_port(self) -> Port:
         """Return the port."""
+
+    def destination_mac(self, pdn: int, remote: Port, path: Path) -> bytes:
+        """Return the MAC to which packets to a remote Ethernet port go: the port's, or that of a router on the way. pdn: any domain."""
 
     def syndrome_words(self, syndrome: int) -> str:
         """Return the meaning of a refused command's syndrome, "" if unknown. Syndromes are the firmware's own."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.base.errors import TransportError
-from pgas.transports.adapter import Adapter, Path, Port
+from pgas.transports.adapter import HOP_LIMIT, Adapter, Path, Port
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, command_name
@@ -37,8 +37,8 @@ _LOG_RD_ATOMIC_MAX = 7
 #: As NVSHMEM sets them (facts 3.5): an RNR timer of 0.64 ms, and endless RNR retries.
 _MIN_RNR_NAK, _RNR_RETRY = 12, 7
 
-#: ads.hop_limit and udp_sport of RoCE (facts 3.5); in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
-_HOP_LIMIT, _UDP_SPORT, _ROCE_V2 = 255, 0xC000, 2
+#: ads.udp_sport of RoCE (facts 3.5); in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
+_UDP_SPORT, _ROCE_V2 = 0xC000, 2
 
 #: The largest priority of Ethernet (ads.eth_prio, 3 bits).
 _PRIORITY_MAX = 7
@@ -114,7 +114,7 @@ class QueuePair:
         self, adapter: Adapter, umem_id: int, pdn: int, queues: Queues, depth: int, user_index: int = 0, path: Path | None = None
     ) -> None:
         _check_depth(depth)
-        self._adapter, self.queues, self.depth, self._path = adapter, queues, depth, path or Path()
+        self._adapter, self._pdn, self.queues, self.depth, self._path = adapter, pdn, queues, depth, path or Path()
         self._dbr_umem = umem_id if queues.dbr_umem is None else queues.dbr_umem
         caps = _query_caps(adapter, CapType.GENERAL)
         #: log2 of the outstanding READs and atomics, the same for those it sends and those it answers.
@@ -130,7 +130,7 @@ class QueuePair:
             self._undo.append(lambda: adapter.dealloc_uar(self.uar.page_id))
             self.cqn: int = self._create_cq(umem_id)
             self._undo.append(lambda: _execute(adapter, Command.DESTROY_CQ, cqn=self.cqn))
-            self.qpn: int = self._create_qp(umem_id, pdn, user_index)
+            self.qpn: int = self._create_qp(umem_id, user_index)
             self._undo.append(lambda: _execute(adapter, Command.DESTROY_QP, qpn=self.qpn))
         except BaseException:
             with contextlib.suppress(TransportError):  # the first error says more
@@ -152,12 +152,12 @@ class QueuePair:
         umem = {"cq_umem_valid": 1, "cq_umem_id": umem_id, "cq_umem_offset": self.queues.cq}
         return _execute(self._adapter, Command.CREATE_CQ, cqc=cqc, **umem)["cqn"]
 
-    def _create_qp(self, umem_id: int, pdn: int, user_index: int) -> int:
+    def _create_qp(self, umem_id: int, user_index: int) -> int:
         """CREATE_QP (facts 3.4) as NVSHMEM, except rq_type: no receive queue, SRQ or receive CQ, as DOCA."""
         qpc = {
             "st": QpType.RC,
             "pm_state": PmState.MIGRATED,
-            "pd": pdn,
+            "pd": self._pdn,
             "log_sq_size": self.depth.bit_length() - 1,
             "ts_format": self._ts_format,
             "uar_page": self.uar.page_id,
@@ -294,7 +294,7 @@ class QueuePair:
         global_address = {
             "src_addr_index": self._path.gid_index,
             "rgid_rip": int.from_bytes(remote.gid, "big"),
-            "hop_limit": _HOP_LIMIT,
+            "hop_limit": HOP_LIMIT,
         }
         if port.link_layer != "Ethernet":
             local = {"vhca_port_num": port.port_num, "rlid": remote.lid, "sl": self._path.sl, "tclass": self._path.traffic_class}
@@ -302,11 +302,12 @@ class QueuePair:
         if self._path.sl > _PRIORITY_MAX:
             raise TransportError(f"PGAS_IB_SL={self._path.sl}: an Ethernet port has priorities 0 to {_PRIORITY_MAX}")
         version = query_roce_address(self._adapter, port.port_num, self._path.gid_index)["roce_version"]
+        mac = self._adapter.destination_mac(self._pdn, remote, self._path)
         return {
             **global_address,
             "vhca_port_num": port.port_num,
-            "rmac_47_32": int.from_bytes(remote.mac[:2], "big"),
-            "rmac_31_0": int.from_bytes(remote.mac[2:], "big"),
+            "rmac_47_32": int.from_bytes(mac[:2], "big"),
+            "rmac_31_0": int.from_bytes(mac[2:], "big"),
             "eth_prio": self._path.sl,
             "dscp": self._path.traffic_class >> _DSCP_SHIFT,
             "udp_sport": _UDP_SPORT if version >= _ROCE_V2 else 0,

@@ -77,11 +77,21 @@ class Machine:
     dmabuf: bool = True  #: dma-bufs may be registered
     old_kernel: bool = False  #: one that does not hand out the status of a refused command
     port_active: bool = True
+    routed: bool = True  #: there is a way to every GID
+    gateway: bytes = b""  #: the MAC of the router that all ways lead over; empty: peers are on this network
     refused: dict[int, tuple[int, int]] = field(default_factory=dict)  #: opcode -> (status, syndrome): what the card refuses
     regions: list[Region] = field(default_factory=list)  #: that were asked for over dma-bufs
 
 
 machine = Machine()
+
+
+def mac_towards(gid: bytes) -> bytes | None:
+    """Return the MAC to which packets to a GID go, None if there is no way: what the kernel resolves by route and neighbour."""
+    if not machine.routed:
+        return None
+    owners = (device.mac for device in DEVICES if device.ethernet and gid in [entry.gid for entry in device.gids])
+    return machine.gateway or next(owners, None)
 
 
 def by_node(node: str) -> Device | None:

@@ -176,15 +176,15 @@ def test_an_atomic_and_a_wrong_key(pes):
 def test_the_port_of_infiniband():
     hca = opened()
     gid = played.DEVICES[0].gids[0].gid
-    assert hca.query_port() == adapter.Port(1, "InfiniBand", 5, 1, gid, bytes(6), 100.0)
+    assert hca.query_port() == adapter.Port(1, "InfiniBand", 5, 1, gid, 100.0)
     hca.close()
 
 
 def test_the_port_of_roce():
-    """GID and MAC are the card's own (QUERY_ROCE_ADDRESS); RoCE v2 over IPv4 is the fourth entry."""
+    """The GID is the card's own (QUERY_ROCE_ADDRESS); RoCE v2 over IPv4 is the fourth entry."""
     hca = opened("mlx5_1")
     gid = bytes(10) + b"\xff\xff" + bytes([192, 168, 7, 2])
-    assert hca.query_port() == adapter.Port(1, "Ethernet", 5, 0, gid, b"\x02\0\0\0\0\x02", 100.0)
+    assert hca.query_port() == adapter.Port(1, "Ethernet", 5, 0, gid, 100.0)
     hca.close()
 
 
@@ -199,6 +199,24 @@ def test_the_address_path_of_roce():
             "udp_sport": 0xC000, "eth_prio": 3, "dscp": 0x1A,
         }  # fmt: skip
         assert qpc["retry_count"] == 5
+
+
+def test_a_peer_behind_a_router(machine):
+    """Its packets go to the router's MAC, which the kernel tells with an address handle; the GID stays the peer's."""
+    machine.gateway = bytes.fromhex("02aabbccddee")
+    for pes in pair_of("mlx5_1"):
+        a, _ = connected(pes, adapter.Path(GID["mlx5_1"]))
+        path = pes[0].command(Command.QUERY_QP, qpn=a.qpn)["qpc"]["primary_address_path"]
+        assert (path["rmac_47_32"], path["rmac_31_0"]) == (0x02AA, 0xBBCCDDEE)
+        assert path["rgid_rip"] == int.from_bytes(bytes(10) + b"\xff\xff" + bytes([192, 168, 7, 2]), "big")
+
+
+def test_a_peer_to_which_there_is_no_way(machine):
+    machine.routed = False
+    for pes in pair_of("mlx5_1"):
+        text = said(connected, pes, adapter.Path(GID["mlx5_1"]))
+        assert text.startswith("mlx5_1: the kernel finds no way from GID 3 to GID 0000:0000:0000:0000:0000:ffff:c0a8:0702: ")
+        assert "Network is unreachable" in text
 
 
 def test_a_gid_that_the_card_does_not_have():

@@ -14,7 +14,7 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 from uverbs import cards
-from uverbs.devices import Region, machine
+from uverbs.devices import Region, mac_towards, machine
 from uverbs.process import Attributes, Errno, File, map_registers, method
 
 u8, u16, u32, u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
@@ -27,6 +27,7 @@ class Object(IntEnum):
     PD = 1
     CQ = 3
     QP = 4
+    AH = 6
     MR = 7
     ASYNC_EVENT = 16
 
@@ -47,12 +48,14 @@ class WriteCommand(IntEnum):
     QUERY_DEVICE = 1
     ALLOC_PD = 3
     DEALLOC_PD = 4
+    CREATE_AH = 5
+    DESTROY_AH = 8
     REG_MR = 9
     DEREG_MR = 13
 
 
-#: UVERBS_METHOD_*_DESTROY of PD and MR, UVERBS_METHOD_REG_DMABUF_MR, UVERBS_METHOD_ASYNC_EVENT_ALLOC.
-PD_DESTROY, MR_DESTROY, REG_DMABUF_MR, ASYNC_EVENT_ALLOC = 0, 1, 4, 0
+#: UVERBS_METHOD_*_DESTROY of PD, AH and MR, UVERBS_METHOD_REG_DMABUF_MR, UVERBS_METHOD_ASYNC_EVENT_ALLOC.
+PD_DESTROY, AH_DESTROY, MR_DESTROY, REG_DMABUF_MR, ASYNC_EVENT_ALLOC = 0, 0, 1, 4, 0
 
 #: UVERBS_ATTR_CORE_IN, _CORE_OUT, _WRITE_CMD; UVERBS_ATTR_UHW_IN, _UHW_OUT: what the driver adds.
 CORE_IN, CORE_OUT, WRITE_CMD = 0, 1, 2
@@ -134,6 +137,22 @@ class GidEntry(Struct):
     _fields_ = [("gid", u8 * 16), ("gid_index", u32), ("port_num", u32), ("gid_type", u32), ("netdev_ifindex", u32)]
 
 
+class CreateAh(Struct):
+    """struct ib_uverbs_create_ah, with its struct ib_uverbs_ah_attr and the struct ib_uverbs_global_route in that."""
+
+    _fields_ = [
+        ("response", u64), ("user_handle", u64), ("pd_handle", u32), ("reserved", u32),
+        ("dgid", u8 * 16), ("flow_label", u32), *((name, u8) for name in ("sgid_index", "hop_limit", "traffic_class", "reserved1")),
+        ("dlid", u16), *((name, u8) for name in ("sl", "src_path_bits", "static_rate", "is_global", "port_num", "reserved2")),
+    ]  # fmt: skip
+
+
+class CreateAhResp(Struct):
+    """struct mlx5_ib_create_ah_resp."""
+
+    _fields_ = [("response_length", u32), ("dmac", u8 * 6), ("reserved", u8 * 6)]
+
+
 class RegMr(Struct):
     """struct ib_uverbs_reg_mr."""
 
@@ -155,6 +174,11 @@ class PD:
     """A protection domain."""
 
     pdn: int
+
+
+@dataclass
+class AH:
+    """An address handle."""
 
 
 @dataclass
@@ -307,6 +331,39 @@ def dealloc_pd(file: File, core: bytes, attributes: Attributes) -> bytes:
 def pd_destroy(file: File, attributes: Attributes) -> None:
     """UVERBS_METHOD_PD_DESTROY."""
     _dealloc_pd(file, attributes.handle(0))
+
+
+# --- address handles -------------------------------------------------------------------------------------------------------------
+
+
+@write_command(WriteCommand.CREATE_AH)
+def create_ah(file: File, core: bytes, attributes: Attributes) -> bytes:
+    """IB_USER_VERBS_CMD_CREATE_AH: on Ethernet the kernel resolves the MAC, which mlx5_ib adds."""
+    request = CreateAh.of(core)
+    file.find(request.pd_handle, PD)
+    if request.port_num != 1 or (request.is_global and request.sgid_index >= len(file.device.gids)):
+        raise Errno(errno.EINVAL, "no such port or GID")
+    response = CreateAhResp(response_length=ctypes.sizeof(CreateAhResp))
+    if file.device.ethernet:
+        mac = mac_towards(bytes(request.dgid)) if request.is_global else None
+        if mac is None:
+            raise Errno(errno.ENETUNREACH, "no route")
+        response.dmac = (u8 * 6)(*mac)
+    attributes.set(UHW_OUT, response)
+    return file.add(AH()).to_bytes(4, "little")
+
+
+@write_command(WriteCommand.DESTROY_AH)
+def destroy_ah(file: File, core: bytes, attributes: Attributes) -> bytes:
+    """IB_USER_VERBS_CMD_DESTROY_AH."""
+    file.remove(int.from_bytes(core[:4], "little"), AH, lambda ah: None)
+    return b""
+
+
+@method(Object.AH, AH_DESTROY)
+def ah_destroy(file: File, attributes: Attributes) -> None:
+    """UVERBS_METHOD_AH_DESTROY."""
+    file.remove(attributes.handle(0), AH, lambda ah: None)
 
 
 # --- memory regions --------------------------------------------------------------------------------------------------------------

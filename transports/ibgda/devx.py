@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from pgas.base.errors import PgasError, TransportError
 from pgas.base.remedies import mend
 from pgas.transports import devices
-from pgas.transports.adapter import FirstError, Port, Uar
+from pgas.transports.adapter import HOP_LIMIT, FirstError, Path, Port, Uar
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.commands import OUTPUT, Command, Status, command_name
@@ -34,8 +34,11 @@ __all__ = ["DevX", "Reach", "why_not"]
 
 _Made = TypeVar("_Made")
 
-#: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h).
+#: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h, as what follows).
 _FLAGS_DEVX, _OBJ_PD, _MASK_DMABUF = 1 << 0, 1 << 6, 1 << 0
+
+#: MLX5DV_OBJ_AH, where struct mlx5dv_obj has its pair of pointers, the 16 bytes of its struct mlx5dv_ah, and rmac in struct mlx5_wqe_av.
+_OBJ_AH, _OBJ_AH_PAIR, _AH_BYTES, _AV_RMAC = 1 << 5, 5, 16, 20
 
 #: Offsets of lkey and rkey in struct ibv_mr (infiniband/verbs.h).
 _MR_LKEY, _MR_RKEY = 36, 40
@@ -101,6 +104,7 @@ class _Library:
         self.obj_create = function(mlx5, "mlx5dv_devx_obj_create", address, address, *boxes)
         self.obj_modify = function(mlx5, "mlx5dv_devx_obj_modify", integer, address, *boxes)
         self.obj_query = function(mlx5, "mlx5dv_devx_obj_query", integer, address, *boxes)
+        self.init_obj = function(mlx5, "mlx5dv_init_obj", integer, address, ctypes.c_uint64)
         self.obj_destroy = function(mlx5, "mlx5dv_devx_obj_destroy", integer, address)
 
     def device(self, name: str) -> int:
@@ -375,7 +379,7 @@ class DevX:
         return self._eqn
 
     def query_port(self) -> Port:
-        """Return the port. GID and MAC of an Ethernet port come from the card's own table (QUERY_ROCE_ADDRESS)."""
+        """Return the port. The GID of an Ethernet port comes from the card's own table (QUERY_ROCE_ADDRESS)."""
         self._check_open()
         number = self._port.number
         with self._refusals(f"port {number}"):
@@ -383,12 +387,35 @@ class DevX:
         if port.state != abi.PORT_ACTIVE:
             raise TransportError(f"{self.name}: port {number} is not active (rdma link and ibstat show it)")
         if port.link_layer != abi.LINK_LAYER_ETHERNET:
-            gid, mac, link_layer = self._gid.raw, bytes(6), "InfiniBand"
+            gid, link_layer = self._gid.raw, "InfiniBand"
         else:
             entry = query_roce_address(self, number, self._gid.index)
             gid, link_layer = entry["source_l3_address"].to_bytes(16, "big"), "Ethernet"
-            mac = (entry["source_mac_47_32"] << 32 | entry["source_mac_31_0"]).to_bytes(6, "big")
-        return Port(number, link_layer, int(port.active_mtu), int(port.lid), gid, mac, self._port.rate_gbps)
+        return Port(number, link_layer, int(port.active_mtu), int(port.lid), gid, self._port.rate_gbps)
+
+    def destination_mac(self, pdn: int, remote: Port, path: Path) -> bytes:
+        """Return the MAC that libmlx5 and the kernel resolve for an address handle, as NVSHMEM's and DOCA's do (facts 3.5)."""
+        self._check_open()
+        addr = pyverbs("addr")
+        text = remote.gid.hex(":", 2)
+        route = addr.GlobalRoute(dgid=addr.GID(text), sgid_index=path.gid_index, hop_limit=HOP_LIMIT, traffic_class=path.traffic_class)
+        try:
+            handle = addr.AH(self._pds[pdn], attr=addr.AHAttr(port_num=self._port.number, is_global=1, gr=route, sl=path.sl))
+        except _errors() as error:
+            raise TransportError(
+                f"{self.name}: the kernel finds no way from GID {path.gid_index} to GID {text}: {reason(error)} (does ping reach that "
+                "address from this port's network interface? ip route get and ip neigh show the way)"
+            ) from error
+        try:
+            vector = (ctypes.c_uint64 * (_AH_BYTES // 8))()
+            pairs = (ctypes.c_void_p * (2 * _OBJ_AH_PAIR + 2))()
+            pairs[2 * _OBJ_AH_PAIR] = structs.behind(handle, lambda at: structs.word(at) == self._pointer)  # struct ibv_ah begins with it
+            pairs[2 * _OBJ_AH_PAIR + 1] = ctypes.addressof(vector)
+            if refused := self._library.init_obj(ctypes.addressof(pairs), _OBJ_AH):
+                raise TransportError(f"{self.name}: mlx5dv_init_obj of an address handle: {os.strerror(abs(refused))}")
+            return ctypes.string_at(vector[0] + _AV_RMAC, 6)
+        finally:
+            handle.close()
 
     def syndrome_words(self, syndrome: int) -> str:
         """Return "": syndromes of refused commands are the firmware's own and not published."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 from pgas.transports import devices
-from pgas.transports.adapter import Path
+from pgas.transports.adapter import HOP_LIMIT, Path
 from pgas.transports.devices import Gid
 from pgas.transports.mlx5.contexts import Access, QpState
 from pgas.transports.verbs import abi, structs
@@ -21,7 +21,7 @@ __all__ = ["End", "Path", "QueuePair"]
 INLINE_MAX = 16
 
 #: The values of ibv_rc_pingpong. There are no receives, so no RNR NAKs.
-_MIN_RNR_TIMER, _RNR_RETRY, _HOP_LIMIT = 12, 7, 255
+_MIN_RNR_TIMER, _RNR_RETRY = 12, 7
 
 #: Completions of one poll.
 _POLLED = 16
@@ -126,7 +126,7 @@ class QueuePair:
         if not peer.ethernet and peer.lid and own.gid[:8] == peer.gid[:8]:
             return addr.AHAttr(port_num=self._device.port, is_global=0, dlid=peer.lid, sl=path.sl)
         gid = addr.GID(peer.gid.hex(":", 2))
-        route = addr.GlobalRoute(dgid=gid, sgid_index=path.gid_index, hop_limit=_HOP_LIMIT, traffic_class=path.traffic_class)
+        route = addr.GlobalRoute(dgid=gid, sgid_index=path.gid_index, hop_limit=HOP_LIMIT, traffic_class=path.traffic_class)
         return addr.AHAttr(port_num=self._device.port, is_global=1, gr=route, dlid=peer.lid, sl=path.sl)
 
     def reset(self) -> None:

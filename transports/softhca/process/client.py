@@ -19,6 +19,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.base.waits import described, tell_if_late
 from pgas.transports.adapter import AdapterGone, FirstError, Inspection, Port, QueueState, Uar
+from pgas.transports.adapter import Path as AddressPath
 from pgas.transports.memory.protocol import Loan, Memory
 from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET, UarType
 from pgas.transports.softhca import layout
@@ -352,7 +353,10 @@ class SoftHCA(Observer):
 
     def query_port(self) -> Port:
         gid = bytes.fromhex("fe80000000000000020000fffe000001")
-        return Port(1, "InfiniBand", 5, layout.LID, gid, bytes(6), 100.0)
+        return Port(1, "InfiniBand", 5, layout.LID, gid, 100.0)
+
+    def destination_mac(self, pdn: int, remote: Port, path: AddressPath) -> bytes:
+        raise TransportError(f"{self.name} has an InfiniBand port")
 
     def syndrome_words(self, syndrome: int) -> str:
         return command_text(syndrome)
