@@ -35,6 +35,11 @@ class Device:
     lid: int = 1
 
     @property
+    def guid(self) -> bytes:
+        """Its node_guid."""
+        return bytes.fromhex("020000fffe00") + (DEVICES.index(self) + 1).to_bytes(2, "big")
+
+    @property
     def ethernet(self) -> bool:
         """Whether it speaks RoCE."""
         return self.link_layer == "Ethernet"
@@ -108,15 +113,15 @@ def write_tree(root: Path) -> None:
 
     verbs, infiniband = "class/infiniband_verbs", "class/infiniband"
     write(f"{verbs}/abi_version", "6")
-    for number, device in enumerate(DEVICES):
+    for device in DEVICES:
         node, port = f"{verbs}/{device.node}", f"{infiniband}/{device.name}/ports/1"
         write(f"{node}/ibdev", device.name)
         write(f"{node}/dev", _DEV_ZERO)
         write(f"{node}/abi_version", "1")
         for name, text in (
             ("node_type", "1: CA"),
-            ("node_guid", f"0200:00ff:fe00:{number + 1:04x}"),
-            ("sys_image_guid", f"0200:00ff:fe00:{number + 1:04x}"),
+            ("node_guid", device.guid.hex(":", 2)),
+            ("sys_image_guid", device.guid.hex(":", 2)),
             ("fw_ver", "22.99.0"),
             ("hca_type", "MT4123"),
             ("device/modalias", _MODALIAS),

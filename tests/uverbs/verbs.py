@@ -259,6 +259,8 @@ def query_gid_table(file: File, attributes: Attributes) -> None:
     """UVERBS_METHOD_QUERY_GID_TABLE: size of an entry, flags, entries, how many."""
     if attributes.integer(0) != ctypes.sizeof(GidEntry):
         raise Errno(errno.EOPNOTSUPP, "entries of another size")
+    if attributes.nbytes(2) < len(file.device.gids) * ctypes.sizeof(GidEntry):
+        raise Errno(errno.EINVAL, "more entries than there is room for")
     entries = b"".join(bytes(_gid_entry(file, index)) for index in range(len(file.device.gids)))
     attributes.set(2, entries)
     attributes.set(3, len(file.device.gids), 8)
@@ -299,11 +301,13 @@ def invoke_write(file: File, attributes: Attributes) -> None:
 def query_device(file: File, core: bytes, attributes: Attributes) -> bytes:
     """IB_USER_VERBS_CMD_QUERY_DEVICE, also extended: of the extensions nothing is there."""
     attributes.set(UHW_OUT, b"")
+    guid = int.from_bytes(file.device.guid, "little")  # big-endian, as it is
     return bytes(
         QueryDeviceResp(
-            fw_ver=22 << 32 | 99 << 16, max_mr_size=1 << 56, page_size_cap=0xFFFF_F000, vendor_id=0x2C9, vendor_part_id=0x101B, max_qp=1024,
-            max_qp_wr=32768, max_sge=30, max_sge_rd=30, max_cq=1024, max_cqe=(1 << 22) - 1, max_mr=1 << 14, max_pd=1 << 16,
-            max_qp_rd_atom=16, max_res_rd_atom=1 << 14, max_qp_init_rd_atom=16, atomic_cap=1, max_ah=1 << 16, max_pkeys=1, phys_port_cnt=1,
+            fw_ver=22 << 32 | 99 << 16, node_guid=guid, sys_image_guid=guid, max_mr_size=1 << 56, page_size_cap=0xFFFF_F000,
+            vendor_id=0x2C9, vendor_part_id=0x101B, max_qp=1024, max_qp_wr=32768, max_sge=30, max_sge_rd=30, max_cq=1024,
+            max_cqe=(1 << 22) - 1, max_mr=1 << 14, max_pd=1 << 16, max_qp_rd_atom=16, max_res_rd_atom=1 << 14, max_qp_init_rd_atom=16,
+            atomic_cap=1, max_ah=1 << 16, max_pkeys=1, phys_port_cnt=1,
         )
     )  # fmt: skip
 
