@@ -323,6 +323,14 @@ def test_pyverbs_is_not_missed_where_there_is_no_nic(laptop):
         (Nic(devx="mlx5_0 lacks capabilities: atomic_operations is 3, needed is 15: CAS, FA and both masked"), "pci atomics", {"ibgda"}),
         (Nic(devx="mlx5_0 lacks capabilities: cqe_version is 0, needed is 1: CQEs that carry qpc.user_index"), "cqe version", {"ibgda"}),
         (Nic(devx="hca_cap.cqe_version != 1 is not supported."), "cqe version", {"ibgda"}),
+        (
+            Nic(queue_pair="a queue pair is not made: CREATE_CQ failed: BAD_PARAM (bad parameter), syndrome 0x357275"),
+            "refused",
+            {"ibgda"},
+        ),
+        (Nic(queue_pair="a write fails: no completion in 5 s; QUERY_QP says the queue pair is in RTS"), "refused", {"ibgda"}),
+        (Nic(queue_pair="a write fails: transport retry counter exceeded, vendor_err_synd 0x81"), "no answer", {"ibgda"}),
+        (Nic(queue_pair="it is not connected to itself: mlx5_2: the kernel finds no way from GID 3 to GID 0:0"), "gid", {"ibgda"}),
     ],
 )
 def test_a_device_that_cannot_be_used(tmp_path, nic, entry, lost):
@@ -624,7 +632,10 @@ def test_unknown_names_are_refused():
         ("mlx5dv_devx_umem_reg_ex failed: errno 14", "old kernel"),
         ("mlx5dv_devx_umem_reg failed: Bad address", "inbox driver"),
         ("mlx5dv_devx_umem_reg failed with nv_peer_mem", "old peer memory"),
+        ("mlx5_0 cannot use queues (4096 bytes at 0x1) of the GPU: by address (mlx5dv_devx_umem_reg_ex): Bad address", "peer memory"),
+        ("by address (mlx5dv_devx_umem_reg_ex): Bad address", "inbox driver"),
         ("Unable to create ah.", "gid"),
+        ("CREATE_QP failed: BAD_RES (bad resource), syndrome 0x5dead1", "refused"),
         (
             "device mlx5_0 does not support all necessary atomic operations. You may want to check the PCI_ATOMIC_MODE value. Skipping...",
             "pci atomics",

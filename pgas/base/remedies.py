@@ -117,7 +117,7 @@ _TABLE = (
     Remedy(
         "old kernel",
         (
-            r"mlx5dv_devx_umem_reg_ex.*(errno 14|errno=14|EFAULT|Bad address)",
+            r"(?<!by address \()mlx5dv_devx_umem_reg_ex[^;]*(errno 14|errno=14|EFAULT|Bad address)",
             r"(ibv_)?reg_dmabuf_mr.*(EFAULT|Bad address|EOPNOTSUPP|not supported)",
         ),
         "the kernel is too old to register GPU memory with the NIC as dma-buf (this needs Linux 5.12)",
@@ -125,7 +125,10 @@ _TABLE = (
     ),
     Remedy(
         "inbox driver",
-        (r"mlx5dv_devx_umem_reg\b(?!_ex).*(errno 14|errno=14|EFAULT|Bad address)", r"ibv_reg_mr.*(EFAULT|Bad address)"),
+        (
+            r"(mlx5dv_devx_umem_reg\b(?!_ex)|by address \(mlx5dv_devx_umem_reg_ex).*(errno 14|errno=14|EFAULT|Bad address)",
+            r"ibv_reg_mr.*(EFAULT|Bad address)",
+        ),
         "GPU memory was registered as peer memory, which the kernel's own InfiniBand driver does not support (MLNX_OFED's does)",
         f"use dma-buf: {_OPEN_MODULES} and Linux 5.12 or newer; or install MLNX_OFED / DOCA-OFED and load nvidia-peermem",
     ),
@@ -219,7 +222,12 @@ _TABLE = (
     ),
     Remedy(
         "gid",
-        (r"Unable to create ah", r"GID[_ ]INDEX.*no such GID", r"modify.*RTR.*(EINVAL|Invalid argument|ENETUNREACH|ETIMEDOUT|No route)"),
+        (
+            r"Unable to create ah",
+            r"finds no way from GID",
+            r"GID[_ ]INDEX.*no such GID",
+            r"modify.*RTR.*(EINVAL|Invalid argument|ENETUNREACH|ETIMEDOUT|No route)",
+        ),
         "RoCE packets get no route: the port's GID is missing, is of another network than the peer's, or cannot be resolved to a MAC",
         "give the interface of the port an IPv4 address in the peers' network (ip addr add 192.168.1.1/24 dev DEV), check with ping, and "
         "leave PGAS_IB_GID_INDEX at -1, or set it to a RoCE v2 entry of that network (show_gids)",
@@ -230,6 +238,13 @@ _TABLE = (
         "the peer did not acknowledge: its process died, or packets get lost on the way",
         "read the other PEs' messages first; then check the link (ping, rping, ethtool -S), equal MTUs, and for RoCE that the switch is "
         "lossless for PGAS_IB_TRAFFIC_CLASS; PGAS_IB_TIMEOUT and PGAS_IB_RETRY_COUNT make it wait longer",
+    ),
+    Remedy(
+        "refused",
+        (r"\b[A-Z0-9_]+ failed: [A-Z_]+ \(.*\), syndrome 0x",),
+        "the card's firmware refuses a command, or does not do what this data sheet of it says",
+        "sudo dmesg | grep mlx5 has the command, too; bring the firmware up to date (sudo mlxfwmanager -d DEVICE --online -u), and report "
+        "it with the syndrome: docs/rdma.md",
     ),
     # ------------------------------------------------------------------------------------------------------------ processes
     Remedy(

@@ -229,7 +229,7 @@ def check_pyverbs(machine: Machine) -> Iterator[Finding]:
 
 
 def check_verbs(machine: Machine) -> Iterator[Finding]:
-    """May this process open each device, with DevX, and does the device have atomics?"""
+    """May this process open each device with DevX, does the device have atomics, and does a queue pair to itself work?"""
     for device in machine.devices:
         nic = machine.nics.get(device.name)
         if not device.uverbs:
@@ -249,11 +249,16 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
             remedy = (_for(nic.devx, device.name) or _of("devx", device.name)) if mlx5 else ""
             status, text = Status.FAIL if mlx5 else Status.NOTE, f"{nic.devx} (ibrc can use it)"
             yield Finding(_VERBS, device.name, status, text, remedy, IBGDA, device.name)
+        elif nic.queue_pair:
+            text = f"opens with DevX; of a queue pair to itself, in the host's memory, {nic.queue_pair}"
+            remedy = _for(nic.queue_pair, device.name) or _of("refused", device.name)
+            yield Finding(_VERBS, device.name, Status.FAIL, text, remedy, IBGDA, device.name)
         elif not nic.pci_atomics and machine.gpus:
             text = "opens with DevX; its atomics are atomic with each other, but not with those of CPUs and other cards"
             yield Finding(_VERBS, device.name, Status.WARN, text, _of("pci atomics", device.name))
         else:
-            yield Finding(_VERBS, device.name, Status.OK, "opens, with DevX and atomics")
+            tried = "" if nic.queue_pair is None else "; a queue pair to itself works, in the host's memory"
+            yield Finding(_VERBS, device.name, Status.OK, f"opens, with DevX and atomics{tried}")
 
 
 # ------------------------------------------------------------------------------------------------ GPU memory for the NIC

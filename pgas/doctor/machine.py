@@ -42,6 +42,7 @@ class Nic:
     file: str = ""  #: why its file in /dev/infiniband cannot be opened, "" if it can
     error: str = ""  #: why libibverbs does not open it
     devx: str = ""  #: why ibgda cannot use it: no DevX context, or a missing capability
+    queue_pair: str | None = None  #: the step that failed of a queue pair connected to itself, "" if none; None: not tried
     atomics: bool = True  #: ibv_device_attr.atomic_cap is not IBV_ATOMIC_NONE
     pci_atomics: bool = True  #: ibv_device_attr_ex.pci_atomic_caps has 8-byte fetch-and-add
 

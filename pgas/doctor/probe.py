@@ -21,6 +21,8 @@ from pgas.base import config
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.doctor.machine import Gpu, Machine, Mpi, Nic, Verbs
+from pgas.doctor.trial import try_queue_pair
+from pgas.transports import adapter as seam
 from pgas.transports.devices import Device, Gid, Port, devices, pci_address
 from pgas.transports.ibgda import devx
 from pgas.transports.queue_pair import check_caps
@@ -188,7 +190,9 @@ def _nic(device: Device, verbs: Verbs) -> Nic:
         port = device.ports[0]
         with contextlib.closing(OpenDevice(device.name, port.number)) as opened:
             operands = _tried(lambda: int(opened.context.query_device_ex().pci_atomic_caps.fetch_add))
-            return Nic(atomics=opened.capabilities.atomics, pci_atomics=bool((operands or 0) & _PCI_8_BYTES), devx=_no_ibgda(device, port))
+            devx, queue_pair = _ibgda(device, port)
+            pci_atomics = bool((operands or 0) & _PCI_8_BYTES)
+            return Nic(atomics=opened.capabilities.atomics, pci_atomics=pci_atomics, devx=devx, queue_pair=queue_pair)
     except Exception as error:
         return Nic(error=_because(error))
 
@@ -196,15 +200,16 @@ def _nic(device: Device, verbs: Verbs) -> Nic:
 _PCI_8_BYTES = 2  # IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP
 
 
-def _no_ibgda(device: Device, port: Port) -> str:
-    """Return why ibgda cannot use a device, "" if it can: no DevX, or a capability missing for the queue pairs of two PEs."""
+def _ibgda(device: Device, port: Port) -> tuple[str, str | None]:
+    """Return Nic.devx and Nic.queue_pair: DevX and capabilities for the queue pairs of two PEs, and a queue pair connected to itself."""
     try:
         gid = choose_gid(port) if port.gids else Gid(0, bytes(16), "", "")
         with contextlib.closing(devx.DevX(device.name, port, gid, handler="cpu")) as adapter:
             check_caps(adapter, 2, config.read("PGAS_IBGDA_NUM_RC_PER_PE"), config.read("PGAS_QP_DEPTH"))
+            return "", try_queue_pair(adapter, seam.Path(gid.index)) if port.active else None
     except (PgasError, ValueError) as error:
-        return _because(error).removeprefix(f"{device.name}: ").partition(" (IBGDA needs ")[0]  # doctor prints the prerequisites itself
-    return ""
+        # doctor prints the prerequisites itself
+        return _because(error).removeprefix(f"{device.name}: ").partition(" (IBGDA needs ")[0], None
 
 
 def _tried(ask: Callable[[], Any]) -> Any:

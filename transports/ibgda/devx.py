@@ -21,6 +21,7 @@ from pgas.base.errors import PgasError, TransportError
 from pgas.base.remedies import mend
 from pgas.transports import devices
 from pgas.transports.adapter import HOP_LIMIT, FirstError, Path, Port, Uar
+from pgas.transports.ibgda.library import Library
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.commands import OUTPUT, Command, Status, command_name
@@ -36,9 +37,6 @@ _Made = TypeVar("_Made")
 
 #: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h, as what follows).
 _FLAGS_DEVX, _OBJ_PD, _MASK_DMABUF = 1 << 0, 1 << 6, 1 << 0
-
-#: MLX5DV_OBJ_AH, where struct mlx5dv_obj has its pair of pointers, the 16 bytes of its struct mlx5dv_ah, and rmac in struct mlx5_wqe_av.
-_OBJ_AH, _OBJ_AH_PAIR, _AH_BYTES, _AV_RMAC = 1 << 5, 5, 16, 20
 
 #: Offsets of lkey and rkey in struct ibv_mr (infiniband/verbs.h).
 _MR_LKEY, _MR_RKEY = 36, 40
@@ -79,46 +77,6 @@ class Reach(Protocol):
         """Undo map_register()."""
 
 
-class _Library:
-    """Functions of libibverbs and libmlx5 that pyverbs lacks, or of which it drops a part of the result."""
-
-    def __init__(self) -> None:
-        address, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        ibverbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
-        mlx5 = ctypes.CDLL("libmlx5.so.1", use_errno=True)
-        boxes = (ctypes.c_char_p, size, ctypes.c_char_p, size)  # in, inlen, out, outlen
-
-        def function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
-            found = getattr(library, name)
-            found.restype, found.argtypes = result, arguments
-            return found
-
-        self.get_device_list = function(ibverbs, "ibv_get_device_list", ctypes.POINTER(address), ctypes.POINTER(integer))
-        self.free_device_list = function(ibverbs, "ibv_free_device_list", None, ctypes.POINTER(address))
-        self.get_device_name = function(ibverbs, "ibv_get_device_name", ctypes.c_char_p, address)
-        self.reg_dmabuf_mr = function(
-            ibverbs, "ibv_reg_dmabuf_mr", address, address, ctypes.c_uint64, size, ctypes.c_uint64, integer, integer
-        )
-        self.dereg_mr = function(ibverbs, "ibv_dereg_mr", integer, address)
-        self.general_cmd = function(mlx5, "mlx5dv_devx_general_cmd", integer, address, *boxes)
-        self.obj_create = function(mlx5, "mlx5dv_devx_obj_create", address, address, *boxes)
-        self.obj_modify = function(mlx5, "mlx5dv_devx_obj_modify", integer, address, *boxes)
-        self.obj_query = function(mlx5, "mlx5dv_devx_obj_query", integer, address, *boxes)
-        self.init_obj = function(mlx5, "mlx5dv_init_obj", integer, address, ctypes.c_uint64)
-        self.obj_destroy = function(mlx5, "mlx5dv_devx_obj_destroy", integer, address)
-
-    def device(self, name: str) -> int:
-        """Return the address of a device's struct ibv_device, 0 if there is none. It does not change while the device is open."""
-        count = ctypes.c_int()
-        found = self.get_device_list(ctypes.byref(count))
-        if not found:
-            return 0
-        try:
-            return next((found[i] or 0 for i in range(count.value) if self.get_device_name(found[i]) == name.encode()), 0)
-        finally:
-            self.free_device_list(found)
-
-
 class DevX:
     """Implements Adapter on an mlx5 device.
 
@@ -150,7 +108,7 @@ class DevX:
         self.why_by_cpu = ""
         self._context = _open(name)
         try:
-            self._library = _Library()
+            self._library = Library()
             device = self._library.device(name)
             self._pointer = structs.behind(self._context, lambda at: structs.word(at) == device != 0)  # struct ibv_context begins with it
             self._eqn = int(self._context.devx_query_eqn(0))
@@ -407,13 +365,8 @@ class DevX:
                 "address from this port's network interface? ip route get and ip neigh show the way)"
             ) from error
         try:
-            vector = (ctypes.c_uint64 * (_AH_BYTES // 8))()
-            pairs = (ctypes.c_void_p * (2 * _OBJ_AH_PAIR + 2))()
-            pairs[2 * _OBJ_AH_PAIR] = structs.behind(handle, lambda at: structs.word(at) == self._pointer)  # struct ibv_ah begins with it
-            pairs[2 * _OBJ_AH_PAIR + 1] = ctypes.addressof(vector)
-            if refused := self._library.init_obj(ctypes.addressof(pairs), _OBJ_AH):
-                raise TransportError(f"{self.name}: mlx5dv_init_obj of an address handle: {os.strerror(abs(refused))}")
-            return ctypes.string_at(vector[0] + _AV_RMAC, 6)
+            address = structs.behind(handle, lambda at: structs.word(at) == self._pointer)  # struct ibv_ah begins with its context
+            return self._library.mac_of(address)
         finally:
             handle.close()
 
