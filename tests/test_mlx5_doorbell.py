@@ -76,13 +76,18 @@ def test_registers():
         (0xFFFE, 2, 2, 0x10002),
         (0x1FFFE, 0xFFFF, 0xFFFE, 0x1FFFF),
         (0, 128, 0, 128),
-        (0, 129, 0, 0),  # farther than the ring is long
-        (0, 129, 7, 7),
+        (0, 0xFF80, 0, 0),  # the oldest ring that there can be
         (0, 7, 129, 7),
     ],
 )
 def test_advance(producer, announced, record, expected):
     assert advance(producer, 128, announced, record) == expected
+
+
+@pytest.mark.parametrize("announced", [129, 0x8000, 0xFF7F])
+def test_a_doorbell_that_no_queue_of_this_depth_can_mean(announced):
+    with pytest.raises(ValueError, match=f"{announced:#x} is {announced} WQEBBs ahead, the send queue has 128"):
+        advance(0, 128, announced, 0)
 
 
 @given(st.integers(0, 1 << 40), st.sampled_from([128 << i for i in range(9)]), st.data())
@@ -91,7 +96,7 @@ def test_advance_reaches_the_driver(producer, nwqebb, data):
     rung = data.draw(st.integers(producer, producer + nwqebb))
     record = data.draw(st.integers(producer, producer + nwqebb))
     assert advance(producer, nwqebb, rung & 0xFFFF, record & 0xFFFF) == max(rung, record)
-    older = data.draw(st.integers(1, min(producer, (1 << 16) - nwqebb - 1))) if producer else 0
+    older = data.draw(st.integers(1, min(producer, nwqebb, (1 << 16) - nwqebb - 1))) if producer else 0
     assert advance(producer, nwqebb, (producer - older) & 0xFFFF, (producer - older) & 0xFFFF) == producer
 
 

@@ -242,6 +242,24 @@ def test_psns_that_agree(pes):
     assert qp.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8).byte_cnt == 8
 
 
+@pytest.mark.parametrize("ahead", [129, 1000, 0x10000 - 129, -128, -1])
+def test_a_doorbell_that_no_queue_of_this_depth_can_mean(pes, ahead):
+    """An error of the QP, unless it is an old one: that goes back by as much as the queue is deep at most."""
+    qp = pair(pes)[0]
+    for _ in range(qp.depth):
+        last = qp.post(wqe.nop, fm_ce_se=rig.SIGNAL)
+    qp.ring()
+    qp.poll(last)
+    qp.uar_word(doorbell.next_empty(qp.posted + ahead, qp.qpn))
+    if ahead < 0:
+        rig.wait_until(lambda: qp.counters()["stale_doorbells"] == 1, "the doorbell is not counted")
+        assert (qp.state(), qp.counters()["wqes"]) == (QpState.RTS, qp.depth)
+        return
+    rig.wait_until(lambda: qp.state() == QpState.ERR, "the QP is not in ERR")
+    assert (qp.counters()["first_error"], qp.counters()["vendor_error"]) == (QP_OP, Vendor.OVERRUN)
+    rig.wait_until(lambda: qp.counters()["consumer"] == qp.counters()["producer"], "not all is flushed")
+
+
 @pytest.mark.parametrize("beyond", [0, 1, 100])
 def test_a_doorbell_further_ahead_than_the_queue_is_deep(pes, observer, beyond):
     """The producer did not wait for the queue's oldest WQEs: an engine that a fault holds back sees it. A full queue is none too many."""

@@ -112,11 +112,16 @@ def advance(producer_idx: int, nwqebb: int, announced: int, dbr_word: int) -> in
 
     Args:
         producer_idx: the card's producer index before, of any size.
-        nwqebb: WQEBBs in the send queue, at most 2^15. An index farther away belongs to an older doorbell and is ignored.
+        nwqebb: WQEBBs in the send queue, at most 2^15. An index up to so many behind belongs to an older doorbell and is ignored.
         announced: candidate() of the UAR word.
         dbr_word: the send word of the DBR; without a DBR (send_dbr_mode NO_DBR_EXT), announced again.
+
+    Raises:
+        ValueError: the UAR word's index is farther away than the queue is deep, in both directions: an error of the QP.
     """
     ring = (announced - producer_idx) & WQE_IDX_MASK
+    if nwqebb < ring <= WQE_IDX_MASK - nwqebb:
+        raise ValueError(f"uar_word.wqe_idx: {announced:#x} is {ring} WQEBBs ahead, the send queue has {nwqebb}")
     record = (dbr_word - producer_idx) & WQE_IDX_MASK
     distance = ring if ring <= nwqebb else 0
     if distance < record <= nwqebb:

@@ -189,6 +189,8 @@ def take_doorbell(qp: int) -> int:
         distance = by_ring
         if by_record < by_ring or by_record > depth:
             count(qp + QP_STALE_RECORDS, 1)
+    elif by_ring <= WQE_IDX_MASK - depth:
+        distance = depth + 1  # neither ahead nor behind by a queue at most: fetch finds the queue overrun
     elif not RECEIVES or load(qp + QP_BUFFERS) == 0:  # of two buffers the one that was rung first may be seen last
         count(qp + QP_STALE_DOORBELLS, 1)
     if distance < by_record <= depth:
