@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pgas.transports.mlx5 import send_queue, wqe
 from pgas.transports.mlx5.fields import fill
-from pgas.transports.mlx5.send_queue import Atomic, Data, Wqe, decode, fetch, store
+from pgas.transports.mlx5.send_queue import Atomic, Data, Wait, Wqe, decode, fetch, store
 from pgas.transports.mlx5.wqe import Ce, Fm, Opcode, Opmod
 
 CASES = tomllib.loads((Path(__file__).parent / "golden" / "mlx5_wqe.toml").read_text())
@@ -24,7 +24,7 @@ def build(case):
         arguments |= {"addr": ADDR, "lkey": LKEY}
     elif case["builder"] == "send_inline":
         arguments["payload"] = bytes.fromhex(arguments["payload"])
-    elif case["builder"] != "nop":
+    elif case["builder"] not in ("nop", "wait"):
         arguments |= {"raddr": RADDR, "rkey": RKEY}
         if "payload" in arguments:
             arguments["payload"] = bytes.fromhex(arguments["payload"])
@@ -45,6 +45,7 @@ REMOTE = {"raddr": RADDR, "rkey": RKEY}
 BIG, SMALL = 0x5555666677778888, 0x1111222233334444
 DECODED = {
     "nop": expected(Opcode.NOP, 1, 8),
+    "wait": expected(Opcode.WAIT, 2, 8, wait=Wait(0x56789, 0x1234)),
     "dump_behind_reads": expected(Opcode.DUMP, 2, Fm.FENCE | Ce.ALWAYS, data=(Data(ADDR, LKEY, 1),)),
     "write": expected(Opcode.RDMA_WRITE, 3, **REMOTE, data=(Data(ADDR, LKEY, 1 << 30),)),
     "write_imm": expected(Opcode.RDMA_WRITE_IMM, 3, 0x0A, imm=0xFEEDBEEF, **REMOTE, data=(Data(ADDR, LKEY, 0x100),)),
@@ -136,13 +137,16 @@ class TestGolden:
                     ignored.add(i)
             except ValueError:
                 pass
-        reserved = {9, 10} if name.startswith(("nop", "dump", "send")) else {9, 10, 28, 29, 30, 31}
+        reserved = (
+            {9, 10, *range(16, 24)} if name == "wait" else {9, 10} if name.startswith(("nop", "dump", "send")) else {9, 10, 28, 29, 30, 31}
+        )
         padding = {
             "send_inline_13": set(range(33, 48)),
             "write_inline_1": set(range(37, 48)),
             "write_inline_29_in_two_wqebbs": set(range(65, 80)),
         }.get(name, set())
-        unused = {"fetch_add": set(range(40, 48)), "masked_fetch_add_4": set(range(40, 48))}.get(name, set())
+        second_half = set(range(40, 48))
+        unused = {"fetch_add": second_half, "masked_fetch_add_4": second_half, "wait": set(range(16, 24))}.get(name, set())
         assert ignored == reserved | padding | unused
 
 
@@ -254,7 +258,8 @@ def test_longest_wqe_wraps():
         ("00000008 00000100", r"ctrl\.ds: 0 octowords"),
         ("00000008 00000103 00000000 00000000", r"ctrl\.ds: 3 octowords, 16 bytes"),
         ("000000ff 00000101 00000000 00000000", r"ctrl\.opcode: 0xff has no layout"),
-        ("0000000f 00000101 00000000 00000000", r"ctrl\.opcode: 0xf WAIT has no layout"),
+        ("0000002f 00000101 00000000 00000000", r"ctrl\.opcode: 0x2f MMO has no layout"),
+        ("0000000f 00000101 00000000 00000000", r"ctrl\.ds: 1 leaves no room for the wait segment of WAIT"),
         ("00000008 00000101 00000000 00000000", r"ctrl\.ds: 1 leaves no room for the raddr segment of RDMA_WRITE"),
         ("08000008 00000102 00000000 00000000" + " 00000000" * 4, r"ctrl\.opmod: 0x8 does not go with RDMA_WRITE"),
         ("08000012 00000102 00000000 00000000" + " 00000000" * 4, r"ctrl\.opmod: 0x8 does not go with ATOMIC_FA"),

@@ -1,9 +1,12 @@
 """Every command that the card executes, accepted and refused with the status and syndrome of the check that failed."""
 
+import os
+
 import pytest
 import test_softhca_rig as rig
 from test_softhca_rig import HEAP, QP, QUEUES, pair
 
+from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
@@ -184,6 +187,7 @@ def test_create_qp_refused(pes, observer, change, status, why):
     assert [entry["qpn"] for entry in observer.counters()["qps"]] == [qp.qpn]
 
 
+@pytest.mark.skipif(SIMULATOR and os.environ.get("PGAS_ENGINE", "cpu") == "cpu", reason="of the cuda engine")
 def test_a_register_serves_one_qp(pes):
     qp = QP(pes[0])
     assert pes[0].refused(Command.CREATE_QP, **qp.qp_values(7, 0, pes[0].pdn)) == (Status.BAD_RES_STATE, "UAR_SHARED")

@@ -133,7 +133,7 @@ ABSENT = sorted(
     set(range(0x30))
     - {Opcode.NOP, Opcode.DUMP, Opcode.RDMA_WRITE, Opcode.RDMA_READ}
     - {Opcode.ATOMIC_CS, Opcode.ATOMIC_FA, Opcode.ATOMIC_MASKED_CS, Opcode.ATOMIC_MASKED_FA}
-    - {Opcode.SEND, Opcode.SEND_IMM, Opcode.RDMA_WRITE_IMM}
+    - {Opcode.SEND, Opcode.SEND_IMM, Opcode.RDMA_WRITE_IMM, Opcode.WAIT}
 )
 LOCAL += [(f"opcode {opcode:#x}", QP_OP, Vendor.WQE_OPCODE, lambda s, o=opcode: opcode_of(o)) for opcode in ABSENT]
 
@@ -281,7 +281,7 @@ def test_a_doorbell_further_ahead_than_the_queue_is_deep(pes, observer, beyond):
 def test_every_vendor_syndrome_is_provoked_in_these_files():
     here = {vendor for _, _, vendor, _ in LOCAL + REFUSED} | set(DROPPED) | {Vendor.OVERRUN, Vendor.OP_DISABLED}
     receive = {Vendor.NO_RECEIVE_QUEUE, Vendor.NOT_READY, Vendor.RECEIVE_OVERRUN, Vendor.RECEIVE_LENGTH, Vendor.RECEIVE_LKEY}
-    here |= receive | {Vendor.CQ_OVERRUN}  # test_softhca_receive
+    here |= receive | {Vendor.CQ_OVERRUN, Vendor.WAIT_CQ}  # test_softhca_receive, test_softhca_shared
     assert here | {Vendor.NONE, Vendor.INJECTED} == set(Vendor)  # flush: test_softhca_states and below; injected: test_softhca_faults
     assert vendor_text(0xEE) == "vendor syndrome 0xee"
 

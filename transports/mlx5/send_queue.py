@@ -19,6 +19,7 @@ from pgas.transports.mlx5.wqe import (
     INLINE_SEG,
     OCTOWORD,
     RADDR,
+    WAIT,
     WQEBB,
     Ce,
     Fm,
@@ -26,7 +27,7 @@ from pgas.transports.mlx5.wqe import (
     wqebbs,
 )
 
-__all__ = ["Atomic", "Data", "Wqe", "decode", "describe", "fetch", "store"]
+__all__ = ["Atomic", "Data", "Wait", "Wqe", "decode", "describe", "fetch", "store"]
 
 # --- the ring --------------------------------------------------------------------------------------------------------------------
 
@@ -88,6 +89,14 @@ class Atomic:
 
 
 @dataclass(frozen=True)
+class Wait:
+    """What a WAIT waits for: a CQE by its number in its CQ."""
+
+    max_index: int
+    qpn_or_cqn: int
+
+
+@dataclass(frozen=True)
 class Wqe:
     """A decoded WQE; fields of segments that its opcode lacks are None or empty."""
 
@@ -102,6 +111,7 @@ class Wqe:
     raddr: int | None = None
     rkey: int | None = None
     atomic: Atomic | None = None
+    wait: Wait | None = None
     data: tuple[Data, ...] = ()
     inline: bytes | None = None
 
@@ -134,6 +144,8 @@ class Wqe:
         if self.atomic is not None:
             operands = {name: value for name, value in vars(self.atomic).items() if name != "nbytes"}
             words.append(f"{self.atomic.nbytes}-byte " + " ".join(f"{name} {value:#x}" for name, value in operands.items() if value))
+        if self.wait is not None:
+            words.append(f"CQE {self.wait.max_index} of CQ {self.wait.qpn_or_cqn:#x}")
         words += [f"{part.nbytes} bytes at {part.addr:#x} lkey {part.lkey:#x}" for part in self.data]
         if self.inline is not None:
             words.append(f"{len(self.inline)} bytes inline {self.inline.hex()}")
@@ -159,6 +171,9 @@ def decode(data: Buffer) -> Wqe:
     if opcode == Opcode.NOP:
         return Wqe(**head)
     at = CTRL.size
+    if opcode == Opcode.WAIT:
+        _room(opcode, WAIT, at, end)
+        return Wqe(**head, wait=Wait(**fields.decode(WAIT, raw, at)))
     if _HAS_RADDR[opcode]:
         _room(opcode, RADDR, at, end)
         head |= fields.decode(RADDR, raw, at)
@@ -191,6 +206,7 @@ def describe(data: Buffer) -> str:
 _HAS_RADDR = {
     Opcode.NOP: False,
     Opcode.DUMP: False,
+    Opcode.WAIT: False,
     Opcode.RDMA_WRITE: True,
     Opcode.RDMA_WRITE_IMM: True,
     Opcode.RDMA_READ: True,

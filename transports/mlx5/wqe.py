@@ -6,7 +6,7 @@ segment included. Every field of more than a byte is big-endian.
 
 A receive WQE consists of data segments only. It occupies one entry of the receive queue, a ring of 2^n entries of 2^m octowords.
 
-These are the WQEs of an RC QP; DC's address vectors and the WAIT segment are in the facts. Decoding is in send_queue.py.
+These are the WQEs of an RC QP; DC's address vectors are in the facts. Decoding is in send_queue.py.
 """
 
 from enum import IntEnum
@@ -25,6 +25,7 @@ __all__ = [
     "MASKED_FA_4",
     "MASKED_FA_8",
     "RADDR",
+    "WAIT",
     "Ce",
     "Fm",
     "Opcode",
@@ -40,6 +41,7 @@ __all__ = [
     "receive",
     "send",
     "send_inline",
+    "wait",
     "wqebbs",
     "write",
     "write_inline",
@@ -140,6 +142,7 @@ CTRL = Table(
 RADDR = Table("raddr", 16, Field("raddr", 0, 64), Field("rkey", 64, 32))  # mlx5_wqe_raddr_seg
 DATA = Table("data", 16, Field("byte_count", 0, 32), Field("lkey", 32, 32), Field("addr", 64, 64))  # mlx5_wqe_data_seg
 INLINE = Table("inline", 4, Field("inline_seg", 0, 1), Field("byte_count", 1, 31))  # mlx5_wqe_inl_data_seg; the bytes follow
+WAIT = Table("wait", 16, Field("max_index", 64, 32), Field("qpn_or_cqn", 96, 32))  # in DOCA's headers only
 ATOMIC = Table("atomic", 16, Field("swap_add", 0, 64), Field("compare", 64, 64))  # mlx5_wqe_atomic_seg; FA does not use compare
 
 # Extended atomics: not in rdma-core's headers, found in NVSHMEM (facts 1.2). FA: no carry leaves a bit that is set in field_boundary.
@@ -181,12 +184,14 @@ WQE_ATOMIC_DATA = WQE_DATA + ATOMIC.size
 WQE_MASKED_CS_8_DATA = WQE_DATA + MASKED_CS_8.size  # the first segment of the second WQEBB
 DUMP_DATA = CTRL.size
 WQE_SEND_DATA = CTRL.size  # SEND: data or inline
+WQE_WAIT = CTRL.size
 
 # --- ds and WQEBBs (facts 1.5) ---------------------------------------------------------------------------------------------------
 
 DS_MAX = (1 << CTRL["ds"].width) - 1  # 6 bits; NVSHMEM's comment says 64 for RC, its largest WQE has 19
 DS_NOP = CTRL.size // OCTOWORD  # NVSHMEM's stand-alone NOP says 2 and leaves the second octoword stale: nobody may parse it
 DS_DUMP = (DUMP_DATA + DATA.size) // OCTOWORD
+DS_WAIT = (WQE_WAIT + WAIT.size) // OCTOWORD
 DS_WRITE = DS_READ = (WQE_DATA + DATA.size) // OCTOWORD
 DS_ATOMIC = (WQE_ATOMIC_DATA + DATA.size) // OCTOWORD  # all but the next
 DS_MASKED_CS_8 = (WQE_MASKED_CS_8_DATA + DATA.size) // OCTOWORD
@@ -232,6 +237,11 @@ def nop(wqe_idx: int, qpn: int, *, fm_ce_se: int = 0) -> bytes:
 def dump(wqe_idx: int, qpn: int, addr: int, lkey: int, nbytes: int = 1, *, fm_ce_se: int = 0) -> bytes:
     """Build a DUMP: the NIC reads nbytes at addr and discards them, after its earlier writes there (facts 1.6)."""
     return _ctrl(Opcode.DUMP, wqe_idx, qpn, DS_DUMP, fm_ce_se) + _data(addr, lkey, nbytes)
+
+
+def wait(wqe_idx: int, qpn: int, cqn: int, max_index: int, *, fm_ce_se: int = 0) -> bytes:
+    """Build a WAIT: what is behind it in the queue starts when a CQ has got its CQE number max_index (facts 1.6)."""
+    return _ctrl(Opcode.WAIT, wqe_idx, qpn, DS_WAIT, fm_ce_se) + fill(WAIT, {"max_index": max_index, "qpn_or_cqn": cqn})
 
 
 def write(

@@ -44,6 +44,7 @@ class Vendor(IntEnum):
     RECEIVE_OVERRUN = 0x62  # the receive counter is more than the queue's depth ahead of what has been received
     RECEIVE_LENGTH = 0x63  # the message is longer than the receive WQE's segments
     RECEIVE_LKEY = 0x64  # a segment of the receive WQE fails a check of its lkey
+    WAIT_CQ = 0x65  # a WAIT names no CQ of its PE
 
 
 _VENDOR = {
@@ -79,6 +80,7 @@ _VENDOR = {
     Vendor.RECEIVE_OVERRUN: "the receive counter is further ahead than the receive queue is deep",
     Vendor.RECEIVE_LENGTH: "the message is longer than the receive WQE",
     Vendor.RECEIVE_LKEY: "the receive WQE names memory that it may not write",
+    Vendor.WAIT_CQ: "the WAIT names no CQ of this PE",
 }
 
 

@@ -69,7 +69,7 @@ FREE = 15
     QP_MASK,  # WQEBBs - 1
     QP_DBR,  # address of the send counter's word in the doorbell record
     QP_REGISTER,  # address of the doorbell register
-    QP_BUFFERS,  # of BlueFlame registers in its UAR page, from that address on: they ring it or the other QPs there; 0: it has its own
+    QP_BUFFERS,  # of BlueFlame registers in its UAR page, from that address on, for all QPs there; or SHARED; 0: it has its own
     QP_ON_HOST,  # 1: a CPU rings it
     QP_CQ,  # address of the CQ's record
     QP_USER_INDEX,
@@ -111,6 +111,9 @@ FREE = 15
 COUNTERS = (
     "wqes nbytes doorbells cqes errors flushed writes reads atomics foreign_doorbells stale_doorbells stale_records".split()  # noqa: SIM905
 )
+
+#: QP_BUFFERS where QPs share one register. In memory only the last doorbell of all is seen, so the doorbell record rings each of them.
+SHARED = -1
 
 OP_READ, OP_WRITE, OP_ATOMIC = 1, 2, 4
 
@@ -186,7 +189,8 @@ LOCAL_READ = 1 << 30
     CTL_BYTE_COST,
     CTL_WQES_UNTIL,  # when all WQEs, and all bytes, that were let in will have passed
     CTL_BYTES_UNTIL,
-) = range(0, 8 * 27, 8)
+    CTL_CQS,  # address of the table, for WAIT; 0: the engine does not execute it, as CQs belong to several workers
+) = range(0, 8 * 28, 8)
 
 # --------------------------------------------------------------------------------------------------- one WQE in the pipeline
 (
@@ -239,7 +243,7 @@ QP, RQ, CQ, MKEY, CONTROL = _record("QP_"), _record("RQ_"), _record("CQ_"), _rec
 SWEEP = np.dtype({"names": ["sweep"], "formats": ["<i8"], "offsets": [0], "itemsize": 64})
 SWEEP_ROW = SWEEP.itemsize
 QP_ROW, RQ_ROW, CQ_ROW, MKEY_ROW = QP.itemsize, RQ.itemsize, CQ.itemsize, MKEY.itemsize
-QP_ROWS_MASK, MKEY_ROWS_MASK = (1 << layout.LOG_MAX_QP) - 1, (1 << layout.LOG_MAX_MKEY) - 1
+QP_ROWS_MASK, CQ_ROWS_MASK, MKEY_ROWS_MASK = ((1 << log) - 1 for log in (layout.LOG_MAX_QP, layout.LOG_MAX_CQ, layout.LOG_MAX_MKEY))
 
 
 class Mirror(Protocol):
@@ -286,7 +290,7 @@ class Tables:
             record[WORK_WQE // 8], record[WORK_CAPACITY // 8] = work + start + WORK_COPY, MAX_SEGMENTS
         control = self.control[0]
         control["qps"], control["rqs"] = self.address_of(self.qps), self.address_of(self.rqs)
-        control["mkeys"] = self.address_of(self.mkeys)
+        control["mkeys"], control["cqs"] = self.address_of(self.mkeys), self.address_of(self.cqs) if receives else 0
         control["work"], control["trace"], control["sweeps"] = work, self.address_of(self.trace), self.address_of(self.sweeps)
         for table in (self.qps, self.cqs, self._work, self.control):
             self._publish(table, 0, table.nbytes)

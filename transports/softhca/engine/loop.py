@@ -10,7 +10,7 @@ from pgas.transports.softhca.engine.completer import release_held, stall
 from pgas.transports.softhca.engine.ops import add, idle, load, load_acquire, store, store_release
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.receiver import flush_receives, waits
-from pgas.transports.softhca.engine.requester import take_doorbell
+from pgas.transports.softhca.engine.requester import blocked, take_doorbell
 from pgas.transports.softhca.engine.states import FETCH, FLUSH, RECEIVES, WAITING, random, state_of
 from pgas.transports.softhca.tables import (
     CTL_CHAOS,
@@ -58,7 +58,7 @@ def visit(hca: int, qp: int, work: int) -> int:
         busy |= flush_receives(hca, qp)
     if load(qp + QP_CONSUMER) == load(qp + QP_PRODUCER) and load(qp + QP_HELD) == 0:
         return busy
-    if RECEIVES and waits(hca, qp, state) != 0:
+    if RECEIVES and (waits(hca, qp, state) != 0 or (state == RTS and load(qp + QP_HELD) == 0 and blocked(hca, qp) != 0)):
         return busy
     if load(qp + QP_STALLED_UNTIL) > load(load(hca + CTL_SWEEPS)):
         return 1
@@ -69,6 +69,8 @@ def visit(hca: int, qp: int, work: int) -> int:
             break
         state = state_of(qp)
         if state != RTS and state != ERR:
+            break
+        if RECEIVES and state == RTS and blocked(hca, qp) != 0:
             break
         if state == RTS and random(hca) < load(hca + CTL_CHAOS):
             stall(hca, qp)

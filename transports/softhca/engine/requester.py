@@ -9,6 +9,7 @@ from pgas.transports.mlx5.wqe import (
     CTRL_QPN_DS,
     DS_MASK,
     DS_PER_WQEBB,
+    DS_WAIT,
     DUMP_DATA,
     INLINE_HEADER,
     INLINE_SEG,
@@ -22,6 +23,7 @@ from pgas.transports.mlx5.wqe import (
     WQE_MASKED_CS_8_DATA,
     WQE_RADDR,
     WQE_SEND_DATA,
+    WQE_WAIT,
     WQEBB,
     WQEBB_SHIFT,
     Ce,
@@ -29,6 +31,7 @@ from pgas.transports.mlx5.wqe import (
     Opcode,
     Opmod,
 )
+from pgas.transports.mlx5.wqe import WAIT as WAIT_SEGMENT
 from pgas.transports.softhca.engine.ops import (
     exchange,
     load,
@@ -70,11 +73,18 @@ from pgas.transports.softhca.engine.states import (
     V_OPMOD,
     V_OVERRUN,
     V_QPN,
+    V_WAIT_CQ,
     count,
     fail,
 )
 from pgas.transports.softhca.engine.trace import trace
 from pgas.transports.softhca.tables import (
+    CQ_CQN,
+    CQ_PE,
+    CQ_PRODUCER,
+    CQ_ROW,
+    CQ_ROWS_MASK,
+    CTL_CQS,
     CTL_FAIL_COUNT,
     CTL_FAIL_QPN,
     CTL_FAIL_SYNDROME,
@@ -98,6 +108,7 @@ from pgas.transports.softhca.tables import (
     QP_MASK,
     QP_ON_HOST,
     QP_PD,
+    QP_PE,
     QP_PRODUCER,
     QP_QPN,
     QP_REGISTER,
@@ -106,6 +117,7 @@ from pgas.transports.softhca.tables import (
     QP_STALE_DOORBELLS,
     QP_STALE_RECORDS,
     SEGMENT_BYTES,
+    SHARED,
     TRACE_WQE,
     WORK_CAPACITY,
     WORK_CE,
@@ -125,7 +137,8 @@ from pgas.transports.softhca.tables import (
     WORK_WQEBBS,
 )
 
-NOP, DUMP = int(Opcode.NOP), int(Opcode.DUMP)
+NOP, DUMP, WAIT = int(Opcode.NOP), int(Opcode.DUMP), int(Opcode.WAIT)
+WAIT_INDEX, WAIT_CQN = WQE_WAIT + WAIT_SEGMENT.byte("max_index"), WQE_WAIT + WAIT_SEGMENT.byte("qpn_or_cqn")
 WRITE, READ = int(Opcode.RDMA_WRITE), int(Opcode.RDMA_READ)
 WRITE_IMM, SEND, SEND_IMM = int(Opcode.RDMA_WRITE_IMM), int(Opcode.SEND), int(Opcode.SEND_IMM)
 CS, FA = int(Opcode.ATOMIC_CS), int(Opcode.ATOMIC_FA)
@@ -141,6 +154,9 @@ _WORD = 0xFFFF_FFFF
 def rung(qp: int) -> int:
     """Return the register that holds a doorbell which was not taken yet, 0 if there is none."""
     register = load(qp + QP_REGISTER)
+    if RECEIVES and load(qp + QP_BUFFERS) == SHARED:
+        ahead = (recorded(qp) - load(qp + QP_PRODUCER)) & WQE_IDX_MASK
+        return register if ahead != 0 and ahead < WQE_IDX_MASK - load(qp + QP_MASK) else 0
     if RECEIVES and load(qp + QP_BUFFERS) != 0:
         for _ in range(load(qp + QP_BUFFERS)):
             if doorbell_qpn(load_shared(register)) == load(qp + QP_QPN):
@@ -160,6 +176,12 @@ def doorbell_qpn(word: int) -> int:
 
 
 @device
+def recorded(qp: int) -> int:
+    """Return the send counter of a QP's doorbell record."""
+    return load_be32_acquire(load(qp + QP_DBR)) & WQE_IDX_MASK
+
+
+@device
 def take_doorbell(qp: int) -> int:
     """Take what was rung and move the producer index; return whether something was (facts 1.9, 1.10; doorbell.advance).
 
@@ -168,6 +190,10 @@ def take_doorbell(qp: int) -> int:
     register = rung(qp)
     if register == 0:
         return 0
+    if RECEIVES and load(qp + QP_BUFFERS) == SHARED:
+        count(qp + QP_DOORBELLS, 1)
+        record = recorded(qp)
+        return advance(qp, record, record)
     if load(qp + QP_ON_HOST) != 0:
         word = load_acquire(register)
         store(qp + QP_RUNG, word)
@@ -181,9 +207,14 @@ def take_doorbell(qp: int) -> int:
     # Both conventions: the next empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is not looked at (facts 1.9).
     wqebbs = ((qpn_word & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
     announced = ((idx_word >> WQE_IDX_SHIFT) + wqebbs) & WQE_IDX_MASK
-    recorded = load_be32_acquire(load(qp + QP_DBR)) & WQE_IDX_MASK
+    return advance(qp, announced, recorded(qp))
+
+
+@device
+def advance(qp: int, announced: int, record: int) -> int:
+    """Move the producer index to what a doorbell announced, or to its record (doorbell.advance); return 1."""
     producer, depth = load(qp + QP_PRODUCER), load(qp + QP_MASK) + 1
-    by_ring, by_record = (announced - producer) & WQE_IDX_MASK, (recorded - producer) & WQE_IDX_MASK
+    by_ring, by_record = (announced - producer) & WQE_IDX_MASK, (record - producer) & WQE_IDX_MASK
     distance = 0
     if by_ring <= depth:
         distance = by_ring
@@ -278,6 +309,10 @@ def check_fault(hca: int, qp: int, work: int) -> int:
 def check_segments(hca: int, qp: int, work: int) -> int:
     """Find the segments of the opcode (facts 1.2, 1.5). opmod tells the width of a masked atomic and is 0 otherwise (facts 1.4)."""
     opcode, opmod = load(work + WORK_OPCODE), load(work + WORK_OPMOD)
+    if RECEIVES and opcode == WAIT and load(hca + CTL_CQS) != 0:
+        if load(work + WORK_DS) != DS_WAIT:
+            return fail(work, LOCAL_QP_OP, V_DS)
+        return COMPLETE if awaited(hca, qp, load(work + WORK_WQE)) != 0 else fail(work, LOCAL_QP_OP, V_WAIT_CQ)
     data = WQE_DATA
     width = 0
     if opcode == NOP:
@@ -312,6 +347,26 @@ def check_segments(hca: int, qp: int, work: int) -> int:
     store(work + WORK_DATA, data)
     store(work + WORK_WIDTH, width)
     return CHECK_LKEY
+
+
+@device
+def awaited(hca: int, qp: int, wqe: int) -> int:
+    """Return the address of the record of the CQ that a WAIT names, 0 if it is none of the QP's PE."""
+    cqn = load_be32(wqe + WAIT_CQN)
+    cq = load(hca + CTL_CQS) + (cqn & CQ_ROWS_MASK) * CQ_ROW
+    return cq if load_published(cq + CQ_CQN) == cqn and load(cq + CQ_PE) == load(qp + QP_PE) else 0
+
+
+@device
+def blocked(hca: int, qp: int) -> int:
+    """Whether the next WQE is a WAIT for a CQE that is not there yet: number max_index of its CQ, counted from 0, as DOCA uses it."""
+    wqe = load(qp + QP_SQ) + ((load(qp + QP_CONSUMER) & load(qp + QP_MASK)) << WQEBB_SHIFT)
+    if load_be32(wqe + CTRL_OPMOD_IDX_OPCODE) & 0xFF != WAIT or load(hca + CTL_CQS) == 0:
+        return 0
+    cq = awaited(hca, qp, wqe)
+    if cq == 0:
+        return 0
+    return ((load(cq + CQ_PRODUCER) - 1 - load_be32(wqe + WAIT_INDEX)) & _WORD) >> 31
 
 
 @device

@@ -10,7 +10,7 @@ from pgas.transports.mlx5.contexts import Access, mkey
 from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE, UAR_BF_OFFSET, UAR_BF_REGISTERS, UAR_WORD, UarType
 from pgas.transports.mlx5.fields import decode
 from pgas.transports.softhca import layout
-from pgas.transports.softhca.tables import LOCAL_READ, Tables
+from pgas.transports.softhca.tables import LOCAL_READ, SHARED, Tables
 
 __all__ = ["Objects", "Refusal"]
 
@@ -57,15 +57,16 @@ class UarPage(Owned):
     kind: UarType = UarType.NC
     qpns: list[int] = field(default_factory=list)
 
-    @property
-    def full(self) -> bool:
-        """Whether there is no register for another QP: a later doorbell would overwrite an earlier one (facts 1.10)."""
-        return len(self.qpns) == (UAR_BF_REGISTERS if self.kind == UarType.BF else 1)
+    def full(self, *, shared: bool) -> bool:
+        """Whether there is no register for another QP. shared: the engine serves QPs that share one of type NC."""
+        return len(self.qpns) == UAR_BF_REGISTERS if self.kind == UarType.BF else bool(self.qpns) and not shared
 
     @property
     def buffers(self) -> int:
-        """How many buffers its QPs ring, 0 if it is a QP's own register."""
-        return _BF_BUFFERS if self.kind == UarType.BF else 0
+        """How many buffers another QP here rings, SHARED if it shares its register, 0 if it has one of its own."""
+        if self.kind == UarType.BF:
+            return _BF_BUFFERS
+        return SHARED if self.qpns else 0
 
 
 @dataclass
@@ -213,7 +214,11 @@ class Objects:
         """Drop what was rung for a QP, or at all."""
         for buffer in range(_BF_BUFFERS if self.uars[page].kind == UarType.BF else 1):
             address = self.register(page) + buffer * UAR_BF_BUFFER_SIZE
-            if qpn is None or not self.uars[page].buffers or decode(UAR_WORD, self._registers.read(address, UAR_WORD.size))["qpn"] == qpn:
+            if (
+                qpn is None
+                or self.uars[page].kind != UarType.BF
+                or decode(UAR_WORD, self._registers.read(address, UAR_WORD.size))["qpn"] == qpn
+            ):
                 self._registers.write(address, bytes(UAR_WORD.size))
 
     @staticmethod

@@ -14,7 +14,7 @@ from pgas.transports.mlx5.wqe import OCTOWORD, WQEBB
 from pgas.transports.softhca import layout, tables
 from pgas.transports.softhca.firmware.objects import EQN, Numbers, Objects, Owned, UarPage, Umem
 from pgas.transports.softhca.syndromes import Command as Why
-from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, RST, Tables
+from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, RST, SHARED, Tables
 
 __all__ = ["TRANSITIONS", "QueuePairs", "Refused"]
 
@@ -198,7 +198,7 @@ class QueuePairs:
         require(not qpc["no_sq"], Status.BAD_PARAM, Why.SQ_MISSING)
         require(qpc["send_dbr_mode"] == SendDbrMode.VALID, Status.BAD_PARAM, Why.DBR_MODE)
         pd, cq, uar = self.pd(pe, qpc["pd"]), self.cq(pe, qpc["cqn_snd"]), self._uar(pe, qpc["uar_page"])
-        require(not uar.full, Status.BAD_RES_STATE, Why.UAR_SHARED)
+        require(not uar.full(shared=self.tables.receives), Status.BAD_RES_STATE, Why.UAR_SHARED)
         stride, nbytes, cqs = 0, 0, [cq]
         if qpc["rq_type"] == RqType.REGULAR:
             require(self.tables.receives, Status.BAD_PARAM, Why.RQ_ENGINE)
@@ -227,6 +227,9 @@ class QueuePairs:
         record["sq"], record["mask"], record["dbr"] = ring + nbytes, (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
         record["register"], record["on_host"] = self.objects.register(qpc["uar_page"]), int(self.objects.on_host)
         record["buffers"] = uar.buffers
+        for other in uar.qpns if uar.buffers == SHARED else ():
+            self.tables.qps[self.qps[other].row]["buffers"] = SHARED
+            self.tables.publish_qp(self.qps[other].row, whole=False)
         receive = self.tables.rqs[row]
         for name in tables.RQ.names or ():
             receive[name] = 0
