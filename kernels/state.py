@@ -1,7 +1,7 @@
-"""What kernels do with the state page (layout.py): read who they are, check operands, record errors, report waits.
+"""What kernels do with the state page (layout.py): read their PE's number, check operands, record errors, report waits.
 
-A thread that waits says so only when asked: a wait then costs nothing but its polls. The host asks by ASKED, a poisoned job asks too, and
-each waiting thread writes itself into WAITERS the next time it looks at the clock. Hang reports (pgas/job/hang.py) come from this table.
+A thread reports its wait only when asked, so a wait costs nothing but its polls. The host asks by ASKED; a poisoned job asks too. Each
+waiting thread then writes itself into WAITERS, the next time it looks at the clock. Hang reports (pgas/job/hang.py) read this table.
 """
 
 from typing import Any
@@ -14,23 +14,23 @@ from pgas.kernels.operation import ELEMENT, NAMES
 if SIMULATOR:
     from pgas.kernels.compiler import cpu
 
-#: What POISON says, and the first word of an entry of WAITERS.
+#: Values of POISON, and of the first word of an entry of WAITERS.
 SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3
 
 # Kinds of error.
 TIMED_OUT, BAD_PE, NOT_SYMMETRIC, TOO_LONG = 1, 2, 3, 4
-#: A wait on a queue (address: that of its record); an error CQE (wanted: its last 8 bytes, found: the 8 before); a local operand that the
-#: NIC cannot reach; a queue pair that does not exist.
+#: A wait on a queue (address: its record); an error CQE (wanted: its last 8 bytes, found: the 8 before); a local operand that the NIC
+#: cannot reach; a queue pair that does not exist.
 NIC_TIMED_OUT, COMPLETION, NOT_REGISTERED, BAD_QP = 5, 6, 7, 8
-#: A subscript beyond its axis (wanted: the subscript, found: the axis's length, comparison: its number); an op or cmp that does not
-#: exist (wanted: the value, found: how many there are).
+#: A subscript beyond its axis (wanted: the subscript, found: the length of the axis, comparison: its number); an op or cmp that does
+#: not exist (wanted: the value, found: how many there are).
 OUT_OF_RANGE, BAD_CODE = 9, 10
 #: A stride below 1 (wanted: the stride).
 BAD_STRIDE = 11
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:
-    """A function that reads a word which no kernel changes; the address is a constant in the instruction's operand."""
+    """Make a function that reads a word which no kernel changes; the address is a constant of the instruction."""
     text = f"{{ .reg .u64 a; mov.u64 a, {address:#x}; ld.global.nc.u{bits} $0, [a]; }}"
     return primitive(name, f"u{bits}()", text, lambda: cpu.read_only(address, bits // 8), pure=True)
 
@@ -40,8 +40,8 @@ n_pes = _read_only("n_pes", layout.N_PES, 32)
 timeout_ns = _read_only("timeout_ns", layout.TIMEOUT_NS, 64)
 heap_size = _read_only("heap_size", layout.HEAP_SIZE, 64)
 
-#: Between two polls of a spin loop, ``relax(operation, address, comparison, value)``: nothing on a GPU, in the simulator the other
-#: threads' turn. The operands are what a hang report tells of the wait.
+#: ``relax(operation, address, comparison, value)`` between two polls of a spin loop: nothing on a GPU; in the simulator other threads
+#: run. The operands describe the wait in a hang report.
 relax = primitive("relax", "void(u64, u64, u64, u64)", "", lambda op, *_: cpu.relax(NAMES[op]), pure=True)
 
 
@@ -65,7 +65,7 @@ _SOUND, _CLAIMED, _FAILED = constant(SOUND), constant(CLAIMED), constant(FAILED)
 
 @device
 def fail(kind, op, pe, addr, wanted, found, comparison):
-    """Record an error unless there is one already, and poison the state: waits return at once, so that kernels end."""
+    """Record an error, unless there is one already, and poison the state. Waits then return at once, so kernels end."""
     if ptx.atom_cas_sys_u64(_POISON, _SOUND, _CLAIMED) == _SOUND:
         _store_record(_ERROR, kind, op, u64(pe), addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
         ptx.st_release_sys_u64(_POISON, _FAILED)
@@ -78,9 +78,9 @@ _SEAT_MASK, _WAITER_SHIFT = layout.N_WAITERS - 1, layout.WAITER_SIZE.bit_length(
 
 @device
 def given_up(kind, op, addr, comparison, wanted, found, deadline):
-    """Whether a wait must end without its condition: the state is poisoned, or the deadline has passed (which poisons it).
+    """Whether a wait must end without its condition: the state is poisoned, or the deadline has passed, which poisons it.
 
-    Records the wait if it is the first to time out, or if the host asks, or in answer to the poison.
+    The wait is recorded if it is the first to time out, if the host asks, or if the state is poisoned.
     """
     poison, asked = ptx.ld_relaxed_sys_pair(_POISON)
     late = ptx.globaltimer() >= deadline
@@ -89,11 +89,11 @@ def given_up(kind, op, addr, comparison, wanted, found, deadline):
     own = _WAITERS + u64((ptx.seat() & _SEAT_MASK) << _WAITER_SHIFT)
     word = _POISON if poison == _SOUND and late else own
     taken = ptx.atom_cas_sys_u64(word, _0, _CLAIMED)
-    if taken != _0 and word != own:  # another was the first to time out
+    if taken != _0 and word != own:  # another thread was the first to time out
         word = own
         taken = ptx.atom_cas_sys_u64(word, _0, _CLAIMED)
     if taken == _0:
-        overdue = u64(ptx.globaltimer() - deadline)  # looked at again: it takes fewer registers
+        overdue = u64(ptx.globaltimer() - deadline)  # reading the clock again takes fewer registers
         _store_record(word + _WAITER_RECORD, kind, op, overdue, addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
         ptx.st_release_sys_u64(word, _FAILED)
         ptx.failed()
@@ -106,7 +106,7 @@ _BAD_PE, _NOT_SYMMETRIC = constant(BAD_PE), constant(NOT_SYMMETRIC)
 
 @device
 def valid_pe(op, pe, addr, nbytes):
-    """Check that PE pe exists; addr and nbytes are those of the operand, if there is one. False, and poisoned, if not."""
+    """Check that PE pe exists. Return False, and poison the state, if not. addr, nbytes: of the operand, if there is one."""
     if u64(pe) >= u64(n_pes()):
         fail(_BAD_PE, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
@@ -118,8 +118,8 @@ def _valid(op, pe, addr, nbytes, operand):
     if not valid_pe(op, pe, addr, nbytes):
         return False
     n = u64(n_pes())
-    # On a GPU these wrap: an address below BASE gives a slot far above n, one below the heap an offset far above its size. Python's
-    # integers become negative instead.
+    # On a GPU these wrap: an address below BASE gives a slot far above n, one below the heap an offset far above its size. Integers of
+    # Python become negative instead.
     offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET
     slot = (addr - _BASE) >> window.SHIFT
     size = heap_size()
@@ -131,7 +131,7 @@ def _valid(op, pe, addr, nbytes, operand):
 
 @device
 def valid(op, pe, addr, nbytes):
-    """Check the symmetric operand: PE pe exists and [addr, addr + nbytes) lies on a slot's heap. False, and poisoned, if not."""
+    """Check that PE pe exists and [addr, addr + nbytes) lies on a slot's heap. Return False, and poison the state, if not."""
     return _valid(op, pe, addr, nbytes, _0)
 
 
@@ -140,7 +140,7 @@ _OUT_OF_RANGE, _BAD_CODE, _ELEMENT = constant(OUT_OF_RANGE), constant(BAD_CODE),
 
 @device
 def valid_element(op, pe, array, idx, addr, nbytes):
-    """Check array[idx], which lies at addr: the array has such an element, and valid()."""
+    """Check that the array has an element idx, which lies at addr, and valid()."""
     beyond = outlier(array, idx)
     if beyond[0] >= beyond[1]:
         fail(_OUT_OF_RANGE, u64(op), u64(pe), addr, beyond[0], beyond[1], beyond[2])
@@ -150,7 +150,7 @@ def valid_element(op, pe, array, idx, addr, nbytes):
 
 @device
 def valid_code(op, pe, addr, code, count):
-    """Check the op of a signal or the cmp of a wait: one of 0 to count - 1. False, and poisoned, if not."""
+    """Check the op of a signal or the cmp of a wait: 0 to count - 1. Return False, and poison the state, if it is another."""
     if u64(code) >= u64(count):
         fail(_BAD_CODE, u64(op), u64(pe), addr, u64(code), u64(count), _0)
         return False
@@ -162,51 +162,8 @@ _BAD_QP = constant(BAD_QP)
 
 @device
 def valid_queue(op, pe, qp, count):
-    """Check the number of a queue pair: 0 to count. False, and poisoned, if not."""
+    """Check the number of a queue pair: 0 to count. Return False, and poison the state, if it is another."""
     if u64(qp) > u64(count):
         fail(_BAD_QP, u64(op), u64(pe), _0, u64(qp), u64(count), _0)
-        return False
-    return True
-
-
-_NOT_REGISTERED = constant(NOT_REGISTERED)
-
-
-#: What local() returns of memory that the NIC does not reach.
-UNREACHED = (1 << 64) - 1
-
-_REGISTERED, _REGISTERED_END, _PIECE_SIZE = constant(layout.REGISTERED), constant(layout.REGISTERED_END), constant(layout.PIECE_SIZE)
-_PIECE_START, _PIECE_END, _1 = constant(layout.PIECE_START), constant(layout.PIECE_END), constant(1)
-_UNREACHED = constant(UNREACHED)
-
-
-@device
-def local(op, pe, addr, nbytes):
-    """Where a local operand of a NIC lies: 0 if on this PE's heap, i + 1 if in entry i of REGISTERED; UNREACHED, and poisoned, if neither.
-
-    Of what is in this PE's slot nothing more is asked here (registered() does), so that operands on the heap cost one comparison.
-    """
-    if (addr - _BASE) >> window.SHIFT == u64(my_pe()):
-        return _0
-    entry, end, number = _REGISTERED, ptx.ld_relaxed_gpu_u64(_REGISTERED_END), _1
-    while entry < end:
-        if addr >= ptx.ld_relaxed_gpu_u64(entry + _PIECE_START) and addr + nbytes <= ptx.ld_relaxed_gpu_u64(entry + _PIECE_END):
-            return number
-        entry += _PIECE_SIZE
-        number += _1
-    fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
-    return _UNREACHED
-
-
-@device
-def registered(op, pe, addr, nbytes):
-    """Check a local operand of a NIC: [addr, addr + nbytes) lies on this PE's heap or is registered. False, and poisoned, if not."""
-    where = local(op, pe, addr, nbytes)
-    if where != _0:
-        return where != _UNREACHED
-    offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET
-    size = heap_size()
-    if offset > size or offset < _0 or nbytes > size - offset:
-        fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
     return True

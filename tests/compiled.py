@@ -58,15 +58,14 @@ def altered(module, old="", new=""):
     return other
 
 
-def linked(module, others):
-    """The module as it would be if it imported these others: (as they are, as they would be)."""
+def linked(module, real, instead):
+    """The module as it would be if it imported another module, instead, for a real one."""
     other = altered(module)
     for name, value in vars(module).items():
-        for real, altered_one in others:
-            if value is real:
-                setattr(other, name, altered_one)
-            elif callable(value) and getattr(real, name, None) is value:
-                setattr(other, name, getattr(altered_one, name))
+        if value is real:
+            setattr(other, name, instead)
+        elif callable(value) and getattr(real, name, None) is value:
+            setattr(other, name, getattr(instead, name))
     return other
 
 
@@ -77,7 +76,7 @@ def wrong(transport):
 
     from pgas.kernels.compiler import constant, primitive, ptx
     from pgas.kernels.paths import ibgda
-    from pgas.kernels.paths.nic import post, queue, ring, wqes
+    from pgas.kernels.paths.nic import post, queue, ring
     from pgas.kernels.paths.nic.lanes import group
     from pgas.kernels.scope import THREAD
 
@@ -119,10 +118,9 @@ def wrong(transport):
         return wait, (u64,)
 
     def ibgda_with(builder, instead):
-        builders = altered(wqes)
-        setattr(builders, builder, instead)
-        posts = linked(post, [(wqes, builders)])
-        return linked(ibgda, [(wqes, builders), (post, posts)])
+        posts = altered(post)
+        setattr(posts, builder, instead)
+        return linked(ibgda, post, posts)
 
     if transport == "ibrc":
         return {"wait": wait(ring)} | {name: wait(altered(ring, *change)) for name, change in OF_A_WAIT.items()}

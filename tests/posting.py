@@ -10,7 +10,7 @@ from ptx_machine import Memory
 
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, u32
-from pgas.kernels.paths.nic import wqes
+from pgas.kernels.paths.nic import post
 from pgas.transports.mlx5 import doorbell, send_queue, wqe
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "golden" / "kernel_wqes.toml").read_text())
@@ -121,13 +121,13 @@ def built(name, idx=IDX):
     return wqes
 
 
-# Builders of kernels/paths/nic/wqes.py, each with one bit wrong: field -> (name, what takes the builder's place) -------------------------
+# Builders of kernels/paths/nic/post.py, each with one bit wrong: field -> (name, what takes the builder's place) -------------------------
 
 _1, _4, _BIT_40, _BIT_16 = (constant(value) for value in (1, 4, 1 << 40, 1 << 16))
 
 
 def _wrong():
-    store_ctrl, store_raddr, store_data = wqes.store_ctrl, wqes.store_raddr, wqes.store_data
+    store_ctrl, store_raddr, store_data = post.store_ctrl, post.store_raddr, post.store_data
 
     @device
     def opcode_wrong(at, record, index, opcode, ds, ce):

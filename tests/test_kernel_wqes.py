@@ -18,7 +18,7 @@ from pgas.kernels.codes import Update
 from pgas.kernels.compiler import cpu
 from pgas.kernels.ops import sync
 from pgas.kernels.paths import ibgda
-from pgas.kernels.paths.nic import wqes
+from pgas.kernels.paths.nic import post
 from pgas.kernels.scope import BLOCK, THREAD
 from pgas.perftests.sass import CONSTANTS
 from pgas.sim import engine
@@ -126,7 +126,7 @@ def test_wqes_wrap_at_the_end_of_the_ring_and_of_16_bits(name, idx, run):
 
 @pytest.mark.parametrize("field", posting.WRONG)
 def test_one_wrong_bit_of_a_builder_is_seen(field, run, monkeypatch):
-    monkeypatch.setattr(wqes, *posting.WRONG[field])
+    monkeypatch.setattr(post, *posting.WRONG[field])
     job = run("put")
     for expected in (posting.golden("put"), posting.built("put")):
         with pytest.raises(AssertionError):

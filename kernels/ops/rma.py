@@ -1,6 +1,6 @@
-"""put, get, p and g: operand checks, and the way to the transport (OpenSHMEM 1.5, section 9.5 "Remote Memory Access Routines").
+"""put, get, p and g: operand checks, and the call of the path (OpenSHMEM 1.5, section 9.5 "Remote Memory Access Routines").
 
-Each function here gets the Numba types of a call's arguments and returns the body for them (compiler.device_function).
+Each function here takes the Numba types of a call's arguments and returns the body for them (binding.device_function).
 """
 
 import functools
@@ -11,13 +11,14 @@ from pgas.kernels import operation, state
 from pgas.kernels.compiler import address_of, address_of_element, constant, device, element_size, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.paths import transport
+from pgas.kernels.paths.nic.queue_pair import registered
 from pgas.kernels.scope import Scope
 
 
 def length(dest: Any, source: Any, nelems: Any, name: str, *, get: bool = False) -> Any:
     """Return ``length(dest_size, source_size, nelems, pe, addr, local, qp)``: bytes to copy, 0 if an operand was refused.
 
-    addr is the symmetric operand, local the other one, which a NIC reaches on the heap only.
+    addr: of the symmetric operand. local: of the other one, which must be on the heap or registered if a NIC moves it.
     """
     op = operation.number(name) if operands.checking() else None
     return _length(element_size(dest.dtype), operands.is_none(nelems), op, transport.queue_pairs(), get)
@@ -25,16 +26,17 @@ def length(dest: Any, source: Any, nelems: Any, name: str, *, get: bool = False)
 
 @functools.cache
 def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None, get: bool) -> Any:
-    """whole: the source's length counts. op: number of the operation in the errors of the checks, None without checks.
+    """Make length().
 
-    queue_pairs: how many a NIC transport has to each PE; None: peers' memory is mapped.
+    whole: all of the source is copied. op: number of the operation in error records; None: no checks. queue_pairs: the number of queue
+    pairs to each PE; None: peers' memory is mapped.
     """
     _itemsize = constant(itemsize)
     if op is None and whole:
 
         @device
         def nbytes(dest_size, source_size, nelems, pe, addr, local, qp):
-            return u64(min(source_size, dest_size)) * _itemsize  # never beyond dest; under checks a shorter dest is an error
+            return u64(min(source_size, dest_size)) * _itemsize  # never beyond dest; with checks a shorter dest is an error
 
     elif op is None:
 
@@ -60,7 +62,7 @@ def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None,
             if queue_pairs is not None:
                 if not state.valid_queue(op, pe, qp, queue_pairs):
                     return u64(0)
-                if not state.registered(op, pe, local, count * _itemsize):
+                if not registered(op, pe, local, count * _itemsize):
                     return u64(0)
             return count * _itemsize
 

@@ -1,6 +1,6 @@
-"""iput and iget: elements that lie some elements apart (OpenSHMEM 1.5, sections 9.5.4 "SHMEM_IPUT" and 9.5.8 "SHMEM_IGET").
+"""iput and iget: copies with strides (OpenSHMEM 1.5, sections 9.5.4 "SHMEM_IPUT" and 9.5.8 "SHMEM_IGET").
 
-As in rma.py, each function gets the Numba types of a call's arguments and returns the body for them.
+As in rma.py, each function takes the Numba types of a call's arguments and returns the body for them.
 """
 
 import functools
@@ -11,6 +11,7 @@ from pgas.kernels import operation, state
 from pgas.kernels.compiler import address_of, constant, device, element_size, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.paths import transport
+from pgas.kernels.paths.nic.queue_pair import registered
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
@@ -62,7 +63,7 @@ def _strided(plain: str, scope: Scope, *, get: bool) -> Callable[..., Any]:
 def _count(itemsize: int, whole: bool, op: int, check: bool, mapped: bool) -> Any:
     """Make ``count(size, local_size, stride, local_stride, nelems, pe, addr, local)``: elements to copy, 0 if an operand was refused.
 
-    size, stride and addr are those of the symmetric operand, which the others are not. whole: as many as both arrays hold.
+    size, stride, addr: of the symmetric operand. local_size, local_stride, local: of the other one. whole: as many elements as both hold.
     """
     _itemsize, _1, _op = constant(itemsize), constant(1), constant(op)
     too_long, bad_stride = constant(state.TOO_LONG), constant(state.BAD_STRIDE)
@@ -74,13 +75,13 @@ def _count(itemsize: int, whole: bool, op: int, check: bool, mapped: bool) -> An
 
     @device
     def span(n, stride):
-        """Bytes from the first of n elements to the end of the last one; there is one."""
+        """Return the bytes from the first of n elements, at least one, to the end of the last."""
         return ((n - _1) * u64(stride) + _1) * _itemsize
 
     @device
     def count(size, local_size, stride, local_stride, nelems, pe, addr, local):
         least = min(stride, local_stride)
-        if least < 1:  # checked in every mode: at a stride of 0 arrays hold elements without end
+        if least < 1:  # always checked: at a stride of 0 an array holds endless elements
             state.fail(bad_stride, _op, u64(pe), addr, u64(least), u64(0), u64(0))
             return u64(0)
         n = min(held(size, stride), held(local_size, local_stride)) if whole else u64(nelems)
@@ -97,7 +98,7 @@ def _count(itemsize: int, whole: bool, op: int, check: bool, mapped: bool) -> An
             if not state.valid(op, pe, addr, span(n, stride)):
                 return u64(0)
             if not mapped:
-                if not state.registered(op, pe, local, span(n, local_stride)):
+                if not registered(op, pe, local, span(n, local_stride)):
                     return u64(0)
         return n
 

@@ -16,7 +16,7 @@ from typing import Any
 from pgas.kernels import layout, operation
 from pgas.kernels.codes import Update
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, u32, u64
-from pgas.kernels.paths.nic import amo, atomic_wqe, queue, wqes
+from pgas.kernels.paths.nic import amo, atomic_wqe, post, queue
 from pgas.kernels.paths.nic.cells import fetching, first_cell
 from pgas.kernels.paths.nic.lanes import follows, group
 from pgas.kernels.paths.nic.post import fetch_atomic, move, move_apart, post_atomic, signalled
@@ -115,7 +115,7 @@ def p(dtype: Any) -> Any:
 
 @functools.cache
 def _p(size: int) -> Any:
-    op, nbytes, store_one, store_part = constant(operation.number("p")), constant(size), wqes.inline(size), wqes.inline_part(size)
+    op, nbytes, store_one, store_part = constant(operation.number("p")), constant(size), post.inline(size), post.inline_part(size)
 
     @device
     def p(addr, array, value, pe, qp):
@@ -126,17 +126,17 @@ def _p(size: int) -> Any:
         in_row = follows(here, mask, rank, addr, nbytes)
         together = ptx.vote_all(here, u32(ptx.popc(here) > 1 and in_row)) != 0
         total = u64(u32(count * nbytes))  # instructions on 32 bits suffice
-        ds = wqes.ds_inline(total)
-        blocks = wqes.wqebbs(ds)
+        ds = post.ds_inline(total)
+        blocks = post.wqebbs(ds)
         n = (blocks if blocks == _1 else blocks + _1) if together else u64(count)
         here, base = queue.reserve(op, record, here, mask, rank, n)
         if base != _NOWHERE:
             if together:
                 if rank == 0:
                     ce = _ALWAYS if blocks == _1 else _0
-                    wqes.store_inline_head(record, base, ds, remote(addr, pe), rkey_of_heap(pe), total, ce)
+                    post.store_inline_head(record, base, ds, remote(addr, pe), rkey_of_heap(pe), total, ce)
                     if blocks != _1:
-                        wqes.store_nop(record, base + blocks)
+                        post.store_nop(record, base + blocks)
                 store_part(record, base, u64(rank) * nbytes, low, high)
             else:
                 ce = _ALWAYS if rank == count - 1 else _0
@@ -165,7 +165,7 @@ def _g(size: int) -> Any:
             index = base if together else base + u64(rank)
             size_read = u64(u32(count * nbytes)) if together else nbytes
             ce = _ALWAYS if index + _1 == base + n else _0
-            wqes.store_copy(record, index, _READ, raddr, rkey_of_heap(pe), at, fixed(_CELL_LKEY), size_read, ce)
+            post.store_copy(record, index, _READ, raddr, rkey_of_heap(pe), at, fixed(_CELL_LKEY), size_read, ce)
         queue.submit(op, record, here, rank, base, n)
         if base != _NOWHERE:
             queue.poll(op, record, base + n)
@@ -220,7 +220,7 @@ def flag(addr, value, pe):
     here, alone, rank, _ = group(u64(ptx.lane()))
     here, base = queue.reserve(_BARRIER, record, here, alone, rank, _1)
     if base != _NOWHERE:
-        wqes.store_flag(record, base, remote(addr, pe), rkey_of_system_area(pe), value)
+        post.store_flag(record, base, remote(addr, pe), rkey_of_system_area(pe), value)
     queue.submit(_BARRIER, record, here, rank, base, _1)
 
 

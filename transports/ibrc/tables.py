@@ -11,7 +11,7 @@ STOP, CONTROL, SLOT_MASK, ROWS, UNDONE, UNRUNG, DEPTH, BATCH, LKEY, CELL_LKEY, S
 REGION_LKEY, REGION_SHIFT, REGION_SIZE = 0, 8, 16
 
 # A row. The cursors only grow and count WQEBBs or work requests, as the back end posts them: built, rung for, completed. RECORD: the
-# queue pair's record in the state page (kernels/paths/nic/queue.py), its name in errors. Other words are the back end's.
+# queue pair's record in the state page (kernels/layout.py), its name in errors. Other words are the back end's.
 RECORD, PROD_IDX, RUNG_IDX, CONS_IDX = range(56, 88, 8)
 ROW = 128
 

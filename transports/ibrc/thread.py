@@ -20,7 +20,7 @@ from pgas.transports.snapshot import Ring
 
 __all__ = ["RingNIC", "shares"]
 
-#: Seconds that kernels have to find an error by themselves: a waiting kernel checks for errors in one of 64 polls (kernels/paths/proxy.py).
+#: Seconds that kernels have to find an error by themselves: a waiting kernel checks for errors in one of 64 polls (nic/ring.py).
 _FIND_S = 1.0
 
 #: Minimum sample count for a meaningful share.

@@ -1,5 +1,5 @@
 """What the paths through a NIC are made of.
 
-Both use lanes.py, queue_pair.py, cells.py and amo.py. ibgda posts with wqes.py and atomic_wqe.py into the send queues of queue.py, ibrc
-with ring.py.
+Both use lanes.py, queue_pair.py, cells.py and amo.py. ibgda posts by post.py and atomic_wqe.py into the send queues of queue.py, ibrc by
+ring.py.
 """

@@ -1,4 +1,4 @@
-"""Queue pairs as kernels name them: their number, their record in the state page, and the keys of memory."""
+"""Queue pairs: their numbers and records; and the memory that they reach: local operands and keys."""
 
 from typing import Any
 
@@ -18,6 +18,9 @@ _RECORDS, _RECORD_SIZE = constant(layout.RECORDS), constant(layout.RECORD_SIZE)
 _HEAP_KEYS, _SYSTEM_KEYS = constant(layout.KEYS + layout.HEAP_KEY), constant(layout.KEYS + layout.SYSTEM_KEY)
 _KEYS_SIZE, _LKEY = constant(layout.KEYS_SIZE), constant(layout.LKEY)
 _REGISTERED_LKEYS, _PIECE_SIZE = constant(layout.REGISTERED + layout.PIECE_LKEY), constant(layout.PIECE_SIZE)
+_REGISTERED, _REGISTERED_END = constant(layout.REGISTERED), constant(layout.REGISTERED_END)
+_PIECE_START, _PIECE_END = constant(layout.PIECE_START), constant(layout.PIECE_END)
+_HEAP_OFFSET, _NOT_REGISTERED = constant(window.HEAP_OFFSET), constant(state.NOT_REGISTERED)
 _TIMED_OUT, _GE = constant(state.NIC_TIMED_OUT), constant(Comparison.GE)
 _0, _1 = constant(0), constant(1)
 
@@ -57,9 +60,41 @@ def rkey_of_system_area(pe):
 
 
 @device
+def local_operand(op, pe, addr, nbytes):
+    """Return where a local operand lies: 0 in this PE's slot, i + 1 in entry i of REGISTERED; else NOWHERE, and poison the state.
+
+    Whether memory of the slot is on the heap is not checked here but by registered(): operands on the heap cost one comparison.
+    """
+    if (addr - _BASE) >> window.SHIFT == u64(state.my_pe()):
+        return _0
+    entry, end, number = _REGISTERED, ptx.ld_relaxed_gpu_u64(_REGISTERED_END), _1
+    while entry < end:
+        if addr >= ptx.ld_relaxed_gpu_u64(entry + _PIECE_START) and addr + nbytes <= ptx.ld_relaxed_gpu_u64(entry + _PIECE_END):
+            return number
+        entry += _PIECE_SIZE
+        number += _1
+    state.fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
+    return _NOWHERE
+
+
+@device
+def registered(op, pe, addr, nbytes):
+    """Check that [addr, addr + nbytes) lies on this PE's heap or is registered. Return False, and poison the state, if not."""
+    where = local_operand(op, pe, addr, nbytes)
+    if where != _0:
+        return where != _NOWHERE
+    offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET
+    size = state.heap_size()
+    if offset > size or offset < _0 or nbytes > size - offset:
+        state.fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
+        return False
+    return True
+
+
+@device
 def lkey_of(op, raddr, laddr, nbytes):
     """Return the lkey of a local operand, big-endian. NOWHERE, and poisoned, if the NIC does not reach it. raddr names the PE."""
-    where = state.local(op, (raddr - _BASE) >> window.SHIFT, laddr, nbytes)
+    where = local_operand(op, (raddr - _BASE) >> window.SHIFT, laddr, nbytes)
     if where == _0:
         return fixed(_LKEY)
     if where == _NOWHERE:

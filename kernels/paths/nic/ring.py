@@ -14,7 +14,7 @@ from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first, place
-from pgas.kernels.paths.nic.queue_pair import NOWHERE, fixed, lost, number_of
+from pgas.kernels.paths.nic.queue_pair import NOWHERE, fixed, local_operand, lost, number_of
 
 __all__ = ["of_pair", "post", "post_copy", "reserve", "reserved", "wait", "write_at"]
 
@@ -140,7 +140,7 @@ def post_copy(op, what, nbytes, local, to, value, second):
     """post() a request that moves nbytes from or to local memory; value and second: of the signal behind it, if there is one."""
     where = _0
     if nbytes != _0:
-        where = state.local(op, (to - _BASE) >> window.SHIFT, local, nbytes)
+        where = local_operand(op, (to - _BASE) >> window.SHIFT, local, nbytes)
         if where == _NOWHERE:
             return _NOWHERE
     return post(op, what | where << _LOCAL_SHIFT, nbytes, local, to, value, second)
