@@ -1,4 +1,4 @@
-"""Operations as error records and hang reports know them: their numbers, which way they go, and what their operands are called."""
+"""Operations in error records and hang reports: their numbers, their prepositions, the names of their operands."""
 
 __all__ = ["ELEMENT", "LOCAL", "NAMES", "SYMMETRIC", "number", "operand", "preposition"]
 
@@ -13,8 +13,8 @@ NAMES = (
     "test_all", "test_all_vector", "test_any", "test_any_vector", "test_some", "test_some_vector",
 )  # fmt: skip
 
-#: Which operand an error record is about: the array on the symmetric heap, the other one, or the one of which the operation names an
-#: element. wait_until_all and its like have ivars, indices, status and values instead, in this order.
+#: The operand that an error record is about: the array on the symmetric heap, the other array, or the array of which the operation
+#: names an element. wait_until_all and its like have ivars, indices, status and values instead, in this order.
 SYMMETRIC, LOCAL, ELEMENT = 0, 1, 2
 
 _TO, _FROM = ("put", "put_nbi", "put_signal", "put_signal_nbi", "iput", "p"), ("get", "get_nbi", "iget", "g")
@@ -26,13 +26,13 @@ def number(name: str) -> int:
 
 
 def preposition(name: str) -> str:
-    """Return what stands between an operation and its PE: put to PE 1, get from PE 1, atomic_add on PE 1."""
+    """Return the word between an operation and its PE: put to PE 1, get from PE 1, atomic_add on PE 1."""
     plain = _plain(name)
     return "to" if plain in _TO else "from" if plain in _FROM else "on"
 
 
 def operand(name: str, which: int) -> str:
-    """Return what an operation calls the operand that a record is about."""
+    """Return the operation's name of the operand that a record is about."""
     names = _operands(_plain(name))
     return names[min(which, len(names) - 1)]
 

@@ -1,6 +1,6 @@
-"""What is refused, by which transports, when, and in which words: one table, from which those who refuse take their words.
+"""The table of refusals: what is refused, by which transports, when, and the message.
 
-The documentation's table of refusals is made of it (``TABLE``).
+The messages come from here, and the documentation's table is made from it (``TABLE``).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = ["TABLE", "Refusal", "When", "choices", "refuse", "words"]
 
 
 class When(Enum):
-    """When a program hears of it, and how."""
+    """When a program gets the error, and how."""
 
     COMPILED = "TypingError when the kernel is compiled (in the simulator: TypeError at the first call with these types)"
     CHECKED = "DeviceError on the host after the kernel ran, under PGAS_DEBUG=check and in the simulator"
@@ -26,14 +26,14 @@ class Refusal:
 
     what: str  #: what a program asked for
     when: When
-    words: str  #: what it hears; names in braces are filled in
+    words: str  #: the message; names in braces are filled in
     transports: tuple[str, ...] = ("p2p", "ibgda", "ibrc")  #: those that refuse it
 
 
 _NIC = ("ibgda", "ibrc")
 _COMPILED, _CHECKED, _RUN = When.COMPILED, When.CHECKED, When.RUN
 
-#: By name, which those who refuse use.
+#: By name; refuse() and words() take the name.
 TABLE = {
     # Types of operands ---------------------------------------------------------------------------------------------------------
     "no integer": Refusal("a pe, idx, nelems, qp, stride, op or cmp that is no integer", _COMPILED,
@@ -93,17 +93,17 @@ TABLE = {
 
 
 def choices(codes: type[IntEnum]) -> str:
-    """Return the codes that an op or a cmp may be, for the words of a refusal."""
+    """Return the valid codes of an op or a cmp, for a message."""
     return ", ".join(f"{code.name} ({code.value})" for code in codes)
 
 
 def words(row: str, /, **values: Any) -> str:
-    """Return the words of a refusal with its values filled in."""
+    """Return the message of a refusal with its values filled in."""
     return TABLE[row].words.format(**values)
 
 
 def refuse(row: str, /, **values: Any) -> NoReturn:
-    """Refuse what a kernel asks for when it is compiled.
+    """Refuse a call when a kernel is compiled.
 
     Raises:
         KernelTypeError: always.

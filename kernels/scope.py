@@ -1,8 +1,8 @@
-"""Scopes: who calls an operation together. Names end in nothing, ``_warp`` or ``_block`` (NVSHMEM's thread groups).
+"""Scopes: the threads that call an operation together. Names end in nothing, ``_warp`` or ``_block`` (NVSHMEM's thread groups).
 
-A warp or block operation is called by all its threads, none of which may have returned, with the same arguments: each takes a share. It
-synchronizes them on entry, so that what any of them wrote to the source is copied, and its blocking form again on return, so that any
-of them may reuse the source.
+All threads of the warp or block call the operation with the same arguments, and none may have returned; each takes a share. The operation
+synchronizes them on entry: what any of them wrote to the source is copied. Its blocking form does so again on return: any of them may
+reuse the source.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["BLOCK", "THREAD", "WARP", "Scope"]
 
 @dataclass(frozen=True)
 class Scope:
-    """rank() of size() threads take part; sync() waits for all of them."""
+    """The caller is thread rank() of size() threads; sync() waits for all of them."""
 
     suffix: str
     rank: Any
@@ -27,7 +27,7 @@ class Scope:
     sync: Any
 
     def entry(self, name: str) -> Any:
-        """Return the sync() with which the operation ``name`` begins. In the simulator it refuses a group that is not complete."""
+        """Return the sync() at the start of operation ``name``. In the simulator it refuses a warp or block that is not complete."""
         if not SIMULATOR or not self.suffix:
             return self.sync
         meet = engine.whole_warp if self.suffix == "_warp" else engine.whole_block

@@ -1,7 +1,7 @@
 """The window: PE p's slot is mapped at ``BASE + p * STRIDE`` in every PE that can reach it, itself included.
 
-An address therefore names the same object on every PE but for the PE's number in its upper bits, and no table is needed to go from
-one PE's copy to another's. A slot is::
+The addresses of an object on two PEs differ only in the PE's number in the upper bits, so no table is needed to go from one to the
+other. A slot is::
 
     offset 0            system area: words of the runtime's own protocols, see layout.py (SYSTEM_SIZE bytes)
     SYSTEM_SIZE         a hole of GUARD_SIZE bytes, never mapped: an overrun faults
@@ -19,23 +19,23 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 
 __all__ = ["Constants", "constants", "freeze", "remote", "slot"]
 
-#: First slot. The hint is honoured for reservations of 64 MiB and more; the range above it was free in every process tried.
+#: The first slot. Reservations of 64 MiB and more get this address; the range above it was free in every process tried.
 BASE = 0x6000_0000_0000
 
-#: log2 of the distance between slots; 2^38 holds GPUs of up to 256 GiB, more memory takes 2^39.
+#: log2 of the distance between slots: 2^38 for GPUs of up to 256 GiB, else 2^39.
 SMALL_STRIDE_SHIFT = STRIDE_SHIFT = 38
 
 SYSTEM_SIZE = 2 << 20
 GUARD_SIZE = 2 << 20
 HEAP_OFFSET = SYSTEM_SIZE + GUARD_SIZE
 
-#: Where a slot's queues lie, behind any heap: send queues, completion queues, doorbell records and landing cells of the NIC transports.
+#: The queues of a slot, behind any heap: send queues, completion queues, doorbell records and landing cells of the NIC transports.
 QUEUE_OFFSET = (1 << STRIDE_SHIFT) - (8 << 30)
 
-#: Where doorbells lie that a CPU rings for kernels (transports/ibgda/doorbells.py), in the host's memory behind the queues.
+#: Doorbells that a CPU rings for kernels (transports/ibgda/doorbells.py), in the host's memory behind the queues.
 DOORBELL_OFFSET = QUEUE_OFFSET + (8 << 30) - (64 << 20)
 
-#: What a process maps privately below BASE: the state page lies at its end (see layout.py).
+#: Private memory of a process below BASE; the state page lies at its end (see layout.py).
 PRIVATE_SIZE = 1 << 30
 STATE = BASE - (2 << 20)
 
@@ -64,7 +64,7 @@ class Constants:
     num_qps: int = 0  #: queue pairs to each PE (NIC transports)
     map_by: str = ""  #: one of SHARERS (NIC transports)
     depth: int = 0  #: WQEBBs in a send queue
-    batch: int = 0  #: WQEBBs after which the doorbell is rung although more are on their way
+    batch: int = 0  #: WQEBBs after which the doorbell is rung although more are reserved
     ring: int = 0  #: requests in the ring of the proxy thread (ibrc)
 
     @classmethod

@@ -1,1 +1,1 @@
-"""Operations: each checks the operands of a public function when a kernel is compiled, and hands them to the path."""
+"""Operations: each checks the operands of a public function when a kernel is compiled, and calls the path."""

@@ -19,9 +19,9 @@ class Atomic:
     """An operation.
 
     Args:
-        update: what becomes of the element.
+        update: the kind of update.
         fetches: whether the old value is returned.
-        value: what to update with where the caller brings none; None: the caller brings it.
+        value: the operand of the update; None: the caller gives it.
         floats: whether elements may be floats.
     """
 
@@ -86,7 +86,7 @@ def typing_of(name: str) -> Callable[..., Any]:
 
 @device
 def _nothing(array):
-    """What an operation without a result returns."""
+    """Return nothing, as an operation without a result does."""
 
 
 def _performing(name: str, dest: Any, idx: Any, pe: Any, **given: Any) -> Any:

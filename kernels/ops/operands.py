@@ -1,4 +1,4 @@
-"""Checks of operand types, made when a kernel is compiled (in the simulator: at the first call with these types).
+"""Checks of operand types when a kernel is compiled (in the simulator: at the first call with these types).
 
 Every refusal is one sentence that names the function and the argument.
 """
@@ -25,7 +25,7 @@ def checking() -> bool:
 
 @device
 def some_element(array):
-    """An element that exists, where a value is needed whose operation was refused; the job fails anyway."""
+    """Return some value of an element's type, for an operation that was refused; the job fails anyway."""
     return ptx.ld_element(_STATE, array)
 
 
@@ -35,7 +35,7 @@ def is_none(argument: Any) -> bool:
 
 
 def integer(function: str, name: str, argument: Any) -> None:
-    """Refuse what is no integer."""
+    """Refuse an argument that is no integer."""
     if isinstance(argument, types.Omitted):
         argument = type(argument.value)
     if argument is not int and not isinstance(argument, (int, types.Integer, types.EnumMember)):
@@ -43,7 +43,7 @@ def integer(function: str, name: str, argument: Any) -> None:
 
 
 def array(function: str, name: str, argument: Any) -> None:
-    """Refuse what is no contiguous array."""
+    """Refuse an argument that is no contiguous array."""
     if not isinstance(argument, types.Array):
         refuse("no array", function=function, name=name, found=_described(argument))
     if argument.layout not in "CF":
@@ -51,7 +51,7 @@ def array(function: str, name: str, argument: Any) -> None:
 
 
 def same_elements(function: str, dest: Any, source: Any) -> None:
-    """Refuse a pair of arrays between which bytes cannot be copied as they are."""
+    """Refuse two arrays whose bytes cannot be copied from one to the other as they are."""
     array(function, "dest", dest)
     array(function, "source", source)
     if dest.dtype != source.dtype:
@@ -63,7 +63,7 @@ def same_elements(function: str, dest: Any, source: Any) -> None:
 
 
 def one_dimension(function: str, dest: Any) -> None:
-    """Refuse arrays of several dimensions (dest has as many as source), in which it is not clear what a stride steps over."""
+    """Refuse arrays of several dimensions (dest has as many as source): a stride counts elements of a row."""
     if dest.ndim != 1:
         refuse("strides of dimensions", function=function, found=_axes(dest))
 
@@ -80,7 +80,7 @@ def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
 
 
 def scalar(function: str, dtype: Any, value: Any, name: str = "value") -> None:
-    """Refuse an argument that an element of type dtype cannot hold, and element types that no single access can carry."""
+    """Refuse an argument that an element of type dtype cannot hold, and element types that need several accesses."""
     if isinstance(dtype, types.Record) or element_size(dtype) not in (1, 2, 4, 8, 16):
         refuse("element size", function=function, dtype=dtype)
     value = types.unliteral(value) if value is not None else dtype
@@ -91,7 +91,7 @@ def scalar(function: str, dtype: Any, value: Any, name: str = "value") -> None:
 
 
 def unit(argument: Any) -> int:
-    """Return the alignment in bytes that every element of the array has (complex numbers: that of their parts), at most 16."""
+    """Return the alignment of every element of the array in bytes, at most 16 (complex numbers: that of their parts)."""
     if not argument.aligned:
         return 1
     dtype = numpy_dtype(argument.dtype)

@@ -1,4 +1,4 @@
-"""Signals: 64-bit words that tell of data (OpenSHMEM 1.5, sections 9.9 "Signaling Operations" and 9.10)."""
+"""Signals: 64-bit words that announce data (OpenSHMEM 1.5, sections 9.9 "Signaling Operations" and 9.10)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ def put_signal(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
             origin = address_of(source)
             nbytes = length_of(dest.size, source.size, None, pe, to, origin, 0)
             if check:
-                if nbytes == _0 and source.size != 0:  # refused: no signal tells of data that did not go
+                if nbytes == _0 and source.size != 0:  # refused: no signal without its data
                     return
             move(to, origin, nbytes, word, u64(value), op == _ADD, pe)
 

@@ -21,7 +21,7 @@ if SIMULATOR:
 _EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
 _GE, COMPARISONS = int(Comparison.GE), len(Comparison)
 
-#: Polls between two looks at the clock and at the poison word (one less: a mask): they must not slow the poll itself.
+#: Mask of the poll count: the clock and the poison word are read once in 64 polls, so that they do not slow the polls.
 POLLS_MASK = 63
 
 _EPOCH, _TIMED_OUT = constant(layout.SYNC_EPOCH), constant(state.TIMED_OUT)
@@ -52,14 +52,14 @@ def given_up(op, addr, comparison, wanted, found, deadline):
 
 @device
 def acquire(addr, array, found):
-    """Make visible what the writer of the value found at addr released."""
-    if ptx.ld_acquire_element(addr, array) != found:  # a later value, perhaps of a writer that has released nothing
+    """Make visible what the writer of ``found``, the value at addr, released."""
+    if ptx.ld_acquire_element(addr, array) != found:  # a newer value, perhaps of a writer that released nothing
         ptx.fence_sys()
 
 
 @device
 def wait(op, addr, array, comparison, value):
-    """Spin until the local element at addr satisfies the comparison; return it. What its writer released is visible then."""
+    """Spin until the local element at addr satisfies the comparison, and return it. Then what its writer released is visible."""
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
     while True:
@@ -94,7 +94,7 @@ def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
 
 
 def awaitable(function: str, name: str, array: Any) -> None:
-    """Refuse elements that nothing waits for."""
+    """Refuse elements of a type that waits do not support."""
     if not isinstance(array.dtype, types.Integer) or element_size(array.dtype) < 2:
         refuse("awaited", function=function, name=name, dtype=array.dtype)
 
@@ -171,12 +171,12 @@ def fence() -> Any:
 
 @functools.cache
 def _rendezvous(send: Any) -> Any:
-    """Make the barrier over a transport's flag.
+    """Make the barrier over a path's flag.
 
-    Dissemination barrier over all PEs: after round k a PE knows of 2^(k+1) others (Hensgen, Finkel, Manber 1988).
+    Dissemination barrier over all PEs: after round k a PE knows that 2^(k+1) PEs have come (Hensgen, Finkel, Manber 1988).
 
-    Every PE has one flag a round, in its system area; flags hold the number of the barrier, which only grows, so that none is ever
-    reset and a PE one barrier ahead does no harm. One thread of a PE runs it at a time.
+    Every PE has one flag a round, in its system area. Flags hold the number of the barrier, which only grows: none is ever reset, and a PE
+    that is one barrier ahead is safe. One thread of a PE runs it at a time.
     """
 
     @device

@@ -1,7 +1,7 @@
-"""Waiting for one of several elements, for some or all of them, and looking without waiting (OpenSHMEM 1.5, sections 9.10.2 to 9.10.13).
+"""Waits for any, some or all of several elements, and tests without waiting (OpenSHMEM 1.5, sections 9.10.2 to 9.10.13).
 
-A *sweep* looks at the elements of the wait set once. It returns its answer, and the number of an element that is still awaited, with which
-the next sweep begins; -1 if the condition holds or the wait set is empty. Waiting is to sweep until then.
+A *sweep* looks at the elements of the wait set once. It returns its answer and the number of an element that is still awaited, at which
+the next sweep begins; -1 if the condition holds or the wait set is empty. A wait sweeps until it gets -1.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from pgas.kernels.refusals import refuse
 
 __all__ = ["several", "signal_fetch", "test"]
 
-#: 2^64 divided by the golden ratio: spreads what is multiplied by it over the upper bits (Knuth, volume 3, section 6.4).
+#: 2^64 divided by the golden ratio: a product with it is spread over the upper bits (Knuth, volume 3, section 6.4).
 _GOLDEN, _32 = constant(0x9E37_79B9_7F4A_7C15), constant(32)
 _IVARS, _INDICES, _STATUS, _VALUES = (constant(which) for which in range(4))  # as operation.operand() numbers them
 
@@ -164,7 +164,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
     def perform(ivars, indices, status, cmp, value, nelems):
         n = count(ivars, indices, status, cmp, value, nelems)
         awaited = i64(0)
-        if spreads:  # so that no element is found again and again while others hold, too
+        if spreads:  # a start at random: else one element is found again and again while others hold, too
             awaited = i64(((u64(ptx.clock() * _GOLDEN) >> _32) * u64(n)) >> _32)
         if waits:
             deadline = ptx.globaltimer() + state.timeout_ns()
@@ -180,7 +180,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
                     break
             state.relax(op, addr, cmp, compared)
         if waits or awaited < 0:
-            ptx.fence_sys()  # behind relaxed loads it acquires: what the writers released is visible
+            ptx.fence_sys()  # acquires, after relaxed loads: what the writers released is visible
         if answers:
             return answer
 
@@ -188,7 +188,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
 
 
 def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
-    """Make ``sweep(ivars, indices, status, cmp, value, n, start)``; start: where to begin."""
+    """Make ``sweep(ivars, indices, status, cmp, value, n, start)``; start: the first element to look at."""
     wanted = _wanted(dtype, vector)
 
     @device
@@ -203,7 +203,7 @@ def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
 
         @device
         def sweep(ivars, indices, status, cmp, value, n, start):
-            """Whether all hold, each at some time since the first sweep."""
+            """Return whether all hold, each at some time since the first sweep."""
             for i in range(start, n):
                 if included(status, i):
                     if not satisfied(ivars, cmp, value, i):
@@ -214,7 +214,7 @@ def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
 
         @device
         def sweep(ivars, indices, status, cmp, value, n, start):
-            """The number of one that holds; -1: none does."""
+            """Return the number of an element that holds; -1: none does."""
             awaited = i64(-1)
             i = i64(start)
             for _ in range(n):
@@ -232,7 +232,7 @@ def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
 
         @device
         def sweep(ivars, indices, status, cmp, value, n, start):
-            """How many hold; their numbers are in indices."""
+            """Return how many hold; write their numbers into indices."""
             awaited = i64(-1)
             found = i64(0)
             for i in range(n):
@@ -248,7 +248,7 @@ def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
 
 
 def _wanted(dtype: Any, vector: bool) -> Any:
-    """Make ``wanted(value, i)``: what element i is compared with."""
+    """Make ``wanted(value, i)``: the value that element i is compared with."""
 
     @device
     def wanted(value, i):

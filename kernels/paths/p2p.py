@@ -19,8 +19,8 @@ def copy(unit: int, *, get: bool = False, warp: bool = False) -> Any:
     """Make ``copy(dst, src, nbytes, first, step, deferred)``, where thread ``first`` of ``step`` copies its share; all u64.
 
     Both addresses and nbytes are multiples of ``unit``, a power of two up to 16 that follows from the dtype. If the addresses agree
-    modulo 16 the accesses are 16 bytes wide, but for a head up to the first boundary and a tail. Otherwise they are of ``unit``
-    bytes, or of 4 where smaller elements agree modulo 4. warp: a warp is all that copies.
+    modulo 16, accesses are 16 bytes wide, except for a head up to the first boundary and a tail. Otherwise they are ``unit`` bytes wide,
+    or 4 where smaller elements agree modulo 4. warp: only one warp copies.
     """
     puts, gets = (ptx.put_run_of_warp, ptx.get_run_of_warp) if warp else (ptx.put_run, ptx.get_run)
     runs = gets if get else puts
@@ -65,7 +65,7 @@ def _prefer(width: int, unit: int, runs: dict[int, Any], otherwise: Any) -> Any:
 def copy_apart(itemsize: int, unit: int, *, get: bool = False) -> Any:
     """Make ``copy(dst, dst_step, src, src_step, nelems, first, step)``: elements that lie dst_step and src_step bytes apart.
 
-    Thread ``first`` of ``step`` copies its share, in accesses of ``unit`` bytes, neighbouring ones by neighbouring threads.
+    Thread ``first`` of ``step`` copies its share in accesses of ``unit`` bytes; neighbouring threads make neighbouring accesses.
     """
     single = (ptx.get_single if get else ptx.put_single)[unit]
     _parts, _unit = constant(itemsize // unit), constant(unit)
@@ -110,7 +110,7 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
     """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``, called by all threads of the scope.
 
-    raddr is PE pe's address of the first element there, laddr that of the local one; steps are bytes from one element to the next.
+    raddr is the address of the first element on PE pe, laddr that of the first local one. Steps are in bytes, between elements.
     """
     move, rank, size, sync = copy_apart(itemsize, unit, get=get), scope.rank, scope.size, scope.sync
 
@@ -132,7 +132,7 @@ def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     @device
     def put_signal(to, source, nbytes, word, value, add, pe):
         move(remote(to, pe), source, nbytes, u64(rank()), u64(size()), nbi)
-        # The barrier makes the stores of all threads happen before the fence of one, which covers them (PTX ISA, causality order).
+        # Because of the barrier, the stores of all threads happen before the fence, which covers them (PTX ISA, causality order).
         sync()
         if rank() == 0:
             fence()
@@ -164,7 +164,7 @@ def _g(addr, array, pe, qp):
 def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
     """Make ``atomic(addr, array, value, compare, pe)``, atomic with every SM that reaches the element.
 
-    It returns what the element held if ``fetch``, else None. Loads and stores of 4 and 8 bytes are atomic too.
+    It returns the old value if ``fetch``, else None. Loads and stores of 4 and 8 bytes are atomic too.
     """
     if update is Update.KEEP:
 
@@ -208,19 +208,19 @@ def flag(addr, value, pe):
     ptx.st_release_sys_u64(remote(addr, pe), value)
 
 
-#: Complete: everything that this thread stored, or that happens before, is performed at its target. Sequentially consistent: a get
-#: after it cannot be served before it (store-buffer litmus).
+#: Complete: all stores of this thread, and all that happen before, are performed at their targets. The fence is sequentially consistent:
+#: a later get cannot be served before it (store-buffer litmus).
 quiet = ptx.fence_sc_sys
 
 
 @device
 def quiet_pe(pe):
-    """Complete what goes to PE pe: an SM's fences know no PEs, so everything."""
+    """Complete what goes to PE pe. An SM's fences know no PEs: everything is completed."""
     quiet()
 
 
-#: Sources are reusable: a store's value was loaded before it was issued.
+#: Make sources reusable: the value of a store was loaded before the store was issued.
 flush = ptx.sources_read
 
-#: Order: what was stored before is visible wherever something stored after it is.
+#: Order: earlier stores are visible wherever a later store is.
 fence = ptx.fence_sys

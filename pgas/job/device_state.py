@@ -192,7 +192,7 @@ def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | 
         waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
         writer = _writer(record[0], address, my_pe, n_pes)
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, heap, nic), waited_s, writer))
-    if not poisoned(memory):  # else those that wait at the next error would find their places taken
+    if not poisoned(memory):  # so that the waiters of a later error find free places
         memory.fill(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE, 0)
     return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
 

@@ -1,4 +1,4 @@
-"""Atomics on elements through a NIC, which has atomics on words of 4 and 8 bytes and adds integers only."""
+"""Atomics on elements over a NIC. A NIC has atomics on words of 4 and 8 bytes, and adds integers only."""
 
 from typing import Any
 
@@ -12,14 +12,15 @@ _TIMED_OUT, _EQ = constant(state.TIMED_OUT), constant(0)
 
 
 def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fetch: bool) -> Any:
-    """Make ``atomic(addr, array, value, compare, pe)`` of a transport; it returns what the element held if ``fetch``, else None.
+    """Make ``atomic(addr, array, value, compare, pe)`` of a path. It returns the old value if ``fetch``, else None.
 
     Args:
         name: of the operation, for errors.
-        update: what becomes of the element.
+        update: the kind of update.
         dtype: of the elements, of 4 or 8 bytes.
-        load: the transport's g.
-        change: ``change(name, update, size, fetch=)`` makes the transport's ``change(addr, word, compare, pe)``.
+        load: the path's g.
+        change: ``change(name, update, size, fetch=)`` makes the path's ``change(addr, word, compare, pe)``.
+        fetch: whether the old value is returned.
     """
     if isinstance(dtype, types.Float) and update is Update.ADD:
         return _float_add(name, dtype, load(dtype), change(name, Update.COMPARE_SWAP, element_size(dtype), fetch=True), fetch=fetch)
@@ -43,7 +44,7 @@ def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fet
 
 
 def _float_add(name: str, dtype: Any, load: Any, compare_swap: Any, *, fetch: bool) -> Any:
-    """Compare-and-swap until nobody came between, or PGAS_TIMEOUT has passed."""
+    """Make an addition of floats: compare-and-swap until it succeeds, or PGAS_TIMEOUT has passed."""
     cast, op = caster(dtype), constant(operation.number(name))
 
     @device

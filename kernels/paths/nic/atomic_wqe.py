@@ -1,17 +1,17 @@
-"""Atomics as the card has them: opcode and operands of a WQE for every update of a word of 4 or 8 bytes (facts/mlx5.md 1.7).
+"""Atomics of the card: opcode and operands of a WQE for every update of a word of 4 or 8 bytes (facts/mlx5.md 1.7).
 
 =============  ===================================  ========================================
 update         4 bytes                              8 bytes
 =============  ===================================  ========================================
 KEEP, ADD      masked FA of 0 or value              FA
-XOR            masked FA, a boundary at every bit   the same: no carry goes anywhere
+XOR            masked FA, a boundary at every bit   the same: no carries
 COMPARE_SWAP   masked CS, all bits in both masks    CS
 SWAP           masked CS that compares no bit and swaps all
-AND            masked CS that compares no bit and swaps those that value has not, by value's: 0
-OR             masked CS that compares no bit and swaps those that value has
+AND            masked CS that compares no bit and swaps in the zeros of value
+OR             masked CS that compares no bit and swaps in the ones of value
 =============  =============================================================================
 
-A masked CS of 8 bytes is the only one that takes two WQEBBs.
+Only a masked CS of 8 bytes takes two WQEBBs.
 """
 
 import functools
@@ -36,10 +36,10 @@ _OPCODES = {
 
 @dataclass(frozen=True)
 class Form:
-    """How an update is written.
+    """How an update is written as a WQE.
 
-    ``operands(value, compare)``, from words in the host's order, gives the 16 bytes of the atomic segment as two words and the first 8
-    bytes of the one that follows it in a WQE of two WQEBBs (its compare mask is 0). wide: 1 for such a WQE, otherwise 0.
+    ``operands(value, compare)`` takes words in the host's order. It returns the 16 bytes of the atomic segment as two words, and the first
+    8 bytes of the segment behind it, which a WQE of two WQEBBs has (its compare mask is 0). wide: 1 for such a WQE, else 0.
     """
 
     opcode: Any
@@ -49,7 +49,7 @@ class Form:
 
 @functools.cache
 def form(update: Update, size: int) -> Form:
-    """Return how an update of ``size`` bytes, 4 or 8, is written."""
+    """Return the form of an update of ``size`` bytes, 4 or 8."""
     fetch_add, compare_swap = _OPCODES[size]
     if update in (Update.SWAP, Update.AND, Update.OR):
         return Form(constant(compare_swap), constant(size == 8), _masked_swap(update, size))
@@ -61,7 +61,7 @@ def form(update: Update, size: int) -> Form:
 
 
 def _wire(size: int) -> Any:
-    """Make what turns a word of 4 or 8 bytes into the first bytes of 8 that go to the card, big-endian."""
+    """Make ``wire(value)``: 8 bytes for the card that begin with a big-endian word of ``size`` bytes."""
 
     @device
     def wire(value):
@@ -71,7 +71,7 @@ def _wire(size: int) -> Any:
 
 
 def _fetch_add(update: Update, size: int) -> Any:
-    """Operands: add, field boundary; of 4 bytes both in the first word."""
+    """Make operands: add, field boundary. Those of 4 bytes share the first word."""
     wire, xor = _wire(size), update is Update.XOR
     beside = constant(0xFFFF_FFFF << 32 if xor and size == 4 else 0)
     behind = constant((1 << 64) - 1 if xor and size == 8 else 0)
@@ -84,7 +84,7 @@ def _fetch_add(update: Update, size: int) -> Any:
 
 
 def _compare_swap(size: int) -> Any:
-    """Operands: swap, compare; of 4 bytes both in the first word, and all bits of both masks behind."""
+    """Make operands: swap, compare. Those of 4 bytes share the first word; behind it are both masks, all ones."""
     wire = _wire(size)
     if size == 8:
 
@@ -103,7 +103,7 @@ def _compare_swap(size: int) -> Any:
 
 
 def _masked_swap(update: Update, size: int) -> Any:
-    """Operands: swap, compare, swap mask, compare mask; compare and its mask are 0."""
+    """Make operands: swap, compare, swap mask, compare mask. compare and its mask are 0."""
     wire, ones = _wire(size), constant((1 << 8 * size) - 1)
     swaps_all, inverted = update is Update.SWAP, update is Update.AND
 
