@@ -13,7 +13,7 @@ import time
 import pytest
 
 from pgas.base.errors import BootstrapError
-from pgas.job import store, store_messages, store_server
+from pgas.job import processes, store, store_messages, store_server
 from pgas.job.bootstrap import exchange
 from pgas.job.store import Store
 from pgas.job.store_messages import Address, Kind
@@ -117,7 +117,7 @@ def test_an_exception_leaves_the_job_out_of_step(pes):
 def test_a_rank_that_is_gone(pes, monkeypatch):
     """It hangs up without a word: the others hear it by the other connection, and in exchanges."""
     fd, read = pes[0].hearing()
-    monkeypatch.setattr(store.socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr(store, "node_name", lambda: "elsewhere")
     pes[1].forget()
     began = time.monotonic()
     refused = together(lambda: pes[2].allgather(b"", nothing))[0]
@@ -262,3 +262,38 @@ def test_nobody_serves():
         port = listener.getsockname()[1]
     with pytest.raises(BootstrapError, match=rf"rank 3 of 4 did not reach the store at 127.0.0.1:{port} in 0.3 s: Connection refused"):
         Store(Address("127.0.0.1", port, SECRET), 3, 4, "job 1", 0.3)
+
+
+def test_a_stranger_who_passes_on_what_was_meant_for_the_store(server):
+    """At another port of this machine, where a client may look first: he gets no connection of the job."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+
+        def relay():
+            client, _ = stranger.accept()
+            with client, socket.create_connection(("127.0.0.1", server.address.port)) as real, contextlib.suppress(OSError):
+                client.sendall(real.recv(4096))
+                real.sendall(client.recv(4096))
+                client.sendall(real.recv(4096))
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        with pytest.raises(BootstrapError, match=r"refuses: it came for a store at port \d+, and this one is at \d+"):
+            Store(Address("127.0.0.1", stranger.getsockname()[1], SECRET), 0, 1, "job 1", 2.0)
+        thread.join()
+
+
+def test_two_deaths_in_one_piece_of_news(server, monkeypatch):
+    """The first is of this machine, whose processes are watched; the second is told."""
+    first, second, third = (enter(server, rank, 3) for rank in range(3))
+    second.forget()
+    monkeypatch.setattr(store, "node_name", lambda: "elsewhere")
+    time.sleep(2 * store_server._FATE_S + 0.3)
+    third.forget()
+    time.sleep(2 * store_server._FATE_S + 0.3)
+    monkeypatch.setattr(store, "node_name", iter([processes.node_name(), "elsewhere"]).__next__)
+    assert first.hearing()[1]()[0] == f"PE 2 on {os.uname().nodename}"
+    first.forget()
+
+
+def test_the_secret_is_not_shown():
+    assert "5ec" not in repr(Address("here", 1, b"5ec"))

@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import hmac
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -41,6 +42,9 @@ _ID_BYTES, _MARK = 128, b"pgas 1\0\0"
 
 _HERE = "127.0.0.1"
 
+#: Bytes that a key file has at least; a file that was cut short would be a key that everybody knows.
+_KEY_MIN = 32
+
 #: The range of derived ports, below Linux's ports for clients (ip_local_port_range).
 _FIRST_PORT, _LAST_PORT = 20000, 32000
 
@@ -49,6 +53,9 @@ _servers: list[StoreServer] = []
 
 #: Number of jobs that this process has formed at a store, by the store's secret.
 _formed: dict[bytes, int] = {}
+
+
+_published = itertools.count()
 
 
 class Given(NamedTuple):
@@ -109,6 +116,7 @@ def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
     """Meet at an address that rank 0 publishes in the store of torchrun's agent."""
     distributed = importlib.import_module("torch.distributed")
     store = distributed.TCPStore(host, port, is_master=False)
+    name = f"{name} {next(_published)}"  # every job of these processes has a secret of its own
     if launched.rank == 0:
         address = _serve(Address(host, 0, secrets.token_bytes(32)))
         store.set(name, json.dumps([address.host, address.port, address.secret.hex()]))
@@ -157,14 +165,18 @@ def _key() -> bytes:
             made = path.with_name(f"secret.{socket.gethostname()}.{os.getpid()}")
             with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_hex(32).encode())
-            with contextlib.suppress(FileExistsError):  # another process was first
-                os.link(made, path)
-            made.unlink()
+            try:
+                with contextlib.suppress(FileExistsError):  # another process was first
+                    os.link(made, path)
+            finally:
+                made.unlink()
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.getuid() or status.st_mode & 0o077:
                 raise BootstrapError(f"{path}: others own it or may read it: chmod 600, or set PGAS_SECRET")
-            return file.read()
+            if len(key := file.read()) < _KEY_MIN:
+                raise BootstrapError(f"{path} holds no key: remove it, or set PGAS_SECRET")
+            return key
     except OSError as error:
         raise BootstrapError(f"no key for the job's secret: {error}: set PGAS_SECRET to the same text for all PEs") from error
 

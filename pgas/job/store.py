@@ -22,7 +22,7 @@ from typing import Any
 
 from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
-from pgas.job.processes import flush
+from pgas.job.processes import flush, node_name
 from pgas.job.store_messages import HEADER, HELLO_MAX, MAGIC, NONCE, Address, Kind, message, proof
 
 __all__ = ["Store"]
@@ -55,7 +55,7 @@ class Store:
         self.rank, self.size, self._group, self.address = rank, size, group, address
         self.met = False  # always: the store keeps a rank's data for later ranks
         self._number, self._left = 0, ""
-        self._received, self._unsent = bytearray(), bytearray()
+        self._received, self._unsent, self._heard = bytearray(), bytearray(), bytearray()
         self._calls, at = self._enter(address, time.monotonic() + timeout_s, timeout_s, poll, hears=False)
         try:
             self._news, _ = self._enter(at, time.monotonic() + timeout_s, timeout_s, poll, hears=True)
@@ -95,7 +95,7 @@ class Store:
             nonce = secrets.token_bytes(NONCE)
             text = json.dumps(
                 {"group": self._group, "rank": self.rank, "size": self.size, "hears": hears, "nonce": nonce.hex(),
-                 "host": socket.gethostname(), "pid": os.getpid()}
+                 "host": socket.gethostname(), "node": node_name(), "pid": os.getpid(), "port": port}
             ).encode()  # fmt: skip
             connection.sendall(message(Kind.HELLO, proof(secret, b"client", greeting[len(MAGIC) :], text) + text))
             kind, nbytes = HEADER.unpack(_exactly(connection, HEADER.size))
@@ -158,6 +158,8 @@ class Store:
                 if poller.poll(_POLL_MS):
                     self._transfer()
                 poll()
+                if self._left:  # poll() asked who is missing, and heard it
+                    raise of_another(BootstrapError(self._left))
         finally:
             self._received[:0] = kept
 
@@ -180,15 +182,8 @@ class Store:
         self._received += data
 
     def _take(self) -> tuple[int, bytes] | None:
-        """Return the next complete message, None if there is none."""
-        if len(self._received) < HEADER.size:
-            return None
-        kind, nbytes = HEADER.unpack_from(self._received)
-        if len(self._received) < HEADER.size + nbytes:
-            return None
-        body = bytes(self._received[HEADER.size : HEADER.size + nbytes])
-        del self._received[: HEADER.size + nbytes]
-        return kind, body
+        """Return the next complete message."""
+        return _first_message(self._received)
 
     def hearing(self) -> tuple[int, Callable[[], tuple[str, int, str] | None]]:
         """Return the descriptor of the connection for news, and the function that reads them (bootstrap.Bootstrap)."""
@@ -198,15 +193,18 @@ class Store:
         """Return name, pid and fate of a dead PE; None for a PE of this machine, as its process is watched directly."""
         try:
             data = self._news.recv(1 << 16)
+        except BlockingIOError:
+            return None
         except OSError:
             data = b""
         if not data:
             return f"the store at {self.address}", 0, "is gone"
-        _, nbytes = HEADER.unpack_from(data)
-        news = json.loads(data[HEADER.size : HEADER.size + nbytes])
-        if news["host"] == socket.gethostname():
-            return None
-        return f"PE {news['rank']} on {news['host']}", news["pid"], news["how"]
+        self._heard += data
+        while (taken := _first_message(self._heard)) is not None:
+            news = json.loads(taken[1])
+            if news["node"] != node_name():
+                return f"PE {news['rank']} on {news['host']}", news["pid"], news["how"]
+        return None
 
     def leave(self, why: str) -> None:
         """Leave all further exchanges, and let the store send the reason to the others."""
@@ -247,6 +245,18 @@ class Store:
         """Close the connections without a message, in a forked child: they belong to its parent."""
         self._calls.close()
         self._news.close()
+
+
+def _first_message(received: bytearray) -> tuple[int, bytes] | None:
+    """Take the first complete message off what was received, None if there is none."""
+    if len(received) < HEADER.size:
+        return None
+    kind, nbytes = HEADER.unpack_from(received)
+    if len(received) < HEADER.size + nbytes:
+        return None
+    body = bytes(received[HEADER.size : HEADER.size + nbytes])
+    del received[: HEADER.size + nbytes]
+    return kind, body
 
 
 class _NotOurs(Exception):

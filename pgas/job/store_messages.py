@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 __all__ = ["HEADER", "HELLO_MAX", "MAGIC", "NONCE", "PORTS", "Address", "Kind", "message", "proof"]
@@ -44,7 +44,7 @@ class Address:
 
     host: str
     port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     ports: int = 1  #: number of consecutive ports to try; the server takes the first free one
 
     def __str__(self) -> str:

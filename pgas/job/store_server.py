@@ -31,7 +31,7 @@ class _Connection:
         self.received, self.unsent = bytearray(), bytearray()
         self.since = time.monotonic()
         self.group: _Group | None = None  #: None until it has proven that it knows the secret
-        self.rank, self.host, self.pid, self.hears = -1, "", 0, False
+        self.rank, self.host, self.node, self.pid, self.hears = -1, "", "", 0, False
         self.ending = False  #: to be closed when everything is sent
 
 
@@ -151,7 +151,7 @@ class StoreServer:
         elif kind == Kind.BYE:
             for members in (group.callers, group.listeners):
                 members.pop(client.rank, None)
-            if not group.callers:
+            if not group.callers and not group.left:  # else those who come later are told
                 self._groups.pop(group.name, None)
 
     def _greet(self, client: _Connection, body: bytes) -> None:
@@ -161,6 +161,9 @@ class StoreServer:
             self._refuse(client, "the secrets differ: it is the store of another job, or of another PGAS_SECRET")
             return
         hello = json.loads(text)
+        if hello["port"] != self.address.port:  # a stranger who listens there passes on what was meant for him
+            self._refuse(client, f"it came for a store at port {hello['port']}, and this one is at {self.address.port}")
+            return
         name, rank, size = hello["group"], hello["rank"], hello["size"]
         group = self._groups.setdefault(name, _Group(name, size))
         members = group.listeners if hello["hears"] else group.callers
@@ -171,7 +174,7 @@ class StoreServer:
             why = f"there is a rank {rank} already: process {other.pid} on {other.host}"
         else:
             client.group, client.rank, client.hears = group, rank, hello["hears"]
-            client.host, client.pid = hello["host"], hello["pid"]
+            client.host, client.node, client.pid = hello["host"], hello["node"], hello["pid"]
             members[rank] = client
             self._send(client, message(Kind.WELCOME, proof(self._secret, b"server", bytes.fromhex(hello["nonce"]))))
             return
@@ -204,7 +207,7 @@ class StoreServer:
     def _tell(self, group: _Group, rank: int, client: _Connection) -> None:
         """Tell a group that a rank is dead."""
         how = group.fates.get(rank, "ended without pgas.finalize()")
-        news = json.dumps({"rank": rank, "host": client.host, "pid": client.pid, "how": how})
+        news = json.dumps({"rank": rank, "host": client.host, "node": client.node, "pid": client.pid, "how": how})
         for listener in list(group.listeners.values()):
             self._send(listener, message(Kind.NEWS, news.encode()))
         group.left = group.left or f"PE {rank} (process {client.pid} on {client.host}) {how}: the job cannot go on"
@@ -245,7 +248,7 @@ class StoreServer:
     def drain(self) -> None:
         """Serve until all clients have left, at most _LEAVE_S, before this process ends: their last messages may be under way."""
         deadline = time.monotonic() + _LEAVE_S
-        while self._groups and time.monotonic() < deadline:
+        while any(group.callers for group in list(self._groups.values())) and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def close(self) -> None:
