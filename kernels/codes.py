@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-__all__ = ["Comparison", "Request", "SignalOp", "Update"]
+__all__ = ["OPERATIONS", "Comparison", "Reduction", "Request", "SignalOp", "Update"]
 
 
 class Comparison(IntEnum):
@@ -21,6 +21,22 @@ class SignalOp(IntEnum):
 
     SET = 0
     ADD = 1
+
+
+class Reduction(IntEnum):
+    """Operations of reduce, reducescatter and scan (OpenSHMEM 1.5, section 9.11.9)."""
+
+    SUM = 0
+    PROD = 1
+    MIN = 2
+    MAX = 3
+    AND = 4
+    OR = 5
+    XOR = 6
+
+
+#: By name: each operation in a type of its own, so that a kernel's compiler sees which one a call has.
+OPERATIONS: dict[str, IntEnum] = {op.name: IntEnum(op.name, {op.name: int(op)})(int(op)) for op in Reduction}  # type: ignore[operator]
 
 
 class Update(IntEnum):

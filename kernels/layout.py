@@ -1,7 +1,7 @@
 """Where every word lies that kernels share with the host, with other PEs or with the proxy thread: offset, width, and who uses it.
 
 * The *state page*: what differs from PE to PE, private memory at one address on every PE (``window.STATE``), which no peer maps.
-* The *system area*: the start of every slot. Peers write here.
+* *Team memory*: the end of what lies before the heap in every slot. Peers write here.
 * The ring of ibrc's proxy thread, in host memory.
 
 Kernels and the host take addresses and offsets from here only. A word that is not declared here does not exist: a test checks that no
@@ -88,13 +88,6 @@ PIECE_END = _piece.word("PIECE_END", 8, HOST, BOTH)
 PIECE_LKEY = _piece.word("PIECE_LKEY", 16, HOST, BOTH)  #: big-endian; ibgda
 PIECE_SIZE = _piece.nbytes
 
-# Keys of a PE, big-endian ----------------------------------------------------------------------------------------------------------
-
-_keys = Region("entry of KEYS", 0, 8)
-HEAP_KEY = _keys.word("HEAP_KEY", 0, HOST, BOTH, width=4)
-SYSTEM_KEY = _keys.word("SYSTEM_KEY", 4, HOST, BOTH, width=4)
-KEYS_SIZE = _keys.nbytes
-
 # The record of a queue pair: what the host writes at init, then the cursors, each in a sector of its own --------------------------------
 
 _queue = Region("entry of RECORDS", 0, 256)
@@ -123,7 +116,7 @@ N_PES = _page.word("N_PES", 8, HOST, BOTH)
 TIMEOUT_NS = _page.word("TIMEOUT_NS", 16, HOST, KERNELS)  #: how long a wait may last
 HEAP_SIZE = _page.word("HEAP_SIZE", 24, HOST, KERNELS)  #: bytes of heap behind window.HEAP_OFFSET
 REGISTERED_END = _page.word("REGISTERED_END", 56, HOST, BOTH)  #: behind the last entry of REGISTERED that was ever used
-SYNC_EPOCH = _page.word("SYNC_EPOCH", 64, BOTH, KERNELS)  #: number of the last barrier_all or sync_all of this PE's kernels
+ALL_EPOCH = _page.word("ALL_EPOCH", 64, BOTH, KERNELS)  #: number of the last barrier_all or sync_all of this PE's kernels
 POISON = _page.word("POISON", 128, BOTH, BOTH)  #: state.SOUND, CLAIMED while a thread writes ERROR, then FAILED; LOST: the host gave up
 ASKED = _page.word("ASKED", 136, HOST, KERNELS)  #: not 0: the host asks who waits
 ERROR = _page.word("ERROR", 144, KERNELS, HOST, count=9)  #: the first error, an ERROR_RECORD
@@ -143,9 +136,25 @@ RING_LOOKING = _page.word("RING_LOOKING", 5312, BOTH, KERNELS)  #: not 0: a thre
 N_CELLS = 256
 CELL_TAKEN = _page.word("CELL_TAKEN", 6144, BOTH, BOTH, count=N_CELLS)  #: how many lanes still have a landing cell
 MAX_PES = 4096
-KEYS = _page.word("KEYS", 8192, HOST, BOTH, width=KEYS_SIZE, count=MAX_PES)
+KEY_SIZE = 4
+KEYS = _page.word("KEYS", 8192, HOST, BOTH, width=KEY_SIZE, count=MAX_PES)  #: the rkey of each PE's team memory and heap, big-endian
 MAX_QUEUES = USED_WORDS * 64
-RECORDS = _page.word("RECORDS", 8192 + KEYS_SIZE * MAX_PES, BOTH, BOTH, width=RECORD_SIZE, count=MAX_QUEUES)
+_RECORDS = 8192 + KEY_SIZE * MAX_PES
+RECORDS = _page.word("RECORDS", _RECORDS, BOTH, BOTH, width=RECORD_SIZE, count=MAX_QUEUES)
+
+# Teams. The host writes an entry when it makes a team, and zeroes it when it destroys it.
+_team = Region("entry of TEAMS", 0, 64)
+TEAM_SIZE = _team.word("TEAM_SIZE", 0, HOST, KERNELS, width=4)  #: number of members; 0: no such team, or this PE is not a member
+TEAM_RANK = _team.word("TEAM_RANK", 4, HOST, KERNELS, width=4)  #: this PE's number in the team
+TEAM_LIST = _team.word("TEAM_LIST", 16, HOST, KERNELS)  #: address of the members' PEs, 4 bytes each
+TEAM_CHANNELS = _team.word("TEAM_CHANNELS", 24, HOST, KERNELS)  #: address of channel 0
+CHANNEL_BYTES = _team.word("CHANNEL_BYTES", 32, HOST, KERNELS, width=4)  #: distance of two channels
+CHANNEL_COUNT = _team.word("CHANNEL_COUNT", 36, HOST, KERNELS, width=4)  #: how many channels callers may name; one more follows
+STAGING_OFFSET = _team.word("STAGING_OFFSET", 40, HOST, KERNELS, width=4)  #: from a channel to its staging
+TEAM_NEAR = _team.word("TEAM_NEAR", 44, HOST, KERNELS, width=4)  #: 1: every member maps every member's memory
+TEAM_ENTRY = _team.nbytes
+MAX_TEAMS = 128
+TEAMS = _page.word("TEAMS", _RECORDS + RECORD_SIZE * MAX_QUEUES, HOST, KERNELS, width=TEAM_ENTRY, count=MAX_TEAMS)
 
 # At the end of the page.
 N_WAITERS, N_REGISTERED = 256, 256
@@ -163,11 +172,28 @@ RESULTS = _page.word("RESULTS", _RESULTS, KERNELS, HOST, width=RESULT_SIZE, coun
 CELL_SIZE = 512  #: an element of 16 bytes for each lane of a warp
 SINK = N_CELLS * CELL_SIZE  #: behind the last cell: where atomics leave what nobody wants
 
-# The system area ----------------------------------------------------------------------------------------------------------------
+# Team memory: channels, each with its head, a row for each member, and staging: two halves with a part for each member ------------
 
-_system = Region("system area", 0, window.SYSTEM_SIZE)
-N_SYNC_FLAGS = 32
-SYNC_FLAGS = _system.word("SYNC_FLAGS", 0, PEERS | HOST, BOTH, count=N_SYNC_FLAGS)  #: one for each round of the barrier
+_channel = Region("channel of a team", 0, 128)
+EPOCH = _channel.word("EPOCH", 0, BOTH, KERNELS)  #: number of the last collective
+ONE_SIDED = _channel.word("ONE_SIDED", 8, BOTH, KERNELS)  #: number of the last one in which some members sent nothing to some others
+CHANNEL_HEAD = _channel.nbytes
+
+_row = Region("row of a member in a channel", 0, 32)
+ARRIVED = _row.word("ARRIVED", 0, PEERS | HOST, KERNELS)  #: the collective that this member has come to
+DONE = _row.word("DONE", 8, PEERS | HOST, KERNELS)  #: the collective for which it has sent everything
+ACKED = _row.word("ACKED", 16, PEERS | HOST, KERNELS)  #: the one-sided collective that it has left
+CHUNK = _row.word("CHUNK", 24, PEERS | HOST, KERNELS)  #: collective << CHUNK_SHIFT, plus the chunks of it that it has sent
+ROW_SIZE = _row.nbytes
+CHUNK_SHIFT = 20
+
+#: The channel behind those that callers name, and how kernels name it: of calls on the host.
+HOST_CHANNEL = -1
+
+#: Rows of barrier_all and sync_all, one for each PE, right before the heap: their addresses are constants of compiled code.
+_all = Region("rows of all PEs", window.HEAP_OFFSET - MAX_PES * ROW_SIZE, MAX_PES * ROW_SIZE)
+ALL_ROWS = _all.word("ALL_ROWS", 0, PEERS | HOST, BOTH, width=ROW_SIZE, count=MAX_PES)
+ALL_ROWS_BYTES = _all.nbytes
 
 # The ring of ibrc -----------------------------------------------------------------------------------------------------------------
 
@@ -188,5 +214,5 @@ REQUEST_SIZE = _request.nbytes
 REQUEST_SHIFT = REQUEST_SIZE.bit_length() - 1
 
 #: WHAT: a codes.Request in the low byte, flags, the number of the queue pair, where local lies. LANDING: local is in a landing cell.
-#: SYSTEM: remote is in the system area. Above LOCAL_SHIFT: 0, or i + 1 if local is in entry i of REGISTERED. Else both are on the heap.
-OPERATION_MASK, LANDING, SYSTEM, NUMBER_SHIFT, NUMBER_MASK, LOCAL_SHIFT = 0xFF, 1 << 8, 1 << 9, 16, 0xFFFF, 32
+#: Above LOCAL_SHIFT: 0, or i + 1 if local is in entry i of REGISTERED. Else it is on the heap or in team memory, as remote is.
+OPERATION_MASK, LANDING, NUMBER_SHIFT, NUMBER_MASK, LOCAL_SHIFT = 0xFF, 1 << 8, 16, 0xFFFF, 32

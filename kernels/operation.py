@@ -1,8 +1,14 @@
 """Operations in error records and hang reports: their numbers, their prepositions, the names of their operands."""
 
-__all__ = ["ELEMENT", "LOCAL", "NAMES", "SYMMETRIC", "number", "operand", "preposition"]
+__all__ = ["COLLECTIVES", "ELEMENT", "LOCAL", "NAMES", "SYMMETRIC", "number", "operand", "preposition"]
 
 _SCOPED = ("put", "put_nbi", "get", "get_nbi", "iput", "iget", "put_signal", "put_signal_nbi", "barrier_all", "sync_all")
+
+#: Of teams.
+COLLECTIVES = (
+    "team_sync", "barrier", "alltoall", "alltoallv", "broadcast", "fcollect", "collect", "reduce", "reducescatter", "inscan", "exscan",
+    "maxloc", "minloc",
+)  # fmt: skip
 
 NAMES = (
     *(name + scope for name in _SCOPED for scope in ("", "_warp", "_block")),
@@ -11,6 +17,7 @@ NAMES = (
     "atomic_and", "atomic_fetch_and", "atomic_or", "atomic_fetch_or", "atomic_xor", "atomic_fetch_xor",
     "wait_until_all", "wait_until_all_vector", "wait_until_any", "wait_until_any_vector", "wait_until_some", "wait_until_some_vector",
     "test_all", "test_all_vector", "test_any", "test_any_vector", "test_some", "test_some_vector",
+    "team_my_pe", "team_n_pes", "team_translate_pe", *(name + scope for name in COLLECTIVES for scope in ("", "_warp", "_block")),
 )  # fmt: skip
 
 #: The operand that an error record is about: the array on the symmetric heap, the other array, or the array of which the operation
@@ -52,4 +59,4 @@ def _operands(plain: str) -> tuple[str, ...]:
         return ("ivar",)
     if plain.startswith(("wait_until_", "test_")):
         return "ivars", "indices", "status", "values"
-    return ("dest", "source") if plain in _TO and plain != "p" else ("dest",)
+    return ("dest", "source") if (plain in _TO and plain != "p") or plain in COLLECTIVES else ("dest",)

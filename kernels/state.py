@@ -27,6 +27,10 @@ NIC_TIMED_OUT, COMPLETION, NOT_REGISTERED, BAD_QP = 5, 6, 7, 8
 OUT_OF_RANGE, BAD_CODE = 9, 10
 #: A stride below 1 (wanted: the stride).
 BAD_STRIDE = 11
+#: A team that does not exist here (wanted: its number); a channel that it does not have (wanted: the channel, found: how many it has);
+#: an operand of a collective that is too short (wanted and found: elements) or whose length is no multiple of the team's size (found: 0);
+#: dest that is source; a root that is no member; counts that do not fit the sender's.
+NO_TEAM, NO_CHANNEL, MISFIT, NO_MULTIPLE, IN_PLACE, NO_MEMBER, OTHER_COUNT = 12, 13, 14, 15, 16, 17, 18
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:
@@ -34,6 +38,14 @@ def _read_only(name: str, address: int, bits: int) -> Any:
     text = f"{{ .reg .u64 a; mov.u64 a, {address:#x}; ld.global.nc.u{bits} $0, [a]; }}"
     return primitive(name, f"u{bits}()", text, lambda: cpu.read_only(address, bits // 8), pure=True)
 
+
+def _fixed(name: str, nbytes: int) -> Any:
+    """Make ``fixed(addr)``: reads a word that the host wrote and no kernel changes."""
+    text = f"ld.global.nc.u{8 * nbytes} $0, [$1];"
+    return primitive(name, f"u{8 * nbytes}(u64)", text, lambda addr: cpu.read_only(addr, nbytes), pure=True)
+
+
+fixed, fixed_u32 = _fixed("fixed", 8), _fixed("fixed_u32", 4)
 
 my_pe = _read_only("my_pe", layout.MY_PE, 32)
 n_pes = _read_only("n_pes", layout.N_PES, 32)

@@ -3,9 +3,9 @@
 The addresses of an object on two PEs differ only in the PE's number in the upper bits, so no table is needed to go from one to the
 other. A slot is::
 
-    offset 0            system area: words of the runtime's own protocols, see layout.py (SYSTEM_SIZE bytes)
-    SYSTEM_SIZE         a hole of GUARD_SIZE bytes, never mapped: an overrun faults
-    HEAP_OFFSET         the symmetric heap
+    offset 0                    nothing: a hole, where an underrun faults
+    HEAP_OFFSET - team memory   flags and staging of teams (layout.py); its size is computed at init (pgas/job/teams.py)
+    HEAP_OFFSET                 the symmetric heap
 
 STRIDE and TRANSPORT are fixed by the first init of a process (``freeze``), because compiled code contains them.
 """
@@ -25,9 +25,8 @@ BASE = 0x6000_0000_0000
 #: log2 of the distance between slots: 2^38 for GPUs of up to 256 GiB, else 2^39.
 SMALL_STRIDE_SHIFT = STRIDE_SHIFT = 38
 
-SYSTEM_SIZE = 2 << 20
-GUARD_SIZE = 2 << 20
-HEAP_OFFSET = SYSTEM_SIZE + GUARD_SIZE
+#: The heap of a slot. Team memory ends here, so heap and team memory are one segment and one memory region of a NIC.
+HEAP_OFFSET = 4 << 30
 
 #: The queues of a slot, behind any heap: send queues, completion queues, doorbell records and landing cells of the NIC transports.
 QUEUE_OFFSET = (1 << STRIDE_SHIFT) - (8 << 30)
@@ -66,13 +65,23 @@ class Constants:
     depth: int = 0  #: WQEBBs in a send queue
     batch: int = 0  #: WQEBBs after which the doorbell is rung although more are reserved
     ring: int = 0  #: requests in the ring of the proxy thread (ibrc)
+    ll_bytes: int = 0  #: bytes that a member of a team sends to another through staging, at most (PGAS_LL_BYTES)
 
     @classmethod
     def of(cls, requested: Mapping[str, Any], transport: Described, largest_gpu: int) -> "Constants":
         """Return what a job's variables, its transport and its largest GPU (bytes of memory) ask for."""
         shift = SMALL_STRIDE_SHIFT if largest_gpu <= 1 << SMALL_STRIDE_SHIFT else SMALL_STRIDE_SHIFT + 1
         check = "check" in requested["PGAS_DEBUG"]
-        return cls(BASE, shift, transport.name, transport.path, transport.maps_peers, check, **transport.constants(requested))
+        return cls(
+            BASE,
+            shift,
+            transport.name,
+            transport.path,
+            transport.maps_peers,
+            check,
+            ll_bytes=requested["PGAS_LL_BYTES"],
+            **transport.constants(requested),
+        )
 
 
 _frozen: Constants | None = None
@@ -84,7 +93,7 @@ def freeze(wanted: Constants) -> None:
     Raises:
         PgasError: an earlier init of this process fixed other ones; kernels may already contain them.
     """
-    global _frozen, STRIDE_SHIFT, SHIFT, OFFSET_MASK, NUM_QPS, DEPTH, SLOT_MASK, BATCH_MASK, RING_SIZE, sharer
+    global _frozen, STRIDE_SHIFT, SHIFT, OFFSET_MASK, NUM_QPS, DEPTH, SLOT_MASK, BATCH_MASK, RING_SIZE, LL_BYTES, STAGING_PART, sharer
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
         raise PgasError(f"pgas was initialised with another configuration before in this process ({'; '.join(changed)}): start a new one")
@@ -92,6 +101,7 @@ def freeze(wanted: Constants) -> None:
     SHIFT, OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
     NUM_QPS, DEPTH, RING_SIZE = constant(wanted.num_qps), constant(wanted.depth), constant(wanted.ring)
     SLOT_MASK, BATCH_MASK = constant(max(wanted.depth - 1, 0)), constant((1 << 32) - max(wanted.batch, 1))
+    LL_BYTES, STAGING_PART = constant(wanted.ll_bytes), constant(2 * wanted.ll_bytes)
     sharer = SHARERS.get(wanted.map_by, ptx.block_rank)
 
 
@@ -111,6 +121,7 @@ _BASE = constant(BASE)
 OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
 NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
+LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, in lines (ops/collectives/lines.py)
 BATCH_MASK = constant(0)  #: of the low 32 bits of an index: those that tell batches apart
 
 

@@ -31,7 +31,6 @@ class _Introduction:
 
     qpns: tuple[int, ...]  # by queue number: those to PE 0, then to PE 1, ...
     heap_key: int
-    system_key: int
     port: Port
     log_rd_atomic: int  #: of each queue pair
 
@@ -72,8 +71,7 @@ class AdapterNIC(NIC):
         self.name, self.engine = adapter.name, adapter.engine
         check_caps(adapter, self._n_pes, self._num, self._depth)
         pdn = self._pdn = adapter.alloc_pd()
-        system, heap, queues, *_ = [(address, nbytes) for address, nbytes, _ in shared]
-        _, self._system_key = adapter.register_mr(*system, pdn, _ACCESS)
+        heap, queues, *_ = [(address, nbytes) for address, nbytes, _ in shared]
         lkey, self._heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
         cell_key, _ = adapter.register_mr(queues[0], CELL_BYTES, pdn, Access.LOCAL_WRITE)
         umem = adapter.register_umem(*queues)
@@ -93,7 +91,7 @@ class AdapterNIC(NIC):
 
     def _introduction(self) -> Any:
         qpns, port = tuple(qp.qpn for qp in self.qps), self.adapter.query_port()
-        return _Introduction(qpns, self._heap_key, self._system_key, port, self.qps[0].log_rd_atomic)
+        return _Introduction(qpns, self._heap_key, port, self.qps[0].log_rd_atomic)
 
     def _connect(self, met: list[Any]) -> None:
         introductions: list[_Introduction] = met
@@ -117,8 +115,7 @@ class AdapterNIC(NIC):
             ):
                 self._store(record + offset, value)
         for pe, peer in enumerate(introductions):
-            for offset, key in ((layout.HEAP_KEY, peer.heap_key), (layout.SYSTEM_KEY, peer.system_key)):
-                self._memory.write(layout.KEYS + layout.KEYS_SIZE * pe + offset, struct.pack("<I", big_endian(key)))
+            self._memory.write(layout.KEYS + layout.KEY_SIZE * pe, struct.pack("<I", big_endian(peer.heap_key)))
 
     def _doorbell(self, number: int) -> tuple[int, int]:
         """Return the addresses of a queue pair's doorbell record and register, for the poster."""
@@ -139,7 +136,7 @@ class AdapterNIC(NIC):
     # ----------------------------------------------------------------------------------------------------------------- memory
 
     def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
-        start, heap = self._slot + chunk.offset, self._slot + window.HEAP_OFFSET
+        start, heap = self._slot + chunk.offset, self._slot + self._segments[0].offset
         self.adapter.share(start, chunk.size, fd)
         undo.callback(self.adapter.unshare, start, chunk.size)
         lkey, rkey = self.adapter.register_mr(heap, start + chunk.size - heap, self._pdn, _ACCESS)
@@ -150,7 +147,7 @@ class AdapterNIC(NIC):
         lkey, self._heap_key = keys[self._me]
         self._store(layout.LKEY, big_endian(lkey))
         for pe, (_, rkey) in enumerate(keys):
-            self._memory.write(layout.KEYS + layout.KEYS_SIZE * pe + layout.HEAP_KEY, struct.pack("<I", big_endian(rkey)))
+            self._memory.write(layout.KEYS + layout.KEY_SIZE * pe, struct.pack("<I", big_endian(rkey)))
 
     def _key(self, entry: int, address: int, nbytes: int) -> int:
         self.adapter.lend(address, nbytes, self._memory)

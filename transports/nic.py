@@ -33,7 +33,7 @@ class Part:
     memory: Memory  #: this PE's, with the segments mapped
     me: int  #: this PE's number
     n_pes: int  #: number of PEs
-    segments: tuple[Segment, ...]  #: system area, heap, queues
+    segments: tuple[Segment, ...]  #: team memory and heap, queues
     fds: list[int]  #: descriptors of the segments, for the adapter
     exchange: Callable[[Any], list[Any]]  #: exchange of small values among the PEs
     constants: window.Constants  #: number and depth of the queue pairs

@@ -33,7 +33,7 @@ class P2P:
         return f"carries no transport {self.name}"
 
     def segments(self, n_pes: int, constants: window.Constants, setting: Setting) -> tuple[Segment, ...]:
-        """Return (): it needs no segment beside system area and heap."""
+        """Return (): it needs no segment beside team memory and heap."""
         return ()
 
     def connect(self, part: Part, setting: Setting) -> None:

@@ -54,7 +54,7 @@ class Transport(Protocol):
         """Return why a device and port cannot carry it, None if they can (selection.Suits)."""
 
     def segments(self, n_pes: int, constants: window.Constants, setting: Setting) -> tuple[Segment, ...]:
-        """Return the segments of a slot beside system area and heap. Raises TransportError: there is no room for them."""
+        """Return the segments of a slot beside team memory and heap. Raises TransportError: there is no room for them."""
 
     def connect(self, part: Part, setting: Setting) -> NIC | None:
         """Connect this PE with the others: map their slots, or return a connected NIC. Collective.

@@ -86,10 +86,35 @@ def store_octoword(addr: int, low: int, high: int) -> None:
     mem.store(addr + 8, high, 8)
 
 
+def load_line(addr: int) -> tuple[int, int, int, int]:
+    """Return the four words of 4 bytes of a line; each half of it is loaded at once."""
+    one, other = mem.load(addr, 8), mem.load(addr + 8, 8)
+    return one & 0xFFFF_FFFF, one >> 32, other & 0xFFFF_FFFF, other >> 32
+
+
 def atomic_max(addr: int, value: int) -> None:
     """Raise a word to value if it is less; atomic among the threads of this process only."""
     if mem.load(addr, 8) < value:
         mem.store(addr, value, 8)
+
+
+def number(bits: int, integer: str, real: str) -> Any:
+    """Return the float (NumPy's type code) that has the bits of an unsigned integer."""
+    return np.array([bits], integer).view(real)[0]
+
+
+def bits(value: Any, real: str, integer: str) -> int:
+    """Return the bits of a value as a float of a type."""
+    with np.errstate(over="ignore"):
+        return int(np.array([value]).astype(real).view(integer)[0])
+
+
+def bf16_bits(value: Any) -> int:
+    """Return the bits of a float32 as bfloat16, to the nearest even."""
+    word = bits(value, "f4", "u4")
+    if word & 0x7FFF_FFFF > 0x7F80_0000:
+        return word >> 16 | 0x40  # NaN
+    return word + 0x7FFF + (word >> 16 & 1) >> 16
 
 
 def swapped(value: int, nbytes: int) -> int:

@@ -64,6 +64,54 @@ st_u16 = primitive("st_u16", "void(u64, u32)", "{ .reg .u16 h; cvt.u16.u32 h, $1
                    lambda a, v: cpu.mem.store(a, v & 0xFFFF, 2))  # fmt: skip
 st_u8 = primitive("st_u8", "void(u64, u32)", "st.global.u8 [$0], $1;", lambda a, v: cpu.mem.store(a, v & 0xFF, 1))
 
+#: Words of this process's memory of any kind, by width: ``ld(addr)`` returns u64, ``st(addr, value)`` stores its low bytes.
+ld_plain = {
+    width: primitive(f"ld_plain_{width}", "u64(u64)", f"ld.u{8 * width} $0, [$1];", lambda a, width=width: cpu.mem.load(a, width))
+    for width in (1, 2, 4, 8)
+}
+st_plain = {
+    width: primitive(
+        f"st_plain_{width}", "void(u64, u64)", f"st.u{8 * width} [$0], $1;",
+        lambda a, v, width=width: cpu.mem.store(a, v & (1 << 8 * width) - 1, width),
+    )
+    for width in (1, 2, 4, 8)
+}  # fmt: skip
+#: Two words that follow each other at a multiple of 16, in global memory that only this kernel changes; L1 may serve the load.
+ld_pair_plain = primitive(
+    "ld_pair_plain", "(u64, u64)(u64)", "ld.global.v2.u64 {$0, $1}, [$2];", lambda a: (cpu.mem.load(a, 8), cpu.mem.load(a + 8, 8))
+)
+st_pair_plain = primitive("st_pair_plain", "void(u64, u64, u64)", "st.global.v2.u64 [$0], {$1, $2};",
+                          lambda *pair: cpu.store_octoword(*pair))  # fmt: skip
+st_pair_sys = primitive("st_pair_sys", "void(u64, u64, u64)", "st.relaxed.sys.global.v2.u64 [$0], {$1, $2};",
+                        lambda *pair: cpu.store_octoword(*pair))  # fmt: skip
+
+#: A line of LL-16: {low half of word, flag, high half of word, flag}, stored and loaded as 16 bytes. Each half of a line is an aligned word
+#: of 8 bytes, which never tears, and has the flag: a reader that finds the flag in both has the word.
+st_line = primitive(
+    "st_line", "void(u64, u64, u32)",
+    "{ .reg .b32 l, h; mov.b64 {l, h}, $1; st.relaxed.sys.global.v4.b32 [$0], {l, $2, h, $2}; }",
+    lambda a, word, flag: cpu.store_octoword(a, word & 0xFFFF_FFFF | flag << 32, word >> 32 | flag << 32),
+)  # fmt: skip
+ld_line = primitive(
+    "ld_line", "(u32, u32, u32, u32)(u64)", "ld.relaxed.sys.global.v4.b32 {$0, $1, $2, $3}, [$4];",
+    lambda a: cpu.load_line(a),
+)  # fmt: skip
+
+# Numbers and their bits ---------------------------------------------------------------------------------------------------------
+
+f32_of_bits = primitive("f32_of_bits", "f32(u32)", "mov.b32 $0, $1;", lambda b: cpu.number(b, "u4", "f4"), pure=True)
+bits_of_f32 = primitive("bits_of_f32", "u32(f32)", "mov.b32 $0, $1;", lambda x: cpu.bits(x, "f4", "u4"), pure=True)
+f64_of_bits = primitive("f64_of_bits", "f64(u64)", "mov.b64 $0, $1;", lambda b: cpu.number(b, "u8", "f8"), pure=True)
+bits_of_f64 = primitive("bits_of_f64", "u64(f64)", "mov.b64 $0, $1;", lambda x: cpu.bits(x, "f8", "u8"), pure=True)
+#: float16 to float32, and back, to the nearest even; bits of a float16 are in the low half.
+f32_of_f16 = primitive("f32_of_f16", "f32(u32)", "{ .reg .b16 h; cvt.u16.u32 h, $1; cvt.f32.f16 $0, h; }",
+                       lambda b: cpu.number(cpu.bits(cpu.number(b, "u2", "f2"), "f4", "u4"), "u4", "f4"), pure=True)  # fmt: skip
+f16_of_f32 = primitive("f16_of_f32", "u32(f32)", "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }",
+                       lambda x: cpu.bits(x, "f2", "u2"), pure=True)  # fmt: skip
+#: float32 to bfloat16, to the nearest even. The bits of a bfloat16 are the upper half of the float32's.
+bf16_of_f32 = primitive("bf16_of_f32", "u32(f32)", "{ .reg .b16 h; cvt.rn.bf16.f32 h, $1; cvt.u32.u16 $0, h; }",
+                        lambda x: cpu.bf16_bits(x), pure=True)  # fmt: skip
+
 # Atomics ----------------------------------------------------------------------------------------------------------------------
 
 atom_cas_sys_u64 = primitive(

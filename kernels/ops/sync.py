@@ -1,31 +1,21 @@
-"""Waiting and ordering: wait_until, signal_wait_until, fence, quiet, barrier_all and sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12)."""
+"""Waiting and ordering: wait_until, signal_wait_until, fence and quiet (OpenSHMEM 1.5, sections 9.10 and 9.12)."""
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
-from pgas.kernels import layout, operation, state, window
+from pgas.kernels import operation, state
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import address_of_element, bits_of, caster, constant, device, element_size, ptx, types, u32, u64
 from pgas.kernels.ops import operands, signal
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse
-from pgas.kernels.scope import Scope
-from pgas.kernels.window import remote
-
-if SIMULATOR:
-    from pgas.sim import engine
-
 
 _EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
-_GE, COMPARISONS = int(Comparison.GE), len(Comparison)
+COMPARISONS = len(Comparison)
 
 #: Mask of the poll count: the clock and the poison word are read once in 64 polls, so that they do not slow the polls.
 POLLS_MASK = 63
 
-_EPOCH, _TIMED_OUT = constant(layout.SYNC_EPOCH), constant(state.TIMED_OUT)
-_FLAGS, _FLAG_SIZE, _1, _COMPARE_GE = constant(window.BASE + layout.SYNC_FLAGS), constant(layout.WORD), constant(1), constant(_GE)
+_TIMED_OUT = constant(state.TIMED_OUT)
 
 
 @device
@@ -167,75 +157,3 @@ def fence() -> Any:
         order()
 
     return body
-
-
-@functools.cache
-def _rendezvous(send: Any) -> Any:
-    """Make the barrier over a path's flag.
-
-    Dissemination barrier over all PEs: after round k a PE knows that 2^(k+1) PEs have come (Hensgen, Finkel, Manber 1988).
-
-    Every PE has one flag a round, in its system area. Flags hold the number of the barrier, which only grows: none is ever reset, and a PE
-    that is one barrier ahead is safe. One thread of a PE runs it at a time.
-    """
-
-    @device
-    def rendezvous(op):
-        n, me = state.n_pes(), state.my_pe()
-        deadline = ptx.globaltimer() + state.timeout_ns()
-        epoch = ptx.ld_relaxed_sys_u64(_EPOCH) + _1
-        ptx.st_relaxed_sys_u64(_EPOCH, epoch)
-        distance = u32(1)
-        flag = _FLAGS
-        while distance < n:
-            peer = u32(me + distance)
-            if peer >= n:
-                peer = u32(peer - n)
-            send(flag, epoch, peer)
-            own = remote(flag, me)
-            polls = u32(0)
-            found = ptx.ld_relaxed_sys_u64(own)
-            while found < epoch:
-                polls = u32(polls + 1)
-                if polls & POLLS_MASK == 0:
-                    if given_up(op, own, _COMPARE_GE, epoch, found, deadline):
-                        break
-                state.relax(op, own, _COMPARE_GE, epoch)
-                found = ptx.ld_relaxed_sys_u64(own)
-            ptx.ld_acquire_sys_u64(own)
-            distance = u32(distance + distance)
-            flag += _FLAG_SIZE
-
-    return rendezvous
-
-
-def barrier_all(scope: Scope) -> Callable[..., Any]:
-    """Typing function of barrier_all at a scope."""
-    return _meeting("barrier_all", scope, completes=True)
-
-
-def sync_all(scope: Scope) -> Callable[..., Any]:
-    """Typing function of sync_all at a scope."""
-    return _meeting("sync_all", scope, completes=False)
-
-
-def _meeting(name: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
-    name += scope.suffix
-    _op, rank, entry, sync = constant(operation.number(name)), scope.rank, scope.entry(name), scope.sync
-
-    def typing() -> Any:
-        complete, rendezvous = transport.current().quiet, _rendezvous(transport.current().flag)
-        if SIMULATOR:
-            rendezvous = engine.alone(f"pgas.{name}", rendezvous)
-
-        def body():
-            entry()
-            if rank() == 0:
-                if completes:
-                    complete()
-                rendezvous(_op)
-            sync()
-
-        return body
-
-    return typing

@@ -20,8 +20,9 @@ from pgas.kernels.paths.nic import amo, atomic_wqe, post, queue
 from pgas.kernels.paths.nic.cells import fetching, first_cell
 from pgas.kernels.paths.nic.lanes import follows, group
 from pgas.kernels.paths.nic.post import fetch_atomic, move, move_apart, post_atomic, signalled
-from pgas.kernels.paths.nic.queue_pair import NOWHERE, fixed, record_of, rkey_of_heap, rkey_of_system_area
+from pgas.kernels.paths.nic.queue_pair import NOWHERE, record_of, rkey_of_heap
 from pgas.kernels.scope import Scope
+from pgas.kernels.state import fixed
 from pgas.kernels.window import remote
 from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode
@@ -215,12 +216,12 @@ def signal(addr, value, add, pe):
 
 @device
 def flag(addr, value, pe):
-    """Store a flag of the barrier, in PE pe's system area."""
+    """Store a flag in PE pe's team memory."""
     record = record_of(pe, 1)
     here, alone, rank, _ = group(u64(ptx.lane()))
     here, base = queue.reserve(_BARRIER, record, here, alone, rank, _1)
     if base != _NOWHERE:
-        post.store_flag(record, base, remote(addr, pe), rkey_of_system_area(pe), value)
+        post.store_flag(record, base, remote(addr, pe), rkey_of_heap(pe), value)
     queue.submit(_BARRIER, record, here, rank, base, _1)
 
 

@@ -23,7 +23,7 @@ __all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_sign
 _WRITE, _READ, _STORE = constant(Request.WRITE), constant(Request.READ), constant(Request.STORE)
 _SIGNAL_SET, _SIGNAL_ADD = constant(Request.SIGNAL_SET), constant(Request.SIGNAL_ADD)
 _REQUESTS = {update: Request.ADD if update is Update.KEEP else Request[update.name] for update in Update}  # KEEP adds 0
-_LANDING, _SYSTEM, _NOWHERE = constant(layout.LANDING), constant(layout.SYSTEM), constant(NOWHERE)
+_LANDING, _NOWHERE = constant(layout.LANDING), constant(NOWHERE)
 _SIGNAL, _BARRIER = constant(operation.number("signal_op")), constant(operation.number("barrier_all"))
 _QUIET, _QUIET_PE, _FLUSH = (constant(operation.number(name)) for name in ("quiet", "quiet_pe", "flush"))
 _0, _1, _8 = constant(0), constant(1), constant(8)
@@ -201,8 +201,8 @@ def signal(addr, value, add, pe):
 
 @device
 def flag(addr, value, pe):
-    """Store a flag of the barrier, in PE pe's system area."""
-    post(_BARRIER, of_pair(_STORE | _SYSTEM, pe, 1), _8, _0, remote(addr, pe), value, _0)
+    """Store a flag in PE pe's team memory."""
+    post(_BARRIER, of_pair(_STORE, pe, 1), _8, _0, remote(addr, pe), value, _0)
 
 
 @device

@@ -59,6 +59,11 @@ def maps_peers() -> bool:
     return window.constants().maps_peers
 
 
+def has_near() -> bool:
+    """Whether some teams have members that all map each other's memory."""
+    return maps_peers()
+
+
 def queue_pairs() -> int | None:
     """How many queue pairs a NIC transport has from each PE to each PE; None without a NIC."""
     return None if maps_peers() else window.constants().num_qps

@@ -43,7 +43,7 @@ from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import cuda
 from pgas.kernels.compiler.binding import HOST_FORMS
 
-__all__ = ["bind"]
+__all__ = ["as_array", "bind", "enqueue", "on_stream"]
 
 #: Copies over p2p: least bytes of a block, most blocks, threads of a block; 32 x 1024 threads saturate NVLink (docs/figures.md).
 _SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
@@ -60,7 +60,7 @@ _cells = itertools.count()
 # ---------------------------------------------------------------------------------------------------------------- kernels
 
 
-def _on_stream(kernel: Callable[..., Any], function: Callable[..., Any]) -> Kernel:
+def on_stream(kernel: Callable[..., Any], function: Callable[..., Any]) -> Kernel:
     """Compile a kernel that calls a function; name it after the function."""
     kernel.__name__ = f"{function.__name__}_on_stream"
     return jit(kernel)  # type: ignore[no-any-return]
@@ -75,7 +75,7 @@ def _copying(copy: Callable[..., Any]) -> Kernel:
         last = min(first + share, dest.size)
         copy(dest[first:last], source[first:last], pe)
 
-    return _on_stream(kernel, copy)
+    return on_stream(kernel, copy)
 
 
 def _striding(copy: Callable[..., Any]) -> Kernel:
@@ -87,7 +87,7 @@ def _striding(copy: Callable[..., Any]) -> Kernel:
         count = min(share, nelems - first)
         copy(dest[first * dst_stride :], source[first * src_stride :], dst_stride, src_stride, pe, count)
 
-    return _on_stream(kernel, copy)
+    return on_stream(kernel, copy)
 
 
 _put, _get = _copying(rma.put_block), _copying(rma.get_block)
@@ -124,10 +124,10 @@ def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) ->
         def kernel():  # type: ignore[no-untyped-def,misc]
             function()
 
-    return _on_stream(kernel, function)
+    return on_stream(kernel, function)
 
 
-def _launch(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
+def enqueue(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
     """Launch on a stream, else on the default one; without a stream and with wait, wait until it has ended."""
     kernel[grid, block, stream](*args)
     if stream is None and wait:
@@ -158,10 +158,10 @@ def _count(name: str, wanted: Any, in_dest: int, in_source: int) -> int:
 
 
 def _bytes(operand: Operand, nbytes: int) -> Any:
-    return _window(operand.address, nbytes, np.dtype(np.uint8))
+    return as_array(operand.address, nbytes, np.dtype(np.uint8))
 
 
-def _window(address: int, size: int, dtype: np.dtype) -> Any:
+def as_array(address: int, size: int, dtype: np.dtype) -> Any:
     """Return memory as an array for a kernel's argument."""
     return at(address, (size,), dtype, Block(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
 
@@ -177,7 +177,7 @@ def _copy(name: str, kernel: Kernel, *, wait: bool) -> Callable[..., None]:
     def form(dest: Any, source: Any, pe: Any, nelems: Any = None, *, stream: Any = None) -> None:
         to, origin = _copied(name, dest, source, nelems, pe)
         if to.size:
-            _launch(kernel, *_shape_of_copy(to.size), stream, to, origin, pe, wait=wait)
+            enqueue(kernel, *_shape_of_copy(to.size), stream, to, origin, pe, wait=wait)
 
     return form
 
@@ -199,8 +199,8 @@ def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
         local.check_local(job, local_span * local.dtype.itemsize)
         if count:
             unit = _unit(to.dtype)
-            operands = _window(to.address, to_span, unit), _window(origin.address, origin_span, unit)
-            _launch(kernel, *_shape_of_copy(count * unit.itemsize), stream, *operands, to_step, origin_step, pe, count, wait=True)
+            operands = as_array(to.address, to_span, unit), as_array(origin.address, origin_span, unit)
+            enqueue(kernel, *_shape_of_copy(count * unit.itemsize), stream, *operands, to_step, origin_step, pe, count, wait=True)
 
     return form
 
@@ -226,10 +226,10 @@ def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
         check_value(name, "value", value, dtype, integral=True)
         blocks, threads = _shape_of_copy(to.size)
         if blocks == 1:
-            _launch(_put_signal, 1, threads, stream, to, origin, sig, idx, value, op, pe, wait=wait)
+            enqueue(_put_signal, 1, threads, stream, to, origin, sig, idx, value, op, pe, wait=wait)
         else:
-            _launch(_put, blocks, threads, stream, to, origin, pe, wait=False)
-            _launch(_signal_behind, 1, 1, stream, sig, idx, value, op, pe, wait=wait)
+            enqueue(_put, blocks, threads, stream, to, origin, pe, wait=False)
+            enqueue(_signal_behind, 1, 1, stream, sig, idx, value, op, pe, wait=wait)
 
     return form
 
@@ -281,12 +281,12 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
         kernel = _calling(function, arguments=bool(names), returns=returns)
         given = (tuple(values[name] for name in names),) if names else ()
         if not returns:
-            _launch(kernel, 1, 1, stream, *given, wait=True)
+            enqueue(kernel, 1, 1, stream, *given, wait=True)
             return None
         if streams.capturing(stream):
             raise PgasError(f"pgas.{title} waits for the value that it returns: it cannot be captured; call it in a kernel")
         address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
-        _launch(kernel, 1, 1, stream, _window(address, 1, dtype), *given, wait=False)
+        enqueue(kernel, 1, 1, stream, as_array(address, 1, dtype), *given, wait=False)
         job.synchronize(0 if stream is None else stream)
         return np.frombuffer(job.memory.read(address, dtype.itemsize), dtype)[0]
 

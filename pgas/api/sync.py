@@ -7,7 +7,7 @@ from typing import Any
 
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler.binding import Index, Integer, device_function
-from pgas.kernels.ops import sync
+from pgas.kernels.ops import collective, sync
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 __all__ = [
@@ -107,7 +107,7 @@ def flush(*, stream: Any = None) -> None:
     """
 
 
-@device_function(sync.barrier_all(THREAD))
+@device_function(collective.meeting_of_all("barrier_all", THREAD, completes=True))
 def barrier_all(*, stream: Any = None) -> None:
     """Wait until all PEs have arrived and their operations before the barrier are complete.
 
@@ -127,31 +127,33 @@ def barrier_all(*, stream: Any = None) -> None:
     """
 
 
-@device_function(sync.barrier_all(WARP))
+@device_function(collective.meeting_of_all("barrier_all", WARP, completes=True))
 def barrier_all_warp() -> None:
     """barrier_all() by all threads of one warp of every PE (none may have returned); completes the operations of all of them."""
 
 
-@device_function(sync.barrier_all(BLOCK))
+@device_function(collective.meeting_of_all("barrier_all", BLOCK, completes=True))
 def barrier_all_block() -> None:
     """barrier_all() by all threads of one block of every PE (none may have returned); completes the operations of all of them."""
 
 
-@device_function(sync.sync_all(THREAD))
+@device_function(collective.meeting_of_all("sync_all", THREAD, completes=False))
 def sync_all(*, stream: Any = None) -> None:
-    """Wait until all PEs have arrived; unlike barrier_all(), this completes nothing.
+    """Wait until all PEs have arrived; unlike barrier_all(), this completes and orders nothing.
+
+    Data that others are to see afterwards needs a fence() before the call, or barrier_all() instead.
 
     Completion:
-        on return: all PEs have arrived.
+        on return: all PEs have arrived; what they stored before a fence() before the call is visible.
         complete: nothing.
     """
 
 
-@device_function(sync.sync_all(WARP))
+@device_function(collective.meeting_of_all("sync_all", WARP, completes=False))
 def sync_all_warp() -> None:
     """sync_all() by all threads of one warp of every PE (none may have returned)."""
 
 
-@device_function(sync.sync_all(BLOCK))
+@device_function(collective.meeting_of_all("sync_all", BLOCK, completes=False))
 def sync_all_block() -> None:
     """sync_all() by all threads of one block of every PE (none may have returned)."""

@@ -113,6 +113,16 @@ def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[st
     return parse
 
 
+def _power_of_two_size(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = _size(text)
+        if not low <= value <= high or value & (value - 1):
+            raise ValueError(f"a power of two from {low} to {high} (units K, M)")
+        return value
+
+    return parse
+
+
 def _hca(text: str) -> str:
     """Check the name of a NIC: auto, softhca, or an RDMA device, optionally with a port."""
     word = text.strip()
@@ -273,6 +283,15 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable("PGAS_QP_DEPTH", _integer(128, 32768, power_of_two=True), "1024", "WQEBBs of 64 bytes in a send queue", "integer"),
         Variable("PGAS_IBRC_RING_SIZE", _integer(64, 65536, power_of_two=True), "4096", "requests in the proxy thread's ring", "integer"),
+        Variable("PGAS_CHANNELS", _integer(1, 256), "16", "channels of a team: blocks that can call its collectives at once", "integer"),
+        Variable(
+            "PGAS_LL_BYTES",
+            _power_of_two_size(64, 1 << 20),
+            "4K",
+            "collectives of up to this many bytes a pair of PEs go through staging memory",
+            "size",
+        ),
+        Variable("PGAS_MAX_TEAMS", _integer(4, 120), "7", "team memory: teams of all PEs that fit in it, or more of fewer PEs", "integer"),
         Variable("PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software card), or an RDMA device and port, e.g. mlx5_0:1", "name"),
         Variable("PGAS_HCA_LIST", _hca_list, "", "RDMA devices among which PGAS_HCA=auto chooses; ^mlx5_2: all but these", "names"),
         Variable("PGAS_IB_GID_INDEX", _integer(-1, 255), "-1", "RoCE: index of the port's GID; -1: RoCE v2 over IPv4 first", "integer"),

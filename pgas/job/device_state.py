@@ -9,13 +9,15 @@ import numpy as np
 
 from pgas.base.errors import DeviceError, PgasError
 from pgas.job.heap import Allocator
+from pgas.job.teams import Teams
 from pgas.kernels import layout, operation, refusals, state, window
 from pgas.kernels.codes import Comparison, SignalOp
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic import NIC
 
 __all__ = [
-    "Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "reset", "set_heap_size", "setup", "timed_out", "waiters",
+    "Places", "Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "reset", "set_heap_size", "setup", "timed_out",
+    "waiters",
 ]  # fmt: skip
 
 _SIGNS: dict[int, str] = {
@@ -26,6 +28,14 @@ _SIGNS: dict[int, str] = {
     Comparison.LT: "<",
     Comparison.GE: ">=",
 }
+
+
+@dataclass(frozen=True)
+class Places:
+    """What lies where in this PE's slot."""
+
+    heap: Allocator
+    teams: Teams
 
 
 def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float) -> None:
@@ -49,11 +59,9 @@ def poison(memory: Memory) -> None:
     memory.write(layout.POISON, struct.pack("<Q", state.LOST))
 
 
-def reset(memory: Memory, my_pe: int) -> None:
-    """Clear the error and the waiters, and number barriers from 0 again, on all PEs. No kernel may run on any PE."""
-    memory.fill(window.slot(my_pe), window.SYSTEM_SIZE, 0)
+def reset(memory: Memory) -> None:
+    """Clear the error and the waiters. No kernel may run."""
     for address, nbytes in (
-        (layout.SYNC_EPOCH, 8),
         (layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE),
         (layout.POISON, layout.ERROR + layout.ERROR_RECORD.size - layout.POISON),
     ):
@@ -65,7 +73,7 @@ def poisoned(memory: Memory) -> bool:
     return memory.read(layout.POISON, 8) != struct.pack("<Q", state.SOUND)
 
 
-def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, given_up: str = "") -> None:
+def check(memory: Memory, places: Places, my_pe: int, nic: NIC | None = None, given_up: str = "") -> None:
     """Raise the error of a kernel of this PE; raise also if the host has given up the job (given_up: why).
 
     Raises:
@@ -75,7 +83,7 @@ def check(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None = None, g
     """
     (poison,) = struct.unpack("<Q", memory.read(layout.POISON, 8))
     if poison == state.FAILED:
-        raise first_error(memory, heap, my_pe, nic)
+        raise first_error(memory, places, my_pe, nic)
     if nic is not None and poison in (state.SOUND, state.LOST):
         nic.check()
     if poison == state.LOST:
@@ -94,22 +102,23 @@ def timed_out(memory: Memory) -> bool:
     return recorded(memory) and struct.unpack("<Q", memory.read(layout.ERROR, 8))[0] in _WAITS
 
 
-def first_error(memory: Memory, heap: Allocator, my_pe: int, nic: NIC | None) -> PgasError:
+def first_error(memory: Memory, places: Places, my_pe: int, nic: NIC | None) -> PgasError:
     """Return the error that a kernel recorded."""
     record = layout.ERROR_RECORD.unpack(memory.read(layout.ERROR, layout.ERROR_RECORD.size))
     if record[0] == state.COMPLETION and nic is not None:
         return nic.failure(record[3], _who(record, my_pe))
     (n_pes,) = struct.unpack("<Q", memory.read(layout.N_PES, 8))
-    return DeviceError(describe(record, heap, my_pe, n_pes, nic))
+    return DeviceError(describe(record, places, my_pe, n_pes, nic))
 
 
-def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None = None) -> str:
+def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, nic: NIC | None = None) -> str:
     """Return an error record in words."""
     kind, op, pe, address, wanted, found, comparison, *_ = record
-    target, who = place(address, heap), _who(record, my_pe)
+    target, who = place(address, places), _who(record, my_pe)
     if kind in _WAITS:
-        writer = f": {_writer(kind, address, my_pe, n_pes)}" if kind == state.TIMED_OUT and _flag(address) is not None else ""
-        return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, heap, nic)}{writer}"
+        by = places.teams.writer(address) if kind == state.TIMED_OUT else None
+        writer = "" if by is None else f": {_comes(by)}"
+        return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
     if kind == state.BAD_PE:
         return refusals.words("no such PE", who=who, pe=_integer(pe, None))
     if kind == state.BAD_CODE:
@@ -117,6 +126,8 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, n_pes: int, n
         name = "op" if codes is SignalOp else "cmp"
         return refusals.words("no such code", who=who, name=name, allowed=refusals.choices(codes), wanted=_integer(wanted, None))
     name = operation.NAMES[op]
+    if kind in _OF_TEAMS:
+        return _team_error(record, who)
     who = f"{who} {operation.preposition(name)} PE {pe}"
     if kind == state.BAD_QP:
         return refusals.words("no such queue pair", who=who, count=found, wanted=_integer(wanted, None))
@@ -133,6 +144,30 @@ def describe(record: tuple[int, ...], heap: Allocator, my_pe: int, n_pes: int, n
     return refusals.words("not symmetric", who=who, operand=operand, nbytes=wanted, target=target)
 
 
+_OF_TEAMS = (
+    state.NO_TEAM, state.NO_CHANNEL, state.MISFIT, state.NO_MULTIPLE, state.IN_PLACE, state.NO_MEMBER, state.OTHER_COUNT,
+)  # fmt: skip
+
+
+def _team_error(record: tuple[int, ...], who: str) -> str:
+    """Return the error of a collective in words; size: the number of members."""
+    kind, op, size, _, wanted, found, comparison, *_ = record
+    if kind == state.NO_TEAM:
+        return refusals.words("no such team", who=who, wanted=_integer(wanted, None))
+    if kind == state.NO_CHANNEL:
+        return refusals.words("no such channel", who=who, last=found - 1, wanted=_integer(wanted, None))
+    if kind == state.MISFIT:
+        operand = operation.operand(operation.NAMES[op], comparison)
+        return refusals.words("misfit", who=who, operand=operand, found=found, wanted=wanted, size=size)
+    if kind == state.NO_MULTIPLE:
+        return refusals.words("no multiple", who=who, wanted=wanted, size=size)
+    if kind == state.IN_PLACE:
+        return refusals.words("in place", who=who)
+    if kind == state.NO_MEMBER:
+        return refusals.words("no member", who=who, last=size - 1, wanted=_integer(wanted, None))
+    return refusals.words("other count", who=who, pe=size, wanted=_integer(wanted, None), found=_integer(found, None))
+
+
 def _who(record: tuple[int, ...], my_pe: int) -> str:
     return f"PE {my_pe}, block {record[7]}, thread {record[8]}: {operation.NAMES[record[1]]}"
 
@@ -141,15 +176,15 @@ def _who(record: tuple[int, ...], my_pe: int) -> str:
 _WAITS = (state.TIMED_OUT, state.NIC_TIMED_OUT)
 
 
-def _goal(record: tuple[int, ...], heap: Allocator, nic: NIC | None) -> str:
+def _goal(record: tuple[int, ...], places: Places, nic: NIC | None) -> str:
     """Return the goal of a wait, and the value found last."""
     kind, _, _, address, wanted, found, comparison, _, _ = record
     if kind == state.NIC_TIMED_OUT:
         if _is_cell(address) or nic is None:
             return "a landing cell: all are in use"
         return f"index {wanted} of {nic.name_of(address)}, which is at {found}{nic.trouble()}"
-    dtype = _dtype(address, heap)
-    sign, target, name = _SIGNS.get(comparison, f"cmp {comparison}"), place(address, heap), operation.NAMES[record[1]]
+    dtype = _dtype(address, places)
+    sign, target, name = _SIGNS.get(comparison, f"cmp {comparison}"), place(address, places), operation.NAMES[record[1]]
     target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
     return f"{target} {sign} {_integer(wanted, dtype)}, last saw {_integer(found, dtype)}"
 
@@ -176,7 +211,7 @@ class Waiter:
     writer: str  #: who is expected to end the wait
 
 
-def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | None, timeout_s: float) -> list[Waiter]:
+def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | None, timeout_s: float) -> list[Waiter]:
     """Ask the threads of running kernels that wait, at most layout.N_WAITERS of them, and return what they answer.
 
     After an error in a kernel, return the threads that waited at that time.
@@ -190,8 +225,8 @@ def waiters(memory: Memory, heap: Allocator, my_pe: int, n_pes: int, nic: NIC | 
     for record in _answers(memory):
         _, op, overdue, address, _, _, _, block, thread = record
         waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
-        writer = _writer(record[0], address, my_pe, n_pes)
-        found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, heap, nic), waited_s, writer))
+        writer = _writer(record[0], address, places)
+        found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, places, nic), waited_s, writer))
     if not poisoned(memory):  # so that the waiters of a later error find free places
         memory.fill(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE, 0)
     return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
@@ -213,12 +248,15 @@ def _answers(memory: Memory) -> list[tuple[int, ...]]:
     return [layout.ERROR_RECORD.unpack_from(table, at + layout.WAITER_RECORD) for at in written]
 
 
-def _writer(kind: int, address: int, my_pe: int, n_pes: int) -> str:
+def _writer(kind: int, address: int, places: Places) -> str:
     if kind == state.NIC_TIMED_OUT:
         return "threads that hold one give it back" if _is_cell(address) else "the NIC completes it"
-    if (round_ := _flag(address)) is not None:
-        return f"PE {(my_pe - (1 << round_)) % n_pes} writes it when it comes there"
-    return "any PE may write it"
+    by = places.teams.writer(address)
+    return "any PE may write it" if by is None else _comes(by)
+
+
+def _comes(pe: int) -> str:
+    return f"PE {pe} writes it when it comes there"
 
 
 def _timeout() -> str:
@@ -227,24 +265,16 @@ def _timeout() -> str:
     return f"{config.read('PGAS_TIMEOUT'):g}"
 
 
-def place(address: int, heap: Allocator) -> str:
-    """Describe an address: an array's element, or a flag of the barrier."""
+def place(address: int, places: Places) -> str:
+    """Describe an address: an array's element, or a word of team memory."""
     offset = (address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET
-    if address >= window.BASE and (found := heap.find(offset)) is not None:
+    if address >= window.BASE and (found := places.heap.find(offset)) is not None:
         return f"element {found.element(offset)} of the {found}"
-    if (flag := _flag(address)) is not None:
-        return f"flag {flag} of the barrier"
-    return f"address {address:#x}"
+    return places.teams.place(address) or f"address {address:#x}"
 
 
-def _flag(address: int) -> int | None:
-    """Return the number of a barrier's flag, which is the round that writes it."""
-    number = ((address & ((1 << window.STRIDE_SHIFT) - 1)) - layout.SYNC_FLAGS) // layout.WORD
-    return number if address >= window.BASE and 0 <= number < layout.N_SYNC_FLAGS else None
-
-
-def _dtype(address: int, heap: Allocator) -> np.dtype | None:
-    found = heap.find((address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET)
+def _dtype(address: int, places: Places) -> np.dtype | None:
+    found = places.heap.find((address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET)
     return None if found is None else found.dtype
 
 

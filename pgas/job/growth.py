@@ -18,7 +18,7 @@ from pgas.job.collective import enough_files
 from pgas.job.heap import Allocator
 from pgas.kernels import window
 from pgas.transports import p2p
-from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment, slot_segments
+from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment, whole_pages
 from pgas.transports.nic import NIC
 
 if SIMULATOR:
@@ -46,7 +46,7 @@ class Bounds:
             raise ValueError(f"PGAS_MAX_MEMORY_PER_GPU={most}: less than PGAS_SYMMETRIC_SIZE={size}, the initial heap")
         room = window.QUEUE_OFFSET - window.HEAP_OFFSET  # of a slot
         limit = room if most is None else min(most, room) // GRANULARITY * GRANULARITY
-        return cls(-(-requested["PGAS_CUMEM_GRANULARITY"] // GRANULARITY) * GRANULARITY, max(limit, slot_segments(size)[-1].size))
+        return cls(-(-requested["PGAS_CUMEM_GRANULARITY"] // GRANULARITY) * GRANULARITY, max(limit, whole_pages(size)))
 
     def step(self, size: int, lacking: int) -> int:
         """Return the bytes to add to a heap of size bytes that lacks some; 0 if the limit forbids it."""

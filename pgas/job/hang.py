@@ -19,7 +19,6 @@ from pgas.base import liveness
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.job import device_state
-from pgas.job.heap import Allocator
 from pgas.job.inquiry import Inquiry
 from pgas.kernels import window
 from pgas.sim.report import ranges
@@ -50,7 +49,7 @@ class Subject:
     n_pes: int
     transport: str
     memory: Memory
-    heap: Allocator
+    places: device_state.Places
     nic: NIC | None
     timeout_s: float
     #: Process ids of the other PEs of this machine.
@@ -149,12 +148,12 @@ def emit(subject: Subject, reason: str, form: str) -> None:
 def gather(subject: Subject, reason: str) -> dict[str, Any]:
     """Return the report: plain values, for text() or JSON."""
     subject.memory.enter()
-    place = _places(subject.heap)
+    place = _places(subject.places)
     host = _host_stack()  # before anything waits
     error = None
-    waiters = device_state.waiters(subject.memory, subject.heap, subject.me, subject.n_pes, subject.nic, subject.timeout_s)
+    waiters = device_state.waiters(subject.memory, subject.places, subject.me, subject.n_pes, subject.nic, subject.timeout_s)
     if device_state.recorded(subject.memory):
-        error = str(device_state.first_error(subject.memory, subject.heap, subject.me, subject.nic))
+        error = str(device_state.first_error(subject.memory, subject.places, subject.me, subject.nic))
     return {
         "pe": subject.me,
         "n_pes": subject.n_pes,
@@ -230,12 +229,12 @@ def _threads(waiters: list[device_state.Waiter]) -> list[str]:
     return [f"block{'s' if len(blocks) > 1 else ''} {ranges(blocks)}, {threads}" for threads, blocks in blocks_of.items()]
 
 
-def _places(heap: Allocator) -> Callable[[int], str]:
+def _places(places: device_state.Places) -> Callable[[int], str]:
     """Return a function that describes an address, with the PE that owns it."""
 
     def place(address: int) -> str:
         pe = (address - window.BASE) >> window.STRIDE_SHIFT
-        return f"{device_state.place(address, heap)} on PE {pe}" if address >= window.BASE else device_state.place(address, heap)
+        return f"{device_state.place(address, places)} on PE {pe}" if address >= window.BASE else device_state.place(address, places)
 
     return place
 

@@ -27,7 +27,7 @@ def reset(job: Job) -> None:
             everywhere(job.exchange, lambda: _end_kernels(job), PgasError)
             if job.nic is not None:
                 job.nic.reset()
-            everywhere(job.exchange, lambda: device_state.reset(job.memory, job.my_pe), PgasError)
+            everywhere(job.exchange, lambda: _clear(job), PgasError)
     except PgasError as error:
         failed = PgasError(f"pgas.reset: the job cannot be made usable again: {error}")
         job.failure = job.failure or again(failed)
@@ -36,6 +36,11 @@ def reset(job: Job) -> None:
         cpu.read_again()
     job.failure, job.given_up, job.broken = None, "", False
     job._hang.begin()
+
+
+def _clear(job: Job) -> None:
+    device_state.reset(job.memory)
+    job.teams.reset()
 
 
 def _wait_for_all(job: Job) -> None:

@@ -20,7 +20,7 @@ from pgas.base import config
 from pgas.base.agreement import everywhere, of_another
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
-from pgas.job import bootstrap, card, device_state, ending, growth, hang, hca, meeting, streams, topology
+from pgas.job import bootstrap, card, device_state, ending, growth, hang, hca, meeting, streams, teams, topology
 from pgas.job.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
 from pgas.job.collective import Collective, enough_files
 from pgas.job.heap import ALIGNMENT, Allocator
@@ -31,7 +31,7 @@ from pgas.job.shared_files import forget_shared_files
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import registry
-from pgas.transports.memory.protocol import Memory, slot_segments
+from pgas.transports.memory.protocol import Memory, heap_segment, whole_pages
 from pgas.transports.nic import NIC, Part
 
 if SIMULATOR:
@@ -117,7 +117,9 @@ class Job(Collective):
         largest = max(pe.gpu_memory for pe in self.pes)
         chosen = registry.get(self.transport)
         self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, chosen, largest)))
-        self.segments = slot_segments(requested["PGAS_SYMMETRIC_SIZE"])
+        plan, _ = self.together("pgas.init()", lambda: teams.Plan.of(self.n_pes, requested))
+        heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
+        self.segments = (heap_segment(plan.nbytes, heap_size),)
         remark = self._remarks.append
         setting = registry.Setting(
             requested,
@@ -130,8 +132,12 @@ class Job(Collective):
         self.memory, _ = self.together("pgas.init()", self._open_memory)
         self.nic: NIC | None = None
         self._timeout_s = requested["PGAS_TIMEOUT"]
-        self._map(chosen, setting)
-        self.heap = Allocator(self.segments[-1].size, window.HEAP_OFFSET, bounds.limit)
+        self._map(chosen, setting, heap_size)
+        self.near = range(self.n_pes) if chosen.maps_peers else range(self.my_pe, self.my_pe + 1)
+        self.machines = [range(self.n_pes)] if chosen.maps_peers else [range(pe, pe + 1) for pe in range(self.n_pes)]
+        self.teams, _ = self.together("pgas.init()", lambda: teams.Teams(self.memory, self.my_pe, plan, self.near, self.machines))
+        self.heap = Allocator(heap_size, window.HEAP_OFFSET, bounds.limit)
+        self.places = device_state.Places(self.heap, self.teams)
         self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.my_pe, self.exchange)
         self._listen(requested["PGAS_HANG_REPORT"])
         if SIMULATOR:
@@ -151,7 +157,7 @@ class Job(Collective):
     def _listen(self, form: str) -> None:
         """Start answering requests for hang reports."""
         here = {pe: pid for pe in range(self.n_pes) if pe != self.my_pe and (pid := self._pid(pe)) is not None}
-        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.heap, self.nic, self._timeout_s, here)
+        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.places, self.nic, self._timeout_s, here)
         self._hang, _ = self.together("pgas.init()", lambda: hang.Reporter(subject, form))
         self._ending.callback(self._hang.stop)
         addresses = self.exchange(self._hang.address)
@@ -162,13 +168,13 @@ class Job(Collective):
         own, _ = self.together("pgas.init()", lambda: [None if gpu is None else gpus.access(gpu, pe.gpu or "") for pe in pes])
         return topology.choose_transport(requested["PGAS_TRANSPORT"], self.pes, self.exchange(own), requested["PGAS_ENGINE"])
 
-    def _map(self, transport: registry.Transport, setting: registry.Setting) -> None:
+    def _map(self, transport: registry.Transport, setting: registry.Setting, heap_size: int) -> None:
         """Create this PE's slot and state page, and connect it to the others'; an error on one PE is raised on all."""
         segments = (*self.segments, *self._nic_segments)
 
         def create() -> list[int]:
             self.memory.create_private()
-            device_state.setup(self.memory, self.my_pe, self.n_pes, self.segments[-1].size, self._timeout_s)
+            device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self._timeout_s)
             return [self.memory.create(window.slot(self.my_pe) + s.offset, s) for s in segments]
 
         fds = everywhere(self.exchange, create, HeapError)[self.my_pe]
@@ -298,7 +304,7 @@ class Job(Collective):
     def _check(self) -> None:
         """Raise the error of kernels if there is one; the job is broken then."""
         with self._first_error():
-            device_state.check(self.memory, self.heap, self.my_pe, self.nic, self.given_up)
+            device_state.check(self.memory, self.places, self.my_pe, self.nic, self.given_up)
 
     def complete(self) -> None:
         """Wait for this PE's kernels, and for their outstanding requests on the NIC."""
@@ -401,7 +407,7 @@ class Job(Collective):
         """Complete all work, wait for all PEs, and release everything. Collective."""
         try:
             self.meet("pgas.finalize()")
-            leaks = self.heap.unfreed()
+            leaks = "\n".join(filter(None, (self.heap.unfreed(), self.teams.unfreed())))
             self._vigil.end()
             self.exchange(None)  # nobody ends while another still watches it
             self.local.clear()

@@ -33,18 +33,19 @@ __all__ = [
     "Worker",
     "add_failure_hook",
     "add_idle_hook",
-    "alone",
     "block_barrier",
     "block_dim",
     "block_index",
     "block_vote",
     "current",
+    "enter",
     "go_on_waiting",
     "grid_barrier",
     "grid_dim",
     "host_frame",
     "install",
     "launch",
+    "leave",
     "preempt",
     "remove_failure_hook",
     "remove_idle_hook",
@@ -278,27 +279,26 @@ def _all_came(what: str, came: int, wanted: int, group: str) -> None:
         raise PgasError(f"{what}: {wanted - came} of the {wanted} threads of the {group} have returned; it must be called by all of them")
 
 
-def alone(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function (of a barrier among PEs) that CUDA threads call one at a time, each alone in its kernel.
+def enter(what: str, place: int) -> None:
+    """Begin a collective among PEs at a place where one may be at a time: the address of its channel.
 
     Raises:
-        PgasError: by what is returned: another thread is in such a function.
+        PgasError: another thread's has not ended.
     """
+    me = worker()
+    if (other := me.launch.inside.get(place)) is not None:
+        raise PgasError(
+            f"{what}: {other} is in a collective on this team and channel already: call it by one thread, by the _block form by all of one "
+            "block, or on another channel"
+        )
+    me.launch.inside[place] = me.thread
+    while me.launch.unborn_left:  # start the others: one that comes here, too, is refused now, as it may fail on hardware
+        yield_("other threads to start")
 
-    def call(*args: Any) -> Any:
-        me = worker()
-        if me.launch.inside is not None:
-            raise PgasError(
-                f"{what}: {me.launch.inside} is in a barrier already: call it by one thread, or the _block form by all of one block"
-            )
-        me.launch.inside = me.thread
-        while me.launch.unborn_left:  # start the others: one that comes here, too, is refused now, as it may fail on hardware
-            yield_("other threads to start")
-        result = function(*args)
-        me.launch.inside = None
-        return result
 
-    return call
+def leave(place: int) -> None:
+    """End it."""
+    del worker().launch.inside[place]
 
 
 def grid_barrier() -> None:

@@ -213,7 +213,7 @@ class Launch:
         self.idle_rounds = 0
         self.busy_rounds = 0
         self.stores = activity.stores
-        self.inside: SimThread | None = None  # the thread in a barrier among PEs, where only one may be at a time
+        self.inside: dict[int, SimThread] = {}  # by address of the channel, the thread in a collective, where only one may be at a time
 
     def _births(self) -> Iterator[SimThread]:
         for linear, index in enumerate(_indices(self.grid)):

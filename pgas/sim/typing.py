@@ -1,5 +1,6 @@
 """Types of values in the simulator, as numba-cuda names them: typing functions see the same ones as on a GPU."""
 
+import enum
 from typing import Any
 
 import numba.cuda
@@ -26,6 +27,8 @@ def type_of(value: Any) -> Any:
         array = ndarray_of(value)
         layout = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else "A"
         return types.Array(numpy_support.from_dtype(array.dtype), array.ndim, layout, aligned=array.flags.aligned)
+    if isinstance(value, enum.IntEnum):
+        return types.IntEnumMember(type(value), types.int64)
     if isinstance(value, np.generic):
         return numpy_support.from_dtype(value.dtype)
     return next((type_ for python, type_ in _SCALARS if isinstance(value, python)), types.pyobject)

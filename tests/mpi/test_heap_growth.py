@@ -96,7 +96,7 @@ def test_a_heap_that_grows_to_its_limit(small):
 
 def the_host_knows(job, words):
     """Check that an array behind the first heap is one for checks of operands, in kernels' state, and in words."""
-    place = device_state.place(words[-1:].__cuda_array_interface__["data"][0], job.heap)
+    place = device_state.place(words[-1:].__cuda_array_interface__["data"][0], job.places)
     assert place.startswith(f"element [{words.size - 1}] of the uint8 array of shape ({words.size},)"), place
     assert job.memory.read(layout.HEAP_SIZE, 8) == job.heap.size.to_bytes(8, "little")
     with raises(ValueError, "is on the symmetric heap"):

@@ -34,18 +34,17 @@ class ProxiedNIC(RingNIC, AdapterNIC):
         fields = {wqes.WQ: layout.WQ, wqes.DBR: layout.DBR, wqes.UAR: layout.UAR, wqes.CQE: layout.CQE, wqes.QPN: layout.QPN}
         return {
             **{name: self._load(record + field) for name, field in fields.items()},
-            wqes.HEAP_KEY: self._rkeys(number) & 0xFFFF_FFFF,
-            wqes.SYSTEM_KEY: self._rkeys(number) >> 32,
+            wqes.HEAP_KEY: self._rkey(number),
             **dict.fromkeys((tables.PROD_IDX, tables.RUNG_IDX, tables.CONS_IDX), self.first_index),
         }
 
-    def _rkeys(self, number: int) -> int:
-        """Return the rkeys of a queue pair's peer."""
-        return self._load(layout.KEYS + layout.KEYS_SIZE * (number // self._num))
+    def _rkey(self, number: int) -> int:
+        """Return the rkey of a queue pair's peer, big-endian."""
+        return int.from_bytes(self._memory.read(layout.KEYS + layout.KEY_SIZE * (number // self._num), layout.KEY_SIZE), "little")
 
     def _take_keys(self, keys: list[Any]) -> None:
         super()._take_keys(keys)
-        self._set({self._row(n) + wqes.HEAP_KEY: self._rkeys(n) & 0xFFFF_FFFF for n in range(len(self.qps))})
+        self._set({self._row(n) + wqes.HEAP_KEY: self._rkey(n) for n in range(len(self.qps))})
         self._set({tables.LKEY: self._load(layout.LKEY)})
 
     def _region_words(self, entry: int) -> tuple[int, int]:

@@ -45,7 +45,6 @@ class _Introduction:
     qpns: tuple[int, ...]  #: by queue number: those to PE 0, then to PE 1, ...
     psns: tuple[int, ...]
     heap: tuple[int, int]  #: rkey, shift
-    system: tuple[int, int]
     max_msg_sz: int
     atomics: bool
 
@@ -106,11 +105,10 @@ class VerbsNIC(RingNIC):
 
             check_order()
         access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
-        system, heap, queues = ((self._slot + s.offset, s.size) for s in self._segments)
-        self._system, self._heap, self._cells = (
+        heap, queues = ((self._slot + s.offset, s.size) for s in self._segments)
+        self._heap, self._cells = (
             self._register(*place, access, what, on_gpu=not SIMULATOR)
             for place, access, what in (
-                (system, access_of_peers, "the system area"),
                 (heap, access_of_peers, "the symmetric heap (PGAS_SYMMETRIC_SIZE)"),
                 (queues, Access.LOCAL_WRITE, "landing cells and work requests"),
             )
@@ -132,7 +130,6 @@ class VerbsNIC(RingNIC):
             tuple(qp.qpn for qp in self.qps),
             tuple(qp.psn for qp in self.qps),
             (self._heap.rkey, self._heap.shift),
-            (self._system.rkey, self._system.shift),
             caps.max_msg_sz,
             caps.atomics,
         )
@@ -148,8 +145,8 @@ class VerbsNIC(RingNIC):
 
     def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> int:
         """Register the grown heap as one region. The proxy thread keeps running, so addresses in work requests must not change."""
-        address = self._slot + window.HEAP_OFFSET
-        nbytes = chunk.offset + chunk.size - window.HEAP_OFFSET
+        heap = self._segments[0].offset
+        address, nbytes = self._slot + heap, chunk.offset + chunk.size - heap
         what = "the grown symmetric heap"
         grown = self._grown = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=not SIMULATOR)
         undo.callback(grown.mr.close)
@@ -212,9 +209,7 @@ class VerbsNIC(RingNIC):
             work_requests.QP: qp.address,
             work_requests.CQ: qp.cq_address,
             work_requests.HEAP_SHIFT: peer.heap[1],
-            work_requests.SYSTEM_SHIFT: peer.system[1],
             work_requests.HEAP_KEY: peer.heap[0],
-            work_requests.SYSTEM_KEY: peer.system[0],
             work_requests.CHAINS: self._chains[number].ctypes.data,
         }
 

@@ -60,7 +60,7 @@ N_WCS = 16  #: most completions of one poll_cq
 END = WCS + N_WCS * abi.WC_SIZE
 
 # Words of a row. SLOTS, QP, CQ: addresses. CHAINS: address of its table of chains.
-SLOTS, QP, CQ, HEAP_SHIFT, SYSTEM_SHIFT, HEAP_KEY, SYSTEM_KEY = range(0, 56, 8)
+SLOTS, QP, CQ, HEAP_SHIFT, HEAP_KEY = range(0, 40, 8)
 CHAINS = tables.CONS_IDX + 8
 
 # A slot: the work request, its SGE, its staging cell. REQUEST: the request in the kernels' ring that a CMP_AND_SWP performs, else 0.
@@ -343,10 +343,7 @@ def step(own: int, request: int, row: int, done: int) -> int:
         store(at + STAGING, load(request + layout.VALUE))
         store(at + STAGING + 8, load(request + layout.SECOND))
         store_sge(at, at + STAGING - (0 if inline else load(own + CELL_SHIFT)), nbytes, load(own + CELL_LKEY))
-        if what & layout.SYSTEM:
-            store_remote(at, to - load(row + SYSTEM_SHIFT), load(row + SYSTEM_KEY))
-        else:
-            store_remote(at, to - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
+        store_remote(at, to - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
         return POSTED
     if operation in (_ADD, _COMPARE_SWAP) or operation >= _SWAP:
         if nbytes == 4 or operation >= _SWAP or has_chain(row, to):

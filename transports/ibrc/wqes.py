@@ -24,7 +24,7 @@ from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
 
 # Words of a row (tables.py). Keys and QPN are big-endian, and so are the record's.
-WQ, DBR, UAR, CQE, QPN, HEAP_KEY, SYSTEM_KEY = range(0, 56, 8)
+WQ, DBR, UAR, CQE, QPN, HEAP_KEY = range(0, 48, 8)
 
 _WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, codes.Request)
 _NOP, _RDMA_WRITE, _RDMA_READ = int(Opcode.NOP), int(Opcode.RDMA_WRITE), int(Opcode.RDMA_READ)
@@ -147,7 +147,7 @@ def step(own: int, request: int, row: int, done: int) -> int:
     local, to = load(request + layout.LOCAL), load(request + layout.REMOTE)
     value, second = load(request + layout.VALUE), load(request + layout.SECOND)
     if operation == _STORE:
-        post_inline(own, request, row, load(row + (SYSTEM_KEY if what & layout.SYSTEM else HEAP_KEY)))
+        post_inline(own, request, row, load(row + HEAP_KEY))
     elif operation in (_ADD, _COMPARE_SWAP) or operation >= _SWAP:
         post_update(own, row, operation, to, value, second, load(own + SINK) if local == 0 else local, nbytes)
     else:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pgas.kernels import window
 
-__all__ = ["Loan", "Memory", "Segment", "slot_segments"]
+__all__ = ["Loan", "Memory", "Segment", "heap_segment", "whole_pages"]
 
 #: Granularity of VMM allocations on every GPU tried, and of the window's layout.
 GRANULARITY = 2 << 20
@@ -31,10 +31,14 @@ class Loan:
     handle: bytes = b""  #: of CUDA IPC
 
 
-def slot_segments(heap_size: int) -> tuple[Segment, ...]:
-    """Return the segments of a slot: system area and heap, with the unmapped guard between them."""
-    rounded = -(-heap_size // GRANULARITY) * GRANULARITY
-    return Segment(0, window.SYSTEM_SIZE), Segment(window.HEAP_OFFSET, rounded)
+def whole_pages(nbytes: int) -> int:
+    """Return a size rounded up to whole pages of a GPU."""
+    return -(-nbytes // GRANULARITY) * GRANULARITY
+
+
+def heap_segment(team_memory: int, heap_size: int) -> Segment:
+    """Return the segment of a slot with team memory and, behind it, the heap. Both are whole pages."""
+    return Segment(window.HEAP_OFFSET - team_memory, team_memory + heap_size)
 
 
 class Memory(Protocol):

@@ -5,7 +5,8 @@ from typing import Any
 from pgas.kernels import layout, state
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import place
-from pgas.kernels.paths.nic.queue_pair import fixed, lost
+from pgas.kernels.paths.nic.queue_pair import lost
+from pgas.kernels.state import fixed
 
 __all__ = ["fetching", "first_cell", "old_word", "sink"]
 

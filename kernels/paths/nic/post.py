@@ -15,7 +15,8 @@ from pgas.kernels.paths.nic import atomic_wqe
 from pgas.kernels.paths.nic.cells import fetching, old_word, sink
 from pgas.kernels.paths.nic.lanes import group
 from pgas.kernels.paths.nic.queue import poll, reserve, slot, submit
-from pgas.kernels.paths.nic.queue_pair import NOWHERE, fixed, lkey_of, rkey_of_heap
+from pgas.kernels.paths.nic.queue_pair import NOWHERE, lkey_of, rkey_of_heap
+from pgas.kernels.state import fixed
 from pgas.kernels.window import remote
 from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode

@@ -28,7 +28,8 @@ from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first
-from pgas.kernels.paths.nic.queue_pair import NOWHERE, fixed, lost
+from pgas.kernels.paths.nic.queue_pair import NOWHERE, lost
+from pgas.kernels.state import fixed
 from pgas.transports.mlx5 import cqe, wqe
 
 __all__ = ["poll", "quiet", "quiet_pe", "reserve", "slot", "submit"]

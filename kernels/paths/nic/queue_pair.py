@@ -1,38 +1,22 @@
 """Queue pairs: their numbers and records; and the memory that they reach: local operands and keys."""
 
-from typing import Any
-
-from pgas.base.backend import SIMULATOR
 from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
-from pgas.kernels.compiler import constant, device, primitive, ptx, u64
-
-if SIMULATOR:
-    from pgas.kernels.compiler import cpu
+from pgas.kernels.compiler import constant, device, ptx, u64
+from pgas.kernels.state import fixed, fixed_u32
 
 #: Returned instead of an index, a ticket or a key when the job is poisoned.
 NOWHERE = (1 << 64) - 1
 
 _NOWHERE, _BASE = constant(NOWHERE), constant(window.BASE)
 _RECORDS, _RECORD_SIZE = constant(layout.RECORDS), constant(layout.RECORD_SIZE)
-_HEAP_KEYS, _SYSTEM_KEYS = constant(layout.KEYS + layout.HEAP_KEY), constant(layout.KEYS + layout.SYSTEM_KEY)
-_KEYS_SIZE, _LKEY = constant(layout.KEYS_SIZE), constant(layout.LKEY)
+_KEYS, _KEY_SIZE, _LKEY = constant(layout.KEYS), constant(layout.KEY_SIZE), constant(layout.LKEY)
 _REGISTERED_LKEYS, _PIECE_SIZE = constant(layout.REGISTERED + layout.PIECE_LKEY), constant(layout.PIECE_SIZE)
 _REGISTERED, _REGISTERED_END = constant(layout.REGISTERED), constant(layout.REGISTERED_END)
 _PIECE_START, _PIECE_END = constant(layout.PIECE_START), constant(layout.PIECE_END)
 _HEAP_OFFSET, _NOT_REGISTERED = constant(window.HEAP_OFFSET), constant(state.NOT_REGISTERED)
 _TIMED_OUT, _GE = constant(state.NIC_TIMED_OUT), constant(Comparison.GE)
 _0, _1 = constant(0), constant(1)
-
-
-def _read_only(name: str, nbytes: int) -> Any:
-    """A load of what the host wrote at init, at an address that is not constant."""
-    text = f"ld.global.nc.u{8 * nbytes} $0, [$1];"
-    return primitive(name, f"u{8 * nbytes}(u64)", text, lambda addr: cpu.read_only(addr, nbytes), pure=True)
-
-
-fixed = _read_only("fixed", 8)
-fixed_u32 = _read_only("fixed_u32", 4)
 
 
 @device
@@ -49,14 +33,8 @@ def record_of(pe, qp):
 
 @device
 def rkey_of_heap(pe):
-    """Return the rkey of PE pe's heap, big-endian."""
-    return fixed_u32(_HEAP_KEYS + u64(pe) * _KEYS_SIZE)
-
-
-@device
-def rkey_of_system_area(pe):
-    """Return the rkey of PE pe's system area, big-endian."""
-    return fixed_u32(_SYSTEM_KEYS + u64(pe) * _KEYS_SIZE)
+    """Return the rkey of PE pe's heap and team memory, big-endian."""
+    return fixed_u32(_KEYS + u64(pe) * _KEY_SIZE)
 
 
 @device

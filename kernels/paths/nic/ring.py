@@ -14,7 +14,8 @@ from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first, place
-from pgas.kernels.paths.nic.queue_pair import NOWHERE, fixed, local_operand, lost, number_of
+from pgas.kernels.paths.nic.queue_pair import NOWHERE, local_operand, lost, number_of
+from pgas.kernels.state import fixed
 
 __all__ = ["of_pair", "post", "post_copy", "reserve", "reserved", "wait", "write_at"]
 

@@ -1,0 +1,282 @@
+"""Channels of teams: the epoch, the flags of members, and why staging may be used again.
+
+A channel has a head (EPOCH, ONE_SIDED: written by this PE only), a row of flags for each member, which that member writes, and staging: two
+halves, of which collective e uses half e & 1, each with a part for each member, which that member writes.
+
+*No stale flag or line is taken for a new one.* Flags of rows are epochs of 64 bits, waited for with >=. Lines have the low 32 bits of the
+epoch, which are never 0 or 1: staging is zero at first, and begin() zeroes it on all members before these bits wrap.
+
+*A half is written again only when it has been read.* Collective e writes into the half of e - 2, so a member must know that the receiver
+has left e - 2. If every member has waited for something from every other in e - 1, it knows: the receiver sent that after it had left e - 2
+(all threads of a scope meet in finish(), which ends e - 2, before one of them begins e - 1). Where some members wait for nothing from some
+others (broadcast, scans), all acknowledge to all when they leave. ONE_SIDED keeps the number of the last such collective, and begin() waits
+for the acknowledgments of e - 2 if e - 1 was one.
+"""
+
+import functools
+from typing import Any
+
+from pgas.kernels import layout, state, window
+from pgas.kernels.codes import Comparison
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.scope import Scope
+from pgas.kernels.state import fixed, fixed_u32
+
+__all__ = [
+    "begin",
+    "channel_of",
+    "finish",
+    "half_of",
+    "member",
+    "row_of",
+    "wait_flag",
+    "wait_flags",
+    "write_flags",
+]
+
+#: Mask of the poll count, as in sync.py.
+POLLS_MASK = 63
+
+_TEAMS, _ENTRY, _TEAM_MASK = constant(layout.TEAMS), constant(layout.TEAM_ENTRY), constant(layout.MAX_TEAMS - 1)
+_SIZE, _RANK = constant(layout.TEAM_SIZE), constant(layout.TEAM_RANK)
+_LIST = constant(layout.TEAM_LIST)
+_CHANNELS, _BYTES, _COUNT = constant(layout.TEAM_CHANNELS), constant(layout.CHANNEL_BYTES), constant(layout.CHANNEL_COUNT)
+_STAGING, _NEAR = constant(layout.STAGING_OFFSET), constant(layout.TEAM_NEAR)
+_HEAD, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.ROW_SIZE)
+_ARRIVED, _DONE, _ACKED = constant(layout.ARRIVED), constant(layout.DONE), constant(layout.ACKED)
+_NO_TEAM, _NO_CHANNEL, _TIMED_OUT = constant(state.NO_TEAM), constant(state.NO_CHANNEL), constant(state.TIMED_OUT)
+_GE = constant(Comparison.GE)
+_HOST = constant(layout.HOST_CHANNEL % (1 << 64))
+_0, _1, _2, _4, _LINE = (constant(c) for c in (0, 1, 2, 4, 16))
+
+
+# Teams and their members --------------------------------------------------------------------------------------------------------
+
+
+@device
+def entry_of(op, team):
+    """Return the entry of a team; 0, and poison the state, if there is no such team or this PE is not a member."""
+    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # an entry, whatever team is: the compiler may load before it compares
+    if u64(team) <= _TEAM_MASK and fixed_u32(entry + _SIZE) != 0:
+        return entry
+    state.fail(_NO_TEAM, u64(op), u64(state.my_pe()), _0, u64(team), _0, _0)
+    return _0
+
+
+@device
+def size_of(entry):
+    """Return the number of members."""
+    return fixed_u32(entry + _SIZE)
+
+
+@device
+def rank_of(entry):
+    """Return this PE's number in the team."""
+    return fixed_u32(entry + _RANK)
+
+
+@device
+def is_near(entry):
+    """Whether all members map each other's memory."""
+    return fixed_u32(entry + _NEAR) != 0
+
+
+@device
+def member(entry, i):
+    """Return the PE of member i. A load, also for teams with a stride: a branch around it would not stop LLVM from loading."""
+    return fixed_u32(fixed(entry + _LIST) + u64(i) * _4)
+
+
+@device
+def channel_of(op, team, channel):
+    """Return (address of the channel, its team's entry); the address is 0, and the state poisoned, if there is no such channel.
+
+    layout.HOST_CHANNEL is one, too.
+    """
+    entry = entry_of(op, team)
+    base = _0
+    if entry != _0:
+        count, number = u64(fixed_u32(entry + _COUNT)), u64(channel)
+        if number == _HOST:
+            number = count
+        elif number >= count:
+            state.fail(_NO_CHANNEL, u64(op), u64(state.my_pe()), _0, number, count, _0)
+            return base, entry
+        base = fixed(entry + _CHANNELS) + number * u64(fixed_u32(entry + _BYTES))
+    return base, entry
+
+
+@device
+def row_of(base, i):
+    """Return the address of the row that member i writes."""
+    return base + _HEAD + u64(i) * _ROW_SIZE
+
+
+@device
+def half_of(base, entry, epoch):
+    """Return the address of the half of staging that a collective uses; member i's part is i * window.STAGING_PART behind it."""
+    half = u64(size_of(entry)) * window.STAGING_PART
+    return base + u64(fixed_u32(entry + _STAGING)) + (half if epoch & _1 else _0)
+
+
+# Flags --------------------------------------------------------------------------------------------------------------------------
+
+
+@device
+def given_up(op, at, comparison, wanted, found, deadline):
+    """Whether a wait for a word of team memory must end (state.given_up)."""
+    return state.given_up(_TIMED_OUT, op, at, comparison, wanted, found, deadline)
+
+
+def _waiting(load: Any) -> Any:
+    """Make ``wait(op, at, wanted)``: until a flag is ``wanted`` or more."""
+
+    @device
+    def wait(op, at, wanted):
+        deadline = _0
+        polls = u32(0)
+        found = load(at)
+        while found < wanted:
+            polls = u32(polls + u32(1))
+            if polls & POLLS_MASK == 0:
+                if deadline == _0:
+                    deadline = ptx.globaltimer() + state.timeout_ns()
+                if given_up(op, at, _GE, wanted, found, deadline):
+                    break
+            state.relax(op, at, _GE, wanted)
+            found = load(at)
+
+    return wait
+
+
+#: Afterwards what the flag's writer released before is visible to this thread.
+wait_flag = _waiting(ptx.ld_acquire_sys_u64)
+#: For a flag behind which no data lies: L1 keeps what it has.
+wait_flag_only = _waiting(ptx.ld_relaxed_sys_u64)
+
+
+@device
+def tellers(size):
+    """Return how many threads of a scope write and await flags: those of its first warp."""
+    return min(size, u32(32))
+
+
+@functools.cache
+def wait_flags(scope: Scope, wait_one: Any = wait_flag) -> Any:
+    """Make ``wait(op, base, entry, word, epoch)``: until every other member has written epoch to a word of its row.
+
+    Each of the first warp's threads waits for some members; a barrier of the scope must follow.
+    """
+    rank, size = scope.rank, scope.size
+
+    @device
+    def wait(op, base, entry, word, epoch):
+        n, me, step = size_of(entry), rank_of(entry), tellers(size())
+        i = rank()
+        while i < n and rank() < step:
+            if i != me:
+                wait_one(op, row_of(base, i) + word, epoch)
+            i = u32(i + step)
+
+    return wait
+
+
+@functools.cache
+def write_flags(scope: Scope, write: Any) -> Any:
+    """Make ``send(base, entry, word, epoch)``: write epoch to a word of this PE's row at every other member.
+
+    write: ``write(addr, value, pe)``.
+    """
+    rank, size = scope.rank, scope.size
+
+    @device
+    def send(base, entry, word, epoch):
+        n, me, step = size_of(entry), rank_of(entry), tellers(size())
+        at = row_of(base, me) + word
+        i = rank()
+        while i < n and rank() < step:
+            if i != me:
+                write(at, epoch, member(entry, i))
+            i = u32(i + step)
+
+    return send
+
+
+# Epochs -------------------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def begin(scope: Scope, flag: Any) -> Any:
+    """Make ``begin(op, base, entry)``: return the epoch of a new collective. All threads of the scope call it after a barrier of theirs.
+
+    flag: ``flag(addr, value, pe)`` of the way.
+    """
+    await_all, restart, sync = wait_flags(scope, wait_flag_only), _restart(scope, flag), scope.sync
+
+    @device
+    def begin(op, base, entry):
+        last, one_sided = ptx.ld_pair_plain(base)
+        if one_sided == last:
+            await_all(op, base, entry, _ACKED, last - _1)
+            sync()
+        epoch = last + _1
+        if u32(epoch) < 2:
+            epoch = restart(op, base, entry, epoch)
+        return epoch
+
+    return begin
+
+
+def _restart(scope: Scope, flag: Any) -> Any:
+    """Make ``restart(op, base, entry, epoch)``: the low 32 bits of the epoch wrap; zero staging, and return an epoch behind the wrap.
+
+    Between two rounds of flags every member is here, so none has lines under way.
+    """
+    send, await_all, rank, size, sync = write_flags(scope, flag), wait_flags(scope), scope.rank, scope.size, scope.sync
+
+    @device
+    def restart(op, base, entry, epoch):
+        word = _ARRIVED
+        while word <= _DONE:
+            send(base, entry, word, epoch)
+            await_all(op, base, entry, word, epoch)
+            sync()
+            at = half_of(base, entry, _0) + u64(rank()) * _LINE
+            end = half_of(base, entry, _0) + _2 * u64(size_of(entry)) * window.STAGING_PART
+            while at < end and word == _ARRIVED:
+                ptx.st_pair_sys(at, _0, _0)
+                at += u64(size()) * _LINE
+            ptx.fence_sys()
+            sync()
+            word += _DONE - _ARRIVED
+        return epoch + _2 - u64(u32(epoch))
+
+    return restart
+
+
+@functools.cache
+def finish(scope: Scope, flag: Any, *, one_sided: bool = False) -> Any:
+    """Make ``finish(base, entry, epoch)``, which ends a collective for all threads of the scope.
+
+    one_sided: some members have sent nothing to some others in it, or do not wait for what they sent.
+    """
+    acknowledge, store, rank, sync = write_flags(scope, flag), ptx.st_plain[8], scope.rank, scope.sync
+
+    if one_sided:
+
+        @device
+        def finish(base, entry, epoch):
+            sync()
+            acknowledge(base, entry, _ACKED, epoch)
+            if rank() == 0:
+                ptx.st_pair_plain(base, epoch, epoch)
+
+    else:
+
+        @device
+        def finish(base, entry, epoch):
+            sync()
+            if rank() == 0:
+                store(base, epoch)
+
+    return finish

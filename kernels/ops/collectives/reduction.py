@@ -1,0 +1,313 @@
+"""Operations of reductions on elements, as functions of words (words.py).
+
+Elements are accumulated in 64-bit integers, float32 or float64; float16 and bfloat16 in float32, rounded once at the end. The elements of
+padding are computed, too, and never stored.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.kernels.codes import Reduction
+from pgas.kernels.compiler import constant, device, element_size, i64, ptx, types, u32, u64
+from pgas.kernels.refusals import refuse
+
+__all__ = ["Combine", "identity", "location", "reduction"]
+
+
+@dataclass(frozen=True)
+class Combine:
+    """Functions of an *item*: one word, or two words that belong together. ``words``: how many.
+
+    ``first(w0, w1)`` starts an accumulator, ``add(acc, w0, w1)`` returns one with another member's item, ``last(acc)`` the item's words.
+    """
+
+    words: int
+    first: Any
+    add: Any
+    last: Any
+
+
+def reduction(function: str, op: Reduction, dtype: Any) -> Combine:
+    """Return the functions of an operation on a type of elements. Raises KernelTypeError: the type does not have it."""
+    bitwise = op in (Reduction.AND, Reduction.OR, Reduction.XOR)
+    parts = dtype
+    if isinstance(dtype, types.Complex) and op is Reduction.SUM:
+        parts = dtype.underlying_float
+    whole = isinstance(parts, (types.Integer, types.Boolean))
+    known = whole or (not bitwise and (isinstance(parts, types.Float) or parts == types.bfloat16))
+    if not known or (isinstance(parts, types.Boolean) and not bitwise):
+        allowed = "integers" if bitwise else "integers or floats, or complex numbers for SUM"
+        refuse("reduction", function=function, op=op.name, dtype=dtype, allowed=allowed)
+    return _of_words(parts, op)
+
+
+@functools.cache
+def _of_words(dtype: Any, op: Reduction) -> Combine:
+    read, write = _conversion(dtype)
+    combine = _OPERATIONS[op]
+
+    @device
+    def first(word):
+        return read(word)
+
+    @device
+    def add(acc, word):
+        return combine(acc, read(word))
+
+    @device
+    def last(acc):
+        return write(acc)
+
+    bits = 8 * element_size(dtype)
+    while bits < 64:
+        first, add, last = _halves(first, add, last, bits)
+        bits *= 2
+    return Combine(1, *_one_word(first, add, last))
+
+
+def _one_word(one: Any, more: Any, end: Any) -> tuple[Any, Any, Any]:
+    @device
+    def first(w0, w1):
+        return one(w0)
+
+    @device
+    def add(acc, w0, w1):
+        return more(acc, w0)
+
+    @device
+    def last(acc):
+        return end(acc), _0
+
+    return first, add, last
+
+
+def _halves(one: Any, more: Any, end: Any, bits: int) -> tuple[Any, Any, Any]:
+    """Return functions of twice as many bits, whose halves are those of the given ones."""
+    _bits, mask = constant(bits), constant((1 << bits) - 1)
+
+    @device
+    def first(word):
+        return one(word & mask), one(word >> _bits)
+
+    @device
+    def add(acc, word):
+        return more(acc[0], word & mask), more(acc[1], word >> _bits)
+
+    @device
+    def last(acc):
+        return end(acc[0]) | end(acc[1]) << _bits
+
+    return first, add, last
+
+
+_0 = constant(0)
+
+
+def identity(op: Reduction, dtype: Any) -> int:
+    """Return a word of elements x of which ``x op y`` is y."""
+    parts = dtype.underlying_float if isinstance(dtype, types.Complex) else dtype
+    nbytes = element_size(parts)
+    ones = (1 << 8 * nbytes) - 1
+    if op in (Reduction.SUM, Reduction.OR, Reduction.XOR):
+        bits = 0
+    elif op is Reduction.AND:
+        bits = ones
+    elif op is Reduction.PROD:
+        bits = _ONE.get(str(parts), 1)
+    elif str(parts) in _INFINITY:
+        bits = _INFINITY[str(parts)] | (0 if op is Reduction.MIN else 1 << 8 * nbytes - 1)
+    else:
+        signed = getattr(parts, "signed", False)
+        most, least = (ones >> 1, (ones >> 1) + 1) if signed else (ones, 0)
+        bits = most if op is Reduction.MIN else least
+    return sum(bits << at for at in range(0, 64, 8 * nbytes))
+
+
+#: Bits of 1 and of infinity.
+_ONE = {"float64": 0x3FF0 << 48, "float32": 0x3F80 << 16, "float16": 0x3C00, str(types.bfloat16): 0x3F80}
+_INFINITY = {"float64": 0x7FF0 << 48, "float32": 0x7F80 << 16, "float16": 0x7C00, str(types.bfloat16): 0x7F80}
+
+
+def _conversion(dtype: Any) -> tuple[Any, Any]:
+    """Return ``read(word)``, the number in the low bits of a word, and ``write(number)``, those bits."""
+    if isinstance(dtype, types.Float) or dtype == types.bfloat16:
+        return _FLOATS[str(dtype)]
+    return _signed(element_size(dtype)) if getattr(dtype, "signed", False) else _unsigned(element_size(dtype))
+
+
+def _signed(nbytes: int) -> tuple[Any, Any]:
+    mask, sign = constant((1 << 8 * nbytes) - 1), constant(1 << 8 * nbytes - 1)
+
+    @device
+    def read(word):
+        return i64((word ^ sign) - sign)
+
+    @device
+    def write(number):
+        return u64(number) & mask
+
+    return read, write
+
+
+def _unsigned(nbytes: int) -> tuple[Any, Any]:
+    mask = constant((1 << 8 * nbytes) - 1)
+
+    @device
+    def read(word):
+        return word
+
+    @device
+    def write(number):
+        return u64(number) & mask
+
+    return read, write
+
+
+@device
+def _read_f64(word):
+    return ptx.f64_of_bits(word)
+
+
+@device
+def _write_f64(number):
+    return ptx.bits_of_f64(number)
+
+
+@device
+def _read_f32(word):
+    return ptx.f32_of_bits(u32(word))
+
+
+@device
+def _write_f32(number):
+    return u64(ptx.bits_of_f32(number))
+
+
+@device
+def _read_f16(word):
+    return ptx.f32_of_f16(u32(word))
+
+
+@device
+def _write_f16(number):
+    return u64(ptx.f16_of_f32(number))
+
+
+_16 = constant(16)
+
+
+@device
+def _read_bf16(word):
+    return ptx.f32_of_bits(u32(word << _16))
+
+
+@device
+def _write_bf16(number):
+    return u64(ptx.bf16_of_f32(number))
+
+
+_FLOATS = {
+    "float64": (_read_f64, _write_f64),
+    "float32": (_read_f32, _write_f32),
+    "float16": (_read_f16, _write_f16),
+    str(types.bfloat16): (_read_bf16, _write_bf16),
+}
+
+
+@device
+def _sum(a, b):
+    return a + b
+
+
+@device
+def _prod(a, b):
+    return a * b
+
+
+@device
+def _min(a, b):
+    return b if b < a else a
+
+
+@device
+def _max(a, b):
+    return b if b > a else a
+
+
+@device
+def _and(a, b):
+    return a & b
+
+
+@device
+def _or(a, b):
+    return a | b
+
+
+@device
+def _xor(a, b):
+    return a ^ b
+
+
+_OPERATIONS = {
+    Reduction.SUM: _sum, Reduction.PROD: _prod, Reduction.MIN: _min, Reduction.MAX: _max,
+    Reduction.AND: _and, Reduction.OR: _or, Reduction.XOR: _xor,
+}  # fmt: skip
+
+
+# Pairs of a value and its location --------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def location(dtype: Any, *, least: bool) -> Combine:
+    """Return the functions of minloc (least) or maxloc on pairs (value, location); of equal values, the least location is taken."""
+    read, write = _conversion(dtype)
+    better = _less if least else _greater
+
+    @device
+    def chosen(acc, other):
+        wins = better(other[0], acc[0]) or (other[0] == acc[0] and other[1] < acc[1])
+        return other if wins else acc
+
+    if element_size(dtype) == 8:
+
+        @device
+        def pair(w0, w1):
+            return read(w0), read(w1)
+
+        @device
+        def last(acc):
+            return write(acc[0]), write(acc[1])
+
+        words = 2
+    else:
+
+        @device
+        def pair(w0, w1):
+            return read(w0 & _LOW), read(w0 >> _32)
+
+        @device
+        def last(acc):
+            return write(acc[0]) | write(acc[1]) << _32, _0
+
+        words = 1
+
+    @device
+    def add(acc, w0, w1):
+        return chosen(acc, pair(w0, w1))
+
+    return Combine(words, pair, add, last)
+
+
+_LOW, _32 = constant((1 << 32) - 1), constant(32)
+
+
+@device
+def _less(a, b):
+    return a < b
+
+
+@device
+def _greater(a, b):
+    return a > b

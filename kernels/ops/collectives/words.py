@@ -1,0 +1,148 @@
+"""Operands as words of 8 bytes: what collectives move and combine. The last word of an operand may be incomplete."""
+
+import functools
+from typing import Any
+
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.ops.collectives.channel import rank_of
+from pgas.kernels.ops.collectives.reduction import Combine
+from pgas.kernels.scope import Scope
+
+__all__ = ["combined", "copy_words", "first_of", "load_word", "store_word"]
+
+_0, _1, _7, _8 = (constant(c) for c in (0, 1, 7, 8))
+
+
+def _whole(read: Any) -> Any:
+    @device
+    def load(addr, left):
+        return read(addr)
+
+    return load
+
+
+def _whole_store(write: Any) -> Any:
+    @device
+    def store(addr, word, left):
+        write(addr, word)
+
+    return store
+
+
+@functools.cache
+def load_word(unit: int) -> Any:
+    """Make ``load(addr, left)``: the word at addr, of which ``left`` bytes belong to the operand (8 or more: all); the others are 0.
+
+    unit: what addr and left are multiples of, as operands.unit() says.
+    """
+    whole, part, _unit = ptx.ld_plain[8], ptx.ld_plain[min(unit, 8)], constant(unit)
+    if unit >= 8:
+        return _whole(whole)
+
+    @device
+    def load(addr, left):
+        if left >= _8 and addr & _7 == _0:
+            return whole(addr)
+        word, i = _0, _0
+        end = min(left, _8)
+        while i < end:
+            word |= part(addr + i) << (_8 * i)
+            i += _unit
+        return word
+
+    return load
+
+
+@functools.cache
+def store_word(unit: int) -> Any:
+    """Make ``store(addr, word, left)``, as load_word()."""
+    whole, part, _unit = ptx.st_plain[8], ptx.st_plain[min(unit, 8)], constant(unit)
+    if unit >= 8:
+        return _whole_store(whole)
+
+    @device
+    def store(addr, word, left):
+        if left >= _8 and addr & _7 == _0:
+            whole(addr, word)
+        else:
+            i = _0
+            end = min(left, _8)
+            while i < end:
+                part(addr + i, word >> (_8 * i))
+                i += _unit
+
+    return store
+
+
+@functools.cache
+def first_of(scope: Scope) -> Any:
+    """Make ``first(k)``: the first word of the k-th peer that a thread takes. In a block, every peer's begin in another warp."""
+    rank, size = scope.rank, scope.size
+    if scope.suffix != "_block":
+
+        @device
+        def first(k):
+            return u64(rank())
+
+    else:
+
+        @device
+        def first(k):
+            turn = u32(k) * u32(32)
+            while turn >= size():
+                turn = u32(turn - size())
+            return u64(rank() - turn if rank() >= turn else rank() + size() - turn)
+
+    return first
+
+
+@functools.cache
+def copy_words(scope: Scope, unit: int) -> Any:
+    """Make ``copy(dest, source, nbytes)``: a local copy by the threads of the scope."""
+    load, store, rank, size = load_word(unit), store_word(unit), scope.rank, scope.size
+
+    @device
+    def copy(dest, source, nbytes):
+        i = u64(rank()) * _8
+        while i < nbytes:
+            store(dest + i, load(source + i, nbytes - i), nbytes - i)
+            i += u64(size()) * _8
+
+    return copy
+
+
+@functools.cache
+def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
+    """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine what members 0 to members - 1 have sent, in their order.
+
+    word: of a way. own: what this member has sent to itself, so to speak.
+    """
+    words, load, store = combine.words, load_word(unit), store_word(unit)
+    first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size
+    each = constant(words)
+
+    @device
+    def of(op, c, epoch, q, i, own, nbytes):
+        mine = q == rank_of(c[1])
+        w0 = load(own + i * _8, nbytes - i * _8) if mine else word(op, c, epoch, q, i)
+        w1 = _0
+        if words == 2:
+            w1 = load(own + (i + _1) * _8, nbytes - (i + _1) * _8) if mine else word(op, c, epoch, q, i + _1)
+        return w0, w1
+
+    @device
+    def combined(op, c, epoch, dest, own, nbytes, members):
+        i = u64(rank()) * each
+        while i * _8 < nbytes:
+            w0, w1 = of(op, c, epoch, u32(0), i, own, nbytes)
+            acc = first(w0, w1)
+            for q in range(1, members):
+                w0, w1 = of(op, c, epoch, u32(q), i, own, nbytes)
+                acc = add(acc, w0, w1)
+            w0, w1 = last(acc)
+            store(dest + i * _8, w0, nbytes - i * _8)
+            if words == 2:
+                store(dest + (i + _1) * _8, w1, nbytes - (i + _1) * _8)
+            i += u64(size()) * each
+
+    return combined

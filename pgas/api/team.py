@@ -1,0 +1,321 @@
+"""Teams of PEs: predefined ones, splits of them, and queries (OpenSHMEM 1.5, section 9.4 "Team Management Routines").
+
+A team is an integer in kernels. On the host it is a Team, which a kernel takes as an argument.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, cast
+
+import numpy as np
+
+from pgas.api import host_collectives
+from pgas.api.host_only import host_only
+from pgas.base.errors import BootstrapError, HeapError, PgasError
+from pgas.job import runtime, teams
+from pgas.job.array import caller
+from pgas.kernels.compiler.binding import Integer, device_function
+from pgas.kernels.ops import collective
+
+__all__ = [
+    "TEAM_NODE", "TEAM_SAME_LOCAL", "TEAM_WORLD", "Team", "team_create", "team_destroy", "team_my_pe", "team_n_pes", "team_split_2d",
+    "team_split_strided", "team_translate_pe",
+]  # fmt: skip
+
+
+class Team(int):
+    """A team that this PE is a member of; as an integer, its number in kernels."""
+
+    _record: teams.Record | None = None
+
+    @classmethod
+    def _of(cls, number: int, record: teams.Record) -> "Team":
+        team = cls(number)
+        team._record = record
+        return team
+
+    def _found(self) -> teams.Record:
+        record = runtime.current().teams.find(int(self))
+        if self._record is not None and self._record is not record:
+            raise PgasError(f"team {int(self)} was destroyed, or is one of an earlier job")
+        return record
+
+    @property
+    def pes(self) -> tuple[int, ...]:
+        """The members' PEs, in the order of the team."""
+        return self._found().pes
+
+    @property
+    def n_pes(self) -> int:
+        """Number of members."""
+        return len(self.pes)
+
+    @property
+    def my_pe(self) -> int:
+        """This PE's number in the team."""
+        return self.pes.index(runtime.current().my_pe)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels: how many blocks may call collectives of the team at once."""
+        return self._found().channels
+
+    def __repr__(self) -> str:
+        return f"<pgas.Team {teams.named(int(self))}>"
+
+
+#: All PEs; the PEs that map each other's memory with this one; the PEs with this one's number among those of their machine.
+TEAM_WORLD, TEAM_NODE, TEAM_SAME_LOCAL = Team(teams.WORLD), Team(teams.NODE), Team(teams.SAME_LOCAL)
+
+
+# Making teams ---------------------------------------------------------------------------------------------------------------------
+
+
+@host_only
+def team_split_strided(parent: Team, start: int, stride: int, size: int, *, channels: int | None = None) -> Team | None:
+    """Make a team of members start, start + stride, … of a parent (OpenSHMEM 1.5, section 9.4.5). Collective over the parent.
+
+    Args:
+        parent: a team that this PE is a member of.
+        start: number of the first member in the parent.
+        stride: distance of two members in the parent; may be negative; 0 if size is 1.
+        size: number of members.
+        channels: number of channels; None: PGAS_CHANNELS.
+
+    Returns:
+        The team; None if this PE is not a member.
+
+    Raises:
+        TypeError: parent is no Team.
+        ValueError: a member is not in the parent.
+        HeapError: on every PE of the parent: the members have no common room in their team memory.
+        BootstrapError: PEs make different calls.
+    """
+    call = f"pgas.team_split_strided(start={start}, stride={stride}, size={size}, channels={channels})"
+    members = _team("team_split_strided", "parent", parent).pes
+    start, stride, size = (_whole("team_split_strided", n, v) for n, v in (("start", start), ("stride", stride), ("size", size)))
+    chosen = [start + i * stride for i in range(max(size, 0))]
+    if size < 1 or (stride == 0 and size > 1) or not all(0 <= i < len(members) for i in (chosen[0], chosen[-1])):
+        raise ValueError(
+            f"pgas.team_split_strided: start={start}, stride={stride}, size={size} names no members of {parent!r}, which has {len(members)}"
+        )
+    return _made(call, parent, tuple(members[i] for i in chosen), channels)
+
+
+@host_only
+def team_split_2d(parent: Team, xrange: int, *, channels: int | None = None) -> tuple[Team, Team]:
+    """Arrange a parent's members in rows of xrange and make teams of rows and columns (OpenSHMEM 1.5, section 9.4.6).
+
+    Collective over the parent. Member i is in row i // xrange and column i % xrange. The last row may be shorter.
+
+    Args:
+        parent: a team that this PE is a member of.
+        xrange: members of a row, 1 or more.
+        channels: number of channels of each team; None: PGAS_CHANNELS.
+
+    Returns:
+        The teams of this PE's row and column.
+
+    Raises:
+        TypeError: parent is no Team.
+        ValueError: xrange is less than 1.
+        HeapError: on every PE of the parent: members have no common room in their team memory.
+        BootstrapError: PEs make different calls.
+    """
+    call = f"pgas.team_split_2d(xrange={xrange}, channels={channels})"
+    members = _team("team_split_2d", "parent", parent).pes
+    xrange = _whole("team_split_2d", "xrange", xrange)
+    if xrange < 1:
+        raise ValueError(f"pgas.team_split_2d: xrange must be 1 or more, not {xrange}")
+    row, column = divmod(parent.my_pe, xrange)
+    made = []
+    for axis, pes in (("row", members[row * xrange : (row + 1) * xrange]), ("column", members[column::xrange])):
+        made.append(_made(f"{call}, {axis}", parent, pes, channels))
+    return cast(tuple[Team, Team], tuple(made))  # this PE is in its row and its column
+
+
+@host_only
+def team_create(pes: Iterable[int], *, channels: int | None = None) -> Team | None:
+    """Make a team of any PEs, in this order. Collective over all PEs of the job (NVSHMEM's nvshmemx_team_init).
+
+    PEs may give different lists, so that several disjoint teams are made at once; the members of a team give the same.
+
+    Args:
+        pes: numbers of PEs, each once.
+        channels: number of channels; None: PGAS_CHANNELS.
+
+    Returns:
+        The team; None if this PE is not in its list.
+
+    Raises:
+        ValueError: a number is no PE's, or comes twice.
+        HeapError: on every PE: the members have no common room in their team memory.
+        BootstrapError: PEs make different calls, or members give different lists.
+    """
+    members = tuple(_whole("team_create", "pes", pe) for pe in pes)
+    n_pes = runtime.current().n_pes
+    if not members or len(set(members)) != len(members) or not all(0 <= pe < n_pes for pe in members):
+        raise ValueError(f"pgas.team_create: pes must be numbers of PEs, 0 to {n_pes - 1}, each once, not {list(members)}")
+    return _made(f"pgas.team_create(channels={channels})", TEAM_WORLD, members, channels)
+
+
+@host_only
+def team_destroy(team: Team | None) -> None:
+    """Destroy a team (OpenSHMEM 1.5, section 9.4.8). Collective over its members; the kernels of this PE end first. None: does nothing.
+
+    Raises:
+        TypeError: team is no Team.
+        ValueError: it is a predefined one.
+        PgasError: it was destroyed before.
+        BootstrapError: its members make different calls.
+    """
+    if team is None:
+        return
+    _team("team_destroy", "team", team)
+    if int(team) <= teams.SAME_LOCAL:
+        raise ValueError(f"pgas.team_destroy: {team!r} is predefined")
+    job = runtime.current()
+    call = f"pgas.team_destroy(team {int(team)})"
+    job.complete()
+    _told(call, team, _digest(call) + bytes(teams.NOTE_BYTES - teams.HASH_BYTES))
+    job.teams.remove(int(team))
+
+
+def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -> Team | None:
+    """Make a team. Collective over the parent, whose PEs may want different teams."""
+    job = runtime.current()
+    count = job.teams.plan.channels if channels is None else channels
+    if not isinstance(count, (int, np.integer)) or not 1 <= count <= 256:
+        raise ValueError(f"{call.split('(')[0]}: channels must be an integer from 1 to 256, not {channels!r}")
+    member = job.my_pe in pes
+    notes = _told(call, parent, job.teams.room.note(_digest(call, pes if member else ())))
+    failure: Exception | None = None
+    found, room = None, job.teams.room
+    if member:
+        own = notes[parent.pes.index(job.my_pe)]
+        for pe in pes:
+            note = notes[parent.pes.index(pe)]
+            if note[: teams.HASH_BYTES] != own[: teams.HASH_BYTES]:
+                failure = BootstrapError(f"{call}: PEs {job.my_pe} and {pe} are in one team, but give different members")
+            room &= teams.Room.of(note)
+        found = room.first(job.teams.plan.units(len(pes), count))
+        if failure is None and found is None:
+            failure = HeapError(
+                f"{call}: PEs {teams.listed(pes)} have no room for another team in common: destroy some, or choose fewer channels or a "
+                f"larger PGAS_MAX_TEAMS ({job.teams.plan.max_teams})"
+            )
+        if failure is None and found is not None:
+            job.teams.add(found[0], pes, int(count), found[1], caller())
+    ends = _told(f"{call} ends", parent, _digest("failed" if failure else "made").ljust(teams.NOTE_BYTES, b"\0"))
+    if failure is not None:
+        raise failure
+    if bad := next((pe for pe, note in zip(parent.pes, ends, strict=True) if note[: teams.HASH_BYTES] == _digest("failed")), None):
+        if found is not None:
+            job.teams.remove(found[0])
+        raise HeapError(f"{call}: PE {bad} failed")
+    return None if found is None else Team._of(found[0], job.teams.find(found[0]))
+
+
+def _digest(call: str, pes: tuple[int, ...] = ()) -> bytes:
+    return hashlib.blake2b(f"{call} {pes}".encode(), digest_size=teams.HASH_BYTES).digest()
+
+
+def _told(call: str, team: Team, note: bytes) -> list[bytes]:
+    """Return the notes of all members. Collective over the team: by the host's exchange if it has all PEs, else by a kernel."""
+    job = runtime.current()
+    members = team.pes
+    if len(members) == job.n_pes:
+        by_pe = job.agree(call, value=note)
+        return [by_pe[pe] for pe in members]
+    notes, own = job.teams.notes(int(team))
+    job.memory.write(own, note)
+    host_collectives.gather(int(team), notes, own, len(members), len(note))
+    return [job.memory.read(notes + i * len(note), len(note)) for i in range(len(members))]
+
+
+def _team(function: str, name: str, team: Any) -> Team:
+    if not isinstance(team, Team):
+        raise TypeError(f"pgas.{function}: {name} must be a pgas.Team, not {team!r}")
+    team._found()
+    return team
+
+
+def _whole(function: str, name: str, value: Any) -> int:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+        raise ValueError(f"pgas.{function}: {name} must be an integer, not {value!r}")
+    return int(value)
+
+
+# Queries --------------------------------------------------------------------------------------------------------------------------
+
+
+def _my_pe(team: Any) -> int:
+    return -1 if team is None else _team("team_my_pe", "team", team).my_pe
+
+
+def _n_pes(team: Any) -> int:
+    return -1 if team is None else _team("team_n_pes", "team", team).n_pes
+
+
+def _translate_pe(src_team: Any, src_pe: Any, dest_team: Any) -> int:
+    if src_team is None or dest_team is None:
+        return -1
+    origin, target = _team("team_translate_pe", "src_team", src_team).pes, _team("team_translate_pe", "dest_team", dest_team).pes
+    number = _whole("team_translate_pe", "src_pe", src_pe)
+    pe = origin[number] if 0 <= number < len(origin) else None
+    return target.index(pe) if pe in target else -1
+
+
+@device_function(collective.team_my_pe, _my_pe)
+def team_my_pe(team: Integer | None) -> int:
+    """Return this PE's number in a team; -1 if it is not a member (OpenSHMEM 1.5, section 9.4.1). In kernels, and on the host.
+
+    Completion:
+        on return: the number is known.
+        complete: nothing.
+
+    Args:
+        team: the team; on the host None, too: -1.
+
+    Raises:
+        DeviceError: later, on the host: this PE is not a member of the team.
+    """
+    raise AssertionError
+
+
+@device_function(collective.team_n_pes, _n_pes)
+def team_n_pes(team: Integer | None) -> int:
+    """Return the number of members of a team (OpenSHMEM 1.5, section 9.4.2). In kernels, and on the host.
+
+    Completion:
+        on return: the number is known.
+        complete: nothing.
+
+    Args:
+        team: the team; on the host None, too: -1.
+
+    Raises:
+        DeviceError: later, on the host: this PE is not a member of the team.
+    """
+    raise AssertionError
+
+
+@device_function(collective.team_translate_pe, _translate_pe)
+def team_translate_pe(src_team: Integer | None, src_pe: Integer, dest_team: Integer | None) -> int:
+    """Return the number in one team of a member of another; -1 if it is not a member (OpenSHMEM 1.5, section 9.4.4).
+
+    In kernels, and on the host.
+
+    Completion:
+        on return: the number is known.
+        complete: nothing.
+
+    Args:
+        src_team: the team in which src_pe counts.
+        src_pe: a number in it.
+        dest_team: the team whose number is wanted.
+
+    Raises:
+        DeviceError: later, on the host: this PE is not a member of both teams.
+    """
+    raise AssertionError

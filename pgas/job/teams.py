@@ -1,0 +1,285 @@
+"""Teams of this PE: their members, their entries for kernels, and their parts of team memory (kernels/layout.py)."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgas.base.errors import HeapError, PgasError
+from pgas.kernels import layout, window
+from pgas.transports.memory.protocol import Memory, whole_pages
+
+__all__ = ["NODE", "SAME_LOCAL", "WORLD", "Plan", "Room", "Teams"]
+
+#: Numbers of the predefined teams.
+WORLD, NODE, SAME_LOCAL = range(3)
+_PREDEFINED = 3
+
+#: Most units of team memory, so that a map of the free ones fits into a message of members (NOTE_BYTES).
+_UNITS = 2048
+
+#: Bytes of what members tell each other when they make a team: the hash of the call, free numbers, free units.
+HASH_BYTES = 16
+NOTE_BYTES = HASH_BYTES + layout.MAX_TEAMS // 8 + _UNITS // 8
+
+#: The first epoch of a channel is one more.
+_EPOCH = 1
+
+
+def _line(nbytes: int) -> int:
+    return -(-nbytes // 128) * 128
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How team memory is divided; the same on every PE."""
+
+    n_pes: int
+    channels: int  #: PGAS_CHANNELS
+    ll_bytes: int  #: PGAS_LL_BYTES
+    max_teams: int  #: PGAS_MAX_TEAMS
+
+    @classmethod
+    def of(cls, n_pes: int, requested: Mapping[str, Any]) -> "Plan":
+        """Return the plan of a job's variables.
+
+        Raises:
+            HeapError: the memory does not fit before the heap.
+        """
+        plan = cls(n_pes, requested["PGAS_CHANNELS"], requested["PGAS_LL_BYTES"], requested["PGAS_MAX_TEAMS"])
+        if plan.nbytes > window.HEAP_OFFSET:
+            raise HeapError(
+                f"teams of {n_pes} PEs take {plan.nbytes} bytes, and there is room for {window.HEAP_OFFSET}: choose a smaller "
+                f"PGAS_LL_BYTES ({plan.ll_bytes}), PGAS_CHANNELS ({plan.channels}) or PGAS_MAX_TEAMS ({plan.max_teams})"
+            )
+        return plan
+
+    def staging_offset(self, members: int) -> int:
+        """Return the bytes from a channel to its staging."""
+        return layout.CHANNEL_HEAD + _line(members * layout.ROW_SIZE)
+
+    def channel_bytes(self, members: int) -> int:
+        """Return the bytes of a channel of a team: head, rows, and two halves of staging."""
+        return self.staging_offset(members) + 2 * members * 2 * self.ll_bytes
+
+    def team_bytes(self, members: int, channels: int) -> int:
+        """Return the bytes of a team: its channels, the list of its members, and their notes."""
+        return self.list_offset(members, channels) + _line(4 * members) + (members + 1) * _line(NOTE_BYTES)
+
+    def list_offset(self, members: int, channels: int) -> int:
+        """Return the bytes from a team's memory to the list of its members."""
+        return (channels + 1) * self.channel_bytes(members)
+
+    def notes_offset(self, members: int, channels: int) -> int:
+        """Return the bytes from a team's memory to the notes of its members, of which its own comes behind the last."""
+        return self.list_offset(members, channels) + _line(4 * members)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of team memory, in whole pages."""
+        return whole_pages(self.max_teams * self.team_bytes(self.n_pes, self.channels) + layout.ALL_ROWS_BYTES)
+
+    @property
+    def unit(self) -> int:
+        """Bytes that are allocated at once."""
+        unit = 1024
+        while unit * _UNITS < self.nbytes:
+            unit *= 2
+        return unit
+
+    def units(self, members: int, channels: int) -> int:
+        """Return how many units a team takes."""
+        return -(-self.team_bytes(members, channels) // self.unit)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Free numbers of teams and free units of team memory: bit i of a map says that i is free."""
+
+    numbers: int
+    units: int
+
+    def __and__(self, other: "Room") -> "Room":
+        return Room(self.numbers & other.numbers, self.units & other.units)
+
+    def first(self, count: int) -> tuple[int, int] | None:
+        """Return the first free number and the first of ``count`` consecutive free units; None if there are none."""
+        runs, length = self.units, 1  # bit i of runs: length units from i on are free
+        while length < count and runs:
+            step = min(length, count - length)
+            runs &= runs >> step
+            length += step
+        if not runs or not self.numbers:
+            return None
+        return (self.numbers & -self.numbers).bit_length() - 1, (runs & -runs).bit_length() - 1
+
+    def note(self, digest: bytes) -> bytes:
+        """Return the note that says it. digest: the hash of the call."""
+        return digest + self.numbers.to_bytes(layout.MAX_TEAMS // 8, "little") + self.units.to_bytes(_UNITS // 8, "little")
+
+    @classmethod
+    def of(cls, note: bytes) -> "Room":
+        """Read a note."""
+        numbers, units = note[HASH_BYTES : HASH_BYTES + layout.MAX_TEAMS // 8], note[HASH_BYTES + layout.MAX_TEAMS // 8 :]
+        return cls(int.from_bytes(numbers, "little"), int.from_bytes(units, "little"))
+
+
+@dataclass(frozen=True)
+class Record:
+    """A team that this PE is a member of."""
+
+    pes: tuple[int, ...]
+    channels: int
+    first_unit: int
+    where: str  #: the line of the program that made it; "" for predefined teams
+
+
+class Teams:
+    """The teams of a job that this PE is a member of.
+
+    Args:
+        memory: this PE's memory, with the slot and the state page mapped.
+        me: this PE's number.
+        plan: how team memory is divided.
+        near: the PEs that map each other's memory, this one among them.
+        machines: the PEs of each machine, in order.
+    """
+
+    def __init__(self, memory: Memory, me: int, plan: Plan, near: range, machines: Sequence[range]) -> None:
+        self._memory, self._me, self.plan, self._near, self._machines = memory, me, plan, near, machines
+        self._base = window.slot(me) + window.HEAP_OFFSET - plan.nbytes
+        self.records: dict[int, Record] = {}
+        self.room = Room((1 << layout.MAX_TEAMS) - 1, (1 << min((plan.nbytes - layout.ALL_ROWS_BYTES) // plan.unit, _UNITS)) - 1)
+        self._predefine()
+
+    def _predefine(self) -> None:
+        """Make the predefined teams. They lie at the same place on every PE, so each has room for its largest form."""
+        machine = next(pes for pes in self._machines if self._me in pes)
+        local = self._me - machine.start
+        same = [pes[local] for pes in self._machines if local < len(pes)]
+        largest = max(len(pes) for pes in self._machines)
+        every = range(self.plan.n_pes)
+        for number, pes, most in ((WORLD, every, len(every)), (NODE, machine, largest), (SAME_LOCAL, same, len(self._machines))):
+            found = self.room.first(self.plan.units(most, self.plan.channels))
+            if found is None:
+                raise HeapError(f"team memory has no room for the predefined teams of {self.plan.n_pes} PEs: PGAS_MAX_TEAMS is too small")
+            self._enter(number, tuple(pes), self.plan.channels, found[1], "", self.plan.units(most, self.plan.channels))
+
+    def add(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str) -> None:
+        """Make a team at a place that is free on all of its members. No member may use it before every one has done this."""
+        self._enter(number, pes, channels, first_unit, where, self.plan.units(len(pes), channels))
+
+    def _enter(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str, units: int) -> None:
+        self.room = Room(self.room.numbers & ~(1 << number), self.room.units & ~((1 << units) - 1 << first_unit))
+        self.records[number] = Record(pes, channels, first_unit, where)
+        self._prepare(number)
+
+    def _prepare(self, number: int) -> None:
+        """Write a team's memory and entry: flags and staging are 0, the members are told to kernels."""
+        record = self.records[number]
+        pes, base, size = record.pes, self._address(record), self.plan.channel_bytes(len(record.pes))
+        count = record.channels + 1
+        self._memory.fill(base, count * size, 0)
+        for channel in range(count):
+            self._memory.write(base + channel * size + layout.EPOCH, struct.pack("<Q", _EPOCH))
+        listed = base + self.plan.list_offset(len(pes), record.channels)
+        self._memory.write(listed, struct.pack(f"<{len(pes)}I", *pes))
+        near = all(pe in self._near for pe in pes)
+        words = {
+            layout.TEAM_SIZE: len(pes), layout.TEAM_RANK: pes.index(self._me),
+            layout.CHANNEL_BYTES: size, layout.CHANNEL_COUNT: record.channels,
+            layout.STAGING_OFFSET: self.plan.staging_offset(len(pes)), layout.TEAM_NEAR: int(near),
+        }  # fmt: skip
+        entry = layout.TEAMS + number * layout.TEAM_ENTRY
+        for offset, value in words.items():
+            self._memory.write(entry + offset, struct.pack("<I", value))
+        for offset, address in ((layout.TEAM_LIST, listed), (layout.TEAM_CHANNELS, base)):
+            self._memory.write(entry + offset, struct.pack("<Q", address))
+
+    def _address(self, record: Record) -> int:
+        return self._base + record.first_unit * self.plan.unit
+
+    def remove(self, number: int) -> None:
+        """Destroy a team; all of its members have left it."""
+        record = self.records.pop(number)
+        self._memory.fill(layout.TEAMS + number * layout.TEAM_ENTRY, layout.TEAM_ENTRY, 0)
+        units = (1 << self.plan.units(len(record.pes), record.channels)) - 1 << record.first_unit
+        self.room = Room(self.room.numbers | 1 << number, self.room.units | units)
+
+    def reset(self) -> None:
+        """Begin all channels anew, after an error: on every PE, while no kernel runs."""
+        for number in self.records:
+            self._prepare(number)
+        self._memory.fill(window.slot(self._me) + layout.ALL_ROWS, layout.ALL_ROWS_BYTES, 0)
+        self._memory.fill(layout.ALL_EPOCH, layout.WORD, 0)
+
+    def find(self, number: int) -> Record:
+        """Return a team's record.
+
+        Raises:
+            PgasError: it was destroyed, or this PE is not a member.
+        """
+        if number not in self.records:
+            raise PgasError(f"team {number} does not exist, or this PE is not a member of it")
+        return self.records[number]
+
+    def notes(self, number: int) -> tuple[int, int]:
+        """Return the addresses of the notes of a team's members, and of this PE's own."""
+        record = self.find(number)
+        notes = self._address(record) + self.plan.notes_offset(len(record.pes), record.channels)
+        return notes, notes + len(record.pes) * _line(NOTE_BYTES)
+
+    def unfreed(self) -> str:
+        """Return the list of teams that were not destroyed, with the lines that made them; "" if there are none."""
+        left = {number: record for number, record in self.records.items() if number >= _PREDEFINED}
+        lines = [f"{record.where}: team {number} of PEs {listed(record.pes)}" for number, record in left.items()]
+        return "\n  ".join([f"{len(left)} team{'s' * (len(left) > 1)} never destroyed:", *lines]) if left else ""
+
+    def place(self, address: int) -> str | None:
+        """Describe an address in team memory: a flag or a line of a member; None for other addresses."""
+        found = self._locate(address)
+        if found is None:
+            pe = self._row_of_all(address)
+            return None if pe is None else f"the flag of PE {pe} in the barrier of all PEs"
+        number, channel, member, what = found
+        return f"{what} of member {member} (PE {self.records[number].pes[member]}) in {named(number)}, channel {channel}"
+
+    def writer(self, address: int) -> int | None:
+        """Return the PE that writes an address in team memory; None for other addresses."""
+        found = self._locate(address)
+        return self._row_of_all(address) if found is None else self.records[found[0]].pes[found[2]]
+
+    def _row_of_all(self, address: int) -> int | None:
+        """Return the PE that writes a row of barrier_all and sync_all; None for other addresses."""
+        pe = (address - window.slot(self._me) - layout.ALL_ROWS) // layout.ROW_SIZE
+        return pe if 0 <= pe < self.plan.n_pes else None
+
+    def _locate(self, address: int) -> tuple[int, str, int, str] | None:
+        """Return team, channel, member and kind of the word at an address of this PE's team memory."""
+        for number, record in self.records.items():
+            members, base = len(record.pes), self._address(record)
+            channel, offset = divmod(address - base, self.plan.channel_bytes(members))
+            if not 0 <= channel < record.channels + 1:
+                continue
+            name = str(channel) if channel < record.channels else "of the host"
+            staging = offset - self.plan.staging_offset(members)
+            if staging >= 0:
+                return number, name, staging // (2 * self.plan.ll_bytes) % members, "data"
+            member, word = divmod(offset - layout.CHANNEL_HEAD, layout.ROW_SIZE)
+            if 0 <= member < members:
+                return number, name, member, _FLAGS[word // layout.WORD]
+        return None
+
+
+_FLAGS = ("arrival", "completion", "acknowledgment", "chunk")
+
+
+def named(number: int) -> str:
+    """Return what messages call a team."""
+    return ("TEAM_WORLD", "TEAM_NODE", "TEAM_SAME_LOCAL")[number] if number < _PREDEFINED else f"team {number}"
+
+
+def listed(pes: Sequence[int]) -> str:
+    """Return the numbers of PEs in a few words."""
+    shown = ", ".join(map(str, pes[:8]))
+    return shown if len(pes) <= 8 else f"{shown}, … ({len(pes)} in all)"
