@@ -39,10 +39,8 @@ _NO_MEMBER, _OTHER_COUNT = constant(state.NO_MEMBER), constant(state.OTHER_COUNT
 
 def _by_way(make: Callable[[Way], Any]) -> Any:
     """Return make()'s function ``(op, c, request)`` for the ways of this job; the team decides which is taken."""
-    if transport.maps_peers():
-        return make(near)
-    if not transport.has_near():
-        return make(far)
+    if not transport.two_paths():
+        return make(near if transport.maps_peers() else far)
     by_stores, by_nic = make(near), make(far)
 
     @device
@@ -165,7 +163,7 @@ def meeting_of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[...
     rank, sync = scope.rank, scope.sync
 
     def typing() -> Any:
-        path, mapped = transport.current(), transport.maps_peers()
+        path, mapped = transport.current(), transport.maps_peers() and not transport.two_paths()
         flag, quiet = near.flag if mapped else path.flag, path.quiet
         rounds = far.rounds(scope, flag, _itself)
         few = u32(32) if mapped else u32(1)  # a fence of those that write flags; one thread waits for a NIC

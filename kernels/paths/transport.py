@@ -11,7 +11,7 @@ from pgas.kernels import window
 from pgas.kernels.codes import Update
 from pgas.kernels.scope import Scope
 
-__all__ = ["Path", "current", "maps_peers", "queue_pairs"]
+__all__ = ["Path", "current", "maps_peers", "queue_pairs", "two_paths"]
 
 
 class Path(Protocol):
@@ -59,9 +59,9 @@ def maps_peers() -> bool:
     return window.constants().maps_peers
 
 
-def has_near() -> bool:
-    """Whether some teams have members that all map each other's memory."""
-    return maps_peers()
+def two_paths() -> bool:
+    """Whether the PE decides which path an operation takes."""
+    return False
 
 
 def queue_pairs() -> int | None:
