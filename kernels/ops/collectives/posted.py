@@ -1,0 +1,87 @@
+"""How members send over the job's path: put_signal into the receiver's memory, with the epoch SET as its signal.
+
+A signal that is added would count what a member sends in the next collective; one that is set cannot be mistaken. Threads of the scope
+post to one member each. In a job with two paths, all threads store to the near members, as near.py does; flags follow.
+"""
+
+import functools
+from typing import Any
+
+from pgas.kernels import state
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.ops.collectives import near
+from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, tellers
+from pgas.kernels.paths import transport
+from pgas.kernels.paths.p2p import copy
+from pgas.kernels.scope import THREAD, WARP, Scope
+from pgas.kernels.window import remote
+
+__all__ = ["put", "scatter", "whole"]
+
+
+@functools.cache
+def put(unit: int) -> Any:
+    """put_signal_nbi() of a thread that sets the signal."""
+    send = transport.current().put_signal("put_signal_nbi", THREAD, unit, nbi=True)
+
+    @device
+    def put(to, source, nbytes, word, value, pe):
+        send(to, source, nbytes, word, value, False, pe)
+
+    return put
+
+
+@functools.cache
+def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
+    """Make ``scatter(c, epoch, request)``: a piece to every other member, and epoch to a word of this PE's row behind it.
+
+    ``piece(c, q, request)``: as Way.push() says.
+    """
+    post, rank, size, sync, _word, two = put(unit), scope.rank, scope.size, scope.sync, constant(word), transport.two_paths()
+    move, tell = copy(unit, warp=scope is WARP), near.flag
+
+    @device
+    def by_nic(c, epoch, request):
+        base, entry = c
+        n, me = size_of(entry), rank_of(entry)
+        k = u32(rank() + u32(1))
+        while k < n:
+            q = u32(me + k)
+            if q >= n:
+                q = u32(q - n)
+            pe = member(entry, q)
+            if not two or not state.near(pe):
+                to, source, nbytes = piece(c, q, request)
+                post(to, source, nbytes, row_of(base, me) + _word, epoch, pe)
+            k = u32(k + size())
+
+    if not two:
+        return by_nic
+
+    @device
+    def by_both(c, epoch, request):
+        base, entry = c
+        n, me = size_of(entry), rank_of(entry)
+        by_nic(c, epoch, request)
+        for q in range(n):
+            pe = member(entry, u32(q))
+            if q != me and state.near(pe):
+                to, source, nbytes = piece(c, u32(q), request)
+                move(remote(to, pe), source, nbytes, u64(rank()), u64(size()), False)
+        sync()
+        q, step = rank(), tellers(size())
+        if q < step:
+            ptx.fence_sys()
+        while q < n and rank() < step:
+            pe = member(entry, q)
+            if q != me and state.near(pe):
+                tell(row_of(base, me) + _word, epoch, pe)
+            q = u32(q + step)
+
+    return by_both
+
+
+@device
+def whole(c, q, request):
+    """The piece of scatter() that is the same for all: request is (its address in dest, source, bytes)."""
+    return request

@@ -1,0 +1,164 @@
+"""Large operands between members that reach each other through a NIC: trees and chains for a broadcast, a ring for a reduction.
+
+What is under way lies in dest, in pieces; a member forwards a piece when it has it.
+"""
+
+import functools
+from typing import Any
+
+from pgas.kernels import layout
+from pgas.kernels.compiler import constant, device, u32, u64
+from pgas.kernels.ops.collectives import posted
+from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, wait_flag
+from pgas.kernels.ops.collectives.reduction import Combine
+from pgas.kernels.ops.collectives.words import load_word, store_word
+from pgas.kernels.paths import transport
+from pgas.kernels.paths.p2p import copy
+from pgas.kernels.scope import WARP, Scope
+
+__all__ = ["CHUNK_BYTES", "PIECE_BYTES", "reduce", "spread"]
+
+#: Bytes of a broadcast, and of a reduction in a ring, that are forwarded at once.
+CHUNK_BYTES, PIECE_BYTES = 256 << 10, 64 << 10
+
+_CHUNK_BYTES, _CHUNK, _CHUNK_SHIFT = constant(CHUNK_BYTES), constant(layout.CHUNK), constant(layout.CHUNK_SHIFT)
+_WORD, _DONE = constant(layout.WORD), constant(layout.DONE)
+_0, _1, _15, _PAIR, _PIECE = constant(0), constant(1), constant(15), constant(16), constant(PIECE_BYTES)
+
+
+@functools.cache
+def spread(scope: Scope, unit: int) -> Any:
+    """Way.spread(). In a job with two paths the root sends to all members."""
+    if transport.two_paths():
+        return _spread_of_root(scope, unit)
+    return _spread_by_members(scope, unit)
+
+
+def _spread_of_root(scope: Scope, unit: int) -> Any:
+    scatter, move, rank, size, sync = (
+        posted.scatter(scope, unit, layout.DONE, posted.whole),
+        copy(unit, warp=scope is WARP),
+        scope.rank,
+        scope.size,
+        scope.sync,
+    )
+
+    @device
+    def spread(op, c, epoch, dest, source, nbytes, root):
+        if root == rank_of(c[1]):
+            scatter(c, epoch, (dest, source, nbytes))
+            if dest != source:
+                move(dest, source, nbytes, u64(rank()), u64(size()), False)
+        elif rank() == 0:
+            wait_flag(op, row_of(c[0], root) + _DONE, epoch)
+        sync()
+
+    return spread
+
+
+def _spread_by_members(scope: Scope, unit: int) -> Any:
+    """Up to a chunk: along a binomial tree, from the root on. More: along a chain, chunk by chunk; a member forwards one when it has it."""
+    put, move, rank, size = posted.put(unit), copy(unit, warp=scope is WARP), scope.rank, scope.size
+
+    @device
+    def tree(op, c, epoch, dest, source, nbytes, root):
+        base, entry = c
+        n, me = size_of(entry), rank_of(entry)
+        mine = u32(me - root if me >= root else me + n - root)  # numbers from the root on
+        distance = u32(1)
+        while distance < n:
+            if mine < distance:
+                to = u32(mine + distance)
+                if to < n:
+                    to = u32(to + root)
+                    origin = source if mine == 0 else dest
+                    put(dest, origin, nbytes, row_of(base, me) + _DONE, epoch, member(entry, to if to < n else u32(to - n)))
+            elif mine < distance + distance:
+                origin = u32(mine - distance + root)
+                wait_flag(op, row_of(base, origin if origin < n else u32(origin - n)) + _DONE, epoch)
+            distance = u32(distance + distance)
+
+    @device
+    def chain(op, c, epoch, dest, source, nbytes, root):
+        base, entry = c
+        n, me = size_of(entry), rank_of(entry)
+        mine = u32(me - root if me >= root else me + n - root)
+        before, behind = u32(me + n - 1), u32(me + 1)
+        before, behind = before if before < n else u32(before - n), behind if behind < n else u32(behind - n)
+        done, sent = _0, epoch << _CHUNK_SHIFT
+        while done < nbytes:
+            sent += _1
+            if mine != 0:
+                wait_flag(op, row_of(base, before) + _CHUNK, sent)
+            if mine != n - 1:
+                origin = (source if mine == 0 else dest) + done
+                put(dest + done, origin, min(nbytes - done, _CHUNK_BYTES), row_of(base, me) + _CHUNK, sent, member(entry, behind))
+            done += _CHUNK_BYTES
+
+    @device
+    def spread(op, c, epoch, dest, source, nbytes, root):
+        if rank() == 0:
+            if nbytes <= _CHUNK_BYTES:
+                tree(op, c, epoch, dest, source, nbytes, root)
+            else:
+                chain(op, c, epoch, dest, source, nbytes, root)
+        if root == rank_of(c[1]) and dest != source:
+            move(dest, source, nbytes, u64(rank()), u64(size()), False)
+
+    return spread
+
+
+def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
+    """Make ``reduce(op, c, epoch, dest, source, nbytes)``: reduce-scatter, then all-gather, in a ring, by pieces (Patarasuk and Yuan 2009).
+
+    The slice that begins at member i + 1 is combined in the order of the ring and ends at member i. Each slice is combined once, so all
+    members have the same bits. dest takes partial results: a member adds its source to a piece in its dest and sends it on. The final
+    piece comes to the same place when the partial one has long been delivered, as it depends on it.
+    """
+    put, rank, size, sync, words = posted.put(unit), scope.rank, scope.size, scope.sync, combine.words
+    load, store, first, add, last = load_word(unit), store_word(unit), combine.first, combine.add, combine.last
+    item = constant(words * layout.WORD)
+
+    @device
+    def add_own(dest, source, nbytes):
+        at = u64(rank()) * item
+        while at < nbytes:
+            w0, w1 = load(dest + at, nbytes - at), load(dest + at + _WORD, nbytes - at - _WORD) if words == 2 else _0
+            acc = first(w0, w1)
+            w0, w1 = load(source + at, nbytes - at), load(source + at + _WORD, nbytes - at - _WORD) if words == 2 else _0
+            w0, w1 = last(add(acc, w0, w1))
+            store(dest + at, w0, nbytes - at)
+            if words == 2:
+                store(dest + at + _WORD, w1, nbytes - at - _WORD)
+            at += u64(size()) * item
+
+    @device
+    def reduce(op, c, epoch, dest, source, nbytes):
+        base, entry = c
+        n, me = size_of(entry), rank_of(entry)
+        before, behind = u32(me + n - 1), u32(me + 1)
+        before, behind = before if before < n else u32(before - n), behind if behind < n else u32(behind - n)
+        slice_ = ((nbytes + _15) // _PAIR + u64(n) - _1) // u64(n) * _PAIR
+        received = sent = epoch << _CHUNK_SHIFT
+        # In turn k a member sends slice me - k: at first its own, then what has come in the turn before; from turn n - 1 on, final ones.
+        for k in range(2 * n - 1):
+            which = u32(me + 2 * n - u32(k)) % n
+            at, end = min(u64(which) * slice_, nbytes), min((u64(which) + _1) * slice_, nbytes)
+            while at < end:
+                count = min(end - at, _PIECE)
+                if k != 0:
+                    received += _1
+                    if rank() == 0:
+                        wait_flag(op, row_of(base, before) + _CHUNK, received)
+                    sync()
+                    if k < n:
+                        add_own(dest + at, source + at, count)
+                        sync()
+                if k != 2 * n - 2:
+                    sent += _1
+                    if rank() == 0:
+                        origin = source if k == 0 else dest
+                        put(dest + at, origin + at, count, row_of(base, me) + _CHUNK, sent, member(entry, behind))
+                at += count
+
+    return reduce
