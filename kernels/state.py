@@ -51,6 +51,8 @@ my_pe = _read_only("my_pe", layout.MY_PE, 32)
 n_pes = _read_only("n_pes", layout.N_PES, 32)
 timeout_ns = _read_only("timeout_ns", layout.TIMEOUT_NS, 64)
 heap_size = _read_only("heap_size", layout.HEAP_SIZE, 64)
+_near_first = _read_only("near_first", layout.NEAR_FIRST, 32)
+_near_end = _read_only("near_end", layout.NEAR_END, 32)
 
 #: ``relax(operation, address, comparison, value)`` between two polls of a spin loop: nothing on a GPU; in the simulator other threads
 #: run. The operands describe the wait in a hang report.
@@ -113,6 +115,14 @@ def given_up(kind, op, addr, comparison, wanted, found, deadline):
 
 
 _BASE, _HEAP_OFFSET = constant(window.BASE), constant(window.HEAP_OFFSET)
+
+
+@device
+def near(pe):
+    """Whether kernels reach PE pe's memory by address."""
+    return _near_first() <= pe < _near_end()
+
+
 _BAD_PE, _NOT_SYMMETRIC = constant(BAD_PE), constant(NOT_SYMMETRIC)
 
 

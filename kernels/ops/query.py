@@ -1,13 +1,16 @@
-"""my_pe, n_pes and ptr (OpenSHMEM 1.5, sections 9.1 and 9.2)."""
+"""my_pe, n_pes and ptr (OpenSHMEM 1.5, sections 9.1 and 9.2), and those of teams (section 9.4)."""
 
 from typing import Any
 
 from pgas.kernels import operation, state, window
-from pgas.kernels.compiler import address_of, element_size, i64, u64
+from pgas.kernels.compiler import address_of, constant, element_size, i64, u32, u64
 from pgas.kernels.ops import operands
+from pgas.kernels.ops.collectives.channel import entry_of, member, rank_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse
 from pgas.kernels.window import remote
+
+_0 = constant(0)
 
 
 def my_pe() -> Any:
@@ -44,5 +47,49 @@ def ptr(dest: Any, pe: Any) -> Any:
             if not state.valid(op, pe, addr, u64(dest.size) * u64(itemsize)):
                 return addr
         return remote(addr, pe)
+
+    return body
+
+
+# Of teams -------------------------------------------------------------------------------------------------------------------------
+
+
+def team_my_pe(team: Any) -> Any:
+    """Typing function of team_my_pe."""
+    return _query("team_my_pe", team, rank_of)
+
+
+def team_n_pes(team: Any) -> Any:
+    """Typing function of team_n_pes."""
+    return _query("team_n_pes", team, size_of)
+
+
+def _query(name: str, team: Any, read: Any) -> Any:
+    operands.integer(name, "team", team)
+    window.constants()
+    op = constant(operation.number(name))
+
+    def body(team):
+        entry = entry_of(op, team)
+        return i64(read(entry)) if entry != _0 else i64(-1)
+
+    return body
+
+
+def team_translate_pe(src_team: Any, src_pe: Any, dest_team: Any) -> Any:
+    """Typing function of team_translate_pe."""
+    for name, argument in (("src_team", src_team), ("src_pe", src_pe), ("dest_team", dest_team)):
+        operands.integer("team_translate_pe", name, argument)
+    window.constants()
+    op = constant(operation.number("team_translate_pe"))
+
+    def body(src_team, src_pe, dest_team):
+        entry, other = entry_of(op, src_team), entry_of(op, dest_team)
+        if entry != _0 and other != _0 and u64(src_pe) < u64(size_of(entry)):
+            pe = member(entry, u32(src_pe))
+            for i in range(size_of(other)):
+                if member(other, u32(i)) == pe:
+                    return i64(i)
+        return i64(-1)
 
     return body

@@ -13,21 +13,11 @@ members. On the host: pgas/api/team.py.
 
 from typing import Any
 
-from pgas.kernels.codes import OPERATIONS
 from pgas.kernels.compiler.binding import Integer, device_function
-from pgas.kernels.ops import collective
+from pgas.kernels.ops import collective, meeting
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
-SUM, PROD, MIN, MAX, AND, OR, XOR = OPERATIONS.values()
-
 __all__ = [
-    "AND",
-    "MAX",
-    "MIN",
-    "OR",
-    "PROD",
-    "SUM",
-    "XOR",
     "alltoall",
     "alltoall_block",
     "alltoall_warp",
@@ -43,34 +33,16 @@ __all__ = [
     "collect",
     "collect_block",
     "collect_warp",
-    "exscan",
-    "exscan_block",
-    "exscan_warp",
     "fcollect",
     "fcollect_block",
     "fcollect_warp",
-    "inscan",
-    "inscan_block",
-    "inscan_warp",
-    "maxloc",
-    "maxloc_block",
-    "maxloc_warp",
-    "minloc",
-    "minloc_block",
-    "minloc_warp",
-    "reduce",
-    "reduce_block",
-    "reduce_warp",
-    "reducescatter",
-    "reducescatter_block",
-    "reducescatter_warp",
     "team_sync",
     "team_sync_block",
     "team_sync_warp",
 ]
 
 
-@device_function(collective.meeting("team_sync", THREAD, completes=False))
+@device_function(meeting.of_team("team_sync", THREAD, completes=False))
 def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Wait until all members of a team have arrived (OpenSHMEM 1.5, section 9.11.3 SHMEM_SYNC).
 
@@ -92,7 +64,7 @@ def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> Non
     """
 
 
-@device_function(collective.meeting("barrier", THREAD, completes=True))
+@device_function(meeting.of_team("barrier", THREAD, completes=True))
 def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Wait until all members of a team have arrived and their operations before are complete (OpenSHMEM 1.5, section 9.11.1).
 
@@ -239,160 +211,22 @@ def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stre
     """
 
 
-@device_function(collective.reduce(THREAD))
-def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Combine the sources of all members element by element into every dest (all-reduce; OpenSHMEM 1.5, section 9.11.9).
-
-    Elements are combined in the order of members, so all members get the same bits. float16 and bfloat16 are accumulated in float32 and
-    rounded once, integers wrap.
-
-    Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
-
-    Args:
-        team: the team.
-        dest: array of at least source.size elements; may be source.
-        source: array of integers for every op; of floats (float16, bfloat16, float32, float64) for SUM, PROD, MIN and MAX; of complex
-            numbers for SUM.
-        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, by name: the kernel is compiled for it.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
-
-    Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-    """
-
-
-@device_function(collective.reducescatter(THREAD))
-def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Combine the sources of all members, and leave part q of the result in member q's dest (NVSHMEM's reducescatter).
-
-    Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
-
-    Args:
-        team: the team.
-        dest: array; its size is that of a part. It may be this member's own part of source.
-        source: array of at least ``team_n_pes(team) * dest.size`` elements, of types as for reduce().
-        op: as reduce().
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
-
-    Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-    """
-
-
-@device_function(collective.inscan(THREAD))
-def inscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Inclusive scan: combine the sources of members 0 to this one (OpenSHMEM 1.6, sum_inscan, for every op).
-
-    Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
-
-    Args:
-        team: the team.
-        dest: array of at least source.size elements; may be source.
-        source: array, of types as for reduce().
-        op: as reduce().
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
-
-    Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-    """
-
-
-@device_function(collective.exscan(THREAD))
-def exscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Exclusive scan: combine the sources of the members before this one (OpenSHMEM 1.6, sum_exscan, for every op).
-
-    Member 0 gets the identity of op: 0 for SUM, OR and XOR, 1 for PROD, all ones for AND, the largest value for MIN, the least for MAX.
-
-    Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
-
-    Args:
-        team: the team.
-        dest: array of at least source.size elements; may be source.
-        source: array, of types as for reduce().
-        op: as reduce().
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
-
-    Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-    """
-
-
-@device_function(collective.best("maxloc", THREAD, least=False))
-def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Find for each row the member with the largest value (NVSHMEM's maxloc, MPI_MAXLOC).
-
-    A row is (value, location). The row of the largest value is every member's result; of equal values, that of the least location.
-
-    Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
-
-    Args:
-        team: the team.
-        dest: array of shape (n, 2) in C order, with at least as many rows as source; may be source.
-        source: array of shape (n, 2) in C order, of integers or floats of 32 or 64 bits.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
-
-    Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-    """
-
-
-@device_function(collective.best("minloc", THREAD, least=True))
-def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """maxloc() for the smallest value.
-
-    Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
-
-    Args:
-        team: the team.
-        dest: as maxloc().
-        source: as maxloc().
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
-
-    Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-    """
-
-
-@device_function(collective.meeting("team_sync", WARP, completes=False))
+@device_function(meeting.of_team("team_sync", WARP, completes=False))
 def team_sync_warp(team: Integer, channel: Integer = 0) -> None:
     """team_sync() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
 
 
-@device_function(collective.meeting("team_sync", BLOCK, completes=False))
+@device_function(meeting.of_team("team_sync", BLOCK, completes=False))
 def team_sync_block(team: Integer, channel: Integer = 0) -> None:
     """team_sync() by all threads of one block of every member, which meet on entry and return. None may have returned."""
 
 
-@device_function(collective.meeting("barrier", WARP, completes=True))
+@device_function(meeting.of_team("barrier", WARP, completes=True))
 def barrier_warp(team: Integer, channel: Integer = 0) -> None:
     """barrier() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
 
 
-@device_function(collective.meeting("barrier", BLOCK, completes=True))
+@device_function(meeting.of_team("barrier", BLOCK, completes=True))
 def barrier_block(team: Integer, channel: Integer = 0) -> None:
     """barrier() by all threads of one block of every member, which meet on entry and return. None may have returned."""
 
@@ -463,63 +297,3 @@ def collect_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) ->
 @device_function(collective.collect(BLOCK))
 def collect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
     """collect() by all threads of one block of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.reduce(WARP))
-def reduce_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reduce() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.reduce(BLOCK))
-def reduce_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reduce() by all threads of one block of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.reducescatter(WARP))
-def reducescatter_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reducescatter() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.reducescatter(BLOCK))
-def reducescatter_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reducescatter() by all threads of one block of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.inscan(WARP))
-def inscan_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """inscan() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.inscan(BLOCK))
-def inscan_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """inscan() by all threads of one block of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.exscan(WARP))
-def exscan_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """exscan() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.exscan(BLOCK))
-def exscan_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """exscan() by all threads of one block of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.best("maxloc", WARP, least=False))
-def maxloc_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """maxloc() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.best("maxloc", BLOCK, least=False))
-def maxloc_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """maxloc() by all threads of one block of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.best("minloc", WARP, least=True))
-def minloc_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """minloc() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
-
-
-@device_function(collective.best("minloc", BLOCK, least=True))
-def minloc_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """minloc() by all threads of one block of every member, which meet on entry and return. None may have returned."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pgas.api import collective
+from pgas.api import collective, reduction
 from pgas.api.host_ops import as_array, enqueue, on_stream
 from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
@@ -67,8 +67,8 @@ def _team(name: str, team: Any) -> int:
 
 
 def _form(name: str) -> Callable[..., Any]:
-    stub = getattr(collective, name)
-    block = getattr(collective, f"{name}_block")
+    module = collective if hasattr(collective, name) else reduction
+    stub, block = getattr(module, name), getattr(module, f"{name}_block")
     call = inspect.signature(stub)
 
     def form(*args: Any, **kwargs: Any) -> None:

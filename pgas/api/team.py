@@ -15,7 +15,7 @@ from pgas.base.errors import BootstrapError, HeapError, PgasError
 from pgas.job import runtime, teams
 from pgas.job.array import caller
 from pgas.kernels.compiler.binding import Integer, device_function
-from pgas.kernels.ops import collective
+from pgas.kernels.ops import query
 
 __all__ = [
     "TEAM_NODE", "TEAM_SAME_LOCAL", "TEAM_WORLD", "Team", "team_create", "team_destroy", "team_my_pe", "team_n_pes", "team_split_2d",
@@ -266,7 +266,7 @@ def _translate_pe(src_team: Any, src_pe: Any, dest_team: Any) -> int:
     return target.index(pe) if pe in target else -1
 
 
-@device_function(collective.team_my_pe, _my_pe)
+@device_function(query.team_my_pe, _my_pe)
 def team_my_pe(team: Integer | None) -> int:
     """Return this PE's number in a team; -1 if it is not a member (OpenSHMEM 1.5, section 9.4.1). In kernels, and on the host.
 
@@ -283,7 +283,7 @@ def team_my_pe(team: Integer | None) -> int:
     raise AssertionError
 
 
-@device_function(collective.team_n_pes, _n_pes)
+@device_function(query.team_n_pes, _n_pes)
 def team_n_pes(team: Integer | None) -> int:
     """Return the number of members of a team (OpenSHMEM 1.5, section 9.4.2). In kernels, and on the host.
 
@@ -300,7 +300,7 @@ def team_n_pes(team: Integer | None) -> int:
     raise AssertionError
 
 
-@device_function(collective.team_translate_pe, _translate_pe)
+@device_function(query.team_translate_pe, _translate_pe)
 def team_translate_pe(src_team: Integer | None, src_pe: Integer, dest_team: Integer | None) -> int:
     """Return the number in one team of a member of another; -1 if it is not a member (OpenSHMEM 1.5, section 9.4.4).
 

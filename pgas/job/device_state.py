@@ -38,11 +38,13 @@ class Places:
     teams: Teams
 
 
-def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float) -> None:
-    """Write the words that kernels read: this PE's number, the number of PEs, the timeout of waits, the size of the heap."""
+def setup(memory: Memory, my_pe: int, n_pes: int, near: range, heap_size: int, timeout_s: float) -> None:
+    """Write the words that kernels read: this PE's number, the number of PEs, those near, the timeout of waits, the size of the heap."""
     for address, value in (
         (layout.MY_PE, my_pe),
         (layout.N_PES, n_pes),
+        (layout.NEAR_FIRST, near.start),
+        (layout.NEAR_END, near.stop),
         (layout.TIMEOUT_NS, int(timeout_s * 1e9)),
     ):
         memory.write(address, struct.pack("<Q", value))

@@ -120,20 +120,19 @@ class Job(Collective):
         plan, _ = self.together("pgas.init()", lambda: teams.Plan.of(self.n_pes, requested))
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
         self.segments = (heap_segment(plan.nbytes, heap_size),)
-        remark = self._remarks.append
         setting = registry.Setting(
             requested,
             self._choice,
             self.gpu is not None,
-            lambda rung_by_cpu: card.SoftwareCard(requested, self.gpu, self.pes, self.my_pe, remark, rung_by_cpu=rung_by_cpu),
-            remark,
+            lambda cpu: card.SoftwareCard(requested, self.gpu, self.pes, self.my_pe, self._remarks.append, rung_by_cpu=cpu),
+            self._remarks.append,
         )
         self._nic_segments, _ = self.together("pgas.init()", lambda: chosen.segments(self.n_pes, window.constants(), setting))
         self.memory, _ = self.together("pgas.init()", self._open_memory)
         self.nic: NIC | None = None
+        self.near = range(self.n_pes) if chosen.maps_peers else range(self.my_pe, self.my_pe + 1)
         self._timeout_s = requested["PGAS_TIMEOUT"]
         self._map(chosen, setting, heap_size)
-        self.near = range(self.n_pes) if chosen.maps_peers else range(self.my_pe, self.my_pe + 1)
         self.machines = [range(self.n_pes)] if chosen.maps_peers else [range(pe, pe + 1) for pe in range(self.n_pes)]
         self.teams, _ = self.together("pgas.init()", lambda: teams.Teams(self.memory, self.my_pe, plan, self.near, self.machines))
         self.heap = Allocator(heap_size, window.HEAP_OFFSET, bounds.limit)
@@ -174,7 +173,7 @@ class Job(Collective):
 
         def create() -> list[int]:
             self.memory.create_private()
-            device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self._timeout_s)
+            device_state.setup(self.memory, self.my_pe, self.n_pes, self.near, heap_size, self._timeout_s)
             return [self.memory.create(window.slot(self.my_pe) + s.offset, s) for s in segments]
 
         fds = everywhere(self.exchange, create, HeapError)[self.my_pe]

@@ -252,6 +252,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         return in_rounds
     in_ring = rings.reduce(scope, unit, combine)
 
+    @device
     def reduce(op, c, epoch, dest, source, nbytes):
         if dest == source or nbytes <= u64(size_of(c[1])) * window.STAGING_PART:
             epoch = in_rounds(op, c, epoch, dest, source, nbytes)

@@ -1,0 +1,94 @@
+"""barrier_all, sync_all, and their forms for teams (OpenSHMEM 1.5, sections 9.11.1 to 9.11.4)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pgas.kernels import layout, operation, state, window
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.ops import operands
+from pgas.kernels.ops.call import alone, by_way, on_channel
+from pgas.kernels.ops.collectives import far, near
+from pgas.kernels.ops.collectives.way import Way
+from pgas.kernels.paths import transport
+from pgas.kernels.scope import Scope
+
+_0, _1 = constant(0), constant(1)
+_ALL_ROWS, _ALL_EPOCH = constant(window.BASE + layout.ALL_ROWS), constant(layout.ALL_EPOCH)
+
+
+def _meeting(scope: Scope, *, completes: bool) -> Callable[[Way], Any]:
+    def make(way: Way) -> Any:
+        begin, meet, finish = way.begin(scope), way.meet(scope, completes=completes), way.leave(scope)
+
+        @device
+        def perform(op, c, request):
+            epoch = begin(op, c)
+            meet(op, c, epoch)
+            finish(op, c, epoch)
+
+        return perform
+
+    return make
+
+
+def of_team(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
+    """Typing function of team_sync (or barrier, if it completes) at a scope."""
+    name = plain + scope.suffix
+
+    def typing(team: Any, channel: Any = 0) -> Any:
+        operands.integer(name, "team", team)
+        operands.integer(name, "channel", channel)
+        call = on_channel(scope, name, by_way(_meeting(scope, completes=completes)))
+
+        def body(team, channel=0):
+            call(team, channel, _0)
+
+        return body
+
+    return typing
+
+
+def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
+    """Typing function of sync_all (or barrier_all, if it completes) at a scope.
+
+    They have rows and an epoch of their own, at addresses that are constants, so that nothing is loaded before the flags are stored but
+    the epoch and two words of the state page.
+    """
+    name = plain + scope.suffix
+    op, entry = constant(operation.number(name)), scope.entry(name)
+    rank, sync = scope.rank, scope.sync
+
+    def typing() -> Any:
+        path, mapped = transport.current(), transport.maps_peers() and not transport.two_paths()
+        flag, quiet = near.flag if mapped else path.flag, path.quiet
+        rounds = far.rounds(scope, flag, _itself)
+        few = u32(32) if mapped else u32(1)  # a fence of those that write flags; one thread waits for a NIC
+
+        @device
+        def perform(op, c, request):
+            epoch = ptx.ld_relaxed_gpu_u64(_ALL_EPOCH) + _1  # before the fence, which takes longer
+            me = state.my_pe()
+            if completes:
+                if rank() < few:
+                    quiet()
+                if not mapped:
+                    sync()
+            rounds(op, _ALL_ROWS + (u64(me) << window.SHIFT), _0, state.n_pes(), me, epoch)
+            sync()
+            if rank() == 0:
+                ptx.st_relaxed_gpu_u64(_ALL_EPOCH, epoch)
+
+        perform = alone(name, scope, perform)
+
+        def body():
+            entry()
+            perform(op, (_ALL_ROWS, _0), _0)
+
+        return body
+
+    return typing
+
+
+@device
+def _itself(entry, i):
+    return i

@@ -1,0 +1,199 @@
+"""Reductions and scans on teams (OpenSHMEM 1.5, section 9.11.9; scans: 1.6), as collective.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pgas.kernels import layout, operation, window
+from pgas.kernels.codes import OPERATIONS, Reduction
+from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
+from pgas.kernels.ops.call import alone, body_of, by_way, fitting, pair
+from pgas.kernels.ops.collectives.channel import channel_of, rank_of, size_of
+from pgas.kernels.ops.collectives.reduction import Combine, identity, location, reduction
+from pgas.kernels.ops.collectives.way import Way
+from pgas.kernels.ops.collectives.words import combined, store_word
+from pgas.kernels.refusals import refuse
+from pgas.kernels.scope import Scope
+
+_0, _WORD = constant(0), constant(layout.WORD)
+
+
+def operation_of(name: str, op: Any) -> Reduction:
+    """Return the operation that a call has, by its type."""
+    if isinstance(op, types.IntEnumMember) and op.instance_class.__name__ in OPERATIONS:
+        return Reduction[op.instance_class.__name__]
+    refuse("operation", function=name, found=op)
+
+
+def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
+    """An all-reduce. request: dest, source, bytes."""
+
+    def make(way: Way) -> Any:
+        begin, finish, collect, send = way.begin(scope), way.finish(scope), way.collect(scope), way.send_same(scope, unit)
+        add_up, of_large = combined(scope, unit, combine, way.word()), way.reduce(scope, unit, combine)
+
+        @device
+        def perform(op, c, request):
+            dest, source, nbytes = request
+            epoch = begin(op, c)
+            if nbytes <= window.LL_BYTES:
+                send(op, c, epoch, source, nbytes)
+                collect(op, c, epoch)
+                add_up(op, c, epoch, dest, source, nbytes, size_of(c[1]))
+            else:
+                epoch = of_large(op, c, epoch, dest, source, nbytes)
+            finish(op, c, epoch)
+
+        return perform
+
+    return make
+
+
+def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
+    """request: dest, source, bytes of dest."""
+
+    def make(way: Way) -> Any:
+        begin, finish, collect, send = way.begin(scope), way.finish(scope), way.collect(scope), way.send_each(scope, unit)
+        add_up, of_large = combined(scope, unit, combine, way.word()), way.reducescatter(scope, unit, combine)
+
+        @device
+        def perform(op, c, request):
+            dest, source, nbytes = request
+            epoch = begin(op, c)
+            if nbytes <= window.LL_BYTES:
+                send(op, c, epoch, source, nbytes, nbytes)
+                collect(op, c, epoch)
+                add_up(op, c, epoch, dest, source + u64(rank_of(c[1])) * nbytes, nbytes, size_of(c[1]))
+            else:
+                epoch = of_large(op, c, epoch, dest, source, nbytes)
+            finish(op, c, epoch)
+
+        return perform
+
+    return make
+
+
+def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Callable[[Way], Any]:
+    """In rounds through staging. request: dest, source, bytes. identity: None, or what member 0 gets (exclusive), as a word."""
+    exclusive, neutral = identity is not None, constant(identity or 0)
+
+    def make(way: Way) -> Any:
+        begin, finish = way.begin(scope), way.finish(scope, one_sided=True)  # nobody awaits what members behind it send
+        collect, send = way.collect(scope), way.send_same(scope, unit)
+        add_up, store, rank, size, sync = combined(scope, unit, combine, way.word()), store_word(unit), scope.rank, scope.size, scope.sync
+
+        @device
+        def fill(dest, nbytes):
+            i = u64(rank()) * _WORD
+            while i < nbytes:
+                store(dest + i, neutral, nbytes - i)
+                i += u64(size()) * _WORD
+
+        @device
+        def perform(op, c, request):
+            dest, source, nbytes = request
+            me, offset = rank_of(c[1]), _0
+            while offset < nbytes:
+                if offset != _0:
+                    sync()
+                count = min(nbytes - offset, window.LL_BYTES)
+                epoch = begin(op, c)
+                send(op, c, epoch, source + offset, count)
+                collect(op, c, epoch)
+                if exclusive and me == 0:
+                    fill(dest + offset, count)
+                else:
+                    add_up(op, c, epoch, dest + offset, source + offset, count, me if exclusive else u32(me + u32(1)))
+                finish(op, c, epoch)
+                offset += window.LL_BYTES
+
+        return perform
+
+    return make
+
+
+def _like_source(name: str, itemsize: int) -> Any:
+    """The request of reduce and scan: dest has as many elements as source."""
+    fits, nbytes = fitting(name, itemsize), constant(itemsize)
+
+    @device
+    def request(op, c, dest, dest_size, source, source_size):
+        if not fits(op, c, dest, dest_size, source_size, source, source_size, source_size):
+            return dest, source, _0
+        return dest, source, source_size * nbytes
+
+    return request
+
+
+def _part_of_source(name: str, itemsize: int) -> Any:
+    """The request of reducescatter: source has dest's number of elements for every member."""
+    fits, nbytes = fitting(name, itemsize), constant(itemsize)
+
+    @device
+    def request(op, c, dest, dest_size, source, source_size):
+        if not fits(op, c, dest, dest_size, dest_size, source, source_size, u64(size_of(c[1])) * dest_size):
+            return dest, source, _0
+        return dest, source, dest_size * nbytes
+
+    return request
+
+
+def _reducing(plain: str, scope: Scope, request_of: Any, perform_of: Callable[..., Callable[[Way], Any]]) -> Callable[..., Any]:
+    """Typing function of ``(team, dest, source, op, channel)``. ``perform_of(scope, unit, op, dtype, combine)`` makes the ways' maker."""
+    name = plain + scope.suffix
+    number, sync = constant(operation.number(name)), scope.entry(name)
+
+    def typing(team: Any, dest: Any, source: Any, op: Any, channel: Any = 0) -> Any:
+        unit, which = pair(name, team, dest, source, channel), operation_of(name, op)
+        combine = reduction(name, which, dest.dtype)
+        perform = alone(name, scope, by_way(perform_of(scope, unit, which, dest.dtype, combine)))
+        request = request_of(name, element_size(dest.dtype))
+
+        def body(team, dest, source, op, channel=0):
+            sync()
+            c = channel_of(number, team, channel)
+            if c[0] != _0:
+                wanted = request(number, c, address_of(dest), u64(dest.size), address_of(source), u64(source.size))
+                if wanted[2] != _0:
+                    perform(number, c, wanted)
+
+        return body
+
+    return typing
+
+
+def reduce(scope: Scope) -> Callable[..., Any]:
+    """Typing function of reduce at a scope."""
+    return _reducing("reduce", scope, _like_source, lambda scope, unit, op, dtype, combine: _reduce(scope, unit, combine))
+
+
+def reducescatter(scope: Scope) -> Callable[..., Any]:
+    """Typing function of reducescatter at a scope."""
+    return _reducing("reducescatter", scope, _part_of_source, lambda scope, unit, op, dtype, combine: _reducescatter(scope, unit, combine))
+
+
+def inscan(scope: Scope) -> Callable[..., Any]:
+    """Typing function of inscan at a scope."""
+    return _reducing("inscan", scope, _like_source, lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, None))
+
+
+def exscan(scope: Scope) -> Callable[..., Any]:
+    """Typing function of exscan at a scope."""
+    return _reducing(
+        "exscan", scope, _like_source, lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, identity(op, dtype))
+    )
+
+
+def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
+    """Typing function of maxloc, or minloc (least), at a scope."""
+    name = plain + scope.suffix
+
+    def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
+        unit = pair(name, team, dest, source, channel)
+        for argument, array in (("dest", dest), ("source", source)):
+            numbers = isinstance(array.dtype, (types.Integer, types.Float)) and element_size(array.dtype) in (4, 8)
+            if array.ndim != 2 or array.layout != "C" or not numbers:
+                refuse("pairs", function=name, name=argument, found=array)
+        combine = location(array.dtype, least=least)
+        return body_of(name, scope, _like_source(name, element_size(dest.dtype)), by_way(_reduce(scope, unit, combine)))
+
+    return typing

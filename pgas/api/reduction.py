@@ -1,0 +1,240 @@
+"""Reductions and scans on teams, in kernels (OpenSHMEM 1.5, section 9.11.9; scans: 1.6).
+
+What collective.py says of collectives holds.
+"""
+
+from typing import Any
+
+from pgas.kernels.codes import OPERATIONS
+from pgas.kernels.compiler.binding import Integer, device_function
+from pgas.kernels.ops import reductions
+from pgas.kernels.scope import BLOCK, THREAD, WARP
+
+#: Operations of reduce(), reducescatter() and scans.
+SUM, PROD, MIN, MAX, AND, OR, XOR = OPERATIONS.values()
+
+__all__ = [
+    "AND",
+    "MAX",
+    "MIN",
+    "OR",
+    "PROD",
+    "SUM",
+    "XOR",
+    "exscan",
+    "exscan_block",
+    "exscan_warp",
+    "inscan",
+    "inscan_block",
+    "inscan_warp",
+    "maxloc",
+    "maxloc_block",
+    "maxloc_warp",
+    "minloc",
+    "minloc_block",
+    "minloc_warp",
+    "reduce",
+    "reduce_block",
+    "reduce_warp",
+    "reducescatter",
+    "reducescatter_block",
+    "reducescatter_warp",
+]
+
+
+@device_function(reductions.reduce(THREAD))
+def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
+    """Combine the sources of all members element by element into every dest (all-reduce; OpenSHMEM 1.5, section 9.11.9).
+
+    Elements are combined in the order of members, so all members get the same bits. float16 and bfloat16 are accumulated in float32 and
+    rounded once, integers wrap.
+
+    Completion:
+        on return: dest is complete here, source may be reused.
+        complete: nothing at other members.
+
+    Args:
+        team: the team.
+        dest: array of at least source.size elements; may be source.
+        source: array of integers for every op; of floats (float16, bfloat16, float32, float64) for SUM, PROD, MIN and MAX; of complex
+            numbers for SUM.
+        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, by name: the kernel is compiled for it.
+        channel: as team_sync().
+        stream: on the host only, as team_sync().
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
+        DeviceError: later, on the host: sizes do not fit, or as team_sync().
+    """
+
+
+@device_function(reductions.reducescatter(THREAD))
+def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
+    """Combine the sources of all members, and leave part q of the result in member q's dest (NVSHMEM's reducescatter).
+
+    Completion:
+        on return: dest is complete here, source may be reused.
+        complete: nothing at other members.
+
+    Args:
+        team: the team.
+        dest: array; its size is that of a part. It may be this member's own part of source.
+        source: array of at least ``team_n_pes(team) * dest.size`` elements, of types as for reduce().
+        op: as reduce().
+        channel: as team_sync().
+        stream: on the host only, as team_sync().
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
+        DeviceError: later, on the host: sizes do not fit, or as team_sync().
+    """
+
+
+@device_function(reductions.inscan(THREAD))
+def inscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
+    """Inclusive scan: combine the sources of members 0 to this one (OpenSHMEM 1.6, sum_inscan, for every op).
+
+    Completion:
+        on return: dest is complete here, source may be reused.
+        complete: nothing at other members.
+
+    Args:
+        team: the team.
+        dest: array of at least source.size elements; may be source.
+        source: array, of types as for reduce().
+        op: as reduce().
+        channel: as team_sync().
+        stream: on the host only, as team_sync().
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
+        DeviceError: later, on the host: sizes do not fit, or as team_sync().
+    """
+
+
+@device_function(reductions.exscan(THREAD))
+def exscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
+    """Exclusive scan: combine the sources of the members before this one (OpenSHMEM 1.6, sum_exscan, for every op).
+
+    Member 0 gets the identity of op: 0 for SUM, OR and XOR, 1 for PROD, all ones for AND, the largest value for MIN, the least for MAX.
+
+    Completion:
+        on return: dest is complete here, source may be reused.
+        complete: nothing at other members.
+
+    Args:
+        team: the team.
+        dest: array of at least source.size elements; may be source.
+        source: array, of types as for reduce().
+        op: as reduce().
+        channel: as team_sync().
+        stream: on the host only, as team_sync().
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
+        DeviceError: later, on the host: sizes do not fit, or as team_sync().
+    """
+
+
+@device_function(reductions.best("maxloc", THREAD, least=False))
+def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
+    """Find for each row the member with the largest value (NVSHMEM's maxloc, MPI_MAXLOC).
+
+    A row is (value, location). The row of the largest value is every member's result; of equal values, that of the least location.
+
+    Completion:
+        on return: dest is complete here, source may be reused.
+        complete: nothing at other members.
+
+    Args:
+        team: the team.
+        dest: array of shape (n, 2) in C order, with at least as many rows as source; may be source.
+        source: array of shape (n, 2) in C order, of integers or floats of 32 or 64 bits.
+        channel: as team_sync().
+        stream: on the host only, as team_sync().
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
+        DeviceError: later, on the host: sizes do not fit, or as team_sync().
+    """
+
+
+@device_function(reductions.best("minloc", THREAD, least=True))
+def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
+    """maxloc() for the smallest value.
+
+    Completion:
+        on return: dest is complete here, source may be reused.
+        complete: nothing at other members.
+
+    Args:
+        team: the team.
+        dest: as maxloc().
+        source: as maxloc().
+        channel: as team_sync().
+        stream: on the host only, as team_sync().
+
+    Raises:
+        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
+        DeviceError: later, on the host: sizes do not fit, or as team_sync().
+    """
+
+
+@device_function(reductions.reduce(WARP))
+def reduce_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+    """reduce() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.reduce(BLOCK))
+def reduce_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+    """reduce() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.reducescatter(WARP))
+def reducescatter_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+    """reducescatter() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.reducescatter(BLOCK))
+def reducescatter_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+    """reducescatter() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.inscan(WARP))
+def inscan_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+    """inscan() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.inscan(BLOCK))
+def inscan_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+    """inscan() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.exscan(WARP))
+def exscan_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+    """exscan() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.exscan(BLOCK))
+def exscan_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+    """exscan() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.best("maxloc", WARP, least=False))
+def maxloc_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
+    """maxloc() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.best("maxloc", BLOCK, least=False))
+def maxloc_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
+    """maxloc() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.best("minloc", WARP, least=True))
+def minloc_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
+    """minloc() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+
+
+@device_function(reductions.best("minloc", BLOCK, least=True))
+def minloc_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
+    """minloc() by all threads of one block of every member, which meet on entry and return. None may have returned."""
