@@ -154,6 +154,7 @@ CHANNEL_BYTES = _team.word("CHANNEL_BYTES", 32, HOST, KERNELS, width=4)  #: dist
 CHANNEL_COUNT = _team.word("CHANNEL_COUNT", 36, HOST, KERNELS, width=4)  #: how many channels callers may name; one more follows
 STAGING_OFFSET = _team.word("STAGING_OFFSET", 40, HOST, KERNELS, width=4)  #: from a channel to its staging
 TEAM_NEAR = _team.word("TEAM_NEAR", 44, HOST, KERNELS, width=4)  #: 1: every member maps every member's memory
+TEAM_PER_MACHINE = _team.word("TEAM_PER_MACHINE", 48, HOST, KERNELS, width=4)  #: members on each machine if all have as many; else 0
 TEAM_ENTRY = _team.nbytes
 MAX_TEAMS = 128
 TEAMS = _page.word("TEAMS", _RECORDS + RECORD_SIZE * MAX_QUEUES, HOST, KERNELS, width=TEAM_ENTRY, count=MAX_TEAMS)

@@ -60,7 +60,7 @@ def _exchange(scope: Scope, unit: int, *, same: bool) -> Callable[[Way], Any]:
     def make(way: Way) -> Any:
         begin, finish, collect = way.begin(scope), way.finish(scope), way.collect(scope)
         send, receive, own = way.send_each(scope, unit), _received(scope, unit, way), copy_words(scope, unit)
-        send_same, push = way.send_same(scope, unit), way.push(scope, unit, piece)
+        send_same, share, push = way.send_same(scope, unit), way.share(scope, unit), way.push(scope, unit, piece)
 
         @device
         def perform(op, c, request):
@@ -78,6 +78,8 @@ def _exchange(scope: Scope, unit: int, *, same: bool) -> Callable[[Way], Any]:
                     own(to, origin, nbytes)
                 collect(op, c, epoch)
                 receive(op, c, epoch, dest, nbytes)
+            elif same:
+                share(op, c, epoch, dest, source, nbytes)
             else:
                 push(op, c, epoch, request)
             finish(op, c, epoch)

@@ -189,12 +189,22 @@ class Teams:
             layout.TEAM_SIZE: len(pes), layout.TEAM_RANK: pes.index(self._me),
             layout.CHANNEL_BYTES: size, layout.CHANNEL_COUNT: record.channels,
             layout.STAGING_OFFSET: self.plan.staging_offset(len(pes)), layout.TEAM_NEAR: int(near),
+            layout.TEAM_PER_MACHINE: self._per_machine(pes),
         }  # fmt: skip
         entry = layout.TEAMS + number * layout.TEAM_ENTRY
         for offset, value in words.items():
             self._memory.write(entry + offset, struct.pack("<I", value))
         for offset, address in ((layout.TEAM_LIST, listed), (layout.TEAM_CHANNELS, base)):
             self._memory.write(entry + offset, struct.pack("<Q", address))
+
+    def _per_machine(self, pes: tuple[int, ...]) -> int:
+        """Return the members on each machine if the team is regular (kernels/ops/collectives/machines.py), else 0."""
+        numbers = [next(number for number, machine in enumerate(self._machines) if pe in machine) for pe in pes]
+        count = numbers.count(numbers[0])
+        machines = numbers[::count]
+        regular = numbers == [machine for machine in machines for _ in range(count)] and len(set(machines)) == len(machines)
+        fits = len(machines) * 16 <= 2 * self.plan.ll_bytes  # a pair of words for each machine in a part of staging
+        return count if regular and fits else 0
 
     def _address(self, record: Record) -> int:
         return self._base + record.first_unit * self.plan.unit

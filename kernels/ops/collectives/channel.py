@@ -28,6 +28,7 @@ __all__ = [
     "finish",
     "half_of",
     "member",
+    "per_machine",
     "row_of",
     "wait_flag",
     "wait_flags",
@@ -41,7 +42,7 @@ _TEAMS, _ENTRY, _TEAM_MASK = constant(layout.TEAMS), constant(layout.TEAM_ENTRY)
 _SIZE, _RANK = constant(layout.TEAM_SIZE), constant(layout.TEAM_RANK)
 _LIST = constant(layout.TEAM_LIST)
 _CHANNELS, _BYTES, _COUNT = constant(layout.TEAM_CHANNELS), constant(layout.CHANNEL_BYTES), constant(layout.CHANNEL_COUNT)
-_STAGING, _NEAR = constant(layout.STAGING_OFFSET), constant(layout.TEAM_NEAR)
+_STAGING, _NEAR, _PER_MACHINE = constant(layout.STAGING_OFFSET), constant(layout.TEAM_NEAR), constant(layout.TEAM_PER_MACHINE)
 _HEAD, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.ROW_SIZE)
 _ARRIVED, _DONE, _ACKED = constant(layout.ARRIVED), constant(layout.DONE), constant(layout.ACKED)
 _NO_TEAM, _NO_CHANNEL, _TIMED_OUT = constant(state.NO_TEAM), constant(state.NO_CHANNEL), constant(state.TIMED_OUT)
@@ -79,6 +80,12 @@ def rank_of(entry):
 def is_near(entry):
     """Whether all members map each other's memory."""
     return fixed_u32(entry + _NEAR) != 0
+
+
+@device
+def per_machine(entry):
+    """Return the members on each machine of a regular team (machines.py); 0 for other teams."""
+    return fixed_u32(entry + _PER_MACHINE)
 
 
 @device

@@ -1,7 +1,8 @@
 """Between members of whom some reach each other through a NIC only, over the job's path (in a job with two paths: near members by stores).
 
 What goes through staging is sent into the receiver's staging (posted.py), large operands into dest (rings.py). Signals from one member to
-another come in order: they are posted to one queue pair, that of the block.
+another come in order: they are posted to one queue pair, that of the block. In jobs with two paths, machines.py has large operands of
+regular teams.
 """
 
 import functools
@@ -9,8 +10,8 @@ from typing import Any
 
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives import channel, posted, rings
-from pgas.kernels.ops.collectives.channel import half_of, member, rank_of, row_of, size_of, tellers, wait_flag
+from pgas.kernels.ops.collectives import channel, machines, near, posted, rings
+from pgas.kernels.ops.collectives.channel import member, per_machine, rank_of, row_of, size_of, tellers, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import combined
 from pgas.kernels.paths import transport
@@ -121,14 +122,14 @@ def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
 def _same(c, q, request):
     """The piece of send_same(): into this PE's part of the receiver's staging. request: epoch, source, bytes."""
     epoch, source, nbytes = request
-    return part_of(c, epoch, rank_of(c[1])), source, nbytes
+    return posted.part_of(c, epoch, rank_of(c[1])), source, nbytes
 
 
 @device
 def _each(c, q, request):
     """The piece of send_each(). request: epoch, source, step, bytes."""
     epoch, source, step, nbytes = request
-    return part_of(c, epoch, rank_of(c[1])), source + u64(q) * step, nbytes
+    return posted.part_of(c, epoch, rank_of(c[1])), source + u64(q) * step, nbytes
 
 
 @functools.cache
@@ -163,7 +164,7 @@ def send_words(scope: Scope, values: Any) -> Any:
     def send(op, c, epoch, request):
         base, entry = c
         n, me = size_of(entry), rank_of(entry)
-        to = part_of(c, epoch, me)
+        to = posted.part_of(c, epoch, me)
         q = rank()
         while q < n:
             if q != me:
@@ -201,19 +202,13 @@ def collect_of(scope: Scope) -> Any:
     return collect
 
 
-@device
-def part_of(c, epoch, q):
-    """Return the address of member q's part of staging."""
-    return half_of(c[0], c[1], epoch) + u64(q) * window.STAGING_PART
-
-
 def word() -> Any:
     """Way.word()."""
     load = ptx.ld_plain[8]
 
     @device
     def word(op, c, epoch, q, i):
-        return load(part_of(c, epoch, q) + i * _WORD)
+        return load(posted.part_of(c, epoch, q) + i * _WORD)
 
     return word
 
@@ -239,22 +234,55 @@ def push(scope: Scope, unit: int, piece: Any) -> Any:
 
 
 @functools.cache
+def share(scope: Scope, unit: int) -> Any:
+    """Way.share()."""
+    to_all = push(scope, unit, near.own_place)
+    if not transport.two_paths():
+
+        @device
+        def share(op, c, epoch, dest, source, nbytes):
+            to_all(op, c, epoch, (dest, source, nbytes))
+
+        return share
+    by_machines = machines.share(scope, unit)
+
+    @device
+    def share_in_two(op, c, epoch, dest, source, nbytes):
+        if per_machine(c[1]) != 0:
+            by_machines(op, c, epoch, dest, source, nbytes)
+        else:
+            to_all(op, c, epoch, (dest, source, nbytes))
+
+    return share_in_two
+
+
+@functools.cache
 def spread(scope: Scope, unit: int) -> Any:
     """Way.spread()."""
-    return rings.spread(scope, unit)
+    if not transport.two_paths():
+        return rings.spread(scope, unit)
+    by_machines, of_root = machines.spread(scope, unit), rings.spread_of_root(scope, unit)
+
+    @device
+    def spread(op, c, epoch, dest, source, nbytes, root):
+        if per_machine(c[1]) != 0:
+            by_machines(op, c, epoch, dest, source, nbytes, root)
+        else:
+            of_root(op, c, epoch, dest, source, nbytes, root)
+
+    return spread
 
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Way.reduce(): in a ring if that pays and dest can take what is under way, else in rounds through staging."""
     in_rounds, two = _reduce_in_rounds(scope, unit, combine), transport.two_paths()
-    if two:
-        return in_rounds
-    in_ring = rings.reduce(scope, unit, combine)
+    in_ring = machines.reduce(scope, unit, combine) if two else rings.reduce(scope, unit, combine)
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
-        if dest == source or nbytes <= u64(size_of(c[1])) * window.STAGING_PART:
+        few = nbytes <= u64(size_of(c[1])) * window.STAGING_PART
+        if dest == source or few or (two and per_machine(c[1]) == 0):
             epoch = in_rounds(op, c, epoch, dest, source, nbytes)
         else:
             in_ring(op, c, epoch, dest, source, nbytes)
@@ -268,7 +296,7 @@ def _slice(c, q, request):
     """The piece of a round: slice q of source, into staging. request: epoch, source, bytes, offset of the round."""
     epoch, source, nbytes, offset = request
     at = min(offset + u64(q) * window.STAGING_PART, nbytes)
-    return part_of(c, epoch, rank_of(c[1])), source + at, min(window.STAGING_PART, nbytes - at)
+    return posted.part_of(c, epoch, rank_of(c[1])), source + at, min(window.STAGING_PART, nbytes - at)
 
 
 def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
@@ -309,6 +337,22 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
 @functools.cache
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     """Way.reducescatter()."""
+    of_all = _reducescatter_of_all(scope, unit, combine)
+    if not transport.two_paths():
+        return of_all
+    by_machines = machines.reducescatter(scope, unit, combine)
+
+    @device
+    def reducescatter(op, c, epoch, dest, source, nbytes):
+        if per_machine(c[1]) != 0:
+            return by_machines(op, c, epoch, dest, source, nbytes)
+        return of_all(op, c, epoch, dest, source, nbytes)
+
+    return reducescatter
+
+
+def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
+    """In rounds through staging: every member sends to every other."""
     send, add_up, sync = send_each(scope, unit), combined(scope, unit, combine, word()), scope.sync
     gather, start, end = collect(scope), begin(scope), channel.finish(scope, transport.current().flag)
 

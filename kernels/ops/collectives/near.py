@@ -236,6 +236,25 @@ def push(scope: Scope, unit: int, piece: Any) -> Any:
     return push
 
 
+@device
+def own_place(c, q, request):
+    """The piece of an fcollect: dest, source, bytes of each member."""
+    dest, source, nbytes = request
+    return dest + u64(rank_of(c[1])) * nbytes, source, nbytes
+
+
+@functools.cache
+def share(scope: Scope, unit: int) -> Any:
+    """Way.share()."""
+    to_all = push(scope, unit, own_place)
+
+    @device
+    def share(op, c, epoch, dest, source, nbytes):
+        to_all(op, c, epoch, (dest, source, nbytes))
+
+    return share
+
+
 @functools.cache
 def spread(scope: Scope, unit: int) -> Any:
     """Members load from the root's source, all at once: a root that stored to each would be limited by its one SM."""

@@ -7,16 +7,25 @@ post to one member each. In a job with two paths, all threads store to the near 
 import functools
 from typing import Any
 
-from pgas.kernels import state
+from pgas.kernels import state, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import near
-from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, tellers
+from pgas.kernels.ops.collectives.channel import half_of, member, rank_of, row_of, size_of, tellers
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import THREAD, WARP, Scope
 from pgas.kernels.window import remote
 
-__all__ = ["put", "scatter", "whole"]
+__all__ = ["CHUNK_BYTES", "PIECE_BYTES", "part_of", "put", "scatter", "whole"]
+
+#: Bytes of a broadcast, and of a reduction in a ring, that are forwarded at once.
+CHUNK_BYTES, PIECE_BYTES = 256 << 10, 64 << 10
+
+
+@device
+def part_of(c, epoch, q):
+    """Return the address of member q's part of staging."""
+    return half_of(c[0], c[1], epoch) + u64(q) * window.STAGING_PART
 
 
 @functools.cache

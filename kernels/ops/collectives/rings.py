@@ -12,36 +12,21 @@ from pgas.kernels.ops.collectives import posted
 from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import load_word, store_word
-from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import WARP, Scope
 
-__all__ = ["CHUNK_BYTES", "PIECE_BYTES", "reduce", "spread"]
+__all__ = ["reduce", "spread", "spread_of_root"]
 
-#: Bytes of a broadcast, and of a reduction in a ring, that are forwarded at once.
-CHUNK_BYTES, PIECE_BYTES = 256 << 10, 64 << 10
-
-_CHUNK_BYTES, _CHUNK, _CHUNK_SHIFT = constant(CHUNK_BYTES), constant(layout.CHUNK), constant(layout.CHUNK_SHIFT)
+_CHUNK_BYTES, _CHUNK, _CHUNK_SHIFT = constant(posted.CHUNK_BYTES), constant(layout.CHUNK), constant(layout.CHUNK_SHIFT)
 _WORD, _DONE = constant(layout.WORD), constant(layout.DONE)
-_0, _1, _15, _PAIR, _PIECE = constant(0), constant(1), constant(15), constant(16), constant(PIECE_BYTES)
+_0, _1, _15, _PAIR, _PIECE = constant(0), constant(1), constant(15), constant(16), constant(posted.PIECE_BYTES)
 
 
 @functools.cache
-def spread(scope: Scope, unit: int) -> Any:
-    """Way.spread(). In a job with two paths the root sends to all members."""
-    if transport.two_paths():
-        return _spread_of_root(scope, unit)
-    return _spread_by_members(scope, unit)
-
-
-def _spread_of_root(scope: Scope, unit: int) -> Any:
-    scatter, move, rank, size, sync = (
-        posted.scatter(scope, unit, layout.DONE, posted.whole),
-        copy(unit, warp=scope is WARP),
-        scope.rank,
-        scope.size,
-        scope.sync,
-    )
+def spread_of_root(scope: Scope, unit: int) -> Any:
+    """Way.spread() in a job with two paths: the root sends to all members."""
+    scatter, move = posted.scatter(scope, unit, layout.DONE, posted.whole), copy(unit, warp=scope is WARP)
+    rank, size, sync = scope.rank, scope.size, scope.sync
 
     @device
     def spread(op, c, epoch, dest, source, nbytes, root):
@@ -56,8 +41,9 @@ def _spread_of_root(scope: Scope, unit: int) -> Any:
     return spread
 
 
-def _spread_by_members(scope: Scope, unit: int) -> Any:
-    """Up to a chunk: along a binomial tree, from the root on. More: along a chain, chunk by chunk; a member forwards one when it has it."""
+@functools.cache
+def spread(scope: Scope, unit: int) -> Any:
+    """Way.spread(). Up to a chunk: along a binomial tree from the root on. More: along a chain, chunk by chunk."""
     put, move, rank, size = posted.put(unit), copy(unit, warp=scope is WARP), scope.rank, scope.size
 
     @device
@@ -108,6 +94,7 @@ def _spread_by_members(scope: Scope, unit: int) -> Any:
     return spread
 
 
+@functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Make ``reduce(op, c, epoch, dest, source, nbytes)``: reduce-scatter, then all-gather, in a ring, by pieces (Patarasuk and Yuan 2009).
 

@@ -55,6 +55,9 @@ class Way(Protocol):
         ``piece(c, q, request)`` returns the address of the piece for member q in its dest, that of its source here, and the bytes.
         """
 
+    def share(self, scope: Scope, unit: int) -> Any:
+        """Make ``share(op, c, epoch, dest, source, nbytes)``: an fcollect."""
+
     def spread(self, scope: Scope, unit: int) -> Any:
         """Make ``spread(op, c, epoch, dest, source, nbytes, root)``: a broadcast."""
 

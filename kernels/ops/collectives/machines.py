@@ -1,0 +1,343 @@
+"""Large operands between members on several machines, in jobs with two paths: they cross a NIC once for each machine.
+
+A *regular* team has k members on each of its m machines, and numbers those of a machine consecutively: member i is number i % k of machine
+i // k. Members of the same number exchange pieces between machines by put_signal; members of a machine by loads and stores. What crosses
+the NIC of a member is 1 / k of what far.py, which serves all other teams, would send. Small messages are sent to every member directly:
+one flight through a NIC costs less than one and two by stores. So is alltoall, where no two members want the same.
+
+*Flags.* A member writes its row at other machines through the NIC, at its own by stores. These are written behind a fence of the threads
+that write them, after the scope has met: what the NIC has delivered, and what other threads of the scope have stored, is visible
+to its reader (PTX ISA, causality order).
+
+*Why no half of staging is written too early.* The result of all but the broadcast depends on every member, so who has it knows that every
+member has begun this collective (channel.py). The broadcast ends with acknowledgments.
+"""
+
+import functools
+from typing import Any
+
+from pgas.kernels import layout, window
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.ops.collectives import channel, near, posted
+from pgas.kernels.ops.collectives.channel import member, per_machine, rank_of, row_of, size_of, tellers, wait_flag
+from pgas.kernels.ops.collectives.reduction import Combine
+from pgas.kernels.ops.collectives.words import load_word, store_word
+from pgas.kernels.paths import transport
+from pgas.kernels.paths.p2p import copy
+from pgas.kernels.scope import WARP, Scope
+from pgas.kernels.window import remote
+
+__all__ = ["reduce", "reducescatter", "share", "spread"]
+
+_ARRIVED, _DONE, _CHUNK = constant(layout.ARRIVED), constant(layout.DONE), constant(layout.CHUNK)
+_CHUNK_SHIFT, _WORD = constant(layout.CHUNK_SHIFT), constant(layout.WORD)
+_CHUNK_BYTES, _PIECE = constant(posted.CHUNK_BYTES), constant(posted.PIECE_BYTES)
+_0, _1, _15, _PAIR = constant(0), constant(1), constant(15), constant(16)
+
+
+@device
+def first_of(entry):
+    """Return the first member of this machine."""
+    return u32(rank_of(entry) - rank_of(entry) % per_machine(entry))
+
+
+@device
+def behind(entry, machines):
+    """Return the member of this one's number that is so many machines behind, around the ring."""
+    return u32((rank_of(entry) + u32(machines) * per_machine(entry)) % size_of(entry))
+
+
+@functools.cache
+def _tell(scope: Scope) -> Any:
+    """Make ``tell(c, word, value)``: write a word of this member's row at the others of its machine. The scope has met before."""
+    rank, size = scope.rank, scope.size
+
+    @device
+    def tell(c, word, value):
+        base, entry = c
+        k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), tellers(size())
+        i = rank()
+        if i < step:
+            ptx.fence_sys()
+        while i < k and rank() < step:
+            if u32(first + i) != me:
+                near.flag(row_of(base, me) + word, value, member(entry, u32(first + i)))
+            i = u32(i + step)
+
+    return tell
+
+
+@functools.cache
+def _hear(scope: Scope) -> Any:
+    """Make ``hear(op, c, word, value)``: wait for the word of the others of this machine, for all threads of the scope."""
+    rank, size, sync = scope.rank, scope.size, scope.sync
+
+    @device
+    def hear(op, c, word, value):
+        base, entry = c
+        k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), tellers(size())
+        i = rank()
+        while i < k and rank() < step:
+            if u32(first + i) != me:
+                wait_flag(op, row_of(base, u32(first + i)) + word, value)
+            i = u32(i + step)
+        sync()
+
+    return hear
+
+
+@functools.cache
+def _store_near(scope: Scope, unit: int) -> Any:
+    """Make ``store(entry, to, source, nbytes)``: copy to the same place at the others of this machine."""
+    move, rank, size = copy(unit, warp=scope is WARP), scope.rank, scope.size
+
+    @device
+    def store(entry, to, source, nbytes):
+        k, first, me = per_machine(entry), first_of(entry), rank_of(entry)
+        for i in range(k):
+            q = u32(first + u32(i))
+            if q != me:
+                move(remote(to, member(entry, q)), source, nbytes, u64(rank()), u64(size()), False)
+
+    return store
+
+
+# Broadcast and fcollect ---------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def spread(scope: Scope, unit: int) -> Any:
+    """Way.spread(): along a chain of machines, chunk by chunk, by the members of the root's number. Their machines load from them."""
+    put, pull, move = posted.put(unit), copy(unit, get=True, warp=scope is WARP), copy(unit, warp=scope is WARP)
+    tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
+
+    @device
+    def spread(op, c, epoch, dest, source, nbytes, root):
+        base, entry = c
+        k, n, me = per_machine(entry), size_of(entry), rank_of(entry)
+        leader = u32(first_of(entry) + root % k)
+        hop, last = u32((me // k + n // k - root // k) % (n // k)), u32(n // k - u32(1))
+        origin = source if leader == root else dest
+        sent, done = epoch << _CHUNK_SHIFT, _0
+        while done < nbytes:
+            sent += _1
+            count = min(nbytes - done, _CHUNK_BYTES)
+            if me == leader:
+                if rank() == 0:
+                    if hop != 0:
+                        wait_flag(op, row_of(base, behind(entry, last)) + _CHUNK, sent)
+                    if hop != last:
+                        put(dest + done, origin + done, count, row_of(base, me) + _CHUNK, sent, member(entry, behind(entry, u32(1))))
+                sync()
+                tell(c, _CHUNK, sent)
+            else:
+                if rank() == 0:
+                    wait_flag(op, row_of(base, leader) + _CHUNK, sent)
+                sync()
+                pull(dest + done, remote(origin + done, member(entry, leader)), count, u64(rank()), u64(size()), False)
+            done += count
+        if me != leader:
+            sync()
+            if rank() == 0:
+                near.flag(row_of(base, me) + _DONE, epoch, member(entry, leader))
+        else:
+            if me == root and dest != source:
+                move(dest, source, nbytes, u64(rank()), u64(size()), False)
+            hear(op, c, _DONE, epoch)  # nobody loads from it any more
+
+    return spread
+
+
+@functools.cache
+def share(scope: Scope, unit: int) -> Any:
+    """Way.share(): to the members of this number on other machines; what comes from them, and the own, to the members of this machine."""
+    put, store, move = posted.put(unit), _store_near(scope, unit), copy(unit, warp=scope is WARP)
+    tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
+
+    @device
+    def share(op, c, epoch, dest, source, nbytes):
+        base, entry = c
+        me, m = rank_of(entry), size_of(entry) // per_machine(entry)
+        own = dest + u64(me) * nbytes
+        i = u32(rank() + u32(1))
+        while i < m:
+            put(own, source, nbytes, row_of(base, me) + _DONE, epoch, member(entry, behind(entry, i)))
+            i = u32(i + size())
+        if own != source:
+            move(own, source, nbytes, u64(rank()), u64(size()), False)
+        store(entry, own, source, nbytes)
+        for d in range(1, m):
+            q = behind(entry, u32(m - u32(d)))
+            if rank() == 0:
+                wait_flag(op, row_of(base, q) + _DONE, epoch)
+            sync()
+            store(entry, dest + u64(q) * nbytes, dest + u64(q) * nbytes, nbytes)
+        sync()
+        tell(c, _DONE, epoch)
+        hear(op, c, _DONE, epoch)
+
+    return share
+
+
+# Reductions -----------------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _add_near(scope: Scope, unit: int, combine: Combine) -> Any:
+    """Make ``add(entry, to, begun, source, nbytes)``: combine source of all members of this machine, in their order, into ``to`` here.
+
+    begun: ``to`` has what comes before them.
+    """
+    words, load, store, rank, size = combine.words, load_word(unit), store_word(unit), scope.rank, scope.size
+    first, more, last = combine.first, combine.add, combine.last
+    item = constant(words * layout.WORD)
+
+    @device
+    def pair(addr, left):
+        return load(addr, left), load(addr + _WORD, left - _WORD) if words == 2 else _0
+
+    @device
+    def add(entry, to, begun, source, nbytes):
+        k, head = per_machine(entry), first_of(entry)
+        at = u64(rank()) * item
+        while at < nbytes:
+            w0, w1 = pair(to + at if begun else remote(source, member(entry, head)) + at, nbytes - at)
+            acc = first(w0, w1)
+            for i in range(0 if begun else 1, k):
+                w0, w1 = pair(remote(source, member(entry, u32(head + u32(i)))) + at, nbytes - at)
+                acc = more(acc, w0, w1)
+            w0, w1 = last(acc)
+            store(to + at, w0, nbytes - at)
+            if words == 2:
+                store(to + at + _WORD, w1, nbytes - at - _WORD)
+            at += u64(size()) * item
+
+    return add
+
+
+@functools.cache
+def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
+    """Make ``reduce(op, c, epoch, dest, source, nbytes)``; dest is not source.
+
+    Member number l of each machine has slice l: it is combined in a ring of machines (rings.reduce()), where each adds its members'
+    sources to a piece at once. Who gets a final piece stores it to its machine.
+    """
+    put, add, store = posted.put(unit), _add_near(scope, unit, combine), _store_near(scope, unit)
+    tell, hear, rank, sync = _tell(scope), _hear(scope), scope.rank, scope.sync
+
+    @device
+    def reduce(op, c, epoch, dest, source, nbytes):
+        base, entry = c
+        k, me = per_machine(entry), rank_of(entry)
+        m, machine = size_of(entry) // k, me // k
+        before, to = behind(entry, u32(m - u32(1))), member(entry, behind(entry, u32(1)))
+        tell(c, _ARRIVED, epoch)
+        hear(op, c, _ARRIVED, epoch)
+        share_ = ((nbytes + _15) // _PAIR + u64(k) - _1) // u64(k) * _PAIR
+        low, high = min(u64(me % k) * share_, nbytes), min((u64(me % k) + _1) * share_, nbytes)
+        slice_ = ((high - low + _15) // _PAIR + u64(m) - _1) // u64(m) * _PAIR
+        received = sent = epoch << _CHUNK_SHIFT
+        for turn in range(2 * m - 1):
+            which = u64(u32(machine + 2 * m - u32(turn)) % m)
+            at, end = min(low + which * slice_, high), min(low + (which + _1) * slice_, high)
+            while at < end:
+                count = min(end - at, _PIECE)
+                if turn != 0:
+                    received += _1
+                    if rank() == 0:
+                        wait_flag(op, row_of(base, before) + _CHUNK, received)
+                    sync()
+                if turn < m:
+                    add(entry, dest + at, turn != 0, source + at, count)
+                    sync()
+                if turn != 2 * m - 2:
+                    sent += _1
+                    if rank() == 0:
+                        put(dest + at, dest + at, count, row_of(base, me) + _CHUNK, sent, to)
+                if turn >= m - 1:
+                    store(entry, dest + at, dest + at, count)
+                at += count
+        sync()
+        tell(c, _DONE, epoch)
+        hear(op, c, _DONE, epoch)
+
+    return reduce
+
+
+@functools.cache
+def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
+    """Way.reducescatter(): a member combines what its machine has for the members of its number, and sends it to them, in rounds.
+
+    What is to be sent lies in this member's own part of its staging, which nobody else writes; it has left when the next round but one
+    begins, as its receivers have sent in the next.
+    """
+    put, add, load, store = posted.put(unit), _add_near(scope, unit, combine), load_word(unit), store_word(unit)
+    tell, hear, rank, size, sync, words = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync, combine.words
+    first, more, last, item = combine.first, combine.add, combine.last, constant(combine.words * layout.WORD)
+    start, end = channel.begin(scope, transport.current().flag), channel.finish(scope, transport.current().flag)
+    read = ptx.ld_plain[8]
+
+    @device
+    def words_of(machine, x, own, part, left):
+        w0 = load(own, left) if x == machine else read(part)
+        w1 = _0
+        if words == 2:
+            w1 = load(own + _WORD, left - _WORD) if x == machine else read(part + _WORD)
+        return w0, w1
+
+    @device
+    def add_machines(c, epoch, dest, nbytes):
+        entry = c[1]
+        k, me = per_machine(entry), rank_of(entry)
+        m, machine, number = size_of(entry) // k, me // k, me % k
+        at = u64(rank()) * item
+        while at < nbytes:
+            w0, w1 = words_of(machine, u32(0), dest + at, posted.part_of(c, epoch, number) + at, nbytes - at)
+            acc = first(w0, w1)
+            for x in range(1, m):
+                part = posted.part_of(c, epoch, u32(u32(x) * k + number)) + at
+                w0, w1 = words_of(machine, u32(x), dest + at, part, nbytes - at)
+                acc = more(acc, w0, w1)
+            w0, w1 = last(acc)
+            store(dest + at, w0, nbytes - at)
+            if words == 2:
+                store(dest + at + _WORD, w1, nbytes - at - _WORD)
+            at += u64(size()) * item
+
+    @device
+    def reducescatter(op, c, epoch, dest, source, nbytes):
+        base, entry = c
+        me, m = rank_of(entry), size_of(entry) // per_machine(entry)
+        piece = window.STAGING_PART // u64(m) // _PAIR * _PAIR
+        tell(c, _ARRIVED, epoch)
+        hear(op, c, _ARRIVED, epoch)
+        offset = _0
+        while True:
+            count, mine = min(piece, nbytes - offset), posted.part_of(c, epoch, me)
+            for d in range(1, m):
+                q = behind(entry, u32(d))
+                add(entry, mine + u64(d) * piece, False, source + u64(q) * nbytes + offset, count)
+            add(entry, dest + offset, False, source + u64(me) * nbytes + offset, count)
+            sync()
+            i = u32(rank() + u32(1))
+            while i < m:
+                put(mine, mine + u64(i) * piece, count, row_of(base, me) + _ARRIVED, epoch, member(entry, behind(entry, i)))
+                i = u32(i + size())
+            i = u32(rank() + u32(1))
+            while i < m:
+                wait_flag(op, row_of(base, behind(entry, i)) + _ARRIVED, epoch)
+                i = u32(i + size())
+            sync()
+            add_machines(c, epoch, dest + offset, count)
+            offset += piece
+            if offset >= nbytes:
+                break
+            end(base, entry, epoch)
+            sync()
+            epoch = start(op, base, entry)
+        sync()
+        tell(c, _DONE, epoch)
+        hear(op, c, _DONE, epoch)
+        return epoch
+
+    return reducescatter
