@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pgas
-from pgas.api import host_ops
+from pgas.api import host_collectives, host_ops
 from pgas.base import config
 from pgas.kernels import refusals
 from pgas.kernels.compiler.binding import HOST_FORMS
@@ -70,7 +70,19 @@ CHAPTERS = (
         r"(signal_)?(wait_until|test)(_.*)?|EQ|NE|GT|LE|LT|GE",
     ),
     Chapter("ordering", "Order and completion", "See also [the memory model](../memory-model.md).", r"fence|quiet.*|flush.*"),
-    Chapter("collectives", "Barriers", "", r"(barrier|sync)_all(_.*)?"),
+    Chapter(
+        "teams",
+        "Teams",
+        "Teams of PEs are what [collectives](collectives.md) are called on.",
+        r"Team|TEAM_.*|team_(create|destroy|my_pe|n_pes|split_.*|translate_pe)",
+    ),
+    Chapter(
+        "collectives",
+        "Barriers and collectives",
+        "",
+        r"((barrier|sync)_all|team_sync|barrier|alltoallv?|broadcast|f?collect|reduce(scatter)?|(in|ex)scan|(max|min)loc)(_warp|_block)?"
+        r"|SUM|PROD|MIN|MAX|AND|OR|XOR",
+    ),
     Chapter(
         "errors",
         "Errors",
@@ -312,8 +324,10 @@ def _leads(names: list[str]) -> Iterable[str]:
 def host() -> str:
     """Return the page of what kernels' functions do on the host."""
     first, _, body = (host_ops.__doc__ or "").partition("\n\n")
+    teams = markdown((host_collectives.__doc__ or "").partition("\n\n")[2].strip())
     calls = "\n".join(_host_signature(name) for name in pgas.__all__ if name in HOST_FORMS)
-    return f"# Operations on the host\n\n{markdown(first)}\n\n```\n{calls}\n```\n\n{markdown(body.strip())}\n"
+    title = "# Operations on the host"
+    return f"{title}\n\n{markdown(first)}\n\n```\n{calls}\n```\n\n{markdown(body.strip())}\n\n## Collectives of teams\n\n{teams}\n"
 
 
 def _host_signature(name: str) -> str:

@@ -8,7 +8,9 @@ quiet is implied. Before the call, dest must be ready to be overwritten on every
 message takes staging: up to PGAS_LL_BYTES for a pair of members.
 
 dest and source are symmetric arrays of one dtype, contiguous; counts follow from their sizes. Sizes, root, team and op must agree on all
-members. On the host: pgas/api/team.py.
+members.
+
+On the host, and on CUDA streams: pgas/api/host_collectives.py.
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
 """Collectives of teams on the host: at once, or with ``stream=`` in stream order, where a graph may capture them.
 
-A call launches a kernel of one block, which calls the _block form on a channel that no kernel of the user has; ``channel=`` names another.
-Calls on one team and channel must not overlap: on two streams give them two channels. Without stream, a call waits for its kernel.
+A call launches a kernel of one block, which calls the ``_block`` form on a channel that no kernel of the user has; ``channel=`` names
+another. Calls on one team and channel must not overlap: on two streams give them two channels. Without ``stream`` a call waits for its
+kernel.
 """
 
 import functools

@@ -1,7 +1,4 @@
-"""Reductions and scans on teams, in kernels (OpenSHMEM 1.5, section 9.11.9; scans: 1.6).
-
-What collective.py says of collectives holds.
-"""
+"""Reductions and scans on teams, in kernels (OpenSHMEM 1.5, section 9.11; scans: 1.6): collective.py says what holds for all."""
 
 from typing import Any
 

@@ -64,8 +64,12 @@ class Team(int):
         return f"<pgas.Team {teams.named(int(self))}>"
 
 
-#: All PEs; the PEs that map each other's memory with this one; the PEs with this one's number among those of their machine.
-TEAM_WORLD, TEAM_NODE, TEAM_SAME_LOCAL = Team(teams.WORLD), Team(teams.NODE), Team(teams.SAME_LOCAL)
+#: The team of all PEs.
+TEAM_WORLD = Team(teams.WORLD)
+#: The team of this PE and those that map each other's memory with it: over p2p all, over a NIC this PE alone.
+TEAM_NODE = Team(teams.NODE)
+#: The team of the PEs that have this PE's place among those of their TEAM_NODE: over p2p this PE alone, over a NIC all.
+TEAM_SAME_LOCAL = Team(teams.SAME_LOCAL)
 
 
 # Making teams ---------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The IBRC transport over an RDMA device: the proxy thread posts the kernels' requests through libibverbs.
 
-pyverbs makes and connects the RC queue pairs. Heap, system area, landing cells and the slots of work requests are registered memory
+pyverbs makes and connects the RC queue pairs. Heap and team memory, landing cells and the slots of work requests are registered memory
 regions. There is no process as for the software card, and PEs may be on different machines.
 
 The data of a READ must be in GPU memory before ``completed`` covers its request. A GPU that does not see a NIC's writes in order is refused
