@@ -1,17 +1,17 @@
-"""NVSHMEM's point-to-point perf tests as programs of pgas: its names, flags, tables, and checked data.
+"""NVSHMEM's point-to-point perf tests, written with pgas: the same names, flags and tables; all data is checked.
 
-``shmem_*`` are the tests, ``demo`` is what ``make demo`` prints after them. What they share, in reading order:
+``shmem_*`` are the tests, ``demo`` prints the last lines of ``make demo``. Shared modules, in reading order:
 
-* ``workload``  how a row's bytes become messages (pure arithmetic);
-* ``payload``   what is sent, what must arrive, and the first byte that did not (numpy only);
+* ``workload``  how a row's bytes are divided into messages (pure arithmetic);
+* ``payload``   the data sent, the data expected, and the first wrong byte (numpy only);
 * ``options``   the command line;
-* ``grid``      the barrier between iterations;  ``timing``  one timed kernel;
-* ``transfer``  source and guarded destination of a row;  ``counts``  what a NIC counted, against what was issued;
+* ``grid``      the barrier between iterations;  ``timing``  times one kernel;
+* ``transfer``  source and guarded destination of a row;  ``counts``  compares the NIC's counters with the operations issued;
 * ``harness``   runs the rows of a test on two PEs;
-* ``bulk``      kernels around one call a thread, warp or CTA;  ``atomics``  around an atomic;  ``ping_pong``  there and back;
+* ``bulk``      kernels that call put or get;  ``atomics``  kernels of atomics;  ``ping_pong``  round trips;
 * ``report``    tables and JSON;  ``plot``  pictures from that JSON, and ``make figures``;
-* ``compare``   results beside NVSHMEM's figures, which baselines/nvshmem-*.json holds.
+* ``compare``   results beside NVSHMEM's figures, which are in baselines/nvshmem-*.json.
 
-``programs`` performs random programs and compares them with an oracle.
-``check_gpu``, ``compare`` and ``plot`` start perf tests as ``jobs``.
+``programs`` runs random programs and compares the results with an oracle.
+``check_gpu``, ``compare`` and ``plot`` run perf tests through ``jobs``.
 """

@@ -1,4 +1,4 @@
-"""The atomic operations of the perf tests: kernels that perform them, what they must leave and fetch, by NumPy."""
+"""Atomics in perf tests: kernels, and the values that these must leave and fetch, computed by NumPy."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +18,6 @@ from pgas.perftests.workload import ATOMIC_OPS, Workload
 
 __all__ = ["OPERATIONS", "Operation", "Updated", "bandwidth_kernels", "latency_kernels", "oracle", "wqes"]
 
-#: Operations that a card performs, on 8 bytes, by a WQE of two WQEBBs and a NOP behind that or several of them.
-_WIDE = ("set", "swap", "and", "fetch_and", "or", "fetch_or")
-
 
 @dataclass(frozen=True)
 class Operation:
@@ -28,9 +25,9 @@ class Operation:
 
     Attributes:
         name: NVSHMEM's.
-        perform: device function ``perform(dest, idx, value, other, pe)``; other is value in every second iteration, and otherwise the
-            complement of value, as which a set, swap or compare-and-swap leaves it.
-        fetches: perform returns what the element held.
+        perform: device function ``perform(dest, idx, value, other, pe)``. other is ~value in even iterations and value in odd ones;
+            set, swap and compare_swap store it.
+        fetches: perform returns the old value of the element.
     """
 
     name: str
@@ -69,7 +66,7 @@ OPERATIONS = {name: _operation(name) for name in ATOMIC_OPS}
 
 
 def bandwidth_kernels() -> dict[str, Any]:
-    """Make, by operation, kernels whose thread t of n updates elements t, t + n, ... in each iteration; quiet once at the end."""
+    """Make a kernel for each operation: thread t of n updates elements t, t + n, ... in each iteration; quiet once at the end."""
     return {name: _fetching(operation) if operation.fetches else _posting(operation) for name, operation in OPERATIONS.items()}
 
 
@@ -112,7 +109,7 @@ def _fetching(operation: Operation) -> Any:
 
 
 def latency_kernels() -> dict[str, Any]:
-    """Make, by operation, kernels of one thread: in each iteration the operation, then quiet unless it fetches, which waits by itself."""
+    """Make a kernel of one thread for each operation. An operation that does not fetch is followed by quiet in each iteration."""
     return {name: _waiting(operation) for name, operation in OPERATIONS.items()}
 
 
@@ -126,7 +123,7 @@ def _waiting(operation: Operation) -> Any:
             for i in range(iters):
                 got = np.uint64(perform(dest, idx, value, value if i & 1 else ~value, pe))
                 seen ^= got
-                idx = got & last  # of one element: 0, but not before the answer is there
+                idx = got & last  # always 0, but depends on the answer
             fetched[0] = seen
 
     else:
@@ -142,7 +139,7 @@ def _waiting(operation: Operation) -> Any:
 
 
 def oracle(name: str, memory: Any, values: Any, iters: int) -> tuple[Any, Any]:
-    """Return what memory holds after the iterations, and the exclusive or of all that each element gave to operations that fetch."""
+    """Return the memory after the iterations, and for each element the exclusive or of its fetched values."""
     seen = np.zeros_like(memory)
     for i in range(iters):
         other = values if i & 1 else ~values
@@ -165,13 +162,13 @@ def oracle(name: str, memory: Any, values: Any, iters: int) -> tuple[Any, Any]:
     return memory, seen
 
 
-def wqes(work: Workload, transport: str) -> tuple[int, int]:
-    """A WQE for each operation; those of two WQEBBs need a NOP behind each or behind those of a warp."""
+def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
+    """Return the fewest and most WQEs: one for each operation; 8-byte ones may need a NOP behind each, or one for a warp."""
     return work.messages, 2 * work.messages if work.dtype.itemsize == 8 else work.messages
 
 
 class Updated(Transfer):
-    """Operands, the guarded elements that they update, and for each thread what it fetched: exclusive or of all of it."""
+    """Operands, the guarded elements that they update, and for each thread the exclusive or of the values that it fetched."""
 
     def __init__(self, work: Workload, options: Options) -> None:
         super().__init__(work)
@@ -202,7 +199,7 @@ class Updated(Transfer):
 
 
 def _initial(values: Any) -> Any:
-    """Return what elements hold before values update them: two of three what the first compare-and-swap looks for, the third never."""
+    """Return the initial elements: the first compare-and-swap succeeds on two of three, and fails on the third."""
     spoilt = np.zeros_like(values)
     spoilt[2::3] = 1
     return values ^ spoilt

@@ -1,4 +1,4 @@
-"""Kernels of the tests that move a message with one call a thread, warp or CTA: what differs between them is the call."""
+"""Kernels of the put and get tests: each thread, warp or CTA moves its share of a message with one call."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,16 +34,16 @@ def _thread() -> tuple[int, int]:
     return cuda.grid(1), cuda.gridsize(1)
 
 
-#: By scope, the number of the caller and how many there are.
+#: By scope, the number of the caller and the number of callers.
 _WORKERS = {"block": _block, "warp": _warp, "thread": _thread}
 
-#: What a warp has in flight takes registers, of which each of 1,024 threads (-t) may have 64.
+#: Most registers of a thread: with 1,024 threads in a CTA (-t) each has 64.
 _LIMITS = {"warp": 64}
 
 
 @cuda.jit(device=True)
 def _sync_thread() -> None:
-    """Nobody to wait for."""
+    """Do nothing."""
 
 
 @cuda.jit(device=True)
@@ -61,10 +61,7 @@ scope_syncs = {"thread": _sync_thread, "warp": _sync_warp, "block": _sync_block}
 
 
 def bandwidth_kernels(calls: Mapping[str, Any]) -> dict[str, Any]:
-    """Make, by scope, kernels in which every caller moves its share in each iteration, without waiting for the end of the call.
-
-    A barrier of the grid after each iteration, quiet once at the end.
-    """
+    """Make a kernel for each scope: in each iteration every caller moves its share, then comes a barrier of the grid; quiet at the end."""
     return {scope: _bandwidth_kernel(call, _WORKERS[scope], _LIMITS.get(scope)) for scope, call in calls.items()}
 
 
@@ -84,9 +81,9 @@ def _bandwidth_kernel(call: Any, worker: Any, max_registers: int | None) -> Any:
 
 
 def latency_kernels(calls: Mapping[str, Any], *, nbi: bool) -> dict[str, Any]:
-    """Make, by scope, kernels of one CTA: in each iteration one call, then quiet by the first thread.
+    """Make a kernel of one CTA for each scope: in each iteration one call, then quiet by the first thread.
 
-    nbi: a call may return before the other threads of the scope have done their part, which quiet covers behind a barrier only.
+    nbi: the calls are non-blocking. They may return before the other threads have done their part, so a barrier comes before quiet.
     """
     return {scope: _latency_kernel(call, scope_syncs[scope if nbi else "thread"]) for scope, call in calls.items()}
 
@@ -104,17 +101,17 @@ def _latency_kernel(call: Any, sync: Any) -> Any:
 
 
 def bandwidth_workload(size: int, options: Options) -> Workload:
-    """Divide a size by the flags of a bandwidth test."""
+    """Return the workload of a size in a bandwidth test."""
     return put_workload(size, options.datatype, options.scope, options.ctas, options.threads_per_cta)
 
 
 def message_workload(size: int, options: Options) -> Workload:
-    """Make a size one message, by the flags of a latency test."""
+    """Return the workload of a size in a latency test: one message."""
     return latency_workload(size, options.datatype, options.scope, options.threads_per_cta)
 
 
-def wqes(work: Workload, transport: str) -> tuple[int, int]:
-    """A WRITE, or READ, for each GiB of each call; shares differ by one element at most."""
+def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
+    """Return the fewest and most WQEs: a WRITE or READ for each GiB of each call. Shares differ by at most one element."""
     smallest, larger = divmod(work.nelems, work.messages)
     small, large = (-(-nelems * work.dtype.itemsize // MESSAGE_MAX) for nelems in (smallest, smallest + 1))
     count = larger * large + (work.messages - larger) * small

@@ -1,12 +1,12 @@
-"""``make check-gpu``: the tests and measurements that need GPUs, on this machine, with the Python that is active.
+"""``make check-gpu``: the tests and measurements that need GPUs, on this machine, with the active Python.
 
-A list of commands, each under a name: pytest, or a perf test. Two PEs, for some tests three and four, have a GPU each if there are enough;
-otherwise they share one under MPS, which is started here unless it runs. build/check-gpu/ has what each command said, perftests/baselines
-the rows of the perf tests and, if all has passed, what the conformance suite has shown, conformance-<gpus>.txt.
+A step is a named command, pytest or a perf test. Its PEs have a GPU each if there are enough, otherwise they share one under MPS, which
+is started unless it runs. The output of each step goes to build/check-gpu/, the rows of perf tests to perftests/baselines. If all steps
+pass, the report of the conformance suite goes there too, as conformance-<gpus>.txt.
 
-``--quick`` leaves the tests out, ``--tests`` the measurements. ``--only REGEX`` performs the steps in whose name it is found (``ibrc 3``,
-``soak``). ``--at-once 4`` performs four tests at once on each GPU, all PEs of one on the same: compiling kernels takes most of their time.
-``--seconds`` ends after that time, and says what is left.
+``--quick`` runs the measurements only, ``--tests`` the tests only, ``--only REGEX`` the steps whose name matches (``ibrc 3``, ``soak``).
+``--at-once 4`` runs four tests at once on each GPU, as most of their time is compilation. ``--seconds`` stops after that time and lists the
+steps that are left.
 """
 
 import argparse
@@ -24,8 +24,9 @@ from pathlib import Path
 from pgas.perftests import compare, jobs
 from pgas.perftests.jobs import BASELINES, ROOT, Step, gpus, machine_name, mpirun, mps
 from pgas.perftests.report import commit, now
+from pgas.transports import registry
 
-#: Through the NIC that a kernel plays: scattered and neighbouring p, block puts; a queue pair a CTA.
+#: Over the software card: scattered and neighbouring p, block puts; each CTA has a queue pair.
 NIC_MEASUREMENTS = {
     "shmem_p_bw-ibgda-8x1024-scattered": "shmem_p_bw --transport ibgda -n 20 -w 5 -c 8 -t 1024 -i 2 -b 64K -e 512K",
     "shmem_p_bw-ibgda-64x1024-scattered": "shmem_p_bw --transport ibgda -n 20 -w 5 -c 64 -t 1024 -i 2 -b 512K -e 4M",
@@ -33,32 +34,32 @@ NIC_MEASUREMENTS = {
     "shmem_put_bw-ibgda-32x1024": "shmem_put_bw --transport ibgda -n 20 -w 5 -c 32 -t 1024 -b 1K -e 32M",
 }
 
-#: Of the soak test through that NIC: a queue pair performs its atomics one at a time.
+#: Variables of the soak test over the software card, which executes the atomics of a queue pair one at a time.
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
-#: What of tests/mpi runs through the NIC.
+#: Files of tests/mpi that run over NIC transports.
 NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "requests", "register", "reset", "streams", "heap_growth"))
 
-#: What of tests/mpi needs a NIC or the simulator.
-NOT_OF_P2P = ("nic", "requests", "weak")
+#: Tests of tests/mpi that need a NIC or the simulator.
+NOT_OVER_P2P = ("nic", "requests", "weak")
 
-#: What runs at three and four PEs, by the name of its step.
-OF_3 = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",)}
+#: Chapters that run at three and four PEs, by the name of their step.
+MORE_PES = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",)}
 
-#: Parts of the chapters that would end last by far: each test compiles kernels.
+#: Long chapters, and the number of steps that each is divided into.
 PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2, "streams": 3}
 
-#: Variables of most chapters, as many PEs share a GPU; and of chapters that need a larger heap or more time.
+#: Variables of most chapters: small heaps, as many PEs share a GPU. And of chapters that need a larger heap or more time.
 SMALL = {"PGAS_SYMMETRIC_SIZE": "512M"}
 OWN_VARIABLES = {"b_heap": {}, "c_rma": {}, "heap_growth": {}, "programs": {**SMALL, "TEST_TIMEOUT": "600"}}
 
-#: What the conformance suite has shown on this machine.
+#: The report of the conformance suite.
 REPORT = ROOT / "build" / "conformance-gpu.json"
 
 #: Tests of the software card on a GPU; they print a hash of its machine code.
 CARD_TESTS = [f"tests/test_softhca_{name}.py" for name in ("rig", "wqes", "errors", "atomics", "states", "faults", "replay")]
 
-#: The flags of NVSHMEM's figures that ours are compared with (compare.py), both ways, and plain stores.
+#: Over p2p: the flags of NVSHMEM's figures (compare.py), a bidirectional run, and plain stores.
 MEASUREMENTS = {
     "shmem_put_bw-32x1024": "shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1024 -e 64M",
     "shmem_put_bw-4x1024": "shmem_put_bw -n 200 -w 20 -c 4 -t 1024 -b 4 -e 32M",
@@ -73,7 +74,7 @@ MEASUREMENTS = {
     **compare.LATENCIES,
 }
 
-#: Latencies through that NIC.
+#: Latencies over the software card.
 NIC_LATENCIES = {
     f"{name}-ibgda": f"{line} --transport ibgda"
     for name, line in {
@@ -85,18 +86,18 @@ NIC_LATENCIES = {
     }.items()
 }
 
-#: How tests are run: arguments of Python, the report of the conformance suite, variables.
+#: Arguments and variables of tests.
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 REPORTED = ["--conformance-report", str(REPORT)]
 ON_GPUS = {"NUMBA_ENABLE_CUDASIM": "0"}
 
-#: What each step said.
+#: The output of each step.
 LOGS = ROOT / "build" / "check-gpu"
 
-#: Lines shown of what a step said that failed beside others.
+#: Lines of output that are shown of a failed step.
 _SHOWN = 40
 
-#: Variables of steps that share a GPU: each software card takes a part of it, not a third.
+#: Variables of steps that share a GPU: a software card takes 8 SMs, instead of a third of the GPU.
 _SHARING = {"PGAS_SOFTHCA_SMS": "8", "PGAS_SOFTHCA_DEVICE": ""}
 
 
@@ -105,12 +106,12 @@ def _on(n: int) -> list[str]:
 
 
 def _chapters(transport: str) -> Iterator[Step]:
-    """The conformance suite and tests/mpi: at two PEs a file or part of one a step; at three and four PEs; messages of gigabytes."""
+    """Yield the steps of the conformance suite and tests/mpi: files at two PEs, some at three and four; messages of gigabytes."""
     variables = {**ON_GPUS, "PGAS_TRANSPORT": transport}
     files = sorted(str(path.relative_to(ROOT)) for folder in ("conformance", "mpi") for path in (ROOT / "tests" / folder).glob("test_*.py"))
     for file in files:
         chapter = Path(file).stem.removeprefix("test_")
-        if file.startswith("tests/mpi") and (chapter in NOT_OF_P2P if transport == "p2p" else file not in NIC_TESTS):
+        if file.startswith("tests/mpi") and (chapter in NOT_OVER_P2P if registry.get(transport).maps_peers else file not in NIC_TESTS):
             continue
         own = OWN_VARIABLES.get(chapter, SMALL)
         reported = REPORTED if file.startswith("tests/conformance") else []
@@ -119,11 +120,11 @@ def _chapters(transport: str) -> Iterator[Step]:
             name, chosen = f"{transport} 2 {chapter}", ["--part", part] if parts > 1 else []
             yield Step(f"{name} {part}" if chosen else name, [*_on(2), *PYTEST, *reported, *chosen, file], 900, {**variables, **own})
     for n in (3, 4):
-        for name, chapters in OF_3.items():
+        for name, chapters in MORE_PES.items():
             chosen = [file for file in files if Path(file).name.startswith(tuple(f"test_{chapter}" for chapter in chapters))]
             yield Step(f"{transport} {n} {name}", [*_on(n), *PYTEST, *REPORTED, *chosen], 900, {**variables, **SMALL})
-    of_gigabytes = [*_on(2), *PYTEST, *REPORTED, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
-    yield Step(f"{transport} 2 gigabytes", of_gigabytes, 300, {**variables, "PGAS_SYMMETRIC_SIZE": "5G"})
+    gigabytes = [*_on(2), *PYTEST, *REPORTED, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
+    yield Step(f"{transport} 2 gigabytes", gigabytes, 300, {**variables, "PGAS_SYMMETRIC_SIZE": "5G"})
 
 
 def _tests() -> Iterator[Step]:
@@ -133,12 +134,12 @@ def _tests() -> Iterator[Step]:
 
 
 def _nic_tests() -> Iterator[Step]:
-    for transport in ("ibgda", "ibrc"):
+    for transport in registry.through_nics():
         yield from _chapters(transport)
 
 
 def _alone() -> Iterator[Step]:
-    """Tests that need the GPU for themselves. Deaths last: a client may take the MPS server with it."""
+    """Yield tests that need the GPU for themselves. Deaths come last: a dying client may end the MPS server."""
     yield from (
         Step(name, [sys.executable, *PYTEST, "-s", *files], 900, ON_GPUS)
         for name, files in (
@@ -150,7 +151,7 @@ def _alone() -> Iterator[Step]:
 
 
 def _measurements(machine: str) -> Iterator[Step]:
-    """Measurements without a NIC."""
+    """Yield measurements without a NIC."""
     output = str(BASELINES / f"compile_time-{machine}.json")
     yield from compare.steps(MEASUREMENTS, machine, 200)
     yield Step("programs", [*_on(2), "-m", "pgas.perftests.programs", "--transport", "p2p"], 300)
@@ -159,7 +160,7 @@ def _measurements(machine: str) -> Iterator[Step]:
 
 
 def _nic_measurements(machine: str) -> Iterator[Step]:
-    """Measurements through a NIC; each CTA has a queue pair of its own."""
+    """Yield measurements over the software card; each CTA has a queue pair of its own."""
     yield from compare.steps(NIC_LATENCIES, machine, 200)
     for step in compare.steps(NIC_MEASUREMENTS, machine, 200):
         ctas = NIC_MEASUREMENTS[step.name].partition("-c ")[2].split()[0]
@@ -181,7 +182,7 @@ def _count(text: str) -> int:
 
 
 def _perform(steps: Sequence[Step], places: Sequence[Mapping[str, str]], end: float) -> dict[str, str]:
-    """Perform steps, as many at once as there are places, each with the variables of its place; return what became of each."""
+    """Run steps, one at a time in each place, with the variables of the place. Return passed, failed or left by name of step."""
     became: dict[str, str] = {}
     free: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
     for place in places:
@@ -191,11 +192,11 @@ def _perform(steps: Sequence[Step], places: Sequence[Mapping[str, str]], end: fl
         place, began = free.get(), time.monotonic()
         try:
             if began < end:
-                became[step.name] = _performed(step, place, end)
+                became[step.name] = _run(step, place, end)
         finally:
             free.put(place)
 
-    # An interrupted Thread.join() takes its thread for ended in Python 3.11 and 3.12 (bpo-45274): only the executor joins.
+    # Only the executor joins threads: in Python 3.11 and 3.12 an interrupted Thread.join() marks its thread as ended (bpo-45274).
     with futures.ThreadPoolExecutor(len(places)) as executor:
         submitted = [executor.submit(work, step) for step in steps]
         try:
@@ -210,8 +211,8 @@ def _perform(steps: Sequence[Step], places: Sequence[Mapping[str, str]], end: fl
     return {step.name: became.get(step.name, "left") for step in steps}
 
 
-def _performed(step: Step, variables: Mapping[str, str], end: float) -> str:
-    """Run a step; print and return what became of it."""
+def _run(step: Step, variables: Mapping[str, str], end: float) -> str:
+    """Run a step; print and return passed, failed or left."""
     began, path = time.monotonic(), LOGS / f"{re.sub('[ /]', '-', step.name)}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
@@ -224,10 +225,7 @@ def _performed(step: Step, variables: Mapping[str, str], end: float) -> str:
 
 
 def _share(steps: Sequence[Step], uuids: Sequence[str], at_once: int, end: float) -> dict[str, str]:
-    """Perform steps, so many at once on each GPU under MPS, and those that fail once more, one by one.
-
-    Under MPS the fault of one client ends all that share its server.
-    """
+    """Run steps under MPS, at_once on each GPU. Then run failed ones again, alone: a client's fault ends all clients of its MPS server."""
     with contextlib.ExitStack() as daemons:
         became = _perform(steps, [{**daemons.enter_context(mps(uuid)), **_SHARING} for uuid in uuids] * at_once, end)
     if failed := [step for step in steps if became[step.name] == "failed"]:
@@ -237,13 +235,13 @@ def _share(steps: Sequence[Step], uuids: Sequence[str], at_once: int, end: float
 
 
 def main() -> int:
-    """Run what is chosen; the exit status is 1 if something failed, 3 if only time was too short."""
+    """Run the chosen steps. Exit status: 1 if a step failed, 3 if none failed but time ran out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")
-    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="the steps in whose name this is found")
-    parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="tests at once on each GPU, under MPS")
-    parser.add_argument("--seconds", type=float, help="end after this time")
+    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="only steps whose name matches")
+    parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="number of tests at once on each GPU, under MPS")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
     options = parser.parse_args()
     names, uuids = gpus(), gpus("uuid")
     if not names or len(uuids) < len(names) or shutil.which("mpirun") is None:
@@ -253,7 +251,7 @@ def main() -> int:
     plan = [(places, [step for step in steps if options.only.search(step.name)]) for places, steps in _plan(machine, options)]
     plan = [(places, steps) for places, steps in plan if steps]
     if not plan:
-        print(f"check-gpu: --only {only!r} is found in the name of no step", file=sys.stderr)
+        print(f"check-gpu: no step matches --only {only!r}", file=sys.stderr)
         return 2
     BASELINES.mkdir(exist_ok=True)
     if not only:
@@ -279,7 +277,7 @@ def main() -> int:
 
 
 def _plan(machine: str, options: argparse.Namespace) -> Iterator[tuple[int, Iterable[Step]]]:
-    """What is chosen, in order: places that its PEs and the NIC's kernel take, 0 for what runs side by side, and steps."""
+    """Yield the chosen steps in order, with the number of GPUs they need without MPS: PEs, and the software card. 0: side by side."""
     if not options.tests:
         yield 2, _measurements(machine)
         yield 3, _nic_measurements(machine)
@@ -293,13 +291,13 @@ def _plan(machine: str, options: argparse.Namespace) -> Iterator[tuple[int, Iter
 
 
 def _show_report(path: Path | None) -> None:
-    """Print what the conformance suite has shown, and keep it in a file if one is named."""
+    """Print the report of the conformance suite, and write it to a file if one is named."""
     shown = [sys.executable, "-m", "conformance.report", str(REPORT)], 60, {"PYTHONPATH": str(ROOT / "tests")}
     jobs.run(*shown)
     if path is not None:
         with path.open("wb") as file:
             file.write(f"# {shlex.join(['check_gpu', *sys.argv[1:]])}; commit {commit() or 'unknown'}; {now()}\n".encode())
-            file.flush()  # what follows is another process's
+            file.flush()  # another process writes the rest
             jobs.run(*shown, file)
 
 

@@ -1,12 +1,12 @@
 """``make compare``: pgas beside NVSHMEM's own figures, row by row.
 
-    python -m pgas.perftests.compare                  # of the results in perftests/baselines, the newest of each command
-    python -m pgas.perftests.compare --run            # measure latencies on this machine first: three minutes at most
-    python -m pgas.perftests.compare a.json b.json    # of these results
+    python -m pgas.perftests.compare                  # the results in perftests/baselines
+    python -m pgas.perftests.compare --run            # measures latencies on this machine first, in at most three minutes
+    python -m pgas.perftests.compare a.json b.json    # these results
 
-NVSHMEM's figures are those of one machine (baselines/nvshmem-*.json says which): a ratio compares two machines unless they are the
-same. Below 1 pgas takes less time; of bandwidths, above 1 it moves more. Ours are without the launch of the kernel, NVSHMEM's with it,
-divided by the iterations.
+NVSHMEM's figures are from one machine, which baselines/nvshmem-*.json names; results from another machine do not compare exactly. The
+ratio is pgas to NVSHMEM: a latency is better below 1, a bandwidth above 1. NVSHMEM's times include the launch of the kernel, divided by the
+iterations; ours do not.
 """
 
 import argparse
@@ -26,7 +26,7 @@ __all__ = ["LATENCIES", "compared", "main", "steps"]
 #: NVSHMEM's figures.
 REFERENCE = BASELINES / "nvshmem-3.4.5-2xH200.json"
 
-#: Latencies by the flags of NVSHMEM's figures, and those that it was not asked for. Over p2p.
+#: Latencies over p2p: with the flags of NVSHMEM's figures, and some that were not measured with NVSHMEM.
 LATENCIES = {
     "shmem_put_latency": "shmem_put_latency -n 500 -w 50 -e 1M -f 4",
     "shmem_get_latency": "shmem_get_latency -n 500 -w 50 -e 1M -f 4",
@@ -45,7 +45,7 @@ LATENCIES = {
 
 
 def steps(measurements: Mapping[str, str], machine: str, seconds: float) -> Iterator[Step]:
-    """Yield perf tests on two PEs, each of which writes baselines/<name>-<machine>.json."""
+    """Yield a step for each perf test: two PEs; results in baselines/<name>-<machine>.json."""
     for name, line in measurements.items():
         test, *flags = line.split()
         output = str(BASELINES / f"{name}-{machine}.json")
@@ -53,7 +53,7 @@ def steps(measurements: Mapping[str, str], machine: str, seconds: float) -> Iter
 
 
 def compared(runs: Iterable[Mapping[str, Any]], reference: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the table: each row of a run that NVSHMEM's figures have too, in a run of the same test."""
+    """Yield the lines of the table: each row of the runs, beside NVSHMEM's figure where there is one."""
     yield f"# {reference['source']}; {reference['machine']}; {reference['date']}"
     yield f"{'test':36}{'scope':8}{'size':>8}{'pgas':>12}{'NVSHMEM':>12}{'ratio':>9}"
     for run in runs:
@@ -70,7 +70,7 @@ def compared(runs: Iterable[Mapping[str, Any]], reference: Mapping[str, Any]) ->
 
 
 def _figures(reference: Mapping[str, Any], run: Mapping[str, Any]) -> dict[tuple[str | None, int, str], float]:
-    """NVSHMEM's figures for a run: by scope, size and unit; of several commands the one with as many CTAs and threads."""
+    """Return NVSHMEM's figures for a run by scope, size and unit, from the command with the same numbers of CTAs and threads."""
     found: dict[tuple[str | None, int, str], float] = {}
     if run["args"].get("atomic_op") not in (None, "inc") or run["args"].get("bidir"):
         return found
@@ -87,7 +87,7 @@ def _figures(reference: Mapping[str, Any], run: Mapping[str, Any]) -> dict[tuple
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the comparison, after measuring if asked to."""
+    """Print the comparison."""
     parser = argparse.ArgumentParser("python -m pgas.perftests.compare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--run", action="store_true", help="measure latencies on this machine first")
     parser.add_argument("files", nargs="*", metavar="JSON", help="results of perf tests [those in perftests/baselines]")

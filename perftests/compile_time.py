@@ -1,8 +1,8 @@
 """How long the compiler takes: ``python -m pgas.perftests.compile_time [--json FILE]``, one PE, on a GPU.
 
-Measures the first launch of kernels that were never compiled (no disk cache), in one process: the first of all, which also pays for
-the compiler's own start, then kernels that call functions for the first time, then kernels that call them again. And what a launch
-costs the host, by ``kernel[grid, block](...)`` and bound.
+Measures the first launch of kernels without a disk cache, in one process: the very first, which includes the start of the compiler; then
+kernels that call functions for the first time; then kernels that call them again. Also the host's time for a launch, by
+``kernel[grid, block](...)`` and bound.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a NIC counted during a row, against what kernels issued: a WQE that is lost or sent twice is a fault."""
+"""Compares the NIC's counters of a row with the operations issued: a WQE lost or executed twice is a fault."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ __all__ = ["Issued", "find_fault", "nic_counts"]
 
 @dataclass(frozen=True)
 class Issued:
-    """What a PE issued.
+    """The operations that a PE issued.
 
     Attributes:
-        messages: calls.
+        messages: number of calls.
         nbytes: bytes that they move.
-        wqes: the fewest and the most WQEs that they may become.
+        wqes: the fewest and the most WQEs for them.
     """
 
     messages: int
@@ -24,13 +24,13 @@ class Issued:
 
 
 def nic_counts() -> dict[str, int]:
-    """Return what the NIC has executed for this PE; nothing under p2p."""
+    """Return the NIC's counters for this PE; {} without a NIC."""
     nic = runtime.current().nic
     return {} if nic is None else nic.counts()
 
 
 def find_fault(given: Mapping[str, int], issued: Issued) -> str | None:
-    """Return what is wrong with the counts of a card: wqes, nbytes, doorbells, errors of one PE."""
+    """Return what is wrong with the counters of a PE (wqes, nbytes, doorbells, errors); None if nothing is."""
     fewest, most = issued.wqes
     text = f"for {issued.messages} messages of {issued.nbytes} bytes"
     if given["errors"]:

@@ -4,7 +4,7 @@
 
 1. An empty kernel: threads per second in the simulator, microseconds per launch on a GPU.
 2. Ping-pong, one thread on each PE: PE 0 puts 8 bytes and a signal to PE 1, which waits for the signal and puts the
-   same back. Reported is the full round trip, timed on PE 0 over all iterations of one kernel after a warm-up.
+   same back. The figure is the full round trip, timed on PE 0 over all iterations of one kernel after a warm-up.
 """
 
 import sys
@@ -29,7 +29,7 @@ def empty() -> None:
 
 @pgas.jit
 def ping_pong(ball: Any, signal: Any, first: int, trips: int) -> None:
-    """Play ``trips`` rounds; the signal counts them on, from ``first``, so that nothing has to be reset in between."""
+    """Play ``trips`` rounds. The signal counts them, starting at ``first``, so nothing is reset between kernels."""
     peer = 1 - pgas.my_pe()
     for turn in range(first, first + trips):
         if peer == 1:

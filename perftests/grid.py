@@ -12,15 +12,13 @@ __all__ = ["Counter", "grid_barrier"]
 
 @cuda.jit(device=True)
 def grid_barrier(counter: Any, target: int) -> None:
-    """Wait until all CTAs of the grid have come here; all threads of every CTA call it.
+    """Wait until all CTAs of the grid have arrived; called by all threads of every CTA, which must all be resident.
 
-    The counter only grows: the caller says at which value this meeting is complete, so that nothing is ever reset.
-    All CTAs have to be resident. The threadfence orders what the CTA did before its arrival; wait_until ends with
-    an acquire.
+    The counter only grows, so nothing is reset. The threadfence releases what the CTA did before; wait_until ends with an acquire.
 
     Args:
         counter: uint64 word on this PE's symmetric heap.
-        target: value before the first meeting, plus number of CTAs times meetings, this one included.
+        target: value of the counter when all have arrived: its first value plus CTAs times barriers, this one included.
     """
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
@@ -31,9 +29,9 @@ def grid_barrier(counter: Any, target: int) -> None:
 
 
 class Counter:
-    """A word on this PE that only grows: of a grid's barriers, or the flag of a ping-pong; and the value that kernels left in it so far.
+    """A growing word on this PE, the counter of grid barriers or the flag of a ping-pong, and its expected value.
 
-    Collective to make and to free, as every array of the heap.
+    The constructor and free() are collective.
     """
 
     def __init__(self) -> None:
@@ -41,16 +39,16 @@ class Counter:
         self._value = 0
 
     def reserve(self, steps: int) -> int:
-        """Return the value that the next kernel finds, which adds so many steps."""
+        """Return the value that the next kernel starts from; steps: what it adds."""
         start = self._value
         self._value += steps
         return start
 
     def find_fault(self) -> str | None:
-        """Return what is wrong with the value, now that all kernels have ended."""
+        """Return what is wrong with the value, None if nothing is. All kernels have ended."""
         found = int(self.array.copy_to_host()[0])
         return None if found == self._value else f"the counter of barriers or turns holds {found} instead of {self._value}"
 
     def free(self) -> None:
-        """Give the word back to the heap."""
+        """Free the word."""
         pgas.free(self.array)

@@ -1,15 +1,15 @@
 """Runs one perf test on two PEs, row by row: warm up, fill with fresh data, time one kernel, check every byte.
 
-A row (sizes, shares and messages are workload.py's):
+A row (workload.py divides its bytes into messages):
 
 1. a warm-up launch of ``warmup_iters`` iterations through pgas.launch, which refuses a grid that cannot all be
    resident;
-2. sources get fresh random elements, destinations the complement of what is to come, between guards (payload.py);
-3. one launch that does all ``iters`` iterations is timed (timing.py). Bandwidth: a grid barrier after each iteration
-   and quiet once at the end; plain, PE 0 performs the operations, ``--bidir``: both do. Latency: one CTA, and each
-   iteration waits for its own end. Ping-pong: both PEs run the kernel, PE 0's is timed, from before its first message;
-4. both PEs compare their whole destination, guards and gaps included, also where nothing should have come; through a
-   NIC, also what the card counted for them with what was issued (counts.py);
+2. the sources get new random elements, the destinations the complement of the expected ones, between guards (payload.py);
+3. one launch of all ``iters`` iterations is timed (timing.py). Bandwidth: a grid barrier after each iteration and
+   quiet once at the end; PE 0 performs the operations, with ``--bidir`` both PEs do. Latency: one CTA, and each
+   iteration waits for its own completion. Ping-pong: both PEs run the kernel, and PE 0's is timed;
+4. both PEs check their whole destination, guards and gaps included, also if nothing was sent to it; through a NIC,
+   they also compare its counters with the operations issued (counts.py);
 5. bandwidth = size * iters / time, message rate = messages * iters / time, summed over the sending PEs. GB = 1e9
    bytes. Latency = time / iters.
 """
@@ -41,7 +41,7 @@ NPES = 2
 
 
 class Pattern(Enum):
-    """Who performs operations, and where their payload comes."""
+    """Which PEs perform operations, and in which direction the payload goes."""
 
     PUSH = "from the PE that calls to its peer"
     PULL = "from the peer to the PE that calls"
@@ -55,28 +55,28 @@ class PerfTest:
     Attributes:
         name: as NVSHMEM's.
         description: first sentence of --help.
-        kernels: by scope, the default first, or by atomic operation: kernel(*buffers, *extra, counter, start, iters, pe), where the
-            kernel leaves start + steps(work, iters) in the counter.
+        kernels: by scope, the default first, or by atomic operation: kernel(*buffers, *extra, counter, start, iters, pe). The kernel
+            leaves start + steps(work, iters) in the counter.
         workload: divides one size; options.scope is one of the kernels'.
-        wqes: the fewest and the most WQEs that one iteration may become under a NIC transport.
+        wqes: returns the fewest and the most WQEs of one iteration through a NIC. Its second argument is NIC.coalesces.
         defaults: NVSHMEM's.
-        simulator_defaults: small enough to be interpreted within seconds.
+        simulator_defaults: smaller, so that a run in the simulator takes seconds.
         measures: report.BANDWIDTH or LATENCY.
         unit: what a latency is the time of, for the lines above the table.
-        pattern: which way the payload goes.
-        every_scope: without -s one table's rows after the other for all scopes.
-        extra: kernel arguments between the buffers and the counter.
-        buffers: makes what a row moves.
-        signals: bytes that an iteration moves through a NIC beside its size.
+        pattern: direction of the payload.
+        every_scope: without -s all scopes are measured, one after the other.
+        extra: returns the kernel arguments between buffers and counter.
+        buffers: makes the Transfer of a row.
+        signals: bytes of signals in an iteration, which a NIC moves beside the payload.
         transports: those that it can run over.
-        unmapped: why not over others.
+        unmapped: why it cannot run over others.
     """
 
     name: str
     description: str
     kernels: Mapping[str, Any]
     workload: Callable[[int, Options], Workload]
-    wqes: Callable[[Workload, str], tuple[int, int]]
+    wqes: Callable[[Workload, bool], tuple[int, int]]
     defaults: Defaults
     simulator_defaults: Defaults
     measures: str = BANDWIDTH
@@ -91,7 +91,7 @@ class PerfTest:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """What -s takes, the default first."""
+        """The values of -s, the default first."""
         if self.defaults.atomic_op is not None:
             return ("thread",)
         return ("all", *self.kernels) if self.every_scope else tuple(self.kernels)
@@ -101,18 +101,18 @@ class PerfTest:
         return run(self)
 
     def workloads(self, options: Options) -> Iterator[Workload]:
-        """Yield what each row does."""
+        """Yield the workload of each row."""
         for scope in self.kernels if options.scope == "all" else (options.scope,):
             for size in options.sizes():
                 yield self.workload(size, replace(options, scope=scope))
 
     def steps(self, work: Workload, iters: int) -> int:
-        """Return by how much iterations raise the counter: every CTA at each barrier of its grid, or every turn of a ping-pong."""
+        """Return what iterations add to the counter: 1 for each CTA at each grid barrier, or 1 for each turn of a ping-pong."""
         return iters * (work.ctas if self.measures == BANDWIDTH else 1 if self.pattern is Pattern.PING_PONG else 0)
 
 
 class RefusedError(Exception):
-    """Why the run cannot go on; raised on all PEs alike."""
+    """The run cannot go on; raised on all PEs."""
 
 
 def run(test: PerfTest, argv: Sequence[str] | None = None) -> int:
@@ -127,7 +127,7 @@ def run(test: PerfTest, argv: Sequence[str] | None = None) -> int:
     options.set_environment()
     try:
         job = pgas.init()
-    except (pgas.TransportError, pgas.HeapError) as error:  # init decides this on all PEs alike
+    except (pgas.TransportError, pgas.HeapError) as error:  # on all PEs
         asked = f"{_max_size(options)}: " if isinstance(error, pgas.HeapError) else ""
         _complain(test, f"{asked}{error}", launched_rank() or 0)
         return 2
@@ -150,7 +150,7 @@ def _run(test: PerfTest, options: Options, argv: Sequence[str]) -> int:
 
 
 def _reason_to_refuse(test: PerfTest, options: Options) -> str | None:
-    """Return why this job cannot run the test."""
+    """Return why this job cannot run the test, None if it can."""
     if pgas.n_pes() != NPES:
         pes = "1 PE" if pgas.n_pes() == 1 else f"{pgas.n_pes()} PEs"
         return f"needs exactly {NPES} PEs and has {pes}; start it with: mpirun -n {NPES} {test.name}"
@@ -165,7 +165,7 @@ def _reason_to_refuse(test: PerfTest, options: Options) -> str | None:
 
 
 def _too_large(options: Options) -> str | None:
-    """Return why the largest row does not fit: into the heap, or, with what makes and checks its data, into the machine."""
+    """Return why the largest row does not fit into the heap, or its checks into the machine's memory; None if all fits."""
     job = runtime.current()
     if (wanted := options.row_bytes()) > job.heap.limit:
         return f"{_max_size(options)} needs {wanted} bytes of symmetric heap on each PE, which may have {job.heap.limit}"
@@ -202,7 +202,7 @@ def _new_report(test: PerfTest, options: Options, argv: Sequence[str]) -> Report
 
 
 def _rows(test: PerfTest, options: Options) -> Iterator[Row]:
-    """Measure each size; collective. A row whose data did not arrive is reported at once and has no rate."""
+    """Measure each size; collective. A row with wrong data is reported at once and has no rate."""
     timing.prepare()
     counter = Counter()
     try:
@@ -218,7 +218,7 @@ def _rows(test: PerfTest, options: Options) -> Iterator[Row]:
 
 
 def _measure(test: PerfTest, options: Options, work: Workload, counter: Counter) -> tuple[Row, dict[int, Fault | str]]:
-    """Measure one size; collective. Returns the row and, by PE, what arrived or was counted wrong."""
+    """Measure one size; collective. Returns the row and the faults by PE."""
     me, peer = pgas.my_pe(), 1 - pgas.my_pe()
     calls = {pe for pe in range(NPES) if pe == 0 or options.bidir or test.pattern is Pattern.PING_PONG}
     receives = calls if test.pattern is not Pattern.PUSH else {1 - pe for pe in calls}
@@ -254,7 +254,7 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: Counter)
     given = {name: after[name] - before[name] for name in after}
     fault: Fault | str | None = buffers.find_fault(options.seed, sent, received)
     if fault is None and given:
-        fewest, most = test.wqes(work, runtime.current().transport)
+        fewest, most = test.wqes(work, nic is not None and nic.coalesces)
         issued = counts.Issued(sent * work.messages, sent * (work.size + test.signals), (sent * fewest, sent * most))
         fault = counts.find_fault(given, issued)
     fault = fault or counter.find_fault()
@@ -298,10 +298,10 @@ def _row(
 
 
 def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
-    """Print the table on PE 0 while rows come in; return True if all of them are valid."""
-    shown = pgas.my_pe() == 0
+    """Print the table on PE 0, each row as soon as it is measured; return True if all are valid."""
+    shown, nic = pgas.my_pe() == 0, runtime.current().nic
     if shown:
-        print(*report.title_lines(result, pgas.SIMULATOR), sep="\n", flush=True)
+        print(*report.title_lines(result, pgas.SIMULATOR, has_proxy=nic is not None and nic.on_host), sep="\n", flush=True)
     with _progress(result.title, total, shown) as advance:
         for row in rows:
             result.rows.append(row)
@@ -315,7 +315,7 @@ def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
 
 @contextmanager
 def _progress(title: str, total: int, shown: bool) -> Iterator[Callable[[], None]]:
-    """Show a bar on stderr if that is a terminal; the table stays on stdout."""
+    """Show a progress bar if stderr is a terminal; the table goes to stdout."""
     if not (shown and sys.stderr.isatty()):
         yield lambda: None
         return
@@ -332,6 +332,6 @@ def _write_files(result: Report, options: Options) -> None:
     if options.json is not None:
         result.write_json(options.json)
     if options.plot is not None:
-        from pgas.perftests import plot  # Here: it takes matplotlib half a second to load.
+        from pgas.perftests import plot  # matplotlib takes half a second to load
 
         plot.draw([asdict(result)], options.plot)

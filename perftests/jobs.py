@@ -1,4 +1,4 @@
-"""Commands of tests and perf tests: the GPUs here, MPS, mpirun, and the name that the files of this machine carry."""
+"""Runs commands for tests and perf tests: processes, MPS, mpirun; the GPUs of this machine and its name in file names."""
 
 import contextlib
 import functools
@@ -20,21 +20,21 @@ __all__ = ["BASELINES", "ROOT", "Step", "end_running", "ended_by_signals", "gpus
 #: The repository.
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Variable that marks all processes of a command of run().
+#: Environment variable that marks all processes of a command of run().
 _MARK = "PERFTESTS_COMMAND"
 
-#: Open MPI counts cores and binds each of up to two PEs to one: those of all jobs to the same two, with their proxy threads and compilers.
+#: Without these, Open MPI refuses more PEs than cores, and binds the PEs of every job of two to the same two cores.
 _OPEN_MPI = ("--oversubscribe", "--bind-to", "none")
 
 _running: set[str] = set()
 
-#: Where the results of machines are kept.
+#: Recorded results.
 BASELINES = ROOT / "perftests" / "baselines"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command under a name of its own, the seconds it may take, and its variables."""
+    """A named command, its time limit, and its environment variables."""
 
     name: str
     command: Sequence[str]
@@ -43,10 +43,10 @@ class Step:
 
 
 def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None, output: IO[bytes] | None = None) -> bool:
-    """Run a command; after so many seconds kill it and its descendants. Return whether it succeeded in time.
+    """Run a command and return whether it succeeded in time. After ``seconds`` it is killed with its descendants.
 
     Args:
-        variables: of its environment, besides this process's.
+        variables: environment variables in addition to this process's.
         output: file for its output. None: the command and its output are shown.
     """
     if output is None:
@@ -70,12 +70,12 @@ def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | N
             finally:
                 _end(mark)
     finally:
-        _end(mark)  # a signal may come before Popen has returned
+        _end(mark)  # again: a signal may arrive before Popen returns
         _running.discard(mark)
 
 
 def end_running() -> None:
-    """Kill every command of run(), for which other threads wait, with its descendants."""
+    """Kill every running command of run(), in all threads, with its descendants."""
     for mark in list(_running):
         _end(mark)
 
@@ -88,7 +88,7 @@ def _end(mark: str) -> None:
 
 
 def marked(name: str, value: str) -> Iterator[int]:
-    """Yield processes with a variable in their environment: an mpirun starts sessions and process groups of its own."""
+    """Yield the processes with a variable in their environment. Sessions and process groups do not tell, as mpirun makes new ones."""
     wanted = os.fsencode(f"{name}={value}")
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # gone, or another user's
@@ -98,7 +98,7 @@ def marked(name: str, value: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise, as Ctrl-C does, so that commands and daemons end. A second signal is ignored."""
+    """Make SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that commands and daemons end. A second signal is ignored."""
 
     def leave(number: int, _frame: object) -> NoReturn:
         for each in before:
@@ -118,11 +118,11 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
-    """Run an MPS daemon of our own, and yield the variables of its clients.
+    """Run an MPS daemon, and yield its clients' environment variables.
 
     Args:
-        gpu: UUID of the only GPU that it serves. None: all; the variables are set in this process then, and a daemon that the caller
-            has set is used.
+        gpu: UUID of the only GPU that it serves. None: all GPUs; the variables are set in this process, and no daemon is started if the
+            environment names one.
     """
     if gpu is None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield {}
@@ -135,13 +135,13 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
             try:
                 yield of_clients
             finally:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # a client does not end
+                with contextlib.suppress(subprocess.TimeoutExpired):  # some client does not end
                     control(["nvidia-cuda-mps-control"], input=b"quit -t 10\n", check=False, timeout=30)
 
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables of this process for a block of code."""
+    """Set environment variables in a with block."""
     os.environ.update(variables)
     try:
         yield
@@ -151,7 +151,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def gpus(attribute: str = "name") -> list[str]:
-    """Return names of the GPUs that processes may use, or their ``uuid``; another process asks, which keeps CUDA out of this one."""
+    """Return the names of the visible GPUs, or another attribute, such as ``uuid``. A child process asks, so CUDA is not loaded here."""
     code = f"""
 from numba import cuda
 for device in cuda.list_devices():
@@ -178,5 +178,5 @@ def mpirun(n: int) -> list[str]:
 
 
 def machine_name(gpus: list[str]) -> str:
-    """Return the part of a result's file name that says on which GPUs two PEs ran: 1xH100-80GB-HBM3, 2xH200, simulator."""
+    """Return the machine's part of a result's file name, for two PEs: 1xH100-80GB-HBM3, 2xH200, simulator."""
     return f"{min(len(gpus), 2)}x{gpus[0].removeprefix('NVIDIA ').replace(' ', '-')}" if gpus else "simulator"

@@ -1,4 +1,4 @@
-"""The command line of the perf tests: NVSHMEM's flags, defaults and size suffixes, checked before PEs meet."""
+"""The command line of the perf tests: NVSHMEM's flags, defaults and size suffixes, checked before pgas.init()."""
 
 import argparse
 import os
@@ -19,17 +19,17 @@ TRANSPORTS = registry.names()
 
 _LARGEST = 2**31 - 1
 _LARGEST_SIZE = 1 << 40
-#: Flags that tests of latency do not have: they run one CTA, one way.
+#: Flags that tests of latency do not have.
 OF_ONE_CTA = ("ctas", "stride", "bidir")
 
-#: Symmetric heap that init takes when nothing else is said, and the room left beside a row's two arrays.
+#: Default size of the symmetric heap, and bytes needed beside a row's two arrays.
 _DEFAULT_HEAP = 1 << 30
 _SPARE_HEAP = 64 << 20
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a test does without flags; the field names are the long flags."""
+    """Default values of a test's flags; the field names are the long flags."""
 
     datatype: str
     min_size: int = 4
@@ -41,12 +41,12 @@ class Defaults:
     threads_per_cta: int = 256
     atomic_op: str | None = None
     fixed: tuple[str, ...] = ()
-    """Names of flags that the test does not have: their values, 1 for stride, cannot be changed."""
+    """Flags that the test does not have; their values are fixed (stride: 1)."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """A parsed command line. Sizes in bytes; stride in elements; atomic_op None for tests of something else."""
+    """A parsed command line. Sizes in bytes; stride in elements; atomic_op is None in tests without atomics."""
 
     min_size: int
     max_size: int
@@ -73,19 +73,19 @@ class Options:
             size *= self.step
 
     def row_bytes(self) -> int:
-        """Return how much symmetric heap the largest row needs: its source and, between guards, its destination."""
+        """Return the bytes of symmetric heap that the largest row needs: source, and destination between guards."""
         return 2 * (self.max_size * self.stride + GUARD_BYTES)
 
     def heap_bytes(self) -> int:
-        """Return how much symmetric heap a run takes that nobody has set."""
+        """Return the size of the symmetric heap for a run, unless the user has set one."""
         return self.row_bytes() + _SPARE_HEAP
 
     def checking_bytes(self) -> int:
-        """Return how much memory of the host a PE takes to make and check the largest row: elements, image, copy, comparison."""
+        """Return the bytes of host memory that a PE needs to check the largest row: elements, image, copy, comparison."""
         return 2 * self.row_bytes()
 
     def set_environment(self) -> None:
-        """Tell pgas.init() about transport and heap size; a heap size that the user has set stays."""
+        """Set the variables for transport and heap size; a heap size set by the user stays."""
         if self.transport is not None:
             os.environ["PGAS_TRANSPORT"] = self.transport
         if self.heap_bytes() > _DEFAULT_HEAP:
@@ -93,7 +93,7 @@ class Options:
 
 
 def size_flag(size: int) -> str:
-    """Return a size with the largest suffix that leaves an integer: 65536 is 64K."""
+    """Return a size with the largest suffix that divides it: 64K for 65536."""
     for unit, suffix in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
         if size and size % unit == 0:
             return f"{size // unit}{suffix}"
@@ -101,7 +101,7 @@ def size_flag(size: int) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """All PEs parse the same line: only the first of them speaks, and a bad value is one sentence."""
+    """A parser for all PEs of a job: only PE 0 prints, and an error is one sentence."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -112,7 +112,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def within(least: int, most: int, read: Callable[[str], int] = int) -> Callable[[str], int]:
-    """Return a converter of arguments that refuses what is out of a range."""
+    """Return a converter of arguments that refuses values out of a range."""
     shown = size_flag if read is parse_size else str
     kind = "a size (a number, k, m, g or t behind it)" if read is parse_size else "an integer"
     allowed = f"it must be {shown(least)} to {shown(most)}"
@@ -130,7 +130,7 @@ def within(least: int, most: int, read: Callable[[str], int] = int) -> Callable[
 
 
 def one_of(allowed: Sequence[str]) -> Callable[[str], str]:
-    """Return a converter of arguments that refuses other words."""
+    """Return a converter of arguments that refuses other values."""
 
     def convert(text: str) -> str:
         if text not in allowed:
@@ -146,8 +146,8 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     Args:
         prog: the test's name.
         description: first sentence of --help.
-        defaults: values where a flag is missing.
-        scopes: scopes the test has, the default first; ``-s`` exists if there is more than one.
+        defaults: values of missing flags.
+        scopes: scopes of the test, the default first; ``-s`` exists if there are several.
         argv: arguments of the command.
 
     Raises:
@@ -200,7 +200,7 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
         )
     if options.scope == "warp" and options.threads_per_cta % WARP and "ctas" not in defaults.fixed:
         parser.error(
-            f"argument -t/--threads_per_cta: {options.threads_per_cta} makes a broken warp; "
+            f"argument -t/--threads_per_cta: {options.threads_per_cta} is no whole number of warps; "
             f"with --scope warp it must be a multiple of {WARP}, {WARP} to 1024"
         )
     return options

@@ -1,8 +1,7 @@
-"""What a row sends, what must be in memory before and after it, and the first byte that is wrong. numpy only.
+"""The data of a row: source, destination before and after, and the first wrong byte. numpy only.
 
-A destination is ``guard | span of the message | guard``. Before the row the places of the message's elements hold the
-complement of what has to arrive, so that no byte can be right by chance; guards and the gaps of a stride hold POISON
-throughout.
+A destination is ``guard | span of the message | guard``. Before the row the message's elements hold the complement of the
+expected values, so no byte is right by chance; guards and the gaps of a stride always hold POISON.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pgas.perftests.workload import Workload
 
 __all__ = ["GUARD_BYTES", "POISON", "Fault", "dest_image", "find_fault", "random_elements", "source_image"]
 
-#: Bytes of guard on either side of the message: two cache lines, which leaves the message aligned like the array.
+#: Bytes of guard on either side of the message: two cache lines, so the message is aligned like the array.
 GUARD_BYTES = 256
 #: Byte value of guards and gaps of a destination.
 POISON = 0xA5
@@ -45,7 +44,7 @@ class Fault:
 
 
 def random_elements(work: Workload, seed: int, pe: int) -> NDArray[np.generic]:
-    """Return the elements that PE pe sends in this row: random bits, the same for the same seed, size and PE."""
+    """Return the elements that PE pe sends in this row: random bits that depend on seed, size and PE only."""
     bits = np.random.default_rng([seed, work.size, pe]).bytes(work.size)
     return np.frombuffer(bits, dtype=work.dtype)
 

@@ -1,10 +1,10 @@
-"""Ping-pong: PE 0 sends a message, PE 1 waits for it and sends one back; what differs between the tests is how they send.
+"""Ping-pong: PE 0 sends a message, PE 1 waits for it and sends one back. The tests differ in how they send.
 
-A flag on each PE counts the turns on, so that nothing is reset: a PE waits until its flag equals the number of the turn, and PE 0
-cannot be a turn ahead. The figure is the whole round trip, as NVSHMEM's.
+A flag on each PE counts the turns, so nothing is reset: a PE waits until its flag equals the number of the turn, and PE 0 cannot be a turn
+ahead. The figure is the whole round trip, as NVSHMEM's.
 
-The warm-up is the rehearsal: before each turn both PEs write the turn into their source, and when the flag has come they look at every
-element of the destination: it must be of this turn. The timed turns move one random payload, which is compared when they are over.
+The warm-up is a rehearsal: before each turn both PEs write its number into their source, and after the flag has arrived they check that
+every element of the destination has it. The timed turns move one random payload, which is checked at the end.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,22 +25,22 @@ from pgas.perftests.report import LATENCY
 from pgas.perftests.transfer import Transfer
 from pgas.perftests.workload import Workload
 
-__all__ = ["SIGNAL_WQES", "alone", "followed", "increase", "kernel", "of_a_flag", "perf_test", "signal", "with_flag"]
+__all__ = ["SIGNAL_WQES", "flag_only", "flag_test", "increase", "kernel", "payload_then_flag", "perf_test", "signal", "with_flag"]
 
-#: WQEs of a signal that is set: a masked compare-and-swap, and the NOP that completes it. An atomic increment is one.
+#: WQEs of a SIGNAL_SET: a masked compare-and-swap, and the NOP that completes it. An atomic increment is one WQE.
 SIGNAL_WQES = 2
 
 #: Bytes of a flag.
 FLAG = 8
 
-#: Flags that tests without a payload do not have.
-OF_A_FLAG = ("min_size", "max_size", "step", "datatype", "threads_per_cta")
+#: Command-line flags that tests without a payload do not have.
+OF_A_PAYLOAD = ("min_size", "max_size", "step", "datatype", "threads_per_cta")
 
 
 def kernel(send: Any, scope: str) -> Any:
-    """Make the kernel of a ping-pong from ``send(dest, source, flag, turn, pe)``, which all threads of the CTA call.
+    """Make the kernel of a ping-pong.
 
-    send: moves source to dest and then sets, or raises, the flag to turn.
+    send: ``send(dest, source, flag, turn, pe)``, called by all threads of the CTA, moves source to dest and then brings the flag to turn.
     """
     sync = scope_syncs[scope]
 
@@ -73,8 +73,8 @@ def kernel(send: Any, scope: str) -> Any:
     return ping_pong
 
 
-class _Ball(Transfer):
-    """What goes to and fro; without a payload the arrays stay as they are."""
+class _Rally(Transfer):
+    """A payload that goes to and fro, or none (carries=False)."""
 
     def __init__(self, work: Workload, *, carries: bool) -> None:
         super().__init__(work)
@@ -86,7 +86,7 @@ class _Ball(Transfer):
 
     def find_fault(self, seed: int, sent: int, received: int) -> Fault | str | None:
         if wrong := int(self._wrong.copy_to_host()[0]):
-            return f"{wrong} elements were not of their turn when its flag had come, in the warm-up"
+            return f"in the warm-up, {wrong} elements did not have the value of their turn when its flag had arrived"
         return super().find_fault(seed, sent, received if self._carries else 0)
 
     def free(self) -> None:
@@ -102,12 +102,12 @@ def signal(flag: Any, turn: int, pe: int) -> None:
 
 @cuda.jit(device=True)
 def increase(flag: Any, turn: int, pe: int) -> None:
-    """Raise the flag by an atomic."""
+    """Add 1 to the flag with an atomic."""
     pgas.atomic_inc(flag, 0, pe)
 
 
-def alone(notify: Any) -> Any:
-    """Make the send() that only tells the flag."""
+def flag_only(notify: Any) -> Any:
+    """Make a send() without a payload."""
 
     @cuda.jit(device=True)
     def send(dest: Any, source: Any, flag: Any, turn: int, pe: int) -> None:
@@ -116,10 +116,10 @@ def alone(notify: Any) -> Any:
     return send
 
 
-def followed(call: Any, notify: Any) -> Any:
-    """Make the send() that moves the payload by ``call(dest, source, pe)``, and by a fence puts the flag behind it.
+def payload_then_flag(call: Any, notify: Any) -> Any:
+    """Make a send() of ``call(dest, source, pe)``, a fence, and the flag.
 
-    When call returns, what the other threads did happens before what the first thread does next.
+    After call, the first thread's fence must cover the work of the other threads.
     """
 
     @cuda.jit(device=True)
@@ -139,7 +139,7 @@ def perf_test(
     defaults: Defaults,
     simulator_defaults: Defaults,
     workload: Callable[[int, Options], Workload],
-    wqes: Callable[[Workload, str], tuple[int, int]],
+    wqes: Callable[[Workload, bool], tuple[int, int]],
 ) -> PerfTest:
     """Make a test whose messages carry a payload.
 
@@ -150,7 +150,7 @@ def perf_test(
         defaults: NVSHMEM's; the simulator's are smaller.
         simulator_defaults: those.
         workload: divides one size.
-        wqes: of a message, its flag included.
+        wqes: returns the fewest and most WQEs of a message, including its flag.
     """
     return PerfTest(
         name=name,
@@ -161,33 +161,33 @@ def perf_test(
         measures=LATENCY,
         unit=f"the whole round trip, PE 0 to PE 1 and back, by {what}",
         pattern=Pattern.PING_PONG,
-        buffers=lambda work, options: _Ball(work, carries=True),
+        buffers=lambda work, options: _Rally(work, carries=True),
         signals=FLAG,
         defaults=defaults,
         simulator_defaults=simulator_defaults,
     )
 
 
-def of_a_flag(name: str, what: str, notify: Any, wqes: int, iters: int = 10, warmup_iters: int = 5) -> PerfTest:
-    """Make a test of flags alone; wqes: of one."""
-    defaults = Defaults("uint64", FLAG, FLAG, iters=iters, warmup_iters=warmup_iters, threads_per_cta=1, fixed=(*OF_ONE_CTA, *OF_A_FLAG))
+def flag_test(name: str, what: str, notify: Any, wqes: int, iters: int = 10, warmup_iters: int = 5) -> PerfTest:
+    """Make a test of flags without a payload; wqes: number of WQEs of one."""
+    defaults = Defaults("uint64", FLAG, FLAG, iters=iters, warmup_iters=warmup_iters, threads_per_cta=1, fixed=(*OF_ONE_CTA, *OF_A_PAYLOAD))
     carrying = perf_test(
         name,
         what,
-        {"thread": kernel(alone(notify), "thread")},
+        {"thread": kernel(flag_only(notify), "thread")},
         defaults,
         replace(defaults, iters=10, warmup_iters=5),
         message_workload,
-        lambda work, transport: (wqes, wqes),
+        lambda work, coalesces: (wqes, wqes),
     )
-    return replace(carrying, buffers=lambda work, options: _Ball(work, carries=False), signals=0)
+    return replace(carrying, buffers=lambda work, options: _Rally(work, carries=False), signals=0)
 
 
-def with_flag(wqes: Callable[[Workload, str], tuple[int, int]], more: int) -> Callable[[Workload, str], tuple[int, int]]:
-    """Return what counts the WQEs of a payload and its flag."""
+def with_flag(wqes: Callable[[Workload, bool], tuple[int, int]], more: int) -> Callable[[Workload, bool], tuple[int, int]]:
+    """Return a function like wqes() that adds the WQEs of a flag."""
 
-    def both(work: Workload, transport: str) -> tuple[int, int]:
-        fewest, most = wqes(work, transport)
+    def both(work: Workload, coalesces: bool) -> tuple[int, int]:
+        fewest, most = wqes(work, coalesces)
         return fewest + more, most + more
 
     return both

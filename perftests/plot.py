@@ -1,12 +1,12 @@
 """Pictures of perf tests.
 
-    python -m pgas.perftests.plot a.json b.json -o bandwidth.png     results of --json, over message size
-    python -m pgas.perftests.plot --figures                          make figures: measured here, then drawn
-    python -m pgas.perftests.plot --figures figures-1xH200.json      drawn again from that file
+    python -m pgas.perftests.plot a.json b.json -o bandwidth.png     draws results of --json over message size
+    python -m pgas.perftests.plot --figures                          ``make figures``: measures here, then draws
+    python -m pgas.perftests.plot --figures figures-1xH200.json      draws again from that file
 
-``--figures`` runs shmem_put_bw and shmem_p_bw through ibrc and ibgda on two PEs. All rows, and what ran where, go into
-perftests/baselines/figures-<machine>.json; put_bandwidth-<machine>.png and put_rate-<machine>.png beside it are drawn from that file alone.
-Rows whose data did not arrive are left out. Without a GPU all is small and runs in the simulator. The exit status is 1 if a run failed.
+``--figures`` runs shmem_put_bw and shmem_p_bw over ibrc and ibgda on two PEs. Rows, commands and machine go into
+perftests/baselines/figures-<machine>.json; put_bandwidth-<machine>.png and put_rate-<machine>.png are drawn from that file alone.
+Rows that were not validated are left out. Without a GPU the runs are small and in the simulator. The exit status is 1 if a run failed.
 """
 
 import argparse
@@ -36,12 +36,12 @@ from pgas.perftests.report import BANDWIDTH, place
 
 __all__ = ["Curve", "Panel", "draw", "draw_figures", "main", "measure", "picture", "plan"]
 
-#: Okabe and Ito's colours without yellow: distinguishable in every kind of colour vision, in grey with the markers.
+#: Okabe and Ito's colours without yellow, for every kind of colour vision; the markers tell curves apart in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKERS = "osD^vPX"
 _GREY = "#444444"
 
-#: What tells two runs apart in the legend, with its text; what all runs share goes below the picture.
+#: Properties of a run and their text: in the legend where runs differ, below the picture where all are the same.
 _TRAITS = {
     "test": "{}", "machine": "{}", "gpu": "{}", "transport": "{}", "adapter": "{}", "engine": "{}", "scope": "scope {}", "ctas": "{} CTAs",
     "threads_per_cta": "{} threads per CTA", "datatype": "{}", "stride": "stride {}", "bidir": "both ways", "iters": "{} iterations",
@@ -51,11 +51,11 @@ _TRAITS = {
 #: The curves of ``make figures``.
 PUT, LIMITED_PUT, SCATTERED_P, COALESCED_P = "put", "put over a limited link", "scattered p", "coalesced p"
 
-#: Messages that a ConnectX-6 sends at most in a second, and Gb/s of the limited link: a port of it.
+#: A ConnectX-6: most messages per second, and Gb/s of one port, which is the limited link.
 _CONNECTX6 = 215e6
 _LINK = "200"
 
-#: Seconds after which a run is given up.
+#: Time limit of a run in seconds.
 _LIMIT = 200
 
 
@@ -64,11 +64,11 @@ class Curve(NamedTuple):
 
     label: str
     points: Sequence[tuple[int, float]]
-    number: int  #: of colour and marker
+    number: int  #: index of colour and marker
 
 
 class Panel(NamedTuple):
-    """Axes and what is on them."""
+    """Axes and their curves."""
 
     curves: Sequence[Curve]
     x: str
@@ -80,7 +80,7 @@ class Panel(NamedTuple):
 
 
 def picture(path: str, headline: str, details: str, panels: Sequence[Panel]) -> None:
-    """Draw panels side by side into a PNG, with a headline above and what ran where below."""
+    """Draw panels side by side into a PNG, with a headline above and facts about the runs below."""
     figure, axes_of = pyplot.subplots(1, len(panels), squeeze=False, figsize=(3 + 5 * len(panels), 5), dpi=150, layout="constrained")
     try:
         figure.suptitle(headline, fontweight="bold")
@@ -128,7 +128,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
     """Draw bandwidth or latency over message size, a curve for each run and scope.
 
     Args:
-        runs: JSON objects of perf tests that all measure the same.
+        runs: JSON objects of perf tests, all of bandwidth or all of latency.
         path: PNG to write.
     """
     bandwidth = _measures(runs[0]) == BANDWIDTH
@@ -147,7 +147,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
 
 
 def _measures(run: Mapping[str, Any]) -> str:
-    return str(run.get("measures", BANDWIDTH))  # results from before there were others do not say
+    return str(run.get("measures", BANDWIDTH))  # old results have no such field
 
 
 def _traits(run: Mapping[str, Any], scope: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ def _traits(run: Mapping[str, Any], scope: str) -> dict[str, str]:
 
 
 def _told_apart(traits: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
-    """Return what all curves share, and the label of each: what the others do not have alike."""
+    """Return the properties that all curves share, and for each curve a label of those that differ."""
     alike = {key for key in _TRAITS if len({each.get(key) for each in traits}) == 1}
     others = [key for key in _TRAITS if key not in {*alike, "commit", "date"}] or ["commit", "date"]
     labels = [", ".join(each[key] for key in others if key in each) or each["test"] for each in traits]
@@ -167,10 +167,10 @@ def _told_apart(traits: Sequence[Mapping[str, str]]) -> tuple[list[str], list[st
 
 
 def plan(*, gpu: bool) -> Iterator[dict[str, Any]]:
-    """Yield the runs of ``make figures``, those that say most first: curve, transport, CTAs, command and variables.
+    """Yield the runs of ``make figures``, the most important first: curve, transport, CTAs, command and variables.
 
-    Sizes are those of one CTA: a message of a put, all messages of p. Every CTA has a queue pair of its own. Scattered p send every other
-    element. An interpreter fills no link: the simulator has no limited one.
+    Sizes are those of one CTA: one message of a put, all messages of p. Every CTA has a queue pair of its own. Scattered p send every other
+    element. The simulator is too slow for the limited link.
     """
     put_ctas, p_ctas = ((1, 8, 64), (1, 2, 4, 8, 16, 32, 64)) if gpu else ((1, 2, 4), (1, 2, 4))
     put, p = ("-n 1000 -w 50 -t 1024 -f 2", "-n 50 -w 10 -t 1024") if gpu else ("-n 2 -w 1 -t 32 -f 4", "-n 2 -w 1 -t 32")
@@ -193,11 +193,11 @@ def _run(curve: str, transport: str, ctas: int, command: str) -> dict[str, Any]:
 
 
 def measure(runs: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> dict[str, Any]:
-    """Run what plan() says on two PEs; keep in a file what is known after each run, and return it.
+    """Make the runs on two PEs and return the results; the file is written after each run.
 
     Args:
-        runs: of plan().
-        names: of the GPUs here; none in the simulator.
+        runs: from plan().
+        names: names of the GPUs; none in the simulator.
         path: JSON to write.
     """
     data: dict[str, Any] = {"machine": None, "gpu": names[0] if names else None, "gpus": min(len(names), 2)}
@@ -221,7 +221,7 @@ def measure(runs: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path)
 
 
 def draw_figures(data: Mapping[str, Any], folder: Path, machine: str) -> None:
-    """Draw what measure() found: bandwidth of puts over message size, and rate of p over CTAs."""
+    """Draw the results of measure(): bandwidth of puts over message size, and rate of p over CTAs."""
     runs = [run for run in data["runs"] if run["rows"]]
     engines = sorted({f"NIC: {run['adapter']}, {run['engine']} engine" for run in runs})
     count = f"{data['gpus']} x " if data["gpus"] > 1 else ""
@@ -257,7 +257,7 @@ def draw_figures(data: Mapping[str, Any], folder: Path, machine: str) -> None:
 
 
 def _by_ctas(data: Mapping[str, Any], curve: str, transport: str) -> dict[int, list[tuple[int, float]]]:
-    """Return bandwidth over bytes of a message, by number of CTAs."""
+    """Return (bytes of a message, bandwidth) points by number of CTAs."""
     found = {}
     for run in sorted(data["runs"], key=lambda run: run["ctas"]):
         points = sorted((row["message_bytes"], row["bw_gbps"] * 1e9) for row in run["rows"] if row["validated"])
@@ -275,7 +275,7 @@ def _figures(source: str, parser: argparse.ArgumentParser) -> int:
             parser.error("measuring needs an mpirun")
         names = jobs.gpus()
         folder, machine = jobs.BASELINES, jobs.machine_name(names)
-        # The NIC's kernel takes a spare GPU, or shares one with a PE.
+        # The software card takes a spare GPU, or shares one with a PE.
         with jobs.mps() if len(names) in (1, 2) else contextlib.nullcontext():
             data = measure(list(plan(gpu=bool(names))), names, folder / f"figures-{machine}.json")
     draw_figures(data, folder, machine)
@@ -294,7 +294,7 @@ def _read(name: str, keys: Sequence[str], parser: argparse.ArgumentParser) -> di
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw what the command line names."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser("python -m pgas.perftests.plot", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="JSON", help="result of a perf test's --json")
     parser.add_argument("-o", "--output", metavar="PNG", help="picture to write")
@@ -307,7 +307,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = [_read(name, ("test", "rows", "args"), parser) for name in arguments.files]
     for name, run in zip(arguments.files, runs, strict=True):
         if _measures(run) != _measures(runs[0]):
-            parser.error(f"{name} measures {_measures(run)}, the first file {_measures(runs[0])}: they do not fit into one picture")
+            parser.error(f"{name} measures {_measures(run)}, the first file {_measures(runs[0])}: they cannot share a picture")
     draw(runs, arguments.output)
     return 0
 

@@ -1,4 +1,4 @@
-"""What a perf test says: NVSHMEM's table with message rate, CTAs and validation behind it, and JSON. No pgas call."""
+"""The output of a perf test: NVSHMEM's table with added columns (message rate, CTAs, validation), and JSON. No pgas call."""
 
 import json
 import shlex
@@ -27,10 +27,10 @@ def _columns(measures: str) -> tuple[tuple[str, int], ...]:
     return (("size(B)", 12), ("scope", 10), *_MEASURED[measures], *after)
 
 
-#: The columns of a NIC, which p2p tables do not have: calls, and what the NIC made of them.
+#: Number of the last columns, which only tables over a NIC have: calls, WQEs, doorbells.
 _NIC_COLUMNS = 3
 
-#: NVSHMEM's names of tables where they are not the test's; {} is the atomic operation.
+#: NVSHMEM's table names where they differ from the test's; {} is the atomic operation.
 _TABLES = {
     "shmem_put_bw": "shmem_put_bw_uni", "shmem_get_bw": "shmem_get_bw_uni", "shmem_atomic_bw": "shmem_atomic_{}",
     "shmem_atomic_latency": "shmem_at_{}_ping_lat", "shmem_put_ping_pong_latency": "shmem_put_ping_lat",
@@ -43,22 +43,21 @@ class Row:
     """One message size.
 
     Attributes:
-        size: bytes that the operations of one PE move in each iteration.
-        message_bytes: bytes of one of them, the largest where they differ.
+        size: bytes that one PE moves in each iteration.
+        message_bytes: bytes of the largest message.
         ctas: CTAs that had something to send.
         threads: threads of each CTA.
         scope: thread, warp or block.
         stride: distance of neighbouring elements, in elements.
         coalesced: the threads of a warp send to neighbouring places; None for calls that send several elements.
         datatype: element type of the row.
-        bw_gbps: 1e9 bytes a second, all sending PEs together; None if the data did not arrive: then it is no rate.
-            None in tests of latency.
-        latency_us: microseconds of one iteration, in ping-pongs the whole round trip; None in tests of bandwidth, and as bw_gbps.
-        mops: million messages a second, all sending PEs together; None as bw_gbps.
+        bw_gbps: 1e9 bytes a second, sum of the sending PEs; None in tests of latency, and if the row was not validated.
+        latency_us: microseconds of one iteration, in ping-pongs the whole round trip; None in tests of bandwidth, and if not validated.
+        mops: million messages a second, sum of the sending PEs; None as bw_gbps.
         messages: operations that PE 0 issued in the timed kernel.
-        wqes, doorbells: what the NIC executed and saw in that kernel; None where there is no NIC (p2p).
-        proxy: shares of the time of PE 0's proxy thread by what it did (ibrc), sampled; None where there is none, or the row was too short.
-        validated: every byte of the payload arrived, none beside it changed, and the NIC counted what was issued.
+        wqes, doorbells: the NIC's counters of that kernel; None without a NIC.
+        proxy: sampled shares of the time of PE 0's proxy thread by activity; None without such a thread, or if the row was too short.
+        validated: every byte of the payload arrived, no other byte changed, and the NIC's counters are right.
     """
 
     size: int
@@ -81,7 +80,7 @@ class Row:
 
 @dataclass
 class Report:
-    """One run of one test: what ran where, and its rows. The field names are the JSON's (DESIGN.md section 6)."""
+    """One run of one test: command, machine, and rows. The field names are those of the JSON."""
 
     test: str
     machine: str
@@ -97,12 +96,12 @@ class Report:
     args: Mapping[str, Any]
     measures: str = BANDWIDTH
     unit: str | None = None
-    cpus: int | None = None  #: that PE 0 may run on
+    cpus: int | None = None  #: number of CPUs that PE 0 may run on
     rows: list[Row] = field(default_factory=list)
 
     @property
     def title(self) -> str:
-        """The name of the table, as NVSHMEM's."""
+        """NVSHMEM's name of the table."""
         table = _TABLES.get(self.test, self.test).format(self.args["atomic_op"])
         return f"{table.removesuffix('_uni')}_bidi" if self.args["bidir"] else table
 
@@ -126,15 +125,15 @@ def _has_objects(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
-def title_lines(report: Report, simulator: bool) -> list[str]:
-    """Return what stands above the table: comments on where this ran, then NVSHMEM's two lines."""
+def title_lines(report: Report, simulator: bool, *, has_proxy: bool = False) -> list[str]:
+    """Return the lines above the table: comments on where this ran, then NVSHMEM's two lines. has_proxy: PEs have a proxy thread."""
     adapter = f", adapter {report.adapter}" if report.adapter else ""
     engine = f", engine {report.engine}" if report.engine else ""
     where = f"# {report.npes} PEs on {place(report.machine, report.gpu)}"
     lines = [f"{where}; transport {report.transport}{adapter}{engine}; {report.date}", f"# {report.command}"]
     if simulator:
         lines.append("# simulator: kernels are interpreted here; these are an interpreter's rates, not hardware's")
-    if report.cpus == 1 and report.transport == "ibrc":
+    if report.cpus == 1 and has_proxy:
         lines.append("# a PE may run on one CPU, which its proxy thread shares (Open MPI: mpirun --bind-to none)")
     if report.unit is not None:
         lines.append(f"# latency: {report.unit}")
@@ -142,18 +141,18 @@ def title_lines(report: Report, simulator: bool) -> list[str]:
 
 
 def place(machine: str | None, gpu: str | None) -> str:
-    """Return machine and GPU, the GPU only if the machine's text does not name it."""
+    """Return machine and GPU; the machine only if its text names the GPU."""
     return ", ".join(name for name in (machine, gpu if gpu and gpu not in (machine or "") else None) if name)
 
 
 def header_lines(*, nic: bool = False, measures: str = BANDWIDTH) -> list[str]:
-    """Return the line of column names, those of a NIC if one is used."""
+    """Return the line of column names; nic: with those of a NIC."""
     columns = _columns(measures) if nic else _columns(measures)[:-_NIC_COLUMNS]
     return ["".join(f"{name:<{width}}" for name, width in columns).rstrip()]
 
 
 def row_line(row: Row, measures: str = BANDWIDTH) -> str:
-    """Return one line of the table; a dash for a figure that the failed validation makes meaningless."""
+    """Return one line of the table, with dashes for the figures of a row that was not validated."""
     figures = (row.bw_gbps, row.mops) if measures == BANDWIDTH else (row.latency_us,)
     cells = (
         str(row.size),
@@ -175,7 +174,7 @@ def command_text(npes: int, prog: str, argv: Sequence[str]) -> str:
 
 
 def proxy_line(rows: Sequence[Row]) -> str | None:
-    """Return what the proxy thread did in the row with the highest message rate of those that say so; None if none does."""
+    """Return a line about the proxy thread in the row with the highest message rate; None if no row has samples."""
     known = [row for row in rows if row.proxy and row.mops]
     if not known:
         return None
@@ -187,12 +186,12 @@ def proxy_line(rows: Sequence[Row]) -> str | None:
 
 
 def now() -> str:
-    """Return the local date and time, to the second, with its offset."""
+    """Return the local date and time in ISO format, with its UTC offset."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def commit() -> str | None:
-    """Return the commit of the repository that these perf tests lie in; None if there is none, or it lacks them."""
+    """Return the commit of the repository of these perf tests; None outside a repository."""
     here = Path(__file__).resolve()
 
     def git(*arguments: str) -> str | None:

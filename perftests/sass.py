@@ -1,4 +1,4 @@
-"""What kernels become: PTX and SASS without a GPU, and the instruction counts of the device functions.
+"""Compiles kernels to PTX and SASS without a GPU, and counts the instructions of the device functions.
 
 ``python -m pgas.perftests.sass [--transport ibgda] [function ...]`` prints a table. Needs the compiler wheels of the extra ``dev``
 (libnvvm, ptxas, nvdisasm).
@@ -37,7 +37,7 @@ Kernels = dict[str, tuple[Callable[..., None], tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class Built:
-    """A compiled kernel: its PTX, its SASS instructions in order, and what ptxas says it needs."""
+    """A compiled kernel: its PTX, its SASS instructions in order, and its resources as reported by ptxas."""
 
     ptx: str
     instructions: tuple[str, ...]
@@ -46,11 +46,11 @@ class Built:
     stack: int
 
     def count(self, opcode: str) -> int:
-        """Number of instructions whose opcode starts so, predicated ones included."""
+        """Return the number of instructions whose opcode starts with a text, predicated ones included."""
         return sum(self.opcode(i).startswith(opcode) for i in self.instructions)
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of the table, how often each opcode of memory and order occurs, and the constants that instructions contain."""
+        """Return the numbers of the table, the counts of memory and fence opcodes, and the constants in instructions."""
         opcodes = Counter(self.opcode(i) for i in self.instructions)
         memory = {o: n for o, n in sorted(opcodes.items()) if o.startswith(("ST", "LD", "ATOM", "RED", "MEMBAR", "CCTL"))}
         numbers = {"instructions": len(self.instructions), "registers": self.registers, "spills": self.spills, "stack": self.stack}
@@ -59,7 +59,7 @@ class Built:
 
     @staticmethod
     def opcode(instruction: str) -> str:
-        """The opcode of an instruction without its predicate."""
+        """Return the opcode of an instruction without its predicate."""
         return re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
 
 
@@ -70,18 +70,18 @@ def _tool(name: str) -> str:
     return path
 
 
-#: What kernels are compiled with, by transport: the defaults of the variables.
+#: By transport, the constants that kernels are compiled with: the defaults of the variables.
 _DEFAULTS = {name: variable.parse(variable.default) for name, variable in config.VARIABLES.items()}
 CONSTANTS = {name: window.Constants.of(_DEFAULTS, registry.get(name), 0) for name in registry.names()}
 
 
 def build(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> Built:
-    """Compile a kernel (a plain function) for a compute capability, with pgas's constants as frozen, by default as over p2p."""
+    """Compile a kernel (a plain function) for a compute capability, with the frozen constants, or those of p2p if none are."""
     return assemble({"": compile_ptx(kernel, argument_types, cc)}, cc)[""]
 
 
 def build_all(kernels: Kernels, cc: tuple[int, int] = COMPUTE_CAPABILITY) -> dict[str, Built]:
-    """Compile several kernels as build() does, faster."""
+    """Compile several kernels; faster than build() for each."""
     return assemble({name: compile_ptx(*kernel, cc) for name, kernel in kernels.items()}, cc)
 
 
@@ -93,12 +93,12 @@ def compile_ptx(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc:
 
 
 def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY, max_registers: int = 0) -> dict[str, Built]:
-    """Assemble and disassemble modules of one kernel each, as one: the disassembler takes half a second to start.
+    """Assemble and disassemble modules of one kernel each, together, as the disassembler takes half a second to start.
 
-    max_registers: of a thread, as of ``cuda.jit``; 0: no limit.
+    max_registers: limit for a thread, as of ``cuda.jit``; 0: none.
     """
     entries = {name: re.search(r"\.entry (\w+)\(", text)[1] for name, text in ptx.items()}  # type: ignore[index]
-    # Modules become one: a single header, and without Numba's environments, which nothing refers to and several of them define.
+    # One module: a single header, and no Numba environments, which are unused and defined in several modules.
     header = re.compile(r"^\.(version|target|address_size) .*$", re.MULTILINE)
     bodies = [header.sub("", re.sub(r"^\.common .*NumbaEnv.*$", "", text, flags=re.MULTILINE)) for text in ptx.values()]
     with tempfile.TemporaryDirectory() as folder:
@@ -346,7 +346,7 @@ KERNELS: Kernels = {
 
 
 def configure(transport: str, map_by: str = "cta", *, check: bool = False) -> None:
-    """Fix what this process compiles for: a transport, who shares a queue pair, and whether PEs and addresses are checked."""
+    """Freeze the constants: a transport, the threads that share a queue pair, and whether PEs and addresses are checked."""
     constants = dataclasses.replace(CONSTANTS[transport], check=check)
     window.freeze(dataclasses.replace(constants, map_by=map_by) if constants.map_by else constants)
 
@@ -355,10 +355,10 @@ def main() -> int:
     """Print instructions, registers and spills of every kernel of the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transport", choices=CONSTANTS, default="p2p")
-    parser.add_argument("--map-by", choices=("cta", "sm", "warp"), default="cta", help="who shares a queue pair (NIC transports)")
+    parser.add_argument("--map-by", choices=("cta", "sm", "warp"), default="cta", help="threads that share a queue pair (NIC transports)")
     parser.add_argument("--check", action="store_true", help="as under PGAS_DEBUG=check")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
-    parser.add_argument("functions", nargs="*", metavar="function", help="rows of the table, by default all")
+    parser.add_argument("functions", nargs="*", metavar="function", help="rows of the table [all]")
     options = parser.parse_args()
     if pgas.SIMULATOR:  # compile for a GPU even where there is none: numba.cuda has decided otherwise in this process
         command = [sys.executable, "-m", "pgas.perftests.sass", *sys.argv[1:]]

@@ -2,9 +2,9 @@
 
     mpirun -n 2 shmem_atomic_bw -n 100 -w 10 -a fetch_add
 
-One kernel loops over the iterations: thread t of n updates elements t, t + n, ... of 8 bytes by ``-a``, then comes a barrier
-of the grid; quiet once at the end. A size that is a multiple of 4 only is one of elements of 4 bytes. What is left, and
-what was fetched, is compared with NumPy's (atomics.py).
+One kernel loops over the iterations: thread t of n updates elements t, t + n, ... with the operation ``-a``, then comes a
+barrier of the grid; quiet once at the end. Elements have 8 bytes, or 4 if the size is no multiple of 8. Final and fetched
+values are compared with NumPy's (atomics.py).
 """
 
 import sys

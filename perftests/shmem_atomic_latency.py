@@ -1,9 +1,9 @@
-"""Latency of atomics, as NVSHMEM's shmem_atomic_latency: of 4 bytes and of 8.
+"""Latency of atomics on 4 and 8 bytes, as NVSHMEM's shmem_atomic_latency.
 
     mpirun -n 2 shmem_atomic_latency -n 500 -w 50 -a compare_swap
 
-One thread loops over the iterations: the operation of ``-a``, then quiet unless it fetches, which waits by itself. NVSHMEM's
-prints a table for each of nine types, of these two widths, and ignores its flags; the defaults are what it does.
+One thread loops over the iterations: the operation ``-a``, then quiet unless it fetches. NVSHMEM's prints a table for each of nine
+types of these two widths, ignores its flags, and runs the defaults of this one.
 """
 
 import sys

@@ -7,7 +7,7 @@ import sys
 
 from pgas.perftests import ping_pong
 
-TEST = ping_pong.of_a_flag("shmem_atomic_ping_pong_latency", "atomic increment", ping_pong.increase, 1)
+TEST = ping_pong.flag_test("shmem_atomic_ping_pong_latency", "atomic increment", ping_pong.increase, 1)
 
 main = TEST.main
 

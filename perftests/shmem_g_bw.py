@@ -2,8 +2,8 @@
 
     mpirun -n 2 shmem_g_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M
 
-shmem_p_bw with g in the place of p: PE 0 fetches what lies on PE 1. ``-d`` chooses the element, and every type moves the
-bytes that the row says; NVSHMEM's default type moves four times as many and leaves the allocation.
+As shmem_p_bw, with g instead of p: PE 0 fetches from PE 1. ``-d`` chooses the element type; with every type a row moves the bytes
+that it says. NVSHMEM's default type moves four times as many, and reads beyond its allocation.
 """
 
 import sys
@@ -39,10 +39,10 @@ def g_bw(dest: Any, source: Any, stride: np.uint64, counter: Any, start: int, it
         grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
 
 
-def wqes(work: Workload, transport: str) -> tuple[int, int]:
-    """A READ for each g; lanes of a warp that are together and fetch neighbouring elements share one.
+def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
+    """Return the fewest and most WQEs: a READ for each g, or one for the converged lanes of a warp that fetch neighbouring elements.
 
-    Which lanes are together is up to the machine; WQEs are fewest if all of a warp are each time.
+    The hardware decides which lanes are converged; there are fewest WQEs if all are, each time.
     """
     fewest = sum(rounds for rounds, lanes in rounds_of_warps(work) if lanes) if work.coalesced else work.messages
     return fewest, work.messages

@@ -2,9 +2,9 @@
 
     mpirun -n 2 shmem_g_latency -n 200 -w 20 -t 512 -e 64K
 
-One kernel loops over the iterations: thread t of ``-t`` fetches elements t, t + n, ... and keeps them; all threads meet
-before the next iteration, so that a row is the time of a whole message. Every element comes from PE 1 each time:
-NVSHMEM's loads may be served by the SM's own L1 again, which is how its 4 bytes take 0.16 us over NVLink.
+One kernel loops over the iterations: thread t of n (``-t``) fetches elements t, t + n, ... and stores them, then all threads
+meet, so a row is the time of a whole message. Every element is fetched from PE 1 each time; NVSHMEM's loads may hit the SM's
+L1, which explains its 0.16 us for 4 bytes over NVLink.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
     mpirun -n 2 shmem_get_bw -n 200 -w 20 -c 32 -t 1024 -b 1K -e 64M
 
-shmem_put_bw with get_nbi in the place of put_nbi: PE 0 fetches what lies on PE 1, and its own destination is compared.
-NVSHMEM's has the scope block only.
+As shmem_put_bw, with get_nbi instead of put_nbi: PE 0 fetches from PE 1, and checks its own destination. NVSHMEM's has the
+scope block only.
 """
 
 import sys

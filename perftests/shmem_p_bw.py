@@ -28,9 +28,9 @@ from pgas.transports.mlx5.wqe import ds_inline, wqebbs
 
 @pgas.jit
 def p_bw(dest: Any, source: Any, stride: np.uint64, counter: Any, start: int, iters: int, pe: int) -> None:
-    """Send with p, two elements at a time: both loads are under way before the first store has to wait for one.
+    """Send with p, two elements at a time, so that both loads are in flight before the first store.
 
-    All indices are uint64: signed ones cost Numba's test for negative indices in every access.
+    Indices are uint64: for signed ones Numba tests every access for a negative index.
     """
     end = np.uint64(dest.size)
     first = np.uint64(cuda.grid(1)) * stride
@@ -53,19 +53,18 @@ def _workload(size: int, options: Options) -> Workload:
     return p_workload(size, options.datatype, options.stride, options.ctas, options.threads_per_cta)
 
 
-def wqes(work: Workload, transport: str) -> tuple[int, int]:
-    """A WRITE for each p; under ibgda, lanes of a warp that are together and send to neighbouring places share one.
+def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
+    """Return the fewest and most WQEs: a WRITE for each p, or fewer if the NIC's transport coalesces neighbouring p.
 
-    Which lanes are together is up to the machine. WQEs are fewest if all of a warp are each time: a WRITE, and a NOP behind it if it
-    has several WQEBBs.
+    Then the converged lanes of a warp share one. The hardware decides which lanes those are; there are fewest WQEs if all are, each time.
     """
-    if transport != "ibgda" or not work.coalesced:
+    if not (coalesces and work.coalesced):
         return work.messages, work.messages
-    return sum(rounds * _together(lanes, work.dtype.itemsize) for rounds, lanes in rounds_of_warps(work)), work.messages
+    return sum(rounds * _coalesced(lanes, work.dtype.itemsize) for rounds, lanes in rounds_of_warps(work)), work.messages
 
 
-def _together(lanes: int, itemsize: int) -> int:
-    """WQEs of neighbouring p that are together."""
+def _coalesced(lanes: int, itemsize: int) -> int:
+    """Return the WQEs of neighbouring p of converged lanes: a WRITE, and a NOP behind it if it takes several WQEBBs."""
     return 0 if lanes == 0 else 1 if wqebbs(ds_inline(lanes * itemsize)) == 1 else 2
 
 

@@ -2,8 +2,8 @@
 
     mpirun -n 2 shmem_p_latency -n 50 -w 5 -t 512 -e 64K
 
-One kernel loops over the iterations: thread t of ``-t`` sends elements t, t + n, ...; then quiet by the first thread. So
-the first rows are of one p and its quiet, the later ones of many messages.
+One kernel loops over the iterations: thread t of n (``-t``) sends elements t, t + n, ...; then the first thread calls quiet.
+So the first rows are the time of one p and its quiet, later ones that of many messages.
 """
 
 import sys
@@ -37,7 +37,7 @@ def p_latency(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: 
 
 
 def elements_workload(size: int, options: Options) -> Workload:
-    """Divide a size among the threads of one CTA, element by element."""
+    """Return the workload of a size: the threads of one CTA send single elements."""
     return p_workload(size, options.datatype, 1, 1, options.threads_per_cta)
 
 

@@ -2,7 +2,7 @@
 
     mpirun -n 2 shmem_p_ping_pong_latency -n 500 -w 50 -t 512 -e 16K
 
-``-t`` threads send the message element by element, then the first one the signal. NVSHMEM's sleeps 10 s first.
+``-t`` threads send the message element by element, then the first one sends the signal. NVSHMEM's sleeps 10 s first.
 """
 
 import sys
@@ -20,7 +20,7 @@ from pgas.perftests import ping_pong, shmem_p_bw, shmem_p_latency
 
 @cuda.jit(device=True)
 def send_elements(dest: Any, source: Any, pe: int) -> None:
-    """Send with p by all threads of the CTA, which meet then."""
+    """Send with p by all threads of the CTA, then synchronise them."""
     idx, hop, end = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x), np.uint64(source.size)
     while idx < end:
         pgas.p(dest, idx, source[idx], pe)
@@ -31,7 +31,7 @@ def send_elements(dest: Any, source: Any, pe: int) -> None:
 TEST = ping_pong.perf_test(
     name="shmem_p_ping_pong_latency",
     what="p, fence and signal",
-    kernels={"thread": ping_pong.kernel(ping_pong.followed(send_elements, ping_pong.signal), "block")},
+    kernels={"thread": ping_pong.kernel(ping_pong.payload_then_flag(send_elements, ping_pong.signal), "block")},
     workload=shmem_p_latency.elements_workload,
     wqes=ping_pong.with_flag(shmem_p_bw.wqes, ping_pong.SIGNAL_WQES),
     defaults=shmem_p_latency.TEST.defaults,

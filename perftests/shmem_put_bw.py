@@ -2,11 +2,11 @@
 
     mpirun -n 2 shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1K -e 64M
 
-One kernel loops over the iterations: put_nbi of the share, then a barrier of the grid; quiet once at the end (so a
-row is no measure of put completion). ``-s block`` (default): each CTA puts its share with one call; ``-s warp`` and
-``-s thread``: each warp or thread puts a share of its own. PE 0 sends to PE 1, with ``--bidir`` both send and the
-bandwidths are summed. How rows are filled, timed and checked: harness.py. Unlike NVSHMEM's, remainders are sent and
-a message of fewer elements than CTAs uses fewer CTAs.
+One kernel loops over the iterations: put_nbi of the share, then a barrier of the grid; quiet once at the end, so
+completion is not part of each iteration. ``-s block`` (default): each CTA puts its share with one call; ``-s warp`` and
+``-s thread``: each warp or thread puts a share of its own. PE 0 sends to PE 1; with ``--bidir`` both send, and the
+bandwidths are summed. harness.py says how rows are filled, timed and checked. Unlike NVSHMEM's, remainders are sent,
+and a message of fewer elements than CTAs uses fewer CTAs.
 """
 
 import sys

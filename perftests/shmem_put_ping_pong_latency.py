@@ -3,7 +3,7 @@
     mpirun -n 2 shmem_put_ping_pong_latency -n 500 -w 50 -e 1M
 
 ``-s thread`` (default, NVSHMEM's): one thread puts the message; ``-s warp``, ``-s block``: a warp or ``-t`` threads do.
-How turns are played and checked: ping_pong.py.
+ping_pong.py says how turns are played and checked.
 """
 
 import sys
@@ -12,13 +12,13 @@ import pgas
 from pgas.perftests import bulk, ping_pong
 from pgas.perftests.options import OF_ONE_CTA, Defaults
 
-#: Calls after which the scope's other threads have done their part.
+#: Blocking calls: on return, all threads of the scope have done their part.
 CALLS = {"thread": pgas.put_nbi, "warp": pgas.put_warp, "block": pgas.put_block}
 
 TEST = ping_pong.perf_test(
     name="shmem_put_ping_pong_latency",
     what="put, fence and signal",
-    kernels={scope: ping_pong.kernel(ping_pong.followed(call, ping_pong.signal), scope) for scope, call in CALLS.items()},
+    kernels={scope: ping_pong.kernel(ping_pong.payload_then_flag(call, ping_pong.signal), scope) for scope, call in CALLS.items()},
     workload=bulk.message_workload,
     wqes=ping_pong.with_flag(bulk.wqes, ping_pong.SIGNAL_WQES),
     defaults=Defaults("int", fixed=OF_ONE_CTA),

@@ -2,7 +2,7 @@
 
     mpirun -n 2 shmem_put_signal_ping_pong_latency -n 500 -w 50 -e 1M
 
-NVSHMEM's defines kernels for warps and blocks and runs the thread's only; here ``-s`` chooses.
+NVSHMEM's has kernels for warps and blocks, but runs only the one for a thread; here ``-s`` chooses.
 """
 
 import sys

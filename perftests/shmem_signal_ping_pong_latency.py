@@ -7,7 +7,7 @@ import sys
 
 from pgas.perftests import ping_pong
 
-TEST = ping_pong.of_a_flag("shmem_signal_ping_pong_latency", "signal_op", ping_pong.signal, ping_pong.SIGNAL_WQES)
+TEST = ping_pong.flag_test("shmem_signal_ping_pong_latency", "signal_op", ping_pong.signal, ping_pong.SIGNAL_WQES)
 
 main = TEST.main
 

@@ -2,7 +2,7 @@
 
     mpirun -n 2 shmem_st_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M
 
-What a kernel reaches that knows the address; shmem_p_bw beside it shows what p costs. A NIC maps no peer's memory: refused.
+The difference to shmem_p_bw is the cost of p. Refused over a NIC, which maps no peer's memory.
 """
 
 import sys
@@ -45,7 +45,7 @@ TEST = harness.PerfTest(
     description="Bandwidth and message rate of plain stores to the peer's memory, every byte checked (p2p only).",
     kernels={"thread": st_bw},
     workload=shmem_p_bw.TEST.workload,
-    wqes=lambda work, transport: (0, 0),
+    wqes=lambda work, coalesces: (0, 0),
     extra=shmem_p_bw.TEST.extra,
     transports=("p2p",),
     unmapped="plain stores reach the memory of a peer only where it is mapped",

@@ -1,4 +1,4 @@
-"""The time of one kernel: CUDA events round the launch on a GPU, the wall clock in the simulator."""
+"""The time of one kernel: between CUDA events on a GPU, by the wall clock in the simulator."""
 
 import gc
 import time
@@ -22,7 +22,7 @@ def lead_in(steps: int, step_ns: int) -> None:
 
 
 def prepare() -> None:
-    """Compile the lead-in, so that this is in nobody's time."""
+    """Compile the lead-in, so that no timed launch does."""
     if not pgas.SIMULATOR:
         lead_in[1, 1](0, 0)
         pgas.synchronize()
@@ -31,11 +31,10 @@ def prepare() -> None:
 def kernel_seconds(kernel: Any, ctas: int, threads: int, arguments: tuple[Any, ...], *, at_once: bool = False) -> float:
     """Launch a kernel, wait for it, and return the seconds that it ran.
 
-    at_once: launch it with nothing before it, for a kernel that has to be there when that of another PE, behind a lead-in, begins.
+    at_once: launch it without a lead-in, for a kernel that must run when another PE's, behind its lead-in, begins.
 
-    On a GPU a short kernel is queued first: while it runs, the CPU queues event, kernel and event behind it, so
-    that the time between the events is the kernel's and not the CPU's way to the launch (NVSHMEM's tests leave that
-    in).
+    On a GPU the lead-in is queued first. While it runs, the CPU queues event, kernel and event, so the time between the events does not
+    include the CPU's launch overhead, as NVSHMEM's does.
 
     Raises:
         PgasError: the kernel failed.
@@ -47,7 +46,7 @@ def kernel_seconds(kernel: Any, ctas: int, threads: int, arguments: tuple[Any, .
         return time.perf_counter() - started
     start, stop = cuda.event(timing=True), cuda.event(timing=True)
     collects = gc.isenabled()
-    gc.disable()  # a collection between the launches takes longer than the lead-in
+    gc.disable()  # a collection between the launches would take longer than the lead-in
     try:
         if not at_once:
             lead_in[1, 1](_LEAD_IN_STEPS, _LEAD_IN_STEP_NS)

@@ -11,10 +11,7 @@ __all__ = ["Transfer"]
 
 
 class Transfer:
-    """What the puts or gets of a row move: from a source on one PE to a destination between guards on the other.
-
-    Collective to make and to free.
-    """
+    """A row's source on one PE and its destination, between guards, on the other. The constructor and free() are collective."""
 
     def __init__(self, work: Workload) -> None:
         self._work = work
@@ -28,27 +25,27 @@ class Transfer:
         self._dest = self._guarded[guard : guard + work.span]
 
     def arguments(self, *, rehearsal: bool) -> tuple[Any, ...]:
-        """Return the first arguments of the kernel; rehearsal: of the launch that is not timed."""
+        """Return the first arguments of the kernel; rehearsal: for the warm-up."""
         return self._dest, self._source
 
     def fill(self, seed: int) -> None:
-        """Put this PE's payload into the source, and into the destination whatever differs from the peer's."""
+        """Write this PE's payload into the source, and bytes that differ from the peer's payload into the destination."""
         self._source.copy_to_device(payload.source_image(self._work, self._elements(seed, pgas.my_pe())))
         self._guarded.copy_to_device(self._image(self._elements(seed, 1 - pgas.my_pe()), 0))
 
     def find_fault(self, seed: int, sent: int, received: int) -> Fault | str | None:
-        """Return what is wrong after the row.
+        """Return what is wrong after the row, None if nothing is.
 
         Args:
             seed: as given to fill().
             sent: iterations in which this PE performed the operation.
-            received: iterations in which the payload of its peer came to it.
+            received: iterations in which it received the peer's payload.
         """
         expected = self._image(self._elements(seed, 1 - pgas.my_pe()), received)
         return payload.find_fault(self._work, self._guarded.copy_to_host(), expected)
 
     def free(self) -> None:
-        """Give the arrays back."""
+        """Free the arrays."""
         pgas.free(self._guarded)
         pgas.free(self._source)
 
@@ -56,5 +53,5 @@ class Transfer:
         return payload.random_elements(self._work, seed, pe)
 
     def _image(self, elements: Any, iters: int) -> Any:
-        """Return the whole destination after the elements came iters times."""
+        """Return the whole destination after the elements have arrived iters times."""
         return payload.dest_image(self._work, elements, arrived=iters > 0)

@@ -1,4 +1,4 @@
-"""How the bytes of one row become messages: element type, CTAs, shares. Pure arithmetic, no pgas call."""
+"""How the bytes of one row are divided into messages: element type, CTAs, shares. Pure arithmetic, no pgas call."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = [
 #: Threads of a warp.
 WARP = 32
 
-#: NVSHMEM's names of element types. A bandwidth test only moves bits, so that 16 unsigned bits stand for a bfloat16.
+#: NVSHMEM's names of element types. The tests only move bits, so bfloat16 is uint16.
 DATATYPES: dict[str, str] = {
     "char": "int8", "schar": "int8", "int8": "int8", "uchar": "uint8", "uint8": "uint8",
     "short": "int16", "int16": "int16", "ushort": "uint16", "uint16": "uint16",
@@ -36,14 +36,14 @@ class Workload:
 
     Attributes:
         size: bytes sent.
-        dtype: element type; the widest that divides size where the one asked for does not.
+        dtype: element type; the widest that divides size if the requested one does not.
         nelems: elements sent, size / itemsize.
         stride: distance of neighbouring elements, in elements; 1 is contiguous.
         scope: who calls the operation together: thread, warp or block.
         ctas: CTAs that have something to send; no others are launched.
         threads: threads of each CTA.
-        messages: calls of the operation.
-        message_bytes: bytes of the largest of them.
+        messages: number of calls of the operation.
+        message_bytes: bytes of the largest message.
         coalesced: the threads of a warp send to neighbouring places; None for calls that send several elements.
     """
 
@@ -60,14 +60,14 @@ class Workload:
 
     @property
     def span(self) -> int:
-        """Elements from the first to the last one sent, the gaps of a stride included."""
+        """Number of elements from the first to the last one sent, including the gaps of a stride."""
         return (self.nelems - 1) * self.stride + 1
 
 
 def element_type(size: int, wanted: str) -> np.dtype:
-    """Return the dtype named wanted, or the widest unsigned integer that divides size where that one does not.
+    """Return the dtype named wanted if it divides size, else the widest unsigned integer that does.
 
-    NVSHMEM prints a rate for 4 bytes of doubles and sends none of them; here every byte of every size is sent.
+    So every byte of every size is sent. NVSHMEM sends nothing for 4 bytes of doubles, and prints a rate.
     """
     dtype = np.dtype(DATATYPES[wanted])
     if size % dtype.itemsize == 0:
@@ -76,7 +76,7 @@ def element_type(size: int, wanted: str) -> np.dtype:
 
 
 def share(worker, workers, nelems):  # type: ignore[no-untyped-def]  # Also compiled as device code.
-    """Return the first and the past-last element of a worker's share: contiguous, even to within one."""
+    """Return a worker's contiguous share, first element and end. Shares differ by at most one element."""
     each = nelems // workers
     extra = nelems - each * workers
     first = worker * each + min(worker, extra)
@@ -86,7 +86,7 @@ def share(worker, workers, nelems):  # type: ignore[no-untyped-def]  # Also comp
 def put_workload(size: int, datatype: str, scope: str, ctas: int, threads: int) -> Workload:
     """Divide a row of a put test: every CTA (scope block), warp or thread puts one contiguous share of the message.
 
-    With fewer elements than workers each worker that remains puts one element, and CTAs without any are not launched.
+    If there are fewer elements than workers, each element has a worker, and CTAs without elements are not launched.
     """
     dtype = element_type(size, datatype)
     nelems = size // dtype.itemsize
@@ -98,7 +98,7 @@ def put_workload(size: int, datatype: str, scope: str, ctas: int, threads: int) 
 
 
 def p_workload(size: int, datatype: str, stride: int, ctas: int, threads: int) -> Workload:
-    """Divide a row of a p test: thread t of n sends elements t, t + n, t + 2n ..., one message each."""
+    """Divide a row of a p test: thread t of n sends elements t, t + n, t + 2n ..., each as one message."""
     dtype = element_type(size, datatype)
     nelems = size // dtype.itemsize
     ctas = min(ctas, -(-nelems // threads))
@@ -106,12 +106,12 @@ def p_workload(size: int, datatype: str, stride: int, ctas: int, threads: int) -
 
 
 def latency_workload(size: int, datatype: str, scope: str, threads: int) -> Workload:
-    """One message that a thread, a warp, or a CTA of so many threads sends with one call."""
+    """Return the workload of one message, sent with one call by a thread, a warp, or a CTA of that many threads."""
     return put_workload(size, datatype, scope, 1, {"block": threads, "warp": WARP, "thread": 1}[scope])
 
 
 def rounds_of_warps(work: Workload) -> Iterator[tuple[int, int]]:
-    """Yield, for the warps of a p workload, how often so many lanes have an element each at the same time."""
+    """Yield (rounds, lanes) for the warps of a p workload: in that many rounds, that many lanes have an element each."""
     grid = work.ctas * work.threads
     for start in range(0, work.threads, WARP):
         lanes = min(WARP, work.threads - start)

@@ -241,7 +241,7 @@ def test_nothing_sent_is_found():
 
 @given(size=st.integers(1, 6000), name=names, ctas=st.integers(1, 5), threads=st.integers(1, 80))
 def test_fewest_wqes_of_neighbouring_p(size, name, ctas, threads):
-    """The sum over the rows of threads, one row an element of each: a WQE for each warp, and a NOP for those of several WQEBBs."""
+    """In each round every thread sends one element: a WQE for each warp, and a NOP if it takes several WQEBBs."""
     work = p_workload(size, name, 1, ctas, threads)
     fewest = 0
     for row in range(0, work.nelems, work.ctas * work.threads):
@@ -249,22 +249,22 @@ def test_fewest_wqes_of_neighbouring_p(size, name, ctas, threads):
             for warp in range(cta, min(cta + work.threads, work.nelems), 32):
                 lanes = min(cta + work.threads, work.nelems, warp + 32) - warp
                 fewest += 1 if 36 + lanes * work.dtype.itemsize <= 64 else 2
-    assert shmem_p_bw.TEST.wqes(work, "ibgda") == (fewest, work.nelems)
+    assert shmem_p_bw.TEST.wqes(work, True) == (fewest, work.nelems)
     assert fewest <= work.nelems
 
 
-def test_wqes_of_scattered_p_and_of_requests():
-    assert shmem_p_bw.TEST.wqes(p_workload(4096, "int", 2, 4, 32), "ibgda") == (1024, 1024)
-    assert shmem_p_bw.TEST.wqes(p_workload(4096, "int", 1, 4, 32), "ibrc") == (1024, 1024)
+def test_wqes_of_p_that_do_not_coalesce():
+    assert shmem_p_bw.TEST.wqes(p_workload(4096, "int", 2, 4, 32), True) == (1024, 1024)
+    assert shmem_p_bw.TEST.wqes(p_workload(4096, "int", 1, 4, 32), False) == (1024, 1024)
 
 
 @pytest.mark.parametrize(
     ("size", "ctas", "wqes"), [(8, 4, 1), (4096, 4, 4), (4 << 30, 4, 4), ((4 << 30) + 8, 4, 5), ((4 << 30) + 40, 4, 8), (3 << 30, 1, 3)]
 )
 def test_wqes_of_puts(size, ctas, wqes):
-    """One for each GiB of a share; in the fourth and fifth case one of them, or all, are larger than one by an element."""
+    """One for each GiB of a share. In the fourth and fifth case one share, or each, is an element larger than 1 GiB."""
     work = put_workload(size, "double", "block", ctas, 32)
-    assert {shmem_put_bw.TEST.wqes(work, transport) for transport in ("ibgda", "ibrc")} == {(wqes, wqes)}
+    assert {shmem_put_bw.TEST.wqes(work, coalesces) for coalesces in (False, True)} == {(wqes, wqes)}
 
 
 GIVEN = {"wqes": 15, "nbytes": 12288, "doorbells": 6, "cqes": 15, "errors": 0}
@@ -345,11 +345,9 @@ def test_titles():
     assert "interpret" not in "\n".join(report.title_lines(a_report(gpu="NVIDIA H200"), False))
 
 
-@pytest.mark.parametrize(
-    ("transport", "cpus", "shared"), [("ibrc", 1, True), ("ibrc", 2, False), ("ibgda", 1, False), ("ibrc", None, False)]
-)
-def test_a_proxy_thread_without_a_cpu_of_its_own_is_noted(transport, cpus, shared):
-    assert ("its proxy thread shares" in "\n".join(report.title_lines(a_report(transport=transport, cpus=cpus), False))) == shared
+@pytest.mark.parametrize(("has_proxy", "cpus", "shared"), [(True, 1, True), (True, 2, False), (False, 1, False), (True, None, False)])
+def test_a_proxy_thread_without_a_cpu_of_its_own_is_noted(has_proxy, cpus, shared):
+    assert ("its proxy thread shares" in "\n".join(report.title_lines(a_report(cpus=cpus), False, has_proxy=has_proxy))) == shared
 
 
 def test_json_schema(tmp_path):

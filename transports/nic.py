@@ -64,6 +64,9 @@ class NIC(ABC):
     #: Whether queues and registers are in host memory, because a CPU posts.
     on_host = False
 
+    #: Whether one WQE may carry the neighbouring p of several lanes.
+    coalesces = False
+
     name: str  #: for messages, e.g. "mlx5_0:1"
 
     #: The software that executes WQEs, "cpu" or "cuda"; None for a device.

@@ -2,8 +2,8 @@
 
     mpirun -n 3 python -m pgas.perftests.programs --count 1000 --seed 1 --transport ibgda
 
-The run ends with the first group in which a program fails. That program is made small and printed, with the command that runs it.
-``--soak 300`` performs operations at random for 300 seconds instead, without an oracle (soak.py).
+The run ends after the first group with a failing program, which is made smaller and printed with the command that runs it again.
+``--soak 300`` instead performs random operations for 300 seconds, without an oracle (soak.py).
 """
 
 import argparse
@@ -27,15 +27,15 @@ from pgas.perftests.programs.oracle import Fault
 from pgas.perftests.programs.shrink import Numbered, legal, shrunk
 from pgas.perftests.programs.trial import Trial
 
-#: Types on GPUs: one without atomics, one with some, one with all. Through a NIC each takes a minute to compile.
+#: Default types on GPUs, few as kernels take long to compile: one without atomics, one with some, one with all.
 _TYPES_ON_GPUS = ("uint8", "float32", "uint64")
 
-#: Variables that the printed command does not need.
+#: Variables that are not part of the printed command.
 _NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT")
 
 __all__ = ["main", "run"]
 
-#: Attempts to make a failing program smaller. Each runs several times in several blocks, as a fault may show only by chance.
+#: Attempts to make a failing program smaller. Each runs several times in several blocks, as not every run may show the fault.
 _TRIALS = 100
 _RUNS = 5
 _COPIES = 16
@@ -45,14 +45,14 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run from the command line.
 
     Returns:
-        Exit status: 0, or 1 if a program failed, or 2 if the run was refused (the same on all PEs).
+        Exit status, the same on all PEs: 0, or 1 if a program failed, or 2 if the run was refused.
     """
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.transport is not None:
         os.environ["PGAS_TRANSPORT"] = arguments.transport
     try:
         job = pgas.init()
-    except pgas.TransportError as error:  # init decides this on all PEs alike
+    except pgas.TransportError as error:  # on all PEs
         if not launched_rank():
             print(f"programs: error: {error}", file=sys.stderr, flush=True)
         return 2
@@ -71,7 +71,7 @@ def _say(text: str, file: Any = None) -> None:
 
 
 def _drawn(arguments: Any, trial: Trial) -> int:
-    """Perform the programs that were asked for."""
+    """Perform the requested programs."""
     started, number, done, operations = time.monotonic(), arguments.first, 0, 0
     while done < arguments.count:
         numbers = range(number, min((number // GROUP + 1) * GROUP, number + arguments.count - done))
@@ -84,8 +84,8 @@ def _drawn(arguments: Any, trial: Trial) -> int:
             faults = trial.run(programs)
         except pgas.PgasError:
             command = _command(arguments, ["--first", str(numbers.start), "--count", str(len(numbers))])
-            text = f"programs: error: programs {numbers.start} to {numbers[-1]} did not end as they should; again: {command}\n"
-            sys.stderr.write(text)  # on every PE that comes to know: one of them ends the job
+            text = f"programs: error: programs {numbers.start} to {numbers[-1]} did not end properly; again: {command}\n"
+            sys.stderr.write(text)  # on every PE that gets the error, as the first one to end ends the job
             sys.stderr.flush()
             raise
         if faults:
@@ -105,14 +105,14 @@ def _drawn(arguments: Any, trial: Trial) -> int:
 
 
 def draw_together(seed: int, numbers: range) -> list[Program]:
-    """The programs of these numbers; each PE draws some of them. Collective."""
+    """Return the programs of these numbers; each PE draws some of them. Collective."""
     me, n_pes = pgas.my_pe(), pgas.n_pes()
     shares = pgas.allgather_object([draw(seed, number, n_pes) for number in numbers[me::n_pes]])
     return [shares[i % n_pes][i // n_pes] for i in range(len(numbers))]
 
 
 def _kept(arguments: Any, trial: Trial) -> int:
-    """Perform some operations of one program."""
+    """Perform the operations --keep of one program."""
     program = draw(arguments.seed, arguments.first, pgas.n_pes())
     kept = []
     for number, nelems in arguments.keep:
@@ -135,7 +135,7 @@ def _of(program: Program, kept: list[Numbered]) -> Program:
 
 
 def _tell(arguments: Any, program: Program, faults: list[Fault], trial: Trial) -> None:
-    """Say what is wrong with a program, make it small, and print that."""
+    """Print the fault of a program, make the program smaller, and print it."""
     _say(f"error: program {program.number} of seed {program.seed}: {_words(faults[0])}")
     again = _command(arguments, ["--first", str(program.number), "--count", "1"])
     _say(f"again: {again}")
@@ -174,7 +174,7 @@ def _words(fault: Fault) -> str:
 
 
 def _lines(program: Program) -> None:
-    """Print a program: a[...] are elements of the area."""
+    """Return a program as text: a[...] are elements of the area."""
     shape = program.shape
     _say(f"  {shape.n_pes} PEs, {shape.threads} thread{'s' if shape.threads > 1 else ''}, {shape.dtype.name}, {shape.region_bytes} bytes")
     for phase in range(max((o.phase for o in program.operations), default=0) + 1):
@@ -185,7 +185,7 @@ def _lines(program: Program) -> None:
 
 
 def _command(arguments: Any, which: list[str]) -> str:
-    """The command that does it again, with the variables that count."""
+    """Return the command that runs programs again, with its environment variables."""
     variables = [f"{name}={os.environ[name]}" for name in sorted(config.VARIABLES) if os.environ.get(name) and name not in _NOT_SAID]
     transport = ["--transport", os.environ["PGAS_TRANSPORT"]] if "PGAS_TRANSPORT" in os.environ else []
     program = ["mpirun", "-n", str(pgas.n_pes()), "python", "-m", "pgas.perftests.programs"]
@@ -218,12 +218,12 @@ def _parse(argv: Sequence[str]) -> Any:
 
 
 def _types(text: str) -> tuple[str, ...]:
-    """Names of types."""
+    """Parse a list of types."""
     return tuple(options.one_of(DTYPES)(name) for name in text.split(","))
 
 
 def _numbers(text: str) -> list[tuple[int, int | None]]:
-    """Numbers of operations, with numbers of elements behind a colon."""
+    """Parse numbers of operations, each with an optional number of elements after a colon."""
     pairs = [item.partition(":") for item in text.split(",")]
     try:
         return [(int(number), int(nelems) if nelems else None) for number, _, nelems in pairs]

@@ -1,4 +1,4 @@
-"""Draws programs from a seed: one operation after the other, kept if the rules admit it."""
+"""Draws programs from a seed, operation by operation; the rules decide whether an operation is kept."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -53,9 +53,9 @@ _ORDER = {Kind.FENCE: 2, Kind.QUIET: 2, Kind.QUIET_PE: 1, Kind.FLUSH: 1}
 _SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.P)
 _NOT_ON_HOSTS = (Kind.TEST, Kind.SYNCTHREADS, *TESTS_OF_SEVERAL)
 _SIGNALLED = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
-_HOST_SHARE = 0.2  #: of groups with a phase that hosts perform
-_LOCAL_SHARE = 0.2  #: of local operands in registered memory
-_PLACES = 6  #: that later operations use again
+_HOST_SHARE = 0.2  #: share of groups with a phase that hosts perform
+_LOCAL_SHARE = 0.2  #: share of local operands in registered memory
+_PLACES = 6  #: number of places that later operations use again
 
 
 def shape(seed: int, group: int, n_pes: int) -> Shape:
@@ -85,7 +85,7 @@ def draw(seed: int, number: int, n_pes: int) -> Program:
 
 
 class _Message(NamedTuple):
-    """A flag that nobody has waited for, and the data that it announces."""
+    """A flag for which no thread has waited yet, and the data that it announces."""
 
     flag: Operation
     places: tuple[_Place, ...]
@@ -110,7 +110,7 @@ class _Drawing:
         self._values: dict[tuple[int, int], list[int]] = {}
         self._places: list[_Place] = []
         self._told: list[_Message] = []
-        self._set: list[int] = []  # values that atomics have set, for compare_swap to find
+        self._set: list[int] = []  # values set by atomics, as comparands of compare_swap
         self._rules = Rules(shape_, self._values)
         self._phase = 0
         self._threads = shape_.threads  # threads of this phase
@@ -141,7 +141,7 @@ class _Drawing:
         return self._phase == self._shape.on_host
 
     def _next(self) -> Iterator[Operation]:
-        """An operation, or some that belong together."""
+        """Draw an operation, or a few that belong together."""
         if self._told and self._dice.random() < 0.5:
             yield from self._wait(self._told.pop(self._dice.randrange(len(self._told))))
             return
@@ -166,7 +166,7 @@ class _Drawing:
                     return
 
     def _reused(self, o: Operation) -> Iterator[Operation]:
-        """Sometimes write to the source of a non-blocking operation as soon as that is allowed."""
+        """With some probability, write to the source of a non-blocking operation as soon as that is allowed."""
         if o.kind in (Kind.PUT_NBI, Kind.PUT_SIGNAL_NBI) and o.nelems and self._dice.random() < 0.4:
             order = self._operation(self._dice.choice((Kind.FLUSH, Kind.FLUSH, Kind.QUIET)), o.pe, o.who)
             store = self._drawn(Kind.STORE, o.pe)._replace(dest=o.source, who=o.who)
@@ -184,7 +184,7 @@ class _Drawing:
         return o
 
     def _message(self, pe: int) -> Iterator[Operation]:
-        """Data for another PE, a fence or quiet, and a flag."""
+        """Draw data for another PE, a fence or quiet, and a flag."""
         dice = self._dice
         who, target, sent = dice.randrange(self._threads), dice.randrange(self._shape.n_pes), []
         for _ in range(dice.choice((1, 1, 2, 3))):
@@ -214,7 +214,7 @@ class _Drawing:
             yield o
 
     def _wait(self, message: _Message) -> Iterator[Operation]:
-        """Wait for a flag, and often use the data that it announces."""
+        """Draw a wait for a flag, and often operations that use the data that it announces."""
         flag = message.flag
         condition, value = self._dice.choice(_conditions(self._rules.values(flag.target, flag.word)))
         who = self._dice.randrange(self._threads)
@@ -226,7 +226,7 @@ class _Drawing:
         if not self._rules.admit(wait):
             return
         yield wait
-        if self._dice.random() < 0.3:  # who has waited may look again
+        if self._dice.random() < 0.3:  # a test after the wait
             alone = Kind.SIGNAL_FETCH if self._on_host else Kind.TEST
             again = dict(zip(WAITS_FOR_SEVERAL, TESTS_OF_SEVERAL, strict=True)).get(wait.kind, alone)
             yield from self._admitted(wait._replace(kind=again))
@@ -241,7 +241,7 @@ class _Drawing:
                 yield self._kept(use)
 
     def _with_others(self, o: Operation) -> Operation:
-        """Extend a wait or test of a word to its neighbours; those that would leave the outcome open are excluded."""
+        """Extend a wait or test of a word to neighbouring words, except those that would make the outcome undefined."""
         dice, here = self._dice, o.word // 8
         first, last = dice.randint(max(0, here - 3), here), dice.randint(here, min(COUNTERS // 8 - 1, here + 3))
         values, left_out = [], 0
@@ -262,7 +262,7 @@ class _Drawing:
         return Operation(kind, self._phase, pe, who, **fields)
 
     def _drawn(self, kind: Kind, pe: int) -> Operation:
-        """An operation of a kind, which the rules may refuse."""
+        """Draw an operation of a kind; the rules may refuse it."""
         dice, threads = self._dice, self._threads
         who, scope = dice.randrange(threads), THREAD
         if kind == Kind.SYNCTHREADS:
@@ -318,7 +318,7 @@ class _Drawing:
         return o
 
     def _operand(self) -> int:
-        """Bits of an operand of an atomic: of floats, small numbers, whose sums are exact."""
+        """Draw the bits of an atomic's operand; floats are small integers, so sums are exact."""
         if self._shape.dtype.kind == "f":
             return int.from_bytes(np.array(self._dice.randint(-50, 50) / 2, self._shape.dtype).tobytes(), "little")
         return self._dice.getrandbits(8 * self._size)
@@ -347,7 +347,7 @@ class _Drawing:
         return o._replace(source=source, dest=max(dest, DATA), nelems=nelems)
 
     def _place(self, pe: int, *, local: bool = False) -> _Place:
-        """Elements of a PE's data, often some that were used before; local: or of its local memory."""
+        """Draw elements of a PE's data, often ones used before; local: or of its local memory."""
         known = [place for place in self._places if place.pe == pe and (local or place.at < self._shape.region_bytes)]
         if known and self._dice.random() < 0.5:
             return self._dice.choice(known)
@@ -358,7 +358,7 @@ class _Drawing:
         return _Place(pe, self._fresh(nelems), nelems)
 
     def _within(self, at: int, nelems: int) -> int:
-        """Move a place back until so many elements fit behind it."""
+        """Move a place back so that nelems elements fit."""
         end = self._shape.region_bytes if at < self._shape.region_bytes else self._shape.memory_bytes
         return min(at, end - nelems * self._size)
 
@@ -368,9 +368,9 @@ class _Drawing:
         return self._dice.choice((lambda: 0, few, few, few, few, lambda: self._dice.randint(1, most)))()
 
     def _fresh(self, nelems: int) -> int:
-        """A place in the data for so many elements."""
+        """Draw a place in the data for nelems elements."""
         return DATA + self._dice.randint(0, (self._shape.region_bytes - DATA) // self._size - max(nelems, 1)) * self._size
 
     def _elsewhere(self, nelems: int) -> int:
-        """A place in local memory for so many elements."""
+        """Draw a place in local memory for nelems elements."""
         return self._shape.region_bytes + self._dice.randint(0, LOCAL_BYTES // self._size - max(nelems, 1)) * self._size

@@ -1,7 +1,7 @@
 """The kernel that performs programs from a table, a block for each program.
 
-A row of the table is an operation; its places are indices of elements or words. After each phase all PEs meet, and every block copies its
-region for the comparison.
+A row of the table is an operation; its places are indices of elements or words. After each phase all PEs synchronise, and every block
+copies its region for the comparison.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ COLUMNS = (
 _KIND, _SCOPE, _WHO, _TARGET, _DEST, _SOURCE, _NELEMS, _DST_STRIDE, _SRC_STRIDE, _WHOLE, _QP, _WORD, _VALUE, _CONDITION = range(14)
 _SLOT, _LOCAL = range(14, len(COLUMNS))
 
-# Plain integers: members of an enumeration are slow to compare, and the simulator interprets these kernels.
+# Plain integers: the simulator interprets these kernels, and enum members are slow to compare.
 _PUT, _PUT_NBI, _GET, _GET_NBI, _IPUT, _IGET, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _LOAD, _STORE = range(12)
 _SIGNAL_OP, _FLAG_P, _FLAG_SET, _FLAG_ADD, _SIGNAL_FETCH, _SIGNAL_WAIT_UNTIL, _WAIT_UNTIL, _TEST = range(12, 20)
 _WAIT_UNTIL_ALL, _WAIT_UNTIL_ANY, _WAIT_UNTIL_SOME, _WAIT_UNTIL_ALL_VECTOR, _WAIT_UNTIL_ANY_VECTOR, _WAIT_UNTIL_SOME_VECTOR = range(20, 26)
@@ -45,7 +45,7 @@ class Table(NamedTuple):
     """Arrays and numbers of a PE's kernel."""
 
     rows: Any  #: int64, one for each operation of this PE
-    first: Any  #: int64: [phase, program] its first row; its last one is before the next program's
+    first: Any  #: int64: [phase, program] first row of a program; its rows end at the next program's first
     ends: Any  #: int64: End of each phase
     operands: Any  #: an element for each row
     conditions: Any  #: an element for each row: the condition of compare_swap
@@ -53,18 +53,18 @@ class Table(NamedTuple):
     local: Any  #: elements of this PE's local memory
     words: Any  #: area as uint64
     local_words: Any  #: local as uint64
-    fetched: Any  #: elements that were fetched, by slot
-    signals: Any  #: uint64: signals that were fetched, by slot, and records of _several()
+    fetched: Any  #: fetched elements, by slot
+    signals: Any  #: uint64: fetched signals, by slot, and records of _several()
     copies: Any  #: uint64: [phase, program, word] the regions after each phase, and local memory
-    counter: Any  #: of grid_barrier
+    counter: Any  #: counter of grid_barrier
     meeting: int  #: its value before the kernel
-    begin: int  #: the phases that the kernel performs
+    begin: int  #: first phase that the kernel performs
     end: int
 
 
 @cuda.jit(device=True)
 def _no_atomics(table, i, kind):
-    """For elements that have none."""
+    """Do nothing: the elements have no atomics."""
 
 
 @cuda.jit(device=True)
@@ -225,12 +225,12 @@ def _signal(table, i, kind):
 
 @cuda.jit(device=True)
 def _not_several(table, i, kind):
-    """For elements whose programs never wait for several words: see interpreter()."""
+    """Do nothing: programs of these elements never wait for several words, see interpreter()."""
 
 
 @cuda.jit(device=True)
 def _several(table, i, kind):
-    """Wait for several words or test them. A record has the answer, then for each word an index, its status, its value."""
+    """Wait for several words or test them. A record has the answer, then for each word its index, status and value."""
     rows, n, slot = table.rows, table.rows[i, _NELEMS], table.rows[i, _SLOT]
     word, cmp, value, record = rows[i, _WORD], rows[i, _CONDITION], np.uint64(rows[i, _VALUE]), table.signals
     ivars, indices = table.words[word : word + n], record[slot + 1 : slot + 1 + n]
@@ -265,7 +265,7 @@ def _several(table, i, kind):
 
 @cuda.jit(device=True)
 def _finish(end, thread):
-    """Quiet, unless the phase ends with a barrier, which completes operations itself."""
+    """Call quiet, unless the phase ends with a barrier, which includes it."""
     if end == _END_QUIETS:
         pgas.quiet()
     elif end == _END_QUIET:
@@ -276,7 +276,7 @@ def _finish(end, thread):
 
 @cuda.jit(device=True)
 def _meet(end, thread):
-    """Meet the other PEs, by the first block."""
+    """Synchronise with the other PEs; the first block does it."""
     if end == _END_BLOCK:
         pgas.barrier_all_block()
     elif end == _END_WARP:
@@ -290,7 +290,7 @@ def _meet(end, thread):
 
 
 def _interpreter(atomics, several, copied, strided, signalled):  # type: ignore[no-untyped-def]
-    """Make the kernel of some of the functions above."""
+    """Make the kernel from some of the functions above."""
 
     @cuda.jit(device=True)
     def copy(table, i, kind, scope):
@@ -387,7 +387,7 @@ _INTEGERS = _interpreter(_atomics_of_integers, _not_several, *_BY_THREAD)
 def interpreter(dtype: np.dtype) -> Any:
     """Return the kernel for elements of a type.
 
-    Integers copy by one thread only, and types with atomics do not wait for several words: each halves the work of a GPU's compiler.
+    To halve compile times, integers are copied by one thread only, and types with atomics do not wait for several words.
     """
     if not has_atomics(dtype):
         return _PLAIN

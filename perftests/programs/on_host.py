@@ -1,6 +1,6 @@
-"""A phase that hosts perform: they call pgas at once or on a stream, one program after the other.
+"""A phase that hosts perform: they call pgas, at once or on a stream, one program after the other.
 
-All PEs go through programs and operations in the same order, so that a wait never blocks the PE that it waits for.
+All PEs go through programs and operations in the same order, so a wait cannot deadlock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _OF_A_SIGNAL = {Kind.FLAG_P: "p", Kind.FLAG_SET: "atomic_set", Kind.FLAG_ADD: "a
 
 
 class Host:
-    """This PE's host. Every second program runs on a stream of its own.
+    """The host side of this PE. Every second program runs on a stream of its own.
 
     Args:
         area, words: regions of all programs, as elements and as uint64.
@@ -104,7 +104,7 @@ class Host:
         return whole[place * count : (place + 1) * count], index
 
     def _copied(self, o: Operation, place: int) -> tuple[Any, Any]:
-        """Return the operands of a copy; longer than what is copied if the call passes nelems."""
+        """Return the operands of a copy, longer than the copied part if the call passes nelems."""
         operands = []
         for at, stride in ((o.dest, o.dst_stride), (o.source, o.src_stride)):
             array, first = self._array(at, place)

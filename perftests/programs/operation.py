@@ -1,8 +1,8 @@
 """A program: operations of all PEs in one list, in the order of one possible execution.
 
-A program runs in a region of the symmetric heap, the same on every PE, and in phases. After a phase all operations are complete and
-visible to all PEs. A region has 64-bit signal words, elements for atomics, and data. Offsets behind the region mean local memory of the
-PE, which is registered (pgas.register)::
+A program runs in phases, and in a region of the symmetric heap, the same on every PE. After a phase all operations are complete and
+visible to all PEs. A region has 64-bit signal words, elements for atomics, and data. Offsets beyond the region are local memory of the
+PE, registered with pgas.register::
 
     [0, 64)  signals    [64, 192)  counters    [192, region_bytes)  data    [region_bytes, memory_bytes)  local
 """
@@ -29,7 +29,7 @@ SIGNALS, COUNTERS, DATA = 0, 64, 192
 #: Bytes of local memory.
 LOCAL_BYTES = 256
 
-#: First value of signal words: additions carry into the upper half.
+#: Initial value of signal words, such that additions carry into the upper half.
 SIGNAL_BEGIN = 2**32 - 2
 
 #: Threads of a warp.
@@ -39,7 +39,7 @@ LANES = 32
 class Kind(IntEnum):
     """Kinds of operations, in the order in which the interpreter compares."""
 
-    # of a thread, warp or block, with any number of elements
+    # performed by a thread, warp or block, with any number of elements
     PUT = 0
     PUT_NBI = 1
     GET = 2
@@ -48,10 +48,10 @@ class Kind(IntEnum):
     IGET = 5
     PUT_SIGNAL = 6
     PUT_SIGNAL_NBI = 7
-    # of a thread, from here on
+    # performed by a thread, from here on
     P = 8
     G = 9
-    LOAD = 10  # elements of the PE's own memory, as any kernel reads them
+    LOAD = 10  # plain load from the PE's own memory
     STORE = 11
     SIGNAL_OP = 12
     FLAG_P = 13  # a signal word written by p
@@ -61,7 +61,7 @@ class Kind(IntEnum):
     SIGNAL_WAIT_UNTIL = 17
     WAIT_UNTIL = 18
     TEST = 19
-    # of several words
+    # on several words
     WAIT_UNTIL_ALL = 20
     WAIT_UNTIL_ANY = 21
     WAIT_UNTIL_SOME = 22
@@ -74,19 +74,19 @@ class Kind(IntEnum):
     TEST_ALL_VECTOR = 29
     TEST_ANY_VECTOR = 30
     TEST_SOME_VECTOR = 31
-    # of one element or none again
+    # on one element, or none
     FENCE = 32
     QUIET = 33
     QUIET_PE = 34
     FLUSH = 35
-    SYNCTHREADS = 36  # of the block
+    SYNCTHREADS = 36  # performed by the block
     ATOMIC_ADD = 37
     ATOMIC_SET = 38
     ATOMIC_INC = 39
     ATOMIC_AND = 40
     ATOMIC_OR = 41
     ATOMIC_XOR = 42
-    ATOMIC_FETCH = 43  # those that return what they found, from here on
+    ATOMIC_FETCH = 43  # fetching atomics, from here on
     ATOMIC_SWAP = 44
     ATOMIC_FETCH_ADD = 45
     ATOMIC_COMPARE_SWAP = 46
@@ -96,16 +96,16 @@ class Kind(IntEnum):
     ATOMIC_FETCH_XOR = 50
 
 
-#: Operations that write a signal word, for which another PE waits.
+#: Operations that write a signal word for which another PE waits.
 FLAGS = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI, Kind.SIGNAL_OP, Kind.FLAG_P, Kind.FLAG_SET, Kind.FLAG_ADD)
 WAITS = (Kind.SIGNAL_WAIT_UNTIL, Kind.WAIT_UNTIL)
-#: Waits for several words and tests of several: all satisfy the condition, any does, or which of them do.
+#: Waits and tests on several words: all, any, or some satisfy the condition.
 WAITS_FOR_SEVERAL = tuple(kind for kind in Kind if Kind.WAIT_UNTIL_ALL <= kind <= Kind.WAIT_UNTIL_SOME_VECTOR)
 TESTS_OF_SEVERAL = tuple(kind for kind in Kind if Kind.TEST_ALL <= kind <= Kind.TEST_SOME_VECTOR)
 SEVERAL = WAITS_FOR_SEVERAL + TESTS_OF_SEVERAL
 ALL, ANY, SOME = (tuple(kind for kind in SEVERAL if f"_{name}" in kind.name) for name in ("ALL", "ANY", "SOME"))
 VECTOR = tuple(kind for kind in SEVERAL if kind.name.endswith("_VECTOR"))
-#: By where the bytes go.
+#: By direction of the copy.
 PUTS = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
 GETS = (Kind.GET, Kind.GET_NBI, Kind.IGET)
 STRIDED = (Kind.IPUT, Kind.IGET)
@@ -120,8 +120,8 @@ class End(IntEnum):
     BARRIER = 0
     BARRIER_WARP = 1
     BARRIER_BLOCK = 2
-    QUIET = 3  # of one thread of each block, for all of it
-    QUIETS = 4  # of all threads
+    QUIET = 3  # by one thread of each block, for the block
+    QUIETS = 4  # by all threads
 
 
 class Operation(NamedTuple):
@@ -129,37 +129,37 @@ class Operation(NamedTuple):
 
     kind: Kind
     phase: int
-    pe: int  #: the caller
-    who: int  #: calling thread; of a warp or block its first
+    pe: int  #: calling PE
+    who: int  #: calling thread, the first one of a warp or block
     scope: int = THREAD
-    target: int = 0  #: PE
+    target: int = 0  #: target PE
     dest: int = 0
     source: int = 0
-    nelems: int = 0  #: elements that are moved, or words that are waited for
+    nelems: int = 0  #: number of elements, or of words in a wait
     dst_stride: int = 1
     src_stride: int = 1
     word: int = 0  #: a signal word, or the first of several
-    value: int = 0  #: of a signal, a wait or a flag; bits of an element that is stored or added
-    condition: int = 0  #: of a signal: SIGNAL_SET or SIGNAL_ADD; of a wait: the comparison; of compare_swap: bits of an element
+    value: int = 0  #: value of a signal, wait or flag; bits of an element that is stored or added
+    condition: int = 0  #: signals: SIGNAL_SET or SIGNAL_ADD; waits: the comparison; compare_swap: bits of the comparand
     qp: int = 0
-    whole: bool = True  #: nelems is left out of the call
+    whole: bool = True  #: the call does not pass nelems
     left_out: int = 0  #: mask of words that the status array excludes
-    values: tuple[int, ...] = ()  #: of the _vector forms, one for each word
+    values: tuple[int, ...] = ()  #: values of the _vector forms, one for each word
 
 
 class Shape(NamedTuple):
-    """Common to the programs of a group, which run in one kernel."""
+    """Properties common to the programs of a group, which run in one kernel."""
 
     n_pes: int
-    threads: int  #: of the block that performs a program on a PE
-    dtype: np.dtype  #: of elements
+    threads: int  #: threads of the block that performs a program on a PE
+    dtype: np.dtype  #: type of elements
     region_bytes: int
-    ends: tuple[End, ...]  #: of the phases
-    on_host: int = -1  #: the phase that hosts perform, each as one thread; -1: kernels perform all
+    ends: tuple[End, ...]  #: End of each phase
+    on_host: int = -1  #: the phase that hosts perform, each as one thread; -1: none
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of a PE, local memory included."""
+        """Return the bytes of a PE's region and local memory."""
         return self.region_bytes + LOCAL_BYTES
 
 
@@ -180,27 +180,27 @@ def wait_set(o: Operation) -> Iterator[tuple[int, int, int]]:
 
 
 def has_atomics(dtype: np.dtype) -> bool:
-    """Whether elements of a type have atomics: of floats some, of integers all."""
+    """Whether elements of a type have atomics: floats have some, integers all."""
     return dtype.kind in "iuf" and dtype.itemsize >= 4
 
 
 def is_added(o: Operation) -> bool:
-    """Whether a flag is added to its word."""
+    """Whether a flag is written by addition."""
     return o.kind in FLAGS and o.condition == SIGNAL_ADD
 
 
 def is_atomic(kind: Kind) -> bool:
-    """Whether it is an atomic on an element."""
+    """Whether a kind is an atomic on an element."""
     return kind >= Kind.ATOMIC_ADD
 
 
 def is_fetching(kind: Kind) -> bool:
-    """Whether it is an atomic that returns what it found."""
+    """Whether a kind is a fetching atomic."""
     return kind >= Kind.ATOMIC_FETCH
 
 
 def spread(at: int, nelems: int, stride: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges of strided elements: from, to."""
+    """Yield the byte ranges of strided elements: start, end."""
     if stride == 1:
         yield at, at + nelems * size
     else:

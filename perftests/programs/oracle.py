@@ -1,4 +1,4 @@
-"""Memory after a program, and what its operations fetch: OpenSHMEM in plain Python, one operation after the other."""
+"""The oracle: OpenSHMEM in plain Python, one operation after the other. It computes memory and fetched values."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ def image(seed: int, number: int, pe: int, shape: Shape) -> bytearray:
     noise = random.Random(f"{seed} {number} {pe}").randbytes(shape.memory_bytes)
     words = SIGNAL_BEGIN.to_bytes(8, "little") * (COUNTERS // 8)
     counters, data = noise[COUNTERS:DATA], noise[DATA:]
-    if shape.dtype.kind in "fc":  # sums must be exact in any order, data finite: conversions change NaNs
+    if shape.dtype.kind in "fc":  # sums must be exact in any order; data must be finite, as conversions change NaNs
         counters = np.frombuffer(counters, np.uint8)[::size].astype(shape.dtype).tobytes()
         data = finite(np.frombuffer(data, np.uint8), shape.dtype)
     return bytearray(words + counters + data)
@@ -81,14 +81,14 @@ def fetches(shape: Shape, o: Operation) -> int:
 
 
 class Oracle:
-    """The regions of all PEs, changed by each operation."""
+    """The regions of all PEs; performs operations on them."""
 
     def __init__(self, program: Program) -> None:
         self._program, self._shape = program, program.shape
         self.regions = [image(program.seed, program.number, pe, program.shape) for pe in range(program.shape.n_pes)]
 
     def faults(self, found: Found) -> Iterator[Fault]:
-        """Yield what is wrong, in order."""
+        """Yield the faults in order."""
         values: dict[tuple[int, int], list[int]] = {}
         for phase in range(len(self._shape.ends)):
             operations = [(i, o) for i, o in enumerate(self._program.operations) if o.phase == phase]
@@ -143,11 +143,11 @@ class Oracle:
         return int.from_bytes(self.regions[pe][word : word + 8], "little")
 
     def _satisfied(self, o: Operation) -> list[int]:
-        """Indices of the words that satisfy the condition."""
+        """Return the indices of the words that satisfy the condition."""
         return [i for i, word, value in wait_set(o) if holds(self._word(o.pe, word), o.condition, value)]
 
     def _is_another(self, o: Operation, found: bytes) -> bool:
-        """Whether another answer than that of answer() is right: _any may name any one, a wait for _some one or more."""
+        """Whether an answer other than that of answer() is right: _any may return any satisfied word, wait_until_some one or more."""
         satisfied = self._satisfied(o)
         first, *named = np.frombuffer(found, np.int64).tolist()
         if o.kind in ANY:
@@ -200,7 +200,7 @@ class Oracle:
     def _atomics(
         self, pe: int, at: int, calls: Sequence[tuple[int, Operation, int]], rules: Rules, found: Found, phase: int
     ) -> Iterator[Fault]:
-        """Accept the value that the atomics left in a word if some order of them explains it and what they fetched."""
+        """Accept a word's final value if some order of its atomics explains it and the values that they fetched."""
         dtype, region = self._shape.dtype, self.regions[pe]
         last = found.regions[phase][pe][at : at + dtype.itemsize]
         first = bytes(region[at : at + dtype.itemsize])
@@ -221,7 +221,7 @@ class Oracle:
 
 
 def answer(o: Operation, satisfied: Sequence[int]) -> bytes:
-    """Return the answer of a wait for or test of several words, of which these satisfy the condition; _any names the first."""
+    """Return the answer of a wait or test of several words, given those that satisfy the condition; _any returns the first."""
     if o.kind in SOME:
         return np.array([len(satisfied), *satisfied, *[0] * (o.nelems - len(satisfied))], np.int64).tobytes()
     if o.kind in ANY:
@@ -249,7 +249,7 @@ def _explained(
     last: bytes,
     dtype: np.dtype,
 ) -> bool:
-    """Whether some order of the calls, which respects ``before``, leads from first to last and explains what they fetched."""
+    """Whether some order of the calls that respects ``before`` leads from first to last and explains the fetched values."""
     everything = (1 << len(calls)) - 1
     masks = [sum(1 << i for i in numbers) for numbers in before]
     open_, tried = [(0, first)], {(0, first)}

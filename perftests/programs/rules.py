@@ -1,13 +1,13 @@
-"""Which programs are defined: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, sections 9.5 to 9.12).
+"""Decides which programs are defined: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, sections 9.5 to 9.12).
 
-Each operation makes accesses. For each access three sets of threads, of all PEs, are kept:
+An operation makes accesses. Each access has three sets of threads, which may be of any PE:
 
-* ``before``: it happens before their next operation; their fence and quiet cover it;
+* ``before``: the access happens before their next operation; their fence and quiet cover it;
 * ``fenced``: they have called fence or quiet since; their later signals arrive after it;
 * ``complete``: they know that it is complete everywhere.
 
-A later access is allowed if one of its threads knows the earlier one to be complete, or if both write on the same PE and their thread has
-called fence between them. Atomics on one word need no order. This is the contract: implementations may order more.
+A later access is allowed if one of its threads knows that the earlier one is complete, or if both write to the same PE and their thread
+called fence in between. Atomics on one word need no order. This is the contract; implementations may order more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,10 +37,10 @@ from pgas.perftests.programs.operation import (
 
 __all__ = ["Rules", "defined", "holds"]
 
-#: Modes of access; WORD: atomic with others of its class on that word.
+#: Modes of access; WORD: atomic with accesses of the same class to that word.
 READ, WRITE, WORD = range(3)
 
-#: Completion: on return; at quiet; at flush or quiet; at quiet, while fence orders it before later writes to that PE.
+#: Completion: on return; at quiet; at flush or quiet; at quiet, and fence orders it before later writes to that PE.
 DONE, PENDING, SOURCE, SENT = range(4)
 
 
@@ -52,7 +52,7 @@ class _Touch(NamedTuple):
     hi: int
     mode: int
     when: int
-    class_: object = None  # of WORD: concurrent accesses of one class are allowed
+    class_: object = None  # for WORD: concurrent accesses of one class are allowed
 
 
 class _Access:
@@ -61,16 +61,16 @@ class _Access:
     __slots__ = ("before", "by", "complete", "fenced", "number", "touch", "via")
 
     def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int) -> None:
-        """via: the other PE of the operation. by: threads that performed it. before: threads whose next operation it happens before."""
+        """via: the other PE of the operation. by: the threads that performed it. before: see the module."""
         self.touch, self.number, self.via, self.by, self.before, self.fenced = touch, number, via, by, before, 0
         self.complete = before if touch.when == DONE else 0
 
 
 class Rules:
-    """The accesses of a phase. ``admit`` takes operations in order, and refuses those that would make the outcome undefined."""
+    """The accesses of a phase. ``admit`` takes operations in order and refuses those that make the outcome undefined."""
 
     def __init__(self, shape: Shape, values: dict[tuple[int, int], list[int]]) -> None:
-        """values: of signal words, by PE and place, where they differ from SIGNAL_BEGIN; kept up to date."""
+        """values: of signal words, by PE and place, unless they are SIGNAL_BEGIN; updated by admit()."""
         self._shape = shape
         self._accesses: list[_Access] = []
         self._carried: dict[tuple[int, int], list[_Access]] = {}  # by signal word: accesses visible to a thread that sees its value
@@ -81,7 +81,7 @@ class Rules:
         self.predecessors: dict[int, set[int]] = {}
 
     def admit(self, o: Operation) -> bool:
-        """Perform an operation if the outcome stays defined; return whether it does."""
+        """Add an operation if the outcome stays defined; return whether it does."""
         actors, size = self._actors(o), self._shape.dtype.itemsize
         seen: list[_Access] = []
         if o.kind in WAITS or o.kind in WAITS_FOR_SEVERAL:
@@ -111,13 +111,13 @@ class Rules:
         return True
 
     def _actors(self, o: Operation) -> int:
-        """The set of threads that perform an operation."""
+        """Return the threads that perform an operation."""
         threads = self._shape.threads
         count = (1, LANES, threads)[o.scope]
         return ((1 << count) - 1) << (o.pe * threads + (0 if o.scope == BLOCK else o.who))
 
     def values(self, pe: int, word: int) -> list[int]:
-        """The values that a signal word has had in this phase, in the order of the list."""
+        """Return the values of a signal word in this phase, in the order of the operations."""
         return self._values.get((pe, word), [SIGNAL_BEGIN])
 
     def awaits(self, pe: int, word: int, condition: int, value: int) -> bool | None:
@@ -125,11 +125,11 @@ class Rules:
         *others, last = self.values(pe, word)
         if holds(last, condition, value):
             return None if any(holds(v, condition, value) for v in others) else True
-        # Additions in another order make sums that are not in the list.
+        # Additions in another order give sums that are not among the values.
         return None if len(others) > 1 or any(holds(v, condition, value) for v in others) else False
 
     def _answered(self, o: Operation, words: Sequence[tuple[int, int]]) -> list[int] | None:
-        """Words whose last value has arrived when the wait ends; None: it may end earlier, or never."""
+        """Return the words whose last value has arrived when the wait ends; None: it may end earlier, or never."""
         ends = [self.awaits(o.pe, word, o.condition, value) for word, value in words]
         if None in ends or (words and not any(ends)):
             return None
@@ -158,7 +158,7 @@ class Rules:
             self.predecessors[self._number] = earlier
 
     def _tell(self, o: Operation, actors: int, data: list[_Access]) -> None:
-        """Note what a flag makes visible: fenced accesses that are complete or on the same PE, and the signal's own data."""
+        """Record what a flag makes visible: fenced accesses that are complete or to the same PE, and the signal's own data."""
         seen = [
             a
             for a in self._accesses
@@ -208,7 +208,7 @@ def defined(shape: Shape, operations: tuple[Operation, ...]) -> bool:
 
 
 def holds(found: int, comparison: int, value: int) -> bool:
-    """Whether ``found comparison value``, with the numbers of pgas.EQ and its like."""
+    """Whether ``found <comparison> value``; comparison: pgas.EQ etc."""
     return (found == value, found != value, found > value, found <= value, found < value, found >= value)[comparison]
 
 

@@ -1,4 +1,4 @@
-"""Makes a failing program small: leaves operations out and shortens them as long as it fails."""
+"""Makes a failing program smaller: drops and shortens operations while it still fails."""
 
 from collections.abc import Callable, Iterable
 
@@ -12,7 +12,7 @@ Numbered = tuple[int, Operation]
 
 
 def legal(program: Program, operations: Iterable[Numbered]) -> list[Numbered]:
-    """Return the operations that can stay: without its flag a wait goes, without its fence an access."""
+    """Return the operations that stay defined: a wait needs its flag, an access its fence."""
     values: dict[tuple[int, int], list[int]] = {}
     phase, rules, kept = -1, Rules(program.shape, values), []
     for number, o in operations:
@@ -24,11 +24,11 @@ def legal(program: Program, operations: Iterable[Numbered]) -> list[Numbered]:
 
 
 def shrunk(program: Program, fails: Callable[[list[Numbered]], bool], trials: int) -> list[Numbered]:
-    """Return the operations that are left when no further one can go, or after so many trials.
+    """Return a smaller list of operations that still fails.
 
     Args:
-        program: one that fails.
-        fails: whether a program of these operations fails.
+        program: a failing program.
+        fails: tells whether a program of some operations fails.
         trials: most calls of fails.
     """
     best = list(enumerate(program.operations))

@@ -1,9 +1,9 @@
 """The soak test, ``--soak SECONDS``: many random operations at once and no oracle; every PE checks every byte of its area.
 
-A round is one kernel. Each thread performs some operations, alone or with its warp or block. A hash of seed, round and thread draws kind,
-length, alignment, target and queue pair. A caller writes to lots of its own only, ``area[sender][step][cta][thread]``: operations never
-conflict, and the seed tells every byte of every area. After the round each PE draws all operations again, on the device, and compares its
-area, also what nobody wrote to, its signals and its counters.
+A round is one kernel. Each thread performs some operations, alone or with its warp or block. A hash of seed, round and thread determines
+kind, length, alignment, target and queue pair. A caller writes only to its own lots, ``area[sender][step][cta][thread]``, so operations
+never conflict, and the seed determines every byte of every area. After the round each PE computes all operations again, on the device, and
+checks its whole area, its signals and its counters.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ __all__ = ["Arrays", "Shape", "Soak", "check", "fill", "operate"]
 _NAMES = {0: "put", 1: "put_nbi", 2: "get", 3: "get_nbi", 6: "put_signal", 7: "put_signal_nbi", 8: "p", 9: "g"}
 _GET, _GET_NBI, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _ADD, _FETCH_ADD = 2, 3, 6, 7, 8, 9, 10, 11
 
-#: Words of a PE: signals, sums and counters, so many of each. Counters count in steps of one.
+#: Number of words of each kind on a PE: signals, sums and counters. Counters count in steps of one.
 _WORDS = 64
 _WORD_NAMES = ("signal", "sum", "counter")
 
-#: What check() counts.
+#: Numbers that check() counts.
 _WRONG, _CALLS, _NBYTES, _TALLIES = range(4)
 
-#: Wrong words that are reported, and what of each.
+#: Number of wrong words that are reported, and the fields of each.
 _REPORTED = 8
 _FAULT = np.dtype(
     [("found", np.uint64), ("right", np.uint64), *((name, np.int64) for name in ("word", "kind", "scope", "pe", "start", "nbytes"))]
@@ -59,7 +59,7 @@ class Shape(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """What kernels work on: views of area and source, on the heap as ``words``; what check() finds, in the PE's own memory."""
+    """Arrays of the kernels: views of area and source, on the heap as ``words``; results of check(), in the PE's own memory."""
 
     area: Any
     area8: Any
@@ -68,14 +68,14 @@ class Arrays(NamedTuple):
     words: Any
     tallies: Any  #: of the last round
     faults: Any  #: of the last round
-    added: Any  #: of all rounds: what must have been added to each word of this PE
-    fetched: Any  #: of all rounds: the squares of what this PE fetched from each counter of each PE
+    added: Any  #: of all rounds: the expected sum in each word of this PE
+    fetched: Any  #: of all rounds: sum of the squares of the values that this PE fetched, by counter and PE
 
 
 class _Operation(NamedTuple):
     kind: int
     scope: int
-    first: int  #: thread of the CTA that is the first to call it
+    first: int  #: first thread of the CTA that calls it
     pe: int
     qp: int
     holder: int  #: PE whose area is written to
@@ -88,11 +88,11 @@ class _Operation(NamedTuple):
 
 
 def _device(function: Callable[..., Any]) -> Any:
-    """Compile a function of integers that kernels call; in the simulator, which interprets kernels, for the CPU."""
+    """Compile a function of integers that kernels call; for the CPU in the simulator."""
     if not pgas.SIMULATOR:
         return cuda.jit(device=True)(function)
     compiled = njit(function)
-    with contextlib.suppress(RuntimeError):  # nowhere to write: compiled in every process
+    with contextlib.suppress(RuntimeError):  # no writable cache: compiled in every process
         compiled.enable_caching()
     return compiled
 
@@ -114,7 +114,7 @@ def _number(key, number):
 
 @_device
 def _key(seed, round_, pe, what):
-    """Return the key of a PE in a round: 0 of its operations, 1 of its source, 2 of its area before the operations."""
+    """Return the hash key of a PE in a round. what: 0 operations, 1 source, 2 area before the operations."""
     return _number(_number(_number(seed, round_), pe), what)
 
 
@@ -132,7 +132,7 @@ def _draw(shape, seed, round_, pe, step, cta, thread):
     own = _number(key, lane) if scope == THREAD else _number(key, LANES)
     kind = (key >> 8) % kinds
     kind += 2 if kind > _GET_NBI else 0
-    agreed = key if scope != THREAD or key >> 4 & 3 != 0 else own  # lanes mostly have one target and one queue pair
+    agreed = key if scope != THREAD or key >> 4 & 3 != 0 else own  # mostly the same target and queue pair for all lanes
     target, qp = (agreed >> 16) % shape.n_pes, (agreed >> 24) % (shape.queue_pairs + 1)
     room, unit = lots * shape.lot_bytes, 1
     if kind >= _ADD:
@@ -153,7 +153,7 @@ def _draw(shape, seed, round_, pe, step, cta, thread):
 
 @_device
 def _right(background, payload, me, o, i):
-    """Return what word i of this PE's area must hold, if the operation is the one of the lot."""
+    """Return the expected word i of this PE's area, given the operation of its lot."""
     left, at = _hash(background, i), 8 * i
     low, high = max(o.start, at), min(o.start + o.nbytes, at + 8)
     if o.holder != me or low >= high:
@@ -169,7 +169,7 @@ def _right(background, payload, me, o, i):
 
 @pgas.jit
 def fill(arrays: Arrays, seed: int, round_: int) -> None:
-    """Renew area and source."""
+    """Fill area and source with the round's initial values."""
     background, payload = _key(seed, round_, pgas.my_pe(), 2), _key(seed, round_, pgas.my_pe(), 1)
     for i in range(cuda.grid(1), arrays.area8.size, cuda.gridsize(1)):
         arrays.area8[i] = _hash(background, i)
@@ -211,7 +211,7 @@ def operate(shape: Shape, arrays: Arrays, seed: int, round_: int) -> None:
 
 @pgas.jit
 def check(shape: Shape, arrays: Arrays, seed: int, round_: int) -> None:
-    """Draw the operations of all PEs again; compare this PE's area with them, and add up what its words must hold."""
+    """Compute the operations of all PEs again, compare this PE's area with them, and add up the expected sums."""
     me = pgas.my_pe()
     background, words = _key(seed, round_, me, 2), shape.lot_bytes // 8
     for lot in range(cuda.grid(1), arrays.area8.size // words, cuda.gridsize(1)):
@@ -238,7 +238,7 @@ def check(shape: Shape, arrays: Arrays, seed: int, round_: int) -> None:
 
 
 class Soak:
-    """The arrays of a PE, and its rounds. Collective throughout.
+    """The arrays and rounds of a PE. All methods are collective.
 
     Raises:
         HeapError: the area does not fit on the heap.
@@ -261,12 +261,12 @@ class Soak:
         pgas.barrier_all()
 
     def free(self) -> None:
-        """Give the arrays back."""
+        """Free the arrays."""
         for array in reversed(self._heap):
             pgas.free(array)
 
     def round(self) -> tuple[int, int, list[str]]:
-        """Do a round; return calls and bytes of this PE, and what is wrong here."""
+        """Run a round; return the calls and bytes of this PE, and its faults."""
         grid, arrays = (self.shape.ctas, self.shape.threads), self.arrays
         fill[grid](arrays, self.seed, self.number)
         pgas.barrier_all()
@@ -295,7 +295,7 @@ class Soak:
         return self.shape.n_pes, self.shape.steps, self.shape.ctas, self.shape.threads
 
     def _wrong_words(self) -> list[str]:
-        """Compare the words of this PE with what was added, and the values that all PEs fetched from its counters: each one once."""
+        """Check the words of this PE, and that all PEs together fetched each value of its counters once."""
         found, added = self.arrays.words.copy_to_host().astype(np.int64), self.arrays.added.copy_to_host()
         names = [f"{name} {i}" for name in _WORD_NAMES for i in range(_WORDS)]
         faults = [f"{names[i]} is {found[i]} instead of {added[i]}" for i in np.flatnonzero(found != added)]
@@ -307,7 +307,7 @@ class Soak:
 
 
 def run(seed: int, seconds: float) -> int:
-    """Do rounds for so many seconds, or until something is wrong; return the exit status of the command. Collective."""
+    """Run rounds for a time or until a fault; return the exit status of the command. Collective."""
     soak = Soak(seed)
     began = last = time.monotonic()
     calls = nbytes = 0

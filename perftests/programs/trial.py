@@ -1,4 +1,4 @@
-"""Performs programs on all PEs. Each PE compares some of them for all."""
+"""Performs programs on all PEs. Each PE compares the results of some programs for all PEs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -21,17 +21,17 @@ from pgas.perftests.programs.oracle import Fault, Found, Oracle, fetches, image
 
 __all__ = ["Trial"]
 
-#: Results of a PE: regions after each phase, fetched elements, fetched signals, and slots of both by program and operation.
+#: Results of a PE: regions after each phase, fetched elements, fetched signals, and the slots of both by program and operation.
 _Left = tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]
 
 _LARGEST_REGION = 8192
-#: Least bytes of registered memory: CUDA serves small arrays from one block, which one registration only may share.
+#: Least bytes of registered memory. CUDA allocates small arrays from one block, which can be registered only once.
 _LEAST_REGISTERED = 1 if pgas.SIMULATOR else 4 << 20
 _UNTOUCHED = 0xA5
 
 
 class Trial:
-    """The arrays that programs run in. Collective throughout.
+    """The arrays that programs run in. All methods are collective, except unregister().
 
     Raises:
         HeapError: they do not fit on the heap.
@@ -42,13 +42,13 @@ class Trial:
         self._local = cuda.device_array(max(GROUP * LOCAL_BYTES, _LEAST_REGISTERED), np.uint8)
         pgas.register(self._local)
         self._counter = grid.Counter()
-        #: What is on the heap, in the order it was made.
+        #: Arrays on the heap, in order of allocation.
         self.arrays = [self._area, self._counter.array]
         nic = runtime.current().nic
         self._queue_pairs = 0 if nic is None else config.read("PGAS_IBGDA_NUM_RC_PER_PE")
 
     def free(self) -> None:
-        """Give the arrays back."""
+        """Free the arrays."""
         self.unregister()
         for array in reversed(self.arrays):
             pgas.free(array)
@@ -63,7 +63,7 @@ class Trial:
         table, slots = self._table(programs)
         by_hosts: dict[int, np.ndarray] = {}
         called: Mapping[tuple[int, int], Any] = {}
-        pgas.barrier_all()  # the regions of all PEs are as the programs need them
+        pgas.barrier_all()  # the regions of all PEs are initialised
         for begin, end in _stretches(shape):
             if begin == shape.on_host:
                 called = Host(shape, table.area, table.words, table.local).perform(programs, begin)
@@ -91,7 +91,7 @@ class Trial:
         return dict(sorted(gathered.items()))
 
     def _table(self, programs: Sequence[Program]) -> tuple[Table, dict[tuple[int, int], int]]:
-        """Return the table of this PE, and slots of fetched values by place of the program and number of the operation."""
+        """Return the table of this PE, and the slots of fetched values by position of the program and number of the operation."""
         me, shape = pgas.my_pe(), programs[0].shape
         size, phases = shape.dtype.itemsize, len(shape.ends)
         rows: list[tuple[int, ...]] = []
@@ -156,7 +156,7 @@ class Trial:
 
 
 def _stretches(shape: Shape) -> Iterator[tuple[int, int]]:
-    """Yield ranges of phases, first and end, that one kernel performs, or hosts."""
+    """Yield ranges of phases (first, end) that one kernel, or the hosts, perform."""
     cuts = sorted({0, len(shape.ends)} | ({shape.on_host, shape.on_host + 1} if shape.on_host >= 0 else set()))
     yield from pairwise(cuts)
 
@@ -166,7 +166,7 @@ _SIGNAL_VALUES = frozenset((*FLAGS, *WAITS, *SEVERAL, Kind.SIGNAL_FETCH, Kind.TE
 
 
 def _record(o: Operation) -> list[int]:
-    """Return the first contents of an operation's record: see the interpreter's _several()."""
+    """Return the initial contents of an operation's record: see the interpreter's _several()."""
     if o.kind not in SEVERAL:
         return [0]
     status = [o.left_out >> i & 1 for i in range(o.nelems)]

@@ -21,6 +21,7 @@ __all__ = ["DirectNIC"]
 class DirectNIC(AdapterNIC):
     """A NIC that kernels post to. If the GPU cannot store to its registers, a thread forwards the doorbells (doorbells.py)."""
 
+    coalesces = True
     _forwarder: "Forwarder | None" = None
 
     def _places(self, shared: list[tuple[int, int, int]]) -> list[Queues]:
