@@ -306,6 +306,24 @@ def test_waits_of_the_host_say_who_is_waited_for(tmp_path):
         assert len(re.findall(line, ended.err, re.MULTILINE)) == 1, f"{call}\n{ended}"
 
 
+@pytest.mark.skipif(jobs.BY_RUN, reason="pgas.run's PEs do not wait for each other at their ends")
+def test_the_wait_at_the_end_says_who_is_waited_for(tmp_path):
+    """MPI_Finalize, in which no thread of Python runs."""
+    text = """
+import subprocess
+
+pgas.finalize()
+os.environ["PGAS_TIMEOUT"] = "0.5"
+if me == 1:
+    subprocess.Popen(["sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    ended = jobs.Jobs(tmp_path, real=True)(INIT + "pgas.free(word)\n" + text, npes=3)
+    said = re.sub(r"\d{2,}", "N", ended.err)
+    wait = "pgas: PE 0 has waited 0.5 s (PGAS_TIMEOUT) for PE 1 (process N, which is stopped) in MPI_Finalize, and goes on waiting\n"
+    assert (ended.status, said) == (0, wait), ended
+
+
 # ----------------------------------------------------------------------------------------------------------------- through a NIC
 
 THROUGH_A_NIC = """

@@ -1,7 +1,8 @@
 """Detection of the death of a process of the job, a PE or the software card: waits for it must end, and one message must name it.
 
 A launcher may kill the other PEs before they can print it (Hydra does so at once, by SIGKILL). So a watcher prints it: a process in a
-session of its own that runs this file, which imports little in order to start fast.
+session of its own that runs this file, which imports little in order to start fast. Another such process reports a long wait in
+MPI_Finalize, which keeps the interpreter's lock.
 """
 
 import contextlib
@@ -12,9 +13,9 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["LastWord", "Watch", "fate", "parent", "state"]
+__all__ = ["AT_END", "LastWord", "Watch", "described", "fate", "listed", "long_wait", "parent", "state"]
 
 #: ioctl PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15): the exit status of a process, even after its parent has waited for it.
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT, _PIDFD_INFO = 3 << 30 | 72 << 16 | 0xFF << 8 | 11, 1 << 3, struct.Struct("=Q52xi8x")
@@ -24,6 +25,12 @@ _UNKNOWN = "ended without pgas.finalize()"
 
 #: Seconds until a watcher prints: a job that ends in good order ends its watcher before.
 _ORDERLY_S = 0.1
+
+#: The first argument of a process that reports a long wait at the end; those of other PEs are found by it.
+AT_END = "at-end"
+
+#: Most PEs that a line names.
+_NAMED = 8
 
 
 def _stat(pid: int) -> list[str]:
@@ -44,6 +51,23 @@ def state(pid: int) -> str:
 def parent(pid: int) -> int:
     """Return the parent of a process of this machine; OSError if there is no such process."""
     return int(_stat(pid)[1])
+
+
+def described(pid: int) -> str:
+    """Return words about a process of this machine, in parentheses."""
+    condition = {"": "", "stopped": ", which is stopped", "ended": ", which has ended"}
+    return f"(process {pid}{condition[state(pid)]})"
+
+
+def listed(pes: Sequence[str]) -> str:
+    """Return the PEs that a wait is for, in words; at most _NAMED of them by name."""
+    more = f" and {len(pes) - _NAMED} more" if len(pes) > _NAMED else ""
+    return (", ".join(pes[:_NAMED]) or "other PEs") + more
+
+
+def long_wait(waiter: str, whom: str, seconds: float) -> str:
+    """Return the report of a long wait of the host."""
+    return f"{waiter} has waited {seconds:g} s (PGAS_TIMEOUT) for {whom}, and goes on waiting"
 
 
 def fate(pid: int, pidfd: int) -> str:
@@ -215,12 +239,51 @@ def _be_watcher(word: int, rest: str) -> None:
     _say(word, "{} (process {}) {}".format(*death) + rest)
 
 
+def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> None:
+    """Report for whom a PE, the parent, waits in the call that ends its process; only the process of the lowest waiting PE prints.
+
+    Args:
+        me: the PE.
+        call: the call's name.
+        seconds: until the report is due.
+        pes: pids of the PEs of this machine, by number.
+    """
+    with contextlib.suppress(OSError):  # the parent has ended, or stderr is closed
+        parent_ended = os.pidfd_open(pes[me])
+        if select.select([parent_ended], [], [], seconds)[0]:
+            return
+        reporting = _parents_of_reports()
+        waiting = [pe for pe, pid in pes.items() if pid in reporting and not state(pid)]
+        if me == min(waiting, default=me):
+            late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(pes.items()) if pe not in waiting]
+            _print(long_wait(f"PE {me}", f"{listed(late)} in {call}", seconds))
+        select.select([parent_ended], [], [])  # until then the others find this process
+
+
+def _parents_of_reports() -> set[int]:
+    """Return the processes that wait at their ends."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
+            if f"\0{AT_END}\0".encode() in file.read():
+                found.add(parent(int(name)))
+    return found
+
+
 def _say(word: int, text: str) -> None:
     time.sleep(_ORDERLY_S)
     with contextlib.suppress(OSError):  # the byte is taken, or stderr is closed
         if os.read(word, 1):
-            os.write(sys.stderr.fileno(), f"pgas: {text}\n".encode())
+            _print(text)
+
+
+def _print(text: str) -> None:
+    os.write(sys.stderr.fileno(), f"pgas: {text}\n".encode())
 
 
 if __name__ == "__main__":
-    _be_watcher(int(sys.argv[1]), sys.argv[2])
+    if sys.argv[1] == AT_END:
+        _numbers = list(map(int, sys.argv[5:]))
+        _be_at_end(int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), dict(zip(_numbers[::2], _numbers[1::2], strict=True)))
+    else:
+        _be_watcher(int(sys.argv[1]), sys.argv[2])

@@ -5,17 +5,15 @@ import math
 import select
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from pgas.base import config, liveness
+from pgas.base import config
+from pgas.base.liveness import long_wait
 
-__all__ = ["described", "listed", "overdue", "patience", "say", "tell_if_late"]
+__all__ = ["overdue", "patience", "say", "tell_if_late"]
 
 #: The longest timeout of poll(2), an int.
 _POLL_MAX_MS = (1 << 31) - 1
-
-#: Most PEs that a line names.
-_NAMED = 8
 
 
 def say(text: str) -> None:
@@ -35,7 +33,7 @@ def patience() -> float:
 
 def overdue(waiter: str, whom: str) -> None:
     """Report a long wait of the host."""
-    say(f"{waiter} has waited {patience():g} s (PGAS_TIMEOUT) for {whom}, and goes on waiting")
+    say(long_wait(waiter, whom, patience()))
 
 
 def tell_if_late(source: socket.socket, waiter: str, whom: Callable[[], str]) -> None:
@@ -46,15 +44,3 @@ def tell_if_late(source: socket.socket, waiter: str, whom: Callable[[], str]) ->
     poller.register(source, select.POLLIN)
     if not poller.poll(min(seconds * 1e3, _POLL_MAX_MS)):
         overdue(waiter, whom())
-
-
-def described(pid: int) -> str:
-    """Return words about a process of this machine, in parentheses."""
-    condition = {"": "", "stopped": ", which is stopped", "ended": ", which has ended"}
-    return f"(process {pid}{condition[liveness.state(pid)]})"
-
-
-def listed(pes: Sequence[str]) -> str:
-    """Return the PEs that a wait is for, in words; at most _NAMED of them by name."""
-    more = f" and {len(pes) - _NAMED} more" if len(pes) > _NAMED else ""
-    return (", ".join(pes[:_NAMED]) or "other PEs") + more

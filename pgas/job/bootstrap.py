@@ -50,6 +50,10 @@ class Bootstrap(Protocol):
         None: the launcher ends all PEs when one ends, so there are no news.
         """
 
+    @property
+    def last_call(self) -> str:
+        """The call that waits for the other PEs at the end of this process, after the job; "": none does."""
+
     def close(self) -> None:
         """Leave the job in good order. Further calls do nothing."""
 
@@ -61,6 +65,7 @@ class SingleBootstrap:
     size = 1
     missing: set[int] | None = None
     met = True
+    last_call = ""
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return [data]."""

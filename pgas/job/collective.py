@@ -13,7 +13,7 @@ from pgas.base import liveness
 from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError, PgasError
 from pgas.base.remedies import mend
-from pgas.base.waits import described, listed, overdue, patience
+from pgas.base.waits import overdue, patience
 from pgas.job.bootstrap import Bootstrap, exchange
 from pgas.job.processes import Process, siblings
 
@@ -72,7 +72,7 @@ class Collective:
             late = sorted(missing)
             if not self._bootstrap.met and any(pe not in missing and self._can_speak(pe) for pe in range(me)):
                 return
-        overdue(f"PE {me}", f"{listed([self._name(pe) for pe in late])} in {self._made}")
+        overdue(f"PE {me}", f"{liveness.listed([self._name(pe) for pe in late])} in {self._made}")
 
     def _pid(self, pe: int) -> int | None:
         """Return the process of a PE on this machine, None if it is unknown or elsewhere."""
@@ -87,7 +87,7 @@ class Collective:
 
     def _name(self, pe: int) -> str:
         pid = self._pid(pe)
-        return f"PE {pe}" if pid is None else f"PE {pe} {described(pid)}"
+        return f"PE {pe}" if pid is None else f"PE {pe} {liveness.described(pid)}"
 
     def _leave(self, error: BaseException) -> None:
         """Refuse later collective calls on every PE: this PE leaves the call by an exception that the others do not know of."""

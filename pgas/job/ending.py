@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import functools
 import json
+import math
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from pgas.base import liveness
 from pgas.base.errors import CompletionError, PgasError
 from pgas.base.launcher import LAUNCHED
 from pgas.base.liveness import LastWord, Watch
-from pgas.base.waits import say
+from pgas.base.waits import patience, say
 from pgas.job.bootstrap import Bootstrap
 from pgas.job.collective import Collective
 from pgas.transports.adapter import AdapterGone
@@ -46,6 +48,9 @@ _installed: set[int] = set()
 
 #: That of the last job of this process.
 _word: LastWord | None = None
+
+#: The PEs of the last job on this machine: number and pid, this process's first.
+_here: dict[int, int] = {}
 
 
 def follows_death(error: BaseException) -> bool:
@@ -105,11 +110,12 @@ class Vigil:
             job: its PEs have made their first exchange.
             lost: called once, in a thread, with the message about the first process that ended.
         """
-        global _word
+        global _word, _here
         bootstrap, processes = job._bootstrap, job.processes
         me, machines = bootstrap.rank, {process.node for process in processes}
         here = [pe for pe, process in enumerate(processes) if process.node == processes[me].node]
         first = here[0]
+        _here = {me: os.getpid()} | {pe: processes[pe].pid for pe in here}
         inherited = _inherited_word()
         made, _ = job.together(_INIT, lambda: inherited or (LastWord() if me == first else None))
         makers = job.exchange(made and (os.getpid(), made.fd))
@@ -198,7 +204,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
     sys.excepthook = on_exception
     # `raise SystemExit(3)` and exit(3) outside `with pgas.init()` are not noticed: such a PE ends when all PEs have come to their ends.
     sys.exit = on_exit  # type: ignore[assignment]  # functions of atexit do not get the status
-    atexit.register(lambda: _at_exit(current, end) if os.getpid() == pid else None)
+    atexit.register(lambda: _at_exit(bootstrap, current, end) if os.getpid() == pid else None)
 
 
 def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, grace_s: float = GRACE_S, status: int = 1) -> None:
@@ -234,11 +240,20 @@ def _is_of_another(error: BaseException) -> bool:
     return isinstance(error, PgasError) and error.of_another
 
 
-def _at_exit(current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:
-    """Finalize. Python ignores exceptions here, so end the job on one: the other PEs wait for this PE."""
-    job = current()
-    if job is None:
-        return
+def _at_exit(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:
+    if (job := current()) is not None:
+        _finalize(job, end)
+    if bootstrap.last_call and len(_here) > 1 and (seconds := patience()) < math.inf:
+        # A thread could not speak, as the call keeps the interpreter's lock; and Python 3.12 does not fork here.
+        pes = [str(number) for pe in _here.items() for number in pe]
+        command = [sys.executable, "-I", "-S", liveness.__file__, liveness.AT_END, pes[0], bootstrap.last_call, str(seconds), *pes]
+        null = subprocess.DEVNULL
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # it outlives this process by a moment
+            subprocess.Popen(command, stdin=null, stdout=null, start_new_session=True)
+
+
+def _finalize(job: "Job", end: Callable[["Job"], None]) -> None:
+    """Finalize. Python ignores exceptions of functions of atexit, so end the job on one: the other PEs wait for this PE."""
     if job.broken and job.n_pes == 1:
         if job.nic is not None:
             job.nic.stop()

@@ -15,7 +15,7 @@ from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched
 from pgas.base.remedies import mend
-from pgas.base.waits import described, listed, overdue, patience
+from pgas.base.waits import overdue, patience
 from pgas.job.processes import flush, siblings
 from pgas.job.shared_files import forget_early, forget_shared_files, guard_shared_files
 
@@ -129,6 +129,11 @@ class MPIBootstrap:
             os.dup2(nobody.fileno(), 2)  # suppresses MPICH's message about MPI_Abort; the reason is printed already
         self._mpi.COMM_WORLD.Abort(status)
 
+    @property
+    def last_call(self) -> str:
+        """The call that waits for the other processes at the end of this one (bootstrap.Bootstrap)."""
+        return "" if self._mpi.Is_finalized() else "MPI_Finalize"
+
     def hearing(self) -> None:
         """Return None: mpirun ends all processes when one ends."""
 
@@ -180,5 +185,5 @@ def _say_who_has_not_started(rank: int | None, launcher: int) -> None:
     started = siblings(launcher)
     waiting = [pe for pe, pid in started.items() if siblings(pid) and not liveness.state(pid)]  # waiting PEs have a stand-by process
     if rank == min(waiting, default=rank):
-        late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(started.items()) if pe not in waiting]
-        overdue(f"PE {rank}", f"{listed(late)} in MPI_Init")
+        late = [f"PE {pe} {liveness.described(pid)}" for pe, pid in sorted(started.items()) if pe not in waiting]
+        overdue(f"PE {rank}", f"{liveness.listed(late)} in MPI_Init")

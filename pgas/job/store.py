@@ -49,6 +49,8 @@ class Store:
         BootstrapError: the store is not reached in time, or refuses; names rank, address and port.
     """
 
+    last_call = ""
+
     def __init__(
         self, address: Address, rank: int, size: int, group: str, timeout_s: float, poll: Callable[[], None] = lambda: None
     ) -> None:

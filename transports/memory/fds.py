@@ -14,8 +14,8 @@ from typing import Any
 from pgas.base import credentials
 from pgas.base.agreement import everywhere
 from pgas.base.errors import BootstrapError
+from pgas.base.liveness import described
 from pgas.base.remedies import mend
-from pgas.base.waits import described
 
 __all__ = ["exchange_fds"]
 

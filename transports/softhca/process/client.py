@@ -17,7 +17,8 @@ from typing import Any
 from pgas.base import credentials
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
-from pgas.base.waits import described, tell_if_late
+from pgas.base.liveness import described
+from pgas.base.waits import tell_if_late
 from pgas.transports.adapter import AdapterGone, FirstError, Inspection, Port, QueueState, Uar
 from pgas.transports.adapter import Path as AddressPath
 from pgas.transports.memory.protocol import Loan, Memory
