@@ -29,7 +29,7 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
 
     def make(way: Way) -> Any:
         begin, finish, collect, send = way.begin(scope), way.finish(scope), way.collect(scope), way.send_same(scope, unit)
-        add_up, of_large = combined(scope, unit, combine, way.word()), way.reduce(scope, unit, combine)
+        add_up, of_large, release = combined(scope, unit, combine, way.word()), way.reduce(scope, unit, combine), way.release(scope)
 
         @device
         def perform(op, c, request):
@@ -38,6 +38,8 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
             if nbytes <= window.LL_BYTES:
                 send(op, c, epoch, source, nbytes)
                 collect(op, c, epoch)
+                if dest == source:
+                    release(c)
                 add_up(op, c, epoch, dest, source, nbytes, size_of(c[1]))
             else:
                 epoch = of_large(op, c, epoch, dest, source, nbytes)
@@ -78,7 +80,7 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
 
     def make(way: Way) -> Any:
         begin, finish = way.begin(scope), way.finish(scope, one_sided=True)  # nobody awaits what members behind it send
-        collect, send = way.collect(scope), way.send_same(scope, unit)
+        collect, send, release = way.collect(scope), way.send_same(scope, unit), way.release(scope)
         add_up, store, rank, size, sync = combined(scope, unit, combine, way.word()), store_word(unit), scope.rank, scope.size, scope.sync
 
         @device
@@ -99,6 +101,8 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
                 epoch = begin(op, c)
                 send(op, c, epoch, source + offset, count)
                 collect(op, c, epoch)
+                if dest == source:
+                    release(c)
                 if exclusive and me == 0:
                     fill(dest + offset, count)
                 else:

@@ -50,20 +50,31 @@ def leave(scope: Scope) -> Any:
 
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
     """As channel.finish(); what this member has sent is complete before, so its source may be reused."""
-    path, rank, size = transport.current(), scope.rank, scope.size
-    end, complete = channel.finish(scope, path.flag, one_sided=one_sided), path.quiet_pe
+    end, complete = channel.finish(scope, transport.current().flag, one_sided=one_sided), _complete(scope)
 
     @device
     def finish(op, c, epoch):
+        complete(c)
+        end(c[0], c[1], epoch)
+
+    return finish
+
+
+@functools.cache
+def _complete(scope: Scope) -> Any:
+    """Make ``complete(c)``: each thread completes what was sent to some members; a barrier of the scope must follow."""
+    rank, size, quiet = scope.rank, scope.size, transport.current().quiet_pe
+
+    @device
+    def complete(c):
         n, me = size_of(c[1]), rank_of(c[1])
         i = rank()
         while i < n:
             if i != me:
-                complete(member(c[1], i))
+                quiet(member(c[1], i))
             i = u32(i + size())
-        end(c[0], c[1], epoch)
 
-    return finish
+    return complete
 
 
 def meet(scope: Scope, *, completes: bool) -> Any:
@@ -187,6 +198,18 @@ def collect(scope: Scope) -> Any:
         sync()
 
     return collect
+
+
+def release(scope: Scope) -> Any:
+    """Way.release()."""
+    complete, sync = _complete(scope), scope.sync
+
+    @device
+    def release(c):
+        complete(c)
+        sync()
+
+    return release
 
 
 def collect_of(scope: Scope) -> Any:

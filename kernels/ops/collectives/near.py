@@ -150,6 +150,17 @@ def collect(scope: Scope) -> Any:
     return collect
 
 
+def release(scope: Scope) -> Any:
+    """Way.release(): all threads have loaded what they send."""
+    sync = scope.sync
+
+    @device
+    def release(c):
+        sync()
+
+    return release
+
+
 def collect_of(scope: Scope) -> Any:
     """Way.collect_of()."""
 

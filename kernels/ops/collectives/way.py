@@ -44,6 +44,9 @@ class Way(Protocol):
     def collect_of(self, scope: Scope) -> Any:
         """Make ``collect(op, c, epoch, q)``: the same where only member q has sent."""
 
+    def release(self, scope: Scope) -> Any:
+        """Make ``release(c)``: after collect(), the source of send_same() may be overwritten by what comes from word()."""
+
     def word(self) -> Any:
         """Make ``word(op, c, epoch, q, i)``: word i of what member q has sent to this one."""
 
