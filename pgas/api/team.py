@@ -63,6 +63,9 @@ class Team(int):
     def __repr__(self) -> str:
         return f"<pgas.Team {teams.named(int(self))}>"
 
+    def __str__(self) -> str:  # what the compiler writes into code where a kernel names a team
+        return str(int(self))
+
 
 #: The team of all PEs.
 TEAM_WORLD = Team(teams.WORLD)
