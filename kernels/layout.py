@@ -183,10 +183,10 @@ ONE_SIDED = _channel.word("ONE_SIDED", 8, BOTH, KERNELS)  #: number of the last 
 CHANNEL_HEAD = _channel.nbytes
 
 _row = Region("row of a member in a channel", 0, 32)
-ARRIVED = _row.word("ARRIVED", 0, PEERS | HOST, KERNELS)  #: the collective that this member has come to
-DONE = _row.word("DONE", 8, PEERS | HOST, KERNELS)  #: the collective for which it has sent everything
-ACKED = _row.word("ACKED", 16, PEERS | HOST, KERNELS)  #: the one-sided collective that it has left
-CHUNK = _row.word("CHUNK", 24, PEERS | HOST, KERNELS)  #: collective << CHUNK_SHIFT, plus the chunks of it that it has sent
+ARRIVED = _row.word("ARRIVED", 0, PEERS, KERNELS)  #: the collective that this member has come to
+DONE = _row.word("DONE", 8, PEERS, KERNELS)  #: the collective for which it has sent everything
+ACKED = _row.word("ACKED", 16, PEERS, KERNELS)  #: the one-sided collective that it has left
+CHUNK = _row.word("CHUNK", 24, PEERS, KERNELS)  #: collective << CHUNK_SHIFT, plus the chunks of it that it has sent
 ROW_SIZE = _row.nbytes
 CHUNK_SHIFT = 20
 

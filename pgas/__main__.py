@@ -43,6 +43,9 @@ def info() -> None:
             print("\nSymmetric heap")
             print(f"  window  PE p's slot at {window.BASE:#x} + p * 2^{window.STRIDE_SHIFT}; state page at {window.STATE:#x}")
             print(f"  heap    {job.heap.size} bytes at offset {window.HEAP_OFFSET:#x} of every slot")
+            plan = job.teams.plan
+            size = f"{plan.max_teams} teams of all PEs, {plan.channels} channels each, up to {plan.ll_bytes} bytes a pair through staging"
+            print(f"  teams   {plan.nbytes} bytes before it: room for {size}")
             print("\nTransport")
             print(f"  every pair of PEs: {job.transport} ({job.reason})")
 

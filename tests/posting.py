@@ -19,7 +19,7 @@ GOLDEN = tomllib.loads((Path(__file__).parent / "golden" / "kernel_wqes.toml").r
 FROZEN = ("STRIDE_SHIFT", "SHIFT", "OFFSET_MASK", "NUM_QPS", "DEPTH", "SLOT_MASK", "BATCH_MASK", "RING_SIZE", "sharer")
 
 IDX, QPN = 0x51234, 0xABCDEF
-DEST, SOURCE, WORD = 0x6000_4000_1000, 0x6000_0040_2000, 0x6000_4000_0008
+DEST, SOURCE, WORD = 0x6001_4000_1000, 0x6001_0040_2000, 0x6001_4000_0008
 NBYTES = 32
 PE, N_PES, DEPTH = 1, 2, 1024
 RING, CQ, DBR, UAR, CELLS = 0x6031_0000_0000, 0x6032_0000_0000, 0x6033_0000_0004, 0x6034_0000_0800, 0x6030_0000_0000
@@ -51,7 +51,7 @@ class Job:
         self.idx, self.memory = idx, Memory()
         memory = self.memory
         memory.region(window.STATE, window.BASE - window.STATE)
-        memory.region(window.BASE + layout.SYNC_FLAGS, 64)
+        memory.region(window.BASE + layout.ALL_ROWS, N_PES * layout.ROW_SIZE)
         self.ring = memory.region(RING, DEPTH * wqe.WQEBB, 0xA5)
         self.cq = memory.region(CQ, 64, 0xFF)
         self.cells = memory.region(CELLS, layout.SINK + 64)
@@ -61,8 +61,8 @@ class Job:
             self.cells[i * layout.CELL_SIZE : i * layout.CELL_SIZE + len(element) // 2] = bytes.fromhex(element)
         words = {
             layout.N_PES: N_PES, layout.TIMEOUT_NS: 1 << 40, layout.LKEY: big(0x0A0B0C0D, 4), layout.CELL_LKEY: big(0x0E0F1011, 4),
-            layout.CELLS: CELLS, layout.USED_END: layout.USED + 8, layout.KEYS + 8 * PE: big(0x01020304, 4) | big(0x05060708, 4) << 32,
-            window.BASE + layout.SYNC_FLAGS: 1,
+            layout.CELLS: CELLS, layout.USED_END: layout.USED + 8, layout.KEYS + layout.KEY_SIZE * PE: big(0x01020304, 4),
+            window.BASE + layout.ALL_ROWS + layout.ROW_SIZE * PE + layout.ARRIVED: 1,
         }  # fmt: skip
         self.record = layout.RECORDS + 2 * PE * layout.RECORD_SIZE
         fields = {

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not SIMULATOR, reason="capability missing: the s
 # ------------------------------------------------------------------------------------------------------------------ WQEs, by hand
 
 DEPTH = 128
-QPN, HEAP_KEY, SYSTEM_KEY, LKEY, CELL_LKEY, SINK = 0xABCDEF, 0x1100, 0x2200, 0x3300, 0x4400, 0x6000_1000_0000
+QPN, HEAP_KEY, LKEY, CELL_LKEY, SINK = 0xABCDEF, 0x1100, 0x3300, 0x4400, 0x6000_1000_0000
 LOCAL, REMOTE, WORD = 0x6000_0012_3458, 0x6040_0076_5430, 0x6040_0000_1008
 MAX = wqe.MESSAGE_MAX
 
@@ -44,7 +44,7 @@ class Rig:
             (self.own, {tables.DEPTH: DEPTH, tables.LKEY: big_endian(LKEY), tables.CELL_LKEY: big_endian(CELL_LKEY), tables.SINK: SINK,
                         tables.UNRUNG: at + 24}),
             (self.row, {wqes.WQ: self.wq.ctypes.data, wqes.DBR: at + 4, wqes.UAR: at + 8, wqes.CQE: at + 16,
-                        wqes.QPN: big_endian(QPN << 8), wqes.HEAP_KEY: big_endian(HEAP_KEY), wqes.SYSTEM_KEY: big_endian(SYSTEM_KEY),
+                        wqes.QPN: big_endian(QPN << 8), wqes.HEAP_KEY: big_endian(HEAP_KEY),
                         tables.PROD_IDX: index, tables.CONS_IDX: index}),
         ):  # fmt: skip
             for offset, value in values.items():
@@ -108,12 +108,11 @@ def test_store(nbytes):
     rig = Rig(DEPTH - 1)
     payload = bytes(range(0xF0, 0x100))
     low, high = (int.from_bytes(payload[i : i + 8], "little") for i in (0, 8))
-    for what, key in ((codes.Request.STORE, HEAP_KEY), (codes.Request.STORE | layout.SYSTEM, SYSTEM_KEY)):
-        index = rig.prod_idx
-        assert rig.step(what, nbytes, 0, REMOTE, low, high) == -1
-        found = send_queue.decode(send_queue.fetch(rig.wq, index))
-        assert found == send_queue.decode(wqe.write_inline(index, QPN, REMOTE, key, payload[:nbytes], **ALWAYS))
-        assert rig.prod_idx == index + 1
+    index = rig.prod_idx
+    assert rig.step(codes.Request.STORE, nbytes, 0, REMOTE, low, high) == -1
+    found = send_queue.decode(send_queue.fetch(rig.wq, index))
+    assert found == send_queue.decode(wqe.write_inline(index, QPN, REMOTE, HEAP_KEY, payload[:nbytes], **ALWAYS))
+    assert rig.prod_idx == index + 1
 
 
 @INDICES

@@ -15,7 +15,7 @@ WORDS = [word for region in layout.REGIONS for word in region.words]
 
 #: Words that one side uses under another name: a kernel's access of 16 bytes covers the second word with the first, the host writes all
 #: CURSORS, and a kernel is given an array that lies at RESULTS.
-OTHER_NAMES = {"NBYTES": "WHAT", "REMOTE": "LOCAL", "SECOND": "VALUE", "ASKED": "POISON", "FIRST_IDX": "CURSORS"}
+OTHER_NAMES = {"NBYTES": "WHAT", "REMOTE": "LOCAL", "SECOND": "VALUE", "ASKED": "POISON", "FIRST_IDX": "CURSORS", "ONE_SIDED": "EPOCH"}
 BY_ARRAY = {"RESULTS"}
 
 
@@ -41,7 +41,7 @@ def test_regions_do_not_overlap():
     assert len({region.name for region in layout.REGIONS}) == len(layout.REGIONS)
     assert window.STATE + (window.BASE - window.STATE) == window.BASE
     assert layout.MAX_QUEUES <= layout.NUMBER_MASK + 1
-    assert max(codes.Request) <= layout.OPERATION_MASK < layout.LANDING < layout.SYSTEM < 1 << layout.NUMBER_SHIFT
+    assert max(codes.Request) <= layout.OPERATION_MASK < layout.LANDING < 1 << layout.NUMBER_SHIFT
 
 
 def test_names_are_those_of_the_module():
@@ -55,7 +55,7 @@ def test_the_error_record_is_that_of_an_entry_of_waiters():
 
 
 def test_words_that_are_accessed_together_are_16_aligned_bytes():
-    for second in ("NBYTES", "REMOTE", "SECOND", "ASKED"):
+    for second in ("NBYTES", "REMOTE", "SECOND", "ASKED", "ONE_SIDED"):
         first = getattr(layout, OTHER_NAMES[second])
         assert (getattr(layout, second), first % 16) == (first + 8, 0)
 

@@ -5,11 +5,11 @@ import random
 
 import numpy as np
 import pytest
-from verbs_model import CELL_LKEY, DEPTH, HEAP_KEY, LKEY, RECORD, SYSTEM_KEY, Model, set_word, word
+from verbs_model import CELL_LKEY, DEPTH, HEAP_KEY, LKEY, RECORD, Model, set_word, word
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels.codes import Request
-from pgas.kernels.layout import LANDING, SYSTEM
+from pgas.kernels.layout import LANDING
 from pgas.transports.ibrc import work_requests
 from pgas.transports.verbs.abi import SendFlags, WcStatus, WrOpcode
 
@@ -59,15 +59,9 @@ def test_messages_of_the_port():
 def test_store(inline, nbytes):
     model, payload = Model(inline=inline), bytes(range(0xF0, 0x100))
     low, high = (int.from_bytes(payload[i : i + 8], "little") for i in (0, 8))
-    posted = model.run(
-        [
-            (Request.STORE, nbytes, 0, model.heap.ctypes.data, low, high),
-            (Request.STORE | SYSTEM, nbytes, 0, model.system.ctypes.data, low, high),
-        ]
-    )
-    for request, memory, key in zip(posted, (model.heap, model.system), (HEAP_KEY, SYSTEM_KEY), strict=True):
-        assert memory.tobytes()[:17] == payload[:nbytes] + bytes(17 - nbytes)
-        assert (request.lkey, request.rkey, SendFlags.INLINE in request.flags) == (CELL_LKEY, key, inline)
+    (request,) = model.run([(Request.STORE, nbytes, 0, model.heap.ctypes.data, low, high)])
+    assert model.heap.tobytes()[:17] == payload[:nbytes] + bytes(17 - nbytes)
+    assert (request.lkey, request.rkey, SendFlags.INLINE in request.flags) == (CELL_LKEY, HEAP_KEY, inline)
 
 
 def test_atomics_of_8_bytes():

@@ -17,8 +17,8 @@ from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import SendFlags, WcStatus, WrOpcode
 
 DEPTH, RING = 128, 64
-LKEY, CELL_LKEY, HEAP_KEY, SYSTEM_KEY = 0x11, 0x22, 0x44, 0x55
-HEAP_SHIFT, SYSTEM_SHIFT, LOCAL_SHIFT, CELL_SHIFT = 0x1000, 0x2000, 0x3000, 0x4000
+LKEY, CELL_LKEY, HEAP_KEY = 0x11, 0x22, 0x44
+HEAP_SHIFT, LOCAL_SHIFT, CELL_SHIFT = 0x1000, 0x3000, 0x4000
 RECORD = 4711
 
 _Post = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -90,7 +90,7 @@ class Model:
 
     def __post_init__(self):
         self.heap, self.local = np.zeros(4096, np.uint64), np.zeros(4096, np.uint64)
-        self.cells, self.system = np.zeros(64, np.uint64), np.zeros(64, np.uint64)
+        self.cells = np.zeros(64, np.uint64)
         self.queue = deque()
         self._post, self._poll = _Post(self._post_send), _Poll(self._poll_cq)
         self.control = np.zeros((layout.RING + RING * layout.REQUEST_SIZE) // 8, np.uint64)
@@ -109,8 +109,7 @@ class Model:
             work_requests.MESSAGE_MAX: self.message_max, work_requests.INLINE: int(SendFlags.INLINE) * self.inline,
             work_requests.ATOMICS: int(self.atomics),
             row + work_requests.SLOTS: self.slots.ctypes.data, row + work_requests.QP: 77, row + work_requests.CQ: 88,
-            row + work_requests.HEAP_SHIFT: HEAP_SHIFT, row + work_requests.SYSTEM_SHIFT: SYSTEM_SHIFT,
-            row + work_requests.HEAP_KEY: HEAP_KEY, row + work_requests.SYSTEM_KEY: SYSTEM_KEY,
+            row + work_requests.HEAP_SHIFT: HEAP_SHIFT, row + work_requests.HEAP_KEY: HEAP_KEY,
             row + work_requests.CHAINS: self.chains.ctypes.data, row + tables.RECORD: RECORD,
         }.items():  # fmt: skip
             self.own[offset // 8] = value
@@ -148,10 +147,9 @@ class Model:
         return made
 
     def _execute(self, request):
-        shift = {HEAP_KEY: HEAP_SHIFT, SYSTEM_KEY: SYSTEM_SHIFT}.get(request.rkey)
-        if shift is None:
+        if request.rkey != HEAP_KEY:
             return WcStatus.REM_ACCESS_ERR
-        remote = request.remote + shift
+        remote = request.remote + HEAP_SHIFT
         if not request.inline:
             local = request.addr + {LKEY: LOCAL_SHIFT, CELL_LKEY: CELL_SHIFT}[request.lkey]
         if request.opcode == WrOpcode.RDMA_WRITE:

@@ -43,7 +43,7 @@ _SIZE, _RANK = constant(layout.TEAM_SIZE), constant(layout.TEAM_RANK)
 _LIST = constant(layout.TEAM_LIST)
 _CHANNELS, _BYTES, _COUNT = constant(layout.TEAM_CHANNELS), constant(layout.CHANNEL_BYTES), constant(layout.CHANNEL_COUNT)
 _STAGING, _NEAR, _PER_MACHINE = constant(layout.STAGING_OFFSET), constant(layout.TEAM_NEAR), constant(layout.TEAM_PER_MACHINE)
-_HEAD, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.ROW_SIZE)
+_HEAD, _EPOCH, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.EPOCH), constant(layout.ROW_SIZE)
 _ARRIVED, _DONE, _ACKED = constant(layout.ARRIVED), constant(layout.DONE), constant(layout.ACKED)
 _NO_TEAM, _NO_CHANNEL, _TIMED_OUT = constant(state.NO_TEAM), constant(state.NO_CHANNEL), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
@@ -222,7 +222,7 @@ def begin(scope: Scope, flag: Any) -> Any:
 
     @device
     def begin(op, base, entry):
-        last, one_sided = ptx.ld_pair_plain(base)
+        last, one_sided = ptx.ld_pair_plain(base + _EPOCH)
         if one_sided == last:
             await_all(op, base, entry, _ACKED, last - _1)
             sync()
@@ -276,7 +276,7 @@ def finish(scope: Scope, flag: Any, *, one_sided: bool = False) -> Any:
             sync()
             acknowledge(base, entry, _ACKED, epoch)
             if rank() == 0:
-                ptx.st_pair_plain(base, epoch, epoch)
+                ptx.st_pair_plain(base + _EPOCH, epoch, epoch)
 
     else:
 
@@ -284,6 +284,6 @@ def finish(scope: Scope, flag: Any, *, one_sided: bool = False) -> Any:
         def finish(base, entry, epoch):
             sync()
             if rank() == 0:
-                store(base, epoch)
+                store(base + _EPOCH, epoch)
 
     return finish

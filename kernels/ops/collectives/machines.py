@@ -32,7 +32,7 @@ __all__ = ["reduce", "reducescatter", "share", "spread"]
 _ARRIVED, _DONE, _CHUNK = constant(layout.ARRIVED), constant(layout.DONE), constant(layout.CHUNK)
 _CHUNK_SHIFT, _WORD = constant(layout.CHUNK_SHIFT), constant(layout.WORD)
 _CHUNK_BYTES, _PIECE = constant(posted.CHUNK_BYTES), constant(posted.PIECE_BYTES)
-_0, _1, _15, _PAIR = constant(0), constant(1), constant(15), constant(16)
+_0, _1, _BELOW_PAIR, _PAIR = constant(0), constant(1), constant(15), constant(16)
 
 
 @device
@@ -233,9 +233,9 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         before, to = behind(entry, u32(m - u32(1))), member(entry, behind(entry, u32(1)))
         tell(c, _ARRIVED, epoch)
         hear(op, c, _ARRIVED, epoch)
-        share_ = ((nbytes + _15) // _PAIR + u64(k) - _1) // u64(k) * _PAIR
+        share_ = ((nbytes + _BELOW_PAIR) // _PAIR + u64(k) - _1) // u64(k) * _PAIR
         low, high = min(u64(me % k) * share_, nbytes), min((u64(me % k) + _1) * share_, nbytes)
-        slice_ = ((high - low + _15) // _PAIR + u64(m) - _1) // u64(m) * _PAIR
+        slice_ = ((high - low + _BELOW_PAIR) // _PAIR + u64(m) - _1) // u64(m) * _PAIR
         received = sent = epoch << _CHUNK_SHIFT
         for turn in range(2 * m - 1):
             which = u64(u32(machine + 2 * m - u32(turn)) % m)

@@ -24,7 +24,7 @@ from pgas.kernels.window import remote
 _LINE, _WORD, _WARP = constant(16), constant(layout.WORD), constant(32)
 _ARRIVED, _DONE = constant(layout.ARRIVED), constant(layout.DONE)
 _EQ = constant(Comparison.EQ)
-_0, _1, _2, _7, _15, _32 = (constant(c) for c in (0, 1, 2, 7, 15, 32))
+_0, _1, _2, _7, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 7, 15, 32))
 
 
 @device
@@ -435,10 +435,10 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         n, me = u64(size_of(entry)), u64(rank_of(entry))
         arrive(op, c, epoch)
         sync()
-        share = ((nbytes + _15) // _LINE + n - _1) // n * _LINE
+        share = ((nbytes + _BELOW_LINE) // _LINE + n - _1) // n * _LINE
         at, end = min(me * share, nbytes), min((me + _1) * share, nbytes)
-        if (source | dest) & _15 == _0:
-            whole = end if end & _15 == _0 else end - (end & _15)
+        if (source | dest) & _BELOW_LINE == _0:
+            whole = end if end & _BELOW_LINE == _0 else end - (end & _BELOW_LINE)
             pairs(entry, source, dest, at + u64(rank()) * _LINE, whole, u64(size()) * _LINE, True)
             at = max(at, whole)
         items(entry, source, dest, at + u64(rank()) * item, end, u64(size()) * item, nbytes, True)
@@ -462,8 +462,8 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
         arrive(op, c, epoch)
         sync()
         at = _0
-        if (own | dest) & _15 == _0:
-            at = nbytes - (nbytes & _15)
+        if (own | dest) & _BELOW_LINE == _0:
+            at = nbytes - (nbytes & _BELOW_LINE)
             pairs(entry, own, dest, u64(rank()) * _LINE, at, u64(size()) * _LINE, False)
         items(entry, own, dest, at + u64(rank()) * item, nbytes, u64(size()) * item, nbytes, False)
         sync()

@@ -19,7 +19,7 @@ __all__ = ["reduce", "spread", "spread_of_root"]
 
 _CHUNK_BYTES, _CHUNK, _CHUNK_SHIFT = constant(posted.CHUNK_BYTES), constant(layout.CHUNK), constant(layout.CHUNK_SHIFT)
 _WORD, _DONE = constant(layout.WORD), constant(layout.DONE)
-_0, _1, _15, _PAIR, _PIECE = constant(0), constant(1), constant(15), constant(16), constant(posted.PIECE_BYTES)
+_0, _1, _BELOW_PAIR, _PAIR, _PIECE = constant(0), constant(1), constant(15), constant(16), constant(posted.PIECE_BYTES)
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         n, me = size_of(entry), rank_of(entry)
         before, behind = u32(me + n - 1), u32(me + 1)
         before, behind = before if before < n else u32(before - n), behind if behind < n else u32(behind - n)
-        slice_ = ((nbytes + _15) // _PAIR + u64(n) - _1) // u64(n) * _PAIR
+        slice_ = ((nbytes + _BELOW_PAIR) // _PAIR + u64(n) - _1) // u64(n) * _PAIR
         received = sent = epoch << _CHUNK_SHIFT
         # In turn k a member sends slice me - k: at first its own, then what has come in the turn before; from turn n - 1 on, final ones.
         for k in range(2 * n - 1):
