@@ -1,4 +1,4 @@
-"""What the tests share: verdicts that all PEs agree on, launches, data, and destinations whose neighbours are watched."""
+"""Shared by the tests: verdicts that all PEs agree on, launches, data, and destinations with guarded neighbours."""
 
 import os
 import re
@@ -11,20 +11,20 @@ from conformance import library as pgas
 
 
 def _launched(*names):
-    """The number that a launcher gave this process in one of these variables, None if it gave none."""
+    """Return the number in the first of these variables of a launcher that is set, None if none is."""
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
 _RANK = _launched("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
-#: Whether mpirun started these processes, which of them this is, and how many there are.
+#: Whether mpirun started this process, its rank, and the number of processes.
 LAUNCHED = _RANK is not None
 RANK = _RANK or 0
 N = (_launched("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE") or 1) if LAUNCHED else 1
 
 needs_peer = pytest.mark.skipif(N < 2, reason="capability missing: a second PE")
 
-#: The transport asked for. Through a NIC no PE maps another's memory, and local operands lie on the heap.
+#: The requested transport. Over a NIC no PE maps another's memory, and local operands must be on the heap.
 TRANSPORT = os.environ.get("PGAS_TRANSPORT", "auto")
 THROUGH_NIC = TRANSPORT in ("ibgda", "ibrc")
 needs_mapped_peers = pytest.mark.skipif(THROUGH_NIC, reason=f"refused: {TRANSPORT} maps no peer's memory, ptr() of a peer is None")
@@ -32,18 +32,18 @@ needs_any_memory = pytest.mark.skipif(THROUGH_NIC, reason=f"refused: local opera
 
 
 def nbytes_of(size):
-    """A size as PGAS_SYMMETRIC_SIZE gives it: "3G", "64M", "4096"."""
+    """Parse a size in the form of PGAS_SYMMETRIC_SIZE: "3G", "64M", "4096"."""
     number, unit = re.fullmatch(r"([\d.]+)\s*([KMGT]?)(?:I?B)?", size.strip().upper()).groups()
     return int(float(number) * 1024 ** " KMGT".index(unit or " "))
 
 
-#: Bytes that the heap of a run begins with, and to which it may grow if the library's does.
+#: Initial and largest bytes of the heap.
 HEAP_SIZE = nbytes_of(os.environ.get("PGAS_SYMMETRIC_SIZE", "3G"))
 HEAP_LIMIT = nbytes_of(os.environ.get("PGAS_MAX_MEMORY_PER_GPU") or str(HEAP_SIZE + (256 << 20)))
 
 
 def capability(name):
-    """Mark tests of what a machine may be unable to do: CONFORMANCE_WITHOUT names that, by commas."""
+    """Mark tests that need a capability of the machine. CONFORMANCE_WITHOUT lists the missing ones."""
     return pytest.mark.skipif(name in os.environ.get("CONFORMANCE_WITHOUT", "").split(","), reason=f"capability missing: {name}")
 
 
@@ -51,33 +51,33 @@ needs_jobs_side_by_side = capability("jobs side by side")
 
 
 def needs(*names):
-    """Mark tests of functions that a library may not have."""
+    """Mark tests of functions that a library may lack."""
     return pytest.mark.skipif(not pgas.has(*names), reason=f"refused: {pgas.NAME} has no {', '.join(names)}")
 
 
 def refused(error):
-    """Report that the library refuses what the test asks for, in its own words; on all PEs alike."""
+    """Report the test as refused by the library, with its message; called on all PEs."""
     pytest.skip(f"refused: {error}")
 
 
 def checklist(chapter, *bullets):
-    """Mark tests that answer these bullets of checklist.py."""
+    """Mark the bullets of checklist.py that a test checks."""
     return pytest.mark.checklist(chapter, *bullets)
 
 
 class Words(str):
-    """The text of an error. What it must contain is held against pgas only: another library says it in words of its own."""
+    """The text of an error. Its content is checked for pgas only, as other libraries have other messages."""
 
     def __contains__(self, text):
         return not pgas.OWN_WORDS or super().__contains__(text)
 
 
 def raises(error, match):
-    """As pytest.raises; the text is held against pgas only."""
+    """As pytest.raises; the text is checked for pgas only."""
     return pytest.raises(error, match=match if pgas.OWN_WORDS else None)
 
 
-#: First element of what a PE says at the ends of a test.
+#: First element of a PE's message at the end of a test.
 PE_LEFT = "at the end of a test"
 
 WARP = 32
@@ -96,17 +96,17 @@ ALIGNED_POINT = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")], align=True)
 PARTICLE = np.dtype([("mass", "f8"), ("charge", "i4"), ("kind", "u4")], align=True)
 RECORDS = [PIXEL, POINT, ALIGNED_POINT, PARTICLE]
 
-#: For @given: the same examples on every PE, whatever happened before.
+#: For @given: the same examples on every PE.
 same_examples = settings(derandomize=True, database=None, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 def name_of(dtype):
-    """A test id."""
+    """Return a test id."""
     return dtype.name if dtype.names is None else f"record{dtype.itemsize}{'a' if dtype.isalignedstruct else ''}"
 
 
 def neighbours():
-    """This PE, the number of PEs, the PE that it sends to, and the PE that it hears from."""
+    """Return this PE, the number of PEs, the PE that it sends to, and the PE that it receives from."""
     me, n = pgas.my_pe(), pgas.n_pes()
     return me, n, (me + 1) % n, (me - 1) % n
 
@@ -117,7 +117,7 @@ def launch_together(kernel, grid, block, *args):
 
 
 def everywhere(fault):
-    """Fail on all PEs if any brings a fault (a text; empty or None is none). Collective."""
+    """Fail on all PEs if one reports a fault (a text; empty or None: no fault). Collective."""
     verdicts = pgas.allgather_object(("verdict", fault))
     if gone := [pe for pe, v in enumerate(verdicts) if v[0] != "verdict"]:
         raise AssertionError(f"this test has ended on PE {gone[0]}: {verdicts[gone[0]]}")
@@ -126,13 +126,13 @@ def everywhere(fault):
 
 
 def equal(found, expected, what=""):
-    """Wait for all PEs' kernels and compare with what should be there, byte by byte, on every PE. Collective."""
+    """Wait for all PEs' kernels and compare an array with its expected contents, byte by byte, on every PE. Collective."""
     pgas.barrier_all()
     everywhere(difference(found, expected, what))
 
 
 def difference(found, expected, what=""):
-    """Say where two arrays differ, None if they do not."""
+    """Return where two arrays differ, None if they do not."""
     found, expected = (np.ascontiguousarray(a.copy_to_host() if hasattr(a, "copy_to_host") else a) for a in (found, expected))
     if (found.dtype, found.shape) != (expected.dtype, expected.shape):
         return f"{what}: {found.dtype} {found.shape} found, {expected.dtype} {expected.shape} expected"
@@ -147,7 +147,7 @@ def difference(found, expected, what=""):
 
 
 def payload(nelems, dtype, seed):
-    """Random elements, the same for the same seed on every PE."""
+    """Return random elements that depend on the seed only."""
     dtype = np.dtype(dtype)
     data = np.random.default_rng([seed, nelems, dtype.itemsize]).integers(0, 256, nelems * dtype.itemsize, np.uint8)
     if dtype == np.bool_:
@@ -160,18 +160,18 @@ def payload(nelems, dtype, seed):
 
 
 class Watched:
-    """A symmetric array of noise that is compared as a whole with its image on the host: what a copy must not touch is in it, too."""
+    """A symmetric array of random bytes. The whole array is compared with an image on the host, so stray writes are found."""
 
     def __init__(self, heap, shape, dtype):
         self.image = payload(int(np.prod(shape)), dtype, 0xD0).reshape(shape)
         self.array = heap.array(self.image)
 
     def expect(self, start, data):
-        """From here on, elements from start on are data."""
+        """Expect data from element start on."""
         self.image.reshape(-1)[start : start + data.size] = data.reshape(-1)
 
     def check(self):
-        """Wait for all PEs' kernels; fail on all if an element anywhere in the array is not as expected. Collective."""
+        """Wait for all PEs' kernels; fail on all PEs if any element of the array is wrong. Collective."""
         equal(self.array, self.image)
 
     def holds(self, start, data):

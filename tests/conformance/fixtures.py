@@ -1,4 +1,4 @@
-"""Fixtures of every test that runs on PEs: the environment of their job, its heap for the time of a test."""
+"""Fixtures of all tests that run on PEs: the environment of their job, and its heap."""
 
 import os
 
@@ -9,7 +9,7 @@ from conformance.checks import HEAP_LIMIT, HEAP_SIZE
 
 __all__ = ["_job", "alone", "environment", "heap", "mpi"]
 
-#: The heap holds the array of more than 2 GiB, and grows in small steps, not far; a wait for a PE that failed ends soon.
+#: The heap holds an array of more than 2 GiB and grows in small steps. Waits for a PE that failed time out early.
 ENVIRONMENT = {
     "PGAS_TIMEOUT": "20",
     "PGAS_SYMMETRIC_SIZE": str(HEAP_SIZE),
@@ -36,7 +36,7 @@ def _job(environment):
 
 
 class Heap:
-    """The library's allocating functions; what they return is freed at the end of the test."""
+    """The library's allocating functions. Their arrays are freed at the end of the test."""
 
     def __init__(self):
         self.arrays = []
@@ -64,7 +64,7 @@ class Heap:
 
 @pytest.fixture(autouse=True)
 def heap(request):
-    """The symmetric heap, for the time of one test."""
+    """The symmetric heap, for one test."""
     if job.is_alone(request.path):
         yield from _alone(request)
         return
@@ -75,13 +75,13 @@ def heap(request):
     states = job.meet(node.nodeid, failure, not failure or job.sound(), len(heap.arrays))
     job.note_failures(node, [failure for failure, *_ in states])
     if not all(sound for _, sound, _ in states) or len({count for *_, count in states}) > 1:
-        pytest.exit(f"PEs cannot go on after {node.nodeid}: {states}", returncode=1)
+        pytest.exit(f"PEs cannot continue after {node.nodeid}: {states}", returncode=1)
     for array in reversed(heap.arrays):
         library.free(array)
 
 
 def _alone(request):
-    """Each test ends its own job, on every PE; after one that did not, there can be no other job."""
+    """Check that each test ends its own job on every PE, so that the next one can start its own."""
     comm, node = request.getfixturevalue("alone"), request.node
     yield None
     state = job.is_running(), node.stash.get(job.failed, False)
@@ -93,7 +93,7 @@ def _alone(request):
 
 @pytest.fixture(scope="session")
 def alone():
-    """End the job of the other chapters; return a communicator on which the processes meet (None without mpirun)."""
+    """End the job of the other chapters; return a communicator of all processes (None without mpirun)."""
     if job.is_running():
         job.end_job()
     return job.world()

@@ -1,8 +1,8 @@
-"""What keeps the PEs of a run in step, and collects what they found; registered once, by the conftest of whichever folder is run.
+"""A pytest plugin that keeps the PEs of a run in step and collects their results; registered by the conftest of the folder that is run.
 
-All PEs run the same tests in the same order and meet between them. A PE that failed waits there while the others, still inside, get
-an error from the collective call that differs from its own; so one PE's failure costs the others an error in the same test and no
-more. PE 0 reports, other PEs only failures.
+All PEs run the same tests in the same order, and meet after each. When a PE fails, it waits at that meeting. The others, still in the test,
+get an error because their next collective call differs from its call. So one PE's failure fails that test on all PEs, and no other test.
+PE 0 reports everything, other PEs only failures.
 """
 
 import os
@@ -19,11 +19,11 @@ from conformance import library, report
 from conformance.checklist import is_bullet
 from conformance.checks import LAUNCHED, PE_LEFT, RANK, N
 
-#: Modules whose tests start and end jobs themselves; they come last.
+#: Modules whose tests start and end jobs themselves; they run last.
 ALONE = ("test_a_init.py", "test_c_operands.py", "test_setup.py", "test_heap_growth.py", "test_strict.py")
 FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "mpi")
 TIMEOUT_S = int(os.environ.get("TEST_TIMEOUT", "150"))
-#: Of the first test, which starts the job; after an installation that compiles the software card.
+#: Timeout of the first test, which starts the job and may compile the software card.
 START_S = 300
 GRACE_S = 5
 
@@ -31,12 +31,12 @@ failed = pytest.StashKey[bool]()
 collector = report.Collector()
 _about = {}
 
-#: The library's variables, as they were when this run started.
+#: The library's environment variables at the start of this run.
 VARIABLES = report.variables()
 
 
 def is_alone(path):
-    """Whether a module's tests begin without a job."""
+    """Whether a module's tests start without a job."""
     return path.name in ALONE
 
 
@@ -45,13 +45,13 @@ def is_alone(path):
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    config.addinivalue_line("markers", "checklist(chapter, *bullets): the bullets of checklist.py that the test answers")
+    config.addinivalue_line("markers", "checklist(chapter, *bullets): the bullets of checklist.py that the test checks")
     if RANK > 0 and (reporter := config.pluginmanager.getplugin("terminalreporter")) is not None:
         reporter._tw._file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # to the end of the process
 
 
 def pytest_collection_modifyitems(items):
-    """Tests that start and end jobs themselves come last; each test's bullets are those of the checklist."""
+    """Move tests that start and end jobs to the end, and check that the bullets of tests are in the checklist."""
     for item in items:
         if not any(item.path.is_relative_to(folder) for folder in FOLDERS):
             continue
@@ -80,7 +80,7 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """The report, if one was asked for."""
+    """Print the report if one was requested."""
     path = config.getoption("conformance_report", None)
     if path and RANK == 0:
         about = {"transport": os.environ.get("PGAS_TRANSPORT", "auto"), "npes": N, "machine": platform.node(), **_about}
@@ -91,7 +91,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def pytest_unconfigure():
-    """Processes that cannot meet any more must not wait for each other at their end either. PE 0 has reported by now."""
+    """End processes without MPI_Finalize if they are out of step, as it would wait. PE 0 has reported by now."""
     if "mpi4py.MPI" in sys.modules and is_running():
         time.sleep(0 if RANK == 0 else GRACE_S)
         sys.stdout.flush()
@@ -102,7 +102,7 @@ def pytest_unconfigure():
 
 
 def start_job():
-    """The job of all tests but those alone; a second folder's tests find it running. The test that needs it first gets the time to."""
+    """Start the job that all tests share, except those that start their own. The timeout of the first test is extended for it."""
     if not is_running():
         if signal.getitimer(signal.ITIMER_REAL)[0]:  # the test's timeout (pytest-timeout)
             signal.setitimer(signal.ITIMER_REAL, START_S)
@@ -120,7 +120,7 @@ def is_running():
 
 
 def end_job():
-    """Finalize; all tests have freed their arrays."""
+    """Finalize the job. All tests have freed their arrays."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         library.finalize()
@@ -128,33 +128,33 @@ def end_job():
 
 
 def meet(test, *state):
-    """Wait until all PEs are at the end of the test; return the states that they bring. One still inside fails there, and comes then."""
+    """Wait until all PEs have ended the test; return their states. A PE that is still in the test fails there first."""
     while True:
         try:
             met = library.allgather_object((PE_LEFT, test, *state))
-        except library.BootstrapError:  # one is in another call
+        except library.BootstrapError:  # a PE is in another call
             continue
         if all(isinstance(m, tuple) and m[:2] == (PE_LEFT, test) for m in met):
             return [m[2:] for m in met]
 
 
 def sound():
-    """Whether this PE's kernels have left no error behind: after one, nothing works any more."""
+    """Whether this PE's kernels have left no error; after an error the job is unusable."""
     try:
         library.synchronize()
-    except Exception:  # of the library, or of CUDA where the context is lost
+    except Exception:  # the library's, or CUDA's if the context is lost
         return False
     return True
 
 
 def note_failures(node, failures):
-    """Keep with a test, for the report, on which other PEs it has failed."""
+    """Record with a test the other PEs on which it failed, for the report."""
     if elsewhere := [pe for pe, failure in enumerate(failures) if failure and pe != RANK]:
         node.user_properties.append(("failed on", elsewhere))
 
 
 def world():
-    """A communicator on which processes without a job meet, None without mpirun."""
+    """Return a communicator for processes without a job, None without mpirun."""
     if not LAUNCHED:
         return None
     from mpi4py import MPI

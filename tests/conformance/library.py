@@ -1,10 +1,10 @@
-"""The library under test: the public names of the module that CONFORMANCE_LIBRARY names, pgas if nothing is set.
+"""The library under test: the public names of the module in CONFORMANCE_LIBRARY, by default pgas.
 
-Chapters import this module under the name pgas, in the place of the library, and use nothing else of it. An adapter for another library
-is a module with the same names in ``__all__`` (the docstrings of pgas say what each does). Asked of it beyond its functions:
+Chapters import this module as pgas, instead of the library, and use nothing else of it. An adapter for another library is a module with the
+same names in ``__all__``, which behave as the docstrings of pgas say. It also has to:
 
-PGAS_TRANSPORT, PGAS_SYMMETRIC_SIZE, PGAS_MAX_MEMORY_PER_GPU, PGAS_TIMEOUT: what a run asks for. An adapter hands them on.
-info(): the transport, adapter, engine, machine and number of PEs of the job.
+* apply PGAS_TRANSPORT, PGAS_SYMMETRIC_SIZE, PGAS_MAX_MEMORY_PER_GPU and PGAS_TIMEOUT;
+* return the transport, adapter, engine, machine and number of PEs of the job from info().
 """
 
 import importlib
@@ -19,7 +19,7 @@ _library = importlib.import_module(NAME)
 globals().update({name: getattr(_library, name) for name in _library.__all__})
 __all__ = [*_library.__all__]
 
-#: Whether texts of errors are pgas's, which its own chapters hold it to; of others it is only asked that they raise.
+#: Whether the library is pgas, whose error messages are checked; other libraries only have to raise.
 OWN_WORDS = NAME == "pgas"
 
 
@@ -28,12 +28,12 @@ def has(*names):
     return all(hasattr(_library, name) for name in names)
 
 
-#: What chapters ask for. Of kernels compilers also look up the names of other globals here, which are no functions of a library.
+#: Names that chapters use. When compiling kernels, Numba looks up other names here, too, which are not of the library.
 _ASKED = frozenset(importlib.import_module("pgas").__all__)
 
 
 def __getattr__(name):
-    """What the library lacks; a test that comes to it, in a kernel or outside, is reported as refused."""
+    """Report a test as refused if it uses a name that the library lacks, in a kernel or on the host."""
     if name not in _ASKED:
         raise AttributeError(f"no library has {name}")
     pytest.skip(f"refused: {NAME} has no {name}", allow_module_level=True)

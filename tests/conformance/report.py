@@ -1,7 +1,8 @@
-"""What runs of the suite have shown, bullet by bullet: collected in a run, merged in a JSON file, printed as a table.
+"""The results of the suite by bullets of the checklist: collected in a run, merged in a JSON file, printed as a table.
 
-A bullet has failed in a run if one of its tests has; else passed, if one has; else it was refused, in the library's words, or skipped.
-``python -m conformance.report FILE`` prints the file; its exit status is 1 if something failed or a bullet has neither test nor reason.
+A bullet has failed in a run if one of its tests failed, passed if one passed and none failed; otherwise it was refused, with the library's
+message, or skipped. ``python -m conformance.report FILE`` prints the file. Its exit status is 1 if something failed, or if a bullet has
+neither a test nor a reason.
 """
 
 import fcntl
@@ -16,14 +17,14 @@ from rich.table import Table
 
 from conformance.checklist import CHAPTERS, why_untested
 
-#: Worst first.
+#: Outcomes, worst first.
 OUTCOMES = ("failed", "passed", "refused", "skipped")
 SYMBOLS = {"failed": "FAIL", "passed": "pass", "refused": "refused", "skipped": "-"}
 
-#: What a test says first when it skips because the library refuses what it asks for.
+#: Start of a skip's reason if the library refuses what the test needs.
 REFUSED = "refused: "
 
-#: Variables that are in no title: the transport, which is there already, and those of the place that a run had on its machine.
+#: Variables that are not shown in titles: the transport is there already, the others concern the machine.
 _UNTITLED = ("PGAS_TRANSPORT", "PGAS_SYMMETRIC_SIZE", "PGAS_SOFTHCA_DEVICE", "PGAS_SOFTHCA_SMS")
 
 _FORMAT = 1
@@ -37,11 +38,11 @@ class Collector:
         self._bullets = {}
 
     def expect(self, nodeid, bullets):
-        """A test was found, and answers these (chapter, bullet)."""
+        """Add a collected test and its (chapter, bullet) pairs."""
         self._bullets[nodeid] = bullets
 
     def add(self, report):
-        """Set-up, call and tear-down of a test; the worst counts, and a test that another PE saw fail has failed."""
+        """Add a phase of a test (setup, call, teardown). The worst phase counts; a failure on another PE is a failure."""
         seconds, outcome, reason = self._tests.get(report.nodeid, (0.0, None, ""))
         elsewhere = dict(report.user_properties).get("failed on")
         if report.failed or elsewhere:
@@ -56,7 +57,7 @@ class Collector:
         self._tests[report.nodeid] = (seconds + report.duration, outcome, reason)
 
     def run(self, about, variables):
-        """This run as the file keeps it."""
+        """Return this run in the form of the file."""
         tests = [
             {"id": nodeid, "bullets": self._bullets[nodeid], "outcome": outcome, "reason": reason, "seconds": round(seconds, 3)}
             for nodeid, (seconds, outcome, reason) in self._tests.items()
@@ -66,7 +67,7 @@ class Collector:
 
 
 def append(path, run):
-    """Put a run into a file beside those that are there; return all. Runs at the same time wait for each other."""
+    """Append a run to a file; return all runs in it. The file is locked meanwhile."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
@@ -80,7 +81,7 @@ def append(path, run):
 
 
 def title(run):
-    """A run in a few words: what carried it, how many PEs, and what was set besides."""
+    """Return a short title of a run: transport, number of PEs, and variables that were set."""
     about = run["about"]
     engine = f"/{about['engine'].split()[0]}" if about.get("engine") else ""
     words = [f"{about['transport']}{engine} {about['npes']} PE"]
@@ -89,9 +90,9 @@ def title(run):
 
 
 def columns(runs):
-    """Title -> outcomes by (chapter, bullet) -> (outcome, reasons, number of tests), runs with one title taken together.
+    """Return, by title, for each (chapter, bullet) its outcome, reasons and number of tests. Runs with the same title are merged.
 
-    Of a test that was run again the last time counts in which it was not skipped: it may want more memory than most runs have.
+    If a test ran several times, the last run counts that did not skip it, as some tests need more memory than most runs have.
     """
     found = {}
     for name, of_title in _latest(runs).items():
@@ -107,7 +108,7 @@ def columns(runs):
 
 
 def _latest(runs):
-    """Title -> test by its id, as it came out in the run that counts."""
+    """Return, by title and test id, the result of a test in the run that counts."""
     tests = {}
     for run in runs:
         of_title = tests.setdefault(title(run), {})
@@ -118,14 +119,14 @@ def _latest(runs):
 
 
 def unanswered(runs):
-    """Bullets that no test of any run answers, and no reason is known for."""
+    """Return the bullets without a test in any run and without a reason."""
     answered = {tuple(b) for run in runs for test in run["tests"] for b in test["bullets"]}
     every = [(chapter, bullet) for chapter, (_, bullets) in CHAPTERS.items() for bullet in bullets]
     return [b for b in every if b not in answered and why_untested(*b) is None]
 
 
 def show(runs, file=None):
-    """Print a table: a row a bullet, a column a kind of run, under it why something was refused, skipped or has failed."""
+    """Print a table with a row for each bullet and a column for each kind of run, then the reasons for refusals, skips and failures."""
     console = Console(file=file, width=None if (file or sys.stdout).isatty() else 200)
     found = columns(runs)
     about = runs[-1]["about"]
@@ -162,7 +163,7 @@ def _cell(cell):
 
 
 def _notes(where, cells, untested):
-    """One line a reason, with the numbers of the columns it is of."""
+    """Return a line for each reason, with the numbers of its columns."""
     if not any(cells):
         yield f"{where}: not tested: {untested or 'not in these runs'}"
     by_reason = {}
@@ -175,7 +176,7 @@ def _notes(where, cells, untested):
 
 
 def main():
-    """Print the file that is named."""
+    """Run from the command line."""
     path = Path(sys.argv[1])
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
     show(runs)
@@ -187,7 +188,7 @@ def main():
 
 
 def variables():
-    """What this run sets of the library's variables."""
+    """Return the library's variables that are set in this run."""
     return {name: value for name, value in os.environ.items() if name.startswith("PGAS_")}
 
 

@@ -1,4 +1,4 @@
-"""A short proof that a job works: everybody sends to the right. For tests that start jobs themselves."""
+"""A short check that a job works, for tests that start jobs themselves: each PE sends to its right neighbour."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from conformance.checks import THROUGH_NIC, difference, everywhere
 __all__ = ["once_is_enough", "ring_works", "send", "works_afterwards"]
 
 
-#: A job with a software card takes seconds to start: what does not depend on the transport is tested over mapped memory.
+#: A job with a software card takes seconds to start, so tests that do not depend on the transport run over p2p only.
 once_is_enough = pytest.mark.skipif(THROUGH_NIC, reason="the same for every transport: tested over p2p")
 
 
@@ -21,7 +21,7 @@ def send(dest, value, pe):
 
 
 def ring_works(seed=0):
-    """In the job that runs."""
+    """Check the running job."""
     me, n = pgas.my_pe(), pgas.n_pes()
     dest = pgas.zeros(5, np.int64)
     send[1, 5](dest, 100 * me + seed, (me + 1) % n)
@@ -31,7 +31,7 @@ def ring_works(seed=0):
 
 
 def works_afterwards():
-    """No job runs, and another can."""
+    """Check that no job is running and that another one works."""
     assert not job.is_running()
     with pgas.init():
         ring_works()

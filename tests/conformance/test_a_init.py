@@ -1,4 +1,4 @@
-"""Chapter A, starting and ending jobs inside one process. These tests come last and begin without a job."""
+"""Chapter A: starting and ending jobs inside one process. These tests run last and start without a job."""
 
 import gc
 import os
@@ -104,7 +104,7 @@ def test_context_manager_finalizes():
 
 @checklist("A", "finalize releases everything")
 def test_context_manager_leaves_an_exception_alone():
-    """The job is the exception's, which ends it on every PE if nobody catches it; one who does may go on."""
+    """An uncaught exception ends the job on every PE; if it is caught, the program goes on."""
     with pytest.raises(ZeroDivisionError), pgas.init():
         raise ZeroDivisionError
     assert is_running() == (N > 1)
@@ -136,7 +136,7 @@ def test_order_of_a_communicator(mpi):
 @needs_jobs_side_by_side
 @checklist("A", "PEs are numbered as the bootstrap numbers them")
 def test_sub_communicators(mpi):
-    """Two jobs side by side, each with a heap of its own."""
+    """Two jobs side by side, each with its own heap."""
     world = mpi.COMM_WORLD
     comm = world.Split(world.rank % 2, world.rank)
     with pgas.init(comm):
@@ -160,7 +160,7 @@ def test_communicator_of_one(mpi):
 @checklist("A", "init twice counts")
 @once_is_enough
 def test_nested_init_with_a_communicator(mpi):
-    """That of the job's processes, in their order; others are refused."""
+    """A communicator of the job's processes in their order is accepted, others are refused."""
     world = mpi.COMM_WORLD
     same, turned = world.Dup(), world.Split(0, -world.rank)
     with pgas.init():
@@ -177,7 +177,7 @@ def test_nested_init_with_a_communicator(mpi):
 
 @checklist("A", "PEs are numbered as the bootstrap numbers them")
 @once_is_enough
-def test_messages_of_the_user_do_not_meet_those_of_pgas(mpi):
+def test_messages_of_the_user_and_of_pgas_do_not_mix(mpi):
     world = mpi.COMM_WORLD
     with pgas.init():
         receive = world.irecv(source=(world.rank - 1) % N, tag=0)
@@ -247,8 +247,8 @@ def await_and_copy(dest, flag, out):
 
 
 @checklist("A", "finalize implies quiet")
-def test_what_was_put_before_finalize_arrives():
-    """PE 0 puts without a quiet and finalizes; the last PE waits for the flag, sees the data, and finalizes after that."""
+def test_puts_before_finalize_arrive():
+    """PE 0 puts without a quiet and finalizes. The last PE waits for the flag, checks the data, and then finalizes."""
     pgas.init()
     me, n = pgas.my_pe(), pgas.n_pes()
     dest, source, flag = pgas.zeros(100, np.int32), pgas.full(100, 7, np.int32), pgas.zeros(1, np.int32)
@@ -259,7 +259,7 @@ def test_what_was_put_before_finalize_arrives():
         await_and_copy[1, 32](dest, flag, out)
     found = out.copy_to_host()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the arrays were not freed: a free would be a quiet, too
+        warnings.simplefilter("ignore")  # of arrays that were not freed; a free would include a quiet
         pgas.finalize()
     assert (found == 7).all()
 
@@ -267,7 +267,7 @@ def test_what_was_put_before_finalize_arrives():
 @once_is_enough
 @checklist("L", "any order of garbage collection")
 def test_arrays_and_views_die_in_any_order():
-    """Before and after finalize; what was not freed is reported, nothing else happens."""
+    """Before and after finalize; arrays that were not freed are reported, and nothing else happens."""
     for order in (1, -1):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -305,8 +305,8 @@ print("child", status, "array", array.copy_to_host().tolist(), "PE", pgas.my_pe(
 @checklist("L", "fork and atexit")
 @checklist("A", "a job of one PE")
 @pytest.mark.timeout(210)
-def test_a_child_that_is_forked_and_a_program_without_finalize():
-    """In a program of its own, without mpirun, which PE 0 starts."""
+def test_a_forked_child_and_a_program_without_finalize():
+    """PE 0 starts a separate program, without mpirun."""
     if RANK > 0:
         return
     launcher = ("PMI", "PMIX", "OMPI", "MPI", "HYDRA", "MV2", "GFORTRAN")

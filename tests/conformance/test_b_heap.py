@@ -1,4 +1,4 @@
-"""Chapter B, the symmetric heap: one offset on all PEs, errors on all PEs, and nothing of an array after it was freed."""
+"""Chapter B: the symmetric heap: equal offsets on all PEs, errors on all PEs, use after free."""
 
 import itertools
 
@@ -42,14 +42,14 @@ def same_everywhere(value):
 
 
 def raised_by(error, function, *args, **kwargs):
-    """The text of the error that the call raises."""
+    """Return the text of the error that a call raises."""
     with pytest.raises(error) as caught:
         function(*args, **kwargs)
     return Words(caught.value)
 
 
 def texts_everywhere(error, function, *args):
-    """The texts of all PEs; every PE must have raised."""
+    """Return the texts of all PEs; every PE must have raised."""
     texts = pgas.allgather_object(raised_by(error, function, *args))
     assert all(isinstance(t, str) for t in texts), texts
     return [Words(t) for t in texts]
@@ -78,7 +78,7 @@ def increment(array):
 @checklist("B", "offsets are equal on all PEs")
 @needs_mapped_peers
 def test_offsets_are_equal_on_all_pes(heap):
-    """An array's distance from PE 0's instance tells the same story for arrays of all kinds and orders of allocation."""
+    """For arrays of all kinds, in any order of allocation."""
     me = pgas.my_pe()
     arrays = [heap.empty(7, np.uint8), heap.zeros((3, 5), np.float64), heap.full(513, 3, np.int16), heap.array(np.arange(9.0) + me)]
     heap.free(arrays.pop(1))
@@ -117,7 +117,7 @@ def test_freed_neighbours_become_one_range(heap, order):
 
 @checklist("B", "odd sizes and more than 2 GiB")
 def test_arrays_do_not_overlap(heap):
-    """Sizes that are no multiples of anything, some freed on the way."""
+    """Odd sizes, some freed in between."""
     sizes = [int(n) for n in np.random.default_rng(1).integers(0, 5000, 40)]
     arrays = []
     for i, nbytes in enumerate(sizes):
@@ -164,7 +164,7 @@ def test_size_zero(heap, shape):
 @checklist("B", "odd sizes and more than 2 GiB")
 @needs_big_heap
 def test_more_than_two_gib(heap):
-    """Both ends are written by the left neighbour, and nothing beside them."""
+    """The left neighbour writes both ends, and nothing beside them."""
     _, _, right, left = neighbours()
     big = heap.empty(BIG, np.uint8)
     assert big.nbytes == BIG
@@ -208,7 +208,7 @@ def test_more_than_two_gib_in_rows(heap):
 
 @checklist("B", "loops of allocations leak nothing")
 def test_allocating_and_freeing_leaks_nothing(heap):
-    """More than the heap in all, of sizes that would leave holes."""
+    """The sum is larger than the heap, and the sizes would leave holes."""
     keep = heap.empty(100, np.uint8)
     first = heap.empty(HEAP_SIZE // 2, np.uint8)
     where = address(first)
@@ -226,7 +226,7 @@ def test_allocating_and_freeing_leaks_nothing(heap):
 
 
 @checklist("B", "zeroed memory is zero")
-def test_zeros_are_zero_where_memory_was_used(heap):
+def test_zeros_are_zero_in_reused_memory(heap):
     used = heap.full(5000, 0xAB, np.uint8)
     where = address(used)
     heap.free(used)
@@ -236,8 +236,8 @@ def test_zeros_are_zero_where_memory_was_used(heap):
 
 
 @checklist("B", "zeroed memory is zero")
-def test_a_peer_may_put_as_soon_as_an_array_is_there(heap):
-    """Without a barrier: a PE that returns first must not have its data wiped out by the neighbour's zeros, values or fill."""
+def test_a_peer_may_put_as_soon_as_allocation_returns(heap):
+    """Without a barrier: the data of a PE that returns first must not be overwritten by its neighbour's initial values."""
     me, _, right, left = neighbours()
     source = heap.array(payload(2000, np.int32, me))
     makers = (lambda: heap.zeros(2000, np.int32), lambda: heap.full(2000, 9, np.int32), lambda: heap.array(np.ones(2000, np.int32)))
@@ -302,7 +302,7 @@ def test_is_a_device_array(heap):
 
 @checklist("B", "arrays are arrays of other libraries")
 def test_cuda_array_interface(heap):
-    """What CuPy, PyTorch and Numba read: the same memory under another library's name."""
+    """CuPy, PyTorch and Numba read the array through this interface."""
     array = heap.array(np.arange(24, dtype=np.float32).reshape(4, 6))
     interface = array.__cuda_array_interface__
     assert (interface["shape"], interface["typestr"]) == ((4, 6), "<f4")
@@ -318,7 +318,7 @@ def test_cuda_array_interface(heap):
 @checklist("B", "arrays are arrays of other libraries")
 @pytest.mark.skipif(not hasattr(cuda, "as_cuda_array"), reason="capability missing: cuda.as_cuda_array (not in Numba's simulator)")
 def test_interface_of_another_library(heap):
-    """A foreign object that has the interface is the same memory."""
+    """An object of another library with this interface is the same memory."""
     array = heap.zeros(8, np.int64)
 
     class Foreign:
@@ -344,7 +344,7 @@ def test_ptr_on_the_host(heap):
     pgas.ptr(dest.array[3], right)[2:4].copy_to_device(np.array([me, -me], np.int32))
     dest.expect(5, np.arange(5, dtype=np.int32) + 10 * left)
     dest.holds(17, np.array([left, -left], np.int32))
-    column = pgas.ptr(dest.array[:, 2], right)  # with its gaps
+    column = pgas.ptr(dest.array[:, 2], right)  # a strided view
     everywhere(None if column.strides == dest.array[:, 2].strides else f"{column.strides}")
     everywhere(None if int(column[3]) == me else f"{column[3]}")
     found = [int(pgas.ptr(dest.array[3, 2:3], pe)[0]) for pe in range(n)]
@@ -459,7 +459,7 @@ def heap_is_as_before(heap, where):
     ids=["size", "dtype", "function", "shape", "exhausting"],
 )
 def test_pes_ask_for_different_arrays(heap, usual, other, odd):
-    """An error on every PE that names both requests, and no hang; the heap is as before."""
+    """Every PE gets an error that names both requests, and none hangs. The heap is unchanged."""
     me, n = pgas.my_pe(), pgas.n_pes()
     where = address(probe := heap.empty(16, np.uint8))
     heap.free(probe)
@@ -509,8 +509,8 @@ def test_pes_free_different_arrays(heap):
 
 @checklist("B", "PEs that disagree get an error, no hang")
 @needs_peer
-def test_a_pe_refused_by_itself(heap):
-    """One PE's own mistake is an error there; the others learn of it in their next collective call."""
+def test_an_error_of_one_pe(heap):
+    """A PE's own mistake is an error there; the others get one from the collective call that it does not make."""
     if pgas.my_pe() == 0:
         raised_by(ValueError, pgas.empty, -1)
         text = raised_by(pgas.PgasError, pgas.barrier_all)
@@ -524,7 +524,7 @@ def test_a_pe_refused_by_itself(heap):
 
 @pytest.fixture
 def freed(heap):
-    """An array and a view of it, which kernels had before: compilers keep what a launch has found out of its arguments."""
+    """An array and a view of it that were arguments of an earlier launch, as compilers cache properties of arguments."""
     array = pgas.zeros(10, np.int32)
     view = array[2:8]
     increment[1, 32](array)
@@ -566,7 +566,7 @@ def test_free_twice(freed):
 
 @checklist("B", "freed arrays are refused")
 def test_memory_of_a_freed_array_in_another(heap):
-    """The old name stays refused when a new array has its place."""
+    """The freed array stays refused when a new array takes its memory."""
     old = heap.zeros(10, np.int32)
     heap.free(old)
     new = heap.full(10, 4, np.int32)
@@ -612,7 +612,7 @@ def test_free_waits_for_kernels(heap):
 
 @checklist("B", "free of nothing")
 def test_free_of_none(heap):
-    """Nothing happens, as by shmem_free(NULL), or it is refused."""
+    """It does nothing, as shmem_free(NULL), or is refused."""
     try:
         pgas.free(None)
     except ValueError as error:
@@ -622,7 +622,7 @@ def test_free_of_none(heap):
 @checklist("B", "ptr: unreachable PEs, other memory")
 @needs_peer
 def test_ptr_of_a_peer_that_is_not_mapped(heap):
-    """It is None, and that of the PE itself is not."""
+    """ptr() of the peer is None; that of the PE itself is not."""
     array = heap.full(4, 3, np.int32)
     if (theirs := pgas.ptr(array, neighbours()[2])) is not None:
         everywhere(difference(theirs, np.full(4, 3, np.int32)))
@@ -635,7 +635,7 @@ def test_ptr_of_a_peer_that_is_not_mapped(heap):
 @checklist("B", "registration of memory from elsewhere")
 @needs("register", "unregister")
 def test_registered_memory_is_a_local_operand(heap):
-    """Of put and get; registered twice, or not at all, it is an error."""
+    """For put and get. To register it twice, or to use it unregistered, is an error."""
     me, _, right, left = neighbours()
     dest, buffer = Watched(heap, 2048, np.int64), cuda.to_device(payload(1024, np.int64, me))
     try:
@@ -650,7 +650,7 @@ def test_registered_memory_is_a_local_operand(heap):
 
 @checklist("B", "growth past the first heap")
 def test_growth(heap):
-    """An array that the first heap has no room for; its ends are as good as any other memory."""
+    """An array that does not fit into the initial heap; puts to both of its ends work."""
     me, _, right, left = neighbours()
     nbytes = HEAP_SIZE + (32 << 20)
     try:
@@ -667,7 +667,7 @@ def test_growth(heap):
 
 @pgas.jit
 def put_get_and_add(dest, source, back, idx, pe):
-    """The put and the get lie across the end of the first heap; atomics on both sides of it."""
+    """The put and the get cross the end of the initial heap; the atomics are on both sides of it."""
     pgas.put_block(dest, source, pe)
     pgas.quiet()
     cuda.syncthreads()
@@ -679,7 +679,7 @@ def put_get_and_add(dest, source, back, idx, pe):
 
 @checklist("B", "growth past the first heap")
 def test_growth_in_steps(heap):
-    """Arrays across the end of the first heap and behind it; those that were there, and views of them, stay what they are."""
+    """Arrays across the end of the initial heap and beyond it. Earlier arrays and their views stay valid."""
     me, _, right, left = neighbours()
     nelems = 20_000
     kept = heap.array(payload(1000, np.int64, 50 + me))
@@ -688,7 +688,7 @@ def test_growth_in_steps(heap):
     idx = heap.array(np.array([0, nelems - 1, (2 << 20) - 1]))
     where = [address(kept), address(view)]
     try:
-        heap.empty(HEAP_SIZE - (400 << 10), np.uint8)  # leaves less than source has
+        heap.empty(HEAP_SIZE - (400 << 10), np.uint8)  # leaves too little room for source
         arrays = [heap.zeros(2 << 20, np.int64) for _ in range(5)]
     except pgas.HeapError as error:
         refused(error)
@@ -709,7 +709,7 @@ def test_growth_in_steps(heap):
 
 
 @checklist("B", "growth past the first heap", "loops of allocations leak nothing")
-def test_what_was_added_is_used_again(heap):
+def test_memory_of_a_grown_heap_is_reused(heap):
     try:
         first = heap.empty(HEAP_SIZE + (100 << 20), np.uint8)
     except pgas.HeapError as error:

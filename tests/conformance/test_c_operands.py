@@ -1,4 +1,4 @@
-"""Chapters C and G, what a kernel asks for and cannot have: an error on the host that says where. Each ends its job, so these come last."""
+"""Chapters C and G: wrong operands in kernels give an error on the host that says where. Each test ends its job, so these run last."""
 
 import inspect
 import os
@@ -58,7 +58,7 @@ def wait_anywhere(flag, idx):
 
 
 def device_error(kernel, *args):
-    """The text of the error that the kernel leaves, which finalize tells again; all PEs make the same mistake."""
+    """Return the text of the kernel's error, which finalize() raises again. All PEs make the same mistake."""
 
     def run():
         kernel[1, 1](*args)
@@ -81,7 +81,7 @@ def wait_forever(flag):
 
 @checklist("G", "a wait past its deadline")
 def test_a_wait_that_never_ends(monkeypatch):
-    """Names PE, operation, element, what was awaited and what was there; the next job is sound."""
+    """The error names PE, operation, element, awaited and found value; the next job works."""
     with monkeypatch.context() as patch:
         patch.setenv("PGAS_TIMEOUT", "0.3")
         pgas.init()
@@ -111,7 +111,7 @@ def wait_for_some(flags, status):
 @checklist("G", "a wait past its deadline")
 @pytest.mark.parametrize("kernel", [wait_for_all, wait_for_any, wait_for_some], ids=["all", "any", "some_vector"])
 def test_a_wait_for_several_that_never_ends(monkeypatch, kernel):
-    """Names an element of the wait set: the only one."""
+    """The error names an element of the wait set."""
     with monkeypatch.context() as patch:
         patch.setenv("PGAS_TIMEOUT", "0.3")
         pgas.init()

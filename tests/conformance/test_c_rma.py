@@ -1,4 +1,4 @@
-"""Chapter C, remote memory access: put, get, p and g move the right bytes and touch no others."""
+"""Chapter C: remote memory access: put, get, p and g move the right bytes and touch no others."""
 
 import os
 
@@ -102,7 +102,7 @@ def get_nbi_block(dest, at, source, origin, nelems, pe):
     pgas.quiet()
 
 
-#: Name: kernel and threads that call it together.
+#: By name: the kernel, and the number of threads that call it together.
 PUTS = {
     "put": (put_thread, 1), "put_warp": (put_warp, WARP), "put_block": (put_block, BLOCK), "put_nbi": (put_nbi_thread, 1),
     "put_nbi_warp": (put_nbi_warp, WARP), "put_nbi_block": (put_nbi_block, BLOCK),
@@ -125,7 +125,7 @@ def move(copy, dest, at, source, origin, nelems, *, pe):
 
 
 def counterpart(copy):
-    """The PE that each PE names, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
+    """Return the argument pe of each PE, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
     _, _, right, left = neighbours()
     return (right if copy in PUTS else left), left
 
@@ -136,7 +136,7 @@ def counterpart(copy):
 @checklist("C", "every type by every operation", "neighbours of dest are untouched")
 @dtypes
 def test_every_dtype(heap, dtype):
-    """By every operation, each into a place of its own."""
+    """With every operation, each into its own place."""
     me, _, _, left = neighbours()
     dest, source = Watched(heap, 150 * len(COPIES), dtype), heap.array(payload(128, dtype, me))
     for i, copy in enumerate(COPIES):
@@ -163,7 +163,7 @@ def test_sizes(heap, copy, dtype):
 @checklist("C", "any alignment of dest and source")
 @copies
 def test_every_alignment_of_dest_and_source(heap, copy):
-    """Byte by byte, so that head, 16-byte body and tail of a copy take all lengths."""
+    """Offsets in bytes, so head, 16-byte body and tail of a copy have all lengths."""
     pe, left = counterpart(copy)
     offsets = [(i, 0) for i in range(17)] + [(0, i) for i in range(1, 17)] + [(i, i) for i in range(1, 16)] + [(3, 11), (8, 4)]
     dest, source = Watched(heap, 128 * len(offsets), np.uint8), heap.array(payload(128, np.uint8, pgas.my_pe()))
@@ -304,7 +304,7 @@ def p_converted(dest, pe):
 
 @checklist("C", "slices, dimensions, counts, conversions")
 @plain_dtypes
-def test_p_converts_values_as_an_assignment_does(heap, dtype):
+def test_p_converts_values_like_an_assignment(heap, dtype):
     _, _, right, _ = neighbours()
     dest = heap.zeros(4, dtype)
     p_converted[1, 1](dest, right)
@@ -367,7 +367,7 @@ def cube_by_g(dest, source, pe):
 @checklist("C", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize(("kernel", "copy"), [(cube_by_p, "put"), (cube_by_g, "get")], ids=["p", "g"])
 def test_three_dimensions_by_element(heap, kernel, copy):
-    """In a 3-D grid of 3-D blocks, too."""
+    """Also in a 3-D grid of 3-D blocks."""
     pe, left = counterpart(copy)
     shape = (4, 6, 4)
     dest, source = Watched(heap, shape, np.float32), heap.array(payload(96, np.float32, pgas.my_pe()).reshape(shape))
@@ -462,7 +462,7 @@ def counted(dest, source, nelems, pe, scope):
 @checklist("C", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize("scope", range(5))
 def test_nelems(heap, scope):
-    """The first nelems elements of both arrays, which need not be of one length."""
+    """The first nelems elements of both arrays, whose lengths may differ."""
     pe, left = counterpart("put" if scope < 3 else "get")
     dest, source = Watched(heap, 280, np.uint32), heap.array(payload(60, np.uint32, pgas.my_pe()))
     for i, nelems in enumerate((0, 1, 29, 60)):
@@ -480,7 +480,7 @@ def test_nelems_counts_through_all_dimensions(heap):
 
 
 @checklist("C", "slices, dimensions, counts, conversions")
-def test_nelems_left_out_is_all_of_source(heap):
+def test_without_nelems_all_of_source_is_copied(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, 50, np.uint32), heap.array(payload(20, np.uint32, me))
     put_whole[1, 64](dest.array, source, right)
@@ -565,7 +565,7 @@ def test_local_memory_as_destination(heap):
 @checklist("C", "local operands off the heap")
 @needs_any_memory
 def test_memory_of_other_allocators(heap):
-    """Device memory that is not symmetric is a local operand."""
+    """Device memory that is not symmetric may be a local operand."""
     me, _, right, left = neighbours()
     dest = Watched(heap, 100, np.float32)
     theirs, mine = cuda.to_device(payload(90, np.float32, me)), cuda.to_device(np.zeros(90, np.float32))
@@ -681,7 +681,7 @@ def put_nbi_and_reuse_after_flush(dest, source, rounds, nelems, pe):
 
 @pgas.jit
 def put_nbi_and_flush_by_one(dest, source, rounds, nelems, pe):
-    """What happens before the flush of one thread is covered by it."""
+    """One thread's flush covers the puts that happen before it."""
     for i in range(rounds):
         for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
             source[j] = 1000 * i + j
@@ -704,7 +704,7 @@ def test_source_may_be_reused_after_flush(heap, kernel):
 
 @pgas.jit
 def get_nbi_of_all(dest, source, nelems, wrong):
-    """From every PE at once, looked at after one quiet by a thread that the others met."""
+    """Get from every PE at once; one thread calls quiet between two barriers of the block."""
     n, t = pgas.n_pes(), cuda.threadIdx.x
     for pe in range(n):
         pgas.get_nbi_block(dest[pe * nelems : (pe + 1) * nelems], source, pe)
@@ -764,7 +764,7 @@ def test_many_outstanding_puts(heap):
 
 @pgas.jit
 def put_quiet_get(dest, source, back, nelems, pe):
-    """What this block put, and completed, it gets back."""
+    """Get back what this block has put and completed."""
     pgas.put_block(dest[:nelems], source[:nelems], pe)
     pgas.quiet()
     cuda.syncthreads()
@@ -833,7 +833,7 @@ def gets_of_blocks(dest, source, chunk, pe):
     ids=["put", "put_warp", "put_block", "get", "get_warp", "get_block"],
 )  # fmt: skip
 def test_many_at_the_same_time(heap, kernel, copy, group):
-    """Each thread, warp or block copies its own odd-sized piece: nothing may spill into a neighbour's."""
+    """Each thread, warp or block copies its own odd-sized piece, and nothing into a neighbour's."""
     pe, left = counterpart(copy)
     blocks, chunk = 4, 13
     size = blocks * THREADS // group * chunk
@@ -844,7 +844,7 @@ def test_many_at_the_same_time(heap, kernel, copy, group):
 
 @pgas.jit
 def divergent(dest, source, chunk, right, left):
-    """Neighbouring threads put and get at different places of the program."""
+    """Neighbouring threads put and get in different branches."""
     i = cuda.grid(1)
     if i % 3 == 0:
         pgas.put(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], right)
@@ -897,7 +897,7 @@ def test_partial_warps(heap, block):
 
 @pgas.jit
 def two_directions(dest, source, rounds, nelems, right):
-    """Both PEs of each pair send at the same time, round after round, to places of their own."""
+    """Both PEs of each pair send at the same time, in many rounds, each to its own places."""
     for i in range(rounds):
         pgas.put_block(dest[i * nelems : (i + 1) * nelems], source[i * nelems : (i + 1) * nelems], right)
         if cuda.threadIdx.x == 0:
@@ -940,7 +940,7 @@ def count_wrong_numbers(array, first, wrong):
 @pytest.mark.parametrize(("kernel", "copy"), [(put_whole, "put"), (get_whole, "get")], ids=["put", "get"])
 @pytest.mark.parametrize("nbytes", [1 << 30, BIG], ids=["1GiB", "2GiB"])
 def test_messages_of_gigabytes(heap, kernel, copy, nbytes):
-    """By one call of one block; the device writes and checks the bytes."""
+    """One call of one block; the device writes and checks the bytes."""
     pe, left = counterpart(copy)
     dest, source, wrong = heap.zeros(nbytes, np.uint8), heap.empty(nbytes, np.uint8), heap.zeros(1, np.int64)
     fill_with_numbers[256, 256](source, 1000 * pgas.my_pe())

@@ -1,4 +1,4 @@
-"""Chapter C, strided copies: iput and iget move every so-many-th element, and nothing that lies between."""
+"""Chapter C: strided copies: iput and iget move every n-th element, and nothing in between."""
 
 import numpy as np
 import pytest
@@ -24,9 +24,9 @@ from conformance.checks import (
     same_examples,
 )  # fmt: skip
 
-#: What has as many bits as a bfloat16, and travels as one.
+#: As many bits as a bfloat16, and copied in the same way.
 BFLOAT16 = np.dtype("uint16")
-#: An element that is larger than what a lane copies at once, of parts that are not a power of two many.
+#: An element of several parts, whose number is no power of two, larger than the most that a lane copies at once.
 WIDE = np.dtype([("key", "i8"), ("values", "f4", 9), ("kind", "i4")], align=True)
 
 STRIDES = [(1, 1), (1, 2), (2, 1), (2, 2), (7, 1), (1, 7), (2, 7), (7, 2), (7, 7)]
@@ -62,7 +62,7 @@ def iget_block(dest, at, source, origin, steps, nelems, pe):
     pgas.iget_block(dest[at:], source[origin:], steps[0], steps[1], pe, nelems)
 
 
-#: Name: kernel and threads that call it together.
+#: By name: the kernel, and the number of threads that call it together.
 COPIES = {
     "iput": (iput_thread, 1), "iput_warp": (iput_warp, WARP), "iput_block": (iput_block, BLOCK),
     "iget": (iget_thread, 1), "iget_warp": (iget_warp, WARP), "iget_block": (iget_block, BLOCK),
@@ -78,13 +78,13 @@ def move(copy, dest, at, source, origin, strides, nelems, *, pe):
 
 
 def counterpart(copy):
-    """The PE that each PE names, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
+    """Return the argument pe of each PE, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
     _, _, right, left = neighbours()
     return (right if copy.startswith("iput") else left), left
 
 
 def expect(dest, at, source, origin, strides, nelems):
-    """What an array is expected to be after a strided copy of the elements of source."""
+    """Return the expected array after a strided copy of source."""
     for i in range(nelems):
         dest.expect(at + i * strides[0], source[origin + i * strides[1]].reshape(1))
 
@@ -96,7 +96,7 @@ def expect(dest, at, source, origin, strides, nelems):
 @copies
 @pytest.mark.parametrize("strides", STRIDES, ids=str)
 def test_strides_and_sizes(heap, copy, strides):
-    """Also no element, and more than the lanes of a block; what lies between elements, before and behind them stays."""
+    """Also zero elements, and more than a block has lanes. Gaps and neighbours stay unchanged."""
     pe, left = counterpart(copy)
     sizes = (0, 1, 2, 31, 33, 100)
     room = 7 * max(sizes) + 20
@@ -110,7 +110,7 @@ def test_strides_and_sizes(heap, copy, strides):
 @checklist("C", "strided iput and iget")
 @pytest.mark.parametrize("dtype", [*PLAIN, *RECORDS, WIDE], ids=name_of)
 def test_every_dtype(heap, dtype):
-    """By every operation, each into a place of its own; uint16 is also what carries bfloat16."""
+    """With every operation, each into its own place. uint16 stands for bfloat16, too."""
     me, _, _, left = neighbours()
     dest, source = Watched(heap, 150 * len(COPIES), dtype), heap.array(payload(128, dtype, me))
     for i, copy in enumerate(COPIES):
@@ -122,7 +122,7 @@ def test_every_dtype(heap, dtype):
 @checklist("C", "strided iput and iget")
 @copies
 def test_unaligned_addresses(heap, copy):
-    """Views of bytes as larger elements at odd addresses, where the two operands differ."""
+    """Larger elements at odd addresses, with different alignments of the two operands."""
     pe, left = counterpart(copy)
     dest, source = Watched(heap, 4 * 1024, np.uint8), heap.array(payload(1024, np.uint8, pgas.my_pe()))
     theirs = payload(1024, np.uint8, left)
@@ -135,7 +135,7 @@ def test_unaligned_addresses(heap, copy):
 @checklist("C", "strided iput and iget")
 @copies
 def test_numbers_at_the_alignment_of_their_parts(heap, copy):
-    """Complex numbers, whose address is a multiple of half their size only."""
+    """Complex numbers at addresses that are multiples of only half their size."""
     pe, left = counterpart(copy)
     dest, source = Watched(heap, 301, np.float64), heap.array(payload(300, np.float64, pgas.my_pe()))
     move(copy, dest.array[1:].view(np.complex128), 2, source[:300].view(np.complex128), 1, (3, 4), 30, pe=pe)
@@ -199,7 +199,7 @@ def whole(dest, source, dst_stride, src_stride, to, origin):
 
 @checklist("C", "strided iput and iget")
 @pytest.mark.parametrize(("strides", "count"), [((1, 1), 60), ((3, 1), 34), ((3, 2), 30), ((2, 7), 9), ((99, 1), 2), ((100, 1), 1)])
-def test_nelems_left_out_is_what_both_arrays_hold(heap, strides, count):
+def test_without_nelems_the_shorter_array_counts(heap, strides, count):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, 200, np.uint32), heap.array(payload(60, np.uint32, me))
     whole[1, 64](dest.array, source, *strides, right, left)
@@ -227,7 +227,7 @@ def test_empty_arrays(heap):
 
 @pgas.jit
 def columns(dest, source, to, pe):
-    """Column 2 of PE pe's source into column 4 of dest, and column 1 into column 0 of PE to's dest."""
+    """Get column 2 of PE pe's source into column 4 of dest; put column 1 into column 0 of PE to's dest."""
     flat, theirs = dest.reshape(dest.size), source.reshape(source.size)
     pgas.iget_block(flat[4:], theirs[2:], dest.shape[1], source.shape[1], pe, source.shape[0])
     pgas.iput_block(flat, theirs[1:], dest.shape[1], source.shape[1], to, source.shape[0])
@@ -248,7 +248,7 @@ def test_columns_of_a_matrix(heap):
 
 @pgas.jit
 def of_every_thread(dest, source, chunk, to, origin):
-    """Each thread its own strides and count, neighbours in different branches."""
+    """Each thread has its own strides and count; neighbours are in different branches."""
     t = cuda.grid(1)
     at = t * 5 * chunk
     if t % 2 == 0:
@@ -290,7 +290,7 @@ def iput_and_reuse(dest, source, rounds, nelems, pe):
 
 @checklist("C", "strided iput and iget")
 def test_source_may_be_reused_on_return(heap):
-    """And the data arrives, as that of put does, by the end of the kernel."""
+    """And the data arrives by the end of the kernel, as with put."""
     right = neighbours()[2]
     rounds, nelems = 10, 50
     dest, source = Watched(heap, rounds * 3 * nelems, np.int64), heap.zeros(2 * nelems, np.int64)

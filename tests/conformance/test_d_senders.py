@@ -1,4 +1,4 @@
-"""Chapter D, signals of several senders, and what a signal does not say."""
+"""Chapter D: signals of several senders, and what a signal does not guarantee."""
 
 import numpy as np
 from numba import cuda
@@ -12,7 +12,7 @@ CHUNK = 50
 
 @pgas.jit
 def put_then_signal(dest, source, sig, wrong, rounds, right, left):
-    """The put goes by itself; fence, then a signal without data: only the fence makes it tell of the put."""
+    """A put, a fence, then a signal without data: only the fence orders the signal after the put."""
     t, me = cuda.threadIdx.x, pgas.my_pe()
     for r in range(1, rounds + 1):
         for i in range(t, source.size, cuda.blockDim.x):
@@ -31,7 +31,7 @@ def put_then_signal(dest, source, sig, wrong, rounds, right, left):
 
 
 @checklist("D", "earlier puts need a fence")
-def test_a_fence_puts_a_signal_behind_earlier_puts(heap):
+def test_a_fence_orders_a_signal_after_earlier_puts(heap):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(CHUNK, np.int64), heap.zeros(CHUNK, np.int64)
     sig, wrong = heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
@@ -41,10 +41,10 @@ def test_a_fence_puts_a_signal_behind_earlier_puts(heap):
 
 @pgas.jit
 def ring_reduce(total, box, sig, wrong, rounds):
-    """Every PE sends to all; a receiver takes each sender's data when that sender's own word says so, in the order of PEs.
+    """Every PE sends to all PEs. A receiver adds the senders' data in the order of PEs, and waits for each sender's own signal word.
 
-    One word that all add to would say how many have come, not which: a kernel that takes the sum of 1 for its left neighbour's is wrong
-    where messages of different PEs, or non-blocking ones of one PE, come in any order.
+    A common word that all senders add to would only say how many messages have arrived, not which: messages of different PEs, and
+    non-blocking ones of the same PE, arrive in any order.
     """
     me, n, t = pgas.my_pe(), pgas.n_pes(), cuda.threadIdx.x
     for r in range(1, rounds + 1):

@@ -1,4 +1,4 @@
-"""Chapter D, signals: who sees the signal sees the data; signals add up; waits return what satisfies them."""
+"""Chapter D: signals: whoever sees a signal sees its data; signals add up; waits return the value that satisfied them."""
 
 import operator
 
@@ -18,13 +18,13 @@ OPS = {"set": pgas.SIGNAL_SET, "add": pgas.SIGNAL_ADD}
 
 @cuda.jit(device=True)
 def element(pe, epoch, i):
-    """What PE pe sends in element i of its array in an epoch."""
+    """Return the element i that PE pe sends in an epoch."""
     return pe * 1_000_003 + epoch * 7919 + i
 
 
 @cuda.jit(device=True)
 def wrong_elements(dest, pe, epoch, first, step):
-    """How many of elements first, first + step, ... are not what PE pe sent."""
+    """Return how many of elements first, first + step, ... differ from what PE pe sent."""
     wrong = 0
     for i in range(first, dest.size, step):
         if dest[i] != element(pe, epoch, i):
@@ -32,7 +32,7 @@ def wrong_elements(dest, pe, epoch, first, step):
     return wrong
 
 
-# One block sends to the right and checks what comes from the left. sig[0] tells of data, sig[1] that the right neighbour has read it.
+# One block sends to the right and checks the data from the left. sig[0] announces data, sig[1] that the right neighbour has read it.
 
 
 @cuda.jit(device=True)
@@ -144,9 +144,9 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", OPS)
 def test_data_is_there_when_the_signal_is_seen(heap, form, op):
-    """Epoch after epoch, each of them read whole before the next is sent."""
+    """In many epochs; the data of each is read completely before the next one is sent."""
     _, _, right, left = neighbours()
-    alone = form in ("put_signal", "put_signal_nbi")  # a thread of a GPU, which takes milliseconds for a MiB
+    alone = form in ("put_signal", "put_signal_nbi")  # one thread, which takes milliseconds for a MiB on a GPU
     nelems = NELEMS // 64 if alone and not pgas.SIMULATOR else NELEMS
     dest, source = heap.zeros(nelems, np.int64), heap.zeros(nelems, np.int64)
     sig, wrong = heap.zeros(2, np.uint64), heap.zeros(1, np.int32)
@@ -195,7 +195,7 @@ def test_payloads_of_bytes_and_signals_in_two_dimensions(heap, size):
 
 @pgas.jit
 def signal_from_everywhere(sig, repeats, total, seen):
-    """All threads of all PEs signal to all PEs; one waits for the whole sum."""
+    """All threads of all PEs signal to all PEs; one thread waits for the sum."""
     n = pgas.n_pes()
     for _ in range(repeats):
         for pe in range(n):
@@ -217,7 +217,7 @@ def test_many_signals_add_up(heap):
 
 @pgas.jit
 def put_signal_from_every_thread(dest, source, sig, chunk, total, wrong, right, left):
-    """Each thread sends a piece and adds 1; when the count is complete all pieces are there."""
+    """Each thread sends a piece and adds 1; when the sum is complete, all pieces have arrived."""
     i = cuda.grid(1)
     me = pgas.my_pe()
     for j in range(i * chunk, (i + 1) * chunk):
@@ -242,7 +242,7 @@ def test_data_of_many_senders(heap):
 
 @pgas.jit
 def ping_pong(sig, rounds, seen, first, peer):
-    """A signal goes back and forth, its value rising by one at each turn."""
+    """A signal goes back and forth; its value rises by one at each turn."""
     value = 1 if first else 0
     for i in range(rounds):
         if first:
@@ -270,7 +270,7 @@ def test_ping_pong(heap):
 
 @pgas.jit
 def wait_for_signal(sig, cmp, awaited, sent, seen, right):
-    """Thread 0 sends only after a barrier, so that the threads of the other warp wait in earnest."""
+    """Thread 0 sends only after a barrier, so the threads of the other warp have to wait."""
     if cuda.threadIdx.x == 0:
         pgas.sync_all()
         pgas.signal_op(sig, 0, sent[0], pgas.SIGNAL_SET, right)
@@ -295,7 +295,7 @@ COMPARISONS = [
 
 @checklist("D", "waits return what satisfies them")
 @pytest.mark.parametrize(("comparison", "start", "awaited", "sent"), COMPARISONS, ids=lambda v: str(v))
-def test_waits_return_what_satisfies_them(heap, comparison, start, awaited, sent):
+def test_waits_return_the_value_that_satisfied_them(heap, comparison, start, awaited, sent):
     _, _, right, _ = neighbours()
     compare = getattr(operator, comparison.lower())
     assert compare(sent, awaited)
@@ -325,7 +325,7 @@ def test_waits_that_are_satisfied_return_at_once(heap):
 
 @pgas.jit
 def count_up(sig, seen, rounds, right):
-    """Signals with rising values: a wait for >= may see a later one, never an earlier one."""
+    """Signals with rising values: a wait for >= may return a later value, never an earlier one."""
     if cuda.threadIdx.x == 0:
         for i in range(1, rounds + 1):
             pgas.signal_op(sig, 0, i, pgas.SIGNAL_SET, right)
@@ -335,7 +335,7 @@ def count_up(sig, seen, rounds, right):
 
 
 @checklist("D", "epochs with rising values")
-def test_a_wait_may_see_a_later_signal_but_none_that_does_not_satisfy(heap):
+def test_a_wait_may_return_a_later_value_but_never_an_earlier_one(heap):
     _, _, right, _ = neighbours()
     rounds = 50
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(rounds, np.uint64)

@@ -1,4 +1,4 @@
-"""Chapter E, atomic memory operations: each against NumPy, additions at their limits, and all of them under contention."""
+"""Chapter E: atomic memory operations: each compared with NumPy, additions at their limits, and all under contention."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def fetch_add_each(dest, idx, values, found, pe):
 
 @pgas.jit
 def add_by_all(dest, idx, repeats, pe):
-    """Every thread adds 1, repeats times."""
+    """Every thread adds 1 ``repeats`` times."""
     for _ in range(repeats):
         pgas.atomic_add(dest, idx, 1, pe)
 
@@ -45,7 +45,7 @@ def fetch_add_by_all(dest, idx, repeats, found, pe):
 
 @pgas.jit
 def add_to_many(dest, pe):
-    """Neighbouring threads add different values to different elements, in turns."""
+    """Neighbouring threads add different values to different elements."""
     t = cuda.grid(1)
     for i in range(dest.size):
         pgas.atomic_add(dest, (t + i) % dest.size, i % 3, pe)
@@ -53,7 +53,7 @@ def add_to_many(dest, pe):
 
 @pgas.jit
 def add_in_branches(dest, pe):
-    """Odd threads fetch, even ones do not, every fifth does nothing."""
+    """Odd threads fetch, even ones do not, and every fifth does nothing."""
     t = cuda.grid(1)
     if t % 5 != 0:
         if t % 2 == 1:
@@ -63,12 +63,12 @@ def add_in_branches(dest, pe):
 
 
 def contention(dtype):
-    """Blocks, threads, how often each adds. A NIC adds floats by compare-and-swap, which all contenders but one repeat: fewer contend."""
+    """Return blocks, threads and additions of each. Few for floats over a NIC, whose compare-and-swap all contenders but one repeat."""
     return (2, 32, 2) if THROUGH_NIC and dtype.kind == "f" else (BLOCKS, THREADS, REPEATS)
 
 
 def values_of(dtype):
-    """Numbers whose sums are exact in any order."""
+    """Return numbers whose sums are exact in any order."""
     return np.array([1, 2, 50, 0, 7], dtype) if dtype.kind == "u" else np.array([1, -2, 50, 0, -7], dtype)
 
 
@@ -86,7 +86,7 @@ def test_adds_to_the_element_and_to_no_other(heap, dtype):
 
 @checklist("E", "every operation and type")
 @dtypes
-def test_fetch_returns_what_was_there(heap, dtype):
+def test_fetch_returns_the_old_value(heap, dtype):
     _, _, right, _ = neighbours()
     dest, found = heap.full(3, 5, dtype), heap.zeros(5, dtype)
     fetch_add_each[1, 1](dest, 1, cuda.to_device(values_of(dtype)), found, right)
@@ -120,7 +120,7 @@ def test_contention_of_all_threads_of_all_pes(heap, dtype, target):
 @checklist("E", "fetch_add is a permutation")
 @dtypes
 def test_fetched_values_are_a_permutation(heap, dtype):
-    """All PEs add 1 to one word: every value between start and end is fetched once, and by a PE's thread in rising order."""
+    """All PEs add 1 to one word: every value is fetched once, and each thread fetches rising values."""
     n, (blocks, threads, each) = pgas.n_pes(), contention(dtype)
     dest, found = heap.full(1, 100, dtype), heap.zeros(blocks * threads * each, dtype)
     fetch_add_by_all[blocks, threads](dest, 0, each, found, n - 1)
@@ -151,7 +151,7 @@ def add_minus_one(dest, pe):
 @checklist("E", "every operation and type")
 @dtypes
 def test_minus_one_of_every_dtype(heap, dtype):
-    """A signed number wraps into an unsigned element, as in an assignment."""
+    """A signed number wraps in an unsigned element, as in an assignment."""
     _, _, right, _ = neighbours()
     dest = heap.full(2, 5, dtype)
     add_minus_one[1, 1](dest, right)
@@ -175,7 +175,7 @@ def test_floats_are_rounded_to_the_nearest(heap, dtype):
 @checklist("E", "every operation and type")
 @dtypes
 def test_many_elements(heap, dtype):
-    """Different threads hit different elements at the same time; every element gets exactly its share."""
+    """Threads add to different elements at the same time; every element gets exactly its share."""
     _, _, right, _ = neighbours()
     nelems = 12
     dest = heap.zeros(nelems, dtype)
@@ -213,7 +213,7 @@ def test_two_dimensions(heap, dtype):
 
 @pgas.jit
 def tickets(slots, counter, value, repeats, pe):
-    """Each thread draws tickets and writes its mark where the ticket says: no two may draw the same."""
+    """Each thread draws tickets and writes its mark at the ticket's place; no two threads may draw the same ticket."""
     for _ in range(repeats):
         ticket = pgas.atomic_fetch_add(counter, 0, 1, pe)
         pgas.p(slots, ticket, value, pe)
@@ -233,7 +233,7 @@ def test_tickets(heap):
 
 @pgas.jit
 def add_beside_puts(dest, source, repeats, pe):
-    """Adds to one 32-bit half of each word while another thread puts the other half."""
+    """Add to one 32-bit half of each word while another thread puts the other half."""
     t = cuda.threadIdx.x
     for _ in range(repeats):
         if t < WARP:
@@ -269,7 +269,7 @@ def fetch_inc_each(dest, values, conds, found, pe):
 
 @pgas.jit
 def fetch_and_add_each(dest, values, conds, found, pe):
-    """atomic_fetch between atomic_adds."""
+    """Call atomic_fetch between atomic_adds."""
     for i in range(values.size):
         found[i] = pgas.atomic_fetch(dest, 3, pe)
         pgas.atomic_add(dest, 3, values[i], pe)
@@ -332,7 +332,7 @@ def fetch_xor_each(dest, values, conds, found, pe):
         found[i] = pgas.atomic_fetch_xor(dest, 3, values[i], pe)
 
 
-#: name -> (kernel, the element after one step from (old, value, cond), whether what is fetched is the old one, None if nothing is).
+#: By name: the kernel; a function (old, value, cond) of the new element; whether the old one is fetched, None if nothing is.
 OPERATIONS = {
     "inc": (inc_each, lambda old, value, cond: old + old.dtype.type(1), None),
     "fetch_inc": (fetch_inc_each, lambda old, value, cond: old + old.dtype.type(1), True),
@@ -351,7 +351,7 @@ CASES = [(name, dtype) for name in OPERATIONS for dtype in INTEGERS + (FLOATS if
 
 
 def steps_of(name, dtype):
-    """The element before, values and conds, with all bits in use; of compare_swap some conds are what is there."""
+    """Return the initial element, values and conds, with all bits in use; for compare_swap some conds hold."""
     rng = np.random.default_rng([len(name), dtype.num])
     start, *rest = payload(13, dtype, 17) if dtype.kind != "f" else rng.integers(-1000, 1000, 13).astype(dtype)
     values, conds = np.array(rest[:6], dtype), np.array(rest[6:], dtype)
@@ -363,7 +363,7 @@ def steps_of(name, dtype):
 @checklist("E", "every operation and type")
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_operation(heap, name, dtype):
-    """By one thread after another, on one element; elements on both sides stay as they are."""
+    """By one thread after another, on one element; its neighbours stay unchanged."""
     _, _, right, _ = neighbours()
     kernel, step, old = OPERATIONS[name]
     element, values, conds = steps_of(name, dtype)
@@ -386,7 +386,7 @@ def test_operation(heap, name, dtype):
 
 @pgas.jit
 def own_bits(words, bits, others, half, last, pe):
-    """Each thread has bits of the word; it sets, turns over, and clears them, and leaves the lower half of them set."""
+    """Each thread owns some bits of the word; it sets, flips and clears them, and leaves the lower half of them set."""
     t = cuda.grid(1)
     for _ in range(3):
         pgas.atomic_or(words, 1, bits[t], pe)
@@ -400,7 +400,7 @@ def own_bits(words, bits, others, half, last, pe):
 @checklist("E", "bits, each set by one PE")
 @integers
 def test_everybody_has_bits_of_a_word(heap, dtype):
-    """Bitwise operations of one do not disturb the bits of another, nor a neighbouring element."""
+    """Bitwise operations of a thread change neither the bits of others nor a neighbouring element."""
     me, n = pgas.my_pe(), pgas.n_pes()
     threads, unsigned = 8, np.dtype(f"u{dtype.itemsize}")
     width = 8 * dtype.itemsize // (n * threads)
@@ -414,7 +414,7 @@ def test_everybody_has_bits_of_a_word(heap, dtype):
     kept = np.array([((1 << width // 2) - 1) << width * (me * threads + t) for t in range(threads)], unsigned)
     arrays = [heap.array(mask.view(dtype)) for mask in (bits, ~bits, ~bits | kept)]
     own_bits[2, threads // 2](words, *arrays, last, 0)
-    equal(last, np.zeros(threads, np.int32), "bits that were not as their owner had left them")
+    equal(last, np.zeros(threads, np.int32), "bits that their owner found changed")
     everyone = np.bitwise_or.reduce(np.concatenate(pgas.allgather_object(kept)))
     ones = np.iinfo(unsigned).max
     equal(words, np.array([ones, everyone if me == 0 else ones, ones], unsigned).view(dtype))
@@ -432,7 +432,7 @@ def pass_tokens(words, tokens, repeats, pe):
 @checklist("E", "swap conserves tokens")
 @dtypes
 def test_swap_loses_no_token(heap, dtype):
-    """Every thread has a token and exchanges it for that of a word, again and again: in the end each token is somewhere, once."""
+    """Every thread repeatedly swaps its token with that in a word; at the end each token exists exactly once."""
     me, n = pgas.my_pe(), pgas.n_pes()
     threads = BLOCKS * THREADS
     words, tokens = heap.zeros(4, dtype), heap.array((np.arange(threads) + me * threads + 1).astype(dtype))
@@ -449,13 +449,13 @@ def test_swap_loses_no_token(heap, dtype):
 
 @pgas.jit
 def count_under_lock(lock, counter, repeats, owner, wrong, pe):
-    """One thread of each block takes the lock, reads and writes the counter with plain g and p, and gives the lock back."""
+    """One thread of each block takes the lock, reads and writes the counter with g and p, and releases the lock."""
     if cuda.threadIdx.x == 0:
         mine = owner + cuda.blockIdx.x
         for _ in range(repeats):
             while pgas.atomic_compare_swap(lock, 0, 0, mine, pe) != 0:
                 pass
-            pgas.fence()  # the lock orders nothing
+            pgas.fence()  # the atomics of the lock order nothing
             pgas.p(counter, 0, pgas.g(counter, 0, pe) + 1, pe)
             pgas.fence()
             if pgas.atomic_swap(lock, 0, 0, pe) != mine:
@@ -468,14 +468,14 @@ def test_a_lock(heap, dtype):
     me, n = pgas.my_pe(), pgas.n_pes()
     lock, counter, wrong = heap.zeros(2, dtype), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     count_under_lock[2, 4](lock, counter, 10, 1 + 2 * me, wrong, 0)
-    equal(wrong, np.zeros(1, np.int32), "locks taken from their owner")
+    equal(wrong, np.zeros(1, np.int32), "locks lost by their owner")
     equal(counter, np.array([20 * n if me == 0 else 0]))
     equal(lock, np.zeros(2, dtype))
 
 
 @pgas.jit
 def different_halves(dest, repeats, pe):
-    """Operations on the 32-bit elements of one aligned word, of even threads on the lower one, of odd ones on the upper one."""
+    """Operations on the 32-bit halves of one aligned word: even threads on the lower, odd ones on the upper half."""
     t = cuda.grid(1)
     for i in range(repeats):
         if t % 2 == 0:

@@ -1,4 +1,4 @@
-"""Chapter E, programs in which atomics work together with fences and puts."""
+"""Chapter E: programs that combine atomics with fences and puts."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def set_and_fetch(words, found, right, me):
 @checklist("E", "fetch sees set")
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 def test_a_fetch_sees_the_set_before_it(heap, dtype):
-    """Of the same thread, of the same element, at another PE."""
+    """By the same thread, on the same element of another PE."""
     me, _, right, left = neighbours()
     words, found = heap.zeros(6, dtype), heap.zeros(6, dtype)
     launch_together(set_and_fetch, 1, 1, words, found, right, me)
@@ -28,7 +28,7 @@ def test_a_fetch_sees_the_set_before_it(heap, dtype):
 
 @pgas.jit
 def enqueue_and_count(box, tail, ready, rounds, me):
-    """Each thread draws a place in PE 0's queue, puts its message there, and says after a fence that one more is there."""
+    """Each thread draws a place in PE 0's queue, puts its message there, calls fence, and increments the counter of messages."""
     for r in range(rounds):
         place = pgas.atomic_fetch_add(tail, 0, 1, 0)
         pgas.p(box, place, 1000 * (me + 1) + r, 0)
@@ -45,7 +45,7 @@ def wait_and_sum(box, ready, total, out):
 
 @checklist("E", "atomics, fence and puts in order", "callers by different paths on one word")
 def test_a_queue_of_messages(heap):
-    """PE 0 itself and its peers add to one word; when the count is complete all messages are there."""
+    """PE 0 and its peers add to one word; when the count is complete, all messages have arrived."""
     me, n = pgas.my_pe(), pgas.n_pes()
     rounds, threads = (3, 4) if pgas.SIMULATOR else (20, 64)
     total = n * rounds * threads

@@ -1,4 +1,4 @@
-"""Chapter F, litmus tests that all PEs take part in: what no order of their operations explains must not be seen."""
+"""Chapter F: litmus tests with all PEs: outcomes that no order of the operations explains must not occur."""
 
 import numpy as np
 from numba import cuda
@@ -11,7 +11,7 @@ ROUNDS = 20 if pgas.SIMULATOR else 2000
 
 @pgas.jit
 def load_then_store(x, found, rounds, right):
-    """Each PE fetches what its left neighbour may have stored at the right one, and stores only after that."""
+    """Each PE fetches the word that its left neighbour stores, and then stores its own at its right neighbour."""
     me = pgas.my_pe()
     for r in range(rounds):
         pgas.sync_all()
@@ -23,7 +23,7 @@ def load_then_store(x, found, rounds, right):
 @needs_peer
 @checklist("F", "load buffering")
 def test_load_buffering(heap):
-    """A load waits for no store that comes after it: not all PEs can have seen a store that each made after its own load."""
+    """Each PE stores after its load, so not all loads can have seen a store."""
     _, _, right, _ = neighbours()
     x, found = heap.zeros(ROUNDS, np.int32), heap.zeros(ROUNDS, np.int32)
     launch_together(load_then_store, 1, 1, x, found, ROUNDS, right)
@@ -35,7 +35,7 @@ def test_load_buffering(heap):
 
 @pgas.jit
 def write_to_all_then_flag(data, flag, wrong, rounds):
-    """PE r % n writes to all and sets everybody's flag; everybody checks, and forwards nothing."""
+    """In round r PE r % n writes to all PEs and sets their flags; each PE checks its data."""
     me, n = pgas.my_pe(), pgas.n_pes()
     for r in range(rounds):
         if r % n == me:
@@ -52,7 +52,7 @@ def write_to_all_then_flag(data, flag, wrong, rounds):
 
 @checklist("F", "message passing", "waits acquire what a NIC wrote")
 def test_every_pe_tells_all_others(heap):
-    """Plain loads after wait_until() see what came before the flag."""
+    """Plain loads after wait_until() see the data before the flag."""
     data, flag, wrong = heap.zeros(2 * ROUNDS, np.int64), heap.zeros(ROUNDS, np.int32), heap.zeros(1, np.int32)
     launch_together(write_to_all_then_flag, 1, 1, data, flag, wrong, ROUNDS)
     equal(wrong, np.zeros(1, np.int32), "flags that came before their data")
@@ -60,7 +60,7 @@ def test_every_pe_tells_all_others(heap):
 
 @pgas.jit
 def put_by_two_queues(dest, source, flag, wrong, rounds, right, left):
-    """The data by one queue pair, the flag by another, a fence between them; the flag of another PE's turn lets the next one begin."""
+    """Data on one queue pair, fence, flag on another. A PE starts its turn after the flag of the previous one."""
     n = source.size
     for r in range(1, rounds + 1):
         for i in range(n):
@@ -86,7 +86,7 @@ def test_fence_orders_puts_of_different_queues(heap):
 
 @pgas.jit
 def put_by_all_then_one_quiet(dest, source, done, pe):
-    """Every block puts; the last one to come, which has acquired what the others did, quiets for all and tells the target."""
+    """Every block puts. The last block, which has acquired what the others did, calls quiet for all and signals the target."""
     t, b = cuda.threadIdx.x, cuda.blockIdx.x
     size = source.size // cuda.gridDim.x
     pgas.put_nbi_block(dest[b * size : (b + 1) * size], source[b * size : (b + 1) * size], pe)

@@ -1,4 +1,4 @@
-"""Chapters F and G as far as they are there: fence, quiet, barriers and waits, by the litmus tests that tell them from doing nothing."""
+"""Chapters F and G: fence, quiet, barriers and waits, with litmus tests that fail if these do nothing."""
 
 import operator
 
@@ -21,7 +21,7 @@ WAITABLE = [np.dtype(name) for name in ("int16", "uint16", "int32", "uint32", "i
 
 @pgas.jit
 def message_passing(data, flag, rounds, wrong, right):
-    """Each thread passes messages to the same thread of the right neighbour, every round in new words."""
+    """Each thread passes messages to the same thread of the right neighbour, in new words every round."""
     t = cuda.grid(1)
     for r in range(rounds):
         i = t * rounds + r
@@ -47,7 +47,7 @@ def test_message_passing(heap, dtype, threads):
 
 @pgas.jit
 def message_passing_to_all(data, flag, rounds, wrong):
-    """One fence orders what went to every PE: n - 1 messages, then as many flags."""
+    """One fence orders messages to all PEs: n - 1 messages, the fence, n - 1 flags."""
     me, n = pgas.my_pe(), pgas.n_pes()
     for r in range(rounds):
         for pe in range(n):
@@ -71,7 +71,7 @@ def test_one_fence_for_all_pes(heap):
 
 @pgas.jit
 def flags_after_fence(dest, source, counter, flag, rounds, wrong, right, left):
-    """Put by the block, put by a warp, p's and an atomic, all before one fence of one thread."""
+    """A put by the block, one by a warp, p and an atomic, all before the fence of one thread."""
     t, third = cuda.threadIdx.x, source.size // 3
     me = pgas.my_pe()
     for r in range(1, rounds + 1):
@@ -95,7 +95,7 @@ def flags_after_fence(dest, source, counter, flag, rounds, wrong, right, left):
         for i in range(t, dest.size, cuda.blockDim.x):
             if dest[i] != 100_000 * left + 1000 * r + i:
                 cuda.atomic.add(wrong, 0, 1)
-        pgas.quiet()  # the source is written again
+        pgas.quiet()  # the source is written next
         pgas.barrier_all_block()
 
 
@@ -111,7 +111,7 @@ def test_a_fence_covers_the_block_before_a_syncthreads(heap):
 
 @pgas.jit
 def forwarded(data, flag, rounds, wrong, right):
-    """PE 0 sends, each PE passes the flag on after it saw it, and the last sends it home: causality through every PE."""
+    """PE 0 sends data to all PEs; its flag travels from PE to PE and back. Each PE that sees the flag must see the data."""
     me, n = pgas.my_pe(), pgas.n_pes()
     for r in range(1, rounds + 1):
         if me == 0:
@@ -129,7 +129,7 @@ def forwarded(data, flag, rounds, wrong, right):
 
 @checklist("F", "message passing")
 def test_messages_that_are_passed_on(heap):
-    """Whoever has acquired a flag may pass it on: the data came before it for the next PE, too."""
+    """Causality: after a flag is acquired and passed on, the next PE also sees the data before it."""
     _, _, right, _ = neighbours()
     data, flag, wrong = heap.zeros(ROUNDS + 1, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     launch_together(forwarded, 1, 1, data, flag, ROUNDS, wrong, right)
@@ -141,7 +141,7 @@ def test_messages_that_are_passed_on(heap):
 
 @pgas.jit
 def store_buffer(word, found, rounds, right):
-    """Each PE stores to its right neighbour, quiets, and reads what the left one stored."""
+    """Each PE stores to its right neighbour, calls quiet, and reads the word that the left one stores."""
     me = pgas.my_pe()
     for r in range(rounds):
         pgas.sync_all()
@@ -152,7 +152,7 @@ def store_buffer(word, found, rounds, right):
 
 @checklist("F", "store buffering")
 def test_store_buffering(heap):
-    """With a quiet between store and load, not all PEs may miss the others' stores."""
+    """With a quiet between store and load, at least one PE must see a store."""
     _, _, right, _ = neighbours()
     rounds = 2 * ROUNDS
     word, found = heap.zeros(rounds, np.int32), heap.zeros(rounds, np.int32)
@@ -165,7 +165,7 @@ def test_store_buffering(heap):
 
 @pgas.jit
 def independent_reads(x, y, go, found, rounds):
-    """Block 0 of PE 0 stores x, that of PE 1 stores y, both on PE 0; block 1 of PE 0 reads x, then y; that of PE 1 y, then x."""
+    """Block 0 of PE 0 stores x, block 0 of PE 1 stores y, both on PE 0. Block 1 of PE 0 reads x, then y; block 1 of PE 1 y, then x."""
     me = pgas.my_pe()
     for r in range(rounds):
         if cuda.blockIdx.x == 0:
@@ -190,7 +190,7 @@ def independent_reads(x, y, go, found, rounds):
 @checklist("F", "independent reads of independent writes")
 @needs_peer
 def test_independent_reads_of_independent_writes(heap):
-    """Two readers with a quiet between their loads agree on which of two stores came first."""
+    """Two readers with a quiet between their loads agree on the order of two stores."""
     x, y, found = heap.zeros(ROUNDS, np.int32), heap.zeros(ROUNDS, np.int32), heap.zeros(2 * ROUNDS, np.int32)
     go = heap.zeros(1, np.int64)
     launch_together(independent_reads, 2, 1, x, y, go, found, ROUNDS)
@@ -220,7 +220,7 @@ def test_quiet_and_fence_with_nothing_outstanding(heap):
 
 @pgas.jit
 def quiet_in_branches(dest, source, flag, wrong, right):
-    """Lanes of one warp quiet at different places and times, some not at all."""
+    """Lanes of one warp call quiet in different branches and at different times, some never."""
     t = cuda.threadIdx.x
     if t % 4 == 0:
         pgas.put_nbi(dest[3 * t : 3 * t + 3], source[3 * t : 3 * t + 3], right)
@@ -257,7 +257,7 @@ def test_quiet_in_divergent_warps(heap):
 
 @pgas.jit
 def quiet_of_one_thread(dest, source, counter, wrong, right):
-    """All threads of a block put, they meet, and one quiet completes everything: the flag that it sends without a fence comes last."""
+    """All threads of a block put and synchronise, then one quiet completes all puts: the flag, sent without a fence, arrives last."""
     t = cuda.threadIdx.x
     pgas.put_nbi(dest[5 * t : 5 * t + 5], source[5 * t : 5 * t + 5], right)
     cuda.syncthreads()
@@ -282,7 +282,7 @@ def test_a_quiet_completes_what_happened_before(heap):
 
 @pgas.jit
 def quiet_pe_of_one_thread(dest, source, counter, wrong, right, left):
-    """As quiet_of_one_thread, of what goes to the right; the left gets data, too, and none of it is waited for."""
+    """As quiet_of_one_thread, with quiet_pe of the right neighbour; puts to the left one are not waited for."""
     t = cuda.threadIdx.x
     pgas.put_nbi(dest[5 * t : 5 * t + 5], source[5 * t : 5 * t + 5], right)
     pgas.p(dest, source.size + t, 7, left)
@@ -298,7 +298,7 @@ def quiet_pe_of_one_thread(dest, source, counter, wrong, right, left):
 
 
 @checklist("F", "quiet completes what happened before it")
-def test_quiet_pe_completes_what_goes_to_the_pe(heap):
+def test_quiet_pe_completes_puts_to_the_pe(heap):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(6 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
     counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
@@ -309,7 +309,7 @@ def test_quiet_pe_completes_what_goes_to_the_pe(heap):
 
 @pgas.jit
 def quiet_pe_on_every_queue(dest, source, numbers, wrong):
-    """By queue pairs of every number, to every PE, which are then completed one PE after the other; some have seen nothing."""
+    """Put to every PE on all queue pairs, some of which stay unused, then call quiet_pe for one PE after the other."""
     n, t = pgas.n_pes(), cuda.threadIdx.x
     for pe in range(n):
         if t < numbers:
@@ -353,7 +353,7 @@ def test_quiet_pe_and_flush_with_nothing_outstanding(heap):
 
 # ---------------------------------------------------------------------------------------------------------------------- barriers
 #
-# Round r puts r into box r % 2 of the right neighbour, meets, and looks: a PE that is one barrier ahead writes the other box.
+# Round r puts r into box r % 2 of the right neighbour, calls the barrier, and reads. A PE that is one barrier ahead writes the other box.
 
 
 @pgas.jit
@@ -430,7 +430,7 @@ BARRIER_KERNELS = {
 @checklist("I", "a barrier completes puts, a sync does not", "barriers without end")
 @pytest.mark.parametrize("name", BARRIER_KERNELS)
 def test_barriers_in_kernels(heap, name):
-    """200 of them: barrier_all completes the round's puts, sync_all after a quiet lets nobody leave early."""
+    """200 rounds: barrier_all completes the round's puts; sync_all comes after a quiet, and no PE leaves it early."""
     _, _, right, _ = neighbours()
     kernel, threads = BARRIER_KERNELS[name]
     rounds = BARRIERS if threads == 1 or not pgas.SIMULATOR else BARRIERS // 5
@@ -444,7 +444,7 @@ def test_barriers_in_kernels(heap, name):
 
 @pgas.jit
 def mixed_barriers(box, rounds, wrong, right):
-    """The forms share one count of barriers: in any mixture, and by different threads, as long as one at a time."""
+    """All forms count as the same barrier: in any mixture and by different threads, one at a time."""
     t = cuda.threadIdx.x
     for r in range(1, rounds + 1):
         if t == r % cuda.blockDim.x:
@@ -480,7 +480,7 @@ def test_mixed_barriers(heap):
 
 @pgas.jit
 def late(box, sum_of_boxes, right, spin):
-    """PEs come to the barrier at different times; whoever leaves it has everybody's put."""
+    """PEs arrive at the barrier at different times; after it, every PE has the puts of all."""
     x = 1
     for _ in range(spin):
         x = (x * 1103515245 + 12345) % 2147483648
@@ -508,7 +508,7 @@ def p_each(dest, value, pe):
 
 @checklist("I", "a barrier completes puts, a sync does not")
 def test_host_barrier_completes_kernels(heap):
-    """barrier_all on the host waits for this PE's kernels, so that everybody's puts are there after it."""
+    """barrier_all on the host waits for each PE's kernels, so all their puts have arrived after it."""
     me, n, _, _ = neighbours()
     dest = heap.zeros((20, 64), np.int32)
     for i in range(20):
@@ -528,7 +528,7 @@ def test_host_barriers(heap):
 
 @pgas.jit
 def wait_for_change(ivar, cmp, awaited, sent, seen, right):
-    """The threads of the second warp wait while thread 0 still meets the other PEs."""
+    """The threads of the second warp wait while thread 0 is still in a barrier with the other PEs."""
     if cuda.threadIdx.x == 0:
         pgas.sync_all()
         pgas.p(ivar, (1, 2), sent, right)
@@ -539,7 +539,7 @@ def wait_for_change(ivar, cmp, awaited, sent, seen, right):
 @checklist("G", "six comparisons of every type")
 @pytest.mark.parametrize("dtype", WAITABLE, ids=name_of)
 def test_every_comparison(heap, dtype):
-    """Of signed numbers around zero, of unsigned ones around the middle of their range."""
+    """Signed numbers around zero, unsigned ones around the middle of their range."""
     _, _, right, _ = neighbours()
     middle = 0 if dtype.kind == "i" else int(np.iinfo(dtype).max) // 2 + 1
     cases = {"EQ": (5, -1, -1), "NE": (-1, -1, 1), "GT": (-1, 0, 1), "GE": (-2, 0, 0), "LT": (1, 0, -1), "LE": (2, -1, -1)}
@@ -568,7 +568,7 @@ def wait_for_sum(ivar, total, pe):
 
 @checklist("F", "waits acquire what a NIC wrote")
 def test_waits_see_atomics_of_all_pes(heap):
-    """All threads of all PEs add to their right neighbour, then wait for everybody who adds to theirs."""
+    """All threads of all PEs add to a word of their right neighbour, then wait for the sum in their own."""
     right = neighbours()[2]
     ivar = heap.zeros(3, np.int32)
     launch_together(wait_for_sum, 2, 40, ivar, 80, right)

@@ -1,4 +1,4 @@
-"""Chapter G, waiting for several elements and looking without waiting (OpenSHMEM 1.5, sections 9.10.2 to 9.10.13)."""
+"""Chapter G: waits for several elements, and tests without waiting (OpenSHMEM 1.5, sections 9.10.2 to 9.10.13)."""
 
 import operator
 
@@ -21,7 +21,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 
 @pgas.jit
 def look(ivar, values, out):
-    """Every comparison of every element with every value."""
+    """Test every comparison of every element with every value."""
     for i in range(ivar.size):
         for j in range(values.size):
             for cmp in range(6):
@@ -31,7 +31,7 @@ def look(ivar, values, out):
 @checklist("G", "six comparisons of every type")
 @dtypes
 def test_every_comparison_of_every_dtype(heap, dtype):
-    """At the limits of the dtype too: comparisons are signed or unsigned as it is."""
+    """Also at the limits of the dtype: comparisons are signed or unsigned like it."""
     limits = np.iinfo(dtype)
     values = np.array([limits.min, limits.min + 1, 5, limits.max - 1, limits.max], dtype)
     ivar, out = heap.array(values), heap.full((5, 5, 6), -1, np.int32)
@@ -43,7 +43,7 @@ def test_every_comparison_of_every_dtype(heap, dtype):
 
 @pgas.jit
 def look_at_all(ivars, status, cmp, value, values, indices, out):
-    """Answers of test_all, _any, _some; then with values for each; then without status; then of the first elements only."""
+    """Record the answers of test_all, _any and _some; then with a value for each; then without status; then for the first elements only."""
     out[0] = pgas.test_all(ivars, status, cmp, value)
     out[1] = pgas.test_any(ivars, status, cmp, value)
     out[2] = pgas.test_some(ivars, indices[0], status, cmp, value)
@@ -59,7 +59,7 @@ def look_at_all(ivars, status, cmp, value, values, indices, out):
 
 
 def wrong_answers(wait_set, answers, indices):
-    """What test_all, _any and _some should not have said; wait_set: (index, whether its condition holds)."""
+    """Return the wrong answers of test_all, _any and _some; wait_set: (index, whether its condition holds)."""
     holding = [i for i, holds in wait_set if holds]
     all_, any_, some = (int(a) for a in answers)
     if all_ != (len(holding) == len(wait_set)):
@@ -73,7 +73,7 @@ def wrong_answers(wait_set, answers, indices):
 
 @checklist("G", "all, any and some with masks", "vector forms")
 @dtypes
-def test_looking_at_several(heap, dtype):
+def test_tests_of_several_elements(heap, dtype):
     rng = np.random.default_rng([pgas.my_pe(), dtype.num])
     faults = []
     ivars, values, status = heap.zeros(NELEMS, dtype), heap.zeros(NELEMS, dtype), heap.zeros(NELEMS, np.int32)
@@ -132,7 +132,7 @@ def choose(ivars, rounds, chosen):
 
 @checklist("G", "any is fair")
 def test_any_neglects_none(heap):
-    """OpenSHMEM 1.5, 9.10.3: of elements that all compare as asked a series of calls returns each in the end."""
+    """OpenSHMEM 1.5, 9.10.3: if several elements satisfy the condition, repeated calls return each of them eventually."""
     ivars, chosen = heap.zeros(7, np.int64), heap.zeros(7, np.int64)
     choose[1, 1](ivars, 100, chosen)
     pgas.synchronize()
@@ -158,7 +158,7 @@ def test_signal_fetch(heap):
 
 @pgas.jit
 def send_and_collect_any(data, source, flags, status, order, wrong, right):
-    """Data and a flag for each element to the right, in some order; what comes from the left is taken one by one."""
+    """Send data and a flag for each element to the right, in some order; collect those from the left one by one."""
     if cuda.threadIdx.x == 0:
         pgas.sync_all()
         for k in range(order.size):
@@ -202,7 +202,7 @@ def send_and_collect_some(data, source, flags, status, order, wrong, right):
 
 @pgas.jit
 def send_and_wait_for_all(data, source, flags, wanted, order, wrong, right):
-    """The vector form, whose values are what the left sends; then the other one."""
+    """Wait with the vector form for the values that the left neighbour sends, then with the plain form."""
     if cuda.threadIdx.x == 0:
         pgas.sync_all()
         for k in range(order.size):
@@ -224,7 +224,7 @@ def send_and_wait_for_all(data, source, flags, wanted, order, wrong, right):
 @pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.int64], ids=lambda d: d.__name__)
 @pytest.mark.parametrize("kernel", [send_and_collect_any, send_and_collect_some, send_and_wait_for_all], ids=["any", "some", "all"])
 def test_data_is_there_when_its_flag_is_seen(heap, kernel, dtype):
-    """Threads of two warps: one sends, the other one waits in earnest, for one element after the other, several at once, or all."""
+    """A thread of one warp sends, one of another has to wait: for one element after the other, several, or all."""
     me, _, right, left = neighbours()
     nelems = 20
     data, flags, wrong = heap.zeros(nelems, np.int64), heap.zeros(nelems, dtype), heap.zeros(2, np.int32)
@@ -237,13 +237,13 @@ def test_data_is_there_when_its_flag_is_seen(heap, kernel, dtype):
     equal(data, payload(nelems, np.int64, left) | 1)
 
 
-#: How often the kernel looks, at most: a minute on a GPU, for a loop of a kernel is not to be endless.
+#: Limit of the kernel's polling loop, about a minute on a GPU.
 LOOKS = 50_000_000
 
 
 @pgas.jit
 def count_signals(dest, source, sig, seen, right):
-    """put_signal to the right, its word watched by signal_fetch and test alone."""
+    """put_signal to the right; the receiver polls with signal_fetch and test only."""
     if cuda.threadIdx.x == 0:
         pgas.put_signal(dest, source, sig, 0, 7, pgas.SIGNAL_SET, right)
     elif cuda.threadIdx.x == 32:

@@ -1,4 +1,4 @@
-"""Chapter J, streams: what kernels of two streams have under way, and the default stream."""
+"""Chapter J: streams: outstanding operations of kernels on two streams, and the default stream."""
 
 import numpy as np
 from numba import cuda
@@ -11,7 +11,7 @@ CHUNKS = 8 if pgas.SIMULATOR else 200
 
 @pgas.jit
 def put_chunks(dest, source, chunk, pe):
-    """Non-blocking, left to a later kernel of the same stream."""
+    """Start non-blocking puts; a later kernel of the same stream completes them."""
     for i in range(source.size // chunk):
         pgas.put_nbi_block(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
 
@@ -23,7 +23,7 @@ def quiet_kernel():
 
 @checklist("J", "nbi on two streams")
 def test_nbi_of_two_streams(heap):
-    """A kernel of each stream starts puts, the next one of that stream completes them; the streams do not disturb each other."""
+    """On each stream a kernel starts puts and the next one completes them; the streams do not disturb each other."""
     me, _, right, left = neighbours()
     chunk = 25
     streams = [cuda.stream(), cuda.stream()]
@@ -48,7 +48,7 @@ def fill(array, value):
 
 @checklist("J", "the default stream", "operations on a stream come in the order of its kernels")
 def test_kernels_of_the_default_stream_come_in_order(heap):
-    """Fill, put, fill again: the put has read what was there when its turn came."""
+    """Fill, put, fill again: the put reads the first contents."""
     me, _, right, left = neighbours()
     dests, source = [heap.zeros(100, np.int32) for _ in range(5)], heap.zeros(100, np.int32)
     for i, dest in enumerate(dests):

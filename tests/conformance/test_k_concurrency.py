@@ -1,4 +1,4 @@
-"""Chapter K, more than one thing at a time: more blocks than fit, kernels beside each other, host threads."""
+"""Chapter K: concurrency: more blocks than fit at once, concurrent kernels, host threads."""
 
 import contextlib
 import threading
@@ -23,7 +23,7 @@ def put_chunk_of_block(dest, source, counter, chunk, pe):
 
 @checklist("K", "more CTAs than fit at once")
 def test_more_blocks_than_a_gpu_runs_at_once(heap):
-    """Blocks that wait for nobody come and go; what each has put arrives."""
+    """Blocks that wait for no other may run one after the other; all their puts arrive."""
     me, _, right, left = neighbours()
     chunk = 9
     dest, source = Watched(heap, MANY * chunk + 3, np.int16), heap.array(payload(MANY * chunk, np.int16, me))
@@ -35,7 +35,7 @@ def test_more_blocks_than_a_gpu_runs_at_once(heap):
 
 @pgas.jit
 def every_lane_elsewhere(dest, source, counter, right, left):
-    """Lanes of one warp are at different operations, in loops of different length."""
+    """Lanes of one warp execute different operations, in loops of different length."""
     i = cuda.grid(1)
     for r in range(i % 5):
         if i % 4 == 0:
@@ -81,7 +81,7 @@ def signal_from_here(sig, pe):
 @pytest.mark.gpu
 @checklist("K", "two kernels in flight")
 def test_a_kernel_waits_for_another_of_its_own_pe(heap):
-    """On two streams of one GPU; both are compiled before, as loading code may wait for kernels that run."""
+    """On two streams of one GPU. Both kernels are loaded before, as loading may wait for running kernels."""
     me = pgas.my_pe()
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(1, np.uint64)
     signal_from_here[1, 1](sig, me)
@@ -99,7 +99,7 @@ def test_a_kernel_waits_for_another_of_its_own_pe(heap):
 @needs_peer
 @checklist("K", "a kernel that waits for another PE's")
 def test_kernels_of_two_pes_that_were_launched_apart(heap):
-    """One block on each, launched without any agreement: each waits for the other's signal, whoever comes first."""
+    """One block on each PE, launched independently; each waits for the other's signal."""
     _, _, right, _ = neighbours()
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(1, np.uint64)
     signal_from_here[1, 1](sig, right)
@@ -115,7 +115,7 @@ def put_and_quiet(dest, source, pe):
 
 @checklist("K", "several host threads")
 def test_host_threads_launch_at_the_same_time(heap):
-    """Each on a stream and on arrays of its own; collective calls stay with one thread. The simulator refuses a second kernel at a time."""
+    """Each thread has its own stream and arrays; only one makes collective calls. The simulator refuses a second kernel at the same time."""
     me, _, right, left = neighbours()
     count, launches = 3, 4
     dests = [Watched(heap, 120, np.int32) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Chapter L, the Python side: what is refused at compile time and in which words, keywords, defaults, kinds of kernels and launches."""
+"""Chapter L: the Python side: refusals at compile time and their messages, keywords, defaults, kinds of kernels and launches."""
 
 import functools
 import re
@@ -33,12 +33,12 @@ else:
 
 # ------------------------------------------------------------------------------------------- what a kernel may not be compiled with
 #
-# f, i: arrays of 8 float32 or int32; m: 2 x 4 float32; s: of uint64; h: int16; c: complex64; x: records. Values: any other names.
+# Arrays: f, i of 8 float32 or int32; m of 2 x 4 float32; s of uint64; h of int16; c of complex64; x of records. Other names are values.
 
 
 @pytest.fixture(scope="module")
 def arrays(_job):
-    """One array of every kind, for all refused calls."""
+    """An array of every kind, for all refused calls."""
     dtypes = {"f": "f4", "i": "i4", "m": "f4", "s": "u8", "h": "i2", "b": "i1", "c": "c8", "x": [("a", "f4"), ("b", "i4")]}
     arrays = {name: pgas.zeros((2, 4) if name == "m" else 8, np.dtype(dtype)) for name, dtype in dtypes.items()}
     yield arrays
@@ -47,7 +47,7 @@ def arrays(_job):
 
 
 def refused(kernel, *args):
-    """The text of the refusal."""
+    """Return the text of the refusal."""
     with pytest.raises(REFUSED) as caught:
         kernel[1, 32](*args)
     return Words(re.sub(r"\x1b\[[0-9;]*m", "", str(caught.value)))
@@ -57,7 +57,7 @@ CASES = []
 
 
 def case(*wanted, arrays):
-    """Register a kernel that must be refused, with what the text must say."""
+    """Register a kernel that must be refused, with the expected text."""
 
     def register(function):
         name = function.__name__
@@ -416,7 +416,7 @@ def put_whole(dest, source, pe):
 
 @pgas.jit
 def by_keywords(dest, source, sig, counter, back, pe):
-    """Every argument by its name, in an order of its own."""
+    """Pass every argument by name, in a different order."""
     n = source.size
     pgas.put(pe=pe, source=source[:1], dest=dest[:1])
     pgas.put(dest[1:2], source[1:2], pe=pe, qp=0, nelems=1)
@@ -450,7 +450,7 @@ def test_keywords(heap):
 
 @cuda.jit
 def plain_kernel(dest, source, sig, pe):
-    """Numba's own decorator, names imported from pgas, the module under another name."""
+    """A kernel with Numba's own decorator, names imported from pgas, and the module under another name."""
     put(dest[:4], source[:4], pe)
     library.p(dest, 4, source[4], pe)
     quiet()
@@ -460,7 +460,7 @@ def plain_kernel(dest, source, sig, pe):
 
 @checklist("L", "kinds of calls and launches")
 def test_plain_cuda_jit_and_imported_names(heap):
-    """The collective launch comes first: when a PE waits in the other one, no neighbour has to compile before it sends."""
+    """The collective launch is first, so no PE waits in the other one while its neighbour compiles."""
     me, _, right, left = neighbours()
     for launch in (functools.partial(pgas.launch, plain_kernel, 1, 1), lambda args: plain_kernel[1, 1](*args)):
         dest, source, sig = heap.zeros(9, np.int32), heap.array(np.arange(9, dtype=np.int32) + me), heap.zeros(1, np.uint64)
@@ -566,7 +566,7 @@ def count_on_peer(counter, step, pe):
 
 @checklist("L", "kinds of calls and launches")
 def test_bound_launch(heap):
-    """Launched again and again with the arguments that it was bound to."""
+    """A bound kernel can be launched several times."""
     _, _, right, _ = neighbours()
     counter = heap.zeros(40, np.int64)
     bound = count_on_peer[2, 40].bind(counter, 3, right)
@@ -590,7 +590,7 @@ def test_one_kernel_many_configurations(heap):
 
 @pgas.jit
 def meet_all_blocks(counter, wrong, threads):
-    """Blocks wait for each other on their own PE, then for those of all PEs."""
+    """Blocks wait for those of their own PE, then for those of all PEs."""
     me, n = pgas.my_pe(), pgas.n_pes()
     cuda.syncthreads()
     if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
@@ -662,7 +662,7 @@ def test_dynamic_shared_memory(heap, collectively):
 
 @checklist("J", "operations on a stream come in the order of its kernels")
 def test_streams(heap):
-    """Kernels of two streams, waited for one by one; launch() on a stream."""
+    """Kernels on two streams, synchronised one by one; launch() on a stream."""
     me, _, right, left = neighbours()
     streams = [cuda.stream(), cuda.stream()]
     dests, source = [Watched(heap, 100, np.int32) for _ in range(3)], heap.array(payload(80, np.int32, me))
@@ -683,7 +683,7 @@ def kernel_in_numbas_cache(dest, pe):
 @checklist("L", "compiled code in other processes")
 @pytest.mark.gpu
 def test_numbas_own_cache_is_refused(heap):
-    """Its key omits what pgas specialises on."""
+    """Numba's cache key lacks the constants that pgas compiles in."""
     with raises(TypeError, r"kernel_in_numbas_cache.*cannot be kept in Numba's cache: use @pgas.jit"):
         kernel_in_numbas_cache[1, 1](heap.zeros(1), 0)
 
@@ -706,7 +706,7 @@ def test_bfloat16(heap):
 
 @pgas.jit
 def rows_and_elements(dest, source, pe):
-    """A row by put, a column by elements, the corner by an atomic."""
+    """Send a row with put, a column with p, the corner with an atomic."""
     i = cuda.threadIdx.x
     pgas.put_block(dest[1], source[2], pe)
     if i < source.shape[0] and i != 1:
