@@ -115,7 +115,7 @@ def put_and_quiet(dest, source, pe):
 
 @checklist("K", "several host threads")
 def test_host_threads_launch_at_the_same_time(heap):
-    """Each thread has its own stream and arrays; only one makes collective calls. The simulator refuses a second kernel at the same time."""
+    """Each thread has its own stream and arrays; one makes the collective calls. The simulator refuses a second concurrent kernel."""
     me, _, right, left = neighbours()
     count, launches = 3, 4
     dests = [Watched(heap, 120, np.int32) for _ in range(count)]

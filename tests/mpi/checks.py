@@ -1,4 +1,4 @@
-"""What the conformance suite shares, and, of these tests alone, the NIC that was asked for and what looks into the software card."""
+"""The conformance suite's checks; the requested NIC, and access to the software card's counters and controls."""
 
 import functools
 import os
@@ -9,13 +9,13 @@ from conformance.checks import *  # noqa: F403
 from pgas.job import runtime
 from pgas.transports.softhca.process import client
 
-#: The NIC asked for; and the software card behind it if it is one of the devices of tests/uverbs.
+#: The requested NIC, and the software card behind it if it is a device of tests/uverbs.
 DEVICE = os.environ.get("PGAS_HCA", "auto")
 CARD = os.environ.get("UVERBS_CARD") if DEVICE not in ("auto", "softhca") else None
 
-#: Over a real device (PGAS_HCA=rxe0) there is nobody who counts, pauses and delays.
+#: A real device (PGAS_HCA=rxe0) cannot be paused or delayed, and has no such counters.
 needs_card = pytest.mark.skipif(
-    DEVICE not in ("auto", "softhca") and CARD is None, reason="capability missing: the software card, which can be asked and paused"
+    DEVICE not in ("auto", "softhca") and CARD is None, reason="capability missing: the software card, which has counters and can be paused"
 )
 
 
@@ -25,11 +25,11 @@ def _behind_a_device(name):
 
 
 def observer():
-    """What looks into the software card: this PE's adapter, or one for the card behind it."""
+    """Return an object with access to the software card: this PE's adapter, or one for the card behind it."""
     return _behind_a_device(CARD) if CARD else runtime.current().nic.adapter
 
 
 def own_queue_pairs():
-    """What the card knows of this PE's queue pairs; its number of the PE is its own where there is a device in between."""
+    """Return the card's records of this PE's queue pairs. With a device in between, the card numbers PEs differently."""
     own = {qp.qpn for qp in runtime.current().nic.qps}
     return [qp for qp in observer().counters()["qps"] if qp["qpn"] in own]

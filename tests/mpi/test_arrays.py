@@ -1,4 +1,4 @@
-"""Symmetric arrays as objects of Python: what copies, sends, prints and frees them; those made like others."""
+"""Symmetric arrays as Python objects: copying, pickling, printing, freeing, and the _like functions."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ NO_COPY = r"^a symmetric array cannot be copied or pickled, as it is this PE's m
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_neither_copied_nor_pickled(heap, how):
+def test_copy_and_pickle_are_refused(heap, how):
     array = heap.zeros((3, 4))
     for thing in (array, array[1:]):
         with pytest.raises(TypeError, match=NO_COPY):
@@ -22,14 +22,14 @@ def test_neither_copied_nor_pickled(heap, how):
 
 
 class Unreadable:
-    """Pickles, and cannot be made again of that."""
+    """An object that can be pickled but not unpickled."""
 
     def __reduce__(self):
         return int, ("seven",)
 
 
 def test_objects_that_cannot_be_sent(heap):
-    """One PE brings one: an error on every PE, of the documented class, and the next call works."""
+    """If one PE passes one, every PE gets an error of the documented class, and the next call works."""
     me, last, array = pgas.my_pe(), N - 1, heap.zeros(3)
     for value, words in (
         (array, "pgas.allgather_object: value cannot be pickled: TypeError: a symmetric array cannot be copied or pickled"),
@@ -45,7 +45,7 @@ def test_objects_that_cannot_be_sent(heap):
     assert pgas.allgather_object(me) == list(range(N))
 
 
-def test_a_freed_array_is_printed(heap):
+def test_a_freed_array_can_be_printed(heap):
     array = pgas.zeros(3, np.int16)
     view, line = array[1:], repr(array)
     assert line == "SymmetricArray(array([0, 0, 0], dtype=int16))"
@@ -74,7 +74,7 @@ def test_a_with_block_frees(heap):
 
 
 def test_a_with_block_that_an_exception_leaves(heap):
-    """No PE starts a collective call, which others would not make: the array is still there."""
+    """The array is not freed: that would be a collective call, which the other PEs may not make."""
     with pytest.raises(KeyError), pgas.full(3, 2.0) as array:
         raise KeyError
     pgas.barrier_all()
@@ -83,7 +83,7 @@ def test_a_with_block_that_an_exception_leaves(heap):
 
 
 class TorchDtype:
-    """PyTorch's dtypes are no NumPy's, but print as torch.NAME, with NumPy's names."""
+    """A dtype of PyTorch: not one of NumPy's, but it prints as torch.NAME, with NumPy's name."""
 
     def __init__(self, name):
         self.name = name

@@ -1,4 +1,4 @@
-"""Symmetric arrays for readers of DLPack: NumPy in the simulator, PyTorch and CuPy on GPUs; one memory, and no reader of a freed one."""
+"""Symmetric arrays through DLPack: NumPy in the simulator, PyTorch and CuPy on GPUs. They share the memory; freed arrays are refused."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""The symmetric heap grows, in small steps of small heaps: how far, with which PE failing, and what kernels in flight see of it."""
+"""Growth of the symmetric heap, with small heaps and steps: its limit, failures of one PE, and kernels in flight."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def small(alone, monkeypatch):
-    """A job whose heap begins with 4 MiB and grows by 4, to 20."""
+    """A job with a heap of 4 MiB that grows in steps of 4 MiB to 20 MiB."""
     for name, value in (("SYMMETRIC_SIZE", "4M"), ("CUMEM_GRANULARITY", "4M"), ("MAX_MEMORY_PER_GPU", "21M")):
         monkeypatch.setenv(f"PGAS_{name}", value)
     with pgas.init() as job:
@@ -51,7 +51,7 @@ def put_and_add(dest, source, idx, pe):
 
 
 def reaches_right(dest):
-    """Check that kernels and the host put into an array of the right neighbour's, from its first byte to its last."""
+    """Check that puts by kernels and by the host reach the right neighbour's array, from its first byte to its last."""
     _, _, right, left = neighbours()
     words = dest.view(np.int64)
     sources = [payload(words.size, np.int64, pe) for pe in range(pgas.n_pes())]
@@ -68,7 +68,7 @@ def reaches_right(dest):
 
 
 def test_a_heap_that_grows_to_its_limit(small):
-    """In steps of the chunk, of several, and of what is left; then it is exhausted, and stays as it is."""
+    """In steps of one chunk, of several, and of the rest; then it is exhausted, and stays usable."""
     job, arrays = small
     for nbytes, alignment in ((21 * MIB, 512), (1, 32 * MIB)):
         with raises(HeapError, rf"symmetric heap exhausted: {nbytes} bytes wanted, {4 * MIB} of {4 * MIB} free"):
@@ -83,7 +83,7 @@ def test_a_heap_that_grows_to_its_limit(small):
     reaches_right(two[7 * MIB :])
     last = allocate(arrays, 7 * MIB)
     assert (offset(last), job.heap.size) == (13 * MIB, 20 * MIB)
-    the_host_knows(job, last)
+    is_on_the_heap(job, last)
     for _ in range(2):
         with raises(HeapError, rf"exhausted: 512 bytes wanted, 0 of {20 * MIB} free, .*PGAS_MAX_MEMORY_PER_GPU, {20 * MIB}\)"):
             pgas.empty(512, np.uint8)
@@ -94,8 +94,8 @@ def test_a_heap_that_grows_to_its_limit(small):
     everywhere(difference(kept.copy_to_host(), np.zeros(3 * MIB, np.uint8)))
 
 
-def the_host_knows(job, words):
-    """Check that an array behind the first heap is one for checks of operands, in kernels' state, and in words."""
+def is_on_the_heap(job, words):
+    """Check that an array beyond the first heap passes operand checks, on the host and in kernels, and is named in messages."""
     place = device_state.place(words[-1:].__cuda_array_interface__["data"][0], job.places)
     assert place.startswith(f"element [{words.size - 1}] of the uint8 array of shape ({words.size},)"), place
     assert job.memory.read(layout.HEAP_SIZE, 8) == job.heap.size.to_bytes(8, "little")
@@ -107,7 +107,7 @@ def the_host_knows(job, words):
 
 
 def held(job):
-    """What this PE holds: descriptors and mappings of the window in the simulator (CUDA has its own), keys of the software card."""
+    """Return this PE's resources: in the simulator descriptors and mappings of the window (not with CUDA), keys of the software card."""
     adapter = getattr(job.nic, "adapter", None)
     keys = sorted(key["key"] for key in adapter.counters()["keys"]) if hasattr(adapter, "counters") else []
     if not pgas.SIMULATOR:
@@ -119,7 +119,7 @@ def held(job):
 
 @contextlib.contextmanager
 def file_size(nbytes):
-    """Let no file of this process become larger; memfds neither."""
+    """Limit the size of this process's files, including memfds."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
     try:
@@ -146,7 +146,7 @@ def failing(owner, name, error):
 
 @contextlib.contextmanager
 def with_other_addresses():
-    """Verbs register memory so that its addresses in work requests become others."""
+    """Make verbs return a memory region with other addresses in work requests."""
     from pgas.transports.ibrc import verbs
 
     register = verbs.register
@@ -155,8 +155,8 @@ def with_other_addresses():
         yield
 
 
-def what_fails(job):
-    """Ways in which growth fails on a PE, and words of the error."""
+def failures(job):
+    """Return ways in which growth fails on a PE, each with a part of the error's text."""
     yield failing(job.memory, "create", HeapError("no memory today")), "no memory today"
     yield failing(job.memory, "create", OSError(24, "Too many open files")), "Too many open files"
     if pgas.SIMULATOR:
@@ -175,15 +175,15 @@ def what_fails(job):
 
 
 def test_growth_fails_on_one_pe(small):
-    """Every PE is told which; nothing is left mapped, open or registered, and the next attempt succeeds."""
+    """Every PE gets an error that names the PE. Nothing stays mapped, open or registered, and the next attempt succeeds."""
     job, arrays = small
     allocate(arrays, 4 * MIB)
     before = held(job)
-    if N > 1:  # one has not even tried
+    if N > 1:  # PEs that disagree
         with raises(HeapError, r"PEs disagree .*PE 0 called pgas.empty\(shape=\(5,\).*PE 1 called pgas.empty\(shape=\(4,\)"):
             pgas.empty(5 if RANK == 0 else 4, np.uint8)
         assert held(job) == before
-    for fault, words in what_fails(job):
+    for fault, words in failures(job):
         with fault if RANK == N - 1 else contextlib.nullcontext(), raises(HeapError, words) as caught:
             pgas.zeros(MIB, np.uint8)
         text = str(caught.value)
@@ -197,7 +197,7 @@ def test_growth_fails_on_one_pe(small):
     assert job.heap.size == 8 * MIB
 
 
-def test_a_heap_that_may_not_have_what_it_begins_with(alone, monkeypatch):
+def test_an_initial_heap_above_the_limit(alone, monkeypatch):
     monkeypatch.setenv("PGAS_SYMMETRIC_SIZE", "4M")
     monkeypatch.setenv("PGAS_MAX_MEMORY_PER_GPU", "3M")
     with raises(ValueError, "PGAS_MAX_MEMORY_PER_GPU=3145728: less than PGAS_SYMMETRIC_SIZE=4194304"):
@@ -207,9 +207,9 @@ def test_a_heap_that_may_not_have_what_it_begins_with(alone, monkeypatch):
 # --------------------------------------------------------------------------------------------------------------- kernels in flight
 
 
-@pytest.mark.skipif(not (pgas.SIMULATOR and THROUGH_NIC), reason="capability missing: a NIC whose kernels keep what they read")
+@pytest.mark.skipif(not (pgas.SIMULATOR and THROUGH_NIC), reason="capability missing: a NIC whose keys are in kernels' state")
 def test_keys_that_kernels_have_read_stay_valid(small, monkeypatch):
-    """In the simulator kernels that go on with what those before have read are as good as one in flight."""
+    """In the simulator, kernels keep the keys that earlier ones have read, as a kernel in flight would."""
     job, arrays = small
     before = allocate(arrays, 2 * MIB)
     reaches_right(before)
@@ -230,13 +230,13 @@ def wait_and_put(word, dest, source, pe):
 
 @pytest.mark.gpu
 def test_a_kernel_in_flight(small):
-    """It began before the heap grew and goes on after it, with the keys that it began with."""
+    """A kernel that starts before the heap grows goes on afterwards, with the keys of its start."""
     job, arrays = small
     _, _, right, left = neighbours()
     sources = [payload(10_000, np.int64, pe) for pe in range(pgas.n_pes())]
     word, dest, source = pgas.zeros(1, np.uint64), pgas.zeros(10_000, np.int64), pgas.array(sources[pgas.my_pe()])
     word.copy_to_device(np.ones(1, np.uint64))
-    wait_and_put[1, 64](word, dest, source, right)  # compiled and loaded before one of them waits
+    wait_and_put[1, 64](word, dest, source, right)  # compiled and loaded before any kernel waits
     pgas.barrier_all()
     word.copy_to_device(np.zeros(1, np.uint64))
     dest.copy_to_device(np.zeros(10_000, np.int64))

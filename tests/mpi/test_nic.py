@@ -1,4 +1,4 @@
-"""What only a NIC does: which WQEs an operation becomes, byte by byte, how many, and when they complete. Under ibgda and ibrc."""
+"""NIC transports (ibgda, ibrc): the WQEs of each operation, byte by byte, their number, and their completion."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from pgas.transports.mlx5 import send_queue, wqe
 
 pytestmark = pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")
 
-ibgda = pytest.mark.skipif(TRANSPORT != "ibgda", reason="the proxy builds and counts its WQEs otherwise (tests/test_ibrc.py)")
+ibgda = pytest.mark.skipif(TRANSPORT != "ibgda", reason="the proxy builds and counts other WQEs (tests/test_ibrc.py)")
 
 
 def nic():
@@ -24,14 +24,14 @@ def nic():
 
 
 def counts():
-    """Sums over this PE's queue pairs. Doorbells are those that the card saw: a register holds the last one only."""
+    """Return the card's counters, summed over this PE's queue pairs. It may miss doorbells, as a register holds only the last one."""
     own = own_queue_pairs()
     return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
 
 
 @pytest.fixture
 def issued(heap):
-    """issued(): what this PE has issued since the last call, after everything is complete."""
+    """Yield issued(): it waits for completion and returns what this PE has issued since the last call."""
     pgas.barrier_all()
     before = counts()
 
@@ -147,7 +147,7 @@ def test_neighbouring_p_are_one_wqe(heap, dtype):
     write = wqe.write_inline(tail.start, tail.qpn, on(right, dest), keys(right), payload, fm_ce_se=ALWAYS if one else 0)
     found = tail.wqes()
     used = wqe.WQE_DATA + wqe.INLINE_HEADER + len(payload)
-    assert found[0][:used] == write[:used]  # the rest of the last octoword is not read by anyone
+    assert found[0][:used] == write[:used]  # the rest of the last octoword is never read
     assert len(found[0]) == len(write)
     assert found[1:] == ([] if one else [wqe.nop(tail.start + blocks, tail.qpn, fm_ce_se=ALWAYS)])
     pgas.barrier_all()
@@ -284,7 +284,7 @@ def test_any_subset_of_lanes(heap, every, first):
 
 @pgas.jit
 def p_to_all(dest, seen):
-    """Lanes name different PEs, and some neighbours."""
+    """Lanes send to different PEs, some of them to neighbouring elements."""
     i = cuda.threadIdx.x
     pe = (i // 3) % pgas.n_pes()
     pgas.p(dest, 40 * pgas.my_pe() + i, i + 1, pe)
@@ -304,7 +304,7 @@ def test_lanes_that_name_different_pes(heap):
 
 @pgas.jit
 def p_and_g_apart(dest, seen, fetched, rounds, first):
-    """Lanes wait for a queue pair each, so that they come apart, and go on to the next operation as they come."""
+    """Each lane waits for a queue pair of its own, so lanes diverge and reach the next operation at different times."""
     i = cuda.threadIdx.x
     pe = (i // 3) % pgas.n_pes()
     at = 40 * pgas.my_pe() + i
@@ -315,8 +315,8 @@ def p_and_g_apart(dest, seen, fetched, rounds, first):
         fetched[i] += pgas.atomic_fetch_add(dest, at, 1, pe) - r
 
 
-def test_lanes_that_come_apart_again_and_again(heap):
-    """A lane that is left behind at a barrier of its warp, once in a thousand times, stands there for good."""
+def test_lanes_that_diverge_repeatedly(heap):
+    """A lane left behind at a barrier of its warp would hang, even if that happens only once in a thousand times."""
     _, n, _, _ = neighbours()
     dest, seen, fetched = heap.zeros(40 * n, np.int32), heap.zeros(40, np.int32), heap.zeros(40, np.int32)
     launches, rounds = (2, 2) if pgas.SIMULATOR else (200, 20)
@@ -329,7 +329,7 @@ def test_lanes_that_come_apart_again_and_again(heap):
 
 @pgas.jit
 def to_all_in_turns(words, dest, source, rounds):
-    """Each lane sends to a PE of its own; queues are full of what others have reserved."""
+    """Each lane sends to its own PE; the queues are full of other threads' reservations."""
     i = cuda.grid(1)
     pe = i % pgas.n_pes()
     for r in range(rounds):
@@ -340,7 +340,7 @@ def to_all_in_turns(words, dest, source, rounds):
 
 
 def test_lanes_that_name_different_pes_and_full_queues(heap):
-    """Nobody waits for room while others wait for what it has reserved."""
+    """No lane may wait for room while others wait for its reservation."""
     me, n, _, _ = neighbours()
     blocks, threads, rounds = (2, 32, 2) if pgas.SIMULATOR else (16, 256, 50)
     count = blocks * threads
@@ -363,7 +363,7 @@ def test_lanes_that_name_different_pes_and_full_queues(heap):
 def p_where(dest, where, pe):
     i = cuda.threadIdx.x
     at = where[i]
-    cuda.syncwarp()  # the simulator lets a lane fall behind now and then, when it reads
+    cuda.syncwarp()  # in the simulator a lane may fall behind when it reads
     if at >= 0:
         pgas.p(dest, at, i + 1, pe, 1)
     pgas.quiet()
@@ -381,8 +381,8 @@ def g_where(source, where, out, pe):
 LANE = np.arange(32)
 ODD = LANE % 2 == 1
 
-#: The element that each lane names (none: -1), and the WQEs that it takes: one if the lanes that are there name neighbours, in their
-#: order; else one each.
+#: The element of each lane (-1: none), and the number of WQEs: one if the active lanes access neighbouring elements in their order, else
+#: one each.
 SHARING = {
     "every lane": (LANE, 1),
     "one lane": (np.where(LANE == 17, LANE, -1), 1),
@@ -425,7 +425,7 @@ def test_lanes_that_share_a_wqe(heap, name):
 
 @pgas.jit
 def p_of_two_halves(dest, pe):
-    """Odd and even lanes are at different calls, or at one call with different queue pairs."""
+    """Odd and even lanes make different calls, or one call with different queue pairs."""
     i = cuda.threadIdx.x
     if i % 2:
         pgas.p(dest, i // 2, i, pe, 1)
@@ -436,7 +436,7 @@ def p_of_two_halves(dest, pe):
 
 
 @ibgda
-def test_lanes_that_part_are_a_wqe_each_time(heap, issued):
+def test_diverged_lanes_take_a_wqe_for_each_half(heap, issued):
     _, _, right, _ = neighbours()
     dest = heap.zeros(64, np.int32)
     issued()
@@ -445,17 +445,17 @@ def test_lanes_that_part_are_a_wqe_each_time(heap, issued):
     assert change["nbytes"] == 256
     assert change["wqes"] == 8 or (
         not pgas.SIMULATOR and change["wqes"] > 8
-    )  # WRITEs of 16 lanes with a NOP each; a GPU may part more lanes
+    )  # WRITEs of 16 lanes with a NOP each; on a GPU more lanes may diverge
     even = np.arange(0, 32, 2)
     equal(dest, np.concatenate([even + 1, even, even, even + 1]).astype(np.int32))
 
 
-# ------------------------------------------------------------- NVSHMEM's defects (facts/mlx5.md section 6.1, "suspected defects")
+# ------------------------------------------------------------------------------ suspected defects of NVSHMEM, which pgas must not have
 
 
 @pgas.jit
 def signal_lanes(dest, source, sig, every, op, pe):
-    """Each of the lanes sends four elements, and a signal of its own."""
+    """Each lane sends four elements and its own signal."""
     i = cuda.threadIdx.x
     if i % every == 0:
         pgas.put_signal_nbi(dest[4 * i : 4 * i + 4], source[4 * i : 4 * i + 4], sig, i, i + 1, op, pe)
@@ -465,7 +465,7 @@ def signal_lanes(dest, source, sig, every, op, pe):
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("op", [pgas.SIGNAL_ADD, pgas.SIGNAL_SET], ids=["add", "set"])
 def test_defect_a_put_signal_by_the_lanes_of_a_warp(heap, op, every):
-    """Section 6.1 (a): NVSHMEM's lanes but the first do not learn which WQEBBs were reserved for them, and submit before all have written.
+    """In NVSHMEM, only the first lane knows the reserved WQEBBs, and lanes submit before all have written.
 
     Here every lane's data and signal are in the ring, once, with nothing between them.
     """
@@ -530,7 +530,7 @@ def put_by_all_and_fence(dest, source, num):
 
 
 def unwaited():
-    """The queue pairs, by number, with WQEs whose completion no kernel has waited for: only that moves cons_idx."""
+    """Return the queue pairs, by number, with WQEs for which no kernel has waited; only waiting moves cons_idx."""
     pgas.synchronize()  # the host reads while kernels run
     records = [layout.RECORDS + number * layout.RECORD_SIZE for number in range(len(nic().qps))]
     return [i for i, at in enumerate(records) if nic()._load(at + layout.CONS_IDX) != nic()._load(at + layout.RESV_HEAD)]
@@ -538,7 +538,7 @@ def unwaited():
 
 @ibgda
 def test_defect_b_fence_covers_every_queue_pair(heap):
-    """Section 6.1 (b): NVSHMEM's fence takes other PEs' queue pairs for its own, which it skips; with one queue pair it does nothing."""
+    """NVSHMEM's fence confuses its own queue pairs, which it skips, with those of other PEs; with one queue pair it does nothing."""
     _, n, _, _ = neighbours()
     dest, source = heap.zeros(4, np.int32), heap.array(np.arange(4, dtype=np.int32))
     pgas.barrier_all()
@@ -553,7 +553,7 @@ def test_defect_b_fence_covers_every_queue_pair(heap):
 
 @ibgda
 def test_defect_c_quiet_finds_the_queue_pair_that_was_used(heap):
-    """Section 6.1 (c): NVSHMEM's quiet of a queue pair divides its number by the wrong count, and waits for another one."""
+    """NVSHMEM's quiet of a queue pair divides its number by the wrong count, and waits for another one."""
     me, n, _, _ = neighbours()
     num = nic()._num
     dest, source = heap.zeros(n * num, np.int64), heap.array(np.arange(1, n * num + 1))
@@ -572,7 +572,7 @@ def test_defect_c_quiet_finds_the_queue_pair_that_was_used(heap):
 
 @needs_card
 def test_defect_d_every_object_is_made_once(heap):
-    """Section 6.1 (d): NVSHMEM allocates the endpoint of a queue pair twice, and loses the first."""
+    """NVSHMEM allocates the endpoint of a queue pair twice, and leaks the first."""
     me, n, _, _ = neighbours()
     count = n * nic()._num
     card = observer().counters()
@@ -592,7 +592,7 @@ def test_defect_d_every_object_is_made_once(heap):
 
 @pgas.jit
 def flood(dest, rounds, pe):
-    """Every thread writes a word of its own again and again; neighbours are not neighbours in memory."""
+    """Every thread writes its own word repeatedly; neighbouring threads do not write neighbouring words."""
     i = cuda.grid(1)
     for r in range(rounds):
         pgas.p(dest, 2 * i, r + i, pe)
@@ -600,7 +600,7 @@ def flood(dest, rounds, pe):
 
 
 def test_more_than_the_queues_hold(heap):
-    """From many blocks; with PGAS_QP_DEPTH=128, when the queues are full all the time, 100,000 operations."""
+    """From many blocks. With PGAS_QP_DEPTH=128, which keeps the queues full, 100,000 operations."""
     _, _, right, _ = neighbours()
     blocks, threads = 8, 32
     operations = 100_000 if nic()._depth == 128 else 20_000
@@ -629,7 +629,7 @@ def only_quiet():
 
 @needs_card
 def test_a_paused_card_completes_nothing(heap):
-    """put_nbi returns while the card stands still, quiet does not; when it goes on, the data arrives."""
+    """put_nbi returns while the card is paused, quiet does not; after the card resumes, the data arrives."""
     me, _, right, left = neighbours()
     dest, source = heap.zeros(1000, np.int32), heap.full(1000, me + 1, np.int32)
     pgas.barrier_all()
@@ -663,7 +663,7 @@ def send(dest, source, sig, round_, pe):
 
 @pgas.jit
 def receive(dest, sig, round_, wrong):
-    """The last byte first: it is what a card writes last, or not."""
+    """Read the last byte first: a card usually writes it last."""
     i = cuda.threadIdx.x
     if i == 0:
         pgas.signal_wait_until(sig, 0, pgas.GE, round_)
@@ -677,7 +677,7 @@ def receive(dest, sig, round_, wrong):
 
 @needs_card
 def test_a_signal_never_overtakes_its_data(heap):
-    """1 MiB, on a card that delays completions and writes the last piece first."""
+    """1 MiB, with a card that delays completions and writes the last piece first."""
     _, _, right, _ = neighbours()
     dest, source = heap.zeros(1 << 20, np.uint8), heap.zeros(1 << 20, np.uint8)
     sig, wrong = heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
@@ -699,7 +699,7 @@ def test_a_signal_never_overtakes_its_data(heap):
 
 @cuda.jit(device=True)
 def fenced(data, flag, rounds, pe):
-    """The data goes by one queue pair, the flag by another."""
+    """Send the data on one queue pair, the flag on another."""
     for r in range(1, rounds + 1):
         pgas.p(data, r, r, pe, 1)
         pgas.fence()

@@ -9,7 +9,7 @@ from pgas.perftests.programs.operation import line
 from pgas.perftests.programs.trial import Trial
 
 SEED = 2026
-#: Groups of programs for each type of elements. On a GPU each type is a kernel that takes long to compile.
+#: Groups of programs for each element type. On a GPU each type is a kernel that takes long to compile.
 GROUPS = 1
 TYPES = DTYPES if pgas.SIMULATOR else ("uint8", "uint64")
 
@@ -17,7 +17,7 @@ TYPES = DTYPES if pgas.SIMULATOR else ("uint8", "uint64")
 @pytest.fixture
 def trial(heap):
     trial = Trial()
-    heap.arrays += trial.arrays  # freed as those of other tests are, also after a failure
+    heap.arrays += trial.arrays  # freed by the fixture, also after a failure
     yield trial
     trial.unregister()
 

@@ -1,4 +1,4 @@
-"""Local operands that were made elsewhere (pgas.register): through a NIC they are as good as the heap, and what is not known is refused."""
+"""Local operands of other allocators (pgas.register): they work through a NIC, and unregistered memory is refused."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pgas.transports.softhca.process.client import SoftHCA
 
 pytestmark = capability("plain memory that a NIC maps")
 
-#: The second one does not end with a page, the third one takes several shares of a copy.
+#: The second one does not end at a page boundary; the third one is copied in several shares.
 SIZES = [1, 5000, 300_001]
 
 
@@ -43,7 +43,7 @@ def strided(dest, source, pe):
 
 
 def on_device(values):
-    """Return a device array of these values. On GPUs a piece of a large one: of CUDA's blocks for small ones one can be registered."""
+    """Return a device array of these values. On GPUs it is a piece of a large one, as small arrays share blocks of CUDA's allocator."""
     if pgas.SIMULATOR:
         return cuda.to_device(values)
     global _pool, _used
@@ -62,7 +62,7 @@ _pool, _used = None, 0
 
 
 class Known:
-    """Arrays of this process that are registered for the time of a test."""
+    """Arrays of this process that are registered for one test."""
 
     def __init__(self):
         self.arrays = []
@@ -94,7 +94,7 @@ def test_put_and_get_in_kernels(heap, known, size):
     equal(source, sources[me])
 
 
-def test_every_thread_its_own(heap, known):
+def test_each_thread_with_its_own_array(heap, known):
     me, _, right, left = neighbours()
     values = np.arange(128 * 8, dtype=np.float64)
     dest, source = heap.zeros(128 * 8), known(values + me)
@@ -128,8 +128,8 @@ def test_from_the_host(heap, known):
     equal(back, expected)
 
 
-def test_what_shares_pages_and_comes_again(heap):
-    """Small arrays lie on pages of others; all hold what they held, and go through the NIC, in whatever order they come and leave."""
+def test_arrays_that_share_pages_and_registering_again(heap):
+    """Small arrays share pages. All keep their contents and work through the NIC, in any order of register and unregister."""
     me, _, right, left = neighbours()
     arrays = [on_device(np.full(100 + 50 * i, 100 * me + i, np.int16)) for i in range(6)]
     dest = heap.zeros((6, 400), np.int16)
@@ -144,7 +144,7 @@ def test_what_shares_pages_and_comes_again(heap):
         everywhere(f"rows {faults}" if faults else None)
         pgas.barrier_all()
         dest.copy_to_device(np.zeros((6, 400), np.int16))
-        pgas.barrier_all()  # nobody puts before that
+        pgas.barrier_all()  # no PE puts before that
         for i in reversed(order[1:]):
             pgas.unregister(arrays[i])
         pgas.unregister(arrays[order[0]])
@@ -173,12 +173,12 @@ def test_refusals(heap):
 
 
 @pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC")
-def test_kernels_do_not_find_what_was_unregistered(heap):
-    """Other memory may lie there later; entries are used again."""
+def test_kernels_do_not_find_unregistered_memory(heap):
+    """The addresses may be used for other memory later; entries of the table are reused."""
     memory = runtime.current().memory
 
     def entries():
-        """The memory that kernels find in the table."""
+        """Return the memory in the table of kernels."""
         count = (int.from_bytes(memory.read(layout.REGISTERED_END, 8), "little") - layout.REGISTERED) // layout.PIECE_SIZE
         table = [layout.REGISTERED + i * layout.PIECE_SIZE for i in range(max(count, 0))]
         words = [
@@ -199,14 +199,14 @@ def test_kernels_do_not_find_what_was_unregistered(heap):
     pgas.barrier_all()
 
 
-def test_what_the_nic_refuses_is_this_process_s_own_again(heap, monkeypatch):
+def test_pages_are_private_again_if_the_nic_refuses(heap, monkeypatch):
     adapter = getattr(runtime.current().nic, "adapter", None)  # none under p2p and over plain verbs
     if not (pgas.SIMULATOR and isinstance(adapter, SoftHCA)):
-        pytest.skip("capability missing: pages that are exchanged for a NIC")
+        pytest.skip("capability missing: a NIC for which pages are replaced by shared ones")
     array = on_device(np.arange(3000))
 
     def shared():
-        """Whether others can map the array's first page."""
+        """Whether other processes can map the array's first page."""
         at = array.ctypes.data
         lines = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
         ranges = ((*(int(end, 16) for end in fields[0].split("-")), fields[5:]) for fields in lines)
@@ -228,8 +228,8 @@ def test_what_the_nic_refuses_is_this_process_s_own_again(heap, monkeypatch):
     pgas.barrier_all()
 
 
-def test_finalize_forgets_what_is_registered(heap):
-    """Not unregistered on purpose: the job's end does that, and says nothing."""
+def test_finalize_unregisters(heap):
+    """The array is not unregistered: finalize does that, without a warning."""
     pgas.register(on_device(np.arange(10)))
     pgas.barrier_all()
 

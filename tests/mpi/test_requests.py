@@ -1,6 +1,6 @@
-"""Every kind of request that a NIC transport makes, between all pairs of PEs, itself included: a short proof that a transport carries them.
+"""Every kind of request of a NIC transport, between all pairs of PEs, including a PE and itself: a short check of a transport.
 
-Over a real device (PGAS_HCA) this is what is run first; the chapters of the specification are in the other files.
+Run this first over a real device (PGAS_HCA).
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ ROUNDS = 20
 
 
 def test_the_adapter_is_named(heap):
-    """As perf tests print it: device and port, and no engine but the software card's."""
+    """Perf tests print it: device and port; an engine only with the software card."""
     about = pgas.info()
     if DEVICE in ("auto", "softhca"):
         assert (about["adapter"], about["engine"] is None) == ("softhca", False)
@@ -106,9 +106,9 @@ def add_by_all(word, seen, rounds, pe):
 
 @pytest.mark.parametrize(("dtype", "rounds"), [(np.int32, ROUNDS), (np.uint64, ROUNDS), (np.float64, 4)], ids=str)
 def test_atomics_on_one_word(heap, dtype, rounds):
-    """By all threads of all PEs: nothing is lost, every old value is found once, the neighbours are untouched.
+    """By all threads of all PEs: nothing is lost, every old value is fetched once, the neighbours are untouched.
 
-    Of those that add floats by compare-and-swap one gets through at a time.
+    Few threads add floats, as that is a compare-and-swap loop.
     """
     n, threads = pgas.n_pes(), 8
     word, seen = heap.zeros(4, dtype), heap.zeros(threads * rounds, dtype)
@@ -123,7 +123,7 @@ def test_atomics_on_one_word(heap, dtype, rounds):
 
 @pgas.jit
 def send(data, source, sig, rounds, me, right, left):
-    """Round after round: data and a signal that is set, data and a signal that is added to, to the right; wait for the left."""
+    """In each round, send data with SIGNAL_SET and data with SIGNAL_ADD to the right, and wait for those from the left."""
     n = source.size
     for i in range(1, rounds + 1):
         for j in range(n):
@@ -141,7 +141,7 @@ def send(data, source, sig, rounds, me, right, left):
     pgas.barrier_all()
 
 
-def test_signals_come_behind_their_data(heap):
+def test_signals_arrive_after_their_data(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     data, source, sig = heap.zeros(1024, np.int32), heap.zeros(512, np.int32), heap.zeros(4, np.uint64)
     launch_together(send, 1, 1, data, source, sig, ROUNDS, me, (me + 1) % n, (me - 1) % n)
@@ -156,7 +156,7 @@ def flood(dest, source, count):
 
 
 def test_more_than_the_queues_hold(heap):
-    """More puts than send queues, and a small ring, have room for; quiet misses none of them."""
+    """More puts than fit into send queues and a small ring; quiet waits for all of them."""
     me, n, blocks = pgas.my_pe(), pgas.n_pes(), 2  # each block has a queue pair to each PE
     depth = window.constants().depth
     count = blocks * n * (depth + depth // 4)

@@ -1,4 +1,4 @@
-"""pgas.reset(): after an error of kernels or NIC every launch and call raises it again, until all PEs have called reset."""
+"""pgas.reset(): after an error of a kernel or the NIC, every launch and call raises it again until all PEs have called reset."""
 
 import contextlib
 import re
@@ -49,7 +49,7 @@ def moves(dest, source, back, counter, word, old, left, right):
 
 
 def works(heap):
-    """Every kind of operation does what it should, between all PEs."""
+    """Check that every kind of operation works between all PEs."""
     me, n, right, left = neighbours()
     dest, source, back = heap.zeros(N, np.int32), heap.array(np.arange(N, dtype=np.int32) + 1000 * me), heap.zeros(N, np.int32)
     counter, word, old = heap.zeros(1, np.uint64), heap.zeros(1, np.uint64), heap.zeros(64, np.uint64)
@@ -68,7 +68,7 @@ def works(heap):
 
 
 def raised(call, *args):
-    """The error of a call, or of the kernels that it launched, without the thread that the simulator names."""
+    """Return the error of a call, or of the kernels that it launched, without the simulator's thread number."""
 
     def complete():
         call(*args)
@@ -107,18 +107,18 @@ def changed(address, word):
 
 
 def forget():
-    """Let kernels of the simulator read such words again."""
+    """Drop the simulator's cached copies of such words."""
     if pgas.SIMULATOR:
         cpu.read_again()
 
 
 def deadline(seconds):
-    """Let waits of this PE's kernels last no longer."""
+    """Set the deadline of waits in this PE's kernels."""
     return changed(layout.TIMEOUT_NS, int(seconds * 1e9))
 
 
 def unreachable_heap():
-    """Let the NIC be told another key than that of this PE's heap."""
+    """Give the NIC a wrong key for this PE's heap."""
     nic = runtime.current().nic
     if TRANSPORT == "ibgda":
         return changed(layout.LKEY, nic._load(layout.LKEY) ^ 0x100)
@@ -128,7 +128,7 @@ def unreachable_heap():
 
 @pytest.mark.parametrize("whose", ["of one PE", "of all PEs"])
 def test_wait_past_its_deadline(heap, whose):
-    """Kernels of the other PEs that run meanwhile wait for what does not come: reset ends them."""
+    """Meanwhile, kernels of the other PEs wait for data that never comes; reset ends them."""
     me, *_ = neighbours()
     kept = heap.array(np.arange(N) * (me + 1))
     dest, source, word = heap.zeros(4), heap.zeros(4), heap.zeros(1, np.uint64)
@@ -150,7 +150,7 @@ def test_wait_past_its_deadline(heap, whose):
 @pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")
 @pytest.mark.parametrize("kernel", [puts, puts_nbi])
 def test_completion_error(heap, kernel):
-    """What is queued behind it is flushed; queue pairs of other PEs that the error broke work again, too."""
+    """The WQEs behind it are flushed. Afterwards, queue pairs of other PEs that the error broke work again, too."""
     me, _, right, _ = neighbours()
     dest, source, word = heap.zeros(N, np.int32), heap.zeros(N, np.int32), heap.zeros(1, np.uint64)
     for _ in range(2):
@@ -166,13 +166,13 @@ def test_completion_error(heap, kernel):
 
 
 def test_job_without_an_error(heap):
-    """Nothing is lost by it."""
+    """Nothing changes."""
     pgas.reset()
     works(heap)
 
 
 def test_call_that_is_not_reset(heap):
-    """Its PE hears of it; the one that resets waits until all do."""
+    """Its PE gets the error; a PE that resets waits until all do."""
     me, n, *_ = neighbours()
     if me == 0:
         pgas.reset()

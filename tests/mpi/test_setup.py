@@ -1,4 +1,4 @@
-"""What pgas adds to chapter A: its variables, and what a job leaves behind. These tests come last and begin without a job."""
+"""Additions to chapter A: pgas's variables, and resources left after a job. These tests run last and start without a job."""
 
 import inspect
 import os
@@ -16,14 +16,14 @@ import pgas
 
 
 def window_mappings():
-    """This process's mappings of window and state page (in the simulator; a GPU's are not in this file)."""
+    """Return this process's mappings of window and state page, in the simulator only."""
     maps = Path("/proc/self/maps").read_text(encoding="ascii", errors="replace") if pgas.SIMULATOR else ""
     return [line for line in maps.splitlines() if line.startswith(("5ff", "60")) and len(line.split("-")[0]) == 12]
 
 
 @pytest.fixture(autouse=True)
 def unmapped():
-    """After each test, on the PE that it is of."""
+    """Check after each test that nothing is mapped."""
     yield
     assert window_mappings() == []
 
@@ -100,7 +100,7 @@ def test_a_with_block_of_an_array_in_which_the_job_ends():
 
 
 def test_leaks_when_warnings_are_errors():
-    """The warning is raised on PE 0, after everybody has ended."""
+    """The warning is raised on PE 0, after finalize has completed on all PEs."""
     pgas.init()
     me, leaked = pgas.my_pe(), pgas.zeros(3)
     with warnings.catch_warnings():
@@ -121,7 +121,7 @@ def test_leaks_when_warnings_are_errors():
 
 
 def test_another_configuration_is_refused(monkeypatch):
-    """Compiled kernels contain the first one."""
+    """Compiled kernels contain the first configuration."""
     with pgas.init():
         pass
     with monkeypatch.context() as patch:
@@ -175,7 +175,7 @@ def test_p2p_by_name(monkeypatch):
 
 @needs_peer
 def test_more_heap_than_memory_on_one_pe_only(monkeypatch, mpi):
-    """Refused before that: PEs must be started alike."""
+    """Refused before the sizes are checked, as all PEs must have the same variables."""
     with monkeypatch.context() as patch:
         patch.delenv("PGAS_MAX_MEMORY_PER_GPU")
         if mpi.COMM_WORLD.rank == 1:

@@ -1,4 +1,4 @@
-"""Operations that the host calls, at once and on CUDA streams, and what of them goes into CUDA graphs (pgas/api/host_ops.py)."""
+"""Operations called on the host, at once and on CUDA streams, and captured into CUDA graphs (pgas/api/host_ops.py)."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ INTEGERS = [np.dtype(name) for name in ("int32", "uint32", "int64", "uint64")]
 
 
 class Wrapped:
-    """A stream as some library shows it: an object with one attribute."""
+    """A stream of another library: an object with one attribute."""
 
     def __init__(self, attribute, handle):
         setattr(self, attribute, handle)
 
 
 class Protocol:
-    """A stream by the protocol of CUDA."""
+    """A stream with __cuda_stream__."""
 
     def __init__(self, handle):
         self._handle = handle
@@ -29,7 +29,7 @@ class Protocol:
 
 
 def streams_of_all_kinds():
-    """Numba's, cuda.core's by its protocol, CuPy's, PyTorch's, a bare handle's; in the simulator what looks like them."""
+    """Return streams of Numba, cuda.core (by protocol), CuPy and PyTorch, and a bare handle; in the simulator similar objects."""
     stream = cuda.stream()
     handle = 0 if pgas.SIMULATOR else int(stream.handle)
     others = [Wrapped("ptr", handle), Wrapped("cuda_stream", handle), Wrapped("handle", handle)]
@@ -37,7 +37,7 @@ def streams_of_all_kinds():
 
 
 def raised(error, call, *args, **kwargs):
-    """The text of the error that a call raises."""
+    """Return the text of the error that a call raises."""
     with pytest.raises(error) as caught:
         call(*args, **kwargs)
     return str(caught.value)
@@ -64,7 +64,7 @@ def test_put_and_get(heap, dtype, start, count):
 @pytest.mark.parametrize("dtype", [*DTYPES, *RECORDS], ids=name_of)
 @pytest.mark.parametrize(("start", "count", "far", "near"), [(0, 1, 1, 1), (3, 100, 1, 1), (3, 100, 2, 3), (5, 9001, 3, 1)])
 def test_iput_and_iget(heap, dtype, start, count, far, near):
-    """To every so-many-th element, and back; what lies between stays."""
+    """To every n-th element, and back; the gaps stay unchanged."""
     me, n, right, left = neighbours()
     sources = [payload(count * near, dtype, seed=7 + pe) for pe in range(n)]
     end = start + (count - 1) * far + 1
@@ -73,13 +73,13 @@ def test_iput_and_iget(heap, dtype, start, count, far, near):
     dest.image[start:end:far] = sources[left][::near]
     pgas.barrier_all()
     dest.check()
-    pgas.iget(back.array, dest.array[start:end], near, far, right)  # as many as there are
+    pgas.iget(back.array, dest.array[start:end], near, far, right)  # as many as fit
     back.image[::near] = sources[me][::near]
     back.check()
 
 
 def test_a_matrix_is_transposed_on_a_stream(heap):
-    """Each column takes what the kernel before has written, and becomes a row at the neighbour."""
+    """Each column, written by the kernel before, becomes a row at the neighbour."""
     me, _, right, left = neighbours()
     rows, columns, rounds, stream = 7, 5, 3, cuda.stream()
     first = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
@@ -149,7 +149,7 @@ def increment(array):
 
 
 def test_a_stream_keeps_the_order_of_kernels_and_operations(heap):
-    """Each put takes what the kernel before it wrote, and its signal tells of it."""
+    """Each put copies what the kernel before it wrote, and its signal announces that."""
     _, n, right, left = neighbours()
     stream, rounds, size = cuda.stream(), 5, 20_000
     source, dest, sig = heap.zeros(size, np.int32), heap.zeros((rounds, size), np.int32), heap.zeros(2, np.uint64)
@@ -194,7 +194,7 @@ def test_elements_and_atomics(heap, dtype):
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=name_of)
 def test_other_atomics(heap, dtype):
-    """Each PE on an element of its own at its neighbour."""
+    """Each PE uses its own element at its neighbour."""
     me, n, right, left = neighbours()
     cells = heap.full(n, 6, dtype)
     found = [
@@ -215,7 +215,7 @@ def test_other_atomics(heap, dtype):
 
 @pytest.mark.parametrize("stream", [None, 0, "a stream"])
 def test_barriers_and_quiet(heap, stream):
-    """What every PE put before a barrier is there behind it."""
+    """Puts before a barrier are complete after it."""
     me, n, _, _ = neighbours()
     stream = cuda.stream() if stream == "a stream" else stream
     seen, table = [], heap.zeros(n, np.int32)
@@ -276,7 +276,7 @@ def test_refusals(heap):
     )  # fmt: skip
     faults = [f"{found!r} for {wanted!r}" for found, wanted in zip(texts, expected, strict=True) if wanted not in found]
     everywhere("; ".join(faults))
-    pgas.barrier_all()  # and nothing is poisoned
+    pgas.barrier_all()  # the job is still usable
 
 
 def test_freed_operands(heap):
@@ -289,7 +289,7 @@ def test_freed_operands(heap):
 
 
 class Captured:
-    """What is called in the block on the stream, as a graph: by the driver's own calls, as PyTorch and CuPy make them."""
+    """Captures the calls on a stream in a with block as a graph, by driver calls, as PyTorch and CuPy do."""
 
     def __init__(self, stream):
         from cuda.bindings import driver
@@ -332,7 +332,7 @@ def add_up(total, array):
 @pytest.mark.gpu
 @pytest.mark.parametrize("bound", [False, True], ids=["launched", "bound"])
 def test_a_graph_of_kernels_that_communicate(heap, bound):
-    """Captured while nothing is loaded yet; every replay puts what the last one has incremented."""
+    """Captured before any kernel is loaded; every replay puts the values that the previous one incremented."""
     _, _, right, _ = neighbours()
     stream, rounds, size = cuda.stream(), 20, 3000
     source, dest, total, sig = heap.zeros(size, np.int32), heap.zeros(size, np.int32), heap.zeros(size, np.int32), heap.zeros(1, np.uint64)
@@ -383,7 +383,7 @@ def test_a_graph_of_stream_operations(heap, size):
 
 
 @pytest.mark.gpu
-def test_what_has_to_wait_is_not_captured(heap):
+def test_calls_that_wait_are_not_captured(heap):
     cells, stream = heap.zeros(4, np.int64), cuda.stream()
     with Captured(stream):
         texts = [

@@ -1,4 +1,4 @@
-"""PGAS_DEBUG=strict: on the host the simulator's symmetric arrays offer what a GPU's do. These tests come last and begin without a job."""
+"""PGAS_DEBUG=strict: on the host, the simulator's symmetric arrays offer only what a GPU's do. These tests run last, without a job."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not pgas.SIMULATOR, reason="the simulator's arra
 INSTEAD = "(PGAS_DEBUG=strict): use copy_to_host() and copy_to_device(), or a kernel"
 SUBSCRIPTS = {"m": "an array", "[0, 2]": "a list", "...": "...", "None": "None", "True": "True"}
 
-#: What is done to an array a of 4 integers with an array m of booleans, and what is refused.
+#: Expressions with an array a of 4 integers and an array m of booleans, and the refused operation.
 REFUSED = {
     "a += 1": "operator +=",
     "a //= 2": "operator //=",
@@ -29,7 +29,7 @@ REFUSED = {
     **{f"a.{name}": name for name in ("fill", "sum", "astype", "tolist", "copy", "itemsize")},
 }
 
-#: What GPUs do.
+#: Expressions that work on GPUs.
 OFFERED = (
     "a[0]", "a[-1]", "a[1:3]", "a[0] = 5", "a[:] = 3", "a[1:3] = np.arange(2, dtype=np.int32)", "a.copy_to_host()",
     "a.reshape(2, 2)[1, 0]", "a.reshape(2, 2)[:, 1]", "a.T", "a.view(np.uint32)", "a.ravel()", "a.squeeze()",
@@ -44,7 +44,7 @@ def first_field(records, out):
 
 
 def test_arrays_are_as_on_gpus(monkeypatch):
-    """Also in a job that another one follows, which is not strict."""
+    """Also if a job that is not strict follows."""
     monkeypatch.setenv("PGAS_DEBUG", "strict")
     with pgas.init():
         scope = {"a": pgas.zeros(4, np.int32), "m": np.array([True, False, True, False]), "np": np}
@@ -64,7 +64,7 @@ def test_arrays_are_as_on_gpus(monkeypatch):
         records, out = pgas.zeros(2, np.dtype([("x", np.int32)])), pgas.zeros(1, np.int32)
         records.copy_to_device(np.array([(1,), (21,)], records.dtype))
         first_field[1, 1](records, out)
-        assert out[0] == 42  # kernels are not concerned
+        assert out[0] == 42  # kernels are not restricted
         for array in (out, records, scope["a"]):
             pgas.free(array)
         ring_works()

@@ -1,4 +1,4 @@
-"""Values that an element cannot hold and codes that do not exist are refused on the host by name; kernels convert values as p() says."""
+"""The host refuses values that an element cannot hold and unknown codes; kernels convert values as documented for p()."""
 
 import math
 

@@ -1,7 +1,7 @@
 """Planted mistakes that x86 hides and a GPU does not: the simulator's weak memory (PGAS_SIM_WEAK=seed) must show each of them.
 
-Every program comes in two forms, chosen by an argument: with the mistake it must go wrong at least once in all launches, without it
-never. The rounds of a launch use words of their own, so that nothing else orders them.
+An argument chooses one of two forms of each program: with the mistake it must go wrong at least once in all launches, without it never.
+Each round of a launch uses its own words, so nothing else orders the rounds.
 """
 
 import os
@@ -30,7 +30,7 @@ def value_of(r, i):
 
 @cuda.jit(device=True)
 def count_wrong(data, r, wrong):
-    """Compare the chunk of a round."""
+    """Count the wrong elements of a round."""
     for i in range(cuda.threadIdx.x, CHUNK, cuda.blockDim.x):
         if data[r * CHUNK + i] != value_of(r, i):
             cuda.atomic.add(wrong, 0, 1)
@@ -38,7 +38,7 @@ def count_wrong(data, r, wrong):
 
 @pgas.jit
 def flag_without_fence(data, source, sig, wrong, correct, right):
-    """One thread: element by element, then a flag."""
+    """One thread sends element by element, then a flag."""
     for r in range(ROUNDS):
         for i in range(CHUNK):
             pgas.p(data, r * CHUNK + i, value_of(r, i), right)
@@ -51,7 +51,7 @@ def flag_without_fence(data, source, sig, wrong, correct, right):
 
 @pgas.jit
 def signal_that_overtakes(data, source, sig, wrong, correct, right):
-    """The block's data, then a signal that orders nothing before it."""
+    """The block sends data, then a signal without a fence."""
     t = cuda.threadIdx.x
     for r in range(ROUNDS):
         for i in range(t, CHUNK, cuda.blockDim.x):
@@ -69,7 +69,7 @@ def signal_that_overtakes(data, source, sig, wrong, correct, right):
 
 @pgas.jit
 def signal_before_data(data, source, sig, wrong, correct, right):
-    """Written the wrong way round."""
+    """The signal is sent before the data."""
     t = cuda.threadIdx.x
     for r in range(ROUNDS):
         for i in range(t, CHUNK, cuda.blockDim.x):
@@ -90,7 +90,7 @@ def signal_before_data(data, source, sig, wrong, correct, right):
 
 @pgas.jit
 def source_reused_too_early(data, source, sig, wrong, correct, right):
-    """A non-blocking put's source is written again without a quiet. Everything else is in order."""
+    """The source of a non-blocking put is written again without a quiet; the rest is correct."""
     t = cuda.threadIdx.x
     for r in range(ROUNDS):
         for i in range(t, CHUNK, cuda.blockDim.x):
@@ -113,7 +113,7 @@ def source_reused_too_early(data, source, sig, wrong, correct, right):
 
 @pgas.jit
 def source_reused_without_flush(data, source, sig, wrong, correct, right):
-    """As above, with the call that is for sources only."""
+    """As above, with flush instead of quiet."""
     t = cuda.threadIdx.x
     for r in range(ROUNDS):
         for i in range(t, CHUNK, cuda.blockDim.x):
@@ -135,8 +135,8 @@ def source_reused_without_flush(data, source, sig, wrong, correct, right):
 
 
 @pgas.jit
-def flush_in_the_place_of_quiet(data, source, sig, wrong, correct, right):
-    """Sources that are reusable have not arrived."""
+def flush_instead_of_quiet(data, source, sig, wrong, correct, right):
+    """After flush the sources are reusable, but the data need not have arrived."""
     t = cuda.threadIdx.x
     for r in range(ROUNDS):
         for i in range(t, CHUNK, cuda.blockDim.x):
@@ -157,7 +157,7 @@ def flush_in_the_place_of_quiet(data, source, sig, wrong, correct, right):
 
 @pgas.jit
 def got_data_used_too_early(data, source, sig, wrong, correct, right):
-    """A non-blocking get's destination is read without a quiet."""
+    """The destination of a non-blocking get is read without a quiet."""
     t = cuda.threadIdx.x
     for r in range(ROUNDS):
         if t == 0:
@@ -179,7 +179,7 @@ def got_data_used_too_early(data, source, sig, wrong, correct, right):
 
 @pgas.jit
 def fence_without_syncthreads(data, source, sig, wrong, correct, right):
-    """Thread 0 fences what it stored itself, not what the rest of the block did."""
+    """Without syncthreads, thread 0's fence covers its own stores, but not those of the other threads."""
     t = cuda.threadIdx.x
     for r in range(ROUNDS):
         for i in range(t, CHUNK, cuda.blockDim.x):
@@ -196,8 +196,8 @@ def fence_without_syncthreads(data, source, sig, wrong, correct, right):
 
 
 @pgas.jit
-def sync_in_the_place_of_barrier(data, source, sig, wrong, correct, right):
-    """sync_all lets everybody go on, but completes nothing."""
+def sync_instead_of_barrier(data, source, sig, wrong, correct, right):
+    """sync_all synchronises, but completes nothing."""
     t = cuda.threadIdx.x
     for r in range(ROUNDS):
         for i in range(t, CHUNK, cuda.blockDim.x):
@@ -213,7 +213,7 @@ def sync_in_the_place_of_barrier(data, source, sig, wrong, correct, right):
 
 @cuda.jit(device=True)
 def sync_relaxed(sig, r, right):
-    """A hand-made barrier of two neighbours that forgets the quiet."""
+    """A hand-made barrier of two neighbours without a quiet."""
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         pgas.atomic_add(sig, r, 1, right)
@@ -223,9 +223,9 @@ def sync_relaxed(sig, r, right):
 
 @pgas.jit
 def store_buffering(word, met, blind, correct):
-    """Round r: PEs 0 and 1 store to each other, then read what has come; blind counts who saw nothing.
+    """In each round PEs 0 and 1 store to each other, then read their own word; blind counts the PEs that saw nothing.
 
-    They meet by atomics, which order nothing: before, to store at the same time, and after, lest a barrier's fence helps.
+    They synchronise by atomics, which order nothing: before, to store at the same time, and after, as the fence of a barrier would help.
     """
     me = pgas.my_pe()
     peer = 1 - me
@@ -248,15 +248,15 @@ PROGRAMS = {
     "signal before data": (signal_before_data, WARP),
     "source reused without quiet": (source_reused_too_early, WARP),
     "source reused without flush": (source_reused_without_flush, WARP),
-    "flush in the place of quiet": (flush_in_the_place_of_quiet, WARP),
+    "flush instead of quiet": (flush_instead_of_quiet, WARP),
     "got data without quiet": (got_data_used_too_early, WARP),
     "fence without syncthreads": (fence_without_syncthreads, WARP),
-    "barrier without quiet": (sync_in_the_place_of_barrier, WARP),
+    "barrier without quiet": (sync_instead_of_barrier, WARP),
 }
 
 
 def mistakes(heap, kernel, threads, *, correct):
-    """How many wrong elements all PEs saw in all launches."""
+    """Return how many wrong elements all PEs saw in all launches."""
     _, _, right, _ = neighbours()
     total = 0
     for _ in range(LAUNCHES):

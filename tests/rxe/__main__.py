@@ -9,7 +9,7 @@ import sys
 
 from rxe import guest, packages
 
-#: Exit status where there can be no guest, as for tests that were skipped (automake's).
+#: Exit status if there can be no guest (automake's status for skipped tests).
 UNAVAILABLE = 77
 
 
@@ -21,26 +21,26 @@ def _run(command: list[str], timeout_s: float, *, forks: bool) -> int:
     kernel = packages.kernel()
     if forks:
         os.environ.update(guest.ANY_PROCESSOR, NUMBA_CACHE_DIR=str(packages.cache_folder() / "numba"))
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the guest would compile all of pgas, emulated
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise the emulated guest compiles all of pgas
         subprocess.run([sys.executable, "-c", "from rxe import forks; forks.preload()"], check=True)
         command = [sys.executable, "-m", "rxe.forks", *command]
     status = guest.boot(kernel, command, timeout_s)
-    return 1 if status == UNAVAILABLE else status  # the command's own, which is no reason to skip anything
+    return 1 if status == UNAVAILABLE else status  # the command's own status must not look like a skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status: the command's, 124, 125, or 77 where there can be no guest."""
     parser = argparse.ArgumentParser(prog="python -m rxe", description="A QEMU guest with Soft-RoCE devices on the machine's own root.")
     actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("packages", help="get what tests of verbs need from Debian; status 77 and one line if something cannot be had")
+    actions.add_parser("packages", help="install the Debian packages for tests of verbs; status 77 and one line if one is not available")
     run = actions.add_parser("run", help="run a command in the guest; its exit status, 124: too long, 125: guest died")
     run.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="for boot and command (600)")
-    run.add_argument("--forks", action="store_true", help="run it under rxe.forks: Python is started once, the tests' imports are there")
+    run.add_argument("--forks", action="store_true", help="run it under rxe.forks: Python starts once and imports the tests' modules once")
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(arguments)
     if options.action == "run" and not options.command:
         parser.error("run: no command")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # end the guest, too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that the guest ends, too
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         if options.action == "run":

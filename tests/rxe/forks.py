@@ -1,6 +1,6 @@
-"""tests/forks.py in the guest, where Python takes 2 s to start and half a minute to import what tests use.
+"""tests/forks.py in the guest, where Python takes 2 s to start and half a minute to import the tests' modules.
 
-``python -m rxe.forks COMMAND...`` imports what a PE's test session imports before its first test, pytest first, and runs the command.
+``python -m rxe.forks COMMAND...`` imports, beginning with pytest, what a test session imports before its first test, and runs the command.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ IMPORTED = (
 
 
 def preload() -> None:
-    """Import and compile what tests use; on the machine this leaves bytecode and Numba's code on disk, which the guest finds there."""
-    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # pgas would, but Numba is imported before it
+    """Import and compile what tests use. On the machine this writes bytecode and Numba's cache to disk, which the guest uses."""
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # pgas sets it, but Numba is imported earlier here
     for name in IMPORTED:
         importlib.import_module(name)
     from pgas.transports.ibrc import loop, work_requests
@@ -30,7 +30,7 @@ def preload() -> None:
 
 
 def _with_pytest(load) -> None:  # type: ignore[no-untyped-def]
-    """Import pytest with its plugins, and more while its import hook is there, which rewrites assertions of some modules."""
+    """Import pytest with its plugins, and the rest while pytest's import hook, which rewrites assertions, is active."""
     import pytest
 
     class Importer:
@@ -42,7 +42,7 @@ def _with_pytest(load) -> None:  # type: ignore[no-untyped-def]
 
 
 def main(command: Sequence[str], load=preload) -> int:  # type: ignore[no-untyped-def]
-    """Import, and serve a command as forks.run() does."""
+    """Import the modules, and run a command with forks.run()."""
     _with_pytest(load)
     return forks.run(command, nested=True)
 

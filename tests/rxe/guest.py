@@ -1,6 +1,6 @@
-"""Boots the guest, runs one command in it, and ends with what that ended with.
+"""Boots the guest, runs one command in it, and returns its exit status.
 
-The command's output comes over the second serial port, the kernel's over the first; its exit status over a shared folder.
+The command's output comes through the second serial port, the kernel's through the first, and the exit status through a shared folder.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from pathlib import Path
 
 __all__ = ["ANY_PROCESSOR", "DIED", "TIMED_OUT", "boot", "command_script"]
 
-#: Exit statuses that are not the command's, as of timeout(1) and of env(1).
+#: Exit statuses that are not the command's, as those of timeout(1) and env(1).
 TIMED_OUT = 124
 DIED = 125
 
 HERE = Path(__file__).parent
 
-#: Of the caller's environment, what belongs to its terminal, session or MPI job.
+#: Variables of the caller's terminal, session or MPI job, which are not passed to the guest.
 NOT_PASSED_ON = re.compile(r"TERM|DISPLAY|TMPDIR|LS_COLORS|(PGAS_RXE|XDG|SSH|DBUS|PMI|PMIX|OMPI_COMM|HYDRA|MAKE)\w*|MFLAGS|_")
 
-#: MPI is to keep off the devices that are tested, whose link goes down: MPICH's UCX, Open MPI's transfer layers.
+#: Keep MPI off the tested devices, whose link goes down: MPICH's UCX, Open MPI's transfer layers.
 MPI_OFF_RDMA = {"UCX_TLS": "self,sm", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"}
 
-#: Numba compiles for this processor, so that code which the machine has compiled and kept on disk fits the guest's, too.
+#: Numba compiles for this processor, so the guest can use the machine's cached code.
 ANY_PROCESSOR = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 
 
@@ -44,15 +44,15 @@ def command_script(command: Sequence[str], environment: Mapping[str, str], cwd: 
 
 
 def boot(kernel: Path, command: Sequence[str], timeout_s: float) -> int:
-    """Run a command in a guest; its output, both streams together, goes to standard output as it comes.
+    """Run a command in a guest; its output, both streams merged, goes to standard output at once.
 
     Args:
         kernel: folder of packages.kernel().
         command: program and arguments.
-        timeout_s: for boot and command.
+        timeout_s: limit in seconds for boot and command together.
 
     Returns:
-        The command's exit status; TIMED_OUT after timeout_s; DIED if the guest ended without one, with its console's end on standard error.
+        The command's exit status; TIMED_OUT after timeout_s; DIED if the guest died, with the end of its console on standard error.
     """
     with tempfile.TemporaryDirectory(prefix="pgas-rxe-") as folder:
         shared, console = Path(folder, "shared"), Path(folder, "console")
@@ -61,7 +61,7 @@ def boot(kernel: Path, command: Sequence[str], timeout_s: float) -> int:
         (shared / "command").write_text(command_script(command, os.environ, os.getcwd()))
         line = _qemu(kernel, _initramfs(kernel, Path(folder)), shared, console)
         sys.stdout.flush()
-        # A session of its own, as Ctrl-C is for this process; setpriv: it dies with this process.
+        # A new session, so Ctrl-C reaches only this process; setpriv: it dies with this process.
         qemu = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *line], stdin=subprocess.DEVNULL, cwd="/", start_new_session=True)
         try:
             qemu.wait(timeout_s)
@@ -80,7 +80,7 @@ def boot(kernel: Path, command: Sequence[str], timeout_s: float) -> int:
 
 
 def _initramfs(kernel: Path, folder: Path) -> Path:
-    """Write the archive of the guest's first files: busybox, the modules and init."""
+    """Write the initramfs: busybox, the modules and init."""
     root, found = folder / "root", folder / "initramfs"
     for name in ("busybox", "dev", "host", "live", "memory", "proc", "sys"):
         (root / name).mkdir(parents=True)
@@ -94,7 +94,7 @@ def _initramfs(kernel: Path, folder: Path) -> Path:
 
 
 def _qemu(kernel: Path, initrd: Path, shared: Path, console: Path) -> list[str]:
-    """Return QEMU's command line; in its lists of options a comma is written twice."""
+    """Return QEMU's command line. Commas in option values are doubled."""
     share, log = (str(path).replace(",", ",,") for path in (shared, console))
     return [
         "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max,la57=off",
@@ -114,8 +114,8 @@ def _qemu(kernel: Path, initrd: Path, shared: Path, console: Path) -> list[str]:
 def _tsc_khz() -> int:
     """Measure the frequency of this machine's time stamp counter, which QEMU passes through.
 
-    The guest's kernel measures it badly on a busy machine (once 5 times too fast), and by itself finds that the counters of its processors
-    differ: then its clock is the HPET, and each look at that takes 26 us instead of 4.
+    On a busy machine the guest's kernel measures it badly (once 5 times too fast). It also decides that the counters of its processors
+    differ, and uses the HPET as its clock, which takes 26 us to read instead of 4.
     """
     with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
         page.write(bytes.fromhex("0f31 48c1e220 4809d0 c3"))  # rdtsc; shl rdx, 32; or rax, rdx; ret
@@ -123,7 +123,7 @@ def _tsc_khz() -> int:
         rdtsc = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(place))
 
         def look() -> tuple[int, int]:
-            """Nanoseconds and the counter at one moment: of twenty tries the one that was interrupted least."""
+            """Return nanoseconds and the counter at one moment: the shortest of twenty tries."""
             tries = []
             for _ in range(20):
                 before, counter, after = time.monotonic_ns(), rdtsc(), time.monotonic_ns()
@@ -131,5 +131,5 @@ def _tsc_khz() -> int:
             return min(tries)[1:]
 
         first, _, last = look(), time.sleep(0.2), look()
-        del place  # the page cannot be unmapped while it is there
+        del place  # the page cannot be unmapped while it exists
     return round((last[1] - first[1]) * 1_000_000 / (last[0] - first[0]))

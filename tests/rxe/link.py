@@ -1,4 +1,4 @@
-"""Faults of the link under an RDMA device, inside the guest: the interface that rxe1 is on goes down and comes up again."""
+"""Link faults of an RDMA device, inside the guest: the network interface of rxe1 goes down and up again."""
 
 import contextlib
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["DEVICE", "INTERFACE", "ip", "link_down", "port_state"]
 
-#: What the script devices made; rxe0 is on the loopback interface, which MPI needs.
+#: Made by the script devices. rxe0 is on the loopback interface, which MPI needs.
 DEVICE, INTERFACE = "rxe1", "dummy0"
 
 
@@ -18,13 +18,13 @@ def ip(*arguments: str) -> None:
 
 
 def port_state(device: str = DEVICE) -> str:
-    """Return the state of a device's port 1 as sysfs tells it: "ACTIVE" or "DOWN"."""
+    """Return the state of a device's port 1 from sysfs: "ACTIVE" or "DOWN"."""
     return Path(f"/sys/class/infiniband/{device}/ports/1/state").read_text().split(":")[1].strip()
 
 
 @contextlib.contextmanager
 def link_down(interface: str = INTERFACE, device: str = DEVICE) -> Iterator[None]:
-    """Take the link down, wait until the port says so, and bring it up at the end. For one PE of the job, as root of the guest."""
+    """Take the link down, wait until the port is DOWN, and bring the link up at the end. Called by one PE, as root in the guest."""
     ip("link", "set", interface, "down")
     try:
         _wait_for("DOWN", device)

@@ -1,4 +1,4 @@
-"""What the guest is made from: Debian packages, installed where root and apt-get are there, and Debian's kernel, which is only unpacked."""
+"""The Debian packages of the guest, installed if there are root and apt-get, and Debian's kernel, which is only unpacked."""
 
 import importlib.machinery
 import importlib.util
@@ -14,7 +14,7 @@ from pathlib import Path
 
 __all__ = ["GUEST", "VERBS", "Missing", "apt", "cache_folder", "install", "kernel", "link_pyverbs", "missing"]
 
-#: What tests of verbs need, what the guest needs, and for tests outside the guest: rdma-core's own, and headers.
+#: Packages for tests of verbs, for the guest, and for tests outside it: rdma-core's own tests, and headers.
 VERBS = ("python3-pyverbs", "ibverbs-providers")
 GUEST = (*VERBS, "qemu-system-x86", "seabios", "busybox-static", "iproute2")
 USEFUL = ("rdma-core", "libibverbs-dev")
@@ -22,20 +22,20 @@ USEFUL = ("rdma-core", "libibverbs-dev")
 #: The kernel with RDMA_RXE=m and 9P_FS=m; the -cloud- one has neither.
 KERNEL = "linux-image-amd64"
 
-#: What the guest loads, and before them what they depend on: the way to the root, Soft-RoCE, which wants crc32 at its first device,
-#: libibverbs and librdmacm, the interface whose link can be taken down.
+#: Modules that the guest loads, with their dependencies: 9p for the root, Soft-RoCE and crc32 for its first device, the modules of
+#: libibverbs and librdmacm, and the interface whose link is taken down.
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "dummy")
 
-#: Where Debian keeps Python packages: binary modules there are of one version of CPython.
+#: Debian's folder of Python packages, with binary modules for one version of CPython.
 DEBIAN_PYTHON = Path("/usr/lib/python3/dist-packages")
 
 
 class Missing(Exception):
-    """Something without which there is no guest; the text is one line that names it."""
+    """Something that the guest needs is missing; the text is one line that names it."""
 
 
 def missing(packages: Sequence[str]) -> list[str]:
-    """Return those that are not installed."""
+    """Return the packages that are not installed."""
     if shutil.which("dpkg-query") is None:
         return list(packages)
     command = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages]
@@ -47,10 +47,10 @@ def apt(program: str, *arguments: str, cwd: Path | None = None) -> str:
     """Run a program of apt, and return its output.
 
     Raises:
-        Missing: there is no apt here, or it failed; with the last line of what it said.
+        Missing: there is no apt, or it failed; with the last line of its output.
     """
     if shutil.which(program) is None:
-        raise Missing(f"{program} is missing: packages can be had on Debian only")
+        raise Missing(f"{program} is missing: packages are available on Debian only")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     # The sandbox user _apt cannot write to folders of root.
     command = [program, "-qq", "-o", "APT::Sandbox::User=root", *arguments]
@@ -62,10 +62,10 @@ def apt(program: str, *arguments: str, cwd: Path | None = None) -> str:
 
 
 def install(packages: Sequence[str]) -> None:
-    """Install what is missing of some packages, and of USEFUL if it can be had.
+    """Install missing packages, and those of USEFUL that are available.
 
     Raises:
-        Missing: a package is missing and root or apt-get is, too, or apt-get failed.
+        Missing: a package is missing, and root or apt-get is too, or apt-get failed.
     """
     needed, root = missing(packages), os.geteuid() == 0
     wanted = [*needed, *(missing(USEFUL) if root else ())]
@@ -82,10 +82,10 @@ def install(packages: Sequence[str]) -> None:
 
 
 def link_pyverbs(packages: Path = DEBIAN_PYTHON, site: Path | None = None) -> None:
-    """Make Debian's pyverbs importable in this virtual environment, by one link, if it has no pyverbs yet.
+    """Make Debian's pyverbs importable in this virtual environment by a link, if it has no pyverbs.
 
     Raises:
-        Missing: Debian's is built for another CPython, or this is no virtual environment.
+        Missing: Debian's pyverbs is built for another CPython, or this is no virtual environment.
     """
     if importlib.util.find_spec("pyverbs") is not None:
         return
@@ -96,19 +96,19 @@ def link_pyverbs(packages: Path = DEBIAN_PYTHON, site: Path | None = None) -> No
     if site is None and sys.prefix == sys.base_prefix:
         raise Missing(f"{sys.executable} has no pyverbs and is in no virtual environment, into which Debian's could be linked")
     link = (site or Path(sysconfig.get_path("purelib"))) / "pyverbs"
-    link.unlink(missing_ok=True)  # a link to what is no longer there
+    link.unlink(missing_ok=True)  # a dangling link
     link.symlink_to(packages / "pyverbs")
 
 
 def cache_folder() -> Path:
-    """Return where the kernel is kept: PGAS_RXE_DIR, else pgas-rxe in the user's cache."""
+    """Return the folder of the kernel: PGAS_RXE_DIR, or pgas-rxe in the user's cache."""
     if folder := os.environ.get("PGAS_RXE_DIR"):
         return Path(folder).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgas-rxe"
 
 
 def kernel() -> Path:
-    """Return a folder with Debian's kernel, vmlinuz, and in modules/ MODULES, whose names sort in load order; downloaded once.
+    """Return a folder with Debian's kernel, vmlinuz, and MODULES in modules/, named in load order; downloaded once.
 
     Raises:
         Missing: apt has no such package, or it cannot be downloaded.
@@ -134,7 +134,7 @@ def kernel() -> Path:
 
 
 def load_order(tree: Path) -> list[Path]:
-    """Return the files of MODULES under a folder, each after those that it depends on. What has no file is built in."""
+    """Return the files of MODULES under a folder, dependencies first. A module without a file is built in."""
     files = {path.stem.replace("-", "_"): path for path in tree.rglob("*.ko")}
     order: dict[str, Path] = {}
 

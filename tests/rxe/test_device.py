@@ -1,4 +1,4 @@
-"""The devices themselves, without pgas: two or more processes connect RC queue pairs by pyverbs. If this fails, the set-up is at fault."""
+"""The devices without pgas: two or more processes connect RC queue pairs through pyverbs. If this fails, the set-up is at fault."""
 
 import os
 import time
@@ -41,7 +41,7 @@ TIMEOUT, RETRIES = 10, 3  # 4.096 us * 2^10, 4 times: 17 ms
 
 @dataclass
 class Peer:
-    """What a process tells the others of itself."""
+    """A process's description of itself for the others."""
 
     gid: str
     address: int
@@ -70,7 +70,7 @@ class Node:
         comm.Barrier()
 
     def _connect(self, qp, peer):
-        """RESET, INIT, RTR, RTS."""
+        """Bring a queue pair from RESET through INIT and RTR to RTS."""
         init = QPAttr(qp_state=e.IBV_QPS_INIT)
         init.pkey_index, init.port_num, init.qp_access_flags = 0, 1, ACCESS
         qp.modify(init, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS)
@@ -89,7 +89,7 @@ class Node:
         qp.modify(rts, e.IBV_QP_STATE | retries | e.IBV_QP_SQ_PSN | e.IBV_QP_MAX_QP_RD_ATOMIC)
 
     def post(self, opcode, pe, offset, remote, nbytes=8, *, operands=(0, 0), rkey=None, signaled=True):
-        """Post one work request: nbytes between offset of this heap and remote of a PE's."""
+        """Post one work request of nbytes between this heap at offset and a PE's heap at remote."""
         peer = self.peers[pe]
         rkey = peer.rkey if rkey is None else rkey
         sge = SGE(self.heap.ctypes.data + offset, nbytes, self.mr.lkey)
@@ -171,7 +171,7 @@ def test_atomics(node, comm):
     assert int(node.words[2]) == 7
 
 
-def test_a_write_is_there_before_the_atomic_behind_it(node):
+def test_a_write_arrives_before_the_atomic_behind_it(node):
     right = (node.me + 1) % node.n
     node.heap[1024:4096] = 0xA5
     node.post(e.IBV_WR_RDMA_WRITE, right, 1024, 4096, 3072, signaled=False)
@@ -185,7 +185,7 @@ def test_a_write_is_there_before_the_atomic_behind_it(node):
 
 
 def test_a_wrong_rkey_is_an_error(node):
-    if node.me == 0:  # the answer ends the other side's queue pair, too
+    if node.me == 0:  # the answer breaks the other side's queue pair, too
         node.post(e.IBV_WR_RDMA_WRITE, 1, 0, 0, rkey=node.peers[1].rkey ^ 0xFF)
         assert node.status() == e.IBV_WC_REM_ACCESS_ERR
 
@@ -203,7 +203,7 @@ def test_a_peer_that_does_not_answer_is_an_error(node, comm):
 
 @pytest.mark.parametrize("device", [DEVICE_ON_LINK])
 def test_a_link_that_goes_down_is_an_error_and_comes_back(node, comm, device):
-    """rxe finds no route over the interface and says so at once; a card would send and wait: IBV_WC_RETRY_EXC_ERR."""
+    """rxe finds no route over the interface and fails at once; a card would send and time out with IBV_WC_RETRY_EXC_ERR."""
     right = (node.me + 1) % node.n
     if node.me == 0:
         with link_down():

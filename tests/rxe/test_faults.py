@@ -1,4 +1,4 @@
-"""What goes wrong on a real RDMA device: each job ends within seconds, every PE with one error that says what, and nothing is left.
+"""Faults of a real RDMA device: each job ends within seconds, every PE has one error that names the fault, and nothing is left.
 
 In the guest (make check-rxe): rxe0 is on the loopback interface, rxe1 on one whose link is taken down here.
 """
@@ -25,10 +25,10 @@ pytestmark = [
 job = jobs.job
 holds = jobs.holds
 
-#: Seconds within which a job is over: under an emulated processor it starts in ten, and in many more where others use the cores.
+#: Time limit of a job in seconds. Emulated, it takes ten to start, and more on a busy machine.
 SECONDS = int(os.environ.get("TEST_TIMEOUT", "90"))
 
-#: Packets that nobody acknowledges are an error after 4.096 us * 2^14 * 4, a quarter of a second.
+#: Unacknowledged packets are an error after 4.096 us * 2^14 * 4, a quarter of a second.
 OVER = {"PGAS_TRANSPORT": "ibrc", "PGAS_IB_TIMEOUT": "14", "PGAS_IB_RETRY_COUNT": "3"}
 
 INIT = """
@@ -74,7 +74,7 @@ def end():
 
 @pytest.fixture
 def run(job):
-    """run(text, device, ...): a job over a device."""
+    """Return run(text, device, ...), which runs a job over a device."""
     return lambda text, device="rxe0", **options: job(text, seconds=SECONDS, PGAS_HCA=device, **{**OVER, **options})
 
 
@@ -137,7 +137,7 @@ device.OpenDevice.query = lambda self: replace(real(self), atomics=False)
 
 @pytest.mark.parametrize(("what", "named"), [("signal[1, 1](sig, right)", "SIGNAL_SET"), ("add[1, 1](dest, right)", "ADD")])
 def test_device_without_atomics(run, what, named):
-    """What needs none works."""
+    """Operations that need no atomic work."""
     text = f"""
 pgas.launch(store, 1, 1, (dest, right))
 say("stored", int(dest[1]))
@@ -154,7 +154,7 @@ attempt(both)
 
 
 def test_bad_key(run):
-    """The device of the peer refuses it; one PE gets the work request in words, the other ends with it."""
+    """The peer's device refuses the key. One PE gets an error that describes the work request, and the other ends with it."""
     text = """
 if me == 0:
     for number in range(right * nic._num, (right + 1) * nic._num):
@@ -176,7 +176,7 @@ wait("barrier", None)
 
 
 def test_a_peer_that_does_not_answer(run):
-    """Its queue pairs are gone, it is not: the retries are exceeded."""
+    """The peer lives, but its queue pairs are gone: the retries are exceeded."""
     text = """
 if me == 1:
     nic.destroy()
@@ -192,7 +192,7 @@ pgas.allgather_object("waits until the job is over")
 
 
 def test_a_peer_killed_in_mid_transfer(run):
-    """The other PE says who died; a shell around each keeps mpirun, which would end it first, in the dark."""
+    """The other PE names the dead one. A shell around each PE hides the death from mpirun, which would end the job first."""
     text = """
 def die():
     say("killed at", time.time())
@@ -210,9 +210,9 @@ sys.exit(1)
 
 
 def test_a_link_that_goes_down(run):
-    """In mid-transfer, on one machine's one interface: both PEs are told that the port is down.
+    """During a transfer, on one machine's only interface: both PEs get the error that the port is down.
 
-    Where nothing was on its way at that moment, rxe tries to send for ever, counts no retry and completes nothing: PGAS_TIMEOUT ends it.
+    If nothing was in flight at that moment, rxe retries for ever without counting and completes nothing: PGAS_TIMEOUT ends the job.
     """
     text = f"""
 import subprocess
@@ -225,13 +225,13 @@ sys.exit(1)
     try:
         ended = run(INIT + text, ON_LINK, PGAS_TIMEOUT="20")
     finally:
-        with link_down():  # and up again
+        with link_down():  # it comes up again at the end
             pass
     assert f"port {ON_LINK}:1 is down" in ended.out, ended
 
 
 def test_pes_on_different_machines(run):
-    """They say that they are: nobody watches the other's process, and everything works."""
+    """PEs claim different machines, so neither watches the other's process, and everything works."""
     text = """
 from pgas.job import processes
 rank = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", 0)))

@@ -1,7 +1,7 @@
-"""The kernel's part of RDMA, played in Python over the software card, under the real libibverbs, libmlx5 and pyverbs.
+"""The kernel's RDMA interface, emulated in Python over the software card, under the real libibverbs, libmlx5 and pyverbs.
 
-``python -m uverbs COMMAND`` (in tests/) runs a command, mpirun too, in which a device ``mlx5_0`` (InfiniBand) and another, ``mlx5_1``
-(RoCE), exist. Nothing of the machine is needed or changed: no RDMA hardware, kernel module or root. In every Python process of it::
+``python -m uverbs COMMAND`` (in tests/) runs a command, which may be mpirun, with two devices, ``mlx5_0`` (InfiniBand) and ``mlx5_1``
+(RoCE). It needs no RDMA hardware, kernel module or root, and changes nothing on the machine. In every Python process of the command::
 
     libibverbs, libmlx5     open, ioctl and mmap of /dev/infiniband/uverbsN        shim.c, preloaded
     process.py              descriptors, ioctls as objects, methods and attributes  <rdma/rdma_user_ioctl_cmds.h>
@@ -9,6 +9,6 @@
     devx.py                 methods of mlx5_ib: DevX commands, UMEM, UAR            <rdma/mlx5_user_ioctl_cmds.h>, <rdma/mlx5-abi.h>
     cards.py                the card that executes them
 
-A module adds methods by registering functions with ``process.method`` (ioctls) and ``verbs.write_command`` (the older write commands).
-The layout of what goes through is the kernel's; whether a real kernel would accept it is known only as far as these headers are.
+A module adds methods with ``process.method`` (ioctls) and ``verbs.write_command`` (the older write commands). Layouts are those of the
+kernel's headers; whether a real kernel accepts a call is known only as far as the headers say.
 """

@@ -1,4 +1,4 @@
-"""``python -m uverbs [--local] COMMAND ...``: run a command in which RDMA devices exist; --local: each process has a card of its own."""
+"""``python -m uverbs [--local] COMMAND ...``: run a command with emulated RDMA devices; --local: each process has its own card."""
 
 import ctypes.util
 import importlib.util
@@ -15,15 +15,15 @@ from uverbs import cards, devices, process
 
 _TESTS = Path(__file__).resolve().parent.parent
 
-#: Contexts that the card serves before it ends by itself: it ends with this process.
+#: Number of contexts after which the card would end: never, it ends with this process.
 _CONTEXTS = 1 << 15
 
-#: Where Debian puts pyverbs, which an environment of its own does not see.
+#: Debian's folder of pyverbs, which a virtual environment does not see.
 _DEBIAN = Path("/usr/lib/python3/dist-packages/pyverbs")
 
 
 def missing() -> str | None:
-    """Return what this machine lacks to run commands so, None if nothing."""
+    """Return what this machine lacks for the emulation, None if nothing."""
     if shutil.which("gcc") is None:
         return "gcc"
     for library in ("ibverbs", "mlx5"):
@@ -40,7 +40,7 @@ def _fits() -> bool:
 
 
 def _site(folder: Path) -> str:
-    """Return a folder in which there is pyverbs and nothing else, "" if it can be imported anyway."""
+    """Return a folder with pyverbs and nothing else, "" if pyverbs can be imported without it."""
     if importlib.util.find_spec("pyverbs") is not None:
         return ""
     site = folder / "site"

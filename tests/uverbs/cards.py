@@ -1,9 +1,8 @@
-"""The card under the kernel's part: a context on the software card that the launcher started, which all processes of a command share.
+"""The card below the emulated kernel: a context on the launcher's software card, which all processes of a command share, or on a card in
+this process (local.py).
 
-Or on one of this process (local.py).
-
-The launcher's card executes what it can reach: memory that both processes have mapped. So what is registered must be a memfd of this
-process (heaps and queues of the simulator are), at its address of the window, and goes to the card by its descriptor.
+The launcher's card reaches only memory that both processes have mapped. So registered memory must be a memfd of this process, as heaps and
+queues of the simulator are, at its address in the window; its descriptor is sent to the card.
 """
 
 import contextlib
@@ -20,20 +19,20 @@ from pgas.transports.softhca.process import client
 
 __all__ = ["Card", "Fault", "RemoteCard", "connect"]
 
-#: The variable with the name of the launcher's card, and its value where each process has a card of its own.
+#: The variable with the name of the launcher's card, and its value if each process has its own card.
 CARD, LOCAL = "UVERBS_CARD", "local"
 
-#: What that card cannot do for tests of the device functions: it maps all processes' memory at the addresses it has there, of which two
-#: jobs use the same; and it maps memfds only.
+#: Capabilities that the launcher's card lacks. It maps all processes' memory at their addresses, so two jobs would collide, and it maps
+#: memfds only.
 WITHOUT = ("jobs side by side", "plain memory that a NIC maps")
 
 
 class Fault(Exception):
-    """Memory that the card cannot reach, as EFAULT of the kernel."""
+    """The card cannot reach some memory: the kernel's EFAULT."""
 
 
 class Card(Protocol):
-    """What the kernel's part needs of a card: one context on it, whose objects go with close()."""
+    """A context on a card, as the emulated kernel needs it; close() destroys its objects."""
 
     registers: int  #: descriptor of the UAR pages, page n at offset n * 4096
 
@@ -83,7 +82,7 @@ def _descriptor(file: tuple[int, int]) -> int | None:
 
 
 def address_of(fd: int) -> int:
-    """Return where a file is mapped from its beginning: a memfd that stands in for a dma-buf."""
+    """Return the address of a file that is mapped from its beginning: a memfd that stands in for a dma-buf."""
     status = os.fstat(fd)
     for mapping in _mappings():
         if mapping.file == (status.st_dev, status.st_ino) and mapping.offset == 0:
@@ -92,12 +91,12 @@ def address_of(fd: int) -> int:
 
 
 class RemoteCard:
-    """Implements Card on a card in a process of its own."""
+    """Implements Card on a card in another process."""
 
     def __init__(self, name: str) -> None:
         self.registers = -1
         self._shared: dict[int, _Mapping] = {}
-        for _ in range(8):  # another context may have the number
+        for _ in range(8):  # the number may be taken by another context
             try:
                 self._hca = client.SoftHCA(name, random.SystemRandom().randrange(1 << 16), (), self._keep)
                 break
@@ -110,7 +109,7 @@ class RemoteCard:
         self.registers = fd
 
     def _share(self, address: int, nbytes: int) -> None:
-        """Let the card map memory: memfds that follow each other, each mapped whole."""
+        """Make the card map memory: consecutive memfds, each mapped whole."""
         reached = address
         for mapping in _mappings():
             if mapping.start <= reached < min(mapping.end, address + nbytes) and mapping.offset == 0 and self._has(mapping):
@@ -119,7 +118,7 @@ class RemoteCard:
             raise Fault(f"{nbytes} bytes at {address:#x} are no memfd of this process")
 
     def _has(self, mapping: _Mapping) -> bool:
-        """Share a mapping if it is not, in the place of what was mapped there before; return whether it is one that can be."""
+        """Share a mapping if it is not shared yet, instead of an older one at its address; return whether it can be shared."""
         before = self._shared.get(mapping.start)
         if before == mapping:
             return True
@@ -178,7 +177,7 @@ def connect() -> Card:
 
 
 def errno_of(error: Exception) -> int:
-    """Return the errno that stands for a refusal of the card."""
+    """Return the errno for a refusal of the card."""
     if isinstance(error, Fault):
         return errno.EFAULT
     return errno.EINVAL

@@ -1,9 +1,9 @@
-"""The devices that this machine seems to have: a tree of sysfs files that libibverbs reads, and what a test lets them refuse."""
+"""The emulated devices: a tree of sysfs files for libibverbs, and properties that tests change."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: RDMA_DRIVER_MLX5's PCI name of a ConnectX-6, which makes libibverbs load libmlx5.
+#: The PCI modalias of a ConnectX-6, for which libibverbs loads libmlx5.
 _MODALIAS = "pci:v000015B3d0000101Bsv000015B3sd00000001bc02sc07i00"
 
 #: The device number of /dev/zero, which the shim opens instead.
@@ -15,11 +15,11 @@ class Gid:
     """An entry of a port's GID table."""
 
     gid: bytes
-    type: str  #: as sysfs says it: "IB/RoCE v1" or "RoCE v2"
+    type: str  #: in sysfs's words: "IB/RoCE v1" or "RoCE v2"
 
     @property
     def text(self) -> str:
-        """The GID as sysfs writes it."""
+        """The GID in the form of sysfs."""
         return ":".join(self.gid[i : i + 2].hex() for i in range(0, 16, 2))
 
 
@@ -41,7 +41,7 @@ class Device:
 
     @property
     def ethernet(self) -> bool:
-        """Whether it speaks RoCE."""
+        """Whether it is a RoCE device."""
         return self.link_layer == "Ethernet"
 
 
@@ -64,35 +64,35 @@ DEVICES = (
 
 @dataclass(frozen=True)
 class Region:
-    """What a memory region over a dma-buf was asked for with, in bytes."""
+    """The arguments of a memory region over a dma-buf, in bytes."""
 
-    offset: int  #: of its memory in the dma-buf
+    offset: int  #: offset of its memory in the dma-buf
     nbytes: int
     iova: int  #: the address of its first byte in WQEs
 
 
 @dataclass
 class Machine:
-    """What this process may do and cannot, for tests that change it."""
+    """Properties of the machine, for tests that change them."""
 
-    access: bool = True  #: to the device files
-    devx: bool = True  #: contexts may be opened for DevX
-    blueflame: bool = True  #: UARs of this type are given
-    umem: bool = True  #: memory may be registered for queues
-    dmabuf: bool = True  #: dma-bufs may be registered
-    old_kernel: bool = False  #: one that does not hand out the status of a refused command
+    access: bool = True  #: whether the device files may be opened
+    devx: bool = True  #: whether contexts may be opened for DevX
+    blueflame: bool = True  #: whether there are UARs of this type
+    umem: bool = True  #: whether memory may be registered for queues
+    dmabuf: bool = True  #: whether dma-bufs may be registered
+    old_kernel: bool = False  #: whether the kernel hides the status of a refused command
     port_active: bool = True
-    routed: bool = True  #: there is a way to every GID
-    gateway: bytes = b""  #: the MAC of the router that all ways lead over; empty: peers are on this network
-    refused: dict[int, tuple[int, int]] = field(default_factory=dict)  #: opcode -> (status, syndrome): what the card refuses
-    regions: list[Region] = field(default_factory=list)  #: that were asked for over dma-bufs
+    routed: bool = True  #: whether there is a route to every GID
+    gateway: bytes = b""  #: MAC of the router on all routes; empty: peers are on this network
+    refused: dict[int, tuple[int, int]] = field(default_factory=dict)  #: by opcode, (status, syndrome) of refused commands
+    regions: list[Region] = field(default_factory=list)  #: registered over dma-bufs
 
 
 machine = Machine()
 
 
 def mac_towards(gid: bytes) -> bytes | None:
-    """Return the MAC to which packets to a GID go, None if there is no way: what the kernel resolves by route and neighbour."""
+    """Return the MAC for packets to a GID, None without a route; the kernel resolves it by route and neighbour."""
     if not machine.routed:
         return None
     owners = (device.mac for device in DEVICES if device.ethernet and gid in [entry.gid for entry in device.gids])
@@ -105,7 +105,7 @@ def by_node(node: str) -> Device | None:
 
 
 def write_tree(root: Path) -> None:
-    """Write what libibverbs reads below SYSFS_PATH (its ibverbs_get_device_list without netlink)."""
+    """Write the files that libibverbs reads below SYSFS_PATH (ibverbs_get_device_list without netlink)."""
 
     def write(path: str, text: str) -> None:
         (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Methods of mlx5_ib: DevX commands and objects, UMEMs, UARs (<rdma/mlx5_user_ioctl_cmds.h>, <rdma/mlx5_user_ioctl_verbs.h>).
 
-The kernel tells commands apart: those that make, change, look at or destroy an object go through a DevX object and name that very object;
-the others go through DEVICE's method OTHER. A status other than OK is -EREMOTEIO, and the output is handed out all the same; older kernels
-hand out an errno alone (drivers/infiniband/hw/mlx5/devx.c).
+Commands that create, modify, query or destroy an object must go through its DevX object and name that object; the others go through
+DEVICE's method OTHER. For a status other than OK the kernel returns -EREMOTEIO and the output; older kernels return only an errno
+(drivers/infiniband/hw/mlx5/devx.c).
 """
 
 import errno
@@ -39,10 +39,10 @@ OBJ_CREATE, OBJ_DESTROY, OBJ_MODIFY, OBJ_QUERY = range(_NS, _NS + 4)
 UMEM_REG, UMEM_DEREG = _NS, _NS + 1
 UAR_ALLOC, UAR_DESTROY = _NS, _NS + 1
 
-#: MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF and _NC, and what the kernel says to a type that it does not know.
+#: MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF and _NC, and the kernel's errno for unknown types.
 UAR_BF, UAR_NC = 0, 1
 
-#: What makes an object: the command that destroys it, and where both have the object's number (commands.LAYOUTS).
+#: By command that creates an object: the command that destroys it, and the field with its number in both (commands.LAYOUTS).
 _DESTROY = {
     Command.CREATE_CQ: (Command.DESTROY_CQ, "cqn"),
     Command.CREATE_QP: (Command.DESTROY_QP, "qpn"),
@@ -52,7 +52,7 @@ _DESTROY = {
 _MODIFY = tuple(command for command in Command if commands.command_name(command) in LEGAL.values())
 _QUERY = (Command.QUERY_QP,)
 
-#: What the kernel makes of a status in older versions (cmd_status_to_err of mlx5_core).
+#: The errno of older kernels for a status (cmd_status_to_err of mlx5_core).
 _ERRNO = {
     Status.BAD_OP: errno.EINVAL, Status.BAD_PARAM: errno.EINVAL, Status.BAD_SYS_STATE: errno.EIO, Status.BAD_RES: errno.EINVAL,
     Status.RES_BUSY: errno.EBUSY, Status.LIM: errno.ENOMEM, Status.BAD_RES_STATE: errno.EINVAL, Status.IX: errno.EINVAL,
@@ -91,7 +91,7 @@ def _opcode(inbox: bytes) -> int:
 
 
 def execute(file: File, inbox: bytes, outlen: int) -> bytes:
-    """Execute a command as this device's firmware would: the card's, on a port of the device's kind."""
+    """Execute a command on the card, adapted to the device's kind of port."""
     opcode = _opcode(inbox)
     if opcode in machine.refused:
         status, syndrome = machine.refused[opcode]
@@ -120,7 +120,7 @@ def _roce_address(file: File, inbox: bytes, outlen: int) -> bytes:
 
 
 def _ethernet(inbox: bytes, outbox: bytes) -> bytes:
-    """QUERY_HCA_CAP of a card whose port is an Ethernet one."""
+    """QUERY_HCA_CAP of a card with an Ethernet port."""
     op_mod = commands.parse(inbox)[1]["op_mod"]
     if op_mod >> 1 == CapType.ROCE:
         return bytes(len(outbox))
@@ -132,7 +132,7 @@ def _ethernet(inbox: bytes, outbox: bytes) -> bytes:
 
 
 def _answer(attributes: Attributes, number: int, outbox: bytes) -> None:
-    """Hand an output out as the kernel does."""
+    """Return an output as the kernel does."""
     status = outbox[0]
     if status and machine.old_kernel:
         raise Errno(_ERRNO.get(status, errno.EIO))
@@ -148,7 +148,7 @@ def _permitted(file: File) -> None:
 
 @method(Object.DEVX, OTHER)
 def other(file: File, attributes: Attributes) -> None:
-    """MLX5_IB_METHOD_DEVX_OTHER: a command that is about no object."""
+    """MLX5_IB_METHOD_DEVX_OTHER: a command without an object."""
     _permitted(file)
     inbox = attributes.data(_NS)
     if _opcode(inbox) not in (Command.QUERY_HCA_CAP, Command.QUERY_HCA_VPORT_CONTEXT, Command.QUERY_ROCE_ADDRESS):
@@ -181,7 +181,7 @@ def obj_create(file: File, attributes: Attributes) -> None:
 
 
 def _names(file: File, attributes: Attributes, allowed: tuple[Command, ...]) -> bytes:
-    """Return the input of a command, which names the object that it goes through."""
+    """Return the input of a command, which must name the object that it goes through."""
     thing, inbox = file.find(attributes.handle(_NS), DevxObject), attributes.data(_NS + 1)
     if _opcode(inbox) not in allowed or commands.parse(inbox)[1].get(thing.name) != thing.number:
         raise Errno(errno.EINVAL, f"{commands.command_name(_opcode(inbox))} does not name {thing}")
@@ -218,10 +218,10 @@ def obj_destroy(file: File, attributes: Attributes) -> None:
 
 
 def _best_page_size(address: int, nbytes: int, allowed: int) -> int:
-    """Return the page size that the kernel gives a UMEM whose memory is contiguous for the card, as a GPU's is, 0 if none fits.
+    """Return the kernel's page size for a UMEM whose memory is contiguous for the card, as GPU memory is; 0 if none fits.
 
-    devx_umem_find_best_pgsize of mlx5_ib: the largest allowed one up to the UMEM's own length, then halved, but not below the CPU's, until
-    address and length are multiples of it.
+    As devx_umem_find_best_pgsize of mlx5_ib: the largest allowed size up to the UMEM's length, halved until address and length are
+    multiples of it, but not below the CPU's page size.
     """
     cpu = os.sysconf("SC_PAGE_SIZE")
     largest = max((nbytes - 1).bit_length(), cpu.bit_length() - 1)
@@ -245,7 +245,7 @@ def umem_reg(file: File, attributes: Attributes) -> None:
         if not machine.dmabuf:
             raise Errno(errno.EOPNOTSUPP, "dma-bufs")
         address += mapped(attributes.handle(_NS + 6))
-    # Who leaves the choice to the kernel promises to put everything at offset 0.
+    # A caller that leaves the choice to the kernel must use offset 0 only.
     page_size = _best_page_size(address, nbytes, attributes.integer(_NS + 5, (1 << 64) - UMEM_PAGE_SIZE))
     if not page_size:
         raise Errno(errno.EINVAL, "no page size that is allowed fits")

@@ -1,4 +1,4 @@
-"""The card in this very process: it reaches all of its memory, so programs that allocate with malloc run over it, both ends in one."""
+"""A card in this process: it reaches all of its memory, so programs that use malloc run over it, with both ends in one process."""
 
 import atexit
 import functools
@@ -37,7 +37,7 @@ def _memory() -> int:
 
 
 class LocalCard:
-    """Implements cards.Card: a context is what a PE is elsewhere."""
+    """Implements cards.Card: the card takes a context for a PE."""
 
     _lock = threading.RLock()
     _contexts = 0
@@ -59,7 +59,7 @@ class LocalCard:
 
     @staticmethod
     def _mapped(address: int, nbytes: int) -> None:
-        """Refuse a range that is not there, by its ends: the engine would crash the process."""
+        """Refuse a range whose ends are not mapped, as the engine would crash the process."""
         try:
             for at in (address, address + max(nbytes, 1) - 1):
                 os.pread(_memory(), 1, at)

@@ -13,7 +13,7 @@ from typing import Any
 from pgas.base.errors import TransportError
 from uverbs import cards, devices
 
-#: The shim, as the launcher preloaded it.
+#: The preloaded shim.
 SHIM = "UVERBS_SHIM"
 
 _HEADER = struct.Struct("<HHHHQII")  # struct ib_uverbs_ioctl_hdr: length, object_id, method_id, num_attrs, reserved, driver_id, reserved
@@ -53,7 +53,7 @@ class Attributes:
         return self._all[number]
 
     def nbytes(self, number: int) -> int:
-        """Return the length of an attribute, 0 if it is not there."""
+        """Return the length of an attribute, 0 if it is missing."""
         return self._all[number][0] if number in self._all else 0
 
     def data(self, number: int) -> bytes:
@@ -62,17 +62,17 @@ class Attributes:
         return ctypes.string_at(at + 8 if nbytes <= _INLINE else data, nbytes)
 
     def integer(self, number: int, default: int | None = None) -> int:
-        """Return an input that is an integer, the default if there is one and the attribute is not there."""
+        """Return an integer input, or the default if the attribute is missing."""
         if default is not None and number not in self._all:
             return default
         return int.from_bytes(self.data(number), "little")
 
     def handle(self, number: int) -> int:
-        """Return an input that names an object or a descriptor."""
+        """Return an input that is a handle or a descriptor."""
         return self._of(number)[2] & 0xFFFF_FFFF
 
     def set(self, number: int, value: bytes | int | ctypes.Structure, nbytes: int = 4) -> None:
-        """Give an output, cut or filled with zeros to the length that was asked for; an integer has nbytes. No attribute: nothing to do."""
+        """Set an output, cut or zero-filled to the requested length; an integer has nbytes. Without the attribute, do nothing."""
         if number not in self._all:
             return
         length, flags, data, at = self._all[number]
@@ -81,13 +81,13 @@ class Attributes:
         ctypes.memmove(at + 4, (flags | _VALID_OUTPUT).to_bytes(2, "little"), 2)
 
     def set_handle(self, number: int, value: int) -> None:
-        """Name the object that was made."""
+        """Set the handle of the new object."""
         ctypes.memmove(self._of(number)[3] + 8, value.to_bytes(8, "little"), 8)
 
 
 @dataclass
 class File:
-    """An open device: a context of its own on the card, and the objects that were made through it."""
+    """An open device: its context on the card, and the objects made through it."""
 
     fd: int
     device: devices.Device
@@ -110,7 +110,7 @@ class File:
         return thing
 
     def remove(self, handle: int, kind: type, give_back: Callable[[Any], None]) -> None:
-        """Give an object back to the card, which may refuse as others use it, and forget it."""
+        """Destroy an object. The card may refuse because others use it."""
         try:
             give_back(self.find(handle, kind))
         except TransportError as error:
@@ -124,7 +124,7 @@ _methods: dict[tuple[int, int], Method] = {}
 
 
 def method(object_id: int, method_id: int) -> Callable[[Method], Method]:
-    """Register what answers a method of an object."""
+    """Register the implementation of a method of an object."""
 
     def register(function: Method) -> Method:
         _methods[object_id, method_id] = function
@@ -164,7 +164,7 @@ def _close(fd: int) -> None:
 
 
 def _guarded(function: Callable[..., Any], failed: Any) -> Callable[..., Any]:
-    """An exception of this code is a defect of it: say so, and let the call fail."""
+    """Print any exception of this code, which is a bug, and fail the call."""
 
     def call(*arguments: Any) -> Any:
         try:
@@ -180,7 +180,7 @@ _keep: list[Any] = []
 
 
 def install() -> None:
-    """Let the shim call this module. The shim does that itself when the first device is opened."""
+    """Connect the shim to this module. The shim calls this when the first device is opened."""
     from uverbs import devx, queues, verbs
 
     _keep.extend((devx, queues, verbs))
@@ -197,5 +197,5 @@ def install() -> None:
 
 
 def map_registers(file: File) -> None:
-    """Let mmap of a device map the card's register pages."""
+    """Make mmap of a device map the card's register pages."""
     ctypes.CDLL(os.environ[SHIM]).uverbs_registers(file.fd, file.card.registers)

@@ -1,7 +1,7 @@
-"""CQs and QPs of plain verbs, as libmlx5 makes them: the queues are its memory, and mlx5_ib turns attributes into commands.
+"""CQs and QPs of plain verbs: libmlx5 allocates the queues, and mlx5_ib turns attributes into commands.
 
-Methods of ib_uverbs (<rdma/ib_user_ioctl_cmds.h>, <rdma/ib_user_verbs.h>) and what mlx5_ib adds (<rdma/mlx5-abi.h>). The kernel hands the
-card lists of pages; here a UMEM stands in for each list, as the card takes nothing else. RC only; no SRQ, XRC, completion channels.
+Methods of ib_uverbs (<rdma/ib_user_ioctl_cmds.h>, <rdma/ib_user_verbs.h>) and mlx5_ib's additions (<rdma/mlx5-abi.h>). The kernel passes
+lists of pages to the card; here a UMEM stands for each list, as the card accepts nothing else. RC only; no SRQ, XRC, completion channel.
 """
 
 import ctypes
@@ -68,7 +68,7 @@ class CreateQp(Struct):
     ]  # fmt: skip
 
 
-#: MLX5_QP_FLAG_*: what a QP may ask for and still be one of this card. SCATTER_CQE permits something that the card does not do.
+#: MLX5_QP_FLAG_*: accepted flags. SCATTER_CQE only permits something, which the card does not do.
 QP_SCATTER_CQE, QP_UAR_PAGE_INDEX = 1 << 1, 1 << 10
 
 
@@ -88,7 +88,7 @@ class Destination(Struct):
     ]  # fmt: skip
 
 
-#: Words that a QP is told and tells, by the names of both structures.
+#: Fields that both ModifyQp and QueryQpResp have.
 _WORDS = ("qkey", "rq_psn", "sq_psn", "dest_qp_num", "qp_access_flags")
 
 
@@ -117,7 +117,7 @@ class QueryQpResp(Struct):
     ]  # fmt: skip
 
 
-#: What each way up of an RC QP must be told (ib_modify_qp_is_ok): fields of ModifyQp, which are named as flags are.
+#: Required attributes of each transition of an RC QP (ib_modify_qp_is_ok): fields of ModifyQp, named like the flags.
 REQUIRED = {
     QpState.INIT: ("pkey_index", "port_num", "qp_access_flags"),
     QpState.RTR: ("dest", "path_mtu", "dest_qp_num", "rq_psn", "max_dest_rd_atomic", "min_rnr_timer"),
@@ -144,7 +144,7 @@ class CompletionQueue:
 
 @dataclass
 class QueuePair:
-    """A QP of plain verbs, and what it was told."""
+    """A QP of plain verbs and its attributes."""
 
     qpn: int
     umems: list[int]
@@ -154,7 +154,7 @@ class QueuePair:
 
 
 def _run(file: File, command: Command, **values: Any) -> dict[str, Any]:
-    """Execute a command that the kernel builds; a refusal is EINVAL, or EBUSY."""
+    """Execute a command that the kernel builds; a refusal becomes EINVAL or EBUSY."""
     outbox = execute(file, commands.build(command, **values), commands.output_size(command))
     if outbox[0]:
         raise Errno(errno.EBUSY if outbox[0] == commands.Status.RES_BUSY else errno.EINVAL, commands.status_words(outbox[0]))
@@ -162,7 +162,7 @@ def _run(file: File, command: Command, **values: Any) -> dict[str, Any]:
 
 
 class _Umems:
-    """UMEMs over memory of the process, given back if something fails."""
+    """UMEMs over memory of the process; released on failure."""
 
     def __init__(self, file: File) -> None:
         self._file, self.ids = file, list[int]()
@@ -286,7 +286,7 @@ def qp_destroy(file: File, attributes: Attributes) -> None:
 
 
 def _qpc(after: QpState, known: dict[str, Any]) -> dict[str, Any]:
-    """Return the context that a transition sets, from what the QP was told until now (facts 3.5)."""
+    """Return the QP context of a transition, from the attributes set so far."""
     if after == QpState.INIT:
         access = Access(known["qp_access_flags"] & sum(Access))
         return {
@@ -312,7 +312,7 @@ def _qpc(after: QpState, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _log(count: int) -> int:
-    """Return log2 of how many READs and atomics may be under way, rounded up."""
+    """Return log2 of the number of outstanding READs and atomics, rounded up."""
     return max(0, count - 1).bit_length()
 
 
@@ -325,7 +325,7 @@ _COMMANDS = {
 @write_command(_EXTENDED | MODIFY_QP)
 @write_command(MODIFY_QP)
 def modify_qp(file: File, core: bytes, attributes: Attributes) -> bytes:
-    """IB_USER_VERBS_CMD_MODIFY_QP, also extended: one transition with the attributes that it must have."""
+    """IB_USER_VERBS_CMD_MODIFY_QP, also extended: one transition with its required attributes."""
     request = ModifyQp.of(core)
     qp, mask = file.find(request.qp_handle, QueuePair), request.attr_mask
     if mask & ~sum(QpAttrMask) or not mask & QpAttrMask.STATE or request.qp_state not in list(QpState):
@@ -344,7 +344,7 @@ def modify_qp(file: File, core: bytes, attributes: Attributes) -> bytes:
 
 @write_command(QUERY_QP)
 def query_qp(file: File, core: bytes, attributes: Attributes) -> QueryQpResp:
-    """IB_USER_VERBS_CMD_QUERY_QP: what the card knows of the QP, and what only the kernel keeps."""
+    """IB_USER_VERBS_CMD_QUERY_QP: the card's attributes of the QP, and those that only the kernel keeps."""
     qp = file.find(int.from_bytes(core[8:12], "little"), QueuePair)
     qpc = _run(file, Command.QUERY_QP, qpn=qp.qpn)["qpc"]
     known = {name: value for name, value in qp.known.items() if name != "dest"}

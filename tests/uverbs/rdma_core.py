@@ -1,6 +1,6 @@
-"""Tests of rdma-core, as Debian installs them: ``python -m uverbs.rdma_core FOLDER RESULTS MODULE...``, among the devices of uverbs.
+"""Runs tests of rdma-core, as installed by Debian, on the emulated devices: ``python -m uverbs.rdma_core FOLDER RESULTS MODULE...``.
 
-FOLDER holds the package ``tests``, unpacked (unpack); RESULTS becomes a list of JSON lines: [test, outcome, why].
+FOLDER has the unpacked package ``tests`` (unpack); RESULTS is written as JSON lines: [test, outcome, why].
 """
 
 import gzip
@@ -10,12 +10,12 @@ import sys
 import unittest
 from pathlib import Path
 
-#: Where Debian's rdma-core has them, some compressed.
+#: Debian's folder of these tests; some files are compressed.
 DEBIAN = Path("/usr/share/doc/rdma-core/tests")
 
 
 def unpack(folder: Path) -> None:
-    """Make the package ``tests`` in a folder."""
+    """Write the package ``tests`` into a folder."""
     target = folder / "tests"
     target.mkdir()
     for path in sorted(DEBIAN.iterdir()):
@@ -26,7 +26,7 @@ def unpack(folder: Path) -> None:
 
 
 class Outcomes(unittest.TextTestResult):
-    """Keeps how each test ended."""
+    """Records the outcome of each test."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ class Outcomes(unittest.TextTestResult):
 def main(folder: str, results: str, *modules: str) -> None:
     """Run modules on the first port of mlx5_0."""
     sys.path[:0] = [folder, f"{folder}/tests"]
-    from args_parser import parser  # theirs: the package imports it by both names
+    from args_parser import parser  # rdma-core's module, which its package imports by both names
     from tests.args_parser import parser as same
 
     for one in (parser, same):

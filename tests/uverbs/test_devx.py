@@ -1,4 +1,4 @@
-"""devx.py through the real pyverbs, libibverbs and libmlx5, to the software card: what works, and what is said where something does not."""
+"""devx.py over the real pyverbs, libibverbs and libmlx5, down to the software card: what works, and the messages of failures."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,7 @@ def opened(name="mlx5_0", **options):
 
 
 class PE(rig.PE):
-    """A PE of the rig whose adapter is a device."""
+    """A PE of the rig with a device as its adapter."""
 
     def __init__(self, number, name="mlx5_0", **options):
         self.options = options
@@ -57,7 +57,7 @@ class PE(rig.PE):
 
 
 class GPU:
-    """A GPU whose memory is that of the host: memfds are its dma-bufs."""
+    """A GPU with memory of the host; memfds are its dma-bufs."""
 
     def __init__(self, pe, shared, *, exports=True, maps=True):
         self.shared, self.exports, self.maps, self.mapped = shared, exports, maps, []
@@ -84,7 +84,7 @@ class GPU:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """The machine, as good as it can be when a test begins."""
+    """The machine, with all capabilities when a test begins."""
     machine = played.Machine()
     for module in ("devices", "process", "verbs", "devx"):
         __import__(f"uverbs.{module}")
@@ -202,7 +202,7 @@ def test_the_address_path_of_roce():
 
 
 def test_a_peer_behind_a_router(machine):
-    """Its packets go to the router's MAC, which the kernel tells with an address handle; the GID stays the peer's."""
+    """Packets go to the router's MAC, which the kernel returns with an address handle; the GID is still the peer's."""
     machine.gateway = bytes.fromhex("02aabbccddee")
     for pes in pair_of("mlx5_1"):
         a, _ = connected(pes, adapter.Path(GID["mlx5_1"]))
@@ -211,7 +211,7 @@ def test_a_peer_behind_a_router(machine):
         assert path["rgid_rip"] == int.from_bytes(bytes(10) + b"\xff\xff" + bytes([192, 168, 7, 2]), "big")
 
 
-def test_a_peer_to_which_there_is_no_way(machine):
+def test_a_peer_without_a_route(machine):
     machine.routed = False
     for pes in pair_of("mlx5_1"):
         text = said(connected, pes, adapter.Path(GID["mlx5_1"]))
@@ -266,7 +266,7 @@ def test_a_device_that_suits():
 
 
 def test_the_status_and_syndrome_of_a_refused_command(pes):
-    """Of each way that commands take: one that makes an object, one that changes it, a general one."""
+    """For each kind of command: one that creates an object, one that modifies it, a general one."""
     qp = make(pes[0])
     words = {"cc": 1, "oi": 1, "uar_page": qp.uar.page_id, "c_eqn": pes[0].hca.query_eqn(), "dbr_umem_valid": 1, "dbr_umem_id": 0xFFFF}
     status, why = pes[0].refused(Command.CREATE_CQ, cqc=words, cq_umem_id=pes[0].umem, cq_umem_valid=1)
@@ -279,7 +279,7 @@ def test_the_status_and_syndrome_of_a_refused_command(pes):
 
 
 def test_a_syndrome_of_the_firmware(machine, pes):
-    """The driver's error has the number; what it means only the firmware knows."""
+    """The error has the number, whose meaning only the firmware knows."""
     machine.refused = {Command.CREATE_QP: (Status.BAD_RES, 0x5DEAD1)}
     with pytest.raises(CommandError) as caught:
         make(pes[0])
@@ -301,7 +301,7 @@ def test_commands_that_name_no_object_of_this_process(pes):
         assert "which is no object of this process" in text
 
 
-def test_a_command_that_the_kernel_passes_to_nobody(pes):
+def test_a_command_that_the_kernel_does_not_pass_on(pes):
     assert "ALLOC_PD failed: Invalid argument (errno 22)" in said(pes[0].command, Command.ALLOC_PD)
 
 
@@ -309,7 +309,7 @@ def test_a_command_that_the_kernel_passes_to_nobody(pes):
 
 
 def test_every_queue_pair_has_a_page_of_its_own():
-    """libmlx5 44 knows no dedicated UARs: BlueFlame pages then, one register of each."""
+    """libmlx5 44 has no dedicated UARs, so BlueFlame pages are used, one register of each."""
     hca = opened()
     uars = [hca.alloc_uar() for _ in range(5)]
     assert len({uar.page_id for uar in uars}) == 5
@@ -319,7 +319,7 @@ def test_every_queue_pair_has_a_page_of_its_own():
     hca.close()
 
 
-def test_where_only_the_uar_of_the_context_is_given(machine):
+def test_if_only_the_context_has_a_uar(machine):
     machine.blueflame = False
     hca = opened()
     uar = hca.alloc_uar()
@@ -342,7 +342,7 @@ def test_memory_that_is_refused(machine, pes):
 @pytest.mark.parametrize("gpu", [None, GPU, lambda pe, shared: GPU(pe, shared, exports=False)], ids=["host", "dma-buf", "address"])
 @pytest.mark.parametrize("pages", [devx._UMEM_PAGES, 0], ids=["chosen", "left to the kernel"])
 def test_queues_of_one_umem(monkeypatch, gpu, pages):
-    """The kernel left to itself takes the largest page that fits, and a card then refuses every offset but 0."""
+    """By default the kernel takes the largest page size that fits, and then the card refuses every offset but 0."""
     monkeypatch.setattr(devx, "_UMEM_PAGES", pages)
     for pes in pair_of("mlx5_0", **({} if gpu is None else {"gpu": gpu})):
         if pages:
@@ -361,7 +361,7 @@ def test_gpu_memory_as_dma_bufs():
 
 
 def test_a_piece_of_gpu_memory_as_a_dma_buf(machine):
-    """pgas.register's: it begins and ends where it likes; the region has its bounds and its addresses."""
+    """For pgas.register: any start and end; the region has these bounds and the memory's addresses."""
     for pes in pair_of("mlx5_0", gpu=GPU):
         a, _ = connected(pes)
         poster = Poster(pes[0], a)
@@ -379,7 +379,7 @@ def test_a_piece_of_gpu_memory_as_a_dma_buf(machine):
 
 
 def test_a_piece_of_gpu_memory_by_pyverbs(machine, monkeypatch):
-    """ibrc's way to the same call: the region's addresses count from the dma-buf's beginning."""
+    """As ibrc does it: the region's addresses count from the beginning of the dma-buf."""
     from pgas.transports.memory import gpudirect
     from pgas.transports.verbs import memory
 
@@ -393,7 +393,7 @@ def test_a_piece_of_gpu_memory_by_pyverbs(machine, monkeypatch):
 
 
 def test_gpu_memory_by_its_address(machine):
-    """The module nvidia-peermem: where the kernel has no dma-bufs, or the driver exports none."""
+    """With the module nvidia-peermem, if the kernel or the driver has no dma-bufs."""
     machine.dmabuf = False
     for pes in pair_of("mlx5_0", gpu=GPU):
         traffic(pes)
@@ -415,7 +415,7 @@ def test_gpu_memory_in_neither_way(machine):
 @pytest.mark.parametrize(
     ("handler", "maps", "by_cpu"), [("auto", True, False), ("auto", False, True), ("cpu", True, True), ("gpu", True, False)]
 )
-def test_who_rings(handler, maps, by_cpu):
+def test_whether_gpu_or_cpu_rings(handler, maps, by_cpu):
     gpu = GPU(None, [], maps=maps)
     hca = opened(gpu=gpu, handler=handler)
     assert hca.rung_by_cpu == by_cpu
@@ -451,7 +451,7 @@ def test_closing_leaves_nothing(observer):
     rig.wait_until(lambda: kinds(observer) == before, "objects are left on the card")
 
 
-def test_objects_in_use_cannot_go(pes):
+def test_objects_in_use_cannot_be_destroyed(pes):
     hca, qp = pes[0].hca, make(pes[0])
     for call, number in ((hca.deregister_umem, pes[0].umem), (hca.dealloc_pd, pes[0].pdn)):  # libmlx5 keeps UARs that are given back
         assert "Device or resource busy" in said(call, number)

@@ -1,4 +1,4 @@
-"""doctor and topo where real libibverbs and libmlx5 find devices."""
+"""doctor and topo with emulated devices below the real libibverbs and libmlx5."""
 
 import json
 import os

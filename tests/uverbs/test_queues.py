@@ -1,4 +1,4 @@
-"""CQs and QPs of plain verbs over the software card, both ends in this process: pyverbs, libibverbs and libmlx5 are the real ones."""
+"""CQs and QPs of plain verbs over the software card, both ends in this process, with the real pyverbs, libibverbs and libmlx5."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ SIZE = 1 << 16
 
 @pytest.fixture(scope="module")
 def verbs():
-    """What pyverbs has, loaded among the devices only."""
+    """Return pyverbs, which is imported only under ``python -m uverbs``."""
     from types import SimpleNamespace
 
     from pyverbs import addr, cq, device, mr, pd, pyverbs_error, qp, wr
@@ -79,7 +79,7 @@ class Side:
         (qp or self.qp).post_recv(self.v.wr.RecvWR(wr_id, num_sge=1, sg=[self.sge(offset, nbytes)]))
 
     def poll(self, count=1, timeout_s=10):
-        """Wait for so many completions."""
+        """Wait for a number of completions."""
         found, deadline = [], time.monotonic() + timeout_s
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} completions"
@@ -95,7 +95,7 @@ class Side:
 
 @pytest.fixture
 def sides(verbs):
-    """Makes pairs of sides that are connected, and sees to it that they leave nothing on the card."""
+    """Makes connected pairs of sides, and checks that they leave nothing on the card."""
     made = []
 
     def make(to=(), **options):
@@ -115,7 +115,7 @@ def sides(verbs):
 
 
 def test_writes_and_reads_wrap_the_queue(verbs, sides):
-    """200 work requests of one and two segments and inline through a queue of 16: some WQEs end where the ring does."""
+    """200 work requests with one segment, two, or inline data through a queue of 16; some WQEs end at the end of the ring."""
     a, b = sides()
     choose, model = random.Random(5), bytearray(SIZE // 2)
     for i in range(200):
@@ -150,7 +150,7 @@ def test_atomics(verbs, sides):
 
 
 def test_many_queue_pairs_of_one_context(verbs, sides):
-    """More than libmlx5 has pages of registers to begin with; each QP is rung in its own, by BlueFlame or not."""
+    """More QPs than libmlx5 has initial register pages; each QP has its own register, with or without BlueFlame."""
     a, b = sides(n_qps=14, cqes=1000)
     for round_ in range(20):
         for i, (qp, peer) in enumerate(zip(a.qps, b.qps, strict=True)):
@@ -172,7 +172,7 @@ def test_a_receiver_that_is_not_ready(verbs, sides):
 
 
 def test_errors_of_both_ends_and_flushes(verbs, sides):
-    """Too short a receive; what else was posted is flushed; after RESET everything works again."""
+    """A receive is too short; the other work requests are flushed; after RESET everything works again."""
     a, b = sides()
     b.receive(0, 4, wr_id=1)
     b.receive(0, 64, wr_id=2)
@@ -191,7 +191,7 @@ def test_errors_of_both_ends_and_flushes(verbs, sides):
 
 
 def test_a_cq_that_overruns(verbs, sides):
-    """libmlx5 makes a CQ of 2^n entries of 3; nobody reads them."""
+    """libmlx5 rounds a CQ of 3 entries up to 2^n; it is never polled."""
     a, b = sides(cqes=3)
     for i in range(5):
         a.send(verbs.e.IBV_WR_RDMA_WRITE, a.sge(0, 8), remote=(b.mr.buf, b.mr.rkey), wr_id=i)
@@ -201,7 +201,7 @@ def test_a_cq_that_overruns(verbs, sides):
     assert [done.wr_id for done in a.poll(4)] == [0, 1, 2, 3]
 
 
-def test_what_the_kernel_refuses(verbs, sides):
+def test_refusals_of_the_kernel(verbs, sides):
     a, b = sides()
     with pytest.raises(verbs.Error) as refused:
         a.qp.modify(verbs.qp.QPAttr(qp_state=verbs.e.IBV_QPS_RTR), verbs.e.IBV_QP_STATE)

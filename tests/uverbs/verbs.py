@@ -1,7 +1,7 @@
 """Methods of ib_uverbs: context, device, port, protection domains and memory regions.
 
-Numbers and structures are those of <rdma/ib_user_ioctl_cmds.h>, <rdma/ib_user_verbs.h>, <rdma/ib_user_ioctl_verbs.h> and, for what
-mlx5_ib adds to them, <rdma/mlx5-abi.h>.
+Numbers and structures are from <rdma/ib_user_ioctl_cmds.h>, <rdma/ib_user_verbs.h>, <rdma/ib_user_ioctl_verbs.h> and, for mlx5_ib's
+additions, <rdma/mlx5-abi.h>.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ class WriteCommand(IntEnum):
 #: UVERBS_METHOD_*_DESTROY of PD, AH and MR, UVERBS_METHOD_REG_DMABUF_MR, UVERBS_METHOD_ASYNC_EVENT_ALLOC.
 PD_DESTROY, AH_DESTROY, MR_DESTROY, REG_DMABUF_MR, ASYNC_EVENT_ALLOC = 0, 0, 1, 4, 0
 
-#: UVERBS_ATTR_CORE_IN, _CORE_OUT, _WRITE_CMD; UVERBS_ATTR_UHW_IN, _UHW_OUT: what the driver adds.
+#: UVERBS_ATTR_CORE_IN, _CORE_OUT, _WRITE_CMD; UVERBS_ATTR_UHW_IN, _UHW_OUT: the driver's additions.
 CORE_IN, CORE_OUT, WRITE_CMD = 0, 1, 2
 UHW_IN, UHW_OUT = 0x1000, 0x1001
 
@@ -70,7 +70,7 @@ class Struct(ctypes.Structure):
 
     @classmethod
     def of(cls, data: bytes) -> Any:
-        """Return the structure that data begins with; what is missing is zero, as copy_from_user leaves it."""
+        """Return the structure at the start of data; missing bytes are zero, as with copy_from_user."""
         return cls.from_buffer_copy(data[: ctypes.sizeof(cls)].ljust(ctypes.sizeof(cls), b"\0"))
 
 
@@ -165,7 +165,7 @@ class RegMrResp(Struct):
     _fields_ = [("mr_handle", u32), ("lkey", u32), ("rkey", u32)]
 
 
-#: IBV_ACCESS_LOCAL_WRITE, _REMOTE_WRITE, _REMOTE_READ, _REMOTE_ATOMIC; flags such as relaxed ordering change nothing here.
+#: IBV_ACCESS_LOCAL_WRITE, _REMOTE_WRITE, _REMOTE_READ, _REMOTE_ATOMIC; other flags, such as relaxed ordering, are ignored.
 _ACCESS = 0xF
 
 
@@ -189,7 +189,7 @@ class MR:
 
 
 def card_refuses(error: Exception) -> Errno:
-    """Return the kernel's refusal that stands for the card's."""
+    """Return the kernel's error for a refusal of the card."""
     return Errno(cards.errno_of(error), str(error))
 
 
@@ -217,7 +217,7 @@ def get_context(file: File, attributes: Attributes) -> None:
 
 @method(Object.ASYNC_EVENT, ASYNC_EVENT_ALLOC)
 def async_event_alloc(file: File, attributes: Attributes) -> None:
-    """A descriptor of asynchronous events; none ever comes."""
+    """A descriptor of asynchronous events, which never occur."""
     attributes.set_handle(0, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
 
 
@@ -256,7 +256,7 @@ def query_gid_entry(file: File, attributes: Attributes) -> None:
 
 @method(Object.DEVICE, DeviceMethod.QUERY_GID_TABLE)
 def query_gid_table(file: File, attributes: Attributes) -> None:
-    """UVERBS_METHOD_QUERY_GID_TABLE: size of an entry, flags, entries, how many."""
+    """UVERBS_METHOD_QUERY_GID_TABLE: size of an entry, flags, entries, number of entries."""
     if attributes.integer(0) != ctypes.sizeof(GidEntry):
         raise Errno(errno.EOPNOTSUPP, "entries of another size")
     if attributes.nbytes(2) < len(file.device.gids) * ctypes.sizeof(GidEntry):
@@ -268,14 +268,14 @@ def query_gid_table(file: File, attributes: Attributes) -> None:
 
 # --- write commands --------------------------------------------------------------------------------------------------------------
 
-#: What answers a write command: (file, core, attributes) -> core response.
+#: The implementation of a write command: (file, core, attributes) -> core response.
 Write = Callable[[File, bytes, Attributes], bytes | ctypes.Structure]
 
 _writes: dict[int, Write] = {}
 
 
 def write_command(number: int) -> Callable[[Write], Write]:
-    """Register what answers a command that was a write(2) once, and comes by UVERBS_METHOD_INVOKE_WRITE."""
+    """Register the implementation of an old write(2) command, which comes through UVERBS_METHOD_INVOKE_WRITE."""
 
     def register(function: Write) -> Write:
         _writes[number] = function
@@ -286,7 +286,7 @@ def write_command(number: int) -> Callable[[Write], Write]:
 
 @method(Object.DEVICE, DeviceMethod.INVOKE_WRITE)
 def invoke_write(file: File, attributes: Attributes) -> None:
-    """UVERBS_METHOD_INVOKE_WRITE: the command's number, its core structure, and what the driver adds."""
+    """UVERBS_METHOD_INVOKE_WRITE: the command's number, its core structure, and the driver's additions."""
     if WRITE_CMD not in attributes:
         raise Errno(errno.ENOSPC, "libibverbs's probe for this method")
     number = attributes.integer(WRITE_CMD)
@@ -299,7 +299,7 @@ def invoke_write(file: File, attributes: Attributes) -> None:
 @write_command(WriteCommand.QUERY_DEVICE)
 @write_command(_EXTENDED | WriteCommand.QUERY_DEVICE)
 def query_device(file: File, core: bytes, attributes: Attributes) -> bytes:
-    """IB_USER_VERBS_CMD_QUERY_DEVICE, also extended: of the extensions nothing is there."""
+    """IB_USER_VERBS_CMD_QUERY_DEVICE, also extended, without any extension."""
     attributes.set(UHW_OUT, b"")
     guid = int.from_bytes(file.device.guid, "little")  # big-endian, as it is
     return bytes(
