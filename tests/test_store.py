@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import select
+import signal
 import socket
 import threading
 import time
@@ -125,6 +126,24 @@ def test_a_rank_that_is_gone(pes, monkeypatch):
     assert time.monotonic() - began < 3
     assert read() == (f"PE 1 on {os.uname().nodename}", os.getpid(), "ended without pgas.finalize()")
     assert fd >= 0
+
+
+def test_a_forked_child_keeps_nothing_open(pes, server):
+    """Neither its parent's connections, whose end is the news of a death, nor those of the server."""
+    if not (child := os.fork()):
+        time.sleep(100)
+        os._exit(0)
+    try:
+        pes[1].forget()
+        refused = together(lambda: pes[2].allgather(b"", nothing))[0]
+        assert "ended without pgas.finalize()" in str(refused)
+        server.close()
+        fd, read = pes[0].hearing()
+        news = [read() for _ in range(2) if select.select([fd], [], [], 10)[0]]
+        assert news == [None, (f"the store at 127.0.0.1:{server.address.port}", 0, "is gone")]  # PE 1 is of this machine
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_launcher_knows_how_it_ended(server):

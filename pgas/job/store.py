@@ -17,6 +17,7 @@ import select
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,9 @@ _RETRY_S = 0.05
 
 #: Milliseconds between calls of poll() while a client waits.
 _POLL_MS = 5
+
+#: The clients of this process.
+_clients: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
 class Store:
@@ -64,6 +68,7 @@ class Store:
         except BaseException:
             self._calls.close()
             raise
+        _clients.add(self)
 
     def _enter(
         self, address: Address, deadline: float, timeout_s: float, poll: Callable[[], None], *, hears: bool
@@ -244,9 +249,18 @@ class Store:
         self.forget()
 
     def forget(self) -> None:
-        """Close the connections without a message, in a forked child: they belong to its parent."""
+        """Close the connections without a message."""
         self._calls.close()
         self._news.close()
+
+
+def _forked() -> None:
+    """Close the connections in a forked child: while it has them, the store does not notice that its parent is dead."""
+    for client in _clients:
+        client.forget()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _first_message(received: bytearray) -> tuple[int, bytes] | None:

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 
 from pgas.base.errors import BootstrapError
@@ -21,6 +22,9 @@ _HELLO_S, _FATE_S = 10.0, 0.5
 
 #: Seconds to wait for the clients to leave before the server's process ends.
 _LEAVE_S = 5.0
+
+#: The servers of this process.
+_servers: "weakref.WeakSet[StoreServer]" = weakref.WeakSet()
 
 
 class _Connection:
@@ -74,6 +78,7 @@ class StoreServer:
         self._clients: set[_Connection] = set()
         self._thread = threading.Thread(target=self._run, name="pgas store", daemon=True)
         self._thread.start()
+        _servers.add(self)
 
     def _run(self) -> None:
         while True:
@@ -257,6 +262,10 @@ class StoreServer:
             return
         os.write(self._stop, b"\0")
         self._thread.join()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close all sockets, without the thread."""
         for client in list(self._clients):
             client.socket.close()
         self._listener.close()
@@ -264,6 +273,16 @@ class StoreServer:
         for fd in (self._stop, self._wakeup):
             os.close(fd)
         self._stop = -1
+
+
+def _forked() -> None:
+    """Close the sockets in a forked child: while it has them, clients do not notice that this server is gone."""
+    for server in _servers:
+        if server._stop >= 0:
+            server.forget()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _listen(host: str, port: int, ports: int) -> socket.socket:
