@@ -185,7 +185,7 @@ def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launch
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
                 status, deadline = (128 - code if code < 0 else code), time.monotonic() + _GRACE_S
                 if launchers is not None:
-                    launchers.say_fate("job 1", pe.rank, how)
+                    launchers.say_fate(pe.rank, how)
                 time.sleep(0.2)  # so that the PE's own watcher, which prints the same, comes first
                 if code < 0 and word.take():
                     say(f"{pe.name} {how}: the job cannot go on")

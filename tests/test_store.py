@@ -146,9 +146,10 @@ def test_a_forked_child_keeps_nothing_open(pes, server):
         os.waitpid(child, 0)
 
 
-def test_a_launcher_knows_how_it_ended(server):
-    launcher, first, second = enter(server, 0, 1, "launchers"), enter(server, 0, 2), enter(server, 1, 2)
-    launcher.say_fate("job 1", 1, "was killed by signal 9")
+@pytest.mark.parametrize("group", ["job 1", "job 2"])
+def test_a_launcher_knows_how_it_ended(server, group):
+    launcher, first, second = enter(server, 0, 1, "launchers"), enter(server, 0, 2, group), enter(server, 1, 2, group)
+    launcher.say_fate(1, "was killed by signal 9")
     second.forget()
     refused = together(lambda: first.allgather(b"", nothing))[0]
     assert "was killed by signal 9" in str(refused)

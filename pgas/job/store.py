@@ -220,9 +220,9 @@ class Store:
             self._unsent += message(Kind.LEAVE, why.encode())
             self._flush()
 
-    def say_fate(self, group: str, rank: int, how: str) -> None:
-        """Tell the store how a rank of another group ended that this process had started."""
-        self._unsent += message(Kind.FATE, json.dumps([group, rank, how]).encode())
+    def say_fate(self, rank: int, how: str) -> None:
+        """Tell the store how a rank of the other groups ended that this process had started."""
+        self._unsent += message(Kind.FATE, json.dumps([rank, how]).encode())
         self._flush()
 
     def _flush(self) -> None:

@@ -28,7 +28,7 @@ class Kind(IntEnum):
     GATHER = 2  #: this rank's part of an exchange: the exchange's number, data
     MISSING = 3  #: asks for the ranks that have not sent their part
     LEAVE = 4  #: this rank leaves all further exchanges: the reason
-    FATE = 5  #: how a rank of another group ended, from its launcher
+    FATE = 5  #: how a rank of the other groups ended, from its launcher
     BYE = 6
     WELCOME = 32
     REFUSED = 33

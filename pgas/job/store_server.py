@@ -150,9 +150,10 @@ class StoreServer:
             group.left = group.left or body.decode()
             self._to_all(group, message(Kind.LEFT, group.left.encode()), but=client.rank)
         elif kind == Kind.FATE:
-            of, rank, how = json.loads(body)
-            if of in self._groups:
-                self._groups[of].fates[rank] = how
+            rank, how = json.loads(body)
+            for other in self._groups.values():
+                if other is not group:
+                    other.fates[rank] = how
         elif kind == Kind.BYE:
             for members in (group.callers, group.listeners):
                 members.pop(client.rank, None)
