@@ -15,6 +15,7 @@ from pgas import run
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched, launched
 from pgas.job import meeting
+from pgas.job.bootstrap import exchange
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -304,6 +305,17 @@ with pgas.init(unique_id=given, rank=rank, size=2):
 def test_arguments_of_init(arguments, words):
     with pytest.raises(ValueError, match=words):
         pgas.init(**arguments)
+
+
+def test_unique_ids_of_one_process(tmp_path):
+    """They share a server, at which their jobs do not meet."""
+    first, second = (meeting.unique_id("127.0.0.1") for _ in range(2))
+    assert len(meeting._servers) == 1
+    assert first != second
+    jobs = [meeting.at_unique_id(meeting.Given(given, 0, 1)) for given in (first, second, first)]
+    assert [exchange(job, number) for number, job in enumerate(jobs)] == [[0], [1], [2]]
+    for job in jobs:
+        job.close()
 
 
 def test_the_real_torchrun(tmp_path):

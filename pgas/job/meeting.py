@@ -25,6 +25,7 @@ import os
 import re
 import secrets
 import socket
+import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +38,8 @@ from pgas.job.store_server import StoreServer
 
 __all__ = ["Given", "at_unique_id", "job_secret", "of", "of_process_group", "unique_id"]
 
-#: Bytes of a unique id: a mark, port, secret, length of the host's name, the name.
-_ID_BYTES, _MARK = 128, b"pgas 1\0\0"
+#: Bytes of a unique id: a mark, port, secret, the job's own bytes, length of the host's name, the name.
+_ID_BYTES, _MARK, _OWN = 128, b"pgas 2\0\0", 16
 
 _HERE = "127.0.0.1"
 
@@ -51,11 +52,22 @@ _FIRST_PORT, _LAST_PORT = 20000, 32000
 #: Servers of this process, which serve until it ends.
 _servers: list[StoreServer] = []
 
-#: Number of jobs that this process has formed at a store, by the store's secret.
-_formed: dict[bytes, int] = {}
+#: Secrets of the stores of unique ids that this process serves, by the address on which they listen.
+_secrets: dict[str, bytes] = {}
 
+#: Number of jobs that this process has formed at a store, by the store's secret and the unique id's own bytes.
+_formed: dict[tuple[bytes, str], int] = {}
 
 _published = itertools.count()
+
+
+def _forked() -> None:
+    """Forget the servers in a forked child: they are its parent's."""
+    _servers.clear()
+    _secrets.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Given(NamedTuple):
@@ -87,10 +99,10 @@ def of(launched: Launched) -> Store:
     return _meet(launched, _by_name(f"torchrun {run} {restart} {host}:{port}", _HERE if alone else host))
 
 
-def _join(address: Address, rank: int, size: int) -> Store:
-    """Join the next job at a store."""
-    number = _formed[address.secret] = _formed.get(address.secret, 0) + 1
-    return Store(address, rank, size, f"job {number}", config.read("PGAS_TIMEOUT"))
+def _join(address: Address, rank: int, size: int, own: str = "") -> Store:
+    """Join the next job at a store. own: what tells jobs of different unique ids apart."""
+    number = _formed[address.secret, own] = _formed.get((address.secret, own), 0) + 1
+    return Store(address, rank, size, f"job {own}{number}", config.read("PGAS_TIMEOUT"))
 
 
 def _serve(address: Address) -> Address:
@@ -185,10 +197,11 @@ def _key() -> bytes:
 
 
 def unique_id(host: str | None = None) -> bytes:
-    """Serve a store in this process, and return its address and secret as a unique id (pgas.unique_id)."""
-    address = _serve(Address(host or _own_host(), 0, secrets.token_bytes(32)))
+    """Return the address and secret of a store in this process, and 16 bytes of a new job, as a unique id (pgas.unique_id)."""
+    host = host or _own_host()
+    address = _serve(Address(host, 0, _secrets.setdefault(host, secrets.token_bytes(32))))
     name = address.host.encode()
-    text = _MARK + address.port.to_bytes(2, "big") + address.secret + bytes([len(name)]) + name
+    text = _MARK + address.port.to_bytes(2, "big") + address.secret + secrets.token_bytes(_OWN) + bytes([len(name)]) + name
     if len(text) > _ID_BYTES:
         raise ValueError(f"pgas.unique_id: host: {address.host} is too long; its IP address will do")
     return text.ljust(_ID_BYTES, b"\0")
@@ -207,9 +220,8 @@ def at_unique_id(given: Given) -> Store:
     text = given.unique_id
     if not isinstance(text, bytes) or len(text) != _ID_BYTES or not text.startswith(_MARK):
         raise ValueError(f"pgas.init: unique_id must be the {_ID_BYTES} bytes that pgas.unique_id() returned on one PE")
-    at = len(_MARK)
-    port, secret, length = int.from_bytes(text[at : at + 2], "big"), text[at + 2 : at + 34], text[at + 34]
-    return _join(Address(text[at + 35 : at + 35 + length].decode(), port, secret), given.rank, given.size)
+    _, port, secret, own, length, host = struct.unpack(f">{len(_MARK)}sH32s{_OWN}sB{_ID_BYTES - len(_MARK) - _OWN - 35}s", text)
+    return _join(Address(host[:length].decode(), port, secret), given.rank, given.size, f"{own.hex()} ")
 
 
 def of_process_group(group: Any) -> Given:
