@@ -1,6 +1,7 @@
 """The store by which PEs meet without MPI: exchanges, who is let in, who is missing or gone, addresses and ports."""
 
 import contextlib
+import errno
 import hmac
 import json
 import os
@@ -207,6 +208,58 @@ def test_a_hello_that_never_comes(server, monkeypatch):
         silent.settimeout(10)
         while silent.recv(4096):
             pass
+
+
+def test_a_flood_of_strangers(server):
+    """The oldest are hung up on; a client gets in."""
+    with contextlib.ExitStack() as open_:
+        silent = [open_.enter_context(socket.create_connection(("127.0.0.1", server.address.port))) for _ in range(200)]
+        enter(server, 0, 1).close()
+        assert len(server._strangers) <= store_server._STRANGERS_MAX
+        silent[0].settimeout(10)
+        while silent[0].recv(4096):
+            pass
+        assert select.select([silent[-1]], [], [], 0)[0]  # its greeting
+        assert silent[-1].recv(4096)
+
+
+def test_too_many_open_files(server, monkeypatch, capfd):
+    """It is said once, the server does not spin, and the client gets in when there are files again."""
+    accept, asked = socket.socket.accept, []
+
+    def refused(self):
+        asked.append(time.monotonic())
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "accept", refused)
+        client = threading.Thread(target=lambda: enter(server, 0, 1).close())
+        client.start()
+        time.sleep(3 * store_server._FATE_S)
+        assert 2 <= len(asked) <= 4
+        patch.setattr(socket.socket, "accept", accept)
+        client.join(20)
+    assert not client.is_alive()
+    said = capfd.readouterr().err
+    assert said.startswith(f"pgas: the store at {server.address} can admit no more connections (Too many open files): ulimit -n "), said
+    assert said.count("\n") == 1
+
+
+def test_files_that_strangers_have(server, monkeypatch):
+    """They lose them to a client."""
+    silent = socket.create_connection(("127.0.0.1", server.address.port))
+    assert silent.recv(4096)
+    accept = socket.socket.accept
+
+    def short(self):
+        if server._strangers:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", short)
+    enter(server, 0, 1).close()
+    assert silent.recv(4096) == b""
+    silent.close()
 
 
 def test_another_service(monkeypatch):

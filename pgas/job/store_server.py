@@ -1,7 +1,9 @@
 """The server of the store (store.py), a thread: it carries the exchanges among the clients of a group."""
 
+import errno
 import hmac
 import json
+import math
 import os
 import secrets
 import selectors
@@ -13,6 +15,8 @@ import weakref
 from dataclasses import dataclass, field
 
 from pgas.base.errors import BootstrapError
+from pgas.base.remedies import mend
+from pgas.base.waits import say
 from pgas.job.store_messages import HEADER, HELLO_MAX, MAGIC, NONCE, Address, Kind, message, proof
 
 __all__ = ["StoreServer"]
@@ -22,6 +26,9 @@ _HELLO_S, _FATE_S = 10.0, 0.5
 
 #: Seconds to wait for the clients to leave before the server's process ends.
 _LEAVE_S = 5.0
+
+#: Most connections that have not yet proven that they know the secret. One more closes the oldest: a client of pgas proves it at once.
+_STRANGERS_MAX = 128
 
 #: The servers of this process.
 _servers: "weakref.WeakSet[StoreServer]" = weakref.WeakSet()
@@ -76,6 +83,8 @@ class StoreServer:
         self._wakeup, self._stop = os.pipe()
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         self._clients: set[_Connection] = set()
+        self._strangers: dict[_Connection, None] = {}  #: those that have not proven that they know the secret, in the order of their coming
+        self._listens_again, self._told = math.inf, False
         self._thread = threading.Thread(target=self._run, name="pgas store", daemon=True)
         self._thread.start()
         _servers.add(self)
@@ -93,8 +102,11 @@ class StoreServer:
                     except (ValueError, KeyError, TypeError, struct.error):  # a malformed message must not harm the other clients
                         self._drop(key.data)
             now = time.monotonic()
-            for client in [c for c in self._clients if c.group is None and now > c.since + _HELLO_S]:
+            for client in [c for c in self._strangers if now > c.since + _HELLO_S]:
                 self._drop(client)
+            if self._listens_again < now:
+                self._listens_again = math.inf
+                self._selector.register(self._listener, selectors.EVENT_READ)
             for group in self._groups.values():
                 for rank in [rank for rank, (due, _) in group.gone.items() if now > due or rank in group.fates]:
                     self._tell(group, rank, group.gone.pop(rank)[1])
@@ -102,14 +114,30 @@ class StoreServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # the client is gone again, or too many files are open
-            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._run_out_of_files(error)
+            return  # else the client is gone again
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = _Connection(connection, secrets.token_bytes(NONCE))
         self._clients.add(client)
+        self._strangers[client] = None
+        if len(self._strangers) > _STRANGERS_MAX:
+            self._drop(next(iter(self._strangers)))
         self._selector.register(connection, selectors.EVENT_READ, client)
         self._send(client, MAGIC + client.nonce)
+
+    def _run_out_of_files(self, error: OSError) -> None:
+        """Make room for another connection, or do not listen for a moment: the listener would be ready all the time."""
+        if self._strangers:
+            self._drop(next(iter(self._strangers)))
+            return
+        self._selector.unregister(self._listener)
+        self._listens_again = time.monotonic() + _FATE_S
+        if not self._told:
+            self._told = True
+            say(f"the store at {self.address} can admit no more connections ({error.strerror}): {mend('open files')}")
 
     def _serve(self, client: _Connection, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -182,6 +210,7 @@ class StoreServer:
             client.group, client.rank, client.hears = group, rank, hello["hears"]
             client.host, client.node, client.pid = hello["host"], hello["node"], hello["pid"]
             members[rank] = client
+            self._strangers.pop(client)
             self._send(client, message(Kind.WELCOME, proof(self._secret, b"server", bytes.fromhex(hello["nonce"]))))
             return
         self._refuse(client, why)
@@ -240,6 +269,7 @@ class StoreServer:
         if client not in self._clients:
             return
         self._clients.discard(client)
+        self._strangers.pop(client, None)
         self._selector.unregister(client.socket)
         client.socket.close()
         group = client.group
