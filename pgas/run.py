@@ -27,7 +27,7 @@ from pgas.base.launcher import LAUNCHED, launched
 from pgas.base.liveness import LastWord
 from pgas.base.waits import say
 from pgas.job.bootstrap import exchange
-from pgas.job.meeting import job_secret
+from pgas.job.meeting import job_secret, outward
 from pgas.job.store import Store
 from pgas.job.store_messages import Address
 from pgas.job.store_server import StoreServer
@@ -114,7 +114,7 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
         server = StoreServer(asked.host, 0, secrets.token_bytes(32))
         ending.callback(server.close)
         return server.address, 0, asked.n, None
-    address = Address(asked.host, asked.port, job_secret(f"pgas.run {asked.host}:{asked.port}"))
+    address = Address(outward(asked.host), asked.port, job_secret(f"pgas.run {asked.host}:{asked.port}"))
     if asked.node_rank == 0:
         server = StoreServer(address.host, address.port, address.secret)
         ending.callback(server.close)

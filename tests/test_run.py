@@ -253,6 +253,31 @@ def test_the_first_host_of_slurms_list(listed, first):
     assert meeting.first_host(listed) == first
 
 
+@pytest.mark.parametrize(
+    ("host", "resolved", "used"),
+    [
+        ("node1", "127.0.1.1", "192.168.7.1"), ("node1.cluster", "127.0.0.1", "192.168.7.1"), ("node1", "10.0.0.1", "node1"),
+        ("localhost", "127.0.0.1", "localhost"), ("127.0.1.1", "127.0.1.1", "127.0.1.1"), ("node1", None, "node1"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_loopback_at_home(host, resolved, used, monkeypatch):
+    """Debian's /etc/hosts has such a line for the machine's own name: rank 0 would listen where no other machine reaches it."""
+
+    def found(*_, **__):
+        if resolved is None:
+            raise socket.gaierror("unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (resolved, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(meeting, "_own_host", lambda: "192.168.7.1")
+    served = []
+    monkeypatch.setattr(meeting, "_meet", lambda launched, address: served.append(address.host))
+    for name, value in {**srun(0, 7), "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": host, "PGAS_SECRET": "key"}.items():
+        monkeypatch.setenv(name, value)
+    meeting.of(Launched("srun", 0, 2))
+    assert served == [used]
+
+
 def test_a_list_of_no_host():
     with pytest.raises(BootstrapError, match="SLURM_STEP_NODELIST='' names no host"):
         meeting.first_host("")

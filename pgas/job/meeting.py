@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import hmac
 import importlib.util
+import ipaddress
 import itertools
 import json
 import os
@@ -36,7 +37,7 @@ from pgas.job.store import Store
 from pgas.job.store_messages import PORTS, Address
 from pgas.job.store_server import StoreServer
 
-__all__ = ["Given", "at_unique_id", "job_secret", "of", "of_process_group", "unique_id"]
+__all__ = ["Given", "at_unique_id", "job_secret", "of", "of_process_group", "outward", "unique_id"]
 
 #: Bytes of a unique id: a mark, port, secret, the job's own bytes, length of the host's name, the name.
 _ID_BYTES, _MARK, _OWN = 128, b"pgas 2\0\0", 16
@@ -89,14 +90,14 @@ def of(launched: Launched) -> Store:
     if launched.launcher == "srun":
         name = f"srun {environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
         alone = environment.get("SLURM_STEP_NUM_NODES", environment.get("SLURM_NNODES")) == "1"
-        host = _HERE if alone else first_host(environment.get("SLURM_STEP_NODELIST", ""))
+        host = _HERE if alone else outward(first_host(environment.get("SLURM_STEP_NODELIST", "")))
         return _meet(launched, _by_name(name, host))
     run, restart = environment.get("TORCHELASTIC_RUN_ID", ""), environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
     alone = environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
     if not alone and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and importlib.util.find_spec("torch") is not None:
         return _by_torch(launched, host, int(port), f"pgas {run} {restart}")
-    return _meet(launched, _by_name(f"torchrun {run} {restart} {host}:{port}", _HERE if alone else host))
+    return _meet(launched, _by_name(f"torchrun {run} {restart} {host}:{port}", _HERE if alone else outward(host)))
 
 
 def _join(address: Address, rank: int, size: int, own: str = "") -> Store:
@@ -130,7 +131,7 @@ def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
     store = distributed.TCPStore(host, port, is_master=False)
     name = f"{name} {next(_published)}"  # every job of these processes has a secret of its own
     if launched.rank == 0:
-        address = _serve(Address(host, 0, secrets.token_bytes(32)))
+        address = _serve(Address(outward(host), 0, secrets.token_bytes(32)))
         store.set(name, json.dumps([address.host, address.port, address.secret.hex()]))
     found, at, secret = json.loads(store.get(name))
     return _join(Address(found, at, bytes.fromhex(secret)), launched.rank, launched.size or 1)
@@ -198,13 +199,25 @@ def _key() -> bytes:
 
 def unique_id(host: str | None = None) -> bytes:
     """Return the address and secret of a store in this process, and 16 bytes of a new job, as a unique id (pgas.unique_id)."""
-    host = host or _own_host()
+    host = outward(host) if host else _own_host()
     address = _serve(Address(host, 0, _secrets.setdefault(host, secrets.token_bytes(32))))
     name = address.host.encode()
     text = _MARK + address.port.to_bytes(2, "big") + address.secret + secrets.token_bytes(_OWN) + bytes([len(name)]) + name
     if len(text) > _ID_BYTES:
         raise ValueError(f"pgas.unique_id: host: {address.host} is too long; its IP address will do")
     return text.ljust(_ID_BYTES, b"\0")
+
+
+def outward(host: str) -> str:
+    """Return a name or address of a host that other machines reach, too: in its own /etc/hosts its name may stand for 127.0.1.1."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return host
+    with contextlib.suppress(OSError):  # whoever uses the name reports it
+        address = ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        if address.is_loopback and host.partition(".")[0] != "localhost":
+            return _own_host()
+    return host
 
 
 def _own_host() -> str:
