@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,39 @@ def test_variables(tmp_path, variables):
     assert key.stat().st_mode & 0o777 == 0o600
     assert len(key.read_bytes()) == 64
     assert list(key.parent.iterdir()) == [key]
+
+
+def test_torchs_store(monkeypatch):
+    """On several machines rank 0 publishes its address there. A stand-in for torch: the real one is test_the_real_torchrun's."""
+    kept, asked = {}, []
+
+    class TCPStore:
+        def __init__(self, host, port, is_master, timeout):
+            asked.append((host, port, is_master, timeout.total_seconds()))
+
+        def set(self, name, value):
+            kept[name] = value.encode()
+
+        def get(self, name):
+            if name not in kept:
+                raise RuntimeError("wait timeout after 7000ms, keys: /pgas\nmore")
+            return kept[name]
+
+    torch = types.SimpleNamespace(TCPStore=TCPStore)
+    monkeypatch.setattr(meeting.importlib, "import_module", {"torch.distributed": torch}.__getitem__)
+    monkeypatch.setattr(meeting.importlib.util, "find_spec", lambda name: True)
+    for name, value in {**torchrun(0, 77), "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1", "PGAS_TIMEOUT": "7"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "0")  # not all on this machine
+    store = meeting.of(Launched("torchrun", 0, 1))
+    assert exchange(store, "me") == ["me"]
+    store.close()
+    assert asked == [("localhost", 77, False, 7.0)]
+    with pytest.raises(BootstrapError) as refused:
+        meeting.of(Launched("torchrun", 1, 2))
+    assert str(refused.value) == (
+        "rank 1: torchrun's own store at localhost:77 did not tell where rank 0 is: wait timeout after 7000ms, keys: /pgas"
+    )
 
 
 def test_a_pe_of_srun_that_is_killed(tmp_path):

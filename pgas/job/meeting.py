@@ -27,6 +27,7 @@ import re
 import secrets
 import socket
 import struct
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,12 +129,19 @@ def _meet(launched: Launched, address: Address) -> Store:
 def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
     """Meet at an address that rank 0 publishes in the store of torchrun's agent."""
     distributed = importlib.import_module("torch.distributed")
-    store = distributed.TCPStore(host, port, is_master=False)
     name = f"{name} {next(_published)}"  # every job of these processes has a secret of its own
+    told = None
     if launched.rank == 0:
         address = _serve(Address(outward(host), 0, secrets.token_bytes(32)))
-        store.set(name, json.dumps([address.host, address.port, address.secret.hex()]))
-    found, at, secret = json.loads(store.get(name))
+        told = json.dumps([address.host, address.port, address.secret.hex()])
+    try:
+        store = distributed.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=config.read("PGAS_TIMEOUT")))
+        if told is not None:
+            store.set(name, told)
+        found, at, secret = json.loads(store.get(name))
+    except RuntimeError as error:  # torch's DistError is one
+        why = str(error).strip().splitlines()[0]
+        raise BootstrapError(f"rank {launched.rank}: torchrun's own store at {host}:{port} did not tell where rank 0 is: {why}") from error
     return _join(Address(found, at, bytes.fromhex(secret)), launched.rank, launched.size or 1)
 
 
