@@ -35,7 +35,7 @@ from pgas.perftests.report import BANDWIDTH, Report, Row
 from pgas.perftests.transfer import Transfer
 from pgas.perftests.workload import Workload
 
-__all__ = ["Pattern", "PerfTest", "RefusedError", "run"]
+__all__ = ["Pattern", "PerfTest", "RefusedError", "complain", "in_job", "new_report", "progress", "run", "unwritable", "write_files"]
 
 NPES = 2
 
@@ -121,31 +121,48 @@ def run(test: PerfTest, argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or 1 if the data of a row did not arrive, or 2 if the run was refused (the same on all PEs).
     """
+    return in_job(test, argv, lambda options: options.row_bytes(), _run)
+
+
+def in_job(
+    test: Any,
+    argv: Sequence[str] | None,
+    row_bytes: Callable[[Options], int],
+    perform: Callable[[Any, Options, Sequence[str]], int],
+) -> int:
+    """Parse a test's command line, and call ``perform(test, options, argv)`` in a job; see run().
+
+    Args:
+        test: has name, description, scopes, defaults and simulator_defaults.
+        argv: arguments of the command. None: the process's.
+        row_bytes: symmetric heap of the largest row.
+        perform: returns the exit status, or raises RefusedError.
+    """
     argv = sys.argv[1:] if argv is None else argv
     defaults = test.simulator_defaults if pgas.SIMULATOR else test.defaults
     options = command_line.parse(test.name, test.description, defaults, test.scopes, argv)
-    options.set_environment()
+    options.set_environment(row_bytes(options))
     try:
         job = pgas.init()
     except (pgas.TransportError, pgas.HeapError) as error:  # on all PEs
         asked = f"{_max_size(options)}: " if isinstance(error, pgas.HeapError) else ""
-        _complain(test, f"{asked}{error}", launched_rank() or 0)
+        complain(test, f"{asked}{error}", launched_rank() or 0)
         return 2
     with job:
         try:
-            return _run(test, options, argv)
+            return perform(test, options, argv)
         except RefusedError as refusal:
-            _complain(test, str(refusal), pgas.my_pe())
+            complain(test, str(refusal), pgas.my_pe())
             return 2
 
 
 def _run(test: PerfTest, options: Options, argv: Sequence[str]) -> int:
     if (reason := pgas.broadcast_object(_reason_to_refuse(test, options))) is not None:
         raise RefusedError(reason)
-    result = _new_report(test, options, argv)
+    result = new_report(test.name, options, argv, test.measures, test.unit)
     valid = _print_rows(result, _rows(test, options), sum(1 for _ in test.workloads(options)))
     if pgas.my_pe() == 0:
-        _write_files(result, options)
+        write_files(result, options)
     return 0 if valid else 1
 
 
@@ -156,8 +173,11 @@ def _reason_to_refuse(test: PerfTest, options: Options) -> str | None:
         return f"needs exactly {NPES} PEs and has {pes}; start it with: mpirun -n {NPES} {test.name}"
     if (transport := runtime.current().transport) not in test.transports:
         return f"needs {' or '.join(test.transports)}, and this job's transport is {transport}: {test.unmapped}"
-    if (reason := _too_large(options)) is not None:
-        return reason
+    return _too_large(options) or unwritable(options)
+
+
+def unwritable(options: Options) -> str | None:
+    """Return why a file that a flag asks for cannot be written."""
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None and (Path(path).is_dir() or not os.access(Path(path).absolute().parent, os.W_OK)):
             return f"argument {flag}: {path} cannot be written; it must be a file in a folder that exists"
@@ -180,22 +200,24 @@ def _max_size(options: Options) -> str:
     return f"argument -e/--max_size: {size_flag(options.max_size)}"
 
 
-def _complain(test: PerfTest, text: str, pe: int) -> None:
+def complain(test: Any, text: str, pe: int) -> None:
+    """Say on PE 0 what is wrong."""
     if pe == 0:
         print(f"{test.name}: error: {text}", file=sys.stderr, flush=True)
 
 
-def _new_report(test: PerfTest, options: Options, argv: Sequence[str]) -> Report:
+def new_report(test: str, options: Options, argv: Sequence[str], measures: str, unit: str | None) -> Report:
+    """Return the report of a run, without rows."""
     about = pgas.info()
     described = {key: about[key] for key in ("machine", "gpu", "transport", "adapter", "engine", "npes", "versions")}
     return Report(
-        test=test.name,
+        test=test,
         commit=report.commit(),
-        command=report.command_text(pgas.n_pes(), test.name, argv),
+        command=report.command_text(pgas.n_pes(), test, argv),
         date=report.now(),
         args=asdict(options),
-        measures=test.measures,
-        unit=test.unit,
+        measures=measures,
+        unit=unit,
         cpus=len(os.sched_getaffinity(0)),
         **described,
     )
@@ -209,7 +231,7 @@ def _rows(test: PerfTest, options: Options) -> Iterator[Row]:
         for work in test.workloads(options):
             row, faults = _measure(test, options, work, counter)
             for pe, fault in faults.items():
-                _complain(test, f"size {work.size}: PE {pe}: {fault}", pgas.my_pe())
+                complain(test, f"size {work.size}: PE {pe}: {fault}", pgas.my_pe())
             yield row
     except RefusedError:
         counter.free()
@@ -302,7 +324,7 @@ def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
     shown, nic = pgas.my_pe() == 0, runtime.current().nic
     if shown:
         print(*report.title_lines(result, pgas.SIMULATOR, has_proxy=nic is not None and nic.on_host), sep="\n", flush=True)
-    with _progress(result.title, total, shown) as advance:
+    with progress(result.title, total, shown) as advance:
         for row in rows:
             result.rows.append(row)
             if shown:
@@ -314,7 +336,7 @@ def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
 
 
 @contextmanager
-def _progress(title: str, total: int, shown: bool) -> Iterator[Callable[[], None]]:
+def progress(title: str, total: int, shown: bool) -> Iterator[Callable[[], None]]:
     """Show a progress bar if stderr is a terminal; the table goes to stdout."""
     if not (shown and sys.stderr.isatty()):
         yield lambda: None
@@ -328,7 +350,8 @@ def _progress(title: str, total: int, shown: bool) -> Iterator[Callable[[], None
         yield lambda: bar.advance(task)
 
 
-def _write_files(result: Report, options: Options) -> None:
+def write_files(result: Report, options: Options) -> None:
+    """Write the files that flags ask for."""
     if options.json is not None:
         result.write_json(options.json)
     if options.plot is not None:

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 from pgas.base.config import parse_size
 from pgas.base.launcher import launched_rank
 from pgas.perftests.payload import GUARD_BYTES
-from pgas.perftests.workload import ATOMIC_OPS, DATATYPES, WARP
+from pgas.perftests.workload import ATOMIC_OPS, DATATYPES, REDUCE_OPS, WARP
 from pgas.transports import registry
 
-__all__ = ["OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_flag", "within"]
+__all__ = ["ALL", "OF_COLLECTIVES", "OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_flag", "within"]
 
 TRANSPORTS = registry.names()
 
@@ -21,6 +21,10 @@ _LARGEST = 2**31 - 1
 _LARGEST_SIZE = 1 << 40
 #: Flags that tests of latency do not have.
 OF_ONE_CTA = ("ctas", "stride", "bidir")
+#: Flags that tests of collectives do not have: their messages are contiguous, and all PEs send.
+OF_COLLECTIVES = ("stride", "bidir", "plot")
+#: Value of a flag that asks for all of NVSHMEM's tables: data types, operations of reductions, scopes.
+ALL = "all"
 
 #: Default size of the symmetric heap, and bytes needed beside a row's two arrays.
 _DEFAULT_HEAP = 1 << 30
@@ -40,13 +44,16 @@ class Defaults:
     ctas: int = 32
     threads_per_cta: int = 256
     atomic_op: str | None = None
+    reduce_op: str | None = None
+    captures: bool = False
+    """Whether the test has --cudagraph."""
     fixed: tuple[str, ...] = ()
     """Flags that the test does not have; their values are fixed (stride: 1)."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """A parsed command line. Sizes in bytes; stride in elements; atomic_op is None in tests without atomics."""
+    """A parsed command line. Sizes in bytes; stride in elements; atomic_op and reduce_op are None in tests that have none."""
 
     min_size: int
     max_size: int
@@ -59,7 +66,9 @@ class Options:
     scope: str
     stride: int
     atomic_op: str | None
+    reduce_op: str | None
     bidir: bool
+    cudagraph: bool
     transport: str | None
     json: str | None
     plot: str | None
@@ -84,12 +93,17 @@ class Options:
         """Return the bytes of host memory that a PE needs to check the largest row: elements, image, copy, comparison."""
         return 2 * self.row_bytes()
 
-    def set_environment(self) -> None:
-        """Set the variables for transport and heap size; a heap size set by the user stays."""
+    def set_environment(self, row_bytes: int | None = None) -> None:
+        """Set the variables for transport and heap size; a heap size set by the user stays.
+
+        Args:
+            row_bytes: symmetric heap of the largest row. None: row_bytes().
+        """
         if self.transport is not None:
             os.environ["PGAS_TRANSPORT"] = self.transport
-        if self.heap_bytes() > _DEFAULT_HEAP:
-            os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(self.heap_bytes()))
+        needed = self.heap_bytes() if row_bytes is None else row_bytes + _SPARE_HEAP
+        if needed > _DEFAULT_HEAP:
+            os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(needed))
 
 
 def size_flag(size: int) -> str:
@@ -172,9 +186,12 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     add("-w", "warmup_iters", within(0, _LARGEST), "iterations before the clock starts")
     add("-c", "ctas", count, "CTAs (blocks) of the kernel")
     add("-t", "threads_per_cta", within(1, 1024), "threads of each CTA")
-    add("-d", "datatype", one_of(tuple(DATATYPES)), f"element type: {', '.join(DATATYPES)}")
+    types = (*DATATYPES, ALL) if defaults.datatype == ALL else tuple(DATATYPES)
+    add("-d", "datatype", one_of(types), f"element type: {', '.join(types)}")
     if defaults.atomic_op is not None:
         add("-a", "atomic_op", one_of(ATOMIC_OPS), f"operation: {', '.join(ATOMIC_OPS)}")
+    if defaults.reduce_op is not None:
+        add("-o", "reduce_op", one_of((*REDUCE_OPS, ALL)), f"operation: {', '.join((*REDUCE_OPS, ALL))}")
     if len(scopes) > 1:
         add("-s", "scope", one_of(scopes), f"who calls the operation together: {', '.join(scopes)}", scopes[0])
     else:
@@ -185,13 +202,16 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     transports = f"{', '.join(TRANSPORTS)} [pgas chooses]"
     parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=transports)
     parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="draw the results against message size into a PNG")
+    if "plot" not in defaults.fixed:
+        parser.add_argument("--plot", metavar="FILE", help="draw the results against message size into a PNG")
+    if defaults.captures:
+        parser.add_argument("--cudagraph", action="store_true", help="capture all iterations into a CUDA graph and launch that")
     parser.add_argument("--seed", type=within(0, 2**63 - 1), default=1, metavar="N", help="seed of the payload [1]")
 
-    unchanged = asdict(defaults) | {"scope": scopes[0], "stride": 1, "bidir": False}
+    unchanged = asdict(defaults) | {"scope": scopes[0], "stride": 1, "bidir": False, "plot": None, "cudagraph": False}
     found: dict[str, Any] = unchanged | vars(parser.parse_args(argv))
     found.pop("report_msgrate", None)
-    del found["fixed"]
+    del found["fixed"], found["captures"]
     options = Options(**found)
     if options.max_size < options.min_size:
         parser.error(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = ["BANDWIDTH", "LATENCY", "Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "rows_in_lines",
-    "title_lines",
+    "run_lines", "title_lines",
 ]  # fmt: skip
 
 #: What the rows of a test measure.
@@ -97,7 +97,7 @@ class Report:
     measures: str = BANDWIDTH
     unit: str | None = None
     cpus: int | None = None  #: number of CPUs that PE 0 may run on
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)  #: Row; tests of collectives have their own
 
     @property
     def title(self) -> str:
@@ -127,6 +127,12 @@ def _has_objects(value: Any) -> bool:
 
 def title_lines(report: Report, simulator: bool, *, has_proxy: bool = False) -> list[str]:
     """Return the lines above the table: comments on where this ran, then NVSHMEM's two lines. has_proxy: PEs have a proxy thread."""
+    nic = report.adapter is not None
+    return [*run_lines(report, simulator, has_proxy=has_proxy), f"#{report.title}", *header_lines(nic=nic, measures=report.measures)]
+
+
+def run_lines(report: Report, simulator: bool, *, has_proxy: bool = False) -> list[str]:
+    """Return comments on where this ran and what was measured."""
     adapter = f", adapter {report.adapter}" if report.adapter else ""
     engine = f", engine {report.engine}" if report.engine else ""
     where = f"# {report.npes} PEs on {place(report.machine, report.gpu)}"
@@ -137,7 +143,7 @@ def title_lines(report: Report, simulator: bool, *, has_proxy: bool = False) -> 
         lines.append("# a PE may run on one CPU, which its proxy thread shares (Open MPI: mpirun --bind-to none)")
     if report.unit is not None:
         lines.append(f"# latency: {report.unit}")
-    return [*lines, f"#{report.title}", *header_lines(nic=report.adapter is not None, measures=report.measures)]
+    return lines
 
 
 def place(machine: str | None, gpu: str | None) -> str:

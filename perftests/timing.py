@@ -28,10 +28,18 @@ def prepare() -> None:
         pgas.synchronize()
 
 
-def kernel_seconds(kernel: Any, ctas: int, threads: int, arguments: tuple[Any, ...], *, at_once: bool = False) -> float:
+def kernel_seconds(
+    kernel: Any, ctas: int, threads: int, arguments: tuple[Any, ...], *, at_once: bool = False, together: bool = False
+) -> float:
     """Launch a kernel, wait for it, and return the seconds that it ran.
 
-    at_once: launch it without a lead-in, for a kernel that must run when another PE's, behind its lead-in, begins.
+    Args:
+        kernel: made by @pgas.jit.
+        ctas: number of blocks.
+        threads: threads per block.
+        arguments: of the kernel.
+        at_once: launch it without a lead-in, for a kernel that must run when another PE's, behind its lead-in, begins.
+        together: collective; all PEs meet on the stream before the clock starts, so their kernels begin at the same time.
 
     On a GPU the lead-in is queued first. While it runs, the CPU queues event, kernel and event, so the time between the events does not
     include the CPU's launch overhead, as NVSHMEM's does.
@@ -40,6 +48,8 @@ def kernel_seconds(kernel: Any, ctas: int, threads: int, arguments: tuple[Any, .
         PgasError: the kernel failed.
     """
     if pgas.SIMULATOR:
+        if together:
+            pgas.sync_all(stream=0)
         started = time.perf_counter()
         kernel[ctas, threads](*arguments)
         pgas.synchronize()
@@ -50,6 +60,8 @@ def kernel_seconds(kernel: Any, ctas: int, threads: int, arguments: tuple[Any, .
     try:
         if not at_once:
             lead_in[1, 1](_LEAD_IN_STEPS, _LEAD_IN_STEP_NS)
+        if together:
+            pgas.sync_all(stream=0)
         start.record()
         kernel[ctas, threads](*arguments)
         stop.record()

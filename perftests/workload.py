@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 __all__ = [
-    "ATOMIC_OPS", "DATATYPES", "WARP", "Workload", "element_type", "latency_workload", "p_workload", "put_workload", "rounds_of_warps",
+    "ATOMIC_OPS", "DATATYPES", "REDUCE_OPS", "WARP", "Workload", "element_type",
+    "latency_workload", "p_workload", "put_workload", "rounds_of_warps",
     "share",
 ]  # fmt: skip
 
@@ -28,6 +29,10 @@ ATOMIC_OPS = (
     "inc", "add", "and", "or", "xor", "set", "swap", "compare_swap",
     "fetch", "fetch_inc", "fetch_add", "fetch_and", "fetch_or", "fetch_xor",
 )  # fmt: skip
+
+
+#: NVSHMEM's names of operations of reductions (-o), in the order of its tables.
+REDUCE_OPS = ("sum", "prod", "and", "or", "xor", "min", "max")
 
 
 @dataclass(frozen=True)
