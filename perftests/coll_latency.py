@@ -252,23 +252,28 @@ def _of_meetings(name: str, of_a_team: str, of_all: str) -> CollTest:
 
 _MOVES = Defaults(ALL, 1, 4 << 20, iters=100, warmup_iters=10, ctas=1, fixed=OF_COLLECTIVES)
 _REDUCES = replace(_MOVES, iters=50, reduce_op=ALL)
-_SMALL = {"min_size": 8, "max_size": 1 << 10, "step": 16, "iters": 2, "warmup_iters": 3, "threads_per_cta": 64}
-_FEW = {**_SMALL, "reduce_op": "sum"}
+
+
+def _small(defaults: Defaults) -> Defaults:
+    """Return the simulator's defaults."""
+    op = None if defaults.reduce_op is None else "sum"
+    return replace(defaults, min_size=8, max_size=1 << 10, step=16, iters=2, warmup_iters=3, threads_per_cta=64, reduce_op=op)
+
 
 TESTS = {
     test.name: test
     for test in (
-        _of_messages("alltoall_latency", "alltoall in kernels", "alltoall_device", "alltoall", _MOVES, replace(_MOVES, **_SMALL)),
-        _of_messages("bcast_latency", "broadcast from PE 0 in kernels", "bcast_device", "broadcast", _MOVES, replace(_MOVES, **_SMALL)),
-        _of_messages("fcollect_latency", "fcollect in kernels", "fcollect_device", "fcollect", _MOVES, replace(_MOVES, **_SMALL)),
-        _of_messages("reduction_latency", "reduce in kernels", "device_reduction", "reduce", _REDUCES, replace(_REDUCES, **_FEW)),
+        _of_messages("alltoall_latency", "alltoall in kernels", "alltoall_device", "alltoall", _MOVES, _small(_MOVES)),
+        _of_messages("bcast_latency", "broadcast from PE 0 in kernels", "bcast_device", "broadcast", _MOVES, _small(_MOVES)),
+        _of_messages("fcollect_latency", "fcollect in kernels", "fcollect_device", "fcollect", _MOVES, _small(_MOVES)),
+        _of_messages("reduction_latency", "reduce in kernels", "device_reduction", "reduce", _REDUCES, _small(_REDUCES)),
         _of_messages(
             "reducescatter_latency",
             "reducescatter in kernels",
             "device_reducescatter",
             "reducescatter",
             replace(_REDUCES, max_size=4 << 10),
-            replace(_REDUCES, **_FEW),
+            _small(_REDUCES),
         ),
         _of_messages(
             "redmaxloc_latency",

@@ -10,7 +10,7 @@ all calls behind one another and divide. ``python -m pgas.perftests.coll_on_stre
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from pgas.perftests.options import OF_COLLECTIVES, Defaults, Options
 __all__ = ["TESTS", "main"]
 
 
-def _each(stream: Any, calls: list[Callable[[], None]]) -> list[float]:
+def _each(stream: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
     """Return the seconds of each call."""
     found = []
     for call in calls:
@@ -45,7 +45,7 @@ def _each(stream: Any, calls: list[Callable[[], None]]) -> list[float]:
     return found
 
 
-def _together(stream: Any, calls: list[Callable[[Any], None]], *, graph: bool) -> float:
+def _together(stream: Any, calls: Sequence[Callable[[Any], None]], *, graph: bool) -> float:
     """Return the seconds of all calls, which are queued behind one another, or launched as a graph. The simulator has no graphs."""
     queue = _captured(stream, calls) if graph and not pgas.SIMULATOR else lambda: _queue(stream, calls)
     pgas.barrier_all()
@@ -53,12 +53,12 @@ def _together(stream: Any, calls: list[Callable[[Any], None]], *, graph: bool) -
     return _each(stream, [queue])[0]
 
 
-def _queue(stream: Any, calls: list[Callable[[Any], None]]) -> None:
+def _queue(stream: Any, calls: Sequence[Callable[[Any], None]]) -> None:
     for call in calls:
         call(stream)
 
 
-def _captured(stream: Any, calls: list[Callable[[Any], None]]) -> Callable[[], None]:
+def _captured(stream: Any, calls: Sequence[Callable[[Any], None]]) -> Callable[[], None]:
     """Return the launch of a graph of the calls."""
     from cuda.core import Stream
 
@@ -93,8 +93,8 @@ def _measure(message: Message, options: Options) -> Measured:
             seconds = _each(stream, [functools.partial(each, stream) for each in calls])
         pgas.barrier_all()
         fault = fault or buffers.find_fault(iters)
-    span = (None, None) if options.cudagraph else (min(seconds), max(seconds))
-    return Measured(sum(seconds) / len(seconds), *span, fault=fault)
+    least, most = (None, None) if options.cudagraph else (min(seconds), max(seconds))
+    return Measured(sum(seconds) / len(seconds), least, most, fault)
 
 
 def _rehearse(buffers: Buffers, call: Callable[[int], None], stream: Any, iters: int) -> str | None:
