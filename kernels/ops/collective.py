@@ -127,14 +127,25 @@ def _all_of_source(name: str, itemsize: int) -> Any:
     return request
 
 
+def _all_of_notes(name: str, itemsize: int) -> Any:
+    """As _all_of_source(), of the host's own operands, which lie in team memory (pgas/api/team.py)."""
+    nbytes = constant(itemsize)
+
+    @device
+    def request(op, c, dest, dest_size, source, source_size):
+        return dest, source, source_size * nbytes
+
+    return request
+
+
 def alltoall(scope: Scope) -> Callable[..., Any]:
     """Typing function of alltoall at a scope."""
     return of_arrays("alltoall", scope, _each, functools.partial(_exchange, same=False))
 
 
-def fcollect(scope: Scope) -> Callable[..., Any]:
-    """Typing function of fcollect at a scope."""
-    return of_arrays("fcollect", scope, _all_of_source, functools.partial(_exchange, same=True))
+def fcollect(scope: Scope, *, notes: bool = False) -> Callable[..., Any]:
+    """Typing function of fcollect at a scope. notes: of what members tell each other when they make a team."""
+    return of_arrays("fcollect", scope, _all_of_notes if notes else _all_of_source, functools.partial(_exchange, same=True))
 
 
 # broadcast ------------------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ from pgas.base.backend import SIMULATOR
 from pgas.job import runtime
 from pgas.kernels import layout
 from pgas.kernels.codes import OPERATIONS
-from pgas.kernels.compiler.binding import HOST_FORMS
+from pgas.kernels.compiler.binding import HOST_FORMS, device_function
+from pgas.kernels.ops import collective as collectives
+from pgas.kernels.scope import BLOCK
 
 __all__ = ["bind", "gather"]
 
@@ -94,12 +96,17 @@ def _form(name: str) -> Callable[..., Any]:
     return form
 
 
+@device_function(collectives.fcollect(BLOCK, notes=True))
+def _fcollect_notes(team: Any, dest: Any, source: Any, channel: Any = 0) -> None:
+    """fcollect_block() in team memory."""
+
+
 @functools.cache
 def _gathering() -> Kernel:
     def kernel(team, dest, source):  # type: ignore[no-untyped-def]
-        collective.fcollect_block(team, dest, source, layout.HOST_CHANNEL)
+        _fcollect_notes(team, dest, source, layout.HOST_CHANNEL)
 
-    return on_stream(kernel, collective.fcollect_block)
+    return on_stream(kernel, _fcollect_notes)
 
 
 def gather(team: int, dest: int, source: int, members: int, nbytes: int) -> None:
