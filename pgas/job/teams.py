@@ -5,9 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgas.base.backend import SIMULATOR
 from pgas.base.errors import HeapError, PgasError
 from pgas.kernels import layout, window
 from pgas.transports.memory.protocol import Memory, whole_pages
+
+if SIMULATOR:
+    from pgas.kernels.compiler import cpu
 
 __all__ = ["NODE", "SAME_LOCAL", "WORLD", "Plan", "Room", "Teams"]
 
@@ -196,6 +200,8 @@ class Teams:
             self._memory.write(entry + offset, struct.pack("<I", value))
         for offset, address in ((layout.TEAM_LIST, listed), (layout.TEAM_CHANNELS, base)):
             self._memory.write(entry + offset, struct.pack("<Q", address))
+        if SIMULATOR:
+            cpu.read_again()
 
     def _per_machine(self, pes: tuple[int, ...]) -> int:
         """Return the members on each machine if the team is regular (kernels/ops/collectives/machines.py), else 0."""
@@ -213,6 +219,8 @@ class Teams:
         """Destroy a team; all of its members have left it."""
         record = self.records.pop(number)
         self._memory.fill(layout.TEAMS + number * layout.TEAM_ENTRY, layout.TEAM_ENTRY, 0)
+        if SIMULATOR:
+            cpu.read_again()
         units = (1 << self.plan.units(len(record.pes), record.channels)) - 1 << record.first_unit
         self.room = Room(self.room.numbers | 1 << number, self.room.units | units)
 
