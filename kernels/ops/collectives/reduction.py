@@ -108,7 +108,7 @@ def identity(op: Reduction, dtype: Any) -> int:
     """Return a word of elements x of which ``x op y`` is y."""
     parts = dtype.underlying_float if isinstance(dtype, types.Complex) else dtype
     nbytes = element_size(parts)
-    ones = (1 << 8 * nbytes) - 1
+    ones = 1 if isinstance(parts, types.Boolean) else (1 << 8 * nbytes) - 1
     if op in (Reduction.SUM, Reduction.OR, Reduction.XOR):
         bits = 0
     elif op is Reduction.AND:
