@@ -50,10 +50,11 @@ def leave(scope: Scope) -> Any:
 
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
     """As channel.finish(); what this member has sent is complete before, so its source may be reused."""
-    end, complete = channel.finish(scope, transport.current().flag, one_sided=one_sided), _complete(scope)
+    end, complete, sync = channel.finish(scope, transport.current().flag, one_sided=one_sided), _complete(scope), scope.sync
 
     @device
     def finish(op, c, epoch):
+        sync()  # any thread may have posted to any member
         complete(c)
         end(c[0], c[1], epoch)
 
@@ -62,7 +63,7 @@ def finish(scope: Scope, *, one_sided: bool = False) -> Any:
 
 @functools.cache
 def _complete(scope: Scope) -> Any:
-    """Make ``complete(c)``: each thread completes what was sent to some members; a barrier of the scope must follow."""
+    """Make ``complete(c)``: each thread completes what was sent to some members, by any thread before a barrier; another must follow."""
     rank, size, quiet = scope.rank, scope.size, transport.current().quiet_pe
 
     @device
