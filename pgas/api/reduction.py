@@ -43,8 +43,8 @@ __all__ = [
 def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
     """Combine the sources of all members element by element into every dest (all-reduce; OpenSHMEM 1.5, section 9.11.9).
 
-    Elements are combined in the order of members, so all members get the same bits. float16 and bfloat16 are accumulated in float32 and
-    rounded once, integers wrap.
+    All members get the same bits. Elements are combined in the order of members; through a NIC, of more than 2 * PGAS_LL_BYTES for each
+    member, in an order that begins with another member. float16 and bfloat16 are accumulated in float32 and rounded once, integers wrap.
 
     Completion:
         on return: dest is complete here, source may be reused.

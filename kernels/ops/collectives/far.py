@@ -301,6 +301,8 @@ def spread(scope: Scope, unit: int) -> Any:
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Way.reduce(): in a ring if that pays and dest can take what is under way, else in rounds through staging."""
     in_rounds, two = _reduce_in_rounds(scope, unit, combine), transport.two_paths()
+    if combine.rounds:  # on the way around a ring there are sums of some members
+        return in_rounds
     in_ring = machines.reduce(scope, unit, combine) if two else rings.reduce(scope, unit, combine)
 
     @device
@@ -362,7 +364,7 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     """Way.reducescatter()."""
     of_all = _reducescatter_of_all(scope, unit, combine)
-    if not transport.two_paths():
+    if not transport.two_paths() or combine.rounds:
         return of_all
     by_machines = machines.reducescatter(scope, unit, combine)
 

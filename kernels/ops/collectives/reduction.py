@@ -20,12 +20,14 @@ class Combine:
     """Functions of an *item*: one word, or two words that belong together. ``words``: how many.
 
     ``first(w0, w1)`` starts an accumulator, ``add(acc, w0, w1)`` returns one with another member's item, ``last(acc)`` the item's words.
+    ``rounds``: last() loses digits of the accumulator, so it is for the result alone, not for the sums of some members.
     """
 
     words: int
     first: Any
     add: Any
     last: Any
+    rounds: bool = False
 
 
 def reduction(function: str, op: Reduction, dtype: Any) -> Combine:
@@ -63,7 +65,8 @@ def _of_words(dtype: Any, op: Reduction) -> Combine:
     while bits < 64:
         first, add, last = _halves(first, add, last, bits)
         bits *= 2
-    return Combine(1, *_one_word(first, add, last))
+    rounds = element_size(dtype) == 2 and not isinstance(dtype, types.Integer) and op in (Reduction.SUM, Reduction.PROD)
+    return Combine(1, *_one_word(first, add, last), rounds=rounds)
 
 
 def _one_word(one: Any, more: Any, end: Any) -> tuple[Any, Any, Any]:
