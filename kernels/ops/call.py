@@ -57,8 +57,7 @@ def alone(name: str, scope: Scope, perform: Any) -> Any:
     rank = scope.rank
 
     def only(op: int, c: tuple[int, int], request: Any) -> None:
-        if rank() == 0:
-            engine.enter(f"pgas.{name}", c[0])
+        engine.enter(f"pgas.{name}", c[0], rank())
         perform(op, c, request)
         if rank() == 0:
             engine.leave(c[0])

@@ -279,21 +279,28 @@ def _all_came(what: str, came: int, wanted: int, group: str) -> None:
         raise PgasError(f"{what}: {wanted - came} of the {wanted} threads of the {group} have returned; it must be called by all of them")
 
 
-def enter(what: str, place: int) -> None:
+def enter(what: str, place: int, rank: int) -> None:
     """Begin a collective among PEs at a place where one may be at a time: the address of its channel.
 
+    Args:
+        what: the call.
+        place: the place.
+        rank: number of the calling thread among those that call together; 0 ends it (leave()).
+
     Raises:
-        PgasError: another thread's has not ended.
+        PgasError: other threads' has not ended.
     """
     me = worker()
-    if (other := me.launch.inside.get(place)) is not None:
+    leader = me.thread.block.threads[me.thread.linear - rank]
+    if (other := me.launch.inside.get(place, leader)) is not leader:
         raise PgasError(
             f"{what}: {other} is in a collective on this team and channel already: call it by one thread, by the _block form by all of one "
-            "block, or on another channel"
+            "block, or on another channel; threads that call one after another meet between, as by syncthreads"
         )
-    me.launch.inside[place] = me.thread
-    while me.launch.unborn_left:  # start the others: one that comes here, too, is refused now, as it may fail on hardware
-        yield_("other threads to start")
+    if rank == 0:
+        me.launch.inside[place] = me.thread
+        while me.launch.unborn_left:  # start the others: one that comes here, too, is refused now, as it may fail on hardware
+            yield_("other threads to start")
 
 
 def leave(place: int) -> None:

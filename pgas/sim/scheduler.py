@@ -225,8 +225,8 @@ class Launch:
 
     def work(self, worker: Worker) -> None:
         """Run threads that have not started yet. If one waits, another worker takes over the rest."""
-        # A greenlet has its own context, so the caller's errstate does not reach it. Integers wrap on a GPU.
-        with np.errstate(over="ignore", divide="raise" if self.debug else None):
+        # A greenlet has its own context, so the caller's errstate does not reach it. On a GPU integers wrap, and inf - inf is NaN.
+        with np.errstate(over="ignore", invalid="ignore", divide="raise" if self.debug else None):
             for thread in self.unborn:
                 worker.thread, thread.worker = thread, worker
                 thread.block.threads[thread.linear] = thread
