@@ -135,11 +135,24 @@ CHAPTERS = {
             "barriers without end",
             "broadcast",
             "fcollect and alltoall",
+            "collect of different sizes",
+            "alltoallv: counts and displacements on the device",
             "reductions",
             "reducescatter",
+            "scans",
+            "maxloc and minloc",
+            "every type by every collective",
+            "every type by every op",
+            "sizes around every protocol's border",
+            "in place",
+            "members combine in their order",
+            "all members get the same bits",
             "collectives of teams",
             "collectives of mixed scopes",
-            "more blocks than fit are refused",
+            "blocks at once on channels of one team",
+            "one after another without barriers",
+            "on the host, at once and on streams",
+            "what does not fit is refused",
         ),
     ),
     "J": (
@@ -178,7 +191,6 @@ CHAPTERS = {
 }  # fmt: skip
 
 _NO_TEAMS = "refused: pgas has no teams yet; every job is one team of all its PEs"
-_NO_COLLECTIVES = "refused: pgas has barrier_all and sync_all, the other collectives come with teams"
 
 #: Why nothing tests a bullet; a chapter alone stands for its bullets that have no test.
 UNTESTED = {
@@ -186,7 +198,6 @@ UNTESTED = {
     ("F", "fence completes nothing"): "a permission: programs that rely on more go wrong in weak mode (tests/mpi/test_weak.py)",
     ("J", "capture into a CUDA graph"): "on GPUs alone, with the operations on streams (tests/mpi/test_streams.py)",
     "H": _NO_TEAMS,
-    "I": _NO_COLLECTIVES,
 }
 
 

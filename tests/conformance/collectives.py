@@ -1,0 +1,112 @@
+"""What the chapters on teams and collectives share: what each member gives, and what each must get, computed by NumPy."""
+
+import functools
+import os
+
+import numpy as np
+import pytest
+
+from conformance import library as pgas
+from conformance.checks import BLOCK, WARP, nbytes_of, payload
+
+__all__ = ["LL_BYTES", "OPS", "SCOPES", "THREADS", "exscan_of_none", "folded", "kernel", "numbers", "reducing", "taken"]
+
+#: Scope: threads that call together.
+THREADS = {"": 1, "_warp": WARP, "_block": BLOCK}
+SCOPES = pytest.mark.parametrize("scope", THREADS, ids=["thread", "warp", "block"])
+
+#: Where a library like pgas changes from small messages to large ones.
+LL_BYTES = nbytes_of(os.environ.get("PGAS_LL_BYTES", "4K"))
+
+#: Name of an op: what it does with two arrays of elements.
+OPS = {
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "MIN": lambda a, b: np.where(b < a, b, a),
+    "MAX": lambda a, b: np.where(b > a, b, a),
+    "AND": np.bitwise_and,
+    "OR": np.bitwise_or,
+    "XOR": np.bitwise_xor,
+}
+
+
+@functools.cache
+def kernel(name, scope):
+    """A kernel that calls a collective of (team, dest, source, channel)."""
+    call = getattr(pgas, name + scope)
+
+    @pgas.jit
+    def once(team, dest, source):
+        call(team, dest, source)
+
+    return once
+
+
+@functools.cache
+def reducing(name, scope, op):
+    """A kernel that calls a reduction."""
+    call, op = getattr(pgas, name + scope), getattr(pgas, op)
+
+    @pgas.jit
+    def once(team, dest, source):
+        call(team, dest, source, op)
+
+    return once
+
+
+def is_float(dtype):
+    """Whether it is a real number; ml_dtypes' are no floats to NumPy."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def numbers(nelems, dtype, seed):
+    """Elements to reduce: integers of all values, floats of which sums depend on the order of additions."""
+    dtype = np.dtype(dtype)
+    if is_float(dtype) or dtype.kind == "c":
+        drawn = np.random.default_rng([seed, nelems]).standard_normal(2 * nelems) * 10
+        return (drawn[:nelems] + (1j * drawn[nelems:] if dtype.kind == "c" else 0)).astype(dtype)
+    return payload(nelems, dtype, seed)
+
+
+def folded(op, sources):
+    """The sources combined in the order of members; floats of 16 bits in float32, rounded once."""
+    dtype = sources[0].dtype
+    wide = [s.astype(np.float32) for s in sources] if is_float(dtype) and dtype.itemsize == 2 else sources
+    with np.errstate(all="ignore"):
+        return functools.reduce(OPS[op], wide).astype(dtype)
+
+
+def exscan_of_none(op, dtype):
+    """What an exclusive scan gives to member 0."""
+    dtype = np.dtype(dtype)
+    if op in ("SUM", "OR", "XOR"):
+        return dtype.type(0)
+    if op == "PROD":
+        return dtype.type(1)
+    if op == "AND":
+        return dtype.type(1) if dtype == np.bool_ else np.invert(dtype.type(0))
+    if is_float(dtype):
+        return dtype.type(np.inf if op == "MIN" else -np.inf)
+    limits = np.iinfo(dtype)
+    return dtype.type(limits.max if op == "MIN" else limits.min)
+
+
+def taken(name, sources, me, *, root=0, op="SUM"):
+    """What member ``me`` gets."""
+    if name == "broadcast":
+        return sources[root]
+    if name in ("fcollect", "collect"):
+        return np.concatenate(sources)
+    if name == "alltoall":
+        each = sources[0].size // len(sources)
+        return np.concatenate([s[me * each : (me + 1) * each] for s in sources])
+    if name == "reduce":
+        return folded(op, sources)
+    if name == "reducescatter":
+        each = sources[0].size // len(sources)
+        return folded(op, sources)[me * each : (me + 1) * each]
+    if name == "inscan":
+        return folded(op, sources[: me + 1])
+    if name == "exscan":
+        return folded(op, sources[:me]) if me else np.full(sources[0].size, exscan_of_none(op, sources[0].dtype), sources[0].dtype)
+    raise AssertionError(name)

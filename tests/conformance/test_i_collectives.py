@@ -1,0 +1,605 @@
+"""Chapter I, collectives: what every member gets, by every size, type, op and scope, on teams and channels; it touches nothing else."""
+
+import functools
+import hashlib
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from conformance import library as pgas
+from conformance.checks import (
+    BLOCK,
+    PARTICLE,
+    PIXEL,
+    POINT,
+    WARP,
+    Watched,
+    checklist,
+    difference,
+    equal,
+    everywhere,
+    launch_together,
+    name_of,
+    needs,
+    needs_peer,
+    payload,
+)  # fmt: skip
+from conformance.collectives import LL_BYTES, OPS, SCOPES, THREADS, folded, kernel, numbers, reducing, taken
+
+pytestmark = needs("team_split_strided", "alltoall_block")
+
+#: Elements of each size and alignment that kernels copy in a way of its own.
+MOVED = [np.dtype(d) for d in ("uint8", "float16", "int32", "float64", "complex128")] + [PIXEL, POINT, PARTICLE]
+MOVES = ("broadcast", "fcollect", "alltoall", "collect")
+SLACK = 20  # elements around dest
+
+ROUNDS = 30 if pgas.SIMULATOR else 2000
+
+
+@pytest.fixture
+def backwards():
+    """All PEs, the last one first."""
+    n = pgas.n_pes()
+    team = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
+    yield team
+    pgas.team_destroy(team)
+
+
+def shares(name, size, team):
+    """Elements of source and dest in which ``size`` elements go from a member to another."""
+    n = team.n_pes
+    return size * (n if name in ("alltoall", "reducescatter") else 1), size * (n if name in ("alltoall", "fcollect") else 1)
+
+
+def collected(size, q):
+    """Elements that member q gives to collect: as many as no other, also none."""
+    return size * (q % 3)
+
+
+@functools.cache
+def broadcasting(scope):
+    call = getattr(pgas, "broadcast" + scope)
+
+    @pgas.jit
+    def once(team, dest, source, root):
+        call(team, dest, source, root)
+
+    return once
+
+
+def move(heap, name, team, dtype, size, scope, *, shift=0, root=0):
+    """Let members move payloads; compare dest, and what lies around it."""
+    me, n = team.my_pe, team.n_pes
+    count, room = shares(name, size, team)
+    counts = [collected(size, q) if name == "collect" else count for q in range(n)]
+    sources = [payload(counts[q], dtype, 100 * size + team.pes[q]) for q in range(n)]
+    expected = taken(name, sources, me, root=root)
+    source = heap.zeros(max(counts) + 1 + shift, dtype)  # as long on every member
+    dest = Watched(heap, max(room, expected.size) + 2 * SLACK, dtype)
+    origin = source[shift : shift + counts[me]]
+    if counts[me]:
+        origin.copy_to_device(sources[me])
+    pgas.barrier_all()
+    to = dest.array[SLACK : SLACK + expected.size]
+    if name == "broadcast":
+        launch_together(broadcasting(scope), 1, THREADS[scope], team, to, origin, root)
+    else:
+        launch_together(kernel(name, scope), 1, THREADS[scope], team, to, origin)
+    dest.holds(SLACK, expected)
+    equal(origin, sources[me], "source")
+    heap.free(source)
+    heap.free(dest.array)
+
+
+@checklist("I", "broadcast", "fcollect and alltoall", "collect of different sizes", "every type by every collective")
+@pytest.mark.parametrize("dtype", MOVED, ids=name_of)
+@pytest.mark.parametrize("name", MOVES)
+def test_every_dtype(heap, backwards, name, dtype):
+    """Small and large, with dest and source aligned differently, on two teams."""
+    large = LL_BYTES // dtype.itemsize + 3
+    for team in (pgas.TEAM_WORLD, backwards):
+        for size, shift in ((1, 0), (7, 1), (large, 0), (large, 1)):
+            move(heap, name, team, dtype, size, "_block", shift=shift, root=team.n_pes - 1)
+
+
+@checklist("I", "broadcast", "fcollect and alltoall", "collect of different sizes", "sizes around every protocol's border")
+@SCOPES
+@pytest.mark.parametrize("name", MOVES)
+def test_sizes(heap, name, scope):
+    """Bytes around a word, a line, staging; a chunk of rings and trees."""
+    sizes = [0, 8, 16, LL_BYTES - 1, LL_BYTES, LL_BYTES + 1, 2 * LL_BYTES + 1]
+    if scope == "_block":
+        sizes += [(64 << 10) - 5, (64 << 10) + 5, (256 << 10) - 5, (256 << 10) + 5]
+    for size in sizes:
+        move(heap, name, pgas.TEAM_WORLD, np.dtype(np.uint8), size, scope, shift=size % 2)
+        if size % 8 == 0:
+            move(heap, name, pgas.TEAM_WORLD, np.dtype(np.int64), size // 8, scope)
+
+
+@checklist("I", "broadcast")
+@SCOPES
+def test_every_root(heap, backwards, scope):
+    for root in range(pgas.n_pes()):
+        for size in (3, LL_BYTES // 4 + 1):
+            move(heap, "broadcast", backwards, np.dtype(np.int32), size, scope, root=root)
+
+
+# --------------------------------------------------------------------------------------------------------------- reductions
+
+
+REDUCTIONS = ("reduce", "reducescatter", "inscan", "exscan")
+INTEGERS = [np.dtype(name) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")]
+FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
+OF_FLOATS = ("SUM", "PROD", "MIN", "MAX")
+BITWISE = ("AND", "OR", "XOR")
+
+#: Every type by every op. On a GPU each is compiled, so only reduce() takes all of them.
+PAIRS = [
+    *((dtype, op) for dtype in INTEGERS for op in OPS), *((dtype, op) for dtype in FLOATS for op in OF_FLOATS),
+    *((np.dtype(np.bool_), op) for op in BITWISE), (np.dtype(np.complex64), "SUM"), (np.dtype(np.complex128), "SUM"),
+]  # fmt: skip
+FEW = [
+    (np.dtype(dtype), op)
+    for dtype, op in (("int32", "SUM"), ("float16", "SUM"), ("uint8", "MAX"), ("float64", "MIN"), ("int64", "PROD"), ("uint16", "XOR"))
+]
+
+
+def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False):
+    """Let members reduce numbers; compare dest, and what lies around it."""
+    me, n = team.my_pe, team.n_pes
+    count, room = shares(name, size, team)
+    sources = [numbers(count, dtype, 100 * size + team.pes[q]) for q in range(n)]
+    expected = taken(name, sources, me, op=op)
+    dest = Watched(heap, count + 2 * SLACK, dtype)
+    start = SLACK + shift
+    if in_place:
+        dest.array[start : start + count].copy_to_device(sources[me])
+        dest.expect(start, sources[me])
+        source = dest.array[start : start + count]
+        start += me * room if name == "reducescatter" else 0
+    else:
+        source = heap.array(sources[me])
+    pgas.barrier_all()
+    launch_together(reducing(name, scope, op), 1, THREADS[scope], team, dest.array[start : start + room], source)
+    dest.holds(start, expected)
+    if not in_place:
+        heap.free(source)
+    heap.free(dest.array)
+
+
+@checklist("I", "reductions", "every type by every op", "members combine in their order")
+@pytest.mark.parametrize(("dtype", "op"), PAIRS, ids=lambda x: getattr(x, "name", x))
+def test_every_op(heap, backwards, dtype, op):
+    """Sums of floats are compared bit by bit with those in the order of members."""
+    for name in REDUCTIONS if pgas.SIMULATOR else REDUCTIONS[:1]:
+        for team in (pgas.TEAM_WORLD, backwards):
+            reduced(heap, name, team, dtype, 9, "_block", op)
+    reduced(heap, "reduce", backwards, dtype, LL_BYTES // dtype.itemsize + 5, "_block", op)
+
+
+@checklist("I", "reductions", "reducescatter", "scans", "every type by every op")
+@pytest.mark.parametrize(("dtype", "op"), FEW, ids=lambda x: getattr(x, "name", x))
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(heap, backwards, name, dtype, op):
+    """Small and large, aligned differently."""
+    large = LL_BYTES // dtype.itemsize
+    for size, shift in ((1, 0), (5, 1), (large - 1, 0), (large, 1), (large + 1, 0), (large + 1, 1)):
+        reduced(heap, name, pgas.TEAM_WORLD, dtype, size, "_block", op, shift=shift)
+    reduced(heap, name, backwards, dtype, 3 * large + 2, "_block", op)
+
+
+@checklist("I", "reductions", "reducescatter", "scans", "sizes around every protocol's border")
+@SCOPES
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_sizes_of_reductions(heap, name, scope):
+    """Elements whose sums are exact in any order; up to what goes around a ring through a NIC, by pieces."""
+    n, itemsize = pgas.n_pes(), 4
+    sizes = [0, 1, LL_BYTES // itemsize, LL_BYTES // itemsize + 1]
+    if name == "reduce" and scope == "_block":
+        part = 2 * LL_BYTES * n // itemsize
+        sizes += [part - 1, part, part + 1, part + 7, (64 << 10) * n // itemsize + 3, 3 * (64 << 10) * n // itemsize + 1]
+    for size in sizes:
+        reduced(heap, name, pgas.TEAM_WORLD, np.dtype(np.int32), size, scope, "SUM")
+
+
+@checklist("I", "reductions", "reducescatter", "scans", "in place")
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_in_place(heap, backwards, name):
+    """dest is source, or of reducescatter the member's own part of it."""
+    for size in (3, LL_BYTES // 8 + 1, 5 * LL_BYTES):
+        for team in (pgas.TEAM_WORLD, backwards):
+            reduced(heap, name, team, np.dtype(np.int64), size, "_block", "SUM", in_place=True)
+
+
+@checklist("I", "broadcast", "fcollect and alltoall", "in place")
+@pytest.mark.parametrize("size", [3, LL_BYTES // 4 + 1])
+def test_moves_in_place(heap, backwards, size):
+    """broadcast into its source; fcollect from the member's own part of dest."""
+    team, n = backwards, backwards.n_pes
+    sources = [payload(size, np.int32, q) for q in range(n)]
+    both = Watched(heap, size + 9, np.int32)
+    both.array[5 : 5 + size].copy_to_device(sources[team.my_pe])
+    whole = Watched(heap, n * size + 9, np.int32)
+    own = 5 + team.my_pe * size
+    whole.array[own : own + size].copy_to_device(sources[team.my_pe])
+    pgas.barrier_all()
+    launch_together(broadcasting("_block"), 1, BLOCK, team, both.array[5 : 5 + size], both.array[5 : 5 + size], n - 1)
+    launch_together(kernel("fcollect", "_block"), 1, BLOCK, team, whole.array[5 : 5 + n * size], whole.array[own : own + size])
+    both.holds(5, sources[n - 1])
+    whole.holds(5, np.concatenate(sources))
+
+
+@checklist("I", "reductions", "all members get the same bits")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_all_members_get_the_same_bits(heap, dtype):
+    """Whatever the size and the path; and no more than one rounding of 16-bit floats away from the sum in float32."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
+    n, itemsize = pgas.n_pes(), heap.zeros(1, dtype).dtype.itemsize
+    for size in (11, LL_BYTES // itemsize, LL_BYTES // itemsize + 1, 2 * LL_BYTES * n // itemsize + 9):
+        dest = heap.zeros(size, dtype)
+        sources = [numbers(size, dest.dtype, 7 + pe) for pe in range(n)]
+        source = heap.array(sources[pgas.my_pe()], dtype)
+        pgas.barrier_all()
+        launch_together(reducing("reduce", "_block", "SUM"), 1, BLOCK, pgas.TEAM_WORLD, dest, source)
+        found = dest.copy_to_host()
+        digests = pgas.allgather_object(hashlib.blake2b(found.tobytes()).hexdigest())
+        everywhere(None if len(set(digests)) == 1 else f"{size} elements: members got different bits")
+        if itemsize == 2:
+            everywhere(difference(found, folded("SUM", sources), f"{size} elements"))
+        exact = np.sum([s.astype(np.float64) for s in sources], axis=0)
+        close = np.allclose(found.astype(np.float64), exact, rtol=1e-2 if itemsize == 2 else 1e-5, atol=0.2 if itemsize == 2 else 1e-4)
+        everywhere(None if close else f"{size} elements: not the sum")
+
+
+@checklist("I", "maxloc and minloc")
+@pytest.mark.parametrize("dtype", ["float64", "int32", "float32", "uint64"])
+@pytest.mark.parametrize("name", ["maxloc", "minloc"])
+def test_locations(heap, backwards, name, dtype):
+    """Of equal values the least location wins, whoever brings it."""
+    team, n = backwards, backwards.n_pes
+    for rows in (1, 4, LL_BYTES // 8 + 3):
+        values = np.stack([payload(rows, np.uint8, 3 + q).astype(dtype) // 64 for q in range(n)])
+        places = np.stack([(np.arange(rows) * 7 + 5 * (n - q)) % 11 + 20 * q for q in range(n)]).astype(dtype)
+        wanted = values.max(0) if name == "maxloc" else values.min(0)
+        expected = np.stack([wanted, np.where(values == wanted, places, 10_000).min(0)], axis=1).astype(dtype)
+        dest = Watched(heap, (rows + 6, 2), dtype)
+        source = heap.array(np.ascontiguousarray(np.stack([values[team.my_pe], places[team.my_pe]], axis=1)))
+        pgas.barrier_all()
+        launch_together(kernel(name, "_block"), 1, BLOCK, team, dest.array[3 : 3 + rows], source)
+        dest.holds(6, expected)
+
+
+# ---------------------------------------------------------------------------------------------------------------- alltoallv
+
+
+@functools.cache
+def exchanging(scope):
+    """As MoE does: counts are exchanged by alltoall, displacements computed, then elements."""
+    counts, elements = getattr(pgas, "alltoall" + scope), getattr(pgas, "alltoallv" + scope)
+
+    @pgas.jit
+    def exchange(team, dest, theirs, places, source, mine, displs):
+        counts(team, theirs, mine)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            at = 0
+            for q in range(theirs.size):
+                places[q] = at
+                at += theirs[q]
+        cuda.syncthreads()
+        elements(team, dest, theirs, places, source, mine, displs)
+
+    return exchange
+
+
+@checklist("I", "alltoallv: counts and displacements on the device")
+@SCOPES
+@pytest.mark.parametrize("dtype", [np.dtype(np.uint8), np.dtype(np.float32), PARTICLE], ids=name_of)
+def test_alltoallv(heap, backwards, scope, dtype):
+    """Every pair of members has a count of its own, also 0; dest is as long as what comes."""
+    team, n, me = backwards, backwards.n_pes, backwards.my_pe
+    for scale in (1, 400):
+        counts = np.array([[(3 * p + 5 * q + 1) % 4 * scale + (p == q) for q in range(n)] for p in range(n)], np.int32)
+        displs = [np.concatenate([[2], 2 + np.cumsum(row[::-1])])[:n][::-1].astype(np.int32) for row in counts]  # the last member's first
+        sources = [payload(int(counts.sum(1).max()) + 4, dtype, 50 + p) for p in range(n)]
+        expected = np.concatenate([sources[p][displs[p][me] : displs[p][me] + counts[p][me]] for p in range(n)])
+        dest = Watched(heap, int(counts.sum(0).max()) + 2 * SLACK, dtype)
+        theirs, places = heap.zeros(n, np.int32), heap.zeros(n, np.int32)
+        mine, from_ = heap.array(counts[me]), heap.array(displs[me])
+        source = heap.array(sources[me])
+        pgas.barrier_all()
+        args = team, dest.array[SLACK : SLACK + expected.size], theirs, places, source, mine, from_
+        launch_together(exchanging(scope), 1, THREADS[scope], *args)
+        dest.holds(SLACK, expected)
+
+
+@pgas.jit
+def send_some(team, dest, dest_counts, displs, source, source_counts):
+    pgas.alltoallv_block(team, dest, dest_counts, displs, source, source_counts, displs)
+
+
+@checklist("I", "alltoallv: counts and displacements on the device")
+def test_alltoallv_of_less_than_there_is_room_for(heap):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    room = 8
+    dest, source = Watched(heap, n * room, np.int32), heap.array(np.arange(n * room, dtype=np.int32) + 1000 * me)
+    displs = heap.array(np.arange(n) * room)
+    some, most = heap.array(np.array([(me + q) % 4 for q in range(n)])), heap.full(n, room, np.int64)
+    pgas.barrier_all()
+    launch_together(send_some, 1, BLOCK, pgas.TEAM_WORLD, dest.array, most, displs, source, some)
+    for q in range(n):
+        dest.expect(q * room, 1000 * q + me * room + np.arange((me + q) % 4, dtype=np.int32))
+    dest.check()
+
+
+# ------------------------------------------------------------------------------------------------------- channels and teams
+
+
+BLOCKS = 3 if pgas.SIMULATOR else 16
+
+
+@pgas.jit
+def blocks_by_channel(team, dest, source, total, rounds):
+    """Every block has its slice and its channel; blocks do not wait for each other."""
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    for _ in range(rounds):
+        pgas.alltoall_block(team, dest[b], source[b], b)
+        cuda.syncthreads()
+        for i in range(t, total.shape[1], cuda.blockDim.x):
+            total[b, i] += dest[b, i]
+        cuda.syncthreads()
+        for i in range(t, total.shape[1], cuda.blockDim.x):
+            source[b, i] += 1
+        cuda.syncthreads()
+
+
+@checklist("I", "blocks at once on channels of one team")
+@pytest.mark.parametrize("each", [1, 40, LL_BYTES // 8 + 5])
+def test_blocks_on_channels(heap, each):
+    """Collectives one after another without a barrier: what has come is what the sender had in that round."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    rounds = ROUNDS // 2 if each < 100 else 3
+    first = np.arange(BLOCKS * n * each).reshape(BLOCKS, n, each)
+    dest, source = heap.zeros((BLOCKS, n * each), np.int64), heap.array((first + 10_000_000 * me).reshape(BLOCKS, n * each))
+    total = heap.zeros((BLOCKS, n * each), np.int64)
+    pgas.barrier_all()
+    if each > LL_BYTES // 8:  # dest must be ready
+        rounds = 1
+    launch_together(blocks_by_channel, BLOCKS, BLOCK, pgas.TEAM_WORLD, dest, source, total, rounds)
+    came = np.concatenate([first[:, me] + 10_000_000 * q for q in range(n)], axis=1)
+    equal(total, rounds * came + rounds * (rounds - 1) // 2)
+
+
+@pgas.jit
+def warps_and_threads_by_channel(team, dest, source, sums, parts, whole):
+    """Warps of a block on channels of their own, then single threads."""
+    w, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
+    pgas.fcollect_warp(team, dest[w], source[w], w)
+    cuda.syncthreads()
+    if lane == 0:
+        pgas.reduce(team, sums[w], source[w], pgas.SUM, w)
+    cuda.syncthreads()
+    pgas.broadcast_block(team, parts, source[0], 0, 1)
+    cuda.syncthreads()  # other threads call now
+    pgas.reduce_warp(team, whole[w], sums[w], pgas.MAX, w)
+
+
+@checklist("I", "collectives of mixed scopes", "blocks at once on channels of one team")
+def test_scopes_one_after_another_on_the_same_channels(heap):
+    me, n, warps, size = pgas.my_pe(), pgas.n_pes(), 3, 37
+    sources = [payload(warps * size, np.int32, 9 + q).reshape(warps, size) for q in range(n)]
+    source, dest = heap.array(sources[me]), heap.zeros((warps, n * size), np.int32)
+    sums, whole, parts = heap.zeros((warps, size), np.int32), heap.zeros((warps, size), np.int32), heap.zeros(size, np.int32)
+    pgas.barrier_all()
+    launch_together(warps_and_threads_by_channel, 1, warps * WARP, pgas.TEAM_WORLD, dest, source, sums, parts, whole)
+    equal(dest, np.concatenate(sources, axis=1))
+    equal(sums, folded("SUM", sources))
+    equal(whole, folded("SUM", sources))
+    equal(parts, sources[0][0])
+
+
+@pgas.jit
+def of_rows_and_columns(row, column, dest, source, rounds):
+    """A sum of rows, then of columns, without a barrier between: the sum of all."""
+    for _ in range(rounds):
+        pgas.reduce_block(row, dest, source, pgas.SUM)
+        cuda.syncthreads()
+        pgas.reduce_block(column, source, dest, pgas.SUM)
+        cuda.syncthreads()
+
+
+@checklist("I", "collectives of teams")
+@checklist("H", "teams one after another and overlapping")
+@pytest.mark.parametrize("xrange", [1, 2, 3])
+def test_teams_that_overlap(heap, xrange):
+    """Rounds in which every member of a team is one of another team, too."""
+    n = pgas.n_pes()
+    row, column = pgas.team_split_2d(pgas.TEAM_WORLD, xrange)
+    dest, source = heap.zeros(12, np.uint64), heap.array(np.arange(12, dtype=np.uint64) + pgas.my_pe())
+    image = [np.arange(12, dtype=np.uint64) + pe for pe in range(n)]
+    for _ in range(5):
+        rows = [functools.reduce(np.add, image[pe // xrange * xrange : (pe // xrange + 1) * xrange]) for pe in range(n)]
+        image = [functools.reduce(np.add, rows[pe % xrange :: xrange]) for pe in range(n)]
+    pgas.barrier_all()
+    launch_together(of_rows_and_columns, 1, BLOCK, row, column, dest, source, 5)
+    equal(source, image[pgas.my_pe()])
+    for team in (row, column):
+        pgas.team_destroy(team)
+
+
+@pgas.jit
+def of_two_teams(one, other, dests, sources):
+    """Block 0 in one team, block 1 in another, at once."""
+    b = cuda.blockIdx.x
+    pgas.fcollect_block(one if b == 0 else other, dests[b], sources[b])
+
+
+@checklist("I", "collectives of teams")
+def test_two_teams_at_once(heap, backwards):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    sources = [payload(2 * 21, np.int16, q).reshape(2, 21) for q in range(n)]
+    source, dest = heap.array(sources[me]), heap.zeros((2, n * 21), np.int16)
+    pgas.barrier_all()
+    launch_together(of_two_teams, 2, BLOCK, pgas.TEAM_WORLD, backwards, dest, source)
+    equal(dest, np.stack([np.concatenate([s[0] for s in sources]), np.concatenate([s[1] for s in reversed(sources)])]))
+
+
+@needs_peer
+@checklist("I", "collectives of teams")
+def test_a_team_of_some(heap):
+    """The others do something else meanwhile."""
+    n, last = pgas.n_pes(), pgas.n_pes() - 1
+    team = pgas.team_create([last, 0])
+    dest = Watched(heap, 2 * 5 + 6, np.int32)
+    source = heap.full(5, 10 * pgas.my_pe() + 1, np.int32)
+    pgas.barrier_all()
+    if team is not None:
+        kernel("fcollect", "_warp")[1, WARP](team, dest.array[3:13], source)  # launch() is for all PEs
+        dest.expect(3, np.repeat(np.array([10 * last + 1, 1], np.int32), 5))
+    dest.check()
+    pgas.team_destroy(team)
+    assert (team is None) == (pgas.my_pe() not in (0, last)), n
+
+
+# ------------------------------------------------------------------------------------------------------------------- floods
+
+
+@pgas.jit
+def flood(team, dest, source, wrong, rounds, late):
+    """Collectives of all kinds one after another; members are late in turn, and each looks at what it got before it goes on."""
+    t, me, n = cuda.threadIdx.x, pgas.team_my_pe(team), pgas.team_n_pes(team)
+    size = source.size // n
+    for r in range(rounds):
+        for i in range(t, source.size, cuda.blockDim.x):
+            source[i] = 1000 * r + 100 * me + i // size
+        cuda.syncthreads()
+        if r % n == me and t == 0:  # the slowest thread of the slowest member
+            for _ in range(late):
+                pgas.test(wrong, 0, pgas.EQ, -1)
+        kind = r % 5
+        if kind == 0:
+            pgas.alltoall_block(team, dest, source)
+        elif kind == 1:
+            pgas.broadcast_block(team, dest[:size], source[:size], r % n)
+        elif kind == 2:
+            pgas.reduce_block(team, dest[:size], source[:size], pgas.SUM)
+        elif kind == 3:
+            pgas.exscan_block(team, dest[:size], source[:size], pgas.SUM)
+        else:
+            pgas.fcollect_block(team, dest, source[:size])
+        cuda.syncthreads()
+        for i in range(t, dest.size, cuda.blockDim.x):
+            q = i // size
+            if kind == 0:
+                expected = 1000 * r + 100 * q + me
+            elif kind == 1:
+                expected = 1000 * r + 100 * (r % n)
+            elif kind == 2:
+                expected = 1000 * r * n + 50 * n * (n - 1)
+            elif kind == 3:
+                expected = 1000 * r * me + 50 * me * (me - 1)
+            else:
+                expected = 1000 * r + 100 * q
+            if (i < size or kind == 0 or kind == 4) and dest[i] != expected:
+                cuda.atomic.add(wrong, 0, 1)
+        cuda.syncthreads()
+
+
+@checklist("I", "one after another without barriers")
+@pytest.mark.parametrize("size", [1, 70])
+def test_floods(heap, backwards, size):
+    """The fastest member is ahead of the slowest by as much as the protocols allow."""
+    n = pgas.n_pes()
+    dest, source, wrong = heap.zeros(n * size, np.int64), heap.zeros(n * size, np.int64), heap.zeros(1, np.int32)
+    for team in (pgas.TEAM_WORLD, backwards):
+        pgas.barrier_all()
+        launch_together(flood, 1, BLOCK, team, dest, source, wrong, ROUNDS, 20 if pgas.SIMULATOR else 500)
+        equal(wrong, np.zeros(1, np.int32), "elements of another round")
+
+
+@pgas.jit
+def put_and_meet(team, dest, right, left, wrong, rounds):
+    """A put to the right, and a barrier: it has come; another barrier, and it may be overwritten."""
+    for r in range(1, rounds + 1):
+        if cuda.threadIdx.x == 5:
+            pgas.p(dest, 0, r, right)
+        pgas.barrier_block(team)
+        if cuda.threadIdx.x == 0 and dest[0] != r:
+            wrong[0] += 1
+        pgas.barrier_block(team)
+
+
+@pgas.jit
+def count_and_sync(team, counts, wrong, rounds):
+    """A thread alone meets the others: who is here has seen all come."""
+    for r in range(1, rounds + 1):
+        for q in range(pgas.team_n_pes(team)):
+            pgas.p(counts, pgas.team_my_pe(team), r, pgas.team_translate_pe(team, q, pgas.TEAM_WORLD))
+        pgas.quiet()
+        pgas.team_sync(team)
+        for q in range(pgas.team_n_pes(team)):
+            if pgas.g(counts, q, pgas.my_pe()) < r:
+                wrong[0] += 1
+
+
+@checklist("I", "a barrier completes puts, a sync does not", "barriers without end")
+def test_barriers(heap, backwards):
+    n, me = pgas.n_pes(), pgas.my_pe()
+    for team in (pgas.TEAM_WORLD, backwards):
+        dest, counts, wrong = heap.zeros(1, np.int64), heap.zeros(n, np.int64), heap.zeros(1, np.int32)
+        pgas.barrier_all()
+        launch_together(put_and_meet, 1, BLOCK, team, dest, (me + 1) % n, (me - 1) % n, wrong, ROUNDS)
+        launch_together(count_and_sync, 1, 1, team, counts, wrong, ROUNDS)
+        equal(wrong, np.zeros(1, np.int32))
+
+
+# ----------------------------------------------------------------------------------------------------------------- the host
+
+
+@checklist("I", "on the host, at once and on streams")
+@pytest.mark.parametrize("stream", [None, 0, "a stream"])
+def test_on_the_host(heap, backwards, stream):
+    """Every collective, one after another on the host's channel."""
+    team, n, me = backwards, backwards.n_pes, backwards.my_pe
+    stream = cuda.stream() if stream == "a stream" else stream
+    sources = [numbers(n * 6, np.int32, q) for q in range(n)]
+    source = heap.array(sources[me])
+    dests = {name: heap.zeros(n * n * 6, np.int32) for name in (*MOVES, *REDUCTIONS, "alltoallv")}
+    pairs = heap.array(np.stack([sources[me][:6], np.full(6, me, np.int32)], axis=1))
+    best = [heap.zeros((6, 2), np.int32) for _ in range(2)]
+    counts, displs = heap.full(n, 6, np.int64), heap.array(np.arange(n) * 6)
+    pgas.barrier(team, stream=stream)
+    pgas.broadcast(team, dests["broadcast"], source, n - 1, stream=stream)
+    pgas.fcollect(team, dests["fcollect"], source, stream=stream)
+    pgas.collect(team, dests["collect"], source, stream=stream)
+    pgas.alltoall(team, dests["alltoall"], source, stream=stream)
+    pgas.alltoallv(team, dests["alltoallv"], counts, displs, source, counts, displs, stream=stream)
+    for name in REDUCTIONS:
+        dest = dests[name][:6] if name == "reducescatter" else dests[name]
+        getattr(pgas, name)(team, dest, source, pgas.SUM, stream=stream)
+    pgas.maxloc(team, best[0], pairs, stream=stream)
+    pgas.minloc(team, best[1], pairs, stream=stream)
+    pgas.team_sync(team, stream=stream)
+    pgas.synchronize(stream)
+    for name, dest in dests.items():
+        expected = taken("alltoall" if name == "alltoallv" else name, sources, me, root=n - 1)
+        equal(dest[: expected.size], expected, name)
+    first = np.stack([s[:6] for s in sources])
+    equal(best[0], np.stack([first.max(0), first.argmax(0)], axis=1).astype(np.int32), "maxloc")
+    equal(best[1], np.stack([first.min(0), first.argmin(0)], axis=1).astype(np.int32), "minloc")
+
+
+@checklist("I", "on the host, at once and on streams")
+def test_two_streams_on_two_channels(heap):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    streams, sources = [cuda.stream(), cuda.stream()], [heap.full(50, 10 * me + i, np.int32) for i in range(2)]
+    dests = [heap.zeros(50, np.int32) for _ in range(2)]
+    pgas.barrier_all()
+    for _ in range(3):
+        for i, stream in enumerate(streams):
+            pgas.reduce(pgas.TEAM_WORLD, dests[i], sources[i], pgas.SUM, i, stream=stream)
+    for i, stream in enumerate(streams):
+        pgas.synchronize(stream)
+        equal(dests[i], np.full(50, 5 * n * (n - 1) + n * i, np.int32))
