@@ -1,7 +1,7 @@
-"""What the compiler makes of the device functions of one transport: a program, because a process compiles for one transport only.
+"""Compiles the device functions for one transport: a program, because a process compiles for one transport only.
 
-``python compiled.py TRANSPORT`` prints JSON: of every kernel of perftests.sass.KERNELS the numbers, the PTX and the SASS
-instructions; under ``wrong``, of queues, builders and the ring's wait as they are and with an error each.
+``python compiled.py TRANSPORT`` prints JSON: numbers, PTX and SASS instructions of every kernel of perftests.sass.KERNELS; under ``wrong``,
+those of kernels with a planted error in the queue, a builder or the ring's wait, and of the same kernels without it.
 """
 
 import inspect
@@ -11,12 +11,12 @@ import subprocess
 import sys
 from types import ModuleType
 
-#: Seconds after which a process that compiles hangs: many times what it takes, as a machine may have few cores and much to do.
+#: Time limit of a compiling process in seconds, generous for slow and busy machines.
 LIMIT = 1500
 
 
 def compiled(transport):
-    """Run this program and return what it prints."""
+    """Run this program and return its output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
     command = [sys.executable, __file__, transport]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -28,7 +28,7 @@ def listing(built):
     return {**built.summary(), "sass": built.instructions, "ptx": built.ptx}
 
 
-#: Of queue.py, what submit and poll lack: what stands there, what takes its place.
+#: Planted errors of submit and poll in queue.py: (text, replacement).
 OF_A_QUEUE = {
     "submit: fence before the turn": ("    ptx.fence_sys()\n    # Issue", "    # Issue"),
     "submit: fence of the one who rings": ("    if not own:\n        ptx.fence_sys()\n", ""),
@@ -39,7 +39,7 @@ OF_A_QUEUE = {
     "poll: acquire at the end": ("ptx.ld_acquire_sys_u64", "ptx.ld_relaxed_sys_u64"),
 }
 
-#: The same of ring.wait.
+#: The same for ring.wait.
 OF_A_WAIT = {
     "wait: acquire of the look": ("ptx.ld_acquire_sys_u64(control", "ptx.ld_relaxed_sys_u64(control"),
     "wait: acquire of LOOKING": ("ptx.atom_cas_gpu_u64(_LOOKING", "ptx.atom_cas_relaxed_gpu_u64(_LOOKING"),
@@ -50,7 +50,7 @@ OF_A_WAIT = {
 
 
 def altered(module, old="", new=""):
-    """The module as it would be with this change of its source."""
+    """Return a module with a change in its source."""
     source = inspect.getsource(module)
     assert not old or source.count(old) == 1, f"{module.__name__} has {source.count(old)} times: {old}"
     other = ModuleType(module.__name__)
@@ -59,7 +59,7 @@ def altered(module, old="", new=""):
 
 
 def linked(module, real, instead):
-    """The module as it would be if it imported another module, instead, for a real one."""
+    """Return a module that imports another module instead of the real one."""
     other = altered(module)
     for name, value in vars(module).items():
         if value is real:
@@ -70,7 +70,7 @@ def linked(module, real, instead):
 
 
 def wrong(transport):
-    """name -> a kernel that posts, polls or waits, and its types: as it is, and with one error each."""
+    """Return, by name, kernels that post, poll or wait, with their types: the correct one and one for each planted error."""
     import posting
     from numba.cuda import types
 
@@ -131,7 +131,7 @@ def wrong(transport):
 
 
 def compiled_wrong(transport):
-    """The kernels of wrong(), compiled."""
+    """Compile the kernels of wrong()."""
     from pgas.perftests import sass
 
     return sass.build_all(wrong(transport))

@@ -1,6 +1,6 @@
 """Compiles the kernels of programs in README and docs for a GPU, with no GPU: ``python compiled_pages.py TRANSPORT``.
 
-Each program that has one runs as far as its first launch, over a job that is played: its arrays are NumPy's, and the launch compiles.
+Each program with a kernel runs up to its first launch in a fake job: its arrays are NumPy's, and the launch only compiles.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from pgas.perftests import sass
 
 
 class Compiled(Exception):
-    """The kernel of a program was compiled."""
+    """Raised when the kernel of a program has been compiled."""
 
 
 def compile_for(kernel, args):
-    """Compile a kernel for the types of arguments as a GPU would get them."""
+    """Compile a kernel for the types that its arguments have on a GPU."""
     ptx = sass.compile_ptx(kernel.dispatcher.py_func, tuple(types.int64 if type(a) is int else typeof(a) for a in args))
     assert kernel.__name__ in ptx
     raise Compiled
@@ -34,7 +34,7 @@ def configured(kernel, configuration):
 
 
 def played():
-    """pgas without a job."""
+    """Return pgas with a fake job."""
     return (
         mock.patch.object(pgas, "init", contextlib.nullcontext),
         mock.patch.object(runtime, "current", return_value=SimpleNamespace(my_pe=0, n_pes=2)),

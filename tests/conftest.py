@@ -7,27 +7,27 @@ import signal
 import hypothesis
 import pytest
 
-# Tests read whole lines of what they start. PYTHONUNBUFFERED, which CI likes to set, makes print() write a line and its end apart, and
-# mpirun mixes those of several PEs; the others are widths and colours of a terminal that is none.
+# Tests read whole lines of the output of programs. With PYTHONUNBUFFERED print() writes a line and its end separately, and mpirun mixes the
+# parts of several PEs. The other variables set the width and colours of a terminal.
 for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
     os.environ.pop(name, None)
 
-# Where SIGINT is ignored, as in the background of a shell, programs would inherit that, and tests that send it would wait for ever.
+# If SIGINT is ignored, as in the background of a shell, programs inherit that, and tests that send it would wait for ever.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Times are no property of what is tested here: on a machine with too few cores an example takes as long as it is kept waiting.
+# No deadline for examples: times depend on the machine.
 hypothesis.settings.register_profile("pgas", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.load_profile("pgas")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--part", metavar="I/N", help="every Nth of the tests selected, from the Ith on")
+    parser.addoption("--part", metavar="I/N", help="every Nth of the selected tests, from the Ith on")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item):
-    """Of a module that tests a tool, `make check` runs what it names in SMOKE; `make check-all` runs the rest."""
+    """In modules that test a tool, mark all tests but those in SMOKE as slow, for `make check-all`."""
     smoke = getattr(item.module, "SMOKE", None)
     if smoke is not None and item.name not in smoke:
         item.add_marker(pytest.mark.slow)
@@ -39,6 +39,6 @@ def pytest_collection_modifyitems(config, items):
         number, parts = (int(word) for word in part.split("/")) if re.fullmatch("[0-9]+/[0-9]+", part) else (0, 0)
         if not 1 <= number <= parts:
             raise pytest.UsageError(f"--part {part}: I/N is expected, I from 1 to N")
-        kept = items[number - 1 :: parts]  # neighbours, of one test with several types, compile as much as each other
+        kept = items[number - 1 :: parts]  # neighbours, often one test with several types, take equally long
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept

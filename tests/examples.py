@@ -1,8 +1,8 @@
-"""What pages of Markdown show as programs and sessions, and running it.
+"""Finds and runs the programs and sessions in pages of Markdown.
 
-A ```python block whose first line is ``# name.py`` is a program. A ```console block is a session: commands after ``$``, and what they
-print; ``...`` stands for anything, in a line or in the place of lines. Other ```python blocks are parts of programs, which only have to
-parse; commands that are not to be run stand in ```sh blocks.
+A ```python block whose first line is ``# name.py`` is a program. A ```console block is a session: commands after ``$``, and their output;
+``...`` stands for any text in a line, or for any lines. Other ```python blocks are parts of programs, which only have to parse; commands
+that are not run are in ```sh blocks.
 """
 
 import os
@@ -20,7 +20,7 @@ from pgas.perftests.jobs import mpirun
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: README, and everything under docs.
+#: README and all pages under docs.
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -29,29 +29,29 @@ class Command:
     """A command of a session: ``NAME=value ... mpirun -n npes python script arguments``."""
 
     page: Path
-    number: int  #: among those of the page
+    number: int  #: position among the commands of the page
     line: str
     environment: tuple[tuple[str, str], ...]
     npes: int
-    arguments: tuple[str, ...]  #: of python
-    output: tuple[str, ...]  #: lines
+    arguments: tuple[str, ...]  #: arguments of python
+    output: tuple[str, ...]  #: expected lines
 
     def __str__(self) -> str:
         return f"{self.page.stem}-{self.number}-{self.arguments[0].removesuffix('.py')}"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language, text) of the code blocks of a page."""
+    """Return (language, text) of the code blocks of a page."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def prose(page: Path) -> str:
-    """The text of a page without its code blocks."""
+    """Return the text of a page without its code blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def programs(page: Path, having: str = "") -> dict[str, str]:
-    """Name -> text of the programs of a page, those with some words in them."""
+    """Return name -> text of the programs of a page that contain a text."""
     found = {}
     for language, text in blocks(page):
         if language == "python" and (match := re.match(r"# (\w+\.py)\n", text)):
@@ -61,7 +61,7 @@ def programs(page: Path, having: str = "") -> dict[str, str]:
 
 
 def commands(page: Path) -> list[Command]:
-    """The commands of a page's sessions."""
+    """Return the commands of a page's sessions."""
     found: list[Command] = []
     for language, text in blocks(page):
         if language != "console":
@@ -77,12 +77,12 @@ def commands(page: Path) -> list[Command]:
 
 
 def run(command: Command, folder: Path, npes: int | None = None) -> str:
-    """Run a command in a folder that gets the page's programs; return what it printed.
+    """Write the page's programs into a folder and run a command there; return its output.
 
     Args:
-        command: of a session.
-        folder: an empty one.
-        npes: instead of the command's.
+        command: a command of a session.
+        folder: an empty folder.
+        npes: number of PEs instead of the command's.
     """
     for name, text in programs(command.page).items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -105,9 +105,9 @@ def run(command: Command, folder: Path, npes: int | None = None) -> str:
 
 
 def unlike(expected: tuple[str, ...], printed: str) -> str:
-    """Return in which way a text is not what was expected, nothing if it is.
+    """Return how a text differs from the expected lines, "" if it does not.
 
-    PEs print in any order, and mpirun passes on what each writes as it comes: lines of two PEs may be joined.
+    PEs print in any order, and mpirun may join lines of two PEs.
     """
     rest = printed
     for line in sorted((line for line in expected if line not in ("", "...")), key=len, reverse=True):

@@ -1,12 +1,12 @@
-"""Python started once: a server imports what programs need, and forks itself for every ``python`` that is run under it.
+"""A fork server: one Python imports modules once, and forks itself for every ``python`` that is run under it.
 
 ``python forks.py MODULE,... COMMAND...`` imports the modules and runs a command with another ``python`` first in PATH: a client
-(forks_client.py) that hands its arguments, environment, folder and open files to the server, waits for the fork that the server makes, and
-ends as that ends. An end of the client ends the fork. What the command starts as ``python`` is such a fork; what needs another interpreter
-(options but -m, -c and -u) starts one. Variables that Python or Numba read when they start are those of the server.
+(forks_client.py) that sends its arguments, environment, folder and open files to the server, waits for the fork, and exits with its status.
+If the client ends, its fork is ended. With options other than -m, -c and -u a real interpreter is started. Variables that Python or Numba
+read when they start are those of the server.
 
-python() gives tests such a client: pgas takes a second to import, a fork 50 ms. The parent of a fork is the server, and signals to a client
-do not reach its fork: tests of deaths start Pythons of their own. rxe.forks does the same in the guest, where the processor is emulated.
+python() returns such a client for tests: importing pgas takes a second, a fork 50 ms. The parent of a fork is the server, and signals to a
+client do not reach its fork, so tests of deaths start real Pythons. rxe.forks does the same in the guest, where the processor is emulated.
 """
 
 import array
@@ -33,10 +33,10 @@ from pathlib import Path
 
 __all__ = ["Request", "Server", "python", "run"]
 
-#: What python() imports: what a PE imports before its job runs, and as it does.
+#: Modules that python() imports: those that a PE imports before and while its job starts.
 OF_PGAS = ("pgas", "pgas.sim.memory", "pgas.transports.ibrc.nic", "pgas.transports.softhca.process.client", "mpi4py")
 
-MAX_FILES = 253  # in one message: the kernel's SCM_MAX_FD
+MAX_FILES = 253  # in one message (the kernel's SCM_MAX_FD)
 CLIENT = Path(__file__).with_name("forks_client.py")
 
 
@@ -47,14 +47,14 @@ class Request:
     arguments: list[str]
     environment: dict[str, str]
     folder: str
-    files: dict[int, int]  # number that it has in the program -> number here
+    files: dict[int, int]  # descriptor in the program -> descriptor here
 
     @classmethod
     def receive(cls, connection: socket.socket) -> "Request":
-        """Read what a client sends: its open files beside the length of the rest, then the rest (marshal).
+        """Read a client's request: its open files with the length of the rest, then the rest (marshal).
 
         Raises:
-            ConnectionError: the client left in the middle.
+            ConnectionError: the client ended meanwhile.
         """
         head, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(4 * MAX_FILES))
         received = array.array("i")
@@ -66,13 +66,13 @@ class Request:
                 break
             body += part
         if not body or len(body) < int.from_bytes(head, "little"):
-            raise ConnectionError("a client left in the middle of its request")
+            raise ConnectionError("a client ended in the middle of its request")
         arguments, environment, folder, numbers = marshal.loads(body)
         decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
         return cls(arguments, decoded, folder, dict(zip(numbers, received, strict=True)))
 
     def take_place(self) -> None:
-        """Give this process, a fork, the client's files and no others, its environment, folder and search path."""
+        """In a fork: take over the client's files and no others, its environment, folder and search path."""
         above = 1 + max(*map(int, os.listdir("/proc/self/fd")), *self.files)
         copies = {number: fcntl.fcntl(received, fcntl.F_DUPFD, above) for number, received in self.files.items()}
         os.closerange(0, above)
@@ -115,7 +115,7 @@ class Server:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.folder / "socket"))
         self._listener.listen(64)
-        self._forks: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, and the client that waits for it
+        self._forks: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, and the waiting client
         client = f"#!{sys.executable} -IS\nREAL, SOCKET = {sys.executable!r}, {str(self.folder / 'socket')!r}\n{CLIENT.read_text()}"
         for name in ("python", "python3"):
             (self.folder / name).write_text(client)
@@ -126,13 +126,13 @@ class Server:
         self._ended = os.pidfd_open(self._command)
 
     def serve(self) -> Request | int:
-        """Return the exit status of the command at its end; in a fork, what that has to run."""
+        """Return the command's exit status when it ends; in a fork, the request to run."""
         while True:
             clients = {client.fileno(): pidfd for pidfd, (_, client) in self._forks.items()}
             ready, _, _ = select.select([self._listener, self._ended, *self._forks, *clients], [], [])
             for ended in {source for source in ready if source in self._forks}:
                 self._reap(ended)
-            for left in {clients[source] for source in ready if source in clients} & self._forks.keys():  # a client sends nothing more
+            for left in {clients[source] for source in ready if source in clients} & self._forks.keys():  # ended clients
                 self._kill(left)
             if self._ended in ready:
                 return os.waitstatus_to_exitcode(os.waitpid(self._command, 0)[1])
@@ -166,13 +166,13 @@ class Server:
         self._reap(pidfd)
 
     def forget(self) -> None:
-        """In a fork: nothing here is this process's; its files are closed by number."""
+        """In a fork: drop the server's state, whose descriptors are closed by number."""
         self._listener.detach()
         for _, client in self._forks.values():
             client.detach()
 
     def close(self) -> None:
-        """End the command, if it runs, and all forks; leave no file."""
+        """End the command and all forks, and remove all files."""
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             signal.pidfd_send_signal(self._ended, signal.SIGKILL)
             os.waitpid(self._command, 0)
@@ -184,14 +184,14 @@ class Server:
 
 
 def run(command: Sequence[str], *, nested: bool) -> int:
-    """Serve a command and return its exit status (128 and more: a signal's); in a fork, run what was asked for.
+    """Serve a command and return its exit status (128 and more: a signal); in a fork, run the request.
 
     Args:
-        command: what is run.
-        nested: whether what a fork starts as sys.executable is a fork, too; a software card is a child of its PE.
+        command: program and arguments.
+        nested: whether sys.executable is a client in forks, too. A software card must be a child of its PE.
     """
     gc.collect()
-    gc.freeze()  # what is not touched stays shared with the forks
+    gc.freeze()  # untouched pages stay shared with the forks
     server = Server(command)
     try:
         outcome = server.serve()
@@ -211,10 +211,10 @@ def run(command: Sequence[str], *, nested: bool) -> int:
 
 @functools.cache
 def python() -> str:
-    """Return the client of a server that has imported pgas for the simulator and lives as long as this process."""
+    """Return the client of a server that has imported pgas for the simulator. The server lives as long as this process."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))} | {"NUMBA_ENABLE_CUDASIM": "1"}
     command = [sys.executable, __file__, ",".join(OF_PGAS), "sh", "-c", "command -v python; exec cat"]
-    server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # its end is that of cat
+    server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # it ends when cat does
     atexit.register(lambda: server.communicate(timeout=60))
     assert server.stdout is not None
     return server.stdout.readline().rstrip("\n")

@@ -1,5 +1,5 @@
-# What ``python`` is under forks.py, behind two lines that name the real one (REAL) and the server's socket (SOCKET). Started without
-# site and the environment's PYTHON* variables, and with built-in modules only, as every import takes its time in the guest.
+# The ``python`` of forks.py, written behind two lines that define the real one (REAL) and the server's socket (SOCKET). It runs without
+# site and PYTHON* variables, and uses built-in modules only, as imports are slow in the guest.
 import _socket
 import marshal
 import posix
@@ -15,7 +15,7 @@ def main(real, path):
     for name in posix.listdir("/proc/self/fd"):
         try:
             posix.fstat(int(name))
-        except OSError:  # the folder's own
+        except OSError:  # the descriptor of the listing itself
             continue
         files.append(int(name))
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)

@@ -1,6 +1,6 @@
-"""Jobs that tests start: programs in processes of their own, under mpirun where there is more than one PE, that must leave nothing behind.
+"""Jobs for tests: programs in separate processes, under mpirun if there are several PEs, which must leave nothing behind.
 
-Kernels run in the simulator; tests that also run on GPUs say so, and do where NUMBA_ENABLE_CUDASIM=0.
+Kernels run in the simulator. Tests that can also run on GPUs do so under NUMBA_ENABLE_CUDASIM=0.
 """
 
 import contextlib
@@ -18,23 +18,23 @@ import pytest
 
 from pgas.perftests.jobs import marked, mpirun
 
-#: Whether jobs that run on GPUs too do so in this session.
+#: Whether jobs that can run on GPUs do so in this session.
 ON_GPUS = os.environ.get("NUMBA_ENABLE_CUDASIM", "1") == "0"
 
-#: Whether jobs of several PEs are started by python -m pgas.run in this session, instead of mpirun.
+#: Whether jobs of several PEs are started by python -m pgas.run instead of mpirun.
 BY_RUN = os.environ.get("TEST_LAUNCHER") == "run"
 
-#: Seconds that a job which ends by itself takes at most: well under PGAS_TIMEOUT, and what a machine with too few cores needs to start it,
-#: and to compile the engine of its card if that is the first one after an installation.
+#: Seconds in which a job must end by itself: well below PGAS_TIMEOUT, and enough for a slow machine, and for compiling the card's engine
+#: after an installation.
 SOON = 40
 
-#: Seconds after which a job is killed: the first ones after an installation compile what they run, side by side, on as few as 2 cores.
+#: Seconds after which a job is killed: the first jobs after an installation compile, side by side, on as few as 2 cores.
 LIMIT = 150
 
-#: In every process of a job: the folder of the job.
+#: Environment variable with the job's folder, in all of its processes.
 MARK = "TEST_JOB"
 
-#: GPU memory in MiB that the MPS server may hold more than before a job; a heap left behind has 256.
+#: Most GPU memory in MiB that the MPS server may keep after a job; a leaked heap has 256.
 SLACK = 128
 
 PRELUDE = """
@@ -105,7 +105,7 @@ word = pgas.zeros(1, np.uint64)
 
 @dataclass
 class Ended:
-    """A job that is over."""
+    """A job that has ended."""
 
     status: int
     out: str
@@ -113,11 +113,11 @@ class Ended:
     seconds: float
 
     def lines(self, pe):
-        """What attempt() said on one PE."""
+        """Return the lines that attempt() printed on one PE."""
         return [line.partition(": ")[2] for line in self.out.splitlines() if line.startswith(f"PE {pe}: ")]
 
     def only_line(self, pe):
-        """The one thing that attempt() said on one PE."""
+        """Return the only line that attempt() printed on one PE."""
         said = self.lines(pe)
         assert len(said) == 1, self
         return said[0]
@@ -127,7 +127,7 @@ class Ended:
 
 
 def launcher(npes):
-    """Return the command that starts so many PEs."""
+    """Return the command that starts a number of PEs."""
     if BY_RUN:
         return [sys.executable, "-m", "pgas.run", "-n", str(npes)]
     try:
@@ -137,12 +137,12 @@ def launcher(npes):
 
 
 def _plain(text):
-    """Without what a launcher puts in front of lines: colours, whose a line is."""
+    """Return output without a launcher's prefixes and colours."""
     return re.sub(r"\x1b\[[0-9;]*m|^\[PE \d+\] ", "", text, flags=re.MULTILINE)
 
 
 class Running:
-    """A job that was started."""
+    """A running job."""
 
     def __init__(self, folder, command, environment, npes, memory):
         self._folder, self._npes, self._memory = folder, npes, memory
@@ -152,11 +152,11 @@ class Running:
         self.process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 
     def seconds(self):
-        """How long ago it was started."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def wait(self, seconds=LIMIT):
-        """Until all PEs have called here() of the prelude: returns their pids and the card's."""
+        """Wait until all PEs have called here() of the prelude; return their pids and the card's."""
         names = [f"waiting-{pe}" for pe in range(self._npes)]
         until(lambda: all((self._folder / name).exists() for name in names) or self.process.poll() is not None, seconds)
         if not all((self._folder / name).exists() for name in names):
@@ -164,12 +164,12 @@ class Running:
         return [int((self._folder / name).read_text()) for name in names], self.card()
 
     def card(self):
-        """The pid of the job's software card, None if it has none."""
+        """Return the pid of the job's software card, None if it has none."""
         path = self._folder / "card"
         return int(path.read_text()) if path.exists() else None
 
     def end(self, seconds=LIMIT):
-        """Wait until it has ended by itself, and check that nothing is left of it."""
+        """Wait until the job has ended by itself, and check that nothing is left of it."""
         try:
             out, err = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -188,7 +188,7 @@ class Running:
         return ended
 
     def _killed(self):
-        """Kill what is left and return what was printed."""
+        """Kill the remaining processes and return the output."""
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -196,7 +196,7 @@ class Running:
         return f"--- stdout\n{out}\n--- stderr\n{err}"
 
     def _processes(self):
-        """Processes of the job and their command lines; those of zombies are gone."""
+        """Return the job's processes and their command lines, without zombies."""
         found = {}
         for pid in marked(MARK, self._folder):
             with contextlib.suppress(OSError):
@@ -204,10 +204,10 @@ class Running:
         return found
 
     def _socket(self):
-        """The abstract socket of the job's card."""
+        """Return the abstract sockets of the job's card."""
         if (card := self.card()) is None:
             return []
-        return re.findall(rb"@pgas-hca-%d-\S+" % card, Path("/proc/net/unix").read_bytes())  # others' names may be any bytes
+        return re.findall(rb"@pgas-hca-%d-\S+" % card, Path("/proc/net/unix").read_bytes())  # names of other sockets may be any bytes
 
     def _memory_held(self):
         if self._memory is None:
@@ -216,12 +216,12 @@ class Running:
 
 
 class Jobs:
-    """job(text, npes=2, seconds=LIMIT, **variables) runs a program and returns how it Ended; job.start() returns it Running.
+    """job(text, npes=2, seconds=LIMIT, **variables) runs a program and returns it Ended; job.start() returns it Running.
 
     Args:
-        folder: for the program, and for what its PEs note.
+        folder: folder for the program and the notes of its PEs.
         gpus: whether kernels run on GPUs.
-        real: each PE is a Python of its own, a child of mpirun, as tests of deaths and signals need; else, in the simulator, a fork.
+        real: whether each PE is a real child of mpirun, as tests of deaths and signals need. Otherwise, in the simulator, it is a fork.
     """
 
     def __init__(self, folder, gpus=False, real=False):
@@ -234,12 +234,12 @@ class Jobs:
         """Start a program.
 
         Args:
-            text: comes after the prelude.
-            npes: under mpirun, if more than 1.
-            per_pe: variables of each PE.
+            text: the program after the prelude.
+            npes: number of PEs; under mpirun if more than 1.
+            per_pe: environment variables of each PE.
             wrapper: command in front of the program's.
-            prelude: what programs have in common.
-            variables: of all PEs.
+            prelude: common start of programs.
+            variables: environment variables of all PEs.
         """
         path = self._folder / "program.py"
         path.write_text(prelude + text)
@@ -266,16 +266,16 @@ def job(tmp_path):
 
 @pytest.fixture
 def real_job(tmp_path):
-    """Jobs in the simulator whose PEs die, or get signals."""
+    """Jobs in the simulator whose PEs die or get signals."""
     return Jobs(tmp_path, real=True)
 
 
 @pytest.fixture(autouse=True)
 def mps_server():
-    """GPUs that give a client a context, for modules that take this over and run on GPUs.
+    """Start the MPS server by a client of its own, for modules that run on GPUs.
 
-    The first client of an MPS daemon starts its server, whose memory is no job's. After a test that killed a client in a kernel the server
-    fails the one that comes next, and starts anew.
+    The server's memory must not count as a job's. After a test has killed a client in a kernel, the server refuses the next client once,
+    and restarts.
     """
     client = [sys.executable, "-c", "from numba import cuda\nfor i in range(len(cuda.gpus)): cuda.select_device(i)"]
     ended = []
@@ -285,24 +285,24 @@ def mps_server():
 
 
 def also(*case):
-    """A case of parametrize in which seldom anything shows that another does not: for `make check-all`."""
+    """Mark a case of parametrize as slow, for `make check-all`, as it rarely fails alone."""
     return pytest.param(*case, marks=pytest.mark.slow)
 
 
 def until(condition, seconds):
-    """Wait for a condition, that long at most."""
+    """Wait for a condition, at most some seconds."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
 def present(names):
-    """Those of some files that are there."""
+    """Return the files that exist."""
     return {name for name in names if os.path.exists(name)}
 
 
 def gpu_memory():
-    """MiB in use on the GPUs that jobs may use."""
+    """Return the MiB in use on the GPUs of jobs."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         command += ["--id", visible]

@@ -1,4 +1,4 @@
-"""Machines laid out in a folder: the files of /sys, /proc and /dev that say what GPUs and NICs there are."""
+"""Fake machines in a folder: the files of /sys, /proc and /dev that describe GPUs and NICs."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ def ipv4_gid(address):
     return f"0000:0000:0000:0000:0000:ffff:{high:04x}:{low:04x}"
 
 
-#: (GID, kind, network interface) by index, as an interface with one IPv4 address gets them.
+#: (GID, kind, network interface) by index, for an interface with one IPv4 address.
 ROCE_GIDS = [
     ("fe80:0000:0000:0000:0202:c9ff:fe00:0001", "IB/RoCE v1", "eth0"),
     ("fe80:0000:0000:0000:0202:c9ff:fe00:0001", "RoCE v2", "eth0"),
@@ -25,7 +25,7 @@ ROCE_GIDS = [
 
 
 class Machine:
-    """A file tree under ``root``; links are relative, as sysfs writes them."""
+    """A file tree under ``root``; links are relative, as in sysfs."""
 
     def __init__(self, root, numa_nodes=1, kernel="6.8.0-45-generic"):
         self.root = Path(root)
@@ -46,7 +46,7 @@ class Machine:
         place.symlink_to(os.path.relpath(self.root / target, place.parent))
 
     def pci(self, path, driver="", numa_node=0, **files):
-        """A PCI device at e.g. ``pci0000:00/0000:00:01.0/0000:01:00.0``; returns its place below the root."""
+        """Add a PCI device, e.g. ``pci0000:00/0000:00:01.0/0000:01:00.0``; return its path below the root."""
         place, address = f"sys/devices/{path}", path.rsplit("/", maxsplit=1)[-1]
         self.write(f"{place}/numa_node", numa_node)
         for name, text in files.items():
@@ -63,7 +63,7 @@ class Machine:
         return path.rsplit("/", maxsplit=1)[-1]
 
     def nic(self, name, path=None, ports=({},), driver="mlx5_core", numa_node=0, firmware="28.39.1002", uverbs=True, below=""):
-        """An RDMA device. path None: Soft-RoCE. below: an auxiliary device between PCI and RDMA device, as of a subfunction."""
+        """Add an RDMA device. path None: Soft-RoCE. below: an auxiliary device between PCI and RDMA device, as for a subfunction."""
         if path is None:
             place = f"sys/devices/virtual/infiniband/{name}"
             self.write(f"{place}/parent", "eth0")
@@ -89,7 +89,7 @@ class Machine:
         for index in range(max(len(gids), 4)):
             gid, kind, netdev = gids[index] if index < len(gids) else (ZERO_GID, None, None)
             self.write(f"{place}/gids/{index}", gid)
-            if kind is not None:  # a read of an entry that is not in use fails
+            if kind is not None:  # reading an unused entry fails
                 self.write(f"{place}/gid_attrs/types/{index}", kind)
             if netdev:
                 self.write(f"{place}/gid_attrs/ndevs/{index}", netdev)
@@ -105,7 +105,7 @@ INFINIBAND = {
 
 
 def dgx(root, ports=({},), per_node=2):
-    """GPUs and NICs on two NUMA nodes: a switch below each root port holds one of each; returns (machine, GPUs)."""
+    """Return (machine, GPUs): GPUs and NICs on two NUMA nodes; a switch below each root port has one of each."""
     machine = Machine(root, numa_nodes=2)
     gpus = []
     for i in range(2 * per_node):
@@ -143,7 +143,7 @@ VERSIONS = {
 
 
 def sound(root, gpus, **fields):
-    """What a machine answers on which everything is fine: its GPUs all reach each other over 18 NVLinks, its NICs open."""
+    """Return the probes' answers for a machine without faults: all GPUs reach each other over 18 NVLinks, all NICs open."""
     count = len(gpus)
     names = [path.name for path in sorted((Path(root) / "sys/class/infiniband").glob("*"))]
     answers = {
@@ -165,7 +165,7 @@ def sound(root, gpus, **fields):
 
 
 def cluster(root, per_node=2, **fields):
-    """The machine of dgx() with driver, peer mapping and all answers fine."""
+    """Return the machine of dgx() with driver, peer mapping and no fault."""
     machine, gpus = dgx(root, per_node=per_node)
     machine.write("proc/driver/nvidia/version", DRIVER)
     machine.write("proc/driver/nvidia/params", 'EnableStreamMemOPs: 1\nRegistryDwords: "PeerMappingOverride=1;"')

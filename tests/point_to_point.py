@@ -1,6 +1,6 @@
-"""Every point-to-point perf test; as a program, runs each of them with few iterations in one job: ``python point_to_point.py FOLDER``.
+"""Runs every point-to-point perf test with few iterations in one job: ``python point_to_point.py FOLDER``.
 
-FOLDER gets the JSON of each test over the transport of PGAS_TRANSPORT. The exit status is that of the first that fails.
+FOLDER gets the JSON of each test over PGAS_TRANSPORT. The exit status is that of the first failing test.
 """
 
 import importlib
@@ -20,7 +20,7 @@ NAMES = [
 
 TESTS = [importlib.import_module(f"pgas.perftests.{name}").TEST for name in NAMES]
 
-#: Flags that make a run short, and reach remainders.
+#: Flags for short runs with remainders.
 FEW = {
     "shmem_g_bw": "-b 4 -e 1K -f 9 -n 2 -w 1 -c 2 -t 40",
     "shmem_get_bw": "-b 4 -e 8K -f 9 -n 2 -w 1 -c 3 -t 32 --bidir",
@@ -38,12 +38,12 @@ FEW = {
     "shmem_atomic_ping_pong_latency": "-n 5 -w 2",
 }
 
-#: Of atomics, operations that post and that fetch, of one WQEBB and of two.
+#: Atomics that post and that fetch, with one WQEBB and with two.
 ATOMICS = ("inc", "fetch_add", "compare_swap", "fetch_and", "set")
 
 
 def runs():
-    """Name of the result, test and flags of each run."""
+    """Yield the name of the result, the test and the flags of each run."""
     for test in TESTS:
         if test.name in FEW:
             yield test.name, test, FEW[test.name].split()

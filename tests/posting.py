@@ -1,6 +1,6 @@
-"""What tests of the WQEs that kernels write have in common: a job's state in made-up memory, golden WQEs, builders with an error.
+"""Shared by tests of the WQEs that kernels write: a job's state in simulated memory, golden WQEs, builders with planted errors.
 
-The same operations run as plain Python (test_kernel_wqes.py) and as compiled for a GPU (test_sass_nic.py, through ptx_machine.py).
+The operations run as plain Python (test_kernel_wqes.py) and compiled for a GPU (test_sass_nic.py, executed by ptx_machine.py).
 """
 
 import tomllib
@@ -15,7 +15,7 @@ from pgas.transports.mlx5 import doorbell, send_queue, wqe
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "golden" / "kernel_wqes.toml").read_text())
 
-#: What window.freeze sets for device code.
+#: Names of the window module that freeze() sets for device code.
 FROZEN = ("STRIDE_SHIFT", "SHIFT", "OFFSET_MASK", "NUM_QPS", "DEPTH", "SLOT_MASK", "BATCH_MASK", "RING_SIZE", "sharer")
 
 IDX, QPN = 0x51234, 0xABCDEF
@@ -24,15 +24,15 @@ NBYTES = 32
 PE, N_PES, DEPTH = 1, 2, 1024
 RING, CQ, DBR, UAR, CELLS = 0x6031_0000_0000, 0x6032_0000_0000, 0x6033_0000_0004, 0x6034_0000_0800, 0x6030_0000_0000
 
-#: What the first two landing cells hold: the element, as an earlier READ brought it, and the old value of the atomic behind it.
+#: Contents of the first two landing cells: the element from an earlier READ, and the old value from the atomic behind it.
 ELEMENTS = {
-    "atomic_add_float32": ("0000c03f", "3fc00000"),  # facts 1.7: 4 bytes come back big-endian, 8 in the order of the host
+    "atomic_add_float32": ("0000c03f", "3fc00000"),  # 4 bytes are returned big-endian, 8 in host order
     "atomic_add_float64": ("000000000000f83f", "000000000000f83f"),
 }
 
 
 def freeze(monkeypatch, constants):
-    """Let this process have other constants until the end of a test: in the simulator device code reads them when it runs."""
+    """Set other constants until the end of a test; in the simulator device code reads them when it runs."""
     for name in (*FROZEN, "_frozen"):
         monkeypatch.setattr(window, name, getattr(window, name))
     window._frozen = None
@@ -40,12 +40,12 @@ def freeze(monkeypatch, constants):
 
 
 def big(value, nbytes):
-    """The word that holds the big-endian bytes of value."""
+    """Return the word whose memory has the big-endian bytes of value."""
     return int.from_bytes(value.to_bytes(nbytes, "big"), "little")
 
 
 class Job:
-    """PE 0 of two, with a queue pair to PE 1 whose ring is full of 0xa5; every wait ends at once."""
+    """PE 0 of two, with a queue pair to PE 1 whose ring is filled with 0xa5; every wait ends at once."""
 
     def __init__(self, name, idx=IDX):
         self.idx, self.memory = idx, Memory()
@@ -68,17 +68,17 @@ class Job:
         fields = {
             layout.WQ: RING, layout.DBR: DBR, layout.UAR: UAR, layout.CQE: CQ + 56, layout.QPN: big(QPN << 8, 4), layout.FIRST_IDX: 0,
             layout.RESV_HEAD: idx, layout.READY_HEAD: idx, layout.RUNG_IDX: idx,
-            layout.CONS_IDX: idx + 64,  # as if all were complete before it is posted
+            layout.CONS_IDX: idx + 64,  # everything is complete, before it is posted
         }  # fmt: skip
         for address, value in (words | {self.record + offset: value for offset, value in fields.items()}).items():
             memory.store(address, value, 8)
 
     def check(self, wqes):
-        """The ring holds these WQEs and nothing else, and they were handed to the card."""
+        """Check that the ring has these WQEs and no others, and that they were submitted."""
         expected, end = bytearray(b"\xa5" * len(self.ring)), self.idx
         for data in wqes:
             send_queue.store(expected, end, data)
-            for offset in range(len(data) - padding(data), len(data)):  # lanes that write one WQE together leave it as it was
+            for offset in range(len(data) - padding(data), len(data)):  # unchanged if lanes write one WQE together
                 place = (end * wqe.WQEBB + offset) % len(expected)
                 if self.ring[place] == 0xA5:
                     expected[place] = 0xA5
@@ -91,37 +91,37 @@ class Job:
 
 
 def padding(data):
-    """Bytes behind the inline data of a WQE."""
+    """Return the number of padding bytes behind the inline data of a WQE."""
     inline = send_queue.decode(data).inline
     return len(data) - (wqe.WQE_DATA + wqe.INLINE_HEADER + len(inline)) if inline else 0
 
 
 def octowords(ring):
-    """The ring's octowords that were written, by number."""
+    """Return the octowords of the ring that were written, by number."""
     return {i // 16: ring[i : i + 16].hex(" ", 4) for i in range(0, len(ring), 16) if ring[i : i + 16] != b"\xa5" * 16}
 
 
 def golden(name):
-    """The WQEs of an operation, as they are in the golden file."""
+    """Return the WQEs of an operation from the golden file."""
     return [bytes.fromhex(case["bytes"]) for case in GOLDEN[name]]
 
 
 def built(name, idx=IDX):
-    """The WQEs of an operation, by the driver's builders."""
+    """Build the WQEs of an operation with the driver's builders."""
     wqes = []
     for case in GOLDEN[name]:
         arguments = dict(case["arguments"])
         if "payload" in arguments:
             arguments["payload"] = bytes.fromhex(arguments["payload"])
         for name in ("swap_mask", "field_boundary"):
-            if isinstance(arguments.get(name), str):  # TOML's integers have 63 bits
+            if isinstance(arguments.get(name), str):  # as text, since TOML integers have 63 bits
                 arguments[name] = int(arguments[name], 16)
         wqes.append(getattr(wqe, case["builder"])(idx, QPN, **arguments))
         idx += wqe.wqebbs(len(wqes[-1]) // wqe.OCTOWORD)
     return wqes
 
 
-# Builders of kernels/paths/nic/post.py, each with one bit wrong: field -> (name, what takes the builder's place) -------------------------
+# Builders of kernels/paths/nic/post.py with one wrong bit each: field -> (name, replacement) ----------------------------------------------
 
 _1, _4, _BIT_40, _BIT_16 = (constant(value) for value in (1, 4, 1 << 40, 1 << 16))
 
@@ -174,5 +174,5 @@ def _wrong():
 
 WRONG = _wrong()
 
-#: Those that are compiled: it takes half a second each.
+#: Those that are also compiled, which takes half a second each.
 WRONG_IN_SHORT = ("opcode", "ds", "ce", "raddr", "rkey", "byte_count")

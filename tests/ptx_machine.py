@@ -1,7 +1,7 @@
-"""Executes the PTX of a kernel for lanes of one warp in made-up memory: what compiled code stores where, without a GPU.
+"""Executes the PTX of a kernel for lanes of one warp in simulated memory, to check the stores of compiled code without a GPU.
 
-It knows the instructions that pgas's kernels consist of and refuses every other one. Lanes run one after another from one collective
-instruction to the next, which all of them must reach together: no order of memory is modelled.
+It knows the instructions of pgas's kernels and refuses all others. Between two collective instructions, which all lanes must reach
+together, lanes run one after another. Memory order is not modelled.
 """
 
 import functools
@@ -9,11 +9,11 @@ import re
 import struct
 
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
-_STEPS = 20_000  #: of a lane: more than any kernel takes whose waits end at once
+_STEPS = 20_000  #: limit for a lane, more than any kernel takes whose waits end at once
 
 
 class Memory:
-    """Regions of bytes by address, with the names of pgas.sim's memory; an access elsewhere is an error."""
+    """Regions of bytes by address, with the interface of pgas.sim's memory; an access elsewhere is an error."""
 
     def __init__(self):
         self._regions = []
@@ -54,11 +54,11 @@ class Memory:
         return self.update(address, nbytes, lambda old: swap if old == compare else old)
 
     def fence(self, scope):
-        """Everything is in order here."""
+        """Do nothing: all accesses are in order."""
 
 
 def run(ptx, arguments, memory, lanes=1):
-    """Run the kernel with the arguments, integers in the order of its parameters (an array has seven: the fifth is its address)."""
+    """Run the kernel. Arguments are integers in the order of its parameters; an array has seven, of which the fifth is its address."""
     program, labels = _parse(ptx)
     waiting = {number: _lane(program, labels, arguments, memory, number, lanes) for number in range(lanes)}
     answers = dict.fromkeys(waiting)
@@ -78,7 +78,7 @@ def run(ptx, arguments, memory, lanes=1):
 
 
 def reaches(ptx, begin, end, past):
-    """Whether some path leads from an instruction to another one and past no third; each is told by a function of its opcode's parts."""
+    """Whether a path leads from an instruction to another one without a third. Predicates on the parts of opcodes select them."""
     program, labels = _parse(ptx)
     ahead = {i + 1 for i, (_, _, opcode, _) in enumerate(program) if begin(opcode)}
     if not ahead:
@@ -103,7 +103,7 @@ def reaches(ptx, begin, end, past):
 
 @functools.cache
 def _parse(ptx):
-    """Statements (predicate, negated, opcode's parts, operands), and the places of the labels."""
+    """Return the statements (predicate, negated, parts of the opcode, operands), and the positions of the labels."""
     body = ptx[ptx.index("{", ptx.index(".entry")) + 1 : ptx.rindex("}")]
     program, labels = [], {}
     for statement in re.sub(r"//.*", "", body).split(";"):
@@ -127,7 +127,7 @@ def _signed(value, width):
 
 
 def _number(bits, kind):
-    """The number that bits stand for."""
+    """Return the number that some bits represent."""
     if kind[0] == "f":
         return struct.unpack("<f" if kind == "f32" else "<d", bits.to_bytes(_width(kind) // 8, "little"))[0]
     return _signed(bits, _width(kind)) if kind[0] == "s" else bits
@@ -150,7 +150,7 @@ _COMPARE = {
 
 
 def _lane(program, labels, arguments, memory, number, lanes):
-    """One lane: yields (place, value) at each collective instruction and is sent all lanes' values."""
+    """Run one lane. Yields (position, value) at each collective instruction, and receives all lanes' values."""
     special = {
         "%tid.x": number, "%laneid": number, "%ntid.x": lanes, "%lanemask_lt": (1 << number) - 1, "%lanemask_eq": 1 << number,
         "%globaltimer": 0, "%clock64": 0, "%smid": 0,

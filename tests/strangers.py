@@ -1,4 +1,4 @@
-"""Other processes of this machine, which may be of another user, for tests of what they can do to a job."""
+"""Other processes on this machine, possibly of another user, for tests of what they can do to a job."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ NOBODY = 65534
 
 @contextlib.contextmanager
 def stranger(act: Callable[[], None], uid: int | None = None) -> Iterator[int]:
-    """Let another process do something, then wait until it is killed; yields its pid when it is done. uid: of that user."""
+    """Run an action in another process, of user uid, which then waits to be killed; yield its pid after the action."""
     if uid is not None and os.geteuid() != 0:
         pytest.skip("capability missing: root, to play another user")
     ours, theirs = os.pipe()

@@ -1,4 +1,4 @@
-"""Where kernels run is decided when pgas is imported, and said by init: each case in a process of its own, with no GPU to be seen."""
+"""The choice of GPU or simulator when pgas is imported, and init's line about it. Each case is a process that sees no GPU."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 
 
 def python(program, *, launcher=(), **variables):
-    """Run a program with no GPU to be seen and the variables given; return (status, stdout, stderr)."""
+    """Run a program that sees no GPU, with these variables; return (status, stdout, stderr)."""
     unset = ("NUMBA_ENABLE_CUDASIM", "CUDA_MODULE_LOADING", "PMI_RANK", "PMI_SIZE", "PMI_FD", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
     environment = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith("PGAS_")}
     environment |= {"CUDA_VISIBLE_DEVICES": "", **variables}
@@ -46,7 +46,7 @@ def test_numba_cuda_first_to_compile_only():
 
 
 @pytest.mark.parametrize(("value", "simulator"), [("1", "True"), ("0", "False")])
-def test_variable_decides_without_a_word(value, simulator):
+def test_a_variable_decides_silently(value, simulator):
     program = "import pgas\nfrom numba import cuda\nfrom numba.cuda.core import config\nprint(pgas.SIMULATOR, bool(config.ENABLE_CUDASIM))"
     assert python(program, NUMBA_ENABLE_CUDASIM=value) == (0, f"{simulator} {simulator}\n", "")
 
@@ -61,7 +61,7 @@ def test_one_line_on_stderr_once():
     [(805, "pgas: no CUDA device here (CUDA_ERROR_MPS_CONNECTION_FAILED), kernels run in the simulator\n"), (100, LINE), (0, LINE)],
 )
 def test_a_driver_that_does_not_start_is_named(status, line):
-    """One without GPUs is not worth it."""
+    """One that starts, but has no GPUs, is not named."""
     program = f"""
 import ctypes
 
@@ -84,7 +84,7 @@ pgas.init()
 
 
 @pytest.mark.slow
-def test_children_inherit_the_choice_without_a_word():
+def test_children_inherit_the_choice_silently():
     child = "import pgas; pgas.init(); print(pgas.SIMULATOR)"
     program = f"import subprocess, sys, pgas\npgas.init()\nsubprocess.run([sys.executable, '-c', {child!r}])"
     assert python(program) == (0, "True\n", LINE)
@@ -96,7 +96,7 @@ def test_only_the_first_process_of_a_job_says_it(rank, said):
 
 
 def test_commands_that_start_no_job_do_not_say_it():
-    """Neither before their help nor before what they print."""
+    """Neither before their help nor before their output."""
     program = """
 import contextlib, io, sys
 from pgas.__main__ import main
@@ -119,7 +119,7 @@ def test_one_line_of_a_job():
     assert err == LINE
 
 
-#: One kernel, with the names of CUDA from three places: SAYS is replaced.
+#: A kernel that uses names of the module SAYS, which is replaced.
 SAME_KERNEL = """
 import numpy as np
 import pgas
@@ -143,7 +143,7 @@ PLACES = ("of_numba", "of_pgas", "pgas.cuda")
 
 @pytest.mark.parametrize("says", PLACES)
 def test_kernels_may_say_pgas_cuda(says):
-    """And decorators, and the host."""
+    """So may decorators, and the host."""
     program = (
         SAME_KERNEL
         + """
@@ -172,7 +172,7 @@ print(hashlib.sha256(code.encode()).hexdigest())
 
 @pytest.mark.slow
 def test_modules_are_loaded_eagerly():
-    """Lazy loading makes a launch wait for the running kernel: two PEs that wait for each other would never finish."""
+    """With lazy loading a launch waits for the running kernel, so two PEs that wait for each other would hang."""
     program = "import pgas, os\nprint(os.environ['CUDA_MODULE_LOADING'])"
     assert python(program, NUMBA_ENABLE_CUDASIM="0")[:2] == (0, "EAGER\n")
     assert python(program, NUMBA_ENABLE_CUDASIM="0", CUDA_MODULE_LOADING="LAZY")[:2] == (0, "LAZY\n")
@@ -183,7 +183,7 @@ def test_without_gpu_nothing_is_counted():
 
 
 def test_compiling_only_is_no_job():
-    """NUMBA_ENABLE_CUDASIM=0 without a GPU can compile; init says why it cannot go on."""
+    """NUMBA_ENABLE_CUDASIM=0 without a GPU allows compiling; init refuses with the reason."""
     status, _, err = python("import pgas\npgas.init()", NUMBA_ENABLE_CUDASIM="0")
     assert status == 1
     last = err.splitlines()[-1]
@@ -197,7 +197,7 @@ def test_compiling_only_is_no_job():
     [("Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "pip install 'numpy>=2.4,<2.5'"), ("no idea", "pip install --upgrade 'pgas[cu13]'")],
 )
 def test_numba_that_does_not_load_names_the_remedy(tmp_path, error, remedy):
-    """doctor could not say it: it is part of pgas."""
+    """doctor cannot, as it is part of pgas."""
     (tmp_path / "numba.py").write_text(f"raise ImportError({error!r})")
     root = str(Path(__file__).resolve().parent.parent)
     status, _, err = python("import pgas", PYTHONPATH=f"{tmp_path}{os.pathsep}{root}", NUMBA_ENABLE_CUDASIM="1")

@@ -1,4 +1,4 @@
-"""How PEs find each other: with and without a launcher, the wrong MPI, no MPI; passing descriptors between real processes."""
+"""Bootstrap with and without a launcher, with the wrong MPI and without MPI; descriptors between real processes."""
 
 import contextlib
 import functools
@@ -147,8 +147,8 @@ def test_no_mpi_library(error, monkeypatch):
     assert refused.value.__cause__ is error
 
 
-def test_pes_that_do_not_come_to_the_start_of_mpi(capfd, monkeypatch):
-    """It waits with the interpreter's lock held; a process that stands by, which each PE that is there has, says who has not come, once."""
+def test_a_pe_missing_in_mpi_init(capfd, monkeypatch):
+    """MPI_Init waits with the GIL held, so a watcher process of each PE reports the missing PE, once."""
     monkeypatch.setenv("PGAS_TIMEOUT", "7")
     there, away = "read line < /dev/null; /bin/sleep 100 & wait", "exec /bin/sleep 100"
     pes = [
@@ -214,7 +214,7 @@ def test_node_name_has_host_boot_and_namespaces():
 
 
 def _exchange(connection, value, rank):
-    """allgather() of two processes over a pair of sockets."""
+    """An allgather() of two processes over a pair of sockets."""
     connection.sendall(pickle.dumps(value).ljust(4096, b"\0"))
     other = pickle.loads(connection.recv(4096, socket.MSG_WAITALL))
     return [value, other] if rank == 0 else [other, value]
@@ -255,7 +255,7 @@ def broken(*args):
 
 @pytest.fixture
 def peer():
-    """Start the second process: peer(how) returns its end of the connection and the process."""
+    """Return peer(how), which starts the second process and returns the connection to it and the process."""
     started = []
 
     def start(how=""):
@@ -278,7 +278,7 @@ def peer():
 
 @pytest.mark.parametrize("uid", [NOBODY, None])
 def test_descriptors_between_two_processes(uid, peer):
-    """Strangers who connect first, silent ones and one that offers a descriptor, get none, give none and delay nobody."""
+    """Strangers that connect first, silently or with a descriptor, get none, pass none, and cause no delay."""
     connection, process = peer()
     fd = _own_memfd(0)
     before = len(os.listdir("/proc/self/fd"))
@@ -291,7 +291,7 @@ def test_descriptors_between_two_processes(uid, peer):
             socket.send_fds(sockets[-1], [b"\0"], [fd])
 
         def allgather(value):
-            if value[0] is not None:  # the name of this rank's socket, which the other one is not told yet
+            if value[0] is not None:  # the name of this rank's socket; the other rank does not have it yet
                 strangers.enter_context(stranger(lambda: intrude(value[0][1]), uid))
             return _exchange(connection, value, 0)
 
@@ -301,7 +301,7 @@ def test_descriptors_between_two_processes(uid, peer):
         assert time.monotonic() - started < 10
         for intruder in sockets:
             intruder.settimeout(10)
-            with contextlib.suppress(ConnectionResetError):  # what it sent was not read
+            with contextlib.suppress(ConnectionResetError):  # its data was not read
                 assert socket.recv_fds(intruder, 1, 1)[:2] == (b"", [])
     assert got[0] == fd
     assert os.pread(got[1], 100, 0) == b"written by 1"
@@ -314,8 +314,8 @@ def test_descriptors_between_two_processes(uid, peer):
 
 
 @pytest.mark.parametrize("uid", [NOBODY, None])
-def test_a_rank_whose_name_another_process_has_taken(uid):
-    """It gets no descriptor, though it listens where the rank did."""
+def test_another_process_with_the_name_of_a_ranks_socket(uid):
+    """It gets no descriptor."""
     with socket.socket(socket.AF_UNIX) as impostor, contextlib.ExitStack() as undo:
         impostor.bind(f"\0pgas-test-{os.getpid()}")
         impostor.settimeout(10)
@@ -337,7 +337,7 @@ def test_a_rank_whose_name_another_process_has_taken(uid):
     ],
 )
 def test_descriptors_that_cannot_be_passed(peer, monkeypatch, theirs, mine, why):
-    """Also on one process only: both are told, and neither waits for the other or keeps a descriptor."""
+    """Also if only one process fails: both get the error, and neither waits for the other or keeps a descriptor."""
     if mine == "broken":
         monkeypatch.setattr(fds.socket, "send_fds", broken)
     connection, process = peer(theirs)
@@ -360,7 +360,7 @@ def test_a_rank_that_does_not_come(monkeypatch):
 
 
 def test_a_rank_that_is_stopped(monkeypatch):
-    """It listens, so that it can be connected to, and never answers."""
+    """It listens, so connections succeed, but never answers."""
     monkeypatch.setattr(fds, "_PASS_S", 0.3)
     name = f"\0pgas-test-{os.getpid()}"
     program = f"import socket; s = socket.socket(socket.AF_UNIX); s.bind({name!r}); s.listen(); print(flush=True); input()"
@@ -376,7 +376,7 @@ def test_a_rank_that_is_stopped(monkeypatch):
 
 @contextlib.contextmanager
 def few_descriptors(count):
-    """Let this process open so many files more; None: as many as it may."""
+    """Limit the number of files that this process can still open; None: no limit."""
     if count is None:
         yield
         return

@@ -1,6 +1,6 @@
-"""A job that does not go on as before: a collective that an exception left, a child that was forked, pgas.reset() after an error.
+"""Jobs in an unusual state: after an exception in a collective call, in a forked child, after an error with pgas.reset().
 
-The programs run in the simulator, in processes of their own, under mpirun where there is more than one PE.
+The programs run in the simulator, in separate processes, under mpirun if there are several PEs.
 """
 
 import jobs
@@ -10,7 +10,7 @@ job = jobs.job
 
 # ------------------------------------------------------------------------------------------------- a collective that was left
 
-#: PE 0 leaves collectives, by what Ctrl-C raises: while it waits, while it computes, in init. PE 1 comes to them after that where it can.
+#: PE 0 leaves collective calls by KeyboardInterrupt: while it waits, while it computes, in init. PE 1 makes them afterwards if it can.
 LEAVING = """
 from pathlib import Path
 from pgas.job import runtime
@@ -44,7 +44,7 @@ LEFT = "BootstrapError: PE 0 left {} by KeyboardInterrupt: the PEs are out of st
 
 
 def test_collective_that_an_exception_left(job):
-    """Each later one says so, on every PE: nobody gets another call's data, and nobody waits for ever. A new job works."""
+    """Each later call raises an error that says so, on every PE. No PE gets another call's data or waits for ever. A new job works."""
     text = """
 leave("init", pgas.init, place="_open_memory")
 for step, call, args, place in (
@@ -127,7 +127,7 @@ os.kill(pid, signal.SIGKILL)
 
 @pytest.mark.parametrize(("transport", "npes"), [("p2p", 2), ("ibgda", 1)])
 def test_child_that_was_forked(job, transport, npes):
-    """It makes no call and launches nothing, and its end is nothing to the job; finalize does not wait for a child that lives on."""
+    """It can neither call nor launch anything, and its end does not concern the job. finalize does not wait for a living child."""
     ended = job(jobs.INIT + FORKING, npes, PGAS_TRANSPORT=transport)
     assert ended.status == 0, ended
     for pe in range(npes):
@@ -145,7 +145,7 @@ def test_child_that_was_forked(job, transport, npes):
 
 
 def test_child_that_was_forked_after_a_job(job):
-    """It may form one of its own, which its end finalizes."""
+    """It may start its own job, which its end finalizes."""
     text = """
 import atexit
 from pgas.job import runtime
@@ -169,7 +169,7 @@ for end in (lambda: sys.exit(3), lambda: 1 / 0):
 
 
 def test_job_that_was_reset_ends_in_good_order(job):
-    """Kernels that leave it alone, arrays, and what it does besides: tests/mpi/test_reset.py."""
+    """What reset() does to kernels and arrays: tests/mpi/test_reset.py."""
     text = """
 attempt(waits[1, 1], word)
 pgas.reset()

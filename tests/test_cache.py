@@ -1,7 +1,7 @@
-"""The disk cache of @pgas.jit: its key holds all that compiled code depends on; Numba's own cache is refused by name.
+"""The disk cache of @pgas.jit: its key covers everything that compiled code depends on; Numba's own cache is refused by name.
 
-Runs the real compiler, in processes of their own with NUMBA_ENABLE_CUDASIM=0. They need no GPU: the two questions that the compiler
-asks of one (its compute capability, and to load the code) are answered by PRELUDE.
+Programs run the real compiler (NUMBA_ENABLE_CUDASIM=0) and need no GPU: PRELUDE replaces the query of the compute capability and the
+loading of code.
 """
 
 import json
@@ -38,9 +38,9 @@ def hits(kernel, signature=SIGNATURE):
 
 
 def python(folder, program, **variables):
-    """Run a program with modules and cache in a folder; its result is what it prints last, as JSON."""
+    """Run a program with modules and cache in a folder; return the last line of its output, parsed as JSON."""
     path = folder / "program.py"
-    if not path.exists() or path.read_text() != PRELUDE + program:  # Numba forgets what it kept for an older file
+    if not path.exists() or path.read_text() != PRELUDE + program:  # Numba drops its cache of an older file
         path.write_text(PRELUDE + program)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")}
     environment |= {"NUMBA_ENABLE_CUDASIM": "0", "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1", **variables}
@@ -51,7 +51,7 @@ def python(folder, program, **variables):
 
 # ------------------------------------------------------------------------------------------------------------- the key
 
-#: name -> source of module m before and after a change that another module's kernel must see. The kernel calls m.f(x).
+#: By name: source of module m, and a change (old, new) that a kernel in another module must see. The kernel calls m.f(x).
 CHANGES = {
     "value of a global": ("N = 1\n@cuda.jit(device=True)\ndef f(x):\n    return x + N\n", ("N = 1", "N = 2")),
     "constant": ("@cuda.jit(device=True)\ndef f(x):\n    return x + 1.5\n", ("1.5", "2.5")),
@@ -166,7 +166,7 @@ def device_function(folder, text):
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
-    """A folder whose cache holds KERNEL; runs there alter it, so the tests below are in order."""
+    """Return a folder whose cache has KERNEL. Runs change it, so the order of the tests below matters."""
     folder = tmp_path_factory.mktemp("warm")
     device_function(folder, "x + 1")
     assert python(folder, KERNEL + "print(hits(kernel))") == 0
@@ -227,7 +227,7 @@ print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"])
 
 
 def test_kernel_that_links_other_code_compiles_and_leaves_no_file(tmp_path):
-    """numba-cuda links a file of its own for reshape, and cannot pickle what links one."""
+    """numba-cuda links a file for reshape, and cannot pickle kernels with linked files."""
     program = """
 @pgas.jit
 def kernel(a, pe):
@@ -240,7 +240,7 @@ print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"])
 
 
 def test_kernel_without_a_file_compiles(tmp_path):
-    """At the Python prompt and in exec() there is no file to keep code beside: no cache, no error."""
+    """Kernels from the Python prompt or exec() have no source file, so they are not cached; that is no error."""
     program = """
 text = "@pgas.jit\\ndef kernel(a, pe):\\n    pgas.p(a, 0, 1.0, pe)\\n"
 names = {"pgas": pgas}

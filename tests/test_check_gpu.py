@@ -1,4 +1,4 @@
-"""``make check-gpu`` without GPUs: the MPS daemon is a script that writes down how it is called."""
+"""``make check-gpu`` without GPUs: the MPS daemon is a script that records its calls."""
 
 import os
 import signal
@@ -12,13 +12,13 @@ import pytest
 from pgas.perftests import check_gpu, jobs
 from pgas.perftests.jobs import Step
 
-#: What `make check` runs of this tool; the rest is for `make check-all`.
+#: Tests of this tool in `make check`; the others are in `make check-all`.
 SMOKE = ("test_on_a_machine_without_gpus",)
 
 
 @pytest.fixture
 def daemons(tmp_path, monkeypatch):
-    """The calls of nvidia-cuda-mps-control: arguments, the GPU that it sees, its folder."""
+    """Return the recorded calls of nvidia-cuda-mps-control: arguments, visible GPU, folder."""
     program = tmp_path / "bin" / "nvidia-cuda-mps-control"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\necho "$* $CUDA_VISIBLE_DEVICES $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/calls\n')
@@ -34,7 +34,7 @@ def step(name, code="", seconds=60):
 
 
 def test_two_at_once_on_each_of_two_gpus(tmp_path, daemons, monkeypatch, capfd):
-    """Four wait for each other; a GPU has one daemon, which is ended. What fails is tried again by itself."""
+    """Four steps wait for each other. Each GPU has one daemon, which is ended. Failed steps run again alone."""
     monkeypatch.setattr(check_gpu, "LOGS", tmp_path / "logs")
     code = f"""
 import os, time
@@ -60,7 +60,7 @@ raise SystemExit(name == "4" or name == "3" and not again)
     assert check_gpu._perform([step("late")], [{}], time.monotonic()) == {"late": "left"}
 
 
-#: Starts a process in a session of its own, as an mpirun may, and writes down its number.
+#: Starts a process in a new session, as mpirun may, and records its pid.
 ELSEWHERE = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
@@ -71,12 +71,12 @@ child.wait()
 
 
 def is_gone(path):
-    """Wait until a process whose number stands in a file has ended."""
+    """Wait until the process whose pid is in a file has ended."""
     deadline = time.monotonic() + 20
     command = Path("/proc", path.read_text(), "cmdline")
     while time.monotonic() < deadline:
         try:
-            if not command.read_bytes():  # only to be reaped
+            if not command.read_bytes():  # a zombie
                 return True
         except OSError:
             return True
@@ -113,7 +113,7 @@ with jobs.ended_by_signals():
     assert [call[0] for call in daemons()] == ["-d", ""]
 
 
-def test_every_step_has_a_name_of_its_own_and_files_that_exist():
+def test_steps_have_unique_names_and_existing_files():
     steps = [*check_gpu._tests(), *check_gpu._nic_tests(), *check_gpu._alone()]
     steps += [*check_gpu._measurements("here"), *check_gpu._nic_measurements("here")]
     assert len({each.name for each in steps}) == len(steps) > 100
@@ -154,8 +154,8 @@ def test_on_a_machine_without_gpus():
     ("version", "flags"),
     [("mpirun (Open MPI) 4.1.6", ["--oversubscribe", "--bind-to", "none"]), ("HYDRA build details:\n    Version: 5.0.1", [])],
 )
-def test_an_mpirun_that_binds_is_told_not_to(tmp_path, monkeypatch, version, flags):
-    """The PEs of all jobs of two would run on two cores of the machine."""
+def test_open_mpi_is_told_not_to_bind(tmp_path, monkeypatch, version, flags):
+    """Otherwise the PEs of all jobs of two would share two cores."""
     program = tmp_path / "mpirun"
     program.write_text(f"#!/bin/sh\necho '{version}'\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What the conformance suite's report says of runs: the worst of a bullet's tests, refusals in the library's words, gaps."""
+"""The report of the conformance suite: the worst outcome of a bullet's tests, the library's own words for refusals, gaps."""
 
 import io
 import json
@@ -12,7 +12,7 @@ import pytest
 from conformance import report
 from conformance.checklist import CHAPTERS, is_bullet, why_untested
 
-#: What `make check` runs of this tool; the rest is for `make check-all`.
+#: Tests of this tool in `make check`; the others are in `make check-all`.
 SMOKE = ("test_another_library",)
 
 CHAPTERS_AT = Path(report.__file__).parent
@@ -23,7 +23,7 @@ GRAPH = ("J", "capture into a CUDA graph")
 
 
 def said(nodeid, outcome, when="call", reason=None, elsewhere=None):
-    """A report of pytest's."""
+    """Return a pytest report."""
     longrepr = ("file.py", 1, f"Skipped: {reason}") if outcome == "skipped" else reason
     properties = [("failed on", elsewhere)] if elsewhere else []
     flags = {name: outcome == name for name in ("passed", "failed", "skipped")}
@@ -47,7 +47,7 @@ def outcomes(*runs):
     }
 
 
-def test_the_worst_of_its_tests_is_a_bullets():
+def test_a_bullet_has_the_worst_outcome_of_its_tests():
     bullets = {"a": [PUT], "b": [PUT, SHIFT], "c": [SHIFT]}
     found = run(said("a", "passed"), said("b", "failed", reason="x\nE wrong"), said("c", "skipped", "setup", "no GPU"), bullets=bullets)
     assert outcomes(found) == {"p2p 2 PE": {PUT: ("failed", ["E wrong"]), SHIFT: ("failed", ["E wrong", "no GPU"])}}
@@ -64,7 +64,7 @@ def test_a_passing_test_outweighs_a_skipped_one():
 
 
 @pytest.mark.parametrize("when", ["setup", "teardown"])
-def test_a_failure_around_a_test_is_its_failure(when):
+def test_a_failure_in_setup_or_teardown_counts(when):
     found = run(said("a", "passed"), said("a", "failed", when, "E left running"), bullets={"a": [PUT]})
     assert outcomes(found)["p2p 2 PE"][PUT] == ("failed", ["E left running"])
 
@@ -74,14 +74,14 @@ def test_a_failure_on_another_pe_counts():
     assert outcomes(found)["p2p 2 PE"][PUT] == ("failed", ["on PEs [1]"])
 
 
-def test_runs_are_told_apart_by_what_was_asked_for():
+def test_runs_differ_by_their_settings():
     a = run(said("a", "passed"), bullets={"a": [PUT]}, about={"transport": "ibgda", "engine": "cpu"}, variables={"PGAS_SIM_WEAK": "1"})
     b = run(said("a", "passed"), bullets={"a": [PUT]}, variables={"PGAS_TRANSPORT": "p2p"})
     assert list(report.columns([a, b])) == ["ibgda/cpu 2 PE SIM_WEAK=1", "p2p 2 PE"]
 
 
-def test_runs_of_one_kind_are_together_wherever_they_ran():
-    """The engine's hash is in the heading."""
+def test_runs_with_the_same_settings_are_merged():
+    """Also from different machines. The engine's hash is in the heading."""
     engines, sizes = ("cuda 0123456789abcdef", "cuda 0123456789abcdef"), ("512M", "1G")
     runs = [
         run(said(name, "passed"), bullets={name: [PUT]}, about={"engine": engine}, variables={"PGAS_SYMMETRIC_SIZE": size})
@@ -93,8 +93,8 @@ def test_runs_of_one_kind_are_together_wherever_they_ran():
     assert file.getvalue().splitlines()[0] == "Conformance of pgas  on this machine, engine cuda 0123456789abcdef"
 
 
-def test_of_a_test_that_was_run_again_the_last_time_counts(tmp_path, capsys, monkeypatch):
-    """Unless it was skipped then, which says nothing of it."""
+def test_the_last_run_of_a_test_counts(tmp_path, capsys, monkeypatch):
+    """Unless it was skipped in that run."""
     names = ("failed", "passed", "skipped")
     again = [run(*(said(name, outcome, reason="no") for name in "ab"), bullets={"a": [PUT], "b": [SHIFT]}) for outcome in names]
     assert outcomes(*again)["p2p 2 PE"] == {PUT: ("passed", []), SHIFT: ("passed", [])}
@@ -125,7 +125,7 @@ def test_runs_are_merged_in_the_file_and_shown(tmp_path):
     assert f"H: not tested: {why_untested('H', '')}" in lines
 
 
-def test_gaps_are_what_has_neither_test_nor_reason():
+def test_gaps_are_bullets_without_test_and_reason():
     found = run(said("a", "passed"), bullets={"a": [PUT]})
     gaps = report.unanswered([found])
     assert PUT not in gaps
@@ -143,7 +143,7 @@ __all__ = [name for name in pgas.__all__ if name not in ("put_signal_nbi", "sign
 
 @pytest.mark.slow
 def test_another_library(tmp_path):
-    """A module that lacks some functions: refused, with their names; the rest passes."""
+    """A module that lacks some functions: their tests are refused by name, the others pass."""
     (tmp_path / "another.py").write_text(ADAPTER)
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
     variables = {"CONFORMANCE_LIBRARY": "another", "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1", "PGAS_TRANSPORT": "p2p"}

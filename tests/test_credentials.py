@@ -1,4 +1,4 @@
-"""Who is at the other end of a socket: of each kind, of this user and of another."""
+"""The process at the other end of a socket: stream and datagram sockets, this user and another."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from pgas.base.credentials import Peer
 
 @pytest.mark.parametrize("uid", [NOBODY, None])
 def test_the_other_end_of_a_connection(uid):
-    """On both sides; and it stays known when the process has ended."""
+    """On both sides, also after the process has ended."""
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as theirs:
         listener.bind(f"\0pgas-test-{os.getpid()}")
         listener.listen()
@@ -25,7 +25,7 @@ def test_the_other_end_of_a_connection(uid):
 
 @pytest.mark.parametrize("uid", [NOBODY, None])
 def test_the_sender_of_a_datagram(uid):
-    """Descriptors that come along are not taken."""
+    """Descriptors sent with it are not accepted."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outbox:
         credentials.name_senders(inbox)
         inbox.bind(f"\0pgas-test-{os.getpid()}")
@@ -37,7 +37,7 @@ def test_the_sender_of_a_datagram(uid):
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_sender_whom_the_kernel_did_not_name():
+def test_a_datagram_without_credentials():
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
         inbox.bind(f"\0pgas-test-{os.getpid()}")
         inbox.sendto(b"text", inbox.getsockname())

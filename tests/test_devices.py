@@ -1,4 +1,4 @@
-"""RDMA devices, distances and choices, on machines laid out in a folder."""
+"""RDMA devices, distances and the choice of a NIC, on fake machines in a folder."""
 
 import pytest
 from machines import DOWN, INFINIBAND, ROCE_GIDS, Machine, dgx, ipv4_gid
@@ -53,8 +53,8 @@ def test_soft_roce_is_no_pci_device(tmp_path):
     assert (device.driver, device.pci, device.numa_node, device.firmware) == ("rxe", None, -1, "")
 
 
-def test_soft_roce_of_an_old_kernel_points_at_its_network_card(tmp_path):
-    """Before Linux 5.9 the device of an rxe was that of the card below it; it is no nearer to a GPU for that."""
+def test_soft_roce_of_an_old_kernel(tmp_path):
+    """Before Linux 5.9 the device of an rxe is its network card; it still has no distance to GPUs."""
     machine = Machine(tmp_path)
     machine.nic("rxe0", "pci0000:00/0000:00:03.0", driver="e1000e")
     machine.write("sys/class/infiniband/rxe0/parent", "eth0")
@@ -75,8 +75,8 @@ def test_devices_come_in_the_order_of_their_numbers(tmp_path):
     assert names(devices(tmp_path)) == ["mlx5_1", "mlx5_9", "mlx5_10"]
 
 
-def test_what_the_kernel_does_not_say(tmp_path):
-    """A device of a driver that leaves files out, or whose files cannot be read, is listed all the same."""
+def test_missing_files(tmp_path):
+    """A device with missing or unreadable files is listed, too."""
     (tmp_path / "sys/class/infiniband/odd_0/ports/1").mkdir(parents=True)
     (device,) = devices(tmp_path)
     assert (device.driver, device.pci, device.uverbs) == ("", None, "")
@@ -140,7 +140,7 @@ def places(tmp_path):
         ("0000:00:1f.0", Distance.PHB),  # in the root complex itself
         ("0000:41:00.0", Distance.NODE),  # another host bridge of the NUMA node
         ("0000:81:00.0", Distance.SYS),
-        ("0001:00:00.0", Distance.SYS),  # nobody says where it is
+        ("0001:00:00.0", Distance.SYS),  # its place is unknown
     ],
 )
 def test_distances(places, other, expected):
@@ -233,7 +233,7 @@ def test_a_device_that_does_not_suit_is_passed_over_and_said(tmp_path):
         return "has no DevX" if device.name == "mlx5_2" else None
 
     choice = choose("auto", "", devices(tmp_path), gpus[2], suits, tmp_path)
-    assert (choice.name, asked) == ("mlx5_3:1", ["mlx5_2", "mlx5_3"])  # none farther away was opened to ask it
+    assert (choice.name, asked) == ("mlx5_3:1", ["mlx5_2", "mlx5_3"])  # devices farther away were not opened
     assert choice.reason.endswith("; passed over: mlx5_2:1 has no DevX")
 
 

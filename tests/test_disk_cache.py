@@ -1,4 +1,4 @@
-"""Compiled code on disk: which files are loaded, and that none of them, and no full disk, ends a program."""
+"""Compiled code on disk: which files are loaded. Neither a bad file nor a full disk ends a program."""
 
 import hashlib
 import os
@@ -46,7 +46,7 @@ def quietly():
 
 
 def planted(path, data):
-    """Write what looks like a file of the cache."""
+    """Write a file that looks like one of the cache."""
     path.write_bytes(hashlib.sha256(data).digest() + data)
 
 
@@ -56,7 +56,7 @@ def as_root():
 
 
 def test_a_file_for_each_key(files, tmp_path):
-    """It says what it is of; files of an older source go when something newer is kept."""
+    """The file names its kernel. Files of an older source are removed when a newer one is written."""
     other = Files(str(tmp_path), "m.f-11.py311", "stamp", pickle.dumps)
     with quietly():
         files.save(("A", 1), "code of A")
@@ -80,7 +80,7 @@ def foreign(path):
 
 @pytest.mark.parametrize("of", ["file", "folder"])
 @pytest.mark.parametrize("let", [foreign, lambda path: path.chmod(0o720), lambda path: path.chmod(0o702)], ids=["owner", "group", "others"])
-def test_what_others_own_or_may_write_is_not_loaded(let, of, files, tmp_path):
+def test_files_of_other_users_are_not_loaded(let, of, files, tmp_path):
     path = files.path("key")
     planted(path, pickle.dumps(Evil()))
     let(path if of == "file" else tmp_path)
@@ -90,7 +90,7 @@ def test_what_others_own_or_may_write_is_not_loaded(let, of, files, tmp_path):
     assert RAN == []
 
 
-def test_nothing_is_kept_in_a_folder_of_others(files, tmp_path):
+def test_nothing_is_written_to_a_folder_of_another_user(files, tmp_path):
     tmp_path.chmod(0o777)
     with pytest.warns(
         PgasWarning, match=rf"{files.path('key')} cannot be written, so code .*: another user owns its folder or may write it"
@@ -108,7 +108,7 @@ def test_a_link_is_not_followed(files, tmp_path):
 
 
 @pytest.mark.parametrize("uid", [NOBODY, None])
-def test_a_place_in_which_the_folder_is_not_ones_own(uid, tmp_path):
+def test_a_location_whose_folder_another_user_owns(uid, tmp_path):
     class Locator:
         def get_cache_path(self):
             return str(tmp_path)
@@ -132,7 +132,7 @@ def successor(x):
 
 
 def hits():
-    """Compile, and return how often code was found on disk."""
+    """Compile, and return the number of cache hits."""
     dispatcher = native.compiled(types.int64(types.int64), successor)
     assert dispatcher(1) == 2
     return sum(dispatcher.stats.cache_hits.values())
@@ -140,7 +140,7 @@ def hits():
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """The file in which a function's code is kept."""
+    """Return the cache file of a function."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))  # Numba reads the variable when it compiles
     with quietly():
@@ -155,7 +155,7 @@ def kept(tmp_path, monkeypatch):
     "spoilt", [lambda code: b"", lambda code: code[:40], lambda code: code[:-1], lambda code: code[:-1] + b"\xff", lambda code: b"x" * 999]
 )
 def test_a_broken_file(spoilt, kept):
-    """It is named, and written anew."""
+    """The warning names it, and it is written again."""
     kept.write_bytes(spoilt(kept.read_bytes()))
     with pytest.warns(PgasWarning, match=rf"{kept} is not loaded, the code is compiled anew: it is broken \(\d+ bytes\)"):
         assert hits() == 0
@@ -180,7 +180,7 @@ def full_disk():
 
 
 def test_a_full_disk(kept):
-    """One warning, no matter how much cannot be kept, and nothing half written."""
+    """There is one warning, however many files cannot be written, and no half-written file."""
     kept.unlink()
     with full_disk(), pytest.warns(PgasWarning) as said:
         assert [hits(), hits()] == [0, 0]
@@ -189,7 +189,7 @@ def test_a_full_disk(kept):
 
 
 def test_a_folder_that_is_gone(kept, monkeypatch):
-    """Numba makes it anew, which may fail."""
+    """Numba makes it again, which may fail."""
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""README and docs: sessions print what is shown, generated pages are those of the sources, links lead somewhere."""
+"""README and docs: sessions print the shown output, generated pages match the sources, links have targets."""
 
 import ast
 import importlib.util
@@ -27,7 +27,7 @@ def test_sessions(command, tmp_path):
 
 
 def test_the_exercise_without_a_fence(tmp_path):
-    """As a reader does it: the line is deleted, and the command in the text run."""
+    """As the text says: delete the line, and run the command."""
     page = ROOT / "docs" / "getting-started.md"
     text = page.read_text(encoding="utf-8")
     seed = re.search(r"PGAS_SIM_WEAK=(\d+) mpirun -n 2 python hello\.py", text)[1]
@@ -46,7 +46,7 @@ def test_the_program_of_the_readme_with_any_number_of_pes(tmp_path, npes):
 
 
 def test_what_a_session_may_print():
-    """In any order, with lines of two PEs joined, nothing left out, nothing more."""
+    """In any order, with lines of two PEs joined, but nothing missing and nothing added."""
     expected = ("PE 0 got 1", "PE 10 got 1", "PE 1 got 0")
     assert not examples.unlike(expected, "PE 1 got 0PE 10 got 1\n\nPE 0 got 1\n")
     assert "missing" in examples.unlike(expected, "PE 1 got 0\nPE 0 got 1\n")
@@ -78,7 +78,7 @@ def test_every_program_compiles_for_a_gpu():
 
 
 def porting_rows():
-    """The cells of the tables of functions."""
+    """Return the cells of the tables of functions."""
     text = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
     text = text[text.index("## Device functions") : text.index("## Environment")]
     return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")]
@@ -101,9 +101,9 @@ def test_porting_names_nothing_that_does_not_exist():
 
 @pytest.mark.skipif(not pgas.SIMULATOR, reason="capability missing: the simulator, in which pages are written (methods of arrays differ)")
 @pytest.mark.parametrize("name", reference.PAGES)
-def test_generated_pages_are_those_of_the_sources(name):
+def test_generated_pages_match_the_sources(name):
     written = (reference.DOCS / name).read_text(encoding="utf-8")
-    assert written == reference.PAGES[name](), f"docs/{name} is not what the sources say: make docs"
+    assert written == reference.PAGES[name](), f"docs/{name} does not match the sources: make docs"
 
 
 def test_every_public_name_is_on_one_page():
@@ -140,7 +140,7 @@ def test_an_unknown_name_is_refused_by_name():
 
 
 def anchors(page):
-    """What headings of a page may be called in links."""
+    """Return the anchors of a page's headings."""
     titles = re.findall(r"^#+ (.+)$", examples.prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
 

@@ -1,4 +1,4 @@
-"""Every failure that doctor knows, on machines laid out in a folder; the report, the verdicts, the exit status."""
+"""Every failure that doctor knows, on fake machines in a folder; the report, the verdicts, the exit status."""
 
 import json
 import os
@@ -22,7 +22,7 @@ HEAP = {"PGAS_SYMMETRIC_SIZE": 64 << 20}
 
 
 def found(facts, check, *, device=""):
-    """The one finding of a check."""
+    """Return the only finding of a check."""
     (finding,) = [f for f in examine(facts) if f.check == check and (not device or f.device == device)]
     return finding
 
@@ -45,7 +45,7 @@ def settings(facts, **values):
 
 @pytest.fixture
 def laptop(tmp_path):
-    """Neither GPU nor NIC."""
+    """A machine without GPU and NIC."""
     Machine(tmp_path).write("sys/devices/system/cpu/online", "0-7")
     return sound(tmp_path, [])
 
@@ -79,7 +79,7 @@ def test_a_laptop_is_fine(laptop):
     }
     findings = examine(laptop)
     rows = doctor.lines(laptop, findings, doctor.judge(laptop, findings), ["simulator", "ibrc"])[-5:]
-    assert [row[0] for row in rows] == ["ok", "sim", "sim", "FAIL", "sim"]  # ibrc was asked for: over a device, on the command line
+    assert [row[0] for row in rows] == ["ok", "sim", "sim", "FAIL", "sim"]  # ibrc was requested on the command line
     assert not any(verdict.simulated for verdict in verdicts(replace(laptop, mpi=Mpi(error="no library"))).values())
 
 
@@ -118,7 +118,7 @@ def test_gpus_without_a_driver(tmp_path):
     assert (finding.status, finding.remedy) == (Status.FAIL, mend("no driver"))
     assert "1 GPU(s) on the PCI bus, none usable: libcuda.so.1" in finding.text
     assert can(facts) == {"simulator"}
-    assert doctor.exit_status(doctor.judge(facts, examine(facts)), doctor.asked_of(facts)) == 8 + 64  # it is meant for p2p
+    assert doctor.exit_status(doctor.judge(facts, examine(facts)), doctor.asked_of(facts)) == 8 + 64  # the machine should run p2p
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_compute_mode(tmp_path, mode, status):
     assert mode in finding.text
     assert ("p2p" in can(facts)) == (status is Status.WARN)
     if status is Status.WARN:
-        assert found(gpus(facts, mps=True), "GPU1").status is Status.OK  # the MPS server is the one process
+        assert found(gpus(facts, mps=True), "GPU1").status is Status.OK  # the MPS server is the only process
 
 
 def test_peer_access(tmp_path):
@@ -281,7 +281,7 @@ def test_infiniband_needs_no_ip_address(tmp_path):
 
 
 def test_infiniband_without_a_gid_serves_ibrc(tmp_path):
-    """Whose queue pairs name an InfiniBand port by its LID; those of ibgda compare subnets."""
+    """Its queue pairs address an InfiniBand port by LID; ibgda compares the subnets of GIDs."""
     facts = one_port(tmp_path, **INFINIBAND | {"gids": []})
     finding = found(facts, "GID mlx5_0:1")
     assert (finding.status, finding.text.partition(";")[0]) == (Status.FAIL, "GIDs in use on port 1: none")
@@ -296,7 +296,7 @@ def test_infiniband_without_a_gid_serves_ibrc(tmp_path):
     [
         (Verbs(error="No module named 'pyverbs'"), "no pyverbs"),
         (Verbs(error="/usr/lib/libibverbs.so.1: version `IBVERBS_PRIVATE_59' not found (required by device.so)"), "other pyverbs"),
-        (Verbs("/opt/venv/pyverbs", "56.0"), "no provider"),  # a wheel whose own libibverbs finds no driver
+        (Verbs("/opt/venv/pyverbs", "56.0"), "no provider"),  # a wheel with its own libibverbs, which finds no driver
     ],
 )
 def test_pyverbs(tmp_path, verbs, entry):
@@ -306,7 +306,7 @@ def test_pyverbs(tmp_path, verbs, entry):
     assert can(facts) == {"simulator", "p2p", "softhca"}
 
 
-def test_pyverbs_is_not_missed_where_there_is_no_nic(laptop):
+def test_pyverbs_is_not_needed_without_a_nic(laptop):
     finding = found(replace(laptop, verbs=Verbs(error="No module named 'pyverbs'")), "pyverbs")
     assert (finding.status, finding.remedy) == (Status.NOTE, "")
 
@@ -389,7 +389,7 @@ def test_gpu_memory_for_the_nic(tmp_path, kernel, dma_buf, files, status, entry,
     assert can(facts) == set(PATHS) - lost
 
 
-def test_a_gpu_that_does_not_order_what_a_nic_writes(tmp_path):
+def test_a_gpu_that_does_not_order_writes_of_a_nic(tmp_path):
     _, facts = cluster(tmp_path)
     facts = replace(facts, gpus=(*facts.gpus[:3], replace(facts.gpus[3], writes_ordering=0)))
     finding = found(facts, "ordering")
@@ -561,7 +561,7 @@ def test_every_line_of_the_report_can_be_read_by_grep(tmp_path):
     ]
 
 
-def test_the_one_in_the_docs(tmp_path, capsys):
+def test_the_report_in_the_docs(tmp_path, capsys):
     _, facts = cluster(tmp_path, memlock=64 << 10)
     port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
     (port / "state").write_text("1: DOWN\n")
@@ -595,7 +595,7 @@ def run(*arguments, **variables):
 
 
 def test_the_command_on_this_machine():
-    """It looks at the machine that the tests run on: what it says there is not known here, but all of it is said."""
+    """On the machine of the tests: the findings are unknown, but the report is complete."""
     done = run("--json", "simulator")
     assert done.stderr == ""
     data = json.loads(done.stdout)
@@ -623,7 +623,7 @@ def test_unknown_names_are_refused():
 @pytest.mark.parametrize(
     ("message", "entry"),
     [
-        # the messages of facts/mlx5.md section 5.5
+        # of NVSHMEM, mostly
         ("cudaHostRegister with IoMemory failed with error=800. We may need to use a fallback path.", "peer mapping"),
         ("ibgda_nic_mem_gpu_map failed. We may need to use the CPU fallback path.", "peer mapping"),
         ("GPU cannot map UAR of device mlx5_3. Skipping...", "peer mapping"),
@@ -680,7 +680,7 @@ def test_an_unknown_message(capsys):
 
 
 def test_every_remedy_is_reached():
-    """Each entry explains at least one message, and says something of use."""
+    """Each entry explains at least one message."""
     for entry in REMEDIES.values():
         assert entry.messages
         assert entry.cause
@@ -690,7 +690,7 @@ def test_every_remedy_is_reached():
 
 
 def test_every_check_runs_on_an_empty_machine(tmp_path):
-    """Nothing is known, nothing is there: findings all the same, and no exception."""
+    """Checks yield findings, and no exception."""
     facts = machine.Machine(root=tmp_path)
     assert {f.section for f in examine(facts)} >= {"GPU and driver", "NIC and port", "Limits", "Software"}
     assert [verdict.path for verdict in doctor.judge(facts, examine(facts))] == list(PATHS)

@@ -1,4 +1,4 @@
-"""Doorbells that a CPU rings for kernels: words go from mailboxes to registers, each new one once, and the thread ends when told to."""
+"""Doorbells that a CPU rings for kernels: each new word goes from a mailbox to its register once, and the thread ends on request."""
 
 import time
 
@@ -53,8 +53,8 @@ def test_places_do_not_share_lines():
 
 
 @pytest.mark.slow
-def test_kernels_store_to_the_hosts_memory_alone(job):
-    """What they are told: doorbell records and registers in the segment of doorbells; the card is rung all the same."""
+def test_kernels_store_to_host_memory_only(job):
+    """Kernels get addresses in the segment of doorbells for DBRs and registers; the thread rings the card."""
     text = """
 from pgas.job import runtime
 from pgas.kernels import layout

@@ -1,7 +1,7 @@
-"""What dies or stands still while kernels use a NIC: every PE says which it was, within seconds, and nothing is left behind.
+"""Processes that die or stop while kernels use a NIC: every PE names the process within seconds, and nothing is left behind.
 
-The programs run in the simulator, or on GPUs where NUMBA_ENABLE_CUDASIM=0 (make check-gpu; on one GPU under MPS, where the death of one
-process makes errors of CUDA in the others). PGAS_ENGINE chooses the engine of the software card.
+The programs run in the simulator, or on GPUs under NUMBA_ENABLE_CUDASIM=0 (make check-gpu; on one GPU under MPS, where the death of one
+process causes CUDA errors in the others). PGAS_ENGINE chooses the engine of the software card.
 """
 
 import os
@@ -15,16 +15,16 @@ from jobs import ON_GPUS, also, holds
 
 over_both = pytest.mark.parametrize("transport", ["ibgda", also("ibrc")])
 
-#: Seconds until a job's kernels run: on a GPU its processes start CUDA and compile, and the first card after an installation its engine.
+#: Seconds until a job's kernels run. On a GPU its processes start CUDA and compile; the first card also compiles its engine.
 START = 120
 
-#: Seconds until every PE has said what happened (4 to 8 on an idle machine), and until the job is over.
+#: Seconds until every PE has printed its error (4 to 8 on an idle machine), and until the job has ended.
 TOLD, OVER = 25, 60
 
-#: A shell around each PE keeps mpirun, which would end the others in its own words, in the dark.
+#: A shell around each PE hides deaths from mpirun, which would end the other PEs.
 IN_THE_DARK = ("/bin/sh", "-c", '"$0" "$@"; sleep 60')
 
-#: Blocks of the load put and wait in quiet; store, and wait for what an atomic brings; wait for a signal that never comes.
+#: Blocks of the load put and call quiet; store and call a fetching atomic; wait for a signal that never comes.
 INIT = """
 from pgas.job import runtime
 
@@ -58,7 +58,7 @@ run(2, 1)
 pgas.barrier_all()
 """
 
-#: Both PEs run kernels without end, and each gets the time to say what ended its own.
+#: Both PEs run endless kernels, and each has time to print the error that ended its own.
 ENDLESS = "here()\nattempt(run, 3, 1 << 40)\ntime.sleep(2)\nsys.exit(1)\n"
 
 
@@ -73,7 +73,7 @@ class NICJobs(jobs.Jobs):
         return super().__call__(text, npes, seconds, **options)
 
     def strike(self, text, number, victim, **options):
-        """Send a signal to a PE (by number), to the card or to mpirun once all PEs are here; return how it ended, when, and whom it hit."""
+        """When all PEs are ready, send a signal to a PE (by number), the card or mpirun. Return the ended job, the time, and the pid."""
         running = self.start(text, **options)
         pes, card = running.wait(START)
         time.sleep(1)
@@ -96,7 +96,7 @@ mps_server = jobs.mps_server
 
 
 def killed(number):
-    """What is said of a process that a signal ended, whose parent may have waited for it already."""
+    """Return the text about a process killed by a signal, whose parent may have reaped it already."""
     return rf"(was killed by signal {number:d}|ended without pgas.finalize\(\)): the job cannot go on"
 
 
@@ -115,10 +115,10 @@ def test_card_that_dies(job, transport, number):
     ("transport", "victim"), [("p2p", 1), ("ibgda", 0), *(also(*case) for case in (("p2p", 0), ("ibgda", 1), ("ibrc", 0), ("ibrc", 1)))]
 )
 def test_pe_that_dies(job, transport, victim):
-    """Not as an error of the NIC whose peer does not answer any more, nor as one of CUDA; PE 0 takes the card with it."""
+    """The error names the dead PE; it is neither the NIC's, whose peer no longer answers, nor CUDA's. PE 0's death ends the card, too."""
     ended, seconds, pid = job.strike(ENDLESS, signal.SIGKILL, victim, PGAS_TRANSPORT=transport, wrapper=IN_THE_DARK)
     died = rf"PE {victim} \(process {pid}\) {killed(signal.SIGKILL)}"
-    if transport == "p2p":  # whose stores never wait: a kernel that is not to be interrupted ends with its process, soon
+    if transport == "p2p":  # stores never wait, so the kernel cannot be interrupted; it soon ends with its process
         assert re.search(died, ended.err), ended
     else:
         said = ended.only_line(1 - victim)
@@ -134,14 +134,14 @@ def test_pe_that_dies(job, transport, victim):
     [("ibgda", signal.SIGKILL), ("ibgda", signal.SIGTERM), ("ibgda", signal.SIGINT), ("ibrc", signal.SIGKILL), ("p2p", signal.SIGKILL)],
 )
 def test_mpirun_that_is_ended(job, transport, number):
-    """SIGINT is Ctrl-C at the terminal. Nobody listens to what PEs say after that."""
+    """SIGINT is Ctrl-C at the terminal. Nobody reads the PEs' output after that."""
     ended, seconds, _ = job.strike(ENDLESS, number, "mpirun", PGAS_TRANSPORT=transport)
     assert ended.status != 0, ended
     assert seconds < TOLD, ended
 
 
 def test_proxy_thread_that_ends(job):
-    """Its PE says so when the kernel that waited for it has ended, and the job ends."""
+    """Its PE prints the error after the waiting kernel has ended, and the job ends."""
     text = """
 from pgas.transports.ibrc import tables
 here()
@@ -196,7 +196,7 @@ def test_engine_that_is_paused(job, transport):
 @pytest.mark.slow
 @over_both
 def test_engine_that_is_paused_before_a_barrier(job, transport):
-    """So do those of the host."""
+    """Waits of the host end after PGAS_TIMEOUT, too."""
     text = "put[1, 32](dest, source, right)\nattempt(pgas.barrier_all)\nsys.exit(1)\n"
     ended = job(PAUSE + text, PGAS_TRANSPORT=transport, PGAS_TIMEOUT="2")
     what = {"ibgda": r"queue pair 1 to PE \d \(QP 0x[0-9a-f]+\)", "ibrc": "the proxy thread"}[transport]
@@ -244,7 +244,7 @@ pgas.finalize()
 
 @pytest.mark.slow
 def test_two_jobs_at_the_same_time(tmp_path):
-    """The same PEs, sizes and addresses; each sees its own data only, through a card of its own."""
+    """The same PEs, sizes and addresses; each job has its own card, and sees only its own data."""
     running = []
     for name, transport in (("a", "ibgda"), ("b", "ibrc")):
         (tmp_path / name).mkdir()
@@ -258,7 +258,7 @@ def test_two_jobs_at_the_same_time(tmp_path):
 
 @pytest.mark.skipif(not ON_GPUS, reason="capability missing: a GPU")
 def test_pe_and_engine_on_one_gpu_without_mps(job, tmp_path):
-    """Work, slowly, and say so."""
+    """The job works, slowly, and prints a warning."""
     text = "run(2, 3)\npgas.barrier_all()\nfor array in (word, source, dest):\n    pgas.free(array)\npgas.finalize()\nsay('done')\n"
     ended = job(text, npes=1, CUDA_VISIBLE_DEVICES="0", CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "none"))
     assert (ended.status, ended.out) == (0, "done\n"), ended

@@ -9,7 +9,7 @@ import pytest
 
 from pgas.perftests import jobs, plot
 
-#: What `make check` runs of this tool; the rest is for `make check-all`.
+#: Tests of this tool in `make check`; the others are in `make check-all`.
 SMOKE = ("test_a_real_run",)
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
@@ -36,7 +36,7 @@ def test_name_of_the_machine(gpus, name):
 
 @pytest.mark.skipif(not MPIRUN.exists(), reason="needs mpirun beside this Python")
 def test_a_real_run(tmp_path, monkeypatch, capsys):
-    """A point of the simulator's plan on two PEs, and a run that fails; drawn, and drawn again from the file."""
+    """One run of the simulator's plan on two PEs, and one that fails; drawn, and drawn again from the file."""
     for name in [name for name in os.environ if name.startswith(("PMI", "HYDI", "MPI"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{MPIRUN.parent}:{os.environ['PATH']}")

@@ -1,4 +1,4 @@
-"""What PEs do with the GPUs they see: in processes of their own, with a CUDA driver that the program plays."""
+"""PEs and their visible GPUs, in separate processes with a fake CUDA driver."""
 
 import pytest
 from test_backend import python
@@ -35,7 +35,7 @@ def on_gpus(program):
     ],
 )
 def test_no_context_says_what_is_known(error, under_mps, where, remedy):
-    """An MPS server gives none while clients are left that share the fate of one that died in a kernel."""
+    """After a client has died in a kernel, an MPS server refuses new ones until all of its clients have ended."""
     program = f"""
 under_mps = {under_mps}
 gpu.driver.cuDevicePrimaryCtxRetain = lambda ordinal: (gpu.driver.CUresult.CUDA_ERROR_{error}, None)
@@ -49,7 +49,7 @@ gpu.bind(3)
 
 
 def test_a_context_is_retained_once():
-    """By the compiler; what is there already is kept."""
+    """The compiler retains it; an existing one is kept."""
     program = """
 held = []
 gpu.driver.cuDevicePrimaryCtxRetain = lambda ordinal: (SUCCESS, held.append(ordinal))
@@ -62,7 +62,7 @@ print(held)
 
 
 def test_where_the_cards_engine_runs():
-    """All of a spare GPU, but a share where others may be: PEs, or whoever else uses an MPS server."""
+    """It takes all of a spare GPU, but a share of one that PEs or other MPS clients may use."""
     program = """
 pe = gpu.GPU(0, "GPU-0", "a GPU", 1 << 36, False, "0000:01:00.0")
 for used, device, sms in (({"GPU-0"}, None, 0), ({"GPU-0"}, None, 40), ({"GPU-0", "GPU-1"}, None, 0), ({"GPU-0", "GPU-1"}, 1, 66)):

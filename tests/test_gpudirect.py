@@ -1,4 +1,4 @@
-"""What CUDA is asked for where GPU and NIC are to reach each other, and what is said where it refuses. The driver is played."""
+"""CUDA calls for access between GPU and NIC, and the messages if they fail, with a fake driver."""
 
 import os
 
@@ -17,7 +17,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Memory:
-    """Of a GPU, but for one address."""
+    """Memory of a GPU, except for one address."""
 
     def is_on_host(self, address):
         return address == 0x2000
@@ -25,7 +25,7 @@ class Memory:
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What the driver was asked, and what it answers."""
+    """The driver's recorded calls and its answers."""
     answers = {
         "cuCtxGetDevice": (OK, 0),
         "cuDeviceGetAttribute": (OK, 100),
@@ -91,7 +91,7 @@ def test_a_dma_buf(calls):
     ("first", "nbytes", "pages"),
     [(0, 1, 1), (0, PAGE + 1, 2), (512, 8, 1), (PAGE - 1, 1, 1), (PAGE - 1, 2, 2), (8, 3 * PAGE, 4), (3 * PAGE + 256, 2 * PAGE - 256, 2)],
 )
-def test_a_dma_buf_of_any_memory_is_of_whole_pages(calls, first, nbytes, pages):
+def test_a_dma_buf_has_whole_pages(calls, first, nbytes, pages):
     asked, _ = calls
     address = 16 * PAGE + first
     assert gpudirect.dmabuf(address, nbytes) == (42, first % PAGE)
@@ -99,7 +99,7 @@ def test_a_dma_buf_of_any_memory_is_of_whole_pages(calls, first, nbytes, pages):
 
 
 def test_pages_beyond_an_allocation(calls):
-    """The driver is asked all the same; if it refuses, the text says what is wrong with the memory."""
+    """The driver is called anyway; if it refuses, the text says what is wrong with the memory."""
     _, answers = calls
     answers["cuMemGetAddressRange"] = (OK, 16 * PAGE + 512, 1024)
     assert gpudirect.dmabuf(16 * PAGE + 512, 1024) == (42, 512)
@@ -108,7 +108,7 @@ def test_pages_beyond_an_allocation(calls):
         PgasError, match=f"pages of {PAGE} bytes, {16 * PAGE:#x} to {17 * PAGE:#x}, reach beyond the allocation of 1024 bytes"
     ):
         gpudirect.dmabuf(16 * PAGE + 512, 1024)
-    answers["cuMemGetAddressRange"] = (NOT_SUPPORTED, 0, 0)  # no memory of CUDA
+    answers["cuMemGetAddressRange"] = (NOT_SUPPORTED, 0, 0)  # not CUDA's memory
     with pytest.raises(PgasError, match=r"CUDA_ERROR_X \(words\)$"):
         gpudirect.dmabuf(16 * PAGE + 512, 1024)
 

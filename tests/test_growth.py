@@ -1,4 +1,4 @@
-"""How far a heap grows and by how much, and what kernels that check their operands know of it."""
+"""Limits and steps of a growing heap, and the heap's size in kernels that check their operands."""
 
 import jobs
 import pytest
@@ -20,7 +20,7 @@ def bounds(size, chunk, most):
     [
         (64 * MIB, 512 * MIB, 128 * MIB, Bounds(512 * MIB, 128 * MIB)),
         (64 * MIB, 1, 64 * MIB, Bounds(2 * MIB, 64 * MIB)),
-        (MIB, 3 * MIB, MIB, Bounds(4 * MIB, 2 * MIB)),  # a heap has whole pages of GPU memory, also if less is asked for
+        (MIB, 3 * MIB, MIB, Bounds(4 * MIB, 2 * MIB)),  # a heap has whole pages of GPU memory
         (MIB, 2 * MIB, 7 * MIB, Bounds(2 * MIB, 6 * MIB)),
         (MIB, 2 * MIB, None, Bounds(2 * MIB, window.QUEUE_OFFSET - window.HEAP_OFFSET)),
         (MIB, 2 * MIB, 1 << 50, Bounds(2 * MIB, window.QUEUE_OFFSET - window.HEAP_OFFSET)),
@@ -30,7 +30,7 @@ def test_bounds(size, chunk, most, expected):
     assert bounds(size, chunk, most) == expected
 
 
-def test_less_than_it_begins_with():
+def test_a_limit_below_the_initial_size():
     with pytest.raises(ValueError, match="PGAS_MAX_MEMORY_PER_GPU=1048576: less than PGAS_SYMMETRIC_SIZE=2097152"):
         bounds(2 * MIB, MIB, MIB)
 
@@ -40,7 +40,7 @@ def test_less_than_it_begins_with():
     [(4, 0.5, 4), (4, 4, 4), (4, 4.5, 8), (4, 14, 14), (4, 14.5, 0), (14, 4, 4), (16, 1, 2), (16, 3, 0), (18, 0.5, 0)],
 )
 def test_step(size, lacking, step):
-    """In units of a MiB, of a heap that grows by 4 to 18."""
+    """In MiB, for a heap that grows in steps of 4 to 18."""
     assert Bounds(4 * MIB, 18 * MIB).step(size * MIB, int(lacking * MIB)) == step * MIB
 
 
@@ -70,7 +70,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("transport", ["p2p", "ibgda"])
 def test_checks_in_kernels(job, transport):
-    """PGAS_DEBUG=check: what was added is the heap, what is behind it is not."""
+    """PGAS_DEBUG=check: added memory belongs to the heap, memory behind it does not."""
     variables = {"PGAS_SYMMETRIC_SIZE": "4M", "PGAS_CUMEM_GRANULARITY": "2M", "PGAS_DEBUG": "check", "PGAS_TRANSPORT": transport}
     ended = job(PROGRAM, **variables)
     assert ended.lines(1) == ["True, 0"], ended

@@ -1,4 +1,4 @@
-"""Hang reports: what every PE prints when a wait lasts PGAS_TIMEOUT, and on SIGUSR1, after which a job goes on."""
+"""Hang reports: every PE prints one when a wait has lasted PGAS_TIMEOUT, and on SIGUSR1, after which the job goes on."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from strangers import NOBODY, stranger
 
 from pgas.job.inquiry import Inquiry
 
-#: A signal that nobody sends, waited for by some threads of some blocks; and what ends it.
+#: Some threads of some blocks wait for a signal that nobody sends; and a call that ends the wait.
 WAITS = """
 @pgas.jit
 def kernel(word, grid):
@@ -47,13 +47,13 @@ pgas.finalize()
 say("handler", signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL)
 """
 
-#: Where PEs wait for each other on the host.
+#: A line about a wait for other PEs on the host.
 IN_BARRIER = r"  host: program\.py:\d+ <module> > .* > (?:mpi\.py:\d+ _wait|store\.py:\d+ _await)"
 
-#: Seconds since a wait began that had 2; the report of another thread's error comes when a core is free for it.
+#: Seconds of a wait with a limit of 2. The report of another thread's error may come later, on a busy machine.
 OVER_2 = r"(?:[2-9]|\d\d+)\.\d s"
 
-#: A PE goes on when it has reported, on request.
+#: A PE goes on after its report, when it is told to.
 REPORTED = """
 from pgas.job import runtime
 
@@ -78,7 +78,7 @@ def job(tmp_path):
 
 
 def reports(ended):
-    """The lines of each PE's report."""
+    """Return the lines of each PE's report."""
     lines = [m.groups() for m in re.finditer(r"^(?:\[\d+\] )?pgas: PE (\d+): (.*)$", ended.err, re.MULTILINE)]
     found = {}
     for pe, line in lines:
@@ -91,12 +91,12 @@ def reports(ended):
 
 
 def has(lines, pattern, ended):
-    """One of the lines fits."""
+    """Check that a line matches."""
     assert any(re.fullmatch(pattern, line) for line in lines), f"{pattern}\n{ended}"
 
 
 def test_signal_that_nobody_sends(job):
-    """PE 0 waits in a kernel, PE 1 in a barrier of the host: each says so, and the job ends as without the report."""
+    """PE 0 waits in a kernel, PE 1 in a barrier of the host. Each reports that, and the job ends as without reports."""
     ended = job(INIT + WAITS + "if me == 0:\n    kernel[2, 6](word, grid)\npgas.barrier_all()\n", PGAS_TIMEOUT="2")
     found = reports(ended)
     assert found.keys() == {0, 1}, ended
@@ -128,7 +128,7 @@ def test_signal_that_nobody_sends(job):
 
 @pytest.mark.parametrize(("absent", "round_"), [jobs.also(1, 0), (2, 1)])
 def test_barrier_that_one_pe_does_not_enter(job, absent, round_):
-    """Who is missing is who was expected to write the flag of a dissemination barrier's round."""
+    """The missing PE is the one that writes the flag of a round of the dissemination barrier."""
     text = f"if me != {absent}:\n    attempt(launch, meets[1, 1])\n    sys.exit(1)\npgas.barrier_all()\n"
     ended = job(INIT + WAITS + text, npes=3, PGAS_TIMEOUT="3")
     found = reports(ended)
@@ -137,13 +137,13 @@ def test_barrier_that_one_pe_does_not_enter(job, absent, round_):
     flag = rf"flag {round_} of the barrier >= \d+, last saw \d+"
     writer = f"PE {absent} writes it when it comes there"
     failed = rf"first error: PE {waiting}, block 0, thread 0: sync_all waited 3 s \(PGAS_TIMEOUT\) for {flag}: {writer}"
-    waits = rf"block 0, thread 0: sync_all waits for {flag}, for .* s; {writer}"  # another gave up first
+    waits = rf"block 0, thread 0: sync_all waits for {flag}, for .* s; {writer}"  # if another thread times out first
     has(found[waiting], f"  (?:{failed}|{waits})", ended)
     has(found[absent], IN_BARRIER, ended)
 
 
-def test_who_writes_a_flag_of_the_barrier(job):
-    """Asked before anybody gives up; the kernel is compiled before. PE 1 is late: PE 2 waits for it in round 0, PE 0 in round 1."""
+def test_the_writer_of_a_barrier_flag_is_named(job):
+    """Before any wait times out; the kernel is compiled before. PE 1 is late: PE 2 waits for it in round 0, PE 0 in round 1."""
     text = """
 launch(meets[1, 1])
 if me == 0:
@@ -164,7 +164,7 @@ pgas.barrier_all()
     has(found[1], r"  host: program\.py:\d+ reported", ended)
 
 
-#: PE 1 waits, for what PE 0 sends when it has been asked for its report; kernels are compiled before.
+#: PE 1 waits for a signal that PE 0 sends after its report was requested; kernels are compiled before.
 IN_A_KERNEL = """
 launch(release[1, 1], word, grid, me)
 launch(kernel[2, 6], word, grid)
@@ -191,11 +191,11 @@ while runtime.current()._hang._inquiry._last < 0 and time.monotonic() < end:
 
 @pytest.mark.parametrize("victim", ["kernel", jobs.also("C")])
 def test_sigusr1_in_the_middle(job, victim):
-    """Of a kernel, or while the main thread is in a C function that does not come back to Python; the job then ends well."""
+    """During a kernel, or while the main thread is in a C function that does not return to Python. The job then ends normally."""
     stand = {"kernel": IN_A_KERNEL, "C": IN_C}[victim]
     running = job.start(INIT + WAITS + REPORTED + stand + "pgas.synchronize()\npgas.barrier_all()\n" + END)
     pes, _ = running.wait()
-    time.sleep(1)  # until the kernel waits
+    time.sleep(1)  # until the kernel has begun to wait
     os.kill(pes[1], signal.SIGUSR1)
     ended = running.end()
     assert (ended.status, ended.out.count("handler True")) == (0, 2), ended
@@ -213,8 +213,8 @@ def test_sigusr1_in_the_middle(job, victim):
 
 
 @pytest.mark.slow
-def test_who_was_asked_before_an_error_is_asked_again(job):
-    """The answer to a request is not taken for one to the error."""
+def test_a_report_after_an_earlier_request(job):
+    """PEs that have answered an earlier request are asked again after an error."""
     text = "launch(release[1, 1], word, grid, 0)\nlaunch(kernel[2, 6], word, grid)\n"
     text += "for array in (word, grid):\n    array.copy_to_device(np.zeros_like(array.copy_to_host()))\n"
     text += "later(1, os.kill, os.getpid(), signal.SIGUSR1)\nattempt(launch, kernel[2, 6], word, grid)\n"
@@ -245,7 +245,7 @@ def test_reports_can_be_turned_off(job):
 
 
 def test_own_handler_of_the_program(job):
-    """It is called, too, and is in place again when pgas is not."""
+    """It is also called, and is restored after finalize."""
     text = "def own(number, frame):\n    say('own')\nsignal.signal(signal.SIGUSR1, own)\n" + INIT + REPORTED
     text += "os.kill(os.getpid(), signal.SIGUSR1)\nreported()\npgas.free(word)\npgas.finalize()\n"
     text += "say(signal.getsignal(signal.SIGUSR1) is own, signal.set_wakeup_fd(-1))\nos.kill(os.getpid(), signal.SIGUSR1)\n"
@@ -255,7 +255,7 @@ def test_own_handler_of_the_program(job):
 
 
 def test_a_child_that_is_forked_ends_without_the_job(job):
-    """However it ends: its parent goes on, and still answers."""
+    """However it ends, its parent goes on and still answers."""
     text = "for how in (lambda: sys.exit(3), lambda: 1 / 0, lambda: None):\n"
     text += "    child = os.fork()\n    if child == 0:\n        how()\n        sys.exit()\n    say(os.waitpid(child, 0)[1] >> 8)\n"
     text += "os.kill(os.getpid(), signal.SIGUSR1)\nreported()\npgas.free(word)\n"
@@ -264,7 +264,7 @@ def test_a_child_that_is_forked_ends_without_the_job(job):
     assert reports(ended).keys() == {0}, ended
 
 
-#: PE 1 stops, or is late in Python, until PE 0 has said that it waits.
+#: PE 1 is stopped, or late, until PE 0 has reported its wait.
 LATE = """
 import re
 from mpi4py import MPI
@@ -295,7 +295,7 @@ if late:
 
 
 def test_waits_of_the_host_say_who_is_waited_for(tmp_path):
-    """And go on: for a process that is stopped, in init, in a barrier and at the end, and for one that is only late."""
+    """For a stopped process in init, a barrier and finalize, and for a late one. The waits go on after the message."""
     ended = jobs.Jobs(tmp_path, ON_GPUS, real=True)(LATE, PGAS_TIMEOUT="0.5")
     assert (ended.status, ended.out) == (0, ""), ended
     for call in ("init", "barrier_all", "zeros", "finalize"):
@@ -308,7 +308,7 @@ def test_waits_of_the_host_say_who_is_waited_for(tmp_path):
 
 @pytest.mark.skipif(jobs.BY_RUN, reason="pgas.run's PEs do not wait for each other at their ends")
 def test_the_wait_at_the_end_says_who_is_waited_for(tmp_path):
-    """MPI_Finalize, in which no thread of Python runs."""
+    """In MPI_Finalize, where no Python thread runs."""
     text = """
 import subprocess
 
@@ -345,8 +345,8 @@ INT32 = r"int32 array of shape \(64,\) allocated at \S+program\.py:\d+"
 
 
 @pytest.mark.parametrize("transport", ["ibgda", jobs.also("ibrc")])
-def test_completions_that_are_withheld(job, transport):
-    """The engine stands still after some WQEs: the report has what is outstanding, and the card's view of it."""
+def test_withheld_completions(job, transport):
+    """The engine stops after some WQEs: the report has the outstanding requests, and the card's view of them."""
     text = "source = cuda.to_device(np.zeros(64, np.int32))\npgas.register(source)\n"  # of which requests to the proxy carry the number
     text += "works[2, 2](dest, source, word, right)\npgas.barrier_all()\n"  # compiled on both, before the one stands still for the other
     text += "for _ in range(50):\n    works[2, 2](dest, source, word, right)\n    pgas.synchronize()\n"
@@ -378,9 +378,8 @@ def test_completions_that_are_withheld(job, transport):
     assert ended.status != 0
 
 
-def test_card_that_stands_still(tmp_path):
-    """Its process is stopped, which takes a moment for each of its threads, and its engine before, which on a GPU would go on without it:
-    reports come without its view, in time."""
+def test_stopped_card(tmp_path):
+    """The card's process is stopped, after its engine, which would go on on a GPU. Reports come in time, without the card's view."""
     text = """
 from pathlib import Path
 if me == 0:
@@ -393,7 +392,7 @@ pgas.allgather_object(0)
 works[2, 2](dest, source, word, right)
 pgas.synchronize()
 """
-    job = jobs.Jobs(tmp_path, ON_GPUS, real=True)  # the kernel continues what is stopped when its session ends
+    job = jobs.Jobs(tmp_path, ON_GPUS, real=True)  # Linux continues stopped processes when their session ends
     ended = job(INIT + "from pgas.job import runtime\n" + THROUGH_A_NIC + text, PGAS_TRANSPORT="ibgda", PGAS_TIMEOUT="2")
     found = reports(ended)
     assert found.keys() == {0, 1}, ended
@@ -405,7 +404,7 @@ pgas.synchronize()
 
 
 def test_a_pe_that_is_stopped_is_named(tmp_path):
-    """While another waits for it in a kernel: by the report, and by the error, whose other words are as ever."""
+    """While another PE waits for it in a kernel: by the report and by the error."""
     text = """
 if me == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -425,8 +424,8 @@ except pgas.DeviceError as error:
 
 
 @pytest.mark.parametrize("sent", [b"5", b"[1]", b'{"ask": "a stranger", "from": 1}', b'{"ask": 1, "from": []}', b"[" * 60_000, b"\xff"])
-def test_what_strangers_send_is_not_heard(sent):
-    """Any process of the machine finds the sockets: one that sends what it likes gets no report, and the PEs go on listening."""
+def test_messages_of_strangers_are_ignored(sent):
+    """Any process on the machine can send to the sockets. It gets no report, and the PEs go on listening."""
     said = []
     pes = [Inquiry(pe, said.append) for pe in range(2)]
     try:
@@ -441,7 +440,7 @@ def test_what_strangers_send_is_not_heard(sent):
     assert said == ["a peer", "a peer"]
 
 
-def test_a_stranger_with_the_name_of_a_peer_that_is_gone_is_not_heard():
+def test_a_stranger_with_the_name_of_an_ended_peer_is_ignored():
     said = []
     pes = [Inquiry(pe, said.append) for pe in range(3)]
     address = f"\0{pes[1].address}"

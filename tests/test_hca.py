@@ -1,4 +1,4 @@
-"""Which NIC init takes, and with what, on fabricated machines; what a PE says where the machine has none."""
+"""The NIC that init chooses, and its arguments, on fake machines; the messages on machines without one."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def machine(monkeypatch):
 
 
 def choose(**asked):
-    """The NIC of the first PE of a machine, and what it is warned of."""
+    """Return the NIC of a machine's first PE, and the warnings."""
     warnings = []
     return hca.choose({**VARIABLES, **asked}, None, 0, warnings.append), warnings
 
@@ -59,24 +59,24 @@ def test_choices():
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_nic_that_is_not_there_and_not_used():
+def test_a_missing_nic_that_is_not_used():
     assert choose(PGAS_TRANSPORT="p2p", PGAS_HCA="mlx5_9:1") == (
         None,
         ["PGAS_HCA=mlx5_9:1: this machine has mlx5_0; transport p2p uses none"],
     )
     asked = {**VARIABLES, "PGAS_TRANSPORT": "p2p", "PGAS_HCA": "mlx5_9"}
-    assert hca.choose(asked, None, 1, pytest.fail) is None  # one of a machine says it
+    assert hca.choose(asked, None, 1, pytest.fail) is None  # only one PE of a machine warns
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_carries_ibrc_need_not_carry_ibgda(monkeypatch):
+def test_a_device_for_ibrc_but_not_ibgda(monkeypatch):
     monkeypatch.setattr(IBGDA, "why_not", lambda self, device, port: "has no DevX")
     with pytest.raises(TransportError, match="PGAS_HCA=mlx5_0: port 1 has no DevX"):
         choose(PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
 def setting(choice, **asked):
-    """What a job in the simulator offers its transport."""
+    """Return the Setting of a job in the simulator."""
     opened = []
     offered = registry.Setting({**VARIABLES, **asked}, choice, False, lambda by_cpu: opened.append(by_cpu) or "a card", print)
     return offered, opened
@@ -87,7 +87,7 @@ REAL, CARD = Choice(DEVICE, PORT, "asked for"), Choice(None, None, "asked for")
 
 @pytest.fixture
 def made(monkeypatch):
-    """What NICs are made with, instead of NICs."""
+    """Record the arguments of NICs instead of making them."""
     found = []
     for nic in (DirectNIC, ProxiedNIC, VerbsNIC):
         monkeypatch.setattr(nic, "__init__", lambda self, part, **options: found.append((type(self), options)))
@@ -95,7 +95,7 @@ def made(monkeypatch):
 
 
 @pytest.mark.parametrize("handler", ["auto", "cpu"])
-def test_who_rings_the_software_card(made, handler):
+def test_whether_gpu_or_cpu_rings_the_software_card(made, handler):
     offered, opened = setting(CARD, PGAS_IBGDA_NIC_HANDLER=handler)
     for transport in ("ibgda", "ibrc"):
         registry.get(transport).connect(None, offered)
@@ -125,7 +125,7 @@ def pe(number, nic, why="asked for", node="alpha/boot/pid:[1]"):
 
 
 def test_jobs_over_devices():
-    """Of several machines, with whatever names they have there."""
+    """On several machines, whose device names may differ."""
     reachable = [[None] * 2] * 2
     both = [pe(0, "mlx5_0:1"), pe(1, "mlx5_0:1", node="beta/boot/pid:[1]")]
     assert choose_transport("ibrc", both, reachable) == ("ibrc", "asked for; over mlx5_0:1 (asked for)")
@@ -143,8 +143,8 @@ def test_a_machine_without_devices(job):
     assert ended.out.count(wanted) == 2, ended
 
 
-def test_what_is_refused_is_said_once(monkeypatch):
-    """ENOMEM of registering says the limit, what is needed and what to do."""
+def test_a_refusal_is_one_message(monkeypatch):
+    """For ENOMEM at registration it has the limit, the needed size and the remedy."""
     from pgas.transports.verbs import memory
 
     class PyverbsError(Exception):
@@ -168,7 +168,7 @@ def test_what_is_refused_is_said_once(monkeypatch):
 
 
 def test_a_piece_of_gpu_memory_as_a_dma_buf(monkeypatch):
-    """It begins within a page: work requests name it by its offset in what CUDA exports, whole pages."""
+    """A piece that starts within a page: CUDA exports whole pages, and work requests use the offset in these."""
     pytest.importorskip("cuda.bindings", reason="capability missing: cuda.bindings")
     from pgas.transports.memory import gpudirect
     from pgas.transports.verbs import memory

@@ -1,4 +1,4 @@
-"""The allocator of the symmetric heap: against an oracle that marks every unit, and its texts."""
+"""The allocator of the symmetric heap: compared with an oracle that marks every unit; its messages."""
 
 import time
 
@@ -20,7 +20,7 @@ def allocate(heap, nbytes, alignment=1, where="here.py:1"):
 
 
 class Oracle:
-    """A heap as one flag a unit; first fit by trying every place."""
+    """A heap with a flag for each unit; first fit by trying every place."""
 
     def __init__(self, units):
         self.taken = [False] * units
@@ -33,7 +33,7 @@ class Oracle:
         return None
 
     def lacking(self, nbytes, alignment):
-        """By how many bytes the heap has to grow, by trying every number of units."""
+        """Return by how many bytes the heap must grow, by trying every number of units."""
         longer = Oracle(0)
         for more in range(1 << 14):
             longer.taken = self.taken + [False] * more
@@ -49,7 +49,7 @@ class Oracle:
         self.taken[start : start + span] = [taken] * span
 
     def runs(self):
-        """Maximal free ranges, in bytes."""
+        """Return the maximal free ranges, in bytes."""
         found, start = [], None
         for i, taken in enumerate([*self.taken, True]):
             if not taken and start is None:
@@ -134,7 +134,7 @@ def test_everything_freed_is_one_range():
     assert allocate(heap, heap.size).offset == 0
 
 
-def test_arrays_of_no_bytes_have_addresses_of_their_own():
+def test_empty_arrays_have_distinct_addresses():
     heap = Allocator(UNITS * ALIGNMENT)
     first, second = allocate(heap, 0), allocate(heap, 0)
     assert first.nbytes == second.nbytes == 0
@@ -199,7 +199,7 @@ def test_a_block_across_the_seam():
 
 
 def test_lacking_for_an_alignment():
-    """Counted from the end of the heap to that of the block, whose place follows from the slot's addresses, not from the heap's begin."""
+    """From the end of the heap to the end of the block. Alignment refers to addresses in the slot, not to offsets in the heap."""
     heap = Allocator(4 * ALIGNMENT, origin=ALIGNMENT)
     assert heap.lacking((1,), BYTE, 4 * ALIGNMENT) == 0  # at offset 3
     allocate(heap, 4 * ALIGNMENT)
@@ -217,7 +217,7 @@ def test_released_twice():
     assert heap._free == [(0, heap.size)]
 
 
-def test_freeing_newest_first_takes_the_time_of_as_many_blocks():
+def test_freeing_newest_first_takes_linear_time():
     def seconds(n):
         heap = Allocator(n * ALIGNMENT)
         blocks = [allocate(heap, 1) for _ in range(n)]
@@ -227,7 +227,7 @@ def test_freeing_newest_first_takes_the_time_of_as_many_blocks():
         return time.process_time() - start
 
     few, many = (min(seconds(n) for _ in range(3)) for n in (1000, 8000))
-    assert many < 24 * few  # 8 times as many; a search through all of them takes 64 times as long
+    assert many < 24 * few  # 8 times as many blocks; with linear searches it would take 64 times as long
 
 
 def test_block_in_words():

@@ -1,4 +1,4 @@
-"""A wait of the host that lasts says who is waited for: other PEs, the software card."""
+"""A long wait on the host reports the awaited process: other PEs, the software card."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from pgas.transports.softhca.process import client, messages
 
 
 class Late(collective.Collective):
-    """PEs of which some do not come to the exchange."""
+    """An exchange that some PEs do not join."""
 
     def __init__(self, rank, missing, processes, polls=3, met=False):
         def allgather(data, poll):
@@ -42,7 +42,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def halted():
-    """A process that is stopped."""
+    """A stopped process."""
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
@@ -51,7 +51,7 @@ def halted():
     process.communicate()
 
 
-def test_who_is_waited_for_is_said_once(impatient, halted, capsys):
+def test_a_wait_is_reported_once(impatient, halted, capsys):
     here = os.getpid()
     Late(0, {1, 2, 3}, [*node_of(here, halted, here), *node_of(halted, node="elsewhere")]).exchange(None)
     assert capsys.readouterr().err == (
@@ -60,8 +60,8 @@ def test_who_is_waited_for_is_said_once(impatient, halted, capsys):
     )
 
 
-def test_the_lowest_that_waits_says_it(impatient, halted, capsys):
-    """Of those that can speak."""
+def test_the_lowest_waiting_pe_reports(impatient, halted, capsys):
+    """The lowest PE that is not stopped or dead."""
     here = os.getpid()
     Late(2, {3}, node_of(here, here, here, here)).exchange(None)
     assert capsys.readouterr().err == ""
@@ -69,15 +69,15 @@ def test_the_lowest_that_waits_says_it(impatient, halted, capsys):
     assert capsys.readouterr().err.startswith("pgas: PE 2 has waited")
 
 
-def test_once_all_have_come_each_that_waits_says_it(impatient, halted, capsys):
-    """A lower one may have gone on."""
+def test_each_waiting_pe_reports_after_all_have_arrived(impatient, halted, capsys):
+    """A lower PE may have gone on already."""
     here = os.getpid()
     Late(2, {3}, node_of(here, here, here, halted), met=True).exchange(None)
     assert capsys.readouterr().err.startswith(f"pgas: PE 2 has waited 1e-09 s (PGAS_TIMEOUT) for PE 3 (process {halted}, which is stopped)")
 
 
-def test_who_was_stopped_itself_does_not_wait_for_the_others(monkeypatch, capsys):
-    """They wait for it. The clock runs on while a process is stopped; here it makes a leap."""
+def test_a_pe_that_was_stopped_does_not_report(monkeypatch, capsys):
+    """The others wait for it. While a process is stopped its clock goes on; here it jumps."""
     monkeypatch.setenv("PGAS_TIMEOUT", "30")
     times = iter([0, 0.1, 100.1, 100.2, 129.9, 130.2])
     monkeypatch.setattr(collective, "time", SimpleNamespace(monotonic=lambda: next(times)))
@@ -85,14 +85,14 @@ def test_who_was_stopped_itself_does_not_wait_for_the_others(monkeypatch, capsys
     assert capsys.readouterr().err == ""
 
 
-def test_who_is_missing_among_many(impatient, capsys):
+def test_many_missing_pes(impatient, capsys):
     Late(0, set(range(1, 20)), node_of(*[os.getpid()] * 20)).exchange(None)
     assert f"PE 8 (process {os.getpid()}) and 11 more in pgas.barrier_all()" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("variable", [{"PGAS_HANG_REPORT": "off"}, {"PGAS_TIMEOUT": "never"}, {"PGAS_TIMEOUT": "60"}])
-def test_waits_that_nothing_is_said_of(impatient, monkeypatch, capsys, variable):
-    """A value that is refused is init's to tell."""
+def test_waits_without_a_report(impatient, monkeypatch, capsys, variable):
+    """Also with an invalid PGAS_TIMEOUT, which init refuses later."""
     for name, value in variable.items():
         monkeypatch.setenv(name, value)
     Late(0, {1}, node_of(os.getpid(), os.getpid())).exchange(None)
@@ -100,7 +100,7 @@ def test_waits_that_nothing_is_said_of(impatient, monkeypatch, capsys, variable)
 
 
 def test_processes_of_one_launcher():
-    """Before the PEs have met, by what the launcher gave them."""
+    """Before bootstrap, processes of a job are known by the launcher's variables."""
     commands = {"PMI_RANK": "1", "OMPI_COMM_WORLD_RANK": "2", "HOME": "3"}
     processes = [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={name: value}) for name, value in commands.items()]
     try:
@@ -111,20 +111,20 @@ def test_processes_of_one_launcher():
 
 
 @pytest.mark.parametrize("variable", [{"PGAS_TIMEOUT": "1e7"}, {"PGAS_HANG_REPORT": "off"}])
-def test_sources_that_nothing_is_said_of(impatient, monkeypatch, capsys, variable):
-    """An answer that is there; one that is not, where nobody is to be told."""
+def test_sources_without_a_report(impatient, monkeypatch, capsys, variable):
+    """An answer that has arrived; a missing one without anyone to report to."""
     for name, value in variable.items():
         monkeypatch.setenv(name, value)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        if "PGAS_TIMEOUT" in variable:  # too long for poll(2), which counts milliseconds in an int
+        if "PGAS_TIMEOUT" in variable:  # more milliseconds than poll(2) takes
             theirs.send(b"answer")
         waits.tell_if_late(ours, "PE 0", lambda: "the card")
     assert capsys.readouterr().err == ""
 
 
-def test_request_that_was_interrupted(monkeypatch):
-    """The next one does not get its answer."""
+def test_an_interrupted_request(monkeypatch):
+    """The next request does not get its answer."""
     name = f"pgas-test-{os.getpid()}"
 
     def interrupted(*args):
@@ -135,7 +135,7 @@ def test_request_that_was_interrupted(monkeypatch):
         listener.listen()
 
         def serve():
-            with listener.accept()[0] as served, contextlib.suppress(OSError):  # nobody takes the second
+            with listener.accept()[0] as served, contextlib.suppress(OSError):  # the second is not accepted
                 for answer in ("hello", "first"):
                     messages.receive(served)
                     messages.send(served, messages.Kind.OK, answer)
@@ -152,8 +152,8 @@ def test_request_that_was_interrupted(monkeypatch):
         thread.join()
 
 
-def test_a_card_that_does_not_answer_is_told_of_once(monkeypatch, capfd):
-    """Its client goes on waiting, and gets the answer."""
+def test_a_card_that_does_not_answer_is_reported_once(monkeypatch, capfd):
+    """Its client waits on, and gets the answer."""
     name, told = f"pgas-test-{os.getpid()}", threading.Event()
     monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
     monkeypatch.setattr(waits, "say", lambda text, say=waits.say: (say(text), told.set()))
@@ -177,8 +177,8 @@ def test_a_card_that_does_not_answer_is_told_of_once(monkeypatch, capfd):
     assert capfd.readouterr().err == f"pgas: PE 3 has waited 0.01 s (PGAS_TIMEOUT) for {words}\n"
 
 
-def test_a_card_that_does_not_start_is_told_of(monkeypatch, capfd, tmp_path):
-    """In time for who looks: its own limit is minutes."""
+def test_a_card_that_does_not_start_is_reported(monkeypatch, capfd, tmp_path):
+    """After PGAS_TIMEOUT; the limit of its start is minutes."""
     monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
     monkeypatch.setattr(client.sys, "executable", str(tmp_path / "card"))
     (tmp_path / "card").write_text("#!/bin/sh\nkill -STOP $$\n")
@@ -191,8 +191,8 @@ def test_a_card_that_does_not_start_is_told_of(monkeypatch, capfd, tmp_path):
     assert said.endswith(" to start, and goes on waiting\n"), said
 
 
-def test_a_card_that_starts_hears_no_ctrl_c(monkeypatch, tmp_path):
-    """Nor SIGUSR1: before its first instruction, too. Its first start compiles for seconds, and would print where."""
+def test_a_starting_card_ignores_ctrl_c(monkeypatch, tmp_path):
+    """And SIGUSR1, from its first instruction on. Its first start compiles for seconds, and would print a traceback."""
     monkeypatch.setattr(client.sys, "executable", str(tmp_path / "card"))
     (tmp_path / "card").write_text("#!/bin/sh\nkill -INT $$\nkill -USR1 $$\nexit 3\n")
     (tmp_path / "card").chmod(0o755)

@@ -1,6 +1,6 @@
-"""What functions of the NIC transports wait for, and that nothing is posted after a refusal; in the simulator, without a card or a proxy.
+"""Waits of the NIC transports' functions, and that nothing is posted after a refusal; in the simulator, without a card or a proxy.
 
-A thread calls the function, another plays the proxy: when nobody else can go on, it completes what was asked for.
+One thread calls the function. Another one stands in for the proxy: when no other thread can go on, it completes the requests.
 """
 
 import os
@@ -28,7 +28,7 @@ CONTROL, BEFORE = 0x6035_0000_0000, 4
 TO, FROM, PE, SIZE = posting.DEST, posting.SOURCE, posting.PE, posting.NBYTES
 ELSEWHERE = 0x7000_0000_0000  #: neither on the heap nor registered
 
-#: What moves data of local memory: name -> call of a transport's functions, with the local address.
+#: By name: calls of a transport's functions that move data of local memory, given the local address.
 COPIES = {
     "put": lambda t, local: t.put("put", THREAD, 4, nbi=False)(TO, local, SIZE, PE, 0),
     "put_nbi": lambda t, local: t.put("put_nbi", THREAD, 4, nbi=True)(TO, local, SIZE, PE, 1),
@@ -41,7 +41,7 @@ COPIES = {
     "put_signal_nbi": lambda t, local: t.put_signal("put_signal_nbi", THREAD, 4, nbi=True)(TO, local, SIZE, posting.WORD, 1, True, PE),
 }
 
-#: What returns when what it asked for is done, how many requests that are, and, of 4 that others asked for, how many it waits for.
+#: By name: calls that return when their requests are done, their number of requests, and for how many of 4 other requests they also wait.
 WAITS = {name: (copy, 3 if name in ("iput", "iget") else 1) for name, copy in COPIES.items() if "nbi" not in name} | {
     "g": (lambda t, local: t.g(types.float32)(TO, np.zeros(1, np.float32), PE, 0), 1),
     "atomic_fetch_add": (
@@ -56,7 +56,7 @@ WAITS = {name: (copy, 3 if name in ("iput", "iget") else 1) for name, copy in CO
 
 
 class Job(posting.Job):
-    """posting.Job with the ring of a proxy thread, which was asked for BEFORE requests and has done all of them but one."""
+    """posting.Job with a proxy's ring, in which BEFORE requests were posted and all but one of them are done."""
 
     def __init__(self):
         super().__init__("put")
@@ -109,8 +109,8 @@ def test_a_wait_ends_when_the_last_request_is_done(name, job):
 
 @pytest.mark.parametrize("path", [ibgda, ibrc], ids=["ibgda", "ibrc"])
 @pytest.mark.parametrize("name", COPIES)
-def test_of_memory_that_the_nic_does_not_reach_nothing_is_posted(name, path, job):
-    """No data, and no signal either; the job is poisoned."""
+def test_nothing_is_posted_for_unreachable_memory(name, path, job):
+    """Neither data nor a signal; the job is unusable afterwards."""
     before = job.memory.load(job.record + layout.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)
 
     @cuda.jit

@@ -1,4 +1,4 @@
-"""Who died and how, and who says it: with processes that these tests start."""
+"""Deaths of processes: which one died, how, and which process reports it. The tests start the processes."""
 
 import os
 import socket
@@ -15,13 +15,13 @@ from pgas.job.ending import Watcher
 
 UNKNOWN = "ended without pgas.finalize()"
 
-#: Of a process that its parent has waited for, Linux 6.15 and later tell.
+#: Linux 6.15 and later tell how a process ended after its parent has reaped it.
 TOLD_LATER = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
 
 
 @pytest.fixture
 def sleeper():
-    """sleeper() starts a process that does nothing."""
+    """Return sleeper(), which starts a process that does nothing."""
     started = []
 
     def start(command="read line"):
@@ -46,7 +46,7 @@ def sleeper():
     ],
 )
 def test_how_a_process_ended(sleeper, command, how):
-    """Before its parent waits for it, and after."""
+    """Before its parent reaps it, and after."""
     process = sleeper(command)
     pidfd = os.pidfd_open(process.pid)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -69,7 +69,7 @@ def test_how_a_process_ended_on_an_old_kernel(sleeper, monkeypatch):
 
 
 def test_the_first_to_die_is_told():
-    """However late that is looked at, and whatever their order of pids and descriptors."""
+    """However late the check is, and in any order of pids and descriptors."""
     processes = [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) for _ in range(4)]
     reading, writing = os.pipe()
     deaths = liveness._Deaths(reading)
@@ -87,7 +87,7 @@ def test_the_first_to_die_is_told():
         process.stdin.close()
 
 
-def test_one_of_several_has_the_last_word():
+def test_one_of_several_processes_reports():
     word = LastWord()
     other = LastWord((os.getpid(), word.fd))
     assert not other.taken(0)
@@ -99,7 +99,7 @@ def test_one_of_several_has_the_last_word():
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_the_watcher_says_who_died_unless_another_spoke(sleeper, capfd, taken):
+def test_the_watcher_reports_a_death_unless_another_has(sleeper, capfd, taken):
     word, victim, survivor = LastWord(), sleeper(), sleeper()
     watcher = Watcher(word, ": that is all")
     for who, process in (("PE 0", survivor), ("PE 1", victim)):
@@ -116,8 +116,8 @@ def test_the_watcher_says_who_died_unless_another_spoke(sleeper, capfd, taken):
     word.close()
 
 
-def test_the_watcher_outlives_who_started_it(sleeper, capfd):
-    """It is in a session of its own, and goes on when nobody tells it more."""
+def test_the_watcher_outlives_its_parent(sleeper, capfd):
+    """It has its own session, and goes on when its pipe is closed."""
     word, victim = LastWord(), sleeper()
     watcher = Watcher(word, ".")
     watcher.add("PE 1", victim.pid)
@@ -129,7 +129,7 @@ def test_the_watcher_outlives_who_started_it(sleeper, capfd):
     word.close()
 
 
-def test_the_watcher_of_a_job_that_ends_in_good_order_says_nothing(sleeper, capfd):
+def test_the_watcher_is_silent_after_an_orderly_end(sleeper, capfd):
     word, victim = LastWord(), sleeper()
     watcher = Watcher(word, "")
     watcher.add("PE 1", victim.pid)
@@ -139,7 +139,7 @@ def test_the_watcher_of_a_job_that_ends_in_good_order_says_nothing(sleeper, capf
     word.close()
 
 
-def test_a_watch_takes_more_and_stops(sleeper):
+def test_a_watch_can_be_extended_and_stopped(sleeper):
     lost = []
     done = threading.Event()
     watch = Watch([("PE 0", sleeper().pid)], lambda *death: lost.append(death) or done.set())
@@ -166,8 +166,8 @@ def two_machines(pid, fd):
     )
 
 
-def test_a_vigil_without_a_common_last_word(sleeper, monkeypatch):
-    """A process whose descriptors may not be had: each speaks for itself. Of other machines only the kernel there knows."""
+def test_a_vigil_without_a_common_reporter(sleeper, monkeypatch):
+    """If descriptors cannot be passed, each PE reports for itself. Deaths on another machine are not seen here."""
     monkeypatch.setattr(ending, "_word", None)
     lost, done = [], threading.Event()
     peer, vigil = sleeper(), ending.Vigil()

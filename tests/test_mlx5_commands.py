@@ -1,4 +1,4 @@
-"""Commands: sizes, golden inputs and outputs both ways, status in words, what is refused."""
+"""Commands: sizes, golden inputs and outputs both ways, messages for statuses, refused values."""
 
 import pickle
 
@@ -53,7 +53,7 @@ INIT2RTR = {
     },
 }
 
-#: Lines of the input that are not zero, as the kernel driver dumps them; by hand from facts/mlx5.md sections 3.3 to 3.5 and mlx5_ifc.h.
+#: The lines of the input that are not zero, in the form of the kernel driver's dumps; written by hand from mlx5_ifc.h.
 GOLDEN = {
     Command.CREATE_CQ: (
         CREATE_CQ,
@@ -107,7 +107,7 @@ GOLDEN = {
     Command.DESTROY_UMEM: ({"umem_id": 0x33}, "\n000: 0a0a0000 00000000 00000033 00000000"),
 }
 
-#: Commands that answer with a status and nothing else.
+#: Commands whose output is only a status.
 NO_ANSWER = (Command.RST2INIT_QP, Command.DESTROY_MKEY, Command.DEALLOC_PD, Command.DEALLOC_UAR, Command.DESTROY_UMEM)
 
 
@@ -120,7 +120,7 @@ def from_dump(text, size):
 
 
 def contains(whole, part):
-    """Whether part's fields have part's values in whole, and whole's others are zero."""
+    """Whether whole has the values of part's fields, and its other fields are zero."""
     return all(
         contains(value, part.get(name, {})) if isinstance(value, dict) else value == part.get(name, 0) for name, value in whole.items()
     )
@@ -156,7 +156,7 @@ def test_golden_output(command, values, text):
 
 
 def test_golden_query_qp():
-    """The context lies in the output as in CREATE_QP's input; how far the card executed and was rung are in its word at 0xcc."""
+    """The context is in the output as in CREATE_QP's input; its word at 0xcc has the executed and the rung index."""
     values = {"opt_param_mask": 0x10, "qpc": {"state": 3, "hw_sq_wqebb_counter": 0x1234, "sw_sq_wqebb_counter": 0x1236}}
     lines = "\n010: 00000010 00000000 30000000 00000000\n0c0: 00000000 00000000 00000000 12341236"
     data = from_dump(lines, 0x110)
@@ -174,7 +174,7 @@ def test_golden_roce_address():
 
 
 def test_sizes():
-    """Facts 3 and mlx5_ifc.h: sizes of inputs with a context, of outputs, and of those of queries."""
+    """From mlx5_ifc.h: sizes of inputs with a context, of outputs, and of outputs of queries."""
     inputs = dict.fromkeys(("CREATE_MKEY", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP", "INIT2INIT_QP", "INIT2RTR_QP"), 0x110)
     inputs |= dict.fromkeys(("RTR2RTS_QP", "RTS2RTS_QP"), 0x110)
     inputs["CREATE_UMEM"] = 0x30
@@ -197,7 +197,7 @@ def test_capabilities(kind):
 
 
 def test_golden_capabilities():
-    """What a soft HCA reports of its atomics (facts 8 item 8)."""
+    """The atomics of the software card."""
     values = {"atomic_req_8B_endianness_mode": 1, "supported_atomic_req_8B_endianness_mode_1": 1, "atomic_operations": 0xF}
     data = build_output(Command.QUERY_HCA_CAP, {"capability": values | {"atomic_size_qp": 0xC}}, op_mod=7)
     words = data[0x10:0x30].hex(" ", -4)
@@ -222,12 +222,12 @@ def test_check():
 
 
 @pytest.mark.parametrize("status", set(Status) - {Status.OK})
-def test_every_status_has_words(status):
+def test_every_status_has_a_message(status):
     with pytest.raises(CommandError, match=rf"2ERR_QP failed: {status.name} \({commands.STATUS_WORDS[status]}\), syndrome 0x0"):
         check(Command.TO_ERR_QP, build_output(Command.TO_ERR_QP, status=status))
 
 
-def test_words_are_complete():
+def test_messages_are_complete():
     assert commands.STATUS_WORDS.keys() == set(Status)
     assert len(set(commands.STATUS_WORDS.values())) == len(Status)
 
@@ -236,7 +236,7 @@ def test_unknown_status_and_command():
     assert str(CommandError(0x999, 0x7F, 1)) == "command 0x999 failed: status 0x7f, syndrome 0x1"
 
 
-def test_a_syndrome_in_the_words_of_who_knows_them():
+def test_a_syndrome_with_a_known_meaning():
     data = build_output(Command.CREATE_CQ, status=Status.BAD_RES, syndrome=6)
     with pytest.raises(CommandError, match=r"^CREATE_CQ failed: BAD_RES \(bad resource\), syndrome 0x6: the 6th$"):
         check(Command.CREATE_CQ, data, lambda syndrome: f"the {syndrome}th")
@@ -303,7 +303,7 @@ def test_round_trip(qpn, mask, state, address):
 
 
 def test_numbers():
-    """The opcodes and statuses of facts 3.1, in its order."""
+    """Opcodes and statuses, from mlx5_ifc.h."""
     assert [int(command) for command in Command] == [
         *(0x100, 0x200, 0x202, 0x301, 0x400, 0x401, 0x402, 0x403, 0x500, 0x501, 0x502, 0x503, 0x504, 0x505, 0x507, 0x50A, 0x50B),
         *(0x50E, 0x710, 0x711, 0x760, 0x762, 0x800, 0x801, 0x802, 0x803, 0x805, 0xA08, 0xA0A),

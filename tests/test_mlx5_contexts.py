@@ -25,7 +25,7 @@ def test_every_pair_of_states_is_legal_or_forbidden():
     assert not LEGAL.keys() & FORBIDDEN.keys()
 
 
-def test_commands_are_those_of_the_sheet():
+def test_commands_of_the_state_transitions():
     assert set(LEGAL.values()) == MOVES
     assert {command_name(command) for command in Command} >= MOVES
 
@@ -33,7 +33,7 @@ def test_commands_are_those_of_the_sheet():
 @pytest.mark.parametrize(
     ("command", "state"), [(c, s) for c in sorted(MOVES) for s in QpState if (s, c) not in {(p[0], v) for p, v in LEGAL.items()}]
 )
-def test_no_other_way(command, state):
+def test_no_other_transition(command, state):
     with pytest.raises(ValueError, match=f"^{command} of a QP in {state.name}: .*(comes? (first|before)|RST|already|from {state.name})"):
         transition(command, state)
 
@@ -102,7 +102,7 @@ def test_bad_access():
 
 
 def table_values(table):
-    """A strategy of values of every field of a table."""
+    """A strategy for values of every field of a table."""
     return st.fixed_dictionaries(
         {
             name: table_values(field.table) if field.table is not None else st.integers(0, (1 << field.width) - 1)

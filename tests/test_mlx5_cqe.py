@@ -1,4 +1,4 @@
-"""CQEs: golden bytes both ways, words of syndromes, ownership, and the extension of a 16-bit counter."""
+"""CQEs: golden bytes both ways, messages for syndromes, ownership, and the extension of a 16-bit counter."""
 
 import pytest
 from hypothesis import given
@@ -100,7 +100,7 @@ def test_owner_of_a_queue_of_8(op_own, consumer_idx, valid):
     assert cqe.valid(op_own, consumer_idx, 8) is valid
 
 
-def test_words():
+def test_messages():
     assert cqe.SYNDROME_WORDS.keys() == set(Syndrome)
     assert len(set(cqe.SYNDROME_WORDS.values())) == len(Syndrome)
     assert cqe.syndrome_words(5) == "work request flushed (0x05)"
@@ -113,7 +113,7 @@ def test_words():
 @pytest.mark.parametrize(
     ("cons_idx", "wqe_counter", "expected"),
     [
-        (0, 0xFFFF, 0),  # nothing yet
+        (0, 0xFFFF, 0),  # nothing is complete yet
         (0, 0, 1),
         (5, 4, 5),
         (5, 3, 5),  # older than cons_idx
@@ -141,7 +141,7 @@ def test_extend_is_exact(cons_idx, depth, data):
     assert extend(cons_idx, (cons_idx - older - 1) & 0xFFFF, depth) == cons_idx
 
 
-def test_extend_errs_if_cons_idx_is_too_old():
-    """The rule that a waiter loads cons_idx again: an index 2^16 WQEBBs old fits a wrong one, below what is done."""
+def test_extend_is_wrong_if_cons_idx_is_too_old():
+    """This is why a waiter loads cons_idx again: with one that is 2^16 WQEBBs old the result is below the completed index."""
     old, done = 3, 3 + 65536 + 10
     assert extend(old, (done - 1) & 0xFFFF, 128) == old + 10

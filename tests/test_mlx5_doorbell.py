@@ -21,7 +21,7 @@ def test_golden_record():
 
 
 def test_golden_words():
-    """The same ring in both conventions: a WQE of 2 WQEBBs at 0x1234, so that 0x1236 is the next empty one."""
+    """The same doorbell in both conventions: a WQE of 2 WQEBBs at 0x1234, so 0x1236 is the next empty one."""
     ours = doorbell.next_empty(0x71236, 0xABCDEF)
     theirs = doorbell.wqe_start(wqe.masked_compare_swap(0x1234, 0xABCDEF, 0, 0, 0, 0, 8, 0, 0, 0, 0))
     assert ours == bytes.fromhex("00123600 abcdef00")
@@ -69,14 +69,14 @@ def test_registers():
     [
         (0, 0, 0, 0),
         (0, 5, 5, 5),
-        (0, 5, 3, 5),  # the record lags behind
-        (0, 3, 5, 5),  # the record is ahead: a later ring is on its way
-        (5, 3, 5, 5),  # an older ring
+        (0, 5, 3, 5),  # the record is behind
+        (0, 3, 5, 5),  # the record is ahead: another doorbell is to come
+        (5, 3, 5, 5),  # an older doorbell
         (5, 3, 2, 5),
         (0xFFFE, 2, 2, 0x10002),
         (0x1FFFE, 0xFFFF, 0xFFFE, 0x1FFFF),
         (0, 128, 0, 128),
-        (0, 0xFF80, 0, 0),  # the oldest ring that there can be
+        (0, 0xFF80, 0, 0),  # the oldest possible doorbell
         (0, 7, 129, 7),
     ],
 )
@@ -85,14 +85,14 @@ def test_advance(producer, announced, record, expected):
 
 
 @pytest.mark.parametrize("announced", [129, 0x8000, 0xFF7F])
-def test_a_doorbell_that_no_queue_of_this_depth_can_mean(announced):
+def test_a_doorbell_beyond_the_depth_of_the_queue(announced):
     with pytest.raises(ValueError, match=f"{announced:#x} is {announced} WQEBBs ahead, the send queue has 128"):
         advance(0, 128, announced, 0)
 
 
 @given(st.integers(0, 1 << 40), st.sampled_from([128 << i for i in range(9)]), st.data())
 def test_advance_reaches_the_driver(producer, nwqebb, data):
-    """Whatever the card missed, a ring brings it to the farther of doorbell and record, as long as both are within one ring length."""
+    """Whatever doorbells the card has missed, one brings it to the larger of UAR index and DBR, if both are within one queue length."""
     rung = data.draw(st.integers(producer, producer + nwqebb))
     record = data.draw(st.integers(producer, producer + nwqebb))
     assert advance(producer, nwqebb, rung & 0xFFFF, record & 0xFFFF) == max(rung, record)

@@ -1,4 +1,4 @@
-"""Tables of the mlx5 data sheet: every field at its golden place, into 0xa5 and back; bad values; round trips; dumps."""
+"""Tables of the mlx5 data sheet: the place of every field, writing into 0xa5 and reading back; bad values; round trips; dumps."""
 
 from collections import Counter
 from enum import IntEnum
@@ -24,7 +24,7 @@ TABLES = tables()
 
 
 def golden():
-    """(structure, field, first byte, mask) of every line of the golden file."""
+    """Return (structure, field, first byte, mask) of every line of the golden file."""
     for line in LAYOUT.read_text().splitlines():
         if line and not line.startswith("#"):
             structure, name, byte, mask = line.split()
@@ -153,7 +153,7 @@ def test_impossible_tables(wrong):
 
 @st.composite
 def layouts(draw):
-    """A table of fields with gaps between them, and values that fit."""
+    """A strategy for a table of fields with gaps, and values that fit."""
     parts = draw(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 70)), min_size=1, max_size=8))
     bit, made, values = 0, [], {}
     for i, (gap, width) in enumerate(parts):

@@ -1,4 +1,4 @@
-"""The data sheet against ``infiniband/mlx5dv.h`` (libibverbs-dev): a C program prints sizes, offsets, values and bytes of the header."""
+"""The data sheet compared with ``infiniband/mlx5dv.h`` (libibverbs-dev): a C program prints the header's sizes, offsets and values."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ VALUES = {
     **{f"IBV_ACCESS_{flag.name}": flag for flag in contexts.Access},
 }
 
-#: The access byte of an mkc as UMR's segment spells it.
+#: The access byte of an mkc, by the names of UMR's segment.
 ACCESS_BITS = {"lr": "LOCAL_READ", "lw": "LOCAL_WRITE", "rr": "REMOTE_READ", "rw": "REMOTE_WRITE", "a": "ATOMIC"}
 VALUES |= {
     f"MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_{word}": fill(contexts.MKC, {name: 1})[contexts.MKC.byte(name)]
@@ -69,7 +69,7 @@ PARTS = {
 
 
 def fields_of(structure):
-    """(header field, our field) of a structure."""
+    """Return (header field, our field) of a structure."""
     table, names = STRUCTURES[structure]
     ours = [name for name in table.fields if name not in PARTS.get(table, ()) and name not in names.values()]
     return [*names.items(), *((name, name) for name in ours)]
@@ -115,7 +115,7 @@ def program():
 
 @pytest.fixture(scope="module")
 def header(tmp_path_factory):
-    """What the header says: name -> number."""
+    """Return the header's numbers by name."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is missing")
     seen = subprocess.run(["gcc", "-E", "-x", "c", "-"], input=f"#include <{HEADER}>", text=True, capture_output=True, check=False)
