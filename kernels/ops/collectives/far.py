@@ -116,6 +116,7 @@ def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
             else:
                 origin = u32(me + n - distance)
                 wait_flag(op, rows + u64(origin if origin < n else u32(origin - n)) * _ROW_SIZE + _ARRIVED, epoch)
+                ptx.fence_sys()  # what the flag has made visible here is passed on with the next one
                 distance = u32(distance + distance)
         if once:
             distance = u32(rank() + u32(1))
