@@ -9,6 +9,7 @@ there) and its own --node-rank. PEs are numbered in the order of the machines; m
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -51,16 +52,37 @@ class _PE:
     def name(self) -> str:
         return f"PE {self.rank} (process {self.process.pid})"
 
+    def ended(self) -> int | None:
+        """Return its exit status, -N if signal N killed it, None while it runs. It stays a zombie: its number is that of its group, too."""
+        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+class _NoProgram(Exception):
+    """The program cannot be started."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(f"{program}: {error.strerror}")
+        self.status = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error.errno or 0, 1)  # as shells do
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line. Returns the job's exit status."""
     asked = _parse(arguments)
     command = _command(asked)
-    if asked.n == 1 and asked.nnodes == 1:
-        os.execvp(command[0], command)
     try:
+        if asked.n == 1 and asked.nnodes == 1:
+            try:
+                os.execvp(command[0], command)
+            except OSError as error:
+                raise _NoProgram(command[0], error) from error
         with contextlib.ExitStack() as ending:
             return _run(asked, command, ending)
+    except _NoProgram as error:
+        say(f"pgas.run: {error}")
+        return error.status
     except BootstrapError as error:
         say(f"pgas.run: {error}")
         return 1
@@ -103,9 +125,14 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
     ending.callback(lambda: _kill(pes))
     told = {"size": size, "host": address.host, "port": address.port, "secret": address.secret.hex(), "word": word.fds()}
     lines = selectors.DefaultSelector()
+    asked_to_end: list[int] = []
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started this may ignore it, and PEs would leave no status
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, lambda received, _: asked_to_end.append(received))
     for rank in range(first, first + asked.n):
         pes.append(_start(command, rank, told, word, lines))
-    return _watch(pes, lines, word, launchers)
+    return _watch(pes, lines, word, launchers, asked_to_end)
 
 
 def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Address, int, int, Store | None]:
@@ -141,7 +168,7 @@ def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, 
             pass_fds=word.fds(), process_group=0,
         )  # fmt: skip
     except OSError as error:
-        raise BootstrapError(f"{command[0]}: {error.strerror}") from error
+        raise _NoProgram(command[0], error) from error
     for pipe, shown in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
         os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
         lines.register(pipe, selectors.EVENT_READ, _Lines(f"[PE {rank}] ".encode(), shown.buffer))  # type: ignore[arg-type]
@@ -169,19 +196,16 @@ class _Lines:
             self._shown.flush()
 
 
-def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store | None) -> int:
-    """Pass on the output of PEs until all have ended; end them when one fails, and on a signal."""
+def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store | None, asked_to_end: list[int]) -> int:
+    """Pass on the output of PEs until all have ended; end them when one fails, and on a signal, which is put into asked_to_end."""
     status: int | None = None
     deadline, signals = float("inf"), iter((signal.SIGTERM, signal.SIGKILL))
-    asked_to_end: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: asked_to_end.append(received))
     running = list(pes)
     while running or lines.get_map():
         _pass_on(lines)
-        for pe in [pe for pe in running if pe.process.poll() is not None]:
+        for pe, code in [(pe, code) for pe in running if (code := pe.ended()) is not None]:
             running.remove(pe)
-            if (code := pe.process.returncode) and status is None:
+            if code and status is None:
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
                 status, deadline = (128 - code if code < 0 else code), time.monotonic() + _GRACE_S
                 if launchers is not None:
@@ -195,13 +219,15 @@ def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launch
             received = asked_to_end.pop()
             status, deadline = status if status is not None else 128 + received, min(deadline, time.monotonic() + _GRACE_S)
             _signal(running, received)
-        if time.monotonic() > deadline:
+        if running and time.monotonic() > deadline:
             _signal(running, next(signals, signal.SIGKILL))
             deadline = time.monotonic() + _TERM_S
-        if not running and time.monotonic() > deadline:  # a child of a PE still has its pipe
-            break
-        if not running and deadline == float("inf"):
-            deadline = time.monotonic() + _TERM_S
+        if not running:
+            if status:
+                _signal(pes, signal.SIGKILL)  # children that PEs left
+            if time.monotonic() > deadline:  # a child of a PE still has its pipe
+                break
+            deadline = min(deadline, time.monotonic() + _TERM_S)
     return status or 0
 
 
@@ -225,9 +251,9 @@ def _signal(pes: list[_PE], number: int) -> None:
 def _kill(pes: list[_PE]) -> None:
     """Kill the PEs that are left, whatever ended this command."""
     for pe in pes:
-        if pe.process.poll() is None:
+        if pe.ended() is None:
             _signal([pe], signal.SIGKILL)
-            pe.process.wait()
+        pe.process.wait()
 
 
 if __name__ == "__main__":

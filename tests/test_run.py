@@ -134,7 +134,7 @@ def test_a_signal_ends_all(tmp_path, number):
     ((status, _, err),) = ended([process])
     assert status == 128 + number
     assert err.count("KeyboardInterrupt") <= 3, err
-    assert subprocess.run(["pgrep", "-f", path], capture_output=True, check=False).stdout == b""
+    assert running(path) == b""
 
 
 def test_two_machines(tmp_path):
@@ -178,9 +178,69 @@ def test_arguments(arguments, words, capsys):
     assert words in capsys.readouterr().err
 
 
-def test_a_program_that_is_not_there(capsys):
-    assert run.main(["-n", "2", "no-such-program"]) == 1
-    assert capsys.readouterr().err == "pgas: pgas.run: no-such-program: No such file or directory\n"
+@pytest.mark.parametrize(
+    ("n", "name", "status", "why"),
+    [(1, "no-such-program", 127, "No such file or directory"), (2, "text", 126, "Permission denied")],
+)
+def test_a_program_that_cannot_be_started(tmp_path, n, name, status, why):
+    """The statuses are those of shells."""
+    (tmp_path / "text").write_text("no program")
+    name = str(tmp_path / name)
+    assert ended([started(by_run(name, n=n))]) == [(status, "", f"pgas: pgas.run: {name}: {why}\n")]
+
+
+def running(mark):
+    return subprocess.run(["pgrep", "-f", mark], capture_output=True, check=False).stdout
+
+
+def test_children_of_a_pe_that_failed(tmp_path):
+    """They end with the job, and do not keep it."""
+    path = tmp_path / "program.py"
+    path.write_text("import os, subprocess, sys\nsubprocess.Popen([sys.executable, '-c', f'import time; time.sleep(1000)  # {__file__}'])\n"
+                    "os.kill(os.getpid(), 9)\n")  # fmt: skip
+    begun = time.monotonic()
+    ((status, _, err),) = ended([started(by_run(str(path)))])
+    assert status == 137, err
+    assert time.monotonic() - begun < 40
+    assert running(str(path)) == b""
+
+
+def test_children_that_a_pe_leaves_in_good_order(tmp_path):
+    """They may go on; the command does not wait for them, though they have its pipe."""
+    path = tmp_path / "program.py"
+    path.write_text("import subprocess\nprint(subprocess.Popen(['sleep', '1000']).pid)\n")
+    begun = time.monotonic()
+    ((status, out, _),) = ended([started(by_run(str(path)))])
+    assert status == 0
+    assert time.monotonic() - begun < 40
+    for line in out.splitlines():
+        os.kill(int(line.split()[-1]), signal.SIGKILL)
+
+
+def test_a_signal_while_pes_are_started(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("import time\ntime.sleep(1000)\n")
+    code = f"""
+import os, signal, sys
+from pgas import run
+def start(*arguments, start=run._start):
+    pe = start(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return pe
+run._start = start
+sys.exit(run.main(["-n", "2", {str(path)!r}]))
+"""
+    ((status, _, err),) = ended([started([sys.executable, "-c", code])])
+    assert status == 128 + signal.SIGTERM, err
+    assert running(str(path)) == b""
+
+
+def test_a_signal_that_is_ignored(tmp_path):
+    """As nohup does with SIGHUP."""
+    path = tmp_path / "program.py"
+    path.write_text("import os, signal, time\nos.kill(os.getppid(), signal.SIGHUP)\ntime.sleep(1)\n")
+    ((status, _, err),) = ended([started(["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *by_run(str(path))])])
+    assert (status, err) == (0, "")
 
 
 def test_under_another_launcher(monkeypatch, capsys):
