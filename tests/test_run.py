@@ -428,8 +428,9 @@ def test_arguments_of_init(arguments, words):
 
 def test_unique_ids_of_one_process(tmp_path):
     """They share a server, at which their jobs do not meet."""
-    first, second = (meeting.unique_id("127.0.0.1") for _ in range(2))
-    assert len(meeting._servers) == 1
+    first, servers = meeting.unique_id("127.0.0.1"), len(meeting._servers)
+    second = meeting.unique_id("127.0.0.1")
+    assert len(meeting._servers) == servers
     assert first != second
     jobs = [meeting.at_unique_id(meeting.Given(given, 0, 1)) for given in (first, second, first)]
     assert [exchange(job, number) for number, job in enumerate(jobs)] == [[0], [1], [2]]
