@@ -182,11 +182,14 @@ EPOCH = _channel.word("EPOCH", 0, BOTH, KERNELS)  #: number of the last collecti
 ONE_SIDED = _channel.word("ONE_SIDED", 8, BOTH, KERNELS)  #: number of the last one in which some members sent nothing to some others
 CHANNEL_HEAD = _channel.nbytes
 
-_row = Region("row of a member in a channel", 0, 32)
-ARRIVED = _row.word("ARRIVED", 0, PEERS, KERNELS)  #: the collective that this member has come to
+# Over a NIC a word is written by flag() alone, or by put_signal() alone: they may post to different queue pairs, which bring the values of
+# one word in any order. What put_signal() sends is complete when a collective ends.
+_row = Region("row of a member in a channel", 0, 64)
+ARRIVED = _row.word("ARRIVED", 0, PEERS, KERNELS)  #: the collective that this member has come to; by flag()
 DONE = _row.word("DONE", 8, PEERS, KERNELS)  #: the collective for which it has sent everything
-ACKED = _row.word("ACKED", 16, PEERS, KERNELS)  #: the one-sided collective that it has left
+ACKED = _row.word("ACKED", 16, PEERS, KERNELS)  #: the one-sided collective that it has left; by flag()
 CHUNK = _row.word("CHUNK", 24, PEERS, KERNELS)  #: collective << CHUNK_SHIFT, plus the chunks of it that it has sent
+SENT = _row.word("SENT", 32, PEERS, KERNELS)  #: the collective for which it has written its part of staging, over a NIC
 ROW_SIZE = _row.nbytes
 CHUNK_SHIFT = 20
 

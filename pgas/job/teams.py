@@ -289,7 +289,7 @@ class Teams:
         return None
 
 
-_FLAGS = ("arrival", "completion", "acknowledgment", "chunk")
+_FLAGS = ("arrival", "completion", "acknowledgment", "chunk", "data")
 
 
 def named(number: int) -> str:

@@ -555,6 +555,29 @@ def test_barriers(heap, backwards):
         equal(wrong, np.zeros(1, np.int32))
 
 
+@pgas.jit
+def meet_and_move(team, dest, source, wrong, rounds):
+    """Every block on its channel: flags alone, then data, which may go by another queue pair than those."""
+    b, t, n = cuda.blockIdx.x, cuda.threadIdx.x, pgas.team_n_pes(team)
+    for r in range(rounds):
+        if t < n:
+            source[b, t] = 100 * r + t
+        pgas.team_sync_block(team, b)
+        pgas.alltoall_block(team, dest[b], source[b], b)
+        if t < n and dest[b, t] != 100 * r + pgas.team_my_pe(team):
+            cuda.atomic.add(wrong, 0, 1)
+        pgas.barrier_block(team, b)
+
+
+@checklist("I", "one after another without barriers", "blocks at once on channels of one team")
+def test_meetings_between_moves(heap):
+    n = pgas.n_pes()
+    dest, source, wrong = heap.zeros((BLOCKS, n), np.int32), heap.zeros((BLOCKS, n), np.int32), heap.zeros(1, np.int32)
+    pgas.barrier_all()
+    launch_together(meet_and_move, BLOCKS, WARP, pgas.TEAM_WORLD, dest, source, wrong, ROUNDS)
+    equal(wrong, np.zeros(1, np.int32))
+
+
 # ----------------------------------------------------------------------------------------------------------------- the host
 
 

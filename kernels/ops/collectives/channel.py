@@ -44,7 +44,7 @@ _LIST = constant(layout.TEAM_LIST)
 _CHANNELS, _BYTES, _COUNT = constant(layout.TEAM_CHANNELS), constant(layout.CHANNEL_BYTES), constant(layout.CHANNEL_COUNT)
 _STAGING, _NEAR, _PER_MACHINE = constant(layout.STAGING_OFFSET), constant(layout.TEAM_NEAR), constant(layout.TEAM_PER_MACHINE)
 _HEAD, _EPOCH, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.EPOCH), constant(layout.ROW_SIZE)
-_ARRIVED, _DONE, _ACKED = constant(layout.ARRIVED), constant(layout.DONE), constant(layout.ACKED)
+_ARRIVED, _ACKED = constant(layout.ARRIVED), constant(layout.ACKED)
 _NO_TEAM, _NO_CHANNEL, _TIMED_OUT = constant(state.NO_TEAM), constant(state.NO_CHANNEL), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
 _HOST = constant(layout.HOST_CHANNEL % (1 << 64))
@@ -237,14 +237,17 @@ def begin(scope: Scope, flag: Any) -> Any:
 def _restart(scope: Scope, flag: Any) -> Any:
     """Make ``restart(op, base, entry, epoch)``: the low 32 bits of the epoch wrap; zero staging, and return an epoch behind the wrap.
 
-    Between two rounds of flags every member is here, so none has lines under way.
+    Between two rounds of flags every member is here, and none has lines under way: all threads fence before the first flags. They fence
+    before the second, too, so nobody sends lines before all staging is zero.
     """
     send, await_all, rank, size, sync = write_flags(scope, flag), wait_flags(scope), scope.rank, scope.size, scope.sync
 
     @device
     def restart(op, base, entry, epoch):
         word = _ARRIVED
-        while word <= _DONE:
+        while word <= _ACKED:
+            ptx.fence_sys()
+            sync()
             send(base, entry, word, epoch)
             await_all(op, base, entry, word, epoch)
             sync()
@@ -253,9 +256,8 @@ def _restart(scope: Scope, flag: Any) -> Any:
             while at < end and word == _ARRIVED:
                 ptx.st_pair_sys(at, _0, _0)
                 at += u64(size()) * _LINE
-            ptx.fence_sys()
             sync()
-            word += _DONE - _ARRIVED
+            word += _ACKED - _ARRIVED
         return epoch + _2 - u64(u32(epoch))
 
     return restart

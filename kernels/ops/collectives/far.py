@@ -21,7 +21,8 @@ from pgas.kernels.scope import WARP, Scope
 #: A team of so many members meets in one round, a larger one in log2 of its size (dissemination; Hensgen, Finkel, Manber 1988).
 _ONE_ROUND = 32
 
-_WORD, _ROW_SIZE, _ARRIVED, _DONE = constant(layout.WORD), constant(layout.ROW_SIZE), constant(layout.ARRIVED), constant(layout.DONE)
+_WORD, _ROW_SIZE = constant(layout.WORD), constant(layout.ROW_SIZE)
+_ARRIVED, _SENT, _DONE = constant(layout.ARRIVED), constant(layout.SENT), constant(layout.DONE)
 _0, _1, _PAIR = constant(0), constant(1), constant(16)
 
 
@@ -148,7 +149,7 @@ def _each(c, q, request):
 @functools.cache
 def send_same(scope: Scope, unit: int) -> Any:
     """Way.send_same()."""
-    scatter = posted.scatter(scope, unit, layout.ARRIVED, _same)
+    scatter = posted.scatter(scope, unit, layout.SENT, _same)
 
     @device
     def send(op, c, epoch, source, nbytes):
@@ -160,7 +161,7 @@ def send_same(scope: Scope, unit: int) -> Any:
 @functools.cache
 def send_each(scope: Scope, unit: int) -> Any:
     """Way.send_each()."""
-    scatter = posted.scatter(scope, unit, layout.ARRIVED, _each)
+    scatter = posted.scatter(scope, unit, layout.SENT, _each)
 
     @device
     def send(op, c, epoch, source, step, nbytes):
@@ -184,7 +185,7 @@ def send_words(scope: Scope, values: Any) -> Any:
                 w0, w1 = values(q, request)
                 here = to + u64(q) * _PAIR
                 ptx.st_pair_sys(here, w0, w1)
-                put(to, here, _PAIR, row_of(base, me) + _ARRIVED, epoch, member(entry, q))
+                put(to, here, _PAIR, row_of(base, me) + _SENT, epoch, member(entry, q))
             q = u32(q + size())
 
     return send
@@ -196,7 +197,7 @@ def collect(scope: Scope) -> Any:
 
     @device
     def collect(op, c, epoch):
-        await_all(op, c[0], c[1], _ARRIVED, epoch)
+        await_all(op, c[0], c[1], _SENT, epoch)
         sync()
 
     return collect
@@ -221,7 +222,7 @@ def collect_of(scope: Scope) -> Any:
     @device
     def collect(op, c, epoch, q):
         if rank() == 0:
-            wait_flag(op, row_of(c[0], q) + _ARRIVED, epoch)
+            wait_flag(op, row_of(c[0], q) + _SENT, epoch)
         sync()
 
     return collect
@@ -332,7 +333,7 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
     A member gets its slice from everybody, combines it in the order of members, and puts it into every dest. A round needs two flights.
     Results come in order, so only the last are awaited. dest may be source: a slice has left a source before its result can come.
     """
-    send, share = posted.scatter(scope, unit, layout.ARRIVED, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
+    send, share = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
     add_up, sync = combined(scope, unit, combine, word()), scope.sync
     gather, await_all, start = collect(scope), channel.wait_flags(scope), begin(scope)
     end = channel.finish(scope, transport.current().flag)

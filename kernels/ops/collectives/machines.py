@@ -29,7 +29,7 @@ from pgas.kernels.window import remote
 
 __all__ = ["reduce", "reducescatter", "share", "spread"]
 
-_ARRIVED, _DONE, _CHUNK = constant(layout.ARRIVED), constant(layout.DONE), constant(layout.CHUNK)
+_ARRIVED, _SENT, _DONE, _CHUNK = constant(layout.ARRIVED), constant(layout.SENT), constant(layout.DONE), constant(layout.CHUNK)
 _CHUNK_SHIFT, _WORD = constant(layout.CHUNK_SHIFT), constant(layout.WORD)
 _CHUNK_BYTES, _PIECE = constant(posted.CHUNK_BYTES), constant(posted.PIECE_BYTES)
 _0, _1, _BELOW_PAIR, _PAIR = constant(0), constant(1), constant(15), constant(16)
@@ -321,11 +321,11 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
             sync()
             i = u32(rank() + u32(1))
             while i < m:
-                put(mine, mine + u64(i) * piece, count, row_of(base, me) + _ARRIVED, epoch, member(entry, behind(entry, i)))
+                put(mine, mine + u64(i) * piece, count, row_of(base, me) + _SENT, epoch, member(entry, behind(entry, i)))
                 i = u32(i + size())
             i = u32(rank() + u32(1))
             while i < m:
-                wait_flag(op, row_of(base, behind(entry, i)) + _ARRIVED, epoch)
+                wait_flag(op, row_of(base, behind(entry, i)) + _SENT, epoch)
                 i = u32(i + size())
             sync()
             add_machines(c, epoch, dest + offset, count)
