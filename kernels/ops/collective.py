@@ -100,7 +100,7 @@ def _each(name: str, itemsize: int) -> Any:
         if each * n != source_size:
             state.fail(_NO_MULTIPLE, op, n, source, source_size, _0, _SOURCE)
             return dest, source, _0
-        if dest == source and n > _1:
+        if dest == source and source_size != _0 and n > _1:  # empty arrays may have no address
             state.fail(_IN_PLACE, op, n, dest, _0, _0, _DEST)
             return dest, source, _0
         if not fits(op, c, dest, dest_size, source_size, source, source_size, source_size):
@@ -117,7 +117,7 @@ def _all_of_source(name: str, itemsize: int) -> Any:
     @device
     def request(op, c, dest, dest_size, source, source_size):
         n = u64(size_of(c[1]))
-        if dest == source and n > _1 and rank_of(c[1]) != 0:
+        if dest == source and source_size != _0 and n > _1 and rank_of(c[1]) != 0:
             state.fail(_IN_PLACE, op, n, dest, _0, _0, _DEST)
             return dest, source, _0
         if not fits(op, c, dest, dest_size, n * source_size, source, source_size, source_size):

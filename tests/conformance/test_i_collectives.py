@@ -81,7 +81,7 @@ def move(heap, name, team, dtype, size, scope, *, shift=0, root=0):
     if counts[me]:
         origin.copy_to_device(sources[me])
     pgas.barrier_all()
-    to = dest.array[SLACK : SLACK + expected.size]
+    to = dest.array[SLACK : SLACK + expected.size] if expected.size else origin  # on a GPU, empty arrays are at one address
     if name == "broadcast":
         launch_together(broadcasting(scope), 1, THREADS[scope], team, to, origin, root)
     else:
