@@ -77,15 +77,15 @@ def _compare(words: Any, expected: Any, first: int, last: int, offset: int, wron
 
 
 @functools.cache
-def _kernel(name: str, op: str, scope: str) -> Any:
-    """Make the kernel: in each iteration every block calls once, with its share of the message.
+def _kernel(name: str, op: str, scope: str, threads: int) -> Any:
+    """Make the kernel for blocks of so many threads: in each iteration every block calls once, with its share of the message.
 
     parts: of source, of dest, and numbers of an element. In a rehearsal the whole destination is compared, then the members meet: dest is
     ready to be overwritten.
     """
     call, sync, meet = _call(COLLECTIVES[name], op, scope), scope_syncs[scope], _of_scope("team_sync", scope)
 
-    @pgas.jit
+    @pgas.jit(launch_bounds=threads)
     def collective(
         team: int,
         dest: Any,
@@ -119,7 +119,7 @@ def _kernel(name: str, op: str, scope: str) -> Any:
 
 
 def _measure(message: Message, options: Options) -> Measured:
-    kernel, iters = _kernel(message.collective.name, message.op, message.scope), options.iters
+    kernel, iters = _kernel(message.collective.name, message.op, message.scope, message.threads), options.iters
     parts = message.parts("source"), message.parts("dest"), message.collective.width
     with Buffers(message, options.seed) as buffers:
 
