@@ -1,5 +1,6 @@
 """devx.py over the real pyverbs, libibverbs and libmlx5, down to the software card: what works, and the messages of failures."""
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -324,8 +325,10 @@ def test_if_only_the_context_has_a_uar(machine):
     hca = opened()
     uar = hca.alloc_uar()
     assert uar.register_address % 4096 == 0x800
-    text = said(hca.alloc_uar)
-    assert text == "mlx5_0 gives no UAR of its own to a second queue pair"
+    assert said(hca.alloc_uar) == (
+        "mlx5_0 gives no UAR: NC_DEDICATED: Failed to allocate UAR. Errno: 95, Operation not supported; "
+        "BF: Failed to allocate UAR. Errno: 95, Operation not supported; NC: a second queue pair would share the one of the context"
+    )
     hca.close()
 
 
@@ -360,7 +363,7 @@ def test_gpu_memory_as_dma_bufs():
         assert len(pes[0].hca._gpu.mapped) == 1  # the one QP's
 
 
-def test_a_piece_of_gpu_memory_as_a_dma_buf(machine):
+def test_a_piece_of_gpu_memory_as_a_dma_buf(machine, monkeypatch):
     """For pgas.register: any start and end; the region has these bounds and the memory's addresses."""
     for pes in pair_of("mlx5_0", gpu=GPU):
         a, _ = connected(pes)
@@ -375,6 +378,10 @@ def test_a_piece_of_gpu_memory_as_a_dma_buf(machine):
         poster.run(wqe.write, pes[1].heap, pes[1].key, piece + nbytes - 8, key, 8)
         syndrome, _ = poster.fail(wqe.write, pes[1].heap, pes[1].key, piece + nbytes - 7, key, 8)
         assert syndrome == cqe.Syndrome.LOCAL_PROT_ERR
+        with monkeypatch.context() as patch:
+            patch.setattr(pes[0].hca._library, "dereg_mr", lambda mr: errno.EBUSY)
+            text = said(pes[0].hca.deregister_mr, key)
+            assert text == f"mlx5_0 refuses giving memory region {key:#x} back: Device or resource busy"
         pes[0].hca.deregister_mr(key)
 
 
@@ -455,6 +462,10 @@ def test_objects_in_use_cannot_be_destroyed(pes):
     hca, qp = pes[0].hca, make(pes[0])
     for call, number in ((hca.deregister_umem, pes[0].umem), (hca.dealloc_pd, pes[0].pdn)):  # libmlx5 keeps UARs that are given back
         assert "Device or resource busy" in said(call, number)
-    assert "there is none of that number" in said(hca.deregister_mr, 0x1234)
+    for call, *arguments in (
+        (hca.deregister_mr, 0x1234), (hca.dealloc_pd, 0x1234), (hca.deregister_umem, 0x1234), (hca.dealloc_uar, 0x1234),
+        (hca.register_mr, pes[0].slot, 4096, 0x1234, rig.ALL), (hca.destination_mac, 0x1234, hca.query_port(), adapter.Path()),
+    ):  # fmt: skip
+        assert "there is none of that number" in said(call, *arguments)
     qp.destroy()
     hca.deregister_umem(pes[0].umem)

@@ -220,7 +220,8 @@ class DevX:
 
     def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> tuple[int, int]:
         self._check_open()
-        pd = self._pds[pdn]
+        with self._refusals(f"memory in protection domain {pdn:#x}"):
+            pd = self._pds[pdn]
 
         def by_address() -> tuple[int, int]:
             mr = pyverbs("mr").MR(pd, nbytes, int(access), address=address)
@@ -235,7 +236,7 @@ class DevX:
             if mr is None:
                 raise TransportError(os.strerror(ctypes.get_errno()))
             lkey, rkey = (int.from_bytes(ctypes.string_at(mr + at, 4), "little") for at in (_MR_LKEY, _MR_RKEY))
-            self._mrs[lkey] = lambda: self._library.dereg_mr(mr)
+            self._mrs[lkey] = lambda: self._deregister_dmabuf(mr, lkey)
             return lkey, rkey
 
         functions = ("ibv_reg_mr", "ibv_reg_dmabuf_mr")
@@ -246,6 +247,10 @@ class DevX:
         with self._refusals(f"giving memory region {lkey:#x} back"):
             self._mrs[lkey]()
         del self._mrs[lkey]
+
+    def _deregister_dmabuf(self, mr: int, lkey: int) -> None:
+        if error := self._library.dereg_mr(mr):
+            raise TransportError(f"{self.name} refuses giving memory region {lkey:#x} back: {os.strerror(error)}")
 
     def _register(
         self,
@@ -296,7 +301,7 @@ class DevX:
         for kind in (UarType.NC_DEDICATED, UarType.BF, UarType.NC):
             try:
                 uar = self._uar(kind)
-            except _errors() as error:
+            except (TransportError, _errors()) as error:
                 refused.append(f"{kind.name}: {reason(error)}")
                 continue
             address = int(uar.reg_addr)
@@ -315,7 +320,7 @@ class DevX:
         while (uar := make(self._context, int(kind))).page_id in self._uars:
             if kind == UarType.NC:
                 uar.close()
-                raise TransportError(f"{self.name} gives no UAR of its own to a second queue pair")
+                raise TransportError("a second queue pair would share the one of the context")
             self._spare.append(uar)
         return uar
 
@@ -324,10 +329,10 @@ class DevX:
         self._release_uar(page_id)
 
     def _release_uar(self, page_id: int) -> None:
-        uar = self._uars[page_id]
-        if self._gpu is not None and not self.rung_by_cpu:
-            self._gpu.unmap_register(int(uar.reg_addr))
         with self._refusals(f"giving UAR {page_id} back"):
+            uar = self._uars[page_id]
+            if self._gpu is not None and not self.rung_by_cpu:
+                self._gpu.unmap_register(int(uar.reg_addr))
             uar.close()
         del self._uars[page_id]
 
@@ -354,11 +359,13 @@ class DevX:
     def destination_mac(self, pdn: int, remote: Port, path: Path) -> bytes:
         """Return the MAC that libmlx5 and the kernel resolve for an address handle, as NVSHMEM's and DOCA's do (facts 3.5)."""
         self._check_open()
+        with self._refusals(f"an address handle in protection domain {pdn:#x}"):
+            pd = self._pds[pdn]
         addr = pyverbs("addr")
         text = remote.gid.hex(":", 2)
         route = addr.GlobalRoute(dgid=addr.GID(text), sgid_index=path.gid_index, hop_limit=HOP_LIMIT, traffic_class=path.traffic_class)
         try:
-            handle = addr.AH(self._pds[pdn], attr=addr.AHAttr(port_num=self._port.number, is_global=1, gr=route, sl=path.sl))
+            handle = addr.AH(pd, attr=addr.AHAttr(port_num=self._port.number, is_global=1, gr=route, sl=path.sl))
         except _errors() as error:
             raise TransportError(
                 f"{self.name}: the kernel finds no way from GID {path.gid_index} to GID {text}: {reason(error)} (does ping reach that "
