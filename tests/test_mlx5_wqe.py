@@ -1,4 +1,4 @@
-"""WQEs: golden bytes both ways, ds and WQEBBs, the ring and its wrap, what decode refuses."""
+"""WQEs: golden bytes both ways, ds and WQEBBs, the ring and its wrap, malformed WQEs."""
 
 import tomllib
 from pathlib import Path
@@ -118,7 +118,7 @@ class TestGolden:
         assert decode(golden(name) + b"\xa5" * 32) == DECODED[name]
 
     def test_ring_of_a5(self, name):
-        """The WQE wraps if it is long enough; nothing else changes, not even the rest of its last WQEBB."""
+        """A long WQE wraps. Nothing else changes, not even the rest of its last WQEBB."""
         data = golden(name)
         ring = bytearray(b"\xa5" * 256)
         store(ring, IDX | 3, data)
@@ -128,7 +128,7 @@ class TestGolden:
         assert fetch(ring, IDX | 3) == data
 
     def test_every_byte_counts(self, name):
-        """No flipped bit of a WQE decodes to the same WQE, but for reserved ones and the padding of inline data."""
+        """A flipped bit decodes to another WQE, except reserved bits and the padding of inline data."""
         data, ignored = golden(name), set()
         for i in range(len(data)):
             flipped = data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :]
@@ -150,7 +150,7 @@ class TestGolden:
         assert ignored == reserved | padding | unused
 
 
-# --- sizes (facts 1.1, 1.5) ---
+# --- sizes ---
 
 
 def test_ds():
@@ -293,7 +293,7 @@ def test_several_data_segments():
 
 
 def test_receive_wqes():
-    """Data segments, and behind the last one that which no key has, unless the entry is full."""
+    """Data segments, followed by one with an invalid lkey unless the entry is full."""
     first, second = "00000100 0a0b0c0d 00006000 00002000", "00000001 00000002 00000000 00000003"
     end = "00000000 00000100 00000000 00000000"
     segments = (ADDR, LKEY, 0x100), (3, 2, 1)

@@ -1,4 +1,4 @@
-"""What goes wrong on a NIC: each program ends within seconds, with one message that says what, and leaves nothing. And queues that wrap."""
+"""Errors of a NIC: each program ends within seconds with one message that names the fault, and leaves nothing. And queues that wrap."""
 
 import re
 
@@ -36,7 +36,7 @@ def p_and_quiet(dest, pe):
     ids=lambda s: s.name,
 )
 def test_error_cqe(job, syndrome):
-    """The first WQE fails: its PE gets the WQE in words, the other PE ends with it."""
+    """The first WQE fails. Its PE gets an error that describes the WQE, and the other PE ends with it."""
     text = "attempt(put[1, 32], dest, source, right) if me == 0 else wait('barrier', None)\nattempt(pgas.barrier_all)\nsys.exit(1)\n"
     ended = job(INIT + text, PGAS_TRANSPORT="ibgda", PGAS_SOFTHCA_FAULTS=f"fail=1:{syndrome:#x}")
     said = ended.lines(0)
@@ -54,7 +54,7 @@ def test_error_cqe(job, syndrome):
     assert ended.seconds < jobs.SOON
 
 
-#: Put another rkey of the peer's heap where WQEs are built: in the state page of kernels, or among the rows of the proxy thread.
+#: Replace the rkey of the peer's heap where WQEs are built: in the state page of kernels, or in the proxy thread's rows.
 FORGE = """
 from pgas.job import runtime
 from pgas.kernels import layout
@@ -71,7 +71,7 @@ def forge(peer):
 
 
 def test_quiet_of_more_than_64_queue_pairs(job):
-    """The marks of those that were used take several words; the card stands still until quiet, or quiet_pe, waits."""
+    """The bitmap of used queue pairs takes several words. The card is paused until quiet, or quiet_pe, waits."""
     text = """
 from pgas.job import runtime
 nic = runtime.current().nic
@@ -108,7 +108,7 @@ pgas.barrier_all()
 
 @over_both
 def test_forged_key(job, transport):
-    """The card refuses it, the job is told, the heap is untouched."""
+    """The card refuses it, the job gets an error, and the heap is unchanged."""
     text = """
 def put_and_synchronize():
     put[1, 32](dest, source, right)
@@ -196,14 +196,14 @@ pgas.finalize()
 
 @over_both
 def test_quiet_of_a_queue_pair_in_its_first_use(job, transport):
-    """All lanes of a warp use it together, and for each of them quiet ends when its own WQE is done."""
+    """All lanes of a warp use it together, and each lane's quiet returns when its own WQE is complete."""
     ended = job("pgas.init()\n" + FIRST_USE, PGAS_TRANSPORT=transport, npes=1)
     assert ended.status == 0, ended
     assert ended.out.splitlines() == 2 * ["lanes that quiet did not hold:"], ended
 
 
-#: Which thread uses which queue pair, and how often the doorbells are rung. Warps put 1, 2, 4 ... times, so that a queue pair's count
-#: says which warps used it; then pairs of lanes, which take turns with other warps, put 256 times into one.
+#: Which thread uses which queue pair, and how many doorbells there are. Warps put 1, 2, 4 ... times, so a queue pair's count shows which
+#: warps used it. Then pairs of lanes, in turns with other warps, put 256 times on one queue pair.
 QUEUES = """
 from pgas.job import runtime
 from pgas.kernels import window
@@ -287,7 +287,7 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
 
 
 def test_trace(job):
-    """Bytes and words of commands, WQEs and CQEs."""
+    """Bytes and descriptions of commands, WQEs and CQEs."""
     text = "put[1, 32](dest, source, right)\npgas.free(source); pgas.free(dest); pgas.finalize()\n"
     ended = job(INIT + text, PGAS_TRANSPORT="ibgda", PGAS_TRACE="wqe,cqe,cmd", npes=1)
     assert ended.status == 0, ended
@@ -350,7 +350,7 @@ def test_bad_values(job, name, value, wanted):
 
 @pytest.mark.parametrize("transport", ["ibgda", jobs.also("ibrc")])
 def test_the_first_error_is_told(job, transport):
-    """The 5th of 200 WQEs fails, the others are flushed behind it, and a collapsed CQ keeps the last CQE. The job began in a thread."""
+    """The 5th of 200 WQEs fails and the rest is flushed, but a collapsed CQ has only the last CQE. The job was started by a thread."""
     text = """
 thread = threading.Thread(target=pgas.init)
 thread.start()
@@ -400,7 +400,7 @@ runtime.current().broken = True
 
 @pytest.mark.slow
 def test_more_queue_pairs_than_the_card_has(job):
-    """All PEs' count: 2 PEs make 6 each, of a card that has 8."""
+    """Those of all PEs count: 2 PEs make 6 each on a card that has 8."""
     text = """
 from pgas.transports.mlx5 import commands
 from pgas.transports.softhca.process import client

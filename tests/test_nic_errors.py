@@ -1,4 +1,4 @@
-"""What a program does wrong under a NIC transport, and what is said about it at once."""
+"""Mistakes of programs over a NIC transport, and their messages."""
 
 import jobs
 import pytest
@@ -33,7 +33,7 @@ def raises_in_between(dest):
 
 @pytest.mark.parametrize(("transport", "kernel", "qp"), [("ibgda", "p", 3), ("ibrc", "put", -1), ("ibgda", "g", 77)])
 def test_queue_pair_that_does_not_exist(job, transport, kernel, qp):
-    """Numbers are 0 (by cta, sm or warp) and 1 to PGAS_IBGDA_NUM_RC_PER_PE."""
+    """Valid numbers are 0 (by cta, sm or warp) and 1 to PGAS_IBGDA_NUM_RC_PER_PE."""
     text = f"""
 for qp in (0, 1, 2):
     p_on[1, 4](dest, qp), put_on[1, 1](dest, qp), g_on[1, 1](dest, qp)
@@ -51,9 +51,9 @@ attempt({kernel}_on[1, 4], dest, {qp})
 
 @pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
 def test_exception_of_a_kernel_while_it_holds_a_queue(job, transport):
-    """In the simulator a kernel can end anywhere. The next call says so, and does not wait for WQEs that will never go."""
+    """In the simulator a kernel can end anywhere. The next call reports it, and does not wait for WQEs that are never submitted."""
     text = "attempt(raises_in_between[4, 64], dest)\nattempt(pgas.barrier_all)\nsys.exit(1)\n"
-    if transport == "ibgda":  # whose threads give way between the two in few places
+    if transport == "ibgda":  # few places where threads yield between reserve and submit
         text = (
             "from pgas.job import runtime\nfrom pgas.kernels import layout\nhead = layout.RECORDS + layout.RESV_HEAD\n"
             "runtime.current().nic._store(head, runtime.current().nic._load(head) + 1)\n" + text.replace("[4, 64]", "[1, 64]")

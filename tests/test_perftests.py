@@ -106,7 +106,7 @@ def test_only_pe_0_speaks(argv, status, capsys, monkeypatch):
 
 def test_environment_for_init(monkeypatch):
     monkeypatch.delenv("PGAS_TRANSPORT", raising=False)
-    monkeypatch.setenv("PGAS_SYMMETRIC_SIZE", "")  # so that what is set below goes with the test
+    monkeypatch.setenv("PGAS_SYMMETRIC_SIZE", "")  # so that monkeypatch restores it
     monkeypatch.delenv("PGAS_SYMMETRIC_SIZE")
     parse("-e", "1M").set_environment()
     assert "PGAS_TRANSPORT" not in os.environ
@@ -162,7 +162,7 @@ def test_put_sends_every_byte_once(size, name, scope, ctas, warps):
     assert work.message_bytes == max(lengths) * work.dtype.itemsize
     assert work.coalesced is None
     assert work.span == work.nelems
-    # Every launched CTA works; all that were asked for are launched if each of their workers has an element.
+    # Every launched CTA has work. All requested CTAs are launched if each of their workers has an element.
     assert all(any(lengths[cta * per_cta : (cta + 1) * per_cta]) for cta in range(work.ctas))
     assert work.ctas == ctas or work.nelems < ctas * per_cta
 
@@ -217,7 +217,7 @@ def test_payload_is_fresh_for_each_pe_size_and_seed():
     [(0, "message"), (5, "gap"), (8, "message"), (-1, "guard"), (-256, "guard"), (60, "guard"), (315, "guard")],
 )
 def test_fault_is_found_and_named(offset, where):
-    work = p_workload(32, "int", 2, 1, 32)  # 8 elements, one in two: bytes 0 to 59
+    work = p_workload(32, "int", 2, 1, 32)  # 8 elements with stride 2: bytes 0 to 59
     _, _, after = row_images(work)
     found = after.copy()
     found.view(np.uint8)[offset + payload.GUARD_BYTES] ^= 0x10
@@ -416,7 +416,7 @@ def send_to_self(kernel, work, extra=(), iters=2):
     guard = payload.GUARD_BYTES // work.dtype.itemsize
     source, dest, counter = pgas.array(payload.source_image(work, elements)), pgas.array(before), Counter()
     target = dest[guard : guard + work.span]
-    for launch in range(2):  # The second finds the counter as the first left it.
+    for launch in range(2):  # The second launch continues with the counter of the first.
         start = counter.reserve(work.ctas * iters)
         assert start == launch * work.ctas * iters
         arguments = (target, source, *extra, counter.array, start, iters, pgas.my_pe())
@@ -498,7 +498,7 @@ for dtype in (types.int8, types.float16, types.int32, types.float64):
 
 @pytest.mark.sass
 def test_kernels_compile_for_a_gpu():
-    """In a process of its own: this one may have the simulator. The p loop loads two elements before it stores one."""
+    """In a separate process, as this one may have the simulator. The p loop loads two elements before it stores one."""
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, "-c", BUILD_FOR_A_GPU], env=environment, capture_output=True, text=True)
@@ -513,7 +513,7 @@ def test_kernels_compile_for_a_gpu():
 
 
 def mpirun(npes, *command, timeout=120, **variables):
-    """Run a Python command on npes PEs, without what the launcher of pytest itself may have told it."""
+    """Run a Python command on npes PEs, without the variables of a launcher of pytest itself."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYDI", "MPI"))}
     environment |= variables
     line = [str(MPIRUN), "-n", str(npes), forks.python(), *map(str, command)]
@@ -589,7 +589,7 @@ def test_file_that_cannot_be_written(tmp_path):
     ],
 )
 def test_the_nic_counts_the_messages(tmp_path, transport, test, flags):
-    """Of puts, and of p that do not coalesce: a WQE each, every iteration. Neighbouring p share some under ibgda."""
+    """Each put, and each p that does not coalesce, is a WQE. Over ibgda neighbouring p share WQEs."""
     output = tmp_path / "run.json"
     command = ["-m", f"pgas.perftests.{test}", "--transport", transport, "-b", "512", "-e", "2K", "-n", "3", "--json", str(output), *flags]
     done = mpirun(2, *command)
@@ -616,7 +616,7 @@ def test_heap_that_is_too_small():
     )
 
 
-# No multiple of 1024, which would be shown in K.
+# Not a multiple of 1024, which would be printed with the suffix K.
 A_FIFTH = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 5 // 1024 * 1024 + 8
 
 
@@ -632,7 +632,7 @@ A_FIFTH = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 5 // 1024 
     ],
 )
 def test_sizes_larger_than_the_machine(size, refusal):
-    """Refused before any of it is taken: by init, or after it, as a heap of the simulator takes memory only where it is touched."""
+    """Refused before memory is allocated: by init, or after it, as a heap of the simulator takes memory only when touched."""
     done = mpirun(2, "-m", "pgas.perftests.shmem_put_bw", "-b", "1M", "-e", size)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"shmem_put_bw: error: argument -e/--max_size: {refusal}")
@@ -641,7 +641,7 @@ def test_sizes_larger_than_the_machine(size, refusal):
 
 @with_mpirun
 def test_row_that_loses_an_element(tmp_path):
-    """A kernel that forgets the first element of a message is caught, has no rate, and the run ends with status 1."""
+    """If the kernel omits the first element of a message, the row fails and has no rate, and the exit status is 1."""
     program = tmp_path / "forgetful.py"
     program.write_text(
         "import sys\nfrom dataclasses import replace\nimport pgas\nfrom pgas.perftests import harness, shmem_put_bw\n\n"
@@ -661,7 +661,7 @@ def test_row_that_loses_an_element(tmp_path):
 
 @with_mpirun
 def test_row_that_sends_twice(tmp_path):
-    """The data is right, the card has counted a WQE too many for each put."""
+    """The data is right, but the card has counted a WQE too many for each put."""
     program = tmp_path / "twice.py"
     program.write_text(
         "import sys\nfrom dataclasses import replace\nimport pgas\nfrom pgas.perftests import harness, shmem_put_bw\n\n"

@@ -1,4 +1,4 @@
-"""What observe() makes of the answers of drivers and packages, played here; on this machine it is run by test_doctor.py."""
+"""observe() with fake drivers and packages; test_doctor.py runs it on the real machine."""
 
 import importlib
 import subprocess
@@ -14,7 +14,7 @@ REAL = importlib.import_module
 
 
 def play(monkeypatch, **modules):
-    """Let import_module give these in place of the real ones; an exception is raised."""
+    """Make import_module return these modules; an exception is raised."""
 
     def import_module(name):
         found = modules.get(name.replace(".", "_"))
@@ -26,7 +26,7 @@ def play(monkeypatch, **modules):
 
 
 class Driver:
-    """cuda.bindings.driver with two GPUs, of which the second cannot be reached by the first."""
+    """cuda.bindings.driver with two GPUs; the first cannot access the second."""
 
     real = REAL("cuda.bindings.driver")
     CUdevice_attribute, CUcomputemode, CUresult = real.CUdevice_attribute, real.CUcomputemode, real.CUresult

@@ -1,4 +1,4 @@
-"""Random programs: what is drawn, the rules and the oracle by themselves, and that what is wrong is found, made small and told."""
+"""Random programs: drawing, rules and oracle separately; faults are found, made smaller and reported."""
 
 import os
 import re
@@ -89,7 +89,7 @@ def test_a_seed_gives_the_same_program():
     assert len({shape(5, group, 3) for group in range(50)}) > 20
 
 
-def test_the_interpreter_tells_operations_apart():
+def test_operations_have_distinct_numbers():
     for kind in Kind:
         assert getattr(interpreter, "_" + kind.name.removeprefix("ATOMIC_")) == kind
 
@@ -106,7 +106,7 @@ def call(kind, pe, target=0, **more):
 
 
 def several(kind, left_out, *values):
-    """Of PE 1, at words from 8 on: that they are equal to these values."""
+    """Return a wait or test of PE 1 for words from 8 on to equal these values."""
     return Operation(Kind[f"{kind.name}_VECTOR"], 0, 1, 0, word=8, nelems=len(values), left_out=left_out, values=values, condition=EQ)
 
 
@@ -205,7 +205,7 @@ def test_threads_of_a_block_need_a_barrier():
 
 
 def performed(operations, spoil=lambda regions, fetched: None):
-    """The faults of a program whose every operation took effect at once, in the order of the list."""
+    """Return the faults of a program whose operations took effect immediately, in the order of the list."""
     program = Program(1, 0, SHAPE, tuple(operations))
     regions, fetched = [image(1, 0, pe, SHAPE) for pe in range(3)], {}
     for number, o in enumerate(operations):
@@ -256,13 +256,13 @@ def test_atomics_are_explained_by_an_order():
 
     assert "which no order of its atomics explains: " in performed(calls, lost)[0].text
 
-    def turned(regions, fetched):  # what PE 0 found first, it found last
+    def turned(regions, fetched):  # swap PE 0's first and last fetched values
         fetched[0], fetched[2] = fetched[2], fetched[0]
 
     assert len(performed(calls, turned)) == 1
 
 
-def test_what_is_fetched_has_its_size(drawn):
+def test_sizes_of_fetched_values(drawn):
     for program in drawn[:200]:
         for o in program.operations:
             wanted = Oracle(program)._perform(o) if o.kind < Kind.ATOMIC_ADD else b"x" * fetches(program.shape, o)
@@ -281,7 +281,7 @@ def test_what_is_fetched_has_its_size(drawn):
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_answers_of_several(kind, answers, wrong):
-    """Words 0 and 2 satisfy it, 1 does not, 3 does and is left out."""
+    """Words 0, 2 and 3 satisfy the condition, 1 does not, and 3 is excluded."""
     values = SIGNAL_BEGIN, 5, SIGNAL_BEGIN, SIGNAL_BEGIN
     look = several(kind, 0b1000, *values)
     for answer in [*answers, *wrong]:
@@ -292,7 +292,7 @@ def test_answers_of_several(kind, answers, wrong):
 # ------------------------------------------------------------------------------------------------------------------- shrinking
 
 
-def test_what_does_not_matter_is_left_out():
+def test_irrelevant_operations_are_dropped():
     program = next(p for p in (draw(1, number, 2) for number in range(1000)) if sum(o.kind in FLAGS for o in p.operations) > 3)
     culprit = [i for i, o in enumerate(program.operations) if o.kind in FLAGS][2]
     asked = []
@@ -307,7 +307,7 @@ def test_what_does_not_matter_is_left_out():
     assert len(asked) <= 100
 
 
-def test_fences_that_are_needed_stay():
+def test_necessary_fences_stay():
     operations = (put(0, 1), put(2, 0, dest=A + 64, nelems=1), FENCE, FLAG, WAIT, READ)
     program = Program(1, 0, SHAPE, operations)
     small = shrunk(program, lambda candidate: any(o.kind == Kind.LOAD for _, o in candidate) and len(candidate) > 4, 100)
@@ -332,7 +332,7 @@ def test_right_programs_pass(capsys):
 @simulated
 @pytest.mark.parametrize(("name", "kind"), [("put", Kind.PUT), ("g", Kind.G), ("iget_block", Kind.IGET), ("test_some", Kind.TEST_SOME)])
 def test_an_operation_that_does_nothing_is_found(name, kind, monkeypatch, capsys):
-    """It is told as a program of that operation alone, with commands that run it again."""
+    """It is reported as a program of that operation only, with commands that run it again."""
     monkeypatch.setattr(pgas, name, lambda *_, **__: 0)
     assert programs.run(["--count", "1000", "--seed", "9"]) == 1
     told = capsys.readouterr().err
@@ -388,7 +388,7 @@ def test_bad_value_is_one_sentence(argv, words, capsys, monkeypatch):
 @simulated
 @with_mpirun
 def test_the_soak_test(tmp_path):
-    """Without fault, and with a put_warp that does nothing."""
+    """Without a fault, and with a put_warp that does nothing."""
     done = mpirun(2, "-m", "pgas.perftests.programs", "--soak", "1", "--transport", "ibgda")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^programs: soak of 2 PEs, seed 1: \d{3,} operations, .* 0 faults; over ibgda$", done.stdout, re.M)
@@ -411,7 +411,7 @@ sys.exit(programs.run(sys.argv[2:]))
 @simulated
 @with_mpirun
 @pytest.mark.parametrize(("name", "transport"), [("fence", "p2p"), ("flush", "ibgda")])
-def test_an_order_that_is_not_kept_is_found(name, transport, tmp_path):
+def test_a_missing_order_is_found(name, transport, tmp_path):
     """Under weak memory. What is left of the program: data, the fence that does nothing, a flag, and one who reads too early; or a put, the
     flush that does nothing, and a store to its source. More is left where a machine that is busy hides that a smaller one fails: how small
     is tested without chance above. A fence is found over ibgda too, but only between queue pairs, in one of some hundred programs, or as a
@@ -433,7 +433,7 @@ def test_an_order_that_is_not_kept_is_found(name, transport, tmp_path):
 @simulated
 @with_mpirun
 def test_a_card_that_fails_is_told_with_the_programs(tmp_path):
-    """WQE 300 completes in error: the job cannot go on, and says what it was doing."""
+    """WQE 300 completes with an error: the job ends, and reports the programs that it was running."""
     faults = {"PGAS_SOFTHCA_FAULTS": "fail=300:0x13", "PGAS_TIMEOUT": "20"}
     done = mpirun(2, "-m", "pgas.perftests.programs", "--count", "96", "--transport", "ibgda", **faults)
     assert done.returncode not in (0, 2)
@@ -482,7 +482,7 @@ assert built.registers <= 255
 @pytest.mark.sass
 @pytest.mark.parametrize(("transport", "name"), [("p2p", "uint8"), ("p2p", "float32"), ("ibrc", "uint64")])
 def test_the_interpreter_compiles_for_a_gpu(transport, name):
-    """In a process of its own: this one may have the simulator."""
+    """In a separate process, as this one may have the simulator."""
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
     command = [sys.executable, "-c", BUILD_FOR_A_GPU, transport, name]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The driver of one QP: what it tells an adapter, what it refuses before the adapter does, and that it leaves nothing behind."""
+"""The driver of one QP: its commands to an adapter, its own refusals, and that it leaves nothing behind."""
 
 import dataclasses
 import itertools
@@ -22,7 +22,7 @@ card, pes, observer = rig.card, rig.pes, rig.observer
 
 RST, INIT, RTR, RTS, ERR = QpState
 
-#: (state, command): the state behind it; all other pairs are forbidden (IBTA 10.3.1, facts 3.5).
+#: (state, command): the next state; all other pairs are forbidden (IBTA 10.3.1).
 TRANSITIONS = {
     (RST, Command.RST2INIT_QP): INIT,
     (INIT, Command.INIT2RTR_QP): RTR,
@@ -35,7 +35,7 @@ OBJECTS = ("qps", "cqs", "uars")
 
 
 def make(pe, depth=128, adapter=None, user_index=0, **wrong):
-    """A QP of the driver in memory prepared for it, in RST."""
+    """Return a QP of the driver in prepared memory, in RST."""
     queues = Queues(pe.queue_memory(depth * 64), pe.queue_memory(64), pe.queue_memory(64, 64))
     pe.write(pe.slot + queues.cq, rig.EMPTY)
     arguments = {"umem_id": pe.umem, "pdn": pe.pdn, "queues": queues, "depth": depth, "user_index": user_index, **wrong}
@@ -43,7 +43,7 @@ def make(pe, depth=128, adapter=None, user_index=0, **wrong):
 
 
 class Poster(rig.QP):
-    """Posts to, rings and polls a QP of the driver by hand, as an SM or a proxy thread does."""
+    """Posts to, rings and polls a QP of the driver, as an SM or a proxy thread does."""
 
     def __init__(self, pe, qp):
         self.pe, self.depth, self.uar, self.qpn, self.cqn = pe, qp.depth, qp.uar, qp.qpn, qp.cqn
@@ -68,7 +68,7 @@ def objects(observer):
 
 
 class Wrapped:
-    """An adapter that notes the commands it passes on, and lets a test edit their outputs or break it."""
+    """An adapter that records commands and passes them on; a test can edit their outputs, or make it fail."""
 
     def __init__(self, hca, edit=None):
         self._hca, self._edit, self.sent = hca, edit, []
@@ -84,7 +84,7 @@ class Wrapped:
 
 
 class Paper:
-    """An adapter that has no card: it says yes to everything and keeps what it was told."""
+    """An adapter without a card: it accepts every command and records it."""
 
     name = "paper0"
 
@@ -116,7 +116,7 @@ class Paper:
 
 
 def nonzero(values):
-    """The fields of an input that are not zero, but for opcode and op_mod."""
+    """Return the fields of an input that are not zero, except opcode and op_mod."""
     kept = {name: nonzero(v) if isinstance(v, dict) else v for name, v in values.items() if name not in ("opcode", "op_mod")}
     return {name: v for name, v in kept.items() if v}
 
@@ -138,7 +138,7 @@ def on_paper(path=None, **outputs):
 
 @pytest.mark.parametrize("depth", [128, 1024, 32768])
 def test_layout(depth):
-    """QPs side by side on pages of the card, no two of anything in one place, the DBR's line its own."""
+    """QPs side by side on pages of the card; nothing overlaps, and each DBR has its own cache line."""
     n_qps, offset = 5, 3 * 4096
     taken = []
     for i, queues in enumerate(Queues.layout(depth, n_qps, offset)):
@@ -171,14 +171,14 @@ def test_offset_is_named():
         Queues.layout(128, 1, 64)
 
 
-# ----------------------------------------------------------------------------------------------------------------- what it is told
+# ------------------------------------------------------------------------------------------------------------ commands to the card
 
 
-def test_what_the_card_is_told():
-    """Field by field what NVSHMEM sets (facts 3.3 to 3.5), over InfiniBand; everything else is zero."""
+def test_fields_of_the_commands():
+    """The fields that NVSHMEM sets, over InfiniBand; all others are zero."""
     adapter, qp = on_paper()
     qp.connect(0x99, PORT, FAR)
-    assert qp.query() == RST  # what this adapter says
+    assert qp.query() == RST  # this adapter's answer
     dbr = {"dbr_umem_valid": 1, "dbr_umem_id": 0x33}
     cqc = {**dbr, "cc": 1, "oi": 1, "uar_page": 0x77, "c_eqn": 9, "dbr_addr": 0x4048}
     qpc = {"pm_state": 3, "pd": 0x44, "log_sq_size": 8, "uar_page": 0x77, "user_index": 0xABCDEF, "cqn_snd": 0x55, "rq_type": 3}
@@ -219,8 +219,8 @@ def test_the_address_path_of_roce(version, sport):
     }
 
 
-def test_what_users_set_of_the_path():
-    """PGAS_IB_SL, _TRAFFIC_CLASS, _TIMEOUT, _RETRY_COUNT, where the cards of InfiniBand and of Ethernet look for them."""
+def test_variables_for_the_path():
+    """PGAS_IB_SL, _TRAFFIC_CLASS, _TIMEOUT, _RETRY_COUNT, in the fields for InfiniBand and for Ethernet."""
     path = Path(sl=6, traffic_class=0x6B, timeout=14, retry_count=3)
     for link_layer, fields_ in (
         ("InfiniBand", {"sl": 6, "tclass": 0x6B, "eth_prio": 0, "dscp": 0}),
@@ -259,7 +259,7 @@ def test_a_priority_that_ethernet_does_not_have():
 
 
 def test_a_doorbell_record_in_memory_of_its_own():
-    """Where a CPU rings, it lies in the host's memory, and WQ and CQ may not."""
+    """If a CPU rings, the DBR is in host memory; WQ and CQ need not be."""
     adapter, _ = on_paper()
     adapter.sent.clear()
     QueuePair(adapter, 0x33, 0x44, Queues(0x2000, 0x4000, 0x80, 0x99), 256)
@@ -278,7 +278,7 @@ def test_ports_of_different_link_layers():
 
 
 @pytest.mark.parametrize(("req", "res", "used"), [(4, 6, 4), (6, 4, 4), (0, 4, 0), (60, 60, 7)])
-def test_reads_and_atomics_under_way_stay_within_the_caps(monkeypatch, req, res, used):
+def test_outstanding_reads_and_atomics_stay_within_the_caps(monkeypatch, req, res, used):
     monkeypatch.setitem(GENERAL_CAPS, "log_max_ra_req_qp", req)
     monkeypatch.setitem(GENERAL_CAPS, "log_max_ra_res_qp", res)
     adapter, qp = on_paper()
@@ -290,7 +290,7 @@ def test_reads_and_atomics_under_way_stay_within_the_caps(monkeypatch, req, res,
 
 @pytest.mark.parametrize("clocks", TsFormatCap)
 def test_the_clock_of_timestamps(monkeypatch, clocks):
-    """A card set to real time alone has no free running clock; the default is what it has."""
+    """A card set to real time only has no free-running clock, so DEFAULT is used."""
     monkeypatch.setitem(GENERAL_CAPS, "sq_ts_format", clocks)
     adapter, _ = on_paper()
     assert dict(adapter.sent)[Command.CREATE_QP]["qpc"].get("ts_format", 0) == (1 if clocks else 0)
@@ -298,7 +298,7 @@ def test_the_clock_of_timestamps(monkeypatch, clocks):
 
 @pytest.mark.parametrize(("peers", "used"), [(0, 0), (3, 3), (5, 4)])
 def test_a_peer_that_answers_fewer_reads_and_atomics(peers, used):
-    """No more are under way than the peer's log_rra_max; this side answers as many as it can."""
+    """At most the peer's log_rra_max are outstanding; this side answers as many as it can."""
     adapter, qp = on_paper()
     qp.connect(0x99, PORT, FAR, peers)
     sent = dict(adapter.sent)
@@ -327,7 +327,7 @@ def test_two_pes_are_connected_and_write(pes):
 
 
 def test_queues_of_layout_work_side_by_side(pes):
-    """More QPs than one in one UMEM, at an offset, each with its own CQE."""
+    """Several QPs in one UMEM, at offsets, each with its own CQE."""
     pe, n_qps = pes[0], 6
     offset = -(-pe.queue_memory(n_qps * Queues.nbytes(128) + 4096) // 4096) * 4096
     qps = []
@@ -343,8 +343,8 @@ def test_queues_of_layout_work_side_by_side(pes):
         assert pe.word(64) == i + 1
 
 
-def test_the_ring_is_as_deep_as_was_said(pes):
-    """Indices beyond the depth wrap at it and nowhere else."""
+def test_the_ring_has_its_depth(pes):
+    """Indices wrap at the depth and nowhere else."""
     a, b = join(make(pes[0], 128), make(pes[1]))
     poster = Poster(pes[0], a)
     for i in range(300):
@@ -383,7 +383,7 @@ def test_reads_and_atomics_are_allowed_too(pes):
 
 
 def test_a_qp_that_the_card_moved_to_err_starts_again(pes):
-    """The driver finds out by asking; after reset, with its memory prepared again, the QP begins at index 0."""
+    """The driver queries the state. After reset, with its memory prepared again, the QP starts at index 0."""
     a, b = join(make(pes[0]), make(pes[1]))
     poster = Poster(pes[0], a)
     syndrome, _ = poster.fail(wqe.write, pes[1].heap, 0xBAD00, pes[0].heap, pes[0].key, 8)
@@ -417,7 +417,7 @@ def test_to_error_flushes(pes, observer):
 
 
 def move(qp, command, peer):
-    """Let the driver execute one command."""
+    """Execute one command of the driver."""
     steps = {
         Command.RST2INIT_QP: lambda: qp.rst2init(PORT),
         Command.INIT2RTR_QP: lambda: qp.init2rtr(peer.qpn, PORT, PORT),
@@ -442,7 +442,7 @@ def bring_to(state, qp, peer):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 @pytest.mark.parametrize("state", list(QpState), ids=lambda state: state.name)
 def test_driver_and_card_allow_the_same_transitions(pes, monkeypatch, state, command):
-    """A forbidden command is not sent; sent all the same, the card refuses it, and nothing changes."""
+    """The driver does not send a forbidden command. If it is sent anyway, the card refuses it, and nothing changes."""
     adapter = Wrapped(pes[0].hca)
     peer = make(pes[1])
     qp = bring_to(state, make(pes[0], adapter=adapter), peer)
@@ -465,7 +465,7 @@ def test_driver_and_card_allow_the_same_transitions(pes, monkeypatch, state, com
     assert qp.state == qp.query() == state
 
 
-def test_the_table_of_the_data_sheet_is_this_one():
+def test_the_data_sheet_has_the_same_table():
     for state, command in itertools.product(QpState, COMMANDS):
         try:
             after = contexts.transition(commands.command_name(command), state)
@@ -485,8 +485,8 @@ def test_connect_begins_in_rst(pes, state):
     assert qp.query() == RTS
 
 
-def test_connect_that_the_card_refuses_stops_where_it_was(pes):
-    """The card's own words come through, and the driver knows how far it came."""
+def test_connect_stops_at_a_refused_transition(pes):
+    """The error has the card's message, and the driver knows the state that was reached."""
     qp = make(pes[0])
     with pytest.raises(CommandError, match=r"^INIT2RTR_QP failed: BAD_PARAM \(bad parameter\), syndrome 0x421: remote_qpn must not be 0$"):
         qp.connect(0, PORT, PORT)
@@ -495,8 +495,8 @@ def test_connect_that_the_card_refuses_stops_where_it_was(pes):
     qp.connect(qp.qpn, PORT, PORT)
 
 
-def test_a_state_that_nobody_asked_for():
-    """SQER, say: real cards have states that no command here leads to."""
+def test_a_state_without_a_command():
+    """For example SQER: real cards have states to which no command here leads."""
     _, qp = on_paper(QUERY_QP={"qpc": {"state": 4}})
     with pytest.raises(TransportError, match=r"^QP 0x66: QUERY_QP says state 0x4, which no command of this driver leads to$"):
         qp.query()
@@ -559,7 +559,7 @@ def test_destroyed_in_every_state(pes, observer, state):
     assert objects(observer) == before
 
 
-def test_a_destroyed_qp_answers_nothing(pes):
+def test_a_destroyed_qp_refuses_calls(pes):
     adapter = Wrapped(pes[0].hca)
     qp = make(pes[0], adapter=adapter)
     qp.destroy()
@@ -580,8 +580,8 @@ def test_a_destroyed_qp_answers_nothing(pes):
     assert adapter.sent == sent
 
 
-def test_destroy_tries_everything_and_tells_the_first_error(pes, observer):
-    """A CQ in use keeps its UAR, which is refused then too, and the QP is gone all the same; the rest goes with the PE."""
+def test_destroy_tries_everything_and_raises_the_first_error(pes, observer):
+    """A CQ in use also keeps its UAR, but the QP is destroyed; the rest is destroyed with the PE."""
     qp = make(pes[0])
     guest = rig.QP(pes[0], cq=Poster(pes[0], qp))  # another QP completes to the same CQ
     with pytest.raises(CommandError, match=r"^DESTROY_CQ failed: RES_BUSY \(resource busy\), syndrome 0x403: a QP completes to the CQ$"):
@@ -595,7 +595,7 @@ def test_destroy_tries_everything_and_tells_the_first_error(pes, observer):
 
 
 def editing(**edits):
-    """An edit of QUERY_HCA_CAP's output: these capabilities, of whatever kind has them."""
+    """Return an edit of QUERY_HCA_CAP's output that sets capabilities."""
 
     def edit(command, values, outbox):
         if command != Command.QUERY_HCA_CAP:
@@ -644,7 +644,7 @@ def test_caps_that_do_not_suffice(pes, depth, edits, text):
 
 @pytest.mark.parametrize(("n_pes", "num_rc", "edits", "wanted", "there"), [(5, 64, {}, 1600, 1024), (3, 1, {"log_max_qp": 3}, 9, 8)])
 def test_more_qps_than_the_caps_allow(pes, n_pes, num_rc, edits, wanted, there):
-    """The QPs of all PEs are those of one card: they are counted together."""
+    """The PEs share one card, so their QPs are counted together."""
     with pytest.raises(TransportError) as caught:
         check_caps(Wrapped(pes[0].hca, editing(**edits)), n_pes, num_rc, 128)
     assert str(caught.value) == (
@@ -660,9 +660,9 @@ def test_caps_that_just_suffice(pes, edits):
     check_caps(Wrapped(pes[0].hca, editing(**edits)), 2, 2, 128)
 
 
-def test_caps_that_cannot_be_asked_for(pes):
+def test_caps_that_cannot_be_queried(pes):
     def refuse(command, values, outbox):
-        return commands.build_output(command, status=Status.BAD_OP, syndrome=0x123, op_mod=values["op_mod"])  # not the soft HCA's number
+        return commands.build_output(command, status=Status.BAD_OP, syndrome=0x123, op_mod=values["op_mod"])  # not the soft HCA's code
 
     with pytest.raises(CommandError, match=r"^QUERY_HCA_CAP failed: BAD_OP \(bad operation\), syndrome 0x123$"):
         check_caps(Wrapped(pes[0].hca, refuse), 2, 2, 128)

@@ -1,6 +1,6 @@
 """Send queues that many threads share (kernels/paths/nic/queue.py), with threads interrupted between their memory accesses.
 
-The simulator lets no thread run in the midst of submit and ring by itself; here others do, at random, before any primitive that these use.
+By itself the simulator does not switch threads inside submit and ring; here it does, at random, before any primitive in them.
 """
 
 import json
@@ -92,9 +92,9 @@ print(json.dumps({**seen, **{name: counted[name] for name in ("wqes", "doorbells
 
 @pytest.mark.parametrize(("seed", "first"), [(1, 24), (2, 1)])
 def test_interrupted_threads_hand_over_everything_in_order(seed, first, tmp_path):
-    """Every value arrives before its quiet returns, no doorbell or record goes backwards; threads leave ringing to others, and those go on.
+    """Every value arrives before its quiet returns, and no doorbell or DBR goes backwards, also if threads leave ringing to others.
 
-    Warps that want more WQEBBs than the queue has do not stand in the way. first: blocks that post the first WQEs.
+    Warps that need more WQEBBs than the queue has do not block others. first: blocks that post the first WQEs.
     """
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)

@@ -1,9 +1,9 @@
 """rdma-core's own tests on the software card: WQEs, doorbells and CQs as libmlx5 writes and reads them, both ends in one process.
 
-golden/rdma-core-44.txt says how each of their tests must end: ``passed``, or ``skipped`` and the reason that they give themselves. What is
-skipped needs what the card or the kernel's part (tests/uverbs) has not: UD, UC, raw packet and XRC QPs, SRQs, memory windows, completion
-channels, CQEs of 128 bytes, device memory, regions that are registered anew. Tests of dma-bufs are left out: they want a DRM device.
-To write the file anew: ``python tests/test_rdma_core.py`` in an environment that has pyverbs and scapy.
+golden/rdma-core-44.txt has the expected outcome of each test: ``passed``, or ``skipped`` with rdma-core's own reason. Skipped tests need
+features that the card or the emulated kernel (tests/uverbs) lacks: UD, UC, raw packet and XRC QPs, SRQs, memory windows, completion
+channels, CQEs of 128 bytes, device memory, re-registration. Tests of dma-bufs are left out, as they need a DRM device.
+``python tests/test_rdma_core.py`` writes the file again, in an environment with pyverbs and scapy.
 """
 
 import json
@@ -20,7 +20,7 @@ from uverbs.__main__ import missing
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "rdma-core-44.txt"
 
-#: DevX traffic; RC: send, write, read, atomics by both interfaces of posting; CQs; raw WQEs among those of libmlx5; devices, protection
+#: DevX traffic; RC: send, write, read and atomics with both posting interfaces; CQs; raw WQEs between those of libmlx5; devices, protection
 #: domains, address handles, memory regions, UARs.
 MODULES = (
     "test_mlx5_devx", "test_qp", "test_qpex", "test_atomic", "test_cq", "test_cqex", "test_cq_events", "test_mlx5_cq", "test_mlx5_raw_wqe",
@@ -29,12 +29,12 @@ MODULES = (
 
 LACKING = missing() or (None if rdma_core.DEBIAN.is_dir() else f"rdma-core's tests in {rdma_core.DEBIAN} (Debian: rdma-core)")
 
-#: A reason of theirs that is one of this machine's.
+#: A reason that concerns this machine.
 SCAPY = "scapy package is needed"
 
 
 def run(*module):
-    """Run a module in a process that has a card; return what it printed."""
+    """Run a module in a process with a card; return its output."""
     path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1"}
     command = [sys.executable, "-m", "uverbs", "--local", sys.executable, "-m", *module]
@@ -46,7 +46,7 @@ def run(*module):
 
 
 def outcomes(folder):
-    """Run the tests; return theirs: test -> (outcome, why)."""
+    """Run the tests; return test -> (outcome, reason)."""
     rdma_core.unpack(folder)
     results = folder / "results"
     run("uverbs.rdma_core", str(folder), str(results), *MODULES)
@@ -54,7 +54,7 @@ def outcomes(folder):
 
 
 def golden():
-    """How each test must end: test -> (outcome, why)."""
+    """Return the expected test -> (outcome, reason)."""
     expected = {}
     for line in GOLDEN.read_text().splitlines() if GOLDEN.exists() else ():
         test, outcome, *why = line.split(maxsplit=2)
@@ -88,7 +88,7 @@ def test_nothing_else_was_run(seen):
 
 @pytest.mark.skipif(missing() is not None, reason=f"capability missing: {missing()}")
 def test_plain_verbs():
-    """What rdma-core's tests do not ask: uverbs/test_queues.py, in a process with a card."""
+    """uverbs/test_queues.py, which tests more than rdma-core does, in a process with a card."""
     out = run("pytest", "tests/uverbs/test_queues.py", "-q", "-p", "no:cacheprovider")
     assert " passed" in out, out
     assert " skipped" not in out, out

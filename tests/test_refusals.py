@@ -1,4 +1,4 @@
-"""The table of refusals: whoever refuses takes its words from it, and every row is somebody's."""
+"""The table of refusals: every refusal takes its message from it, and every row is used."""
 
 import ast
 from string import Formatter
@@ -16,7 +16,7 @@ CALLS = {"refuse", "refusals.refuse", "refusals.words"}
 
 
 def uses():
-    """(module, row, names that are filled in) of every call of refuse() and words()."""
+    """Yield (module, row, names of values) of every call of refuse() and words()."""
     for module in SOURCES:
         for node in ast.walk(tree(module)) if module != "pgas.kernels.refusals" else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS and node.args and isinstance(node.args[0], ast.Constant):
@@ -32,7 +32,7 @@ def test_every_row_is_used_with_its_values():
     assert set(rows) == set(TABLE)
 
 
-def test_nobody_else_refuses_when_a_kernel_is_compiled():
+def test_all_compile_time_refusals_are_in_the_table():
     assert [m for m, path in SOURCES.items() if "raise KernelTypeError(" in path.read_text()] == ["pgas.kernels.refusals"]
 
 
@@ -46,18 +46,18 @@ def test_rows_name_what_they_refuse(name):
         assert row.words.startswith("pgas.{function}: ")
 
 
-def test_what_is_refused_is_said_once():
+def test_refusals_are_unique():
     assert len({row.what for row in TABLE.values()}) == len(TABLE)
     assert len({row.words for row in TABLE.values()}) == len(TABLE)
 
 
-def test_refuse_raises_the_words():
+def test_refuse_raises_the_message():
     with pytest.raises(refusals.KernelTypeError, match=r"^pgas\.ptr: transport ibgda maps no peer's memory: use put and get$"):
         refusals.refuse("unmapped", function="ptr", transport="ibgda")
 
 
 def test_an_element_is_a_value_of_its_array():
-    """One of ml_dtypes is no number of NumPy."""
+    """Also an element of ml_dtypes, which is no NumPy number."""
     elements = np.ones(1, ml_dtypes.bfloat16)
     check_value("full", "value", elements[0], elements.dtype)
     with pytest.raises(TypeError, match="value"):

@@ -1,4 +1,4 @@
-"""Transports are objects of one registry: one from outside runs like pgas's own, and none but those over it need the software card."""
+"""Transports are objects in one registry: an external one runs like pgas's own, and the software card is needed only as a NIC."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ CHAPTER = "tests/conformance/test_d_signals.py"
 
 
 def suite(*arguments, npes=2, **variables):
-    """Run chapters of the conformance suite; return what they print."""
+    """Run chapters of the conformance suite; return their output."""
     path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1", "PGAS_DEBUG": "info", **variables}
     command = [*mpirun(npes), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
@@ -44,7 +44,7 @@ def test_names():
 
 
 def test_a_transport_from_outside():
-    """It says all that the product knows of it: choice, constants, host side, device functions."""
+    """The product needs no change for it: choice, constants, host side and device functions are the transport's own."""
     out = suite("-s", "-p", "toy_transport", CHAPTER, "tests/conformance/test_c_rma.py", "-k", "signal or put or get", PGAS_TRANSPORT="toy")
     assert "transport toy" in out, out
 
@@ -53,8 +53,8 @@ def test_p2p_without_the_software_card():
     suite("-p", "without_card", CHAPTER, PGAS_TRANSPORT="p2p")
 
 
-def test_the_software_card_is_what_is_hidden(monkeypatch):
-    """The plugin hides it: without a card, a transport over it says so."""
+def test_without_the_software_card_a_job_over_it_fails(monkeypatch):
+    """This shows that the plugin without_card really hides it."""
     with pytest.raises(AssertionError, match=r"No module named 'pgas.transports.softhca' \(hidden from pgas.job.card\)"):
         suite("-p", "without_card", CHAPTER, "-x", PGAS_TRANSPORT="ibgda", npes=1)
 
@@ -83,7 +83,7 @@ def test_verbs_without_the_software_card():
 
 
 def test_topology_names_no_transport():
-    """Whoever is asked for is asked: a transport that maps peers' memory needs no NIC, whatever its name."""
+    """A transport that maps peers' memory needs no NIC, whatever its name."""
 
     class Other:
         name, maps_peers = "other", True

@@ -1,4 +1,4 @@
-"""The QEMU guest of make check-rxe, as far as it can be tested without one."""
+"""The QEMU guest of make check-rxe: tests that need no guest."""
 
 import os
 import platform
@@ -13,18 +13,18 @@ import rxe.__main__ as command_line
 from rxe import guest, packages
 from rxe.packages import Missing
 
-#: What `make check` runs of this tool; the rest is for `make check-all`.
-SMOKE = ("test_forks_are_as_pythons_of_their_own",)
+#: Tests of this tool in `make check`; the others are in `make check-all`.
+SMOKE = ("test_forks_behave_like_real_pythons",)
 
 
-def test_without_root_it_says_what_root_would_do(monkeypatch):
+def test_without_root_the_commands_for_root_are_printed(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(packages, "missing", lambda names: ["iproute2", "seabios"])
     with pytest.raises(Missing, match=r"^as root: apt-get install .*iproute2 seabios$"):
         packages.install(packages.GUEST)
 
 
-def test_a_failure_of_apt_is_its_last_line(tmp_path, monkeypatch):
+def test_a_failure_of_apt_shows_its_last_line(tmp_path, monkeypatch):
     program = tmp_path / "apt-get"
     program.write_text("#!/bin/sh\necho first >&2; echo 'E: no network' >&2; exit 100\n")
     program.chmod(0o755)
@@ -33,13 +33,13 @@ def test_a_failure_of_apt_is_its_last_line(tmp_path, monkeypatch):
         packages.apt("apt-get", "update")
 
 
-def test_modules_load_after_what_they_need(tmp_path):
+def test_modules_load_after_their_dependencies(tmp_path):
     for name, depends in {"rdma_rxe": "ib-core,udp_tunnel", "ib-core": "", "udp_tunnel": "", "dummy": ""}.items():
         (tmp_path / f"{name}.ko").write_bytes(b"\0license=GPL\0depends=" + depends.encode() + b"\0")
     assert [path.stem for path in packages.load_order(tmp_path)] == ["ib-core", "udp_tunnel", "rdma_rxe", "dummy"]
 
 
-def test_where_there_can_be_no_guest_one_line_says_why(monkeypatch, capsys):
+def test_a_missing_guest_is_one_line(monkeypatch, capsys):
     def missing(*_):
         raise Missing("qemu is missing")
 
@@ -50,8 +50,8 @@ def test_where_there_can_be_no_guest_one_line_says_why(monkeypatch, capsys):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="capability missing: x86-64")
-def test_status_and_output_are_the_commands(tmp_path, monkeypatch, capfd):
-    """A script in place of QEMU runs the command on this machine, dies, or takes too long."""
+def test_status_and_output_of_the_command(tmp_path, monkeypatch, capfd):
+    """A script instead of QEMU runs the command on this machine, dies, or takes too long."""
     monkeypatch.setattr(guest, "_initramfs", lambda *_: tmp_path)
     (tmp_path / "qemu-system-x86_64").write_text(
         """#!/bin/sh
@@ -81,7 +81,7 @@ def under_forks(script, **keywords):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False, **keywords)
 
 
-def test_forks_are_as_pythons_of_their_own(tmp_path):
+def test_forks_behave_like_real_pythons(tmp_path):
     (tmp_path / "shown.py").write_text("import os, sys; print(__name__, sys.argv[1:], sys.stdin.read(), os.environ['X'], os.getcwd())")
     (tmp_path / "other").mkdir()
     script = f"""
@@ -116,8 +116,8 @@ def test_forks_are_as_pythons_of_their_own(tmp_path):
     assert (tmp_path / "other" / "written").read_text() == "file"
 
 
-def test_the_end_of_a_client_is_the_end_of_its_fork(tmp_path):
-    """As mpirun kills what it started, and as a test kills a PE."""
+def test_the_end_of_a_client_ends_its_fork(tmp_path):
+    """Killed as by mpirun, and as by a test that kills a PE."""
     script = f"""
         python -c 'import os, time; open("{tmp_path}/pid", "w").write(str(os.getpid())); time.sleep(100)' &
         while ! test -s {tmp_path}/pid; do sleep 0.05; done
@@ -128,7 +128,7 @@ def test_the_end_of_a_client_is_the_end_of_its_fork(tmp_path):
     assert done.stdout == "137\n"
 
 
-def test_nothing_of_the_server_is_left(tmp_path):
+def test_the_server_leaves_nothing(tmp_path):
     done = under_forks(
         f"python -c 'import time; time.sleep(100)' & echo $! > {tmp_path}/pid; sleep 0.5; kill -15 $$", env={"TMPDIR": str(tmp_path)}
     )

@@ -1,6 +1,6 @@
-"""What kernels become on a GPU: SASS of every device function, every dtype, and the words of the compiler's refusals.
+"""The compiled code: SASS of every device function and dtype, and the messages of refusals at compile time.
 
-One process with NUMBA_ENABLE_CUDASIM=0 compiles everything, once a session; no GPU is needed. The tests read its listing.
+One process with NUMBA_ENABLE_CUDASIM=0 compiles everything once a session, without a GPU. The tests read its listing.
 """
 
 import fcntl
@@ -29,13 +29,13 @@ FUNCTIONS = [
     "sync_all",
 ]  # fmt: skip
 
-#: dtype -> suffix of the store that p becomes.
+#: By dtype, the suffix of p's store.
 DTYPES = {
     "int8": ".U8", "uint8": ".U8", "boolean": ".U8", "int16": ".U16", "uint16": ".U16", "float16": ".U16", "int32": "", "uint32": "",
     "float32": "", "int64": ".64", "uint64": ".64", "float64": ".64", "complex64": ".64", "complex128": ".128",
 }  # fmt: skip
 
-#: (call, beginning of the refusal). Arguments: a, b arrays of float32, d of float64, t of two dimensions, c in columns, n with gaps,
+#: (call, beginning of the refusal). Arguments: a, b arrays of float32, d of float64, t of two dimensions, c in Fortran order, n with gaps,
 #: s of uint64, h of int8, r of records, x a float, i an integer, z a complex number.
 REFUSALS = [
     ("pgas.put(a, d, i)", "pgas.put: source has elements of type float64, dest of type float32; they must be the same"),
@@ -107,7 +107,7 @@ REFUSALS = [
     ("pgas.finalize()", "pgas.finalize: this is a function of the host"),
 ]
 
-#: Calls that look odd and are right: they must compile.
+#: Unusual, but valid calls, which must compile.
 ACCEPTED = [
     "pgas.put(t, t, i)",
     "pgas.put(c, c, i, 3)",
@@ -230,7 +230,7 @@ json.dump(found, open(sys.argv[1], "w"))
 
 @pytest.fixture(scope="session")
 def found(tmp_path_factory):
-    """What the compiler made of everything; compiled once, also when several workers of pytest run these tests."""
+    """Return the compiled code of everything; compiled once, also if several pytest workers run these tests."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     path = folder / "sass.json"
@@ -248,24 +248,24 @@ def found(tmp_path_factory):
 
 
 def opcodes(listing):
-    """Opcodes in order, without predicates and operands."""
+    """Return the opcodes in order, without predicates and operands."""
     return [re.sub(r"^@!?U?P\w+\s+", "", i).split()[0] for i in listing["instructions"]]
 
 
 def loads(names):
-    """Loads from memory: not those of constants and parameters (LDC, ULDC)."""
+    """Return the loads from memory, without those of constants and parameters (LDC, ULDC)."""
     return [name for name in names if re.match(r"LD(G|S|L)?\.|LD(G|S|L)?$", name)]
 
 
 def stores(names):
-    """Stores to memory."""
+    """Return the stores to memory."""
     return [name for name in names if re.match(r"ST(G|S|L)?(\.|$)", name)]
 
 
 # ------------------------------------------------------------------------------------------------------------ all kernels
 
 
-def test_table_is_the_one_that_is_tested(found):
+def test_every_kernel_of_the_table_is_tested(found):
     assert sorted(found["kernels"]) == sorted(FUNCTIONS)
 
 
@@ -274,7 +274,7 @@ def test_no_spills_no_calls_no_local_memory(function, found):
     listing = found["kernels"][function]
     names = opcodes(listing)
     assert (listing["spills"], listing["stack"]) == (0, 0)
-    dividing = ("CALL.REL", "RET.REL") if function in ("iput", "iput_block") else ()  # how many elements fit: a quotient of 64 bits
+    dividing = ("CALL.REL", "RET.REL") if function in ("iput", "iput_block") else ()  # the number of elements that fit is a 64-bit quotient
     assert not [n for n in names if n.startswith(("CALL", "RET", "LDL", "STL", "BRX", "JMX")) and not n.startswith(dividing or "-")]
     assert names[-1] == "EXIT" or "EXIT" in names
 
@@ -286,7 +286,7 @@ def test_no_spills_no_calls_no_local_memory(function, found):
      ("g", 16), ("signal_op", 16), ("signal_wait_until", 150), ("atomic_add", 25), ("atomic_fetch_add", 35), ("barrier_all", 340)],
 )  # fmt: skip
 def test_size_has_not_grown(function, most, found):
-    """Limits are a little above what was measured on 2026-11-21 with ptxas 13.4 for sm_90."""
+    """Limits are slightly above the sizes of 2026-11-21, with ptxas 13.4 for sm_90."""
     assert len(found["kernels"][function]["instructions"]) <= most
 
 
@@ -303,7 +303,7 @@ def test_size_has_not_grown(function, most, found):
     ],
 )
 def test_registers_leave_room_for_occupancy(function, most, found):
-    """2048 threads of 32 registers fill an SM; what a warp has in flight takes 16 more, far from the 64 of a block of 1,024 threads."""
+    """2048 threads of 32 registers fill an SM. Loads in flight of a warp take 16 more; the limit for a block of 1,024 threads is 64."""
     assert found["kernels"][function]["registers"] <= most
 
 
@@ -344,7 +344,7 @@ def test_g_is_one_load_past_l1(found):
      ("get_warp", "LDG.E.128.STRONG.SYS", "ST.E.128")],
 )  # fmt: skip
 def test_copies_have_several_wide_loads_before_a_store(function, load, store, found):
-    """Of a warp eight, of a block four; then half as many, and the rest, each if there is one."""
+    """Eight for a warp, four for a block; then half as many; then single ones."""
     wide = "".join({load: "L", store: "S"}.get(name, "") for name in opcodes(found["kernels"][function]))
     counts = (8, 4, 3) if function.endswith("_warp") else (4, 2, 1)
     assert wide == "".join(count * "L" + count * "S" for count in counts)
@@ -352,7 +352,7 @@ def test_copies_have_several_wide_loads_before_a_store(function, load, store, fo
 
 @pytest.mark.parametrize("function", ["put_block", "put_nbi_block", "put_warp", "put_signal_block", "put"])
 def test_sources_of_puts_may_be_shared_or_local(function, found):
-    """Generic loads; the destination is in the window, and stores to it need no test of the address space."""
+    """Loads are generic. The destination is in the window, so stores need no test of the address space."""
     names = opcodes(found["kernels"][function])
     assert not [n for n in loads(names) if n.startswith(("LDS", "LDL")) or (n.startswith("LDG") and "STRONG" not in n)]
     assert not [n for n in stores(names) if n.startswith(("ST.", "STS", "STL"))]
@@ -437,15 +437,15 @@ ACQUIRES = {
     ("function", "acquires"),
     [("wait_until_all", "fence"), ("wait_until_any", "fence"), ("wait_until_some_vector", "fence"), ("signal_wait_until", "ld")],
 )
-def test_no_path_leads_out_of_a_wait_but_past_an_acquire(function, acquires, found):
-    """The polls are relaxed; behind them comes the acquire, of the word, or a fence for all elements. The PTX: ptxas leaves none out."""
+def test_every_path_out_of_a_wait_has_an_acquire(function, acquires, found):
+    """Polls are relaxed; an acquire of the word, or a fence for all elements, follows. In the PTX, as ptxas keeps them all."""
     ptx = found["kernels"][function]["ptx"]
     assert not ptx_machine.reaches(ptx, polls, lambda opcode: opcode[0] == "ret", ACQUIRES[acquires])
     assert len(opcodes(found["kernels"][function])) <= 600
 
 
 def operand(address, nelems):
-    """The parameters that an array is."""
+    """Return the kernel parameters of an array."""
     return (0, 0, nelems, 0, address, nelems, 0)
 
 
@@ -453,7 +453,7 @@ IVARS = 0x1000
 
 
 class Watched(ptx_machine.Memory):
-    """A state page, and elements at IVARS, of which it notes the accesses; later: what stands there when the acquire comes."""
+    """A state page, and elements at IVARS whose accesses are recorded; later: their values from the acquire on."""
 
     def __init__(self, nbytes, later=None):
         super().__init__()
@@ -490,8 +490,8 @@ class Watched(ptx_machine.Memory):
      ("test_any", None, ["fence.sys"]), ("test_some", None, ["fence.sys"])],
 )  # fmt: skip
 @pytest.mark.parametrize("holds", [False, True])
-def test_a_look_acquires_if_the_condition_holds(function, later, noted, holds, found):
-    """Before the kernel stores a word because of it. A fence, if the value has changed: its writer may have released nothing."""
+def test_a_test_acquires_if_the_condition_holds(function, later, noted, holds, found):
+    """Before the kernel stores a word that depends on it. With a fence if the value has changed, as its writer may not have released."""
     memory = Watched(16, later)
     for i in range(2):
         ptx_machine.Memory.store(memory, IVARS + 8 * i, 5, 8)
@@ -506,8 +506,8 @@ def test_a_look_acquires_if_the_condition_holds(function, later, noted, holds, f
      ("wait_until_some_vector", (8, 8, 7), 7), ("wait_until_some_vector", (4, 8, 8), 4), ("wait_until_all", (8, 5), 5),
      ("wait_until_all", (8, 7), 7)],
 )  # fmt: skip
-def test_no_more_elements_are_looked_at_than_other_arrays_have(function, sizes, looked_at, found):
-    """Where arguments are not checked. Sizes: of ivars; of indices and values, or of status. There is no memory behind them."""
+def test_the_shortest_array_limits_the_elements(function, sizes, looked_at, found):
+    """If arguments are not checked. Sizes: of ivars; of indices and values, or of status. An access beyond them is an error here."""
     second, third = 0x2000, 0x3000
     memory = Watched(8 * sizes[0])
     memory.region(second, 4 * sizes[1])
@@ -516,10 +516,10 @@ def test_no_more_elements_are_looked_at_than_other_arrays_have(function, sizes, 
         last = operand(third, sizes[2])
     else:
         last = (1,)
-        for i in range(looked_at):  # what is not looked at does not hold
+        for i in range(looked_at):  # the others do not hold
             memory.store(IVARS + 4 * i, 1, 4)
     ptx_machine.run(found["kernels"][function]["ptx"], (*operand(IVARS, sizes[0]), *operand(second, sizes[1]), *last), memory)
-    if function == "wait_until_some_vector":  # the kernel leaves their number in indices[0]
+    if function == "wait_until_some_vector":  # the kernel writes their number to indices[0]
         assert [memory.load(second + 4 * i, 4) for i in range(looked_at)] == [looked_at, *range(1, looked_at)]
 
 
@@ -528,7 +528,7 @@ def test_wait_polls_the_word_itself_and_ends_with_an_acquire(found):
     polls = [i for i, n in enumerate(names) if n == "LDG.E.64.STRONG.SYS"]
     assert len(polls) >= 2
     assert not [n for n in names if n.startswith("NANOSLEEP")]
-    acquire = max(i for i, n in enumerate(names) if n == "CCTL.IVALL")  # what follows is not served by a stale L1
+    acquire = max(i for i, n in enumerate(names) if n == "CCTL.IVALL")  # later loads do not hit stale lines in L1
     assert acquire > max(polls)
     assert not [n for n in names[acquire:] if n.startswith(("LD.", "LDG"))]
 
@@ -541,7 +541,7 @@ def test_barrier_all_completes_before_it_stores_a_flag(function, found):
 
 
 class Flags(ptx_machine.Memory):
-    """The state page of PE 0, and the flags of all PEs, which the others have set for the first barrier; notes who uses which."""
+    """The state page of PE 0, and the flags of all PEs, set for the first barrier; records which are used."""
 
     def __init__(self, n_pes):
         super().__init__()
@@ -594,7 +594,7 @@ def test_a_barrier_stores_flags_and_acquires_those_it_waits_for(function, n_pes,
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_compiles(dtype, found):
-    """p, g and put."""
+    """In p, g and put."""
     assert found["dtypes"][dtype] is None
 
 
@@ -614,7 +614,7 @@ def test_accepted(call, found):
 
 
 def test_strided_copies_of_the_host_compile(found):
-    """Of elements of every kind, without spills, for blocks of 1024 threads."""
+    """For elements of every kind, without spills, in blocks of 1024 threads."""
     assert len(found["host"]) == 8
     assert {spills for spills, _ in found["host"].values()} == {0}
     assert max(registers for _, registers in found["host"].values()) <= 64

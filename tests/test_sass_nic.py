@@ -1,6 +1,6 @@
-"""What the NIC transports' functions become on a GPU: no spills, golden WQEs by 16-byte stores, the order of DESIGN section 2.
+"""The compiled code of the NIC transports' functions: no spills, golden WQEs by 16-byte stores, releases and acquires.
 
-The numbers are those of ``python -m pgas.perftests.sass --transport ibgda --json``, kept in perftests/baselines/sass-ibgda.json.
+perftests/baselines/sass-ibgda.json has the numbers, from ``python -m pgas.perftests.sass --transport ibgda --json``.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.sass, pytest.mark.timeout(2 * LIMIT)]
 
 BASELINE = Path(__file__).resolve().parent.parent / "perftests" / "baselines" / "sass-ibgda.json"
 
-#: 16-byte stores of WQEs on all paths together. put, get: ctrl, raddr, data. Atomics: the atomic segment too; of floats, after a READ.
-#: p: alone ctrl, raddr and inline (16 bytes take 2); together ctrl, raddr and the NOP. A signal: FA (4), or
-#: masked CS (4 with its mask segment, 1 of data) and NOP (1), behind a WRITE (3); put_signal of more than a GiB posts its WRITEs ahead (3).
+#: Number of 16-byte stores of WQEs, on all branches together. put, get: ctrl, raddr, data. Atomics: the atomic segment too; float atomics
+#: after a READ. p: for a single lane ctrl, raddr and inline (2 for 16 bytes); for several ctrl, raddr and the NOP. A signal: FA (4), or
+#: masked CS (4 with its mask segment, 1 of data) and NOP (1), behind a WRITE (3); put_signal of more than a GiB posts WRITEs before (3).
 #: atomic_set and atomic_fetch_or of 8 bytes: a masked CS and a NOP, too.
 WQE_STORES = {
     "p": 6, "p_int8": 6, "p_int16": 6, "p_float64": 6, "p_complex128": 7, "g": 3, "put": 3, "put_warp": 3, "put_block": 3,
@@ -36,8 +36,8 @@ WQE_STORES = {
     "wait_until_any": 0, "wait_until_some_vector": 0, "barrier_all": 3, "sync_all": 3, "quiet": 0, "fence": 0, "signal_wait_until": 0,
 }  # fmt: skip
 
-#: Functions that post or poll, how often each hands over WQEs: a float's addition a READ and a compare-and-swap, put_signal data of several
-#: WRITEs ahead of the rest.
+#: Functions that post or poll, and how often each submits WQEs: a float addition a READ and a compare-and-swap; put_signal also the WRITEs
+#: of long data.
 SUBMITS = {
     name: 0 if not stores else 2 if "add_float" in name or name.startswith("put_signal") else 1
     for name, stores in WQE_STORES.items()
@@ -45,7 +45,7 @@ SUBMITS = {
 }
 
 
-#: Functions that write a request, each at one place.
+#: Functions that write a request, each at one place in the code.
 REQUESTING = ("p", "g", "put", "put_warp", "put_block", "put_nbi_block", "get_block", "put_signal_block", "signal_op", "atomic_add",
            "atomic_fetch_add", "barrier_all")  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_nothing_spills_in_other_configurations(options, functions):
 
 
 def array(address):
-    """The parameters that an array of 8 elements is."""
+    """Return the kernel parameters of an array of 8 elements."""
     return (0, 0, 8, 0, address, 8, 0)
 
 
@@ -95,7 +95,7 @@ DEST, SOURCE, WORD = array(posting.DEST), array(posting.SOURCE), array(posting.W
 F64 = [int.from_bytes(struct.pack("<d", value), "little") for value in (1.5, -2.0)]
 RMA, PUT_SIGNAL = (*DEST, *SOURCE, posting.PE), (*DEST, *SOURCE, *WORD, posting.PE)
 
-#: Function, and by how many lanes if by more than one -> the operation in the golden file, arguments of its kernel.
+#: By function, and number of lanes if more than one: the operation in the golden file, and the arguments of its kernel.
 WRITES = {
     **dict.fromkeys(("put", "put_warp", "put_block", "put_nbi_block"), ("put", RMA)),
     **dict.fromkeys(("get", "get_warp", "get_block", "get_nbi_block"), ("get", (*SOURCE, *DEST, posting.PE))),
@@ -116,20 +116,20 @@ WRITES = {
 
 
 def posted(ptx, operation, arguments, lanes=1):
-    """The job in whose ring a compiled kernel has left its WQEs."""
+    """Run a compiled kernel; return the job with its WQEs."""
     job = posting.Job(operation)
     ptx_machine.run(ptx, arguments, job.memory, lanes)
     return job
 
 
 def test_every_function_that_posts_is_run():
-    strided = {"iput", "iput_block", "iget_warp"}  # the WQE of put or get, many times: traffic through the card tells
+    strided = {"iput", "iput_block", "iget_warp"}  # many WQEs of put or get: tested by traffic through the card
     assert {name.removesuffix(" by 3 lanes") for name in WRITES} | strided == {name for name, stores in WQE_STORES.items() if stores}
 
 
 @pytest.mark.parametrize("case", WRITES)
 def test_compiled_functions_write_the_golden_bytes(case):
-    """Every byte: the PTX that ptxas is given is executed."""
+    """Every byte; the PTX is executed."""
     name, lanes = case.removesuffix(" by 3 lanes"), 3 if "lanes" in case else 1
     operation, arguments = WRITES[case]
     posted(built("ibgda")[name]["ptx"], operation, arguments, lanes).check(posting.golden(operation))
@@ -148,14 +148,14 @@ def test_wqes_are_stored_by_octowords(name):
     assert built("ibgda")[name]["memory"].get("STG.E.NA.128", 0) == WQE_STORES[name]
 
 
-# ----------------------------------------------------------------------------------------------------------------- lanes together
+# ---------------------------------------------------------------------------------------------------------------- converged lanes
 
 
 @pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
-def test_no_lane_adds_for_lanes_of_another_part(transport):
-    """Where ptxas counts lanes (UPOPC), one adds for all: the 1 of landing cells' tickets, whoever is together, and nothing else.
+def test_a_lane_adds_only_for_converged_lanes(transport):
+    """ptxas may let one lane add for all active lanes (UPOPC). It may do so only for the 1 of a landing cell's ticket.
 
-    What it took for the same in all lanes, the size of a reservation or the address of a cell, need not be (lanes.py).
+    It would be wrong for the size of a reservation or the address of a cell, which can differ between lanes (lanes.py).
     """
     for name, b in built(transport).items():
         for i, instruction in enumerate(b["sass"]):
@@ -169,14 +169,14 @@ def test_no_lane_adds_for_lanes_of_another_part(transport):
 
 RECORD, REGISTER, LOOK, CAS = "STG.E.STRONG.SYS", "STG.E.64.STRONG.SYS", "LDG.E.64.STRONG.SYS", "ATOMG.E.CAS.64.STRONG.GPU"
 LOAD, STORE, MAX, ACQUIRE = "LDG.E.64.STRONG.GPU", "STG.E.64.STRONG.GPU", "REDG.E.MAX.64.STRONG.GPU", "CCTL.IVALL"
-GIVEN_BACK = "REDG.E.ADD.64.STRONG.GPU"  #: of a landing cell
+GIVEN_BACK = "REDG.E.ADD.64.STRONG.GPU"  #: releases a landing cell
 FENCE = ["MEMBAR.ALL.SYS", ACQUIRE]  #: fence.acq_rel.sys
 
 
 def accesses(sass):
-    """(predicate, opcode) of what orders, touches memory or branches: all that an access can follow; not what belongs to a MEMBAR.
+    """Return (predicate, opcode) of fences, memory accesses and branches, without the parts of a MEMBAR.
 
-    Nor loads of what the host wrote at init, which nothing orders.
+    Loads of constants that the host wrote at init are left out, too, as they need no order.
     """
     split = [re.match(r"(@!?U?P\w+ )?(\S+)", i).groups() for i in sass]
     kinds = ("LDG", "STG", "ATOM", "RED", "MEMBAR", "CCTL", "BRA", "BSYNC", "EXIT", "WARPSYNC", "BREAK", "BAR")
@@ -185,7 +185,7 @@ def accesses(sass):
 
 
 class Order:
-    """The accesses of a function, and what is missing of DESIGN section 2's releases and acquires."""
+    """The accesses of a function, and its missing releases and acquires."""
 
     def __init__(self, sass):
         self.code = accesses(sass)
@@ -199,7 +199,7 @@ class Order:
         return self.code[i - 1] == (self.code[i][0], f"MEMBAR.ALL.{scope}")
 
     def acquired(self, i):
-        """Behind a fence, which a branch may have left out."""
+        """Whether an access follows a fence, which a branch may skip."""
         i -= self.opcodes[i - 1] == "BSYNC"
         return self.opcodes[i - 2 : i] == FENCE
 
@@ -209,13 +209,13 @@ class Order:
 
 
 def disorder(sass, submits, rendezvous=0):
-    """What is missing of the order of queue.py in a function with so many hand-overs; [] if nothing is."""
+    """Return the missing releases and acquires of queue.py in a function that submits so often; [] if none is missing."""
     order = Order(sass)
     places, opcodes, released, expect = order.places, order.opcodes, order.released, order.expect
     polls = len(places(MAX))
-    cells = max(0, sum(found.startswith("ATOMG.E.ADD.64") for found in opcodes) - submits)  # the other ADDs reserve WQEBBs
+    cells = max(0, sum(found.startswith("ATOMG.E.ADD.64") for found in opcodes) - submits)  # other ADDs reserve WQEBBs
 
-    # Behind each other ready_head, what was rung for, resv_head; some a second time, for lanes that meet in parts.
+    # In this order: ready_head, the rung index, resv_head; some a second time, for diverged lanes.
     turns = [i for i in places(LOAD) if opcodes[i : i + 3] == [LOAD] * 3]
     expect("turns looked for", len(turns) in (submits, 2 * submits), True)
     expect("turns looked for behind a fence", sum(opcodes[i - 2 : i] == FENCE for i in turns), len(turns))
@@ -233,13 +233,13 @@ def disorder(sass, submits, rendezvous=0):
     behind.pop(FENCE[0], 0)
     expect("acquires of a cursor", behind.pop(LOAD, 0), polls)
     expect("acquires of a turn and of a landing cell", behind.pop(CAS, 0), submits + cells)
-    # ptxas leaves out the load itself, whose value nobody wants: the loop that saw the CQE ends in CCTL.
+    # ptxas drops the load itself, whose value is unused: the loop that saw the CQE ends with CCTL.
     expect("acquires at the end of a poll", behind.total(), polls + rendezvous)
     return order.missing
 
 
 def disorder_of_waits(sass, waits):
-    """The same of ring.wait, in a function with so many that takes no landing cell."""
+    """The same for ring.wait, in a function that waits so often and takes no landing cell."""
     order = Order(sass)
     places, opcodes, released, expect = order.places, order.opcodes, order.released, order.expect
     looks = [i for i in places(LOOK) if STORE in opcodes[i : i + 4]]
@@ -271,13 +271,13 @@ def test_releases_and_acquires_of_a_queue(name):
     ("name", "waits"), [("quiet", 1), ("fence", 1), ("signal_op", 1), ("put", 2), ("put_nbi_block", 1), ("get_block", 2)]
 )
 def test_releases_and_acquires_of_waits(name, waits):
-    """One for the operation, one for room in the ring."""
+    """One wait for the operation, one for room in the ring."""
     assert disorder_of_waits(built("ibrc")[name]["sass"], waits) == []
 
 
 LOST = {
     "submit: fence before the turn": ["turns looked for behind a fence: 0, not 1"],
-    # Without that fence nobody wants to know what was rung for, and its load is left out.
+    # Without that fence the rung index is unused, and its load is dropped.
     "submit: fence of the one who rings": ["turns looked for: False, not True", "doorbell records behind a fence: 0, not 1"],
     "submit: release of the register": ["registers behind a record and a fence: 0, not 1"],
     "submit: acquire of the mark": ["acquires of a turn and of a landing cell: 0, not 1"],
@@ -297,8 +297,8 @@ def test_every_error_of_the_order_is_tested():
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_an_order_that_was_left_out_is_seen(name):
-    """Compiled from a source with that change."""
+def test_a_missing_order_is_seen(name):
+    """Compiled from a source with the planted error."""
     if name in OF_A_WAIT:
         missing = disorder_of_waits(found("ibrc")["wrong"][name]["sass"], 1)
     else:
@@ -311,7 +311,7 @@ def test_a_wait_keeps_its_order():
 
 
 @pytest.mark.parametrize("name", [name for name, submits in SUBMITS.items() if submits])
-def test_one_thread_reserves_by_an_atomic_of_the_gpu(name):
+def test_one_thread_reserves_by_a_gpu_scope_atomic(name):
     assert built("ibgda")[name]["memory"]["ATOMG.E.ADD.64.STRONG.GPU"] >= SUBMITS[name]
 
 
@@ -321,7 +321,7 @@ def test_polling_reads_past_the_caches(name):
 
 
 def test_instructions_are_those_on_record():
-    """Regressions are seen in review: repeat with ``python -m pgas.perftests.sass --transport ibgda --json > <baseline>``."""
+    """After a change: ``python -m pgas.perftests.sass --transport ibgda --json > <baseline>``, so the review sees the difference."""
     recorded = json.loads(BASELINE.read_text())
     assert recorded.keys() == built("ibgda").keys()
     grown = {
@@ -334,7 +334,7 @@ def test_instructions_are_those_on_record():
 
 @pytest.mark.parametrize("name", REQUESTING)
 def test_scopes_of_requests(name):
-    """Tickets by the GPU's threads alone; the request in three stores, and its sequence word released to the system."""
+    """Tickets have gpu scope; the request is three stores, and its sequence word is released at system scope."""
     memory = built("ibrc")[name]["memory"]
     assert memory["ATOMG.E.ADD.64.STRONG.GPU"] == (2 if name in ("g", "atomic_fetch_add") else 1)  # a landing cell's, too
     assert memory["STG.E.NA.128"] == 3

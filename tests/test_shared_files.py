@@ -1,4 +1,4 @@
-"""Names of MPI's shared memory that a killed job would leave in /dev/shm: removed at once, later, or by the process that stands by."""
+"""MPI's files in /dev/shm that a killed job would leave: removed at once, later, or by the watcher process."""
 
 import contextlib
 import math
@@ -18,7 +18,7 @@ from pgas.perftests.jobs import mpirun
 
 @contextlib.contextmanager
 def mapped(kind):
-    """A file of /dev/shm, named as MPI does, that this process has mapped."""
+    """A file in /dev/shm, named as by MPI, that this process has mapped."""
     path = f"/dev/shm/{kind}test_{os.getpid()}"
     with open(path, "w+b") as file:
         file.truncate(4096)
@@ -51,7 +51,7 @@ def test_which_names_are_removed_when(kind, early, late, at_the_end):
         assert os.path.exists(path) is not at_the_end
 
 
-def test_the_process_that_stands_by_ends_when_it_is_not_needed():
+def test_the_watcher_ends_when_it_is_not_needed():
     with mapped("vader_segment.") as path:
         shared_files.guard_shared_files(math.inf, lambda: None)
         ((child, _),) = shared_files._guards
@@ -63,7 +63,7 @@ def test_the_process_that_stands_by_ends_when_it_is_not_needed():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_group_that_is_killed(number, tmp_path):
-    """What the process that stands by has seen is removed; it holds nothing of the dead one's open, on which launchers wait."""
+    """The watcher removes the files that it has seen. It keeps no descriptor of the dead process open, as launchers wait for these."""
     output, theirs = os.pipe()
     pid = os.fork()
     if not pid:
@@ -77,7 +77,7 @@ def test_a_process_group_that_is_killed(number, tmp_path):
     path = f"/dev/shm/mpich_shm_test_{pid}"
     assert os.read(output, 5) == b"ready"
     assert os.path.exists(path)
-    time.sleep(0.4)  # many looks of 20 ms
+    time.sleep(0.4)  # many polls of 20 ms
     os.killpg(pid, number)
     os.waitpid(pid, 0)
     assert os.read(output, 1) == b""
@@ -103,7 +103,7 @@ def names(pid):
 
 
 def test_a_job_that_is_killed_between_the_first_and_the_last_init(tmp_path):
-    """mpirun is killed, by a signal that it cannot act on, while a PE waits in MPI_Init for one that has not come yet."""
+    """mpirun is killed by SIGKILL while a PE waits in MPI_Init for a late one."""
     try:
         launcher = mpirun(2)
     except FileNotFoundError:

@@ -320,7 +320,7 @@ class TestBarriers:
         assert out[:3].tolist() == [400] * 3
 
     def test_threads_that_returned_do_not_hold_up_the_grid(self) -> None:
-        """In block 0 a thread returns before the others wait in the grid barrier, in block 1 when all threads of the grid wait."""
+        """In block 0 a thread returns before the others wait in the grid barrier, in block 1 while all other threads of the grid wait."""
 
         @cuda.jit
         def k(out):
@@ -367,7 +367,7 @@ class TestBarriers:
 
 
 class TestSpinLoops:
-    """Loops that do not know of the engine give way to the thread that they wait for, after some reads of what they poll."""
+    """Spin loops of users yield to other threads after some reads of the polled word."""
 
     def test_on_an_argument(self) -> None:
         @cuda.jit
@@ -478,7 +478,7 @@ class TestWarps:
         def k(out):
             if cuda.laneid >= 4:
                 if cuda.laneid == 9:
-                    engine.yield_()  # returns when the others wait already
+                    engine.yield_()  # returns while the others wait
                 return
             out[cuda.laneid] = cuda.ballot_sync(FULL, 1)
 
@@ -531,7 +531,7 @@ class TestMemorySpaces:
             t = cuda.threadIdx.x
             a[t], b[t] = t + 1, t + 10
             for i in range(2):
-                c = cuda.shared.array((2, 2), np.float32)  # one array, not one for each turn
+                c = cuda.shared.array((2, 2), np.float32)  # one array, not one for each iteration
                 c[i, t] = i + t
             scratch()[t] = 5
             cuda.syncthreads()
@@ -639,7 +639,7 @@ class TestErrors:
                 cuda.syncthreads()
             finally:
                 finished.append(mine is payload)
-                cuda.syncthreads()  # must not wait for those that are being ended
+                cuda.syncthreads()  # must not wait for threads that are being ended
 
         payload = Payload()
         ref = weakref.ref(payload)
@@ -860,7 +860,7 @@ class TestIdling:
 
         def interrupt() -> None:
             running.wait()
-            while not ended.wait(1):  # again, if it came inside a callback of the garbage collector (hypothesis has one), which drops it
+            while not ended.wait(1):  # again, as a garbage collector's callback (hypothesis has one) drops it
                 os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -897,7 +897,7 @@ class TestIdling:
 
 
 def test_speed() -> None:
-    """Orders of magnitude only, of this process's own time: a loaded machine must pass."""
+    """Only the order of magnitude, in CPU time, so that a busy machine passes."""
 
     @cuda.jit
     def empty(out):

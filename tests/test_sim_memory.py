@@ -1,4 +1,4 @@
-"""Atomics on raw addresses: values, widths, wrapping; between processes; the compile cache."""
+"""Atomics on raw addresses: values, widths, wrapping; between processes; the cache of compiled code."""
 
 import ctypes
 import mmap
@@ -18,7 +18,7 @@ GUARD = 0xA5
 
 
 class Buffer:
-    """Bytes with an aligned address and guards around what a test touches."""
+    """Bytes at an aligned address, with guards around them."""
 
     def __init__(self, nbytes: int = 4096) -> None:
         self.bytes = np.full(nbytes + 64, GUARD, np.uint8)
@@ -170,7 +170,7 @@ def _run(script: str, env: dict[str, str] | None = None, fds: tuple[int, ...] = 
 
 @pytest.mark.slow
 def test_two_processes_with_a_cold_cache_count_together(tmp_path: Path) -> None:
-    """Both compile and write the cache at the same time, then their updates must not get lost."""
+    """Both compile and write the cache at the same time; then none of their updates may be lost."""
     fd = os.memfd_create("test")
     os.ftruncate(fd, 4096)
     children = [_run(CHILD.format(fd=fd), {"NUMBA_CACHE_DIR": str(tmp_path)}, (fd,)) for _ in range(2)]

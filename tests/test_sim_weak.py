@@ -1,4 +1,4 @@
-"""Weak mode: programs without their fence fail for some seed, programs with it for none."""
+"""Weak mode: programs without a fence fail for some seed, with it for none."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ NBYTES = 1 << 16
 
 
 class Slots:
-    """Two slots in one process: this PE's own and a remote one, looked at past the model as the other PE would."""
+    """Two slots in one process: this PE's own, and a remote one, read without the model, as by the other PE."""
 
     def __init__(self) -> None:
         self._maps = mmap.mmap(-1, NBYTES), mmap.mmap(-1, NBYTES)
@@ -105,7 +105,7 @@ def test_an_atomic_does_not_order(slots: Slots) -> None:
 
 @pytest.mark.parametrize(("deferred", "fenced", "fails"), [(True, False, True), (True, True, False), (False, False, False)])
 def test_reuse_of_a_source(slots: Slots, deferred: bool, fenced: bool, fails: bool) -> None:
-    """(b) The source of a non-blocking put may be reused after the fence only, that of a blocking one at once."""
+    """(b) The source of a non-blocking put may be reused only after the fence, that of a blocking one at once."""
     own, remote = slots.own_lo, slots.remote_lo
 
     @cuda.jit
@@ -125,7 +125,7 @@ def test_reuse_of_a_source(slots: Slots, deferred: bool, fenced: bool, fails: bo
 
 @pytest.mark.parametrize("who", ["syncthreads", "syncwarp", "grid", "threadfence", "nobody"])
 def test_one_thread_fences_for_all(slots: Slots, who: str) -> None:
-    """(c) A fence covers what others stored, if they met before it."""
+    """(c) A fence covers other threads' stores before a barrier with them."""
     remote, seen = slots.remote_lo, []
     grid = 4 if who in ("grid", "threadfence") else 1
     arrived = np.zeros(1, np.int64)
@@ -189,7 +189,7 @@ def test_block_fences_do_not_reach_the_grid(slots: Slots) -> None:
 
 
 def test_stores_to_one_address_stay_in_order(slots: Slots) -> None:
-    """(d) By one thread, and by threads that met in between."""
+    """(d) By one thread, and by threads with a barrier in between."""
     remote = slots.remote_lo
     observed: list[int] = []
 
@@ -255,7 +255,7 @@ def test_a_thread_sees_its_own_stores(slots: Slots) -> None:
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("deferred", [False, True])
 def test_everything_arrives_by_the_end_of_the_kernel(slots: Slots, width: int, deferred: bool) -> None:
-    """Cooperative copies of all widths, with a stride and without, and none of the neighbours touched."""
+    """Cooperative copies of all widths, with and without stride; the neighbours are untouched."""
     own, remote, count = slots.own_lo, slots.remote_lo, 4096 // width
 
     @cuda.jit

@@ -1,4 +1,4 @@
-"""Atomics: FA, CS and their masked forms on 4 and 8 bytes, what they return, and what they are atomic with."""
+"""Atomics: FA, CS and their masked forms on 4 and 8 bytes, their results, and their atomicity with other accesses."""
 
 import random
 
@@ -20,7 +20,7 @@ TARGET, RESULT = 256, 512
 
 
 def masked_add(old, add, boundary, nbytes):
-    """The sum, field by field: every bit of boundary is the last one of its field (facts 1.7), added as a full adder does."""
+    """Add field by field, as a full adder; every bit of boundary is the last one of its field."""
     total = carry = 0
     for bit in range(8 * nbytes):
         digits = (old >> bit & 1) + (add >> bit & 1) + carry
@@ -34,7 +34,7 @@ def masked_swap(old, compare, swap, compare_mask, swap_mask):
 
 
 def execute(qp, pes, old, nbytes, build, *args):
-    """Run an atomic on a word between guards; return (new value, old value as it was returned, its CQE)."""
+    """Run an atomic on a word between guards; return (new value, returned old value, CQE)."""
     guards = 0xA5A5A5A5A5A5A5A5
     for offset in (TARGET - 8, TARGET + nbytes, RESULT - 8, RESULT + nbytes):
         pes[1 if offset < RESULT - 8 else 0].word(offset, guards)
@@ -87,7 +87,7 @@ def test_masked_fetch_add_is_a_sum_of_fields(pes, nbytes):
 
 @pytest.mark.parametrize("nbytes", [4, 8])
 def test_masked_compare_swap(pes, nbytes):
-    """An 8-byte one has its data segment in the second WQEBB (facts 1.2)."""
+    """With 8 bytes the data segment is in the second WQEBB."""
     qp = pair(pes)[0]
     choose = random.Random(nbytes)
     masks = [0, ONES[nbytes], 0xFF, 0xF0F0F0F0F0F0F0F0 & ONES[nbytes]]
@@ -103,7 +103,7 @@ def test_masked_compare_swap(pes, nbytes):
 
 @pytest.mark.parametrize("nbytes", [4, 8])
 def test_operations_of_openshmem(pes, nbytes):
-    """The mapping of NVSHMEM's atomics (facts 1.7): xor, set, and, or."""
+    """xor, set, and, or, as NVSHMEM maps them."""
     qp, old, value = pair(pes)[0], 0xC3A5F00F & ONES[nbytes], 0x0FF0AA55
     cs, fa, ones = wqe.masked_compare_swap, wqe.masked_fetch_add, ONES[nbytes]
     assert execute(qp, pes, old, nbytes, fa, nbytes, value, ones)[0] == old ^ value
@@ -114,7 +114,7 @@ def test_operations_of_openshmem(pes, nbytes):
 
 
 @pytest.mark.parametrize("nbytes", [4, 8])
-def test_the_address_is_a_multiple_of_the_size_and_need_not_be_of_more(pes, nbytes):
+def test_alignment_of_the_address(pes, nbytes):
     for offset in range(16):
         qp = pair(pes)[0]
         pes[1].write(pes[1].heap, bytes(32))
@@ -136,7 +136,7 @@ def test_the_result_may_lie_at_any_address(pes):
 
 @pytest.mark.skipif(not SIMULATOR, reason="on GPUs a PE's atomics are its kernels', not the CPU's (tests/mpi/test_nic.py)")
 def test_atomics_of_all_qps_and_pes_see_each_other(pes):
-    """A peer's QP, a QP of the word's own PE and this process's CPU add to one word at the same time; no addition is lost."""
+    """A peer's QP, a QP of the same PE and the CPU add to one word at the same time; no addition is lost."""
     count = 1500
     own = QP(pes[1], 11)
     qps = [pair(pes, 11)[0], connect(own, own)[0]]
@@ -155,7 +155,7 @@ def test_atomics_of_all_qps_and_pes_see_each_other(pes):
 
 @pytest.mark.skipif(not SIMULATOR, reason="as above")
 def test_split_atomics_lose_additions_of_the_cpu(pes, observer):
-    """atomics=split: as on a card whose atomics and those of the SMs do not see each other (DESIGN section 5)."""
+    """atomics=split: as with a card whose atomics are not atomic with those of CPU and SMs."""
     observer.set_faults("atomics=split")
     qp, added = pair(pes, 9)[0], 0
     for _ in range(500):

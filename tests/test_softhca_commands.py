@@ -1,4 +1,4 @@
-"""Every command that the card executes, accepted and refused with the status and syndrome of the check that failed."""
+"""Every command of the card, accepted, and refused with the status and syndrome of the failed check."""
 
 import os
 
@@ -30,7 +30,7 @@ EXECUTED = {
 
 
 def raw(pe, inbox, outlen=16):
-    """Execute a command of any bytes; return (status, name of the syndrome) and the whole output."""
+    """Execute a command given as bytes; return (status, name of the syndrome) and the whole output."""
     outbox = pe.hca.command(inbox, outlen)
     output = fields.decode(commands.OUTPUT, outbox.ljust(16, b"\0"))
     return (output["status"], Why(output["syndrome"]).name), outbox
@@ -49,12 +49,12 @@ def test_lengths_and_op_mod(pes, command):
     source, outlen = commands.LAYOUTS[command].input, commands.output_size(command)
     inbox = commands.build(command, op_mod=1 if command == Command.QUERY_HCA_CAP else 0)
     assert raw(pes[0], inbox[:-1], outlen)[0] == (Status.BAD_INP_LEN, "INPUT_LENGTH")
-    short = 15 if command == Command.QUERY_HCA_CAP else outlen - 1  # of the capabilities there is as much as fits
+    short = 15 if command == Command.QUERY_HCA_CAP else outlen - 1  # capabilities are cut to the length of the output
     assert raw(pes[0], inbox, short)[0] == (Status.BAD_OUTP_LEN, "OUTPUT_LENGTH")
     assert raw(pes[0], fields.fill(source, {"opcode": command, "op_mod": 0x1FE}), outlen)[0] == (Status.BAD_PARAM, "OP_MOD")
 
 
-def test_an_output_is_as_long_as_was_asked_for(pes):
+def test_an_output_has_the_requested_length(pes):
     assert raw(pes[0], b"", 16)[0] == (Status.BAD_OP, "OPCODE")
     assert len(raw(pes[0], b"\x01\x00", 3)[1]) == 3
     (status, _), outbox = raw(pes[0], commands.build(Command.QUERY_HCA_CAP, op_mod=1), 0x1800)
@@ -64,7 +64,7 @@ def test_an_output_is_as_long_as_was_asked_for(pes):
 # -------------------------------------------------------------------------------------------------------------------- capabilities
 
 
-def test_capabilities_are_those_that_ibgda_needs(pes):
+def test_capabilities_suffice_for_ibgda(pes):
     general = pes[0].command(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(CapType.GENERAL))["capability"]
     wanted = {"cqe_version": 1, "cq_oi": 1, "atomic": 1, "bf": 1, "log_bf_reg_size": 9, "log_max_msg": 30, "num_ports": 1, "uar_4k": 1}
     assert wanted.items() <= general.items()
@@ -77,13 +77,13 @@ def test_capabilities_are_those_that_ibgda_needs(pes):
 
 @pytest.mark.parametrize("kind", [CapType.CAP_2, CapType.ODP, CapType.ROCE])
 def test_kinds_of_capabilities_that_the_card_lacks(pes, kind):
-    """Drivers ask for them only if their bit of the general ones is set: hca_cap_2, pg, roce."""
+    """Drivers query them only if a bit of the general capabilities says so: hca_cap_2, pg, roce."""
     (status, why), outbox = raw(pes[0], commands.build(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(kind)), 0x10 + CAP_SIZE)
     assert (status, why, outbox[8:]) == (Status.BAD_PARAM, "OP_MOD", bytes(0x8 + CAP_SIZE))
 
 
 def test_capabilities_are_cut_to_the_output(pes):
-    """As rdma-core's DevX tests ask for them."""
+    """rdma-core's DevX tests rely on it."""
     inbox = commands.build(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(CapType.GENERAL))
     assert raw(pes[0], inbox, 0x810)[1] == raw(pes[0], inbox, 0x1010)[1][:0x810]
 
@@ -196,7 +196,7 @@ def test_a_register_serves_one_qp(pes):
 
 
 def test_a_wq_serves_one_qp(pes):
-    """Also where two overlap: the deeper one of two, on the page behind its beginning."""
+    """Also if two WQs overlap: the second begins on the second page of a deeper one."""
     deep = QP(pes[0], 8)
     values = deep.qp_values(1, 0, pes[0].pdn)
     values["qpc"]["uar_page"] = pes[0].hca.alloc_uar().page_id
@@ -207,7 +207,7 @@ def test_a_wq_serves_one_qp(pes):
     pes[0].command(Command.CREATE_QP, **values)
 
 
-def test_query_qp_tells_what_was_set(pes):
+def test_query_qp_returns_the_attributes(pes):
     qp, peer = QP(pes[0], user_index=0xABCDE), QP(pes[1])
     qp.init(rre=0).rtr(peer, mtu=3, log_msg_max=20, next_rcv_psn=0x123456).rts(next_send_psn=0x654321, retry_count=5)
     got = pes[0].command(Command.QUERY_QP, qpn=qp.qpn)["qpc"]
@@ -219,7 +219,7 @@ def test_query_qp_tells_what_was_set(pes):
     assert {name: got[name] for name in wanted} == wanted
 
 
-def test_query_qp_ext_tells_the_first_error(pes):
+def test_query_qp_ext_returns_the_first_error(pes):
     qp = pair(pes)[0]
     assert qp.fail(wqe.write, pes[1].heap, 0xDEAD00, pes[0].heap, pes[0].key, 8)[0] == 0x13
     outbox = pes[0].hca.command(commands.build(Command.QUERY_QP, qpn=qp.qpn, qpc_ext=1), QUERY_QP_EXT_OUT.size)
@@ -268,7 +268,7 @@ OPTIONAL = {
 
 
 def test_opt_param_mask(pes):
-    """Every bit, in every transition: taken or refused, and nothing changes that no bit names."""
+    """Every bit in every transition is accepted or refused, and only attributes with their bit set change."""
     qp = QP(pes[0])
     path = {"vhca_port_num": 1, "rlid": 1, "pkey_index": 5}
     given = {"pm_state": 3, "rre": 1, "rwe": 1, "rae": 1, "atomic_mode": 3, "mtu": 5, "log_msg_max": 30, "remote_qpn": 7, "min_rnr_nak": 9}
@@ -340,11 +340,11 @@ def mkey_values(pe, **changed):
 )
 def test_create_mkey_refused(pes, observer, change, status, why):
     assert pes[0].refused(Command.CREATE_MKEY, **mkey_values(pes[0], **change)) == (status, why)
-    assert len(observer.counters()["keys"]) == 2  # the heaps'
+    assert len(observer.counters()["keys"]) == 2  # of the heaps
 
 
 def test_a_key_with_addresses_of_its_own(pes):
-    """start_addr 0, as NCCL registers: remote addresses are offsets in the UMEM (facts 3.2)."""
+    """start_addr 0, as NCCL registers: remote addresses are offsets in the UMEM."""
     umem = pes[1].hca.register_umem(pes[1].heap, HEAP)
     values = mkey_values(pes[1], mkey_umem_id=umem, mkey_umem_offset=8192, mkc={"mkey_7_0": 0x5A})
     index = pes[1].command(Command.CREATE_MKEY, **values)["mkey_index"]
@@ -359,8 +359,8 @@ def test_a_key_with_addresses_of_its_own(pes):
     pes[1].hca.deregister_umem(umem)
 
 
-def test_a_key_that_is_gone_may_name_the_next_one(pes):
-    """A card gives an index again: who made both keys with one mkey_7_0 and keeps the old one writes into the new memory."""
+def test_a_destroyed_key_may_match_a_new_one(pes):
+    """A card reuses indices: if both keys have the same mkey_7_0, the old key writes into the new memory."""
     keys = []
     for offset in (0, 4096):
         umem = pes[1].hca.register_umem(pes[1].heap + offset, 4096)
@@ -374,7 +374,7 @@ def test_a_key_that_is_gone_may_name_the_next_one(pes):
 
 
 def test_keys_of_memory_regions_differ_for_255_uses_of_an_index(pes):
-    """The kernel counts mkey_7_0 up (assign_mkey_variant of mlx5_ib)."""
+    """The kernel increments mkey_7_0 (assign_mkey_variant of mlx5_ib)."""
     pe, keys = pes[0], []
     for _ in range(256):
         keys.append(pe.hca.register_mr(pe.heap, 64, pe.pdn, 0)[0])
@@ -388,8 +388,8 @@ def test_keys_of_memory_regions_differ_for_255_uses_of_an_index(pes):
 
 
 @pytest.mark.parametrize("page_size", [4096, 16384, 1 << 21])
-def test_what_lies_in_a_umem_begins_on_its_pages(pes, page_size):
-    """But for doorbell records; the number is a ConnectX's."""
+def test_objects_in_a_umem_begin_on_its_pages(pes, page_size):
+    """Except doorbell records. The syndrome is a ConnectX's."""
     pe, qp = pes[0], QP(pes[0])
     umem = pe.hca.register_umem(pe.heap, HEAP, page_size)
     assert Why.UMEM_PAGE == 0x357275
@@ -443,7 +443,7 @@ def test_objects_of_another_pe_do_not_exist(pes):
     assert mine.state() == QpState.RST
 
 
-def test_numbers_of_destroyed_objects_name_nothing(pes):
+def test_numbers_of_destroyed_objects_are_invalid(pes):
     pe = pes[0]
     first = QP(pe)
     first.destroy()
@@ -461,7 +461,7 @@ def test_numbers_of_destroyed_objects_name_nothing(pes):
         pe.hca.deregister_mr(key)
 
 
-def test_the_card_has_so_many_qps_and_cqs(pes):
+def test_limits_of_qps_and_cqs(pes):
     pe, qp = pes[0], QP(pes[0])
     cqs = [pe.command(Command.CREATE_CQ, **qp.cq_values())["cqn"] for _ in range((1 << layout.LOG_MAX_CQ) - 1)]
     assert pe.refused(Command.CREATE_CQ, **qp.cq_values()) == (Status.LIM, "NO_CQ")
@@ -480,7 +480,7 @@ def test_the_card_has_so_many_qps_and_cqs(pes):
     pe.command(Command.CREATE_QP, **values)
 
 
-def test_the_card_has_so_many_uars(pes):
+def test_limit_of_uars(pes):
     uars = [pes[0].hca.alloc_uar().page_id for _ in range((1 << layout.LOG_MAX_UAR) - 1)]
     assert len(set(uars)) == len(uars)
     with pytest.raises(TransportError, match="all 2047 UARs are in use"):
@@ -489,13 +489,13 @@ def test_the_card_has_so_many_uars(pes):
     assert pes[0].hca.alloc_uar().page_id == uars[100]
 
 
-def test_the_card_has_so_many_keys():
-    """Without a process and an engine: 16383 requests would take seconds."""
+def test_limit_of_keys():
+    """Without process and engine, as 16383 requests would take seconds."""
     card = Tables()
     objects = Objects(card, HostMemory())
     objects.share(0, 0x1000, 4096)
     pdn, umem = objects.alloc_pd(0), objects.register_umem(0, 0x1000, 4096)
-    keys = {objects.register_mr(0, 0x1000, 4096, pdn, 0) for _ in range((1 << layout.LOG_MAX_MKEY) - 1)}  # row 0 holds none
+    keys = {objects.register_mr(0, 0x1000, 4096, pdn, 0) for _ in range((1 << layout.LOG_MAX_MKEY) - 1)}  # row 0 is unused
     assert len(keys) == (1 << layout.LOG_MAX_MKEY) - 1
     with pytest.raises(Refusal, match="all 16383 memory keys are in use"):
         objects.register_mr(0, 0x1000, 4096, pdn, 0)
@@ -517,7 +517,7 @@ def test_memory_that_is_not_the_pe_s_is_refused(pes):
 
 
 def test_memory_that_is_shared_piece_by_piece(pes):
-    """What follows without a gap is one range; it is unshared when nothing is registered in it, and as it was shared."""
+    """Adjacent pieces are one range. It can be unshared in the same pieces, if nothing is registered in it."""
     pe = pes[0]
     address, nbytes = pe.heap + HEAP, 2 << 20
     fd = pe.memory.create(address, Segment(0, nbytes, host=True))
@@ -554,7 +554,7 @@ def test_access_of_a_memory_region(pes):
     assert lkey == rkey
 
 
-def test_what_is_used_cannot_be_given_back(pes):
+def test_objects_in_use_cannot_be_destroyed(pes):
     pe = pes[0]
     qp = QP(pe)
     for give_back, what in (
@@ -581,7 +581,7 @@ def test_port_and_event_queue(pes):
     assert pes[0].hca.query_eqn() == pes[1].hca.query_eqn() > 0
 
 
-def test_an_engine_that_stands_still_is_an_internal_error():
+def test_a_stopped_engine_is_an_internal_error():
     card = Tables()
     objects, stuck = Objects(card, HostMemory()), TimeoutError("no engine here")
     firmware = Firmware(card, objects)

@@ -1,5 +1,5 @@
-"""The cuda engine for a GPU: it compiles, and keeps the shape that its speed and its order rest on. What it does is tested in the simulator
-(PGAS_ENGINE=cuda with the other test_softhca_*.py) and on GPUs (make check-gpu)."""
+"""The compiled cuda engine: properties of its code for speed and memory order. Its function is tested in the simulator (PGAS_ENGINE=cuda
+with the other test_softhca_*.py) and on GPUs (make check-gpu)."""
 
 import json
 import os
@@ -28,8 +28,8 @@ print(json.dumps({**built, "shared": {int(nbytes): int(align) for align, nbytes 
 """
 
 
-#: Bytes. Unlimited, the kernel has 162 registers and spills nothing, but one CTA then fills an SM, and two serve more QPs at once: that is
-#: worth some spills. 292 bytes on 2026-11-22 with ptxas 13.4.
+#: Most spilled bytes; 292 on 2026-11-22 with ptxas 13.4. Without a register limit the kernel needs 162 and spills nothing, but then only
+#: one CTA fits on an SM. Two serve more QPs at once, which is worth some spills.
 SPILLS = 320
 
 
@@ -42,7 +42,7 @@ def test_two_ctas_of_the_kernel_have_room_on_an_sm():
     assert built["registers"] <= 65536 // (2 * 256)
     assert built["spills"] <= SPILLS
     memory = built["memory"]
-    assert memory.get("CCTL.IVALL", 0) > 0  # passes and doorbells begin with an acquire
-    assert memory.get("MEMBAR.ALL.SYS", 0) > 0  # a CQE comes behind a fence
-    assert memory.get("LDGSTS.E.BYPASS.128", 0) > 0, memory  # WQEs are read past L1, 16 bytes at a time, while others are performed
-    assert built["shared"][str(2 * 256 * 64)] == 16  # what they are copied to: two batches
+    assert memory.get("CCTL.IVALL", 0) > 0  # sweeps and doorbells begin with an acquire
+    assert memory.get("MEMBAR.ALL.SYS", 0) > 0  # a fence precedes each CQE
+    assert memory.get("LDGSTS.E.BYPASS.128", 0) > 0, memory  # WQEs are read past L1, 16 bytes at a time, while others are executed
+    assert built["shared"][str(2 * 256 * 64)] == 16  # two batches of WQEs

@@ -1,4 +1,4 @@
-"""WQEs that fail: every syndrome that the card has, what becomes of both QPs, and the flush of what follows."""
+"""WQEs that fail: every syndrome of the card, the states of both QPs, and the flush of later WQEs."""
 
 import re
 import struct
@@ -21,7 +21,7 @@ INVALID, ACCESS, RETRY = Syndrome.REMOTE_INVAL_REQ_ERR, Syndrome.REMOTE_ACCESS_E
 
 
 class Setting:
-    """A connected pair, and what a WQE of it needs."""
+    """A connected pair, and the keys and addresses for its WQEs."""
 
     def __init__(self, pes):
         self.a, self.b = pes
@@ -51,7 +51,7 @@ class Setting:
 
 
 def patched(call, changes=(), extra=b""):
-    """The call of a builder, with some of its WQE's bytes replaced and some appended."""
+    """Return a call of a builder, with some bytes of its WQE replaced and some appended."""
     build, *args = call
 
     def altered(index, qpn, **kwargs):
@@ -90,12 +90,12 @@ def misaligned_4(setting):
 
 
 def too_long(setting):
-    """8 bytes where the QP allows 2^2."""
+    """Return a WRITE of 8 bytes on a QP that allows 2^2."""
     setting.qp, setting.peer = connect(QP(setting.a), QP(setting.b), log_msg_max=2)
     return setting.write()
 
 
-# What goes wrong at the requester: the peer does not hear of it. Each maps a Setting to the call of a builder.
+# Errors at the requester, which the peer does not notice. Each maps a Setting to the call of a builder.
 LOCAL = [
     ("index", QP_OP, Vendor.WQE_INDEX, lambda s: patched(s.write(), {1: b"\x12\x34"})),
     ("qpn", QP_OP, Vendor.WQE_QPN, lambda s: patched(s.write(), {4: b"\0\0\x07"})),
@@ -128,7 +128,7 @@ LOCAL = [
     ("READ into what may not be written", PROT, Vendor.LKEY_ACCESS, lambda s: s.read(lkey=s.key(s.a, 0))),
     ("FA into what may not be written", PROT, Vendor.LKEY_ACCESS, lambda s: s.fetch_add(lkey=s.key(s.a, Access.REMOTE_READ))),
 ]
-# Opcodes of other queues and other cards.
+# Opcodes of other kinds of queues and of other cards.
 ABSENT = sorted(
     set(range(0x30))
     - {Opcode.NOP, Opcode.DUMP, Opcode.RDMA_WRITE, Opcode.RDMA_READ}
@@ -137,7 +137,7 @@ ABSENT = sorted(
 )
 LOCAL += [(f"opcode {opcode:#x}", QP_OP, Vendor.WQE_OPCODE, lambda s, o=opcode: opcode_of(o)) for opcode in ABSENT]
 
-# What the responder refuses: its QP enters ERR too.
+# Refusals of the responder, whose QP enters ERR, too.
 REFUSED = [
     ("unknown rkey", ACCESS, Vendor.RKEY_UNKNOWN, lambda s: s.write(rkey=0xBAD00)),
     ("rkey 0", ACCESS, Vendor.RKEY_UNKNOWN, lambda s: s.read(rkey=0)),
@@ -157,7 +157,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("what", "syndrome", "vendor", "make"), LOCAL, ids=[case[0] for case in LOCAL])
-def test_a_wqe_that_is_wrong_by_itself(pes, what, syndrome, vendor, make):
+def test_a_wqe_that_the_requester_refuses(pes, what, syndrome, vendor, make):
     setting = Setting(pes)
     call = make(setting)
     before = pes[0].read(pes[0].heap, 8192), pes[1].read(pes[1].heap, 8192)
@@ -179,7 +179,7 @@ def test_a_wqe_that_the_peer_refuses(pes, what, syndrome, vendor, make):
     assert (setting.qp.state(), setting.peer.state()) == (QpState.ERR, QpState.ERR)
     assert (pes[0].read(pes[0].heap, 8192), pes[1].read(pes[1].heap, 8192)) == before
     assert (setting.qp.counters()["errors"], setting.peer.counters()["errors"]) == (1, 1)
-    assert setting.peer.entry() == rig.EMPTY  # nobody waits there
+    assert setting.peer.entry() == rig.EMPTY  # no CQE at the peer
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_psns_that_agree(pes):
 
 
 @pytest.mark.parametrize("ahead", [129, 1000, 0x10000 - 129, -128, -1])
-def test_a_doorbell_that_no_queue_of_this_depth_can_mean(pes, ahead):
-    """An error of the QP, unless it is an old one: that goes back by as much as the queue is deep at most."""
+def test_a_doorbell_beyond_the_depth_of_the_queue(pes, ahead):
+    """It is an error of the QP, unless it is an old doorbell, which goes back by at most the depth of the queue."""
     qp = pair(pes)[0]
     for _ in range(qp.depth):
         last = qp.post(wqe.nop, fm_ce_se=rig.SIGNAL)
@@ -261,8 +261,8 @@ def test_a_doorbell_that_no_queue_of_this_depth_can_mean(pes, ahead):
 
 
 @pytest.mark.parametrize("beyond", [0, 1, 100])
-def test_a_doorbell_further_ahead_than_the_queue_is_deep(pes, observer, beyond):
-    """The producer did not wait for the queue's oldest WQEs: an engine that a fault holds back sees it. A full queue is none too many."""
+def test_a_doorbell_that_overruns_the_queue(pes, observer, beyond):
+    """The producer did not wait for the oldest WQEs. A delayed engine notices it. A full queue is no overrun."""
     qp = pair(pes)[0]
     observer.set_faults("delay=0.9999,hold=65535")
     for _ in range(qp.depth):
@@ -291,7 +291,7 @@ def test_every_vendor_syndrome_is_provoked_in_these_files():
 
 @pytest.mark.parametrize("signal", [0, SIGNAL])
 def test_an_error_flushes_everything_behind_it(pes, signal):
-    """In an ordinary CQ: what succeeded and asked, the error, then a flush CQE for each WQE behind it, signalled or not (facts 2.5)."""
+    """In an ordinary CQ: CQEs of signalled WQEs before, the error, then a flush CQE for each later WQE, signalled or not."""
     qp, peer = pair(pes, collapsed=0, log_cq=4)
     write = (wqe.write, pes[1].heap + 64, pes[1].key, pes[0].heap + 64, pes[0].key, 8)
     pes[0].word(64, 1)
@@ -316,7 +316,7 @@ def test_an_error_flushes_everything_behind_it(pes, signal):
 
 
 def test_the_first_error_is_kept_when_flush_cqes_overwrite_it(pes):
-    """In a collapsed CQ only the last flush CQE remains; the adapter still knows what happened (facts 2.5)."""
+    """In a collapsed CQ only the last flush CQE remains, but the adapter still knows the first error."""
     qp = pair(pes)[0]
     qp.post(wqe.write, pes[1].heap, 0xBAD00, pes[0].heap + 40, pes[0].key, 8)
     last = qp.post(wqe.nop)
@@ -333,7 +333,7 @@ def test_the_first_error_is_kept_when_flush_cqes_overwrite_it(pes):
     assert "cannot be decoded" not in text
 
 
-def test_diagnose_of_a_wqe_that_no_data_sheet_knows(pes):
+def test_diagnose_of_an_unknown_wqe(pes):
     qp = pair(pes)[0]
     assert pes[0].hca.diagnose(qp.qpn) is None
     qp.fail(*opcode_of(Opcode.SEND_INVAL))

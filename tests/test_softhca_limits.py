@@ -1,4 +1,4 @@
-"""The limits of the software card: arithmetic of the buckets, the time that WQEs and bytes take, the end of a card whose WQEs wait."""
+"""The rate limits of the software card: arithmetic of the buckets, measured times, and the end of a card with waiting WQEs."""
 
 import contextlib
 import json
@@ -20,11 +20,11 @@ from pgas.transports.softhca import tables
 from pgas.transports.softhca.engine import limits
 from pgas.transports.softhca.engine import loop as engine
 
-TICKS = 1 << limits.LOG_TICK  #: in a nanosecond
+TICKS = 1 << limits.LOG_TICK  #: ticks of a nanosecond
 CLOCK_END = 1 << 62
 HOUR = 3600 * 10**9 * TICKS
 
-#: Whether the engine is too slow for most limits: a kernel in the simulator.
+#: Whether the engine, a kernel in the simulator, is too slow for most limits.
 SLOW = SIMULATOR and os.environ.get("PGAS_ENGINE") == "cuda"
 
 on_the_cpu = pytest.mark.skipif(not SIMULATOR, reason="calls what is compiled for the CPU")
@@ -33,7 +33,7 @@ on_the_cpu = pytest.mark.skipif(not SIMULATOR, reason="calls what is compiled fo
 
 
 def test_costs():
-    """215 MOPS and 200 Gb/s to a thousandth; none is none."""
+    """215 MOPS and 200 Gb/s to a thousandth; 0 is no limit."""
     per_wqe, per_byte = limits.costs(215, 200)
     assert 1e3 * TICKS / per_wqe == pytest.approx(215, rel=1e-3)
     assert 8 * TICKS / per_byte == pytest.approx(200, rel=1e-3)
@@ -43,19 +43,19 @@ def test_costs():
 
 
 @on_the_cpu
-def test_a_clock_that_began_anew():
-    """A time from before is over, however far ahead it seems."""
+def test_a_restarted_clock():
+    """An earlier time counts as past, however far ahead it seems."""
     assert limits.ahead(1005, 1000) == 5
     assert limits.ahead(1000, 1000) == limits.ahead(995, 1000) == 0
     assert limits.ahead(CLOCK_END - 1, 1000) == 0
-    assert limits.ahead(CLOCK_END + HOUR, 1000) == 0  # what was let in just before
+    assert limits.ahead(CLOCK_END + HOUR, 1000) == 0  # a grant just before
     assert limits.ahead(CLOCK_END + HOUR, CLOCK_END - 1) == HOUR + 1
     assert 0 <= limits.now() < CLOCK_END
 
 
 @on_the_cpu
-def test_what_is_let_in_adds_up():
-    """To the tick, while there is something ahead; what lies behind is forgotten, nothing is saved up."""
+def test_grants_add_up():
+    """They are exact to the tick while some are ahead. Unused time is not saved up."""
     bucket = np.zeros(1, np.int64)
     before = limits.now()
     first = limits.take(bucket.ctypes.data, HOUR)
@@ -88,7 +88,7 @@ def queue_pairs(pes, number=1):
 
 
 def seconds(pes, pairs, count, nbytes=8):
-    """How long so many WRITEs of each queue pair take that are rung for at once; the card has rested."""
+    """Return the seconds for a number of WRITEs on each queue pair, rung at once; the card was idle before."""
     for a in pairs:
         for n in range(count):
             signal = rig.SIGNAL if n == count - 1 else 0
@@ -103,7 +103,7 @@ def seconds(pes, pairs, count, nbytes=8):
 
 
 def core_back(times):
-    """How long a thread waits for its core that gives it away so often, as the engine does that waits: next to nothing if it is idle."""
+    """Return how long a thread waits for its core if it yields as often as a waiting engine: almost 0 on an idle core."""
     began = time.monotonic()
     for _ in range(times):
         os.sched_yield()
@@ -111,9 +111,9 @@ def core_back(times):
 
 
 def fits(wanted, pes, count, nbytes=8, number=1):
-    """Never faster than the limit, but for a burst; not much slower, at the best of many times, than that and what others take.
+    """Check a time: not below the limit, except for a burst; the best of many tries not much above it, plus the time of other processes.
 
-    A few long waits: each may end as late as its thread gets its core back, and what was lost is not made good.
+    With a few long waits each may end late, when the thread gets its core back; lost time is not made up.
     """
     pairs, times, taken = queue_pairs(pes, number), [], []
     while len(times) < 3 or (not SLOW and len(times) < 30 and min(times) > 1.8 * wanted + max(taken)):
@@ -125,20 +125,20 @@ def fits(wanted, pes, count, nbytes=8, number=1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mops", "count"), [("cpu", 0.0001, 8), ("cuda", 0.00002, 4)])
-def test_wqes_a_second(kind, mops, count):
+def test_limit_of_wqes_per_second(kind, mops, count):
     with limited(kind, mops=mops) as (_, pes):
         fits(count / mops / 1e6, pes, count)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gbps", "nbytes", "count"), [(0.004, 4096, 10), (0.4, 1 << 20, 4)])
-def test_bytes_a_second(gbps, nbytes, count):
+def test_limit_of_bytes_per_second(gbps, nbytes, count):
     with limited(gbps=gbps) as (_, pes):
         fits(count * nbytes * 8 / (gbps * 1e9), pes, count, nbytes)
 
 
 @pytest.mark.slow
-def test_the_narrower_limit_holds():
+def test_the_lower_limit_holds():
     with limited(mops=0.0001, gbps=0.004) as (_, pes):
         fits(8 / 0.0001e6, pes, 8, 8)
         fits(5 * 10_000 * 8 / 0.004e9, pes, 5, 10_000)
@@ -157,8 +157,8 @@ def test_no_limits_by_default():
 
 
 @on_the_cpu
-def test_an_engine_ends_although_a_wqe_waits():
-    """For an hour; the engine's own loop, on tables of this process: how long a process takes to end says nothing."""
+def test_an_engine_ends_while_a_wqe_waits():
+    """The WQE waits for an hour. The engine's loop runs on tables in this process, as the end of a process takes its own time."""
     card, queue = tables.Tables(), np.frombuffer(bytearray(wqe.nop(0, 5).ljust(64, b"\0")), np.uint8)
     doorbell = np.zeros(8, np.int64)
     qp = card.qps[0]
@@ -186,7 +186,7 @@ def test_an_engine_ends_although_a_wqe_waits():
 @pytest.mark.slow
 @pytest.mark.skipif(not SIMULATOR, reason="capability missing: the simulator")
 def test_the_variable_reaches_the_card(tmp_path):
-    """A WQE for each scattered p."""
+    """Each scattered p is a WQE."""
     try:
         launcher = mpirun(harness.NPES)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Receive queues: SEND, immediate data, receivers that are not ready, CQs with an owner bit that several queues share and that overrun."""
+"""Receive queues: SEND, immediate data, receivers that are not ready; shared CQs with an owner bit, and their overrun."""
 
 import os
 import time
@@ -22,13 +22,12 @@ card, pes, observer = rig.card, rig.pes, rig.observer
 RECEIVES = SIMULATOR and os.environ.get("PGAS_ENGINE", "cpu") == "cpu"
 needs_receives = pytest.mark.skipif(not RECEIVES, reason="the cuda engine serves no receive queues")
 
-#: 164 ms, for a receive that comes before the next try, also where this process has to wait for a core; 10 ms, so that a test can tell
-#: tries apart; 40 us.
+#: RNR timers: 164 ms, so that a receive is posted before the next try, also on a busy machine; 10 ms, so that tests can count tries; 40 us.
 IN_TIME, SLOW, FAST = 28, 20, 4
 
 
 def sender_and_receiver(pes, *, log_size=2, stride=16, log_cq=5, rnr_retry=7, min_rnr_nak=FAST, begin=None, **options):
-    """A QP of PE 0 with a collapsed CQ, and its peer on PE 1, which receives into one of its own."""
+    """Return a QP of PE 0 with a collapsed CQ, and its peer on PE 1, which has its own CQ for receives."""
     there = CQ(pes[1], log_cq)
     a, b = QP(pes[0], **options), QP(pes[1], receive=log_size, stride=stride, receive_cq=there, user_index=0x99)
     if begin is not None:
@@ -83,7 +82,7 @@ def test_send_inline(pes, nbytes):
 
 @needs_receives
 def test_gathered_and_scattered(pes):
-    """Borders of segments fall differently on both sides; segments behind the message, and behind the terminator, are not looked at."""
+    """Segments have different lengths on both sides. Segments after the message, or after the terminator, are not used."""
     a, b, there = sender_and_receiver(pes, stride=128)
     sizes, rooms = [5, 64, 1, 300], [40, 200, 7, 123, 4096]
     for i, nbytes in enumerate(sizes):
@@ -105,7 +104,7 @@ def test_gathered_and_scattered(pes):
 
 
 def with_segments(head, segments):
-    """A WQE with more data segments, ds included."""
+    """Return a WQE with more data segments and its ds updated."""
     wqe_ = bytearray(head + segments)
     wqe_[7] = len(wqe_) // 16
     return bytes(wqe_)
@@ -114,7 +113,7 @@ def with_segments(head, segments):
 @needs_receives
 @pytest.mark.parametrize("nbytes", [0, 8, 5000])
 def test_write_with_immediate(pes, nbytes):
-    """The data goes where the WRITE says; the receive WQE tells that it came, and its segments are not touched."""
+    """The data goes to the WRITE's address. The receive WQE completes, and its segments are not used."""
     a, b, there = sender_and_receiver(pes)
     pes[0].write(pes[0].heap, data(nbytes))
     pes[1].write(pes[1].heap, bytes(8192))
@@ -177,7 +176,7 @@ def test_receive_indices_and_ring_wrap(pes, begin, stride):
 
 @needs_receives
 def test_the_longest_receive_queue(pes):
-    """All of 2^15 receive WQEs at once: 16 bits tell a full queue from an empty one, also where they wrap."""
+    """2^15 receive WQEs at once: 16-bit indices distinguish a full queue from an empty one, also when they wrap."""
     begin = (1 << 16) - 500
     a, b, there = sender_and_receiver(pes, log_size=15, log_cq=10, log_depth=9, begin=begin)
     heap = np.frombuffer(wqe.receive(local(pes[1], 0, 8)), np.uint8)
@@ -204,7 +203,7 @@ def test_the_longest_receive_queue(pes):
 @needs_receives
 @pytest.mark.parametrize("rnr_retry", [0, 1, 3])
 def test_a_receiver_that_is_never_ready(pes, rnr_retry):
-    """rnr_retry tries more, min_rnr_nak apart; then the sender is in ERR, and the receiver is as it was."""
+    """rnr_retry more tries, min_rnr_nak apart; then the sender is in ERR, and the receiver is unchanged."""
     a, b, _ = sender_and_receiver(pes, rnr_retry=rnr_retry, min_rnr_nak=SLOW)
     begin = time.monotonic()
     failed = a.fail(wqe.send, *local(pes[0], 0, 8))
@@ -216,7 +215,7 @@ def test_a_receiver_that_is_never_ready(pes, rnr_retry):
 @needs_receives
 @pytest.mark.parametrize("rnr_retry", [6, 7])
 def test_a_receiver_that_is_ready_later(pes, rnr_retry):
-    """The sender waits, what lies behind it waits too, and others go on."""
+    """The sender and its later WQEs wait; other QPs go on."""
     a, b, there = sender_and_receiver(pes, rnr_retry=rnr_retry, min_rnr_nak=IN_TIME if rnr_retry == 6 else FAST)
     other, _ = rig.pair(pes)
     pes[0].word(0, 5)
@@ -234,7 +233,7 @@ def test_a_receiver_that_is_ready_later(pes, rnr_retry):
 
 
 @needs_receives
-def test_tries_are_counted_for_each_message_anew(pes):
+def test_tries_are_counted_for_each_message(pes):
     a, b, there = sender_and_receiver(pes, rnr_retry=1, min_rnr_nak=IN_TIME)
     for _ in range(3):
         index = a.post(wqe.send, *local(pes[0], 0, 8), fm_ce_se=SIGNAL)
@@ -247,7 +246,7 @@ def test_tries_are_counted_for_each_message_anew(pes):
 
 @needs_receives
 @pytest.mark.parametrize("leave", ["destroy", "error"])
-def test_a_receiver_that_goes_while_the_sender_waits(pes, leave):
+def test_a_receiver_that_is_destroyed_while_the_sender_waits(pes, leave):
     a, b, _ = sender_and_receiver(pes)
     index = a.post(wqe.send, *local(pes[0], 0, 8))
     a.ring()
@@ -282,7 +281,7 @@ def test_a_sender_that_waits_is_flushed_and_reset(pes):
 
 
 def test_a_peer_without_a_receive_queue(pes):
-    """There is nothing to wait for. The kernel of a GPU knows no SEND at all."""
+    """The sender does not wait. The cuda engine has no SEND."""
     expected = (Syndrome.REMOTE_INVAL_REQ_ERR, Vendor.NO_RECEIVE_QUEUE) if SIMULATOR else (Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_OPCODE)
     a, b = rig.pair(pes)
     assert a.fail(wqe.send, *local(pes[0], 0, 8)) == expected
@@ -293,7 +292,7 @@ def test_a_peer_without_a_receive_queue(pes):
 
 @needs_receives
 def test_a_receive_wqe_that_is_too_short(pes):
-    """Nothing is placed; the receiver's error is one of length, the sender hears of an invalid request."""
+    """Nothing is written; the receiver gets a length error, the sender an invalid-request error."""
     a, b, there = sender_and_receiver(pes, stride=64)
     pes[1].write(pes[1].heap, bytes(64))
     index = b.post_receive(local(pes[1], 0, 4), local(pes[1], 32, 3))
@@ -340,8 +339,8 @@ def test_a_receive_counter_beyond_the_queue(pes):
 
 @needs_receives
 @pytest.mark.parametrize("rwe", [0, 1])
-def test_immediate_data_needs_what_a_write_needs(pes, rwe):
-    """A QP that lets nobody write still takes SENDs; a WRITE that is refused takes no receive WQE."""
+def test_immediate_data_needs_the_rights_of_a_write(pes, rwe):
+    """A QP without remote write access still receives SENDs; a refused WRITE consumes no receive WQE."""
     there = CQ(pes[1])
     a, b = QP(pes[0]), QP(pes[1], receive=2, receive_cq=there)
     a.init().rtr(b).rts()
@@ -358,7 +357,7 @@ def test_immediate_data_needs_what_a_write_needs(pes, rwe):
 
 @needs_receives
 def test_receives_are_flushed_in_err(pes):
-    """Those that were posted before, and those that come after (IBTA); a QP in RTR too."""
+    """Those posted before and those posted later (IBTA); also on a QP in RTR."""
     there = CQ(pes[1])
     a, b = QP(pes[0]), QP(pes[1], receive=3, receive_cq=there)
     a.init()
@@ -384,7 +383,7 @@ def test_receives_are_flushed_in_err(pes):
 
 @needs_receives
 def test_many_queues_on_one_cq(pes):
-    """Send and receive queues of four QPs complete to one CQ, which is read slowly: nothing is lost, and each queue keeps its order."""
+    """Send and receive queues of four QPs complete to one CQ that is polled slowly: nothing is lost, and each queue keeps its order."""
     cq = CQ(pes[0], 6)
     pairs = []
     for i in range(2):
@@ -408,7 +407,7 @@ def test_many_queues_on_one_cq(pes):
 @needs_receives
 @pytest.mark.parametrize("lost", ["send", "receive"])
 def test_a_cq_that_overruns(pes, lost):
-    """A CQE that finds no room takes the QP to ERR (IBTA), and every other that needs the CQ; those that do not go on."""
+    """A CQE without room moves its QP to ERR (IBTA), and later every QP that needs the CQ; others go on."""
     full, other = CQ(pes[0], 2), CQ(pes[0], 6)
     a = QP(pes[0], receive=3, cq=full if lost == "send" else other, receive_cq=full if lost == "receive" else other)
     b = QP(pes[0], receive=3, cq=other, receive_cq=other)
@@ -475,7 +474,7 @@ def test_commands_refuse_receive_queues_that_cannot_be(pes):
         ({"log_rq_stride": 6}, Status.BAD_PARAM, "RQ_STRIDE"),
         ({"cqn_rcv": 1}, Status.BAD_RES, "CQ"),
         ({"log_rq_size": 15, "log_rq_stride": 5}, Status.BAD_PARAM, "UMEM_BOUNDS"),
-        ({"log_rq_size": 1}, Status.BAD_PARAM, "ALIGNMENT"),  # the send queue would begin in the middle of a WQEBB
+        ({"log_rq_size": 1}, Status.BAD_PARAM, "ALIGNMENT"),  # the send queue would not begin at a WQEBB
     ):
         assert pes[0].refused(Command.CREATE_QP, **{**values, "qpc": {**regular, **change}}) == (status, why)
     pes[0].command(Command.CREATE_QP, **{**values, "qpc": {**regular, "log_rq_size": 2}})
@@ -483,7 +482,7 @@ def test_commands_refuse_receive_queues_that_cannot_be(pes):
 
 
 @pytest.mark.skipif(RECEIVES, reason="of the cuda engine")
-def test_the_cuda_engine_refuses_what_it_has_no_code_for(pes):
+def test_the_cuda_engine_refuses_receive_queues(pes):
     qp = QP(pes[0])
     values = qp.qp_values(3, 0, pes[0].pdn)
     values["qpc"] |= {"rq_type": 0, "log_rq_size": 2, "cqn_rcv": qp.cqn, "uar_page": pes[0].hca.alloc_uar().page_id}
@@ -493,7 +492,7 @@ def test_the_cuda_engine_refuses_what_it_has_no_code_for(pes):
 
 @needs_receives
 def test_a_blueflame_register_is_rung_in_turns(pes):
-    """libmlx5 writes the whole WQE, and the two buffers of a register take turns (facts 1.9); a page has registers for two QPs."""
+    """libmlx5 writes the whole WQE, alternating between the two buffers of a register; a page has registers for two QPs."""
     first = QP(pes[0], uar=UarType.BF)
     qps = first, QP(pes[0], uar=first.uar)
     for qp in qps:

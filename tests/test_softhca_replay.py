@@ -1,11 +1,11 @@
-"""A recorded trace of WQEs, replayed through both engines: the same memory, CQEs and counters as when it was recorded (DESIGN D7).
+"""A recorded trace of WQEs, replayed on both engines: memory, CQEs and counters must be as recorded.
 
-The recording, golden/trace-ibgda.txt, is what a card traced while two PEs ran the kernels below over ibgda, with what was there before
-(keys, queue pairs) and afterwards (heaps, landing cells, counters). It has phases; within one, no queue pair touches what another one
-writes, so that they may overtake each other. A replay makes the same objects on a card of its own, which gives them other keys, numbers
-and addresses, posts the WQEs with these in place of the recorded ones, and rings in groups.
+The recording, golden/trace-ibgda.txt, is a card's trace of two PEs that ran the kernels below over ibgda, with the objects before (keys,
+queue pairs) and the state afterwards (heaps, landing cells, counters). Within a phase no queue pair touches memory that another one writes,
+so queue pairs may overtake each other. A replay makes the same objects on another card, which gives them other keys, numbers and addresses,
+posts the WQEs with these, and rings in groups.
 
-To record again, after a change of what kernels post: ``mpirun -n 2 python tests/test_softhca_replay.py``, without GPUs.
+If kernels post other WQEs, record again: ``mpirun -n 2 python tests/test_softhca_replay.py``, without GPUs.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ from pgas.transports.softhca import tables
 
 TRACE = Path(__file__).parent / "golden" / "trace-ibgda.txt"
 
-#: Bytes of each heap that the program uses, and what is there when it begins.
+#: Bytes of each heap that the program uses, and their initial contents.
 USED = 1536
 BEFORE = [random.Random(pe).randbytes(USED) for pe in (0, 1)]
 
-#: An rkey that no card gave.
+#: An invalid rkey.
 NO_KEY = 0xFFFFFF00
 
-#: Where a CQE has the number of its queue pair.
+#: The bytes of a CQE with the number of its queue pair.
 CQE_QPN = cqe.CQE_TAIL + 1
 
 COMPARED = [name for name in tables.COUNTERS if name != "doorbells"] + ["state", "first_error", "vendor_error", "consumer", "producer"]
@@ -50,7 +50,7 @@ COMPARED = [name for name in tables.COUNTERS if name != "doorbells"] + ["state",
 
 @pgas.jit
 def puts(heap, at, pe):
-    """Three scopes, two queue pairs, odd sizes and offsets; each PE writes 256 bytes from its `at` on."""
+    """Three scopes, two queue pairs, odd sizes and offsets; each PE writes 256 bytes from `at` on."""
     pgas.put_warp(heap[at : at + 100], heap[1024:1124], pe, None, 1)
     pgas.put_nbi_block(heap[at + 101 : at + 134], heap[1035:1068], pe, None, 2)
     if cuda.threadIdx.x == 0:
@@ -60,7 +60,7 @@ def puts(heap, at, pe):
 
 @pgas.jit
 def elements(words, bytes_, wide, at, pe):
-    """Neighbouring p, which share a WQE of several WQEBBs, and a NOP; scattered ones; p of 1 and 16 bytes."""
+    """Neighbouring p, which share a WQE of several WQEBBs and a NOP; scattered p; p of 1 and 16 bytes."""
     i = cuda.threadIdx.x
     pgas.p(words, at // 4 + i, 1000 + i, pe, 1)
     if i < 3:
@@ -73,7 +73,7 @@ def elements(words, bytes_, wide, at, pe):
 
 @pgas.jit
 def gets(heap, words, fetched, at, pe):
-    """Into the heap, and into landing cells: neighbours, which share a WQE, and scattered elements."""
+    """Gets into the heap; g into landing cells: neighbours, which share a WQE, and scattered elements."""
     i = cuda.threadIdx.x
     to = at + 3 + 96 * pe
     pgas.get_warp(heap[to : to + 71], heap[1024:1095], pe, None, 2)
@@ -84,7 +84,7 @@ def gets(heap, words, fetched, at, pe):
 
 @pgas.jit
 def atomics(longs, words, floats, fetched, pe):
-    """Of 4 and 8 bytes, that fetch and that do not, by lanes together on one word, and a sum of floats by compare-and-swap."""
+    """Atomics on 4 and 8 bytes, fetching and not, by converged lanes on one word; a float sum by compare-and-swap."""
     i, mine = cuda.threadIdx.x, 160 + 4 * pgas.my_pe()
     if i < 3:
         pgas.atomic_add(longs, mine, 1 << (20 * i), pe)
@@ -97,7 +97,7 @@ def atomics(longs, words, floats, fetched, pe):
 
 @pgas.jit
 def signals(heap, longs, at, pe):
-    """Data and the signal behind it, added and set."""
+    """Data with a signal behind it, added and set."""
     sig = 176 + 4 * pgas.my_pe()
     pgas.put_signal_warp(heap[at + 200 : at + 221], heap[1024:1045], longs, sig, 3, pgas.SIGNAL_ADD, pe)
     if cuda.threadIdx.x == 0:
@@ -108,13 +108,13 @@ def signals(heap, longs, at, pe):
 
 @pgas.jit
 def fail(heap, pe):
-    """The first WQE has a key that is none, the second is flushed."""
+    """The first WQE has an invalid key, the second one is flushed."""
     pgas.put_nbi(heap[0:8], heap[1024:1032], pe, None, 1)
     pgas.put_nbi(heap[0:8], heap[1024:1032], pe, None, 1)
 
 
 def flushed(nic):
-    """The last WQE to PE 1, from the ring: cards trace what they execute."""
+    """Return the last WQE to PE 1 from the ring, as the trace has only executed WQEs."""
     qp, place, record = nic.qps[2], nic.queues[2], layout.RECORDS + 2 * layout.RECORD_SIZE
     index = nic._load(record + layout.RESV_HEAD) - 1
     data = send_queue.fetch(nic._memory.read(window.slot(0) + window.QUEUE_OFFSET + place.wq, 128 * wqe.WQEBB), index)
@@ -178,14 +178,14 @@ def record():
             lines.append(f"counters qpn {q['qpn']:#x}: {' '.join(f'{name}={q[name]}' for name in COMPARED)}")
         TRACE.write_text("\n".join(lines) + "\n")
     pgas.allgather_object("written")
-    os._exit(0)  # nothing can be completed after an error
+    os._exit(0)  # finalize would fail after the error
 
 
 # --------------------------------------------------------------------------------------------------------------- the recording
 
 
 class Recording:
-    """The file: keys (name, PE, key, nbytes, start), qps, phases of (qpn, index, WQE), and how it ended."""
+    """The file: keys (name, PE, key, nbytes, start), qps, phases of (qpn, index, WQE), and the final state."""
 
     def __init__(self, text):
         self.keys, self.qps, self.phases, self.cqes, self.heaps, self.cells, self.counters = [], {}, {}, {}, {}, {}, {}
@@ -222,7 +222,7 @@ def recording():
 
 
 class Replay:
-    """The objects of a recording on a card of its own, and WQEs that name these objects."""
+    """The objects of a recording on another card, and WQEs with their numbers."""
 
     def __init__(self, recording, pes, observer):
         self.recording, self.pes, self.observer = recording, pes, observer
@@ -243,28 +243,28 @@ class Replay:
             self.qps[qpn].init().rtr(self.qps[remote]).begin(index).rts()
 
     def place(self, key, address):
-        """Return the key and the address here of what was recorded."""
+        """Return the key and address here for a recorded key and address."""
         for recorded, known, here, key_here in self.regions:
             if address in recorded and key in (known, NO_KEY):
                 return key_here if key == known else NO_KEY, address - recorded.start + here
         raise AssertionError(f"{address:#x} with key {key:#x} is in no region of the recording")
 
     def relocated(self, data, qpn):
-        """Return a WQE with the number of a queue pair, the keys and the addresses of this card."""
+        """Return a WQE with the queue pair's number, the keys and the addresses of this card."""
         said, data = send_queue.decode(data), bytearray(data)
         data[wqe.CTRL_QPN_DS : wqe.CTRL_QPN_DS + 4] = (qpn << 8 | said.ds).to_bytes(4, "big")
         if said.raddr is not None:
             rkey, raddr = self.place(said.rkey, said.raddr)
             data[wqe.WQE_RADDR : wqe.WQE_RADDR + 12] = raddr.to_bytes(8, "big") + rkey.to_bytes(4, "big")
-        for part in said.data:  # one, the last octoword
+        for part in said.data:  # at most one: the last octoword
             lkey, address = self.place(part.lkey, part.addr)
             data[-12:] = lkey.to_bytes(4, "big") + address.to_bytes(8, "big")
         return bytes(data)
 
     def run(self, ends_group, waits):
-        """Post the WQEs of each phase; ring behind those of which ends_group(WQE) says so, and at the end of the phase.
+        """Post the WQEs of each phase; ring after a WQE for which ends_group(WQE) holds, and at the end of the phase.
 
-        Waits after every ring, or only at the end of a phase.
+        Waits after every doorbell, or only at the end of a phase.
         """
         for wqes in self.recording.phases.values():
             silent = set()
@@ -286,7 +286,7 @@ class Replay:
         self.rings.setdefault(qpn, []).append(qp.posted)
 
     def wait(self):
-        """Wait until the card has executed what was rung for."""
+        """Wait until the card has executed all rung WQEs."""
         rung = {self.qps[qpn].qpn: rings[-1] for qpn, rings in self.rings.items()}
         rig.wait_until(lambda: rung.items() <= {(q["qpn"], q["consumer"]) for q in self.counted()}, "not all is executed")
 
@@ -294,7 +294,7 @@ class Replay:
         return self.observer.counters()["qps"]
 
     def result(self):
-        """What the engine has left, by the recording's numbers: heaps, landing cells, CQEs, counters, doorbells."""
+        """Return the final state with the recording's numbers: heaps, landing cells, CQEs, counters, doorbells."""
         self.observer.pause()
         heaps = {pe.number: pe.read(pe.heap, USED) for pe in self.pes}
         cells = {number: hashlib.sha256(self.pes[number].read(address, layout.SINK)).hexdigest() for number, address in self.cells.items()}
@@ -325,7 +325,7 @@ def seeded(seed):
     return lambda _: dice.random() < 0.4
 
 
-#: name -> (whether to ring behind a WQE, whether to wait then). Kernels ring behind the last WQE of a reservation, which asks for a CQE.
+#: By name: (whether to ring after a WQE, whether to wait then). Kernels ring after the last WQE of a reservation, which is signalled.
 GROUPS = {
     "as kernels ring": (lambda said: said.ce == wqe.Ce.ALWAYS, True),
     "each by itself": (lambda said: True, True),
@@ -337,7 +337,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("groups", GROUPS)
-def test_a_replay_leaves_what_was_recorded(recording, pes, observer, groups):
+def test_a_replay_has_the_recorded_result(recording, pes, observer, groups):
     ends_group, waits = GROUPS[groups]
     replay = Replay(recording, pes, observer)
     replay.run(ends_group, waits)
@@ -353,8 +353,8 @@ def test_a_replay_leaves_what_was_recorded(recording, pes, observer, groups):
 
 
 @pytest.mark.parametrize("phase", ["elements", "gets", "atomics", "error"])
-def test_a_wqe_that_is_left_out_is_seen(recording, pes, observer, phase):
-    """A NOP in the place of the first WQE of a phase that has one WQEBB."""
+def test_a_missing_wqe_is_seen(recording, pes, observer, phase):
+    """A NOP instead of the first WQE of one WQEBB in a phase."""
     changed = Recording(TRACE.read_text())
     wqes = changed.phases[phase]
     said = [send_queue.decode(data) for _, _, data in wqes]
@@ -369,8 +369,8 @@ def test_a_wqe_that_is_left_out_is_seen(recording, pes, observer, phase):
 
 
 @pytest.mark.slow
-def test_the_recording_has_what_kernels_post(recording):
-    """Every opcode, indices that wrap, an error and what is flushed behind it."""
+def test_the_recording_is_complete(recording):
+    """It has every opcode of kernels, indices that wrap, an error and a flushed WQE."""
     posted = [(qpn, index, send_queue.decode(data)) for wqes in recording.phases.values() for qpn, index, data in wqes]
     assert {(said.opcode, said.opmod, said.inline is not None) for _, _, said in posted} == {
         (wqe.Opcode.RDMA_WRITE, 0, False),

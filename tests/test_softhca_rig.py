@@ -1,9 +1,9 @@
-"""Two PEs in one process that drive QPs of a software card by hand, byte by byte; used by the other test_softhca_*.py.
+"""Two PEs in one process that drive QPs of a software card byte by byte; used by the other test_softhca_*.py.
 
-They take the fixtures over by assignment (``pes = rig.pes``): a conftest would import the card for every test of the project.
+Those assign the fixtures (``pes = rig.pes``), as a conftest would import the card for every test of the project.
 
-On a GPU (NUMBA_ENABLE_CUDASIM=0, make check-gpu) the card's engine is the kernel that the perf tests use, and the PEs' memory that of the
-host which CPU and GPU reach; so whatever a test finds out holds for the very machine code that was measured, whose hash is printed.
+On a GPU (NUMBA_ENABLE_CUDASIM=0, make check-gpu) the engine is the kernel of the perf tests, and the PEs' memory is host memory that CPU
+and GPU reach. So the tests check the machine code that the perf tests measure; its hash is printed.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ EMPTY = bytes([cqe.EMPTY]) * 64
 
 
 def host_memory():
-    """Memory that this process and the engine reach."""
+    """Return memory that this process and the engine reach."""
     if SIMULATOR:
         return HostMemory()
     from numba import cuda
@@ -47,7 +47,7 @@ def host_memory():
 
 
 def start(engine=None, **limits):
-    """A card that never ends by itself: PEs come and go with the tests."""
+    """Start a card that does not end by itself, as PEs come and go with the tests."""
     if SIMULATOR:
         return client.start(1 << 15, engine=engine or os.environ.get("PGAS_ENGINE", "cpu"), **limits)
     if engine == "cpu":
@@ -73,15 +73,15 @@ class PE:
         self.recycled = []
 
     def open(self, name, shared):
-        """The adapter; another in tests/uverbs."""
+        """Return the adapter; overridden in tests/uverbs."""
         return client.SoftHCA(name, self.number, shared, None if SIMULATOR else self.map_registers)
 
     def map_registers(self, fd):
-        if self.number == 0:  # the other one's in this process are the same
+        if self.number == 0:  # the other PE's in this process are the same
             self.memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, host=True), fd)
 
     def queue_memory(self, nbytes, alignment=layout.UMEM_PAGE_SIZE):
-        """Offset of so much of the queue segment, never given twice (each test starts over, see `pes`)."""
+        """Allocate bytes of the queue segment; return their offset. `pes` frees all before each test."""
         offset = -(-self.free // alignment) * alignment
         self.free = offset + nbytes
         assert self.free <= QUEUES
@@ -120,7 +120,7 @@ class PE:
 
 
 class CQ:
-    """A CQ that is not collapsed, read as every verbs library does: by the owner bit, and the consumer index in the doorbell record."""
+    """An ordinary CQ, polled as by verbs libraries: with the owner bit, and the consumer index in the doorbell record."""
 
     def __init__(self, pe, log_size=5, *, oi=0):
         self.pe, self.size, self.consumer = pe, 1 << log_size, 0
@@ -133,13 +133,13 @@ class CQ:
         self.cqn = pe.command(Command.CREATE_CQ, cqc=cqc, cq_umem_id=pe.umem, cq_umem_valid=1, cq_umem_offset=self.cq)["cqn"]
 
     def peek(self):
-        """The entry at the consumer index, None if the card has not written it."""
+        """Return the entry at the consumer index, None if the card has not written it."""
         entry = self.pe.slot + self.cq + 64 * (self.consumer % self.size)
         tail = mem.load_acquire_u64(entry + cqe.CQE_TAIL).to_bytes(8, "little")
         return self.pe.read(entry, 64) if cqe.valid(tail[7], self.consumer, self.size) else None
 
     def poll(self, timeout_s=10, *, tell=True):
-        """Wait for a CQE and take it; tell the card."""
+        """Wait for a CQE, consume it, and update the doorbell record."""
         deadline = time.monotonic() + timeout_s
         while (entry := self.peek()) is None:
             assert time.monotonic() < deadline, f"no CQE {self.consumer}"
@@ -154,9 +154,9 @@ class CQ:
 
 
 class QP:
-    """A QP with a CQ of its own, or one or two of others, in RESET.
+    """A QP in RESET, with its own CQ or with one or two given ones.
 
-    receive: log2 of its receive WQEs, of stride bytes; None: it has no receive queue.
+    receive: log2 of the number of receive WQEs, of stride bytes; None: no receive queue.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class QP:
         return self
 
     def begin(self, index, receive_idx=0):
-        """Let the queues begin at indices other than 0, before RTS."""
+        """Set the first indices of the queues, before RTS."""
         self.pe.hca.set_index(self.qpn, index, receive_idx)
         self.posted, self.posted_receives = index, receive_idx
         return self
@@ -254,7 +254,7 @@ class QP:
         mem.store_release_u32(self.pe.slot + self.dbr + doorbell.DBR_SND_OFFSET, int.from_bytes(doorbell.dbr(self.posted), "little"))
 
     def post_receive(self, *segments, ring=True):
-        """Store a receive WQE of (addr, lkey, nbytes), hand it over, and return its index."""
+        """Store a receive WQE of (addr, lkey, nbytes), update the doorbell record, and return its index."""
         index, self.posted_receives = self.posted_receives, self.posted_receives + 1
         self.pe.write(self.pe.slot + self.rq + index % self.receives * self.stride, wqe.receive(*segments, stride=self.stride))
         if ring:
@@ -262,14 +262,14 @@ class QP:
         return index
 
     def ring_receives(self):
-        """Update the receive counter of the doorbell record, all that the card looks at."""
+        """Update the receive counter of the doorbell record, which is all that the card reads."""
         mem.store_release_u32(self.pe.slot + self.dbr, int.from_bytes(doorbell.dbr(self.posted_receives), "little"))
 
     def uar_word(self, data):
         mem.store_release_u64(self.uar.register_address, int.from_bytes(data, "little"))
 
     def ring(self, *, by_wqe=False):
-        """Hand over what was posted, by either convention of facts 1.9."""
+        """Ring for the posted WQEs, in either convention of the UAR word."""
         self.record()
         self.uar_word(doorbell.wqe_start(self.log[-1][1]) if by_wqe else doorbell.next_empty(self.posted, self.qpn))
 
@@ -287,7 +287,7 @@ class QP:
             time.sleep(0)
 
     def run(self, build, *args, signal=True, **kwargs):
-        """Post one WQE, ring, wait for its CQE; one that did not fail."""
+        """Post one WQE, ring, wait for its CQE, and check that it did not fail."""
         index = self.post(build, *args, fm_ce_se=kwargs.pop("fm", 0) | (SIGNAL if signal else 0), **kwargs)
         self.ring()
         done = self.poll(index)
@@ -308,7 +308,7 @@ class QP:
 
 
 def connect(a, b, **qpc):
-    """A pair in RTS."""
+    """Return a connected pair in RTS."""
     for qp, peer in ((a, b), (b, a)) if a is not b else ((a, a),):
         qp.init().rtr(peer, **qpc)
     for qp in {a, b}:
@@ -372,7 +372,7 @@ def gone(pid):
 
 
 def test_bring_up_and_one_write(pes):
-    """The shortest path through everything: caps, CQ, QP, three transitions, a WRITE, its CQE."""
+    """The shortest complete run: caps, CQ, QP, three transitions, a WRITE, its CQE."""
     caps = pes[0].command(Command.QUERY_HCA_CAP, op_mod=cap_op_mod(0))["capability"]
     assert (caps["cqe_version"], caps["cq_oi"], caps["num_ports"]) == (1, 1, 1)
     a, b = QP(pes[0], user_index=0x1234), QP(pes[1])
@@ -392,7 +392,9 @@ def test_bring_up_and_one_write(pes):
 
 @pytest.mark.skipif(not SIMULATOR, reason="on GPUs all these tests run so")
 def test_a_register_that_a_cpu_rings():
-    """No exchange: CPU and GPU have no common atomics. A ring is a value other than the last, again after a reset."""
+    """CPU and GPU have no common atomics, so the engine cannot exchange the register's value. A doorbell is a changed value, also after a
+    reset.
+    """
     process = client.start(2, engine=os.environ.get("PGAS_ENGINE", "cpu"), on_host=True)
     pes = [PE(process.name, number) for number in (0, 1)]
     a, b = pair(pes)
@@ -405,7 +407,7 @@ def test_a_register_that_a_cpu_rings():
         qp.posted = 0
         pes[qp is b].write(qp.pe.slot + qp.cq, EMPTY)
     connect(a, b)
-    for value in range(1, 4):  # the third doorbell is the last one before
+    for value in range(1, 4):  # the third doorbell has the last value before the reset
         pes[0].word(0, value)
         a.run(wqe.write, pes[1].heap + 8, pes[1].key, pes[0].heap, pes[0].key, 8)
         assert (pes[1].word(8), a.counters()["doorbells"]) == (value, value)

@@ -1,4 +1,4 @@
-"""The card's process: who may join, what becomes of those that leave or are killed, and of the card with its job."""
+"""The card's process: joining, PEs that leave or are killed, and the end of the card."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from pgas.transports.softhca.syndromes import Vendor
 
 card, pes, observer = rig.card, rig.pes, rig.observer
 
-#: A PE in a process of its own: says its QP, heap and key, is told those of its peer, and writes there until it is killed.
+#: A PE in a separate process: prints its QP, heap and key, reads those of its peer, and writes there until it is killed.
 PE_PROGRAM = textwrap.dedent(
     """
     import sys
@@ -47,7 +47,7 @@ PE_PROGRAM = textwrap.dedent(
 
 @pytest.fixture
 def program():
-    """Start Python programs that find the rig and pgas; they are dead at the end."""
+    """Start Python programs that can import the rig and pgas; they are killed at the end."""
     started = []
 
     def run(text, *arguments):
@@ -70,7 +70,7 @@ def program():
 
 @pytest.fixture
 def own_card(request):
-    """A card for so many PEs as the test says, which the test may end."""
+    """A card for a number of PEs, which the test may end."""
     process = client.start(getattr(request, "param", 2))
     yield process
     process.end()
@@ -84,7 +84,7 @@ def connection_of(name):
 
 
 def busy(name):
-    """Keep a card in the midst of a message, and see that it is; return the connection."""
+    """Send half of a message to a card, and check that it waits for the rest; return the connection."""
     connection = connection_of(name)
     connection.sendall(messages.pack(Kind.HELLO)[:5])
     with pytest.raises(TransportError, match="no answer within"):
@@ -101,8 +101,8 @@ def answer(connection, kind, body):
 
 
 @pytest.mark.parametrize("free", [0, 1])
-def test_descriptors_that_a_process_has_no_room_for(free):
-    """The kernel drops them; what came is closed, and the next message is read."""
+def test_too_many_descriptors_for_a_process(free):
+    """Linux drops some of them. Those that arrived are closed, and the next message is read."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for _ in range(2):
@@ -121,7 +121,7 @@ def test_descriptors_that_a_process_has_no_room_for(free):
 
 
 def test_a_pe_that_is_killed_is_cleaned_up(card, pes, observer, program):
-    """Its QP vanishes with WQEs in flight, its memory is unmapped, its peer's WQEs fail, and the others go on."""
+    """Its QP is destroyed with WQEs in flight, its memory is unmapped, its peer's WQEs fail, and other PEs go on."""
     mine, good = QP(pes[0]), pair(pes)[0]
     victim = program(PE_PROGRAM, card.name, 7)
     qpn, heap, key = map(int, victim.stdout.readline().split())
@@ -156,7 +156,7 @@ def test_the_card_ends_when_its_last_pe_is_killed(own_card, program):
 def test_the_card_ends_when_all_pes_have_come_and_gone(own_card):
     first = PE(own_card.name, 0)
     first.close()
-    assert not gone(own_card.pid)  # one is still to come
+    assert not gone(own_card.pid)  # a PE has yet to join
     second = PE(own_card.name, 1)
     watching = client.Observer(own_card.name)
     second.close()
@@ -183,7 +183,7 @@ def test_the_card_ends_with_the_process_that_started_it(program):
 
 @pytest.mark.slow
 def test_a_busy_card_ends_with_the_process_that_started_it(program):
-    """It waits for the rest of a message, and a child of its parent holds the control socket open; it ends in seconds all the same."""
+    """It waits for the rest of a message, and a child of its parent keeps the control socket open, but it ends within seconds."""
     parent = program(
         "import os, sys, time\nfrom pgas.transports.softhca.process import client\np = client.start(2)\n"
         "child = os.fork() or time.sleep(60)\nprint(p.pid, p.name, child, flush=True)\nsys.stdin.read()"
@@ -199,8 +199,8 @@ def test_a_busy_card_ends_with_the_process_that_started_it(program):
 
 
 @pytest.mark.parametrize("own_card", [1], indirect=True)
-def test_the_card_ends_for_certain_when_it_is_told_to(own_card):
-    """A server that is busy at that moment is not waited for longer than its grace."""
+def test_a_busy_card_is_ended(own_card):
+    """A busy server is killed after a grace period."""
     with busy(own_card.name):
         started = time.monotonic()
         own_card.end()
@@ -273,7 +273,7 @@ FAILED_ENGINE = textwrap.dedent(
 
 
 def test_the_card_ends_when_its_engine_has_failed(program):
-    """It says so; PEs watch its process."""
+    """It prints an error; PEs notice the end of its process."""
     card = program(FAILED_ENGINE)
     out, _ = card.communicate(timeout=30)
     assert out == "pgas: the software card cannot go on: TimeoutError: the engine of the software card has ended\n"
@@ -283,7 +283,7 @@ def test_the_card_ends_when_its_engine_has_failed(program):
 # ------------------------------------------------------------------------------------------------------------------------- joining
 
 
-def test_two_cards_do_not_meet(card, pes, own_card):
+def test_two_cards_are_independent(card, pes, own_card):
     """Two jobs on one machine: the same PEs, the same numbers of objects, and nothing in common."""
     assert card.name != own_card.name
     assert {card.name, own_card.name} <= set(client.find())
@@ -299,8 +299,8 @@ def test_two_cards_do_not_meet(card, pes, own_card):
 
 
 @pytest.mark.parametrize("own_card", [1], indirect=True)
-def test_who_may_join(own_card):
-    """So many PEs as were announced, each number once."""
+def test_joining(own_card):
+    """As many PEs as announced, each number once."""
     with pytest.raises(TransportError, match="is no PE"):
         client.SoftHCA(own_card.name, 1 << 16, [])
     first = client.SoftHCA(own_card.name, 3, [])
@@ -334,7 +334,7 @@ def _pes(card):
 # ------------------------------------------------------------------------------------------------------------------------ messages
 
 
-def test_what_is_no_message_ends_the_connection_only(card, observer):
+def test_garbage_ends_only_its_connection(card, observer):
     for data in (b"\xff" * 64, messages.pack(Kind.HELLO, None)[:5], b""):
         connection = connection_of(card.name)
         connection.sendall(data)
@@ -347,7 +347,7 @@ def test_what_is_no_message_ends_the_connection_only(card, observer):
     assert observer.counters()["name"] == card.name
 
 
-def test_requests_in_the_wrong_order_or_of_the_wrong_kind(card):
+def test_requests_of_the_wrong_order_or_kind(card):
     connection = connection_of(card.name)
     assert answer(connection, Kind.COUNTERS, None) == (Kind.REFUSED, "the first message is a HELLO")
     assert answer(connection, Kind.HELLO, None)[0] == Kind.OK
@@ -372,7 +372,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("who", [None, 6])
 def test_garbage_of_every_kind(card, pes, observer, who):
-    """The card refuses it in one sentence and goes on for everybody; it neither makes nor takes anything."""
+    """The card refuses it with one sentence, goes on, and neither creates nor destroys anything."""
     before = {kind: observer.counters()[kind] for kind in ("qps", "cqs", "keys")}
     connection = connection_of(card.name)
     assert answer(connection, Kind.HELLO, who)[0] == Kind.OK
@@ -385,7 +385,7 @@ def test_garbage_of_every_kind(card, pes, observer, who):
             if reply == Kind.REFUSED:
                 assert len(json.loads(text)) > 8, (kind, body)
                 assert "\n" not in json.loads(text)
-    if who is not None:  # what the requests need: integers, as many as they are
+    if who is not None:  # the right number of integers
         for body in ([1], ["1", "2"], [1.0, 2.0]):
             assert answer(connection, Kind.REGISTER_UMEM, body)[0] == Kind.REFUSED
     kind, text = answer(connection, Kind.FAULTS, 5)

@@ -1,4 +1,4 @@
-"""What QPs share: a doorbell register, and a CQ for which the WAIT of one waits until another's CQE is there. DOCA uses both."""
+"""QPs that share a doorbell register, and WAIT, by which one QP waits for another's CQE. DOCA uses both."""
 
 import os
 import random
@@ -28,7 +28,7 @@ def add(qp, pes, word, **options):
 
 @pytest.mark.parametrize("by_wqe", [False, True])
 def test_qps_that_share_a_register(pes, by_wqe):
-    """A later doorbell overwrites an earlier one; all that was rung for is executed all the same, once."""
+    """A later doorbell overwrites an earlier one, but all rung WQEs are executed, once."""
     first = QP(pes[0])
     qps = [first, *(QP(pes[0], uar=first.uar) for _ in range(3))]
     for qp in qps:
@@ -49,7 +49,7 @@ def test_qps_that_share_a_register(pes, by_wqe):
 
 
 def test_a_register_that_becomes_shared_while_it_is_rung(pes, observer):
-    """The doorbell that nobody has taken yet is not lost."""
+    """A pending doorbell is not lost."""
     first = QP(pes[0])
     connect(first, QP(pes[1]))
     observer.pause()
@@ -91,8 +91,8 @@ def nothing_happens(*qps):
     assert [qp.counters()["wqes"] for qp in qps] == before
 
 
-def test_what_is_behind_a_wait_starts_when_the_cqe_is_there(pes):
-    """As DOCA counts completed puts: the companion waits for the CQE of the main queue's last WQE, by number, then adds to a counter."""
+def test_wqes_behind_a_wait_start_after_the_cqe(pes):
+    """As DOCA counts completed puts: the companion QP waits for the CQE of the main QP's last WQE, by number, then adds to a counter."""
     main, companion = pair(pes, collapsed=0, log_cq=5)[0], pair(pes)[0]
     companion.post(wqe.wait, main.cqn, 1, fm_ce_se=SIGNAL)
     counted = add(companion, pes, 0, fm_ce_se=SIGNAL)
@@ -107,8 +107,8 @@ def test_what_is_behind_a_wait_starts_when_the_cqe_is_there(pes):
             nothing_happens(companion)
     companion.poll(counted)
     assert (pes[1].word(0), pes[1].word(8)) == (1, 2)
-    assert companion.counters()["cqes"] == 2  # the WAIT's, too
-    companion.run(wqe.wait, main.cqn, 0)  # one that is there does not wait
+    assert companion.counters()["cqes"] == 2  # including the WAIT's
+    companion.run(wqe.wait, main.cqn, 0)  # an existing CQE ends a WAIT at once
 
 
 def test_other_qps_go_on_while_one_waits(pes):
@@ -135,7 +135,7 @@ def test_a_wait_that_is_flushed(pes):
     pes[0].command(Command.DESTROY_CQ, cqn=cq.cqn)
 
 
-def test_a_wait_for_a_cq_that_is_not_there(pes):
+def test_a_wait_for_a_missing_cq(pes):
     theirs, gone = CQ(pes[1]), CQ(pes[0])
     pes[0].command(Command.DESTROY_CQ, cqn=gone.cqn)
     for cqn in (theirs.cqn, gone.cqn, 0, 0xFFFFFFFF):

@@ -1,4 +1,4 @@
-"""The states of a WQE; what a QP does in each of its states, and what destroys it; which command leads where: test_queue_pair."""
+"""The states of a WQE; a QP in each of its states, and its destruction. test_queue_pair.py tests the transitions."""
 
 import ast
 import inspect
@@ -43,12 +43,12 @@ def write(peer_pe, pe, offset=0):
 NAMES = [*(state.act.py_func.__name__.upper() for state in pipeline.STATES), "DONE", "WAITING", "ALONE"]
 NUMBERS = {name: getattr(states, name) for name in NAMES}
 
-#: What functions that end a WQE return.
+#: Results of functions that end a WQE.
 VERDICTS = {"fail": "ERROR", "refuse": "RESPONDER_ERROR", "reject": "RESPONDER_ERROR"}
 
 
 def test_the_table_has_every_state_of_a_wqe():
-    """With its clause; and none leads back, as the pipeline has no loop."""
+    """Each has its clause, and none leads back, as the pipeline has no loop."""
     assert [state.number for state in pipeline.STATES] == list(range(states.DONE))
     assert sorted(NUMBERS.values()) == list(range(states.ALONE + 1))
     for state in pipeline.STATES:
@@ -59,7 +59,7 @@ def test_the_table_has_every_state_of_a_wqe():
 
 @pytest.mark.parametrize("state", pipeline.STATES, ids=lambda state: state.act.py_func.__name__)
 def test_a_state_leads_where_the_table_says(state):
-    """Read from the source of its function."""
+    """As in the source of its function."""
     names = {node.id for node in ast.walk(ast.parse(inspect.getsource(state.act.py_func))) if isinstance(node, ast.Name)}
     assert {NUMBERS[name] for name in {VERDICTS.get(name, name) for name in names} & NUMBERS.keys()} == state.next
 
@@ -77,7 +77,7 @@ def test_a_qp_is_destroyed_in_every_state(pes, observer, state):
 
 @pytest.mark.parametrize("state", [RST, INIT, RTR], ids=lambda state: state.name)
 def test_before_rts_doorbells_are_lost(pes, state):
-    """A QP that may not send executes nothing; when it may, it wants to be rung again."""
+    """A QP that may not send executes nothing. Once it may, it needs a new doorbell."""
     peer = bring_to(RTR, QP(pes[1]), 1)
     qp = bring_to(state, QP(pes[0]), peer)
     pes[1].command(Command.TO_RST_QP, qpn=peer.qpn)
@@ -98,7 +98,7 @@ def test_before_rts_doorbells_are_lost(pes, state):
 
 @pytest.mark.parametrize("state", list(QpState), ids=lambda state: state.name)
 def test_a_qp_answers_in_rtr_and_rts(pes, state):
-    """RTR is enough to be written to; otherwise requests are dropped, and the requester gives up retrying."""
+    """RTR suffices for a responder. In other states requests are dropped, and the requester's retries are exceeded."""
     qp, peer = QP(pes[0]), QP(pes[1])
     qp.init().rtr(peer).rts()
     bring_to(state, peer, qp)
@@ -111,7 +111,7 @@ def test_a_qp_answers_in_rtr_and_rts(pes, state):
         assert pes[1].word(8) == 0
 
 
-def test_a_qp_in_err_flushes_what_is_rung(pes):
+def test_a_qp_in_err_flushes_rung_wqes(pes):
     qp, peer = pair(pes)
     pes[0].command(Command.TO_ERR_QP, qpn=qp.qpn)
     indices = [qp.post(*write(pes[1], pes[0])) for _ in range(3)]
@@ -123,7 +123,7 @@ def test_a_qp_in_err_flushes_what_is_rung(pes):
     assert (qp.state(), peer.state()) == (ERR, RTS)
 
 
-def test_2err_flushes_what_has_been_rung_and_not_executed(pes, observer):
+def test_2err_flushes_rung_wqes_that_were_not_executed(pes, observer):
     qp = pair(pes)[0]
     observer.pause()
     indices = [qp.post(*write(pes[1], pes[0]), fm_ce_se=SIGNAL) for _ in range(4)]
@@ -135,22 +135,22 @@ def test_2err_flushes_what_has_been_rung_and_not_executed(pes, observer):
 
 
 def test_a_flush_ends_at_the_last_wqe_that_was_rung(pes):
-    """Whatever size a WQE claims to have: none, or more than there is."""
+    """Whatever size a WQE claims, 0 or more than was rung."""
     qp, other = pair(pes)[0], pair(pes)[0]
     pes[0].command(Command.TO_ERR_QP, qpn=qp.qpn)
     for ds in (0, 63):
         qp.post(lambda index, qpn, ds=ds: wqe.nop(index, qpn)[:7] + bytes([ds]) + bytes(8))
     qp.ring()
     rig.wait_until(lambda: qp.counters()["flushed"] >= 2, "the WQEs are not flushed")
-    other.run(wqe.nop)  # the engine's visit is over
+    other.run(wqe.nop)  # the engine has finished its visit
     counted = qp.counters()
     assert (counted["flushed"], counted["consumer"], counted["producer"]) == (2, 2, 2)
 
 
 @pytest.mark.skipif(not SIMULATOR, reason="calls what is compiled for the CPU")
 @pytest.mark.parametrize("state", [RST, INIT, RTR, RTS, ERR, tables.FREE])
-def test_an_error_of_a_qp_that_was_reset_meanwhile_vanishes(state):
-    """A command may move a QP while its WQE is being checked. No test can time that, so the engine's function finds it moved."""
+def test_an_error_of_a_qp_that_was_reset_meanwhile_is_dropped(state):
+    """A command may move a QP while its WQE is being checked. As a test cannot time that, the engine's function is called directly."""
     card, cqe_memory, wqe_memory = tables.Tables(), np.full(64, cqe.EMPTY, np.uint8), np.zeros(64, np.uint8)
     qp, cq = card.qps[1], card.cqs[1]
     cq["address"], cq["collapsed"], cq["log_size"] = cqe_memory.ctypes.data, 1, 0
@@ -187,7 +187,7 @@ def test_2rst_forgets_the_queue_and_the_qp_starts_again(pes):
     assert pes[1].word(0) == 99
 
 
-def test_counters_of_qps_that_are_gone_stay_in_the_totals(pes, observer):
+def test_counters_of_destroyed_qps_stay_in_the_totals(pes, observer):
     before = observer.counters()["hca"]
     qp = pair(pes)[0]
     for _ in range(2):
@@ -204,7 +204,7 @@ def test_counters_of_qps_that_are_gone_stay_in_the_totals(pes, observer):
 
 
 def test_destroying_a_qp_with_wqes_in_flight(pes):
-    """When DESTROY_QP returns, the card uses neither its queue nor its buffers; what was executed is complete, the rest vanishes."""
+    """After DESTROY_QP the card uses neither its queue nor its buffers; executed WQEs are complete, the others are dropped."""
     megabyte = 1 << 20
     for _ in range(20):
         qp, peer = pair(pes)
@@ -220,14 +220,14 @@ def test_destroying_a_qp_with_wqes_in_flight(pes):
         assert not any(pes[1].read(pes[1].heap, megabyte))
         assert qp.entry() == rig.EMPTY
         peer.destroy()
-        pes[0].free = pes[1].free = 0  # the same memory for the next one
+        pes[0].free = pes[1].free = 0  # the next one gets the same memory
     assert pes[0].hca.diagnose(qp.qpn) is None
 
 
 def test_destroying_a_key_that_is_in_use(pes):
-    """When DEREGISTER_MR returns, nothing arrives through the key any more; the next WQE fails, and the QP with it.
+    """After DEREGISTER_MR nothing arrives through the key; the next WQE fails, and the QP with it.
 
-    That is one of those that wait; on a GPU they may all have been done by then.
+    That is one of the waiting WQEs; on a GPU all may have been executed by then.
     """
     key = pes[1].hca.register_mr(pes[1].heap, 1 << 20, pes[1].pdn, rig.ALL)[0]
     qp = pair(pes, 10)[0]
@@ -253,7 +253,7 @@ def test_a_wqe_to_a_qp_that_was_destroyed(pes):
     assert qp.fail(*write(pes[1], pes[0])) == (Syndrome.TRANSPORT_RETRY_EXC_ERR, Vendor.NO_RESPONDER)
 
 
-def test_a_qp_that_sends_cannot_be_set_to_another_index(pes):
+def test_the_index_of_a_sending_qp_cannot_be_set(pes):
     qp = pair(pes)[0]
     with pytest.raises(TransportError, match="BAD_QP_STATE"):
         qp.begin(7)

@@ -1,4 +1,4 @@
-"""WQEs that succeed: every opcode but the atomics, doorbells, the ring and its wrap, completions."""
+"""WQEs that succeed: all opcodes except atomics, doorbells, the ring and its wrap, completions."""
 
 import os
 import random
@@ -28,12 +28,12 @@ def payload(nbytes, seed=0):
 
 
 def place(pe, offset, data):
-    """Put data on a heap, between guards."""
+    """Write data to a heap, between guards."""
     pe.write(pe.heap + offset - 16, GUARD + data + GUARD)
 
 
 def placed(pe, offset, nbytes):
-    """Return what lies on a heap; the guards around it stand."""
+    """Return data of a heap; check the guards around it."""
     data = pe.read(pe.heap + offset - 16, nbytes + 32)
     assert (data[:16], data[-16:]) == (GUARD, GUARD)
     return data[16:-16]
@@ -75,9 +75,9 @@ def test_write_and_read_of_any_size_and_alignment(pes, nbytes, shift):
     assert (counted["writes"], counted["reads"], counted["nbytes"]) == (1, 1, 2 * nbytes)
 
 
-@njit("void(int64, int64, int64[::1])", nogil=True)  # compiled now: 400 WQEs may take less time than that
+@njit("void(int64, int64, int64[::1])", nogil=True)  # compiled in advance, as 400 WQEs may take less time
 def halves(address, stop, found):
-    """Look at a word of 8 bytes until stop is set: how often it was seen, and how often its halves differed."""
+    """Read a word of 8 bytes until stop is set; count the reads, and those with different halves."""
     while load_acquire_u64(stop) == 0:
         word = load_acquire_u64(address)
         found[0] += 1
@@ -85,7 +85,7 @@ def halves(address, stop, found):
 
 
 def test_inline_words_arrive_whole(pes):
-    """p of 8 bytes: the payload lies at an odd word of its WQE, but who polls the element sees all of it or nothing."""
+    """p of 8 bytes: the payload is at an odd 4-byte word of the WQE, but a poller sees the whole element or nothing."""
     qp = pair(pes)[0]
     word, stop = pes[1].heap + 64, np.zeros(1, np.uint64)
     found = np.zeros(2, np.int64)
@@ -103,7 +103,7 @@ def test_inline_words_arrive_whole(pes):
 
 @pytest.mark.parametrize("nbytes", [1, 2, 4, 8, 12, 13, 28, 29, 60, 64, 92, 93, 128, 256, wqe.INLINE_MAX])
 def test_write_inline(pes, nbytes):
-    """Nothing but the WQE is read: up to 28 bytes in one WQEBB, up to 16 WQEBBs."""
+    """The card reads only the WQE: up to 28 bytes in one WQEBB, up to 16 WQEBBs."""
     qp = pair(pes)[0]
     place(pes[1], 64, bytes(nbytes))
     done = qp.run(wqe.write_inline, pes[1].heap + 64, pes[1].key, payload(nbytes))
@@ -143,7 +143,7 @@ def test_a_message_may_be_as_long_as_log_msg_max(pes):
 
 
 def test_a_qp_connected_to_itself(pes):
-    """PEs reach themselves through an RC loopback (facts 3.5)."""
+    """PEs reach themselves through an RC loopback."""
     qp = QP(pes[0])
     connect(qp, qp)
     pes[0].write(pes[0].heap, b"to myself")
@@ -176,8 +176,8 @@ def test_dump_reads_and_changes_nothing(pes):
     assert (pes[0].read(pes[0].heap, 4096), pes[1].read(pes[1].heap, 4096)) == before
 
 
-def test_dump_behind_a_write_does_not_go_where_that_went(pes):
-    """A DUMP has data and no remote address; whatever executed the WRITE before it must not use that one's."""
+def test_dump_behind_a_write_does_not_use_its_address(pes):
+    """A DUMP has data but no remote address, and must not use that of the WRITE before it."""
     qp = pair(pes)[0]
     pes[0].word(0, 7)
     assert not qp.run(*write8(qp, pes[1], 64)).is_error
@@ -188,7 +188,7 @@ def test_dump_behind_a_write_does_not_go_where_that_went(pes):
 
 @pytest.mark.parametrize("fm", list(Fm))
 def test_every_fence_mode_orders_a_write_behind_a_read(pes, fm):
-    """READ brings a value, the fenced WRITE sends it on: it must be the new one (facts 1.3)."""
+    """READ fetches a value, the fenced WRITE sends it on: it must be the new one."""
     qp = pair(pes, 10)[0]
     for round_ in range(1, 201):
         pes[1].word(0, round_)
@@ -202,7 +202,7 @@ def test_every_fence_mode_orders_a_write_behind_a_read(pes, fm):
 # ------------------------------------------------------------------------------------------------------------------------ doorbells
 
 
-def test_a_doorbell_record_alone_makes_nothing_happen(pes):
+def test_a_doorbell_record_alone_does_nothing(pes):
     qp = pair(pes)[0]
     pes[0].word(0, 5)
     index = qp.post(*write8(qp, pes[1]), fm_ce_se=SIGNAL)
@@ -214,7 +214,7 @@ def test_a_doorbell_record_alone_makes_nothing_happen(pes):
     assert pes[1].word(0) == 5
 
 
-def test_wqes_are_not_looked_at_before_the_ring(pes):
+def test_wqes_are_not_read_before_the_doorbell(pes):
     qp = pair(pes)[0]
     first = qp.post(*write8(qp, pes[1]), fm_ce_se=SIGNAL)
     qp.ring()
@@ -229,7 +229,7 @@ def test_wqes_are_not_looked_at_before_the_ring(pes):
 @pytest.mark.parametrize("by_wqe", [False, True])
 @pytest.mark.parametrize("nbytes", [8, 28, 29, 200])
 def test_both_doorbell_conventions(pes, by_wqe, nbytes):
-    """The next empty WQEBB (NVSHMEM), or the last WQE's first 8 bytes (rdma-core), for one and several WQEs and WQEBBs."""
+    """The UAR word has the next empty WQEBB (NVSHMEM), or the last WQE's first 8 bytes (rdma-core)."""
     qp = pair(pes)[0]
     for count in (1, 3):
         for i in range(count):
@@ -241,7 +241,7 @@ def test_both_doorbell_conventions(pes, by_wqe, nbytes):
 
 
 def test_opmod_in_a_doorbell_is_ignored(pes):
-    """NVSHMEM's CPU path lets bits 23:16 of the index slip into it (facts 1.9)."""
+    """NVSHMEM's CPU path puts bits 23:16 of the index there."""
     qp = pair(pes)[0]
     index = qp.post(wqe.nop, fm_ce_se=SIGNAL)
     word = bytearray(doorbell.next_empty(qp.posted, qp.qpn))
@@ -288,7 +288,7 @@ def test_a_doorbell_of_another_qp_is_counted_and_ignored(pes):
 @pytest.mark.parametrize("by_wqe", [False, True])
 @pytest.mark.parametrize("start", [(1 << 16) - 3, (1 << 32) - 3, 125])
 def test_indices_and_ring_wrap(pes, start, by_wqe):
-    """WQEs of 1 to 4 WQEBBs across 2^16, 2^32 and the end of the ring, where one continues at slot 0 (facts 1.1)."""
+    """WQEs of 1 to 4 WQEBBs across 2^16, 2^32 and the end of the ring, where one continues at slot 0."""
     qp = QP(pes[0]).begin(start)
     connect(qp, QP(pes[1]))
     for i, nbytes in enumerate([8, 100, 8, 200, 60, 28] * 12):
@@ -305,7 +305,7 @@ def test_indices_and_ring_wrap(pes, start, by_wqe):
 
 
 @pytest.mark.parametrize("log_depth", [0, 1, 7, 14])
-def test_a_full_queue_in_one_ring(pes, log_depth):
+def test_a_full_queue_with_one_doorbell(pes, log_depth):
     if log_depth > 10 and os.environ.get("PGAS_ENGINE") == "cuda":
         pytest.skip("the cuda engine takes minutes in the simulator")
     qp = QP(pes[0], log_depth).begin((1 << 16) - (1 << log_depth) // 2)
@@ -322,11 +322,11 @@ def test_a_full_queue_in_one_ring(pes, log_depth):
 
 
 @pytest.mark.parametrize(("rings", "most"), [(60, 12), (5, 140), (8, 1400)])
-def test_a_long_random_stream_gives_what_a_model_gives(pes, rings, most):
-    """WRITE, WRITE inline and READ of random sizes and places, in batches of random length: the heaps are those of a model at the end.
+def test_a_long_random_stream_against_a_model(pes, rings, most):
+    """WRITE, WRITE inline and READ of random sizes and places, in groups of random length; the heaps must match a model.
 
-    Long ones are several batches of the cuda engine's, which fetches one while it performs the one before: of 32 WQEBBs in the simulator,
-    of 256 on a GPU.
+    Long groups are several batches of the cuda engine, which fetches one while it executes the one before: 32 WQEBBs in the simulator, 256
+    on a GPU.
     """
     if most > 1000 and os.environ.get("PGAS_ENGINE") == "cuda":
         pytest.skip("the cuda engine takes minutes in the simulator")
@@ -362,7 +362,7 @@ def test_a_long_random_stream_gives_what_a_model_gives(pes, rings, most):
 # --------------------------------------------------------------------------------------------------------------------- completions
 
 
-def test_only_wqes_that_ask_get_a_cqe(pes):
+def test_only_signalled_wqes_get_a_cqe(pes):
     qp = pair(pes)[0]
     for ce, asks in ((Ce.ON_ERROR, False), (Ce.ON_FIRST_ERROR, False), (Ce.ALWAYS, True), (Ce.ALWAYS_AND_EQE, True)):
         before = qp.counters()
@@ -374,7 +374,7 @@ def test_only_wqes_that_ask_get_a_cqe(pes):
             assert qp.poll(index).wqe_counter == index
 
 
-def test_a_cqe_comes_behind_the_data_of_all_wqes_before_it(pes):
+def test_a_cqe_arrives_after_the_data_of_all_earlier_wqes(pes):
     qp = pair(pes)[0]
     for round_ in range(1, 300):
         pes[0].word(0, round_)
@@ -397,7 +397,7 @@ def test_an_ordinary_cq_fills_entry_by_entry_with_an_owner_bit(pes):
         assert (done.wqe_counter, done.user_index, done.owner, done.opcode) == (index, 0x77, consumer // 4 % 2, cqe.CqeOpcode.REQ)
 
 
-def test_a_cqe_has_the_bytes_that_the_data_sheet_says(pes):
+def test_a_cqe_has_the_bytes_of_the_data_sheet(pes):
     qp = pair(pes, user_index=0x123456)[0]
     index = qp.post(*write8(qp, pes[1]), fm_ce_se=SIGNAL)
     qp.ring()

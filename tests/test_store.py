@@ -1,4 +1,4 @@
-"""The store by which PEs meet without MPI: exchanges, who is let in, who is missing or gone, addresses and ports."""
+"""The store for bootstrap without MPI: exchanges, authentication, missing and dead PEs, addresses and ports."""
 
 import contextlib
 import errno
@@ -36,7 +36,7 @@ def enter(server, rank, size, group="job 1", secret=SECRET):
 
 
 def together(*calls):
-    """Make calls side by side; return what they return or raise."""
+    """Make calls in parallel; return their results or exceptions."""
     results = [None] * len(calls)
 
     def make(i):
@@ -67,7 +67,7 @@ def nothing():
 
 
 def test_exchanges_by_rank(pes):
-    """Of any size, also none, several after each other, while others are behind."""
+    """Of any size, also 0; several in a row, while some ranks are behind."""
     for nbytes in (0, 1, 5_000_000, 3):
         wanted = [bytes([rank]) * (nbytes + rank) for rank in range(3)]
         gathered = together(*(lambda pe=pe, data=wanted[pe.rank]: pe.allgather(data, nothing) for pe in pes))
@@ -75,8 +75,8 @@ def test_exchanges_by_rank(pes):
     assert together(*(lambda pe=pe: exchange(pe, {"rank": pe.rank}) for pe in pes)) == [[{"rank": rank} for rank in range(3)]] * 3
 
 
-def test_groups_do_not_meet(server):
-    """The launchers, and job after job of the same processes."""
+def test_groups_are_independent(server):
+    """The launchers' group, and those of successive jobs of the same processes."""
     members = [enter(server, rank, 2, group) for group in ("job 1", "job 2", "launchers") for rank in range(2)]
     gathered = together(*(lambda m=m, i=i: m.allgather(b"%d" % i, nothing) for i, m in enumerate(members)))
     assert gathered == [[b"0", b"1"]] * 2 + [[b"2", b"3"]] * 2 + [[b"4", b"5"]] * 2
@@ -84,7 +84,7 @@ def test_groups_do_not_meet(server):
         member.close()
 
 
-def test_who_is_missing(pes):
+def test_missing_ranks(pes):
     asked = []
     late = threading.Thread(target=lambda: together(*(lambda pe=pe: pe.allgather(b"late", nothing) for pe in pes[1:])))
 
@@ -99,7 +99,7 @@ def test_who_is_missing(pes):
 
 
 def test_an_exception_leaves_the_job_out_of_step(pes):
-    """Whoever waits, or exchanges later, hears why."""
+    """Ranks that wait, or exchange later, get the reason."""
     waits = threading.Thread(target=lambda: heard.extend(together(lambda: pes[0].allgather(b"", nothing))))
     heard = []
     waits.start()
@@ -116,8 +116,8 @@ def test_an_exception_leaves_the_job_out_of_step(pes):
         assert str(error) == "PE 1 left it by KeyboardInterrupt"
 
 
-def test_a_rank_that_is_gone(pes, monkeypatch):
-    """It hangs up without a word: the others hear it by the other connection, and in exchanges."""
+def test_a_rank_that_died(pes, monkeypatch):
+    """Its connection closes without a message. The others get the news on their second connection, and in exchanges."""
     fd, read = pes[0].hearing()
     monkeypatch.setattr(store, "node_name", lambda: "elsewhere")
     pes[1].forget()
@@ -148,7 +148,7 @@ def test_a_forked_child_keeps_nothing_open(pes, server):
 
 
 @pytest.mark.parametrize("group", ["job 1", "job 2"])
-def test_a_launcher_knows_how_it_ended(server, group):
+def test_a_launcher_reports_how_a_rank_ended(server, group):
     launcher, first, second = enter(server, 0, 1, "launchers"), enter(server, 0, 2, group), enter(server, 1, 2, group)
     launcher.say_fate(1, "was killed by signal 9")
     second.forget()
@@ -158,7 +158,7 @@ def test_a_launcher_knows_how_it_ended(server, group):
         member.close()
 
 
-def test_those_who_leave_in_good_order_are_not_missed(pes):
+def test_an_orderly_leave_is_no_death(pes):
     fd, _ = pes[0].hearing()
     pes[1].close()
     time.sleep(store_server._FATE_S + 0.3)
@@ -192,7 +192,7 @@ def test_a_second_rank(pes, server):
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10, b"\0" * 100, store_messages.HEADER.pack(1, 1 << 31), b"\1"])
 def test_garbage(pes, server, garbage):
-    """It is hung up on, and the job goes on."""
+    """Its connection is closed, and the job goes on."""
     with socket.create_connection(("127.0.0.1", server.address.port)) as stranger:
         stranger.settimeout(10)
         stranger.sendall(garbage)
@@ -202,7 +202,7 @@ def test_garbage(pes, server, garbage):
         assert together(*(lambda pe=pe: pe.allgather(b"", nothing) for pe in pes)) == [[b""] * 3] * 3
 
 
-def test_a_hello_that_never_comes(server, monkeypatch):
+def test_a_client_that_never_says_hello(server, monkeypatch):
     monkeypatch.setattr(store_server, "_HELLO_S", 0.2)
     with socket.create_connection(("127.0.0.1", server.address.port)) as silent:
         silent.settimeout(10)
@@ -263,7 +263,7 @@ def test_files_that_strangers_have(server, monkeypatch):
 
 
 def test_another_service(monkeypatch):
-    """Something else listens at the port, or a store that does not know the secret but says welcome."""
+    """Another service listens at the port, or a store that says welcome without knowing the secret."""
     monkeypatch.setattr(store, "_RETRY_S", 0.01)
     nonce = b"n" * 32
     greetings = [
@@ -286,7 +286,7 @@ def test_another_service(monkeypatch):
             thread.join()
 
 
-def test_the_secret_does_not_travel(server, monkeypatch):
+def test_the_secret_is_never_sent(server, monkeypatch):
     sent = []
     real = socket.socket.sendall
     monkeypatch.setattr(socket.socket, "sendall", lambda self, data: (sent.append(bytes(data)), real(self, data))[1])
@@ -317,8 +317,8 @@ def test_it_listens_on_its_address_only(server):
         socket.create_connection(("127.0.0.2", server.address.port), 2)
 
 
-def test_the_first_port_that_is_free(server):
-    """Where only the first is agreed on: clients pass over other jobs' stores, and other services."""
+def test_the_first_free_port(server):
+    """If only the first port is agreed on, clients skip other jobs' stores and other services."""
     port = server.address.port
     own = StoreServer("127.0.0.1", port, b"own", ports=store_messages.PORTS)
     try:
@@ -330,15 +330,15 @@ def test_the_first_port_that_is_free(server):
         own.close()
 
 
-def test_nobody_serves():
+def test_no_server():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(BootstrapError, match=rf"rank 3 of 4 did not reach the store at 127.0.0.1:{port} in 0.3 s: Connection refused"):
         Store(Address("127.0.0.1", port, SECRET), 3, 4, "job 1", 0.3)
 
 
-def test_a_stranger_who_passes_on_what_was_meant_for_the_store(server):
-    """At another port of this machine, where a client may look first: he gets no connection of the job."""
+def test_a_stranger_that_relays_to_the_store(server):
+    """It listens at another port, which a client may try first, and gets no connection of the job."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
 
         def relay():
@@ -355,8 +355,8 @@ def test_a_stranger_who_passes_on_what_was_meant_for_the_store(server):
         thread.join()
 
 
-def test_two_deaths_in_one_piece_of_news(server, monkeypatch):
-    """The first is of this machine, whose processes are watched; the second is told."""
+def test_two_deaths_in_one_message(server, monkeypatch):
+    """The first process is on this machine and watched anyway; the second death is reported."""
     first, second, third = (enter(server, rank, 3) for rank in range(3))
     second.forget()
     monkeypatch.setattr(store, "node_name", lambda: "elsewhere")

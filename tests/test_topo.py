@@ -1,4 +1,4 @@
-"""python -m pgas topo on machines laid out in a folder, and on this one alone and under mpirun."""
+"""python -m pgas topo on fake machines in a folder, and on the real one, alone and under mpirun."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def shown(facts):
 
 
 def rows(lines, title):
-    """The cells of the table below a title."""
+    """Return the cells of the table below a title."""
     start = next(i for i, line in enumerate(lines) if line.startswith(title)) + 1
     end = next((i for i, line in enumerate(lines) if i > start and not line), len(lines))
     return [line.split() for line in lines[start:end]]
@@ -48,7 +48,7 @@ def test_a_cluster_node(tmp_path):
     assert lines[-1] == "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"
 
 
-def test_the_one_in_the_docs(tmp_path):
+def test_the_output_in_the_docs(tmp_path):
     _, facts = cluster(tmp_path, per_node=1)
     page = (Path(__file__).resolve().parent.parent / "docs" / "machine.md").read_text(encoding="utf-8")
     picture = page.partition("it prints the path between each pair of PEs:\n\n")[2].partition("\n## ")[0]
@@ -58,7 +58,7 @@ def test_the_one_in_the_docs(tmp_path):
 
 
 def test_gpus_on_pcie_only(tmp_path):
-    """Without NVLink a pair is as near as PCIe says; what NVML did not say is said."""
+    """Without NVLink the distance is that of PCIe; missing answers of NVML are noted."""
     _, facts = cluster(tmp_path, nvlinks=(), nvml_error="no NVML here")
     lines = shown(facts)
     assert rows(lines, "GPUs and NICs")[1][1:5] == ["X", "PHB", "SYS", "SYS"]
@@ -91,7 +91,7 @@ def test_transports_that_choose_differently(tmp_path):
     assert re.search(r"GPU1 +ibgda, ibrc +mlx5_1:1", text)
 
 
-def test_a_nic_asked_for_that_is_not_there(tmp_path):
+def test_a_requested_nic_that_is_missing(tmp_path):
     _, facts = cluster(tmp_path)
     facts = replace(facts, settings={**facts.settings, "PGAS_HCA": "mlx5_9"})
     assert "GPU0       ibgda, ibrc  none: PGAS_HCA=mlx5_9: this machine has no such device" in "\n".join(shown(facts))
@@ -132,7 +132,7 @@ def test_any_number_of_gpus(tmp_path, count):
 
 
 class Nvml:
-    """cuda.bindings.nvml with links of the test's: address -> what each link leads to: another address, "switch", or None."""
+    """cuda.bindings.nvml with given links: address -> the end of each link: another address, "switch", or None."""
 
     class NvmlError(Exception):
         pass
@@ -176,7 +176,7 @@ def test_nvlinks_are_counted(links, counts):
     assert count_nvlinks(Nvml(links), [A, B, C]) == counts
 
 
-def test_nvml_has_the_names_that_are_used():
+def test_nvml_has_the_used_names():
     nvml = pytest.importorskip("cuda.bindings.nvml")
     names = {n for n in dir(Nvml) if n.startswith("device_")} | {"NvmlError", "IntNvLinkDeviceType", "init_v2", "shutdown"}
     assert [name for name in names if not hasattr(nvml, name)] == []

@@ -1,4 +1,4 @@
-"""Decisions about a job, from records that PEs could have sent."""
+"""Decisions about a job, from given descriptions of PEs."""
 
 from dataclasses import replace
 
@@ -62,10 +62,10 @@ def test_a_gpu_among_simulators_and_the_reverse():
 def test_heaps_that_fit():
     check_memory([pe(i, node, host_memory=16 << 30) for i, node in enumerate(("alpha", "alpha", "beta"))], 8 << 30)
     check_memory([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-a"), pe(2, gpu="GPU-b")], 40 << 30)
-    check_memory([pe(i, host_memory=8 << 30) for i in range(16)], 1 << 30)  # the default, of which the simulator takes what is touched
+    check_memory([pe(i, host_memory=8 << 30) for i in range(16)], 1 << 30)  # the default size; the simulator takes memory only when touched
 
 
-def test_heaps_larger_together_than_their_memory():
+def test_heaps_larger_than_the_memory():
     simulators = [pe(0, "alpha", host_memory=99), pe(1, "beta", host_memory=29), pe(2, "beta", host_memory=29)]
     with pytest.raises(
         HeapError, match=r"^PGAS_SYMMETRIC_SIZE=15: the heaps of PEs 1, 2 take 30 bytes, and the machine has 29; it may be 14 at most$"
@@ -80,7 +80,7 @@ def test_heaps_larger_together_than_their_memory():
 # --------------------------------------------------------------------------------------------------------- shared GPUs
 
 
-def test_gpus_that_nobody_shares():
+def test_gpus_that_are_not_shared():
     check_shared_gpus([pe(0), pe(1)])
     check_shared_gpus([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-b")])
     check_shared_gpus([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-a", node="beta")])  # equal names on two machines are two GPUs
@@ -104,7 +104,7 @@ def test_sharing_without_mps_says_how_to_start_it(mps):
 
 
 def test_engine_that_shares_a_gpu_without_mps():
-    """Works, but slowly: says what is slow, why, and what helps."""
+    """It works slowly, with a warning that says what is slow, why, and what helps."""
     text = slow_engine([pe(0, gpu="GPU-b"), pe(1, gpu="GPU-a")], "GPU-a")
     for words in ("PE 1 and the engine of the software card share one GPU (NVIDIA H100, GPU-a) without MPS", "milliseconds", "a spare GPU"):
         assert words in text
@@ -129,7 +129,7 @@ def test_p2p(requested, n):
 
 @pytest.mark.parametrize("requested", ["ibgda", "ibrc"])
 def test_nic_transports(requested):
-    """In the simulator, whose heaps the software card's engine reaches; on one machine."""
+    """On one machine, in the simulator, where the software card's engine reaches the heaps."""
     pes = [pe(i, gpu=None) for i in range(2)]
     assert choose_transport(requested, pes, reachable(2)) == (requested, "asked for; over the software card (cpu engine)")
     reason = "asked for; over the software card (cuda engine)"
@@ -140,7 +140,7 @@ def test_nic_transports(requested):
 
 @pytest.mark.parametrize("requested", ["ibgda", "ibrc"])
 def test_nic_transports_on_gpus(requested):
-    """A kernel plays the NIC; the CPU cannot reach the heaps."""
+    """The engine is a kernel, as the CPU cannot reach the heaps."""
     pes = [pe(0, gpu="GPU-0"), pe(1, gpu="GPU-1")]
     for engine in ("auto", "cuda"):
         assert choose_transport(requested, pes, reachable(2), engine) == (requested, "asked for; over the software card (cuda engine)")
@@ -149,7 +149,7 @@ def test_nic_transports_on_gpus(requested):
 
 
 def test_unknown_transport():
-    # config refuses the value first; a caller inside pgas gets an error too, never another transport in silence
+    # config refuses the value first; callers inside pgas also get an error, never silently another transport
     with pytest.raises((ValueError, TransportError), match="tcp"):
         choose_transport("tcp", [pe(0), pe(1)], reachable(2))
 

@@ -23,7 +23,7 @@ def adapter(card, observer):
 
 
 def refusing(command):
-    """An edit that lets a command be refused."""
+    """Return an edit by which a command is refused."""
 
     def edit(sent, values, outbox):
         return commands.build_output(sent, status=Status.BAD_PARAM, syndrome=0x357275) if sent == command else outbox

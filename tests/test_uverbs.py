@@ -1,4 +1,4 @@
-"""IBGDA through the real pyverbs, libibverbs and libmlx5: each test runs a command in which the devices of tests/uverbs exist."""
+"""IBGDA over the real pyverbs, libibverbs and libmlx5: each test runs a command with the emulated devices of tests/uverbs."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=f"capability missi
 
 
 def run(*command, seconds=240, **variables):
-    """Run a command among devices; return its exit status and what it printed."""
+    """Run a command with the devices; return its exit status and output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PGAS_", "PMI_", "PYTEST_", "COV_"))}
     path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), kept.get("PYTHONPATH", ""))))
     environment = {**kept, "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1", "PGAS_SYMMETRIC_SIZE": "64M", **variables}
@@ -78,7 +78,7 @@ def shift():
 
 
 def test_the_adapter():
-    """Its own tests: registers, memory, ports, refusals."""
+    """uverbs/test_devx.py: registers, memory, ports, refusals."""
     passes(sys.executable, "-m", "pytest", "tests/uverbs", "-q")
 
 
@@ -87,26 +87,26 @@ def test_the_adapter():
     "tests", [("tests/conformance",), tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "reset", "streams", "heap_growth"))]
 )
 def test_kernels_of_two_pes(tests):
-    """What the simulator runs over ibgda, host memory standing in for the GPU's."""
+    """In the simulator over ibgda; host memory stands for the GPU's."""
     passes(*launcher(2), sys.executable, "-m", "pytest", *tests, "-q", PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
 @pytest.mark.slow
 def test_memory_that_is_registered():
-    """Plain memory of its process, which no card of another process can reach here: a PE with its own card."""
+    """Plain memory of a process, which a card in another process cannot reach here, so the PE has its own card."""
     passes("--local", sys.executable, "-m", "pytest", "tests/mpi/test_register.py", "-q", PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
 @pytest.mark.slow
 def test_doorbells_that_a_cpu_rings():
-    """To registers that libmlx5 has mapped."""
+    """In registers that libmlx5 has mapped."""
     passes(
         *launcher(2), sys.executable, "-m", "pytest", "tests/mpi/test_nic.py", "-q", "-k", "signal or share or more_than or fence",
         PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0", PGAS_IBGDA_NIC_HANDLER="cpu",
     )  # fmt: skip
 
 
-#: What init is asked for, and says on every PE.
+#: Variables of init, and its output on every PE.
 REFUSED = (
     ({"PGAS_HCA": "mlx5_7"}, "PGAS_HCA=mlx5_7: this machine has no such device; RDMA devices here: mlx5_0 (port 1 ACTIVE), mlx5_1"),
     ({"PGAS_HCA": "mlx5_0:2"}, "PGAS_HCA=mlx5_0:2: mlx5_0 has no such port"),
@@ -117,7 +117,7 @@ REFUSED = (
 
 @pytest.mark.slow
 def test_roce_with_every_variable_and_what_is_refused(tmp_path):
-    """One job after another in the same processes; the last one runs."""
+    """Several jobs in the same processes; all but the last one are refused."""
     text = f"""
 for variables, _ in {REFUSED!r}:
     os.environ |= {{"PGAS_IB_GID_INDEX": "-1", **variables}}
@@ -143,7 +143,7 @@ with pgas.init() as job:
 
 
 def test_a_wqe_that_fails(tmp_path):
-    """A card tells no more than the CQE: the first error if nothing was queued behind it."""
+    """A real card reports only the CQE, which is that of the first error if nothing was queued behind it."""
     text = """
 from pgas.transports.softhca.process import client
 pgas.init()
@@ -167,7 +167,7 @@ sys.exit(3)
 
 @pytest.mark.slow
 def test_ibrc_over_plain_verbs():
-    """Every kind of request, and registered memory; libmlx5 makes the WQEs, in queues of its process alone, so one PE with its own card."""
+    """Every kind of request, and registered memory. One PE with its own card, as libmlx5's queues are in private memory."""
     command = (
         "--local",
         sys.executable,

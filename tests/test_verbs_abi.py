@@ -1,4 +1,4 @@
-"""The binary interface of libibverbs against ``infiniband/verbs.h`` (libibverbs-dev): a C program prints what the header says."""
+"""The binary interface of libibverbs compared with ``infiniband/verbs.h`` (libibverbs-dev): a C program prints the header's values."""
 
 import shutil
 import subprocess
@@ -55,7 +55,7 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def header(tmp_path_factory):
-    """What the header says: expression -> number."""
+    """Return the header's numbers by C expression."""
     if shutil.which("gcc") is None:
         pytest.skip("capability missing: gcc")
     folder = tmp_path_factory.mktemp("probe")
@@ -76,7 +76,7 @@ def test_value(header, expression):
     assert header[expression] == VALUES[expression]
 
 
-def test_statuses_have_the_syndrome_that_libmlx5_makes_them_of():
-    """Each syndrome once (mlx5_handle_error_cqe)."""
+def test_statuses_have_libmlx5s_syndromes():
+    """Each syndrome occurs once (mlx5_handle_error_cqe)."""
     assert set(abi.SYNDROMES.values()) == set(SYNDROME_WORDS)
     assert len(abi.SYNDROMES) == len(SYNDROME_WORDS)

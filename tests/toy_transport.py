@@ -1,6 +1,6 @@
-"""A transport that is not pgas's, to be registered from outside: every byte by a load and a store of one thread, in address order.
+"""A transport outside of pgas: one thread copies every byte by a load and a store, in address order.
 
-Loaded as a plugin of pytest (``-p toy_transport``, PGAS_TRANSPORT=toy), it carries the chapters of put, get and signals in the simulator.
+Loaded as a pytest plugin (``-p toy_transport``, PGAS_TRANSPORT=toy), it passes the chapters of put, get and signals in the simulator.
 """
 
 from pgas.kernels.compiler import KernelTypeError, constant, device, ptx, u64
@@ -10,7 +10,7 @@ from pgas.transports.p2p import attach_peers
 
 
 class Toy:
-    """Its host side (registry.Transport): peers' slots are mapped, as by p2p."""
+    """The host side (registry.Transport): peers' slots are mapped, as by p2p."""
 
     name = "toy"
     maps_peers = True
@@ -33,7 +33,7 @@ class Toy:
 
 registry.register(Toy())
 
-# Its device side (kernels.paths.transport.Path).
+# The device side (kernels.paths.transport.Path).
 
 _ONE = constant(1)
 _load_store, _get_load_store = ptx.put_single[1], ptx.get_single[1]

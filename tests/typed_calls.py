@@ -1,4 +1,4 @@
-"""What type checkers make of calls of pgas: `make types` reads this file, in which an error that is not found is one."""
+"""Calls of pgas for type checkers: `make types` checks this file, and an expected error that is not reported is an error."""
 
 from typing import Any, assert_type
 

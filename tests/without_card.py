@@ -1,6 +1,6 @@
-"""A plugin of pytest (``-p without_card``) that hides transports/softhca from the product, as if it had been deleted.
+"""A pytest plugin (``-p without_card``) that hides transports/softhca from the product, as if it had been deleted.
 
-The devices of tests/uverbs may still use it: they play a card of the machine, which the product must not know.
+The devices of tests/uverbs may still use it, as they emulate the machine's card.
 """
 
 import builtins
