@@ -1,8 +1,8 @@
 """The generated part of docs/: a page per chapter of the API from signatures and docstrings, the variables, the refusals.
 
-``python tests/reference.py`` (``make docs``) writes the pages; tests/test_docs.py compares what is committed with what would be written.
-Docstrings are of Google's form with one section more, ``Completion:``, whose items say what holds ``on return`` and when an operation is
-``complete``; the table at the head of a page is made of it.
+``python tests/reference.py`` (``make docs``) writes the pages; tests/test_docs.py checks that the committed pages are up to date.
+Docstrings have Google's form and one more section, ``Completion:``, whose items say what holds ``on return`` and when an operation is
+``complete``; the table at the head of a page is made from it.
 """
 
 import inspect
@@ -29,7 +29,7 @@ SECTIONS = ("Args", "Returns", "Raises", "Warns", "Completion", "Attributes")
 
 @dataclass(frozen=True)
 class Chapter:
-    """A page of the API: its file, title, what it is about, and the names on it as a pattern."""
+    """A page of the API: its file, title, introduction, and a pattern of the names on it."""
 
     file: str
     title: str
@@ -37,7 +37,7 @@ class Chapter:
     names: str
 
 
-#: In the order of the index; a name is on the page of the first pattern that matches all of it.
+#: In the order of the index. A name is on the first page whose pattern matches it completely.
 CHAPTERS = (
     Chapter(
         "setup", "Starting and ending a job", "", r"init|unique_id|finalize|info|allgather_object|broadcast_object|SIMULATOR|__version__"
@@ -94,7 +94,7 @@ CHAPTERS = (
 
 
 def chapter_of(name: str) -> Chapter:
-    """Return the page that a public name is on.
+    """Return the page of a public name.
 
     Raises:
         LookupError: no pattern of CHAPTERS matches it.
@@ -106,7 +106,7 @@ def chapter_of(name: str) -> Chapter:
 
 
 def head_of(name: str) -> str:
-    """Return the name of the entry that a name is described in: put_warp and put_block are forms of put."""
+    """Return the name of the entry with a name's description: put for put_warp and put_block."""
     for scope in SCOPES:
         if name.endswith(scope) and hasattr(pgas, name.removesuffix(scope)):
             return name.removesuffix(scope)
@@ -120,12 +120,12 @@ def head_of(name: str) -> str:
 class Docstring:
     """A docstring in parts."""
 
-    text: str  #: everything before the sections
+    text: str  #: the text before the sections
     sections: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  #: title -> (name or "", text)
 
 
 def parse(text: str) -> Docstring:
-    """Take a docstring apart."""
+    """Split a docstring into its parts."""
     doc = Docstring("")
     for part in re.split(rf"\n\n(?=(?:{'|'.join(SECTIONS)}):(?:\s|$))", text.strip()):
         match = re.match(rf"({'|'.join(SECTIONS)}):[ \t]*(.*)", part, re.DOTALL)
@@ -137,7 +137,7 @@ def parse(text: str) -> Docstring:
 
 
 def _items(text: str) -> Iterable[tuple[str, str]]:
-    """(name, description) of every item of a section; ("", text) of one that is plain text."""
+    """Return (name, description) of every item of a section, or ("", text) if it is plain text."""
     lines = inspect.cleandoc("\n" + text if text.startswith("\n") else text).splitlines()
     items: list[list[str]] = []
     for line in lines:
@@ -154,7 +154,7 @@ def _items(text: str) -> Iterable[tuple[str, str]]:
 
 
 def markdown(text: str, inside: str = "") -> str:
-    """Return a docstring's text as Markdown: code is marked, public functions lead to their entries (but for the one we are in)."""
+    """Return a docstring's text as Markdown: code is marked, and public functions link to their entries, except in their own."""
     text = "\n\n".join(_filled(paragraph) for paragraph in re.sub(r"``(.+?)``", r"`\1`", text, flags=re.DOTALL).split("\n\n"))
 
     def link(match: re.Match[str]) -> str:
@@ -165,13 +165,13 @@ def markdown(text: str, inside: str = "") -> str:
             return f"`{name}()`"
         return f"[`{name}()`]({chapter_of(name).file}.md#{head_of(name).lower()})"
 
-    parts = re.split(r"(`[^`]*`)", text)  # nothing inside code is changed
+    parts = re.split(r"(`[^`]*`)", text)  # code is not changed
     plain = (re.sub(r"\b(?:pgas\.)?(\w+)\(\)", link, part.replace("<", "&lt;")) for part in parts[::2])
     return "".join(text for pair in zip(plain, [*parts[1::2], ""], strict=True) for text in pair)
 
 
 def _filled(paragraph: str) -> str:
-    """A paragraph on one line, as GitHub shows line breaks of some texts; lists and tables stay as they are."""
+    """Return a text with each paragraph on one line, as GitHub shows line breaks in some texts; lists and tables are unchanged."""
     lines = paragraph.splitlines()
     return paragraph if any(re.match(r"\s|[-*|] ", line) for line in lines) else " ".join(lines)
 
@@ -190,7 +190,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def signature(name: str) -> str:
-    """Return how a function is called, without annotations."""
+    """Return a function's call signature without annotations."""
     value = getattr(pgas, name)
     parameters = inspect.signature(value)
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters.parameters.values()]
@@ -198,7 +198,7 @@ def signature(name: str) -> str:
 
 
 def comment_above(name: str) -> str:
-    """Return what the ``#:`` lines above the assignment of a public constant say."""
+    """Return the text of the ``#:`` lines above the assignment of a public constant."""
     for module in {m for m in sys.modules.copy() if re.fullmatch(r"pgas\.(base|api|kernels)\.\w+", m)}:
         source = getattr(sys.modules[module], "__file__", None) or ""
         if not source.endswith(".py"):
@@ -216,7 +216,7 @@ def comment_above(name: str) -> str:
 
 
 def entry(name: str) -> str:
-    """Return the part of a page that describes a function with its forms, a class, an exception or a constant."""
+    """Return the section of a page about a function with its forms, a class, an exception or a constant."""
     value = getattr(pgas, name)
     if not callable(value):
         return f"## {name}\n\n{markdown(comment_above(name) or 'The version of pgas.', name)}"
@@ -248,7 +248,7 @@ def entry(name: str) -> str:
 
 
 def _members(value: type) -> Iterable[str]:
-    """The documented methods and properties of a class that users call."""
+    """Return the sections about a class's public methods and properties."""
     rows = []
     for name, member in vars(value).items():
         if not name.startswith("_") and (text := inspect.getdoc(member)):
@@ -258,7 +258,7 @@ def _members(value: type) -> Iterable[str]:
 
 
 def completion(names: Iterable[str]) -> str:
-    """Return the table of what holds when calls return, and when what they started is complete; empty if nothing says so."""
+    """Return the table of the sections Completion; empty if there are none."""
     rows = []
     for name in names:
         value = getattr(pgas, name)
@@ -288,7 +288,7 @@ def page(chapter: Chapter) -> str:
 
 
 def _source_order() -> dict[str, Any]:
-    """Public name -> (module, line) of its definition: pages keep the order of the sources, modules that of the alphabet."""
+    """Return (module, line) of a public name's definition. Pages have the order of the sources, modules in alphabetical order."""
     modules = {getattr(pgas, n).__module__ for n in pgas.__all__ if callable(getattr(pgas, n))}
     modules = sorted(modules, key=lambda name: name.rpartition(".")[2])
     found = {}
@@ -300,7 +300,7 @@ def _source_order() -> dict[str, Any]:
 
 
 def _opening(heads: list[str]) -> str:
-    """The first lines of the modules that a page is made of name the parts of the specification."""
+    """Return the sections of the specification, from the first lines of a page's modules."""
     modules = dict.fromkeys(getattr(pgas, name).__module__ for name in heads if callable(getattr(pgas, name)))
     own = [module for module in modules if _is_on(module, heads)] or modules
     sections = [m for module in own for m in re.findall(r"OpenSHMEM 1\.5, (sections? [\d., toand]+\d)", sys.modules[module].__doc__ or "")]
@@ -308,12 +308,12 @@ def _opening(heads: list[str]) -> str:
 
 
 def _is_on(module: str, heads: list[str]) -> bool:
-    """Whether all that a module exports is described under these heads."""
+    """Whether all exported names of a module are described under these heads."""
     return {head_of(name) for name in sys.modules[module].__all__} <= set(heads)
 
 
 def _leads(names: list[str]) -> Iterable[str]:
-    """What the modules say whose functions are all on a page, behind their first lines."""
+    """Return the rest of the docstrings of modules whose functions are all on one page."""
     for module in dict.fromkeys(getattr(pgas, name).__module__ for name in names if inspect.isfunction(getattr(pgas, name))):
         if _is_on(module, names):
             _, _, body = (sys.modules[module].__doc__ or "").partition("\n\n")
@@ -322,7 +322,7 @@ def _leads(names: list[str]) -> Iterable[str]:
 
 
 def host() -> str:
-    """Return the page of what kernels' functions do on the host."""
+    """Return the page about device functions on the host."""
     first, _, body = (host_ops.__doc__ or "").partition("\n\n")
     teams = markdown((host_collectives.__doc__ or "").partition("\n\n")[2].strip())
     calls = "\n".join(_host_signature(name) for name in pgas.__all__ if name in HOST_FORMS)
@@ -331,14 +331,14 @@ def host() -> str:
 
 
 def _host_signature(name: str) -> str:
-    """How a device function is called on the host: without qp."""
+    """Return the signature of a device function on the host: without qp."""
     parameters = [p for p in inspect.signature(getattr(pgas, name)).parameters.values() if p.name != "qp"]
     bare = [p.replace(annotation=p.empty) for p in parameters]
     return f"pgas.{name}{inspect.Signature(bare)}"
 
 
 def refused() -> str:
-    """Return the table of what is refused."""
+    """Return the page of refusals."""
     intro = (
         "pgas refuses what it cannot do, and never does something else instead. These are all refusals, with their messages; names in "
         "braces are filled in. `pgas.init()` refuses settings that do not fit the machine (a transport, a device); `python -m pgas doctor` "
@@ -384,7 +384,7 @@ def variables() -> str:
     return f"# Environment variables\n\n{intro}\n\n{table(('variable', 'type', 'default', 'meaning'), rows)}\n"
 
 
-#: File under docs/ -> what writes it.
+#: Generated files under docs/, and the functions that return their text.
 PAGES: dict[str, Callable[[], str]] = {
     "api/README.md": index,
     **{f"api/{chapter.file}.md": (lambda chapter=chapter: page(chapter)) for chapter in CHAPTERS},
@@ -395,7 +395,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write every page, and remove pages of the API that are no longer made."""
+    """Write every page, and remove obsolete pages of the API."""
     for name, make in PAGES.items():
         path = DOCS / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ PUBLIC = """
 
 
 def sources():
-    """Module name -> path of every module of pgas."""
+    """Return module name -> path of every module of pgas."""
     found = {}
     for top in ("pgas", *LINKS):
         for path in sorted((ROOT / top).rglob("*.py")):
@@ -69,7 +69,7 @@ def tree(module):
 
 
 def imports(module):
-    """(line, name) of every module of pgas that this one imports, wherever in its text, but for those of type checkers only."""
+    """Yield (line, name) of every module of pgas that this one imports, also in functions, except under TYPE_CHECKING."""
     checking = {
         id(inner)
         for node in ast.walk(tree(module))
@@ -110,7 +110,7 @@ def test_folders_are_layers():
 
 
 def test_the_product_stands_without_the_software_card():
-    """One module imports that package, when a card is wanted."""
+    """Only one module imports that package, and only to start or open a card."""
     users = {module for module in SOURCES for _, name in imports(module) if name.startswith("pgas.transports.softhca")}
     assert {module for module in users if not module.startswith("pgas.transports.softhca")} == {"pgas.job.card"}
 
@@ -126,7 +126,7 @@ def test_no_two_folders_import_each_other():
 
 
 def test_no_cycles():
-    """Two modules that import each other, outside functions, load in one order only."""
+    """Modules that import each other outside functions can be loaded in one order only."""
     below = {}
     for module in SOURCES:
         top = {n.lineno for n in tree(module).body} | {
@@ -158,14 +158,14 @@ def test_lowest_layers_need_only_the_standard_library(layer):
 
 
 def test_topology_and_config_decide_without_cuda():
-    """What a test can feed with records imports neither Numba nor the driver."""
+    """Modules that tests feed with records import neither Numba nor the driver."""
     for module in ("base.errors", "base.config", "base.backend", "base.liveness", "job.topology", "job.heap", "transports.memory.fds"):
         text = SOURCES[f"pgas.{module}"].read_text()
         top = [ast.unparse(n) for n in ast.parse(text).body if isinstance(n, (ast.Import, ast.ImportFrom))]
         assert not [line for line in top if re.search(r"\b(numba|cuda|mpi4py)\b", line)], module
 
 
-#: Who may import what: numba.cuda is the compiler of device code, llvmlite what it and Numba's for the CPU generate code with.
+#: The folders that may import the compiler of device code (numba.cuda), Numba's compiler for the CPU, and their code generator (llvmlite).
 IMPORTERS = {
     "numba.cuda": ("kernels/compiler", "pgas/sim"),
     "llvmlite": ("kernels/compiler", "pgas/sim", "transports/hostloop"),
@@ -174,7 +174,7 @@ IMPORTERS = {
 
 
 def imported_names(module):
-    """(line, dotted name) of everything that a module imports, wherever in its text; importlib.import_module() of a literal, too."""
+    """Yield (line, dotted name) of everything that a module imports, also in functions and by import_module() of a literal."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, a.name) for a in node.names)
@@ -197,7 +197,7 @@ def test_the_compiler_is_known_in_one_folder():
 
 
 def test_private_parts_of_numba_cuda_are_used_in_one_module():
-    """Beside numba_cuda.py the folder imports none of it, and asks for it as cuda and types of interface.Backend."""
+    """The other modules of the folder use it through cuda and types of interface.Backend."""
     knowing = {m for m in SOURCES if folder(m) == "kernels/compiler" for _, name in imported_names(m) if name.startswith("numba.cuda")}
     assert knowing == {"pgas.kernels.compiler.numba_cuda"}
 
@@ -248,7 +248,7 @@ def test_modules_are_nouns_of_what_they_own():
 
 def test_no_module_over_500_lines():
     for module in SOURCES:
-        limit = 650 if module == "pgas.sim.engine" else 500  # scheduler and barriers: one state, not to be torn apart
+        limit = 650 if module == "pgas.sim.engine" else 500  # scheduler and barriers share one state
         assert len(SOURCES[module].read_text().splitlines()) <= limit, module
 
 
@@ -282,7 +282,7 @@ def test_no_function_of_kernels_takes_more_than_9_parameters():
 
 
 def test_paths_are_modules_of_one_shape():
-    """p2p, ibgda and ibrc define what transport.Path says, in its order, and have no other public names but copies of p2p."""
+    """p2p, ibgda and ibrc define the names of transport.Path in its order, and no other public names, except p2p's copies."""
     shape = [
         node.name if isinstance(node, ast.FunctionDef) else node.target.id
         for top in tree("pgas.kernels.paths.transport").body
@@ -306,7 +306,7 @@ def test_modules_have_docstrings():
 
 
 def test_no_assertions_on_input():
-    """python -O removes them: only what pgas itself guarantees may be asserted, at one named place each."""
+    """python -O removes assertions, so they may only state what pgas itself guarantees, in these modules."""
     allowed = {"pgas.api.jit": 1, "pgas.job.device_state": 1, "pgas.kernels.compiler.cpu": 1}
     for module in SOURCES:
         found = [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.Assert)]
@@ -332,7 +332,7 @@ def test_nothing_else_looks_public():
 
 
 def test_public_docstrings():
-    """One imperative line that ends in a full stop, and every argument of more than the obvious ones is described."""
+    """One imperative line that ends in a full stop; a section Args describes every argument."""
     for name in [n for n in PUBLIC if callable(getattr(pgas, n, None))]:
         text = inspect.getdoc(getattr(pgas, name))
         assert text, name
@@ -350,7 +350,7 @@ def test_device_functions_show_their_arguments():
 
 
 def test_a_device_function_names_its_code():
-    """Its definition has the docstring; the decorator above it names the function of kernels/ops that returns its body, one click away."""
+    """The decorator above its docstring names the function of kernels/ops that returns its body."""
     modules = [m for m in SOURCES if folder(m) == "pgas/api"]
     stubs = {n.name: (m, n.decorator_list[0]) for m in modules for n in tree(m).body if isinstance(n, ast.FunctionDef) and n.decorator_list}
     for name in [n for n in PUBLIC if inspect.isfunction(value := getattr(pgas, n)) and value.__module__ in DEVICE_MODULES]:
@@ -365,7 +365,7 @@ def test_a_device_function_names_its_code():
 
 
 def test_the_reading_path_is_there():
-    """The functions that CONTRIBUTING names are in their files, and line counts are about right."""
+    """The functions that CONTRIBUTING names are in their files, and its line counts are approximately right."""
     rows = re.findall(r"^\| `([\w/]+\.py)` \| (\d+) \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert len(rows) > len(FOLDERS)
     for path, lines, text in rows:
@@ -386,7 +386,7 @@ def test_public_constants_are_described_where_they_are_made():
 
 
 def test_all_names_exist():
-    """__all__ of a module is true (where the module can be imported without a GPU)."""
+    """All names in __all__ of a module are defined."""
     for name in [n for n in SOURCES if folder(n) not in ("pgas", "perftests")]:
         exported = [n for n in tree(name).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
         defined = set()
@@ -420,7 +420,7 @@ def test_only_config_reads_them():
 
 
 def test_the_cache_key_covers_what_kernels_are_made_of():
-    """A change in any module that device code comes from, or takes constants from, must not find old code in the cache."""
+    """A change in any module with device code or its constants must change the key, so that old code is not found."""
     covered = {path.resolve() for path in sys.modules["pgas.api.jit"]._sources()}
     modules = [module for module in SOURCES if module.startswith("pgas.kernels.")]
     used = {imported for module in modules for _, imported in imports(module) if not imported.startswith(("pgas.sim", "pgas.base"))}

@@ -1,6 +1,6 @@
-"""The proxy thread: the WQEs that it builds, against the data sheet; full rings and queues, a card that stands still, errors, its end.
+"""The proxy thread: its WQEs, compared with the data sheet; full rings and queues, a stopped card, errors, its end.
 
-Jobs run in the simulator, in processes of their own, because a process has one configuration; one PE sends to itself through the card.
+Jobs run in the simulator, in separate processes, as a process has one configuration; one PE sends to itself through the card.
 """
 
 import os
@@ -33,11 +33,11 @@ def big_endian(value):
 
 
 class Rig:
-    """A proxy's tables with one queue pair and one request, and the memory they point at."""
+    """A proxy's tables with one queue pair and one request, and the memory that they refer to."""
 
     def __init__(self, index=0):
         self.request, self.wq = np.zeros(8, np.uint64), np.zeros(DEPTH * 64, np.uint8)
-        self.words = np.zeros(8, np.uint64)  # DBR, UAR, tail of the CQE, list of queue pairs to be rung
+        self.words = np.zeros(8, np.uint64)  # DBR, UAR, tail of the CQE, list of queue pairs to ring
         self.own, self.row = np.zeros(tables.END // 8, np.int64), np.zeros(tables.ROW // 8, np.int64)
         at = self.words.ctypes.data
         for array, values in (
@@ -59,7 +59,7 @@ class Rig:
         return int(self.row[tables.PROD_IDX // 8])
 
     def holds(self, first, *wanted):
-        """The WQEs from index first on are these, byte for byte, and no more."""
+        """Check that the WQEs from index first on are these, byte for byte, and no others."""
         index = first
         for data in wanted:
             assert send_queue.decode(send_queue.fetch(self.wq, index)) == send_queue.decode(data)
@@ -87,7 +87,7 @@ def test_write_and_read(index):
 
 
 def test_more_bytes_than_a_wqe_moves():
-    """One WQE a step; only the last asks for a CQE."""
+    """One WQE for each step; only the last one is signalled."""
     rig, nbytes = Rig(), 2 * MAX + 100
     done = [0]
     while done[-1] != -1:
@@ -139,7 +139,7 @@ def test_atomics(index):
 @INDICES
 @pytest.mark.parametrize("nbytes", [4, 8])
 def test_atomics_of_bits(index, nbytes):
-    """By masks (facts/mlx5.md 1.7). A masked CS of 8 bytes has two WQEBBs, which a NOP completes."""
+    """By masks. A masked CS of 8 bytes has two WQEBBs, so a NOP completes it."""
     rig, ones = Rig(index), (1 << 8 * nbytes) - 1
     value = 0xFEDC_BA98_7654_3210 & ones
     for what in (codes.Request.XOR, codes.Request.SWAP, codes.Request.AND, codes.Request.OR):
@@ -160,7 +160,7 @@ def test_atomics_of_bits(index, nbytes):
 @INDICES
 @pytest.mark.parametrize("nbytes", [0, 40])
 def test_signals(index, nbytes):
-    """Data, then the signal in the same step; what has several WQEBBs is completed by a NOP."""
+    """Data, then the signal in the same step; WQEs of several WQEBBs are completed by a NOP."""
     value, ones = (1 << 64) - 2, (1 << 64) - 1
     head = [wqe.write(index, QPN, REMOTE, HEAP_KEY, LOCAL, LKEY, nbytes)] if nbytes else []
     at, where = index + len(head), (QPN, WORD, HEAP_KEY)
@@ -186,7 +186,7 @@ def test_doorbell(index):
 
 @pytest.mark.parametrize(("batch", "rung"), [(1, 100), (32, 96), (64, 64)])
 def test_doorbells_of_batches(batch, rung):
-    """PGAS_IBGDA_NUM_REQUESTS_IN_BATCH: one request of 100 WQEs is rung whenever a batch waits; an error then stops the loop."""
+    """PGAS_IBGDA_NUM_REQUESTS_IN_BATCH: a request of 100 WQEs is rung after each batch; an error then stops the loop."""
     rig = Rig()
     control, undone = np.zeros((layout.RING + layout.REQUEST_SIZE) // 8, np.uint64), np.zeros(tables.UNDONE_SIZE // 8, np.int64)
     control[layout.RING // 8 :] = (codes.Request.WRITE, 100 * MAX, LOCAL, REMOTE, 0, 0, 0, 1)
@@ -203,7 +203,7 @@ def test_doorbells_of_batches(batch, rung):
 
 
 def test_completions():
-    """cqe.extend, on all that a counter can say; nothing is completed by an empty entry, and an error is told."""
+    """cqe.extend for all values of the counter; an empty entry completes nothing, and an error is reported."""
     rig = Rig(0x1_FFF0)
     tail, cons = rig.words[2:3].view(np.uint8), rig.row[tables.CONS_IDX // 8 :]
 
@@ -294,7 +294,7 @@ def run(tmp_path):
     return run
 
 
-#: A kernel of one thread is always the one that looks; it never is if another, as on a GPU, does not come back from its look.
+#: A kernel of one thread always polls itself. As on a GPU, it never does while another thread has not returned from its poll.
 LOOKING = pytest.mark.parametrize("looking", [0, 1])
 
 COUNTS = """
@@ -338,7 +338,7 @@ pgas.finalize()
 
 
 def test_counts_are_those_of_the_operations(run):
-    """Nothing is sent twice, or not at all. The data of put_signal, and what has more than one WQEBB, ask for no CQE."""
+    """Nothing is lost or sent twice. The data of put_signal, and WQEs of several WQEBBs, are unsignalled."""
     found = run(COUNTS)
     assert found.stdout.splitlines()[-1] == str({"wqes": 20, "writes": 6, "reads": 3, "atomics": 9, "cqes": 16, "errors": 0})
 
@@ -377,8 +377,8 @@ def test_full_rings_and_full_queues(run, ring, grid, block):
     assert writes // 128 <= doorbells <= writes
 
 
-def test_a_card_that_stands_still(run):
-    """put_nbi returns at once, quiet does not; when the card goes on, the data is there."""
+def test_a_paused_card(run):
+    """put_nbi returns at once, quiet does not; after the card resumes, the data arrives."""
     run("""
 dest, source, done = pgas.zeros(4, np.int32), pgas.array(np.arange(1, 5, dtype=np.int32)), pgas.zeros(1, np.int32)
 job().nic.adapter.pause()
@@ -401,8 +401,8 @@ pgas.finalize()
 
 
 @LOOKING
-def test_a_card_that_stands_still_for_ever(run, looking):
-    """Waits of kernels and of the host end at PGAS_TIMEOUT, and say how far the proxy came."""
+def test_a_card_that_stays_paused(run, looking):
+    """Waits of kernels and of the host end after PGAS_TIMEOUT, with the proxy's progress in the error."""
     found = run(
         f"""
 dest, source, done = pgas.zeros(4, np.int32), pgas.zeros(4, np.int32), pgas.zeros(1, np.int32)
@@ -451,7 +451,7 @@ job().broken = True
 
 
 def test_error_ends_a_kernel_that_would_go_on_for_long(run):
-    """Not only its wait: each of the others would take 64 polls."""
+    """Not only its current wait: each later one would take 64 polls."""
     found = run(
         """
 dest, source = pgas.zeros(2, np.int32), pgas.zeros(2, np.int32)
@@ -497,7 +497,7 @@ ENDED = "PgasError: the proxy thread of PE 0 ended (nobody stopped it): requests
 
 @pytest.mark.parametrize("waiting", ["completes[1, 1](done)", "waits[1, 1](done)", "puts[1, 1](dest, source, 200, 0)"])
 def test_a_dead_proxy_is_reported(run, waiting):
-    """Waits of kernels end, also that for room in the ring; the host says why."""
+    """Waits of kernels end, also those for room in the ring; the host raises the reason."""
     found = run(
         f"""
 dest, source, done = pgas.zeros(200, np.int32), pgas.zeros(200, np.int32), pgas.zeros(1, np.int32)
@@ -548,7 +548,7 @@ pgas.finalize()
     [("", 0, ""), ("raise RuntimeError('boom')", 1, "RuntimeError: boom"), ("sys.exit(3)", 3, ""), ("job().broken = True", 0, "")],
 )
 def test_programs_that_do_not_finalize(run, end, status, says):
-    """What was asked for is sent before the process ends; after an exception it just ends."""
+    """All requests are sent before the process ends; after an exception it ends at once."""
     found = run(f"dest, source = pgas.zeros(8, np.int32), pgas.zeros(8, np.int32)\nputs[1, 1](dest, source, 8, 0)\n{end}\n", status)
     assert says in found.stderr
 
@@ -563,7 +563,7 @@ pgas.finalize()
 
 
 def test_indices_that_wrap(run):
-    """At 2^16, 2^32, and at the end of queue and ring, which are as small as they can be."""
+    """At 2^16, 2^32, and at the end of queue and ring, which have the smallest possible size."""
     found = run(
         """
 from pgas.transports.adapter_nic import AdapterNIC
@@ -605,6 +605,6 @@ for first in (2**16 - 3, 2**32 - 3):
         ([], {}),
     ],
 )
-def test_what_the_thread_does_between_launch_and_end(samples, expected):
-    """3 is waiting: before the first request and after the last it says nothing of how busy the thread was."""
+def test_samples_of_the_thread(samples, expected):
+    """3 means waiting, which does not count before the first request and after the last one."""
     assert thread.shares(samples) == expected

@@ -33,7 +33,7 @@ def info(npes, *arguments, **variables):
 
 
 def sections(text):
-    """Title -> lines, of a text whose titles are not indented and follow an empty line."""
+    """Return title -> lines of a text. Titles are not indented, and follow an empty line."""
     head, *parts = text.split("\n\n")
     return {"": head.splitlines()} | {part.splitlines()[0]: part.splitlines()[1:] for part in parts}
 
@@ -104,7 +104,7 @@ def test_a_bad_variable_is_one_line():
     assert done.stderr == "pgas: PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc\n"
 
 
-def test_the_nic_transport_says_why():
+def test_the_reason_of_a_nic_transport():
     done = info(1, PGAS_TRANSPORT="ibgda")
     assert done.returncode == 0
     assert "every pair of PEs: ibgda (asked for; over the software card (cpu engine): kernels run in the simulator)" in done.stdout
@@ -131,7 +131,7 @@ def test_unknown_command():
 
 
 def listens(name):
-    """A socket named as cards are."""
+    """Return a socket with a name like a card's."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(b"\0" + name.encode() if isinstance(name, str) else b"\0" + name)
     listener.listen()
@@ -148,8 +148,8 @@ def answers(listener, *bodies):
         messages.receive(connection)
 
 
-def test_cards_that_cannot_be_asked(capsys, monkeypatch):
-    """One ended, others are silent, answer nonsense or terminal escapes, or are another user's: each is a line, and the rest is listed."""
+def test_cards_that_do_not_answer(capsys, monkeypatch):
+    """One has ended, others are silent, send garbage or terminal escapes, or belong to another user. Each gets one line, the others too."""
     monkeypatch.setattr(__main__, "_ANSWER_S", 0.2)
     ended, silent, nonsense, numbers, escapes, foreign = (f"pgas-hca-0-{os.getpid() << 8 | i:016x}" for i in range(6))
     escaping = {"pid": 0, "hca": {"\x1b[2J": "\x1b]0;x\x07"}, "qps": [{"qpn": 1, "state": "\x1b[1m"}], "cqs": [], "keys": [], "uars": []}
@@ -157,7 +157,7 @@ def test_cards_that_cannot_be_asked(capsys, monkeypatch):
     with contextlib.ExitStack() as undo:
         undo.enter_context(
             listens(b"\xff\xfe pgas-hca-1-0123456789abcdef\n @pgas-hca-2-0123456789abcdef\n")
-        )  # no UTF-8, and more lines than one
+        )  # not UTF-8, and several lines
         undo.enter_context(listens(silent))
         for name, bodies in said.items():
             thread = threading.Thread(target=answers, args=(undo.enter_context(listens(name)), *bodies))

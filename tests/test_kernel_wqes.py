@@ -1,6 +1,6 @@
-"""WQEs as device functions write them, in the simulator: byte for byte those of the golden file and of the driver's builders.
+"""WQEs of device functions in the simulator: byte for byte those of the golden file and of the driver's builders.
 
-tests/test_sass_nic.py does the same with what the compiler made of the functions.
+tests/test_sass_nic.py does the same with compiled functions.
 """
 
 import os
@@ -30,7 +30,7 @@ PUT_OF_A_GIB = "put_of_a_gib_and_32_bytes"
 
 
 def operations(t):
-    """name -> (lanes, what each of them calls)."""
+    """Return, by name, (lanes, the call of each lane)."""
     pe, word = posting.PE, posting.DEST
 
     def put(nbytes, scope=THREAD):
@@ -89,7 +89,7 @@ def operations(t):
 
 @pytest.fixture
 def run(monkeypatch):
-    """run(name, idx) -> the job in whose ring the operation has left its WQEs."""
+    """Return run(name, idx), which performs an operation and returns the job with its WQEs."""
 
     def run(name, idx=posting.IDX):
         job = posting.Job(name, idx)

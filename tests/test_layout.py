@@ -1,4 +1,4 @@
-"""Words that kernels share with others (kernels/layout.py): none overlaps another, and each is used by those who are said to use it."""
+"""Words that kernels share with the host (kernels/layout.py): none overlaps another, and each is used by its owners only."""
 
 import ast
 import re
@@ -44,7 +44,7 @@ def test_regions_do_not_overlap():
     assert max(codes.Request) <= layout.OPERATION_MASK < layout.LANDING < 1 << layout.NUMBER_SHIFT
 
 
-def test_names_are_those_of_the_module():
+def test_every_word_has_a_name_in_the_module():
     assert [word.name for word in WORDS if getattr(layout, word.name) != word.address] == []
     assert len({word.name for word in WORDS}) == len(WORDS)
 
@@ -66,7 +66,7 @@ def test_cursors_are_in_sectors_of_their_own():
     assert len(set(sectors)) == 4
 
 
-def test_words_are_used_by_those_who_are_said_to_use_them():
+def test_words_are_used_by_their_owners():
     kernels, host = text("kernels"), text("pgas/api", "pgas/job", "pgas/doctor", "transports")
     wrong = []
     for word in WORDS:
@@ -79,7 +79,7 @@ def test_words_are_used_by_those_who_are_said_to_use_them():
 
 
 def test_no_literal_offsets_in_kernels():
-    """Nothing is added to or taken from an address but names: no ``at + 8``, no ``record - _48``."""
+    """Only named offsets are added to or subtracted from addresses: no ``at + 8``, no ``record - _48``."""
     found = []
     for file in sorted((ROOT / "kernels").rglob("*.py")):
         if file == ROOT / "kernels/layout.py" or "compiler" in file.parts:

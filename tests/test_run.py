@@ -1,4 +1,4 @@
-"""Jobs without MPI: python -m pgas.run, the variables of torchrun and srun, unique ids; what ends such a job, and what is refused."""
+"""Jobs without MPI: python -m pgas.run, the variables of torchrun and srun, unique ids; how such jobs end, and refusals."""
 
 import os
 import signal
@@ -86,7 +86,7 @@ def free_port():
 
 
 def test_a_job(tmp_path):
-    """Twice in one process, without MPI; each line says whose it is."""
+    """Two jobs in one process, without MPI; each line of output names its PE."""
     path = program(tmp_path, "for _ in range(2):\n    with pgas.init():\n        body()\nprint('error', file=sys.stderr)\n")
     ((status, out, err),) = ended([started(by_run(path))])
     assert (status, err) == (0, "[PE 0] error\n[PE 1] error\n") or (status, err) == (0, "[PE 1] error\n[PE 0] error\n")
@@ -102,7 +102,7 @@ def test_a_job(tmp_path):
     ],
 )
 def test_a_pe_that_fails(tmp_path, end, status, said):
-    """It ends the others, why is said once, and its status is the command's."""
+    """It ends the others, the reason is printed once, and the command has its status."""
     path = program(tmp_path, f"with pgas.init():\n    if body() == 1:\n        {end}\n    pgas.barrier_all()\n")
     ((found, _, err),) = ended([started(by_run(path))])
     lines = [line for line in err.splitlines() if "pgas: " in line]
@@ -113,7 +113,7 @@ def test_a_pe_that_fails(tmp_path, end, status, said):
 
 
 def test_a_program_without_pgas_that_fails(tmp_path):
-    """The launcher itself says which, and ends those that would go on."""
+    """The launcher reports which process failed, and ends the others."""
     path = tmp_path / "program.py"
     path.write_text("import json, os, time\nif json.loads(os.environ['PGAS_LAUNCHED'])['rank']: os._exit(4)\ntime.sleep(100)\n")
     begun = time.monotonic()
@@ -138,7 +138,7 @@ def test_a_signal_ends_all(tmp_path, number):
 
 
 def test_two_machines(tmp_path):
-    """As two commands, here of one machine: ranks go on where the first ends, whatever order they come in."""
+    """Two commands, here on one machine, started in either order: the second one's ranks follow the first one's."""
     path = program(tmp_path, "with pgas.init():\n    body()\n")
     shared = ("--nnodes", "2", "--master", f"127.0.0.1:{free_port()}")
     second = started(by_run(path, *shared, "--node-rank", "1", n=1), PGAS_SECRET="a key")
@@ -206,7 +206,7 @@ def test_children_of_a_pe_that_failed(tmp_path):
 
 
 def test_children_that_a_pe_leaves_in_good_order(tmp_path):
-    """They may go on; the command does not wait for them, though they have its pipe."""
+    """They may go on; the command does not wait for them, although they hold its pipe."""
     path = tmp_path / "program.py"
     path.write_text("import subprocess\nprint(subprocess.Popen(['sleep', '1000']).pid)\n")
     begun = time.monotonic()
@@ -270,7 +270,7 @@ def srun(rank, port):
 
 @pytest.mark.parametrize("variables", [torchrun, pytest.param(srun, marks=pytest.mark.slow)])
 def test_variables(tmp_path, variables):
-    """A process holds MASTER_PORT, as torchrun's agent does. The key is made at the first use, for this user alone."""
+    """A process listens at MASTER_PORT, as torchrun's agent does. The key file is made at the first use, for this user only."""
     path = program(tmp_path, "with pgas.init():\n    body()\n")
     with socket.create_server(("127.0.0.1", 0)) as agent:
         port = agent.getsockname()[1]
@@ -317,7 +317,7 @@ def test_torchs_store(monkeypatch):
 
 
 def test_a_pe_of_srun_that_is_killed(tmp_path):
-    """Nothing else than the job itself tells the other PE."""
+    """The other PE learns of it only through the job."""
     path = program(tmp_path, "pgas.init()\nif body() == 0:\n    os.kill(os.getpid(), 9)\npgas.barrier_all()\n")
     found = ended([started([sys.executable, path], **srun(rank, 7), XDG_CONFIG_HOME=str(tmp_path)) for rank in (0, 1)])
     assert found[0][0] == -9
@@ -326,16 +326,16 @@ def test_a_pe_of_srun_that_is_killed(tmp_path):
     assert "was killed by signal 9: the job cannot go on" in found[0][2] + found[1][2]
 
 
-def test_who_started_a_process():
+def test_launcher_of_a_process():
     mpi = {"PMI_RANK": "3", "PMI_SIZE": "8"}
     assert launched({}) is None
     assert launched(mpi) == Launched("mpirun", 3, 8)
     assert launched({**srun(1, 7)}) == Launched("srun", 1, 2)
     assert launched({**srun(1, 7), "PMI_RANK": "1", "PMI_SIZE": "2"}) == Launched("srun", 1, 2)  # srun --mpi=pmi2
-    assert launched({**srun(1, 7), **mpi}) == Launched("mpirun", 3, 8)  # mpirun, whose daemons srun has started
+    assert launched({**srun(1, 7), **mpi}) == Launched("mpirun", 3, 8)  # mpirun, whose daemons srun started
     assert launched({**srun(1, 7), **mpi, **torchrun(0, 7)}) == Launched("torchrun", 0, 2)
     assert launched({**torchrun(0, 7), "PGAS_LAUNCHED": '{"rank": 1, "size": 5}'}) == Launched("pgas.run", 1, 5)
-    assert launched({"RANK": "1", "WORLD_SIZE": "2"}) is None  # of something else
+    assert launched({"RANK": "1", "WORLD_SIZE": "2"}) is None  # another program's variables
     assert launched({"SLURM_PROCID": "0", "SLURM_JOB_ID": "9"}) is None  # a batch script
 
 
@@ -391,7 +391,7 @@ def test_a_key_that_others_may_read(tmp_path, monkeypatch):
 
 
 def test_unique_id(tmp_path):
-    """Made by one PE, passed by a file; nothing has started them."""
+    """One PE makes it and passes it through a file; there is no launcher."""
     text = f"""
 rank, path = int(sys.argv[1]), {str(tmp_path / "id")!r}
 if rank == 1:
@@ -427,7 +427,7 @@ def test_arguments_of_init(arguments, words):
 
 
 def test_unique_ids_of_one_process(tmp_path):
-    """They share a server, at which their jobs do not meet."""
+    """They share a server, but their jobs are independent."""
     first, servers = meeting.unique_id("127.0.0.1"), len(meeting._servers)
     second = meeting.unique_id("127.0.0.1")
     assert len(meeting._servers) == servers
@@ -439,7 +439,7 @@ def test_unique_ids_of_one_process(tmp_path):
 
 
 def test_the_real_torchrun(tmp_path):
-    """Also beside torch's own process group, and with one that the program gives."""
+    """Also next to torch's own process group, and with a process group given to init()."""
     pytest.importorskip("torch")
     text = """
 import torch.distributed

@@ -1,4 +1,4 @@
-"""The proxy thread's verbs back end on a model of a device: every kind of request, contended words, full queues, faults."""
+"""The proxy thread's verbs back end with a model of a device: every kind of request, contended words, full queues, faults."""
 
 import errno
 import random
@@ -45,7 +45,7 @@ def cell(model, number):
 
 
 def test_messages_of_the_port():
-    """Split at max_msg_sz; only the last asks for a completion."""
+    """Split at max_msg_sz; only the last one is signalled."""
     model = Model(message_max=1000)
     model.local[:300] = range(300)
     posted = model.run([(Request.WRITE, 2400, model.local.ctypes.data, model.heap.ctypes.data)])
@@ -83,7 +83,7 @@ def test_atomics_of_8_bytes():
 
 @pytest.mark.parametrize("offset", [0, 4])
 def test_atomics_of_4_bytes(offset):
-    """What they fetch is left big-endian; the other half of the word is not touched."""
+    """Fetched values stay big-endian; the other half of the word is unchanged."""
     model = Model()
     halves = model.heap.view(np.uint32)
     halves[:4] = 0xFFFF_FFFF, 0x1234, 0xFFFF_FFFF, 0x1234
@@ -107,8 +107,8 @@ def test_atomics_of_4_bytes(offset):
     [(Request.SWAP, 0x0F0F), (Request.AND, 0x1234 & 0x0F0F), (Request.OR, 0x1234 | 0x0F0F), (Request.XOR, 0x1234 ^ 0x0F0F)],
 )
 @pytest.mark.parametrize(("nbytes", "offset"), [(8, 0), (4, 0), (4, 4)])
-def test_atomics_that_verbs_have_not(what, wanted, nbytes, offset):
-    """Compare-and-swap of the word, also while others change it; the other half of the word is not touched."""
+def test_atomics_that_verbs_lack(what, wanted, nbytes, offset):
+    """By compare-and-swap of the word, also while others change it; the other half of the word is unchanged."""
     model = Model()
     at, fill = model.heap.ctypes.data, (1 << 64) - 1 - ((1 << 8 * nbytes) - 1 << 8 * offset)
     model.heap[:2] = fill | 0x1234 << 8 * offset, ONES
@@ -128,8 +128,8 @@ def test_atomics_that_verbs_have_not(what, wanted, nbytes, offset):
     assert set(kinds(posted)) == {"ATOMIC_CMP_AND_SWP"}
 
 
-def test_a_fetch_takes_one_look():
-    """An addition of 0, of 4 bytes: what its compare-and-swap finds is the answer, equal or not."""
+def test_a_fetch_takes_one_try():
+    """An addition of 0 to 4 bytes: the value found by its compare-and-swap is the answer, whether it matched or not."""
     model = Model()
     model.heap[0] = 0x1234_0000_5678
     posted = model.run([(Request.ADD | LANDING, 4, *cell(model, 0), model.heap.ctypes.data + 4, 0)])
@@ -140,7 +140,7 @@ def test_a_fetch_takes_one_look():
 
 @pytest.mark.parametrize("nbytes", [0, 40])
 def test_signals(nbytes):
-    """Data, then the signal, on the same queue; the data asks for no completion."""
+    """Data, then the signal, on the same queue; the data is unsignalled."""
     model = Model()
     model.local[:5], model.heap[100:102] = range(1, 6), 3
     seen = []
@@ -151,12 +151,12 @@ def test_signals(nbytes):
     data = [1, 2, 3, 4, 5] if nbytes else [0] * 5
     assert all(found == data for name, found in seen if name.startswith("ATOMIC"))
     assert [SIGNALED in r.flags for r in posted if r.opcode == WrOpcode.RDMA_WRITE] == [False, False][: 2 * bool(nbytes)]
-    assert kinds(posted).count("ATOMIC_CMP_AND_SWP") == 2  # the word was not what it was guessed to be
+    assert kinds(posted).count("ATOMIC_CMP_AND_SWP") == 2  # the first guess of the word was wrong
     assert kinds(posted).count("ATOMIC_FETCH_AND_ADD") == 1
 
 
 def test_many_on_one_word():
-    """Those that are under way expect each other: two tries at most for each, where nobody else changes the word."""
+    """Outstanding requests expect each other's results: at most two tries for each, if nobody else changes the word."""
     model = Model()
     model.heap[0] = 1 << 40
     posted = model.run([(Request.ADD, 4, 0, model.heap.ctypes.data, 1)] * 500)
@@ -167,7 +167,7 @@ def test_many_on_one_word():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_contended_words(seed):
-    """Somebody else adds to the same words between any two work requests; nothing is lost, and what is fetched is a history."""
+    """Somebody else adds to the same words between any two work requests. Nothing is lost, and the fetched values form a history."""
     model, rng = Model(together=1 + seed * 5), random.Random(seed)
     halves, others = model.heap.view(np.uint32), np.zeros(8, np.int64)
 
@@ -187,7 +187,7 @@ def test_contended_words(seed):
 
 
 def test_a_set_signal_wins_over_adds_of_others():
-    """A signal that is set is set whatever was there, and what came after it is kept."""
+    """A SIGNAL_SET overwrites any value, and later additions are kept."""
     model = Model()
     changes = iter([1, 2, 3])
 
@@ -203,7 +203,7 @@ def test_a_set_signal_wins_over_adds_of_others():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_last_of_several_sets_stays(seed):
-    """Also where a try that was made too early finds by chance what it compares with: small values, of which others come in between."""
+    """Also if an early try matches by chance: values are small, and others occur in between."""
     rng = random.Random(seed)
     for _ in range(5):
         model = Model(together=1 + seed % 4)
@@ -218,7 +218,7 @@ def test_the_last_of_several_sets_stays(seed):
 
 
 def test_a_request_of_more_messages_than_the_queue_holds():
-    """Its slots are used again while it is posted, although only its end matters to who asked."""
+    """Its slots are reused while it is posted, although only its last message is waited for."""
     model = Model(message_max=8)
     model.local[:400] = np.arange(400)
     posted = model.run([(Request.WRITE, 3200, model.local.ctypes.data, model.heap.ctypes.data)])
@@ -228,7 +228,7 @@ def test_a_request_of_more_messages_than_the_queue_holds():
 
 
 def test_queues_never_overrun():
-    """Thousands of requests of every kind through a queue of 128: as many outstanding as it holds, in lists."""
+    """Thousands of requests of every kind through a queue of 128 entries, which is kept full, in lists."""
     model, rng = Model(message_max=64), random.Random(1)
     at, to = model.local.ctypes.data, model.heap.ctypes.data
     model.local[:] = np.arange(4096)
@@ -277,7 +277,7 @@ def test_a_refused_post_stops_the_loop():
 
 @pytest.mark.parametrize("what", [request for request in Request if request >= Request.ADD])
 def test_a_device_without_atomics(what):
-    """WRITE, READ and STORE work; what needs an atomic is refused, before any of it is posted."""
+    """WRITE, READ and STORE work; requests that need an atomic are refused before anything is posted."""
     model = Model(atomics=False)
     at, to = model.local.ctypes.data, model.heap.ctypes.data
     posted = model.run([(Request.STORE, 8, 0, to, 1), (Request.WRITE, 8, at, to + 8), (Request.READ, 8, at + 80, to)])
@@ -289,7 +289,7 @@ def test_a_device_without_atomics(what):
     assert model.fault == (work_requests.NO_ATOMICS, what)
 
 
-def test_words_of_the_model():
+def test_tables_of_the_model():
     memory = np.zeros(2, np.uint64)
     set_word(memory.ctypes.data + 4, -1, 4)
     assert word(memory.ctypes.data) == 0xFFFF_FFFF_0000_0000

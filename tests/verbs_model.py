@@ -1,6 +1,6 @@
-"""A device behind post_send and poll_cq: executes work requests on this process's memory, when they complete, in the order of their queue.
+"""A model of a device with post_send and poll_cq: it executes work requests on this process's memory, in order, when they complete.
 
-What the proxy thread's verbs back end asks of libibverbs, in Python, so that tests see and disturb every work request.
+It replaces libibverbs for the proxy thread's verbs back end, so that tests can inspect and disturb every work request.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _Poll = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_v
 
 
 def word(address, nbytes=8):
-    """An unsigned word of memory."""
+    """Load an unsigned word of memory."""
     return int.from_bytes(ctypes.string_at(address, nbytes), "little")
 
 
@@ -37,7 +37,7 @@ def set_word(address, value, nbytes=8):
 
 @dataclass
 class WorkRequest:
-    """A struct ibv_send_wr as it was when it was posted."""
+    """A struct ibv_send_wr at the time of its posting."""
 
     at: int
     wr_id: int
@@ -72,10 +72,10 @@ class Model:
     """A device with one queue pair, the proxy's tables for it, and a ring of requests.
 
     Args:
-        inline: whether it takes inline data.
+        inline: whether it accepts inline data.
         atomics: whether it has atomics.
-        message_max: bytes of one message.
-        together: how many completions it makes at a time.
+        message_max: most bytes of one message.
+        together: number of completions at a time.
     """
 
     inline: bool = True
@@ -83,10 +83,10 @@ class Model:
     message_max: int = 1 << 20
     together: int = 4
     lists: list = field(default_factory=list)  #: the work requests of each call of post_send
-    before: object = None  #: called with each work request before it is executed; may return the status with which it fails
-    post_error: int = 0  #: what post_send returns
-    broken: bool = False  #: the queue pair is in ERR
-    largest: int = 0  #: most that was outstanding
+    before: object = None  #: called with each work request before its execution; may return a status with which it fails
+    post_error: int = 0  #: result of post_send
+    broken: bool = False  #: whether the queue pair is in ERR
+    largest: int = 0  #: most outstanding work requests
 
     def __post_init__(self):
         self.heap, self.local = np.zeros(4096, np.uint64), np.zeros(4096, np.uint64)
@@ -169,7 +169,7 @@ class Model:
     # ----------------------------------------------------------------------------------------------------------------- the kernels
 
     def ask(self, what, nbytes, local=0, remote=0, value=0, second=0):
-        """Write a request into the ring, waiting for room as kernels do."""
+        """Write a request into the ring; wait for room as kernels do."""
         until(lambda: self.tickets < self.completed + RING or self.failed)
         at = (layout.RING + self.tickets % RING * layout.REQUEST_SIZE) // 8
         self.control[at : at + 6] = [int(w) & (1 << 64) - 1 for w in (what, nbytes, local, remote, value, second)]
@@ -186,11 +186,11 @@ class Model:
 
     @property
     def fault(self):
-        """FAULT and its code."""
+        """Return FAULT and its code."""
         return int(self.own[work_requests.FAULT // 8]), int(self.own[work_requests.FAULT_CODE // 8])
 
     def run(self, requests):
-        """Run the proxy's loop until all of some requests are done, or one has failed; return the work requests."""
+        """Run the proxy's loop until some requests are done or one has failed; return the work requests."""
         thread = threading.Thread(target=loop.compiled(work_requests), args=(self.own.ctypes.data,), daemon=True)
         thread.start()
         for request in requests:
