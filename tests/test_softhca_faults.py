@@ -30,6 +30,7 @@ MEGABYTE = 1 << 20
         ("", Faults()),
         (" seed=0x10 , delay=0.25 ", Faults(seed=16, delay=0.25)),
         ("delay=0.1,hold=4096", Faults(delay=0.1, hold=4096)),
+        ("late=0.5", Faults(late=0.5)),
         ("fail=3:0x13", Faults(fail=3, syndrome=0x13)),
         ("fail=1:5,fail_qpn=0x400", Faults(fail=1, syndrome=5, fail_qpn=0x400)),
         ("stop=7,atomics=split", Faults(stop=7, split_atomics=True)),
@@ -45,7 +46,8 @@ def test_every_syndrome_of_a_cqe_can_be_asked_for():
 
 
 @pytest.mark.parametrize(
-    "text", ["delay=1", "delay=-0.1", "delay=x", "hold=65536", "fail=-1:5", "fail=3", "fail=3:0x99", "stop=-1", "atomics=no", "crash"]
+    "text",
+    ["delay=1", "late=1.1", "delay=-0.1", "delay=x", "hold=65536", "fail=-1:5", "fail=3", "fail=3:0x99", "stop=-1", "atomics=no", "crash"],
 )
 def test_text_that_names_no_fault(observer, text):
     with pytest.raises(TransportError, match=text.partition("=")[0]):
@@ -203,6 +205,108 @@ def test_delayed_streams_give_the_same_memory(pes, observer):
         for number, (qp, index) in enumerate(zip(qps, last, strict=True)):
             assert not qp.poll(index).is_error
             assert [pes[0].word(64 * number + 8 * i) for i in range(3)] == [round_, round_, round_ + 1000]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ late data
+
+#: Until something pushes it.
+LATE = "late=1,hold=0"
+
+late = pytest.mark.skipif(not SIMULATOR, reason="a kernel on a GPU delays no data")
+
+
+def written_late(pes, qp, nbytes=8):
+    """PE 0 writes bytes to PE 1 that are still late when the CQE is there; they are all that is late."""
+    data = bytes(range(1, 256)) * 5
+    pes[0].write(pes[0].heap, data)
+    qp.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, nbytes)
+    first = (nbytes - 256 + 15) // 16 * 16 if nbytes > 256 else 0
+    assert pes[1].read(pes[1].heap, nbytes) == data[:first] + bytes(nbytes - first)
+    return data[:nbytes]
+
+
+@late
+@pytest.mark.parametrize("nbytes", [1, 8, 256, 1000])
+def test_the_end_of_a_write_is_late_until_a_dump_of_the_target(pes, observer, nbytes):
+    """The target's own DUMP, on any QP of it; the writer's pushes nothing ahead there."""
+    qp, peer = pair(pes)
+    observer.set_faults(LATE)
+    data = written_late(pes, qp, nbytes)
+    qp.run(wqe.dump, pes[0].heap, pes[0].key)
+    assert pes[1].read(pes[1].heap, nbytes) != data
+    peer.run(wqe.dump, pes[1].heap + 2048, pes[1].key)
+    assert pes[1].read(pes[1].heap, nbytes + 1) == data + b"\0"
+
+
+@late
+def test_a_signal_is_seen_before_its_data(pes, observer):
+    """An atomic is visible at once, and updates what was late."""
+    qp = pair(pes)[0]
+    observer.set_faults(LATE)
+    written_late(pes, qp)
+    qp.run(wqe.fetch_add, pes[1].heap + 64, pes[1].key, pes[0].heap + 512, pes[0].key, 5)
+    assert (pes[1].word(0), pes[1].word(64)) == (0, 5)
+    qp.run(wqe.fetch_add, pes[1].heap, pes[1].key, pes[0].heap + 512, pes[0].key, 1)
+    assert pes[1].word(0) == 0x0807060504030201 + 1
+
+
+@late
+@pytest.mark.parametrize("fm", list(wqe.Fm))
+def test_what_read_and_atomic_fetch_is_late_until_a_fenced_dump(pes, observer, fm):
+    """A DUMP that does not wait for them does not push them ahead (facts 1.6: NVSHMEM's has a fence)."""
+    qp = pair(pes)[0]
+    pes[1].word(0, 77)
+    pes[1].word(8, 5)
+    observer.set_faults(LATE)
+    qp.post(wqe.read, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8)
+    qp.run(wqe.fetch_add, pes[1].heap + 8, pes[1].key, pes[0].heap + 8, pes[0].key, 1)
+    assert (pes[0].word(0), pes[0].word(8)) == (0, 0)
+    qp.run(wqe.dump, pes[0].heap, pes[0].key, fm=fm)
+    assert (pes[0].word(0), pes[0].word(8)) == ((77, 5) if fm >= wqe.Fm.FENCE else (0, 0))
+
+
+@late
+def test_a_read_of_the_target_pushes_late_data_ahead(pes, observer):
+    """What ibrc does: a READ of own memory, by a QP that is connected to itself."""
+    qp = pair(pes)[0]
+    own = connect(*[QP(pes[1])] * 2)[0]
+    observer.set_faults(LATE)
+    written_late(pes, qp)
+    own.run(wqe.read, pes[1].heap + 1024, pes[1].key, pes[1].heap + 2048, pes[1].key, 8)
+    assert pes[1].word(0) == 0x0807060504030201
+
+
+@late
+def test_later_writes_find_late_ones_in_place(pes, observer):
+    """The same bytes again: the newest value stays, whatever was late; and what a WRITE takes from there is not old."""
+    qp, peer = pair(pes)
+    observer.set_faults("seed=4,late=0.5,hold=2000")
+    for value in range(1, 200):
+        pes[0].word(0, value)
+        qp.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8)
+        peer.run(wqe.write, pes[0].heap + 64, pes[0].key, pes[1].heap, pes[1].key, 8)
+        peer.run(wqe.fetch_add, pes[0].heap + 64, pes[0].key, pes[1].heap + 64, pes[1].key, 0)
+        assert pes[0].word(64) == value
+    rig.wait_until(lambda: pes[1].word(0) == 199, "the last one is late for ever")
+
+
+@late
+def test_late_data_is_placed_in_the_end(pes, observer):
+    """After its delay; if there is no room for more; and before memory is deregistered or a QP reset, which may end the memory's life."""
+    qp, peer = pair(pes)
+    observer.set_faults("late=1,hold=1000")
+    pes[0].word(0, 7)
+    qp.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8)
+    rig.wait_until(lambda: pes[1].word(0) == 7, "the data is late for ever")
+    observer.set_faults(LATE)
+    for number in range(100):
+        qp.run(wqe.write_inline, pes[1].heap + 64 + 8 * number, pes[1].key, b"executed")
+    assert pes[1].read(pes[1].heap + 64, 800).count(b"executed") == 36
+    pes[1].hca.deregister_mr(pes[1].hca.register_mr(pes[1].heap, 64, pes[1].pdn, rig.ALL)[0])
+    assert pes[1].read(pes[1].heap + 64, 800) == b"executed" * 100
+    qp.run(wqe.write_inline, pes[1].heap, pes[1].key, b"executed")
+    pes[1].command(Command.TO_RST_QP, qpn=peer.qpn)
+    assert pes[1].read(pes[1].heap, 8) == b"executed"
 
 
 # ---------------------------------------------------------------------------------------------------------------- trace and counters

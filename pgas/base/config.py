@@ -147,12 +147,13 @@ CQE_SYNDROMES = (0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x1
 class Faults:
     """Reproducible faults of the software card.
 
-    The text form is ``seed=1,delay=0.1,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
+    The text form is ``seed=1,delay=0.1,late=0.5,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
     """
 
     seed: int = 0
     delay: float = 0.0  #: probability that a WQE, or its CQE, is delayed; long WRITEs then arrive last piece first
-    hold: int = 64  #: upper bound of a delay, in passes over the QPs; a pass takes some hundred nanoseconds
+    late: float = 0.0  #: probability that the last bytes of what a WQE writes are visible behind its CQE, until a DUMP or READ there
+    hold: int = 64  #: upper bound of a delay, in passes over the QPs; a pass takes some hundred nanoseconds; 0: late data stays late
     fail: int = 0  #: the number of the WQE that fails, counted from now on; 0: none
     syndrome: int = 0  #: of the failing WQE
     fail_qpn: int = 0  #: the QP whose WQEs are counted for fail; 0: all
@@ -181,14 +182,18 @@ class Faults:
                     values["delay"] = float(value)
                     if not 0 <= values["delay"] < 1:
                         raise ValueError("delay is at least 0 and less than 1")
+                elif name == "late":
+                    values["late"] = float(value)
+                    if not 0 <= values["late"] <= 1:
+                        raise ValueError("late is at least 0 and at most 1")
                 elif word == "atomics=split":
                     values["split_atomics"] = True
                 else:
                     raise ValueError(f"no fault {name!r}")
             except ValueError as error:
                 raise ValueError(
-                    f"{word!r} ({error}): seed=<int>, delay=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, stop=<n>, "
-                    "atomics=split"
+                    f"{word!r} ({error}): seed=<int>, delay=<0..1>, late=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, "
+                    "stop=<n>, atomics=split"
                 ) from None
         return cls(**values)
 

@@ -18,6 +18,7 @@ sweeps, TRACE_HEAD, LOST     the engine
 CTL_PAUSED                   the firmware; the engine sets it when a fault halts it
 CTL fields of faults         the firmware, while the engine is paused; the engine counts down and draws random numbers
 CTL_..._UNTIL                the engine
+CTL_LATE_ROWS, CTL_SETTLED   the engine, as the rows of late data
 other CTL fields             the firmware
 doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so every ring is seen once. What a CPU stores
                              an engine on a GPU cannot exchange atomically: there a ring is a value other than the last
@@ -40,7 +41,7 @@ worker's sweep and waits until it has grown by 2. A pass that might have seen th
 and the memory behind it unmapped. The same holds for 2RST_QP (the counters are cleared after the grace period), for DESTROY_MKEY, and for
 a PE that leaves; a CQ is destroyed after its last QP, whose grace period is its own. WQEs of a destroyed QP that were not executed vanish
 without a CQE, as on a card; of one that is executing, memory and CQE are complete before the command returns. A paused engine goes on
-making (empty) passes, so commands work while it is paused.
+making (empty) passes, so commands work while it is paused. Late data (engine/late.py) is placed within a grace period, too.
 """
 
 import time
@@ -190,7 +191,25 @@ LOCAL_READ = 1 << 30
     CTL_WQES_UNTIL,  # when all WQEs, and all bytes, that were let in will have passed
     CTL_BYTES_UNTIL,
     CTL_CQS,  # address of the table, for WAIT; 0: the engine does not execute it, as CQs belong to several workers
-) = range(0, 8 * 28, 8)
+    CTL_LATE,  # probability that data is late, of 2^16
+    CTL_LATE_DATA,  # address of the rows of late data
+    CTL_LATE_ROWS,  # how many are in use
+    CTL_SETTLE,  # grace periods begun while data may be late
+    CTL_SETTLED,  # of these, the last for which all data was placed
+) = range(0, 8 * 33, 8)
+
+# ------------------------------------------------------------------------------------------------------------------ late data
+(
+    LATE_NBYTES,  # 0: free
+    LATE_AT,  # where they belong
+    LATE_PE,  # in whose memory
+    LATE_QPN,  # of the READ or atomic that fetched them; 0: written by a peer
+    LATE_UNTIL,  # the sweep at which they are placed at the latest
+) = range(0, 8 * 5, 8)
+LATE_DATA = 64
+LATE_MAX = 256  #: bytes of a segment that may be late: its last ones
+LATE_ROW = LATE_DATA + LATE_MAX
+LATE_ROWS = 64
 
 # --------------------------------------------------------------------------------------------------- one WQE in the pipeline
 (
@@ -281,6 +300,7 @@ class Tables:
         self.trace = _rows(TRACE_RECORDS * TRACE_BYTES, np.dtype(np.uint8))
         self.error_wqes = _rows((1 << layout.LOG_MAX_QP) * WQE_BYTES, np.dtype(np.uint8))
         self._work = _rows(workers * WORK_BYTES, np.dtype(np.uint8))
+        self._late = _rows(LATE_ROWS * LATE_ROW, np.dtype(np.uint8))
         self._places: dict[int, int] = {}
         self.qps["state"] = FREE
         self.qps["error_wqe"] = self.address_of(self.error_wqes) + WQE_BYTES * np.arange(len(self.qps))
@@ -292,7 +312,8 @@ class Tables:
         control["qps"], control["rqs"] = self.address_of(self.qps), self.address_of(self.rqs)
         control["mkeys"], control["cqs"] = self.address_of(self.mkeys), self.address_of(self.cqs) if receives else 0
         control["work"], control["trace"], control["sweeps"] = work, self.address_of(self.trace), self.address_of(self.sweeps)
-        for table in (self.qps, self.cqs, self._work, self.control):
+        control["late_data"] = self.address_of(self._late)
+        for table in (self.qps, self.cqs, self._work, self._late, self.control):
             self._publish(table, 0, table.nbytes)
         #: Called while a grace period lasts; raises if the engine has ended.
         self.alive: Callable[[], None] = lambda: None
@@ -389,6 +410,8 @@ class Tables:
         Raises:
             TimeoutError: the engine did not finish what it does.
         """
+        if self.control[0]["late"]:
+            self.set(CTL_SETTLE, int(self.control[0]["settle"]) + 1)
         memory._fence_seq_cst()
         end, deadline = self._passes() + 2, time.monotonic() + timeout_s
         while (self._passes() < end).any():

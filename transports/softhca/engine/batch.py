@@ -9,7 +9,7 @@ from pgas.transports.softhca.engine.completer import count_cqes
 from pgas.transports.softhca.engine.ops import for_kernel, load_u8
 from pgas.transports.softhca.engine.pipeline import check, process
 from pgas.transports.softhca.engine.requester import FM_MASK, begin, rung, take_doorbell
-from pgas.transports.softhca.engine.states import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_READ, EXECUTE_WRITE, count, state_of
+from pgas.transports.softhca.engine.states import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_DUMP, EXECUTE_READ, EXECUTE_WRITE, count, state_of
 from pgas.transports.softhca.tables import (
     CQ_COLLAPSED,
     CTL_BEAT,
@@ -130,13 +130,13 @@ def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     store(work + WORK_CAPACITY, SEGMENTS)
     begin(work, index)
     state = check(hca, qp, work, CHECK_CONTROL)
-    if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK != 0 and state in (EXECUTE_WRITE, EXECUTE_READ, COMPLETE):
+    if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK != 0 and state in (EXECUTE_WRITE, EXECUTE_READ, EXECUTE_DUMP, COMPLETE):
         return OTHER  # a fence: after those before it, as one thread does them
     if state == EXECUTE_WRITE:
         return WRITES
     if state == EXECUTE_READ:
         return READS if load(work + WORK_SEGMENTS) == 1 else TORN
-    if state == COMPLETE:
+    if state in (COMPLETE, EXECUTE_DUMP):
         store(work + WORK_SEGMENTS, 0)  # nothing moves: a DUMP has data, but no remote address
         return WRITES
     return TORN if state == ALONE else OTHER

@@ -50,13 +50,14 @@ from pgas.transports.softhca.engine.batch import (
 )  # fmt: skip
 from pgas.transports.softhca.engine.completer import ALWAYS, REQ, place_cqe
 from pgas.transports.softhca.engine.lanes import FULL, NEVER, apart, copy_together, reached
+from pgas.transports.softhca.engine.late import expire
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.loop import visit
 from pgas.transports.softhca.engine.ops import copy, idle
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.requester import READ, WRITE
-from pgas.transports.softhca.engine.responder import execute_read, execute_write
-from pgas.transports.softhca.engine.states import FETCH
+from pgas.transports.softhca.engine.responder import read_segments, write_segments
+from pgas.transports.softhca.engine.states import DELAYS_DATA, FETCH
 from pgas.transports.softhca.tables import (
     CONTROL,
     CQ,
@@ -64,6 +65,7 @@ from pgas.transports.softhca.tables import (
     CQ_PRODUCER,
     CTL_BEAT,
     CTL_BYTE_COST,
+    CTL_LATE_ROWS,
     CTL_QPS,
     CTL_SERIAL,
     CTL_SWEEPS,
@@ -190,6 +192,8 @@ def kernel(threads: int) -> Any:
             if me == 0:
                 words[LIMIT] = begin_pass(control, worker, beat_at, i64(ptx.globaltimer()))
                 tally[READY] = 0
+                if DELAYS_DATA and worker == 0 and load(control + CTL_LATE_ROWS) != 0:
+                    expire(hca)
             cuda.syncthreads()
             limit = words[LIMIT]
             if limit == STOPPED:
@@ -356,9 +360,9 @@ def kernel(threads: int) -> Any:
                         if moves and begun <= place < end:
                             if nbytes <= ALONE_BYTES or load(mine + WORK_SEGMENTS) != 1:
                                 if together == WRITES:
-                                    execute_write(control, pair, mine)
+                                    write_segments(control, pair, mine)
                                 else:
-                                    execute_read(control, pair, mine)
+                                    read_segments(control, pair, mine)
                             else:
                                 # Its staged control and address are of no use any more: they tell what is to be copied.
                                 remote, local = load(mine + WORK_REMOTE), load(mine + WORK_PAIRS)
@@ -415,7 +419,7 @@ def kernel(threads: int) -> Any:
 
     if SIMULATOR:
         # Now, and not when the first WQE comes, for which somebody waits.
-        called = (account, begin_pass, classify, copy, execute_read, execute_write, idle, octoword, one, process, visit)
+        called = (account, begin_pass, classify, copy, expire, idle, octoword, one, process, read_segments, visit, write_segments)
         for function in (*called, waiting, wants, place_cqe, add, admit):
             function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
     keep(loop, *SOURCES)

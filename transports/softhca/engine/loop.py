@@ -7,6 +7,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device, kernel
 from pgas.transports.softhca.engine import SOURCES
 from pgas.transports.softhca.engine.completer import release_held, stall
+from pgas.transports.softhca.engine.late import expire
 from pgas.transports.softhca.engine.ops import add, idle, load, load_acquire, store, store_release
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.receiver import flush_receives, waits
@@ -15,6 +16,7 @@ from pgas.transports.softhca.engine.states import FETCH, FLUSH, RECEIVES, WAITIN
 from pgas.transports.softhca.tables import (
     CTL_CHAOS,
     CTL_HALT_COUNT,
+    CTL_LATE_ROWS,
     CTL_PAUSED,
     CTL_QP_LIMIT,
     CTL_QPS,
@@ -88,7 +90,7 @@ def _make(stamp: int) -> Callable[[int], int]:
         idle_turns = 0
         while load_acquire(hca + CTL_STOP) == 0:
             add(load(hca + CTL_SWEEPS), 1)
-            busy = 0
+            busy = expire(hca) if load(hca + CTL_LATE_ROWS) != 0 else 0
             if load_acquire(hca + CTL_PAUSED) == 0:
                 qps, work = load(hca + CTL_QPS), load(hca + CTL_WORK)
                 for row in range(load_acquire(hca + CTL_QP_LIMIT)):

@@ -9,7 +9,7 @@ IBTA: InfiniBand Architecture Specification, volume 1. PRM: Mellanox Adapters Pr
 from typing import Any, NamedTuple
 
 from pgas.transports.hostloop.compiled import device
-from pgas.transports.softhca.engine import completer, receiver, requester, responder
+from pgas.transports.softhca.engine import completer, late, receiver, requester, responder
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.ops import load
 from pgas.transports.softhca.engine.states import (
@@ -28,6 +28,7 @@ from pgas.transports.softhca.engine.states import (
     DONE,
     ERROR,
     EXECUTE_ATOMIC,
+    EXECUTE_DUMP,
     EXECUTE_READ,
     EXECUTE_RECEIVE,
     EXECUTE_WRITE,
@@ -63,7 +64,7 @@ STATES = (
     State(CHECK_FAULT, requester.check_fault, {CHECK_SEGMENTS, ERROR}, "none: the WQE fails because somebody asked for it"),
     State(CHECK_SEGMENTS, requester.check_segments, {CHECK_LKEY, COMPLETE, ERROR}, "PRM, Send WQE: segments and opmod of each opcode"),
     State(CHECK_LKEY, requester.check_lkey, {CHECK_LENGTH, ERROR, ALONE}, "IBTA, Local Protection Error; rxe_mr.c mr_check_range"),
-    State(CHECK_LENGTH, requester.check_length, {CHECK_CONNECTION, COMPLETE, ERROR}, "IBTA, Local Length Error; PRM, qpc.log_msg_max"),
+    State(CHECK_LENGTH, requester.check_length, {CHECK_CONNECTION, EXECUTE_DUMP, ERROR}, "IBTA, Local Length Error; PRM, qpc.log_msg_max"),
     State(CHECK_CONNECTION, responder.check_connection, {CHECK_OP_VALID, ERROR}, "IBTA, Inbound Packet Validation; rxe_resp.c CHK_PSN"),
     State(
         CHECK_OP_VALID,
@@ -93,6 +94,7 @@ STATES = (
         {COMPLETE, RESPONDER_ERROR},
         "IBTA, SEND and RDMA WRITE with immediate data; rxe_resp.c send_data_in",
     ),
+    State(EXECUTE_DUMP, late.execute_dump, {COMPLETE}, "PRM, DUMP: the data is read and discarded"),
     State(COMPLETE, completer.complete, {DONE}, "PRM, Control Segment: ce; Completion Queue Entry"),
     State(NOT_READY, receiver.not_ready, {ERROR, WAITING}, "IBTA, RNR Retry Counter Exceeded Error; rxe_comp.c RNR_RETRY"),
     State(RESPONDER_ERROR, completer.responder_error, {ERROR}, "IBTA, responder errors of class C; rxe_resp.c do_class_ac_error"),

@@ -10,6 +10,7 @@ from pgas.transports.mlx5.contexts import RNR_RETRY_FOR_EVER
 from pgas.transports.mlx5.cqe import CqeOpcode
 from pgas.transports.mlx5.wqe import CTRL_IMM, INVALID_LKEY, OCTOWORD, WQE_IDX_MASK
 from pgas.transports.softhca.engine.completer import deliver, note_error
+from pgas.transports.softhca.engine.late import place_all_of
 from pgas.transports.softhca.engine.ops import clock, copy, load, load_be32, load_be32_acquire, load_be64, store, store_release
 from pgas.transports.softhca.engine.requester import LOCAL_WRITE, SEND, WRITE_IMM, find_key
 from pgas.transports.softhca.engine.responder import execute_write
@@ -45,6 +46,7 @@ from pgas.transports.softhca.tables import (
     MKEY_START,
     QP_BROKEN,
     QP_PD,
+    QP_PE,
     QP_QPN,
     QP_REMOTE_QPN,
     QP_ROW,
@@ -162,6 +164,7 @@ def execute_receive(hca: int, qp: int, work: int) -> int:
         wrong = find_room(hca, peer, work, wqe, wqe + load(rq + RQ_STRIDE))
         if wrong != 0:
             return reject(hca, qp, work, index, wrong)
+        place_all_of(hca, load(peer + QP_PE), 0)
         scatter(work)
     count(rq + RQ_RECEIVES, 1)
     imm = 0 if opcode == SEND else load_be32(load(work + WORK_WQE) + CTRL_IMM)

@@ -54,6 +54,7 @@ from pgas.transports.softhca.engine.states import (
     CHECK_LKEY,
     CHECK_SEGMENTS,
     COMPLETE,
+    EXECUTE_DUMP,
     LOCAL_LENGTH,
     LOCAL_PROT,
     LOCAL_QP_OP,
@@ -422,7 +423,7 @@ def check_length(hca: int, qp: int, work: int) -> int:
     if nbytes > 1 << load(qp + QP_LOG_MSG_MAX):
         return fail(work, LOCAL_LENGTH, V_LENGTH_MESSAGE)
     if load(work + WORK_OPCODE) == DUMP:
-        return COMPLETE  # the data has been in memory since its WQE was executed; there is nothing to flush
+        return EXECUTE_DUMP
     return CHECK_CONNECTION
 
 

@@ -6,6 +6,7 @@ as "transport retry counter exceeded", at once: nothing was lost on the way, so 
 
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.contexts import Access
+from pgas.transports.softhca.engine.late import deliver_late, fetch_late, place_all_of, place_touched
 from pgas.transports.softhca.engine.ops import (
     YIELDS,
     compare_swap_atomic,
@@ -27,6 +28,7 @@ from pgas.transports.softhca.engine.states import (
     CHECK_RECEIVE,
     CHECK_RKEY,
     COMPLETE,
+    DELAYS_DATA,
     EXECUTE_ATOMIC,
     EXECUTE_READ,
     EXECUTE_WRITE,
@@ -52,6 +54,7 @@ from pgas.transports.softhca.engine.states import (
 from pgas.transports.softhca.tables import (
     CTL_ATOMICS_SPLIT,
     CTL_CHAOS,
+    CTL_LATE,
     CTL_QPS,
     MKEY_ACCESS,
     MKEY_ADDRESS,
@@ -64,6 +67,7 @@ from pgas.transports.softhca.tables import (
     OP_WRITE,
     QP_ACCESS,
     QP_PD,
+    QP_PE,
     QP_QPN,
     QP_RECV_PSN,
     QP_REMOTE_QPN,
@@ -163,6 +167,20 @@ def check_alignment(hca: int, qp: int, work: int) -> int:
 @device
 def execute_write(hca: int, qp: int, work: int) -> int:
     """Write the segments one behind the other."""
+    if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
+        write_segments(hca, qp, work)
+    else:
+        remote, peer = load(work + WORK_REMOTE), load(work + WORK_RESPONDER)
+        for i in range(load(work + WORK_SEGMENTS)):
+            pair = work + WORK_PAIRS + i * SEGMENT_BYTES
+            deliver_late(hca, load(peer + QP_PE), 0, remote, load(pair), load(pair + 8))
+            remote += load(pair + 8)
+    return COMPLETE
+
+
+@device
+def write_segments(hca: int, qp: int, work: int) -> int:
+    """Write the segments where nothing is late."""
     remote = load(work + WORK_REMOTE)
     for i in range(load(work + WORK_SEGMENTS)):
         pair = work + WORK_PAIRS + i * SEGMENT_BYTES
@@ -172,7 +190,7 @@ def execute_write(hca: int, qp: int, work: int) -> int:
         else:
             copy(remote, source, nbytes)
         remote += nbytes
-    return COMPLETE
+    return 0
 
 
 @device
@@ -189,12 +207,27 @@ def copy_backwards(dest: int, source: int, nbytes: int) -> int:
 @device
 def execute_read(hca: int, qp: int, work: int) -> int:
     """Scatter into the segments."""
+    if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
+        read_segments(hca, qp, work)
+    else:
+        remote = load(work + WORK_REMOTE)
+        place_all_of(hca, load(load(work + WORK_RESPONDER) + QP_PE), 0)
+        for i in range(load(work + WORK_SEGMENTS)):
+            pair = work + WORK_PAIRS + i * SEGMENT_BYTES
+            fetch_late(hca, qp, load(pair), remote, load(pair + 8))
+            remote += load(pair + 8)
+    return COMPLETE
+
+
+@device
+def read_segments(hca: int, qp: int, work: int) -> int:
+    """Scatter where nothing is late."""
     remote = load(work + WORK_REMOTE)
     for i in range(load(work + WORK_SEGMENTS)):
         pair = work + WORK_PAIRS + i * SEGMENT_BYTES
         copy(load(pair), remote, load(pair + 8))
         remote += load(pair + 8)
-    return COMPLETE
+    return 0
 
 
 @device
@@ -202,6 +235,7 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
     """Update the operand, return the old value: 4 bytes big-endian, 8 bytes in host order (facts 1.7)."""
     remote, width = load(work + WORK_REMOTE), load(work + WORK_WIDTH)
     opcode, operands = load(work + WORK_OPCODE), load(work + WORK_WQE) + load(work + WORK_OPERANDS)
+    place_touched(hca, remote, width)
     while True:
         old = load_atomic(remote, width)
         new = updated(opcode, width, operands, old)
@@ -219,7 +253,10 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
         store_u32(result, swap32(old))
     else:
         store(result, old)
-    copy(load(work + WORK_PAIRS), result, width)
+    if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
+        copy(load(work + WORK_PAIRS), result, width)
+    else:
+        fetch_late(hca, qp, load(work + WORK_PAIRS), result, width)
     return COMPLETE
 
 

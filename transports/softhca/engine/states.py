@@ -1,7 +1,7 @@
 """The states of a WQE on its way through the card, as numbers, and what the functions of all states use.
 
-A state is a function of that name in requester.py, responder.py, completer.py or receiver.py. It gets the addresses of the control record,
-of the QP's row and of the work record (tables.WORK_*), and returns the next state. pipeline.py has the table of states.
+A state is a function of that name in requester.py, responder.py, completer.py, receiver.py or late.py. It gets the addresses of the
+control record, of the QP's row and of the work record (tables.WORK_*), and returns the next state. pipeline.py has the table of states.
 """
 
 from pgas.base.backend import SIMULATOR
@@ -29,6 +29,8 @@ from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE,
     EXECUTE_READ,
     EXECUTE_ATOMIC,
     EXECUTE_RECEIVE,
+    # neither: reads this PE's memory
+    EXECUTE_DUMP,
     # completer
     COMPLETE,
     NOT_READY,
@@ -39,11 +41,14 @@ from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE,
     DONE,
     WAITING,  # for a receive WQE of the peer; the WQE is tried again
     ALONE,  # the WQE has more data segments than this work record has room for; a worker's own has room for all (cuda engine)
-) = range(23)
+) = range(24)
 
 #: Whether this engine serves receive queues and watches CQs for overrun. The cpu engine does; the cuda engine has several workers, which
 #: would race for them (tables).
 RECEIVES = SIMULATOR
+
+#: Whether data can be late (late.py): the weak memory that needs it is the simulator's, and it would double the kernel's code.
+DELAYS_DATA = SIMULATOR
 
 #: Compiled code takes plain ints.
 LOCAL_LENGTH = int(Syndrome.LOCAL_LENGTH_ERR)

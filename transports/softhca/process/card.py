@@ -9,6 +9,7 @@ from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.wqe import WQE_IDX_MASK
 from pgas.transports.softhca import layout, tables
 from pgas.transports.softhca.engine import limits
+from pgas.transports.softhca.engine.states import DELAYS_DATA
 from pgas.transports.softhca.firmware.commands import Firmware, describe
 from pgas.transports.softhca.firmware.objects import Objects
 from pgas.transports.softhca.process import engines
@@ -62,11 +63,14 @@ class Card:
 
     def set_faults(self, faults: Faults) -> None:
         """Let these go wrong from now on, and nothing else. The engine, which counts down to some, is paused meanwhile."""
+        if faults.late and not DELAYS_DATA:
+            raise ValueError("late: on a GPU the card does not delay data")
         control, paused = self.tables, self.paused
         self.pause()
-        self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics)
+        self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics or faults.late)
         self._order()
         control.set(tables.CTL_CHAOS, int(faults.delay * 65536))
+        control.set(tables.CTL_LATE, int(faults.late * 65536))
         control.set(tables.CTL_HOLD, faults.hold)
         control.set(tables.CTL_RANDOM, (faults.seed * 0x9E3779B97F4A7C15 + 1) & (1 << 64) - 1)
         control.set(tables.CTL_ATOMICS_SPLIT, int(faults.split_atomics))
