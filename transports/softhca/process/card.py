@@ -78,7 +78,7 @@ class Card:
         control.set(tables.CTL_FAIL_SYNDROME, faults.syndrome)
         control.set(tables.CTL_FAIL_COUNT, faults.fail)
         control.set(tables.CTL_HALT_COUNT, faults.stop)
-        control.set(tables.CTL_PAUSED, int(paused))
+        self._go_on(paused)
 
     def set_limits(self, mops: float, gbps: float) -> None:
         """Let no more pass than so many million WQEs and 10^9 bits a second; 0: no limit."""
@@ -90,6 +90,14 @@ class Card:
         """Let the engine do nothing; when this returns, it has finished what it did."""
         self.tables.set(tables.CTL_PAUSED, 1)
         self.tables.wait_for_engine()
+
+    def _go_on(self, paused: bool) -> None:
+        """Let the engine go on after a change, unless it was paused before.
+
+        A pass of the kernel copies the control record word by word, so none that began before the change may find the engine running.
+        """
+        self.tables.wait_for_engine()
+        self.tables.set(tables.CTL_PAUSED, int(paused))
 
     @property
     def paused(self) -> bool:
@@ -111,7 +119,7 @@ class Card:
         self.pause()
         self._order()
         self.tables.set(tables.CTL_TRACE_KINDS, tables.TRACE_WQE * ("wqe" in kinds) | tables.TRACE_CQE * ("cqe" in kinds))
-        self.tables.set(tables.CTL_PAUSED, int(paused))
+        self._go_on(paused)
         self.firmware.observe = self._observe if "cmd" in kinds else None
 
     @property
