@@ -90,6 +90,8 @@ TABLE = {
                                   "not {wanted}", _NIC),
     "stride": Refusal("a stride of iput or iget below 1", _RUN,
                       "{who}: dst_stride and src_stride must be 1 or more, not {wanted}"),
+    "no team": Refusal("a team that is None, as for a PE that is not a member", _COMPILED,
+                       "pgas.{function}: {name} is None: this PE is not a member of the team, and must not call"),
     "no such team": Refusal("a team that does not exist", _RUN,
                             "{who}: team {wanted} does not exist, or this PE is not a member of it"),
     "no such channel": Refusal("a channel that the team does not have", _RUN,

@@ -9,7 +9,7 @@ from typing import Any
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, outlier, primitive, ptx, u64
-from pgas.kernels.operation import ELEMENT, NAMES
+from pgas.kernels.operation import ELEMENT, LOCAL, NAMES
 
 if SIMULATOR:
     from pgas.kernels.compiler import cpu
@@ -157,7 +157,13 @@ def valid(op, pe, addr, nbytes):
     return _valid(op, pe, addr, nbytes, _0)
 
 
-_OUT_OF_RANGE, _BAD_CODE, _ELEMENT = constant(OUT_OF_RANGE), constant(BAD_CODE), constant(ELEMENT)
+_OUT_OF_RANGE, _BAD_CODE, _LOCAL, _ELEMENT = constant(OUT_OF_RANGE), constant(BAD_CODE), constant(LOCAL), constant(ELEMENT)
+
+
+@device
+def valid_local(op, pe, addr, nbytes):
+    """valid() for the operation's other array."""
+    return _valid(op, pe, addr, nbytes, _LOCAL)
 
 
 @device

@@ -156,8 +156,9 @@ class Message:
     def _elements(self, random: np.random.Generator, n: int, pe: int) -> NDArray[Any]:
         if self.collective.width == 2:
             return np.stack([random.integers(4, size=n).astype(self.dtype), np.full(n, pe, self.dtype)], axis=1)
-        if self.collective.reduces and self.dtype.kind not in "iu":
-            return random.standard_normal(n).astype(self.dtype)
+        if self.collective.reduces and self.dtype.kind not in "iu":  # sums and products are exact, in any order
+            numbers = random.choice([0.5, 1, 2], n) if self.op == "prod" else random.integers(-8, 9, n)
+            return numbers.astype(self.dtype)
         return np.frombuffer(random.bytes(n * self.dtype.itemsize), self.dtype)
 
     def result(self, sources: Sources, pe: int) -> NDArray[Any]:

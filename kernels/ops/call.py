@@ -41,7 +41,7 @@ def by_way(make: Callable[[Way], Any]) -> Any:
 
 def pair(name: str, team: Any, dest: Any, source: Any, channel: Any) -> int:
     """Check a collective's arrays, and its team and channel. Return the alignment of both arrays."""
-    operands.integer(name, "team", team)
+    operands.team(name, "team", team)
     operands.integer(name, "channel", channel)
     operands.array(name, "dest", dest)
     operands.array(name, "source", source)
@@ -95,7 +95,7 @@ def fitting(name: str, itemsize: int) -> Any:
         if check:
             if not state.valid(op, state.my_pe(), dest, dest_needed * nbytes):
                 return False
-            if not state.valid(op, state.my_pe(), source, source_needed * nbytes):
+            if not state.valid_local(op, state.my_pe(), source, source_needed * nbytes):
                 return False
         return True
 

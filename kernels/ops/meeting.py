@@ -36,7 +36,7 @@ def of_team(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
     name = plain + scope.suffix
 
     def typing(team: Any, channel: Any = 0) -> Any:
-        operands.integer(name, "team", team)
+        operands.team(name, "team", team)
         operands.integer(name, "channel", channel)
         call = on_channel(scope, name, by_way(_meeting(scope, completes=completes)))
 

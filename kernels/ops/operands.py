@@ -42,6 +42,13 @@ def integer(function: str, name: str, argument: Any) -> None:
         refuse("no integer", function=function, name=name, found=_described(argument))
 
 
+def team(function: str, name: str, argument: Any) -> None:
+    """Refuse an argument that is no team."""
+    if is_none(argument):
+        refuse("no team", function=function, name=name)
+    integer(function, name, argument)
+
+
 def array(function: str, name: str, argument: Any) -> None:
     """Refuse an argument that is no contiguous array."""
     if not isinstance(argument, types.Array):

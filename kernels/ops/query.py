@@ -65,7 +65,7 @@ def team_n_pes(team: Any) -> Any:
 
 
 def _query(name: str, team: Any, read: Any) -> Any:
-    operands.integer(name, "team", team)
+    operands.team(name, "team", team)
     window.constants()
     op = constant(operation.number(name))
 
@@ -78,8 +78,9 @@ def _query(name: str, team: Any, read: Any) -> Any:
 
 def team_translate_pe(src_team: Any, src_pe: Any, dest_team: Any) -> Any:
     """Typing function of team_translate_pe."""
-    for name, argument in (("src_team", src_team), ("src_pe", src_pe), ("dest_team", dest_team)):
-        operands.integer("team_translate_pe", name, argument)
+    operands.team("team_translate_pe", "src_team", src_team)
+    operands.integer("team_translate_pe", "src_pe", src_pe)
+    operands.team("team_translate_pe", "dest_team", dest_team)
     window.constants()
     op = constant(operation.number("team_translate_pe"))
 

@@ -17,8 +17,8 @@ from pgas.api.host_ops import as_array, enqueue, on_stream
 from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
 from pgas.base.backend import SIMULATOR
-from pgas.job import runtime
-from pgas.kernels import layout
+from pgas.job import runtime, teams
+from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function
 from pgas.kernels.ops import collective as collectives
@@ -53,20 +53,54 @@ def _reducing(function: Callable[..., Any], op: Any) -> Kernel:
     return on_stream(kernel, function)
 
 
-def _arrays(name: str, given: dict[str, Any]) -> None:
-    """Check array arguments: they are symmetric, dest and source of one dtype."""
-    operands = {argument: Operand.of(name, argument, array) for argument, array in given.items()}
-    for operand in operands.values():
-        operand.check_symmetric(runtime.current())
-    if operands["dest"].dtype != operands["source"].dtype:
-        operands["dest"].check_pair(operands["source"])
+#: Elements that dest and source need, by their sizes and the number of members; without an entry both need those of source.
+_NEEDED: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
+    "fcollect": lambda n, dest, source: (n * source, source),
+    "reducescatter": lambda n, dest, source: (dest, n * dest),
+    "collect": lambda n, dest, source: (0, 0),  # what comes is known on the device only
+    "alltoallv": lambda n, dest, source: (0, 0),
+}
 
 
-def _team(name: str, team: Any) -> int:
+def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
+    """Check array arguments, sizes and root, as the kernel does, but before it is launched. Raises TypeError or ValueError."""
+    job, n, who = runtime.current(), len(team.pes), f"pgas.{name}"
+    dest, source = (Operand.of(name, argument, values[argument]) for argument in ("dest", "source"))
+    for operand in (dest, source):
+        operand.check_symmetric(job)
+    if dest.dtype != source.dtype:
+        dest.check_pair(source)
+    for argument in (argument for argument in values if argument.endswith(("_counts", "_displs"))):
+        row = Operand.of(name, argument, values[argument])
+        if len(row.shape) != 1 or row.dtype.kind not in "iu":
+            found = f"one of {row.dtype} with {len(row.shape)}"
+            raise TypeError(refusals.words("row of integers", function=name, name=argument, found=found))
+        if row.size < n:
+            raise ValueError(refusals.words("misfit", who=who, operand=argument, found=row.size, wanted=n, size=n))
+    if name == "alltoall" and source.size % n:
+        raise ValueError(refusals.words("no multiple", who=who, wanted=source.size, size=n))
+    if name == "alltoall" and n > 1 and source.size and dest.address == source.address:
+        raise ValueError(refusals.words("in place", who=who))
+    needed = _NEEDED.get(name, lambda n, dest, source: (source, source))(n, dest.size, source.size)
+    for operand, wanted in zip((dest, source), needed, strict=True):
+        if operand.size < wanted:
+            raise ValueError(refusals.words("misfit", who=who, operand=operand.name, found=operand.size, wanted=wanted, size=n))
+    if "root" in values and not (isinstance(values["root"], (int, np.integer)) and 0 <= values["root"] < n):
+        raise ValueError(refusals.words("no member", who=who, last=n - 1, wanted=values["root"]))
+
+
+def _team(name: str, team: Any) -> teams.Record:
+    if team is None:
+        raise TypeError(refusals.words("no team", function=name, name="team"))
     if not isinstance(team, (int, np.integer)):
         raise TypeError(f"pgas.{name}: team must be a pgas.Team, not {team!r}")
-    runtime.current().teams.find(int(team))
-    return int(team)
+    return runtime.current().teams.find(int(team))
+
+
+def _channel(name: str, team: teams.Record, channel: Any) -> int:
+    if not isinstance(channel, (int, np.integer)) or not 0 <= channel < team.channels:
+        raise ValueError(refusals.words("no such channel", who=f"pgas.{name}", last=team.channels - 1, wanted=channel))
+    return int(channel)
 
 
 def _form(name: str) -> Callable[..., Any]:
@@ -80,18 +114,19 @@ def _form(name: str) -> Callable[..., Any]:
         except TypeError as error:
             raise TypeError(f"pgas.{name} on the host: {error}") from None
         values = bound.arguments
-        stream, channel = values.pop("stream", None), values.pop("channel", layout.HOST_CHANNEL)
-        team = values["team"] = _team(name, values["team"])
-        arrays = {argument: value for argument, value in values.items() if argument.startswith(("dest", "source"))}
-        if arrays:
-            _arrays(name, {argument: arrays[argument] for argument in ("dest", "source")})
+        record, team = _team(name, values["team"]), int(values["team"])
+        values["team"] = team
+        stream = values.pop("stream", None)
+        channel = _channel(name, record, values.pop("channel")) if "channel" in values else layout.HOST_CHANNEL
+        if "dest" in values:
+            _check(name, record, values)
         if name in _OF_OP:
             op = values["op"]
             if type(op).__name__ not in OPERATIONS:
                 raise ValueError(f"pgas.{name}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not {op!r}")
-            enqueue(_reducing(block, op), 1, _THREADS, stream, team, values["dest"], values["source"], int(channel), wait=True)
+            enqueue(_reducing(block, op), 1, _THREADS, stream, team, values["dest"], values["source"], channel, wait=True)
         else:
-            enqueue(_kernel(block), 1, _THREADS, stream, (*values.values(), int(channel)), wait=True)
+            enqueue(_kernel(block), 1, _THREADS, stream, (*values.values(), channel), wait=True)
 
     return form
 

@@ -104,7 +104,7 @@ def team_split_strided(parent: Team, start: int, stride: int, size: int, *, chan
     chosen = [start + i * stride for i in range(max(size, 0))]
     if size < 1 or (stride == 0 and size > 1) or not all(0 <= i < len(members) for i in (chosen[0], chosen[-1])):
         raise ValueError(
-            f"pgas.team_split_strided: start={start}, stride={stride}, size={size} names no members of {parent!r}, which has {len(members)}"
+            f"pgas.team_split_strided: start={start}, stride={stride}, size={size} must name members of {parent!r}, 0 to {len(members) - 1}"
         )
     return _made(call, parent, tuple(members[i] for i in chosen), channels)
 

@@ -260,7 +260,7 @@ class Teams:
             pe = self._row_of_all(address)
             return None if pe is None else f"the flag of PE {pe} in the barrier of all PEs"
         number, channel, member, what = found
-        return f"{what} of member {member} (PE {self.records[number].pes[member]}) in {named(number)}, channel {channel}"
+        return f"the {what} of PE {self.records[number].pes[member]} (member {member}) on {channel} of {named(number)}, epoch"
 
     def writer(self, address: int) -> int | None:
         """Return the PE that writes an address in team memory; None for other addresses."""
@@ -279,7 +279,7 @@ class Teams:
             channel, offset = divmod(address - base, self.plan.channel_bytes(members))
             if not 0 <= channel < record.channels + 1:
                 continue
-            name = str(channel) if channel < record.channels else "of the host"
+            name = f"channel {channel}" if channel < record.channels else "the host's channel"
             staging = offset - self.plan.staging_offset(members)
             if staging >= 0:
                 return number, name, staging // (2 * self.plan.ll_bytes) % members, "data"

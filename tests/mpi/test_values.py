@@ -43,6 +43,44 @@ def test_refused_on_the_host(heap):
         assert not array.copy_to_host().any()
 
 
+def test_collectives_refused_on_the_host(heap):
+    """At the call, before a kernel is launched; the team is as good as before."""
+    n, world = pgas.n_pes(), pgas.TEAM_WORLD
+    large, small, counts = heap.zeros(4 * n, np.int32), heap.zeros(3, np.int32), heap.zeros(n, np.int64)
+    lengths, channels = f"for a team of {n}", f"channel must be 0 to {world.channels - 1} (PGAS_CHANNELS), not"
+    cases = [
+        (TypeError, "reduce: team is None: this PE is not a member of the team, and must not call", None, large, large, pgas.SUM),
+        (TypeError, "reduce: team must be a pgas.Team, not 'all'", "all", large, large, pgas.SUM),
+        (ValueError, "reduce: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not 'sum'", world, large, large, "sum"),
+        (ValueError, f"reduce: dest has 3 elements, {4 * n} are needed {lengths}", world, small, large, pgas.SUM),
+        (ValueError, f"reduce: {channels} {world.channels}", world, large, large, pgas.SUM, world.channels),
+        (ValueError, f"reduce: {channels} 1.0", world, large, large, pgas.SUM, 1.0),
+        (ValueError, f"exscan: dest has 3 elements, {4 * n} are needed {lengths}", world, small, large, pgas.SUM),
+        (ValueError, f"reducescatter: source has 3 elements, {4 * n * n} are needed {lengths}", world, large, small, pgas.SUM),
+        (ValueError, f"fcollect: dest has 3 elements, {4 * n * n} are needed {lengths}", world, small, large),
+        (ValueError, f"broadcast: root must be 0 to {n - 1}, not {n}", world, large, large, n),
+        (ValueError, f"broadcast: dest has 3 elements, {4 * n} are needed {lengths}", world, small, large, 0),
+    ]
+    if n > 1:
+        uneven, rows = 2 * n - 1, (counts, counts[1:], large, counts, counts)
+        cases += [
+            (ValueError, f"alltoallv: dest_displs has {n - 1} elements, {n} are needed {lengths}", world, large, *rows),
+            (
+                ValueError,
+                f"alltoall: source has {uneven} elements, which is no multiple of the team's size, {n}",
+                world,
+                large,
+                large[:uneven],
+            ),
+            (ValueError, "alltoall: dest must not be source", world, large, large),
+        ]
+    for error, text, *arguments in cases:
+        with pytest.raises(error) as refused:
+            getattr(pgas, text.split(":")[0])(*arguments)
+        assert str(refused.value) == f"pgas.{text}"
+    pgas.barrier(world)
+
+
 def test_refused_by_full_and_array(heap):
     with pytest.raises(ValueError, match=r"^pgas\.full: value must be from -128 to 127, the range of int8, not 300$"):
         heap.full(3, 300, np.int8)
