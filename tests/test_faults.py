@@ -292,7 +292,7 @@ def test_signal_that_never_comes_to_one_pe(job):
 def test_barrier_in_a_kernel_that_a_pe_does_not_reach(job):
     text = "@pgas.jit\ndef meets():\n    pgas.sync_all()\nif me == 0:\n    attempt(meets[1, 1])\npgas.barrier_all()\n"
     ended = job(INIT + text, PGAS_TIMEOUT="1")
-    waited = "PE 0, block 0, thread 0: sync_all waited 1 s (PGAS_TIMEOUT) for flag 0 of the barrier >= 1, last saw 0"
+    waited = "PE 0, block 0, thread 0: sync_all waited 1 s (PGAS_TIMEOUT) for the flag of PE 1 in the barrier of all PEs >= 1, last saw 0"
     assert ended.lines(0)[0].endswith(waited + ": PE 1 writes it when it comes there"), ended
     holds(ended, "ending the job")
 
@@ -418,7 +418,7 @@ attempt(kernel[1, 40], a, b)
 def test_barrier_of_one_thread_by_several(job, name, configuration):
     """On a GPU their numbers of the barrier would mix. The other PE stays away, so that the first of them is still there."""
     text = f"@pgas.jit\ndef kernel():\n    pgas.{name}()\nif me == 0:\n    kernel[{configuration}]()\n"
-    words = "is in a barrier already: call it by one thread, or the _block form by all of one block"
+    words = "is in a collective on this team and channel already: call it by one thread, by the _block form by all of one block, or"
     holds(job(INIT + text), f"pgas.{name}: block [", words, "failed (PgasError), ending the job")
 
 

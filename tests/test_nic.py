@@ -66,7 +66,8 @@ def forge(peer):
         for number in range(peer * nic._num, (peer + 1) * nic._num):
             nic._own[(tables.END + number * tables.ROW + wqes.HEAP_KEY) // 8] ^= 0x100
     else:
-        nic._store(layout.KEYS + 8 * peer, nic._load(layout.KEYS + 8 * peer) ^ 0x100)
+        key = layout.KEYS + layout.KEY_SIZE * peer
+        nic._store(key, nic._load(key) ^ 0x100)
 """
 
 

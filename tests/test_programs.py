@@ -438,7 +438,7 @@ def test_a_card_that_fails_is_told_with_the_programs(tmp_path):
     done = mpirun(2, "-m", "pgas.perftests.programs", "--count", "96", "--transport", "ibgda", **faults)
     assert done.returncode not in (0, 2)
     assert re.search(
-        r"programs: error: programs \d+ to \d+ did not end as they should; again: .*fail=300:0x13.* --first \d+ --count 32", done.stderr
+        r"programs: error: programs \d+ to \d+ did not end properly; again: .*fail=300:0x13.* --first \d+ --count 32", done.stderr
     )
 
 

@@ -149,8 +149,10 @@ def record():
     if first:
         found = card.counters()
         for k in found["keys"]:
-            if name := {window.HEAP_OFFSET: "heap", window.QUEUE_OFFSET: "cells"}.get(k["start"] - window.slot(k["pe"])):
-                lines.append(f"key PE {k['pe']} {name} {k['key']:#x}: {k['nbytes']} bytes at {k['start']:#x}")
+            slot, behind = window.slot(k["pe"]), k["start"] + k["nbytes"]
+            for name, offset in (("heap", window.HEAP_OFFSET), ("cells", window.QUEUE_OFFSET)):
+                if k["start"] <= slot + offset < behind:  # the heap's has team memory before it
+                    lines.append(f"key PE {k['pe']} {name} {k['key']:#x}: {behind - slot - offset} bytes at {slot + offset:#x}")
         for q in found["qps"]:
             begins = f"index {q['consumer']}, user_index {q['user_index']:#x}, depth {q['depth']}"
             lines.append(f"qp PE {q['pe']} qpn {q['qpn']:#x}: remote {q['remote_qpn']:#x}, {begins}")
@@ -162,7 +164,7 @@ def record():
     phase("atomics", atomics, longs, words, floats, fetched)
     phase("signals", signals, heap, longs, at)
     if first:
-        nic._store(layout.KEYS + 8, int.from_bytes(NO_KEY.to_bytes(4, "little"), "big"))
+        nic._store(layout.KEYS + layout.KEY_SIZE, int.from_bytes(NO_KEY.to_bytes(4, "little"), "big"))
         cpu._read_only.clear()
         with contextlib.suppress(pgas.PgasError):
             fail[1, 1](heap, 1)

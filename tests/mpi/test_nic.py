@@ -72,8 +72,7 @@ class Tail:
 
 
 def keys(pe):
-    word = nic()._load(layout.KEYS + 8 * pe)
-    return int.from_bytes((word & 0xFFFF_FFFF).to_bytes(4, "little"), "big")
+    return key_at(layout.KEYS + layout.KEY_SIZE * pe)
 
 
 def key_at(address):
