@@ -51,8 +51,9 @@ def prose(page: Path) -> str:
 
 
 def programs(page: Path, having: str = "") -> dict[str, str]:
-    """Return name -> text of the programs of a page that contain a text."""
-    found = {}
+    """Return name -> text of the programs of a page that contain a text. A page of the gallery has one, in a file beside it."""
+    beside = page.with_suffix(".py")
+    found = {beside.name: beside.read_text(encoding="utf-8")} if beside.exists() else {}
     for language, text in blocks(page):
         if language == "python" and (match := re.match(r"# (\w+\.py)\n", text)):
             assert match[1] not in found, f"{page.name} has two programs {match[1]}"

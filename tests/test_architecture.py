@@ -237,7 +237,8 @@ def test_git_keeps_the_links_as_links(link):
 
 def test_no_other_folder_of_code():
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
-    assert {path.split("/")[0] for path in listed} <= {"pgas", "kernels", "transports", "perftests", "tests", ".ci"}
+    outside = [path for path in listed if path.split("/")[0] not in ("pgas", "kernels", "transports", "perftests", "tests", ".ci")]
+    assert [path for path in outside if not path.startswith("docs/gallery/")] == []
 
 
 def test_modules_are_nouns_of_what_they_own():

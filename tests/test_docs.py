@@ -60,9 +60,22 @@ def test_what_a_session_may_print():
 def test_every_program_is_run_and_every_part_parses(page):
     used = {command.arguments[0] for command in COMMANDS if command.page == page}
     assert used == examples.programs(page).keys()
+    program = [line.strip() for line in "".join(examples.programs(page).values()).splitlines()]
     for language, text in examples.blocks(page):
         if language == "python":
             ast.parse(text)
+            if page.parent.name == "gallery":  # the part is one of the program
+                lines = [line.strip() for line in text.splitlines()]
+                assert any(program[i : i + len(lines)] == lines for i in range(len(program))), text
+
+
+def test_programs_of_the_gallery():
+    """Each has a page, a line in the table, and at most 100 lines."""
+    gallery = ROOT / "docs" / "gallery"
+    listed = re.findall(r"^\| \[(\w+)\]\(\1\.md\)", (gallery / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in gallery.glob("*.py"))
+    assert {path.stem for path in gallery.glob("*.md")} == {*listed, "README"}
+    assert [path.name for path in gallery.glob("*.py") if len(path.read_text(encoding="utf-8").splitlines()) > 100] == []
 
 
 @pytest.mark.sass

@@ -1,0 +1,60 @@
+"""A broadcast around a ring, in chunks that are passed on as they come: ``mpirun -n 4 python ring_broadcast.py --chunks 1 4 16``.
+
+The formula: N bytes in S chunks reach the last of K PEs after N (S + K - 2) / (S B), where B is the bandwidth of a link.
+"""
+
+import argparse
+import time
+
+import numpy as np
+
+import pgas
+from pgas import cuda
+
+ROOT = 0
+
+
+@pgas.jit
+def ring_broadcast(data, signal, chunks, turn):
+    """Block b passes on chunks b, b + blocks, ...: it waits for its left neighbour's signal, and puts the chunk to its right one."""
+    me, n, size = pgas.my_pe(), pgas.n_pes(), data.size // chunks
+    right = (me + 1) % n
+    for chunk in range(cuda.blockIdx.x, chunks, cuda.gridDim.x):
+        if me != ROOT:
+            if cuda.threadIdx.x == 0:
+                pgas.signal_wait_until(signal, chunk, pgas.EQ, turn)
+            cuda.syncthreads()  # the chunk is there, for all threads
+        if right != ROOT:
+            part = data[chunk * size : (chunk + 1) * size]
+            pgas.put_signal_nbi_block(part, part, signal, chunk, turn, pgas.SIGNAL_SET, right)
+
+
+options = argparse.ArgumentParser(description=__doc__)
+options.add_argument("--chunks", type=int, nargs="+", default=[1, 2, 4, 8], help="the formula is compared with the first")
+for name, default in {"elements": 4096, "blocks": 1, "threads": 64, "times": 1}.items():
+    options.add_argument(f"--{name}", type=int, default=default)  # elements: a multiple of chunks; of times the fastest counts
+args = options.parse_args()
+
+with pgas.init():
+    me, n, right = pgas.my_pe(), pgas.n_pes(), True
+    expected = np.random.default_rng(1).random(args.elements, np.float32)
+    data, signal = pgas.zeros(args.elements, np.float32), pgas.zeros(max(args.chunks), np.uint64)
+    turn, unit = 0, 0.0
+    for chunks in args.chunks:
+        seconds = []
+        for _ in range(1 + args.times):  # the first time, the kernel is compiled
+            turn += 1  # signals of earlier turns are no signals of this one
+            data.copy_to_device(expected if me == ROOT else np.zeros_like(expected))
+            pgas.barrier_all()
+            began = time.perf_counter()
+            pgas.launch(ring_broadcast, args.blocks, args.threads, (data, signal, chunks, turn))
+            pgas.barrier_all()
+            seconds.append(time.perf_counter() - began)
+            right &= all(pgas.allgather_object(bool((data.copy_to_host() == expected).all())))
+        best = min(seconds[1:]) * 1e6
+        time_of_formula = (chunks + n - 2) / chunks  # in units of bytes / bandwidth, which the first measurement gives
+        unit = unit or best / (time_of_formula or 1)
+        if me == 0:
+            told = f"{'right' if right else 'WRONG'}, {best:.1f} us, formula {unit * time_of_formula:.1f} us"
+            print(f"ring_broadcast: {n} PEs, {data.nbytes} bytes in {chunks} chunks: {told}")
+raise SystemExit(not right)
