@@ -1,0 +1,273 @@
+"""Chapter H, teams: their members, their numbers in kernels and on the host, and that what is destroyed is there again."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from conformance import library as pgas
+from conformance.checks import BLOCK, checklist, equal, everywhere, needs, needs_peer, raises
+from conformance.collectives import kernel
+
+pytestmark = needs("team_split_strided", "team_split_2d")
+
+SPLITS = 20 if pgas.SIMULATOR else 200
+
+
+@pgas.jit
+def queries(team, other, found):
+    """This PE's number, the number of members, and those of all members in another team."""
+    found[0] = pgas.team_my_pe(team)
+    found[1] = pgas.team_n_pes(team)
+    for i in range(pgas.team_n_pes(team)):
+        found[2 + i] = pgas.team_translate_pe(team, i, other)
+    found[found.size - 1] = pgas.team_translate_pe(team, pgas.team_n_pes(team), other)
+
+
+def members_are(heap, team, pes):
+    """A team has these members, in this order, says the host, say kernels, and a collective finds them. Collective over all PEs."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    fault, found = None, heap.full(n + 3, -7, np.int64)
+    where, given = heap.full(len(pes), -1, np.int64), heap.full(1, me, np.int64)
+    pgas.barrier_all()
+    if me in pes:
+        facts = tuple(team.pes), team.n_pes, team.my_pe, pgas.team_my_pe(team), pgas.team_n_pes(team)
+        wanted = tuple(pes), len(pes), pes.index(me), pes.index(me), len(pes)
+        fault = None if facts == wanted else f"{facts}, not {wanted}"
+        queries[1, 1](team, pgas.TEAM_WORLD, found)
+        wanted = [pes.index(me), len(pes), *pes, *[-7] * (n - len(pes)), -1]
+        pgas.synchronize()
+        if list(found.copy_to_host()) != wanted:
+            fault = f"{found.copy_to_host()}, not {wanted}"
+        kernel("fcollect", "_warp")[1, 32](team, where, given)
+        pgas.synchronize()
+        if list(where.copy_to_host()) != list(pes):
+            fault = f"{where.copy_to_host()} have met, not {pes}"
+    elif team is not None or pgas.team_my_pe(team) != -1 or pgas.team_n_pes(team) != -1:
+        fault = f"{team!r} for a PE that is no member"
+    everywhere(fault)
+    for array in (found, where, given):
+        heap.free(array)
+
+
+@checklist("H", "predefined teams")
+def test_predefined_teams(heap):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    members_are(heap, pgas.TEAM_WORLD, list(range(n)))
+    nodes = pgas.allgather_object(pgas.TEAM_NODE.pes)
+    everywhere(None if all(me in nodes[me] and nodes[pe] == nodes[me] for pe in nodes[me]) else f"{nodes}")
+    locals_ = pgas.allgather_object((pgas.TEAM_NODE.my_pe, pgas.TEAM_SAME_LOCAL.pes))
+    same = tuple(pe for pe, (number, _) in enumerate(locals_) if number == locals_[me][0])
+    everywhere(None if pgas.TEAM_SAME_LOCAL.pes == same else f"{locals_}")
+    if len(nodes[me]) == n:
+        members_are(heap, pgas.TEAM_NODE, list(range(n)))
+    for team in (pgas.TEAM_NODE, pgas.TEAM_SAME_LOCAL):
+        where, given = heap.zeros(n, np.int64), heap.full(1, me, np.int64)
+        pgas.barrier_all()
+        pgas.fcollect(team, where, given)
+        equal(where, np.array([*team.pes, *[0] * (n - team.n_pes)]))
+
+
+@checklist("H", "split_strided")
+def test_every_strided_split(heap):
+    n = pgas.n_pes()
+    for start, stride, size in itertools.product(range(n), range(-n + 1, n), range(1, n + 1)):
+        pes = [start + i * stride for i in range(size)]
+        if len(set(pes)) == size and all(0 <= pe < n for pe in pes):
+            team = pgas.team_split_strided(pgas.TEAM_WORLD, start, stride, size)
+            members_are(heap, team, pes)
+            pgas.team_destroy(team)
+
+
+@checklist("H", "split_strided")
+def test_a_split_counts_in_its_parent(heap):
+    """Not in the world: of all PEs backwards, every second, backwards again; only the members of a parent split it."""
+    n, me = pgas.n_pes(), pgas.my_pe()
+    backwards = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
+    size = (n + 1) // 2
+    second = pgas.team_split_strided(backwards, 0, 2, size)
+    pes = list(range(n))[::-1][::2]
+    members_are(heap, second, pes)
+    third = pgas.team_split_strided(second, size - 1, -1, size) if me in pes else None
+    members_are(heap, third, pes[::-1])
+    first = pgas.team_split_strided(third, 0, 0, 1) if me in pes else None
+    members_are(heap, first, pes[-1:])
+    for team in (first, third, second, backwards):
+        pgas.team_destroy(team)
+
+
+@checklist("H", "split_2d")
+@pytest.mark.parametrize("xrange", [1, 2, 3, 9])
+def test_rows_and_columns(heap, xrange):
+    """The last row may be shorter, and there may be fewer members than a row has."""
+    n, me = pgas.n_pes(), pgas.my_pe()
+    backwards = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
+    row, column = pgas.team_split_2d(backwards, xrange)
+    number = n - 1 - me
+    everyone = list(range(n))[::-1]
+    members = everyone[number // xrange * xrange :][:xrange], everyone[number % xrange :: xrange]
+    everywhere(None if (list(row.pes), list(column.pes)) == members else f"{row.pes} and {column.pes}, not {members}")
+    sums, one = heap.zeros(2, np.int32), heap.full(1, 1, np.int32)
+    pgas.barrier_all()
+    pgas.reduce(row, sums[:1], one, pgas.SUM)
+    pgas.reduce(column, sums[1:], one, pgas.SUM)
+    equal(sums, np.array([len(m) for m in members], np.int32))
+    for team in (row, column, backwards):
+        pgas.team_destroy(team)
+
+
+@checklist("H", "teams of any PEs")
+def test_any_order(heap):
+    n = pgas.n_pes()
+    for pes in itertools.permutations(range(n), max(1, n - 1)):
+        team = pgas.team_create(pes)
+        members_are(heap, team, list(pes))
+        pgas.team_destroy(team)
+
+
+@needs_peer
+@checklist("H", "teams of any PEs")
+def test_disjoint_teams_at_once(heap):
+    """Each PE names its own list; the teams may have one number."""
+    n, me = pgas.n_pes(), pgas.my_pe()
+    lists = [list(range(n // 2)), list(range(n - 1, n // 2 - 1, -1))]
+    team = pgas.team_create(lists[me in lists[1]])
+    for pes in lists:
+        members_are(heap, team if me in pes else None, pes)
+    pgas.team_destroy(team)
+
+
+@checklist("H", "translation of PE numbers")
+def test_translation(heap):
+    """Between all pairs of teams, of numbers that exist and that do not; of no team: -1."""
+    n = pgas.n_pes()
+    teams = [pgas.TEAM_WORLD, pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n), pgas.team_create([n - 1]), None]
+    pes = [list(range(n)), list(range(n))[::-1], [n - 1], []]
+    for (one, ones), (other, others) in itertools.product(zip(teams, pes, strict=True), repeat=2):
+        found = [pgas.team_translate_pe(one, i, other) for i in range(-1, n + 1)]
+        known = one is not None and other is not None
+        wanted = [others.index(ones[i]) if known and 0 <= i < len(ones) and ones[i] in others else -1 for i in range(-1, n + 1)]
+        everywhere(None if found == wanted else f"{found}, not {wanted}")
+    for team in teams[1:]:
+        pgas.team_destroy(team)
+
+
+@checklist("H", "configuration")
+def test_channels(heap):
+    """A team has as many channels as were asked for; blocks call on all of them."""
+    dest, source = heap.zeros(1, np.int64), heap.full(1, 3, np.int64)
+    for channels in (1, 3, None):
+        team = pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, pgas.n_pes(), channels=channels)
+        count = pgas.TEAM_WORLD.channels if channels is None else channels
+        everywhere(None if team.channels == count else f"{team.channels} channels, not {count}")
+        pgas.barrier_all()
+        pgas.reduce(team, dest, source, pgas.SUM, count - 1)
+        equal(dest, np.array([3 * pgas.n_pes()]))
+        pgas.team_destroy(team)
+    with raises(ValueError, "channels must be an integer from 1 to 256, not 0"):
+        pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, pgas.n_pes(), channels=0)
+
+
+@checklist("H", "destroy, and ids again")
+def test_splits_and_destroys(heap):
+    """Numbers and memory are there again: a team in every round, with a collective, at the number of the first."""
+    n = pgas.n_pes()
+    dest, source = heap.zeros(n * 40, np.int32), heap.full(40, pgas.my_pe(), np.int32)
+    numbers = set()
+    for _ in range(SPLITS):
+        team = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
+        numbers.add(int(team))
+        kernel("fcollect", "_block")[1, BLOCK](team, dest, source)
+        pgas.team_destroy(team)
+    equal(dest, np.repeat(np.arange(n, dtype=np.int32)[::-1], 40))
+    everywhere(None if len(numbers) == 1 else f"{numbers}")
+    stale = raises(pgas.PgasError, "was destroyed|does not exist")
+    with stale:
+        pgas.team_destroy(team)
+    with stale:
+        pgas.barrier(team)
+    with stale:
+        pgas.team_n_pes(team)
+    pgas.team_destroy(None)
+    with raises(ValueError, "predefined"):
+        pgas.team_destroy(pgas.TEAM_WORLD)
+
+
+@checklist("H", "more teams than there may be")
+def test_as_many_as_there_may_be(heap):
+    """Twice, with one in the middle destroyed and made again; all PEs hear that there are no more."""
+    n = pgas.n_pes()
+
+    def fill():
+        for _ in range(200):
+            try:
+                teams.append(pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n))
+            except pgas.HeapError:
+                return
+        raise AssertionError("200 teams, and none was refused")
+
+    counts = []
+    for _ in range(2):
+        teams = []
+        fill()
+        counts.append(len(teams))
+        pgas.team_destroy(teams.pop(len(teams) // 2))
+        fill()
+        counts.append(len(teams))
+        members_are(heap, teams[-1], list(range(n)))
+        for team in teams:
+            pgas.team_destroy(team)
+    everywhere(None if len(set(counts)) == 1 and counts[0] > 1 else f"{counts}")
+
+
+@checklist("H", "teams one after another and overlapping")
+def test_all_pairs(heap):
+    """Every PE is in a team with every other, all at once, and each PE alone."""
+    n, me = pgas.n_pes(), pgas.my_pe()
+    teams = {pes: pgas.team_create(pes, channels=1) for size in (1, 2) for pes in itertools.combinations(range(n), size)}
+    total, one = heap.zeros(1, np.int64), heap.full(1, me, np.int64)
+    pgas.barrier_all()
+    for pes, team in teams.items():
+        if team is not None:
+            pgas.reduce(team, total, one, pgas.SUM)
+            assert int(total.copy_to_host()[0]) == sum(pes)
+    for team in teams.values():
+        pgas.team_destroy(team)
+
+
+@checklist("H", "split_strided", "split_2d", "teams of any PEs")
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n + 1), ValueError, "names no members of <pgas.Team TEAM_WORLD>"),
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, -1, 1, 1), ValueError, "names no members"),
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 0, 2), ValueError, "names no members"),
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, 0), ValueError, "names no members"),
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1.5, 1), ValueError, "stride must be an integer, not 1.5"),
+        (lambda n: pgas.team_split_strided(0, 0, 1, 1), TypeError, "parent must be a pgas.Team, not 0"),
+        (lambda n: pgas.team_split_strided(None, 0, 1, 1), TypeError, "parent must be a pgas.Team, not None"),
+        (lambda n: pgas.team_split_2d(pgas.TEAM_WORLD, 0), ValueError, "xrange must be 1 or more, not 0"),
+        (lambda n: pgas.team_create([0, 0]), ValueError, "each once"),
+        (lambda n: pgas.team_create([n]), ValueError, "numbers of PEs"),
+        (lambda n: pgas.team_create([]), ValueError, "numbers of PEs"),
+        (lambda n: pgas.team_destroy(3), TypeError, "team must be a pgas.Team, not 3"),
+    ],
+)
+def test_what_is_no_team(heap, call, error, text):
+    with raises(error, text):
+        call(pgas.n_pes())
+
+
+@needs_peer
+@checklist("H", "teams of any PEs", "split_strided")
+def test_pes_that_disagree(heap):
+    """All PEs hear it, and nothing is left behind."""
+    n, me = pgas.n_pes(), pgas.my_pe()
+    with raises(pgas.BootstrapError, "disagree"):
+        pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n if me else 1)
+    lists = [list(range(n)), list(range(n))[::-1]]
+    with pytest.raises(pgas.PgasError):
+        pgas.team_create(lists[min(me, 1)])
+    team = pgas.team_create(range(n))
+    members_are(heap, team, list(range(n)))
+    pgas.team_destroy(team)
