@@ -100,8 +100,9 @@ TABLE = {
                       "{who}: {operand} has {found} elements, {wanted} are needed for a team of {size}"),
     "no multiple": Refusal("alltoall of a source that has not the same number of elements for every member", _RUN,
                            "{who}: source has {wanted} elements, which is no multiple of the team's size, {size}"),
-    "in place": Refusal("alltoall, alltoallv, collect and fcollect whose dest is source", _RUN, "{who}: dest must not be source"),
+    "in place": Refusal("alltoall, alltoallv and fcollect whose dest is source", _RUN, "{who}: dest must not be source"),
     "no member": Refusal("a root that is no member of the team", _RUN, "{who}: root must be 0 to {last}, not {wanted}"),
+    "no pairs": Refusal("maxloc and minloc of rows that are not pairs", _RUN, "{who}: {operand} must have 2 columns, not {found}"),
     "other count": Refusal("alltoallv whose counts do not fit together", _RUN,
                            "{who}: PE {pe} sends {wanted} elements, and dest_counts allows {found}"),
     # What devices lack ---------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ OUT_OF_RANGE, BAD_CODE = 9, 10
 BAD_STRIDE = 11
 #: A team that does not exist here (wanted: its number); a channel that it does not have (wanted: the channel, found: how many it has);
 #: an operand of a collective that is too short (wanted and found: elements) or whose length is no multiple of the team's size (found: 0);
-#: dest that is source; a root that is no member; counts that do not fit the sender's.
-NO_TEAM, NO_CHANNEL, MISFIT, NO_MULTIPLE, IN_PLACE, NO_MEMBER, OTHER_COUNT = 12, 13, 14, 15, 16, 17, 18
+#: dest that is source; a root that is no member; counts that do not fit the sender's; rows that are no pairs (found: columns).
+NO_TEAM, NO_CHANNEL, MISFIT, NO_MULTIPLE, IN_PLACE, NO_MEMBER, OTHER_COUNT, NO_PAIRS = 12, 13, 14, 15, 16, 17, 18, 19
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:

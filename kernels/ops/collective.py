@@ -24,6 +24,7 @@ _0, _1, _WORD, _SHORT = constant(0), constant(1), constant(layout.WORD), constan
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 _MISFIT, _NO_MULTIPLE, _IN_PLACE = constant(state.MISFIT), constant(state.NO_MULTIPLE), constant(state.IN_PLACE)
 _NO_MEMBER, _OTHER_COUNT = constant(state.NO_MEMBER), constant(state.OTHER_COUNT)
+_NEGATIVE = constant(1 << 63)
 
 
 # alltoall and fcollect ------------------------------------------------------------------------------------------------------------
@@ -298,14 +299,22 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
                 else:
                     needed, had = _0, _0
                     for q in range(n):
-                        needed = max(needed, u64(dest_displs[q]) + u64(dest_counts[q]))
-                        had = max(had, u64(source_displs[q]) + u64(source_counts[q]))
-                    if fits(op, c, to, u64(dest.size), needed, origin, u64(source.size), had):
+                        needed = max(needed, _end(u64(dest_displs[q]), u64(dest_counts[q])))
+                        had = max(had, _end(u64(source_displs[q]), u64(source_counts[q])))
+                    if to == origin and needed != _0 and n > _1:
+                        state.fail(_IN_PLACE, op, n, to, _0, _0, _DEST)
+                    elif fits(op, c, to, u64(dest.size), needed, origin, u64(source.size), had):
                         perform(op, c, (op, to, dest_counts, dest_displs, origin, source_counts, source_displs))
 
         return body
 
     return typing
+
+
+@device
+def _end(displ, count):
+    """Return the end of a part; more than any array has if one of them is negative."""
+    return displ + count if displ < _NEGATIVE and count < _NEGATIVE else _NEGATIVE
 
 
 def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Way], Any]:

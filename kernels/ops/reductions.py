@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pgas.kernels import layout, operation, window
+from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
 from pgas.kernels.ops.call import alone, body_of, by_way, fitting, pair
@@ -15,6 +15,7 @@ from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
 
 _0, _WORD = constant(0), constant(layout.WORD)
+_NO_PAIRS, _DEST, _SOURCE = constant(state.NO_PAIRS), constant(operation.SYMMETRIC), constant(operation.LOCAL)
 
 
 def operation_of(name: str, op: Any) -> Reduction:
@@ -190,6 +191,7 @@ def exscan(scope: Scope) -> Callable[..., Any]:
 def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
     """Typing function of maxloc, or minloc (least), at a scope."""
     name = plain + scope.suffix
+    op = constant(operation.number(name))
 
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
@@ -198,6 +200,16 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
             if array.ndim != 2 or array.layout != "C" or not numbers:
                 refuse("pairs", function=name, name=argument, found=array)
         combine = location(array.dtype, least=least)
-        return body_of(name, scope, _like_source(name, element_size(dest.dtype)), by_way(_reduce(scope, unit, combine)))
+        perform = device(body_of(name, scope, _like_source(name, element_size(dest.dtype)), by_way(_reduce(scope, unit, combine))))
+
+        def body(team, dest, source, channel=0):
+            if dest.shape[1] != 2:
+                state.fail(_NO_PAIRS, op, _0, address_of(dest), _0, u64(dest.shape[1]), _DEST)
+            elif source.shape[1] != 2:
+                state.fail(_NO_PAIRS, op, _0, address_of(source), _0, u64(source.shape[1]), _SOURCE)
+            else:
+                perform(team, dest, source, channel)
+
+        return body
 
     return typing

@@ -148,6 +148,7 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
 
 _OF_TEAMS = (
     state.NO_TEAM, state.NO_CHANNEL, state.MISFIT, state.NO_MULTIPLE, state.IN_PLACE, state.NO_MEMBER, state.OTHER_COUNT,
+    state.NO_PAIRS,
 )  # fmt: skip
 
 
@@ -163,6 +164,8 @@ def _team_error(record: tuple[int, ...], who: str) -> str:
         return refusals.words("misfit", who=who, operand=operand, found=found, wanted=wanted, size=size)
     if kind == state.NO_MULTIPLE:
         return refusals.words("no multiple", who=who, wanted=wanted, size=size)
+    if kind == state.NO_PAIRS:
+        return refusals.words("no pairs", who=who, operand=operation.operand(operation.NAMES[op], comparison), found=found)
     if kind == state.IN_PLACE:
         return refusals.words("in place", who=who)
     if kind == state.NO_MEMBER:

@@ -1,0 +1,211 @@
+"""Chapters H and I, calls that do not fit: one sentence when the kernel is compiled or after it ran, and no byte is written."""
+
+import re
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from conformance import library as pgas
+from conformance.checks import Watched, Words, checklist, everywhere, needs
+from conformance.collectives import kernel, reducing
+
+if pgas.SIMULATOR:
+    REFUSED: tuple = (TypeError,)
+else:
+    from numba.core.errors import TypingError
+
+    REFUSED = (TypeError, TypingError)
+
+pytestmark = needs("team_split_strided", "alltoall_block", "reset")
+
+CASES = []
+
+
+def case(*wanted, dest="f4", source="f4"):
+    """Register a kernel of (dest, source) that must be refused when it is compiled, with the expected text."""
+
+    def register(function):
+        CASES.append(pytest.param(pgas.jit(function, cache=False), (dest, source), wanted, id=function.__name__))
+        return function
+
+    return register
+
+
+@case("pgas.alltoall: source has elements of type int32, dest of type float32", source="i4")
+def alltoall_of_two_dtypes(dest, source):
+    pgas.alltoall(0, dest, source)
+
+
+@case("pgas.reduce_block: source has elements of type float32, dest of type float64", dest="f8")
+def reduce_of_two_dtypes(dest, source):
+    pgas.reduce_block(0, dest, source, pgas.SUM)
+
+
+@case("pgas.fcollect_warp: dest must be contiguous")
+def fcollect_with_gaps(dest, source):
+    pgas.fcollect_warp(0, dest[::2], source)
+
+
+@case("pgas.broadcast: source must be an array, not int64")
+def broadcast_of_a_number(dest, source):
+    pgas.broadcast(0, dest, 1, 0)
+
+
+@case("pgas.broadcast: root must be an integer")
+def broadcast_from_a_fraction(dest, source):
+    pgas.broadcast(0, dest, source, 0.5)
+
+
+@case("pgas.team_sync: team must be an integer")
+def sync_of_a_fraction(dest, source):
+    pgas.team_sync(0.5)
+
+
+@case("pgas.barrier_block: channel must be an integer")
+def barrier_on_a_fraction(dest, source):
+    pgas.barrier_block(0, 0.5)
+
+
+@case("pgas.reduce: AND of elements of type float32; it takes integers")
+def reduce_bits_of_floats(dest, source):
+    pgas.reduce(0, dest, source, pgas.AND)
+
+
+@case("pgas.inscan: PROD of elements of type complex64; it takes integers or floats, or complex numbers for SUM", dest="c8", source="c8")
+def scan_products_of_complex_numbers(dest, source):
+    pgas.inscan(0, dest, source, pgas.PROD)
+
+
+@case("pgas.exscan_block: SUM of elements of type bool", dest="?", source="?")
+def scan_sums_of_bools(dest, source):
+    pgas.exscan_block(0, dest, source, pgas.SUM)
+
+
+@case("pgas.reducescatter: MAX of elements of type Record", dest=[("a", "f4"), ("b", "f4")], source=[("a", "f4"), ("b", "f4")])
+def reduce_records(dest, source):
+    pgas.reducescatter(0, dest, source, pgas.MAX)
+
+
+@case("pgas.reduce: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR itself")
+def reduce_by_a_number(dest, source):
+    pgas.reduce(0, dest, source, 3)
+
+
+@case("pgas.maxloc: dest must be a C-contiguous array of shape (n, 2)")
+def maxloc_of_a_row(dest, source):
+    pgas.maxloc(0, dest, source)
+
+
+@case("pgas.alltoallv: dest_counts must be an array of integers with 1 dimension")
+def alltoallv_with_counts_of_floats(dest, source):
+    pgas.alltoallv(0, dest, source, source, source, source, source)
+
+
+@case("pgas.team_my_pe: team must be an integer")
+def number_in_a_fraction(dest, source):
+    dest[0] = pgas.team_my_pe(1.5)
+
+
+@checklist("I", "what does not fit is refused")
+@pytest.mark.parametrize(("refused", "dtypes", "wanted"), CASES)
+def test_refused_when_compiled(heap, refused, dtypes, wanted):
+    dest, source = (heap.zeros(8, np.dtype(dtype)) for dtype in dtypes)
+    with pytest.raises(REFUSED) as caught:
+        refused[1, 32](dest, source)
+    text = Words(re.sub(r"\x1b\[[0-9;]*m", "", str(caught.value)))
+    for words in wanted:
+        assert words in text
+
+
+# -------------------------------------------------------------------------------------------------------- by sizes and values
+
+
+@pgas.jit
+def broadcast_from(team, dest, source, root, channel):
+    pgas.broadcast(team, dest, source, root, channel)
+
+
+@pgas.jit
+def number_in(team, dest):
+    dest[0] = pgas.team_my_pe(team)
+
+
+@pgas.jit
+def exchange(team, dest, source, counts):
+    pgas.alltoallv(team, dest, counts[0], counts[1], source, counts[2], counts[3])
+
+
+def once(name, dest, source, team=0):
+    kernel(name, "")[1, 1](team, dest, source)
+
+
+def summed(name, dest, source):
+    reducing(name, "", "SUM")[1, 1](0, dest, source)
+
+
+def broadcast(dest, source, root=0, channel=0):
+    broadcast_from[1, 1](0, dest, source, root, channel)
+
+
+def exchanged(dest, source, rows):
+    """rows: dest_counts, dest_displs, source_counts, source_displs, of every member."""
+    n = pgas.n_pes()
+    counts = cuda.to_device(np.repeat(np.array(rows, np.int64)[:, None], n, axis=1))
+    exchange[1, 1](0, dest, source, counts)
+
+
+#: A call of (dest, source, n) on every PE: arrays of 64 elements each, the number of PEs; and what it is answered.
+CALLS = {
+    "alltoall with a rest": (lambda d, s, n: once("alltoall", d, s[: n + 1]), "source has {n1} elements, which is no multiple"),
+    "alltoall into too little": (lambda d, s, n: once("alltoall", d[:3], s[: 4 * n]), "alltoall: dest has 3 elements, {n4} are needed"),
+    "alltoall in place": (lambda d, s, n: once("alltoall", d[:n], d[: 2 * n]), "alltoall: dest must not be source"),
+    "fcollect into too little": (lambda d, s, n: once("fcollect", d[: 4 * n - 1], s[:4]), "dest has {n3} elements, {n4} are needed"),
+    "collect into too little": (lambda d, s, n: once("collect", d[: 4 * n - 1], s[:4]), "dest has {n3} elements, {n4} are needed"),
+    "broadcast into too little": (lambda d, s, n: broadcast(d[:4], s[:5]), "broadcast: dest has 4 elements, 5 are needed for a team"),
+    "a root behind the last": (lambda d, s, n: broadcast(d, s, n), "broadcast: root must be 0 to {last}, not {n}"),
+    "a negative root": (lambda d, s, n: broadcast(d, s, -1), "broadcast: root must be 0 to {last}, not -1"),
+    "a channel behind the last": (lambda d, s, n: broadcast(d, s, 0, 256), "broadcast: channel must be 0 to "),
+    "a negative channel": (lambda d, s, n: broadcast(d, s, 0, -2), "(PGAS_CHANNELS), not -2"),
+    "reduce into too little": (lambda d, s, n: summed("reduce", d[:4], s[:5]), "reduce: dest has 4 elements, 5 are needed for a team"),
+    "reducescatter of too little": (lambda d, s, n: summed("reducescatter", d[:4], s[: 4 * n - 1]), "source has {n3} elements, {n4}"),
+    "inscan into too little": (lambda d, s, n: summed("inscan", d[:4], s[:5]), "inscan: dest has 4 elements, 5 are needed"),
+    "exscan into too little": (lambda d, s, n: summed("exscan", d[:4], s[:5]), "exscan: dest has 4 elements, 5 are needed"),
+    "maxloc of three columns": (
+        lambda d, s, n: once("maxloc", d[:12].reshape(4, 3), s[:12].reshape(4, 3)),
+        "maxloc: dest must have 2 columns, not 3",
+    ),
+    "minloc into too little": (lambda d, s, n: once("minloc", d[:6].reshape(3, 2), s[:8].reshape(4, 2)), "dest has 6 elements, 8"),
+    "a team that does not exist": (lambda d, s, n: once("fcollect", d, s[:1], 77), "fcollect: team 77 does not exist"),
+    "a negative team": (lambda d, s, n: number_in[1, 1](-1, d), "team_my_pe: team -1 does not exist"),
+    "alltoallv in place": (lambda d, s, n: exchanged(d, d, (1, 0, 1, 0)), "alltoallv: dest must not be source"),
+    "alltoallv beyond dest": (lambda d, s, n: exchanged(d, s, (4, 61, 4, 0)), "alltoallv: dest has 64 elements, 65 are needed"),
+    "alltoallv beyond source": (lambda d, s, n: exchanged(d, s, (4, 0, 4, 61)), "alltoallv: source has 64 elements, 65 are needed"),
+    "a negative count": (lambda d, s, n: exchanged(d, s, (4, 0, -1, 4)), "alltoallv: source has 64 elements"),
+    "a negative displacement": (lambda d, s, n: exchanged(d, s, (4, -1, 4, 0)), "alltoallv: dest has 64 elements"),
+    "more than the receiver takes": (lambda d, s, n: exchanged(d, s, (3, 0, 4, 0)), "sends 4 elements, and dest_counts allows 3"),
+}  # fmt: skip
+WITH_PEERS = ("alltoall with a rest", "alltoall in place", "alltoallv in place")
+
+
+@checklist("I", "what does not fit is refused")
+@pytest.mark.parametrize("name", CALLS)
+def test_refused_when_called(heap, name):
+    """On every PE; dest is as it was, and after reset() collectives work."""
+    n, (call, wanted) = pgas.n_pes(), CALLS[name]
+    if n == 1 and name in WITH_PEERS:
+        pytest.skip("capability missing: a second PE")
+    dest, source = Watched(heap, 64, np.int32), heap.full(64, 1, np.int32)
+    pgas.barrier_all()
+    text = "nothing was refused"
+    try:
+        call(dest.array, source, n)
+        pgas.synchronize()
+    except pgas.DeviceError as error:
+        text = Words(error)
+    pgas.reset()
+    words = wanted.format(n=n, last=n - 1, n1=n + 1, n3=4 * n - 1, n4=4 * n)
+    everywhere(None if words in text else f"{text!r} for {words!r}")
+    dest.check()
+    reducing("reduce", "_warp", "SUM")[1, 32](0, dest.array[:5], source[:5])
+    dest.holds(0, np.full(5, n, np.int32))
