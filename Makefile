@@ -25,9 +25,13 @@ REPORT := build/conformance.json
 PYTEST_SUITE := $(PYTEST) --conformance-report $(REPORT)
 SUITE := $(PYTEST_SUITE) tests/conformance
 # What is run over a NIC besides: at three PEs, where PEs are no longer each other's only neighbours, and under weak memory.
-OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py)
-OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py)
+OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py h_*.py i_*.py)
+OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py h_*.py i_*.py)
 WEAK := $(addprefix tests/conformance/test_,d_*.py f_*.py)
+# Of collectives, what members do that run ahead of each other; with three, a member is not the only one that another waits for.
+AHEAD := "floods or channels or overlap or meetings or place or split"
+# Small and large ones of every form, for weak memory.
+WEAK_COLLECTIVES := $(addprefix tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves every_root reductions)
 OF_NIC := $(addprefix tests/mpi/test_,nic.py register.py reset.py streams.py heap_growth.py)
 # Chapters that start jobs of their own, and find the same over every transport.
 ALONE := $(addprefix --ignore tests/conformance/test_,a_init.py c_operands.py)
@@ -127,22 +131,24 @@ conformance: $(VENV)/dev
 	PGAS_TRANSPORT=p2p mpirun -n 4 $(PYTEST_SUITE) $(OF_4)
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
 	  mpirun -n 2 $(SUITE) && mpirun -n 3 $(PYTEST_SUITE) $(OF_3) || exit; done
-	for transport in p2p $(NIC_TRANSPORTS); do PGAS_SIM_WEAK=1 PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST_SUITE) $(WEAK) || exit; done
+	for transport in p2p $(NIC_TRANSPORTS); do PGAS_SIM_WEAK=1 PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST_SUITE) $(WEAK) tests/conformance/test_i_collectives.py || exit; done
 	PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m conformance.report $(REPORT)
 
 # Two PEs: the suite and what looks into pgas, over every transport and under weak memory.
 mpi: $(VENV)/dev
 	@$(MAKE) --no-print-directory -j 2 --output-sync mpi-ibgda mpi-ibrc mpi-p2p mpi-weak
 
+# Collectives: over p2p, and over ibgda, from which ibrc does not differ above the queue.
 mpi-p2p: $(VENV)/dev
-	PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) tests/conformance tests/mpi
+	PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance tests/mpi
+	PGAS_TRANSPORT=p2p mpirun -n 3 $(PYTEST) -m "not slow" $(addprefix tests/conformance/test_,h_*.py i_collectives.py) -k $(AHEAD)
 
 mpi-ibgda mpi-ibrc: mpi-%: $(VENV)/dev
-	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) tests/conformance $(ALONE)
+	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance $(ALONE) $(if $(filter ibrc,$*),--ignore-glob "*test_[hi]_*")
 	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) $(OF_NIC)
 
 mpi-weak: $(VENV)/dev
-	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) $(WEAK) tests/mpi/test_weak.py
+	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" $(WEAK) $(WEAK_COLLECTIVES) tests/mpi/test_weak.py
 	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=ibgda mpirun -n 2 $(PYTEST) $(WEAK) tests/mpi/test_nic.py
 
 # The rest: other numbers of PEs, and what the lines of ibgda's device code are run by.

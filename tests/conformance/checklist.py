@@ -190,20 +190,17 @@ CHAPTERS = {
     ),
 }  # fmt: skip
 
-_NO_TEAMS = "refused: pgas has no teams yet; every job is one team of all its PEs"
-
-#: Why nothing tests a bullet; a chapter alone stands for its bullets that have no test.
+#: Why nothing tests a bullet.
 UNTESTED = {
     ("A", "global_exit ends all PEs with its code"): "refused: pgas has no global_exit; sys.exit or an exception on one PE ends the job",
     ("F", "fence completes nothing"): "a permission: programs that rely on more go wrong in weak mode (tests/mpi/test_weak.py)",
     ("J", "capture into a CUDA graph"): "on GPUs alone, with the operations on streams (tests/mpi/test_streams.py)",
-    "H": _NO_TEAMS,
 }
 
 
 def why_untested(chapter, bullet):
     """The reason that nothing tests a bullet, None if there is none."""
-    return UNTESTED.get((chapter, bullet), UNTESTED.get(chapter))
+    return UNTESTED.get((chapter, bullet))
 
 
 def is_bullet(chapter, bullet):

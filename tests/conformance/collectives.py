@@ -7,16 +7,27 @@ import numpy as np
 import pytest
 
 from conformance import library as pgas
-from conformance.checks import BLOCK, WARP, nbytes_of, payload
+from conformance.checks import BLOCK, TRANSPORT, WARP, nbytes_of, payload
 
-__all__ = ["LL_BYTES", "OPS", "SCOPES", "THREADS", "exscan_of_none", "folded", "kernel", "numbers", "reducing", "taken"]
+__all__ = ["BLOCK_FIRST", "BY_NIC", "LL_BYTES", "OPS", "SCOPES", "THREADS", "core", "folded", "kernel", "numbers", "reducing", "taken"]
 
 #: Scope: threads that call together.
 THREADS = {"": 1, "_warp": WARP, "_block": BLOCK}
 SCOPES = pytest.mark.parametrize("scope", THREADS, ids=["thread", "warp", "block"])
 
+
+def core(values, *first):
+    """Parameters of a test: `make check` runs the first ones, `make check-all` every one."""
+    return [value if value in first else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+BLOCK_FIRST = pytest.mark.parametrize("scope", core(THREADS, "_block"), ids=["thread", "warp", "block"])
+
 #: Where a library like pgas changes from small messages to large ones.
 LL_BYTES = nbytes_of(os.environ.get("PGAS_LL_BYTES", "4K"))
+
+#: Whether some PEs reach each other through a NIC, by which large messages take other ways.
+BY_NIC = "ib" in TRANSPORT
 
 #: Name of an op: what it does with two arrays of elements.
 OPS = {
