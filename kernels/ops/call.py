@@ -1,4 +1,4 @@
-"""What calls of all collectives have in common: the check of operands, team and channel, and the way between members."""
+"""Shared by all collectives: checks of operands, team and channel, and the way between members."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ _MISFIT = constant(state.MISFIT)
 
 
 def by_way(make: Callable[[Way], Any]) -> Any:
-    """Return make()'s function ``(op, c, request)`` for the ways of this job; the team decides which is taken."""
+    """Return make()'s function ``(op, c, request)`` for the way of this job; with two ways, the team decides which one is used."""
     if not transport.two_paths():
         return make(near if transport.maps_peers() else far)
     by_stores, by_nic = make(near), make(far)
@@ -40,7 +40,7 @@ def by_way(make: Callable[[Way], Any]) -> Any:
 
 
 def pair(name: str, team: Any, dest: Any, source: Any, channel: Any) -> int:
-    """Check a collective's arrays, and its team and channel. Return the alignment of both arrays."""
+    """Check the arrays, team and channel of a call. Return the common alignment of both arrays."""
     operands.team(name, "team", team)
     operands.integer(name, "channel", channel)
     operands.array(name, "dest", dest)
@@ -51,7 +51,7 @@ def pair(name: str, team: Any, dest: Any, source: Any, channel: Any) -> int:
 
 
 def alone(name: str, scope: Scope, perform: Any) -> Any:
-    """Return ``perform(op, c, request)``; the simulator's refuses a second one on a channel."""
+    """Return ``perform(op, c, request)``; in the simulator it refuses a second collective on a channel."""
     if not SIMULATOR:
         return perform
     rank = scope.rank
@@ -66,7 +66,7 @@ def alone(name: str, scope: Scope, perform: Any) -> Any:
 
 
 def on_channel(scope: Scope, name: str, perform: Any) -> Any:
-    """Make ``call(team, channel, request)``: perform a collective on a channel that callers name."""
+    """Make ``call(team, channel, request)``: perform a collective on a channel."""
     op, sync, perform = constant(operation.number(name)), scope.entry(name), alone(name, scope, perform)
 
     @device
@@ -80,7 +80,7 @@ def on_channel(scope: Scope, name: str, perform: Any) -> Any:
 
 
 def fitting(name: str, itemsize: int) -> Any:
-    """Make ``fits(op, c, dest, dest_size, dest_needed, source, source_size, source_needed)``: both operands have enough elements."""
+    """Make ``fits(op, c, dest, dest_size, dest_needed, source, source_size, source_needed)``: check that operands have enough elements."""
     check, nbytes = operands.checking(), constant(itemsize)
 
     @device
@@ -105,8 +105,8 @@ def fitting(name: str, itemsize: int) -> Any:
 def of_arrays(plain: str, scope: Scope, request_of: Any, perform_of: Any) -> Callable[..., Any]:
     """Typing function of ``(team, dest, source, channel)``.
 
-    ``request_of(name, itemsize)`` makes ``request(op, c, dest, dest_size, source, source_size)``, which checks sizes and returns perform's
-    request, with bytes 0 if they are refused.
+    ``request_of(name, itemsize)`` makes ``request(op, c, dest, dest_size, source, source_size)``, which checks sizes and returns the
+    request for perform; its bytes are 0 if the sizes are refused.
     """
     name = plain + scope.suffix
 

@@ -1,9 +1,9 @@
 """Collectives on teams that move elements, for small and large messages (OpenSHMEM 1.5, section 9.11).
 
-As in rma.py, each function takes the Numba types of a call's arguments and returns the body for them. ``way`` is between members that map
-each other's memory, or through a NIC (collectives/way.py). ``c`` is (address of the channel, its team's entry).
+As in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``way`` (collectives/way.py) connects
+members that map each other's memory, or members behind a NIC. ``c`` is (address of the channel, its team's entry).
 
-Up to PGAS_LL_BYTES from a member to another travel through staging, so dest need not be ready before the call. More is written into dest.
+Up to PGAS_LL_BYTES from one member to another go through staging, so dest need not be ready before the call. More is written into dest.
 """
 
 import functools
@@ -31,7 +31,7 @@ _NEGATIVE = constant(1 << 63)
 
 
 def _received(scope: Scope, unit: int, way: Way) -> Any:
-    """Make ``receive(op, c, epoch, dest, nbytes)``: nbytes of every other member from staging to dest, by the order of members."""
+    """Make ``receive(op, c, epoch, dest, nbytes)``: copy nbytes of every other member from staging to dest, in the order of members."""
     store, word, first, size = store_word(unit), way.word(), first_of(scope), scope.size
 
     @device
@@ -51,7 +51,7 @@ def _received(scope: Scope, unit: int, way: Way) -> Any:
 
 
 def _exchange(scope: Scope, unit: int, *, same: bool) -> Callable[[Way], Any]:
-    """alltoall, or fcollect (same: every member gets the same). request: dest, source, bytes for each member."""
+    """alltoall, or fcollect (same: all members get the same). request: dest, source, bytes for each member."""
 
     @device
     def piece(c, q, request):
@@ -91,7 +91,7 @@ def _exchange(scope: Scope, unit: int, *, same: bool) -> Callable[[Way], Any]:
 
 
 def _each(name: str, itemsize: int) -> Any:
-    """The request of alltoall: an equal part of source for every member."""
+    """Make the request of alltoall: an equal part of source for every member."""
     fits, nbytes = fitting(name, itemsize), constant(itemsize)
 
     @device
@@ -112,7 +112,7 @@ def _each(name: str, itemsize: int) -> Any:
 
 
 def _all_of_source(name: str, itemsize: int) -> Any:
-    """The request of fcollect: dest has room for as many elements of every member as source has."""
+    """Make the request of fcollect: dest has room for source.size elements of every member."""
     fits, nbytes = fitting(name, itemsize), constant(itemsize)
 
     @device
@@ -129,7 +129,7 @@ def _all_of_source(name: str, itemsize: int) -> Any:
 
 
 def _all_of_notes(name: str, itemsize: int) -> Any:
-    """As _all_of_source(), of the host's own operands, which lie in team memory (pgas/api/team.py)."""
+    """As _all_of_source(), for the host's notes in team memory (pgas/api/team.py)."""
     nbytes = constant(itemsize)
 
     @device
@@ -145,7 +145,7 @@ def alltoall(scope: Scope) -> Callable[..., Any]:
 
 
 def fcollect(scope: Scope, *, notes: bool = False) -> Callable[..., Any]:
-    """Typing function of fcollect at a scope. notes: of what members tell each other when they make a team."""
+    """Typing function of fcollect at a scope. notes: for the notes that members exchange when they make a team."""
     return of_arrays("fcollect", scope, _all_of_notes if notes else _all_of_source, functools.partial(_exchange, same=True))
 
 
@@ -180,7 +180,7 @@ def broadcast(scope: Scope) -> Callable[..., Any]:
 
 
 def _broadcast(scope: Scope, unit: int) -> Callable[[Way], Any]:
-    """request: dest, source, bytes, root."""
+    """A broadcast. request: dest, source, bytes, root."""
 
     def make(way: Way) -> Any:
         begin, finish, collect = way.begin(scope), way.finish(scope, one_sided=True), way.collect_of(scope)
@@ -234,7 +234,7 @@ def collect(scope: Scope) -> Callable[..., Any]:
 
 
 def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Way], Any]:
-    """Every member tells its number of elements, then stores them into every dest. request: dest, its size, source, its size."""
+    """All members exchange their numbers of elements, then store these into every dest. request: dest, its size, source, its size."""
     fits, each = fitting(name, itemsize), constant(itemsize)
 
     @device
@@ -318,7 +318,7 @@ def _end(displ, count):
 
 
 def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Way], Any]:
-    """Every member tells every other where in its dest it takes how many elements; these are stored there.
+    """Each member sends each other its displacement and count in dest, where that one then stores its elements.
 
     request: op, dest, dest_counts, dest_displs, source, source_counts, source_displs.
     """

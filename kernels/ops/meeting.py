@@ -32,7 +32,7 @@ def _meeting(scope: Scope, *, completes: bool) -> Callable[[Way], Any]:
 
 
 def of_team(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
-    """Typing function of team_sync (or barrier, if it completes) at a scope."""
+    """Typing function of team_sync, or barrier (completes), at a scope."""
     name = plain + scope.suffix
 
     def typing(team: Any, channel: Any = 0) -> Any:
@@ -49,10 +49,10 @@ def of_team(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
 
 
 def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
-    """Typing function of sync_all (or barrier_all, if it completes) at a scope.
+    """Typing function of sync_all, or barrier_all (completes), at a scope.
 
-    They have rows and an epoch of their own, at addresses that are constants, so that nothing is loaded before the flags are stored but
-    the epoch and two words of the state page.
+    They have their own rows and epoch at constant addresses, so only the epoch and two words of the state page are loaded before the flags
+    are stored.
     """
     name = plain + scope.suffix
     op, entry = constant(operation.number(name)), scope.entry(name)
@@ -62,7 +62,7 @@ def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
         path, mapped = transport.current(), transport.maps_peers() and not transport.two_paths()
         flag, quiet = near.flag if mapped else path.flag, path.quiet
         rounds = far.rounds(scope, flag, _itself)
-        few = u32(32) if mapped else u32(1)  # a fence of those that write flags; one thread waits for a NIC
+        few = u32(32) if mapped else u32(1)  # the threads that write flags fence; for a NIC one thread waits
 
         @device
         def perform(op, c, request):

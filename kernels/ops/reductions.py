@@ -19,7 +19,7 @@ _NO_PAIRS, _DEST, _SOURCE = constant(state.NO_PAIRS), constant(operation.SYMMETR
 
 
 def operation_of(name: str, op: Any) -> Reduction:
-    """Return the operation that a call has, by its type."""
+    """Return the operation of a call, from the type of its argument."""
     if isinstance(op, types.IntEnumMember) and op.instance_class.__name__ in OPERATIONS:
         return Reduction[op.instance_class.__name__]
     refuse("operation", function=name, found=op)
@@ -52,7 +52,7 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
 
 
 def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
-    """request: dest, source, bytes of dest."""
+    """A reduce-scatter. request: dest, source, bytes of dest."""
 
     def make(way: Way) -> Any:
         begin, finish, collect, send = way.begin(scope), way.finish(scope), way.collect(scope), way.send_each(scope, unit)
@@ -76,11 +76,11 @@ def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Way],
 
 
 def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Callable[[Way], Any]:
-    """In rounds through staging. request: dest, source, bytes. identity: None, or what member 0 gets (exclusive), as a word."""
+    """A scan in rounds through staging. request: dest, source, bytes. identity: for an exclusive scan, the word for member 0."""
     exclusive, neutral = identity is not None, constant(identity or 0)
 
     def make(way: Way) -> Any:
-        begin, finish = way.begin(scope), way.finish(scope, one_sided=True)  # nobody awaits what members behind it send
+        begin, finish = way.begin(scope), way.finish(scope, one_sided=True)  # no member waits for later members
         collect, send, release = way.collect(scope), way.send_same(scope, unit), way.release(scope)
         add_up, store, rank, size, sync = combined(scope, unit, combine, way.word()), store_word(unit), scope.rank, scope.size, scope.sync
 
@@ -117,7 +117,7 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
 
 
 def _like_source(name: str, itemsize: int) -> Any:
-    """The request of reduce and scan: dest has as many elements as source."""
+    """Make the request of reduce and scans: dest has source.size elements."""
     fits, nbytes = fitting(name, itemsize), constant(itemsize)
 
     @device
@@ -130,7 +130,7 @@ def _like_source(name: str, itemsize: int) -> Any:
 
 
 def _part_of_source(name: str, itemsize: int) -> Any:
-    """The request of reducescatter: source has dest's number of elements for every member."""
+    """Make the request of reducescatter: source has dest.size elements for every member."""
     fits, nbytes = fitting(name, itemsize), constant(itemsize)
 
     @device
@@ -143,7 +143,7 @@ def _part_of_source(name: str, itemsize: int) -> Any:
 
 
 def _reducing(plain: str, scope: Scope, request_of: Any, perform_of: Callable[..., Callable[[Way], Any]]) -> Callable[..., Any]:
-    """Typing function of ``(team, dest, source, op, channel)``. ``perform_of(scope, unit, op, dtype, combine)`` makes the ways' maker."""
+    """Typing function of ``(team, dest, source, op, channel)``. ``perform_of(scope, unit, op, dtype, combine)`` is for by_way()."""
     name = plain + scope.suffix
     number, sync = constant(operation.number(name)), scope.entry(name)
 

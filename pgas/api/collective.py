@@ -1,14 +1,14 @@
 """Collectives on teams, in kernels: for a thread, a warp or a block (OpenSHMEM 1.5, section 9.11; scans: 1.6).
 
-Every member of the team calls, in the same order for each (team, channel). ``channel`` lets blocks call at once: k blocks that each name
-another one perform k collectives side by side. A (team, channel) has one collective at a time.
+Every member of the team calls, in the same order for each (team, channel). A (team, channel) has one collective at a time. Blocks that pass
+different channels can call at the same time.
 
-On return the caller's dest is complete and its source may be reused; nothing is said of other members' dest, and neither a barrier nor a
-quiet is implied. Before the call, dest must be ready to be overwritten on every member (after an earlier barrier or collective), unless the
-message takes staging: up to PGAS_LL_BYTES for a pair of members.
+On return the caller's dest is complete and its source may be reused. Other members' dest may be incomplete: no barrier and no quiet is
+implied. Before the call, dest must be ready to be overwritten on every member, for example after a barrier. This is not needed for short
+messages, which go through staging: up to PGAS_LL_BYTES from each member to each other.
 
-dest and source are symmetric arrays of one dtype, contiguous; counts follow from their sizes. Sizes, root, team and op must agree on all
-members.
+dest and source are contiguous symmetric arrays of one dtype, and their sizes determine the number of elements. Sizes, root, team and op
+must be the same on all members.
 
 On the host, and on CUDA streams: pgas/api/host_collectives.py.
 """
@@ -48,7 +48,7 @@ __all__ = [
 def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Wait until all members of a team have arrived (OpenSHMEM 1.5, section 9.11.3 SHMEM_SYNC).
 
-    It orders nothing by itself, as NVSHMEM's: data that others are to see afterwards needs a fence() before, or barrier() instead.
+    As NVSHMEM's, it orders nothing by itself: for data that others read afterwards call fence() before it, or use barrier().
 
     Completion:
         on return: all members have arrived; what they stored before a fence() before the call is visible.
@@ -86,7 +86,7 @@ def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
 
 @device_function(collective.alltoall(THREAD))
 def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Send a part of source to every member: part q of this member's source becomes part ``my number`` of member q's dest.
+    """Send part q of source to member q, for all members; it becomes part ``team_my_pe(team)`` of member q's dest.
 
     OpenSHMEM 1.5, section 9.11.5. All parts have ``source.size // team_n_pes(team)`` elements.
 
@@ -97,7 +97,7 @@ def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
     Args:
         team: the team.
         dest: array of at least source.size elements; not source.
-        source: array of a multiple of the team's size.
+        source: array whose size is a multiple of the team's size.
         channel: as team_sync().
         stream: on the host only, as team_sync().
 
@@ -120,11 +120,11 @@ def alltoallv(
     *,
     stream: Any = None,
 ) -> None:
-    """Send a part of source to every member, of a size of its own; counts and displacements are read on the device (MPI_Alltoallv).
+    """Send parts of different sizes to all members; counts and displacements are read on the device (MPI_Alltoallv).
 
-    Elements ``source_displs[q]`` to ``source_displs[q] + source_counts[q]`` of source go to member q, which takes those of member p at
-    ``dest_displs[p]`` of its dest. A member may send less than ``dest_counts`` allows, never more. Where counts are not known, exchange
-    them before: ``alltoall(team, dest_counts, source_counts)``.
+    ``source_counts[q]`` elements of source from ``source_displs[q]`` on go to member q, which puts those of member p at ``dest_displs[p]``
+    of its dest. A member may send fewer than ``dest_counts[p]`` elements, but not more. If receivers do not know the counts, exchange them
+    first: ``alltoall(team, dest_counts, source_counts)``.
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -132,12 +132,12 @@ def alltoallv(
 
     Args:
         team: the team.
-        dest: array for what comes; must be ready to be overwritten on every member, whatever its size.
-        dest_counts: integers, one for each member: the most elements that come from it.
-        dest_displs: integers, one for each member: where they go, in elements of dest.
-        source: array of what is sent.
-        source_counts: integers, one for each member: the elements that go to it.
-        source_displs: integers, one for each member: where they lie, in elements of source.
+        dest: array for the received elements; must be ready to be overwritten on every member, whatever its size.
+        dest_counts: array of integers, one for each member: most elements from it.
+        dest_displs: array of integers, one for each member: index in dest of its elements.
+        source: array of the elements to send.
+        source_counts: array of integers, one for each member: number of elements for it.
+        source_displs: array of integers, one for each member: index in source of its elements.
         channel: as team_sync().
         stream: on the host only, as team_sync().
 
@@ -158,8 +158,8 @@ def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Int
     Args:
         team: the team.
         dest: array of at least source.size elements; may be source.
-        source: array; its elements matter on the root, its size on every member.
-        root: number of the root in the team.
+        source: array of the same size on every member; its elements matter on the root only.
+        root: the root's number in the team.
         channel: as team_sync().
         stream: on the host only, as team_sync().
 
@@ -215,32 +215,32 @@ def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stre
 
 @device_function(meeting.of_team("team_sync", WARP, completes=False))
 def team_sync_warp(team: Integer, channel: Integer = 0) -> None:
-    """team_sync() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """team_sync() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(meeting.of_team("team_sync", BLOCK, completes=False))
 def team_sync_block(team: Integer, channel: Integer = 0) -> None:
-    """team_sync() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """team_sync() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(meeting.of_team("barrier", WARP, completes=True))
 def barrier_warp(team: Integer, channel: Integer = 0) -> None:
-    """barrier() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """barrier() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(meeting.of_team("barrier", BLOCK, completes=True))
 def barrier_block(team: Integer, channel: Integer = 0) -> None:
-    """barrier() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """barrier() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(collective.alltoall(WARP))
 def alltoall_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """alltoall() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """alltoall() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(collective.alltoall(BLOCK))
 def alltoall_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """alltoall() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """alltoall() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(collective.alltoallv(WARP))
@@ -254,7 +254,7 @@ def alltoallv_warp(
     source_displs: Any,
     channel: Integer = 0,
 ) -> None:
-    """alltoallv() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """alltoallv() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(collective.alltoallv(BLOCK))
@@ -268,34 +268,34 @@ def alltoallv_block(
     source_displs: Any,
     channel: Integer = 0,
 ) -> None:
-    """alltoallv() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """alltoallv() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(collective.broadcast(WARP))
 def broadcast_warp(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0) -> None:
-    """broadcast() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """broadcast() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(collective.broadcast(BLOCK))
 def broadcast_block(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0) -> None:
-    """broadcast() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """broadcast() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(collective.fcollect(WARP))
 def fcollect_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """fcollect() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """fcollect() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(collective.fcollect(BLOCK))
 def fcollect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """fcollect() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """fcollect() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(collective.collect(WARP))
 def collect_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """collect() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """collect() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(collective.collect(BLOCK))
 def collect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """collect() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """collect() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""

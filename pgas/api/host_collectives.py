@@ -1,8 +1,7 @@
 """Collectives of teams on the host: at once, or with ``stream=`` in stream order, where a graph may capture them.
 
-A call launches a kernel of one block, which calls the ``_block`` form on a channel that no kernel of the user has; ``channel=`` names
-another. Calls on one team and channel must not overlap: on two streams give them two channels. Without ``stream`` a call waits for its
-kernel.
+A call launches a kernel of one block, which calls the ``_block`` form, by default on a channel that users' kernels cannot name. Calls on
+one team and channel must not overlap, so give calls on two streams two channels. Without ``stream`` a call waits for its kernel.
 """
 
 import functools
@@ -28,7 +27,7 @@ __all__ = ["bind", "gather"]
 
 _THREADS = 512 if not SIMULATOR else 32
 
-#: Names of all collectives but team_sync and barrier, by what they take between team and channel.
+#: Names of collectives with the arguments dest and source, and with dest, source and op, between team and channel.
 _OF_ARRAYS = ("alltoall", "fcollect", "collect", "maxloc", "minloc")
 _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 

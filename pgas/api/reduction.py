@@ -1,4 +1,4 @@
-"""Reductions and scans on teams, in kernels (OpenSHMEM 1.5, section 9.11; scans: 1.6): collective.py says what holds for all."""
+"""Reductions and scans on teams, in kernels (OpenSHMEM 1.5, section 9.11; scans: 1.6). The rules of collective.py apply."""
 
 from typing import Any
 
@@ -43,8 +43,8 @@ __all__ = [
 def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
     """Combine the sources of all members element by element into every dest (all-reduce; OpenSHMEM 1.5, section 9.11.9).
 
-    All members get the same bits. Elements are combined in the order of members; through a NIC, of more than 2 * PGAS_LL_BYTES for each
-    member, in an order that begins with another member. float16 and bfloat16 are accumulated in float32 and rounded once, integers wrap.
+    All members get the same bits. Elements are combined in the order of members; for more than 2 * PGAS_LL_BYTES per member through a NIC
+    that order is rotated. float16 and bfloat16 are accumulated in float32 and rounded once; integers wrap.
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -53,9 +53,8 @@ def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
     Args:
         team: the team.
         dest: array of at least source.size elements; may be source.
-        source: array of integers for every op; of floats (float16, bfloat16, float32, float64) for SUM, PROD, MIN and MAX; of complex
-            numbers for SUM.
-        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, by name: the kernel is compiled for it.
+        source: array of integers (every op), floats (float16, bfloat16, float32, float64; SUM, PROD, MIN and MAX) or complex numbers (SUM).
+        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR itself, as the kernel is compiled for it.
         channel: as team_sync().
         stream: on the host only, as team_sync().
 
@@ -137,7 +136,7 @@ def exscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
 def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
     """Find for each row the member with the largest value (NVSHMEM's maxloc, MPI_MAXLOC).
 
-    A row is (value, location). The row of the largest value is every member's result; of equal values, that of the least location.
+    A row is (value, location). Every member gets the row with the largest value; among equal values, the one with the smallest location.
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -179,59 +178,59 @@ def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
 
 @device_function(reductions.reduce(WARP))
 def reduce_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reduce() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """reduce() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(reductions.reduce(BLOCK))
 def reduce_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reduce() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """reduce() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(reductions.reducescatter(WARP))
 def reducescatter_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reducescatter() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """reducescatter() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(reductions.reducescatter(BLOCK))
 def reducescatter_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reducescatter() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """reducescatter() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(reductions.inscan(WARP))
 def inscan_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """inscan() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """inscan() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(reductions.inscan(BLOCK))
 def inscan_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """inscan() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """inscan() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(reductions.exscan(WARP))
 def exscan_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """exscan() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """exscan() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(reductions.exscan(BLOCK))
 def exscan_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """exscan() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """exscan() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(reductions.best("maxloc", WARP, least=False))
 def maxloc_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """maxloc() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """maxloc() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(reductions.best("maxloc", BLOCK, least=False))
 def maxloc_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """maxloc() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """maxloc() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(reductions.best("minloc", WARP, least=True))
 def minloc_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """minloc() by all threads of one warp of every member, which meet on entry and return. None may have returned."""
+    """minloc() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(reductions.best("minloc", BLOCK, least=True))
 def minloc_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """minloc() by all threads of one block of every member, which meet on entry and return. None may have returned."""
+    """minloc() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""

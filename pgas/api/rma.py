@@ -41,7 +41,7 @@ def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
 
 @device_function(rma.put(WARP, nbi=False))
 def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """put() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned.
+    """put() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have exited.
 
     Each thread copies a share of the data. If a thread has returned or waits at another barrier, its share is missing; the simulator
     refuses such calls.
@@ -50,7 +50,7 @@ def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None,
 
 @device_function(rma.put(BLOCK, nbi=False))
 def put_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """put() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+    """put() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(rma.put(THREAD, nbi=True))
@@ -67,12 +67,12 @@ def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
 
 @device_function(rma.put(WARP, nbi=True))
 def put_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """put_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry."""
+    """put_nbi() by all threads of a warp together (none may have exited), with the same arguments; synchronizes the warp on entry."""
 
 
 @device_function(rma.put(BLOCK, nbi=True))
 def put_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """put_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry."""
+    """put_nbi() by all threads of a block together (none may have exited), with the same arguments; synchronizes the block on entry."""
 
 
 @device_function(rma.get(THREAD, nbi=False))
@@ -98,12 +98,12 @@ def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
 
 @device_function(rma.get(WARP, nbi=False))
 def get_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """get() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
+    """get() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(rma.get(BLOCK, nbi=False))
 def get_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """get() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+    """get() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(rma.get(THREAD, nbi=True))
@@ -120,7 +120,7 @@ def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
 
 @device_function(rma.get(WARP, nbi=True))
 def get_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """get_nbi() by all threads of a warp together (none may have returned), with the same arguments; synchronizes the warp on entry.
+    """get_nbi() by all threads of a warp together (none may have exited), with the same arguments; synchronizes the warp on entry.
 
     One thread's quiet() covers the other threads' copies only after a syncwarp or syncthreads.
     """
@@ -128,7 +128,7 @@ def get_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = N
 
 @device_function(rma.get(BLOCK, nbi=True))
 def get_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """get_nbi() by all threads of a block together (none may have returned), with the same arguments; synchronizes the block on entry.
+    """get_nbi() by all threads of a block together (none may have exited), with the same arguments; synchronizes the block on entry.
 
     One thread's quiet() covers the other threads' copies only after a syncthreads.
     """
@@ -166,12 +166,12 @@ def iput(
 
 @device_function(strided.iput(WARP))
 def iput_warp(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
-    """iput() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
+    """iput() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(strided.iput(BLOCK))
 def iput_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
-    """iput() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+    """iput() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(strided.iget(THREAD))
@@ -201,12 +201,12 @@ def iget(
 
 @device_function(strided.iget(WARP))
 def iget_warp(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
-    """iget() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have returned."""
+    """iget() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have exited."""
 
 
 @device_function(strided.iget(BLOCK))
 def iget_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
-    """iget() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have returned."""
+    """iget() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have exited."""
 
 
 @device_function(rma.p)

@@ -46,12 +46,12 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int
 
 @device_function(signal.put_signal(WARP, nbi=False))
 def put_signal_warp(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
-    """put_signal() by all threads of a warp together (none may have returned), with the same arguments; one update of the signal."""
+    """put_signal() by all threads of a warp together (none may have exited), with the same arguments; one update of the signal."""
 
 
 @device_function(signal.put_signal(BLOCK, nbi=False))
 def put_signal_block(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
-    """put_signal() by all threads of a block together (none may have returned), with the same arguments; one update of the signal."""
+    """put_signal() by all threads of a block together (none may have exited), with the same arguments; one update of the signal."""
 
 
 @device_function(signal.put_signal(THREAD, nbi=True))
@@ -66,12 +66,12 @@ def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op:
 
 @device_function(signal.put_signal(WARP, nbi=True))
 def put_signal_nbi_warp(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
-    """put_signal_nbi() by all threads of a warp together (none may have returned), with the same arguments."""
+    """put_signal_nbi() by all threads of a warp together (none may have exited), with the same arguments."""
 
 
 @device_function(signal.put_signal(BLOCK, nbi=True))
 def put_signal_nbi_block(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
-    """put_signal_nbi() by all threads of a block together (none may have returned), with the same arguments."""
+    """put_signal_nbi() by all threads of a block together (none may have exited), with the same arguments."""
 
 
 @device_function(signal.signal_op)

@@ -129,12 +129,12 @@ def barrier_all(*, stream: Any = None) -> None:
 
 @device_function(meeting.of_all("barrier_all", WARP, completes=True))
 def barrier_all_warp() -> None:
-    """barrier_all() by all threads of one warp of every PE (none may have returned); completes the operations of all of them."""
+    """barrier_all() by all threads of one warp of every PE (none may have exited); completes the operations of all of them."""
 
 
 @device_function(meeting.of_all("barrier_all", BLOCK, completes=True))
 def barrier_all_block() -> None:
-    """barrier_all() by all threads of one block of every PE (none may have returned); completes the operations of all of them."""
+    """barrier_all() by all threads of one block of every PE (none may have exited); completes the operations of all of them."""
 
 
 @device_function(meeting.of_all("sync_all", THREAD, completes=False))
@@ -151,9 +151,9 @@ def sync_all(*, stream: Any = None) -> None:
 
 @device_function(meeting.of_all("sync_all", WARP, completes=False))
 def sync_all_warp() -> None:
-    """sync_all() by all threads of one warp of every PE (none may have returned)."""
+    """sync_all() by all threads of one warp of every PE (none may have exited)."""
 
 
 @device_function(meeting.of_all("sync_all", BLOCK, completes=False))
 def sync_all_block() -> None:
-    """sync_all() by all threads of one block of every PE (none may have returned)."""
+    """sync_all() by all threads of one block of every PE (none may have exited)."""

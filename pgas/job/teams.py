@@ -19,14 +19,14 @@ __all__ = ["NODE", "SAME_LOCAL", "WORLD", "Plan", "Room", "Teams"]
 WORLD, NODE, SAME_LOCAL = range(3)
 _PREDEFINED = 3
 
-#: Most units of team memory, so that a map of the free ones fits into a message of members (NOTE_BYTES).
+#: Most units of team memory. The bitmap of free units is part of a note (NOTE_BYTES).
 _UNITS = 2048
 
-#: Bytes of what members tell each other when they make a team: the hash of the call, free numbers, free units.
+#: Bytes of the note that members exchange when they make a team: hash of the call, free numbers, free units.
 HASH_BYTES = 16
 NOTE_BYTES = HASH_BYTES + layout.MAX_TEAMS // 8 + _UNITS // 8
 
-#: The first epoch of a channel is one more.
+#: Initial epoch of a channel; its first collective has the next one.
 _EPOCH = 1
 
 
@@ -36,7 +36,7 @@ def _line(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """How team memory is divided; the same on every PE."""
+    """The division of team memory, the same on every PE."""
 
     n_pes: int
     channels: int  #: PGAS_CHANNELS
@@ -48,7 +48,7 @@ class Plan:
         """Return the plan of a job's variables.
 
         Raises:
-            HeapError: the memory does not fit before the heap.
+            HeapError: team memory does not fit below the heap.
         """
         plan = cls(n_pes, requested["PGAS_CHANNELS"], requested["PGAS_LL_BYTES"], requested["PGAS_MAX_TEAMS"])
         if plan.nbytes > window.HEAP_OFFSET:
@@ -59,7 +59,7 @@ class Plan:
         return plan
 
     def staging_offset(self, members: int) -> int:
-        """Return the bytes from a channel to its staging."""
+        """Return the offset of staging in a channel."""
         return layout.CHANNEL_HEAD + _line(members * layout.ROW_SIZE)
 
     def channel_bytes(self, members: int) -> int:
@@ -67,15 +67,15 @@ class Plan:
         return self.staging_offset(members) + 2 * members * 2 * self.ll_bytes
 
     def team_bytes(self, members: int, channels: int) -> int:
-        """Return the bytes of a team: its channels, the list of its members, and their notes."""
+        """Return the bytes of a team: channels, list of members, notes of members."""
         return self.list_offset(members, channels) + _line(4 * members) + (members + 1) * _line(NOTE_BYTES)
 
     def list_offset(self, members: int, channels: int) -> int:
-        """Return the bytes from a team's memory to the list of its members."""
+        """Return the offset of the list of members in a team's memory."""
         return (channels + 1) * self.channel_bytes(members)
 
     def notes_offset(self, members: int, channels: int) -> int:
-        """Return the bytes from a team's memory to the notes of its members, of which its own comes behind the last."""
+        """Return the offset of the members' notes in a team's memory; this PE's outgoing note follows the last."""
         return self.list_offset(members, channels) + _line(4 * members)
 
     @property
@@ -85,20 +85,20 @@ class Plan:
 
     @property
     def unit(self) -> int:
-        """Bytes that are allocated at once."""
+        """Bytes of a unit, in which team memory is allocated."""
         unit = 1024
         while unit * _UNITS < self.nbytes:
             unit *= 2
         return unit
 
     def units(self, members: int, channels: int) -> int:
-        """Return how many units a team takes."""
+        """Return the number of units of a team."""
         return -(-self.team_bytes(members, channels) // self.unit)
 
 
 @dataclass(frozen=True)
 class Room:
-    """Free numbers of teams and free units of team memory: bit i of a map says that i is free."""
+    """Bitmaps of free team numbers and free units of team memory: bit i set: i is free."""
 
     numbers: int
     units: int
@@ -108,7 +108,7 @@ class Room:
 
     def first(self, count: int) -> tuple[int, int] | None:
         """Return the first free number and the first of ``count`` consecutive free units; None if there are none."""
-        runs, length = self.units, 1  # bit i of runs: length units from i on are free
+        runs, length = self.units, 1  # bit i of runs: ``length`` units from i on are free
         while length < count and runs:
             step = min(length, count - length)
             runs &= runs >> step
@@ -118,12 +118,12 @@ class Room:
         return (self.numbers & -self.numbers).bit_length() - 1, (runs & -runs).bit_length() - 1
 
     def note(self, digest: bytes) -> bytes:
-        """Return the note that says it. digest: the hash of the call."""
+        """Return these bitmaps as a note. digest: the hash of the call."""
         return digest + self.numbers.to_bytes(layout.MAX_TEAMS // 8, "little") + self.units.to_bytes(_UNITS // 8, "little")
 
     @classmethod
     def of(cls, note: bytes) -> "Room":
-        """Read a note."""
+        """Return the bitmaps of a note."""
         numbers, units = note[HASH_BYTES : HASH_BYTES + layout.MAX_TEAMS // 8], note[HASH_BYTES + layout.MAX_TEAMS // 8 :]
         return cls(int.from_bytes(numbers, "little"), int.from_bytes(units, "little"))
 
@@ -144,8 +144,8 @@ class Teams:
     Args:
         memory: this PE's memory, with the slot and the state page mapped.
         me: this PE's number.
-        plan: how team memory is divided.
-        near: the PEs that map each other's memory, this one among them.
+        plan: the division of team memory.
+        near: the PEs that map each other's memory, including this one.
         machines: the PEs of each machine, in order.
     """
 
@@ -157,7 +157,7 @@ class Teams:
         self._predefine()
 
     def _predefine(self) -> None:
-        """Make the predefined teams. They lie at the same place on every PE, so each has room for its largest form."""
+        """Make the predefined teams. They have the same address on every PE, so each has room for its largest size on any PE."""
         machine = next(pes for pes in self._machines if self._me in pes)
         local = self._me - machine.start
         same = [pes[local] for pes in self._machines if local < len(pes)]
@@ -170,7 +170,7 @@ class Teams:
             self._enter(number, tuple(pes), self.plan.channels, found[1], "", self.plan.units(most, self.plan.channels))
 
     def add(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str) -> None:
-        """Make a team at a place that is free on all of its members. No member may use it before every one has done this."""
+        """Make a team at a place that is free on all members. No member may use it before all have made it."""
         self._enter(number, pes, channels, first_unit, where, self.plan.units(len(pes), channels))
 
     def _enter(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str, units: int) -> None:
@@ -179,7 +179,7 @@ class Teams:
         self._prepare(number)
 
     def _prepare(self, number: int) -> None:
-        """Write a team's memory and entry: flags and staging are 0, the members are told to kernels."""
+        """Write a team's memory (zero flags and staging, list of members) and its entry for kernels."""
         record = self.records[number]
         pes, base, size = record.pes, self._address(record), self.plan.channel_bytes(len(record.pes))
         count = record.channels + 1
@@ -216,7 +216,7 @@ class Teams:
         return self._base + record.first_unit * self.plan.unit
 
     def remove(self, number: int) -> None:
-        """Destroy a team; all of its members have left it."""
+        """Destroy a team that no member uses any more."""
         record = self.records.pop(number)
         self._memory.fill(layout.TEAMS + number * layout.TEAM_ENTRY, layout.TEAM_ENTRY, 0)
         if SIMULATOR:
@@ -225,7 +225,7 @@ class Teams:
         self.room = Room(self.room.numbers | 1 << number, self.room.units | units)
 
     def reset(self) -> None:
-        """Begin all channels anew, after an error: on every PE, while no kernel runs."""
+        """Reset all channels after an error; on every PE, while no kernel runs."""
         for number in self.records:
             self._prepare(number)
         self._memory.fill(window.slot(self._me) + layout.ALL_ROWS, layout.ALL_ROWS_BYTES, 0)
@@ -242,13 +242,13 @@ class Teams:
         return self.records[number]
 
     def notes(self, number: int) -> tuple[int, int]:
-        """Return the addresses of the notes of a team's members, and of this PE's own."""
+        """Return the addresses of the members' notes and of this PE's outgoing note."""
         record = self.find(number)
         notes = self._address(record) + self.plan.notes_offset(len(record.pes), record.channels)
         return notes, notes + len(record.pes) * _line(NOTE_BYTES)
 
     def unfreed(self) -> str:
-        """Return the list of teams that were not destroyed, with the lines that made them; "" if there are none."""
+        """Return a text with the teams that were not destroyed and the lines that made them; "" if there are none."""
         left = {number: record for number, record in self.records.items() if number >= _PREDEFINED}
         lines = [f"{record.where}: team {number} of PEs {listed(record.pes)}" for number, record in left.items()]
         return "\n  ".join([f"{len(left)} team{'s' * (len(left) > 1)} never destroyed:", *lines]) if left else ""
@@ -268,7 +268,7 @@ class Teams:
         return self._row_of_all(address) if found is None else self.records[found[0]].pes[found[2]]
 
     def _row_of_all(self, address: int) -> int | None:
-        """Return the PE that writes a row of barrier_all and sync_all; None for other addresses."""
+        """Return the PE that writes an address in the rows of barrier_all and sync_all; None for other addresses."""
         pe = (address - window.slot(self._me) - layout.ALL_ROWS) // layout.ROW_SIZE
         return pe if 0 <= pe < self.plan.n_pes else None
 
@@ -293,11 +293,11 @@ _FLAGS = ("arrival", "completion", "acknowledgment", "chunk", "data")
 
 
 def named(number: int) -> str:
-    """Return what messages call a team."""
+    """Return a team's name in messages."""
     return ("TEAM_WORLD", "TEAM_NODE", "TEAM_SAME_LOCAL")[number] if number < _PREDEFINED else f"team {number}"
 
 
 def listed(pes: Sequence[int]) -> str:
-    """Return the numbers of PEs in a few words."""
+    """Return a list of PEs as text, shortened if it is long."""
     shown = ", ".join(map(str, pes[:8]))
     return shown if len(pes) <= 8 else f"{shown}, … ({len(pes)} in all)"

@@ -1,16 +1,16 @@
-"""Channels of teams: the epoch, the flags of members, and why staging may be used again.
+"""Channels of teams: the epoch, the flags of members, and why staging can be reused.
 
-A channel has a head (EPOCH, ONE_SIDED: written by this PE only), a row of flags for each member, which that member writes, and staging: two
-halves, of which collective e uses half e & 1, each with a part for each member, which that member writes.
+A channel has a head (EPOCH and ONE_SIDED, written by this PE only), a row of flags for each member, and staging in two halves. Collective e
+uses half e & 1. A half has a part for each member. Each member writes its own row and its own parts.
 
-*No stale flag or line is taken for a new one.* Flags of rows are epochs of 64 bits, waited for with >=. Lines have the low 32 bits of the
-epoch, which are never 0 or 1: staging is zero at first, and begin() zeroes it on all members before these bits wrap.
+*A stale flag or line is never taken for a new one.* Flags in rows are 64-bit epochs, and waits compare with >=. Lines have the low 32 bits
+of the epoch. These are never 0 or 1, as staging is zero at first; before they wrap, begin() zeroes staging on all members.
 
-*A half is written again only when it has been read.* Collective e writes into the half of e - 2, so a member must know that the receiver
-has left e - 2. If every member has waited for something from every other in e - 1, it knows: the receiver sent that after it had left e - 2
-(all threads of a scope meet in finish(), which ends e - 2, before one of them begins e - 1). Where some members wait for nothing from some
-others (broadcast, scans), all acknowledge to all when they leave. ONE_SIDED keeps the number of the last such collective, and begin() waits
-for the acknowledgments of e - 2 if e - 1 was one.
+*A half is not overwritten before it has been read.* Collective e writes into the half of e - 2, so a member must know that the receiver has
+left e - 2. If every member waits for every other in e - 1, it knows that: the receiver's data of e - 1 was sent after it had left e - 2, as
+all threads of a scope synchronise in finish() of e - 2 before any of them begins e - 1. In some collectives (broadcast, scans) some members
+do not wait for some others. Then each member acknowledges to all others at its end. ONE_SIDED is the epoch of the last such collective, and
+begin() waits for the acknowledgments of e - 2 if e - 1 was one.
 """
 
 import functools
@@ -56,8 +56,8 @@ _0, _1, _2, _4, _LINE = (constant(c) for c in (0, 1, 2, 4, 16))
 
 @device
 def entry_of(op, team):
-    """Return the entry of a team; 0, and poison the state, if there is no such team or this PE is not a member."""
-    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # an entry, whatever team is: the compiler may load before it compares
+    """Return the entry of a team. If there is no such team, or this PE is not a member, return 0 and poison the state."""
+    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # masked, as the compiler may load before it compares
     if u64(team) <= _TEAM_MASK and fixed_u32(entry + _SIZE) != 0:
         return entry
     state.fail(_NO_TEAM, u64(op), u64(state.my_pe()), _0, u64(team), _0, _0)
@@ -90,15 +90,15 @@ def per_machine(entry):
 
 @device
 def member(entry, i):
-    """Return the PE of member i. A load, also for teams with a stride: a branch around it would not stop LLVM from loading."""
+    """Return the PE of member i, by a load; LLVM would hoist it out of a branch for teams with a stride."""
     return fixed_u32(fixed(entry + _LIST) + u64(i) * _4)
 
 
 @device
 def channel_of(op, team, channel):
-    """Return (address of the channel, its team's entry); the address is 0, and the state poisoned, if there is no such channel.
+    """Return (address of the channel, its team's entry). If there is no such channel, the address is 0 and the state is poisoned.
 
-    layout.HOST_CHANNEL is one, too.
+    layout.HOST_CHANNEL is valid, too.
     """
     entry = entry_of(op, team)
     base = _0
@@ -121,7 +121,7 @@ def row_of(base, i):
 
 @device
 def half_of(base, entry, epoch):
-    """Return the address of the half of staging that a collective uses; member i's part is i * window.STAGING_PART behind it."""
+    """Return the address of a collective's half of staging; member i's part is at offset i * window.STAGING_PART."""
     half = u64(size_of(entry)) * window.STAGING_PART
     return base + u64(fixed_u32(entry + _STAGING)) + (half if epoch & _1 else _0)
 
@@ -136,7 +136,7 @@ def given_up(op, at, comparison, wanted, found, deadline):
 
 
 def _waiting(load: Any) -> Any:
-    """Make ``wait(op, at, wanted)``: until a flag is ``wanted`` or more."""
+    """Make ``wait(op, at, wanted)``: wait until a flag is ``wanted`` or more."""
 
     @device
     def wait(op, at, wanted):
@@ -156,29 +156,29 @@ def _waiting(load: Any) -> Any:
     return wait
 
 
-#: Afterwards what the flag's writer released before is visible to this thread.
+#: Acquires: afterwards this thread sees what the flag's writer released before.
 wait_flag = _waiting(ptx.ld_acquire_sys_u64)
-#: For a flag behind which no data lies: L1 keeps what it has.
+#: For a flag without data: does not invalidate L1.
 wait_flag_only = _waiting(ptx.ld_relaxed_sys_u64)
 
 
 @device
-def tellers(size):
+def flag_threads(size):
     """Return how many threads of a scope write and await flags: those of its first warp."""
     return min(size, u32(32))
 
 
 @functools.cache
 def wait_flags(scope: Scope, wait_one: Any = wait_flag) -> Any:
-    """Make ``wait(op, base, entry, word, epoch)``: until every other member has written epoch to a word of its row.
+    """Make ``wait(op, base, entry, word, epoch)``: wait until every other member has written epoch to a word of its row.
 
-    Each of the first warp's threads waits for some members; a barrier of the scope must follow.
+    Each thread of the first warp waits for some members; a barrier of the scope must follow.
     """
     rank, size = scope.rank, scope.size
 
     @device
     def wait(op, base, entry, word, epoch):
-        n, me, step = size_of(entry), rank_of(entry), tellers(size())
+        n, me, step = size_of(entry), rank_of(entry), flag_threads(size())
         i = rank()
         while i < n and rank() < step:
             if i != me:
@@ -198,7 +198,7 @@ def write_flags(scope: Scope, write: Any) -> Any:
 
     @device
     def send(base, entry, word, epoch):
-        n, me, step = size_of(entry), rank_of(entry), tellers(size())
+        n, me, step = size_of(entry), rank_of(entry), flag_threads(size())
         at = row_of(base, me) + word
         i = rank()
         while i < n and rank() < step:
@@ -214,7 +214,7 @@ def write_flags(scope: Scope, write: Any) -> Any:
 
 @functools.cache
 def begin(scope: Scope, flag: Any) -> Any:
-    """Make ``begin(op, base, entry)``: return the epoch of a new collective. All threads of the scope call it after a barrier of theirs.
+    """Make ``begin(op, base, entry)``: return the epoch of a new collective. All threads of the scope call it, after a barrier.
 
     flag: ``flag(addr, value, pe)`` of the way.
     """
@@ -235,10 +235,10 @@ def begin(scope: Scope, flag: Any) -> Any:
 
 
 def _restart(scope: Scope, flag: Any) -> Any:
-    """Make ``restart(op, base, entry, epoch)``: the low 32 bits of the epoch wrap; zero staging, and return an epoch behind the wrap.
+    """Make ``restart(op, base, entry, epoch)``: zero staging when the low 32 bits of the epoch wrap, and return an epoch after the wrap.
 
-    Between two rounds of flags every member is here, and none has lines under way: all threads fence before the first flags. They fence
-    before the second, too, so nobody sends lines before all staging is zero.
+    This happens between two rounds of flags. All threads fence before the first, so no member has lines in flight while staging is zeroed.
+    They also fence before the second, so no member sends lines before all staging is zero.
     """
     send, await_all, rank, size, sync = write_flags(scope, flag), wait_flags(scope), scope.rank, scope.size, scope.sync
 
@@ -267,7 +267,7 @@ def _restart(scope: Scope, flag: Any) -> Any:
 def finish(scope: Scope, flag: Any, *, one_sided: bool = False) -> Any:
     """Make ``finish(base, entry, epoch)``, which ends a collective for all threads of the scope.
 
-    one_sided: some members have sent nothing to some others in it, or do not wait for what they sent.
+    one_sided: some members have not waited for data from some others.
     """
     acknowledge, store, rank, sync = write_flags(scope, flag), ptx.st_plain[8], scope.rank, scope.sync
 

@@ -1,7 +1,7 @@
-"""Between members of whom some reach each other through a NIC only, over the job's path (in a job with two paths: near members by stores).
+"""The way between members that do not all map each other's memory: over the job's path; in a job with two paths, by stores to near members.
 
-What goes through staging is sent into the receiver's staging (posted.py), large operands into dest (rings.py). Signals from one member to
-another come in order: they are posted to one queue pair, that of the block. In jobs with two paths, machines.py has large operands of
+Small messages are sent into the receiver's staging (posted.py), large operands into dest (rings.py). Signals from one member to another
+arrive in order, as they are posted to one queue pair, that of the block. In jobs with two paths machines.py handles large operands of
 regular teams.
 """
 
@@ -11,14 +11,14 @@ from typing import Any
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import channel, machines, near, posted, rings
-from pgas.kernels.ops.collectives.channel import member, per_machine, rank_of, row_of, size_of, tellers, wait_flag
+from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import combined
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import WARP, Scope
 
-#: A team of so many members meets in one round, a larger one in log2 of its size (dissemination; Hensgen, Finkel, Manber 1988).
+#: Most members of a team that synchronises in one round. Larger teams take log2 rounds (dissemination; Hensgen, Finkel, Manber 1988).
 _ONE_ROUND = 32
 
 _WORD, _ROW_SIZE = constant(layout.WORD), constant(layout.ROW_SIZE)
@@ -39,7 +39,7 @@ def begin(scope: Scope) -> Any:
 
 
 def leave(scope: Scope) -> Any:
-    """As finish() where only flags were sent."""
+    """As finish() if only flags were sent."""
     end = channel.finish(scope, transport.current().flag)
 
     @device
@@ -50,7 +50,7 @@ def leave(scope: Scope) -> Any:
 
 
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
-    """As channel.finish(); what this member has sent is complete before, so its source may be reused."""
+    """As channel.finish(); first completes what this member has sent, so its source may be reused."""
     end, complete, sync = channel.finish(scope, transport.current().flag, one_sided=one_sided), _complete(scope), scope.sync
 
     @device
@@ -64,7 +64,7 @@ def finish(scope: Scope, *, one_sided: bool = False) -> Any:
 
 @functools.cache
 def _complete(scope: Scope) -> Any:
-    """Make ``complete(c)``: each thread completes what was sent to some members, by any thread before a barrier; another must follow."""
+    """Make ``complete(c)``: complete what all threads have sent, each thread for some members; between two barriers of the scope."""
     rank, size, quiet = scope.rank, scope.size, transport.current().quiet_pe
 
     @device
@@ -97,17 +97,17 @@ def meet(scope: Scope, *, completes: bool) -> Any:
 
 @functools.cache
 def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
-    """Make ``rounds(op, rows, entry, n, me, epoch)``: meet by the flags ARRIVED of rows; acquires.
+    """Make ``rounds(op, rows, entry, n, me, epoch)``: synchronise members with the flags ARRIVED of rows; acquires.
 
-    In one round each of the first warp's threads tells some members. In several (dissemination), one thread tells a member and waits for
-    another each time. pe_of: ``pe_of(entry, i)`` returns the PE of member i.
+    In a single round each thread of the first warp signals some members. In several rounds (dissemination) one thread signals a member and
+    waits for another one in each. pe_of: ``pe_of(entry, i)`` returns the PE of member i.
     """
     rank, size = scope.rank, scope.size
 
     @device
     def rounds(op, rows, entry, n, me, epoch):
         at = rows + u64(me) * _ROW_SIZE + _ARRIVED
-        once, step = n <= _ONE_ROUND, tellers(size())
+        once, step = n <= _ONE_ROUND, flag_threads(size())
         distance = u32(rank() + u32(1))
         while distance < n and rank() < (step if once else u32(1)):
             to = u32(me + distance)
@@ -117,7 +117,7 @@ def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
             else:
                 origin = u32(me + n - distance)
                 wait_flag(op, rows + u64(origin if origin < n else u32(origin - n)) * _ROW_SIZE + _ARRIVED, epoch)
-                ptx.fence_sys()  # what the flag has made visible here is passed on with the next one
+                ptx.fence_sys()  # the next flag passes on what this one has made visible
                 distance = u32(distance + distance)
         if once:
             distance = u32(rank() + u32(1))
@@ -171,7 +171,7 @@ def send_each(scope: Scope, unit: int) -> Any:
 
 
 def send_words(scope: Scope, values: Any) -> Any:
-    """The words lie in this PE's own part of its staging, which nobody else writes, until they are sent."""
+    """Way.send_words(). The words are sent from this PE's own part of its staging, which no other member writes."""
     put, rank, size = posted.put(8), scope.rank, scope.size
 
     @device
@@ -301,9 +301,9 @@ def spread(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Way.reduce(): in a ring if that pays and dest can take what is under way, else in rounds through staging."""
+    """Way.reduce(): in a ring if that pays and dest can hold partial results, else in rounds through staging."""
     in_rounds, two = _reduce_in_rounds(scope, unit, combine), transport.two_paths()
-    if combine.rounds:  # on the way around a ring there are sums of some members
+    if combine.rounds:  # in a ring dest holds partial sums
         return in_rounds
     in_ring = machines.reduce(scope, unit, combine) if two else rings.reduce(scope, unit, combine)
 
@@ -328,10 +328,10 @@ def _slice(c, q, request):
 
 
 def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Make ``reduce(op, c, epoch, dest, source, nbytes)``: in rounds of a part of staging for each member.
+    """Make ``reduce(op, c, epoch, dest, source, nbytes)``: in rounds, with a part of staging for each member.
 
-    A member gets its slice from everybody, combines it in the order of members, and puts it into every dest. A round needs two flights.
-    Results come in order, so only the last are awaited. dest may be source: a slice has left a source before its result can come.
+    A member receives its slice from all members, combines it in their order, and puts it into every dest, in two flights per round. Results
+    arrive in order, so only the last ones are awaited. dest may be source: a slice has left its source before its result can arrive.
     """
     send, share = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
     add_up, sync = combined(scope, unit, combine, word()), scope.sync
@@ -380,7 +380,7 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
 
 
 def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
-    """In rounds through staging: every member sends to every other."""
+    """A reduce-scatter in rounds through staging: every member sends to every other."""
     send, add_up, sync = send_each(scope, unit), combined(scope, unit, combine, word()), scope.sync
     gather, start, end = collect(scope), begin(scope), channel.finish(scope, transport.current().flag)
 

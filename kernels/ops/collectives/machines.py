@@ -1,16 +1,16 @@
 """Large operands between members on several machines, in jobs with two paths: they cross a NIC once for each machine.
 
-A *regular* team has k members on each of its m machines, and numbers those of a machine consecutively: member i is number i % k of machine
-i // k. Members of the same number exchange pieces between machines by put_signal; members of a machine by loads and stores. What crosses
-the NIC of a member is 1 / k of what far.py, which serves all other teams, would send. Small messages are sent to every member directly:
-one flight through a NIC costs less than one and two by stores. So is alltoall, where no two members want the same.
+A *regular* team has k members on each of its m machines, numbered consecutively: member i is number i % k of machine i // k. Members with
+the same number exchange pieces between machines by put_signal, members of a machine by loads and stores. So a member's NIC carries 1 / k of
+what far.py, which serves all other teams, would send. Small messages go to every member directly, as one flight through a NIC takes less
+time than one plus two by stores. So do those of alltoall, where all members get different data.
 
-*Flags.* A member writes its row at other machines through the NIC, at its own by stores. These are written behind a fence of the threads
-that write them, after the scope has met: what the NIC has delivered, and what other threads of the scope have stored, is visible
-to its reader (PTX ISA, causality order).
+*Flags.* A member writes its row on other machines through the NIC, on its own by stores. Before the stores the scope synchronises and the
+writing threads fence, so the reader sees what the NIC has delivered and what other threads of the scope have stored (PTX ISA, causality
+order).
 
-*Why no half of staging is written too early.* The result of all but the broadcast depends on every member, so who has it knows that every
-member has begun this collective (channel.py). The broadcast ends with acknowledgments.
+*No half of staging is written too early.* Except for the broadcast, the result depends on every member. A member that has it knows that
+every member has begun this collective (channel.py). The broadcast ends with acknowledgments.
 """
 
 import functools
@@ -19,7 +19,7 @@ from typing import Any
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import channel, near, posted
-from pgas.kernels.ops.collectives.channel import member, per_machine, rank_of, row_of, size_of, tellers, wait_flag
+from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import load_word, store_word
 from pgas.kernels.paths import transport
@@ -43,19 +43,19 @@ def first_of(entry):
 
 @device
 def behind(entry, machines):
-    """Return the member of this one's number that is so many machines behind, around the ring."""
+    """Return the member with this one's number that is some machines behind in the ring."""
     return u32((rank_of(entry) + u32(machines) * per_machine(entry)) % size_of(entry))
 
 
 @functools.cache
 def _tell(scope: Scope) -> Any:
-    """Make ``tell(c, word, value)``: write a word of this member's row at the others of its machine. The scope has met before."""
+    """Make ``tell(c, word, value)``: write a word of this member's row at the others of its machine, after a barrier of the scope."""
     rank, size = scope.rank, scope.size
 
     @device
     def tell(c, word, value):
         base, entry = c
-        k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), tellers(size())
+        k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), flag_threads(size())
         i = rank()
         if i < step:
             ptx.fence_sys()
@@ -69,13 +69,13 @@ def _tell(scope: Scope) -> Any:
 
 @functools.cache
 def _hear(scope: Scope) -> Any:
-    """Make ``hear(op, c, word, value)``: wait for the word of the others of this machine, for all threads of the scope."""
+    """Make ``hear(op, c, word, value)``: wait for that word from the others of this machine, for all threads of the scope."""
     rank, size, sync = scope.rank, scope.size, scope.sync
 
     @device
     def hear(op, c, word, value):
         base, entry = c
-        k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), tellers(size())
+        k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), flag_threads(size())
         i = rank()
         while i < k and rank() < step:
             if u32(first + i) != me:
@@ -88,7 +88,7 @@ def _hear(scope: Scope) -> Any:
 
 @functools.cache
 def _store_near(scope: Scope, unit: int) -> Any:
-    """Make ``store(entry, to, source, nbytes)``: copy to the same place at the others of this machine."""
+    """Make ``store(entry, to, source, nbytes)``: copy to the same address at the others of this machine."""
     move, rank, size = copy(unit, warp=scope is WARP), scope.rank, scope.size
 
     @device
@@ -107,7 +107,7 @@ def _store_near(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def spread(scope: Scope, unit: int) -> Any:
-    """Way.spread(): along a chain of machines, chunk by chunk, by the members of the root's number. Their machines load from them."""
+    """Way.spread(): members with the root's number forward chunks along a chain of machines; the others of each machine load from them."""
     put, pull, move = posted.put(unit), copy(unit, get=True, warp=scope is WARP), copy(unit, warp=scope is WARP)
     tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
 
@@ -143,14 +143,14 @@ def spread(scope: Scope, unit: int) -> Any:
         else:
             if me == root and dest != source:
                 move(dest, source, nbytes, u64(rank()), u64(size()), False)
-            hear(op, c, _DONE, epoch)  # nobody loads from it any more
+            hear(op, c, _DONE, epoch)  # no member loads from it any more
 
     return spread
 
 
 @functools.cache
 def share(scope: Scope, unit: int) -> Any:
-    """Way.share(): to the members of this number on other machines; what comes from them, and the own, to the members of this machine."""
+    """Way.share(): send to the members with this number on other machines; pass on their data and the own one on this machine."""
     put, store, move = posted.put(unit), _store_near(scope, unit), copy(unit, warp=scope is WARP)
     tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
 
@@ -184,9 +184,9 @@ def share(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def _add_near(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Make ``add(entry, to, begun, source, nbytes)``: combine source of all members of this machine, in their order, into ``to`` here.
+    """Make ``add(entry, to, begun, source, nbytes)``: combine the sources of all members of this machine, in their order, into ``to``.
 
-    begun: ``to`` has what comes before them.
+    begun: ``to`` already has the partial result of earlier members.
     """
     words, load, store, rank, size = combine.words, load_word(unit), store_word(unit), scope.rank, scope.size
     first, more, last = combine.first, combine.add, combine.last
@@ -219,8 +219,8 @@ def _add_near(scope: Scope, unit: int, combine: Combine) -> Any:
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Make ``reduce(op, c, epoch, dest, source, nbytes)``; dest is not source.
 
-    Member number l of each machine has slice l: it is combined in a ring of machines (rings.reduce()), where each adds its members'
-    sources to a piece at once. Who gets a final piece stores it to its machine.
+    Members with number l combine slice l in a ring of machines (rings.reduce()); each adds the sources of all members of its machine to a
+    piece. A member that gets a final piece stores it at all members of its machine.
     """
     put, add, store = posted.put(unit), _add_near(scope, unit, combine), _store_near(scope, unit)
     tell, hear, rank, sync = _tell(scope), _hear(scope), scope.rank, scope.sync
@@ -266,10 +266,10 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
 @functools.cache
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Way.reducescatter(): a member combines what its machine has for the members of its number, and sends it to them, in rounds.
+    """Way.reducescatter(): a member combines its machine's sources for the members with its number, and sends them the results, in rounds.
 
-    What is to be sent lies in this member's own part of its staging, which nobody else writes; it has left when the next round but one
-    begins, as its receivers have sent in the next.
+    It sends from its own part of its staging, which no other member writes. The data has left when the next round but one begins, as its
+    receivers have sent theirs in the next round.
     """
     put, add, load, store = posted.put(unit), _add_near(scope, unit, combine), load_word(unit), store_word(unit)
     tell, hear, rank, size, sync, words = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync, combine.words

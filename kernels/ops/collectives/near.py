@@ -1,10 +1,11 @@
-"""Between members that map each other's memory.
+"""The way between members that map each other's memory.
 
-Small messages travel as LL-16 lines (NCCL's protocol): a store of 16 bytes has 8 bytes of data and, twice, the epoch; the receiver polls
-the line in its own memory. One flight, no fence, no barrier. Larger ones are stored into dest or loaded from source, with flags around.
+Small messages are sent as LL-16 lines (NCCL's protocol): a 16-byte store has 8 bytes of data and twice the epoch; the receiver polls the
+line in its own memory. This takes one flight, no fence and no barrier. Larger messages are stored into dest or loaded from source, with
+flags before and after.
 
-Lines need no order among each other, as each has its own flag. Data that is stored into dest is ordered before DONE: the threads of the
-scope meet, then those that write flags fence at system scope, which covers the others' stores (PTX ISA, causality order).
+Lines need no order among each other, as each has its own flag. Data stored into dest is ordered before DONE: the threads of the scope
+synchronise, then the threads that write flags fence at system scope, which covers the others' stores (PTX ISA, causality order).
 """
 
 import functools
@@ -29,7 +30,7 @@ _0, _1, _2, _7, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 7, 15, 32))
 
 @device
 def flag(addr, value, pe):
-    """Store a flag; orders nothing."""
+    """Store a flag, without any order."""
     ptx.st_relaxed_sys_u64(remote(addr, pe), value)
 
 
@@ -61,16 +62,16 @@ leave = finish
 
 @functools.cache
 def _exchange(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
-    """Make ``exchange(op, c, epoch)``: tell every member and hear of every member; acquires. The scope has met before.
+    """Make ``exchange(op, c, epoch)``: signal every member and wait for every member; acquires. Called after a barrier of the scope.
 
-    fence: of the threads that tell; ptx.nothing: none.
+    fence: the fence of the signalling threads; ptx.nothing: none.
     """
     send, await_all, rank, _word = channel.write_flags(scope, flag), channel.wait_flags(scope), scope.rank, constant(word)
 
     @device
     def exchange(op, c, epoch):
         base, entry = c
-        if rank() < u32(32):  # those that write flags; before anything is loaded that the flags need
+        if rank() < u32(32):  # the threads that write flags; before they load anything for these
             fence()
         send(base, entry, _word, epoch)
         await_all(op, base, entry, _word, epoch)
@@ -151,7 +152,7 @@ def collect(scope: Scope) -> Any:
 
 
 def release(scope: Scope) -> Any:
-    """Way.release(): all threads have loaded what they send."""
+    """Way.release(): wait until all threads have loaded what they send."""
     sync = scope.sync
 
     @device
@@ -249,7 +250,7 @@ def push(scope: Scope, unit: int, piece: Any) -> Any:
 
 @device
 def own_place(c, q, request):
-    """The piece of an fcollect: dest, source, bytes of each member."""
+    """The piece of push() in an fcollect. request: dest, source, bytes of each member."""
     dest, source, nbytes = request
     return dest + u64(rank_of(c[1])) * nbytes, source, nbytes
 
@@ -268,7 +269,7 @@ def share(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def spread(scope: Scope, unit: int) -> Any:
-    """Members load from the root's source, all at once: a root that stored to each would be limited by its one SM."""
+    """Way.spread(): members load from the root's source at the same time, as the root's SM would limit stores to all of them."""
     pull, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
     announce, await_all = channel.write_flags(scope, flag), channel.wait_flags(scope)
 
@@ -295,7 +296,7 @@ def spread(scope: Scope, unit: int) -> Any:
 
 
 def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
-    """Return ``first(w0, w1)``, ``add(acc, w0, w1)`` and ``last(acc)`` of two words, whether they are one item or two."""
+    """Return ``first(w0, w1)``, ``add(acc, w0, w1)`` and ``last(acc)`` for two words, which are one item or two."""
     words, first, add, last = combine.words, combine.first, combine.add, combine.last
 
     if words == 2:
@@ -321,7 +322,7 @@ def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
 def _reduce_run(combine: Combine) -> Any:
     """Make ``run(c, source, at, end, step, store, dest)``: combine pairs at byte offsets at, at + step, ... below end.
 
-    Four pairs at once: the loads of the next member's pairs are under way while those of the last are added.
+    Four pairs at a time: the next member's pairs are loaded while the last ones are added.
     """
     begin, more, end_of = _of_pairs(combine)
 
@@ -391,7 +392,7 @@ def store_pair(entry, at, pair, everywhere):
 
 @functools.cache
 def _reduce_items(unit: int, combine: Combine) -> Any:
-    """Make ``run(entry, source, dest, at, end, step, nbytes, everywhere)``: item by item, for operands that are not aligned to 16 bytes."""
+    """Make ``run(entry, source, dest, at, end, step, nbytes, everywhere)``: combine item by item, for operands not aligned to 16 bytes."""
     words, load, store = combine.words, load_word(unit), store_word(unit)
     first, add, last = combine.first, combine.add, combine.last
 
@@ -425,7 +426,7 @@ def _reduce_items(unit: int, combine: Combine) -> Any:
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Two-shot: a member combines its slice of all sources and stores it into every dest. dest may be source: nobody else reads a slice."""
+    """Two-shot: a member combines its slice of all sources and stores it into every dest. dest may be source: only it reads its slice."""
     arrive, done, rank, size, sync = _exchange(scope, layout.ARRIVED), _exchange(scope, layout.DONE), scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
 

@@ -1,7 +1,7 @@
-"""How members send over the job's path: put_signal into the receiver's memory, with the epoch SET as its signal.
+"""Sending over the job's path: put_signal into the receiver's memory, with SIGNAL_SET of the epoch.
 
-A signal that is added would count what a member sends in the next collective; one that is set cannot be mistaken. Threads of the scope
-post to one member each. In a job with two paths, all threads store to the near members, as near.py does; flags follow.
+With SIGNAL_ADD the signals of the next collective would count, too. Each thread of the scope posts to one member. In a job with two paths
+all threads store to the near members, as in near.py, and flags follow.
 """
 
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 from pgas.kernels import state, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import near
-from pgas.kernels.ops.collectives.channel import half_of, member, rank_of, row_of, size_of, tellers
+from pgas.kernels.ops.collectives.channel import flag_threads, half_of, member, rank_of, row_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import THREAD, WARP, Scope
@@ -18,7 +18,7 @@ from pgas.kernels.window import remote
 
 __all__ = ["CHUNK_BYTES", "PIECE_BYTES", "part_of", "put", "scatter", "whole"]
 
-#: Bytes of a broadcast, and of a reduction in a ring, that are forwarded at once.
+#: Bytes of a broadcast, and of a reduction in a ring, that are forwarded in one piece.
 CHUNK_BYTES, PIECE_BYTES = 256 << 10, 64 << 10
 
 
@@ -42,9 +42,9 @@ def put(unit: int) -> Any:
 
 @functools.cache
 def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
-    """Make ``scatter(c, epoch, request)``: a piece to every other member, and epoch to a word of this PE's row behind it.
+    """Make ``scatter(c, epoch, request)``: send a piece to every other member, and then the epoch to a word of this PE's row.
 
-    ``piece(c, q, request)``: as Way.push() says.
+    ``piece(c, q, request)``: as in Way.push().
     """
     post, rank, size, sync, _word, two = put(unit), scope.rank, scope.size, scope.sync, constant(word), transport.two_paths()
     move, tell = copy(unit, warp=scope is WARP), near.flag
@@ -78,7 +78,7 @@ def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
                 to, source, nbytes = piece(c, u32(q), request)
                 move(remote(to, pe), source, nbytes, u64(rank()), u64(size()), False)
         sync()
-        q, step = rank(), tellers(size())
+        q, step = rank(), flag_threads(size())
         if q < step:
             ptx.fence_sys()
         while q < n and rank() < step:
@@ -92,5 +92,5 @@ def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
 
 @device
 def whole(c, q, request):
-    """The piece of scatter() that is the same for all: request is (its address in dest, source, bytes)."""
+    """The piece of scatter() that is the same for all members. request: (address in dest, source, bytes)."""
     return request

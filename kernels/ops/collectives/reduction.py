@@ -1,7 +1,7 @@
-"""Operations of reductions on elements, as functions of words (words.py).
+"""The operations of reductions, as functions of words (words.py).
 
-Elements are accumulated in 64-bit integers, float32 or float64; float16 and bfloat16 in float32, rounded once at the end. The elements of
-padding are computed, too, and never stored.
+Elements are accumulated in 64-bit integers, float32 or float64; float16 and bfloat16 in float32, rounded once at the end. Elements of the
+padding are computed, too, but not stored.
 """
 
 import functools
@@ -17,10 +17,10 @@ __all__ = ["Combine", "identity", "location", "reduction"]
 
 @dataclass(frozen=True)
 class Combine:
-    """Functions of an *item*: one word, or two words that belong together. ``words``: how many.
+    """Functions of an *item* of ``words`` words, one or two.
 
-    ``first(w0, w1)`` starts an accumulator, ``add(acc, w0, w1)`` returns one with another member's item, ``last(acc)`` the item's words.
-    ``rounds``: last() loses digits of the accumulator, so it is for the result alone, not for the sums of some members.
+    ``first(w0, w1)`` returns an accumulator, ``add(acc, w0, w1)`` adds another member's item to one, ``last(acc)`` returns the item's
+    words. ``rounds``: last() rounds, so it may be used for the final result only, not for partial sums.
     """
 
     words: int
@@ -31,7 +31,7 @@ class Combine:
 
 
 def reduction(function: str, op: Reduction, dtype: Any) -> Combine:
-    """Return the functions of an operation on a type of elements. Raises KernelTypeError: the type does not have it."""
+    """Return the functions of an operation on an element type. Raises KernelTypeError: the type does not have the operation."""
     bitwise = op in (Reduction.AND, Reduction.OR, Reduction.XOR)
     parts = dtype
     if isinstance(dtype, types.Complex) and op is Reduction.SUM:
@@ -86,7 +86,7 @@ def _one_word(one: Any, more: Any, end: Any) -> tuple[Any, Any, Any]:
 
 
 def _halves(one: Any, more: Any, end: Any, bits: int) -> tuple[Any, Any, Any]:
-    """Return functions of twice as many bits, whose halves are those of the given ones."""
+    """Return functions of twice as many bits, which apply the given ones to each half."""
     _bits, mask = constant(bits), constant((1 << bits) - 1)
 
     @device
@@ -108,7 +108,7 @@ _0 = constant(0)
 
 
 def identity(op: Reduction, dtype: Any) -> int:
-    """Return a word of elements x of which ``x op y`` is y."""
+    """Return a word of elements x with ``x op y == y``."""
     parts = dtype.underlying_float if isinstance(dtype, types.Complex) else dtype
     nbytes = element_size(parts)
     ones = 1 if isinstance(parts, types.Boolean) else (1 << 8 * nbytes) - 1
@@ -264,7 +264,7 @@ _OPERATIONS = {
 
 @functools.cache
 def location(dtype: Any, *, least: bool) -> Combine:
-    """Return the functions of minloc (least) or maxloc on pairs (value, location); of equal values, the least location is taken."""
+    """Return the functions of minloc (least) or maxloc on pairs (value, location); among equal values the smallest location wins."""
     read, write = _conversion(dtype)
     better = _less if least else _greater
 

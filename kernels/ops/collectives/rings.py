@@ -1,6 +1,6 @@
-"""Large operands between members that reach each other through a NIC: trees and chains for a broadcast, a ring for a reduction.
+"""Large operands through a NIC: trees and chains for a broadcast, a ring for a reduction.
 
-What is under way lies in dest, in pieces; a member forwards a piece when it has it.
+Pieces are stored in dest, and a member forwards each when it has arrived.
 """
 
 import functools
@@ -43,14 +43,14 @@ def spread_of_root(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def spread(scope: Scope, unit: int) -> Any:
-    """Way.spread(). Up to a chunk: along a binomial tree from the root on. More: along a chain, chunk by chunk."""
+    """Way.spread(): a single chunk along a binomial tree, several along a chain."""
     put, move, rank, size = posted.put(unit), copy(unit, warp=scope is WARP), scope.rank, scope.size
 
     @device
     def tree(op, c, epoch, dest, source, nbytes, root):
         base, entry = c
         n, me = size_of(entry), rank_of(entry)
-        mine = u32(me - root if me >= root else me + n - root)  # numbers from the root on
+        mine = u32(me - root if me >= root else me + n - root)  # the root is number 0
         distance = u32(1)
         while distance < n:
             if mine < distance:
@@ -98,9 +98,9 @@ def spread(scope: Scope, unit: int) -> Any:
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Make ``reduce(op, c, epoch, dest, source, nbytes)``: reduce-scatter, then all-gather, in a ring, by pieces (Patarasuk and Yuan 2009).
 
-    The slice that begins at member i + 1 is combined in the order of the ring and ends at member i. Each slice is combined once, so all
-    members have the same bits. dest takes partial results: a member adds its source to a piece in its dest and sends it on. The final
-    piece comes to the same place when the partial one has long been delivered, as it depends on it.
+    The slice that starts at member i + 1 is combined in the order of the ring and ends at member i. Each slice is combined once, so all
+    members get the same bits. dest holds partial results: a member adds its source to a piece in its dest and forwards it. The final piece
+    arrives at the same address after the partial one has been forwarded, as it depends on it.
     """
     put, rank, size, sync, words = posted.put(unit), scope.rank, scope.size, scope.sync, combine.words
     load, store, first, add, last = load_word(unit), store_word(unit), combine.first, combine.add, combine.last
@@ -127,7 +127,8 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         before, behind = before if before < n else u32(before - n), behind if behind < n else u32(behind - n)
         slice_ = ((nbytes + _BELOW_PAIR) // _PAIR + u64(n) - _1) // u64(n) * _PAIR
         received = sent = epoch << _CHUNK_SHIFT
-        # In turn k a member sends slice me - k: at first its own, then what has come in the turn before; from turn n - 1 on, final ones.
+        # In turn k a member sends slice me - k: first its own, then the one that arrived in the turn before; from turn n - 1 on, final
+        # ones.
         for k in range(2 * n - 1):
             which = u32(me + 2 * n - u32(k)) % n
             at, end = min(u64(which) * slice_, nbytes), min((u64(which) + _1) * slice_, nbytes)

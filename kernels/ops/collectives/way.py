@@ -1,4 +1,4 @@
-"""What the collectives ask of the way between members: near.py is one by loads and stores, far.py one over the job's path to far PEs."""
+"""The interface of a way between members: near.py uses loads and stores, far.py the job's path to far PEs."""
 
 from typing import Any, Protocol
 
@@ -11,8 +11,8 @@ __all__ = ["Way"]
 class Way(Protocol):
     """Device functions for the threads of a scope.
 
-    ``c`` is (address of the channel, team's entry). Each function is called by all threads of the scope, which has met before. What is
-    received is in dest for all threads after finish().
+    ``c`` is (address of the channel, team's entry). All threads of the scope call each function, after a barrier. After finish() the
+    received data is in dest for all threads.
     """
 
     def begin(self, scope: Scope) -> Any:
@@ -25,37 +25,37 @@ class Way(Protocol):
         """Make ``leave(op, c, epoch)``: finish() after meet()."""
 
     def meet(self, scope: Scope, *, completes: bool) -> Any:
-        """Make ``meet(op, c, epoch)``: wait until all members are here. completes: their operations before are complete then."""
+        """Make ``meet(op, c, epoch)``: wait until all members have arrived. completes: their earlier operations are complete then."""
 
-    # Through staging, up to window.LL_BYTES a pair. Every member sends and receives.
+    # Through staging, up to window.LL_BYTES for each pair. Every member sends and receives.
 
     def send_same(self, scope: Scope, unit: int) -> Any:
-        """Make ``send(op, c, epoch, source, nbytes)``: the same to every other member."""
+        """Make ``send(op, c, epoch, source, nbytes)``: send the same to every other member."""
 
     def send_each(self, scope: Scope, unit: int) -> Any:
-        """Make ``send(op, c, epoch, source, step, nbytes)``: what lies at source + q * step to each other member q."""
+        """Make ``send(op, c, epoch, source, step, nbytes)``: send nbytes at source + q * step to each other member q."""
 
     def send_words(self, scope: Scope, values: Any) -> Any:
-        """Make ``send(op, c, epoch, request)``: ``values(q, request)``, two words, to each other member q."""
+        """Make ``send(op, c, epoch, request)``: send the two words ``values(q, request)`` to each other member q."""
 
     def collect(self, scope: Scope) -> Any:
-        """Make ``collect(op, c, epoch)``: between sending and word()."""
+        """Make ``collect(op, c, epoch)``: wait for all members' data, if word() does not; called between sending and word()."""
 
     def collect_of(self, scope: Scope) -> Any:
-        """Make ``collect(op, c, epoch, q)``: the same where only member q has sent."""
+        """Make ``collect(op, c, epoch, q)``: the same if only member q has sent."""
 
     def release(self, scope: Scope) -> Any:
-        """Make ``release(c)``: after collect(), the source of send_same() may be overwritten by what comes from word()."""
+        """Make ``release(c)``: after it, following collect(), the source of send_same() may be overwritten."""
 
     def word(self) -> Any:
-        """Make ``word(op, c, epoch, q, i)``: word i of what member q has sent to this one."""
+        """Make ``word(op, c, epoch, q, i)``: return word i of member q's data."""
 
     # Between operands.
 
     def push(self, scope: Scope, unit: int, piece: Any) -> Any:
-        """Make ``push(op, c, epoch, request)``: every member writes a piece to every member, also to itself.
+        """Make ``push(op, c, epoch, request)``: every member writes a piece to every member, including itself.
 
-        ``piece(c, q, request)`` returns the address of the piece for member q in its dest, that of its source here, and the bytes.
+        ``piece(c, q, request)`` returns the destination address (of this PE's slot), the source address and the bytes of member q's piece.
         """
 
     def share(self, scope: Scope, unit: int) -> Any:

@@ -1,4 +1,4 @@
-"""Operands as words of 8 bytes: what collectives move and combine. The last word of an operand may be incomplete."""
+"""Operands as words of 8 bytes, which collectives move and combine. The last word of an operand may be incomplete."""
 
 import functools
 from typing import Any
@@ -31,9 +31,9 @@ def _whole_store(write: Any) -> Any:
 
 @functools.cache
 def load_word(unit: int) -> Any:
-    """Make ``load(addr, left)``: the word at addr, of which ``left`` bytes belong to the operand (8 or more: all); the others are 0.
+    """Make ``load(addr, left)``: load the word at addr, of which ``left`` bytes belong to the operand (8 or more: all); the others are 0.
 
-    unit: what addr and left are multiples of, as operands.unit() says.
+    unit: addr and left are multiples of it (operands.unit()).
     """
     whole, part, _unit = ptx.ld_plain[8], ptx.ld_plain[min(unit, 8)], constant(unit)
     if unit >= 8:
@@ -55,7 +55,7 @@ def load_word(unit: int) -> Any:
 
 @functools.cache
 def store_word(unit: int) -> Any:
-    """Make ``store(addr, word, left)``, as load_word()."""
+    """Make ``store(addr, word, left)``; arguments as in load_word()."""
     whole, part, _unit = ptx.st_plain[8], ptx.st_plain[min(unit, 8)], constant(unit)
     if unit >= 8:
         return _whole_store(whole)
@@ -76,7 +76,7 @@ def store_word(unit: int) -> Any:
 
 @functools.cache
 def first_of(scope: Scope) -> Any:
-    """Make ``first(k)``: the first word of the k-th peer that a thread takes. In a block, every peer's begin in another warp."""
+    """Make ``first(k)``: return the first word of the k-th peer for this thread. In a block each peer's words start in another warp."""
     rank, size = scope.rank, scope.size
     if scope.suffix != "_block":
 
@@ -98,7 +98,7 @@ def first_of(scope: Scope) -> Any:
 
 @functools.cache
 def copy_words(scope: Scope, unit: int) -> Any:
-    """Make ``copy(dest, source, nbytes)``: a local copy by the threads of the scope."""
+    """Make ``copy(dest, source, nbytes)``: copy local memory by the threads of the scope."""
     load, store, rank, size = load_word(unit), store_word(unit), scope.rank, scope.size
 
     @device
@@ -113,9 +113,9 @@ def copy_words(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
-    """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine what members 0 to members - 1 have sent, in their order.
+    """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine the data of members 0 to members - 1, in their order.
 
-    word: of a way. own: what this member has sent to itself, so to speak.
+    word: from a way. own: this member's own data.
     """
     words, load, store = combine.words, load_word(unit), store_word(unit)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size
