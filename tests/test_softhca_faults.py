@@ -170,7 +170,7 @@ def test_delays_reorder_the_completions_of_qps_and_not_those_of_one(pes, observe
 
 
 def test_a_long_write_arrives_last_byte_first(pes, observer):
-    """RC orders messages, not the bytes of one: who polls the last byte of a WRITE must not believe the first (DESIGN section 5)."""
+    """RC orders messages, not the bytes of one: who polls the last byte of a WRITE must not believe the first."""
     observer.set_faults("delay=0.999")
     qp = pair(pes)[0]
     first, last = pes[1].heap, pes[1].heap + MEGABYTE - 1
@@ -253,7 +253,7 @@ def test_a_signal_is_seen_before_its_data(pes, observer):
 @late
 @pytest.mark.parametrize("fm", list(wqe.Fm))
 def test_what_read_and_atomic_fetch_is_late_until_a_fenced_dump(pes, observer, fm):
-    """A DUMP that does not wait for them does not push them ahead (facts 1.6: NVSHMEM's has a fence)."""
+    """A DUMP without a fence (NVSHMEM's has one) does not wait for them, and does not make their data visible."""
     qp = pair(pes)[0]
     pes[1].word(0, 77)
     pes[1].word(8, 5)

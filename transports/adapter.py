@@ -2,7 +2,7 @@
 
 There are two implementations: a ConnectX through pyverbs, and the software card (softhca). Users of an Adapter cannot tell which they have.
 Commands are the PRM's own bytes (pgas.transports.mlx5.commands). The other calls are those of the kernel driver: protection domains, user
-memory, memory regions and UARs (``mlx5dv_devx_umem_reg``, ``ibv_reg_mr``, ``mlx5dv_devx_alloc_uar``; facts 3.1, 5.1).
+memory, memory regions and UARs (``mlx5dv_devx_umem_reg``, ``ibv_reg_mr``, ``mlx5dv_devx_alloc_uar``).
 
 The last group is for an adapter that is another process: memory is shared with that process before it is registered, and its counters can
 be read. For a device of the machine these calls do nothing.
@@ -20,7 +20,7 @@ from pgas.transports.mlx5.cqe import syndrome_words
 __all__ = ["HOP_LIMIT", "Adapter", "AdapterGone", "FirstError", "Inspection", "Opener", "Path", "Port", "QueueState", "Uar", "path_of"]
 
 
-#: Of packets with a GRH (facts 3.5).
+#: Of packets with a GRH.
 HOP_LIMIT = 255
 
 
@@ -38,7 +38,7 @@ class Uar:
 
 @dataclass(frozen=True)
 class Port:
-    """A port of the adapter, as INIT2RTR's address path needs it (facts 3.5)."""
+    """A port of the adapter, as INIT2RTR's address path needs it."""
 
     port_num: int  #: from 1
     link_layer: str  #: "InfiniBand" or "Ethernet"
@@ -50,7 +50,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Path:
-    """GID, service level and retries of this job's packets: PGAS_IB_*, by default as NVSHMEM sets them (facts 3.5)."""
+    """GID, service level and retries of this job's packets: PGAS_IB_*, by default as NVSHMEM sets them."""
 
     gid_index: int = 0  #: in this port's GID table, of the GID that addresses QPs
     sl: int = 0  #: service level; on Ethernet the priority
@@ -61,7 +61,7 @@ class Path:
 
 @dataclass(frozen=True)
 class FirstError:
-    """The error that took a QP to ERR. In a collapsed CQ the flush CQEs of later WQEs overwrite its CQE (facts 2.5)."""
+    """The error that took a QP to ERR. In a collapsed CQ the flush CQEs of later WQEs overwrite its CQE."""
 
     wqe_idx: int  #: modulo 2^16
     syndrome: int  #: of its CQE (mlx5.cqe.Syndrome)
@@ -127,7 +127,7 @@ class Adapter(Protocol):
         """Invalidate the keys of a memory region; later WQEs with these keys fail."""
 
     def alloc_uar(self) -> Uar:
-        """Return a new UAR, mapped here. Its register serves one QP, as a later doorbell overwrites an earlier one (facts 1.10)."""
+        """Return a new UAR, mapped here. Its register serves one QP, as a later doorbell overwrites an earlier one."""
 
     def dealloc_uar(self, page_id: int) -> None:
         """Unmap and release a UAR; refused while a QP or CQ uses it."""

@@ -1,8 +1,8 @@
-"""The control path of one RC QP with its collapsed CQ, over an Adapter (facts/mlx5.md 3.3 to 3.7).
+"""The control path of one RC QP with its collapsed CQ, over an Adapter.
 
 IBGDA and IBRC both use it. The queues lie in a UMEM in GPU or host memory. The poster, an SM or a proxy thread, needs only ``queues``,
 ``depth``, ``qpn`` and ``uar`` of a ``QueuePair``. This module touches no memory; the caller prepares it before a QP leaves RST: WQ and DBR
-zeroed, the CQ entry filled with ``mlx5.cqe.EMPTY`` (0xff), which pollers read as "index -1 is complete" (facts 2.3).
+zeroed, the CQ entry filled with ``mlx5.cqe.EMPTY`` (0xff), which pollers read as "index -1 is complete".
 """
 
 import contextlib
@@ -22,22 +22,22 @@ from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
 
 __all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address"]
 
-#: The card's smallest page (log_page_size 0). Where QPs share a UMEM, every WQ and CQ has whole pages of it (facts 3.4).
+#: The card's smallest page (log_page_size 0). Where QPs share a UMEM, every WQ and CQ has whole pages of it.
 _PAGE = 4096
 
-#: One CQE, as a collapsed CQ uses only the first entry. NVSHMEM passes the depth here and has memory for it (facts 2.3).
+#: One CQE, as a collapsed CQ uses only the first entry. NVSHMEM passes the depth here and has memory for it.
 _LOG_CQ_SIZE = 0
 
-#: qpc.log_msg_max (facts 3.5).
+#: qpc.log_msg_max.
 _LOG_MSG_MAX = MESSAGE_MAX.bit_length() - 1
 
 #: The largest qpc.log_sra_max and log_rra_max, of 3 bits.
 _LOG_RD_ATOMIC_MAX = 7
 
-#: As NVSHMEM sets them (facts 3.5): an RNR timer of 0.64 ms, and endless RNR retries.
+#: As NVSHMEM sets them: an RNR timer of 0.64 ms, and endless RNR retries.
 _MIN_RNR_NAK, _RNR_RETRY = 12, 7
 
-#: ads.udp_sport of RoCE (facts 3.5); in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
+#: ads.udp_sport of RoCE; in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
 _UDP_SPORT, _ROCE_V2 = 0xC000, 2
 
 #: The largest priority of Ethernet (ads.eth_prio, 3 bits).
@@ -125,7 +125,7 @@ class QueuePair:
         self.state = QpState.RST
         self._undo: list[Callable[[], object]] = []
         try:
-            #: A UAR of its own: a doorbell overwrites an earlier one in the same register (facts 1.10).
+            #: A UAR of its own: a doorbell overwrites an earlier one in the same register.
             self.uar = adapter.alloc_uar()
             self._undo.append(lambda: adapter.dealloc_uar(self.uar.page_id))
             self.cqn: int = self._create_cq(umem_id)
@@ -138,7 +138,7 @@ class QueuePair:
             raise
 
     def _create_cq(self, umem_id: int) -> int:
-        """CREATE_CQ (facts 3.3): collapsed and never armed, so its DBR stays zero and it needs no doorbell."""
+        """CREATE_CQ: collapsed and never armed, so its DBR stays zero and it needs no doorbell."""
         cqc = {
             "cc": 1,
             "oi": 1,
@@ -153,7 +153,7 @@ class QueuePair:
         return _execute(self._adapter, Command.CREATE_CQ, cqc=cqc, **umem)["cqn"]
 
     def _create_qp(self, umem_id: int, user_index: int) -> int:
-        """CREATE_QP (facts 3.4) as NVSHMEM, except rq_type: no receive queue, SRQ or receive CQ, as DOCA."""
+        """CREATE_QP as NVSHMEM, except rq_type: no receive queue, SRQ or receive CQ, as DOCA."""
         qpc = {
             "st": QpType.RC,
             "pm_state": PmState.MIGRATED,
@@ -193,13 +193,13 @@ class QueuePair:
         self.rtr2rts(log_rd_atomic)
 
     def rst2init(self, port: Port) -> None:
-        """RST2INIT_QP (facts 3.5): bind the QP to a port and allow its peer WRITEs, READs and atomics of up to 64 bits."""
+        """RST2INIT_QP: bind the QP to a port and allow its peer WRITEs, READs and atomics of up to 64 bits."""
         path = {"vhca_port_num": port.port_num}
         rights = {"rre": 1, "rwe": 1, "rae": 1, "atomic_mode": AtomicMode.UP_TO_64}
         self._move(Command.RST2INIT_QP, pm_state=PmState.MIGRATED, primary_address_path=path, **rights)
 
     def init2rtr(self, remote_qpn: int, port: Port, remote: Port) -> None:
-        """INIT2RTR_QP (facts 3.5): set the peer and answer it from now on. Arguments and errors are connect's.
+        """INIT2RTR_QP: set the peer and answer it from now on. Arguments and errors are connect's.
 
         PSNs begin at 0 on both sides, as in NVSHMEM.
         """
@@ -215,7 +215,7 @@ class QueuePair:
         )
 
     def rtr2rts(self, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
-        """RTR2RTS_QP (facts 3.5): let the QP send. Arguments and errors are connect's."""
+        """RTR2RTS_QP: let the QP send. Arguments and errors are connect's."""
         self._move(
             Command.RTR2RTS_QP,
             retry_count=self._path.retry_count,
@@ -246,7 +246,7 @@ class QueuePair:
         return self.state
 
     def destroy(self) -> None:
-        """DESTROY_QP, DESTROY_CQ, then release the UAR (facts 3.7). Afterwards the card does not use the memory any more.
+        """DESTROY_QP, DESTROY_CQ, then release the UAR. Afterwards the card does not use the memory any more.
 
         All three are tried. The adapter destroys objects that are left when it is closed.
 
@@ -286,7 +286,7 @@ class QueuePair:
         self.state = after
 
     def _address_path(self, port: Port, remote: Port) -> dict[str, int]:
-        """Return the ads for a peer's port (facts 3.5)."""
+        """Return the ads for a peer's port."""
         if port.link_layer != remote.link_layer:
             raise TransportError(
                 f"QP {self.qpn:#x}: port {port.port_num} of {self._adapter.name} is {port.link_layer}, the peer's is {remote.link_layer}"
@@ -315,7 +315,7 @@ class QueuePair:
 
 
 def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str, int]:
-    """Return an entry of a port's GID table, with GID, MAC and RoCE version: QUERY_ROCE_ADDRESS's roce_address (facts 3.5).
+    """Return an entry of a port's GID table, with GID, MAC and RoCE version: QUERY_ROCE_ADDRESS's roce_address.
 
     Raises:
         CommandError: there is no such entry, or the port is no Ethernet port.
@@ -324,7 +324,7 @@ def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str,
 
 
 def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int) -> None:
-    """Check an adapter's capabilities before making objects on it (QUERY_HCA_CAP; facts 3.6, 1.7).
+    """Check an adapter's capabilities before making objects on it (QUERY_HCA_CAP).
 
     Args:
         adapter: the NIC.

@@ -4,10 +4,10 @@ Lanes of a warp that come here together with one queue reserve and ring once. Th
 g, if all lanes have one queue.
 
 What a READ or an atomic fetched is taken to be in this GPU's memory once its CQE is seen. GPUs that keep the order of incoming PCIe writes
-do so (sm_90 and newer); older ones need a DUMP behind it (facts/mlx5.md 5.3), and are not supported.
+do so (sm_90 and newer); older ones need a DUMP behind it, and are not supported.
 
 A NIC orders no two WQEs in the target's memory but by their completion, except that an atomic comes after all that was posted before it on
-its queue pair (DESIGN section 5). So fence is quiet, and a signal is an atomic behind its data.
+its queue pair. So fence is quiet, and a signal is an atomic behind its data.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """The ibrc path: kernels write requests into a ring, a thread of the host posts them to the NIC (nic/ring.py, transports/ibrc).
 
 Order is that of ibgda.py: fence is quiet, a signal is an atomic behind its data on the same queue pair. Requests know no NIC: byte order,
-opcodes and keys are the proxy's, except that 4-byte atomics leave what they fetch big-endian (facts/mlx5.md 1.7).
+opcodes and keys are the proxy's, except that 4-byte atomics leave what they fetch big-endian.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""A ConnectX as an Adapter: DevX through pyverbs (rdma-core 44 and newer; facts/mlx5.md sections 3 to 5).
+"""A ConnectX as an Adapter: DevX through pyverbs (rdma-core 44 and newer).
 
 Never run on a physical ConnectX. Tested with the real libibverbs, libmlx5 and pyverbs over an emulated kernel interface (tests/uverbs).
 
@@ -51,10 +51,10 @@ _DESTROY = {Command.DESTROY_CQ: "cqn", Command.DESTROY_QP: "qpn", Command.DESTRO
 _QUERY = {Command.QUERY_QP: "qpn"}
 _MODIFY = dict.fromkeys((Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP), "qpn")
 
-#: The order of destruction: no object while another one refers to it (facts 3.7).
+#: The order of destruction: no object while another one refers to it.
 _DESTROY_ORDER = ("qpn", "cqn", "mkey_index")
 
-#: Prerequisites of DevX, for messages (facts 5.5).
+#: Prerequisites of DevX, for messages.
 _NEEDS = (
     "IBGDA needs an mlx5 device (ConnectX-4 or newer, not a VF without it) whose firmware permits DevX, and read and write access to "
     "/dev/infiniband/uverbs*"
@@ -357,7 +357,7 @@ class DevX:
         return Port(number, link_layer, int(port.active_mtu), int(port.lid), gid, self._port.rate_gbps)
 
     def destination_mac(self, pdn: int, remote: Port, path: Path) -> bytes:
-        """Return the MAC that libmlx5 and the kernel resolve for an address handle, as NVSHMEM's and DOCA's do (facts 3.5)."""
+        """Return the MAC that libmlx5 and the kernel resolve for an address handle, as NVSHMEM's and DOCA's do."""
         self._check_open()
         with self._refusals(f"an address handle in protection domain {pdn:#x}"):
             pd = self._pds[pdn]
@@ -426,7 +426,7 @@ class DevX:
             raise TransportError(f"{self.name} refuses {what}: there is none of that number") from error
 
     def close(self) -> None:
-        """Destroy the remaining objects in their order: QPs, CQs, keys, UARs, memory, protection domains, context (facts 3.7)."""
+        """Destroy the remaining objects in their order: QPs, CQs, keys, UARs, memory, protection domains, context."""
         context, self._context = self._context, None
         if context is None:
             return

@@ -2,8 +2,7 @@
 
 Kernels run the same code: store the doorbell record, release, store one word to the UAR register that their queue's record names. Here
 that register is a word of host memory, the queue pair's mailbox, and the doorbell record is in host memory too. A thread polls the
-mailboxes and forwards each new word to the real register. The kernel has written the doorbell record before, so the thread need not
-(NVSHMEM's thread writes it, at the wrong address: facts/mlx5.md 5.4).
+mailboxes and forwards each new word to the real register. The kernel has written the doorbell record before, so the thread need not.
 
 The thread may miss a word that a later one overwrites. The later one announces its WQEs too, as indices only grow. The thread cannot
 mistake a new word for the one forwarded last: its 16-bit index recurs only after 2^16 WQEBBs, and a queue of at most 2^15 stops before

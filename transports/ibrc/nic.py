@@ -2,7 +2,7 @@
 
 Queues, registers, ring and landing cells lie in host memory; the heap lies in GPU memory where there is a GPU. The data of a READ or an
 atomic must be visible before ``completed`` covers its request. The software card ensures that before it writes the CQE. A real card's
-writes to GPU and host take different routes, so a DUMP would have to follow (facts/mlx5.md 1.6). That is not implemented.
+writes to GPU and host take different routes, so a DUMP would have to follow. That is not implemented.
 """
 
 from collections.abc import Mapping

@@ -47,7 +47,7 @@ def wqebb(own: int, row: int, index: int) -> int:
 
 @on_host
 def begin(own: int, row: int, opcode: int, ds: int, ce: int) -> int:
-    """Store the control segment of the next WQE and return its address; opcode has opmod in its upper byte (facts/mlx5.md 1.2)."""
+    """Store the control segment of the next WQE and return its address; opcode has opmod in its upper byte."""
     index = load(row + PROD_IDX)
     at = wqebb(own, row, index)
     store(at, swap32(opcode | (index & wqe.WQE_IDX_MASK) << wqe.WQE_IDX_SHIFT) | load(row + QPN) << 32 | ds << 56)
@@ -105,7 +105,7 @@ def post_atomic(own: int, row: int, opcode: int, raddr: int, first: int, second:
 
 @on_host
 def post_masked_swap(own: int, row: int, raddr: int, swap: int, mask: int, local: int) -> int:
-    """Post a MASKED_CS that replaces the bits in mask unconditionally (facts/mlx5.md 1.7), and its NOP."""
+    """Post a MASKED_CS that replaces the bits in mask unconditionally, and its NOP."""
     index = load(row + PROD_IDX)
     at = begin(own, row, _MASKED_CS_8, wqe.DS_MASKED_CS_8, _ON_ERROR)
     store_raddr(at, raddr, load(row + HEAP_KEY))
@@ -176,7 +176,7 @@ def step(own: int, request: int, row: int, done: int) -> int:
 
 @on_host
 def ring(own: int, count: int) -> int:
-    """Ring the doorbells of the queue pairs in UNRUNG: WQEs, then the DBR, then the UAR (facts/mlx5.md 1.9)."""
+    """Ring the doorbells of the queue pairs in UNRUNG: WQEs, then the DBR, then the UAR."""
     fence()
     for i in range(count):
         row = load(load(own + UNRUNG) + 8 * i)

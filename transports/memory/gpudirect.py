@@ -1,6 +1,6 @@
 """The CUDA driver's calls for GPUDirect: dma-bufs of GPU memory for the NIC, and the NIC's registers mapped into the GPU.
 
-See facts/mlx5.md section 5. Not run yet: no machine had both a GPU and a ConnectX.
+Never run on hardware: no machine had both a GPU and a ConnectX.
 """
 
 import os
@@ -29,7 +29,7 @@ def check_order() -> None:
     """Refuse the GPU of the current context if it does not order a NIC's writes.
 
     Raises:
-        TransportError: it does not, so a completion could be visible before its data. NVSHMEM posts a DUMP in between (facts 1.6); pgas
+        TransportError: it does not, so a completion could be visible before its data. NVSHMEM posts a DUMP in between; pgas
             does not.
     """
     device = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")

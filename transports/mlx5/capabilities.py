@@ -1,4 +1,4 @@
-"""What QUERY_HCA_CAP reports: kinds of capabilities and their layouts (facts/mlx5.md section 3.6, names of mlx5_ifc.h)."""
+"""What QUERY_HCA_CAP reports: kinds of capabilities and their layouts (names of mlx5_ifc.h)."""
 
 from enum import IntEnum
 
@@ -50,7 +50,7 @@ class TsFormatCap(IntEnum):
 
 
 class AtomicOperations(IntEnum):
-    """Bits of ``atomic_operations``; the runtime needs all four (facts 3.6)."""
+    """Bits of ``atomic_operations``; the runtime needs all four."""
 
     CAS = 1 << 0
     FA = 1 << 1
@@ -105,7 +105,7 @@ CMD_HCA_CAP_2 = Table(
 ATOMIC_CAP = Table(
     "atomic_caps",
     CAP_SIZE,
-    Field("atomic_req_8B_endianness_mode", 0x40, 2),  # 1: 8-byte operands are host-endian (facts 1.7)
+    Field("atomic_req_8B_endianness_mode", 0x40, 2),  # 1: 8-byte operands are host-endian
     Field("supported_atomic_req_8B_endianness_mode_1", 0x46, 1),
     Field("atomic_operations", 0x90, 16),
     Field("atomic_size_qp", 0xB0, 16),

@@ -1,7 +1,7 @@
-"""Commands: opcodes, status, and the layout of every input and output (facts/mlx5.md section 3, names of mlx5_ifc.h).
+"""Commands: opcodes, status, and the layout of every input and output (names of mlx5_ifc.h).
 
 A command is bytes in and bytes out. The driver makes the input with ``build``, reads the status of the output with ``check`` and the rest
-with ``parse_output``; the card uses ``parse`` and ``build_output``. PDs, UARs and UMEMs come from verbs on a real card (facts 3.1), and
+with ``parse_output``; the card uses ``parse`` and ``build_output``. PDs, UARs and UMEMs come from verbs on a real card, and
 from these commands or calls of the adapter on the software card.
 """
 
@@ -155,9 +155,9 @@ class CommandError(TransportError):
         return f"{text}: {self.words}" if self.words else text
 
 
-# --- layouts (facts 3.1 to 3.5, 3.7; what they lack is from mlx5_ifc.h (rdma-core 59)) -------------------------------------------
+# --- layouts, from mlx5_ifc.h (rdma-core 59) -------------------------------------------------------------------------------------
 
-#: Sizes of inputs in bytes. Those with a context are from facts 3, the short one is from mlx5_ifc.h (rdma-core 59).
+#: Sizes of inputs in bytes, without and with a context.
 _SHORT, _LONG = 0x10, 0x110
 
 INPUT = Table("in", _SHORT, Field("opcode", 0x00, 16, Command), Field("uid", 0x10, 16), Field("op_mod", 0x30, 16))

@@ -1,4 +1,4 @@
-"""Contexts of the card's objects: CQ, QP, address path, memory key, UMEM, RoCE address; and the states of a QP (facts/mlx5.md 3.1 to 3.5).
+"""Contexts of the card's objects: CQ, QP, address path, memory key, UMEM, RoCE address; and the states of a QP.
 
 Tables are named as in mlx5_ifc.h and have the fields whose offsets the facts give: those of an RC QP, a collapsed CQ and a memory key over
 user memory.
@@ -155,7 +155,7 @@ class Access(IntFlag):
     RELAXED_ORDERING = 1 << 20
 
 
-# --- completion queue (facts 3.3) ------------------------------------------------------------------------------------------------
+# --- completion queue ------------------------------------------------------------------------------------------------------------
 
 CQC = Table(
     "cqc",
@@ -179,7 +179,7 @@ CQC = Table(
     Field("dbr_addr", 0x1C0, 64),  # offset in the DBR's UMEM
 )
 
-# --- queue pair (facts 3.4) ------------------------------------------------------------------------------------------------------
+# --- queue pair ------------------------------------------------------------------------------------------------------------------
 
 ADS = Table(
     "ads",  # an address path
@@ -232,7 +232,7 @@ QPC = Table(
     Field("fre", 0x394, 1),
     Field("next_send_psn", 0x3C8, 24),
     Field("cqn_snd", 0x3E8, 24),
-    Field("log_rra_max", 0x488, 3),  # log2 of those that it answers; more than the caps allow corrupts atomics (facts 3.5)
+    Field("log_rra_max", 0x488, 3),  # log2 of those that it answers; more than the caps allow corrupts atomics
     Field("atomic_mode", 0x48C, 4, AtomicMode),
     Field("rre", 0x490, 1),  # peers may READ
     Field("rwe", 0x491, 1),  # WRITE
@@ -257,7 +257,7 @@ QPC = Table(
     Field("dbr_umem_id", 0x720, 32),
 )
 
-# --- memory key and UMEM (facts 3.1, 3.2) ----------------------------------------------------------------------------------------
+# --- memory key and UMEM ---------------------------------------------------------------------------------------------------------
 
 MKC = Table(
     "mkc",
@@ -331,7 +331,7 @@ ROCE_ADDR_LAYOUT = Table(
 #: The port of an InfiniBand card; only the field in use (mlx5_ifc.h, rdma-core 44).
 HCA_VPORT_CONTEXT = Table("hca_vport_context", 0x200, Field("lid", 0x300, 16))
 
-# --- states of a QP (facts 3.5, 8 item 10) ---------------------------------------------------------------------------------------
+# --- states of a QP --------------------------------------------------------------------------------------------------------------
 # Every pair of states is in one of these two tables. 2ERR_QP and 2RST_QP are legal in every state, as in optab of Linux's mlx5_ib.
 
 RST, INIT, RTR, RTS, ERR = QpState

@@ -1,11 +1,11 @@
-"""Completion queue entries of 64 bytes, and the extension of their 16-bit wqe_counter to a 64-bit index (facts/mlx5.md section 2).
+"""Completion queue entries of 64 bytes, and the extension of their 16-bit wqe_counter to a 64-bit index.
 
 The CQs of this runtime are collapsed: every CQE overwrites entry 0, and the consumer does not report its index (``cqc.cc``, ``cqc.oi``).
 The entry is filled with EMPTY before the first CQE, so its opcode reads INVALID. In other CQs the CQEs fill a ring, an owner bit tells the
 rounds apart (valid), and the consumer stores its index into the CQ's doorbell record.
 
 The card stores bytes 0..55 of a CQE first, then the tail, bytes 56..63, as one 64-bit store. A poller loads the tail with one load, so
-wqe_counter and op_own belong to the same CQE (facts 2.5).
+wqe_counter and op_own belong to the same CQE.
 """
 
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ def syndrome_words(syndrome: int) -> str:
     return f"{SYNDROME_WORDS.get(syndrome, 'unknown syndrome')} ({syndrome:#04x})"  # type: ignore[call-overload]
 
 
-# --- layout (facts 2.1, 2.2) -----------------------------------------------------------------------------------------------------
+# --- layout ----------------------------------------------------------------------------------------------------------------------
 
 # The last 8 bytes are the same in both: sop_drop_qpn of mlx5_cqe64 is s_wqe_opcode_qpn of mlx5_err_cqe.
 _TAIL = (
@@ -157,7 +157,7 @@ def op_own(opcode: int, cqe_format: int = 0, se: int = 0, owner: int = 0) -> int
 
 
 def valid(op_own_byte: int, consumer_idx: int, cq_size: int) -> bool:
-    """Tell whether an entry of a CQ that is not collapsed is the card's newest at consumer_idx (facts 2.1)."""
+    """Tell whether an entry of a CQ that is not collapsed is the card's newest at consumer_idx."""
     owner = 1 if consumer_idx & cq_size else 0
     return op_own_byte & OP_OWN_OWNER_MASK == owner and op_own_byte >> OP_OWN_OPCODE_SHIFT != CqeOpcode.INVALID
 
@@ -166,7 +166,7 @@ def valid(op_own_byte: int, consumer_idx: int, cq_size: int) -> bool:
 
 
 def completed(qpn: int, s_wqe_opcode: int, wqe_idx: int, byte_cnt: int = 0, user_index: int = 0, owner: int = 0) -> bytes:
-    """Build the CQE of a signalled WQE; wqe_idx is the index of its first WQEBB (facts 2.5)."""
+    """Build the CQE of a signalled WQE; wqe_idx is the index of its first WQEBB."""
     tail = {"s_wqe_opcode": s_wqe_opcode, "qpn": qpn, "wqe_counter": wqe_idx & WQE_IDX_MASK, "opcode": CqeOpcode.REQ, "owner": owner}
     return fill(CQE64, dict(srqn_uidx=user_index, byte_cnt=byte_cnt, **tail))
 
@@ -245,7 +245,7 @@ def decode(data: Buffer, offset: int = 0) -> Cqe:
 def extend(cons_idx: int, wqe_counter: int, depth: int) -> int:
     """Return the index after the last completed WQEBB: cons_idx, moved forward to wqe_counter + 1.
 
-    Exact under these rules (facts 2.3, DESIGN section 2):
+    Exact under these rules:
 
     * depth is at most 2^15, and every reservation keeps ``resv_head - cons_idx <= depth``. So at most one posted index has the low 16 bits
       of wqe_counter + 1.

@@ -1,4 +1,4 @@
-"""Doorbells: the doorbell record in memory, the word stored to the UAR, and how the card reads both (facts/mlx5.md 1.8 to 1.10).
+"""Doorbells: the doorbell record in memory, the word stored to the UAR, and how the card reads both.
 
 To hand WQEs to the card: store them, release, store the send word of the doorbell record (DBR), release, store one 64-bit word to the
 QP's register in its UAR page. The word has the layout of the first 8 bytes of a control segment, in memory order.
@@ -11,7 +11,7 @@ from pgas.transports.mlx5.wqe import DS_MASK, QPN_SHIFT, WQE_IDX_MASK, WQE_IDX_S
 
 __all__ = ["CQ_DBR", "DBR", "UAR_WORD", "UarType", "advance", "candidate", "dbr", "next_empty", "register_offset", "words", "wqe_start"]
 
-# --- doorbell record (facts 1.8) -------------------------------------------------------------------------------------------------
+# --- doorbell record -------------------------------------------------------------------------------------------------------------
 
 #: Words of a QP's DBR (MLX5_RCV_DBR, MLX5_SND_DBR).
 RCV_DBR = 0
@@ -32,7 +32,7 @@ def dbr(prod_idx: int) -> bytes:
     return (prod_idx & WQE_IDX_MASK).to_bytes(4, "big")
 
 
-# --- UAR (facts 1.9) -------------------------------------------------------------------------------------------------------------
+# --- UAR -------------------------------------------------------------------------------------------------------------------------
 
 UAR_WORD = Table(
     "uar_word",
@@ -94,7 +94,7 @@ def words(data: Buffer) -> tuple[int, int]:
     return int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
 
 
-# --- the card's side (facts 1.10) ------------------------------------------------------------------------------------------------
+# --- the card's side -------------------------------------------------------------------------------------------------------------
 
 
 def candidate(idx_word: int, qpn_word: int) -> int:

@@ -1,6 +1,6 @@
 """Big-endian structures as tables: field name, bit offset, width.
 
-Offsets are those of mlx5_ifc.h: bit 0 is the most significant bit of byte 0 (facts/mlx5.md section 3). A field may have any width and begin
+Offsets are those of mlx5_ifc.h: bit 0 is the most significant bit of byte 0. A field may have any width and begin
 at any bit. A field that is itself a structure has that structure's table. Bits without a field are reserved: zero in a new structure,
 unchanged when fields are set in memory.
 """

@@ -1,4 +1,4 @@
-"""The send queue: WQEs in the slots of a ring, and their decoding (facts/mlx5.md sections 1.1, 1.2, 1.5).
+"""The send queue: WQEs in the slots of a ring, and their decoding.
 
 ``store`` and ``fetch`` handle the ring, ``decode`` the WQE: its control segment, then the segments of its opcode in order. A malformed WQE
 is a ValueError that names the field. Whether the QP may execute the WQE is not checked here.

@@ -1,4 +1,4 @@
-"""Work queue elements: opcodes, segments, sizes, and builders (facts/mlx5.md sections 1.1 to 1.7, ``mlx5dv.h``).
+"""Work queue elements: opcodes, segments, sizes, and builders (``mlx5dv.h``).
 
 A WQE is a sequence of adjacent segments: ctrl, then raddr, then an atomic segment, then data or inline. It occupies whole WQEBBs (64 bytes)
 of the send queue, a ring of 2^n WQEBBs, and wraps between WQEBBs. Its size on the wire, ``ds``, counts octowords (16 bytes), the control
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Opcode(IntEnum):
-    """``MLX5_OPCODE_*`` (facts 1.4); WAIT and DUMP are not in mlx5dv.h but in DOCA's headers, DUMP in NVSHMEM's too."""
+    """``MLX5_OPCODE_*``; WAIT and DUMP are not in mlx5dv.h but in DOCA's headers, DUMP in NVSHMEM's too."""
 
     NOP = 0x00
     SEND_INVAL = 0x01
@@ -76,7 +76,7 @@ class Opcode(IntEnum):
 
 
 class Opmod(IntEnum):
-    """The opcode modifier: the width of a masked atomic's operands (facts 1.4). 0 with every other opcode, plain CS and FA included."""
+    """The opcode modifier: the width of a masked atomic's operands. 0 with every other opcode, plain CS and FA included."""
 
     NONE = 0x00
     MASKED_4 = 0x08
@@ -84,7 +84,7 @@ class Opmod(IntEnum):
 
 
 class Fm(IntEnum):
-    """Fence mode, bits 7:5 of fm_ce_se, in place (facts 1.3). rdma-core's MLX5_WQE_CTRL_FENCE is not FENCE: see the last one."""
+    """Fence mode, bits 7:5 of fm_ce_se, in place. rdma-core's MLX5_WQE_CTRL_FENCE is not FENCE: see the last one."""
 
     NONE = 0 << 5
     INITIATOR_SMALL_FENCE = 1 << 5
@@ -94,7 +94,7 @@ class Fm(IntEnum):
 
 
 class Ce(IntEnum):
-    """When to write a CQE, bits 3:2 of fm_ce_se, in place (facts 1.3)."""
+    """When to write a CQE, bits 3:2 of fm_ce_se, in place."""
 
     ON_ERROR = 0 << 2
     ON_FIRST_ERROR = 1 << 2
@@ -107,7 +107,7 @@ SE_SOLICITED = 1 << 1
 FM_MASK = 7 << 5
 CE_MASK = 3 << 2
 
-# --- geometry and limits (facts 1.1) ---------------------------------------------------------------------------------------------
+# --- geometry and limits ---------------------------------------------------------------------------------------------------------
 
 WQEBB_SHIFT = 6  # MLX5_SEND_WQE_SHIFT
 WQEBB = 1 << WQEBB_SHIFT  # MLX5_SEND_WQE_BB
@@ -121,10 +121,10 @@ WQE_IDX_MASK = 0xFFFF
 DEPTH_MIN = 128
 DEPTH_MAX = 32768
 
-#: Most bytes of one WQE: log_max_msg = 30; NVSHMEM and NCCL also take 1 GiB per WQE (facts 3.6, 6.1, 6.3).
+#: Most bytes of one WQE: log_max_msg = 30; NVSHMEM and NCCL also take 1 GiB per WQE.
 MESSAGE_MAX = 1 << 30
 
-# --- segments (facts 1.2) --------------------------------------------------------------------------------------------------------
+# --- segments --------------------------------------------------------------------------------------------------------------------
 
 CTRL = Table(
     "ctrl",  # mlx5_wqe_ctrl_seg
@@ -145,8 +145,8 @@ INLINE = Table("inline", 4, Field("inline_seg", 0, 1), Field("byte_count", 1, 31
 WAIT = Table("wait", 16, Field("max_index", 64, 32), Field("qpn_or_cqn", 96, 32))  # in DOCA's headers only
 ATOMIC = Table("atomic", 16, Field("swap_add", 0, 64), Field("compare", 64, 64))  # mlx5_wqe_atomic_seg; FA does not use compare
 
-# Extended atomics: not in rdma-core's headers, found in NVSHMEM (facts 1.2). FA: no carry leaves a bit that is set in field_boundary.
-# CS: compares under compare_mask, replaces under swap_mask (facts 1.7). The old value of 4 bytes is returned big-endian, that of 8 bytes in
+# Extended atomics: not in rdma-core's headers, found in NVSHMEM. FA: no carry leaves a bit that is set in field_boundary.
+# CS: compares under compare_mask, replaces under swap_mask. The old value of 4 bytes is returned big-endian, that of 8 bytes in
 # host order; memory itself holds host-order integers.
 MASKED_FA_4 = Table("masked_fa_4", 16, Field("add", 0, 32), Field("field_boundary", 32, 32))
 MASKED_FA_8 = Table("masked_fa_8", 16, Field("add", 0, 64), Field("field_boundary", 64, 64))
@@ -186,7 +186,7 @@ DUMP_DATA = CTRL.size
 WQE_SEND_DATA = CTRL.size  # SEND: data or inline
 WQE_WAIT = CTRL.size
 
-# --- ds and WQEBBs (facts 1.5) ---------------------------------------------------------------------------------------------------
+# --- ds and WQEBBs ---------------------------------------------------------------------------------------------------------------
 
 DS_MAX = (1 << CTRL["ds"].width) - 1  # 6 bits; NVSHMEM's comment says 64 for RC, its largest WQE has 19
 DS_NOP = CTRL.size // OCTOWORD  # NVSHMEM's stand-alone NOP says 2 and leaves the second octoword stale: nobody may parse it
@@ -230,17 +230,17 @@ def _data(addr: int, lkey: int, nbytes: int) -> bytes:
 
 
 def nop(wqe_idx: int, qpn: int, *, fm_ce_se: int = 0) -> bytes:
-    """Build a NOP: its CQE completes a longer WQE before it (facts 1.6)."""
+    """Build a NOP: its CQE completes a longer WQE before it."""
     return _ctrl(Opcode.NOP, wqe_idx, qpn, DS_NOP, fm_ce_se)
 
 
 def dump(wqe_idx: int, qpn: int, addr: int, lkey: int, nbytes: int = 1, *, fm_ce_se: int = 0) -> bytes:
-    """Build a DUMP: the NIC reads nbytes at addr and discards them, after its earlier writes there (facts 1.6)."""
+    """Build a DUMP: the NIC reads nbytes at addr and discards them, after its earlier writes there."""
     return _ctrl(Opcode.DUMP, wqe_idx, qpn, DS_DUMP, fm_ce_se) + _data(addr, lkey, nbytes)
 
 
 def wait(wqe_idx: int, qpn: int, cqn: int, max_index: int, *, fm_ce_se: int = 0) -> bytes:
-    """Build a WAIT: what is behind it in the queue starts when a CQ has got its CQE number max_index (facts 1.6)."""
+    """Build a WAIT: what is behind it in the queue starts when a CQ has got its CQE number max_index."""
     return _ctrl(Opcode.WAIT, wqe_idx, qpn, DS_WAIT, fm_ce_se) + fill(WAIT, {"max_index": max_index, "qpn_or_cqn": cqn})
 
 

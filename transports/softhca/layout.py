@@ -8,7 +8,7 @@ from pgas.kernels import window
 
 __all__ = ["BAR", "BAR_SIZE", "UAR_PAGE_SIZE", "page_address"]
 
-#: log2 of the number of objects, as QUERY_HCA_CAP reports them (facts 3.6). The low bits of an object's number are its index in its
+#: log2 of the number of objects, as QUERY_HCA_CAP reports them. The low bits of an object's number are its index in its
 #: table, the bits above count how often the index was used before, so that the number of a destroyed object names nothing. Memory keys have
 #: no such bits: their indices are used again, as a card does.
 LOG_MAX_QP = 10
@@ -16,7 +16,7 @@ LOG_MAX_CQ = 10
 LOG_MAX_MKEY = 14
 LOG_MAX_UAR = 11
 
-#: log2 of the largest queues, in WQEBBs (what the 4 bits of qpc.log_sq_size hold; facts 1.1) and CQEs, and of the largest message.
+#: log2 of the largest queues, in WQEBBs (what the 4 bits of qpc.log_sq_size hold) and CQEs, and of the largest message.
 LOG_MAX_QP_SZ = 15
 LOG_MAX_CQ_SZ = 22
 LOG_MAX_MSG = 30

@@ -10,7 +10,7 @@ __all__ = ["Command", "Vendor", "command_text", "vendor_text"]
 
 
 class Vendor(IntEnum):
-    """vendor_err_synd of an error CQE (facts 2.2), by the check that failed."""
+    """vendor_err_synd of an error CQE, by the check that failed."""
 
     NONE = 0x00  # flushed: nothing is wrong with this WQE
     INJECTED = 0x01  # a fault that was asked for
@@ -90,7 +90,7 @@ def vendor_text(vendor: int) -> str:
 
 
 class Command(IntEnum):
-    """syndrome of a command's output (facts 3.1), by the check that failed (in words: _COMMAND)."""
+    """syndrome of a command's output, by the check that failed (in words: _COMMAND)."""
 
     NONE = 0
     OPCODE = 0x0100

@@ -1,4 +1,4 @@
-"""Atomics of the card: opcode and operands of a WQE for every update of a word of 4 or 8 bytes (facts/mlx5.md 1.7).
+"""Atomics of the card: opcode and operands of a WQE for every update of a word of 4 or 8 bytes.
 
 =============  ===================================  ========================================
 update         4 bytes                              8 bytes

@@ -79,5 +79,5 @@ def fetching(fetch: Any) -> Any:
 
 @device
 def old_word(at, nbytes):
-    """Return the old value that an atomic left: 4 bytes come big-endian, 8 in the order of the host (facts/mlx5.md 1.7)."""
+    """Return the old value that an atomic left: 4 bytes come big-endian, 8 in the order of the host."""
     return u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(at))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(at)

@@ -1,6 +1,6 @@
 """Posting over ibgda: WQEs as lanes write them, and the functions that reserve WQEBBs, write WQEs and hand them over.
 
-WQEs are written as octowords (16 bytes) in the byte order of the wire (transports/mlx5/wqe.py, facts/mlx5.md 1.2). ``record`` is the
+WQEs are written as octowords (16 bytes) in the byte order of the wire (transports/mlx5/wqe.py). ``record`` is the
 address of a queue pair's record, ``index`` that of a WQEBB in its send queue; rkey and lkey are big-endian already.
 
 Lanes of a warp that come here together with one queue reserve and ring once. Functions that post return the index behind the last WQEBB of

@@ -1,6 +1,6 @@
 """Send queues in the hands of kernels: reserve WQEBBs, hand them over in order, ring the doorbell, poll the completion queue.
 
-Every queue pair has a record in the state page (layout.py). The cursors count WQEBBs and only grow (names: NVSHMEM's; facts/mlx5.md 6.1)::
+Every queue pair has a record in the state page (layout.py). The cursors count WQEBBs and only grow (names: NVSHMEM's)::
 
     cons_idx <= ready_head <= resv_head;    ready_head <= cons_idx + depth
 
@@ -14,7 +14,7 @@ Every queue pair has a record in the state page (layout.py). The cursors count W
   twice the batch, so a thread that waits for room never waits for a doorbell that nobody rings.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation asks for a CQE and has one WQEBB (mlx5.cqe.extend).
 
-Order (DESIGN section 2):
+Order:
 
 * Lanes store WQEs, then meet at a barrier.
 * fence.acq_rel.sys before the turn comes. ready_head is moved by atomics alone, so all who moved it release to whoever reads it.

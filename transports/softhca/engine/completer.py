@@ -94,7 +94,7 @@ VENDOR_SHIFT, SYNDROME_SHIFT = 8 * (CQE_VENDOR_ERR_SYND & 7), 8 * (CQE_SYNDROME 
 
 @device
 def complete(hca: int, qp: int, work: int) -> int:
-    """Count an executed WQE and write its CQE if it asks for one (ce 2 or 3, facts 1.3); a fault may hold the CQE back."""
+    """Count an executed WQE and write its CQE if it is signalled (ce 2 or 3); a fault may delay the CQE."""
     index, opcode, nbytes = load(work + WORK_INDEX), load(work + WORK_OPCODE), load(work + WORK_NBYTES)
     count(qp + QP_WQES, 1)
     count(qp + QP_NBYTES, nbytes)
@@ -147,7 +147,7 @@ def responder_error(hca: int, qp: int, work: int) -> int:
 
 @device
 def error(hca: int, qp: int, work: int) -> int:
-    """Move the QP to ERR, keep its first error, and write an error CQE whatever ce says (facts 2.5).
+    """Move the QP to ERR, keep its first error, and write an error CQE whatever ce says.
 
     A QP that a command has moved to RST meanwhile is left alone: its WQE vanishes.
     """
@@ -179,7 +179,7 @@ def note_error(qp: int, index: int, syndrome: int, vendor: int, wqe: int, nbytes
 
 @device
 def flush(hca: int, qp: int, work: int) -> int:
-    """End a WQE of a QP in ERR unexecuted: every one gets a CQE, signalled or not (IBTA: Work Request Flushed; facts 2.5)."""
+    """End a WQE of a QP in ERR unexecuted: every one gets a CQE, signalled or not (IBTA: Work Request Flushed)."""
     index = load(qp + QP_CONSUMER)
     slot = load(qp + QP_SQ) + ((index & load(qp + QP_MASK)) << WQEBB_SHIFT)
     wqebbs = ((load_be32(slot + CTRL_QPN_DS) & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
@@ -235,10 +235,10 @@ def place_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcod
 
 @device
 def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, imm: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
-    """Write a CQE: bytes 0..55, a fence that also covers the data of all WQEs before it, then the tail as one store (facts 2.5, DESIGN 2).
+    """Write a CQE: bytes 0..55, a fence that also covers the data of all WQEs before it, then the tail as one store.
 
-    wqe_counter is the index of the WQE's first WQEBB, or of the receive WQE. Collapsed: entry 0 every time, and the owner bit stays 0
-    (facts 2.3).
+    wqe_counter is the index of the WQE's first WQEBB, or of the receive WQE. In a collapsed CQ it is always entry 0, and the owner bit is
+    0.
     """
     produced = load(cq + CQ_PRODUCER) - 1
     log_size = load(cq + CQ_LOG_SIZE)

@@ -1,4 +1,4 @@
-"""Late data: what a WQE writes is visible behind its CQE, as to a GPU that does not see a NIC's writes in their order (facts 5.3).
+"""Late data: what a WQE writes is visible behind its CQE, as to a GPU that does not see a NIC's writes in their order.
 
 The last bytes of a segment wait in a row of a table; CQEs, atomics and everything else are visible at once. Late bytes are placed
 

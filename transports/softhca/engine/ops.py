@@ -1,7 +1,7 @@
 """The primitives of the engine: what its states do to memory, on the CPU (ops_cpu) or in a kernel (ops_cuda).
 
 Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative, 8-byte ones
-are the bits. The scopes are those of DESIGN section 2: everything that another process reads or wrote is at system scope.
+are the bits. Everything that another process reads or has written is accessed at system scope.
 
 | name | what |
 |---|---|

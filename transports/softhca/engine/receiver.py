@@ -95,7 +95,7 @@ def receive_queue(hca: int, qp: int) -> int:
 
 @device
 def posted(rq: int) -> int:
-    """Return how many receive WQEs there are: there is no doorbell for them but the record (facts 1.8)."""
+    """Return how many receive WQEs there are: there is no doorbell for them but the record."""
     return (load_be32_acquire(load(rq + RQ_DBR)) - load(rq + RQ_CONSUMER)) & WQE_IDX_MASK
 
 

@@ -184,9 +184,9 @@ def recorded(qp: int) -> int:
 
 @device
 def take_doorbell(qp: int) -> int:
-    """Take what was rung and move the producer index; return whether something was (facts 1.9, 1.10; doorbell.advance).
+    """Take what was rung and move the producer index; return whether something was (doorbell.advance).
 
-    The doorbell record alone makes nothing happen (DESIGN section 2): it is read when a doorbell came, and the farther of the two counts.
+    The doorbell record alone makes nothing happen: it is read when a doorbell came, and the farther of the two counts.
     """
     register = rung(qp)
     if register == 0:
@@ -205,7 +205,7 @@ def take_doorbell(qp: int) -> int:
     if qpn_word >> QPN_SHIFT != load(qp + QP_QPN):
         count(qp + QP_FOREIGN_DOORBELLS, 1)
         return 1
-    # Both conventions: the next empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is not looked at (facts 1.9).
+    # Both conventions: the next empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is not looked at.
     wqebbs = ((qpn_word & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
     announced = ((idx_word >> WQE_IDX_SHIFT) + wqebbs) & WQE_IDX_MASK
     return advance(qp, announced, recorded(qp))
@@ -279,14 +279,14 @@ def begin(work: int, index: int) -> int:
 
 @device
 def check_control(hca: int, qp: int, work: int) -> int:
-    """The control segment names this QP and this index (facts 8 item 3: the cheapest check, it catches most of a driver's mistakes)."""
+    """Check that the control segment has this QP and this index: cheap, and catches most mistakes of a driver."""
     wqe = load(work + WORK_WQE)
     idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
     if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != load(work + WORK_INDEX) & WQE_IDX_MASK:
         return fail(work, LOCAL_QP_OP, V_INDEX)
     if load_be32(wqe + CTRL_QPN_DS) >> QPN_SHIFT != load(qp + QP_QPN):
         return fail(work, LOCAL_QP_OP, V_QPN)
-    # Every mode holds by itself: a WQE with one is executed after those before it, whose data is placed (facts 1.3 has no other values).
+    # Valid fence modes need no action: a WQE is executed after the earlier ones, whose data is in memory.
     if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK > FM_LAST:
         return fail(work, LOCAL_QP_OP, V_FENCE)
     if load(hca + CTL_FAIL_COUNT) != 0:
@@ -308,7 +308,7 @@ def check_fault(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_segments(hca: int, qp: int, work: int) -> int:
-    """Find the segments of the opcode (facts 1.2, 1.5). opmod tells the width of a masked atomic and is 0 otherwise (facts 1.4)."""
+    """Find the segments of the opcode. opmod tells the width of a masked atomic and is 0 otherwise."""
     opcode, opmod = load(work + WORK_OPCODE), load(work + WORK_OPMOD)
     if RECEIVES and opcode == WAIT and load(hca + CTL_CQS) != 0:
         if load(work + WORK_DS) != DS_WAIT:
@@ -317,7 +317,7 @@ def check_segments(hca: int, qp: int, work: int) -> int:
     data = WQE_DATA
     width = 0
     if opcode == NOP:
-        return COMPLETE  # of ds 1 or 2, and nobody parses the second octoword (facts 1.5)
+        return COMPLETE  # of ds 1 or 2, and nobody parses the second octoword
     if opcode == DUMP:
         data = DUMP_DATA
     elif opcode in (CS, FA):

@@ -195,7 +195,7 @@ def write_segments(hca: int, qp: int, work: int) -> int:
 
 @device
 def copy_backwards(dest: int, source: int, nbytes: int) -> int:
-    """Copy in pieces, the last one first: RC orders messages, not the bytes of one (DESIGN section 5, put_signal)."""
+    """Copy in pieces, the last one first: RC orders messages, not the bytes of one (put_signal)."""
     end = nbytes
     while end > 0:
         start = max(0, end - PIECE)
@@ -232,7 +232,7 @@ def read_segments(hca: int, qp: int, work: int) -> int:
 
 @device
 def execute_atomic(hca: int, qp: int, work: int) -> int:
-    """Update the operand, return the old value: 4 bytes big-endian, 8 bytes in host order (facts 1.7)."""
+    """Update the operand, return the old value: 4 bytes big-endian, 8 bytes in host order."""
     remote, width = load(work + WORK_REMOTE), load(work + WORK_WIDTH)
     opcode, operands = load(work + WORK_OPCODE), load(work + WORK_WQE) + load(work + WORK_OPERANDS)
     place_touched(hca, remote, width)
@@ -240,7 +240,7 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
         old = load_atomic(remote, width)
         new = updated(opcode, width, operands, old)
         if load(hca + CTL_ATOMICS_SPLIT) != 0:
-            # As on a card whose atomics and those of the SMs do not see each other (DESIGN section 5): a gap between read and write, long
+            # As on a card whose atomics and those of the SMs do not see each other: a gap between read and write, long
             # enough for a PE to run in it.
             idle(YIELDS)
             store_atomic(remote, new, width)
@@ -262,7 +262,7 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
 
 @device
 def updated(opcode: int, width: int, operands: int, old: int) -> int:
-    """Return what an atomic makes of a value (facts 1.2, 1.7)."""
+    """Return what an atomic makes of a value."""
     if width == 4:
         if opcode == MASKED_FA:
             return add_in_fields(old, load_be32(operands), load_be32(operands + 4)) & 0xFFFF_FFFF

@@ -1,4 +1,4 @@
-"""The firmware: executes commands as bytes in and bytes out, and fails as a card fails, with a status and a syndrome (facts 3).
+"""The firmware: executes commands as bytes in and bytes out, and fails as a card fails, with a status and a syndrome.
 
 Checked in this order: the command is known, both lengths, op_mod, then what the command's own handler checks: values, objects (that exist
 and belong to the calling PE), states. A refused command changes nothing.
@@ -22,7 +22,7 @@ from pgas.transports.softhca.tables import LOCAL_READ, Tables
 
 __all__ = ["Firmware"]
 
-#: What QUERY_HCA_CAP reports, current and maximal alike (facts 3.6, 8 item 8). Capabilities that are not named are 0; a kind whose bit of
+#: What QUERY_HCA_CAP reports, current and maximal alike. Capabilities that are not named are 0; a kind whose bit of
 #: the general ones is 0 (hca_cap_2, pg, roce) is not there.
 CAPABILITIES: dict[int, dict[str, int]] = {
     CapType.GENERAL: {
@@ -143,7 +143,7 @@ class Firmware:
     # -------------------------------------------------------------------------------------------------------------------- keys
 
     def _create_mkey(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
-        """CREATE_MKEY over a UMEM (facts 3.2): addresses start_addr .. start_addr + len are the UMEM's bytes from mkey_umem_offset."""
+        """CREATE_MKEY over a UMEM: addresses start_addr .. start_addr + len are the UMEM's bytes from mkey_umem_offset."""
         mkc = values["mkc"]
         require(mkc["access_mode_1_0"] == AccessMode.MTT and not mkc["access_mode_4_2"], Status.BAD_PARAM, Why.MKEY_MODE)
         require(mkc["qpn"] == ANY_QPN and not mkc["length64"], Status.BAD_PARAM, Why.MKEY_MODE)

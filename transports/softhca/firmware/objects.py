@@ -1,4 +1,4 @@
-"""What a PE owns on the card, and the calls that are no commands: protection domains, UMEMs, memory regions, UARs (facts 3.1, 5.1).
+"""What a PE owns on the card, and the calls that are no commands: protection domains, UMEMs, memory regions, UARs.
 
 Every object belongs to one PE; to all others it does not exist. An object that another one uses cannot be given back.
 """
@@ -46,7 +46,7 @@ class Borrowed(Umem):
     mapped: int = 0  #: where the engine finds the byte at address
 
 
-#: A BlueFlame register is two buffers, which its QP rings in turns (facts 1.9).
+#: A BlueFlame register is two buffers, which its QP rings in turns.
 _BF_BUFFERS = 2 * UAR_BF_REGISTERS
 
 

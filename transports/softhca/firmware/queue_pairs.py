@@ -1,4 +1,4 @@
-"""Commands on CQs and QPs: creation, the state machine, destruction (facts 3.3 to 3.5, 3.7)."""
+"""Commands on CQs and QPs: creation, the state machine, destruction."""
 
 import itertools
 from collections.abc import Iterator
@@ -147,7 +147,7 @@ class QueuePairs:
     # ---------------------------------------------------------------------------------------------------------------------- CQs
 
     def create_cq(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
-        """CREATE_CQ (facts 3.3)."""
+        """CREATE_CQ."""
         cqc = values["cqc"]
         require(cqc["log_cq_size"] <= layout.LOG_MAX_CQ_SZ, Status.BAD_PARAM, Why.CQ_SIZE)
         require(cqc["cqe_sz"] == 0, Status.BAD_PARAM, Why.CQE_SIZE)
@@ -188,7 +188,7 @@ class QueuePairs:
     # ---------------------------------------------------------------------------------------------------------------------- QPs
 
     def create_qp(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
-        """CREATE_QP (facts 3.4): RC, with a send queue; with a receive queue before it in the same memory if rq_type says so."""
+        """CREATE_QP: RC, with a send queue; with a receive queue before it in the same memory if rq_type says so."""
         qpc = values["qpc"]
         require(qpc["st"] == QpType.RC, Status.BAD_PARAM, Why.SERVICE_TYPE)
         require(qpc["state"] == QpState.RST, Status.BAD_PARAM, Why.QP_STATE)
@@ -247,7 +247,7 @@ class QueuePairs:
         return {"qpn": qpn}
 
     def transition(self, pe: int, opcode: int, values: dict[str, Any]) -> None:
-        """Any command of contexts.LEGAL (facts 3.5). The engine may move the QP to ERR at any moment."""
+        """Any command of contexts.LEGAL. The engine may move the QP to ERR at any moment."""
         qp = self.qp(pe, values["qpn"])
         command = command_name(opcode)
         try:
@@ -310,7 +310,7 @@ class QueuePairs:
             self.retired[name] += int(self.tables.qps[qp.row][name])
 
     def query_qp(self, pe: int, qpn: int) -> dict[str, Any]:
-        """QUERY_QP: what was set, the state, and how far the card is (facts 3.4)."""
+        """QUERY_QP: what was set, the state, and how far the card is."""
         qp = self.qp(pe, qpn)
         state = int(self.state(qp))
         record = self.tables.qps[qp.row]
