@@ -70,7 +70,7 @@ def reaches_right(dest):
 def test_a_heap_that_grows_to_its_limit(small):
     """In steps of one chunk, of several, and of the rest; then it is exhausted, and stays usable."""
     job, arrays = small
-    for nbytes, alignment in ((21 * MIB, 512), (1, 32 * MIB)):
+    for nbytes, alignment in ((21 * MIB, 512), (1, 2 * window.HEAP_OFFSET)):
         with raises(HeapError, rf"symmetric heap exhausted: {nbytes} bytes wanted, {4 * MIB} of {4 * MIB} free"):
             pgas.empty(nbytes, np.uint8, alignment=alignment)
     assert job.heap.size == 4 * MIB
