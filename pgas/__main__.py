@@ -4,6 +4,8 @@
 
 ``python -m pgas topo``: distances of GPUs and NICs, peer access, the NIC of each GPU; under mpirun also the job's transport.
 
+``python -m pgas compile prog.py``: registers, spills and instructions of a program's kernels on a GPU, without one.
+
 ``python -m pgas doctor``: checks of this machine, with a remedy for each failure.
 """
 
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pgas
+from pgas import compile as kernels
 from pgas.base import config
 from pgas.doctor import report as doctor
 from pgas.doctor import topo
@@ -111,6 +114,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], int | None]]] = {
     "info": ("variables, PEs, GPUs, window, heap, transports", lambda _: info()),
     "hca": ("software cards of this machine", lambda _: hca()),
     "topo": ("distances of GPUs and NICs, peer access, the NIC of each GPU", lambda _: topo.run()),
+    "compile": ("registers, spills and instructions of a program's kernels", kernels.run),
     "doctor": ("check this machine and print remedies", doctor.run),
 }
 
@@ -120,10 +124,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m pgas", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, (meaning, _) in _COMMANDS.items():
-        text = doctor.__doc__ if name == "doctor" else meaning
+        module = {"doctor": doctor, "compile": kernels}.get(name)
+        text = module.__doc__ if module else meaning
         command = commands.add_parser(name, help=meaning, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name == "doctor":
-            doctor.add_arguments(command)
+        if module:
+            module.add_arguments(command)
     arguments = parser.parse_args()
     try:
         return _COMMANDS[arguments.command][1](arguments) or 0

@@ -132,16 +132,17 @@ def wrong(transport):
 
 def compiled_wrong(transport):
     """Compile the kernels of wrong()."""
-    from pgas.perftests import sass
+    from pgas import sass
 
     return sass.build_all(wrong(transport))
 
 
 def main(transport):
-    from pgas.perftests import sass
+    from pgas import sass
+    from pgas.perftests.sass import KERNELS
 
     sass.configure(transport)
-    found = {"kernels": sass.build_all(sass.KERNELS), "wrong": compiled_wrong(transport)}
+    found = {"kernels": sass.build_all(KERNELS), "wrong": compiled_wrong(transport)}
     json.dump({part: {name: listing(built) for name, built in kernels.items()} for part, kernels in found.items()}, sys.stdout)
 
 

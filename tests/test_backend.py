@@ -161,7 +161,7 @@ assert of_pgas is of_numba is pgas.cuda
 def test_pgas_cuda_compiles_to_the_same_code():
     program = """
 import hashlib
-from pgas.perftests import sass
+from pgas import sass
 code = sass.compile_ptx(double, (SAYS.types.int64[::1],)).split(".visible .entry")[1]
 print(hashlib.sha256(code.encode()).hexdigest())
 """

@@ -18,7 +18,7 @@ from pgas.kernels.codes import Update
 from pgas.kernels.compiler import cpu
 from pgas.kernels.paths import ibgda, ibrc
 from pgas.kernels.scope import THREAD
-from pgas.perftests.sass import CONSTANTS
+from pgas.sass import CONSTANTS
 from pgas.sim import engine
 
 engine.install()

@@ -20,7 +20,7 @@ from pgas.kernels.ops import meeting
 from pgas.kernels.paths import ibgda
 from pgas.kernels.paths.nic import post
 from pgas.kernels.scope import BLOCK, THREAD
-from pgas.perftests.sass import CONSTANTS
+from pgas.sass import CONSTANTS
 from pgas.sim import engine
 
 engine.install()

@@ -465,7 +465,8 @@ def test_p_kernel_sends_each_element_once(job, nelems, stride, ctas, threads):
 
 BUILD_FOR_A_GPU = """
 from numba.cuda import types
-from pgas.perftests import demo, harness, sass, shmem_atomic_bw, shmem_p_bw, timing
+from pgas import sass
+from pgas.perftests import demo, harness, shmem_atomic_bw, shmem_p_bw, timing
 from point_to_point import TESTS
 
 def array(dtype):

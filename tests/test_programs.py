@@ -459,7 +459,7 @@ def test_run(npes, transport, weak):
 BUILD_FOR_A_GPU = """
 import sys
 import pgas
-from pgas.perftests import sass  # first: it chooses the real compiler
+from pgas import sass  # first: it chooses the real compiler
 import numpy as np
 from numba.cuda import types
 from numba.cuda.np.numpy_support import from_dtype

@@ -18,7 +18,7 @@ device = SimpleNamespace(compute_capability=(9, 0))
 numba.cuda.compiler.get_current_device = numba.cuda.dispatcher.get_current_device = lambda: device
 from numba import cuda
 import pgas
-from pgas.perftests import sass
+from pgas import sass
 from pgas.transports.softhca.engine import block
 kernel = block.kernel(256)
 ptx = cuda.compile(kernel.py_func, block.SIGNATURE, cc=(9, 0), device=False, abi="numba")[0]

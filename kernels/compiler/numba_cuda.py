@@ -375,7 +375,10 @@ def ptx(function: Callable[..., Any], argument_types: tuple[Any, ...], compute_c
     # compile_device() asks the driver, and ignores cc=.
     dispatchers.get_current_device = lambda: SimpleNamespace(compute_capability=compute_capability)
     try:
-        return str(cuda.compile_ptx(function, types.void(*argument_types), cc=compute_capability)[0])
+        options = {name: value for name, value in options_of(function).items() if name in ("fastmath", "launch_bounds")}
+        return str(
+            cuda.compile_ptx(getattr(function, "py_func", function), types.void(*argument_types), cc=compute_capability, **options)[0]
+        )
     finally:
         dispatchers.get_current_device = asked
 

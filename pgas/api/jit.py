@@ -50,7 +50,7 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
             value, and those with which numba-cuda links code of its own (an array's reshape, float16) or that ``link=`` names are
             compiled by every process.
         options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers, which calls over ibgda exceed here and there
-            (``python -m pgas.perftests.sass --transport ibgda``): a kernel with such blocks may need ``launch_bounds=1024``.
+            (``python -m pgas compile --transport ibgda``): a kernel with such blocks may need ``launch_bounds=1024``.
     """
     if function is None:
         return functools.partial(jit, cache=cache, **options)

@@ -428,7 +428,7 @@ def check_compiler(machine: Machine) -> Iterator[Finding]:
     elif "nvJitLink" in older:
         yield Finding(_SOFTWARE, "compiler", Status.FAIL, f"{text}: nvJitLink is older than libnvvm", _of("ptxas"), ALL - {"simulator"})
     else:
-        words = f"{text}: ptxas is older than libnvvm (needed by python -m pgas.perftests.sass only)"
+        words = f"{text}: ptxas is older than libnvvm (needed by python -m pgas compile only)"
         yield Finding(_SOFTWARE, "compiler", Status.WARN, words, _of("ptxas"))
 
 

@@ -1,0 +1,230 @@
+"""What the kernels of a program need on a GPU, found without one: ``python -m pgas compile [--transport ibgda] prog.py [arguments]``.
+
+The program runs without a job, as PE 0 of --pes. A launch compiles its kernel for its arguments, and does nothing else. Other calls of pgas
+on the host do nothing, and arrays are NumPy's, so results are those of a program whose kernels never ran. What it prints is dropped.
+
+Prints for each kernel: SASS instructions, registers of a thread, bytes that it spills, bytes of its stack, and how many of the instructions
+load, store, are atomics, and are fences. A PGAS_ variable has its meaning for a job's kernels.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import pgas
+from pgas.api.jit import Kernel
+from pgas.base import config
+from pgas.base.backend import SIMULATOR
+from pgas.job import runtime
+from pgas.job.array import dtype_of
+from pgas.kernels import window
+from pgas.kernels.compiler import backend, cuda
+from pgas.kernels.compiler.binding import HOST_FORMS
+from pgas.sass import COMPUTE_CAPABILITY, Built, assemble, compile_ptx
+from pgas.transports import registry
+
+if not SIMULATOR:
+    from pgas.kernels.compiler import compiler
+
+__all__ = ["Found", "add_arguments", "launched", "run"]
+
+#: Launches after which a program is ended, which may wait for a result.
+_LAUNCHES = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to a parser."""
+    parser.add_argument("--transport", choices=registry.names(), default="p2p")
+    parser.add_argument("--pes", type=int, default=2, help="what n_pes() returns (default 2)")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.add_argument("program", help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the program and print the table. Returns 1 if a kernel cannot be compiled, or the program launches none."""
+    if SIMULATOR:  # numba.cuda has decided for the simulator in this process
+        command = [sys.executable, "-m", "pgas", *sys.argv[1:]]
+        return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
+    requested = {name: config.read(name) for name in config.VARIABLES}
+    window.freeze(window.Constants.of(requested, registry.get(options.transport), 0))
+    found = launched(options.program, options.arguments, options.pes)
+    built = found.assembled()
+    if options.json:
+        print(json.dumps({name: {"arguments": found.arguments[name], **b.summary()} for name, b in built.items()}, indent=1))
+    else:
+        print(_table(built, found.arguments, options.transport))
+    for name, error in found.errors.items():
+        print(f"{name} does not compile: {error}", file=sys.stderr)
+    if found.ended is not None:
+        print(f"The program stopped after {found.launches} launches: {type(found.ended).__name__}: {found.ended}", file=sys.stderr)
+    return 1 if found.errors or not built else 0
+
+
+def _table(built: dict[str, Built], arguments: dict[str, str], transport: str) -> str:
+    width = max([6, *(len(name) for name in built)])
+    heads = [f"{head:>5}" for head in ("SASS", "registers", "spills", "stack", "loads", "stores", "atomics", "fences")]
+    lines = [f"{'kernel':{width}} {' '.join(heads)}   ({transport}, sm_{COMPUTE_CAPABILITY[0]}{COMPUTE_CAPABILITY[1]})"]
+    for name, b in built.items():
+        kinds = [sum(b.count(opcode) for opcode in opcodes) for opcodes in (("LD",), ("ST",), ("ATOM", "RED"), ("MEMBAR",))]
+        numbers = [len(b.instructions), b.registers, b.spills, b.stack, *kinds]
+        cells = " ".join(f"{number:{len(head)}}" for number, head in zip(numbers, heads, strict=True))
+        lines.append(f"{name:{width}} {cells}   {arguments[name]}")
+    return "\n".join(lines)
+
+
+class _Enough(BaseException):
+    """Ends a program that has made _LAUNCHES launches."""
+
+
+class Found:
+    """The kernels that a program launched."""
+
+    def __init__(self) -> None:
+        self.launches = 0
+        self.ended: Exception | None = None  #: what ended the program
+        self.arguments: dict[str, str] = {}  #: by kernel
+        self.errors: dict[str, str] = {}  #: by kernel that does not compile
+        self._ptx: dict[int, dict[str, str]] = {}  #: by limit of registers
+
+    def launch(self, dispatcher: Any, args: tuple[Any, ...]) -> None:
+        """Compile a kernel, if it has not been for such arguments."""
+        self.launches += 1
+        if self.launches > _LAUNCHES:
+            raise _Enough
+        function = backend.function_of(dispatcher)
+        types = compiler.types_of(dispatcher, args)
+        shown, name = ", ".join(_short(t) for t in types), function.__name__
+        while self.arguments.get(name, shown) != shown:
+            name += "'"
+        if name in self.arguments or name in self.errors:
+            return
+        try:
+            ptx = compile_ptx(dispatcher, types)
+        except Exception as error:  # of whatever class the compiler has
+            self.errors[name] = str(error)
+            return
+        self.arguments[name] = shown
+        self._ptx.setdefault(compiler.options_of(dispatcher).get("max_registers") or 0, {})[name] = ptx
+
+    def assembled(self) -> dict[str, Built]:
+        """Return the kernels' machine code."""
+        built: dict[str, Built] = {}
+        for limit, ptx in self._ptx.items():
+            built |= assemble(ptx, max_registers=limit)
+        return {name: built[name] for name in self.arguments}
+
+
+def _short(type_: Any) -> str:
+    dtype, ndim = getattr(type_, "dtype", None), getattr(type_, "ndim", None)
+    return str(type_) if ndim is None else f"{dtype}[{','.join(':' * ndim)}]"
+
+
+def launched(program: str, arguments: list[str], n_pes: int = 2) -> Found:
+    """Run a program as __main__, and compile the kernels that it launches, with the constants that are frozen."""
+    found = Found()
+    _pretend(found, n_pes)
+    sys.argv = [program, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit, _Enough):
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except Exception as error:
+            found.ended = error
+    return found
+
+
+# What the program sees ------------------------------------------------------------------------------------------------------------
+
+
+class _Array(np.ndarray):
+    """A NumPy array with the methods of a symmetric array."""
+
+    def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
+        if ary is None:
+            return np.array(self)
+        ary[...] = self
+        return ary
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        self[...] = ary
+
+    def bind(self, stream: Any = 0) -> "_Array":
+        return self
+
+    def __enter__(self) -> "_Array":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+def _like(make: Callable[..., _Array]) -> Callable[..., _Array]:
+    """Return the _like form of a function that makes arrays."""
+
+    def like(prototype: Any, *value: Any, dtype: Any = None, shape: Any = None, **_: Any) -> _Array:
+        return make(prototype.shape if shape is None else shape, *value, dtype=dtype or prototype.dtype)
+
+    return like
+
+
+def _empty(shape: Any, dtype: Any = np.float64, **_: Any) -> _Array:
+    return np.zeros(shape, dtype_of(dtype)).view(_Array)
+
+
+def _full(shape: Any, value: Any, dtype: Any = None, **_: Any) -> _Array:
+    return np.full(shape, value, dtype and dtype_of(dtype)).view(_Array)
+
+
+def _array(values: Any, dtype: Any = None, **_: Any) -> _Array:
+    return np.array(values, dtype and dtype_of(dtype)).view(_Array)
+
+
+def _pretend(found: Found, n_pes: int) -> None:
+    """Put functions that do nothing in the place of pgas's, for the rest of this process; launches are passed to ``found``."""
+    team = SimpleNamespace(pes=tuple(range(n_pes)), channels=config.read("PGAS_CHANNELS"))
+    job = SimpleNamespace(my_pe=0, n_pes=n_pes, teams=SimpleNamespace(find=lambda number: team), peer=lambda array, pe: array)
+
+    @contextlib.contextmanager
+    def init(*_: Any, **__: Any) -> Iterator[Any]:
+        yield job
+
+    def configured(kernel: Any, configuration: Any) -> Any:
+        launch = lambda *args: found.launch(getattr(kernel, "dispatcher", kernel), args)  # noqa: E731
+        launch.bind = lambda *args: lambda: launch(*args)  # type: ignore[attr-defined]
+        return launch
+
+    def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), **_: Any) -> None:
+        found.launch(getattr(kernel, "dispatcher", kernel), args)
+
+    def nothing(*_: Any, **__: Any) -> int:
+        return 0
+
+    world = pgas.TEAM_WORLD
+    runtime.current = lambda: job  # type: ignore[assignment, return-value]
+    HOST_FORMS.update(dict.fromkeys(HOST_FORMS, nothing))
+    pretended: dict[str, Callable[..., Any]] = {
+        "init": init, "launch": launch, "array": _array, "full": _full, "empty": _empty, "zeros": _empty, "full_like": _like(_full),
+        "empty_like": _like(_empty), "zeros_like": _like(_empty), "allgather_object": lambda value: [value] * n_pes,
+        "broadcast_object": lambda value, *_: value, "info": dict, "unique_id": lambda *_: bytes(128),
+        "team_split_strided": lambda *_, **__: world, "team_create": lambda *_, **__: world,
+        "team_split_2d": lambda *_, **__: (world, world),
+    }  # fmt: skip
+    pretended |= dict.fromkeys(("finalize", "free", "register", "reset", "synchronize", "team_destroy", "unregister"), nothing)
+    of_cuda = {"to_device": lambda ary, *_, **__: _array(ary), "device_array": _empty, "device_array_like": _like(_empty)}
+    of_cuda |= {"stream": nothing, "synchronize": nothing}
+    for module, functions in ((pgas, pretended), (cuda, of_cuda)):
+        for name, function in functions.items():
+            setattr(module, name, function)
+    for kind in (Kernel, type(backend.jit(lambda: None))):
+        setattr(kind, "__getitem__", configured)  # noqa: B010

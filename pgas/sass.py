@@ -1,0 +1,124 @@
+"""Compiles kernels to PTX and SASS without a GPU. Needs the compiler wheels of the extra ``dev`` (libnvvm, ptxas, nvdisasm)."""
+
+import dataclasses
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda import pathfinder
+
+from pgas.base import config
+from pgas.kernels import compiler, window
+from pgas.transports import registry
+
+__all__ = ["COMPUTE_CAPABILITY", "CONSTANTS", "Built", "Kernels", "assemble", "build", "build_all", "compile_ptx", "configure"]
+
+COMPUTE_CAPABILITY = (9, 0)
+
+#: By name, kernels (plain functions) and the types of their arguments.
+Kernels = dict[str, tuple[Callable[..., None], tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled kernel: its PTX, its SASS instructions in order, and its resources as reported by ptxas."""
+
+    ptx: str
+    instructions: tuple[str, ...]
+    registers: int
+    spills: int
+    stack: int
+
+    def count(self, opcode: str) -> int:
+        """Return the number of instructions whose opcode starts with a text, predicated ones included."""
+        return sum(self.opcode(i).startswith(opcode) for i in self.instructions)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers of the table, the counts of memory and fence opcodes, and the constants in instructions."""
+        opcodes = Counter(self.opcode(i) for i in self.instructions)
+        memory = {o: n for o, n in sorted(opcodes.items()) if o.startswith(("ST", "LD", "ATOM", "RED", "MEMBAR", "CCTL"))}
+        numbers = {"instructions": len(self.instructions), "registers": self.registers, "spills": self.spills, "stack": self.stack}
+        immediates = sorted({int(value, 16) for i in self.instructions for value in re.findall(r"(?<!\[)\b0x[0-9a-f]+", i)})
+        return {**numbers, "memory": memory, "immediates": [f"{value:#x}" for value in immediates]}
+
+    @staticmethod
+    def opcode(instruction: str) -> str:
+        """Return the opcode of an instruction without its predicate."""
+        return re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
+
+
+def _tool(name: str) -> str:
+    path = pathfinder.find_nvidia_binary_utility(name)
+    if path is None:
+        raise FileNotFoundError(f"{name} not found: pip install 'pgas[dev]'")
+    return path
+
+
+#: By transport, the constants that kernels are compiled with: the defaults of the variables.
+_DEFAULTS = {name: variable.parse(variable.default) for name, variable in config.VARIABLES.items()}
+CONSTANTS = {name: window.Constants.of(_DEFAULTS, registry.get(name), 0) for name in registry.names()}
+
+
+def build(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> Built:
+    """Compile a kernel (a plain function) for a compute capability, with the frozen constants, or those of p2p if none are."""
+    return assemble({"": compile_ptx(kernel, argument_types, cc)}, cc)[""]
+
+
+def build_all(kernels: Kernels, cc: tuple[int, int] = COMPUTE_CAPABILITY) -> dict[str, Built]:
+    """Compile several kernels; faster than build() for each."""
+    return assemble({name: compile_ptx(*kernel, cc) for name, kernel in kernels.items()}, cc)
+
+
+def compile_ptx(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> str:
+    """Compile a kernel to PTX."""
+    if window._frozen is None:
+        window.freeze(CONSTANTS["p2p"])
+    return compiler.compiler.ptx(kernel, argument_types, cc)
+
+
+def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY, max_registers: int = 0) -> dict[str, Built]:
+    """Assemble and disassemble modules of one kernel each, together, as the disassembler takes half a second to start.
+
+    max_registers: limit for a thread, as of ``cuda.jit``; 0: none.
+    """
+    entries = {name: re.search(r"\.entry (\w+)\(", text)[1] for name, text in ptx.items()}  # type: ignore[index]
+    # One module: a single header, and no Numba environments, which are unused and defined in several modules.
+    header = re.compile(r"^\.(version|target|address_size) .*$", re.MULTILINE)
+    bodies = [header.sub("", re.sub(r"^\.common .*NumbaEnv.*$", "", text, flags=re.MULTILINE)) for text in ptx.values()]
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
+        source.write_text("\n".join([*(m[0] for m in header.finditer(next(iter(ptx.values())))), *bodies]))
+        limit = [f"-maxrregcount={max_registers}"] if max_registers else []
+        limit += ["-c"] if any(".extern .func" in text for text in ptx.values()) else []  # functions that the compiler links later
+        command = [_tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", *limit, str(source), "-o", str(cubin)]
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        listing = subprocess.run([_tool("nvdisasm"), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+    sections = dict(re.findall(r"^\.text\.(\w+):\n(.*?)(?=^\.text\.|\Z)", listing, re.MULTILINE | re.DOTALL))
+    notes = dict(re.findall(r"Compiling entry function '(\w+)'(.*?)(?=Compiling entry function|\Z)", log, re.DOTALL))
+    return {name: _built(text, sections[entries[name]], notes[entries[name]]) for name, text in ptx.items()}
+
+
+def _built(ptx: str, section: str, notes: str) -> Built:
+    instructions = [m[1].strip() for m in re.finditer(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", section)]
+    while instructions and Built.opcode(instructions[-1]) in ("NOP", "BRA"):
+        instructions.pop()  # padding
+    numbers = {key: int(m[1]) if (m := re.search(pattern, notes)) else 0 for key, pattern in _PTXAS.items()}
+    return Built(ptx, tuple(instructions), **numbers)
+
+
+_PTXAS = {
+    "registers": r"Used (\d+) registers",
+    "spills": r"(\d+) bytes spill stores",
+    "stack": r"(\d+) bytes stack frame",
+}
+
+
+def configure(transport: str, map_by: str = "cta", *, check: bool = False) -> None:
+    """Freeze the constants: a transport, the threads that share a queue pair, and whether PEs and addresses are checked."""
+    constants = dataclasses.replace(CONSTANTS[transport], check=check)
+    window.freeze(dataclasses.replace(constants, map_by=map_by) if constants.map_by else constants)

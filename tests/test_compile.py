@@ -1,0 +1,75 @@
+"""``python -m pgas compile``: what kernels of a program need on a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from examples import ROOT
+
+pytestmark = pytest.mark.sass
+
+PROGRAM = """
+import sys
+import numpy as np
+import pgas
+from pgas import cuda
+
+@pgas.jit
+def store(array, value):
+    pgas.p(array, cuda.threadIdx.x, value, 1)
+
+@cuda.jit(max_registers=32)
+def plain(array, other):
+    cuda.cg.this_grid().sync()
+    array[0] = other[0]
+
+@pgas.jit
+def wrong(array):
+    pgas.p(array, "first", 1, 0)
+
+with pgas.init() as job:
+    assert sys.argv[1:] == ["--size", "4"] and pgas.n_pes() == job.n_pes == 3
+    array = pgas.zeros(4, np.float32)
+    store[1, 4](array, 1.5)
+    store[1, 4](array, 2.5)
+    store[1, 4](pgas.zeros((2, 2), "bfloat16")[0], 1)
+    pgas.launch(plain, 1, 1, (array, cuda.to_device(np.ones(4))))
+    pgas.barrier_all()
+    print(array.copy_to_host())
+    if array[0] == 0:
+        wrong[1, 1](array)
+"""
+
+
+def compiled(*arguments):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "NUMBA_"))}
+    command = [sys.executable, "-m", "pgas", "compile", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_kernels_of_a_program(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = compiled("--transport", "ibgda", "--pes", 3, "--json", program, "--size", 4)
+    assert done.returncode == 1
+    assert done.stderr.startswith("wrong does not compile: ")
+    found = json.loads(done.stdout)
+    assert {name: row["arguments"] for name, row in found.items()} == {
+        "store": "float32[:], float64",
+        "store'": "__nv_bfloat16[:], int64",
+        "plain": "float32[:], float64[:]",
+    }
+    assert found["store"]["instructions"] > 200, "the path is p2p"
+    assert found["plain"]["instructions"] < 100
+    assert found["store"]["registers"] > found["plain"]["registers"] > 0
+
+
+def test_a_program_that_launches_nothing(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("raise ValueError('no kernels here')")
+    done = compiled(program)
+    assert done.returncode == 1
+    assert done.stdout.split()[:2] == ["kernel", "SASS"]
+    assert done.stderr == "The program stopped after 0 launches: ValueError: no kernels here\n"
