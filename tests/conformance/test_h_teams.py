@@ -239,10 +239,10 @@ def test_all_pairs(heap):
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n + 1), ValueError, "names no members of <pgas.Team TEAM_WORLD>"),
-        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, -1, 1, 1), ValueError, "names no members"),
-        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 0, 2), ValueError, "names no members"),
-        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, 0), ValueError, "names no members"),
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n + 1), ValueError, "must name members of <pgas.Team TEAM_WORLD>"),
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, -1, 1, 1), ValueError, "must name members"),
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 0, 2), ValueError, "must name members"),
+        (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, 0), ValueError, "must name members"),
         (lambda n: pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1.5, 1), ValueError, "stride must be an integer, not 1.5"),
         (lambda n: pgas.team_split_strided(0, 0, 1, 1), TypeError, "parent must be a pgas.Team, not 0"),
         (lambda n: pgas.team_split_strided(None, 0, 1, 1), TypeError, "parent must be a pgas.Team, not None"),
