@@ -6,7 +6,7 @@ segment included. Every field of more than a byte is big-endian.
 
 A receive WQE consists of data segments only. It occupies one entry of the receive queue, a ring of 2^n entries of 2^m octowords.
 
-These are the WQEs of an RC QP; DC's address vectors are in the facts. Decoding is in send_queue.py.
+These are the WQEs of an RC QP; DC is not supported. Decoding is in send_queue.py.
 """
 
 from enum import IntEnum
