@@ -1,6 +1,6 @@
 """Contexts of the card's objects: CQ, QP, address path, memory key, UMEM, RoCE address; and the states of a QP.
 
-Tables are named as in mlx5_ifc.h and have the fields whose offsets the facts give: those of an RC QP, a collapsed CQ and a memory key over
+Tables are named as in mlx5_ifc.h and have the fields that are used: those of an RC QP, a collapsed CQ and a memory key over
 user memory.
 """
 
