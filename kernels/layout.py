@@ -105,23 +105,26 @@ RECORD_SIZE = _queue.nbytes
 
 CURSORS = (FIRST_IDX, RESV_HEAD, READY_HEAD, RUNG_IDX, CONS_IDX)
 
+#: Most PEs of a job.
+MAX_PES = 4096
+
 #: A bit of READY_HEAD: a thread is ringing, and will ring for what gets ready meanwhile.
 RINGING = 1 << 63
 
 # The state page --------------------------------------------------------------------------------------------------------------------
 
-_page = Region("state page", window.STATE, window.BASE - window.STATE)
+_page = Region("state page", window.STATE, window.STATE_SIZE)
 MY_PE = _page.word("MY_PE", 0, HOST, KERNELS)
 N_PES = _page.word("N_PES", 8, HOST, BOTH)
 TIMEOUT_NS = _page.word("TIMEOUT_NS", 16, HOST, KERNELS)  #: how long a wait may last
 HEAP_SIZE = _page.word("HEAP_SIZE", 24, HOST, KERNELS)  #: bytes of heap behind window.HEAP_OFFSET
-NEAR_FIRST = _page.word("NEAR_FIRST", 32, HOST, KERNELS)  #: the first PE whose memory kernels reach by address
-NEAR_END = _page.word("NEAR_END", 40, HOST, KERNELS)  #: one more than the last
+NEAR_ROW = _page.word("NEAR_ROW", 32, HOST, KERNELS)  #: the first PE that maps this PE's memory, and 32 bits up their number
 REGISTERED_END = _page.word("REGISTERED_END", 56, HOST, BOTH)  #: behind the last entry of REGISTERED that was ever used
 ALL_EPOCH = _page.word("ALL_EPOCH", 64, BOTH, KERNELS)  #: number of the last barrier_all or sync_all of this PE's kernels
 POISON = _page.word("POISON", 128, BOTH, BOTH)  #: state.SOUND, CLAIMED while a thread writes ERROR, then FAILED; LOST: the host gave up
 ASKED = _page.word("ASKED", 136, HOST, KERNELS)  #: not 0: the host asks who waits
 ERROR = _page.word("ERROR", 144, KERNELS, HOST, count=9)  #: the first error, an ERROR_RECORD
+NEAR_BITS = _page.word("NEAR_BITS", 1024, HOST, KERNELS, width=4, count=MAX_PES // 32)  #: a bit for each PE that maps this PE's memory
 
 # Of the NIC transports.
 LKEY = _page.word("LKEY", 4096, HOST, BOTH)  #: of the heap, big-endian
@@ -137,7 +140,6 @@ RING_SEEN = _page.word("RING_SEEN", 5280, BOTH, KERNELS)  #: what was last seen 
 RING_LOOKING = _page.word("RING_LOOKING", 5312, BOTH, KERNELS)  #: not 0: a thread reads COMPLETED
 N_CELLS = 256
 CELL_TAKEN = _page.word("CELL_TAKEN", 6144, BOTH, BOTH, count=N_CELLS)  #: how many lanes still have a landing cell
-MAX_PES = 4096
 KEY_SIZE = 4
 KEYS = _page.word("KEYS", 8192, HOST, BOTH, width=KEY_SIZE, count=MAX_PES)  #: the rkey of each PE's team memory and heap, big-endian
 MAX_QUEUES = USED_WORDS * 64

@@ -30,7 +30,7 @@ class Refusal:
     transports: tuple[str, ...] = ("p2p", "ibgda", "ibrc")  #: those that refuse it
 
 
-_NIC = ("ibgda", "ibrc")
+_NIC, _TWO = ("ibgda", "ibrc"), ("p2p,ibgda", "p2p,ibrc")
 _COMPILED, _CHECKED, _RUN = When.COMPILED, When.CHECKED, When.RUN
 
 #: By name; refuse() and words() take the name.
@@ -88,6 +88,8 @@ TABLE = {
     "no such queue pair": Refusal("a qp that does not exist", _CHECKED,
                                   "{who}: qp must be 1 to {count} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY, "
                                   "not {wanted}", _NIC),
+    "far": Refusal("ptr of a PE that only a NIC reaches", _RUN,
+                   "{who}: the memory of PE {pe} is not mapped here ({why}): use put and get", _TWO),
     "stride": Refusal("a stride of iput or iget below 1", _RUN,
                       "{who}: dst_stride and src_stride must be 1 or more, not {wanted}"),
     "no team": Refusal("a team that is None, as for a PE that is not a member", _COMPILED,

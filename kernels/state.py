@@ -8,7 +8,7 @@ from typing import Any
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import layout, window
-from pgas.kernels.compiler import constant, device, outlier, primitive, ptx, u64
+from pgas.kernels.compiler import constant, device, outlier, primitive, ptx, u32, u64
 from pgas.kernels.operation import ELEMENT, LOCAL, NAMES
 
 if SIMULATOR:
@@ -31,6 +31,8 @@ BAD_STRIDE = 11
 #: an operand of a collective that is too short (wanted and found: elements) or whose length is no multiple of the team's size (found: 0);
 #: dest that is source; a root that is no member; counts that do not fit the sender's; rows that are no pairs (found: columns).
 NO_TEAM, NO_CHANNEL, MISFIT, NO_MULTIPLE, IN_PLACE, NO_MEMBER, OTHER_COUNT, NO_PAIRS = 12, 13, 14, 15, 16, 17, 18, 19
+#: ptr of a PE whose memory is not mapped, in a job with two paths.
+UNMAPPED = 20
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:
@@ -51,8 +53,7 @@ my_pe = _read_only("my_pe", layout.MY_PE, 32)
 n_pes = _read_only("n_pes", layout.N_PES, 32)
 timeout_ns = _read_only("timeout_ns", layout.TIMEOUT_NS, 64)
 heap_size = _read_only("heap_size", layout.HEAP_SIZE, 64)
-_near_first = _read_only("near_first", layout.NEAR_FIRST, 32)
-_near_end = _read_only("near_end", layout.NEAR_END, 32)
+_near_row = _read_only("near_row", layout.NEAR_ROW, 64)
 
 #: ``relax(operation, address, comparison, value)`` between two polls of a spin loop: nothing on a GPU; in the simulator other threads
 #: run. The operands describe the wait in a hang report.
@@ -117,10 +118,16 @@ def given_up(kind, op, addr, comparison, wanted, found, deadline):
 _BASE, _HEAP_OFFSET = constant(window.BASE), constant(window.HEAP_OFFSET)
 
 
+_NEAR_BITS, _2, _5, _31, _32 = constant(layout.NEAR_BITS), constant(2), constant(5), constant(31), constant(32)
+
+
 @device
 def near(pe):
-    """Whether kernels reach PE pe's memory by address."""
-    return _near_first() <= pe < _near_end()
+    """Whether PE pe and this one map each other's memory. Asked in jobs with two paths only."""
+    if window.NEAR_IN_ROW:
+        row = _near_row()
+        return u32(u32(pe) - u32(row)) < u32(row >> _32)
+    return fixed_u32(_NEAR_BITS + (u64(pe) >> _5 << _2)) >> u32(u64(pe) & _31) & 1 != 0
 
 
 _BAD_PE, _NOT_SYMMETRIC = constant(BAD_PE), constant(NOT_SYMMETRIC)

@@ -34,9 +34,11 @@ QUEUE_OFFSET = (1 << STRIDE_SHIFT) - (8 << 30)
 #: Doorbells that a CPU rings for kernels (transports/ibgda/doorbells.py), in the host's memory behind the queues.
 DOORBELL_OFFSET = QUEUE_OFFSET + (8 << 30) - (64 << 20)
 
-#: Private memory of a process below BASE; the state page lies at its end (see layout.py).
+#: Private memory of a process, which begins with the state page (layout.py). Bit 31 of its addresses is 0: ptxas makes such a constant in
+#: two instructions, others in five.
+PRIVATE = STATE = BASE - (4 << 30)
 PRIVATE_SIZE = 1 << 30
-STATE = BASE - (2 << 20)
+STATE_SIZE = 2 << 20
 
 
 class Described(Protocol):
@@ -65,11 +67,14 @@ class Constants:
     depth: int = 0  #: WQEBBs in a send queue
     batch: int = 0  #: WQEBBs after which the doorbell is rung although more are reserved
     ring: int = 0  #: requests in the ring of the proxy thread (ibrc)
+    far_path: str = ""  #: module of the path through a NIC, in a job that has two paths
+    near_in_row: bool = True  #: with two paths: whether each PE is near to PEs with consecutive numbers
+    atomics_by_peers: bool = False  #: with two paths: whether SMs perform the atomics of near PEs (PGAS_AMO=peer)
     ll_bytes: int = 0  #: bytes that a member of a team sends to another through staging, at most (PGAS_LL_BYTES)
 
     @classmethod
-    def of(cls, requested: Mapping[str, Any], transport: Described, largest_gpu: int) -> "Constants":
-        """Return what a job's variables, its transport and its largest GPU (bytes of memory) ask for."""
+    def of(cls, requested: Mapping[str, Any], transport: Described, largest_gpu: int, *, near_in_row: bool = True) -> "Constants":
+        """Return what a job's variables, its transport, its largest GPU (bytes of memory) and its machines ask for."""
         shift = SMALL_STRIDE_SHIFT if largest_gpu <= 1 << SMALL_STRIDE_SHIFT else SMALL_STRIDE_SHIFT + 1
         check = "check" in requested["PGAS_DEBUG"]
         return cls(
@@ -79,6 +84,7 @@ class Constants:
             transport.path,
             transport.maps_peers,
             check,
+            near_in_row=near_in_row,
             ll_bytes=requested["PGAS_LL_BYTES"],
             **transport.constants(requested),
         )
@@ -93,7 +99,20 @@ def freeze(wanted: Constants) -> None:
     Raises:
         PgasError: an earlier init of this process fixed other ones; kernels may already contain them.
     """
-    global _frozen, STRIDE_SHIFT, SHIFT, OFFSET_MASK, NUM_QPS, DEPTH, SLOT_MASK, BATCH_MASK, RING_SIZE, LL_BYTES, STAGING_PART, sharer
+    global \
+        _frozen, \
+        STRIDE_SHIFT, \
+        SHIFT, \
+        OFFSET_MASK, \
+        NUM_QPS, \
+        DEPTH, \
+        SLOT_MASK, \
+        BATCH_MASK, \
+        RING_SIZE, \
+        LL_BYTES, \
+        STAGING_PART, \
+        sharer, \
+        NEAR_IN_ROW
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
         raise PgasError(f"pgas was initialised with another configuration before in this process ({'; '.join(changed)}): start a new one")
@@ -102,6 +121,7 @@ def freeze(wanted: Constants) -> None:
     NUM_QPS, DEPTH, RING_SIZE = constant(wanted.num_qps), constant(wanted.depth), constant(wanted.ring)
     SLOT_MASK, BATCH_MASK = constant(max(wanted.depth - 1, 0)), constant((1 << 32) - max(wanted.batch, 1))
     LL_BYTES, STAGING_PART = constant(wanted.ll_bytes), constant(2 * wanted.ll_bytes)
+    NEAR_IN_ROW = wanted.near_in_row
     sharer = SHARERS.get(wanted.map_by, ptx.block_rank)
 
 
@@ -122,6 +142,7 @@ OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
 NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
 LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, in lines (ops/collectives/lines.py)
+NEAR_IN_ROW = True
 BATCH_MASK = constant(0)  #: of the low 32 bits of an index: those that tell batches apart
 
 

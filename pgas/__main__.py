@@ -50,7 +50,22 @@ def info() -> None:
             size = f"{plan.max_teams} teams of all PEs, {plan.channels} channels each, up to {plan.ll_bytes} bytes a pair through staging"
             print(f"  teams   {plan.nbytes} bytes before it: room for {size}")
             print("\nTransport")
-            print(f"  every pair of PEs: {job.transport} ({job.reason})")
+            print("\n".join(f"  {line}" for line in _paths(job)))
+
+
+def _paths(job: runtime.Job) -> list[str]:
+    if not job.paths.two:
+        return [f"every pair of PEs: {job.transport} ({job.reason})"]
+    names = [f"PE{pe}" for pe in range(job.n_pes)]
+    table = _table([("", *names), *((name, *(job.paths.between(a, b) for b in range(job.n_pes))) for a, name in enumerate(names))])
+    who = config.read("PGAS_AMO")
+    atomics = "as above" if who == "peer" else f"{job.paths.far} for every pair"
+    return [
+        f"{job.transport} ({job.reason})",
+        *table.splitlines(),
+        *job.paths.reasons(),
+        f"atomics and signals that add: {atomics} (PGAS_AMO={who})",
+    ]
 
 
 def _value(name: str) -> str:

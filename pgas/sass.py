@@ -61,7 +61,7 @@ def _tool(name: str) -> str:
 
 #: By transport, the constants that kernels are compiled with: the defaults of the variables.
 _DEFAULTS = {name: variable.parse(variable.default) for name, variable in config.VARIABLES.items()}
-CONSTANTS = {name: window.Constants.of(_DEFAULTS, registry.get(name), 0) for name in registry.names()}
+CONSTANTS = {name: window.Constants.of(_DEFAULTS, registry.get(name), 0) for name in (*registry.names(), *registry.pairs())}
 
 
 def build(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> Built:

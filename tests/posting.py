@@ -50,7 +50,7 @@ class Job:
     def __init__(self, name, idx=IDX):
         self.idx, self.memory = idx, Memory()
         memory = self.memory
-        memory.region(window.STATE, window.BASE - window.STATE)
+        memory.region(window.STATE, window.STATE_SIZE)
         memory.region(window.BASE + layout.ALL_ROWS, N_PES * layout.ROW_SIZE)
         self.ring = memory.region(RING, DEPTH * wqe.WQEBB, 0xA5)
         self.cq = memory.region(CQ, 64, 0xFF)

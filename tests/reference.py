@@ -341,13 +341,14 @@ def refused() -> str:
     """Return the page of refusals."""
     intro = (
         "pgas refuses what it cannot do, and never does something else instead. These are all refusals, with their messages; names in "
-        "braces are filled in. `pgas.init()` refuses settings that do not fit the machine (a transport, a device); `python -m pgas doctor` "
+        "braces are filled in. A pair of transports refuses what either refuses. "
+        "`pgas.init()` refuses settings that do not fit the machine (a transport, a device); `python -m pgas doctor` "
         "says what is missing."
     )
     parts = ["# What is refused", intro]
     for when in refusals.When:
         rows = [
-            (_plain(row.what), "all" if len(row.transports) == N_TRANSPORTS else ", ".join(row.transports), f"`{row.words}`")
+            (_plain(row.what), "all" if len(row.transports) == N_TRANSPORTS else " or ".join(row.transports), f"`{row.words}`")
             for row in refusals.TABLE.values()
             if row.when is when
         ]

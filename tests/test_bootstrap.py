@@ -398,7 +398,7 @@ def few_descriptors(count):
 
 def test_one_pe_needs_no_peer():
     with open("/dev/null") as file:
-        assert fds.exchange_fds(0, file.fileno(), lambda value: [value]) == [file.fileno()]
+        assert fds.exchange_fds(0, file.fileno(), lambda value: [value]) == {0: file.fileno()}
 
 
 def test_exchange_pickles_by_rank():

@@ -518,8 +518,8 @@ def test_compiler(tmp_path, versions, status, lost):
 
 
 def test_variables_that_do_not_parse(laptop):
-    facts = replace(laptop, bad_settings=("PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc",))
-    assert found(facts, "variables").text == "PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc"
+    facts = replace(laptop, bad_settings=("PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc",))
+    assert found(facts, "variables").text == "PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"
     assert can(facts) == set()
 
 

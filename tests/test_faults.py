@@ -963,7 +963,7 @@ def test_different_seeds_of_weak_mode_are_different_jobs(job):
 @pytest.mark.parametrize("npes", [1, 2])
 def test_transport_that_is_not_there(job, npes):
     ended = job("pgas.init()\n", npes=npes, PGAS_TRANSPORT="tcp")
-    holds(ended, "ValueError: PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc")
+    holds(ended, "ValueError: PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc")
     assert ended.seconds < jobs.SOON
 
 

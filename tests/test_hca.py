@@ -10,7 +10,7 @@ import pytest
 
 from pgas.base.errors import TransportError
 from pgas.job import hca
-from pgas.job.topology import PE, choose_transport
+from pgas.job.topology import PE, Neighbours, choose_transport
 from pgas.transports import registry
 from pgas.transports.adapter import Path
 from pgas.transports.devices import Device, Gid, Port
@@ -42,37 +42,29 @@ def machine(monkeypatch):
     monkeypatch.setattr(IBRC, "why_not", lambda self, device, port: None)
 
 
-def choose(**asked):
-    """Return the NIC of a machine's first PE, and the warnings."""
-    warnings = []
-    return hca.choose({**VARIABLES, **asked}, None, 0, warnings.append), warnings
+def choose(transport="ibrc", **asked):
+    """Return the NIC of a machine's first PE."""
+    return hca.choose(transport, {**VARIABLES, **asked}, None, 0)
 
 
 @pytest.mark.usefixtures("machine")
 def test_choices():
-    for transport in ("p2p", "auto"):
-        assert choose(PGAS_TRANSPORT=transport, PGAS_HCA="mlx5_0:1") == (None, [])
-    choice, warnings = choose()
-    assert (choice.name, warnings) == ("softhca", [])
-    choice, warnings = choose(PGAS_HCA="mlx5_0")
-    assert (choice.name, choice.port, warnings) == ("mlx5_0:1", PORT, [])
+    assert choose().name == "softhca"
+    choice = choose(PGAS_HCA="mlx5_0")
+    assert (choice.name, choice.port) == ("mlx5_0:1", PORT)
 
 
 @pytest.mark.usefixtures("machine")
 def test_a_missing_nic_that_is_not_used():
-    assert choose(PGAS_TRANSPORT="p2p", PGAS_HCA="mlx5_9:1") == (
-        None,
-        ["PGAS_HCA=mlx5_9:1: this machine has mlx5_0; transport p2p uses none"],
-    )
-    asked = {**VARIABLES, "PGAS_TRANSPORT": "p2p", "PGAS_HCA": "mlx5_9"}
-    assert hca.choose(asked, None, 1, pytest.fail) is None  # only one PE of a machine warns
+    assert hca.unused({"PGAS_HCA": "mlx5_9:1"}) == "PGAS_HCA=mlx5_9:1: this machine has mlx5_0"
+    assert [hca.unused({"PGAS_HCA": name}) for name in ("auto", "softhca", "mlx5_0:1")] == [None] * 3
 
 
 @pytest.mark.usefixtures("machine")
 def test_a_device_for_ibrc_but_not_ibgda(monkeypatch):
     monkeypatch.setattr(IBGDA, "why_not", lambda self, device, port: "has no DevX")
     with pytest.raises(TransportError, match="PGAS_HCA=mlx5_0: port 1 has no DevX"):
-        choose(PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
+        choose("ibgda", PGAS_HCA="mlx5_0")
 
 
 def setting(choice, **asked):
@@ -124,16 +116,19 @@ def pe(number, nic, why="asked for", node="alpha/boot/pid:[1]"):
     return PE(number, node, 1000 + number, "0.1", None, "", False, 0, (), nic, why)
 
 
+def over_devices(pes):
+    return choose_transport("ibrc", Neighbours(pes, [[None] * 2] * 2), lambda name: pes)
+
+
 def test_jobs_over_devices():
-    """On several machines, whose device names may differ."""
-    reachable = [[None] * 2] * 2
+    """Of several machines, with whatever names they have there."""
     both = [pe(0, "mlx5_0:1"), pe(1, "mlx5_0:1", node="beta/boot/pid:[1]")]
-    assert choose_transport("ibrc", both, reachable) == ("ibrc", "asked for; over mlx5_0:1 (asked for)")
+    assert over_devices(both) == ("ibrc", "asked for; over mlx5_0:1 (asked for)")
     different = [pe(0, "mlx5_0:1", "near"), pe(1, "mlx5_3:2")]
-    assert choose_transport("ibrc", different, reachable)[1] == "asked for; over mlx5_0:1 (near; PE 0), mlx5_3:2 (asked for; PE 1)"
+    assert over_devices(different)[1] == "asked for; over mlx5_0:1 (near; PE 0), mlx5_3:2 (asked for; PE 1)"
     mixed = [pe(0, "mlx5_0:1"), pe(1, "softhca", "this machine has no RDMA device")]
     with pytest.raises(TransportError, match=r"PE 1 uses the software card \(this machine has no RDMA device\), PE 0 mlx5_0:1"):
-        choose_transport("ibrc", mixed, reachable)
+        over_devices(mixed)
 
 
 @pytest.mark.skipif(bool(hca.devices.devices()), reason="capability missing: a machine without RDMA devices")

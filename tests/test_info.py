@@ -77,7 +77,7 @@ def test_window_heap_and_team_memory(listing):
     npes, found = listing
     window, heap, teams = found["Symmetric heap"]
     assert "PE p's slot at 0x600000000000 + p * 2^38" in window
-    assert "state page at 0x5fffffe00000" in window
+    assert "state page at 0x5fff00000000" in window
     assert f"{64 << 20} bytes at offset 0x100000000 of every slot" in heap
     plan = Plan(npes, 16, 4096, 7)
     size = "room for 7 teams of all PEs, 16 channels each, up to 4096 bytes a pair through staging"
@@ -98,10 +98,25 @@ def test_transport_and_why(listing):
     assert found["Transport"] == ["  every pair of PEs: p2p (all PEs are on one machine and map each other's memory)"]
 
 
+@pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")
+def test_paths_of_all_pairs_and_why():
+    done = info(3, PGAS_SYMMETRIC_SIZE="16M", PGAS_PES_PER_NODE="2,1", PGAS_TRANSPORT="p2p,ibrc")
+    assert sections(done.stdout)["Transport"] == [
+        "  p2p,ibrc (asked for; ibrc over the software card (cpu engine): kernels run in the simulator)",
+        "       PE0   PE1   PE2",
+        "  PE0  p2p   p2p   ibrc",
+        "  PE1  p2p   p2p   ibrc",
+        "  PE2  ibrc  ibrc  p2p",
+        "  p2p (memory is mapped): PEs 0-1; 2",
+        "  ibrc (on different machines, as PGAS_PES_PER_NODE=2,1 counts): PEs 0-1 and 2",
+        "  atomics and signals that add: ibrc for every pair (PGAS_AMO=nic)",
+    ]
+
+
 def test_a_bad_variable_is_one_line():
     done = info(1, PGAS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "pgas: PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc\n"
+    assert done.stderr == "pgas: PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc\n"
 
 
 def test_the_reason_of_a_nic_transport():
@@ -114,7 +129,7 @@ def test_the_reason_of_a_nic_transport():
 def test_a_bad_variable_in_a_job():
     done = info(2, PGAS_TRANSPORT="tcp")
     assert done.returncode != 0
-    assert "pgas: PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc" in done.stderr
+    assert "pgas: PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -39,7 +39,7 @@ def test_words_do_not_overlap(region):
 
 def test_regions_do_not_overlap():
     assert len({region.name for region in layout.REGIONS}) == len(layout.REGIONS)
-    assert window.STATE + (window.BASE - window.STATE) == window.BASE
+    assert window.STATE + window.STATE_SIZE <= window.PRIVATE + window.PRIVATE_SIZE <= window.BASE
     assert layout.MAX_QUEUES <= layout.NUMBER_MASK + 1
     assert max(codes.Request) <= layout.OPERATION_MASK < layout.LANDING < 1 << layout.NUMBER_SHIFT
 

@@ -341,7 +341,7 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
         ("PGAS_QP_DEPTH", "65536", "PGAS_QP_DEPTH=65536: a power of two from 128 to 32768"),
         ("PGAS_IBGDA_NUM_RC_PER_PE", "0", "PGAS_IBGDA_NUM_RC_PER_PE=0: an integer from 1 to 64"),
         ("PGAS_IBGDA_RC_MAP_BY", "gpu", "PGAS_IBGDA_RC_MAP_BY=gpu: one of cta, sm, warp"),
-        ("PGAS_TRANSPORT", "tcp", "PGAS_TRANSPORT=tcp: one of auto, p2p, ibgda, ibrc"),
+        ("PGAS_TRANSPORT", "tcp", "PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
         ("PGAS_SOFTHCA_FAULTS", "bogus", "bogus"),
     ],
 )

@@ -11,6 +11,7 @@ from test_architecture import SOURCES, tree
 from pgas.api.values import check_value
 from pgas.kernels import refusals
 from pgas.kernels.refusals import TABLE, When
+from pgas.transports import registry
 
 CALLS = {"refuse", "refusals.refuse", "refusals.words"}
 
@@ -40,7 +41,7 @@ def test_all_compile_time_refusals_are_in_the_table():
 def test_rows_name_what_they_refuse(name):
     row = TABLE[name]
     assert row.transports
-    assert set(row.transports) <= {"p2p", "ibgda", "ibrc"}
+    assert set(row.transports) <= {*registry.names(), *registry.pairs()}
     assert not row.words.endswith(".")
     if row.when is When.COMPILED:
         assert row.words.startswith("pgas.{function}: ")

@@ -38,7 +38,9 @@ def test_names():
     assert registry.names() == ("p2p", "ibgda", "ibrc")
     assert registry.through_nics() == ("ibgda", "ibrc")
     assert registry.get("auto") is registry.get("p2p")
-    assert config.TRANSPORTS == ["auto", "p2p", "ibgda", "ibrc"]
+    assert registry.pairs() == ("p2p,ibgda", "p2p,ibrc")
+    assert [registry.over_nic(name) for name in ("auto", "p2p", "ibrc", "p2p,ibgda")] == [("ibgda", "ibrc"), (), ("ibrc",), ("ibgda",)]
+    assert config.TRANSPORTS == ["auto", "p2p", "ibgda", "ibrc", "p2p,ibgda", "p2p,ibrc"]
     with pytest.raises(TransportError, match="PGAS_TRANSPORT=tcp: this version of pgas has no such transport; there are p2p, ibgda, ibrc"):
         registry.get("tcp")
 
@@ -91,6 +93,6 @@ def test_topology_names_no_transport():
     pes = [topology.PE(number, "here", 1, "0", None, "", False, 0, ()) for number in range(2)]
     registry._registered["other"] = Other()
     try:
-        assert topology.choose_transport("other", pes, [[None] * 2] * 2)[0] == "other"
+        assert topology.choose_transport("other", topology.Neighbours(pes, [[None] * 2] * 2), pytest.fail)[0] == "other"
     finally:
         del registry._registered["other"]

@@ -458,7 +458,7 @@ class Watched(ptx_machine.Memory):
 
     def __init__(self, nbytes, later=None):
         super().__init__()
-        self.region(window.STATE, window.BASE - window.STATE)
+        self.region(window.STATE, window.STATE_SIZE)
         self.store(layout.TIMEOUT_NS, 1 << 40, 8)
         self.region(IVARS, nbytes)
         self.later, self.noted = later, []
@@ -547,7 +547,7 @@ class Flags(ptx_machine.Memory):
     def __init__(self, n_pes):
         super().__init__()
         self.noted = []
-        self.region(window.STATE, window.BASE - window.STATE)
+        self.region(window.STATE, window.STATE_SIZE)
         for address, value in {layout.N_PES: n_pes, layout.TIMEOUT_NS: 1 << 40}.items():
             super().store(address, value, 8)
         for pe in range(n_pes):

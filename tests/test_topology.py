@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pgas.base.errors import BootstrapError, HeapError, TransportError
-from pgas.job.topology import PE, START_MPS, check_alike, check_memory, check_shared_gpus, choose_transport, slow_engine
+from pgas.job import topology
+from pgas.job.topology import PE, START_MPS, Neighbours, check_alike, check_memory, check_shared_gpus, slow_engine
 
 OPTIONS = (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "auto"))
 
@@ -17,6 +18,11 @@ def pe(number=0, node="alpha/boot/pid:[1]", gpu=None, mps=False, **fields):
 
 def reachable(n):
     return [[None] * n for _ in range(n)]
+
+
+def choose_transport(requested, pes, access, engine="auto", per_node=(), ask=None):
+    """The transport of PEs that have the NICs which they name, whatever is asked for."""
+    return topology.choose_transport(requested, Neighbours(pes, access, per_node), ask or (lambda name: pes), engine)
 
 
 # --------------------------------------------------------------------------------------------------------------- alike
@@ -169,11 +175,95 @@ def test_two_containers_of_one_machine():
         choose_transport("auto", pes, reachable(2))
 
 
-def test_no_peer_access():
+NO_ACCESS = "the GPUs (NVIDIA H100) have no peer access (see nvidia-smi topo -p2p r)"
+
+
+@pytest.mark.parametrize("requested", ["auto", "p2p"])
+def test_no_peer_access(requested):
     access = reachable(3)
-    access[2][1] = "the GPUs (NVIDIA H100) have no peer access (see nvidia-smi topo -p2p r)"
+    access[2][1] = NO_ACCESS
     with pytest.raises(TransportError) as refused:
-        choose_transport("auto", [pe(i, gpu=f"GPU-{i}") for i in range(3)], access)
-    assert str(refused.value) == (
-        "transport p2p: PE 2 cannot reach the memory of PE 1: the GPUs (NVIDIA H100) have no peer access (see nvidia-smi topo -p2p r)"
+        choose_transport(requested, [pe(i, gpu=f"GPU-{i}", nic_reason="none here") for i in range(3)], access)
+    beginning, _, rest = str(refused.value).partition("; ")
+    assert beginning == f"transport p2p: PE 2 cannot reach the memory of PE 1: {NO_ACCESS}"
+    nics = "for ibgda PE 0 has no NIC (none here), for ibrc PE 0 has no NIC (none here)"
+    assert rest == (nics if requested == "auto" else "with NICs: PGAS_TRANSPORT=p2p,ibgda or p2p,ibrc")
+
+
+# ----------------------------------------------------------------------------------------------------------- two paths
+
+
+def groups(nodes, access=None, per_node=()):
+    return Neighbours([pe(i, node=f"{node}/boot/pid") for i, node in enumerate(nodes)], access or reachable(len(nodes)), per_node).groups
+
+
+def test_who_is_near():
+    assert groups("aaaa") == (range(4),)
+    assert groups("aabb") == (range(2), range(2, 4))
+    assert groups("abab") == ((0, 2), (1, 3))
+    assert groups("abc") == (range(1), range(1, 2), range(2, 3))
+    assert groups("aaaa", per_node=(2,)) == (range(2), range(2, 4))
+    assert groups("aaa", per_node=(2, 1)) == (range(2), range(2, 3))
+    assert groups("aabb", per_node=(1, 3)) == (range(1), range(1, 2), range(2, 4))  # counts no PEs of two machines as those of one
+
+
+def test_who_is_near_where_gpus_do_not_reach_each_other():
+    """Being near is mutual, and all that are near to one are near to each other: teams of near PEs depend on it."""
+    access = reachable(4)
+    access[0][2] = access[1][3] = access[3][0] = NO_ACCESS
+    near = Neighbours([pe(i, gpu=f"GPU-{i}") for i in range(4)], access)
+    assert near.groups == (range(2), range(2, 4))
+    assert near.apart(0, 2) == near.apart(2, 0) == NO_ACCESS
+    assert near.apart(1, 2) is None  # and yet they are not near, as PE 0 and PE 2 are not
+
+
+@pytest.mark.parametrize(("per_node", "words"), [((2,), "2: 3 PEs are no multiple of 2"), ((2, 2), "2,2: 3 PEs are not 4")])
+def test_machines_for_tests_that_do_not_fit(per_node, words):
+    with pytest.raises(ValueError, match=rf"^PGAS_PES_PER_NODE={words} \(a list says how many each machine has, as 2,1\)$"):
+        groups("aaa", per_node=per_node)
+
+
+TWO_MACHINES = [pe(0, nic="mlx5_0:1"), pe(1, nic="mlx5_0:1"), pe(2, node="beta", nic="mlx5_0:1"), pe(3, node="beta", nic="mlx5_0:1")]
+
+
+@pytest.mark.parametrize("far", ["ibgda", "ibrc"])
+def test_pairs_asked_for(far):
+    reason = f"asked for; {far} over mlx5_0:1 ()"
+    assert choose_transport(f"p2p,{far}", TWO_MACHINES, reachable(4)) == (f"p2p,{far}", reason)
+    card = f"asked for; {far} over the software card (cpu engine)"
+    assert choose_transport(f"p2p,{far}", [pe(i) for i in range(4)], reachable(4), per_node=(2,)) == (f"p2p,{far}", card)
+    words = r"^PE 0 \(alpha\) and PE 2 \(beta\) are on different machines .* over the software card connects PEs of one machine only$"
+    with pytest.raises(TransportError, match=words):
+        choose_transport(f"p2p,{far}", [replace(pe, nic="softhca") for pe in TWO_MACHINES], reachable(4))
+
+
+@pytest.mark.parametrize("requested", ["p2p,ibgda", "p2p,ibrc", "auto"])
+def test_a_nic_on_one_machine_only(requested):
+    pes = [*TWO_MACHINES[:2], *(replace(pe, nic="softhca", nic_reason="this machine has no RDMA device") for pe in TWO_MACHINES[2:])]
+    words = "PE 2 has no NIC" if requested == "auto" else "PE 2 uses the software card"
+    with pytest.raises(TransportError, match=rf"{words} \(this machine has no RDMA device\)"):
+        choose_transport(requested, pes, reachable(4))
+
+
+def test_auto_takes_the_best_that_all_have():
+    """ibgda if the NICs of all PEs carry it, else ibrc; one path if one suffices."""
+    asked = []
+
+    def ask(name):
+        asked.append(name)
+        return [replace(pe, nic="softhca", nic_reason="no DevX") if name == "ibgda" else pe for pe in TWO_MACHINES]
+
+    assert choose_transport("auto", TWO_MACHINES, reachable(4)) == (
+        "p2p,ibgda",
+        "not all PEs map each other's memory; ibgda over mlx5_0:1 ()",
     )
+    assert choose_transport("auto", TWO_MACHINES, reachable(4), ask=ask)[0] == "p2p,ibrc"
+    assert choose_transport("auto", TWO_MACHINES[1:3], reachable(2))[0] == "ibgda"
+    assert choose_transport("auto", TWO_MACHINES[:2], reachable(2), ask=pytest.fail)[0] == "p2p"
+    assert choose_transport("auto", [pe(i) for i in range(3)], reachable(3), per_node=(2, 1))[0] == "p2p,ibgda"
+    assert asked == ["ibgda", "ibrc"]
+
+
+def test_p2p_asked_for_on_what_counts_as_two_machines():
+    with pytest.raises(TransportError, match="on different machines, as PGAS_PES_PER_NODE=1 counts: p2p connects PEs of one machine only"):
+        choose_transport("p2p", [pe(0), pe(1)], reachable(2), per_node=(1,))

@@ -8,7 +8,7 @@ No PE maps another's memory under these transports; a PE shares its slot with th
 import contextlib
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class Part:
     fds: list[int]  #: descriptors of the segments, for the adapter
     exchange: Callable[[Any], list[Any]]  #: exchange of small values among the PEs
     constants: window.Constants  #: number and depth of the queue pairs
+    near: Container[int]  #: the PEs that map this PE's memory, as this one theirs
 
 
 def timed_out(text: str) -> TransportError:

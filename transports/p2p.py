@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from pgas.base.errors import TransportError
@@ -37,7 +37,7 @@ class P2P:
         return ()
 
     def connect(self, part: Part, setting: Setting) -> None:
-        attach_peers(part.memory, part.me, part.segments, part.fds, part.exchange)
+        attach_peers(part.memory, part.me, part.segments, part.fds, part.exchange, near=part.near)
 
 
 def attach_peers(
@@ -47,8 +47,9 @@ def attach_peers(
     own: list[int],
     allgather: Callable[[object], list[object]],
     undo: contextlib.ExitStack | None = None,
+    near: Container[int] | None = None,
 ) -> None:
-    """Map the slots of all other PEs. Collective.
+    """Map the slots of the near PEs. Collective.
 
     Args:
         memory: where to map them.
@@ -57,13 +58,14 @@ def attach_peers(
         own: descriptors of this PE's segments.
         allgather: exchange of small values among the PEs.
         undo: gets a callback that unmaps each segment, for callers that continue after an error.
+        near: the PEs that map this PE's memory, as this one theirs; None: all.
 
     Raises:
         TransportError: some PE could not map some peer; on every PE, and the text names all such pairs.
     """
     reason = None
     for segment, own_fd in zip(segments, own, strict=True):
-        for pe, fd in enumerate(fds.exchange_fds(me, own_fd, allgather)):
+        for pe, fd in fds.exchange_fds(me, own_fd, allgather, near).items():
             if pe == me:
                 continue
             try:

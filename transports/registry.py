@@ -1,10 +1,10 @@
 """The registry of transports. A transport is one object with all its properties, so no other code compares transport names.
 
-pgas/job/topology.py registers those of pgas: p2p.P2P, ibgda.transport.IBGDA, ibrc.transport.IBRC.
+pgas/job/topology.py registers those of pgas: p2p.P2P, ibgda.transport.IBGDA, ibrc.transport.IBRC. A pair of them is an object, too.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pgas.base import config
@@ -16,7 +16,7 @@ from pgas.transports.memory.protocol import Segment
 from pgas.transports.nic import NIC, Part
 from pgas.transports.selection import Choice
 
-__all__ = ["Setting", "Transport", "get", "names", "needing", "of_queues", "register", "through_nics"]
+__all__ = ["Pair", "Setting", "Transport", "get", "names", "needing", "of_queues", "over_nic", "pairs", "register", "through_nics"]
 
 
 @dataclass(frozen=True)
@@ -64,31 +64,72 @@ class Transport(Protocol):
         """
 
 
+class Pair:
+    """Two transports of one job: ``near`` between PEs that map each other's memory, ``far`` between the others."""
+
+    maps_peers = True
+
+    def __init__(self, near: Transport, far: Transport) -> None:
+        self.near, self.far = near, far
+        self.name, self.path, self.needs = f"{near.name},{far.name}", near.path, near.needs | far.needs
+        self.simulated, self.why_not, self.segments = far.simulated, far.why_not, far.segments
+
+    def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        own = {"far_path": self.far.path, "atomics_by_peers": requested["PGAS_AMO"] == "peer"}
+        return {**self.near.constants(requested), **self.far.constants(requested), **own}
+
+    def connect(self, part: Part, setting: Setting) -> NIC | None:
+        """Map the heaps of near PEs, whose queues stay their own; connect a NIC with all PEs."""
+        self.near.connect(replace(part, segments=part.segments[:1], fds=part.fds[:1]), setting)
+        return self.far.connect(part, setting)
+
+
 _registered: dict[str, Transport] = {}
 
 
 def register(transport: Transport) -> None:
-    """Add a transport; PGAS_TRANSPORT accepts its name from now on. "auto" means the first one that maps peers."""
+    """Add a transport; PGAS_TRANSPORT accepts its name from now on, and its pairs. "auto" begins with the first one that maps peers."""
     _registered[transport.name] = transport
-    config.TRANSPORTS[:] = ["auto", *_registered]
+    config.TRANSPORTS[:] = ["auto", *names(), *pairs()]
 
 
 def get(name: str) -> Transport:
-    """Return a transport by name, or the one of "auto".
+    """Return a transport or a pair by name, or the one that "auto" means on one machine.
 
     Raises:
         TransportError: no transport has that name.
     """
     if name == "auto":
-        return next(transport for transport in _registered.values() if transport.maps_peers)
+        return _nearest()
+    if name in pairs():
+        near, _, far = name.partition(",")
+        return Pair(_registered[near], _registered[far])
     if name not in _registered:
         raise TransportError(f"PGAS_TRANSPORT={name}: this version of pgas has no such transport; there are {', '.join(_registered)}")
     return _registered[name]
 
 
+def _nearest() -> Transport:
+    return next(transport for transport in _registered.values() if transport.maps_peers)
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all transports."""
     return tuple(_registered)
+
+
+def pairs() -> tuple[str, ...]:
+    """Return the names of all pairs of transports."""
+    return tuple(f"{_nearest().name},{far}" for far in through_nics())
+
+
+def over_nic(name: str) -> tuple[str, ...]:
+    """Return which transports over a NIC a job of a transport uses, or may use ("auto", where not all PEs map each other's memory)."""
+    if name == "auto":
+        return through_nics()
+    transport = get(name)
+    far = transport.far if isinstance(transport, Pair) else transport
+    return () if far.maps_peers else (far.name,)
 
 
 def through_nics() -> tuple[str, ...]:

@@ -39,12 +39,17 @@ def ptr(dest: Any, pe: Any) -> Any:
     operands.integer("ptr", "pe", pe)
     if not transport.maps_peers():
         refuse("unmapped", function="ptr", transport=window.constants().transport)
-    check, op, itemsize = operands.checking(), operation.number("ptr"), element_size(dest.dtype)
+    check, op, itemsize, two = operands.checking(), operation.number("ptr"), element_size(dest.dtype), transport.two_paths()
+    unmapped = state.UNMAPPED
 
     def body(dest, pe):
         addr = address_of(dest)
         if check:
             if not state.valid(op, pe, addr, u64(dest.size) * u64(itemsize)):
+                return addr
+        if two:
+            if not state.near(pe):
+                state.fail(u64(unmapped), u64(op), u64(pe), addr, u64(0), u64(0), u64(0))
                 return addr
         return remote(addr, pe)
 

@@ -21,15 +21,15 @@ def length(dest: Any, source: Any, nelems: Any, name: str, *, get: bool = False)
     addr: of the symmetric operand. local: of the other one, which must be on the heap or registered if a NIC moves it.
     """
     op = operation.number(name) if operands.checking() else None
-    return _length(element_size(dest.dtype), operands.is_none(nelems), op, transport.queue_pairs(), get)
+    return _length(element_size(dest.dtype), operands.is_none(nelems), op, transport.queue_pairs(), transport.two_paths(), get)
 
 
 @functools.cache
-def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None, get: bool) -> Any:
+def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None, two: bool, get: bool) -> Any:
     """Make length().
 
     whole: all of the source is copied. op: number of the operation in error records; None: no checks. queue_pairs: the number of queue
-    pairs to each PE; None: peers' memory is mapped.
+    pairs to each PE; None: there is no NIC. two: near PEs are reached without it.
     """
     _itemsize = constant(itemsize)
     if op is None and whole:
@@ -62,8 +62,9 @@ def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None,
             if queue_pairs is not None:
                 if not state.valid_queue(op, pe, qp, queue_pairs):
                     return u64(0)
-                if not registered(op, pe, local, count * _itemsize):
-                    return u64(0)
+                if not (two and state.near(pe)):
+                    if not registered(op, pe, local, count * _itemsize):
+                        return u64(0)
             return count * _itemsize
 
     return nbytes

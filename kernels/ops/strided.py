@@ -37,9 +37,8 @@ def _strided(plain: str, scope: Scope, *, get: bool) -> Callable[..., Any]:
             operands.integer(name, argument, given)
         if not operands.is_none(nelems):
             operands.integer(name, "nelems", nelems)
-        count = _count(
-            element_size(dest.dtype), operands.is_none(nelems), operation.number(name), operands.checking(), transport.maps_peers()
-        )
+        op, by_nic = operation.number(name), transport.queue_pairs() is not None
+        count = _count(element_size(dest.dtype), operands.is_none(nelems), op, operands.checking(), by_nic, transport.two_paths())
         _itemsize = constant(element_size(dest.dtype))
         unit = min(operands.unit(dest), operands.unit(source))
         move = transport.current().strided(name, scope, element_size(dest.dtype), unit, get=get)
@@ -60,10 +59,11 @@ def _strided(plain: str, scope: Scope, *, get: bool) -> Callable[..., Any]:
 
 
 @functools.cache
-def _count(itemsize: int, whole: bool, op: int, check: bool, mapped: bool) -> Any:
+def _count(itemsize: int, whole: bool, op: int, check: bool, by_nic: bool, two: bool) -> Any:
     """Make ``count(size, local_size, stride, local_stride, nelems, pe, addr, local)``: elements to copy, 0 if an operand was refused.
 
     size, stride, addr: of the symmetric operand. local_size, local_stride, local: of the other one. whole: as many elements as both hold.
+    by_nic: a NIC copies, except, with two paths, to and from near PEs.
     """
     _itemsize, _1, _op = constant(itemsize), constant(1), constant(op)
     too_long, bad_stride = constant(state.TOO_LONG), constant(state.BAD_STRIDE)
@@ -97,7 +97,7 @@ def _count(itemsize: int, whole: bool, op: int, check: bool, mapped: bool) -> An
                 return n
             if not state.valid(op, pe, addr, span(n, stride)):
                 return u64(0)
-            if not mapped:
+            if by_nic and not (two and state.near(pe)):
                 if not registered(op, pe, local, span(n, local_stride)):
                     return u64(0)
         return n

@@ -1,7 +1,7 @@
 """The device functions of the job's transport: its path, a module such as p2p.py.
 
-Every path is a module of one shape (Path). Its makers return a device function for one scope, element size or dtype, which the operations
-(kernels/ops) put into the functions that they overload.
+Every path is a module of one shape (Path), two paths in one job an object of that shape (two.py). Its makers return a device function for
+one scope, element size or dtype, which the operations (kernels/ops) put into the functions that they overload.
 """
 
 from importlib import import_module
@@ -51,19 +51,27 @@ class Path(Protocol):
 def current() -> Path:
     """Return the path of the job's transport, imported now: a job does not pay for the others."""
     constants = window.constants()
-    return cast(Path, import_module(constants.path))
+    if not two_paths():
+        return _module(constants.path)
+    from pgas.kernels.paths import two
+
+    return two.of(constants.path, constants.far_path, _module)
+
+
+def _module(name: str) -> Path:
+    return cast(Path, import_module(name))
 
 
 def maps_peers() -> bool:
-    """Whether kernels reach other PEs' memory by address."""
+    """Whether kernels reach other PEs' memory by address; in a job with two paths, that of near PEs (state.near)."""
     return window.constants().maps_peers
 
 
 def two_paths() -> bool:
     """Whether the PE decides which path an operation takes."""
-    return False
+    return window.constants().far_path != ""
 
 
 def queue_pairs() -> int | None:
     """How many queue pairs a NIC transport has from each PE to each PE; None without a NIC."""
-    return None if maps_peers() else window.constants().num_qps
+    return window.constants().num_qps or None

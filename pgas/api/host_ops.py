@@ -137,8 +137,8 @@ def enqueue(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait
 # -------------------------------------------------------------------------------------------------------------------- put, get
 
 
-def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any) -> tuple[Any, Any]:
-    """Check the operands of a copy and return them as flat arrays of bytes."""
+def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bool = False) -> tuple[Any, Any]:
+    """Check the operands of a copy and return them as flat arrays of bytes. adds: behind it comes a signal that adds."""
     job = runtime.current()
     job.check_pe(name, pe)
     to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
@@ -146,7 +146,7 @@ def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any) -> tuple[An
     nbytes = _count(name, origin.size if nelems is None else nelems, to.size, origin.size) * to.dtype.itemsize
     symmetric, local = (origin, to) if name.startswith("get") else (to, origin)
     symmetric.check_symmetric(job)
-    local.check_local(job, nbytes)
+    local.check_local(nbytes, job, pe, adds=adds)
     return _bytes(to, nbytes), _bytes(origin, nbytes)
 
 
@@ -166,9 +166,9 @@ def as_array(address: int, size: int, dtype: np.dtype) -> Any:
     return at(address, (size,), dtype, Block(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
 
 
-def _shape_of_copy(nbytes: int) -> tuple[int, int]:
-    """Return the blocks and threads that copy nbytes; for a NIC one warp suffices, as it only posts."""
-    if runtime.current().nic is not None:
+def _shape_of_copy(nbytes: int, pe: int, *, adds: bool = False) -> tuple[int, int]:
+    """Return the blocks and threads that copy nbytes; for a NIC one warp suffices, as it only posts. adds: as in _copied()."""
+    if not runtime.current().stores_to(pe, adds=adds):
         return 1, 32
     return max(1, min(nbytes // _SHARE, _BLOCKS)), _THREADS
 
@@ -177,7 +177,7 @@ def _copy(name: str, kernel: Kernel, *, wait: bool) -> Callable[..., None]:
     def form(dest: Any, source: Any, pe: Any, nelems: Any = None, *, stream: Any = None) -> None:
         to, origin = _copied(name, dest, source, nelems, pe)
         if to.size:
-            enqueue(kernel, *_shape_of_copy(to.size), stream, to, origin, pe, wait=wait)
+            enqueue(kernel, *_shape_of_copy(to.size, pe), stream, to, origin, pe, wait=wait)
 
     return form
 
@@ -196,11 +196,11 @@ def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
         to_span, origin_span = ((count - 1) * step + 1 if count else 0 for step in (to_step, origin_step))
         symmetric, local, local_span = (origin, to, to_span) if name == "iget" else (to, origin, origin_span)
         symmetric.check_symmetric(job)
-        local.check_local(job, local_span * local.dtype.itemsize)
+        local.check_local(local_span * local.dtype.itemsize, job, pe)
         if count:
             unit = _unit(to.dtype)
             operands = as_array(to.address, to_span, unit), as_array(origin.address, origin_span, unit)
-            enqueue(kernel, *_shape_of_copy(count * unit.itemsize), stream, *operands, to_step, origin_step, pe, count, wait=True)
+            enqueue(kernel, *_shape_of_copy(count * unit.itemsize, pe), stream, *operands, to_step, origin_step, pe, count, wait=True)
 
     return form
 
@@ -221,10 +221,11 @@ def _unit(dtype: np.dtype) -> np.dtype:
 
 def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
     def form(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any, *, stream: Any = None) -> None:
-        to, origin = _copied(name, dest, source, None, pe)
+        adds = op == SignalOp.ADD
+        to, origin = _copied(name, dest, source, None, pe, adds=adds)
         (idx, dtype), op = _element(name, "sig", sig, idx), check_code(name, "op", op, SignalOp)
         check_value(name, "value", value, dtype, integral=True)
-        blocks, threads = _shape_of_copy(to.size)
+        blocks, threads = _shape_of_copy(to.size, pe, adds=adds)
         if blocks == 1:
             enqueue(_put_signal, 1, threads, stream, to, origin, sig, idx, value, op, pe, wait=wait)
         else:

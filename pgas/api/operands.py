@@ -102,14 +102,21 @@ class Operand:
         if self.size and not on_heap(job, *self.extent):  # an empty array has no address on GPUs
             raise ValueError(f"pgas.{self.function}: {self.name} must be on the symmetric heap (pgas.empty and its like)")
 
-    def check_local(self, job: runtime.Job, nbytes: int) -> None:
-        """Refuse a local operand that the transport cannot reach. nbytes: the used part of it.
+    def check_local(self, nbytes: int, job: runtime.Job, pe: int, *, adds: bool = False) -> None:
+        """Refuse a local operand that the path to PE pe cannot reach.
+
+        Args:
+            nbytes: the used part of it.
+            job: the job.
+            pe: the PE at the other end.
+            adds: behind the copy comes a signal that adds.
 
         Raises:
             ValueError: a NIC cannot reach it.
         """
         start, end = self.address, self.address + nbytes
-        if job.nic is not None and nbytes and not on_heap(job, start, end) and not job.local.holds(start, end):
+        by_nic = job.nic is not None and not job.stores_to(pe, adds=adds)
+        if by_nic and nbytes and not on_heap(job, start, end) and not job.local.holds(start, end):
             raise ValueError(
                 f"pgas.{self.function}: {self.name} is neither on the symmetric heap nor registered, so the NIC cannot reach it: "
                 "pgas.register it"

@@ -30,6 +30,10 @@ def ptr(dest: Any, pe: Integer) -> Any:
         pe: number of the PE; this PE itself is allowed.
 
     Returns:
-        An array of the same shape and dtype; on the host None if the PE's memory cannot be mapped here. It must not be the symmetric
+        An array of the same shape and dtype; on the host None if the PE's memory is not mapped here. It must not be the symmetric
         operand of another operation.
+
+    Raises:
+        TypingError: in a kernel: the job's only transport is through a NIC (TypeError in the simulator).
+        DeviceError: after the kernel: the job has two paths, and the PE is reached through a NIC.
     """

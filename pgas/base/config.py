@@ -84,7 +84,16 @@ TRANSPORTS = ["auto"]
 
 
 def _transport(text: str) -> str:
-    return _choice(*TRANSPORTS)(text)
+    word = text.replace(" ", "").lower()
+    if word not in TRANSPORTS:
+        raise ValueError(f"one of {'; '.join(TRANSPORTS)}")
+    return word
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\s*([1-9][0-9]{0,3}\s*(,\s*[1-9][0-9]{0,3}\s*)*)?", text, re.ASCII):
+        raise ValueError("a number of PEs from 1 to 9999, several with commas between them, or empty")
+    return tuple(int(part) for part in text.split(",") if part.strip())
 
 
 def _seed(text: str) -> int | None:
@@ -253,7 +262,27 @@ VARIABLES: dict[str, Variable] = {
             "most bytes of a PE's heap; equal to PGAS_SYMMETRIC_SIZE: it does not grow; empty: as much as there is memory",
             "size",
         ),
-        Variable("PGAS_TRANSPORT", _transport, "auto", "path to other PEs", "choice"),
+        Variable(
+            "PGAS_TRANSPORT",
+            _transport,
+            "auto",
+            "path to other PEs; p2p,ibgda or p2p,ibrc: p2p to those whose memory is mapped, a NIC to the others; auto: the best there is",
+            "choice",
+        ),
+        Variable(
+            "PGAS_AMO",
+            _choice("nic", "peer"),
+            "nic",
+            "p2p,ibgda and p2p,ibrc: who performs atomics: the NIC on every PE, or on PEs whose memory is mapped the SM",
+            "choice",
+        ),
+        Variable(
+            "PGAS_PES_PER_NODE",
+            _counts,
+            "",
+            "for tests: so many PEs in a row count as a machine of their own; a list, as 2,1: so many of each machine",
+            "integers",
+        ),
         Variable(
             "PGAS_TIMEOUT",
             _seconds,

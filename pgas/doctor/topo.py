@@ -124,7 +124,8 @@ def _of_the_job(machine: Machine, job: runtime.Job) -> list[str]:
     names = [f"PE{pe.number}" for pe in job.pes]
     rows = [f"{name} ({'simulator' if pe.gpu is None else labels.get(pe.gpu, pe.gpu)})" for name, pe in zip(names, job.pes, strict=True)]
     lines = ["", f"Transport of this job: {job.transport} ({job.reason})"]
-    lines += matrix(rows, names, lambda a, b: "X" if a == b else job.transport)
+    lines += matrix(rows, names, lambda a, b: "X" if a == b else job.paths.between(a, b))
+    lines += [f"  {line}" for line in job.paths.reasons()] if job.paths.two else []
     if job.nic is not None:
         lines += [f"  {name}'s NIC is {pe.nic}: {pe.nic_reason}" for name, pe in zip(names, job.pes, strict=True)]
     return lines

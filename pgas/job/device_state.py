@@ -2,6 +2,7 @@
 
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from pgas.base.errors import DeviceError, PgasError
 from pgas.job.heap import Allocator
+from pgas.job.paths import Paths
 from pgas.job.teams import Teams
 from pgas.kernels import layout, operation, refusals, state, window
 from pgas.kernels.codes import Comparison, SignalOp
@@ -32,22 +34,24 @@ _SIGNS: dict[int, str] = {
 
 @dataclass(frozen=True)
 class Places:
-    """What lies where in this PE's slot."""
+    """What lies where in this PE's slot, and who comes there by which path."""
 
     heap: Allocator
     teams: Teams
+    me: int
+    paths: Paths
 
 
-def setup(memory: Memory, my_pe: int, n_pes: int, near: range, heap_size: int, timeout_s: float) -> None:
-    """Write the words that kernels read: this PE's number, the number of PEs, those near, the timeout of waits, the size of the heap."""
+def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float, near: Sequence[int]) -> None:
+    """Write the words that kernels read: this PE's number, the number of PEs, the timeout of waits, the near PEs, the size of the heap."""
     for address, value in (
         (layout.MY_PE, my_pe),
         (layout.N_PES, n_pes),
-        (layout.NEAR_FIRST, near.start),
-        (layout.NEAR_END, near.stop),
         (layout.TIMEOUT_NS, int(timeout_s * 1e9)),
     ):
         memory.write(address, struct.pack("<Q", value))
+    memory.write(layout.NEAR_ROW, struct.pack("<2I", near[0], len(near)))
+    memory.write(layout.NEAR_BITS, sum(1 << pe for pe in near if pe < layout.MAX_PES).to_bytes(layout.MAX_PES // 8, "little"))
     set_heap_size(memory, heap_size)
 
 
@@ -119,7 +123,7 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
     target, who = place(address, places), _who(record, my_pe)
     if kind in _WAITS:
         by = places.teams.writer(address) if kind == state.TIMED_OUT else None
-        writer = "" if by is None else f": {_comes(by)}"
+        writer = "" if by is None else f": {_comes(by, places)}"
         return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
     if kind == state.BAD_PE:
         return refusals.words("no such PE", who=who, pe=_integer(pe, None))
@@ -127,6 +131,8 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
         codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
         name = "op" if codes is SignalOp else "cmp"
         return refusals.words("no such code", who=who, name=name, allowed=refusals.choices(codes), wanted=_integer(wanted, None))
+    if kind == state.UNMAPPED:
+        return refusals.words("far", who=who, pe=pe, why=places.paths.why(my_pe, pe))
     name = operation.NAMES[op]
     if kind in _OF_TEAMS:
         return _team_error(record, who)
@@ -255,13 +261,15 @@ def _answers(memory: Memory) -> list[tuple[int, ...]]:
 
 def _writer(kind: int, address: int, places: Places) -> str:
     if kind == state.NIC_TIMED_OUT:
-        return "threads that hold one give it back" if _is_cell(address) else "the NIC completes it"
+        over = f", over {places.paths.far}," if places.paths.two else ""
+        return "threads that hold one give it back" if _is_cell(address) else f"the NIC{over} completes it"
     by = places.teams.writer(address)
-    return "any PE may write it" if by is None else _comes(by)
+    return f"any PE may write it{places.paths.ways_to(places.me)}" if by is None else _comes(by, places)
 
 
-def _comes(pe: int) -> str:
-    return f"PE {pe} writes it when it comes there"
+def _comes(pe: int, places: Places) -> str:
+    over = f", over {places.paths.between(pe, places.me)}," if places.paths.two else ""
+    return f"PE {pe} writes it{over} when it comes there"
 
 
 def _timeout() -> str:

@@ -6,7 +6,7 @@ kernels stay valid. Running kernels cannot use the added memory. The heap keeps 
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,15 +61,24 @@ class Growth:
         bounds: the bounds of the growth.
         heap: this PE's allocator.
         memory: this PE's memory.
-        nic: this PE's NIC; None: peers map the heap.
+        nic: this PE's NIC, if it has one.
+        near: the PEs that map this PE's heap; empty: none does.
         me: this PE's number.
         exchange: exchanges small values among the PEs.
     """
 
     def __init__(
-        self, bounds: Bounds, heap: Allocator, memory: Memory, nic: NIC | None, me: int, exchange: Callable[[Any], list[Any]]
+        self,
+        bounds: Bounds,
+        heap: Allocator,
+        memory: Memory,
+        nic: NIC | None,
+        near: Container[int],
+        me: int,
+        exchange: Callable[[Any], list[Any]],
     ) -> None:
-        self._bounds, self._heap, self._memory, self._nic, self._me, self._exchange = bounds, heap, memory, nic, me, exchange
+        self._bounds, self._heap, self._memory, self._nic, self._near, self._me = bounds, heap, memory, nic, near, me
+        self._exchange = exchange
 
     def make_room(self, lacking: int) -> None:
         """Add at least so many bytes to the heap, or do nothing if its limit forbids it. Collective.
@@ -99,9 +108,9 @@ class Growth:
         own = window.slot(self._me) + chunk.offset
         with contextlib.ExitStack() as undo:
             fd = everywhere(self._exchange, lambda: self._create(own, chunk, undo), HeapError)[self._me]
-            if self._nic is None:
-                p2p.attach_peers(self._memory, self._me, (chunk,), [fd], self._exchange, undo)
-            else:
+            if window.constants().maps_peers:
+                p2p.attach_peers(self._memory, self._me, (chunk,), [fd], self._exchange, undo, self._near)
+            if self._nic is not None:
                 self._nic.extend_heap(chunk, fd)
             undo.pop_all()
 

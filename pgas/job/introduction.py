@@ -12,7 +12,6 @@ from pgas.base.errors import PgasWarning
 from pgas.base.version import __version__
 from pgas.job import hca, processes, topology
 from pgas.job.array import stacklevel
-from pgas.transports.selection import Choice
 
 if TYPE_CHECKING:
     from pgas.job.gpu import GPU
@@ -21,16 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["announce", "introduce"]
 
 
-def introduce(
-    me: int, requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | None, exchange: Callable[[Any], list[Any]]
-) -> list[topology.PE]:
+def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange: Callable[[Any], list[Any]]) -> list[topology.PE]:
     """Exchange the descriptions of all PEs, check that they fit together, and return them by number. Collective.
 
     Args:
         me: this PE's number.
         requested: this PE's values of the PGAS_* variables.
         gpu: this PE's GPU; None: the simulator.
-        choice: this PE's NIC.
         exchange: exchanges small values among the PEs.
 
     Raises:
@@ -50,8 +46,6 @@ def introduce(
         gpu.mps if gpu else False,
         gpu.memory if gpu else 0,
         options,
-        choice.name if choice else "",
-        choice.reason if choice else "",
     )
     pes: list[topology.PE] = exchange(this)
     topology.check_alike(pes)

@@ -20,7 +20,7 @@ from pgas.base import config
 from pgas.base.agreement import everywhere, of_another
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
-from pgas.job import bootstrap, card, device_state, ending, growth, hang, hca, meeting, streams, teams, topology
+from pgas.job import bootstrap, card, device_state, ending, growth, hang, meeting, paths, streams, teams
 from pgas.job.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
 from pgas.job.collective import Collective, enough_files
 from pgas.job.heap import ALIGNMENT, Allocator
@@ -111,18 +111,20 @@ class Job(Collective):
         nodes = [process.node for process in self.processes]
         node_rank = nodes[: self.my_pe].count(nodes[self.my_pe])
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
-        self._choice, _ = self.together("pgas.init()", lambda: hca.choose(requested, self.gpu, node_rank, self._remarks.append))
-        self.pes = introduce(self.my_pe, requested, self.gpu, self._choice, self.exchange)
-        self.transport, self.reason = self._choose(requested)
+        pes = introduce(self.my_pe, requested, self.gpu, self.exchange)
+        self.paths = paths.choose(self, self.my_pe, requested, self.gpu, pes, self._remarks.append)
+        chosen, self.pes = self.paths.transport, self.paths.pes
+        self.transport, self.reason = chosen.name, self.paths.reason
+        self.machines, self.near = self.paths.machines, self.paths.near(self.my_pe)
         largest = max(pe.gpu_memory for pe in self.pes)
-        chosen = registry.get(self.transport)
-        self.together("pgas.init()", lambda: window.freeze(window.Constants.of(requested, chosen, largest)))
+        constants = window.Constants.of(requested, chosen, largest, near_in_row=self.paths.in_row)
+        self.together("pgas.init()", lambda: window.freeze(constants))
         plan, _ = self.together("pgas.init()", lambda: teams.Plan.of(self.n_pes, requested))
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
         self.segments = (heap_segment(plan.nbytes, heap_size),)
         setting = registry.Setting(
             requested,
-            self._choice,
+            self.paths.choice,
             self.gpu is not None,
             lambda cpu: card.SoftwareCard(requested, self.gpu, self.pes, self.my_pe, self._remarks.append, rung_by_cpu=cpu),
             self._remarks.append,
@@ -130,14 +132,12 @@ class Job(Collective):
         self._nic_segments, _ = self.together("pgas.init()", lambda: chosen.segments(self.n_pes, window.constants(), setting))
         self.memory, _ = self.together("pgas.init()", self._open_memory)
         self.nic: NIC | None = None
-        self.near = range(self.n_pes) if chosen.maps_peers else range(self.my_pe, self.my_pe + 1)
         self._timeout_s = requested["PGAS_TIMEOUT"]
         self._map(chosen, setting, heap_size)
-        self.machines = [range(self.n_pes)] if chosen.maps_peers else [range(pe, pe + 1) for pe in range(self.n_pes)]
         self.teams, _ = self.together("pgas.init()", lambda: teams.Teams(self.memory, self.my_pe, plan, self.near, self.machines))
         self.heap = Allocator(heap_size, window.HEAP_OFFSET, bounds.limit)
-        self.places = device_state.Places(self.heap, self.teams)
-        self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.my_pe, self.exchange)
+        self.places = device_state.Places(self.heap, self.teams, self.my_pe, self.paths)
+        self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.near, self.my_pe, self.exchange)
         self._listen(requested["PGAS_HANG_REPORT"])
         if SIMULATOR:
             ends, weak = self._hang.recorded_in_simulator, requested["PGAS_SIM_WEAK"]
@@ -162,22 +162,17 @@ class Job(Collective):
         addresses = self.exchange(self._hang.address)
         self.together("pgas.init()", lambda: self._hang.start({pe: addresses[pe] for pe in here}))
 
-    def _choose(self, requested: dict[str, Any]) -> tuple[str, str]:
-        gpu, pes = self.gpu, self.pes
-        own, _ = self.together("pgas.init()", lambda: [None if gpu is None else gpus.access(gpu, pe.gpu or "") for pe in pes])
-        return topology.choose_transport(requested["PGAS_TRANSPORT"], self.pes, self.exchange(own), requested["PGAS_ENGINE"])
-
     def _map(self, transport: registry.Transport, setting: registry.Setting, heap_size: int) -> None:
         """Create this PE's slot and state page, and connect it to the others'; an error on one PE is raised on all."""
         segments = (*self.segments, *self._nic_segments)
 
         def create() -> list[int]:
             self.memory.create_private()
-            device_state.setup(self.memory, self.my_pe, self.n_pes, self.near, heap_size, self._timeout_s)
+            device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self._timeout_s, self.near)
             return [self.memory.create(window.slot(self.my_pe) + s.offset, s) for s in segments]
 
         fds = everywhere(self.exchange, create, HeapError)[self.my_pe]
-        part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants())
+        part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants(), self.near)
         self.nic = transport.connect(part, setting)
         if self.nic is not None:
             self._ending.callback(self.nic.close)
@@ -273,9 +268,14 @@ class Job(Collective):
         if block is None:
             raise ValueError("pgas.ptr: not an array on the symmetric heap")
         mine = self.address(array) - window.slot(self.my_pe)
-        if not window.constants().maps_peers and pe != self.my_pe:
+        if pe not in self.near:  # self.paths.why() says why
             return None
         return at(window.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
+
+    def stores_to(self, pe: int, *, adds: bool = False) -> bool:
+        """Whether a put to PE pe is by stores. adds: a put with a signal that adds."""
+        constants = window.constants()
+        return constants.maps_peers and pe in self.near and not (adds and self.nic is not None and not constants.atomics_by_peers)
 
     def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
         """Refuse a value that is not a PE's number. function, name: of the call and its argument, for the message."""

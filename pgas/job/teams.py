@@ -149,7 +149,7 @@ class Teams:
         machines: the PEs of each machine, in order.
     """
 
-    def __init__(self, memory: Memory, me: int, plan: Plan, near: range, machines: Sequence[range]) -> None:
+    def __init__(self, memory: Memory, me: int, plan: Plan, near: Sequence[int], machines: Sequence[Sequence[int]]) -> None:
         self._memory, self._me, self.plan, self._near, self._machines = memory, me, plan, near, machines
         self._base = window.slot(me) + window.HEAP_OFFSET - plan.nbytes
         self.records: dict[int, Record] = {}
@@ -159,7 +159,7 @@ class Teams:
     def _predefine(self) -> None:
         """Make the predefined teams. They have the same address on every PE, so each has room for its largest size on any PE."""
         machine = next(pes for pes in self._machines if self._me in pes)
-        local = self._me - machine.start
+        local = machine.index(self._me)
         same = [pes[local] for pes in self._machines if local < len(pes)]
         largest = max(len(pes) for pes in self._machines)
         every = range(self.plan.n_pes)

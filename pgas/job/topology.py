@@ -1,8 +1,8 @@
-"""The choice of the transport from the PEs' machines, GPUs and NICs, and checks of these. Pure functions of the PEs' descriptions."""
+"""The choice of transports from the PEs' machines, GPUs and NICs, and checks of these. Pure functions of the PEs' descriptions."""
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pgas.base import config
@@ -14,7 +14,7 @@ from pgas.transports.ibrc.transport import IBRC
 from pgas.transports.p2p import P2P
 from pgas.transports.selection import SOFTHCA
 
-__all__ = ["PE", "check_memory", "check_shared_gpus", "choose_transport"]
+__all__ = ["PE", "Neighbours", "check_memory", "check_shared_gpus", "choose_transport"]
 
 
 for _transport in (P2P(), IBGDA(), IBRC()):
@@ -142,36 +142,132 @@ def choose_engine(requested: str, on_gpus: bool) -> str:
     return {"auto": "cuda" if on_gpus else "cpu"}.get(requested, requested)
 
 
-def choose_transport(requested: str, pes: Sequence[PE], access: Sequence[Sequence[str | None]], engine: str = "auto") -> tuple[str, str]:
-    """Return the transport of the job, and the reason.
+def numbers_for_tests(per_node: Sequence[int], n_pes: int) -> list[int]:
+    """Return the number of each PE's machine as PGAS_PES_PER_NODE wants it: one number, or one for each machine.
+
+    Raises:
+        ValueError: it does not fit the number of PEs.
+    """
+    counts = list(per_node)
+    if len(counts) == 1 and n_pes % counts[0] == 0:
+        counts *= n_pes // counts[0]
+    if counts and sum(counts) != n_pes:
+        given = ",".join(map(str, per_node))
+        wrong = f"no multiple of {given}" if len(per_node) == 1 else f"not {sum(counts)}"
+        raise ValueError(f"PGAS_PES_PER_NODE={given}: {n_pes} PEs are {wrong} (a list says how many each machine has, as 2,1)")
+    return [number for number, count in enumerate(counts) for _ in range(count)] or [0] * n_pes
+
+
+_APART = "on different machines or in different containers"
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Which PEs are on one machine, and which of these map each other's memory.
+
+    Args:
+        pes: all PEs.
+        access: access[a][b] is None if PE a can map PE b's memory, else the reason that it cannot; looked at for PEs of one machine.
+        per_node: PGAS_PES_PER_NODE.
+
+    Raises:
+        ValueError: per_node does not fit the number of PEs.
+    """
+
+    pes: Sequence[PE]
+    access: Sequence[Sequence[str | None]]
+    per_node: tuple[int, ...] = ()
+    numbers: list[int] = field(init=False)  #: of each PE's machine, as per_node wants it
+    groups: tuple[Sequence[int], ...] = field(init=False)  #: all PEs, together those that map each other's memory; ranges if in a row
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", numbers_for_tests(self.per_node, len(self.pes)))
+        groups: list[list[int]] = []
+        for pe in range(len(self.pes)):
+            group = next((g for g in groups if all(self.apart(pe, other) is None for other in g)), None)
+            groups.append([pe]) if group is None else group.append(pe)
+        rows = (range(group[0], group[-1] + 1) for group in groups)
+        object.__setattr__(self, "groups", tuple(r if len(r) == len(g) else tuple(g) for r, g in zip(rows, groups, strict=True)))
+
+    def apart(self, a: int, b: int) -> str | None:
+        """Return why two PEs do not map each other's memory, None if they do."""
+        if self.pes[a].node != self.pes[b].node:
+            return _APART
+        if not self.together(a, b):
+            return f"on different machines, as PGAS_PES_PER_NODE={','.join(map(str, self.per_node))} counts"
+        return self.access[a][b] or self.access[b][a]
+
+    def together(self, a: int, b: int) -> bool:
+        """Whether two PEs are on one machine."""
+        return (self.pes[a].node, self.numbers[a]) == (self.pes[b].node, self.numbers[b])
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether the PEs are on one machine, whatever per_node counts."""
+        return len({pe.node for pe in self.pes}) == 1
+
+
+#: Asks all PEs for their NICs for a transport; returns the PEs with these. Collective.
+Ask = Callable[[str], Sequence[PE]]
+
+
+def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: str = "auto") -> tuple[str, str]:
+    """Return the name of the transport, or pair of transports, of the job, and the reason. Collective if ask is.
 
     Args:
         requested: value of PGAS_TRANSPORT.
-        pes: all PEs.
-        access: access[a][b] is None if PE a can map PE b's memory, else the reason that it cannot.
+        neighbours: where the PEs are.
+        ask: asks for NICs.
         engine: value of PGAS_ENGINE.
 
     Raises:
         TransportError: no transport can connect all PEs, or the requested one cannot; the text names the missing prerequisite.
     """
-    transport = registry.get(requested)
-    name, through_nic = transport.name, not transport.maps_peers
-    if through_nic and (real := [pe for pe in pes if pe.nic != SOFTHCA]):
-        return name, _over_devices(pes, real)
-    if nodes := sorted({pe.node for pe in pes if pe.node != pes[0].node}):
-        other = next(pe.number for pe in pes if pe.node == nodes[0])
-        raise TransportError(
-            f"PE 0 ({_host(pes[0].node)}) and PE {other} ({_host(nodes[0])}) are on different machines or in different containers: "
-            f"{f'{name} over the software card' if through_nic else name} connects PEs of one machine only"
-        )
-    if through_nic:
-        why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
-        return name, f"asked for; over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
-    for a, row in enumerate(access):
-        for b, reason in enumerate(row):
-            if reason is not None:
-                raise TransportError(f"transport {name}: PE {a} cannot reach the memory of PE {b}: {reason}")
-    return name, "all PEs are on one machine and map each other's memory"
+    transport, through = registry.get(requested), registry.over_nic(requested)
+    if requested != "auto" and through:
+        what = _over(through[0], neighbours, ask(through[0]), engine)
+        return requested, f"asked for; {what}" if through == (requested,) else f"asked for; {through[0]} {what}"
+    if len(neighbours.groups) == 1:
+        return transport.name, "all PEs are on one machine and map each other's memory"
+    refusal = _unmapped(transport.name, neighbours)
+    if not through:
+        raise TransportError(f"{refusal}; with NICs: PGAS_TRANSPORT={' or '.join(registry.pairs())}")
+    lacking = []
+    for name in through:
+        pes = ask(name)
+        without = [pe for pe in pes if pe.nic == SOFTHCA]
+        if not without or (neighbours.one_machine and neighbours.per_node):
+            alone = all(len(group) == 1 for group in neighbours.groups)  # then a second path would serve nobody
+            why = "no PE maps another's memory" if alone else "not all PEs map each other's memory"
+            return name if alone else f"{transport.name},{name}", f"{why}; {name} {_over(name, neighbours, pes, engine)}"
+        lacking.append(f"for {name} PE {without[0].number} has no NIC ({without[0].nic_reason})")
+    raise TransportError(f"{refusal}; {', '.join(lacking)}")
+
+
+def _unmapped(name: str, neighbours: Neighbours) -> str:
+    """Return the refusal of a transport that needs all PEs to map each other's memory: the first two that do not."""
+    pes, n = neighbours.pes, len(neighbours.pes)
+    a, b, why = next((a, b, why) for b in range(n) for a in range(b) if (why := neighbours.apart(a, b)) is not None)
+    if not neighbours.together(a, b):
+        return f"{_hosts(pes[a], pes[b])} are {why}: {name} connects PEs of one machine only"
+    if neighbours.access[a][b] is None:
+        a, b = b, a
+    return f"transport {name}: PE {a} cannot reach the memory of PE {b}: {why}"
+
+
+def _over(name: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> str:
+    """Return what a transport goes over: the PEs' NICs, or the software card.
+
+    Raises:
+        TransportError: some PEs have no NIC, or the software card would have to connect machines.
+    """
+    if real := [pe for pe in pes if pe.nic != SOFTHCA]:
+        return _over_devices(pes, real)
+    if not neighbours.one_machine:
+        where = _hosts(pes[0], next(pe for pe in pes if pe.node != pes[0].node))
+        raise TransportError(f"{where} are {_APART}: {name} over the software card connects PEs of one machine only")
+    why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
+    return f"over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
 
 
 def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
@@ -187,9 +283,9 @@ def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
         )
     chosen = {(pe.nic, pe.nic_reason): pe.number for pe in reversed(pes)}
     if len(chosen) == 1:
-        return f"asked for; over {pes[0].nic} ({pes[0].nic_reason})"
-    return "asked for; over " + ", ".join(f"{name} ({why}; PE {pe})" for (name, why), pe in sorted(chosen.items(), key=lambda c: c[1]))
+        return f"over {pes[0].nic} ({pes[0].nic_reason})"
+    return "over " + ", ".join(f"{name} ({why}; PE {pe})" for (name, why), pe in sorted(chosen.items(), key=lambda c: c[1]))
 
 
-def _host(node: str) -> str:
-    return node.split("/", maxsplit=1)[0]
+def _hosts(one: PE, other: PE) -> str:
+    return " and ".join(f"PE {pe.number} ({pe.node.split('/', maxsplit=1)[0]})" for pe in (one, other))

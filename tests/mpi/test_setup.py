@@ -138,7 +138,7 @@ def test_another_configuration_is_refused(monkeypatch):
         ("PGAS_SYMMETRIC_SIZE", "0", "at least 1 byte"),
         ("PGAS_TIMEOUT", "-1", "more than 0"),
         ("PGAS_TIMEOUT", "soon", "number"),
-        ("PGAS_TRANSPORT", "pigeon", "one of auto, p2p, ibgda, ibrc"),
+        ("PGAS_TRANSPORT", "pigeon", "one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
         ("PGAS_DEBUG", "loud", "loud: not among"),
         pytest.param(
             "PGAS_SIM_WEAK", "-3", "a non-negative integer seed",

@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from pgas.base import credentials
@@ -26,8 +26,8 @@ _PASS_S = 30.0
 _RETRY_S = 1e-3
 
 
-def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> list[int]:
-    """Return descriptors of every rank's file, by rank; its own is ``fd`` itself. Collective; all ranks are on one node.
+def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]], near: Container[int] | None = None) -> dict[int, int]:
+    """Return descriptors of the near ranks' files, by rank; its own is ``fd`` itself. Collective; near ranks are on one node.
 
     Each pair of ranks has one connection. Both ends check that the process at the other end is that rank; other processes are turned away.
 
@@ -35,6 +35,7 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> l
         rank: position of this process in what allgather returns.
         fd: descriptor to hand to the others.
         allgather: exchange of small values among the processes.
+        near: the ranks that swap descriptors with this one, as this one with them; None: all.
 
     Raises:
         BootstrapError: the kernel allows no such connection, or some rank has too many open files; on every rank.
@@ -50,15 +51,18 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> l
             listener.listen()
             return os.getpid(), listener.getsockname()
 
+        def is_near(peer: int) -> bool:
+            return near is None or peer in near
+
         def meet() -> None:
             # The higher rank of a pair connects, so ranks never wait for each other in a circle.
             deadline = time.monotonic() + _PASS_S
             with listener:
-                for peer in range(rank):
+                for peer in filter(is_near, range(rank)):
                     pid, name = ranks[peer]
                     with _late({pid: peer}), _connect(pid, name, deadline) as connection:
                         received[peer] = _swap(connection, fd, deadline)
-                above = {pid: peer for peer, (pid, _) in enumerate(ranks) if peer > rank}
+                above = {pid: peer for peer, (pid, _) in enumerate(ranks) if peer > rank and is_near(peer)}
                 while above:
                     with _late(above):
                         listener.settimeout(_left(deadline))
@@ -77,7 +81,7 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]]) -> l
             for duplicate in received.values():
                 os.close(duplicate)
             raise BootstrapError(f"cannot pass memory between processes (SCM_RIGHTS): {error}; {mend('descriptors')}") from error
-    return [fd if peer == rank else received[peer] for peer in range(len(ranks))]
+    return {**received, rank: fd}
 
 
 @contextlib.contextmanager

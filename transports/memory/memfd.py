@@ -68,7 +68,7 @@ class HostMemory:
 
     def create_private(self) -> None:
         """Map the state page."""
-        if error := self._map(window.STATE, window.BASE - window.STATE, -1):
+        if error := self._map(window.STATE, window.STATE_SIZE, -1):
             raise HeapError(f"cannot map the state page at {window.STATE:#x}: {error}")
 
     def _map(self, address: int, nbytes: int, fd: int) -> str | None:

@@ -112,8 +112,8 @@ class GPUMemory:
             os.close(self._fds.pop(address))
 
     def create_private(self) -> None:
-        """Reserve the gigabyte below BASE and map the state page at its end."""
-        nbytes = window.BASE - window.STATE
+        """Reserve the private gigabyte and map the state page at its beginning."""
+        nbytes = window.STATE_SIZE
         self._map(window.STATE, nbytes, self._allocate(nbytes))
         self.fill(window.STATE, nbytes, 0)
 
@@ -131,7 +131,7 @@ class GPUMemory:
             size = 1 << window.STRIDE_SHIFT
             region = window.BASE + (address - window.BASE) // size * size, size
         else:
-            region = window.BASE - window.PRIVATE_SIZE, window.PRIVATE_SIZE
+            region = window.PRIVATE, window.PRIVATE_SIZE
         with contextlib.ExitStack() as undo:
             undo.callback(driver.cuMemRelease, handle)
             if region not in self._reserved:

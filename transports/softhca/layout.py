@@ -1,7 +1,7 @@
 """Where the software card's registers lie, and how much of everything it has.
 
 The UAR pages (the card's BAR) are a memfd of the server, mapped at BAR by the server whole and by a PE page by page: those it allocated.
-BAR lies in the private GiB below the window (window.PRIVATE_SIZE), whose end holds the state page; the rest of it is free.
+BAR lies in the private GiB (window.PRIVATE), which the state page begins; the rest of it is free.
 """
 
 from pgas.kernels import window
@@ -36,7 +36,7 @@ UMEM_PAGE_SIZE = 4096
 #: The address of the port, which is an InfiniBand one.
 LID = 1
 
-BAR = window.BASE - (512 << 20)
+BAR = window.PRIVATE + (512 << 20)
 BAR_SIZE = UAR_PAGE_SIZE << LOG_MAX_UAR
 
 

@@ -1,0 +1,144 @@
+"""The paths of a job: which PEs map each other's memory, the transport between these and between the others, the NIC of each PE."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import TransportError
+from pgas.job import hca, topology
+from pgas.job.collective import Collective
+from pgas.sim.report import ranges
+from pgas.transports import registry
+from pgas.transports.selection import Choice
+
+if TYPE_CHECKING:
+    from pgas.job.gpu import GPU
+
+if not SIMULATOR:
+    from pgas.job import gpu as gpus
+
+__all__ = ["Paths", "choose"]
+
+#: Most pairs of machines in a line of Paths.reasons().
+_PAIRS = 12
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The paths of a job."""
+
+    transport: registry.Transport
+    reason: str  #: for messages: why this transport
+    neighbours: topology.Neighbours
+    pes: Sequence[topology.PE]  #: with their NICs
+    choice: Choice | None  #: the NIC of this PE, None if it uses none
+
+    @property
+    def machines(self) -> tuple[Sequence[int], ...]:
+        """All PEs, together those that map each other's memory."""
+        return self.neighbours.groups if self.transport.maps_peers else tuple(range(pe, pe + 1) for pe in range(len(self.pes)))
+
+    @property
+    def in_row(self) -> bool:
+        """Whether the numbers of the PEs of each machine are consecutive."""
+        return all(isinstance(pes, range) for pes in self.machines)
+
+    def near(self, pe: int) -> Sequence[int]:
+        """Return the PEs that map a PE's memory, itself among them."""
+        return next(pes for pes in self.machines if pe in pes)
+
+    @property
+    def two(self) -> bool:
+        """Whether the job has two paths."""
+        return isinstance(self.transport, registry.Pair)
+
+    @property
+    def far(self) -> str:
+        """The name of the transport to PEs whose memory is not mapped; "" in a job with one path."""
+        return self.transport.far.name if isinstance(self.transport, registry.Pair) else ""
+
+    def ways_to(self, me: int) -> str:
+        """Return ": ... over ..." about all PEs, for messages; "" in a job with one path."""
+        if not isinstance(self.transport, registry.Pair):
+            return ""
+        near = self.near(me)
+        far = [pe for pe in range(len(self.pes)) if pe not in near]
+        ways = [(near, self.transport.near.name), *([(far, self.transport.far.name)] if far else [])]
+        return ": " + "; ".join(f"PE{'s' * (len(pes) > 1)} {ranges(pes)} over {name}" for pes, name in ways)
+
+    def between(self, a: int, b: int) -> str:
+        """Return the name of the transport of what PE a puts to PE b."""
+        if not isinstance(self.transport, registry.Pair):
+            return self.transport.name
+        return (self.transport.near if b in self.near(a) else self.transport.far).name
+
+    def why(self, a: int, b: int) -> str:
+        """Return the reason for it."""
+        if not isinstance(self.transport, registry.Pair):
+            return self.reason
+        if b in self.near(a):
+            return "memory is mapped"
+        return self.neighbours.apart(a, b) or "others of their machine do not map each other's memory"
+
+    def reasons(self) -> list[str]:
+        """Return lines about the paths of all pairs of PEs and the reasons for them."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for i, some in enumerate(self.machines):
+            for others in self.machines[i:]:
+                a, b = some[0], others[0]
+                pes = ranges(some) if some is others else f"{ranges(some)} and {ranges(others)}"
+                alike.setdefault((self.between(a, b), self.why(a, b)), []).append(pes)
+        cut = {key: [*pairs[:_PAIRS], *(["..."] if len(pairs) > _PAIRS else [])] for key, pairs in alike.items()}
+        return [f"{name} ({why}): PEs {'; '.join(pairs)}" for (name, why), pairs in cut.items()]
+
+
+def choose(
+    job: Collective,
+    me: int,
+    requested: Mapping[str, Any],
+    gpu: "GPU | None",
+    pes: Sequence[topology.PE],
+    warn: Callable[[str], None],
+) -> Paths:
+    """Choose the paths of a job. Collective.
+
+    Args:
+        job: makes collective calls.
+        me: this PE's number.
+        requested: the values of the PGAS_* variables, the same on every PE but for those of hca.LOCAL.
+        gpu: this PE's GPU.
+        pes: all PEs.
+        warn: shows the user a warning.
+
+    Raises:
+        TransportError: the transport asked for cannot connect all PEs, or PGAS_HCA names no NIC that it can use.
+        ValueError: PGAS_PES_PER_NODE does not fit the number of PEs.
+        BootstrapError: another PE failed.
+    """
+    wanted, nodes = requested["PGAS_TRANSPORT"], [pe.node for pe in pes]
+    turn = nodes[:me].count(nodes[me])
+    own, _ = job.together("pgas.init()", lambda: [None if gpu is None else gpus.access(gpu, pe.gpu or "") for pe in pes])
+    neighbours = topology.Neighbours(pes, job.exchange(own), requested["PGAS_PES_PER_NODE"])
+    choices: dict[str, Choice] = {}
+    asked: dict[str, Sequence[topology.PE]] = {}
+
+    def nic(name: str) -> Choice:
+        try:
+            return hca.choose(name, requested, gpu, turn)
+        except TransportError as error:
+            if name == wanted or wanted in registry.pairs():
+                raise
+            return Choice(None, None, str(error))  # another transport may do
+
+    def ask(name: str) -> Sequence[topology.PE]:
+        choices[name], _ = job.together("pgas.init()", lambda: nic(name))
+        met = job.exchange((choices[name].name, choices[name].reason))
+        asked[name] = [replace(pe, nic=nic, nic_reason=reason) for pe, (nic, reason) in zip(pes, met, strict=True)]
+        return asked[name]
+
+    name, reason = topology.choose_transport(wanted, neighbours, ask, requested["PGAS_ENGINE"])
+    through = next(iter(registry.over_nic(name)), None)
+    if through is None and turn == 0 and (remark := hca.unused(requested)):
+        warn(f"{remark}; transport {name} uses none")
+    return Paths(registry.get(name), reason, neighbours, asked.get(through or "", pes), choices.get(through or ""))

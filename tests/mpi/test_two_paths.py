@@ -1,0 +1,302 @@
+"""Jobs with two paths: which operations go by stores and which through the NIC, and what both have to wait for.
+
+Run with PGAS_TRANSPORT=p2p,ibgda or p2p,ibrc. PGAS_PES_PER_NODE says who is near; without it every PE is.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+from conformance.checks import TRANSPORT, WARP, equal, everywhere, launch_together
+from numba import cuda
+
+import pgas
+from mpi.checks import own_queue_pairs
+from pgas.base import config
+from pgas.job import runtime
+from pgas.kernels import window
+
+pytestmark = pytest.mark.skipif("," not in TRANSPORT, reason="capability missing: a job with two paths (PGAS_TRANSPORT=p2p,ibgda)")
+
+N_ELEMS = 8
+
+
+def machine():
+    """The PEs of this PE's machine as PGAS_PES_PER_NODE says."""
+    sizes = config.read("PGAS_PES_PER_NODE") or (pgas.n_pes(),)
+    sizes = sizes if len(sizes) > 1 else sizes * (pgas.n_pes() // sizes[0])
+    first = 0
+    for size in sizes:
+        if pgas.my_pe() < first + size:
+            return range(first, first + size)
+        first += size
+    raise AssertionError(sizes)
+
+
+def posted():
+    """WQEs that the card has executed for this PE, by the PE at the other end."""
+    nic = runtime.current().nic
+    number = {qp.qpn: i for i, qp in enumerate(nic.qps)}
+    counted = [0] * pgas.n_pes()
+    for qp in own_queue_pairs():
+        counted[number[qp["qpn"]] // (len(nic.qps) // pgas.n_pes())] += qp["wqes"]
+    return counted
+
+
+# Who is near ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_near_pes_are_those_of_the_machine(heap):
+    job, me = runtime.current(), pgas.my_pe()
+    assert list(job.near) == list(machine())
+    assert me in job.near
+    assert pgas.TEAM_NODE.pes == tuple(machine())
+    assert {pe for pe in range(pgas.n_pes()) if job.paths.between(me, pe) == "p2p"} == set(machine())
+
+
+@pytest.mark.skipif(not pgas.SIMULATOR, reason="capability missing: /proc/self/maps has no GPU's memory")
+def test_memory_of_far_pes_is_not_mapped(heap):
+    """A store to it would fault; of near PEs only the heap is mapped, not their queues."""
+    mapped = set()
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        for line in maps:
+            start, end = (int(part, 16) for part in line.split()[0].split("-"))
+            mapped |= {
+                (pe, start - window.slot(pe)) for pe in range(pgas.n_pes()) if window.slot(pe) <= start and end <= window.slot(pe + 1)
+            }
+    me = pgas.my_pe()
+    assert {pe for pe, _ in mapped} == set(machine())
+    assert not [(pe, offset) for pe, offset in mapped if pe != me and offset >= window.QUEUE_OFFSET]
+
+
+def test_ptr_gives_what_is_mapped(heap):
+    array = heap.full(N_ELEMS, pgas.my_pe(), np.int64)
+    pgas.barrier_all()
+    for pe in range(pgas.n_pes()):
+        there = pgas.ptr(array, pe)
+        everywhere(None if (there is not None) == (pe in machine()) else f"ptr() of PE {pe} is {there}")
+        if there is not None:
+            assert (there.copy_to_host() == pe).all()
+
+
+@pgas.jit
+def store_by_ptr(array, first, end, me):
+    for pe in range(first, end):
+        pgas.ptr(array, pe)[me] = me + 1
+
+
+def test_ptr_in_kernels(heap):
+    n, near = pgas.n_pes(), machine()
+    array = heap.zeros(n, np.int64)
+    store_by_ptr[1, 1](array, near.start, near.stop, pgas.my_pe())
+    equal(array, np.array([pe + 1 if pe in near else 0 for pe in range(n)]))
+
+
+# Who moves the data -----------------------------------------------------------------------------------------------------------------
+
+
+@pgas.jit
+def _put(a, b, sig, pe):
+    pgas.put(a, b, pe)
+
+
+@pgas.jit
+def _put_nbi_block(a, b, sig, pe):
+    pgas.put_nbi_block(a, b, pe)
+    pgas.quiet_pe(pe)
+
+
+@pgas.jit
+def _get_warp(a, b, sig, pe):
+    pgas.get_warp(a, b, pe)
+
+
+@pgas.jit
+def _p(a, b, sig, pe):
+    pgas.p(a, 1, 5, pe)
+
+
+@pgas.jit
+def _g(a, b, sig, pe):
+    a[2] = pgas.g(b, 1, pe)
+
+
+@pgas.jit
+def _iput(a, b, sig, pe):
+    pgas.iput(a, b, 2, 1, pe)
+
+
+@pgas.jit
+def _iget(a, b, sig, pe):
+    pgas.iget(a, b, 1, 2, pe)
+
+
+@pgas.jit
+def _put_signal_set(a, b, sig, pe):
+    pgas.put_signal(a, b, sig, 0, 7, pgas.SIGNAL_SET, pe)
+
+
+@pgas.jit
+def _signal_set(a, b, sig, pe):
+    pgas.signal_op(sig, 0, 7, pgas.SIGNAL_SET, pe)
+
+
+@pgas.jit
+def _put_signal_add(a, b, sig, pe):
+    pgas.put_signal_block(a, b, sig, 0, 7, pgas.SIGNAL_ADD, pe)
+
+
+@pgas.jit
+def _signal_add(a, b, sig, pe):
+    pgas.signal_op(sig, 0, 7, pgas.SIGNAL_ADD, pe)
+
+
+@pgas.jit
+def _atomic_add(a, b, sig, pe):
+    pgas.atomic_add(sig, 0, 7, pe)
+
+
+@pgas.jit
+def _atomic_fetch(a, b, sig, pe):
+    sig[1] = pgas.atomic_fetch(sig, 0, pe)
+
+
+@pgas.jit
+def _atomic_add_float(a, b, sig, pe):
+    pgas.atomic_add(a.view(np.float64), 0, 1.0, pe)
+
+
+def launched(kernel, threads=1):
+    """A call (a, b, sig, pe) that launches a kernel."""
+    return lambda *operands: kernel[1, threads](*operands)
+
+
+def on_host(function, *arguments):
+    """Such a call of a function on the host. arguments: those before pe; "a", "b" and "sig" stand for the operands."""
+
+    def call(a, b, sig, pe):
+        operands = {"a": a, "b": b, "sig": sig}
+        function(*(operands[given] if isinstance(given, str) else given for given in arguments), pe)
+
+    return call
+
+
+STORES = {
+    "put": launched(_put),
+    "put_nbi_block": launched(_put_nbi_block, 2 * WARP),
+    "get_warp": launched(_get_warp, WARP),
+    "p": launched(_p),
+    "g": launched(_g),
+    "iput": launched(_iput),
+    "iget": launched(_iget),
+    "put_signal that sets": launched(_put_signal_set),
+    "signal that sets": launched(_signal_set),
+    "put on the host": on_host(pgas.put, "a", "b"),
+    "p on the host": on_host(pgas.p, "a", 1, 5),
+    "put_signal that sets on the host": on_host(pgas.put_signal, "a", "b", "sig", 0, 7, pgas.SIGNAL_SET),
+    "put on a stream": on_host(functools.partial(pgas.put, stream=0), "a", "b"),
+}
+
+ATOMICS = {
+    "put_signal that adds": launched(_put_signal_add, WARP),
+    "signal that adds": launched(_signal_add),
+    "atomic_add": launched(_atomic_add),
+    "atomic_fetch": launched(_atomic_fetch),
+    "atomic_add of floats": launched(_atomic_add_float),
+    "put_signal that adds on the host": on_host(pgas.put_signal, "a", "b", "sig", 0, 7, pgas.SIGNAL_ADD),
+    "atomic_add on the host": on_host(pgas.atomic_add, "sig", 0, 7),
+}
+
+
+@pytest.mark.parametrize("name", [*STORES, *ATOMICS])
+def test_the_nic_moves_what_stores_do_not(heap, name):
+    """To near PEs, and to the PE itself, atomics and what adds a signal; to far ones everything."""
+    perform = {**STORES, **ATOMICS}[name]
+    a, b, sig = heap.zeros(N_ELEMS, np.int64), heap.full(N_ELEMS, 3, np.int64), heap.zeros(2, np.uint64)
+    by_nic = name in ATOMICS and config.read("PGAS_AMO") == "nic"
+    faults = []
+    for pe in range(pgas.n_pes()):
+        before = posted()
+        perform(a, b, sig, pe)
+        runtime.current().complete()
+        used = [other for other, (was, now) in enumerate(zip(before, posted(), strict=True)) if now > was]
+        if used != ([pe] if by_nic or pe not in machine() else []):
+            faults.append(f"{name} to PE {pe} made WQEs to PEs {used}")
+    everywhere("; ".join(faults))
+
+
+def test_unregistered_memory_reaches_near_pes_only(heap):
+    dest = heap.zeros(N_ELEMS, np.int64)
+    source = cuda.to_device(np.full(N_ELEMS, pgas.my_pe() + 1))
+    refused = "source is neither on the symmetric heap nor registered"
+    for pe in range(pgas.n_pes()):
+        if pe in machine():
+            pgas.put(dest, source, pe)
+        else:
+            with pytest.raises(ValueError, match=refused):
+                pgas.put(dest, source, pe)
+    assert (dest.copy_to_host() != 0).all()
+    signal = heap.zeros(1, np.uint64)
+    with pytest.raises(ValueError, match=refused):  # the NIC adds to the signal, so it moves the data, too
+        pgas.put_signal(dest, source, signal, 0, 1, pgas.SIGNAL_ADD, pgas.my_pe())
+
+
+# Order ------------------------------------------------------------------------------------------------------------------------------
+
+ROUNDS = 6
+
+
+@pgas.jit
+def data_then_flags(data, source, flags, wrong, quiets, me, n):
+    """Every PE sends data to all, then a flag to all, which it sets after data, or adds."""
+    t, chunk = cuda.threadIdx.x, source.size
+    for r in range(ROUNDS):
+        source_of_round = source[:]
+        for i in range(t, chunk, cuda.blockDim.x):
+            source_of_round[i] = 1000 * r + 10 * me + i
+        cuda.syncthreads()
+        for pe in range(n):
+            first = (r * n + me) * chunk
+            pgas.put_nbi_block(data[first : first + chunk], source, pe)
+        cuda.syncthreads()
+        if t == 0:
+            if quiets:
+                pgas.quiet()
+            else:
+                pgas.fence()
+            for pe in range(n):
+                pgas.signal_op(flags, r * n + me, 1, r % 2, pe)
+        for pe in range(t, n, cuda.blockDim.x):
+            pgas.signal_wait_until(flags, r * n + pe, pgas.EQ, 1)
+        cuda.syncthreads()
+        for at in range(t, n * chunk, cuda.blockDim.x):
+            if data[r * n * chunk + at] != 1000 * r + 10 * (at // chunk) + at % chunk:
+                cuda.atomic.add(wrong, 0, 1)
+        if t == 0:
+            pgas.flush()
+        cuda.syncthreads()
+
+
+@pytest.mark.parametrize("quiets", [False, True])
+def test_fence_and_quiet_wait_for_both_paths(heap, quiets):
+    me, n, chunk = pgas.my_pe(), pgas.n_pes(), 40
+    data, source = heap.zeros(ROUNDS * n * chunk, np.int64), heap.zeros(chunk, np.int64)
+    flags, wrong = heap.zeros(ROUNDS * n, np.uint64), heap.zeros(1, np.int64)
+    launch_together(data_then_flags, 1, WARP, data, source, flags, wrong, quiets, me, n)
+    equal(wrong, np.zeros(1, np.int64))
+
+
+@pgas.jit
+def add_from_everywhere(word, n, rounds):
+    for _ in range(rounds):
+        for pe in range(n):
+            pgas.atomic_add(word, 0, 1, pe)
+            pgas.signal_op(word, 1, 1, pgas.SIGNAL_ADD, pe)
+            pgas.atomic_fetch_inc(word, 2, pe)
+
+
+@pytest.mark.skipif(config.read("PGAS_AMO") == "peer", reason="refused: atomics of SMs and of the NIC do not see each other")
+def test_atomics_from_all_pes_meet(heap):
+    word, n, rounds = heap.zeros(3, np.uint64), pgas.n_pes(), 5
+    add_from_everywhere[1, WARP](word, n, rounds)
+    equal(word, np.full(3, WARP * n * rounds, np.uint64))
