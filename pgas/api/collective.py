@@ -1,14 +1,24 @@
-"""Collectives on teams, in kernels: for a thread, a warp or a block (OpenSHMEM 1.5, section 9.11; scans: 1.6).
+"""Collectives on teams, for a thread, a warp or a block (OpenSHMEM 1.5, section 9.11).
 
-Every member of the team calls, in the same order for each (team, channel). A (team, channel) has one collective at a time. Blocks that pass
-different channels can call at the same time.
+**Who calls.** Every member of the team calls the same function, with the same team, sizes, root and op; nobody else may call. In a kernel
+one thread calls, or all threads of a warp (``_warp``) or block (``_block``) together. The kernels must run at the same time on all members,
+and no block may wait for one that has not started: use pgas.launch(). The host may call these functions, too.
 
-On return the caller's dest is complete and its source may be reused. Other members' dest may be incomplete: no barrier and no quiet is
-implied. Before the call, dest must be ready to be overwritten on every member, for example after a barrier. This is not needed for short
-messages, which go through staging: up to PGAS_LL_BYTES from each member to each other.
+**Channels.** A team has PGAS_CHANNELS channels. A channel has one collective at a time, and all members make their calls on a channel in
+the same order. Blocks that call at once name different channels: with ``channel=cuda.blockIdx.x``, k blocks perform k collectives side by
+side. Threads of one block that call on the same channel one after another need a syncthreads() in between.
 
-dest and source are contiguous symmetric arrays of one dtype, and their sizes determine the number of elements. Sizes, root, team and op
-must be the same on all members.
+**Arrays.** dest and source are contiguous arrays on the symmetric heap, of one dtype and any shape; their sizes say how much is moved. All
+members name the same arrays, or slices at the same place of them. dest and source must not overlap, unless an entry says that they may be
+the same.
+
+**Before the call,** dest must be free to be overwritten on every member: a member that is ahead may write to this member's dest before this
+member calls. So a team_sync() belongs between the last read of dest and the next collective that writes it, or two arrays are used by
+turns. Messages of up to PGAS_LL_BYTES from a member to another need neither: they go through memory of the team, and only this member's
+own call writes its dest (not of alltoallv and collect).
+
+**On return,** dest is complete on this member, all threads that called may read it, and source may be reused. A collective is no barrier
+and no quiet: other members may not have returned, or not have called yet, and puts from before the call may still be on their way.
 
 On the host, and on CUDA streams: pgas/api/host_collectives.py.
 """
@@ -46,29 +56,35 @@ __all__ = [
 
 @device_function(meeting.of_team("team_sync", THREAD, completes=False))
 def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Wait until all members of a team have arrived (OpenSHMEM 1.5, section 9.11.3 SHMEM_SYNC).
+    """Wait until all members of a team have arrived (OpenSHMEM 1.5: shmem_team_sync).
 
-    As NVSHMEM's, it orders nothing by itself: for data that others read afterwards call fence() before it, or use barrier().
+    It completes and orders nothing, as NVSHMEM's: data that other members are to see afterwards needs a fence() before the call, or
+    barrier() instead.
 
     Completion:
         on return: all members have arrived; what they stored before a fence() before the call is visible.
         complete: nothing.
 
     Args:
-        team: the team.
-        channel: 0 to the team's number of channels - 1; other blocks may use others at the same time.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        team: the team: pgas.TEAM_WORLD, another predefined one, or one that was made on the host and passed to the kernel.
+        channel: 0 to the team's number of channels - 1. On the host, by default, one that kernels do not have.
+        stream: on the host only: a CUDA stream of Numba, cuda.core, CuPy or PyTorch, or 0; the call returns at once. None: the call waits
+            for its end.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
+        TypingError: (TypeError in the simulator) when the kernel is compiled: team or channel is no integer; team is None, as for a PE that
+            is no member.
         DeviceError: later, on the host: this PE is not a member of the team, the channel does not exist, or a member has not come after
-            PGAS_TIMEOUT seconds; names team, channel and member.
+            PGAS_TIMEOUT seconds; names function, team, channel and member.
+        ValueError: on the host, at the call: the channel does not exist.
     """
 
 
 @device_function(meeting.of_team("barrier", THREAD, completes=True))
 def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Wait until all members of a team have arrived and their operations before are complete (OpenSHMEM 1.5, section 9.11.1).
+    """Wait until all members of a team have arrived and their operations are complete (OpenSHMEM 1.5: shmem_barrier).
+
+    It completes what quiet() would complete in the threads that call, on every member.
 
     Completion:
         on return: all members have arrived, and the operations that quiet() covers in each are complete.
@@ -80,15 +96,18 @@ def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
         stream: on the host only, as team_sync().
 
     Raises:
+        TypingError: as team_sync().
         DeviceError: as team_sync().
+        ValueError: as team_sync().
     """
 
 
 @device_function(collective.alltoall(THREAD))
 def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Send part q of source to member q, for all members; it becomes part ``team_my_pe(team)`` of member q's dest.
+    """Exchange parts: part q of this member's source goes to member q, into the part of its dest that is this member's.
 
-    OpenSHMEM 1.5, section 9.11.5. All parts have ``source.size // team_n_pes(team)`` elements.
+    With n members, source and dest have n parts of ``source.size // n`` elements each, in the order of members (OpenSHMEM 1.5:
+    shmem_alltoall).
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -96,14 +115,15 @@ def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
 
     Args:
         team: the team.
-        dest: array of at least source.size elements; not source.
-        source: array whose size is a multiple of the team's size.
+        dest: array of at least source.size elements, of any dtype; not source.
+        source: array whose size is a multiple of n.
         channel: as team_sync().
         stream: on the host only, as team_sync().
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
+        DeviceError: later, on the host: sizes do not fit, dest is source, or as team_sync().
+        ValueError: on the host, at the call: the same.
     """
 
 
@@ -120,36 +140,38 @@ def alltoallv(
     *,
     stream: Any = None,
 ) -> None:
-    """Send parts of different sizes to all members; counts and displacements are read on the device (MPI_Alltoallv).
+    """Exchange parts of different sizes, with counts and displacements that are read on the device (MPI_Alltoallv).
 
-    ``source_counts[q]`` elements of source from ``source_displs[q]`` on go to member q, which puts those of member p at ``dest_displs[p]``
-    of its dest. A member may send fewer than ``dest_counts[p]`` elements, but not more. If receivers do not know the counts, exchange them
-    first: ``alltoall(team, dest_counts, source_counts)``.
+    Member p sends ``source_counts[q]`` elements of its source, from element ``source_displs[q]`` on, to member q. They go to element
+    ``dest_displs[p]`` of q's dest and the following ones, where q has room for ``dest_counts[p]``. A member may send fewer, never more; the
+    receiver is not told how many came. If receivers do not know the counts, exchange them first:
+    ``alltoall(team, dest_counts, source_counts)``.
 
     Completion:
         on return: dest is complete here, source may be reused.
         complete: nothing at other members.
 
     Args:
-        team: the team.
-        dest: array for the received elements; must be ready to be overwritten on every member, whatever its size.
-        dest_counts: array of integers, one for each member: most elements from it.
-        dest_displs: array of integers, one for each member: index in dest of its elements.
-        source: array of the elements to send.
-        source_counts: array of integers, one for each member: number of elements for it.
-        source_displs: array of integers, one for each member: index in source of its elements.
+        team: the team, of n members.
+        dest: array of any dtype; not source. It must be free to be overwritten on every member, whatever the size of the message.
+        dest_counts: array of at least n integers: how many elements may come from each member.
+        dest_displs: array of at least n integers: where they go, in elements from the start of dest. Parts must not overlap.
+        source: array of what is sent.
+        source_counts: array of at least n integers: how many elements go to each member; 0 sends nothing.
+        source_displs: array of at least n integers: where they are, in elements from the start of source.
         channel: as team_sync().
         stream: on the host only, as team_sync().
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: a part lies beyond dest or source, a member sends more than is allowed, or as team_sync().
+        DeviceError: later, on the host: a part is not inside dest or source, a member sends more than is expected, or as team_sync().
+        ValueError: on the host, at the call: an array of integers has fewer than n elements.
     """
 
 
 @device_function(collective.broadcast(THREAD))
 def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Copy the root's source into every member's dest, also the root's (OpenSHMEM 1.5, section 9.11.6).
+    """Copy the root's source to every member's dest, its own included (OpenSHMEM 1.5: shmem_broadcast).
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -157,8 +179,8 @@ def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Int
 
     Args:
         team: the team.
-        dest: array of at least source.size elements; may be source.
-        source: array of the same size on every member; its elements matter on the root only.
+        dest: array of at least source.size elements, of any dtype; may be source.
+        source: array: on the root what is sent, on other members only its size counts.
         root: the root's number in the team.
         channel: as team_sync().
         stream: on the host only, as team_sync().
@@ -166,22 +188,23 @@ def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Int
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, root is no member, or as team_sync().
+        ValueError: on the host, at the call: the same.
     """
 
 
 @device_function(collective.fcollect(THREAD))
 def fcollect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Concatenate the sources of all members, in their order, in every dest; all have the same size (OpenSHMEM 1.5, section 9.11.7).
+    """Concatenate the sources of all members in every dest, in the order of members (all-gather; OpenSHMEM 1.5: shmem_fcollect).
 
-    Also known as all-gather.
+    All sources have the same size; collect() takes different ones.
 
     Completion:
         on return: dest is complete here, source may be reused.
         complete: nothing at other members.
 
     Args:
-        team: the team.
-        dest: array of at least ``team_n_pes(team) * source.size`` elements.
+        team: the team, of n members.
+        dest: array of at least ``n * source.size`` elements, of any dtype.
         source: array; may be this member's own part of dest.
         channel: as team_sync().
         stream: on the host only, as team_sync().
@@ -189,12 +212,15 @@ def fcollect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
+        ValueError: on the host, at the call: the same.
     """
 
 
 @device_function(collective.collect(THREAD))
 def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Concatenate the sources of all members, in their order, in every dest; sizes may differ (OpenSHMEM 1.5, section 9.11.7).
+    """Concatenate the sources of all members in every dest, in the order of members; sizes may differ (OpenSHMEM 1.5: shmem_collect).
+
+    The receiver is not told how many elements came from each member.
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -202,7 +228,8 @@ def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stre
 
     Args:
         team: the team.
-        dest: array for all elements; must be ready to be overwritten on every member, whatever its size.
+        dest: array of at least as many elements as all sources have together, of any dtype; not source. It must be free to be overwritten
+            on every member, whatever the size of the message.
         source: array; may be empty.
         channel: as team_sync().
         stream: on the host only, as team_sync().
@@ -210,6 +237,7 @@ def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stre
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: dest is too short, or as team_sync().
+        ValueError: on the host, at the call: channel does not exist.
     """
 
 

@@ -1,7 +1,12 @@
 """Collectives of teams on the host: at once, or with ``stream=`` in stream order, where a graph may capture them.
 
-A call launches a kernel of one block, which calls the ``_block`` form, by default on a channel that users' kernels cannot name. Calls on
-one team and channel must not overlap, so give calls on two streams two channels. Without ``stream`` a call waits for its kernel.
+A call launches a kernel of one block, which calls the ``_block`` form. (A kernel of the program's own, of several blocks on several
+channels, moves large messages faster.) All members call, in the same order on a channel. Without ``channel=`` that is one that kernels do
+not have. Calls on one team and channel must not overlap: on two streams give them two channels.
+
+Without ``stream`` a call waits for its kernel, so dest is complete on return. With ``stream`` it returns at once; later work in the stream
+may read dest and reuse source. A team that is None, arrays that are not symmetric, sizes that do not fit, and an op, root or channel that
+does not exist are a TypeError or ValueError at the call, which has no effect.
 """
 
 import functools
@@ -80,6 +85,9 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
         raise ValueError(refusals.words("no multiple", who=who, wanted=source.size, size=n))
     if name == "alltoall" and n > 1 and source.size and dest.address == source.address:
         raise ValueError(refusals.words("in place", who=who))
+    for operand in (dest, source) if name in ("maxloc", "minloc") else ():
+        if len(operand.shape) == 2 and operand.shape[1] != 2:
+            raise ValueError(refusals.words("no pairs", who=who, operand=operand.name, found=operand.shape[1]))
     needed = _NEEDED.get(name, lambda n, dest, source: (source, source))(n, dest.size, source.size)
     for operand, wanted in zip((dest, source), needed, strict=True):
         if operand.size < wanted:

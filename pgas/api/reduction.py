@@ -1,4 +1,4 @@
-"""Reductions and scans on teams, in kernels (OpenSHMEM 1.5, section 9.11; scans: 1.6). The rules of collective.py apply."""
+"""Reductions and scans on teams (OpenSHMEM 1.5, section 9.11; scans: 1.6). The rules of collective.py apply."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ __all__ = [
 
 @device_function(reductions.reduce(THREAD))
 def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Combine the sources of all members element by element into every dest (all-reduce; OpenSHMEM 1.5, section 9.11.9).
+    """Combine the sources of all members, element by element, into every dest (all-reduce; OpenSHMEM 1.5: shmem_sum_reduce and its like).
 
     All members get the same bits. Elements are combined in the order of members; for more than 2 * PGAS_LL_BYTES per member through a NIC
     that order is rotated. float16 and bfloat16 are accumulated in float32 and rounded once; integers wrap.
@@ -53,29 +53,33 @@ def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
     Args:
         team: the team.
         dest: array of at least source.size elements; may be source.
-        source: array of integers (every op), floats (float16, bfloat16, float32, float64; SUM, PROD, MIN and MAX) or complex numbers (SUM).
-        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR itself, as the kernel is compiled for it.
+        source: array of integers, for every op; of float16, bfloat16, float32 or float64, for SUM, PROD, MIN and MAX; of complex numbers,
+            for SUM; of bools, for AND, OR and XOR.
+        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, by name: the kernel is compiled for it.
         channel: as team_sync().
         stream: on the host only, as team_sync().
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
+        ValueError: on the host, at the call: the same, or op is another.
     """
 
 
 @device_function(reductions.reducescatter(THREAD))
 def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Combine the sources of all members, and leave part q of the result in member q's dest (NVSHMEM's reducescatter).
+    """Combine the sources of all members, element by element, and leave part q of the result in member q's dest (NVSHMEM's reducescatter).
+
+    Order and types are those of reduce().
 
     Completion:
         on return: dest is complete here, source may be reused.
         complete: nothing at other members.
 
     Args:
-        team: the team.
-        dest: array; its size is that of a part. It may be this member's own part of source.
-        source: array of at least ``team_n_pes(team) * dest.size`` elements, of types as for reduce().
+        team: the team, of n members.
+        dest: array: its size is that of a part. May be this member's own part of source.
+        source: array of at least ``n * dest.size`` elements: n parts, in the order of members.
         op: as reduce().
         channel: as team_sync().
         stream: on the host only, as team_sync().
@@ -83,12 +87,15 @@ def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integ
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
+        ValueError: on the host, at the call: the same, or op is another.
     """
 
 
 @device_function(reductions.inscan(THREAD))
 def inscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Inclusive scan: combine the sources of members 0 to this one (OpenSHMEM 1.6, sum_inscan, for every op).
+    """Inclusive scan: combine the sources of members 0 to this one, element by element (OpenSHMEM 1.6: shmem_sum_inscan).
+
+    For every op of reduce(), in its order and for its types.
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -105,14 +112,16 @@ def inscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
+        ValueError: on the host, at the call: the same, or op is another.
     """
 
 
 @device_function(reductions.exscan(THREAD))
 def exscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Exclusive scan: combine the sources of the members before this one (OpenSHMEM 1.6, sum_exscan, for every op).
+    """Exclusive scan: combine the sources of the members before this one, element by element (OpenSHMEM 1.6: shmem_sum_exscan).
 
-    Member 0 gets the identity of op: 0 for SUM, OR and XOR, 1 for PROD, all ones for AND, the largest value for MIN, the least for MAX.
+    Member 0 gets the identity of op: 0 for SUM, OR and XOR, 1 for PROD, all ones for AND, the largest value for MIN, the least for MAX. For
+    every op of reduce(), in its order and for its types.
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -129,14 +138,16 @@ def exscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
+        ValueError: on the host, at the call: the same, or op is another.
     """
 
 
 @device_function(reductions.best("maxloc", THREAD, least=False))
 def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Find for each row the member with the largest value (NVSHMEM's maxloc, MPI_MAXLOC).
+    """Find, for each row, the pair with the largest value among all members (NVSHMEM's double2_maxloc_reduce, MPI_MAXLOC).
 
-    A row is (value, location). Every member gets the row with the largest value; among equal values, the one with the smallest location.
+    A row of source is a pair (value, location). Every member's dest gets, for each row, the pair with the largest value; of equal values,
+    the one with the least location. What a location means is up to the program: often it is the number of the member.
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -152,12 +163,13 @@ def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
+        ValueError: on the host, at the call: the same.
     """
 
 
 @device_function(reductions.best("minloc", THREAD, least=True))
 def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """maxloc() for the smallest value.
+    """Find, for each row, the pair with the smallest value among all members; else as maxloc().
 
     Completion:
         on return: dest is complete here, source may be reused.
@@ -173,6 +185,7 @@ def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
+        ValueError: on the host, at the call: the same.
     """
 
 

@@ -1,6 +1,14 @@
 """Teams of PEs: predefined ones, splits of them, and queries (OpenSHMEM 1.5, section 9.4 "Team Management Routines").
 
-A team is an integer in kernels. On the host it is a Team, which a kernel takes as an argument.
+A team is an ordered set of PEs, whose members have numbers from 0 on. Three teams exist from pgas.init() on: TEAM_WORLD, TEAM_NODE and
+TEAM_SAME_LOCAL. The host makes others, of members of an existing team, and destroys them; the calls are collective. A PE that is not a
+member gets None for a team.
+
+On the host a team is a Team. A kernel takes it as an argument, or names a predefined one; there it is an integer, the same on every member.
+
+A team takes memory beside the heap on its members, for PGAS_CHANNELS channels or those asked for with ``channels=``. There is room for
+PGAS_MAX_TEAMS teams of all PEs, the predefined ones included, or for more teams that are smaller or have fewer channels. ``python -m pgas
+info`` prints how much that is. Teams that are never destroyed are reported by pgas.finalize(), as arrays are.
 """
 
 import hashlib
@@ -24,7 +32,7 @@ __all__ = [
 
 
 class Team(int):
-    """A team that this PE is a member of; as an integer, its number in kernels."""
+    """A team that this PE is a member of. In kernels it is an integer."""
 
     _record: teams.Record | None = None
 
@@ -80,21 +88,23 @@ TEAM_SAME_LOCAL = Team(teams.SAME_LOCAL)
 
 @host_only
 def team_split_strided(parent: Team, start: int, stride: int, size: int, *, channels: int | None = None) -> Team | None:
-    """Make a team of members start, start + stride, … of a parent (OpenSHMEM 1.5, section 9.4.5). Collective over the parent.
+    """Make a team of the members start, start + stride, … of a parent, in this order. Collective over the parent.
+
+    OpenSHMEM 1.5: shmem_team_split_strided.
 
     Args:
         parent: a team that this PE is a member of.
         start: number of the first member in the parent.
-        stride: distance of two members in the parent; may be negative; 0 if size is 1.
-        size: number of members.
-        channels: number of channels; None: PGAS_CHANNELS.
+        stride: distance from one member to the next in the parent; may be negative; 0 if size is 1.
+        size: number of members, 1 or more.
+        channels: number of channels, 1 to 256: how many blocks may call collectives of the team at once. None: PGAS_CHANNELS.
 
     Returns:
         The team; None if this PE is not a member.
 
     Raises:
         TypeError: parent is no Team.
-        ValueError: a member is not in the parent.
+        ValueError: a member would not be in the parent, or channels is out of range.
         HeapError: on every PE of the parent: the members have no common room in their team memory.
         BootstrapError: PEs make different calls.
     """
@@ -111,21 +121,21 @@ def team_split_strided(parent: Team, start: int, stride: int, size: int, *, chan
 
 @host_only
 def team_split_2d(parent: Team, xrange: int, *, channels: int | None = None) -> tuple[Team, Team]:
-    """Arrange a parent's members in rows of xrange and make teams of rows and columns (OpenSHMEM 1.5, section 9.4.6).
+    """Arrange a parent's members in rows of xrange, and make a team of each row and each column. Collective over the parent.
 
-    Collective over the parent. Member i is in row i // xrange and column i % xrange. The last row may be shorter.
+    Member i is in row ``i // xrange`` and column ``i % xrange``. The last row may be shorter. OpenSHMEM 1.5: shmem_team_split_2d.
 
     Args:
         parent: a team that this PE is a member of.
         xrange: members of a row, 1 or more.
-        channels: number of channels of each team; None: PGAS_CHANNELS.
+        channels: number of channels of each team, as team_split_strided().
 
     Returns:
-        The teams of this PE's row and column.
+        The team of this PE's row, and that of its column.
 
     Raises:
         TypeError: parent is no Team.
-        ValueError: xrange is less than 1.
+        ValueError: xrange is less than 1, or channels is out of range.
         HeapError: on every PE of the parent: members have no common room in their team memory.
         BootstrapError: PEs make different calls.
     """
@@ -149,13 +159,13 @@ def team_create(pes: Iterable[int], *, channels: int | None = None) -> Team | No
 
     Args:
         pes: numbers of PEs, each once.
-        channels: number of channels; None: PGAS_CHANNELS.
+        channels: number of channels, as team_split_strided().
 
     Returns:
         The team; None if this PE is not in its list.
 
     Raises:
-        ValueError: a number is no PE's, or comes twice.
+        ValueError: a number is no PE's, or comes twice, or channels is out of range.
         HeapError: on every PE: the members have no common room in their team memory.
         BootstrapError: PEs make different calls, or members give different lists.
     """
@@ -168,7 +178,12 @@ def team_create(pes: Iterable[int], *, channels: int | None = None) -> Team | No
 
 @host_only
 def team_destroy(team: Team | None) -> None:
-    """Destroy a team (OpenSHMEM 1.5, section 9.4.8). Collective over its members; the kernels of this PE end first. None: does nothing.
+    """Destroy a team and give its memory back. Collective over its members; the kernels of this PE end first.
+
+    OpenSHMEM 1.5: shmem_team_destroy.
+
+    Args:
+        team: the team; None, as a PE has it that is not a member: does nothing.
 
     Raises:
         TypeError: team is no Team.
@@ -275,14 +290,14 @@ def _translate_pe(src_team: Any, src_pe: Any, dest_team: Any) -> int:
 
 @device_function(query.team_my_pe, _my_pe)
 def team_my_pe(team: Integer | None) -> int:
-    """Return this PE's number in a team; -1 if it is not a member (OpenSHMEM 1.5, section 9.4.1). In kernels, and on the host.
+    """Return this PE's number in a team (OpenSHMEM 1.5: shmem_team_my_pe). In kernels, and on the host.
 
     Completion:
         on return: the number is known.
         complete: nothing.
 
     Args:
-        team: the team; on the host None, too: -1.
+        team: the team; on the host None, too, as a PE has it that is not a member: -1.
 
     Raises:
         DeviceError: later, on the host: this PE is not a member of the team.
@@ -292,14 +307,14 @@ def team_my_pe(team: Integer | None) -> int:
 
 @device_function(query.team_n_pes, _n_pes)
 def team_n_pes(team: Integer | None) -> int:
-    """Return the number of members of a team (OpenSHMEM 1.5, section 9.4.2). In kernels, and on the host.
+    """Return the number of members of a team (OpenSHMEM 1.5: shmem_team_n_pes). In kernels, and on the host.
 
     Completion:
         on return: the number is known.
         complete: nothing.
 
     Args:
-        team: the team; on the host None, too: -1.
+        team: the team; on the host None, too, as a PE has it that is not a member: -1.
 
     Raises:
         DeviceError: later, on the host: this PE is not a member of the team.
@@ -309,18 +324,18 @@ def team_n_pes(team: Integer | None) -> int:
 
 @device_function(query.team_translate_pe, _translate_pe)
 def team_translate_pe(src_team: Integer | None, src_pe: Integer, dest_team: Integer | None) -> int:
-    """Return the number in one team of a member of another; -1 if it is not a member (OpenSHMEM 1.5, section 9.4.4).
+    """Return the number that a member of one team has in another; -1 if it is not a member there.
 
-    In kernels, and on the host.
+    In kernels, and on the host. With TEAM_WORLD as dest_team it is the number of the PE. OpenSHMEM 1.5: shmem_team_translate_pe.
 
     Completion:
         on return: the number is known.
         complete: nothing.
 
     Args:
-        src_team: the team in which src_pe counts.
-        src_pe: a number in it.
-        dest_team: the team whose number is wanted.
+        src_team: the team in which src_pe is a number; on the host None, too: -1.
+        src_pe: a number in src_team; -1 for any other integer.
+        dest_team: the team whose number is wanted; on the host None, too: -1.
 
     Raises:
         DeviceError: later, on the host: this PE is not a member of both teams.
