@@ -32,7 +32,7 @@ def test_the_exercise_without_a_fence(tmp_path):
     text = page.read_text(encoding="utf-8")
     seed = re.search(r"PGAS_SIM_WEAK=(\d+) mpirun -n 2 python hello\.py", text)[1]
     without = tmp_path / page.name
-    without.write_text(text.replace("        pgas.fence()  # what follows comes there after it\n", "", 1), encoding="utf-8")
+    without.write_text(text.replace("        pgas.fence()  # the flag arrives after the letter\n", "", 1), encoding="utf-8")
     command = examples.commands(without)[0]
     assert command.arguments == ("hello.py",)
     assert "_" in examples.run(replace(command, environment=(("PGAS_SIM_WEAK", seed),)), tmp_path)
