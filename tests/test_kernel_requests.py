@@ -36,13 +36,17 @@ COPIES = {
     "get_nbi": lambda t, local: t.get("get_nbi", THREAD, 4, nbi=True)(local, TO, SIZE, PE, 1),
     "iput": lambda t, local: t.strided("iput", THREAD, 4, 4, get=False)(TO, 8, local, 4, 3, PE),
     "iput, all at once": lambda t, local: t.strided("iput", THREAD, 4, 4, get=False)(TO, 4, local, 4, 3, PE),
+    "iput, second in reach": lambda t, local: t.strided("iput", THREAD, 4, 4, get=False)(TO, 8, local, FROM - local, 2, PE),
     "iget": lambda t, local: t.strided("iget", THREAD, 4, 4, get=True)(TO, 4, local, 8, 3, PE),
     "put_signal": lambda t, local: t.put_signal("put_signal", THREAD, 4, nbi=False)(TO, local, SIZE, posting.WORD, 1, False, PE),
     "put_signal_nbi": lambda t, local: t.put_signal("put_signal_nbi", THREAD, 4, nbi=True)(TO, local, SIZE, posting.WORD, 1, True, PE),
 }
 
+#: Requests of those that make several.
+_SEVERAL = {"iput": 3, "iput, second in reach": 2, "iget": 3}
+
 #: By name: calls that return when their requests are done, their number of requests, and for how many of 4 other requests they also wait.
-WAITS = {name: (copy, 3 if name in ("iput", "iget") else 1) for name, copy in COPIES.items() if "nbi" not in name} | {
+WAITS = {name: (copy, _SEVERAL.get(name, 1)) for name, copy in COPIES.items() if "nbi" not in name} | {
     "g": (lambda t, local: t.g(types.float32)(TO, np.zeros(1, np.float32), PE, 0), 1),
     "atomic_fetch_add": (
         lambda t, local: t.atomic("atomic_fetch_add", Update.ADD, types.uint64, fetch=True)(TO, np.zeros(1, np.uint64), 1, 0, PE),

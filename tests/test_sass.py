@@ -182,8 +182,12 @@ def look_for_some(ivars, value):
     if pgas.test_some(ivars, indices, None, pgas.GE, value) > 0:
         ivars[0] = 0
 
+def fetch_signal(ivars, value):
+    if pgas.signal_fetch(ivars, 0) >= value:
+        ivars[0] = 0
+
 found = {"kernels": listings(KERNELS), "dtypes": {}}
-looks = {"test_all": look_for_all, "test_any": look_for_any, "test_some": look_for_some}
+looks = {"test_all": look_for_all, "test_any": look_for_any, "test_some": look_for_some, "signal_fetch": fetch_signal}
 found["looks"] = listings({name: (kernel, (types.uint64[::1], types.uint64)) for name, kernel in looks.items()})
 found["p"] = listings({name: (only_p, (typed(name), typed(name).dtype, types.int32)) for name in cases["dtypes"]})
 for name in cases["dtypes"]:
@@ -499,6 +503,13 @@ def test_a_test_acquires_if_the_condition_holds(function, later, noted, holds, f
     ptx = found["kernels" if function == "test" else "looks"][function]["ptx"]
     ptx_machine.run(ptx, (*operand(IVARS, 2), 5 if holds else 9), memory)
     assert memory.noted == (["poll", *noted, "store"] if holds else ["poll"])
+
+
+def test_signal_fetch_acquires(found):
+    """It does not know for what the caller looks."""
+    memory = Watched(8)
+    ptx_machine.run(found["looks"]["signal_fetch"]["ptx"], (*operand(IVARS, 1), 0), memory)
+    assert memory.noted == ["acquire", "store"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pgas.kernels import layout, operation, state, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.call import alone, by_way, on_channel
-from pgas.kernels.ops.collectives import far, near
+from pgas.kernels.ops.collectives import far
 from pgas.kernels.ops.collectives.way import Way
-from pgas.kernels.paths import transport
+from pgas.kernels.paths import p2p, transport
 from pgas.kernels.scope import Scope
 
 _0, _1 = constant(0), constant(1)
@@ -60,7 +60,7 @@ def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
 
     def typing() -> Any:
         path, mapped = transport.current(), transport.maps_peers() and not transport.two_paths()
-        flag, quiet = near.flag if mapped else path.flag, path.quiet
+        flag, quiet = p2p.flag if mapped else path.flag, path.quiet
         rounds = far.rounds(scope, flag, _itself)
         few = u32(32) if mapped else u32(1)  # the threads that write flags fence; for a NIC one thread waits
 

@@ -204,8 +204,8 @@ def signal(addr, value, add, pe):
 
 @device
 def flag(addr, value, pe):
-    """Store a flag of the barrier."""
-    ptx.st_release_sys_u64(remote(addr, pe), value)
+    """Store a flag in PE pe's team memory, without any order: whoever needs one fences before."""
+    ptx.st_relaxed_sys_u64(remote(addr, pe), value)
 
 
 #: Complete: all stores of this thread, and all that happen before, are performed at their targets. The fence is sequentially consistent:

@@ -18,12 +18,12 @@ from typing import Any
 
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives import channel, near, posted
+from pgas.kernels.ops.collectives import channel, posted
 from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import load_word, store_word
 from pgas.kernels.paths import transport
-from pgas.kernels.paths.p2p import copy
+from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
 
@@ -61,7 +61,7 @@ def _tell(scope: Scope) -> Any:
             ptx.fence_sys()
         while i < k and rank() < step:
             if u32(first + i) != me:
-                near.flag(row_of(base, me) + word, value, member(entry, u32(first + i)))
+                flag(row_of(base, me) + word, value, member(entry, u32(first + i)))
             i = u32(i + step)
 
     return tell
@@ -139,7 +139,7 @@ def spread(scope: Scope, unit: int) -> Any:
         if me != leader:
             sync()
             if rank() == 0:
-                near.flag(row_of(base, me) + _DONE, epoch, member(entry, leader))
+                flag(row_of(base, me) + _DONE, epoch, member(entry, leader))
         else:
             if me == root and dest != source:
                 move(dest, source, nbytes, u64(rank()), u64(size()), False)

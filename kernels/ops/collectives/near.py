@@ -18,7 +18,7 @@ from pgas.kernels.ops.collectives import channel
 from pgas.kernels.ops.collectives.channel import POLLS_MASK, given_up, half_of, member, rank_of, row_of, size_of, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import first_of, load_word, store_word
-from pgas.kernels.paths.p2p import copy
+from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
 
@@ -26,12 +26,6 @@ _LINE, _WORD, _WARP = constant(16), constant(layout.WORD), constant(32)
 _ARRIVED, _DONE = constant(layout.ARRIVED), constant(layout.DONE)
 _EQ = constant(Comparison.EQ)
 _0, _1, _2, _7, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 7, 15, 32))
-
-
-@device
-def flag(addr, value, pe):
-    """Store a flag, without any order."""
-    ptx.st_relaxed_sys_u64(remote(addr, pe), value)
 
 
 @functools.cache

@@ -9,10 +9,9 @@ from typing import Any
 
 from pgas.kernels import state, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives import near
 from pgas.kernels.ops.collectives.channel import flag_threads, half_of, member, rank_of, row_of, size_of
 from pgas.kernels.paths import transport
-from pgas.kernels.paths.p2p import copy
+from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import THREAD, WARP, Scope
 from pgas.kernels.window import remote
 
@@ -47,7 +46,7 @@ def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
     ``piece(c, q, request)``: as in Way.push().
     """
     post, rank, size, sync, _word, two = put(unit), scope.rank, scope.size, scope.sync, constant(word), transport.two_paths()
-    move, tell = copy(unit, warp=scope is WARP), near.flag
+    move, tell = copy(unit, warp=scope is WARP), flag
 
     @device
     def by_nic(c, epoch, request):
