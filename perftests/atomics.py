@@ -178,7 +178,7 @@ class Updated(Transfer):
     def arguments(self, *, rehearsal: bool) -> tuple[Any, ...]:
         return *super().arguments(rehearsal=rehearsal), self._fetched
 
-    def find_fault(self, seed: int, sent: int, received: int) -> Fault | str | None:
+    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> Fault | str | None:
         if sent and OPERATIONS[self._op].fetches:
             mine = self._elements(seed, pgas.my_pe())
             expected = np.zeros(self._fetched.size, np.uint64)
@@ -187,7 +187,7 @@ class Updated(Transfer):
             wrong = np.flatnonzero(self._fetched.copy_to_host() != expected)
             if wrong.size:
                 return f"{wrong.size} threads fetched wrong values, the first of them thread {wrong[0]}"
-        return super().find_fault(seed, sent, received)
+        return super().find_fault(seed, peer, sent, received)
 
     def free(self) -> None:
         pgas.free(self._fetched)

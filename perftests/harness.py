@@ -1,5 +1,7 @@
 """Runs one perf test on two PEs, row by row: warm up, fill with fresh data, time one kernel, check every byte.
 
+A job with two paths has more PEs: the table has rows of PE 0 with its first near PE, then with its first far one.
+
 A row (workload.py divides its bytes into messages):
 
 1. a warm-up launch of ``warmup_iters`` iterations through pgas.launch, which refuses a grid that cannot all be
@@ -38,6 +40,31 @@ from pgas.perftests.workload import Workload
 __all__ = ["Pattern", "PerfTest", "RefusedError", "complain", "in_job", "new_report", "progress", "run", "unwritable", "write_files"]
 
 NPES = 2
+
+
+@dataclass(frozen=True)
+class Leg:
+    """The two PEs of a row, of which the first is PE 0."""
+
+    other: int
+    path: str | None  #: the transport between them, None in a job with one path
+    near: bool = False  #: with two paths: their memory is mapped
+
+    def __str__(self) -> str:
+        return f"# {'near' if self.near else 'far'}: PE 0 and PE {self.other}, {self.path}"
+
+    def peer_of(self, pe: int) -> int:
+        """Return the PE that a PE sends to: itself if it is neither of the two."""
+        return {0: self.other, self.other: 0}.get(pe, pe)
+
+
+def legs() -> list[Leg]:
+    """Return the pairs of PEs that are measured one after the other."""
+    paths, n = runtime.current().paths, pgas.n_pes()
+    if not paths.two:
+        return [Leg(1, None)]
+    firsts = (next((pe for pe in range(1, n) if (pe in paths.near(0)) is near), None) for near in (True, False))
+    return [Leg(pe, paths.between(0, pe), near) for pe, near in zip(firsts, (True, False), strict=True) if pe is not None]
 
 
 class Pattern(Enum):
@@ -160,7 +187,7 @@ def _run(test: PerfTest, options: Options, argv: Sequence[str]) -> int:
     if (reason := pgas.broadcast_object(_reason_to_refuse(test, options))) is not None:
         raise RefusedError(reason)
     result = new_report(test.name, options, argv, test.measures, test.unit)
-    valid = _print_rows(result, _rows(test, options), sum(1 for _ in test.workloads(options)))
+    valid = _print_rows(result, _rows(test, options), len(legs()) * sum(1 for _ in test.workloads(options)))
     if pgas.my_pe() == 0:
         write_files(result, options)
     return 0 if valid else 1
@@ -168,7 +195,7 @@ def _run(test: PerfTest, options: Options, argv: Sequence[str]) -> int:
 
 def _reason_to_refuse(test: PerfTest, options: Options) -> str | None:
     """Return why this job cannot run the test, None if it can."""
-    if pgas.n_pes() != NPES:
+    if pgas.n_pes() != NPES and not (runtime.current().paths.two and pgas.n_pes() > NPES):
         pes = "1 PE" if pgas.n_pes() == 1 else f"{pgas.n_pes()} PEs"
         return f"needs exactly {NPES} PEs and has {pes}; start it with: mpirun -n {NPES} {test.name}"
     if (transport := runtime.current().transport) not in test.transports:
@@ -226,10 +253,17 @@ def new_report(test: str, options: Options, argv: Sequence[str], measures: str, 
 def _rows(test: PerfTest, options: Options) -> Iterator[Row]:
     """Measure each size; collective. A row with wrong data is reported at once and has no rate."""
     timing.prepare()
+    for leg in legs():
+        if leg.path is not None and pgas.my_pe() == 0:
+            print(leg, flush=True)
+        yield from _rows_of(test, options, leg)
+
+
+def _rows_of(test: PerfTest, options: Options, leg: Leg) -> Iterator[Row]:
     counter = Counter()
     try:
         for work in test.workloads(options):
-            row, faults = _measure(test, options, work, counter)
+            row, faults = _measure(test, options, work, leg, counter)
             for pe, fault in faults.items():
                 complain(test, f"size {work.size}: PE {pe}: {fault}", pgas.my_pe())
             yield row
@@ -239,11 +273,11 @@ def _rows(test: PerfTest, options: Options) -> Iterator[Row]:
     counter.free()
 
 
-def _measure(test: PerfTest, options: Options, work: Workload, counter: Counter) -> tuple[Row, dict[int, Fault | str]]:
+def _measure(test: PerfTest, options: Options, work: Workload, leg: Leg, counter: Counter) -> tuple[Row, dict[int, Fault | str]]:
     """Measure one size; collective. Returns the row and the faults by PE."""
-    me, peer = pgas.my_pe(), 1 - pgas.my_pe()
-    calls = {pe for pe in range(NPES) if pe == 0 or options.bidir or test.pattern is Pattern.PING_PONG}
-    receives = calls if test.pattern is not Pattern.PUSH else {1 - pe for pe in calls}
+    me, peer = pgas.my_pe(), leg.peer_of(pgas.my_pe())
+    calls = {0, leg.other} if options.bidir or test.pattern is Pattern.PING_PONG else {0}
+    receives = calls if test.pattern is not Pattern.PUSH else set(map(leg.peer_of, calls))
     sent, received = (options.iters if me in pes else 0 for pes in (calls, receives))
     kernel, ctas, threads = test.kernels[options.atomic_op or work.scope], work.ctas, work.threads
     try:
@@ -261,12 +295,12 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: Counter)
         buffers.free()
         raise RefusedError(str(error)) from error
     pgas.barrier_all()
-    buffers.fill(options.seed)
+    buffers.fill(options.seed, peer)
     pgas.barrier_all()
     before = counts.nic_counts()
     nic = runtime.current().nic
     sampled: AbstractContextManager[dict[str, float]] = nullcontext({}) if nic is None else nic.sampled()
-    answers = test.pattern is Pattern.PING_PONG and me == 1
+    answers = test.pattern is Pattern.PING_PONG and me == leg.other
     with sampled as proxy:
         seconds = None
         if sent:
@@ -274,8 +308,8 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: Counter)
     pgas.barrier_all()
     after = counts.nic_counts()
     given = {name: after[name] - before[name] for name in after}
-    fault: Fault | str | None = buffers.find_fault(options.seed, sent, received)
-    if fault is None and given:
+    fault: Fault | str | None = buffers.find_fault(options.seed, peer, sent, received)
+    if fault is None and given and not leg.near:
         fewest, most = test.wqes(work, nic is not None and nic.coalesces)
         issued = counts.Issued(sent * work.messages, sent * (work.size + test.signals), (sent * fewest, sent * most))
         fault = counts.find_fault(given, issued)
@@ -285,7 +319,7 @@ def _measure(test: PerfTest, options: Options, work: Workload, counter: Counter)
     results = pgas.allgather_object((None if answers else seconds, fault))
     times = [time for time, _ in results if time is not None]
     faults = {pe: fault for pe, (_, fault) in enumerate(results) if fault is not None}
-    return _row(test, work, options, times, given, proxy, not faults), faults
+    return replace(_row(test, work, options, times, given, proxy, not faults), path=leg.path), faults
 
 
 def _row(

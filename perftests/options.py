@@ -15,7 +15,7 @@ from pgas.transports import registry
 
 __all__ = ["ALL", "OF_COLLECTIVES", "OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_flag", "within"]
 
-TRANSPORTS = registry.names()
+TRANSPORTS = (*registry.names(), *registry.pairs())
 
 _LARGEST = 2**31 - 1
 _LARGEST_SIZE = 1 << 40
@@ -199,7 +199,7 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     if "bidir" not in defaults.fixed:
         parser.add_argument("--bidir", action="store_true", help="both PEs send; the rates are summed")
         parser.add_argument("--report_msgrate", action="store_true", help="accepted; the message rate is always printed")
-    transports = f"{', '.join(TRANSPORTS)} [pgas chooses]"
+    transports = f"{'; '.join(TRANSPORTS)} [pgas chooses]"
     parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=transports)
     parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
     if "plot" not in defaults.fixed:

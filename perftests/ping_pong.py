@@ -84,10 +84,10 @@ class _Rally(Transfer):
     def arguments(self, *, rehearsal: bool) -> tuple[Any, ...]:
         return *super().arguments(rehearsal=rehearsal), self._wrong, int(rehearsal and self._carries)
 
-    def find_fault(self, seed: int, sent: int, received: int) -> Fault | str | None:
+    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> Fault | str | None:
         if wrong := int(self._wrong.copy_to_host()[0]):
             return f"in the warm-up, {wrong} elements did not have the value of their turn when its flag had arrived"
-        return super().find_fault(seed, sent, received if self._carries else 0)
+        return super().find_fault(seed, peer, sent, received if self._carries else 0)
 
     def free(self) -> None:
         pgas.free(self._wrong)

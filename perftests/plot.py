@@ -125,7 +125,7 @@ def _most(points: Sequence[tuple[int, float]], unit: str = "B/s") -> str:
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw bandwidth or latency over message size, a curve for each run and scope.
+    """Draw bandwidth or latency over message size, a curve for each run, scope and path.
 
     Args:
         runs: JSON objects of perf tests, all of bandwidth or all of latency.
@@ -135,9 +135,9 @@ def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
     name, scale, unit = ("bw_gbps", 1e9, "B/s") if bandwidth else ("latency_us", 1e-6, "s")
     traits, curves = [], []
     for run in runs:
-        for scope in dict.fromkeys(row["scope"] for row in run["rows"]):
-            rows = [row for row in run["rows"] if row["scope"] == scope]
-            traits.append(_traits(run, scope))
+        for scope, path_of_rows in dict.fromkeys((row["scope"], row.get("path")) for row in run["rows"]):
+            rows = [row for row in run["rows"] if (row["scope"], row.get("path")) == (scope, path_of_rows)]
+            traits.append(_traits(run, scope, path_of_rows))
             curves.append([(row["size"], row[name] * scale) for row in rows if row[name]])
     shared, labels = _told_apart(traits)
     drawn = [Curve(*each, number) for number, each in enumerate(zip(labels, curves, strict=True))]
@@ -150,8 +150,9 @@ def _measures(run: Mapping[str, Any]) -> str:
     return str(run.get("measures", BANDWIDTH))  # old results have no such field
 
 
-def _traits(run: Mapping[str, Any], scope: str) -> dict[str, str]:
+def _traits(run: Mapping[str, Any], scope: str, path: str | None) -> dict[str, str]:
     every = {**run["args"], **{key: value for key, value in run.items() if key != "args"}, "scope": scope}
+    every |= {} if path is None else {"transport": path}
     return {key: text.format(every[key]) for key, text in _TRAITS.items() if every.get(key)}
 
 

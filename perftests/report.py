@@ -58,6 +58,7 @@ class Row:
         wqes, doorbells: the NIC's counters of that kernel; None without a NIC.
         proxy: sampled shares of the time of PE 0's proxy thread by activity; None without such a thread, or if the row was too short.
         validated: every byte of the payload arrived, no other byte changed, and the NIC's counters are right.
+        path: in a job with two paths, the transport between the two PEs.
     """
 
     size: int
@@ -76,6 +77,7 @@ class Row:
     doorbells: int | None
     validated: bool
     proxy: Mapping[str, float] | None = None
+    path: str | None = None
 
 
 @dataclass

@@ -28,20 +28,20 @@ class Transfer:
         """Return the first arguments of the kernel; rehearsal: for the warm-up."""
         return self._dest, self._source
 
-    def fill(self, seed: int) -> None:
+    def fill(self, seed: int, peer: int) -> None:
         """Write this PE's payload into the source, and bytes that differ from the peer's payload into the destination."""
         self._source.copy_to_device(payload.source_image(self._work, self._elements(seed, pgas.my_pe())))
-        self._guarded.copy_to_device(self._image(self._elements(seed, 1 - pgas.my_pe()), 0))
+        self._guarded.copy_to_device(self._image(self._elements(seed, peer), 0))
 
-    def find_fault(self, seed: int, sent: int, received: int) -> Fault | str | None:
+    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> Fault | str | None:
         """Return what is wrong after the row, None if nothing is.
 
         Args:
-            seed: as given to fill().
+            seed, peer: as given to fill().
             sent: iterations in which this PE performed the operation.
             received: iterations in which it received the peer's payload.
         """
-        expected = self._image(self._elements(seed, 1 - pgas.my_pe()), received)
+        expected = self._image(self._elements(seed, peer), received)
         return payload.find_fault(self._work, self._guarded.copy_to_host(), expected)
 
     def free(self) -> None:

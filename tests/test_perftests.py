@@ -525,6 +525,23 @@ with_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="needs mpirun besid
 
 
 @with_mpirun
+@pytest.mark.parametrize("test", ["shmem_put_bw", also("shmem_p_bw")])
+def test_rows_of_a_near_pe_and_of_a_far_one(test, tmp_path):
+    """In a job with two paths; near rows make no WQEs, and both are checked."""
+    flags = ["--transport", "p2p,ibgda", "-b", "512", "-e", "1K", "-n", "2", "-w", "1", "--json", str(tmp_path / "rows")]
+    done = mpirun(3, "-m", f"pgas.perftests.{test}", *flags, PGAS_PES_PER_NODE="2,1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    near, far = lines.index("# near: PE 0 and PE 1, p2p"), lines.index("# far: PE 0 and PE 2, ibgda")
+    assert (far - near, len(lines) - far) == (3, 3)
+    rows = json.loads((tmp_path / "rows").read_text())["rows"]
+    assert [(row["path"], row["size"], row["validated"]) for row in rows] == [
+        (path, size, True) for path in ("p2p", "ibgda") for size in (512, 1024)
+    ]
+    assert [row["wqes"] > 0 for row in rows] == [False, False, True, True]
+
+
+@with_mpirun
 @pytest.mark.parametrize(
     ("test", "argv", "sizes"),
     [

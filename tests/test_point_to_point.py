@@ -50,6 +50,22 @@ def test_every_test_on_two_pes(transport, tmp_path):
     assert [row["scope"] for row in found["shmem_get_latency"]["rows"]] == [s for s in ("thread", "warp", "block") for _ in range(3)]
 
 
+@pytest.mark.slow
+@with_mpirun
+def test_every_test_in_a_job_with_two_paths(tmp_path):
+    """Rows of a near PE and of a far one, all validated."""
+    done = mpirun(3, PROGRAM, tmp_path, timeout=600, PGAS_TRANSPORT="p2p,ibgda", PGAS_PES_PER_NODE="2,1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {path.stem: json.loads(path.read_text())["rows"] for path in tmp_path.glob("*.json")}
+    assert set(found) == {*FEW, *(f"shmem_atomic_bw-{op}" for op in ATOMICS)} - {"shmem_st_bw"}
+    for name, rows in found.items():
+        assert all(row["validated"] for row in rows), name
+        near, far = ([row["size"] for row in rows if row["path"] == path] for path in ("p2p", "ibgda"))
+        assert near == far, name
+        by_nic = "atomic" in name  # also of near PEs
+        assert all((row["wqes"] > 0) == (by_nic or row["path"] == "ibgda") for row in rows), name
+
+
 @with_mpirun
 def test_plain_stores_over_a_nic_are_refused():
     done = mpirun(2, "-m", "pgas.perftests.shmem_st_bw", "--transport", "ibrc")

@@ -212,7 +212,7 @@ def _parse(argv: Sequence[str]) -> Any:
     types = DTYPES if pgas.SIMULATOR else _TYPES_ON_GPUS
     of = f"types of elements, of {', '.join(DTYPES)} [{','.join(types)}]"
     parser.add_argument("--types", type=_types, default=types, metavar="LIST", help=of)
-    names = f"{', '.join(options.TRANSPORTS)} [pgas chooses]"
+    names = f"{'; '.join(options.TRANSPORTS)} [pgas chooses]"
     parser.add_argument("--transport", type=options.one_of(options.TRANSPORTS), metavar="NAME", help=names)
     return parser.parse_args(argv)
 
