@@ -1,7 +1,7 @@
-"""Where the software card's registers lie, and how much of everything it has.
+"""The addresses of the software card's registers, and its limits.
 
-The UAR pages (the card's BAR) are a memfd of the server, mapped at BAR by the server whole and by a PE page by page: those it allocated.
-BAR lies in the private GiB (window.PRIVATE), which the state page begins; the rest of it is free.
+The UAR pages (the card's BAR) are a memfd of the server. The server maps it whole at BAR; a PE maps the pages that it has allocated. BAR is
+in the private GiB of a process (window.PRIVATE), whose first page is the state page and whose rest is free.
 """
 
 from pgas.kernels import window
@@ -9,8 +9,8 @@ from pgas.kernels import window
 __all__ = ["BAR", "BAR_SIZE", "UAR_PAGE_SIZE", "page_address"]
 
 #: log2 of the number of objects, as QUERY_HCA_CAP reports them. The low bits of an object's number are its index in its
-#: table, the bits above count how often the index was used before, so that the number of a destroyed object names nothing. Memory keys have
-#: no such bits: their indices are used again, as a card does.
+#: table; the upper bits count the uses of the index, so the number of a destroyed object is invalid. Memory keys have no such bits: as on a
+#: card, their indices are reused.
 LOG_MAX_QP = 10
 LOG_MAX_CQ = 10
 LOG_MAX_MKEY = 14
@@ -24,16 +24,16 @@ LOG_MAX_MSG = 30
 #: Bytes of a receive WQE: 32 data segments.
 MAX_WQE_SZ_RQ = 512
 
-#: log2 of the READs and ATOMICs in flight of a QP, as requester and as responder.
+#: log2 of the outstanding READs and atomics of a QP, as requester and as responder.
 LOG_MAX_RA = 4
 
-#: uar_4k: a page has 4 KiB whatever the host's pages are.
+#: uar_4k: a UAR page has 4 KiB, whatever the host's page size.
 UAR_PAGE_SIZE = 4096
 
 #: The smallest page of a UMEM (umem.log_page_size 0).
 UMEM_PAGE_SIZE = 4096
 
-#: The address of the port, which is an InfiniBand one.
+#: The LID of the port, which is an InfiniBand port.
 LID = 1
 
 BAR = window.PRIVATE + (512 << 20)

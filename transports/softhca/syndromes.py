@@ -1,6 +1,6 @@
-"""The software card's own numbers: why a command or a WQE was refused, beyond what status and syndrome of the PRM say.
+"""The software card's own reasons for a refused command or a failed WQE, more detailed than the PRM's status and syndrome.
 
-A ConnectX has such numbers too, but they are not published. Vendor: vendor_err_synd of an error CQE. Command: syndrome of a command's
+A ConnectX has such numbers, too, but they are not published. Vendor: vendor_err_synd of an error CQE. Command: syndrome of a command's
 output.
 """
 
@@ -12,18 +12,18 @@ __all__ = ["Command", "Vendor", "command_text", "vendor_text"]
 class Vendor(IntEnum):
     """vendor_err_synd of an error CQE, by the check that failed."""
 
-    NONE = 0x00  # flushed: nothing is wrong with this WQE
-    INJECTED = 0x01  # a fault that was asked for
-    WQE_INDEX = 0x10  # ctrl.wqe_idx is not the index at which the WQE lies: an overwritten or stale slot
+    NONE = 0x00  # flushed: this WQE is not the cause
+    INJECTED = 0x01  # an injected fault
+    WQE_INDEX = 0x10  # ctrl.wqe_idx is not the WQE's index: an overwritten or stale slot
     WQE_QPN = 0x11  # ctrl.qpn is another QP's
-    WQE_DS = 0x12  # ds is 0, ends between segments, or goes beyond what was rung for
+    WQE_DS = 0x12  # ds is 0, ends inside a segment, or exceeds the rung WQEBBs
     WQE_OPCODE = 0x13  # not an opcode of this card
-    WQE_OPMOD = 0x14  # opmod does not go with the opcode
+    WQE_OPMOD = 0x14  # opmod is not valid for the opcode
     WQE_FENCE = 0x15  # fm is no fence mode
     WQE_INLINE = 0x16  # inline data with an opcode that takes none, or longer than ds
     OVERRUN = 0x17  # the doorbell is more than the queue's depth ahead of what has been executed
-    CQ_OVERRUN = 0x18  # the CQ is full, or was: its consumer index lies a whole CQ behind
-    LENGTH_ATOMIC = 0x20  # the data segment of an atomic has not the operand's size
+    CQ_OVERRUN = 0x18  # the CQ is full, or was: its consumer index is a whole CQ behind
+    LENGTH_ATOMIC = 0x20  # the data segment of an atomic does not have the operand's size
     LENGTH_MESSAGE = 0x21  # longer than 2^qpc.log_msg_max
     LKEY_UNKNOWN = 0x30
     LKEY_PD = 0x31  # of another protection domain
@@ -40,7 +40,7 @@ class Vendor(IntEnum):
     RESPONDER_PEER = 0x52  # the remote QP is connected to another one
     RESPONDER_PSN = 0x53  # the remote QP expects another packet sequence number
     NO_RECEIVE_QUEUE = 0x60  # SEND or immediate data to a QP without a receive queue
-    NOT_READY = 0x61  # the remote QP had no receive WQE, as often as qpc.rnr_retry says
+    NOT_READY = 0x61  # the remote QP had no receive WQE in qpc.rnr_retry retries
     RECEIVE_OVERRUN = 0x62  # the receive counter is more than the queue's depth ahead of what has been received
     RECEIVE_LENGTH = 0x63  # the message is longer than the receive WQE's segments
     RECEIVE_LKEY = 0x64  # a segment of the receive WQE fails a check of its lkey
@@ -85,12 +85,12 @@ _VENDOR = {
 
 
 def vendor_text(vendor: int) -> str:
-    """Return a vendor syndrome in words."""
+    """Return the description of a vendor syndrome."""
     return _VENDOR[Vendor(vendor)] if vendor in Vendor.__members__.values() else f"vendor syndrome {vendor:#x}"
 
 
 class Command(IntEnum):
-    """syndrome of a command's output, by the check that failed (in words: _COMMAND)."""
+    """syndrome of a command's output, by the check that failed (descriptions: _COMMAND)."""
 
     NONE = 0
     OPCODE = 0x0100
@@ -195,5 +195,5 @@ _COMMAND = {
 
 
 def command_text(syndrome: int) -> str:
-    """Return a command's syndrome in words, "" if this card does not have it."""
+    """Return the description of a command's syndrome, "" if this card does not have it."""
     return _COMMAND[Command(syndrome)] if syndrome in Command.__members__.values() else ""

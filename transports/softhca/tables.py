@@ -1,15 +1,15 @@
-"""The card's contexts: what the firmware (Python, the server's main thread) and the engine (compiled) both read.
+"""The card's contexts, shared by the firmware (Python, the server's main thread) and the engine (compiled).
 
-Every record is a row of a NumPy table whose fields are all int64. The engine reaches a field by the row's address and the offset constant
-(QP_STATE ...), Python by its name ("state"). The tables are private memory of the server: no PE can write them. The cpu engine, a thread,
-works on the very tables; the cuda engine, a kernel, on their image in its GPU's memory (Mirror): the firmware publishes what it wrote, and
-fetches what the engine writes before it reads that. So every field has one writer at a time.
+Every record is a row of a NumPy table whose fields are all int64. The engine accesses a field by the row's address and an offset constant
+(QP_STATE ...), Python by its name ("state"). The tables are private memory of the server, so no PE can write them. The cpu engine, a
+thread, works on the tables; the cuda engine, a kernel, on their image in GPU memory (Mirror): the firmware publishes what it writes, and
+fetches what the engine writes before it reads it. So every field has one writer at a time.
 
-Who writes what
----------------
+Writers
+-------
 ===========================  ===========================================================================================
 QP_STATE                     the firmware. A QP in RTR or RTS with QP_BROKEN set is in ERR: the engine found an error
-QP fields up to QP_WORKER    the firmware, and only while the engine does not look: before the state that lets it (see below)
+QP fields up to QP_WORKER    the firmware, only while the engine does not read them: before the state that allows it (see below)
 QP fields from QP_BROKEN     the engine; the firmware clears them while the state is RST and a grace period has passed
 RQ fields                    as those of the QP in the same row: up to RQ_RNR_RETRY the firmware, from RQ_CONSUMER the engine
 CQ fields from CQ_PRODUCER   the engine; everything else of a CQ the firmware, while CQ_CQN is 0
@@ -20,28 +20,29 @@ CTL fields of faults         the firmware, while the engine is paused; the engin
 CTL_..._UNTIL                the engine
 CTL_LATE_ROWS, CTL_SETTLED   the engine, as the rows of late data
 other CTL fields             the firmware
-doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so every ring is seen once. What a CPU stores
-                             an engine on a GPU cannot exchange atomically: there a ring is a value other than the last
+doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so it sees every doorbell once. An engine
+                             on a GPU cannot atomically exchange what a CPU stores: there a doorbell is a changed value
 ===========================  ===========================================================================================
 
-What the engine looks at: the send queue of a QP in RTS or ERR; the receiving side of a QP in RTR or RTS; a CQ that such a QP names; any key
-with MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to its sweep (sequentially consistent) and keeps nothing that it
-read from one pass to the next.
+The engine reads the send queue of a QP in RTS or ERR, the receiving side of a QP in RTR or RTS, the CQs of such a QP, and any key with
+MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to its sweep (sequentially consistent), and keeps no values from one pass to
+the next.
 
-An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER says which one serves a QP, the same for all
-that share a CQ. While CTL_SERIAL is set the first one serves all, a WQE at a time: faults, traces and counts of "the n-th WQE" need it.
+An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER is the worker of a QP, the same for all QPs that
+share a CQ. While CTL_SERIAL is set, the first worker serves all QPs, one WQE at a time, as faults, traces and counts of "the n-th WQE"
+need.
 
-Receive queues are served by the cpu engine only (QueuePairs): with several workers, that of the sender would take receive WQEs and write
-CQEs that belong to the receiver's. They have a table of their own, so that the rows of QPs, which every pass reads, do not grow.
+Only the cpu engine serves receive queues (QueuePairs): with several workers, the sender's would take receive WQEs and write CQEs of the
+receiver's. Receive queues have a separate table, so that the rows of QPs, which every pass reads, stay small.
 
-What keeps DESTROY from racing WQEs in flight
----------------------------------------------
-A **grace period**, as in RCU: the firmware first makes the object invisible (by its state, a key by storing 0), fences, reads every
-worker's sweep and waits until it has grown by 2. A pass that might have seen the object has ended by then, so its context may be reused
-and the memory behind it unmapped. The same holds for 2RST_QP (the counters are cleared after the grace period), for DESTROY_MKEY, and for
-a PE that leaves; a CQ is destroyed after its last QP, whose grace period is its own. WQEs of a destroyed QP that were not executed vanish
-without a CQE, as on a card; of one that is executing, memory and CQE are complete before the command returns. A paused engine goes on
-making (empty) passes, so commands work while it is paused. Late data (engine/late.py) is placed within a grace period, too.
+How DESTROY avoids races with WQEs in flight
+--------------------------------------------
+By a **grace period**, as in RCU. The firmware makes the object invisible (by its state; a key by storing 0), fences, reads every worker's
+sweep, and waits until each has grown by 2. Then every pass that may have seen the object has ended, so its context can be reused and its
+memory unmapped. 2RST_QP (which clears the counters afterwards) and DESTROY_MKEY do the same, and so does a PE that leaves. A CQ is
+destroyed after its last QP, whose grace period covers it. WQEs of a destroyed QP that were not executed are dropped without a CQE, as on a
+card; an executing WQE has written its data and CQE before the command returns. A paused engine still makes (empty) passes, so commands work
+during a pause. Late data (engine/late.py) is written within a grace period, too.
 """
 
 import time
@@ -56,7 +57,7 @@ from pgas.transports.softhca import layout
 
 __all__ = ["CONTROL", "COUNTERS", "CQ", "MKEY", "QP", "RQ", "Mirror", "Tables"]
 
-# States of a QP: the values of qpc.state, and one for a row that no QP uses.
+# States of a QP: the values of qpc.state, and one for an unused row.
 RST, INIT, RTR, RTS, ERR = (int(state) for state in QpState)
 FREE = 15
 
@@ -70,24 +71,24 @@ FREE = 15
     QP_MASK,  # WQEBBs - 1
     QP_DBR,  # address of the send counter's word in the doorbell record
     QP_REGISTER,  # address of the doorbell register
-    QP_BUFFERS,  # of BlueFlame registers in its UAR page, from that address on, for all QPs there; or SHARED; 0: it has its own
+    QP_BUFFERS,  # number of BlueFlame registers in its UAR page, for all QPs of the page; SHARED; or 0: it has its own register
     QP_ON_HOST,  # 1: a CPU rings it
     QP_CQ,  # address of the CQ's record
     QP_USER_INDEX,
     QP_UAR,
     QP_LOG_MSG_MAX,
-    QP_ACCESS,  # what it lets others do: OP_* bits
+    QP_ACCESS,  # allowed remote operations: OP_* bits
     QP_REMOTE_QPN,
     QP_SEND_PSN,
     QP_RECV_PSN,
-    QP_WORKER,  # of the engine's workers, the one that serves it
-    QP_BROKEN,  # 1: an error has moved it to ERR
-    QP_ERRORS,  # these two are also its peer's worker's to write, the rest that of its own
+    QP_WORKER,  # the engine's worker that serves it
+    QP_BROKEN,  # 1: an error moved it to ERR. The peer's worker also writes this word and the next one
+    QP_ERRORS,  # number of errors
     QP_CONSUMER,  # next WQEBB to execute, ever-growing
-    QP_PRODUCER,  # next WQEBB that is not rung for, ever-growing
-    QP_RUNG,  # the doorbell that was taken last, of a register that a CPU rings
-    QP_STALLED_UNTIL,  # a fault holds the QP back until this sweep
-    QP_HELD,  # a fault holds a CQE back: its WQE's index + 1
+    QP_PRODUCER,  # next WQEBB without a doorbell, ever-growing
+    QP_RUNG,  # last doorbell taken from a register that a CPU rings
+    QP_STALLED_UNTIL,  # a fault delays the QP until this sweep
+    QP_HELD,  # a fault delays a CQE: its WQE's index + 1
     QP_HELD_OPCODE,
     QP_HELD_NBYTES,
     QP_WQES,
@@ -98,42 +99,42 @@ FREE = 15
     QP_WRITES,
     QP_READS,
     QP_ATOMICS,
-    QP_FOREIGN_DOORBELLS,  # rung in this QP's register with the number of another
-    QP_STALE_DOORBELLS,  # that went backwards
-    QP_STALE_RECORDS,  # doorbells that the doorbell record lagged behind
+    QP_FOREIGN_DOORBELLS,  # doorbells in this QP's register with another QPN
+    QP_STALE_DOORBELLS,  # doorbells that went backwards
+    QP_STALE_RECORDS,  # doorbells ahead of the doorbell record
     QP_ERROR_SYNDROME,  # the first error since RST
     QP_ERROR_VENDOR,
     QP_ERROR_INDEX,
     QP_ERROR_NBYTES,  # bytes of its WQE in Tables.error_wqes
-    QP_ERROR_WQE,  # address of them
+    QP_ERROR_WQE,  # their address
 ) = range(0, 8 * 44, 8)
 
-#: The fields that count since RST, in the order in which tables show them.
+#: Counters since RST, in the order of printed tables.
 COUNTERS = (
     "wqes nbytes doorbells cqes errors flushed writes reads atomics foreign_doorbells stale_doorbells stale_records".split()  # noqa: SIM905
 )
 
-#: QP_BUFFERS where QPs share one register. In memory only the last doorbell of all is seen, so the doorbell record rings each of them.
+#: QP_BUFFERS of QPs that share one register. Only its last doorbell can be seen, so a doorbell makes the engine read every QP's record.
 SHARED = -1
 
 OP_READ, OP_WRITE, OP_ATOMIC = 1, 2, 4
 
-#: mkc.lr, which IBV_ACCESS_* has no flag for: ibv_reg_mr always sets it.
+#: mkc.lr, for which IBV_ACCESS_* has no flag: ibv_reg_mr always sets it.
 LOCAL_READ = 1 << 30
 
 # ------------------------------------------------------------------------------------- RQ: in the row that the QP has in its table
 (
-    RQ_ADDRESS,  # of the receive queue; 0: there is none
+    RQ_ADDRESS,  # address of the receive queue; 0: none
     RQ_MASK,  # receive WQEs - 1
-    RQ_STRIDE,  # bytes of one
+    RQ_STRIDE,  # bytes of a receive WQE
     RQ_DBR,  # address of the receive counter's word in the doorbell record
     RQ_CQ,  # address of the CQ's record
-    RQ_RNR_NS,  # how long the peer waits when there is no receive WQE
-    RQ_RNR_RETRY,  # qpc.rnr_retry: how often this QP tries again when its peer has none
+    RQ_RNR_NS,  # how long the peer waits if there is no receive WQE
+    RQ_RNR_RETRY,  # qpc.rnr_retry: number of retries if the peer has no receive WQE
     RQ_CONSUMER,  # next receive WQE, ever-growing
-    RQ_NAKS,  # how often the WQE at hand found no receive WQE
-    RQ_NAKED_UNTIL,  # when it is tried again
-    RQ_RECEIVES,  # that were completed, and that were flushed
+    RQ_NAKS,  # tries of the current WQE without a receive WQE
+    RQ_NAKED_UNTIL,  # time of the next try
+    RQ_RECEIVES,  # completed receive WQEs, and flushed ones
     RQ_FLUSHED,
 ) = range(0, 8 * 12, 8)
 
@@ -147,7 +148,7 @@ LOCAL_READ = 1 << 30
     CQ_DBR,  # address of the doorbell record with the consumer index; 0: overrun is ignored
     CQ_PRODUCER,
     CQ_CQES,
-    CQ_OVERRUN,  # 1: a CQE found no room, and no other will ever have any
+    CQ_OVERRUN,  # 1: a CQE found no room; the CQ stays in error
 ) = range(0, 8 * 9, 8)
 
 # ----------------------------------------------------------------------------------------------------------------------- mkey
@@ -158,7 +159,7 @@ LOCAL_READ = 1 << 30
     MKEY_ACCESS,  # flags of contexts.Access, and LOCAL_READ
     MKEY_START,  # first address in WQEs (iova)
     MKEY_NBYTES,
-    MKEY_ADDRESS,  # where the first byte lies in the window
+    MKEY_ADDRESS,  # address of the first byte in the window
 ) = range(0, 8 * 7, 8)
 
 # -------------------------------------------------------------------------------------------------------------------- control
@@ -177,37 +178,37 @@ LOCAL_READ = 1 << 30
     CTL_TRACE_LOST,
     CTL_TRACE_KINDS,  # TRACE_WQE | TRACE_CQE
     CTL_CHAOS,  # probability of a delay, of 2^16
-    CTL_HOLD,  # sweeps that a delay is shorter than
+    CTL_HOLD,  # upper bound of a delay, in sweeps
     CTL_RANDOM,  # state of the generator, seeded
     CTL_ATOMICS_SPLIT,  # atomics of the card are not atomic with those of the PEs
     CTL_FAIL_COUNT,  # WQEs until one fails; 0: none
     CTL_FAIL_QPN,  # 0: of any QP
     CTL_FAIL_SYNDROME,
-    CTL_HALT_COUNT,  # WQEs until the engine pauses; 0: it does not
+    CTL_HALT_COUNT,  # WQEs until the engine pauses; 0: never
     CTL_SERIAL,  # the first worker serves all QPs
-    CTL_BEAT,  # grows while the server lives: without it a kernel ends by itself
-    CTL_WQE_COST,  # of the limits (limits.py): what a WQE and a byte take; 0: nothing
+    CTL_BEAT,  # grows while the server lives; otherwise a kernel ends
+    CTL_WQE_COST,  # limits (limits.py): cost of a WQE and of a byte; 0: no limit
     CTL_BYTE_COST,
-    CTL_WQES_UNTIL,  # when all WQEs, and all bytes, that were let in will have passed
+    CTL_WQES_UNTIL,  # when all admitted WQEs, and all admitted bytes, are done
     CTL_BYTES_UNTIL,
-    CTL_CQS,  # address of the table, for WAIT; 0: the engine does not execute it, as CQs belong to several workers
+    CTL_CQS,  # address of the table of CQs, for WAIT; 0: the engine does not execute WAIT, as CQs belong to several workers
     CTL_LATE,  # probability that data is late, of 2^16
     CTL_LATE_DATA,  # address of the rows of late data
-    CTL_LATE_ROWS,  # how many are in use
+    CTL_LATE_ROWS,  # number of rows in use
     CTL_SETTLE,  # grace periods begun while data may be late
-    CTL_SETTLED,  # of these, the last for which all data was placed
+    CTL_SETTLED,  # the last of these for which all data was written
 ) = range(0, 8 * 33, 8)
 
 # ------------------------------------------------------------------------------------------------------------------ late data
 (
     LATE_NBYTES,  # 0: free
-    LATE_AT,  # where they belong
-    LATE_PE,  # in whose memory
-    LATE_QPN,  # of the READ or atomic that fetched them; 0: written by a peer
-    LATE_UNTIL,  # the sweep at which they are placed at the latest
+    LATE_AT,  # their address
+    LATE_PE,  # the PE of that memory
+    LATE_QPN,  # QP of the READ or atomic that fetched them; 0: written by a peer
+    LATE_UNTIL,  # the sweep at which they are written at the latest
 ) = range(0, 8 * 5, 8)
 LATE_DATA = 64
-LATE_MAX = 256  #: bytes of a segment that may be late: its last ones
+LATE_MAX = 256  #: most late bytes of a segment, at its end
 LATE_ROW = LATE_DATA + LATE_MAX
 LATE_ROWS = 64
 
@@ -223,24 +224,24 @@ LATE_ROWS = 64
     WORK_RKEY,
     WORK_OPERANDS,  # offset of the atomic segment
     WORK_DATA,  # offset of the first data segment
-    WORK_WIDTH,  # of an atomic's operand, 0: no atomic
-    WORK_NBYTES,  # that it moves
+    WORK_WIDTH,  # bytes of an atomic's operand; 0: no atomic
+    WORK_NBYTES,  # bytes that it moves
     WORK_WQE,  # address of a copy of the WQE
     WORK_CAPACITY,  # room for (address, nbytes) pairs
     WORK_SEGMENTS,  # pairs in use
     WORK_RESPONDER,  # address of the responder's record
-    WORK_REMOTE,  # where raddr lies in the window
+    WORK_REMOTE,  # address of raddr in the window
     WORK_SYNDROME,
     WORK_VENDOR,
 ) = range(0, 8 * 19, 8)
 
-#: Behind these fields: the data segments resolved to pairs of address and nbytes; behind room for all that fit a WQE, its copy.
+#: After these fields: data segments as (address, nbytes) pairs, with room for all that fit into a WQE; then the copy of the WQE.
 WORK_PAIRS = 8 * 19
 SEGMENT_BYTES = 16
 WQE_BYTES = 1024  #: a WQE has at most 63 octowords
 MAX_SEGMENTS = WQE_BYTES // 16
 WORK_COPY = WORK_PAIRS + SEGMENT_BYTES * MAX_SEGMENTS
-WORK_SCATTER = WORK_COPY + WQE_BYTES  #: pairs of the receive WQE, as many as layout.MAX_WQE_SZ_RQ has
+WORK_SCATTER = WORK_COPY + WQE_BYTES  #: pairs of the receive WQE, up to layout.MAX_WQE_SZ_RQ
 WORK_BYTES = WORK_SCATTER + layout.MAX_WQE_SZ_RQ
 
 # ---------------------------------------------------------------------------------------------------------------------- trace
@@ -252,7 +253,7 @@ TRACE_RECORDS = 1024
 
 
 def _record(prefix: str) -> np.dtype:
-    """Return the dtype of a record: fields named after its offset constants, whole cache lines long."""
+    """Return the dtype of a record: fields named after its offset constants, padded to whole cache lines."""
     named = {name.removeprefix(prefix).lower(): offset for name, offset in globals().items() if name.startswith(prefix)}
     size = 64 * -(-8 * len(named) // 64)
     return np.dtype({"names": list(named), "formats": ["<i8"] * len(named), "offsets": list(named.values()), "itemsize": size})
@@ -266,13 +267,13 @@ QP_ROWS_MASK, CQ_ROWS_MASK, MKEY_ROWS_MASK = ((1 << log) - 1 for log in (layout.
 
 
 class Mirror(Protocol):
-    """An image of tables in memory that only an engine reaches."""
+    """An image of tables in memory of the engine."""
 
     def place(self, table: Any) -> int:
-        """Return the address of an image of a table, equal to it now."""
+        """Make an image of a table, with its current contents, and return its address."""
 
     def publish(self, table: Any, start: int, nbytes: int) -> None:
-        """Copy bytes of a table to its image; when this returns, the engine finds them."""
+        """Copy bytes of a table to its image; on return the engine sees them."""
 
     def fetch(self, table: Any, start: int, nbytes: int) -> None:
         """Copy bytes of an image to the table."""
@@ -282,8 +283,8 @@ class Tables:
     """The contexts of one card, and the firmware's side of the protocol above.
 
     Args:
-        workers: of the engine.
-        mirror: where its image of the tables lies; None: it works on the tables themselves.
+        workers: number of workers of the engine.
+        mirror: the image of the tables for the engine; None: it works on the tables.
         receives: whether the engine serves receive queues.
     """
 
@@ -315,16 +316,16 @@ class Tables:
         control["late_data"] = self.address_of(self._late)
         for table in (self.qps, self.cqs, self._work, self._late, self.control):
             self._publish(table, 0, table.nbytes)
-        #: Called while a grace period lasts; raises if the engine has ended.
+        #: Called during a grace period; raises if the engine has ended.
         self.alive: Callable[[], None] = lambda: None
 
     @property
     def address(self) -> int:
-        """The address of the control record, from which the engine finds everything else."""
+        """The address of the control record, which has the addresses of all tables."""
         return self.address_of(self.control)
 
     def address_of(self, table: Any) -> int:
-        """Return the address of a table as the engine knows it."""
+        """Return the engine's address of a table."""
         if self._mirror is None:
             return int(table.ctypes.data)
         if id(table) not in self._places:
@@ -332,7 +333,7 @@ class Tables:
         return self._places[id(table)]
 
     def row_address(self, table: Any, row: int) -> int:
-        """Return the address of a row as the engine knows it."""
+        """Return the engine's address of a row."""
         return self.address_of(table) + row * int(table.itemsize)
 
     def _publish(self, table: Any, start: int, nbytes: int) -> None:
@@ -342,11 +343,11 @@ class Tables:
             self._mirror.publish(table, start, nbytes)
 
     def publish_qp(self, row: int, *, whole: bool) -> None:
-        """Let the engine find a QP's row: the firmware's fields, or whole, while the engine does not write its own."""
+        """Publish a QP's row to the engine: the firmware's fields, or, while the engine does not write its own, the whole row."""
         self._publish(self.qps, row * QP_ROW, QP_ROW if whole else QP_BROKEN)
 
     def publish_cq(self, row: int) -> None:
-        """Let the engine find a CQ's row, which no QP in use names."""
+        """Publish a CQ's row to the engine; no active QP uses it."""
         self._publish(self.cqs, row * CQ_ROW, CQ_ROW)
 
     def publish_key(self, row: int, key: int) -> None:
@@ -357,7 +358,7 @@ class Tables:
         self._publish(self.mkeys, start + MKEY_KEY, 8)
 
     def move(self, row: int, state: int) -> None:
-        """Set the state of a QP, whose row is as the new state needs it."""
+        """Set the state of a QP; its row is complete for that state."""
         memory.store_release_u64(int(self.qps.ctypes.data) + row * QP_ROW + QP_STATE, state)
         self._publish(self.qps, row * QP_ROW + QP_STATE, 8)
 
@@ -367,7 +368,7 @@ class Tables:
         self._publish(self.control, field, 8)
 
     def fetch_qps(self, first: int = 0, end: int | None = None) -> None:
-        """Bring what the engine wrote into rows of QPs, and their first failed WQEs, up to date."""
+        """Update the engine's fields in rows of QPs, and their first failed WQEs."""
         if self._mirror is None:
             return
         end = int(self.control[0]["qp_limit"]) if end is None else end
@@ -380,12 +381,12 @@ class Tables:
             rows[name] = values
 
     def fetch_cqs(self) -> None:
-        """Bring the rows of CQs up to date, whose other fields the engine does not change."""
+        """Update the rows of CQs."""
         if self._mirror is not None:
             self._mirror.fetch(self.cqs, 0, self.cqs.nbytes)
 
     def fetch_control(self) -> None:
-        """Bring the control record and the trace up to date."""
+        """Update the control record and the trace."""
         if self._mirror is None:
             return
         self._mirror.fetch(self.control, 0, self.control.nbytes)
@@ -401,14 +402,14 @@ class Tables:
 
     @property
     def sweep(self) -> int:
-        """Passes that the engine has begun, of the worker that is farthest behind."""
+        """The number of passes that the slowest worker has begun."""
         return int(self._passes().min())
 
     def wait_for_engine(self, timeout_s: float = 60.0) -> None:
-        """Wait for a grace period: afterwards the engine uses nothing that was hidden from it before the call.
+        """Wait for a grace period: afterwards the engine uses no object that was hidden before the call.
 
         Raises:
-            TimeoutError: the engine did not finish what it does.
+            TimeoutError: the engine did not finish its passes.
         """
         if self.control[0]["late"]:
             self.set(CTL_SETTLE, int(self.control[0]["settle"]) + 1)

@@ -1,4 +1,4 @@
-"""What single threads of the cuda engine's CTAs do: begin passes and visits, check a WQE of a batch, perform one, account for a batch."""
+"""The steps of single threads in the cuda engine: begin passes and visits, check or execute a WQE, account for a batch."""
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import primitive
@@ -40,18 +40,18 @@ __all__ = [
     "wants",
 ]  # fmt: skip
 
-#: Data segments of a WQE that a thread's own work record has room for.
+#: Most data segments of a WQE in a thread's own work record.
 SEGMENTS = 4
 RECORD_WORDS = WORK_PAIRS // 8 + 2 * SEGMENTS
 
-#: Without a beat of the server for so many ns the kernel ends.
+#: The kernel ends if the server's beat does not change for this time in ns.
 BEAT_NS = 20_000_000_000
 
-#: What is at a WQEBB of a batch: a WQE that many threads can perform with others of its kind, or one thread with others; one with many
-#: segments or too few WQEBBs, for which there is only the way of the cpu engine; the middle of a WQE; one that goes on behind the batch.
+#: Classes of WQEBBs in a batch: a WQE that many threads, or one thread, can execute together with others of its kind; one with many
+#: segments or too few WQEBBs, executed as in the cpu engine; the middle of a WQE; one that continues behind the batch.
 WRITES, READS, OTHER, TORN, NO_WQE, LATER = 1, 2, 3, 4, 5, 6
 
-#: What begin_pass and waiting return besides numbers: the card is to end; what waits on this QP is for one thread.
+#: Special results of begin_pass() and waiting(): the card must end; the pending WQEs are for one thread.
 STOPPED, ONE_BY_ONE = -1, -2
 
 
@@ -60,15 +60,15 @@ load, load_be32, store, add = map(for_kernel, (ops.load, ops.load_be32, ops.stor
 if SIMULATOR:
 
     def fetch(place: int, address: int) -> None:
-        """Begin to copy 16 bytes into shared memory."""
+        """Start copying 16 bytes into shared memory."""
         store(place, load(address))
         store(place + 8, load(address + 8))
 
     def fetched() -> None:
-        """Wait until this thread's copies are there; a barrier shows them to the others."""
+        """Wait for this thread's copies. A barrier makes them visible to the other threads."""
 
 else:
-    # Past L1, and a weak access: the doorbell was acquired, and what is behind it stays as it is until it completes.
+    # Bypasses L1. A weak access, as the doorbell was acquired, and the WQEs do not change until they complete.
     _COPY = "{ .reg .u64 t; cvta.to.shared.u64 t, $0; cp.async.cg.shared.global [t], [$1], 16; }"
     fetch = primitive("fetch", "void(i64, i64)", _COPY, None)
     fetched = primitive("fetched", "void()", "cp.async.wait_all;", None)
@@ -76,9 +76,9 @@ else:
 
 @device
 def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
-    """Begin a pass; return how many QP rows there are to look at, STOPPED at the end of the card, or of the server.
+    """Begin a pass; return the number of QP rows to visit, or STOPPED if the card or the server has ended.
 
-    hca: a copy of the control record; beat: address of the last beat seen, and of its time.
+    hca: a copy of the control record; beat: address of the last seen beat and its time.
     """
     if load(hca + CTL_STOP) != 0:
         return STOPPED
@@ -94,7 +94,7 @@ def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
 
 @device
 def wants(qp: int) -> int:
-    """Whether a QP may have something to do."""
+    """Whether a QP may have work."""
     state = state_of(qp)
     if state != RTS and state != ERR:
         return 0
@@ -105,7 +105,7 @@ def wants(qp: int) -> int:
 
 @device
 def waiting(hca: int, qp: int, batch: int) -> int:
-    """Return how many WQEBBs the CTA has to do together, or ONE_BY_ONE; takes the doorbell if fewer than a batch are known.
+    """Return the number of pending WQEBBs for the CTA, or ONE_BY_ONE. Takes the doorbell if fewer than a batch are pending.
 
     hca, qp: the copies.
     """
@@ -123,28 +123,28 @@ def waiting(hca: int, qp: int, batch: int) -> int:
 
 @device
 def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
-    """Check a staged WQE; return whether it can be performed with others of its class."""
+    """Check a staged WQE; return its class."""
     if load_be32(wqe + CTRL_QPN_DS) & DS_MASK == 0:
-        return TORN  # what fetch refuses
+        return TORN  # as in requester.fetch
     store(work + WORK_WQE, wqe)
     store(work + WORK_CAPACITY, SEGMENTS)
     begin(work, index)
     state = check(hca, qp, work, CHECK_CONTROL)
     if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK != 0 and state in (EXECUTE_WRITE, EXECUTE_READ, EXECUTE_DUMP, COMPLETE):
-        return OTHER  # a fence: after those before it, as one thread does them
+        return OTHER  # a fence: one thread executes it after the earlier ones
     if state == EXECUTE_WRITE:
         return WRITES
     if state == EXECUTE_READ:
         return READS if load(work + WORK_SEGMENTS) == 1 else TORN
     if state in (COMPLETE, EXECUTE_DUMP):
-        store(work + WORK_SEGMENTS, 0)  # nothing moves: a DUMP has data, but no remote address
+        store(work + WORK_SEGMENTS, 0)  # a DUMP has data segments but no remote address: nothing to copy
         return WRITES
     return TORN if state == ALONE else OTHER
 
 
 @device
 def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
-    """Perform a staged WQE by one thread, from the checks on, as an earlier one may have changed what they say; return whether to go on."""
+    """Execute a staged WQE by one thread; return whether to go on. It is checked again, as an earlier WQE may have changed the result."""
     if state_of(qp) != RTS:
         return 0
     copied = load(work + WORK_WQE)
@@ -163,7 +163,7 @@ def octoword(ring: int, mask: int, first: int, number: int) -> int:
 
 @device
 def account(qp: int, wqes: int, writes: int, reads: int, nbytes: int, signalled: int, wqebbs: int) -> int:
-    """Count what the CTA has done, and all CQEs that were asked for; qp: the copy."""
+    """Count the executed WQEs of the CTA and all of their CQEs; qp: the copy."""
     count(qp + QP_WQES, wqes)
     count(qp + QP_WRITES, writes)
     count(qp + QP_READS, reads)

@@ -1,18 +1,18 @@
-"""The cuda engine: a kernel that never ends, whose CTAs are the workers; what happens to a WQE is in the modules of the cpu engine.
+"""The cuda engine: a persistent kernel whose CTAs are the workers. The states of a WQE are in the modules of the cpu engine.
 
-A CTA takes a doorbell, stages the WQEs behind it in shared memory, and checks each in a thread of its own; meanwhile the next ones are on
-their way, as from another GPU's or the host's memory they take a microsecond and more. The longest run of WRITEs (or of READs) from the
-first one on is performed by all threads, small ones by their own, larger ones by a warp or the whole CTA; one CQE ends it, the last that
-was asked for: of a collapsed CQ nobody can see the others. What is neither, an atomic, an error, a WQE with many
-segments, is one thread's, as in the cpu engine. So within a QP everything keeps its order:
+A CTA takes a doorbell, stages the WQEs in shared memory, and checks each in its own thread. Meanwhile the next ones are being fetched, as
+that takes a microsecond or more from the memory of another GPU or the host. Then all threads execute the longest run of WRITEs (or READs)
+from the first WQE on: a small one by one thread, larger ones by a warp or the whole CTA. The run ends with one CQE, the last requested one,
+as the others in a collapsed CQ cannot be seen. One thread executes everything else, as in the cpu engine: atomics, errors, WQEs with many
+segments. So each QP keeps its order:
 
-* of a run, a WQE that writes what an earlier one does follows it after a barrier;
-* a run follows the one before it after a barrier, its READs therefore find what earlier WRITEs wrote;
-* a CQE and an atomic come after a barrier and a fence.sys (completer.place_cqe, ops.compare_swap), which is cumulative.
+* a WQE of a run that writes the same bytes as an earlier one is executed after a barrier;
+* runs are separated by a barrier, so READs see earlier WRITEs;
+* a CQE or an atomic comes after a barrier and a fence.sys (completer.place_cqe, ops.compare_swap), which is cumulative.
 
-A pass begins with an acquiring update by the leader and a barrier, a doorbell is taken by an acquire: what a thread then loads is not
-older, whatever its L1 held. While a QP is visited the CTA works on copies of its row, its CQ's and the control record in shared memory
-(tables: every field has one writer); what it counted goes back before each CQE and at the end, and around what one thread does alone.
+A pass begins with an acquiring update by the leader and a barrier, and a doorbell is taken with an acquire, so later loads do not see stale
+lines of L1. During a visit the CTA works on copies of the QP's row, its CQ's row and the control record in shared memory (tables: every
+field has one writer). It writes its counts back before each CQE, at the end, and before and after the work of a single thread.
 """
 
 import functools
@@ -91,35 +91,35 @@ from pgas.transports.softhca.tables import (
 
 __all__ = ["SIGNATURE", "kernel"]
 
-#: A thread copies up to so many bytes alone, a group of lanes, and a warp, up to so many.
+#: Most bytes that a thread, a group of lanes, and a warp copy alone.
 ALONE_BYTES, GROUP_BYTES, WARP_BYTES = 64, 1024, 16384
 LOG_GROUP = 3
 GROUP = 1 << LOG_GROUP
 
-#: Batches of a QP before the next one gets its turn.
+#: Most batches of a QP in one visit.
 BATCHES_PER_VISIT = 16
 
-#: Words that the leader tells the CTA (BASE: where in stage the batch begins; AHEAD: the index of the next one, if that is in the other
-#: half or on its way there), and what its threads count together: see the loop.
+#: Words from the leader to the CTA (BASE: position of the batch in stage; AHEAD: index of the next batch, if it is in the other half or
+#: being fetched), and shared counts: see the loop.
 LIMIT, RUNG, CLASS, BASE, AHEAD, WORDS = range(6)
 READY, STOP_AT, LAST, LISTED, SIGNALLED, WQES, WRITTEN, READ_, TALLIES = range(9)
 
 #: The copies: words of the control record, of a QP's row and of its CQ's.
 CONTROL_WORDS, QP_WORDS, CQ_WORDS = (len(record.names) for record in (CONTROL, QP, CQ))  # type: ignore[arg-type]
 
-#: Fields of a QP's row that the worker which serves it writes, and nobody else.
+#: Fields of a QP's row that only its worker writes.
 OWN = QP_CONSUMER
 OWN_WORDS = (QP_STALE_RECORDS - QP_CONSUMER) // 8 + 1
 
 SIGNATURE = (types.int64,)
 
-#: Two CTAs of 256 threads have room on a multiprocessor.
+#: So that two CTAs of 256 threads fit on a multiprocessor.
 COMPILED = {} if SIMULATOR else {"max_registers": 128}
 
 
 @inlined
 def total_of(sums: Any, warps: int) -> Any:
-    """Return the sum of what the warps found."""
+    """Return the sum over the warps."""
     total = i64(0)
     for w in range(warps):
         total += sums[w]
@@ -128,7 +128,7 @@ def total_of(sums: Any, warps: int) -> Any:
 
 @inlined
 def give_back(me: Any, threads: int, qp: Any, cq: Any, pair: Any) -> None:
-    """Write what the CTA has counted in its copies into the rows of the QP and its CQ."""
+    """Write the CTA's counts from its copies to the rows of the QP and its CQ."""
     for k in range(me, OWN_WORDS, threads):
         store(qp + OWN + 8 * k, load(pair + OWN + 8 * k))
     if me == 0:
@@ -138,14 +138,14 @@ def give_back(me: Any, threads: int, qp: Any, cq: Any, pair: Any) -> None:
 
 @inlined
 def bring(me: Any, threads: int, place: Any, ring: Any, mask: Any, first: Any, count: Any) -> None:
-    """Begin to copy so many WQEBBs, from index first on, to a place in shared memory."""
+    """Start copying WQEBBs, from index first on, to shared memory."""
     for k in range(me, count * (WQEBB // 16), threads):
         fetch(place + 16 * k, octoword(ring, mask, first, k))
 
 
 @functools.cache
 def kernel(threads: int) -> Any:
-    """Return the kernel ``loop(address of the control record)`` for CTAs of so many threads: a power of two, 32 at least."""
+    """Return the kernel ``loop(address of the control record)``. threads: of a CTA, a power of two, at least 32."""
     warps = threads // 32
     half = threads * WQEBB // 8
     stage_words, extent_words, entry_words = 2 * half, 2 * warps, 33 * warps
@@ -166,12 +166,12 @@ def kernel(threads: int) -> Any:
         kinds = cuda.shared.array(threads, types.int32)
         entries = cuda.shared.array(entry_words, types.int32)
         listed = cuda.shared.array(threads, types.int32)
-        stage = cuda.shared.array(stage_words, types.int64, alignment=16)  # a batch, and the one behind it
+        stage = cuda.shared.array(stage_words, types.int64, alignment=16)  # a batch and the next one
         beat = cuda.local.array(2, types.int64)
         own = cuda.local.array(RECORD_WORDS, types.int64)
         stage_at, mine, beat_at = i64(address_of(stage)), i64(address_of(own)), i64(address_of(beat))
         control = i64(address_of(copies))
-        pair = control + 8 * CONTROL_WORDS  # the QP in hand, and its CQ
+        pair = control + 8 * CONTROL_WORDS  # the visited QP and its CQ
         paired = pair + 8 * QP_WORDS
         me, worker = i64(cuda.threadIdx.x), i64(cuda.blockIdx.x)
         lane, warp = me & 31, me >> 5
@@ -202,7 +202,7 @@ def kernel(threads: int) -> Any:
             serial = load(control + CTL_SERIAL) != 0
             passes += 1
             for k in range(me, limit, threads):
-                row = (k + passes) % limit  # others come first each time
+                row = (k + passes) % limit  # start with another QP in each pass
                 qp = qps + row * QP_ROW
                 if (serial or load(qp + QP_WORKER) == worker) and wants(qp) != 0:
                     place = cuda.atomic.add(tally, READY, 1)
@@ -213,7 +213,7 @@ def kernel(threads: int) -> Any:
             for r in range(ready):
                 qp = qps + i64(rows[r]) * QP_ROW
                 cq = load(qp + QP_CQ)
-                stale = True  # the copies are to be made
+                stale = True  # the rows are to be copied again
                 for _ in range(BATCHES_PER_VISIT):
                     if stale:
                         for k in range(me, QP_WORDS, threads):
@@ -262,7 +262,7 @@ def kernel(threads: int) -> Any:
                             at = i64(0)
                             for w in range(warps):
                                 entries[33 * w + 32] = at
-                                at = i64(entries[33 * w + at]) - 32  # a WQE has 16 WQEBBs at most
+                                at = i64(entries[33 * w + at]) - 32  # a WQE has at most 16 WQEBBs
                         cuda.syncthreads()
                         entry = i64(entries[33 * warp + 32])
                         from_entry = i64(ptx.shfl_u64(FULL, mask_of, u32(entry)))

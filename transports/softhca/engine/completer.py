@@ -1,4 +1,4 @@
-"""The completer: ends a WQE with or without a CQE, moves a QP to the error state, flushes what it still holds."""
+"""The completer: ends a WQE with or without a CQE, moves a QP to the error state, and flushes its remaining WQEs."""
 
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.cqe import (
@@ -87,7 +87,7 @@ REQ, REQ_ERR = int(CqeOpcode.REQ), int(CqeOpcode.REQ_ERR)
 ALWAYS = int(Ce.ALWAYS)
 SRQN_UIDX, BYTE_CNT = CQE64.byte("srqn_uidx"), CQE64.byte("byte_cnt")
 
-#: Bytes 48 to 55 of an error CQE as one word of this machine (little-endian): where its two syndromes are.
+#: Shifts of the two syndromes in bytes 48 to 55 of an error CQE, read as one little-endian word.
 SYNDROMES = CQE_VENDOR_ERR_SYND & ~7
 VENDOR_SHIFT, SYNDROME_SHIFT = 8 * (CQE_VENDOR_ERR_SYND & 7), 8 * (CQE_SYNDROME & 7)
 
@@ -121,7 +121,7 @@ def complete(hca: int, qp: int, work: int) -> int:
 
 @device
 def release_held(hca: int, qp: int) -> int:
-    """Write the CQE that a fault held back."""
+    """Write the CQE that a fault delayed."""
     index = load(qp + QP_HELD) - 1
     store(qp + QP_HELD, 0)
     write_cqe(hca, qp, index, load(qp + QP_HELD_OPCODE), load(qp + QP_HELD_NBYTES), REQ, 0, 0)
@@ -130,14 +130,14 @@ def release_held(hca: int, qp: int) -> int:
 
 @device
 def stall(hca: int, qp: int) -> int:
-    """Leave a QP alone for some passes over the QPs: within a QP everything keeps its order, others overtake."""
+    """Skip a QP for some passes: its own WQEs keep their order, other QPs overtake."""
     store(qp + QP_STALLED_UNTIL, load(load(hca + CTL_SWEEPS)) + 1 + (random(hca) * load(hca + CTL_HOLD) >> 16))
     return 0
 
 
 @device
 def responder_error(hca: int, qp: int, work: int) -> int:
-    """The responder's QP enters the error state too (class C), whether it may send or not; then the requester's."""
+    """Move the responder's QP to the error state (class C), whether it may send or not, and then the requester's."""
     peer = load(work + WORK_RESPONDER)
     if peer != qp:
         store_release(peer + QP_BROKEN, 1)
@@ -149,7 +149,7 @@ def responder_error(hca: int, qp: int, work: int) -> int:
 def error(hca: int, qp: int, work: int) -> int:
     """Move the QP to ERR, keep its first error, and write an error CQE whatever ce says.
 
-    A QP that a command has moved to RST meanwhile is left alone: its WQE vanishes.
+    If a command has moved the QP to RST meanwhile, do nothing: the WQE is dropped.
     """
     before = state_of(qp)
     if before != RTS and before != ERR:
@@ -179,7 +179,7 @@ def note_error(qp: int, index: int, syndrome: int, vendor: int, wqe: int, nbytes
 
 @device
 def flush(hca: int, qp: int, work: int) -> int:
-    """End a WQE of a QP in ERR unexecuted: every one gets a CQE, signalled or not (IBTA: Work Request Flushed)."""
+    """End a WQE of a QP in ERR without executing it. Each gets a CQE, signalled or not (IBTA: Work Request Flushed)."""
     index = load(qp + QP_CONSUMER)
     slot = load(qp + QP_SQ) + ((index & load(qp + QP_MASK)) << WQEBB_SHIFT)
     wqebbs = ((load_be32(slot + CTRL_QPN_DS) & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
@@ -198,9 +198,9 @@ def write_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcod
 
 @device
 def deliver(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, imm: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
-    """Count and write a CQE into a CQ that has room for it.
+    """Count a CQE, and write it into its CQ if that has room.
 
-    One that has none is in error from then on, like every QP that has something to write there (IBTA, CQ overrun).
+    A full CQ is in error from then on, and so is every QP that needs to write there (IBTA, CQ overrun).
     """
     if RECEIVES and load(cq + CQ_DBR) != 0 and full(cq) != 0:
         store_release(qp + QP_BROKEN, 1)
@@ -221,7 +221,7 @@ def full(cq: int) -> int:
 
 @device
 def count_cqes(qp: int, cq: int, number: int) -> int:
-    """Count CQEs that are going to be there; only the last one can be seen if the CQ is collapsed."""
+    """Count CQEs before they are written; in a collapsed CQ only the last one is."""
     count(cq + CQ_PRODUCER, number)
     count(cq + CQ_CQES, number)
     return count(qp + QP_CQES, number)
@@ -229,7 +229,7 @@ def count_cqes(qp: int, cq: int, number: int) -> int:
 
 @device
 def place_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
-    """Write a CQE of the send queue, which was counted."""
+    """Write a CQE of the send queue that has been counted."""
     return put_cqe(hca, qp, load(qp + QP_CQ), index, opcode, nbytes, 0, cqe_opcode, syndrome, vendor)
 
 

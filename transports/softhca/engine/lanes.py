@@ -1,4 +1,4 @@
-"""What the lanes of a warp of the cuda engine do together: all 32 call. Values are u64 unless it says otherwise."""
+"""Functions of a whole warp of the cuda engine: all 32 lanes call. Values are u64 unless stated otherwise."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pgas.transports.softhca.engine.ops import copy, for_kernel
 
 __all__ = ["FULL", "NEVER", "apart", "copy_together", "reached"]
 
-#: An address behind all others.
+#: An address above all others.
 NEVER = 1 << 62
 
 FULL = u32(0xFFFF_FFFF)
@@ -21,13 +21,13 @@ _copy_16 = ptx.copy_run_16
 
 @device
 def reached(lane: Any, blocks: Any) -> Any:
-    """Return where WQEs begin if one begins in this lane: the mask of the lanes, and the first place behind the warp, counted from lane 0.
+    """Return the mask of lanes where WQEs begin if one begins in this lane, and the first WQE's position behind the warp, from lane 0.
 
-    blocks: WQEBBs of the WQE that begins here, if one does.
+    blocks: WQEBBs of the WQE that would begin here.
     """
     mask = _1 << lane
     after = lane + blocks
-    for _ in range(5):  # each round doubles the steps that are known
+    for _ in range(5):  # each round doubles the number of known steps
         inside = after < _32
         source = u32(after & _31)
         masks, afters = ptx.shfl_u64(FULL, mask, source), ptx.shfl_u64(FULL, after, source)
@@ -38,7 +38,7 @@ def reached(lane: Any, blocks: Any) -> Any:
 
 @device
 def highest_before(lane: Any, high: Any) -> Any:
-    """Return the highest value of the lanes before this one, 0 for lane 0, and that of the whole warp."""
+    """Return the highest value of the lanes before this one (0 for lane 0), and the highest of the warp."""
     most = high
     for step in _STEPS:
         other = ptx.shfl_u64(FULL, most, u32(lane - step if lane >= step else lane))
@@ -49,10 +49,10 @@ def highest_before(lane: Any, high: Any) -> Any:
 
 @device
 def apart(lane: Any, low: Any, high: Any) -> Any:
-    """Return whether the lanes' ranges [low, high) ascend and are apart (low NEVER: none), the lowest low and the highest high."""
+    """Return whether the lanes' ranges [low, high) ascend without overlap (low NEVER: no range), the lowest low and the highest high."""
     some = low != _NEVER
     before, most = highest_before(lane, high if some else _0)
-    ascending = ptx.vote_all(FULL, u32(1 if low >= before else 0)) != 0  # NEVER is above all
+    ascending = ptx.vote_all(FULL, u32(1 if low >= before else 0)) != 0  # NEVER is the highest
     least = low
     for step in _STEPS:
         least = min(least, ptx.shfl_u64(FULL, least, u32(lane ^ u64(step))))
@@ -61,7 +61,7 @@ def apart(lane: Any, low: Any, high: Any) -> Any:
 
 @device
 def copy_together(rank: Any, size: Any, dest: Any, source: Any, nbytes: Any) -> None:
-    """Copy by `size` threads, of which the caller is number `rank`; aligned words of 8 bytes of dest are stored whole. Values are i64."""
+    """Copy by `size` threads; the caller is number `rank`. Aligned 8-byte words of dest are stored whole. Values are i64."""
     if (dest | source) & 15 == 0:
         body = nbytes >> 4 << 4
         _copy_16(u64(dest), u64(source), u64(rank), u64(nbytes >> 4), u64(size), False)

@@ -1,13 +1,13 @@
-"""Late data: what a WQE writes is visible behind its CQE, as to a GPU that does not see a NIC's writes in their order.
+"""Late data: the data of a WQE becomes visible after its CQE, as to a GPU that does not see a NIC's writes in their order.
 
-The last bytes of a segment wait in a row of a table; CQEs, atomics and everything else are visible at once. Late bytes are placed
+The last bytes of a segment wait in a row of a table; everything else, also CQEs and atomics, is visible at once. Late bytes are written
 
-* before the card executes a DUMP of that PE, or a READ of that PE's memory: a read pushes the writes before it ahead (PCI Express);
+* before the card executes a DUMP of that PE or a READ of that PE's memory, as a read pushes earlier writes ahead of it (PCI Express);
 * before the card reads or writes these bytes;
-* some passes later (hold=0: not for that), and within a grace period (tables).
+* some passes later (hold=0: never), and within a grace period (tables).
 
-A DUMP without a fence does not wait for the READs and atomics of its own QP. One thread executes all WQEs while data may be late
-(CTL_SERIAL). The engine's kernel on a GPU has none of this (states.DELAYS_DATA).
+A DUMP without a fence does not wait for the READs and atomics of its own QP. While data may be late, one thread executes all WQEs
+(CTL_SERIAL). The engine's kernel on a GPU does not delay data (states.DELAYS_DATA).
 """
 
 from pgas.kernels import window
@@ -45,7 +45,7 @@ QUEUE_OFFSET, OFFSET_MASK = window.QUEUE_OFFSET, (1 << window.SMALL_STRIDE_SHIFT
 
 @device
 def place(hca: int, row: int) -> int:
-    """Place the bytes of a row."""
+    """Write the bytes of a row to their place."""
     copy(load(row + LATE_AT), row + LATE_DATA, load(row + LATE_NBYTES))
     store(row + LATE_NBYTES, 0)
     return store(hca + CTL_LATE_ROWS, load(hca + CTL_LATE_ROWS) - 1)
@@ -53,7 +53,7 @@ def place(hca: int, row: int) -> int:
 
 @device
 def place_touched(hca: int, at: int, nbytes: int) -> int:
-    """Place what is late of some bytes."""
+    """Write the late bytes in a range of memory."""
     if DELAYS_DATA and load(hca + CTL_LATE_ROWS) != 0:
         for i in range(LATE_ROWS):
             row = load(hca + CTL_LATE_DATA) + i * LATE_ROW
@@ -65,7 +65,7 @@ def place_touched(hca: int, at: int, nbytes: int) -> int:
 
 @device
 def place_all_of(hca: int, pe: int, but: int) -> int:
-    """Place what is late in a PE's memory, but what a QP has fetched (0: no QP)."""
+    """Write all late bytes of a PE's memory, except those fetched by a QP (0: no exception)."""
     if DELAYS_DATA and load(hca + CTL_LATE_ROWS) != 0:
         for i in range(LATE_ROWS):
             row = load(hca + CTL_LATE_DATA) + i * LATE_ROW
@@ -76,7 +76,7 @@ def place_all_of(hca: int, pe: int, but: int) -> int:
 
 @device
 def expire(hca: int) -> int:
-    """Place what has been late for long enough; everything, if a grace period has begun. Once a pass; return 1."""
+    """Write the bytes whose time has come, or all bytes if a grace period has begun. Called once a pass; returns 1."""
     asked, sweep = load_acquire(hca + CTL_SETTLE), load(load(hca + CTL_SWEEPS))
     for i in range(LATE_ROWS):
         row = load(hca + CTL_LATE_DATA) + i * LATE_ROW
@@ -88,7 +88,7 @@ def expire(hca: int) -> int:
 
 @device
 def deliver_late(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: int) -> int:
-    """Write to a PE's memory; the last bytes late, if chance says so. qpn: of the QP that has fetched them, 0: written by a peer."""
+    """Write to a PE's memory, the last bytes late with some probability. qpn: QP that fetched them; 0: written by a peer."""
     place_touched(hca, source, nbytes)
     place_touched(hca, dest, nbytes)
     kept = min(nbytes, LATE_MAX)
@@ -120,7 +120,7 @@ def deliver_late(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: in
 
 @device
 def fetch_late(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
-    """Write what a READ or an atomic has fetched. Where a CPU polls, landing cells are in the host's memory, where nothing is late."""
+    """Write the result of a READ or an atomic. If a CPU polls, landing cells are in host memory, where nothing is late."""
     if load(qp + QP_ON_HOST) != 0 and dest & OFFSET_MASK >= QUEUE_OFFSET:
         copy(dest, source, nbytes)
     else:
@@ -130,7 +130,7 @@ def fetch_late(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
 
 @device
 def execute_dump(hca: int, qp: int, work: int) -> int:
-    """Read and discard, which pushes earlier writes ahead."""
+    """Read and discard data, which makes earlier writes visible."""
     fenced = load_u8(load(work + WORK_WQE) + CTRL_FM_CE_SE) & FM_MASK >= FENCE
     place_all_of(hca, load(qp + QP_PE), 0 if fenced else load(qp + QP_QPN))
     return COMPLETE

@@ -1,8 +1,8 @@
-"""The limits that let the card stand in for a slower one: WQEs and bytes a second, of all its QPs together.
+"""Rate limits, with which the card stands in for a slower one: WQEs and bytes per second, of all QPs together.
 
-Two token buckets, each kept as one word: the time at which all that was let in will have passed at the limit (the virtual scheduling
-algorithm of ITU-T I.371, which is a token bucket that needs no refilling). Workers of the engine share them by compare-and-swap. Times are
-multiples of 2^-LOG_TICK ns, so that the cost of a byte at 200 Gb/s is a whole number to a thousandth, modulo 2^62 of them (3 days).
+Two token buckets. Each is one word, the time at which all admitted work will be done at the limit (the virtual scheduling algorithm of
+ITU-T I.371). The engine's workers update it by compare-and-swap. Times are in ticks of 2^-LOG_TICK ns, modulo 2^62 ticks (3 days), so the
+cost of a byte at 200 Gb/s is a whole number of ticks to within a thousandth.
 """
 
 from pgas.transports.hostloop.compiled import device
@@ -14,20 +14,20 @@ __all__ = ["BURST_NS", "admit", "costs"]
 LOG_TICK = 14
 _CLOCK_MASK = (1 << 48) - 1
 
-#: What is farther ahead, 5 hours, is from before the clock began anew.
+#: A time further ahead than this, 5 hours, is from before the clock wrapped.
 _AHEAD_MAX = 1 << 58
 
-#: What may pass at once after a rest: as much as in so many nanoseconds.
+#: The largest burst after a pause, as the nanoseconds that it takes at the limit.
 BURST_NS = 8000
 
 
 def costs(mops: float, gbps: float) -> tuple[int, int]:
-    """Return CTL_WQE_COST and CTL_BYTE_COST for so many million WQEs and 10^9 bits a second; 0: no limit."""
+    """Return CTL_WQE_COST and CTL_BYTE_COST for limits in million WQEs and 10^9 bits per second; 0: no limit."""
     return _ticks(1000 / mops if mops else 0), _ticks(8 / gbps if gbps else 0)
 
 
 def _ticks(ns: float) -> int:
-    """Return what so many nanoseconds are, at least one; 0 for none."""
+    """Return nanoseconds as ticks, at least 1; 0 for 0."""
     return max(1, round(ns * (1 << LOG_TICK))) if ns else 0
 
 
@@ -46,7 +46,7 @@ def ahead(until: int, time: int) -> int:
 
 @device
 def take(bucket: int, cost: int) -> int:
-    """Let something in; return when it will have passed."""
+    """Admit some work; return the time when it is done at the limit."""
     while True:
         before, time = load_shared(bucket), now()
         after = time + ahead(before, time) + cost
@@ -56,7 +56,7 @@ def take(bucket: int, cost: int) -> int:
 
 @device
 def wait(hca: int, until: int) -> int:
-    """Wait for a time, less what a burst may take."""
+    """Wait for a time, minus the burst."""
     turns = 0
     while ahead(until, now()) > BURST_NS << LOG_TICK:
         if load_acquire(hca + CTL_STOP) != 0:
@@ -68,7 +68,7 @@ def wait(hca: int, until: int) -> int:
 
 @device
 def admit(hca: int, wqes: int, nbytes: int) -> int:
-    """Wait until so many WQEs, which move so many bytes, may pass."""
+    """Wait until the limits admit a number of WQEs and bytes."""
     per_wqe, per_byte = load(hca + CTL_WQE_COST), load(hca + CTL_BYTE_COST)
     if per_wqe != 0:
         wait(hca, take(hca + CTL_WQES_UNTIL, wqes * per_wqe))

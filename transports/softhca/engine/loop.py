@@ -34,13 +34,13 @@ from pgas.transports.softhca.tables import (
 
 __all__ = ["run"]
 
-#: WQEs that a QP may have executed before the next one gets its turn.
+#: Most WQEs of a QP in one visit.
 WQES_PER_VISIT = 64
 
 
 @device
 def count_down(hca: int) -> int:
-    """Halt behind the WQE that a fault names: the card stands still as if it had been paused, until it is told to go on."""
+    """Pause the card after the WQE that a fault names, until it is resumed."""
     left = load(hca + CTL_HALT_COUNT)
     if left != 0:
         store(hca + CTL_HALT_COUNT, left - 1)
@@ -51,7 +51,7 @@ def count_down(hca: int) -> int:
 
 @device
 def visit(hca: int, qp: int, work: int) -> int:
-    """Give a QP its turn; return whether it had something to do."""
+    """Visit a QP; return whether it had work."""
     state = state_of(qp)
     if state != RTS and state != ERR:
         return 0
@@ -86,7 +86,7 @@ def visit(hca: int, qp: int, work: int) -> int:
 
 def _make(stamp: int) -> Callable[[int], int]:
     def loop(hca: int) -> int:
-        """Run until CTL_STOP; a pass begins with its sweep, on which the firmware's grace periods rest (tables)."""
+        """Run until CTL_STOP. A pass begins by incrementing the sweep, which the firmware's grace periods rely on (tables)."""
         idle_turns = 0
         while load_acquire(hca + CTL_STOP) == 0:
             add(load(hca + CTL_SWEEPS), 1)
@@ -102,5 +102,5 @@ def _make(stamp: int) -> Callable[[int], int]:
     return loop
 
 
-#: run(address of the control record): returns when it is told to stop. On a GPU it is a kernel that runs (block.py).
+#: run(address of the control record) returns when CTL_STOP is set. On a GPU a kernel runs instead (block.py).
 run: Any = kernel(_make, *SOURCES) if SIMULATOR else None

@@ -1,21 +1,21 @@
-"""The primitives of the engine: what its states do to memory, on the CPU (ops_cpu) or in a kernel (ops_cuda).
+"""The primitives of the engine: memory accesses of its states, on the CPU (ops_cpu) or in a kernel (ops_cuda).
 
 Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative, 8-byte ones
 are the bits. Everything that another process reads or has written is accessed at system scope.
 
 | name | what |
 |---|---|
-| ``load store`` and ``_u8 _u16 _u32`` | of the engine's own records, and of what an acquiring load has made visible |
+| ``load store`` and ``_u8 _u16 _u32`` | the engine's own records, and data that an acquire has made visible |
 | ``load_be32 load_be64 swap32 swap64`` | big-endian words |
-| ``load_any`` | of any address, not one access |
-| ``store_data`` | to memory that others poll: one access, whole |
-| ``load_shared`` | of an operand that others change by atomics |
-| ``load_published`` | of what the firmware publishes, and what is behind it |
-| ``load_acquire load_be32_acquire store_release fence`` | ordered, for every observer |
-| ``add compare_swap`` | atomic updates, sequentially consistent or nearly; they return what was there |
-| ``exchange`` | likewise, an acquire |
+| ``load_any`` | at any address, in several accesses |
+| ``store_data`` | to memory that others poll, in one access |
+| ``load_shared`` | an operand that others change by atomics |
+| ``load_published`` | a word that the firmware publishes; later loads see what it published before |
+| ``load_acquire load_be32_acquire store_release fence`` | ordered for every observer |
+| ``add compare_swap`` | atomic updates, sequentially consistent or nearly so; they return the old value |
+| ``exchange`` | the same, with an acquire |
 | ``clock`` | nanoseconds |
-| ``idle`` | wait a little, the longer the more often nothing was found |
+| ``idle`` | wait a little, longer after several calls without work |
 """
 
 from typing import Any
@@ -98,7 +98,7 @@ __all__ = [
 
 
 def for_kernel(primitive: Any) -> Any:
-    """Return a primitive of an address (and a value) as a kernel can call it: compiled in the simulator, where kernels are Python."""
+    """Return a primitive in a form that kernels can call: in the simulator, where kernels are Python, a compiled function."""
     if not SIMULATOR:
         return primitive
     if primitive in (store, store_data, add):
@@ -108,7 +108,7 @@ def for_kernel(primitive: Any) -> Any:
 
 @device
 def copy(dest: int, source: int, nbytes: int) -> int:
-    """Copy. Up to 512 bytes, every aligned word of 8, 4 or 2 bytes of dest is stored whole, as a waiter on such an element expects."""
+    """Copy. Up to 512 bytes, every aligned word of 8, 4 or 2 bytes of dest is stored whole, as waits on such elements require."""
     if nbytes > 512 or source < dest < source + nbytes:
         move(dest, source, nbytes)
         return 0
@@ -144,5 +144,5 @@ def store_atomic(address: int, value: int, nbytes: int) -> int:
 
 @device
 def compare_swap_atomic(address: int, expected: int, value: int, nbytes: int) -> int:
-    """Replace an operand of 4 or 8 bytes atomically if it is as expected; return what was there."""
+    """Replace an operand of 4 or 8 bytes atomically if it has the expected value; return the old value."""
     return compare_swap(address, expected, value) if nbytes == 8 else compare_swap_u32(address, expected, value)

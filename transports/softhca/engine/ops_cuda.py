@@ -1,11 +1,11 @@
-"""The engine's primitives on a GPU: PTX, with generic addresses: of tables, heaps, WQEs in shared and records in local memory."""
+"""The engine's primitives on a GPU: PTX with generic addresses, for tables, heaps, WQEs in shared memory and records in local memory."""
 
 from typing import Any
 
 from pgas.kernels.compiler import primitive
 from pgas.transports.hostloop.compiled import device
 
-#: Turns of idle() that wait for nothing.
+#: Calls of idle() that do not wait.
 YIELDS = 1000
 
 _SWAP32 = "{ .reg .u32 t; cvt.u32.u64 t, $1; prmt.b32 t, t, 0, 0x0123; cvt.u64.u32 $0, t; }"
@@ -38,7 +38,7 @@ store_data, store_data_u8, store_data_u16, store_data_u32 = (_store(f"store_data
 _data, _data_u8, _data_u16, _data_u32 = (_load(f"data_{n}", f"ld.relaxed.sys.u{n}") for n in (64, 8, 16, 32))
 load_shared, load_shared_u32 = _load("load_shared", "ld.relaxed.sys.u64"), _load("load_shared_u32", "ld.relaxed.sys.u32")
 load_acquire, store_release = _load("load_acquire", "ld.acquire.sys.u64"), _store("store_release", "st.release.sys.u64")
-load_published = load  # a pass begins with an acquire, a doorbell is taken by one
+load_published = load  # passes begin with an acquire, and doorbells are taken with one
 load_be32, load_be32_acquire = _load_be32("load_be32", "ld.u32"), _load_be32("load_be32_acquire", "ld.acquire.sys.u32")
 load_be64 = primitive("load_be64", "i64(i64)", "{ .reg .u64 v; ld.u64 v, [$1]; " + _SWAP64.replace("VALUE", "v") + " }", None)
 swap32 = primitive("swap32", "i64(i64)", _SWAP32, None, pure=True)
@@ -109,7 +109,7 @@ def move(dest: int, source: int, nbytes: int) -> int:
 
 @device
 def idle(turns: int) -> int:
-    """Let the memory system rest a moment if nothing was found often: a kernel's polls cost nobody a core."""
+    """Wait a moment if several calls found no work, to spare the memory system; the kernel's polls take no CPU core."""
     if turns >= YIELDS:
         _nanosleep(100)
     return 0

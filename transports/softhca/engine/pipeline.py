@@ -1,4 +1,4 @@
-"""The way of a WQE through the card: the table of its states, each with the clause that it carries out, and their dispatch.
+"""The pipeline of a WQE: the table of its states, each with the clause that it implements, and their dispatch.
 
 The order of checks and the classes of errors are those of Linux's software HCA (drivers/infiniband/sw/rxe: rxe_req.c, rxe_resp.c,
 rxe_comp.c). The receiver's states are there if the engine serves receive queues (states.RECEIVES).
@@ -53,11 +53,11 @@ class State(NamedTuple):
 
     number: int
     act: Any  #: its function
-    next: set[int]  #: the states that it may return
+    next: set[int]  #: states that it may return
     clause: str
 
 
-#: In the order in which a WQE comes through them: none leads back.
+#: The states in their order. None leads back.
 STATES = (
     State(FETCH, requester.fetch, {CHECK_CONTROL, ERROR}, "PRM, Send Queue: ds octowords in WQEBBs, around the end of the ring"),
     State(CHECK_CONTROL, requester.check_control, {CHECK_FAULT, CHECK_SEGMENTS, ERROR}, "PRM, Control Segment: wqe_index, qpn, fm"),
@@ -108,20 +108,20 @@ _OWN = [state for state in STATES if RECEIVES or state.number not in (CHECK_RECE
 
 @device
 def pace(hca: int, qp: int, work: int, state: int) -> int:
-    """Hold back a WQE that passed its checks, if the card is to be as slow as another one."""
+    """Delay a WQE that has passed its checks, if the card has rate limits."""
     if EXECUTE_WRITE <= state <= COMPLETE and load(hca + CTL_WQE_COST) | load(hca + CTL_BYTE_COST) != 0:
         admit(hca, 1, load(work + WORK_NBYTES))
     return state
 
 
 def _way(name: str, *steps: Any) -> Any:
-    """Return a function (hca, qp, work, state), which takes a WQE through these steps and returns its state behind the last one.
+    """Return a function (hca, qp, work, state), which takes a WQE through these steps and returns its state after the last one.
 
-    As no state leads back, that is a sequence without a loop. It is written here, because Numba compiles no table of functions.
+    As no state leads back, it has no loop. Its source is generated, because Numba compiles no table of functions.
 
     Args:
-        name: of the function.
-        steps: states; and functions (hca, qp, work, state), which see a WQE in any state and return it.
+        name: name of the function.
+        steps: states, and functions (hca, qp, work, state), which are called in any state and return the next one.
     """
     lines, names = [f"def {name}(hca, qp, work, state):"], {}
     for place, step in enumerate(steps):
@@ -138,7 +138,7 @@ def _way(name: str, *steps: Any) -> Any:
 _FETCH, *_CHECKS = (state for state in _OWN if state.number <= CHECK_RECEIVE)
 _ACTS = [state for state in _OWN if state.number > CHECK_RECEIVE]
 
-#: Take a WQE through the checks; return what is to be done with it.
+#: Take a WQE through the checks; return the state that executes or ends it.
 check = _way("check", *_CHECKS)
 
 #: Take a WQE from a state to its end; return DONE or WAITING.

@@ -1,8 +1,8 @@
-"""The receiving side: what SEND, and WRITE with immediate data, find in the peer's receive queue, and what they leave in its CQ.
+"""The receiving side: SEND and WRITE with immediate data use the peer's receive queue and complete in its CQ.
 
-A receive WQE is taken only when the message goes into it, or fails because of it. Of one that is not there the requester hears "receiver
-not ready" (RNR NAK); it waits and tries again, as often as its qpc.rnr_retry says. It tries as soon as there is one: the card knows, and
-nobody gains by its waiting until the end of the timer.
+A receive WQE is consumed only if the message goes into it, or fails because of it. If there is none, the requester gets "receiver not
+ready" (RNR NAK), waits and tries again, up to qpc.rnr_retry times. It tries as soon as there is a receive WQE, which the card knows,
+instead of waiting for the timer.
 """
 
 from pgas.transports.hostloop.compiled import device
@@ -80,10 +80,10 @@ from pgas.transports.softhca.tables import (
 RESP_WR_IMM, RESP_SEND, RESP_SEND_IMM = int(CqeOpcode.RESP_WR_IMM), int(CqeOpcode.RESP_SEND), int(CqeOpcode.RESP_SEND_IMM)
 RESP_ERR = int(CqeOpcode.RESP_ERR)
 
-#: QP_STALLED_UNTIL of a QP that waits for a receive WQE of its peer: a sweep that never comes.
+#: QP_STALLED_UNTIL of a QP that waits for a receive WQE of its peer: a sweep number that is never reached.
 NAKED = 1 << 62
 
-#: Receive WQEs that are flushed before the next QP gets its turn.
+#: Most receive WQEs flushed in one visit.
 FLUSHED_PER_VISIT = 64
 
 
@@ -95,16 +95,15 @@ def receive_queue(hca: int, qp: int) -> int:
 
 @device
 def posted(rq: int) -> int:
-    """Return how many receive WQEs there are: there is no doorbell for them but the record."""
+    """Return the number of posted receive WQEs, from the doorbell record; they have no other doorbell."""
     return (load_be32_acquire(load(rq + RQ_DBR)) - load(rq + RQ_CONSUMER)) & WQE_IDX_MASK
 
 
 @device
 def check_receive(hca: int, qp: int, work: int) -> int:
-    """The peer has a receive WQE (rxe_resp.c check_resource: RNR NAK).
+    """Check that the peer has a receive WQE (rxe_resp.c check_resource: RNR NAK).
 
-    To a QP without a receive queue there is nothing to be sent: "the operation is not supported by this receive queue" (IBTA, Remote
-    Invalid Request Error).
+    A QP without a receive queue refuses: "the operation is not supported by this receive queue" (IBTA, Remote Invalid Request Error).
     """
     rq = receive_queue(hca, load(work + WORK_RESPONDER))
     if load(rq + RQ_ADDRESS) == 0:
@@ -119,7 +118,7 @@ def check_receive(hca: int, qp: int, work: int) -> int:
 
 @device
 def not_ready(hca: int, qp: int, work: int) -> int:
-    """Wait as long as the peer's min_rnr_nak says, or give up."""
+    """Wait for the peer's min_rnr_nak, or fail after the last retry."""
     rq = receive_queue(hca, qp)
     retry, naks = load(rq + RQ_RNR_RETRY), load(rq + RQ_NAKS)
     if retry != RNR_RETRY_FOR_EVER and naks == retry:
@@ -133,7 +132,7 @@ def not_ready(hca: int, qp: int, work: int) -> int:
 
 @device
 def waits(hca: int, qp: int, state: int) -> int:
-    """Whether a QP is to be left alone because its peer still has no receive WQE, and it is not yet time to count another try."""
+    """Whether to skip a QP because its peer has no receive WQE yet, and the time of the next try has not come."""
     if load(qp + QP_STALLED_UNTIL) != NAKED:
         return 0
     number = load(qp + QP_REMOTE_QPN)
@@ -148,7 +147,7 @@ def waits(hca: int, qp: int, state: int) -> int:
 
 @device
 def execute_receive(hca: int, qp: int, work: int) -> int:
-    """Put the message into the receive WQE, or where a WRITE says, and complete the receive WQE before the WQE that was sent."""
+    """Write the message to the receive WQE's memory, or to a WRITE's address, and complete the receive WQE before the sent one."""
     peer, opcode, nbytes = load(work + WORK_RESPONDER), load(work + WORK_OPCODE), load(work + WORK_NBYTES)
     rq = receive_queue(hca, peer)
     index = load(rq + RQ_CONSUMER)
@@ -174,10 +173,10 @@ def execute_receive(hca: int, qp: int, work: int) -> int:
 
 @device
 def find_room(hca: int, peer: int, work: int, wqe: int, end: int) -> int:
-    """Turn so many segments of a receive WQE as the message needs into addresses; return 0, or what is wrong with them.
+    """Resolve the segments of a receive WQE that the message needs to addresses; return 0 or a vendor syndrome.
 
-    Each lkey exists, is of the receiver's PD, holds the range and allows writing (rxe_resp.c send_data_in; rxe_mr.c copy_data). All are
-    checked before any byte moves.
+    Each lkey exists, is of the receiver's PD, contains the range and allows writing (rxe_resp.c send_data_in; rxe_mr.c copy_data). All are
+    checked before any byte is written.
     """
     left, pair = load(work + WORK_NBYTES), work + WORK_SCATTER
     while left > 0:
@@ -201,9 +200,9 @@ def find_room(hca: int, peer: int, work: int, wqe: int, end: int) -> int:
 
 @device
 def reject(hca: int, qp: int, work: int, index: int, vendor: int) -> int:
-    """End a receive WQE with an error of its own and the WQE that was sent with what the receiver answers; both QPs enter ERR.
+    """End a receive WQE with its own error and the sent WQE with the receiver's answer; both QPs enter ERR.
 
-    Too short a receive WQE: NAK invalid request; one that names the wrong memory: NAK remote operational error (IBTA, responder errors).
+    A receive WQE that is too short: NAK invalid request; one with wrong memory: NAK remote operational error (IBTA, responder errors).
     """
     peer = load(work + WORK_RESPONDER)
     syndrome = LOCAL_LENGTH if vendor == V_RECEIVE_LENGTH else LOCAL_PROT
@@ -215,7 +214,7 @@ def reject(hca: int, qp: int, work: int, index: int, vendor: int) -> int:
 
 @device
 def scatter(work: int) -> int:
-    """Copy what the WQE's segments hold into those of the receive WQE."""
+    """Copy the data of the WQE's segments into those of the receive WQE."""
     pair, room, dest = work + WORK_SCATTER, 0, 0
     for i in range(load(work + WORK_SEGMENTS)):
         source, left = load(work + WORK_PAIRS + i * SEGMENT_BYTES), load(work + WORK_PAIRS + i * SEGMENT_BYTES + 8)
@@ -234,7 +233,7 @@ def scatter(work: int) -> int:
 
 @device
 def flush_receives(hca: int, qp: int) -> int:
-    """End receive WQEs of a QP in ERR; return whether there were any."""
+    """Flush receive WQEs of a QP in ERR; return whether there were any."""
     rq = receive_queue(hca, qp)
     if load(rq + RQ_ADDRESS) == 0:
         return 0

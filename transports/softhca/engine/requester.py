@@ -1,4 +1,4 @@
-"""The requester: takes doorbells and WQEs of a QP, and checks what can be checked without the peer."""
+"""The requester: takes doorbells and WQEs of a QP, and performs all checks that do not need the peer."""
 
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.contexts import Access
@@ -153,7 +153,7 @@ _WORD = 0xFFFF_FFFF
 
 @device
 def rung(qp: int) -> int:
-    """Return the register that holds a doorbell which was not taken yet, 0 if there is none."""
+    """Return the register with a pending doorbell, 0 if there is none."""
     register = load(qp + QP_REGISTER)
     if RECEIVES and load(qp + QP_BUFFERS) == SHARED:
         ahead = (recorded(qp) - load(qp + QP_PRODUCER)) & WQE_IDX_MASK
@@ -172,7 +172,7 @@ def rung(qp: int) -> int:
 
 @device
 def doorbell_qpn(word: int) -> int:
-    """Return the QP that a doorbell names."""
+    """Return the QPN of a doorbell."""
     return swap32((word >> 32) & _WORD) >> QPN_SHIFT
 
 
@@ -184,9 +184,9 @@ def recorded(qp: int) -> int:
 
 @device
 def take_doorbell(qp: int) -> int:
-    """Take what was rung and move the producer index; return whether something was (doorbell.advance).
+    """Take a doorbell and move the producer index; return whether there was one (doorbell.advance).
 
-    The doorbell record alone makes nothing happen: it is read when a doorbell came, and the farther of the two counts.
+    The doorbell record alone does nothing: it is read when there is a doorbell, and the further index of the two counts.
     """
     register = rung(qp)
     if register == 0:
@@ -205,7 +205,7 @@ def take_doorbell(qp: int) -> int:
     if qpn_word >> QPN_SHIFT != load(qp + QP_QPN):
         count(qp + QP_FOREIGN_DOORBELLS, 1)
         return 1
-    # Both conventions: the next empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is not looked at.
+    # Both conventions: the next empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is ignored.
     wqebbs = ((qpn_word & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
     announced = ((idx_word >> WQE_IDX_SHIFT) + wqebbs) & WQE_IDX_MASK
     return advance(qp, announced, recorded(qp))
@@ -213,7 +213,7 @@ def take_doorbell(qp: int) -> int:
 
 @device
 def advance(qp: int, announced: int, record: int) -> int:
-    """Move the producer index to what a doorbell announced, or to its record (doorbell.advance); return 1."""
+    """Move the producer index to that of a doorbell or its record (doorbell.advance); return 1."""
     producer, depth = load(qp + QP_PRODUCER), load(qp + QP_MASK) + 1
     by_ring, by_record = (announced - producer) & WQE_IDX_MASK, (record - producer) & WQE_IDX_MASK
     distance = 0
@@ -222,8 +222,8 @@ def advance(qp: int, announced: int, record: int) -> int:
         if by_record < by_ring or by_record > depth:
             count(qp + QP_STALE_RECORDS, 1)
     elif by_ring <= WQE_IDX_MASK - depth:
-        distance = depth + 1  # neither ahead nor behind by a queue at most: fetch finds the queue overrun
-    elif not RECEIVES or load(qp + QP_BUFFERS) == 0:  # of two buffers the one that was rung first may be seen last
+        distance = depth + 1  # more than a queue ahead or behind: fetch reports an overrun
+    elif not RECEIVES or load(qp + QP_BUFFERS) == 0:  # with two buffers the first doorbell may be seen last
         count(qp + QP_STALE_DOORBELLS, 1)
     if distance < by_record <= depth:
         distance = by_record
@@ -233,7 +233,7 @@ def advance(qp: int, announced: int, record: int) -> int:
 
 @device
 def fetch(hca: int, qp: int, work: int) -> int:
-    """Copy the next WQE out of the ring, so that nobody changes it while it is checked; it wraps WQEBB by WQEBB."""
+    """Copy the next WQE out of the ring, so that it cannot change while it is checked; it wraps WQEBB by WQEBB."""
     index = load(qp + QP_CONSUMER)
     ring, mask = load(qp + QP_SQ), load(qp + QP_MASK)
     rung = load(qp + QP_PRODUCER) - index
@@ -243,7 +243,7 @@ def fetch(hca: int, qp: int, work: int) -> int:
     store(wqe + 8, load(first + 8))
     wqebbs = begin(work, index)
     ds = load(work + WORK_DS)
-    # Of a WQE whose size cannot be right one WQEBB is consumed: the card has to go on somewhere.
+    # Consume one WQEBB of a WQE whose size cannot be right.
     store(work + WORK_WQEBBS, max(1, min(wqebbs, rung)))
     state = CHECK_CONTROL
     if rung > mask + 1:
@@ -262,7 +262,7 @@ def fetch(hca: int, qp: int, work: int) -> int:
 
 @device
 def begin(work: int, index: int) -> int:
-    """Take a WQE's control segment, of which work has a copy, into its work record; return the WQEBBs that it says to have."""
+    """Take a WQE's control segment, of which work has a copy, into its work record; return its number of WQEBBs."""
     wqe = load(work + WORK_WQE)
     idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
     ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK
@@ -296,7 +296,7 @@ def check_control(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_fault(hca: int, qp: int, work: int) -> int:
-    """Fail the WQE that a fault is set for."""
+    """Fail the WQE that is selected by a fault."""
     only = load(hca + CTL_FAIL_QPN)
     if only == 0 or only == load(qp + QP_QPN):
         left = load(hca + CTL_FAIL_COUNT) - 1
@@ -308,7 +308,7 @@ def check_fault(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_segments(hca: int, qp: int, work: int) -> int:
-    """Find the segments of the opcode. opmod tells the width of a masked atomic and is 0 otherwise."""
+    """Find the segments of the opcode. opmod is the width of a masked atomic, else 0."""
     opcode, opmod = load(work + WORK_OPCODE), load(work + WORK_OPMOD)
     if RECEIVES and opcode == WAIT and load(hca + CTL_CQS) != 0:
         if load(work + WORK_DS) != DS_WAIT:
@@ -317,7 +317,7 @@ def check_segments(hca: int, qp: int, work: int) -> int:
     data = WQE_DATA
     width = 0
     if opcode == NOP:
-        return COMPLETE  # of ds 1 or 2, and nobody parses the second octoword
+        return COMPLETE  # with ds 1 or 2; the second octoword is ignored
     if opcode == DUMP:
         data = DUMP_DATA
     elif opcode in (CS, FA):
@@ -340,7 +340,7 @@ def check_segments(hca: int, qp: int, work: int) -> int:
         return fail(work, LOCAL_QP_OP, V_OPMOD)
     end = load(work + WORK_DS) * OCTOWORD
     if data > end or ((width != 0 or opcode == DUMP) and data + OCTOWORD != end):
-        return fail(work, LOCAL_QP_OP, V_DS)  # an atomic and a DUMP have one data segment, others any number, also none
+        return fail(work, LOCAL_QP_OP, V_DS)  # an atomic and a DUMP have one data segment, others any number, also 0
     if opcode != DUMP:
         store(work + WORK_RADDR, load_be64(load(work + WORK_WQE) + WQE_RADDR))
         store(work + WORK_RKEY, load_be32(load(work + WORK_WQE) + WQE_RADDR + 8))
@@ -352,7 +352,7 @@ def check_segments(hca: int, qp: int, work: int) -> int:
 
 @device
 def awaited(hca: int, qp: int, wqe: int) -> int:
-    """Return the address of the record of the CQ that a WAIT names, 0 if it is none of the QP's PE."""
+    """Return the address of the record of a WAIT's CQ, 0 if the QP's PE has no such CQ."""
     cqn = load_be32(wqe + WAIT_CQN)
     cq = load(hca + CTL_CQS) + (cqn & CQ_ROWS_MASK) * CQ_ROW
     return cq if load_published(cq + CQ_CQN) == cqn and load(cq + CQ_PE) == load(qp + QP_PE) else 0
@@ -360,7 +360,7 @@ def awaited(hca: int, qp: int, wqe: int) -> int:
 
 @device
 def blocked(hca: int, qp: int) -> int:
-    """Whether the next WQE is a WAIT for a CQE that is not there yet: number max_index of its CQ, counted from 0, as DOCA uses it."""
+    """Whether the next WQE is a WAIT whose CQE has not been written: number max_index of its CQ, from 0, as DOCA uses it."""
     wqe = load(qp + QP_SQ) + ((load(qp + QP_CONSUMER) & load(qp + QP_MASK)) << WQEBB_SHIFT)
     if load_be32(wqe + CTRL_OPMOD_IDX_OPCODE) & 0xFF != WAIT or load(hca + CTL_CQS) == 0:
         return 0
@@ -372,9 +372,9 @@ def blocked(hca: int, qp: int) -> int:
 
 @device
 def check_lkey(hca: int, qp: int, work: int) -> int:
-    """Turn the data segments into addresses: each lkey exists, is of the QP's PD, holds the range, allows writing what comes back.
+    """Resolve the data segments to addresses: each lkey exists, is of the QP's PD, contains the range, and allows writing if data returns.
 
-    Local Protection Error; rxe_mr.c lookup_mr and mr_check_range. All segments are checked before any byte moves.
+    Local Protection Error; rxe_mr.c lookup_mr and mr_check_range. All segments are checked before any byte is copied.
     """
     wqe = load(work + WORK_WQE)
     opcode, at = load(work + WORK_OPCODE), load(work + WORK_DATA)
@@ -416,7 +416,7 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_length(hca: int, qp: int, work: int) -> int:
-    """The message is no longer than qpc.log_msg_max says, and an atomic's data segment has its operand's size (Local Length Error)."""
+    """Check the message's length against qpc.log_msg_max, and an atomic's data segment against the operand's size (Local Length Error)."""
     width, nbytes = load(work + WORK_WIDTH), load(work + WORK_NBYTES)
     if width != 0 and nbytes != width:
         return fail(work, LOCAL_LENGTH, V_LENGTH_ATOMIC)
@@ -429,7 +429,7 @@ def check_length(hca: int, qp: int, work: int) -> int:
 
 @device
 def find_key(hca: int, key: int) -> int:
-    """Return the address of a key's record, that of row 0, which holds no key, if there is no such key."""
+    """Return the address of a key's record, or that of row 0, which has no key, if there is no such key."""
     rows = load(hca + CTL_MKEYS)
     row = rows + ((key >> 8) & MKEY_ROWS_MASK) * MKEY_ROW
     if load_published(row + MKEY_KEY) != key:

@@ -1,7 +1,7 @@
 """The responder: the peer QP's checks, in the order of rxe_resp.c (CHK_PSN, CHK_OP_VALID, CHK_RKEY, EXECUTE), and the access to its memory.
 
 A request that the peer drops without an answer (no such QP, not connected to the requester, wrong state, wrong PSN) ends at the requester
-as "transport retry counter exceeded", at once: nothing was lost on the way, so retries would find the same.
+as "transport retry counter exceeded", at once: no packets are lost, so retries would have the same result.
 """
 
 from pgas.transports.hostloop.compiled import device
@@ -92,13 +92,13 @@ from pgas.transports.softhca.tables import (
 
 REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = int(Access.REMOTE_WRITE), int(Access.REMOTE_READ), int(Access.REMOTE_ATOMIC)
 
-#: The pieces in which faults deliver a long WRITE, last one first.
+#: Number of pieces in which a fault delivers a long WRITE, the last one first.
 PIECE = 4096
 
 
 @device
 def check_connection(hca: int, qp: int, work: int) -> int:
-    """remote_qpn names a QP in RTR or RTS that is connected to this one and expects its PSN (rxe_recv.c check_type_state, check_psn)."""
+    """Check that remote_qpn is a QP in RTR or RTS, connected to this one, that expects its PSN (rxe_recv.c check_type_state, check_psn)."""
     number = load(qp + QP_REMOTE_QPN)
     peer = load(hca + CTL_QPS) + (number & QP_ROWS_MASK) * QP_ROW
     state = state_of(peer)
@@ -116,7 +116,7 @@ def check_connection(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_op_valid(hca: int, qp: int, work: int) -> int:
-    """The QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request). SEND needs no leave."""
+    """Check that the QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request). SEND always may."""
     opcode = load(work + WORK_OPCODE)
     needs = OP_WRITE if opcode == WRITE else OP_READ if opcode == READ else OP_ATOMIC
     if RECEIVES and WRITE < opcode < READ:
@@ -130,9 +130,9 @@ def check_op_valid(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_rkey(hca: int, qp: int, work: int) -> int:
-    """The rkey exists, is of the *responder's* PD, holds the range and allows the operation (rxe_resp.c check_rkey: NAK remote access).
+    """Check that the rkey exists, is of the *responder's* PD, contains the range and allows the operation.
 
-    Zero bytes need neither key nor address.
+    rxe_resp.c check_rkey: NAK remote access. Zero bytes need neither key nor address.
     """
     opcode, nbytes = load(work + WORK_OPCODE), load(work + WORK_NBYTES)
     if nbytes == 0:
@@ -158,7 +158,7 @@ def check_rkey(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_alignment(hca: int, qp: int, work: int) -> int:
-    """An atomic's address is a multiple of its size (rxe_resp.c atomic_reply: RESPST_ERR_MISALIGNED_ATOMIC, NAK invalid request)."""
+    """Check that an atomic's address is aligned (rxe_resp.c atomic_reply: RESPST_ERR_MISALIGNED_ATOMIC, NAK invalid request)."""
     if load(work + WORK_RADDR) & (load(work + WORK_WIDTH) - 1):
         return refuse(work, REMOTE_INVAL_REQ, V_MISALIGNED)
     return EXECUTE_ATOMIC
@@ -166,7 +166,7 @@ def check_alignment(hca: int, qp: int, work: int) -> int:
 
 @device
 def execute_write(hca: int, qp: int, work: int) -> int:
-    """Write the segments one behind the other."""
+    """Write the segments one after another."""
     if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
         write_segments(hca, qp, work)
     else:
@@ -180,7 +180,7 @@ def execute_write(hca: int, qp: int, work: int) -> int:
 
 @device
 def write_segments(hca: int, qp: int, work: int) -> int:
-    """Write the segments where nothing is late."""
+    """Write the segments without late data."""
     remote = load(work + WORK_REMOTE)
     for i in range(load(work + WORK_SEGMENTS)):
         pair = work + WORK_PAIRS + i * SEGMENT_BYTES
@@ -206,7 +206,7 @@ def copy_backwards(dest: int, source: int, nbytes: int) -> int:
 
 @device
 def execute_read(hca: int, qp: int, work: int) -> int:
-    """Scatter into the segments."""
+    """Scatter the data into the segments."""
     if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
         read_segments(hca, qp, work)
     else:
@@ -221,7 +221,7 @@ def execute_read(hca: int, qp: int, work: int) -> int:
 
 @device
 def read_segments(hca: int, qp: int, work: int) -> int:
-    """Scatter where nothing is late."""
+    """Scatter the data without late data."""
     remote = load(work + WORK_REMOTE)
     for i in range(load(work + WORK_SEGMENTS)):
         pair = work + WORK_PAIRS + i * SEGMENT_BYTES
@@ -232,7 +232,7 @@ def read_segments(hca: int, qp: int, work: int) -> int:
 
 @device
 def execute_atomic(hca: int, qp: int, work: int) -> int:
-    """Update the operand, return the old value: 4 bytes big-endian, 8 bytes in host order."""
+    """Update the operand and write the old value: 4 bytes big-endian, 8 bytes in host order."""
     remote, width = load(work + WORK_REMOTE), load(work + WORK_WIDTH)
     opcode, operands = load(work + WORK_OPCODE), load(work + WORK_WQE) + load(work + WORK_OPERANDS)
     place_touched(hca, remote, width)
@@ -262,7 +262,7 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
 
 @device
 def updated(opcode: int, width: int, operands: int, old: int) -> int:
-    """Return what an atomic makes of a value."""
+    """Return a value after an atomic."""
     if width == 4:
         if opcode == MASKED_FA:
             return add_in_fields(old, load_be32(operands), load_be32(operands + 4)) & 0xFFFF_FFFF
@@ -284,5 +284,5 @@ def updated(opcode: int, width: int, operands: int, old: int) -> int:
 
 @device
 def add_in_fields(old: int, value: int, boundary: int) -> int:
-    """Add; no carry leaves a bit that is set in boundary. All bits set: exclusive or."""
+    """Add without carry out of bits that are set in boundary. All bits set: exclusive or."""
     return ((old & ~boundary) + (value & ~boundary)) ^ ((old ^ value) & boundary)

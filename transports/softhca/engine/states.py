@@ -1,7 +1,7 @@
-"""The states of a WQE on its way through the card, as numbers, and what the functions of all states use.
+"""The states of a WQE as numbers, and functions that all states use.
 
-A state is a function of that name in requester.py, responder.py, completer.py, receiver.py or late.py. It gets the addresses of the
-control record, of the QP's row and of the work record (tables.WORK_*), and returns the next state. pipeline.py has the table of states.
+A state is a function in requester.py, responder.py, completer.py, receiver.py or late.py. Its arguments are the addresses of the control
+record, the QP's row and the work record (tables.WORK_*); it returns the next state. pipeline.py has the table of states.
 """
 
 from pgas.base.backend import SIMULATOR
@@ -39,18 +39,18 @@ from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE,
     FLUSH,
     # ends
     DONE,
-    WAITING,  # for a receive WQE of the peer; the WQE is tried again
-    ALONE,  # the WQE has more data segments than this work record has room for; a worker's own has room for all (cuda engine)
+    WAITING,  # for a receive WQE of the peer; the WQE is retried
+    ALONE,  # the WQE has more data segments than fit into this work record (cuda engine); the worker's own record has room
 ) = range(24)
 
-#: Whether this engine serves receive queues and watches CQs for overrun. The cpu engine does; the cuda engine has several workers, which
-#: would race for them (tables).
+#: Whether this engine serves receive queues and checks CQs for overrun: only the cpu engine, as the cuda engine's workers would race
+#: (tables).
 RECEIVES = SIMULATOR
 
-#: Whether data can be late (late.py): the weak memory that needs it is the simulator's, and it would double the kernel's code.
+#: Whether data can be late (late.py): only in the simulator, as it would double the kernel's code.
 DELAYS_DATA = SIMULATOR
 
-#: Compiled code takes plain ints.
+#: As plain ints, for compiled code.
 LOCAL_LENGTH = int(Syndrome.LOCAL_LENGTH_ERR)
 LOCAL_QP_OP = int(Syndrome.LOCAL_QP_OP_ERR)
 LOCAL_PROT = int(Syndrome.LOCAL_PROT_ERR)
@@ -71,7 +71,7 @@ RETRY_EXC = int(Syndrome.TRANSPORT_RETRY_EXC_ERR)
 
 @device
 def fail(work: int, syndrome: int, vendor: int) -> int:
-    """End a WQE with an error that concerns the requester only."""
+    """Fail a WQE with an error of the requester."""
     store(work + WORK_SYNDROME, syndrome)
     store(work + WORK_VENDOR, vendor)
     return ERROR
@@ -79,7 +79,7 @@ def fail(work: int, syndrome: int, vendor: int) -> int:
 
 @device
 def refuse(work: int, syndrome: int, vendor: int) -> int:
-    """End a WQE with an error of class C: the responder's QP enters the error state too (rxe_resp.c, do_class_ac_error)."""
+    """Fail a WQE with an error of class C: the responder's QP enters the error state, too (rxe_resp.c, do_class_ac_error)."""
     store(work + WORK_SYNDROME, syndrome)
     store(work + WORK_VENDOR, vendor)
     return RESPONDER_ERROR
@@ -96,7 +96,7 @@ def state_of(qp: int) -> int:
 
 @device
 def count(address: int, value: int) -> int:
-    """Add to a counter that only the engine writes."""
+    """Add to a counter of the engine."""
     return store(address, load(address) + value)
 
 

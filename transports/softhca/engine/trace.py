@@ -25,7 +25,7 @@ __all__ = ["trace"]
 
 @device
 def trace(hca: int, qp: int, kind: int, index: int, source: int, nbytes: int) -> int:
-    """Put a WQE or CQE into the ring of the trace; a full ring loses it and counts it."""
+    """Put a WQE or CQE into the trace ring. If the ring is full, drop and count it."""
     head = load(hca + CTL_TRACE_HEAD)
     if head - load(hca + CTL_TRACE_TAIL) >= TRACE_RECORDS:
         count(hca + CTL_TRACE_LOST, 1)

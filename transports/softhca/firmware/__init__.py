@@ -1,1 +1,1 @@
-"""The control path of the software card: the commands, and the objects that they make."""
+"""The control path of the software card: commands, and the objects that they create."""

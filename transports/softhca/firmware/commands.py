@@ -1,7 +1,7 @@
-"""The firmware: executes commands as bytes in and bytes out, and fails as a card fails, with a status and a syndrome.
+"""The firmware: executes commands, bytes in and bytes out; failures have a status and a syndrome, as on a card.
 
-Checked in this order: the command is known, both lengths, op_mod, then what the command's own handler checks: values, objects (that exist
-and belong to the calling PE), states. A refused command changes nothing.
+Order of the checks: known command, both lengths, op_mod, then those of the command's handler: values, objects (they exist and belong to the
+calling PE), states. A refused command changes nothing.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ class Firmware:
             elif opcode == Command.QUERY_QP and values["qpc_ext"]:
                 target = QUERY_QP_EXT_OUT
             require(opcode == Command.QUERY_HCA_CAP or values["op_mod"] == 0, Status.BAD_PARAM, Why.OP_MOD)
-            # Of the capabilities a card returns as many as there is room for: rdma-core's tests ask for the first 2 KiB.
+            # A card cuts capabilities to the output's length: rdma-core's tests read the first 2 KiB.
             needed = OUTPUT.size if opcode == Command.QUERY_HCA_CAP else target.size
             require(outlen >= needed, Status.BAD_OUTP_LEN, Why.OUTPUT_LENGTH)
             outbox = fields.fill(target, self._handlers[opcode](pe, values) or {})
@@ -119,7 +119,7 @@ class Firmware:
         return outbox
 
     def leave(self, pe: int) -> None:
-        """Destroy everything of a PE; afterwards the engine touches none of its memory."""
+        """Destroy all objects of a PE; afterwards the engine does not access its memory."""
         self.queues.leave(pe)
         self.objects.leave(pe)
 
@@ -127,7 +127,7 @@ class Firmware:
 
     @staticmethod
     def _cap_output(op_mod: int) -> Table:
-        kind = op_mod >> 1  # the lowest bit tells current from maximal
+        kind = op_mod >> 1  # the lowest bit: current or maximal
         require(kind in CAPABILITIES, Status.BAD_PARAM, Why.OP_MOD)
         return commands.output_table(Command.QUERY_HCA_CAP, cap_op_mod(kind))
 

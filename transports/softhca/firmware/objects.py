@@ -1,6 +1,6 @@
-"""What a PE owns on the card, and the calls that are no commands: protection domains, UMEMs, memory regions, UARs.
+"""The objects of PEs on the card, and the calls that are not commands: protection domains, UMEMs, memory regions, UARs.
 
-Every object belongs to one PE; to all others it does not exist. An object that another one uses cannot be given back.
+Every object belongs to one PE and does not exist for the others. An object that is in use by another one cannot be destroyed.
 """
 
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from pgas.transports.softhca.tables import LOCAL_READ, SHARED, Tables
 
 __all__ = ["Objects", "Refusal"]
 
-#: The event queue that exists without being created, as the kernel driver's (mlx5dv_devx_query_eqn).
+#: The predefined event queue, as that of the kernel driver (mlx5dv_devx_query_eqn).
 EQN = 7
 
 
 class Refusal(Exception):
-    """The card does not do what a PE asks for; the text is for the PE."""
+    """The card refuses a PE's request; the text is for the PE."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Owned:
     """Any object."""
 
     pe: int
-    users: int = 0  #: objects that name this one
+    users: int = 0  #: number of objects that use this one
 
 
 @dataclass
@@ -36,34 +36,34 @@ class Umem(Owned):
 
     address: int = 0
     nbytes: int = 0
-    page_size: int = layout.UMEM_PAGE_SIZE  #: what lies in it begins at a multiple of this, but for doorbell records
+    page_size: int = layout.UMEM_PAGE_SIZE  #: alignment of objects in it, except doorbell records
 
 
 @dataclass
 class Borrowed(Umem):
     """Memory that a PE has lent."""
 
-    mapped: int = 0  #: where the engine finds the byte at address
+    mapped: int = 0  #: the engine's address of the byte at address
 
 
-#: A BlueFlame register is two buffers, which its QP rings in turns.
+#: A BlueFlame register has two buffers, which its QP rings alternately.
 _BF_BUFFERS = 2 * UAR_BF_REGISTERS
 
 
 @dataclass
 class UarPage(Owned):
-    """A UAR, and the QPs that its registers serve."""
+    """A UAR, and the QPs of its registers."""
 
     kind: UarType = UarType.NC
     qpns: list[int] = field(default_factory=list)
 
     def full(self, *, shared: bool) -> bool:
-        """Whether there is no register for another QP. shared: the engine serves QPs that share one of type NC."""
+        """Whether there is no register for another QP. shared: whether the engine allows QPs to share one of type NC."""
         return len(self.qpns) == UAR_BF_REGISTERS if self.kind == UarType.BF else bool(self.qpns) and not shared
 
     @property
     def buffers(self) -> int:
-        """How many buffers another QP here rings, SHARED if it shares its register, 0 if it has one of its own."""
+        """Return QP_BUFFERS of another QP here: number of buffers, SHARED if it shares its register, 0 if it has its own."""
         if self.kind == UarType.BF:
             return _BF_BUFFERS
         return SHARED if self.qpns else 0
@@ -75,12 +75,12 @@ class Key(Owned):
 
     row: int = 0
     pd: Owned | None = None
-    umem: Owned | None = None  #: or the lent memory that it is a region of
+    umem: Owned | None = None  #: or its lent memory
 
 
 @dataclass
 class Numbers:
-    """Rows of a table: the lowest free one first, and how often each was used."""
+    """The rows of a table, and how often each was used. The lowest free one is taken first."""
 
     count: int
     used: dict[int, int] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Numbers:
         return row
 
     def generation(self, row: int, bits: int) -> int:
-        """Return a number from 1 to 2^bits - 1 that the row's earlier user did not have."""
+        """Return a number from 1 to 2^bits - 1, other than that of the row's previous user."""
         return (self.used[row] - 1) % ((1 << bits) - 1) + 1
 
 
@@ -127,7 +127,7 @@ class Objects:
     # ----------------------------------------------------------------------------------------------------------------- memory
 
     def share(self, pe: int, address: int, nbytes: int) -> None:
-        """Note memory of a PE that the server has mapped at the PE's own address."""
+        """Record memory of a PE that the server has mapped at the PE's address."""
         self.segments.setdefault(pe, []).append((address, nbytes))
 
     def unshare(self, pe: int, address: int, nbytes: int) -> None:
@@ -143,21 +143,21 @@ class Objects:
         self.segments[pe].remove((address, nbytes))
 
     def borrow(self, pe: int, address: int, nbytes: int, mapped: int) -> int:
-        """Note memory of a PE that the server has mapped elsewhere; return its number."""
+        """Record memory of a PE that the server has mapped at another address; return its number."""
         self.borrowed[number := self._number()] = Borrowed(pe, 0, address, nbytes, mapped=mapped)
         return number
 
     def give_back(self, pe: int, number: int) -> None:
-        """Forget it."""
+        """Forget lent memory."""
         self._forget(self.borrowed, pe, number, "lent memory")
 
     def _lender(self, pe: int, address: int, nbytes: int) -> Borrowed | None:
-        """Return the newest lent memory of a PE that a range lies in, None if it lies in what PE and card have at one address."""
+        """Return the newest lent memory of a PE that contains a range; None if PE and card have it at the same address."""
         found = [b for b in self.borrowed.values() if b.pe == pe and b.address <= address and address + nbytes <= b.address + b.nbytes]
         return found[-1] if found else None
 
     def check_memory(self, pe: int, address: int, nbytes: int, what: str) -> None:
-        """Refuse memory that is not a PE's; what it shared piece by piece may be one range."""
+        """Refuse memory that the PE has not shared; adjacent shared pieces count as one range."""
         reached = address
         for start, size in sorted(self.segments.get(pe, ())):
             if start <= reached:
@@ -166,7 +166,7 @@ class Objects:
             raise Refusal(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the card can reach")
 
     def register_umem(self, pe: int, address: int, nbytes: int, page_size: int = layout.UMEM_PAGE_SIZE) -> int:
-        """Return the id of a new UMEM, as CREATE_UMEM, whose mtt the kernel makes of pages of this size."""
+        """Return the id of a new UMEM, as CREATE_UMEM with an mtt of pages of this size."""
         self.check_memory(pe, address, nbytes, "register_umem")
         if page_size < layout.UMEM_PAGE_SIZE or page_size & page_size - 1:
             raise Refusal(f"register_umem: pages of {page_size} bytes, a power of two from {layout.UMEM_PAGE_SIZE} is allowed")
@@ -185,13 +185,13 @@ class Objects:
         return number
 
     def dealloc_pd(self, pe: int, pdn: int) -> None:
-        """Give a protection domain back."""
+        """Free a protection domain."""
         self._forget(self.pds, pe, pdn, "protection domain")
 
     def alloc_uar(self, pe: int, kind: UarType = UarType.NC) -> int:
-        """Return the number of a new UAR page, whose register is clear.
+        """Return the number of a new UAR page with a clear register.
 
-        kind: BF has registers for two QPs, and nobody tells which is whose: the number in the doorbell does.
+        kind: BF has registers for two QPs. They are not assigned: the doorbell has the QPN.
         """
         page = self._uar_pages.take(reserved=1)
         if page is None:
@@ -201,7 +201,7 @@ class Objects:
         return page
 
     def dealloc_uar(self, pe: int, page: int) -> None:
-        """Give a UAR back."""
+        """Free a UAR."""
         self._forget(self.uars, pe, page, "UAR")
         self._uar_pages.free.append(page)
 
@@ -211,7 +211,7 @@ class Objects:
         return layout.page_address(page) + UAR_BF_OFFSET
 
     def clear_register(self, page: int, qpn: int | None = None) -> None:
-        """Drop what was rung for a QP, or at all."""
+        """Drop the pending doorbell of a QP, or of any QP."""
         for buffer in range(_BF_BUFFERS if self.uars[page].kind == UarType.BF else 1):
             address = self.register(page) + buffer * UAR_BF_BUFFER_SIZE
             if (
@@ -251,10 +251,10 @@ class Objects:
     def add_key(
         self, pe: int, pd: Owned, pdn: int, access: int, start: int, nbytes: int, address: int, umem: Owned | None, variant: int | None
     ) -> int | None:
-        """Publish a key to the engine; variant None: the kernel chooses mkey_7_0. Return None if none is free.
+        """Publish a key to the engine. variant: mkey_7_0; None: chosen as by the kernel. Return None if no key is free.
 
-        The index of a key that is gone is given again, as a card does: who keeps the old key and finds mkey_7_0 unchanged reaches the new
-        memory. So the kernel counts mkey_7_0 up; it comes back after 255 uses of the index.
+        As on a card, the index of a destroyed key is reused: an old key with the same mkey_7_0 reaches the new memory. So the kernel
+        increments mkey_7_0, which repeats after 255 uses of the index.
         """
         row = self._key_rows.take(reserved=1)  # find_key's answer for "no such key" is row 0
         if row is None:
@@ -290,7 +290,7 @@ class Objects:
         self.remove_keys([key])
 
     def leave(self, pe: int) -> None:
-        """Forget everything of a PE whose QPs and CQs are gone."""
+        """Forget all objects of a PE whose QPs and CQs have been destroyed."""
         self.remove_keys([key for key, entry in self.keys.items() if entry.pe == pe])
         for objects in (self.pds, self.umems, self.borrowed):
             for number in [n for n, entry in objects.items() if entry.pe == pe]:  # type: ignore[attr-defined]
@@ -302,5 +302,5 @@ class Objects:
 
 
 def _signed(value: int) -> int:
-    """Return 64 bits as the int64 that the tables hold."""
+    """Return 64 bits as an int64, as in the tables."""
     return value - (1 << 64) if value >> 63 else value

@@ -18,10 +18,10 @@ from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, R
 
 __all__ = ["TRANSITIONS", "QueuePairs", "Refused"]
 
-#: The commands that move a QP.
+#: The commands that change a QP's state.
 TRANSITIONS = tuple(command for command in Command if command_name(command) in contexts.LEGAL.values())
 
-#: What ts_format may be where sq_ts_format of the capabilities is FREE_RUNNING.
+#: Valid values of ts_format if the capability sq_ts_format is FREE_RUNNING.
 _TS_FORMATS = (TsFormat.FREE_RUNNING, TsFormat.DEFAULT)
 
 #: The fields that a transition always sets, and those of an optional parameter; path: of primary_address_path.
@@ -33,20 +33,20 @@ _SET: dict[int, tuple[str, ...]] = {
 _SET_OPTIONAL = {OptPar.RRE: ("rre",), OptPar.RWE: ("rwe",), OptPar.RAE: ("rae", "atomic_mode"), OptPar.RNR_TIMEOUT: ("min_rnr_nak",)}
 _SET_OF_PATH = {OptPar.PRI_PORT: "vhca_port_num", OptPar.PKEY_INDEX: "pkey_index"}
 
-#: Optional parameters that this card lacks the capability for: no alternate path, no LAG.
+#: Optional parameters without a capability on this card: alternate path, LAG.
 _LACKING = OptPar.ALT_ADDR_PATH | OptPar.LAG_TX_AFF
 
 _QP_GENERATION_BITS = 24 - layout.LOG_MAX_QP
 _CQ_GENERATION_BITS = 24 - layout.LOG_MAX_CQ
 
-#: What 2RST_QP clears: where the card is in the queue, faults that hold it back, counters and the first error.
+#: Fields that 2RST_QP clears: indices, delays by faults, counters and the first error.
 _ERROR = ("error_syndrome", "error_vendor", "error_index", "error_nbytes")
 _VOLATILE_RQ = ("consumer", "naks", "naked_until", "receives", "flushed")
 _VOLATILE = ("broken", "consumer", "producer", "rung", "stalled_until", "held", *tables.COUNTERS, *_ERROR)
 
 
 class Refused(Exception):
-    """A command ends with a status and a syndrome."""
+    """A command is refused with a status and a syndrome."""
 
     def __init__(self, status: Status, why: Why) -> None:
         super().__init__(status, why)
@@ -64,7 +64,7 @@ class CompletionQueue(Owned):
 
 @dataclass
 class QueuePair(Owned):
-    """A QP; qpc is what CREATE_QP and the transitions set, for QUERY_QP."""
+    """A QP; qpc has the fields set by CREATE_QP and the transitions, for QUERY_QP."""
 
     row: int = 0
     uses: tuple[Owned, ...] = ()
@@ -105,7 +105,7 @@ class QueuePairs:
         return umem, address
 
     def _queue(self, pe: int, valid: int, umem_id: int, offset: int, page_offset: int, nbytes: int, alignment: int) -> tuple[Umem, int]:
-        """Return the UMEM of a queue and its address: it begins on a page of the UMEM, or page_offset quanta of 64 bytes behind it."""
+        """Return the UMEM and the address of a queue, which begins on a page of the UMEM, or page_offset * 64 bytes after one."""
         umem, address = self._umem(pe, valid, umem_id, offset + (page_offset << 6), nbytes, alignment)
         require(offset % umem.page_size == 0, Status.BAD_PARAM, Why.UMEM_PAGE)
         return umem, address
@@ -138,7 +138,7 @@ class QueuePairs:
         return qp
 
     def state(self, qp: QueuePair) -> QpState:
-        """Return the state of a QP at this moment."""
+        """Return the current state of a QP."""
         self.tables.fetch_qps(qp.row, qp.row + 1)
         record = self.tables.qps[qp.row]
         state = QpState(int(record["state"]))
@@ -174,7 +174,7 @@ class QueuePairs:
         return {"cqn": cqn}
 
     def destroy_cq(self, pe: int, cqn: int) -> None:
-        """DESTROY_CQ; no QP names it, and the engine has let it go with the last one that did."""
+        """DESTROY_CQ. No QP uses it, and the engine stopped using it when the last QP was destroyed."""
         cq = self.cq(pe, cqn)
         require(not cq.users, Status.RES_BUSY, Why.CQ_BUSY)
         self._drop_cq(cqn)
@@ -247,7 +247,7 @@ class QueuePairs:
         return {"qpn": qpn}
 
     def transition(self, pe: int, opcode: int, values: dict[str, Any]) -> None:
-        """Any command of contexts.LEGAL. The engine may move the QP to ERR at any moment."""
+        """Execute any command of contexts.LEGAL. The engine may move the QP to ERR at any moment."""
         qp = self.qp(pe, values["qpn"])
         command = command_name(opcode)
         try:
@@ -262,7 +262,7 @@ class QueuePairs:
             self._reset(qp)
 
     def _set(self, qp: QueuePair, opcode: int, qpc: dict[str, Any], mask: int) -> None:
-        """Check and take over what a transition sets. Of these fields the engine looks at access alone before the new state."""
+        """Check and set the fields of a transition. Of these the engine reads only access before the new state."""
         record, receive = self.tables.qps[qp.row], self.tables.rqs[qp.row]
         after = _with_optional(command_name(opcode), qp.qpc | {name: qpc[name] for name in _SET.get(opcode, ())}, qpc, mask)
         path = after["primary_address_path"]
@@ -285,7 +285,7 @@ class QueuePairs:
         receive["rnr_ns"] = contexts.rnr_timer_ns(after["min_rnr_nak"])
 
     def _worker(self, qp: QueuePair, remote_qpn: int) -> int:
-        """Return which of the engine's workers serves a QP: those from one PE to another go round, whatever else there is."""
+        """Return the worker of a QP: QPs from one PE to another are assigned round-robin."""
         cq = next(used for used in qp.uses if isinstance(used, CompletionQueue))
         if cq.worker is None:
             peer = self.qps.get(remote_qpn)
@@ -310,7 +310,7 @@ class QueuePairs:
             self.retired[name] += int(self.tables.qps[qp.row][name])
 
     def query_qp(self, pe: int, qpn: int) -> dict[str, Any]:
-        """QUERY_QP: what was set, the state, and how far the card is."""
+        """QUERY_QP: the set fields, the state, and the card's indices."""
         qp = self.qp(pe, qpn)
         state = int(self.state(qp))
         record = self.tables.qps[qp.row]
@@ -318,7 +318,7 @@ class QueuePairs:
         return {"qpc": {**qp.qpc, "state": state, **counters}}
 
     def set_index(self, pe: int, qpn: int, index: int, receive_idx: int = 0) -> None:
-        """Let a QP that does not send yet begin at indices other than 0, as tests of wrap need; no command of the PRM."""
+        """Set the first indices of a QP that does not send yet, for tests of wrap-around; not a command of the PRM."""
         qp = self.qp(pe, qpn)
         require(self.state(qp) in (QpState.RST, QpState.INIT, QpState.RTR), Status.BAD_QP_STATE, Why.TRANSITION)
         self.tables.qps[qp.row]["consumer"] = self.tables.qps[qp.row]["producer"] = index
@@ -326,7 +326,7 @@ class QueuePairs:
         self.tables.publish_qp(qp.row, whole=True)
 
     def destroy_qps(self, numbers: list[int]) -> None:
-        """DESTROY_QP of several QPs in one grace period: what executes ends, what waits vanishes."""
+        """DESTROY_QP of several QPs in one grace period: executing WQEs complete, waiting ones are dropped."""
         for qpn in numbers:
             self.tables.move(self.qps[qpn].row, FREE)
         if numbers:
@@ -342,14 +342,14 @@ class QueuePairs:
             _release(qp.uses)
 
     def leave(self, pe: int) -> None:
-        """Destroy everything of a PE."""
+        """Destroy all QPs and CQs of a PE."""
         self.destroy_qps([qpn for qpn, qp in self.qps.items() if qp.pe == pe])
         for cqn in [cqn for cqn, cq in self.cqs.items() if cq.pe == pe]:
             self._drop_cq(cqn)
 
 
 def _with_optional(command: str, after: dict[str, Any], qpc: dict[str, Any], mask: int) -> dict[str, Any]:
-    """Return a QP's context with the fields that opt_param_mask lets a transition change."""
+    """Return a QP's context with the fields that opt_param_mask selects for a transition."""
     allowed = int(OPTIONAL.get(command, OptPar(0)) & ~_LACKING)
     require(not mask & ~allowed, Status.BAD_PARAM, Why.OPT_PARAM)
     require(not mask & OptPar.PM_STATE or qpc["pm_state"] == PmState.MIGRATED, Status.BAD_PARAM, Why.PM_STATE)

@@ -1,1 +1,1 @@
-"""The process of the software card, and how PEs talk to it."""
+"""The process of the software card, and its clients."""

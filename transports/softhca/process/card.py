@@ -1,4 +1,4 @@
-"""The card as a whole: tables, firmware, engine thread, registers; and what a real one hides: counters, trace, faults, pause."""
+"""The card as a whole: tables, firmware, engine, registers; and what a real card does not have: counters, trace, faults, pause."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ class Card:
     """One software ConnectX, with its engine running.
 
     Args:
-        faults, trace: from the beginning.
-        engine: what executes WQEs; a thread if there is none.
-        on_host: whether a CPU rings the registers, which are then in the host's memory.
+        faults, trace: initial ones.
+        engine: executes WQEs; None: a thread.
+        on_host: whether a CPU rings the registers, which are then in host memory.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Card:
         self.objects = Objects(self.tables, self._memory, on_host=on_host)
         self.firmware = Firmware(self.tables, self.objects)
         self._lines: list[str] = []
-        self._lost = 0  # entries whose loss has been told
+        self._lost = 0  # lost entries that have been reported
         self._kinds: frozenset[str] = frozenset()
         self._faulty = False
         self.tables.alive = self.engine.check
@@ -56,13 +56,13 @@ class Card:
         self._memory.close()
 
     def _order(self) -> None:
-        """One WQE at a time while faults count them or they are traced; the engine is paused, as its workers' shares change."""
+        """Set whether WQEs are executed one at a time, as counting faults and traces need. The engine is paused meanwhile."""
         self.tables.set(tables.CTL_SERIAL, int(self._faulty or bool(self._kinds - {"cmd"})))
 
     # ------------------------------------------------------------------------------------------------------------------ faults
 
     def set_faults(self, faults: Faults) -> None:
-        """Let these go wrong from now on, and nothing else. The engine, which counts down to some, is paused meanwhile."""
+        """Replace the faults. The engine, which counts down to some of them, is paused meanwhile."""
         if faults.late and not DELAYS_DATA:
             raise ValueError("late: on a GPU the card does not delay data")
         control, paused = self.tables, self.paused
@@ -81,38 +81,38 @@ class Card:
         self._go_on(paused)
 
     def set_limits(self, mops: float, gbps: float) -> None:
-        """Let no more pass than so many million WQEs and 10^9 bits a second; 0: no limit."""
+        """Set the limits in million WQEs and 10^9 bits per second; 0: no limit."""
         per_wqe, per_byte = limits.costs(mops, gbps)
         self.tables.set(tables.CTL_WQE_COST, per_wqe)
         self.tables.set(tables.CTL_BYTE_COST, per_byte)
 
     def pause(self) -> None:
-        """Let the engine do nothing; when this returns, it has finished what it did."""
+        """Pause the engine; on return it has finished its current work."""
         self.tables.set(tables.CTL_PAUSED, 1)
         self.tables.wait_for_engine()
 
     def _go_on(self, paused: bool) -> None:
-        """Let the engine go on after a change, unless it was paused before.
+        """Resume the engine after a change, unless it was paused before.
 
-        A pass of the kernel copies the control record word by word, so none that began before the change may find the engine running.
+        A pass of the kernel copies the control record word by word, so no pass that began before the change may see the engine running.
         """
         self.tables.wait_for_engine()
         self.tables.set(tables.CTL_PAUSED, int(paused))
 
     @property
     def paused(self) -> bool:
-        """Whether the engine does nothing, by pause() or by a fault."""
+        """Whether the engine is paused, by pause() or by a fault."""
         self.tables.fetch_control()
         return bool(self.tables.control[0]["paused"])
 
     def resume(self) -> None:
-        """Let the engine go on."""
+        """Resume the engine."""
         self.tables.set(tables.CTL_PAUSED, 0)
 
     # ------------------------------------------------------------------------------------------------------------------- trace
 
     def set_trace(self, kinds: frozenset[str]) -> None:
-        """Trace WQEs, CQEs, commands ("wqe", "cqe", "cmd") from now on, and nothing else."""
+        """Set what is traced: "wqe", "cqe", "cmd"."""
         if unknown := kinds - set(TRACE_KINDS):
             raise ValueError(f"{', '.join(sorted(unknown))}: not among {', '.join(TRACE_KINDS)}")
         self._kinds, paused = kinds, self.paused
@@ -132,7 +132,7 @@ class Card:
         self._lines.append(describe(*command))
 
     def take_trace(self) -> list[str]:
-        """Return what was traced since the last call, each entry one or more lines."""
+        """Return the trace since the last call, each entry one or more lines."""
         self._drain()
         lines, self._lines = self._lines, []
         return lines
@@ -170,7 +170,7 @@ class Card:
         return {"wqe_idx": index & WQE_IDX_MASK, **cause, "wqe": data.hex()}
 
     def counters(self) -> dict[str, Any]:
-        """Return all objects and what they counted, as plain values."""
+        """Return all objects and their counters, as plain values."""
         self.tables.fetch_qps()
         self.tables.fetch_cqs()
         qps, totals = [], dict(self.firmware.queues.retired)

@@ -30,7 +30,7 @@ from pgas.transports.softhca.syndromes import command_text
 
 __all__ = ["Observer", "Process", "SoftHCA", "find", "start"]
 
-#: Seconds until a card that is started must serve: the first start after an installation compiles the engine.
+#: Time limit in seconds for the start of a card; the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
 
 
@@ -48,7 +48,7 @@ class Process:
         return self._process.pid
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Wait until the card has ended with its PEs; after the timeout, end it. Further calls do nothing."""
+        """Wait until the card ends after its PEs have left; end it after the timeout. Further calls do nothing."""
         try:
             self._process.wait(timeout_s if self._control.fileno() >= 0 else None)
         except subprocess.TimeoutExpired:
@@ -57,7 +57,7 @@ class Process:
         self._control.close()
 
     def end(self) -> None:
-        """End the card now, whoever still uses it."""
+        """End the card now, even if it is in use."""
         _hang_up(self._control)
         self.close()
 
@@ -75,24 +75,24 @@ def start(
     mops: float = 0,
     gbps: float = 0,
 ) -> Process:
-    """Start the card of a node and return when it serves. One PE of the node calls this.
+    """Start the card of a node and return when it is ready. One PE of the node calls this.
 
     Args:
-        n_pes: PEs of this node; when so many have connected and left, the card ends.
-        trace: what it prints to stderr: a comma-separated choice of wqe, cqe, cmd.
-        faults: what goes wrong on purpose (config.Faults).
-        engine: cpu, or cuda: a kernel, on a GPU if this process has them, else in the simulator.
-        device: the GPU of the cuda engine.
-        sms: how many of its multiprocessors the engine takes; 0: all that it gets.
-        percent: of them that MPS gives it; 0: no limit.
-        on_host: whether a CPU rings the registers, which are then in the host's memory.
-        mops, gbps: million WQEs, and 10^9 bits, a second that the card lets pass; 0: no limit.
+        n_pes: number of PEs of this node; the card ends when all have connected and left.
+        trace: kinds of entries printed to stderr, separated by commas: wqe, cqe, cmd.
+        faults: injected faults (config.Faults).
+        engine: cpu, or cuda: a kernel, on a GPU if there is one, else in the simulator.
+        device: ordinal of the GPU of the cuda engine.
+        sms: number of its multiprocessors that the engine uses; 0: all that it gets.
+        percent: percentage of its multiprocessors under MPS; 0: no limit.
+        on_host: whether a CPU rings the registers, which are then in host memory.
+        mops, gbps: limits in million WQEs and 10^9 bits per second; 0: no limit.
 
     Raises:
-        TransportError: it did not start; the text says why.
+        TransportError: it did not start; the text has the reason.
     """
     ours, theirs = socket.socketpair()
-    root = str(Path(inspect.getfile(TransportError)).parent.parent)  # where pgas is
+    root = str(Path(inspect.getfile(TransportError)).parent.parent)  # the folder of pgas
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(SIMULATOR)), "PYTHONPATH": path}
     if percent:
@@ -122,7 +122,7 @@ def start(
 
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Start processes that hear neither Ctrl-C nor SIGUSR1 from their first moment on: both are for PEs, an mpirun sends them to all."""
+    """Start processes that ignore Ctrl-C and SIGUSR1 from their first instruction on: these are for PEs, but mpirun sends them to all."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGUSR1))
     try:
         yield
@@ -131,15 +131,15 @@ def _deaf() -> Iterator[None]:
 
 
 def find() -> list[str]:
-    """Return the names of the cards of this machine (of this network namespace)."""
+    """Return the names of the cards on this machine (in this network namespace)."""
     from pgas.transports.softhca.process.server import SOCKET_PREFIX
 
-    pattern = rb" @(%s\d+-[0-9a-f]{16})$" % SOCKET_PREFIX.encode()  # others' names are bytes of any kind, ends of lines among them
+    pattern = rb" @(%s\d+-[0-9a-f]{16})$" % SOCKET_PREFIX.encode()  # other sockets' names may have any bytes, also newlines
     return sorted({name.decode() for name in re.findall(pattern, Path("/proc/net/unix").read_bytes(), re.MULTILINE)})
 
 
 class _Connection:
-    """Requests and answers; safe for threads."""
+    """A connection for requests and answers; thread-safe."""
 
     def __init__(self, name: str, pe: int | None, timeout_s: float | None = None) -> None:
         self._lock, self._pe = threading.Lock(), pe
@@ -198,7 +198,7 @@ class _Connection:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Close a connection, whoever else has a descriptor of it: a child that was forked keeps all."""
+    """Close a connection, even if a forked child also has its descriptor."""
     with contextlib.suppress(OSError):  # the other side has closed it
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
@@ -212,9 +212,9 @@ def _decoded(answer: bytes) -> Any:
 
 
 class Observer:
-    """Looks into a card, and lets things go wrong on it; any process of the same user.
+    """Reads a card's counters and trace, and injects faults; for any process of the same user.
 
-    timeout_s: how long an answer may take; None: for ever.
+    timeout_s: limit for an answer; None: none.
     """
 
     def __init__(self, name: str, timeout_s: float | None = None) -> None:
@@ -225,7 +225,7 @@ class Observer:
         return self._connection.ask(Kind.COUNTERS)
 
     def trace(self, kinds: Iterable[str] | None = None) -> list[str]:
-        """Return what was traced since the last call; kinds ("wqe", "cqe", "cmd"), if given, says what is from now on."""
+        """Return the trace since the last call. kinds ("wqe", "cqe", "cmd"): what to trace from now on; None: no change."""
         return self._connection.ask(Kind.TRACE, None if kinds is None else list(kinds))
 
     def set_faults(self, text: str) -> None:
@@ -233,11 +233,11 @@ class Observer:
         self._connection.ask(Kind.FAULTS, text)
 
     def pause(self) -> None:
-        """Stop the engine; when this returns, nothing executes."""
+        """Pause the engine; on return no WQE is executing."""
         self._connection.ask(Kind.PAUSE)
 
     def resume(self) -> None:
-        """Let the engine go on."""
+        """Resume the engine."""
         self._connection.ask(Kind.RESUME)
 
     def close(self) -> None:
@@ -249,10 +249,10 @@ class SoftHCA(Observer):
     """Implements Adapter on a software card.
 
     Args:
-        name: the card's, from Process.name.
-        pe: this PE.
-        memory: (address, nbytes, descriptor) of this PE's segments: what the card can reach, at the same addresses as here.
-        map_registers: maps all UAR pages of a descriptor where single ones cannot be mapped (GPU memory); None: each as it is allocated.
+        name: the card's name, from Process.name.
+        pe: this PE's number.
+        memory: (address, nbytes, descriptor) of this PE's segments, which the card maps at the same addresses.
+        map_registers: maps all UAR pages of a descriptor if single pages cannot be mapped (GPU memory); None: pages are mapped one by one.
         rung_by_cpu: whether a CPU stores to its registers for kernels.
 
     Raises:
@@ -274,7 +274,7 @@ class SoftHCA(Observer):
         self._whole = map_registers is not None
         self._card_name, self._pe = name, pe
         self._connection = _Connection(name, pe)
-        #: What executes its WQEs: "cpu" or "cuda".
+        #: Its engine: "cpu" or "cuda".
         self.engine: str | None = self._connection.server["engine"]
         self._bar = self._connection.fds[0]
         self._pages: set[int] = set()
@@ -290,15 +290,15 @@ class SoftHCA(Observer):
             raise
 
     def share(self, address: int, nbytes: int, fd: int) -> None:
-        """Let the card map more memory of this PE; it may then be registered."""
+        """Share more memory of this PE with the card, so that it can be registered."""
         self._connection.ask(Kind.SHARE, [address, nbytes], (fd,))
 
     def unshare(self, address: int, nbytes: int) -> None:
-        """Undo share(); refused while something is registered there."""
+        """Undo share(); refused while the memory is registered."""
         self._connection.ask(Kind.UNSHARE, [address, nbytes])
 
     def lend(self, address: int, nbytes: int, memory: Memory) -> None:
-        """Let the card map memory of this process that lies outside the window; it may then be registered as a local operand."""
+        """Lend memory outside the window to the card, so that it can be registered as a local operand."""
         loan = memory.lend(address, nbytes)
         try:
             number = self._connection.ask(Kind.LEND, [loan.start, loan.nbytes, loan.pieces, loan.handle.hex()], loan.fds)
@@ -308,7 +308,7 @@ class SoftHCA(Observer):
         self._loans[address] = number, loan
 
     def take_back(self, address: int, memory: Memory) -> None:
-        """End a loan; no region of it is registered any more."""
+        """End a loan that has no registered region."""
         number, loan = self._loans.pop(address)
         self._connection.ask(Kind.TAKE_BACK, [number])
         memory.take_back(loan)
@@ -367,14 +367,14 @@ class SoftHCA(Observer):
         return known and FirstError(**{**known, "wqe": bytes.fromhex(known["wqe"])})
 
     def counts(self) -> dict[str, int]:
-        """Return the sums over this PE's QPs. Doorbells are those that the card saw: it may see two as one."""
+        """Return the counters, summed over this PE's QPs. The card may see two doorbells as one."""
         own = [qp for qp in self.counters()["qps"] if qp["pe"] == self._pe]
         return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
 
     def inspect(self, timeout_s: float) -> Inspection:
         who = f"the software card (process {self._connection.card()}"
         try:
-            with contextlib.closing(Observer(self._card_name, timeout_s)) as observer:  # a connection of its own: the other may be waiting
+            with contextlib.closing(Observer(self._card_name, timeout_s)) as observer:  # the other connection may be waiting
                 answer = observer.counters()
         except TransportError as error:
             raise TransportError(f"{who}) does not answer: {error}") from error
@@ -383,7 +383,7 @@ class SoftHCA(Observer):
         return Inspection(summary, {qp["qpn"]: QueueState(qp["state"], qp["producer"], qp["consumer"]) for qp in answer["qps"]})
 
     def set_index(self, qpn: int, index: int, receive_idx: int = 0) -> None:
-        """Let a QP that is not in RTS yet begin at indices other than 0, of WQEBBs and receive WQEs."""
+        """Set the first indices, of WQEBBs and receive WQEs, of a QP that is not in RTS yet."""
         self._connection.ask(Kind.SET_INDEX, [qpn, index, receive_idx])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the engine of a card runs: a thread of its process (cpu), or a kernel that never ends (cuda), on a GPU or in the simulator."""
+"""The engines of a card: a thread of its process (cpu), or a persistent kernel (cuda), on a GPU or in the simulator."""
 
 import contextlib
 import hashlib
@@ -25,11 +25,11 @@ class Engine(Protocol):
 
     tables: Tables
 
-    #: What it is, for people: cpu, or cuda and the begin of the SHA-256 of the kernel's machine code.
+    #: Its description: cpu, or cuda and the beginning of the SHA-256 of the kernel's machine code.
     words: str
 
     def memory(self) -> Memory:
-        """Return memory that the engine reaches, for what PEs share and for the registers."""
+        """Return memory that the engine can access, for the PEs' shared memory and the registers."""
 
     def start(self) -> None:
         """Begin."""
@@ -38,11 +38,11 @@ class Engine(Protocol):
         """Raise TimeoutError if it has ended."""
 
     def stop(self) -> None:
-        """End it, and give everything back. CTL_STOP is set."""
+        """End it and free its resources. CTL_STOP is set."""
 
 
 class _Thread:
-    """What runs in a thread of this process."""
+    """An engine in a thread of this process."""
 
     words = "cpu"
 
@@ -72,16 +72,16 @@ class _Thread:
 
 
 class _SimulatedKernel(_Thread):
-    """The kernel of the cuda engine in the simulator: for its tests."""
+    """The kernel of the cuda engine in the simulator, for tests."""
 
     words = "cuda"
-    CTAS, THREADS = 1, 32  # the simulator gives a CTA that only waits no turn to others
+    CTAS, THREADS = 1, 32  # in the simulator a CTA that only waits does not yield to others
 
     def __init__(self) -> None:
         from pgas.transports.softhca.engine import block
 
         super().__init__(Tables(workers=self.CTAS))
-        self._kernel = block.kernel(self.THREADS)  # compiled before anything waits for it
+        self._kernel = block.kernel(self.THREADS)  # compiled before a PE waits for it
         self._beat = _Beat(self.tables)
 
     def _loop(self) -> None:
@@ -97,7 +97,7 @@ class _SimulatedKernel(_Thread):
 
 
 class _Beat(threading.Thread):
-    """Shows a kernel that its process lives: one that outlives it ends by itself."""
+    """Shows the kernel that its process lives; without the beat the kernel ends."""
 
     def __init__(self, tables_: Tables, prepare: Any = None) -> None:
         super().__init__(name="softhca-beat", daemon=True)
@@ -107,7 +107,7 @@ class _Beat(threading.Thread):
         if self._prepare is not None:
             self._prepare()
         beats = 0
-        with contextlib.suppress(PgasError):  # the GPU's, which the server finds too
+        with contextlib.suppress(PgasError):  # an error of the GPU, which the server also gets
             while not self._ended.wait(_BEAT_S):
                 beats += 1
                 self._tables.set(tables.CTL_BEAT, beats)
@@ -120,12 +120,12 @@ class _Beat(threading.Thread):
 
 
 def make(kind: str, device: int, sms: int) -> Engine:
-    """Return an engine that has not begun.
+    """Return an engine that is not started.
 
     Args:
         kind: cpu or cuda.
         device: ordinal of the GPU of the cuda engine (not in the simulator).
-        sms: how many of its multiprocessors the engine takes; 0: all that this process gets.
+        sms: number of its multiprocessors that the engine uses; 0: all that this process gets.
 
     Raises:
         TransportError: it cannot run here.
@@ -175,7 +175,7 @@ def _kernel(device: int, sms: int) -> Engine:
                 check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
     class Kernel:
-        """The kernel, on a stream of its own; nothing in this process ever waits for the whole device."""
+        """The kernel, on its own stream. This process never synchronises the whole device."""
 
         THREADS, PER_SM = 256, 2
 
@@ -189,7 +189,7 @@ def _kernel(device: int, sms: int) -> Engine:
             self._stream = gpu.create_stream()
             self._event = self._stream.record()
             self._loop = block.kernel(self.THREADS)
-            code = compiler.compiled(self._loop, block.SIGNATURE).cubin  # before anything waits for it
+            code = compiler.compiled(self._loop, block.SIGNATURE).cubin  # before a PE waits for it
             self.words = f"cuda {hashlib.sha256(code).hexdigest()[:16]}"
             self.tables = Tables(workers=self.PER_SM * (min(sms, available) if sms else available), mirror=Image())
             self._beat = _Beat(self.tables, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))

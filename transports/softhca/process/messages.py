@@ -1,4 +1,4 @@
-"""What PEs and the server say to each other: small messages over a Unix socket, each a header, a body, and maybe file descriptors.
+"""The messages between PEs and the server, over a Unix socket: a header, a body, and sometimes file descriptors.
 
 A request is answered by one message: OK or REFUSED (the body is the reason). The body of COMMAND is outlen (4 bytes, little-endian) and the
 PRM's bytes, that of its answer the PRM's bytes; all other bodies are JSON. Requests of one connection are answered in order.
@@ -18,7 +18,7 @@ __all__ = ["Kind", "pack", "receive", "send"]
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """Kinds of messages."""
 
     OK = 0
     REFUSED = 1
@@ -38,21 +38,21 @@ class Kind(IntEnum):
     FAULTS = 15
     PAUSE = 16
     RESUME = 17
-    TRACE = 18  # which kinds; answer: the lines since the last one
+    TRACE = 18  # kinds to trace; answer: the lines since the last request
     SET_INDEX = 19
-    LEND = 20  # memory.Loan of a PE, but for its descriptors, which come along
+    LEND = 20  # memory.Loan of a PE; the message carries its descriptors
     TAKE_BACK = 21  # the number of a loan
-    UNSHARE = 22  # (address, nbytes) of memory that was shared, and in which nothing is registered
+    UNSHARE = 22  # (address, nbytes) of shared memory without registered regions
 
 
 _HEADER = struct.Struct("<IHH")  # nbytes of the body, kind, number of descriptors
 
-#: No message is longer: PRM commands are some KiB, counters of all QPs some 100.
+#: Most bytes of a message: PRM commands have a few KiB, counters of all QPs some 100 KiB.
 BODY_MAX = 4 << 20
 
 
 def pack(kind: Kind, body: Any = None, nfds: int = 0) -> bytes:
-    """Return the bytes of a message; a body that is no bytes is sent as JSON."""
+    """Return the bytes of a message; a body that is not bytes is sent as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return _HEADER.pack(len(data), kind, nfds) + data
 
@@ -71,7 +71,7 @@ def receive(connection: socket.socket) -> tuple[Kind, bytes, list[int]] | None:
     """Return the next message and its descriptors, None at the end of the connection. Blocks.
 
     Raises:
-        OSError: the connection broke, or sends what is no message.
+        OSError: the connection broke, or its data is not a message.
         TransportError: this process has too many open files for the descriptors; the connection goes on.
     """
     with contextlib.ExitStack() as undo:
@@ -93,7 +93,7 @@ def receive(connection: socket.socket) -> tuple[Kind, bytes, list[int]] | None:
             if not data:
                 return None
             body += data
-        if len(fds) != nfds:  # the kernel drops those that it has no room for
+        if len(fds) != nfds:  # Linux drops descriptors beyond the limit
             raise TransportError(f"softhca: {len(fds)} of {nfds} descriptors came with a message: too many open files")
         undo.pop_all()
         return Kind(kind), bytes(body), fds

@@ -1,8 +1,8 @@
 """The process of the software card: accepts the PEs of one node, maps their memory, executes their requests, and ends with the job.
 
-It ends when all PEs that it waits for have come and gone, when the process that started it has ended (its pidfd says so, even if the server
-is busy) or closes the control socket, or by a signal. Nothing of it has a name in a file system, so nothing stays behind. A PE that goes
-without a word is cleaned up like one that says goodbye: its QPs vanish, and its peers' WQEs to them fail.
+It ends when all expected PEs have joined and left, when the process that started it ends (noticed by its pidfd, even if the server is busy)
+or closes the control socket, or by a signal. It has no names in a file system, so it leaves nothing behind. If a PE dies, its objects are
+destroyed as if it had left: its QPs are gone, and its peers' WQEs to them fail.
 """
 
 import argparse
@@ -40,13 +40,14 @@ SOCKET_PREFIX = "pgas-hca-"
 
 _TRACE_INTERVAL_S = 0.02
 
-#: How often the engine is looked after.
+#: Seconds between checks of the engine.
 _CHECK_INTERVAL_S = 1.0
 
-#: Seconds that a card whose parent has ended gets to end in order.
+#: Seconds for the card to end in order after its parent has ended.
 _GRACE_S = 1.0
 
-#: Seconds that a card whose engine has failed goes on: under MPS the death of a PE does that, and the others are to hear of the PE first.
+#: Seconds that a card with a failed engine stays. Under MPS a PE's death causes that failure, and the other PEs must notice the PE's death
+#: first.
 _NEWS_S = 4.0
 
 
@@ -65,7 +66,7 @@ class Server:
     """Executes requests of connections on one card."""
 
     def __init__(self, card: Card, n_pes: int, ends: tuple[int, ...], *, trace_to_stderr: bool) -> None:
-        self._card, self._n_pes, self._ends = card, n_pes, ends  # ends: the job is over when one of these descriptors is readable
+        self._card, self._n_pes, self._ends = card, n_pes, ends  # ends: the job has ended when one of these descriptors is readable
         self._trace_to_stderr = trace_to_stderr
         self._connections: dict[int, Connection] = {}
         self._came = 0
@@ -75,10 +76,10 @@ class Server:
         self._listener.listen(64)
 
     def run(self) -> None:
-        """Serve until the job is over.
+        """Serve until the job has ended.
 
         Raises:
-            Exception: the engine has ended, as it does after an error of CUDA.
+            Exception: the engine has ended, for example after a CUDA error.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -87,7 +88,7 @@ class Server:
             while not self._over():
                 for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else _CHECK_INTERVAL_S):
                     if key.data is None:
-                        return  # the parent has ended, or wants the card to
+                        return  # the parent has ended, or tells the card to end
                     if isinstance(key.data, Connection):
                         if not self._serve(key.data):
                             selector.unregister(key.data.socket)
@@ -126,7 +127,7 @@ class Server:
             kind, body, fds = message
             try:
                 reply, (answer, given) = Kind.OK, self._execute(connection, kind, body, fds)
-            except Exception as error:  # whatever one PE sends, the card goes on for the others
+            except Exception as error:  # one PE's request must not end the card for the others
                 reply, answer, given = Kind.REFUSED, _reason(kind, error), ()
             messages.send(connection.socket, reply, answer, given)
         except OSError:
@@ -192,7 +193,7 @@ class Server:
         return {"pid": os.getpid(), "eqn": EQN, "engine": self._card.engine.words}, (self._card.bar,)
 
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
-        size = os.fstat(fds[0]).st_size if len(fds) == 1 and SIMULATOR else nbytes  # of GPU memory the driver checks it
+        size = os.fstat(fds[0]).st_size if len(fds) == 1 and SIMULATOR else nbytes  # for GPU memory the driver checks the size
         if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= size:
             raise Refusal(f"{nbytes} bytes at {address:#x}: one descriptor of so much memory, at an address of the window")
         if connection.memory is None:
@@ -244,7 +245,7 @@ def _integers(body: bytes) -> list[int]:
 
 
 def _reason(kind: Kind, error: Exception) -> str:
-    """Return why a request was refused, in words."""
+    """Return the message for a refused request."""
     if isinstance(error, Refused):
         return f"{error.status.name}, {error.why.name}: {command_text(error.why)}"
     if isinstance(error, Refusal | ValueError | TransportError | TimeoutError):
@@ -252,7 +253,7 @@ def _reason(kind: Kind, error: Exception) -> str:
     return f"{kind.name} with arguments that make no sense ({type(error).__name__}: {error})"
 
 
-#: Requests that anybody of this user may make.
+#: Requests that any process of this user may make.
 _OBSERVER: dict[Kind, Callable[[Server, Any], Any]] = {
     Kind.COUNTERS: lambda server, _: {"name": server.name, "pid": os.getpid(), **server._card.counters()},
     Kind.TRACE: Server._trace,
@@ -277,7 +278,7 @@ _PE: dict[Kind, Callable[..., Any]] = {
 
 
 def _end_after(*descriptors: int) -> None:
-    """End this process soon after one of these is readable, even if it is in a request, or its engine hangs."""
+    """End this process soon after one of these descriptors is readable, even during a request, or if the engine hangs."""
     poller = select.poll()
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)
@@ -301,12 +302,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
     options = parser.parse_args(arguments)
-    # A pidfd, as children of the parent may hold its end of the control socket open, and PR_SET_PDEATHSIG tells of threads, not processes.
+    # A pidfd, as children of the parent may keep the control socket open, and PR_SET_PDEATHSIG concerns the parent's thread.
     try:
         parent = os.pidfd_open(options.parent)
     except ProcessLookupError:
         return
-    if os.getppid() != options.parent:  # it had ended, and the pid is another's
+    if os.getppid() != options.parent:  # it has ended, and another process has its pid
         return
     threading.Thread(target=_end_after, args=(options.control, parent), name="softhca-end", daemon=True).start()
     control = socket.socket(fileno=options.control)
@@ -325,5 +326,5 @@ def main(arguments: list[str] | None = None) -> None:
         with contextlib.suppress(OSError):
             print(f"pgas: the software card cannot go on: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         time.sleep(_NEWS_S)
-        os._exit(1)  # whatever CUDA's exit handlers wait for
+        os._exit(1)  # without CUDA's exit handlers, which may wait
     card.stop()
