@@ -122,8 +122,8 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
     kind, op, pe, address, wanted, found, comparison, *_ = record
     target, who = place(address, places), _who(record, my_pe)
     if kind in _WAITS:
-        by = places.teams.writer(address) if kind == state.TIMED_OUT else None
-        writer = "" if by is None else f": {_comes(by, places)}"
+        known = kind == state.TIMED_OUT and places.teams.writer(address) is not None
+        writer = f": {_writer(kind, address, places)}" if known or places.paths.two else ""
         return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
     if kind == state.BAD_PE:
         return refusals.words("no such PE", who=who, pe=_integer(pe, None))
