@@ -158,6 +158,7 @@ mpi-all: $(VENV)/dev
 	coverage report --include 'kernels/paths/ibgda.py,kernels/paths/nic/*' --omit 'kernels/paths/nic/ring.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc $(PYTEST) tests/conformance/test_c_rma.py tests/mpi/test_nic.py
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
+	  for npes in 2 3; do mpirun -n $$npes $(PYTEST) tests/mpi/test_collectives.py -m "not slow" || exit; done; \
 	  mpirun -n 3 $(PYTEST) tests/mpi/test_nic.py && \
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py -k hold && \
 	  PGAS_SIM_WEAK=1 mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done
