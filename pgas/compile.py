@@ -95,7 +95,7 @@ class Found:
         self.ended: Exception | None = None  #: what ended the program
         self.arguments: dict[str, str] = {}  #: by kernel
         self.errors: dict[str, str] = {}  #: by kernel that does not compile
-        self._ptx: dict[int, dict[str, str]] = {}  #: by limit of registers
+        self._ptx: dict[str, tuple[str, int]] = {}  #: by kernel, and the limit of its registers
 
     def launch(self, dispatcher: Any, args: tuple[Any, ...]) -> None:
         """Compile a kernel, if it has not been for such arguments."""
@@ -115,14 +115,11 @@ class Found:
             self.errors[name] = str(error)
             return
         self.arguments[name] = shown
-        self._ptx.setdefault(compiler.options_of(dispatcher).get("max_registers") or 0, {})[name] = ptx
+        self._ptx[name] = ptx, compiler.options_of(dispatcher).get("max_registers") or 0
 
     def assembled(self) -> dict[str, Built]:
-        """Return the kernels' machine code."""
-        built: dict[str, Built] = {}
-        for limit, ptx in self._ptx.items():
-            built |= assemble(ptx, max_registers=limit)
-        return {name: built[name] for name in self.arguments}
+        """Return the kernels' machine code. One by one: modules of several may define the same shared memory."""
+        return {name: assemble({name: ptx}, max_registers=limit)[name] for name, (ptx, limit) in self._ptx.items()}
 
 
 def _short(type_: Any) -> str:
@@ -194,6 +191,7 @@ def _pretend(found: Found, n_pes: int) -> None:
     """Put functions that do nothing in the place of pgas's, for the rest of this process; launches are passed to ``found``."""
     team = SimpleNamespace(pes=tuple(range(n_pes)), channels=config.read("PGAS_CHANNELS"))
     job = SimpleNamespace(my_pe=0, n_pes=n_pes, teams=SimpleNamespace(find=lambda number: team), peer=lambda array, pe: array)
+    job.transport = window.constants().transport
 
     @contextlib.contextmanager
     def init(*_: Any, **__: Any) -> Iterator[Any]:
@@ -222,7 +220,8 @@ def _pretend(found: Found, n_pes: int) -> None:
     }  # fmt: skip
     pretended |= dict.fromkeys(("finalize", "free", "register", "reset", "synchronize", "team_destroy", "unregister"), nothing)
     of_cuda = {"to_device": lambda ary, *_, **__: _array(ary), "device_array": _empty, "device_array_like": _like(_empty)}
-    of_cuda |= {"stream": nothing, "synchronize": nothing}
+    of_cuda |= {"stream": nothing, "synchronize": nothing, "event_elapsed_time": nothing}
+    of_cuda["event"] = lambda *_, **__: SimpleNamespace(record=nothing, synchronize=nothing)
     for module, functions in ((pgas, pretended), (cuda, of_cuda)):
         for name, function in functions.items():
             setattr(module, name, function)
