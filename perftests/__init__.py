@@ -17,6 +17,8 @@ Tests of collectives, on any number of PEs:
 * ``coll_latency``  collectives called in kernels;  ``coll_on_stream``  called on the host;
 * ``coll_harness``  runs the rows of a test;  ``collectives``  the data of a row.
 
+``jacobi`` is NVIDIA's Jacobi solver, by its flags.
+
 ``programs`` runs random programs and compares the results with an oracle.
 ``check_gpu``, ``compare`` and ``plot`` run perf tests through ``jobs``.
 """

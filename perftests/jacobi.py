@@ -1,0 +1,341 @@
+"""NVIDIA's Jacobi solver (multi-gpu-programming-models, nvshmem/jacobi.cu), by its flags and with its output, on any number of PEs.
+
+    mpirun -n 4 python -m pgas.perftests.jacobi -nx 16384 -ny 16384 -niter 1000 -csv
+
+The rows of the mesh are divided among the PEs; the row above the first is the last. By default each thread sends its element of a border
+row with ``p``. With ``-use_block_comm`` each block puts its part of a border row. Both launch a kernel for each iteration, and a barrier on
+the stream; the norm is summed on the stream, and the host looks at it an iteration later, as NVIDIA's does. ``-persistent``, which NVIDIA's
+program has not, is one kernel for all iterations, in which neighbours signal and blocks meet in a grid barrier.
+
+The result is compared with the mesh that a PE computes alone: no element may differ by more than 1e-8, the norm at which the solver ends.
+Times are by the wall clock, from barrier to barrier. A line of -csv: version, nx, ny, niter, nccheck, PEs, 1, seconds, seconds of one PE.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+import numpy as np
+from numba import cuda
+
+from pgas.perftests.options import TRANSPORTS, Parser, one_of, within
+
+__all__ = ["main"]
+
+#: NVIDIA's: the norm below which the solver ends, and threads of a block of p and of put.
+_TOLERANCE, _BLOCK_P, _BLOCK_PUT = 1e-8, (32, 32), (1024, 1)
+_SIMULATOR_BLOCKS = ((32, 2), (32, 1))
+
+#: Words of the array of signals.
+_FROM_ABOVE, _FROM_BELOW = 0, 1
+
+_FULL, _QUARTER = 0xFFFFFFFF, np.float32(0.25)
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def _add_up(norms, slot, value):
+    """Add the values of all threads of the block to ``norms[slot]``."""
+    sums = cuda.shared.array(32, np.float32)
+    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+    for distance in (16, 8, 4, 2, 1):
+        value += cuda.shfl_down_sync(_FULL, value, distance)
+    if cuda.laneid == 0:
+        sums[thread // 32] = value
+    cuda.syncthreads()
+    if thread == 0:
+        for warp in range(1, cuda.blockDim.x * cuda.blockDim.y // 32):
+            value += sums[warp]
+        cuda.atomic.add(norms, slot, value)
+
+
+@pgas.jit(launch_bounds=1024)
+def _by_p(new, old, rows, norms, slot, check, up, up_halo, down):
+    """Take a step. up < 0: there is one PE, which stores into its halo rows. norms[slot]: gets the squares of changes, if check."""
+    x, y = cuda.grid(2)
+    x, y, square = x + 1, y + 1, np.float32(0)
+    if x == 1 and y == 1:
+        norms[1 - slot] = 0  # which was summed before this kernel began
+    if x < old.shape[1] - 1 and y <= rows:
+        value = _QUARTER * (old[y, x + 1] + old[y, x - 1] + old[y + 1, x] + old[y - 1, x])
+        new[y, x] = value
+        square = (value - old[y, x]) * (value - old[y, x])
+        if y == 1:
+            if up < 0:
+                new[up_halo, x] = value
+            else:
+                pgas.p(new, (up_halo, x), value, up)
+        if y == rows:
+            if up < 0:
+                new[0, x] = value
+            else:
+                pgas.p(new, (0, x), value, down)
+    if check:
+        _add_up(norms, slot, square)
+
+
+@pgas.jit(launch_bounds=1024)
+def _by_put(new, old, rows, norms, slot, check, up, up_halo, down):
+    """As _by_p(); a block has a part of one row."""
+    first, y = 1 + cuda.blockIdx.x * cuda.blockDim.x, 1 + cuda.blockIdx.y
+    x, end, square = first + cuda.threadIdx.x, min(first + cuda.blockDim.x, old.shape[1] - 1), np.float32(0)
+    if x == 1 and y == 1:
+        norms[1 - slot] = 0
+    if x < end:
+        value = _QUARTER * (old[y, x + 1] + old[y, x - 1] + old[y + 1, x] + old[y - 1, x])
+        new[y, x] = value
+        square = (value - old[y, x]) * (value - old[y, x])
+    cuda.syncthreads()
+    if y == 1:
+        pgas.put_nbi_block(new[up_halo, first:end], new[1, first:end], up)
+    if y == rows:
+        pgas.put_nbi_block(new[0, first:end], new[rows, first:end], down)
+    if check:
+        _add_up(norms, slot, square)
+
+
+@pgas.jit(launch_bounds=512)
+def _persistent(a, b, rows, norms, totals, signal, up, up_halo, down, steps, nccheck, tolerance, taken):
+    """Take steps until the norm is small enough; store their number. norms and totals have two slots, used in turn."""
+    grid, step, slot = cuda.cg.this_grid(), 0, 0
+    going = True
+    while going and step < steps:
+        old, new = (a, b) if step % 2 == 0 else (b, a)
+        check, square = step % nccheck == 0, np.float32(0)
+        for y in range(1 + cuda.blockIdx.x, rows + 1, cuda.gridDim.x):
+            for x in range(1 + cuda.threadIdx.x, old.shape[1] - 1, cuda.blockDim.x):
+                value = _QUARTER * (old[y, x + 1] + old[y, x - 1] + old[y + 1, x] + old[y - 1, x])
+                new[y, x] = value
+                square += (value - old[y, x]) * (value - old[y, x])
+        if check:
+            _add_up(norms, slot, square)
+        grid.sync()
+        if cuda.blockIdx.x == 0:
+            pgas.put_signal_block(new[up_halo], new[1], signal, _FROM_BELOW, step + 1, pgas.SIGNAL_SET, up)
+            if cuda.threadIdx.x == 0:
+                pgas.signal_wait_until(signal, _FROM_ABOVE, pgas.GE, step + 1)
+            if check:
+                pgas.reduce_block(pgas.TEAM_WORLD, totals[slot : slot + 1], norms[slot : slot + 1], pgas.SUM)
+                norms[1 - slot] = 0
+        if cuda.blockIdx.x == cuda.gridDim.x - 1:
+            pgas.put_signal_block(new[0], new[rows], signal, _FROM_ABOVE, step + 1, pgas.SIGNAL_SET, down)
+            if cuda.threadIdx.x == 0:
+                pgas.signal_wait_until(signal, _FROM_BELOW, pgas.GE, step + 1)
+        grid.sync()
+        if check:
+            going, slot = totals[slot] > tolerance * tolerance, 1 - slot
+        step += 1
+    if cuda.grid(1) == 0:
+        taken[0] = step
+
+
+# The mesh -------------------------------------------------------------------------------------------------------------------------
+
+
+class _Mesh:
+    """A PE's rows of the mesh, twice, between halo rows; or all rows, of one PE that is alone."""
+
+    def __init__(self, nx: int, ny: int, *, alone: bool = False) -> None:
+        me, n = (0, 1) if alone else (pgas.my_pe(), pgas.n_pes())
+        low, more = divmod(ny - 2, n)  # the last PEs have a row more
+        counts = [low + (pe >= n - more) for pe in range(n)]
+        self.rows, self.up, self.down = counts[me], (me - 1) % n, (me + 1) % n
+        self.first = 1 + sum(counts[:me])  # of the mesh, its rows 1 to ny - 2
+        self.up_halo = counts[self.up] + 1
+        if alone:
+            self.up = -1
+        self._start = np.zeros((max(counts) + 2, nx), np.float32)
+        y = np.arange(self.first, self.first + self.rows)
+        self._start[1 : self.rows + 1, [0, nx - 1]] = np.sin(2 * np.pi * y / (ny - 1)).astype(np.float32)[:, None]
+        if alone:
+            self.a, self.b, self.norms, self.totals = (cuda.device_array(shape, np.float32) for shape in (*[self._start.shape] * 2, 2, 2))
+        else:
+            self.a, self.b, self.norms, self.totals = (pgas.empty(shape, np.float32) for shape in (*[self._start.shape] * 2, 2, 2))
+            self.signal, self.taken = pgas.zeros(2, np.uint64), pgas.zeros(1, np.int64)
+
+    def reset(self) -> None:
+        """Set the state before the first step."""
+        for array in (self.a, self.b):
+            array.copy_to_device(self._start)
+        for array in (self.norms, self.totals):
+            array.copy_to_device(np.zeros(2, np.float32))
+
+    def result(self, steps: int) -> np.ndarray:
+        """Return this PE's rows after so many steps."""
+        return (self.a if steps % 2 == 0 else self.b).copy_to_host()[1 : self.rows + 1]
+
+
+class _Stepwise:
+    """A solver that launches a kernel for each step."""
+
+    def __init__(self, mesh: _Mesh, kernel: Any, block: tuple[int, int]) -> None:
+        self._mesh, self._alone, self._stream, self._copies = mesh, mesh.up < 0, cuda.stream(), cuda.stream()
+        grid = -(-(mesh.a.shape[1] - 2) // block[0]), -(-mesh.rows // block[1])
+        configured, neighbours = kernel[grid, block, self._stream], (mesh.up, mesh.up_halo, mesh.down)
+        self._launch = {
+            (slot, check): configured.bind(*((mesh.b, mesh.a), (mesh.a, mesh.b))[slot], mesh.rows, mesh.norms, slot, check, *neighbours)
+            for slot in (0, 1)
+            for check in (False, True)
+        }
+        self._ends = [(total[slot : slot + 1], norm[slot : slot + 1]) for total, norm in [(mesh.totals, mesh.norms)] for slot in (0, 1)]
+        self._done = None if pgas.SIMULATOR else [cuda.event(timing=False), cuda.event(timing=False)]
+
+    def __call__(self, steps: int, nccheck: int, say: Callable[[int, float], None]) -> int:
+        """Solve; return the number of steps taken. say(step, norm) is called for each norm that was looked at."""
+        step, checked, norm = 0, -1, math.inf
+        while norm > _TOLERANCE and step < steps:
+            slot, check = step % 2, step % nccheck == 0
+            self._launch[slot, check]()
+            if not self._alone:
+                pgas.barrier_all(stream=self._stream)
+            if check and not self._alone:
+                if checked >= 0:  # while this step runs
+                    say(checked, norm := self._norm(checked % 2))
+                pgas.reduce(pgas.TEAM_WORLD, *self._ends[slot], pgas.SUM, stream=self._stream)
+                checked = step
+            if check and self._done is not None:
+                self._done[slot].record(self._stream)
+            if check and self._alone:
+                say(step, norm := self._norm(slot))
+            step += 1
+        pgas.synchronize(self._stream)
+        return step
+
+    def _norm(self, slot: int) -> float:
+        if self._done is not None:
+            self._done[slot].synchronize()
+        return math.sqrt(self._ends[slot][self._alone].copy_to_host(stream=self._copies)[0])
+
+
+class _Persistent:
+    """A solver that is one kernel."""
+
+    def __init__(self, mesh: _Mesh, blocks: int, threads: int) -> None:
+        self._mesh, self._grid = mesh, (blocks, threads)
+
+    def __call__(self, steps: int, nccheck: int, say: Callable[[int, float], None]) -> int:
+        m = self._mesh
+        m.signal.copy_to_device(np.zeros(2, np.uint64))
+        pgas.barrier_all()
+        neighbours = m.up, m.up_halo, m.down
+        arguments = (m.a, m.b, m.rows, m.norms, m.totals, m.signal, *neighbours, steps, nccheck, _TOLERANCE, m.taken)
+        pgas.launch(_persistent, *self._grid, arguments)
+        pgas.synchronize()
+        return int(m.taken.copy_to_host()[0])
+
+
+# The command ----------------------------------------------------------------------------------------------------------------------
+
+
+def _timed(mesh: _Mesh, solver: Any, options: argparse.Namespace, say: Callable[[int, float], None], meet: Callable[[], None]) -> Any:
+    """Solve after a rehearsal. Returns steps and seconds."""
+    mesh.reset()
+    meet()
+    solver(min(3, options.niter), options.nccheck, lambda step, norm: None)
+    mesh.reset()
+    meet()
+    started = time.perf_counter()
+    steps = solver(options.niter, options.nccheck, say)
+    meet()
+    return steps, time.perf_counter() - started
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser("python -m pgas.perftests.jacobi", description="NVIDIA's Jacobi solver.", allow_abbrev=False)
+    size, steps = (64, 10) if pgas.SIMULATOR else (16384, 1000)
+    whole = within(1, 1 << 30)
+    parser.add_argument("-nx", type=within(3, 1 << 20), default=size, metavar="N", help=f"columns of the mesh [{size}]")
+    parser.add_argument("-ny", type=within(3, 1 << 20), default=size, metavar="N", help=f"rows of the mesh [{size}]")
+    parser.add_argument("-niter", type=whole, default=steps, metavar="N", help=f"most iterations [{steps}]")
+    parser.add_argument("-nccheck", type=whole, default=1, metavar="N", help="iterations from one norm to the next [1]")
+    parser.add_argument("-csv", action="store_true", help="print one line of figures")
+    parser.add_argument("-use_block_comm", action="store_true", help="a block puts its part of a border row")
+    parser.add_argument("-persistent", action="store_true", help="one kernel for all iterations, signals between neighbours")
+    parser.add_argument("-blocks", type=whole, metavar="N", help="of the persistent kernel [one for each SM, divided by the GPU's PEs]")
+    parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=f"{', '.join(TRANSPORTS)} [pgas chooses]")
+    parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
+    options = parser.parse_args(argv)
+    if options.use_block_comm and options.persistent:
+        parser.error("-use_block_comm and -persistent are two versions")
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Solve, compare and print. Exit status 1 if a PE's rows are wrong."""
+    options = _options(argv)
+    version = "put" if options.use_block_comm else "persistent" if options.persistent else "p"
+    if options.transport is not None:
+        os.environ["PGAS_TRANSPORT"] = options.transport
+    os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(max(1 << 30, 8 * options.nx * options.ny + (64 << 20))))
+    of_p, of_put = _SIMULATOR_BLOCKS if pgas.SIMULATOR else (_BLOCK_P, _BLOCK_PUT)
+    with pgas.init() as job:
+        me, n = job.my_pe, job.n_pes
+        if options.ny - 2 < n:
+            if me == 0:
+                print(f"jacobi: error: -ny {options.ny} has no row for each of {n} PEs", file=sys.stderr)
+            return 2
+        mesh, whole = _Mesh(options.nx, options.ny), _Mesh(options.nx, options.ny, alone=True)
+        if version == "persistent":
+            blocks = options.blocks or (2 if pgas.SIMULATOR else _sms() // sum(pe.gpu == job.pes[me].gpu for pe in job.pes))
+            solver: Any = _Persistent(mesh, max(1, blocks), 32 if pgas.SIMULATOR else 512)
+        else:
+            solver = _Stepwise(mesh, *((_by_p, of_p) if version == "p" else (_by_put, of_put)))
+        alone = _Stepwise(whole, _by_p, of_p)
+
+        def say(step: int, norm: float) -> None:
+            if me == 0 and not options.csv and step % 100 == 0:
+                print(f"{step:5}, {norm:0.6f}", flush=True)
+
+        shape = f"{options.niter} iterations on {options.ny} x {options.nx} mesh"
+        if me == 0 and not options.csv:
+            print(f"Single GPU jacobi relaxation: {shape} with norm check every {options.nccheck} iterations", flush=True)
+        steps_of_one = seconds_of_one = 0
+        for turn in (me == 0, me != 0):  # first PE 0, whose time counts, then the others
+            if turn:
+                steps_of_one, seconds_of_one = _timed(whole, alone, options, say, lambda: None)
+            pgas.barrier_all()
+        if me == 0 and not options.csv:
+            print(f"Jacobi relaxation: {shape}", flush=True)
+        steps, seconds = _timed(mesh, solver, options, say, pgas.barrier_all)
+        expected = whole.result(steps_of_one)[mesh.first - 1 : mesh.first - 1 + mesh.rows]
+        wrong = np.count_nonzero(np.abs(mesh.result(steps) - expected) > _TOLERANCE)
+        wrongs = pgas.allgather_object(int(wrong))
+        seconds_of_one = pgas.broadcast_object(seconds_of_one)
+        row = {"pes": n, "backend": job.transport, "version": version, "nx": options.nx, "ny": options.ny, "iterations": steps}
+        row |= {"nccheck": options.nccheck, "time_ms": seconds * 1e3, "one_pe_ms": seconds_of_one * 1e3, "checked": not any(wrongs)}
+        if me == 0:
+            _print(row, wrongs, options, seconds, seconds_of_one)
+    return int(any(wrongs))
+
+
+def _print(row: dict[str, Any], wrongs: list[int], options: argparse.Namespace, seconds: float, seconds_of_one: float) -> None:
+    nx, ny, n = options.nx, options.ny, row["pes"]
+    for pe, wrong in enumerate(wrongs):
+        if wrong:
+            print(f"ERROR: on PE {pe}, {wrong} elements differ from those of one PE", file=sys.stderr)
+    if options.csv and not any(wrongs):
+        print(f"pgas_{row['version']}, {nx}, {ny}, {options.niter}, {options.nccheck}, {n}, 1, {seconds:f}, {seconds_of_one:f}")
+    elif not any(wrongs):
+        times = f"1 GPU: {seconds_of_one:8.4f} s, {n} GPUs: {seconds:8.4f} s, speedup: {seconds_of_one / seconds:8.2f}"
+        print(f"Num GPUs: {n}.\n{ny}x{nx}: {times}, efficiency: {seconds_of_one / seconds / n * 100:8.2f}")
+    if options.json:
+        Path(options.json).write_text(json.dumps({"test": "jacobi", **pgas.info(), "rows": [row]}, indent=1) + "\n")
+
+
+def _sms() -> int:
+    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

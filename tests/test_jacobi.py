@@ -1,0 +1,76 @@
+"""perftests/jacobi.py: its results are compared, its line has NVIDIA's columns, and a halo that does not arrive is an error."""
+
+import json
+import os
+import subprocess
+import sys
+
+import forks
+import pytest
+from examples import ROOT
+from jobs import launcher
+
+VERSIONS = {"p": [], "put": ["-use_block_comm"], "persistent": ["-persistent"]}
+
+#: Puts that do not arrive.
+WITHOUT_PUTS = """
+import sys
+import pgas
+pgas.put_nbi_block = lambda *_: None
+from pgas.perftests import jacobi
+sys.exit(jacobi.main())
+"""
+
+
+def jacobi(npes, *flags, program=("-m", "pgas.perftests.jacobi")):
+    command = [*launcher(npes), forks.python(), *program, *flags]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False)
+
+
+def test_line_and_json(tmp_path):
+    path = tmp_path / "jacobi.json"
+    done = jacobi(3, "-nx", "40", "-ny", "12", "-niter", "4", "-nccheck", "2", "-csv", "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    name, *numbers = done.stdout.strip().split(", ")
+    assert (name, numbers[:6]) == ("pgas_p", ["40", "12", "4", "2", "3", "1"])
+    assert all(float(seconds) > 0 for seconds in numbers[6:])
+    (row,) = json.loads(path.read_text())["rows"]
+    assert (row["pes"], row["version"], row["iterations"], row["checked"]) == (3, "p", 4, True)
+
+
+def test_a_halo_that_does_not_arrive(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT_PUTS)
+    done = jacobi(2, "-nx", "40", "-ny", "8", "-niter", "3", "-use_block_comm", program=[str(program)])
+    assert done.returncode == 1
+    assert "elements differ from those of one PE" in done.stderr
+    assert "speedup" not in done.stdout
+
+
+@pytest.mark.slow
+def test_it_ends_when_nothing_changes(tmp_path):
+    done = jacobi(2, "-nx", "4", "-ny", "6", "-niter", "2000", "-persistent", "--json", str(tmp_path / "j"))
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "j").read_text())["rows"]
+    assert 10 < row["iterations"] < 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("npes", [1, 2, 3, 4])
+@pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_versions(version, transport, npes):
+    done = jacobi(npes, "-nx", "67", "-ny", "21", "-niter", "6", "--transport", transport, "-csv", *VERSIONS[version])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"pgas_{version}, 67, 21, 6, 1, {npes}, 1, ")
+
+
+@pytest.mark.slow
+@pytest.mark.sass
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kernels_compile_for_a_gpu(version):
+    command = [sys.executable, "-m", "pgas", "compile", "--transport", "ibgda", "--json", "perftests/jacobi.py", *VERSIONS[version]]
+    done = subprocess.run([*command, "-blocks", "4"], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout).keys() == {"_by_p", "_persistent" if version == "persistent" else f"_by_{version}"}
