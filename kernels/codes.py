@@ -1,4 +1,4 @@
-"""Numbers by which users, kernels and the host name the same things. What operations are called is in operation.py."""
+"""Numbers that users, kernels and the host share. The names of operations are in operation.py."""
 
 from enum import IntEnum
 
@@ -17,7 +17,7 @@ class Comparison(IntEnum):
 
 
 class SignalOp(IntEnum):
-    """What a signal does to the word."""
+    """How a signal changes its word (OpenSHMEM 1.5, section 9.9)."""
 
     SET = 0
     ADD = 1

@@ -27,7 +27,7 @@ HOST, KERNELS, PEERS = Who
 BOTH = HOST | KERNELS
 
 
-#: Bytes of a word of which nothing else is said.
+#: The default width of a word in bytes.
 WORD = 8
 
 REGIONS: list["Region"] = []
@@ -70,7 +70,7 @@ class Region:
 
 # The error record ---------------------------------------------------------------------------------------------------------------
 
-#: A word that says how far the record is written (state.SOUND and so on), and the record behind it: kind, operation, PE (of a wait: the
+#: The state of the record (state.SOUND and so on) is the word before it. The record: kind, operation, PE (of a wait: the
 #: nanoseconds since its deadline), address, wanted (of a timeout: the value compared with; else a number of bytes or elements), found,
 #: comparison (of a refused operand: which one, as operation.py numbers them), block, thread.
 ERROR_RECORD = struct.Struct("<9Q")
@@ -123,7 +123,7 @@ REGISTERED_END = _page.word("REGISTERED_END", 56, HOST, BOTH)  #: behind the las
 ALL_EPOCH = _page.word("ALL_EPOCH", 64, BOTH, KERNELS)  #: number of the last barrier_all or sync_all of this PE's kernels
 POISON = _page.word("POISON", 128, BOTH, BOTH)  #: state.SOUND, CLAIMED while a thread writes ERROR, then FAILED; LOST: the host gave up
 ASKED = _page.word("ASKED", 136, HOST, KERNELS)  #: not 0: the host asks who waits
-ERROR = _page.word("ERROR", 144, KERNELS, HOST, count=9)  #: the first error, an ERROR_RECORD
+ERROR = _page.word("ERROR", 144, KERNELS, HOST, count=9)  #: the record of the first error (ERROR_RECORD)
 NEAR_BITS = _page.word("NEAR_BITS", 1024, HOST, KERNELS, width=4, count=MAX_PES // 32)  #: a bit for each PE that maps this PE's memory
 
 # Of the NIC transports.
@@ -136,7 +136,7 @@ CELL_TICKET = _page.word("CELL_TICKET", 4160, BOTH, KERNELS)  #: next landing ce
 USED_WORDS = 120
 USED = _page.word("USED", 4224, BOTH, KERNELS, count=USED_WORDS)  #: a bit for each queue pair: kernels have used it
 RING_HEAD = _page.word("RING_HEAD", 5248, BOTH, BOTH)  #: requests that were reserved in ibrc's ring
-RING_SEEN = _page.word("RING_SEEN", 5280, BOTH, KERNELS)  #: what was last seen in COMPLETED
+RING_SEEN = _page.word("RING_SEEN", 5280, BOTH, KERNELS)  #: the value last read from COMPLETED
 RING_LOOKING = _page.word("RING_LOOKING", 5312, BOTH, KERNELS)  #: not 0: a thread reads COMPLETED
 N_CELLS = 256
 CELL_TAKEN = _page.word("CELL_TAKEN", 6144, BOTH, BOTH, count=N_CELLS)  #: how many lanes still have a landing cell
@@ -153,7 +153,7 @@ TEAM_RANK = _team.word("TEAM_RANK", 4, HOST, KERNELS, width=4)  #: this PE's num
 TEAM_LIST = _team.word("TEAM_LIST", 16, HOST, KERNELS)  #: address of the members' PEs, 4 bytes each
 TEAM_CHANNELS = _team.word("TEAM_CHANNELS", 24, HOST, KERNELS)  #: address of channel 0
 CHANNEL_BYTES = _team.word("CHANNEL_BYTES", 32, HOST, KERNELS, width=4)  #: distance of two channels
-CHANNEL_COUNT = _team.word("CHANNEL_COUNT", 36, HOST, KERNELS, width=4)  #: how many channels callers may name; one more follows
+CHANNEL_COUNT = _team.word("CHANNEL_COUNT", 36, HOST, KERNELS, width=4)  #: number of channels for callers; the host's channel follows
 STAGING_OFFSET = _team.word("STAGING_OFFSET", 40, HOST, KERNELS, width=4)  #: from a channel to its staging
 TEAM_NEAR = _team.word("TEAM_NEAR", 44, HOST, KERNELS, width=4)  #: 1: every member maps every member's memory
 TEAM_PER_MACHINE = _team.word("TEAM_PER_MACHINE", 48, HOST, KERNELS, width=4)  #: members on each machine if all have as many; else 0
@@ -170,12 +170,12 @@ _WAITERS = _REGISTERED - N_WAITERS * WAITER_SIZE
 #: Threads that wait. The host empties the table before it asks. On a collision the later thread is not recorded.
 WAITERS = _page.word("WAITERS", _WAITERS, BOTH, BOTH, width=WAITER_SIZE, count=N_WAITERS)
 REGISTERED = _page.word("REGISTERED", _REGISTERED, HOST, BOTH, width=PIECE_SIZE, count=N_REGISTERED)
-#: Where kernels that the host calls for a value leave it, used in turn.
+#: Results of kernels that the host calls for a value; the places are used in turn.
 RESULTS = _page.word("RESULTS", _RESULTS, KERNELS, HOST, width=RESULT_SIZE, count=N_RESULTS)
 
 # Landing cells, in memory that the NIC reaches. Through ibrc over verbs they lie elsewhere than the heap, so the page has their address.
 CELL_SIZE = 512  #: an element of 16 bytes for each lane of a warp
-SINK = N_CELLS * CELL_SIZE  #: behind the last cell: where atomics leave what nobody wants
+SINK = N_CELLS * CELL_SIZE  #: after the last cell: where atomics leave old values that are not used
 
 # Team memory: channels, each with its head, a row for each member, and staging: two halves with a part for each member ------------
 
@@ -195,7 +195,7 @@ SENT = _row.word("SENT", 32, PEERS, KERNELS)  #: the collective for which it has
 ROW_SIZE = _row.nbytes
 CHUNK_SHIFT = 20
 
-#: The channel behind those that callers name, and how kernels name it: of calls on the host.
+#: The number of the channel for calls on the host, which lies after the callers' channels.
 HOST_CHANNEL = -1
 
 #: Rows of barrier_all and sync_all, one for each PE, right before the heap: their addresses are constants of compiled code.
@@ -213,7 +213,7 @@ RING = _control.nbytes  #: the requests lie behind it
 _request = Region("request", 0, 64)
 WHAT = _request.word("WHAT", 0, KERNELS, HOST)
 NBYTES = _request.word("NBYTES", 8, KERNELS, HOST)
-LOCAL = _request.word("LOCAL", 16, KERNELS, HOST)  #: 0 for an atomic whose old value nobody wants
+LOCAL = _request.word("LOCAL", 16, KERNELS, HOST)  #: 0 for an atomic that returns nothing
 REMOTE = _request.word("REMOTE", 24, KERNELS, HOST)
 VALUE = _request.word("VALUE", 32, KERNELS, HOST)
 SECOND = _request.word("SECOND", 40, KERNELS, HOST)

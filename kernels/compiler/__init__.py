@@ -1,7 +1,7 @@
 """All that knows the compiler of device code: device functions, PTX primitives and their CPU twins, how public names are bound to them.
 
-Which compiler it is, is decided here and nowhere else. ``backend`` is the module that implements interface.Backend; what device code is
-written with are its members, under their own names. On GPUs ``compiler`` is the same module, which makes machine code as well.
+The compiler is chosen here only. ``backend`` is the module that implements interface.Backend; this package has its members under the same
+names. On GPUs ``compiler`` is that module, too, as an interface.Compiler, which makes machine code.
 """
 
 from pgas.base.backend import SIMULATOR
@@ -10,12 +10,12 @@ from pgas.kernels.compiler.interface import Backend, Compiler
 
 try:
     import numba
-except ImportError as error:  # said here, as doctor needs pgas
+except ImportError as error:  # the remedy is part of the message, as doctor cannot run without Numba
     known = explain(str(error))
     raise ImportError(f"{error}; {known[0].remedy if known else mend('versions')}") from error
 
 if SIMULATOR:
-    numba.core.config.ENABLE_CUDASIM = 1  # it may have been imported before pgas, and reads the environment then
+    numba.core.config.ENABLE_CUDASIM = 1  # Numba read the environment when it was imported, perhaps before pgas
 
     from pgas.kernels.compiler import simulator
 

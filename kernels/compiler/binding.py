@@ -3,7 +3,7 @@
 * ``device_function(typing)``: a stub that device code calls, and the host if it says so;
 * ``array_function(typing, host)``: one that returns an array.
 
-Calls on the host that themselves launch kernels are bound later (``HOST_FORMS``): what makes kernels is above what they call.
+Calls on the host that launch kernels are bound later (``HOST_FORMS``): the modules that launch kernels are in higher layers.
 """
 
 import functools
@@ -24,7 +24,7 @@ _R = TypeVar("_R")
 Integer = int | np.integer
 Index = Integer | tuple[Integer, ...]
 
-#: What a call outside a kernel does, by the name of the stub (pgas/api/host_ops.py).
+#: Functions for calls outside kernels, by the name of the stub (pgas/api/host_ops.py).
 HOST_FORMS: dict[str, Callable[..., Any]] = {}
 
 
@@ -33,7 +33,7 @@ def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None 
 
     Keyword-only parameters of the stub are those of the host only.
 
-    ``host`` is what a call outside a kernel does, if HOST_FORMS has nothing for it; without either that is an error.
+    A call outside a kernel is HOST_FORMS' function for the stub, else ``host``; without both it is an error.
     """
 
     def bind(stub: Callable[_P, _R]) -> Callable[_P, _R]:

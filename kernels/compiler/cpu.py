@@ -1,6 +1,6 @@
 """The simulator's twins of the typed primitives: elements of arrays in host memory, by address and dtype.
 
-``mem`` is the memory they act on: the host's own, or the weak model, which delays and reorders what goes to other PEs.
+``mem`` is the memory they act on: the host's own, or the weak model, which delays and reorders stores to other PEs.
 """
 
 import struct
@@ -38,7 +38,7 @@ def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
 
     Args:
         weak_seed: None for the host's own memory; of the weak one, the seed of its delays.
-        own_lo, own_hi: what only this PE looks at in its slot; stores elsewhere in the window are remote.
+        own_lo, own_hi: the part of its slot that only this PE reads; stores to the rest of the window are remote.
     """
     read_again()
     if weak_seed is None:
@@ -124,12 +124,12 @@ def swapped(value: int, nbytes: int) -> int:
 
 def relax(operation: str) -> None:
     """Let other threads run; reports name the operation that waits."""
-    arrays.begin_turn()  # it yields now: its polls need not preempt it
+    arrays.begin_turn()  # it yields here, so its polls need not preempt it
     engine.yield_(operation)
 
 
 def _ignore() -> None:
-    """Nothing, as there is no job."""
+    """Do nothing: there is no job."""
 
 
 #: Called by a thread that has poisoned the state; the job sets it, to raise the error inside the kernel.

@@ -13,17 +13,17 @@ from typing import Any, Protocol
 
 __all__ = ["Backend", "Compiled", "Compiler", "Key"]
 
-#: Returns what compiled code depends on beyond its source file, for the key of the disk cache; raises disk_cache.Uncacheable if that has
-#: no key.
+#: Returns the part of a disk cache key for everything that compiled code depends on beside its source file; raises
+#: disk_cache.Uncacheable if there is no such key.
 Key = Callable[[], tuple[Any, ...]]
 
 
 class Backend(Protocol):
     """Makes device code."""
 
-    types: ModuleType  #: Array, Integer, UniTuple, Omitted, unliteral …: what typing functions are given
-    cuda: ModuleType  #: names of device code, and what a program calls on the host: pgas.cuda
-    KernelTypeError: type[Exception]  #: what typing functions raise to refuse a call
+    types: ModuleType  #: types of operands, for typing functions: Array, Integer, UniTuple, Omitted, unliteral …
+    cuda: ModuleType  #: pgas.cuda: names in device code, and functions for the host
+    KernelTypeError: type[Exception]  #: raised by typing functions that refuse a call
     DeviceArray: Any  #: class of arrays in the GPU's memory, base of SymmetricArray
 
     # Scalars in device code: conversions, and a constant of 64 bits.
@@ -114,7 +114,7 @@ class Backend(Protocol):
         """Return the dispatcher of a kernel: ``dispatcher[grid, block, stream, shared](*args)`` compiles and launches it."""
 
     def function_of(self, kernel: Any) -> Any:
-        """Return the function that a dispatcher was made from, None for what is no dispatcher."""
+        """Return the function that a dispatcher was made from, None for other objects."""
 
     def keep(self, kernel: Any, key: Key) -> None:
         """Keep a dispatcher's code on disk, where that is possible."""
@@ -173,4 +173,4 @@ class Compiler(Backend, Protocol):
         """Make the primary context of a GPU current in this thread, and known to the compiler's own launches and arrays."""
 
     def checked_memory(self, address: int, nbytes: int, block: Any, check: Callable[[Any], None]) -> Any:
-        """Return memory for a DeviceArray. Every read of its address, also by a launch, calls check(block); its ``block`` is that one."""
+        """Return memory for a DeviceArray, with an attribute ``block``. Every read of its address, also by a launch, calls check(block)."""

@@ -1,6 +1,6 @@
-"""numba-cuda as the compiler; the only module that uses its private parts. What each function is for is said in interface.py.
+"""numba-cuda as the compiler; the only module that uses its private parts. interface.py documents its functions.
 
-numba-cuda is in maintenance mode (its README, 2026-06): its successor is to be a module beside this one.
+numba-cuda is in maintenance mode (its README, 2026-06): a back end for its successor will be another module of this folder.
 """
 
 import functools
@@ -14,7 +14,7 @@ import llvmlite
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import cuda as cuda  # these two are the interface's as they are
+from numba import cuda as cuda  # these two are members of the interface, unchanged
 from numba.cuda import cgutils
 from numba.cuda import dispatcher as dispatchers
 from numba.cuda import extending as numba_extending
@@ -35,7 +35,7 @@ KernelTypeError: type[Exception] = NumbaTypeError
 
 
 class DeviceArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported]
-    """Numba's. Each launch reads the address: Numba keeps that of the first launch, so that no freed block would be noticed."""
+    """Numba's, but every launch reads the address. Numba would keep that of the first launch, and a freed block would go unnoticed."""
 
     @property
     def _strided_memory_view_shim(self) -> Any:
@@ -329,7 +329,7 @@ class Compiled:
 
     @property
     def cubin(self) -> bytes:
-        # Of the GPU that is there: with cc= it would be compiled again.
+        # For the current GPU: with cc= Numba would compile it again.
         return bytes(self._kernel._codelibrary.get_cubin().code)
 
     @property
@@ -416,12 +416,12 @@ dispatchers.CUDACacheImpl.reduce = _refuse_foreign_cache(dispatchers.CUDACacheIm
 
 
 class _CacheImpl(dispatchers.CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
-    """What a cache of pgas stores: kernels that use pgas, too."""
+    """Lets the cache store kernels that use pgas, too."""
 
     _locator_classes = disk_cache.places(dispatchers.CUDACacheImpl)
 
     def check_cachable(self, kernel: Any) -> bool:
-        """Whether numba-cuda can pickle it: not what it links besides (its own for reshape and float16, users' link=), but NRT."""
+        """Whether numba-cuda can pickle a kernel: not if it links files (for reshape, float16 or link=) other than NRT."""
         return kernel._codelibrary._linking_files <= {NRT_LIBRARY}
 
 

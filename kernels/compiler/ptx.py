@@ -311,7 +311,7 @@ ld_acquire_element = element_primitive(
 )
 #: p: relaxed at system scope, so that a peer may poll the word.
 st_element = element_primitive("st_element", "store", _store("st.relaxed.sys.global"), lambda *operands: cpu.store_element(*operands))
-#: By change, ``(addr, array, value)``; red returns nothing, atom what was there.
+#: By change, ``(addr, array, value)``; red returns nothing, atom the old value.
 red_element = {
     change: element_primitive(f"red_{change}_element", "store", _atomic("red", change, "[$0], $1"), _update(change))
     for change in ("add", "and", "or", "xor")
@@ -385,13 +385,13 @@ def _run_narrow(width: int, load: str, store: str) -> Any:
 
 
 def _run_16(load: str, store: str, batch: int) -> Any:
-    """16-byte accesses, ``batch`` loads in flight before the first store: a load's latency is paid once for all of them.
+    """16-byte accesses: ``batch`` loads are in flight before the first store, so that they share one latency.
 
-    What a warp copies in a second is at most 512 bytes a load in flight over that latency, about 300 cycles from L2: NVSHMEM's one load
-    gives 2.9 GB/s on H200 (put_latency, warp, 1 MiB). Eight would give 13 with what their issue takes, for 32 registers; a kernel whose
-    blocks have 1,024 threads, of 64 registers at most, may have to say so (max_registers). Four are enough for the warps of a CTA: 256
-    threads have 16 KiB in flight so, and an SM sends 44 GB/s over NVLink at most (4 CTAs: 180 GB/s so, 149 with one load in flight;
-    measured 2026-11-21), 13 KiB in that time. Of what is left, half a batch goes at once, and so do the accesses that then remain.
+    A warp copies at most 512 bytes for each load in flight in one latency, about 300 cycles from L2. NVSHMEM's one load gives 2.9 GB/s on
+    H200 (put_latency, warp, 1 MiB). Eight loads would give 13 GB/s, issue included, for 32 registers; kernels with blocks of 1,024
+    threads, which have 64 registers each, may then need max_registers. Four are enough for a CTA of 256 threads, which has 16 KiB in
+    flight with them: over NVLink an SM sends at most 44 GB/s, or 13 KiB in one latency (4 CTAs: 180 GB/s, and 149 with one load in flight;
+    measured 2026-11-21). The remainder is half a batch, if there are as many, and then all other accesses together.
     """
     half = batch // 2
     copy_batch, copy_half, copy_rest = (
@@ -421,7 +421,7 @@ def _run_16(load: str, store: str, batch: int) -> Any:
 
 
 def _together(load: str, store: str, count: int, *, rest: bool = False) -> Any:
-    """Make ``copy(dst, src, stride)``: loads of 16 bytes, ``count`` of them, then their stores; or of the rest, those before ``stop``."""
+    """Make ``copy(dst, src, stride)``: ``count`` loads of 16 bytes, then their stores; rest: those before ``stop``, a fourth argument."""
     loads = [f"{load}.v2.b64 {{a{n}, b{n}}}, [s]; add.u64 s, s, $2;" for n in range(count)]
     stores = [f"{store}.v2.b64 [d], {{a{n}, b{n}}}; add.u64 d, d, $2;" for n in range(count)]
     if rest:
@@ -436,7 +436,7 @@ put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 #: Between global addresses, every access whole: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
 get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
-#: The same where a warp is all that copies.
+#: The same where only a warp copies.
 put_run_of_warp = put_run | {16: _run(16, *_PUT, batch=8)}
 get_run_of_warp = get_run | {16: _run(16, *_GET, batch=8)}
 #: One access each, of elements that lie apart (iput, iget).

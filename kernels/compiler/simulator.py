@@ -1,4 +1,4 @@
-"""The simulator as the compiler: kernels are Python, primitives are their CPU twins. interface.py says what each function is for."""
+"""The simulator as the compiler: kernels are Python, primitives are their CPU twins. interface.py documents its functions."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ import numpy as np
 from pgas.kernels.compiler import cpu as twins
 from pgas.kernels.compiler.interface import Key
 from pgas.sim import engine
-from pgas.sim.arrays import DeviceArray as DeviceArray  # the interface's, as are cuda, numpy_dtype and types below
+from pgas.sim.arrays import DeviceArray as DeviceArray  # a member of the interface, as are cuda, numpy_dtype and types below
 from pgas.sim.arrays import KernelArray, array_at, is_array, ndarray_of
 from pgas.sim.typing import cuda as cuda
 from pgas.sim.typing import numpy_dtype as numpy_dtype
@@ -47,7 +47,7 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
 
 
 class _Facts:
-    """What device code asks of an array, gathered once: NumPy takes microseconds to tell."""
+    """The properties of an array that device code reads, cached, as NumPy takes microseconds for each."""
 
     __slots__ = ("address", "dtype", "kind", "shape", "strides")
 
@@ -60,7 +60,7 @@ class _Facts:
 
 def _facts(array: Any) -> _Facts:
     if type(array) is KernelArray:
-        known = array.__dict__.get("_facts")  # a kernel's view of an array never changes
+        known = array.__dict__.get("_facts")  # valid, as a kernel's view of an array never changes
         if known is None:
             known = array.__dict__["_facts"] = _Facts(array._ary)
         return known

@@ -204,7 +204,7 @@ def signal(addr, value, add, pe):
 
 @device
 def flag(addr, value, pe):
-    """Store a flag in PE pe's team memory, without any order: whoever needs one fences before."""
+    """Store a flag in PE pe's team memory, unordered: callers that need order fence before."""
     ptx.st_relaxed_sys_u64(remote(addr, pe), value)
 
 
@@ -215,7 +215,7 @@ quiet = ptx.fence_sc_sys
 
 @device
 def quiet_pe(pe):
-    """Complete what goes to PE pe. An SM's fences know no PEs: everything is completed."""
+    """Complete operations to PE pe. A fence covers all PEs, so this is quiet."""
     quiet()
 
 

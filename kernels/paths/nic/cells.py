@@ -10,7 +10,7 @@ from pgas.kernels.state import fixed
 
 __all__ = ["fetching", "first_cell", "old_word", "sink"]
 
-#: What try_cell returns instead of the number of a cell.
+#: Results of try_cell without a cell.
 _BUSY, _LOST = constant(layout.N_CELLS), constant(layout.N_CELLS + 1)
 
 _CELLS, _CELL_TICKET, _CELL_TAKEN = constant(layout.CELLS), constant(layout.CELL_TICKET), constant(layout.CELL_TAKEN)
@@ -21,13 +21,13 @@ _0, _1, _4 = constant(0), constant(1), constant(4)
 
 @device
 def first_cell():
-    """Return the address of a landing cell that may be read, whatever it holds."""
+    """Return the address of a landing cell, which can be read at any time."""
     return fixed(_CELLS)
 
 
 @device
 def sink():
-    """Return where atomics leave old values that nobody wants."""
+    """Return where atomics leave old values that are not used."""
     return fixed(_CELLS) + _SINK
 
 
