@@ -1,4 +1,4 @@
-"""@pgas.jit and pgas.launch: the compiler with a cache that is right for pgas, checks at launch, and cheap repeated launches."""
+"""@pgas.jit and pgas.launch: compilation with a disk cache for kernels of pgas, checks at launch, and cheap repeated launches."""
 
 import contextlib
 import dis
@@ -141,7 +141,7 @@ class BoundLaunch:
 
 
 def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int]:
-    """Return what hang reports call a launch, and the handle of its stream."""
+    """Return the name of a launch for hang reports, and the handle of its stream."""
     grid, block, *rest = configuration if len(configuration) > 1 else (*configuration, "?")
     stream = streams.handle_of(rest[0] if rest else None)
     return f"{kernel.__name__}[{grid}, {block}]" + (f" on stream {stream:#x}" if stream else ""), stream
@@ -163,7 +163,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         shared: bytes of dynamic shared memory.
 
     Raises:
-        TypeError: kernel is none, or args is no tuple.
+        TypeError: kernel is not a kernel, or args is not a tuple.
         ValueError: on some PE the blocks do not all fit on the GPU at once (in the simulator: on an H100, registers not counted), or none
             does; on every PE, with the largest grid that fits.
         BootstrapError: PEs launch different kernels.
@@ -173,7 +173,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         if backend.function_of(kernel) is None:
             raise TypeError(f"pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not {kernel!r}")
         kernel = _adopted(kernel)
-    if not isinstance(args, tuple):  # an array would be taken apart into its elements
+    if not isinstance(args, tuple):  # otherwise an array would be unpacked into its elements
         raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
 
     def prepare() -> BoundLaunch:
@@ -244,7 +244,7 @@ def _three(name: str, sizes: Any) -> tuple[int, ...]:
 
 @functools.cache
 def _library_hash() -> str:
-    """Hash of pgas's own sources: what compiled code contains of them is not in Numba's key."""
+    """Hash of pgas's own sources, which Numba's key does not cover."""
     digest = hashlib.sha256(__version__.encode())
     for path in _sources():
         digest.update(path.read_bytes())
@@ -252,7 +252,7 @@ def _library_hash() -> str:
 
 
 def _sources() -> list[Path]:
-    """Files that device code is compiled from, and those it takes constants from."""
+    """The source files of device code and of its constants."""
     folders = [Path(folder) for package in (kernels, mlx5) for folder in package.__path__]
     return sorted([Path(__file__), *(path for folder in folders for path in folder.rglob("*.py"))])
 
@@ -287,7 +287,7 @@ def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
     names = tuple(name for code in codes for name in code.co_names)
     for code in codes:
         plain = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
-        constants = [sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in plain]  # of no certain order
+        constants = [sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in plain]  # whose order is not defined
         parts += [code.co_code, repr((constants, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)).encode()]
     variables: dict[str, Any] = {name: function.__globals__[name] for name in _global_names(codes) if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):

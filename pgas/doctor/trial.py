@@ -1,4 +1,4 @@
-"""A queue pair connected to itself, in the host's memory: all that ibgda does with a device, before a GPU comes in (docs/rdma.md)."""
+"""A queue pair connected to itself, in the host's memory: everything that ibgda does with a device, without a GPU (docs/rdma.md)."""
 
 import contextlib
 import time
@@ -24,7 +24,7 @@ _WORD = 0x0123_4567_89AB_CDEF
 
 
 def try_queue_pair(adapter: Adapter, path: Path) -> str:
-    """Return which step failed and why, "" if none did. What was made is given back.
+    """Return which step failed and why, "" if none did. All objects are destroyed.
 
     Args:
         adapter: the device.

@@ -34,7 +34,7 @@ _SIGNS: dict[int, str] = {
 
 @dataclass(frozen=True)
 class Places:
-    """What lies where in this PE's slot, and who comes there by which path."""
+    """For messages about addresses: the arrays and teams in this PE's slot, and the paths by which PEs reach it."""
 
     heap: Allocator
     teams: Teams

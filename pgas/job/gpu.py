@@ -1,4 +1,4 @@
-"""The GPU of this PE: which one, what it is, whom it reaches."""
+"""The GPU of this PE: its choice, its properties, and its access to other GPUs."""
 
 import time
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def _enter(ordinal: int) -> None:
 
 
 def wait(stream: Any, poll: Callable[[], None]) -> None:
-    """Wait for the kernels of a stream (None: of the device), polling: then what poll notices can end the wait by an exception.
+    """Wait for the kernels of a stream (None: of the device), and call poll meanwhile, which may raise to end the wait.
 
     Raises:
         Exception: a kernel failed, or the context is lost (streams.failed_in_driver).
@@ -118,7 +118,7 @@ def _under_mps(ordinal: int) -> bool:
 
 
 def uuid(ordinal: int) -> str:
-    """Return what names a GPU on every process of the machine."""
+    """Return the UUID of a GPU, by which every process of the machine knows it."""
     raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
     text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -140,7 +140,7 @@ def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) 
         device = next((ordinal for ordinal in range(count) if uuid(ordinal) not in used), gpu.ordinal)
     if device >= count:
         raise PgasError(f"PGAS_SOFTHCA_DEVICE={device}: {count} GPU(s) are visible to PE 0, 0 to {count - 1}")
-    if uuid(device) not in used and not _under_mps(device):  # where the cards and PEs of other jobs may be
+    if uuid(device) not in used and not _under_mps(device):  # else cards and PEs of other jobs may be there
         return device, sms, 0
     total = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
     share = min(sms or total // 4, total)

@@ -1,6 +1,6 @@
-"""CUDA streams of whatever library made them, and their capture into graphs.
+"""CUDA streams of any library, and their capture into graphs.
 
-In the simulator a stream executes at once, in order: what is a stream is checked, and nothing else is to do.
+In the simulator a stream executes at once, in order, so arguments are only checked.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def core_stream(stream: Any) -> Any:
 
 
 def wait_for_default(handle: int) -> None:
-    """Let what follows in a stream wait for what is in the default stream now.
+    """Let later work of a stream wait for the work that is in the default stream now.
 
     Args:
         handle: of the stream, as cudaStream_t, or one of CUDA's numbers 1 and 2 for its default streams.
@@ -72,7 +72,7 @@ def _handle(stream: Any) -> int:
 
 
 def capturing(stream: Any) -> bool:
-    """Whether what is called on a stream goes into a graph that is being captured (cuStreamBeginCapture) instead of being executed."""
+    """Whether a stream is being captured (cuStreamBeginCapture): calls on it are recorded in a graph instead of being executed."""
     if SIMULATOR:
         return False
     status, state = driver.cuStreamIsCapturing(driver.CUstream(handle_of(stream)))
@@ -95,7 +95,7 @@ def loading_allowed() -> Iterator[None]:
 
 
 def failed_in_driver(error: Exception) -> bool:
-    """Whether an error is what the CUDA driver returned; the bindings have no public class in common for those."""
+    """Whether an error came from the CUDA driver; the bindings have no common public class for these."""
     return "CUDA_ERROR_" in str(error)
 
 

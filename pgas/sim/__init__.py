@@ -4,7 +4,7 @@
 - `memory`: real atomics on raw addresses.
 - `weak`: the same functions on a memory that delays and reorders remote stores, to find missing fences.
 
-Device code uses memory through `mem`, whichever of the two serves it:
+Device code accesses memory through `mem`, which is one of the two:
 
     from pgas.sim import mem
     mem.store(addr, 1, 4)
@@ -84,7 +84,7 @@ def set_memory_model(model: Any = None) -> None:
 
 
 def forbid(why: str) -> None:
-    """Let every function of `mem` raise a PgasError."""
+    """Let every function of `mem` raise a PgasError with this text."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise PgasError(why)

@@ -12,7 +12,7 @@ __all__ = [
     "ATOMIC_READS", "DeviceArray", "KernelArray", "SharedArray", "array_at", "begin_turn", "count_read", "is_array", "ndarray_of",
 ]  # fmt: skip
 
-#: What stands for an array in the GPU's memory on the host.
+#: The host's class for arrays in GPU memory.
 DeviceArray = FakeCUDAArray
 
 # A thread is preempted after so many element reads, so that `while flag[0] == 0: pass` ends. 64 reads cost 10 us, a switch about 1.
@@ -32,7 +32,7 @@ def count_read(weight: int = 1) -> None:
 
 
 def begin_turn() -> None:
-    """Forget the reads so far: the calling thread yields anyway."""
+    """Reset the count of reads: the calling thread yields now."""
     global _reads_left
     _reads_left = _READS_PER_TURN
 
@@ -51,7 +51,7 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
     def __getitem__(self, idx: Any) -> Any:
         value = self._ary[idx]
         if isinstance(value, np.ndarray):
-            return KernelArray(self._item[idx])  # by way of the wrapped class, which may keep more than the data
+            return KernelArray(self._item[idx])  # through the wrapped class, which may have more state than the data
         if isinstance(value, np.void):
             return KernelArray(FakeCUDAArray(value))  # a reference: stores to its fields go to the array
         count_read()

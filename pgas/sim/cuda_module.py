@@ -1,4 +1,4 @@
-"""What a kernel sees under the name `cuda`: the functions and variables that exist on the device only."""
+"""The name `cuda` in kernels: the functions and variables that exist on the device only."""
 
 import sys
 from typing import Any

@@ -24,7 +24,7 @@ class _Cache(disk_cache.OnDisk, caching.FunctionCache):  # type: ignore[misc, no
 def compiled(signature: Any, function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, or find it on disk: a dispatcher with this one signature.
 
-    Numba's key has no part for what the function finds in its module, but the values of its free variables.
+    Numba's key covers the values of the function's free variables, but not the globals that it uses.
     """
     dispatcher = njit(nogil=True)(function)
     disk_cache.keep(dispatcher, lambda: _Cache(function, lambda: (numba.__version__, llvmlite.__version__)))

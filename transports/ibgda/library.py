@@ -1,4 +1,4 @@
-"""Functions of libibverbs and libmlx5 that pyverbs lacks, or of which it drops a part of the result, by ctypes."""
+"""Functions of libibverbs and libmlx5, through ctypes: pyverbs lacks them, or drops a part of their result."""
 
 import ctypes
 import os
@@ -8,8 +8,8 @@ from pgas.base.errors import TransportError
 
 __all__ = ["Library"]
 
-#: MLX5DV_OBJ_AH, which pair of pointers of struct mlx5dv_obj is its, and the words of its struct mlx5dv_ah, of which the first points to a
-#: struct mlx5_wqe_av; where that has rmac (infiniband/mlx5dv.h).
+#: infiniband/mlx5dv.h: MLX5DV_OBJ_AH; the index of its pair of pointers in struct mlx5dv_obj; the words of struct mlx5dv_ah, the first of
+#: which points to a struct mlx5_wqe_av; the offset of rmac in that.
 _OBJ_AH, _OBJ_AH_PAIR, _AH_WORDS, _AV_RMAC = 1 << 5, 5, 2, 20
 
 
@@ -59,7 +59,7 @@ class Library:
             handle: address of its struct ibv_ah.
 
         Raises:
-            TransportError: libmlx5 does not tell.
+            TransportError: libmlx5 does not return it.
         """
         vector, pairs = (ctypes.c_uint64 * _AH_WORDS)(), (ctypes.c_void_p * (2 * _OBJ_AH_PAIR + 2))()
         pairs[-2:] = [handle, ctypes.addressof(vector)]
