@@ -164,6 +164,52 @@ pgas.barrier_all()
     has(found[1], r"  host: program\.py:\d+ reported", ended)
 
 
+#: Each block calls another collective of a team, on its channel. The first time all members do.
+COLLECTIVES = """
+@pgas.jit
+def calls(team, dest, source, root):
+    b = cuda.blockIdx.x
+    if b == 0:
+        pgas.team_sync_block(team, b)
+    elif b == 1:
+        pgas.reduce_block(team, dest[b, :4], source[:4], pgas.SUM, b)
+    elif b == 2:
+        pgas.broadcast_block(team, dest[b], source, root, b)
+    else:
+        pgas.alltoall_block(team, dest[b], source, b)
+
+team = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
+source, dest = pgas.zeros(n * 50_000, np.int64), pgas.zeros((4, n * 50_000), np.int64)
+pgas.barrier_all()
+calls[4, 32](team, dest, source, 0)
+pgas.barrier_all()
+"""
+
+#: What the collectives wait for, by transport.
+AWAITED = {
+    "p2p": {"team_sync": "arrival", "reduce": "data", "broadcast": "arrival", "alltoall": "completion"},
+    "ibgda": {"team_sync": "arrival", "reduce": "data", "broadcast": "chunk", "alltoall": "completion"},
+}
+
+
+@pytest.mark.parametrize("transport", ["p2p", jobs.also("ibgda")])
+def test_a_member_that_does_not_come_to_a_collective(job, transport):
+    """Every collective names the team, its channel, the epoch, and who is missing: PE 2, which is member 0."""
+    text = "if me != 2:\n    attempt(launch, calls[4, 32], team, dest, source, 0)\n    sys.exit(1)\npgas.barrier_all()\n"
+    ended = job(INIT + WAITS + COLLECTIVES + text, npes=3, PGAS_TIMEOUT="4", PGAS_TRANSPORT=transport, PGAS_SYMMETRIC_SIZE="64M")
+    found = reports(ended)
+    assert found.keys() == {0, 1, 2}, ended
+    for channel, (name, what) in enumerate(AWAITED[transport].items()):
+        epoch, last = (r"3 \(chunk 1\)", r"\d+ \(chunk \d+\)") if what == "chunk" else ("3", r"\d+")
+        flag = rf"the {what} of PE 2 \(member 0\) on channel {channel} of team 3, epoch [>=]= {epoch}, last saw {last}"
+        waits = rf"block {channel}, threads? [\d-]+: {name}_block waits for {flag}, for .* s; PE 2 writes it when it comes there"
+        for pe in (0, 1):
+            if not (name == "broadcast" and transport == "ibgda" and pe == 0):  # it waits for PE 1, which comes before it in the chain
+                failed = rf"first error: PE {pe}, block {channel}, thread \d+: {name}_block waited 4 s \(PGAS_TIMEOUT\) for {flag}: .*"
+                has(found[pe], f"  (?:{waits}|{failed})", ended)
+    has(found[2], IN_BARRIER, ended)
+
+
 #: PE 1 waits for a signal that PE 0 sends after its report was requested; kernels are compiled before.
 IN_A_KERNEL = """
 launch(release[1, 1], word, grid, me)

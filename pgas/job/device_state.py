@@ -194,10 +194,9 @@ def _goal(record: tuple[int, ...], places: Places, nic: NIC | None) -> str:
         if _is_cell(address) or nic is None:
             return "a landing cell: all are in use"
         return f"index {wanted} of {nic.name_of(address)}, which is at {found}{nic.trouble()}"
-    dtype = _dtype(address, places)
     sign, target, name = _SIGNS.get(comparison, f"cmp {comparison}"), place(address, places), operation.NAMES[record[1]]
     target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
-    return f"{target} {sign} {_integer(wanted, dtype)}, last saw {_integer(found, dtype)}"
+    return f"{target} {sign} {_value(wanted, address, places)}, last saw {_value(found, address, places)}"
 
 
 def _is_cell(address: int) -> bool:
@@ -286,9 +285,12 @@ def place(address: int, places: Places) -> str:
     return places.teams.place(address) or f"address {address:#x}"
 
 
-def _dtype(address: int, places: Places) -> np.dtype | None:
+def _value(word: int, address: int, places: Places) -> str:
+    """Return the value of a word at an address as text."""
     found = places.heap.find((address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET)
-    return None if found is None else found.dtype
+    if found is None and places.teams.counts_chunks(address):
+        return f"{word >> layout.CHUNK_SHIFT} (chunk {word & ((1 << layout.CHUNK_SHIFT) - 1)})"
+    return str(_integer(word, None if found is None else found.dtype))
 
 
 def _integer(word: int, dtype: np.dtype | None) -> int:

@@ -262,6 +262,11 @@ class Teams:
         number, channel, member, what = found
         return f"the {what} of PE {self.records[number].pes[member]} (member {member}) on {channel} of {named(number)}, epoch"
 
+    def counts_chunks(self, address: int) -> bool:
+        """Whether the word at an address has an epoch and a number of chunks (layout.CHUNK)."""
+        found = self._locate(address)
+        return found is not None and found[3] == "chunk"
+
     def writer(self, address: int) -> int | None:
         """Return the PE that writes an address in team memory; None for other addresses."""
         found = self._locate(address)
