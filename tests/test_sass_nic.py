@@ -83,6 +83,57 @@ def test_nothing_spills_in_other_configurations(options, functions):
     assert all(b["instructions"] != default[name]["instructions"] for name, b in numbers.items()), "compiled as by default"
 
 
+# -------------------------------------------------------------------------------------------------------------------- two paths
+
+TWO = ["p2p,ibgda", pytest.param("p2p,ibrc", marks=pytest.mark.slow)]
+
+SOME = """
+import json, sys
+from pgas import sass
+from pgas.perftests.sass import KERNELS
+
+sass.configure(sys.argv[1])
+built = sass.build_all({name: KERNELS[name] for name in ("p_float64", "put_signal_block")})
+json.dump({name: {"spills": b.spills, "stack": b.stack, "sass": b.instructions} for name, b in built.items()}, sys.stdout)
+"""
+
+
+@functools.cache
+def some(transport):
+    """Compile a few functions only."""
+    done = subprocess.run([sys.executable, "-c", SOME, transport], capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def near_side(sass):
+    """Return the opcodes that p executes for a near PE: those up to the branch, and the block that ends with the store and EXIT."""
+    split = [re.match(r"(@!?U?P\w+ +)?(\S+)", i).groups() for i in sass]
+    jumps = [i for i, (_, opcode) in enumerate(split) if opcode in ("BRA", "EXIT")]
+    stored = ("", "STG.E.64.STRONG.SYS")
+    end = next(i for i in jumps if sass[i] == "EXIT" and (split[i - 1][0] or "", split[i - 1][1]) == stored)
+    start = max(i for i in jumps if i < end)
+    return [opcode for _, opcode in split[: jumps[0] + 1] + split[start + 1 : end + 1]]
+
+
+@pytest.mark.parametrize("transport", TWO)
+def test_p_to_a_near_pe_is_six_instructions_more_than_over_p2p(transport):
+    """A load of read-only words with its address, a comparison and a branch. Over p2p alone there is none of it.
+
+    Of 8 bytes: a value of 4 bytes and the PE are parameters that one instruction loads, but only if no branch is between them.
+    """
+    near, alone = near_side(some(transport)["p_float64"]["sass"]), [i.split()[0] for i in some("p2p")["p_float64"]["sass"]]
+    assert len(near) <= len(alone) + 6
+    kinds = ("LDG", "BRA", "STG")
+    assert [opcode for opcode in near if opcode.startswith(kinds)] == ["LDG.E.64.CONSTANT", "BRA", "STG.E.64.STRONG.SYS"]
+    assert [opcode for opcode in alone if opcode.startswith(kinds)] == ["STG.E.64.STRONG.SYS"]
+
+
+@pytest.mark.parametrize("transport", TWO)
+def test_nothing_spills_in_jobs_with_two_paths(transport):
+    assert {name: (b["spills"], b["stack"]) for name, b in some(transport).items() if b["spills"] or b["stack"]} == {}
+
+
 # ------------------------------------------------------------------------------------------------------------- contents of WQEs
 
 
