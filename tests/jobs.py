@@ -176,7 +176,7 @@ class Running:
             pytest.fail(f"the job did not end within {seconds} s\n{self._killed()}")
         ended = Ended(self.process.returncode, _plain(out), _plain(err), self.seconds())
         files = {line for file in self._folder.glob("shm-*") for line in file.read_text().splitlines()}
-        until(lambda: not (self._processes() or present(files) or self._socket() or self._memory_held()), 10)
+        until(lambda: not (self._processes() or present(files) or self._socket() or self._memory_held()), SOON)
         left = self._processes()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

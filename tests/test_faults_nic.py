@@ -21,8 +21,9 @@ START = 120
 #: Seconds until every PE has printed its error (4 to 8 on an idle machine), and until the job has ended.
 TOLD, OVER = 25, 60
 
-#: A shell around each PE hides deaths from mpirun, which would end the other PEs.
-IN_THE_DARK = ("/bin/sh", "-c", '"$0" "$@"; sleep 60')
+#: A shell around each PE hides its death from the launcher, which would end the other PEs, until these have printed their errors. pgas.run
+#: needs the exit status then; mpirun ends the job when one of the others fails.
+IN_THE_DARK = ("/bin/sh", "-c", f'"$0" "$@"; status=$?; sleep {8 if jobs.BY_RUN else 60}; exit $status')
 
 #: Blocks of the load put and call quiet; store and call a fetching atomic; wait for a signal that never comes.
 INIT = """
@@ -206,7 +207,7 @@ def test_engine_that_is_paused_before_a_barrier(job, transport):
 
 @pytest.mark.slow
 def test_engine_that_stops_under_load(job):
-    ended = job("attempt(run, 2, 3000)\ntime.sleep(1)\nsys.exit(1)\n", PGAS_TIMEOUT="2", PGAS_SOFTHCA_FAULTS="stop=200")
+    ended = job("attempt(run, 2, 3000)\ntime.sleep(4)\nsys.exit(1)\n", PGAS_TIMEOUT="2", PGAS_SOFTHCA_FAULTS="stop=200")
     for pe in (0, 1):
         said = ended.only_line(pe)
         waited = rf"PE {pe}, block [01], thread \d+: \w+ waited 2 s \(PGAS_TIMEOUT\) for index \d+ of queue pair \d to PE {1 - pe}"

@@ -81,7 +81,7 @@ def dtype_of(dtype: Any) -> np.dtype:
     try:
         dtype = np.dtype(dtype if name == str(dtype) else name)
     except TypeError:
-        raise TypeError(f"dtype must be one of NumPy or the name of one, as bfloat16, not {dtype}") from None
+        raise TypeError(f"dtype must be a NumPy dtype or the name of one, such as bfloat16, not {dtype}") from None
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind in "SU":
         raise TypeError(f"arrays of {dtype} cannot live on the symmetric heap: only plain numbers and records of them can")
     if math.prod(dtype.shape) != 1:
