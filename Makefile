@@ -17,6 +17,7 @@ export OMPI_MCA_hwloc_base_binding_policy := none
 export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 export PRTE_MCA_hwloc_default_binding_policy := none
 
+COMMA := ,
 # Transports that kernels drive a NIC with.
 NIC_TRANSPORTS := ibgda ibrc
 PYTEST := python -m pytest -q
@@ -30,9 +31,14 @@ OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py h_*.py i_*.py)
 WEAK := $(addprefix tests/conformance/test_,d_*.py f_*.py)
 # Of collectives, what members do that run ahead of each other; with three, a member is not the only one that another waits for.
 AHEAD := "floods or channels or overlap or meetings or place or split"
+# Those of them that take longest; over p2p three PEs run them.
+LONG := $(addprefix --deselect tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves)
 # Small and large ones of every form, for weak memory.
 WEAK_COLLECTIVES := $(addprefix tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves every_root reductions)
 OF_NIC := $(addprefix tests/mpi/test_,nic.py register.py reset.py streams.py heap_growth.py)
+# In jobs with two paths: machines as PGAS_PES_PER_NODE counts them, and PEs. Teams of the second one are not regular.
+MACHINES := 2:4 2,1:3 1:3
+OF_TWO_PATHS := $(addprefix tests/conformance/test_,h_*.py i_*.py) $(addprefix tests/mpi/test_,collectives.py two_paths.py)
 # Chapters that start jobs of their own, and find the same over every transport.
 ALONE := $(addprefix --ignore tests/conformance/test_,a_init.py c_operands.py)
 
@@ -132,6 +138,10 @@ conformance: $(VENV)/dev
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
 	  mpirun -n 2 $(SUITE) && mpirun -n 3 $(PYTEST_SUITE) $(OF_3) || exit; done
 	for transport in p2p $(NIC_TRANSPORTS); do PGAS_SIM_WEAK=1 PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST_SUITE) $(WEAK) tests/conformance/test_i_collectives.py || exit; done
+	for transport in $(addprefix p2p$(COMMA),$(NIC_TRANSPORTS)); do for machines in $(MACHINES); do \
+	  export PGAS_TRANSPORT=$$transport PGAS_PES_PER_NODE=$${machines%:*}; \
+	  mpirun -n $${machines#*:} $(PYTEST_SUITE) -m "not slow" $(OF_TWO_PATHS) && \
+	  PGAS_SIM_WEAK=1 mpirun -n $${machines#*:} $(PYTEST_SUITE) -m "not slow" tests/conformance/test_i_collectives.py || exit; done; done
 	PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m conformance.report $(REPORT)
 
 # Two PEs: the suite and what looks into pgas, over every transport and under weak memory.
@@ -140,7 +150,7 @@ mpi: $(VENV)/dev
 
 # Collectives: over p2p, and over ibgda, from which ibrc does not differ above the queue.
 mpi-p2p: $(VENV)/dev
-	PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance tests/mpi
+	PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance tests/mpi $(LONG)
 	PGAS_TRANSPORT=p2p mpirun -n 3 $(PYTEST) -m "not slow" $(addprefix tests/conformance/test_,h_*.py i_collectives.py) -k $(AHEAD)
 
 mpi-ibgda mpi-ibrc: mpi-%: $(VENV)/dev

@@ -157,3 +157,48 @@ def test_auto_makes_two_paths_of_what_counts_as_two_machines(job):
     text = "from pgas.job import runtime\nsay(runtime.current().transport)\n"
     ended = job(INIT + text, npes=3, PGAS_PES_PER_NODE="2,1")
     assert ended.out == "p2p,ibgda\n" * 3, ended
+
+
+#: Large operands cross between machines once, in pieces, and staging is used again in every round.
+HIERARCHICAL = """
+@pgas.jit
+def large(team, dests, source, root):
+    pgas.broadcast_block(team, dests[0, : source.size], source, root)
+    pgas.reduce_block(team, dests[1, : source.size], source, pgas.SUM)
+    pgas.fcollect_block(team, dests[2], source)
+    if source.size < 1000:
+        pgas.alltoall_block(team, dests[3, : source.size], source)
+        pgas.reducescatter_block(team, dests[4, : source.size // pgas.team_n_pes(team)], source, pgas.SUM)
+        pgas.inscan_block(team, dests[5, : source.size], source, pgas.MAX)
+
+def give(size, member):
+    return np.random.default_rng([size, member]).integers(-1000, 1000, size)
+
+wrong = []
+backwards = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
+for team, size, root in ((pgas.TEAM_WORLD, 100 * n, n - 1), (backwards, 100 * n, 1), (backwards, 12 * n, 0), (pgas.TEAM_WORLD, 40_000, 1)):
+    given = [give(size, member) for member in range(n)]
+    source, dests = pgas.array(given[team.my_pe]), pgas.zeros((6, n * size), np.int64)
+    pgas.barrier_all()
+    large[1, 64](team, dests, source, root)
+    found, each, i = dests.copy_to_host(), size // n, team.my_pe
+    part = slice(each * i, each * (i + 1))
+    expected = {
+        "broadcast": given[root], "reduce": sum(given), "fcollect": np.concatenate(given),
+        "alltoall": np.concatenate([g[part] for g in given]), "reducescatter": sum(given)[part], "inscan": np.max(given[: i + 1], axis=0),
+    }
+    expected = dict(list(expected.items())[: 6 if size < 1000 else 3])
+    for (name, values), row in zip(expected.items(), found):
+        if not np.array_equal(row, np.concatenate([values, np.zeros(n * size - values.size, np.int64)])):
+            wrong.append((name, team, size))
+    pgas.barrier_all()
+say(f"PE {me}:", wrong)
+"""
+
+
+@pytest.mark.parametrize("transport", ["p2p,ibgda", jobs.also("p2p,ibrc")])
+def test_large_operands_between_machines(job, transport):
+    """On two machines of two PEs. 40,000 elements are several chunks of a broadcast, and pieces of a ring."""
+    ended = job(INIT + HIERARCHICAL, npes=4, PGAS_TRANSPORT=transport, PGAS_PES_PER_NODE="2", PGAS_LL_BYTES="64")
+    for pe in range(4):
+        assert ended.only_line(pe) == "[]", ended
