@@ -90,6 +90,24 @@ def test_many_missing_pes(impatient, capsys):
     assert f"PE 8 (process {os.getpid()}) and 11 more in pgas.barrier_all()" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_a_launcher_that_is_stopped(impatient, monkeypatch, capsys, between):
+    """Without it nobody knows who is missing: it serves the store, or the processes between it and the PEs (Hydra's) ask it."""
+    command = ["/bin/sh", "-c", "/bin/sleep 100 & echo $!; wait"]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        child = int(launcher.stdout.readline())
+        os.kill(launcher.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, launcher.pid, os.WSTOPPED)
+        monkeypatch.setattr(os, "getppid", lambda: child if between else launcher.pid)
+        Late(0, None, node_of(os.getpid(), os.getpid())).exchange(None)
+    finally:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.communicate()
+    whom = f"the launcher (process {launcher.pid}, which is stopped)"
+    assert f"for {whom} in pgas.barrier_all(), and goes on waiting\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("variable", [{"PGAS_HANG_REPORT": "off"}, {"PGAS_TIMEOUT": "never"}, {"PGAS_TIMEOUT": "60"}])
 def test_waits_without_a_report(impatient, monkeypatch, capsys, variable):
     """Also with an invalid PGAS_TIMEOUT, which init refuses later."""

@@ -59,6 +59,15 @@ def described(pid: int) -> str:
     return f"(process {pid}{condition[state(pid)]})"
 
 
+def stopped_launcher(parent_of_pe: int) -> list[str]:
+    """Return words about the launcher if it is stopped: the parent of a PE or, under Hydra, the parent of that."""
+    with contextlib.suppress(OSError):
+        for pid in (parent_of_pe, parent(parent_of_pe)):
+            if state(pid) == "stopped":
+                return [f"the launcher {described(pid)}"]
+    return []
+
+
 def listed(pes: Sequence[str]) -> str:
     """Return the PEs that a wait is for, in words; at most _NAMED of them by name."""
     more = f" and {len(pes) - _NAMED} more" if len(pes) > _NAMED else ""
@@ -256,6 +265,7 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
         waiting = [pe for pe, pid in pes.items() if pid in reporting and not state(pid)]
         if me == min(waiting, default=me):
             late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(pes.items()) if pe not in waiting]
+            late += stopped_launcher(parent(pes[me]))
             _print(long_wait(f"PE {me}", f"{listed(late)} in {call}", seconds))
         select.select([parent_ended], [], [])  # until then the others find this process
 

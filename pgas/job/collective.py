@@ -72,7 +72,10 @@ class Collective:
             late = sorted(missing)
             if not self._bootstrap.met and any(pe not in missing and self._can_speak(pe) for pe in range(me)):
                 return
-        overdue(f"PE {me}", f"{liveness.listed([self._name(pe) for pe in late])} in {self._made}")
+        names = [self._name(pe) for pe in late]
+        if missing is None:  # the launcher may serve the store
+            names += liveness.stopped_launcher(os.getppid())
+        overdue(f"PE {me}", f"{liveness.listed(names)} in {self._made}")
 
     def _pid(self, pe: int) -> int | None:
         """Return the process of a PE on this machine, None if it is unknown or elsewhere."""

@@ -186,4 +186,4 @@ def _say_who_has_not_started(rank: int | None, launcher: int) -> None:
     waiting = [pe for pe, pid in started.items() if siblings(pid) and not liveness.state(pid)]  # waiting PEs have a stand-by process
     if rank == min(waiting, default=rank):
         late = [f"PE {pe} {liveness.described(pid)}" for pe, pid in sorted(started.items()) if pe not in waiting]
-        overdue(f"PE {rank}", f"{liveness.listed(late)} in MPI_Init")
+        overdue(f"PE {rank}", f"{liveness.listed(late + liveness.stopped_launcher(launcher))} in MPI_Init")
