@@ -20,6 +20,8 @@ export PRTE_MCA_hwloc_default_binding_policy := none
 COMMA := ,
 # Transports that kernels drive a NIC with.
 NIC_TRANSPORTS := ibgda ibrc
+# Of jobs with two paths.
+PAIRS := p2p,ibgda p2p,ibrc
 PYTEST := python -m pytest -q
 # The conformance suite adds what a run shows to this file.
 REPORT := build/conformance.json
@@ -51,7 +53,7 @@ RXE_NPES := 2 3
 RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 
-.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit mpi mpi-all sass packages \
+.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit mpi mpi-all two-paths sass packages \
   programs programs-all rxe slow check-rxe-faults check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
@@ -82,7 +84,7 @@ check:
 
 ## check-all: everything that needs no GPU: slow tests, tools, other numbers of PEs, 10,000 programs, Soft-RoCE; an hour and more
 check-all: check
-	$(call run_stages,slow conformance mpi-all programs-all rxe)
+	$(call run_stages,slow conformance mpi-all two-paths programs-all rxe)
 
 install: $(VENV)/dev
 
@@ -146,7 +148,7 @@ conformance: $(VENV)/dev
 
 # Two PEs: the suite and what looks into pgas, over every transport and under weak memory.
 mpi: $(VENV)/dev
-	@$(MAKE) --no-print-directory -j 2 --output-sync mpi-ibgda mpi-ibrc mpi-p2p mpi-weak
+	@$(MAKE) --no-print-directory -j 2 --output-sync mpi-ibgda mpi-ibrc mpi-p2p mpi-weak mpi-pairs
 
 # Collectives: over p2p, and over ibgda, from which ibrc does not differ above the queue.
 mpi-p2p: $(VENV)/dev
@@ -161,6 +163,20 @@ mpi-weak: $(VENV)/dev
 	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" $(WEAK) $(WEAK_COLLECTIVES) tests/mpi/test_weak.py
 	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=ibgda mpirun -n 2 $(PYTEST) $(WEAK) tests/mpi/test_nic.py
 
+# Two paths in a job, of 2+1 PEs: which path an operation takes, and order over both.
+mpi-pairs: export PGAS_PES_PER_NODE := 2,1
+mpi-pairs: $(VENV)/dev
+	PGAS_TRANSPORT=p2p,ibgda mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py tests/conformance/test_f_order.py
+	PGAS_TRANSPORT=p2p,ibrc mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py -k "near or ptr or both or meet"
+
+## two-paths: the suite, weak memory too, with two paths in the job: 2+2, 2+1 and 1+1+1 PEs
+two-paths: $(VENV)/dev
+	for transport in $(PAIRS); do for machines in 4:2 3:2,1 3:1; do \
+	  export PGAS_TRANSPORT=$$transport PGAS_PES_PER_NODE=$${machines#*:}; npes=$${machines%:*}; \
+	  mpirun -n $$npes $(PYTEST) tests/conformance $(ALONE) tests/mpi/test_two_paths.py && \
+	  PGAS_AMO=peer mpirun -n $$npes $(PYTEST) tests/mpi/test_two_paths.py && \
+	  PGAS_SIM_WEAK=1 mpirun -n $$npes $(PYTEST) $(WEAK) $(WEAK_COLLECTIVES) || exit; done; done
+
 # The rest: other numbers of PEs, and what the lines of ibgda's device code are run by.
 mpi-all: $(VENV)/dev
 	for npes in 1 3; do mpirun -n $$npes $(PYTEST) tests/mpi || exit; done
@@ -173,11 +189,12 @@ mpi-all: $(VENV)/dev
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py -k hold && \
 	  PGAS_SIM_WEAK=1 mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done
 
-# Random programs against an oracle: PEs, transport, seed of the weak memory (0: none), programs.
-PROGRAMS := 2,p2p,0,250 3,p2p,1,150 2,ibgda,0,200 2,ibgda,2,100 3,ibrc,0,100 2,ibrc,2,200
-PROGRAMS_ALL := 2,p2p,0,2000 3,p2p,1,1500 4,p2p,2,500 2,ibgda,0,1500 3,ibgda,1,500 2,ibgda,2,1000 2,ibrc,0,1500 3,ibrc,1,500 2,ibrc,2,1000
-run_programs = @for job in $(1); do set -- $$(echo $$job | tr , ' '); weak=$${3\#0}; \
-  PGAS_SIM_WEAK=$$weak mpirun -n $$1 python -m pgas.perftests.programs --transport $$2 --seed $$1 --count $$4 || exit; done
+# Random programs against an oracle: PEs, transport, seed of the weak memory (0: none), programs, PGAS_PES_PER_NODE.
+PROGRAMS := 2:p2p:0:200 3:p2p:1:150 2:ibgda:0:200 2:ibgda:2:100 3:ibrc:0:100 2:ibrc:2:150 3:p2p,ibgda:1:50:2,1 3:p2p,ibrc:0:50:2,1
+PROGRAMS_ALL := 2:p2p:0:1500 3:p2p:1:1000 4:p2p:2:500 2:ibgda:0:1000 3:ibgda:1:500 2:ibgda:2:750 2:ibrc:0:1000 3:ibrc:1:500 2:ibrc:2:750 \
+  $(foreach pair,$(PAIRS),4:$(pair):0:500:2 3:$(pair):1:500:2,1 3:$(pair):2:250:1)
+run_programs = @for job in $(1); do set -- $$(echo $$job | tr : ' '); weak=$${3\#0}; \
+  PGAS_SIM_WEAK=$$weak PGAS_PES_PER_NODE=$$5 mpirun -n $$1 python -m pgas.perftests.programs --transport $$2 --seed $$1 --count $$4 || exit; done
 
 ## programs: 1,000 random programs over every transport, compared with an oracle
 programs: $(VENV)/dev
