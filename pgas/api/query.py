@@ -30,8 +30,8 @@ def ptr(dest: Any, pe: Integer) -> Any:
         pe: number of the PE; this PE itself is allowed.
 
     Returns:
-        An array of the same shape and dtype; on the host None if the PE's memory is not mapped here. It must not be the symmetric
-        operand of another operation.
+        An array of the same shape and dtype; on the host None if the PE's memory is not mapped here (``python -m pgas info`` prints
+        why). It must not be the symmetric operand of another operation.
 
     Raises:
         TypingError: in a kernel: the job's only transport is through a NIC (TypeError in the simulator).
