@@ -382,7 +382,7 @@ def test_plot_of_two_runs(tmp_path):
 
 def test_plot_says_what_ran_where():
     runs = [asdict(a_report(argv=["-c", "4"])), asdict(a_report(argv=["-c", "32"]))]
-    shared, labels = plot._told_apart([plot._traits(run, "block") for run in runs])
+    shared, labels = plot._told_apart([plot._traits(run, "block", None) for run in runs])
     assert labels == ["4 CTAs", "32 CTAs"]
     assert {"p2p", "2026-11-21", "256 threads per CTA"} <= {*shared}
 

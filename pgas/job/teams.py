@@ -263,7 +263,7 @@ class Teams:
         return f"the {what} of PE {self.records[number].pes[member]} (member {member}) on {channel} of {named(number)}, epoch"
 
     def counts_chunks(self, address: int) -> bool:
-        """Whether the word at an address has an epoch and a number of chunks (layout.CHUNK)."""
+        """Whether the word at an address is a CHUNK: epoch and number of chunks."""
         found = self._locate(address)
         return found is not None and found[3] == "chunk"
 
