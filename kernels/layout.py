@@ -133,6 +133,7 @@ CELLS = _page.word("CELLS", 4112, HOST, BOTH)  #: address of the first landing c
 USED_END = _page.word("USED_END", 4120, HOST, KERNELS)  #: end of the words of USED that have queue pairs
 CONTROL = _page.word("CONTROL", 4128, HOST, KERNELS)  #: address of ibrc's control line
 CELL_TICKET = _page.word("CELL_TICKET", 4160, BOTH, KERNELS)  #: next landing cell to try
+LANDS = _page.word("LANDS", 4192, KERNELS, KERNELS)  #: not 0: quiet() has to settle what NICs write into this PE's memory
 USED_WORDS = 120
 USED = _page.word("USED", 4224, BOTH, KERNELS, count=USED_WORDS)  #: a bit for each queue pair: kernels have used it
 RING_HEAD = _page.word("RING_HEAD", 5248, BOTH, BOTH)  #: requests that were reserved in ibrc's ring

@@ -70,6 +70,7 @@ class Constants:
     far_path: str = ""  #: module of the path through a NIC, in a job that has two paths
     near_in_row: bool = True  #: with two paths: whether each PE is near to PEs with consecutive numbers
     atomics_by_peers: bool = False  #: with two paths: whether SMs perform the atomics of near PEs (PGAS_AMO=peer)
+    settles: bool = False  #: whether kernels settle what a NIC writes here (PGAS_NIC_ORDERING, paths/transport.py)
     ll_bytes: int = 0  #: bytes that a member of a team sends to another through staging, at most (PGAS_LL_BYTES)
 
     @classmethod
@@ -109,6 +110,7 @@ def freeze(wanted: Constants) -> None:
         SLOT_MASK, \
         BATCH_MASK, \
         RING_SIZE, \
+        SETTLES, \
         LL_BYTES, \
         STAGING_PART, \
         sharer, \
@@ -120,6 +122,7 @@ def freeze(wanted: Constants) -> None:
     SHIFT, OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
     NUM_QPS, DEPTH, RING_SIZE = constant(wanted.num_qps), constant(wanted.depth), constant(wanted.ring)
     SLOT_MASK, BATCH_MASK = constant(max(wanted.depth - 1, 0)), constant((1 << 32) - max(wanted.batch, 1))
+    SETTLES = wanted.settles
     LL_BYTES, STAGING_PART = constant(wanted.ll_bytes), constant(2 * wanted.ll_bytes)
     NEAR_IN_ROW = wanted.near_in_row
     sharer = SHARERS.get(wanted.map_by, ptx.block_rank)
@@ -141,6 +144,7 @@ _BASE = constant(BASE)
 OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
 NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
+SETTLES = False
 LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, in lines (ops/collectives/lines.py)
 NEAR_IN_ROW = True
 BATCH_MASK = constant(0)  #: of the low 32 bits of an index: those that tell batches apart

@@ -242,6 +242,8 @@ def main() -> int:
     parser.add_argument("--transport", choices=CONSTANTS, default="p2p")
     parser.add_argument("--map-by", choices=("cta", "sm", "warp"), default="cta", help="threads that share a queue pair (NIC transports)")
     parser.add_argument("--check", action="store_true", help="as under PGAS_DEBUG=check")
+    parser.add_argument("--settles", action="store_true", help="as under PGAS_NIC_ORDERING=none (NIC transports)")
+    parser.add_argument("--cc", type=lambda text: tuple(map(int, text.split("."))), default=COMPUTE_CAPABILITY, help="[9.0]; A100: 8.0")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("functions", nargs="*", metavar="function", help="rows of the table [all]")
     options = parser.parse_args()
@@ -250,12 +252,12 @@ def main() -> int:
         return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
     if unknown := set(options.functions) - KERNELS.keys():
         parser.error(f"no such function: {', '.join(sorted(unknown))}; there are {', '.join(KERNELS)}")
-    configure(options.transport, options.map_by, check=options.check)
-    built = build_all({name: kernel for name, kernel in KERNELS.items() if not options.functions or name in options.functions})
+    configure(options.transport, options.map_by, check=options.check, settles=options.settles)
+    built = build_all({name: kernel for name, kernel in KERNELS.items() if not options.functions or name in options.functions}, options.cc)
     if options.json:
         print(json.dumps({name: b.summary() for name, b in built.items()}, indent=1))
         return 0
-    where = f"{options.transport}, sm_{COMPUTE_CAPABILITY[0]}{COMPUTE_CAPABILITY[1]}"
+    where = f"{options.transport}, sm_{options.cc[0]}{options.cc[1]}"
     print(f"{'function':22} {'SASS':>5} {'registers':>9} {'spills':>6}   ({where})")
     for name, b in built.items():
         print(f"{name:22} {len(b.instructions):5} {b.registers:9} {b.spills:6}")

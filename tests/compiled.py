@@ -2,6 +2,7 @@
 
 ``python compiled.py TRANSPORT`` prints JSON: numbers, PTX and SASS instructions of every kernel of perftests.sass.KERNELS; under ``wrong``,
 those of kernels with a planted error in the queue, a builder or the ring's wait, and of the same kernels without it.
+``python compiled.py TRANSPORT A100``: of the kernels of ON_A100, for sm_80, over NICs for a GPU that does not see their writes in order.
 """
 
 import inspect
@@ -15,10 +16,16 @@ from types import ModuleType
 LIMIT = 1500
 
 
-def compiled(transport):
+#: Kernels that settle what NICs write, and some that do not.
+ON_A100 = ("p", "g", "put_block", "put_signal_block", "get", "get_block", "get_nbi_block", "iget_warp", "atomic_add",
+           "atomic_fetch_add", "atomic_fetch_or", "signal_wait_until", "test", "wait_until_any", "quiet", "quiet_pe", "fence", "flush",
+           "barrier_all")  # fmt: skip
+
+
+def compiled(*arguments):
     """Run this program and return its output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
-    command = [sys.executable, __file__, transport]
+    command = [sys.executable, __file__, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
@@ -137,14 +144,17 @@ def compiled_wrong(transport):
     return sass.build_all(wrong(transport))
 
 
-def main(transport):
+def main(transport, gpu=""):
     from pgas import sass
     from pgas.perftests.sass import KERNELS
 
-    sass.configure(transport)
-    found = {"kernels": sass.build_all(KERNELS), "wrong": compiled_wrong(transport)}
+    sass.configure(transport, settles=gpu == "A100")
+    if gpu == "A100":
+        found = {"kernels": sass.build_all({name: KERNELS[name] for name in ON_A100}, (8, 0))}
+    else:
+        found = {"kernels": sass.build_all(KERNELS), "wrong": compiled_wrong(transport)}
     json.dump({part: {name: listing(built) for name, built in kernels.items()} for part, kernels in found.items()}, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -16,7 +16,7 @@ from pgas.transports.mlx5 import doorbell, send_queue, wqe
 GOLDEN = tomllib.loads((Path(__file__).parent / "golden" / "kernel_wqes.toml").read_text())
 
 #: Names of the window module that freeze() sets for device code.
-FROZEN = ("STRIDE_SHIFT", "SHIFT", "OFFSET_MASK", "NUM_QPS", "DEPTH", "SLOT_MASK", "BATCH_MASK", "RING_SIZE", "sharer")
+FROZEN = ("STRIDE_SHIFT", "SHIFT", "OFFSET_MASK", "NUM_QPS", "DEPTH", "SLOT_MASK", "BATCH_MASK", "RING_SIZE", "SETTLES", "sharer")
 
 IDX, QPN = 0x51234, 0xABCDEF
 DEST, SOURCE, WORD = 0x6001_4000_1000, 0x6001_0040_2000, 0x6001_4000_0008
@@ -45,7 +45,7 @@ def big(value, nbytes):
 
 
 class Job:
-    """PE 0 of two, with a queue pair to PE 1 whose ring is filled with 0xa5; every wait ends at once."""
+    """PE 0 of two, with a queue pair to PE 1 (settle: to itself) whose ring is filled with 0xa5; every wait ends at once."""
 
     def __init__(self, name, idx=IDX):
         self.idx, self.memory = idx, Memory()
@@ -64,7 +64,9 @@ class Job:
             layout.CELLS: CELLS, layout.USED_END: layout.USED + 8, layout.KEYS + layout.KEY_SIZE * PE: big(0x01020304, 4),
             window.BASE + layout.ALL_ROWS + layout.ROW_SIZE * PE + layout.ARRIVED: 1,
         }  # fmt: skip
-        self.record = layout.RECORDS + 2 * PE * layout.RECORD_SIZE
+        if name == "settle":  # somebody has to, and waits for a 1 at DEST are over
+            words |= {layout.LANDS: 1, DEST: 1}
+        self.record = layout.RECORDS + 2 * (0 if name == "settle" else PE) * layout.RECORD_SIZE
         fields = {
             layout.WQ: RING, layout.DBR: DBR, layout.UAR: UAR, layout.CQE: CQ + 56, layout.QPN: big(QPN << 8, 4), layout.FIRST_IDX: 0,
             layout.RESV_HEAD: idx, layout.READY_HEAD: idx, layout.RUNG_IDX: idx,

@@ -4,6 +4,7 @@ tests/test_sass_nic.py does the same with compiled functions.
 """
 
 import os
+from dataclasses import replace
 
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
@@ -84,6 +85,7 @@ def operations(t):
         "put_signal": put_signal(THREAD, add=False),
         "put_signal_block": put_signal(BLOCK, add=True),
         "sync_all": (1, lambda _: meeting.of_all("sync_all", THREAD, completes=False)()()),
+        "settle": (1, lambda _: t.settle(0)),
     }
 
 
@@ -95,8 +97,8 @@ def run(monkeypatch):
         job = posting.Job(name, idx)
         monkeypatch.setattr(cpu, "mem", job.memory)
         monkeypatch.setattr(cpu, "_read_only", {})
-        posting.freeze(monkeypatch, CONSTANTS["ibgda"])
-        lanes, call = operations(ibgda)[name]
+        posting.freeze(monkeypatch, replace(CONSTANTS["ibgda"], settles=name.endswith(("settle", "settled"))))
+        lanes, call = operations(ibgda)[name.removesuffix("_settled")]
 
         @cuda.jit
         def kernel():

@@ -16,7 +16,7 @@ from pathlib import Path
 import posting
 import ptx_machine
 import pytest
-from compiled import LIMIT, OF_A_QUEUE, OF_A_WAIT, compiled
+from compiled import LIMIT, OF_A_QUEUE, OF_A_WAIT, ON_A100, compiled
 
 pytestmark = [pytest.mark.sass, pytest.mark.timeout(2 * LIMIT)]
 
@@ -51,12 +51,12 @@ REQUESTING = ("p", "g", "put", "put_warp", "put_block", "put_nbi_block", "get_bl
 
 
 @functools.cache
-def found(transport):
-    return compiled(transport)
+def found(*arguments):
+    return compiled(*arguments)
 
 
-def built(transport):
-    return found(transport)["kernels"]
+def built(*arguments):
+    return found(*arguments)["kernels"]
 
 
 @pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
@@ -71,6 +71,7 @@ def test_nothing_spills(transport):
         (["--map-by", "sm"], ["p"]),
         (["--map-by", "warp"], ["p"]),
         (["--check"], ["p", "put_block", "put_signal", "atomic_fetch_add"]),
+        (["--settles", "--cc", "8.0"], ["g", "signal_wait_until"]),
     ],
 )
 def test_nothing_spills_in_other_configurations(options, functions):
@@ -197,6 +198,55 @@ def test_one_wrong_bit_of_a_compiled_builder_is_seen(field):
 @pytest.mark.parametrize("name", WQE_STORES)
 def test_wqes_are_stored_by_octowords(name):
     assert built("ibgda")[name]["memory"].get("STG.E.NA.128", 0) == WQE_STORES[name]
+
+
+# ------------------------------------------------------------------------------------------------------------------------- A100
+
+#: Octowords of the DUMPs of functions that settle, one place in the code each; of the others the WQEs are as on other GPUs.
+DUMPS = {
+    **dict.fromkeys(("g", "get", "get_block", "iget_warp", "atomic_fetch_add", "atomic_fetch_or", "quiet", "quiet_pe"), 2),
+    **dict.fromkeys(("signal_wait_until", "test", "wait_until_any"), 2),
+    "barrier_all": 3 * 2,  # of quiet, and of two waits, as there are two forms of a barrier
+}
+
+#: By function: the operation in the golden file, the arguments of its kernel. Waits end at once.
+SETTLED = {
+    **{name: (f"{WRITES[name][0]}_settled", WRITES[name][1]) for name in ("get", "get_block", "g", "atomic_fetch_add", "atomic_fetch_or")},
+    "quiet": ("settle", ()),
+    "quiet_pe": ("settle", (posting.PE,)),
+    **dict.fromkeys(("signal_wait_until", "test"), ("settle", (*DEST, 1))),
+    "wait_until_any": ("settle", (*DEST, *SOURCE, 1)),
+}
+
+
+@pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
+def test_kernels_compile_for_an_a100(transport):
+    kernels = built(transport, "A100")
+    assert kernels.keys() == set(ON_A100)
+    assert all(".target sm_80" in b["ptx"] for b in kernels.values())
+    assert {name: (b["spills"], b["stack"]) for name, b in kernels.items() if b["spills"] or b["stack"]} == {}
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_a_dump_comes_behind_what_a_nic_writes(name):
+    """The golden bytes: behind READ or atomic; or alone, behind a wait, on a queue pair to this PE."""
+    operation, arguments = SETTLED[name]
+    posted(built("ibgda", "A100")[name]["ptx"], operation, arguments).check(posting.golden(operation))
+
+
+@pytest.mark.parametrize("name", ON_A100)
+def test_who_posts_a_dump(name):
+    assert built("ibgda", "A100")[name]["memory"].get("STG.E.NA.128", 0) == WQE_STORES[name] + DUMPS.get(name, 0)
+
+
+def test_ibrc_settles_by_a_request():
+    """A READ of own memory; g and atomics fetch into the host's memory, where they need none."""
+    settling = DUMPS.keys() - {"g", "atomic_fetch_add", "atomic_fetch_or"}
+    stores = {name: b["memory"].get("STG.E.NA.128", 0) for name, b in built("ibrc", "A100").items()}
+    usual = {name: b["memory"].get("STG.E.NA.128", 0) for name, b in built("ibrc").items()}
+    assert {name: (n - usual[name]) // 3 for name, n in stores.items() if n != usual[name]} == {
+        name: 3 if name == "barrier_all" else 1 for name in settling
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------- converged lanes

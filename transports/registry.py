@@ -144,6 +144,7 @@ def of_queues(requested: Mapping[str, Any]) -> dict[str, Any]:
         "map_by": requested["PGAS_IBGDA_RC_MAP_BY"],
         "depth": requested["PGAS_QP_DEPTH"],
         "batch": requested["PGAS_IBGDA_NUM_REQUESTS_IN_BATCH"],
+        "settles": requested["PGAS_NIC_ORDERING"] == "none",
     }
 
 

@@ -91,6 +91,7 @@ def awaitable(function: str, name: str, array: Any) -> None:
 
 def _waiting(name: str, array: Any, *, returns: bool) -> Any:
     check, op, nbytes, dtype = operands.checking(), operation.number(name), element_size(array.dtype), caster(array.dtype)
+    settle = transport.settle()
 
     @device
     def element(array, idx, cmp, value):
@@ -100,7 +101,9 @@ def _waiting(name: str, array: Any, *, returns: bool) -> Any:
                 return dtype(value)
             if not state.valid_code(op, state.my_pe(), addr, cmp, COMPARISONS):
                 return dtype(value)
-        return wait(u64(op), addr, array, cmp, dtype(value))
+        found = wait(u64(op), addr, array, cmp, dtype(value))
+        settle(u64(op))
+        return found
 
     if returns:
 

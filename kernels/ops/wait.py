@@ -25,6 +25,7 @@ from pgas.kernels.compiler import (
 )
 from pgas.kernels.ops import operands, signal
 from pgas.kernels.ops.sync import COMPARISONS, POLLS_MASK, acquire, awaitable, given_up, holds
+from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse
 
 __all__ = ["several", "signal_fetch", "test"]
@@ -44,6 +45,7 @@ def test(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
     operands.integer("test", "cmp", cmp)
     operands.integer("test", "value", value)
     check, op, nbytes, dtype = operands.checking(), operation.number("test"), element_size(ivar.dtype), caster(ivar.dtype)
+    settle = transport.settle()
 
     def body(ivar, idx, cmp, value):
         addr = address_of_element(ivar, idx)
@@ -56,6 +58,7 @@ def test(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
         if not holds(found, cmp, dtype(value)):
             return False
         acquire(addr, ivar, found)
+        settle(u64(op))
         return True
 
     return body
@@ -65,14 +68,16 @@ def signal_fetch(sig: Any, idx: Any) -> Any:
     """Typing function of signal_fetch."""
     signal.word("signal_fetch", sig)
     operands.subscript("signal_fetch", "sig", sig, idx)
-    check, op = operands.checking(), operation.number("signal_fetch")
+    check, op, settle = operands.checking(), operation.number("signal_fetch"), transport.settle()
 
     def body(sig, idx):
         addr = address_of_element(sig, idx)
         if check:
             if not state.valid_element(op, state.my_pe(), sig, idx, addr, u64(8)):
                 return operands.some_element(sig)
-        return ptx.ld_acquire_element(addr, sig)
+        found = ptx.ld_acquire_element(addr, sig)
+        settle(u64(op))
+        return found
 
     return body
 
@@ -158,7 +163,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
     count = _count(op, element_size(ivars.dtype), kind == "some", masked, vector, whole)
     spreads, answers = kind == "any", kind != "all" or not waits
     wanted = _wanted(caster(ivars.dtype), vector)
-    op = constant(op)
+    op, settle = constant(op), transport.settle()
 
     @device
     def perform(ivars, indices, status, cmp, value, nelems):
@@ -181,6 +186,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
             state.relax(op, addr, cmp, compared)
         if waits or awaited < 0:
             ptx.fence_sys()  # acquires, after relaxed loads: what the writers released is visible
+            settle(op)
         if answers:
             return answer
 

@@ -3,8 +3,8 @@
 Lanes of a warp that come here together with one queue reserve and ring once. Their p of neighbouring elements become one WQE; so do their
 g, if all lanes have one queue.
 
-What a READ or an atomic fetched is taken to be in this GPU's memory once its CQE is seen. GPUs that keep the order of incoming PCIe writes
-do so (sm_90 and newer); older ones need a DUMP behind it, and are not supported.
+What a READ or an atomic fetched is in this GPU's memory once its CQE is seen if the GPU keeps the order of a NIC's writes. Otherwise
+(window.SETTLES) a DUMP comes behind them and has the CQE, and settle() posts one by itself.
 
 A NIC orders no two WQEs in the target's memory but by their completion, except that an atomic comes after all that was posted before it on
 its queue pair. So fence is quiet, and a signal is an atomic behind its data.
@@ -13,21 +13,21 @@ its queue pair. So fence is quiet, and a signal is an atomic behind its data.
 import functools
 from typing import Any
 
-from pgas.kernels import layout, operation
+from pgas.kernels import layout, operation, window
 from pgas.kernels.codes import Update
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, u32, u64
 from pgas.kernels.paths.nic import amo, atomic_wqe, post, queue
 from pgas.kernels.paths.nic.cells import fetching, first_cell
 from pgas.kernels.paths.nic.lanes import follows, group
-from pgas.kernels.paths.nic.post import fetch_atomic, move, move_apart, post_atomic, signalled
-from pgas.kernels.paths.nic.queue_pair import NOWHERE, record_of, rkey_of_heap
+from pgas.kernels.paths.nic.post import dump, fetch_atomic, move, move_apart, post_atomic, signalled, store_dump
+from pgas.kernels.paths.nic.queue_pair import NOWHERE, landed, lands, own_record, record_of, rkey_of_heap
 from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed
 from pgas.kernels.window import remote
 from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode
 
-__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "signal", "strided"]
+__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
 
 _WRITE, _READ, _ALWAYS = constant(Opcode.RDMA_WRITE), constant(Opcode.RDMA_READ), constant(Ce.ALWAYS)
 _NOWHERE, _MESSAGE_MAX, _CELL_LKEY = constant(NOWHERE), constant(wqe.MESSAGE_MAX), constant(layout.CELL_LKEY)
@@ -63,7 +63,12 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
             if nbytes != _0:
                 record = record_of(pe, qp)
                 end = move(op, record, _READ, remote(origin, pe), rkey_of_heap(pe), dest, nbytes)
-                if not nbi:
+                if nbi:
+                    if window.SETTLES:
+                        lands()
+                else:
+                    if window.SETTLES:
+                        end = max(end, dump(op, record, remote(origin, pe), dest))
                     queue.poll(op, record, end)
         sync()
 
@@ -72,7 +77,7 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 
 def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
     """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``: a WQE for each element, or for each GiB if contiguous."""
-    opcode = _READ if get else _WRITE
+    opcode, settles = _READ if get else _WRITE, get and window.constants().settles
     op, nbytes, rank, size, sync = constant(operation.number(name)), constant(itemsize), scope.rank, scope.size, scope.sync
 
     @device
@@ -87,7 +92,10 @@ def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> 
         if first < nelems:
             n = (nelems - first + step - _1) // step
             there, here = (raddr + first * raddr_step, step * raddr_step), (laddr + first * laddr_step, step * laddr_step)
-            queue.poll(op, record, move_apart(op, record, opcode, rkey_of_heap(pe), there, here, (n, each, last)))
+            end = move_apart(op, record, opcode, rkey_of_heap(pe), there, here, (n, each, last))
+            if settles:
+                end = max(end, dump(op, record, there[0], here[0]))
+            queue.poll(op, record, end)
         sync()
 
     return strided
@@ -160,13 +168,16 @@ def _g(size: int) -> Any:
     def read(op, here, at, value, request):
         record, members, together, raddr, pe, array = request
         mask, rank, count = members
-        n = _1 if together else u64(count)
+        n = (_1 if together else u64(count)) + (_1 if window.SETTLES else _0)
         here, base = queue.reserve(op, record, here, mask, rank, n)
         if base != _NOWHERE and (rank == 0 or not together):
             index = base if together else base + u64(rank)
             size_read = u64(u32(count * nbytes)) if together else nbytes
             ce = _ALWAYS if index + _1 == base + n else _0
             post.store_copy(record, index, _READ, raddr, rkey_of_heap(pe), at, fixed(_CELL_LKEY), size_read, ce)
+            if window.SETTLES:
+                if rank == 0:
+                    store_dump(record, base + n - _1, at, fixed(_CELL_LKEY))
         queue.submit(op, record, here, rank, base, n)
         if base != _NOWHERE:
             queue.poll(op, record, base + n)
@@ -229,12 +240,18 @@ def flag(addr, value, pe):
 def quiet():
     """Complete: every WQE is done, what it wrote is in the target's memory and what it read is here."""
     queue.quiet(_QUIET)
+    if window.SETTLES:
+        if landed():
+            settle(_QUIET)
 
 
 @device
 def quiet_pe(pe):
     """Complete what goes to and comes from one PE."""
     queue.quiet_pe(_QUIET_PE, pe)
+    if window.SETTLES:
+        if landed():
+            settle(_QUIET_PE)
 
 
 @device
@@ -243,5 +260,20 @@ def flush():
     queue.quiet(_FLUSH)
 
 
-#: A NIC orders WQEs by their completion only.
-fence = quiet
+@device
+def fence():
+    """A NIC orders WQEs by their completion only."""
+    queue.quiet(_QUIET)
+
+
+@device
+def settle(op):
+    """What NICs wrote into this GPU's memory before is there for this thread; see transport.settle."""
+    record = own_record()
+    here, mask, rank, _ = group(record)
+    here, base = queue.reserve(op, record, here, mask, rank, _1)
+    if base != _NOWHERE and rank == 0:
+        store_dump(record, base, first_cell(), fixed(_CELL_LKEY))
+    queue.submit(op, record, here, rank, base, _1)
+    if base != _NOWHERE:
+        queue.poll(op, record, base + _1)

@@ -2,23 +2,26 @@
 
 Order is that of ibgda.py: fence is quiet, a signal is an atomic behind its data on the same queue pair. Requests know no NIC: byte order,
 opcodes and keys are the proxy's, except that 4-byte atomics leave what they fetch big-endian.
+
+What g and atomics fetch lands in the host's memory, like the completion. Where the GPU does not keep the order of a NIC's writes
+(window.SETTLES), get() and quiet() settle what has come into the GPU's.
 """
 
 import functools
 from typing import Any
 
-from pgas.kernels import layout, operation
+from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import Request, Update
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, u32, u64
 from pgas.kernels.paths.nic import amo, ring
-from pgas.kernels.paths.nic.cells import fetching, first_cell, old_word
+from pgas.kernels.paths.nic.cells import fetching, first_cell, old_word, sink
 from pgas.kernels.paths.nic.lanes import follows, group, place
-from pgas.kernels.paths.nic.queue_pair import NOWHERE
+from pgas.kernels.paths.nic.queue_pair import NOWHERE, landed, lands, own_number
 from pgas.kernels.paths.nic.ring import of_pair, post, post_copy
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
-__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "signal", "strided"]
+__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
 
 _WRITE, _READ, _STORE = constant(Request.WRITE), constant(Request.READ), constant(Request.STORE)
 _SIGNAL_SET, _SIGNAL_ADD = constant(Request.SIGNAL_SET), constant(Request.SIGNAL_ADD)
@@ -26,6 +29,7 @@ _REQUESTS = {update: Request.ADD if update is Update.KEEP else Request[update.na
 _LANDING, _NOWHERE = constant(layout.LANDING), constant(NOWHERE)
 _SIGNAL, _BARRIER = constant(operation.number("signal_op")), constant(operation.number("barrier_all"))
 _QUIET, _QUIET_PE, _FLUSH = (constant(operation.number(name)) for name in ("quiet", "quiet_pe", "flush"))
+_ALL_ROWS, _NUMBER_SHIFT = constant(layout.ALL_ROWS), constant(layout.NUMBER_SHIFT)
 _0, _1, _8 = constant(0), constant(1), constant(8)
 
 
@@ -54,8 +58,13 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         if rank() == 0:
             if nbytes != _0:
                 end = post_copy(op, of_pair(_READ, pe, qp), nbytes, dest, remote(origin, pe), _0, _0)
-                if not nbi:
+                if nbi:
+                    if window.SETTLES:
+                        lands()
+                else:
                     ring.wait(op, end)
+                    if window.SETTLES:
+                        settle(op)
         sync()
 
     return get
@@ -63,7 +72,7 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 
 def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
     """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``: a request for each element, or one if contiguous."""
-    request = _READ if get else _WRITE
+    request, settles = _READ if get else _WRITE, get and window.constants().settles
     op, nbytes, rank, size, sync = constant(operation.number(name)), constant(itemsize), scope.rank, scope.size, scope.sync
 
     @device
@@ -79,6 +88,8 @@ def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> 
             i += step
         if end != _0:
             ring.wait(op, end)
+            if settles:
+                settle(op)
         sync()
 
     return strided
@@ -209,12 +220,18 @@ def flag(addr, value, pe):
 def quiet():
     """Complete: every request that was reserved is done, what it wrote is in the target's memory and what it read is here."""
     ring.wait(_QUIET, ring.reserved())
+    if window.SETTLES:
+        if landed():
+            settle(_QUIET)
 
 
 @device
 def quiet_pe(pe):
     """Complete what goes to and comes from one PE: requests to all PEs complete in one order, so everything."""
     ring.wait(_QUIET_PE, ring.reserved())
+    if window.SETTLES:
+        if landed():
+            settle(_QUIET_PE)
 
 
 @device
@@ -223,5 +240,20 @@ def flush():
     ring.wait(_FLUSH, ring.reserved())
 
 
-#: A NIC orders WQEs by their completion only.
-fence = quiet
+@device
+def fence():
+    """A NIC orders WQEs by their completion only."""
+    ring.wait(_QUIET, ring.reserved())
+
+
+@device
+def settle(op):
+    """What NICs wrote into this GPU's memory before is there for this thread: a READ of it, by this PE itself (transport.settle)."""
+    here = ptx.here()
+    number = place(here)
+    base = ring.reserve(op, here, number, _1)
+    if base != _NOWHERE:
+        if number == _0:
+            what = _READ | _LANDING | own_number() << _NUMBER_SHIFT
+            ring.write_at(base, what, _8, sink(), remote(_ALL_ROWS, state.my_pe()), _0, _0)
+        ring.wait(op, base + _1)

@@ -11,7 +11,7 @@ from pgas.kernels.compiler import constant, device, ptx, u64
 from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
 
-__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "signal", "strided"]
+__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
 
 
 @functools.cache
@@ -224,3 +224,8 @@ flush = ptx.sources_read
 
 #: Order: earlier stores are visible wherever a later store is.
 fence = ptx.fence_sys
+
+
+@device
+def settle(op):
+    """Do nothing: what SMs store is seen in order by whoever acquires."""

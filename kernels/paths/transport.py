@@ -11,7 +11,9 @@ from pgas.kernels import window
 from pgas.kernels.codes import Update
 from pgas.kernels.scope import Scope
 
-__all__ = ["Path", "current", "maps_peers", "queue_pairs", "two_paths"]
+__all__ = ["Path", "current", "maps_peers", "queue_pairs", "settle", "two_paths"]
+
+_P2P = "pgas.kernels.paths.p2p"
 
 
 class Path(Protocol):
@@ -39,13 +41,14 @@ class Path(Protocol):
         """Make ``atomic(addr, array, value, compare, pe)``."""
 
     #: Device functions: ``signal(addr, value, add, pe)``, ``flag(addr, value, pe)`` of the barrier, ``quiet_pe(pe)``;
-    #: quiet, flush and fence have no arguments.
+    #: quiet, flush and fence have no arguments; settle(op): see settle().
     signal: Any
     flag: Any
     quiet: Any
     quiet_pe: Any
     flush: Any
     fence: Any
+    settle: Any
 
 
 def current() -> Path:
@@ -60,6 +63,16 @@ def current() -> Path:
 
 def _module(name: str) -> Path:
     return cast(Path, import_module(name))
+
+
+def settle() -> Any:
+    """Return ``settle(op)``: it ends waits for words that a NIC writes.
+
+    A GPU such as an A100 may see what a NIC writes in another order than it was written: a signal before its data, a completion before what
+    was fetched. A NIC's read of the GPU's memory pushes these writes ahead, so settle() makes one and waits for it. Where the GPU keeps the
+    order (window.SETTLES), it does nothing.
+    """
+    return (current() if window.constants().settles else _module(_P2P)).settle
 
 
 def maps_peers() -> bool:

@@ -29,6 +29,7 @@ class TwoPaths:
         self._by_peers = window.constants().atomics_by_peers
         self.signal, self.flag = self._signals()
         self.quiet, self.quiet_pe, self.flush, self.fence = self._orders()
+        self.settle = nic.settle
 
     def put(self, name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         by_stores, by_nic = (path.put(name, scope, unit, nbi=nbi) for path in (self._mapped, self._nic))

@@ -342,6 +342,14 @@ VARIABLES: dict[str, Variable] = {
             "ibgda on a real NIC: who stores to its doorbell register",
             "choice",
         ),
+        Variable(
+            "PGAS_NIC_ORDERING",
+            _choice("auto", "owner", "none"),
+            "auto",
+            "owner: a GPU sees what a NIC writes into its memory in order; none: it does not, so waits, get, g, fetching atomics and quiet "
+            "end with a DUMP (ibrc: a READ); auto: as CUDA says of it",
+            "choice",
+        ),
         Variable("PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto", "software card: a CPU thread or a kernel executes WQEs", "choice"),
         Variable(
             "PGAS_SOFTHCA_DEVICE", _ordinal, "", "software card: GPU of its cuda engine; empty: one that no PE uses, else PE 0's", "integer"

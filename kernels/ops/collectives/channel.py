@@ -19,6 +19,7 @@ from typing import Any
 from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.paths import transport
 from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
 
@@ -30,6 +31,7 @@ __all__ = [
     "member",
     "per_machine",
     "row_of",
+    "wait_far",
     "wait_flag",
     "wait_flags",
     "write_flags",
@@ -160,6 +162,21 @@ def _waiting(load: Any) -> Any:
 wait_flag = _waiting(ptx.ld_acquire_sys_u64)
 #: For a flag without data: does not invalidate L1.
 wait_flag_only = _waiting(ptx.ld_relaxed_sys_u64)
+
+
+@functools.cache
+def wait_far() -> Any:
+    """Return wait_flag for a flag that a NIC writes."""
+    if not window.constants().settles:
+        return wait_flag
+    settle = transport.settle()
+
+    @device
+    def wait(op, at, wanted):
+        wait_flag(op, at, wanted)
+        settle(op)
+
+    return wait
 
 
 @device

@@ -11,7 +11,7 @@ from typing import Any
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import channel, machines, near, posted, rings
-from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_flag
+from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_far
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import combined
 from pgas.kernels.paths import transport
@@ -102,7 +102,7 @@ def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
     In a single round each thread of the first warp signals some members. In several rounds (dissemination) one thread signals a member and
     waits for another one in each. pe_of: ``pe_of(entry, i)`` returns the PE of member i.
     """
-    rank, size = scope.rank, scope.size
+    rank, size, await_far = scope.rank, scope.size, wait_far()
 
     @device
     def rounds(op, rows, entry, n, me, epoch):
@@ -116,14 +116,14 @@ def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
                 distance = u32(distance + step)
             else:
                 origin = u32(me + n - distance)
-                wait_flag(op, rows + u64(origin if origin < n else u32(origin - n)) * _ROW_SIZE + _ARRIVED, epoch)
+                await_far(op, rows + u64(origin if origin < n else u32(origin - n)) * _ROW_SIZE + _ARRIVED, epoch)
                 ptx.fence_sys()  # the next flag passes on what this one has made visible
                 distance = u32(distance + distance)
         if once:
             distance = u32(rank() + u32(1))
             while distance < n and rank() < step:
                 origin = u32(me + n - distance)
-                wait_flag(op, rows + u64(origin if origin < n else u32(origin - n)) * _ROW_SIZE + _ARRIVED, epoch)
+                await_far(op, rows + u64(origin if origin < n else u32(origin - n)) * _ROW_SIZE + _ARRIVED, epoch)
                 distance = u32(distance + step)
 
     return rounds
@@ -193,7 +193,7 @@ def send_words(scope: Scope, values: Any) -> Any:
 
 def collect(scope: Scope) -> Any:
     """Way.collect()."""
-    await_all, sync = channel.wait_flags(scope), scope.sync
+    await_all, sync = channel.wait_flags(scope, wait_far()), scope.sync
 
     @device
     def collect(op, c, epoch):
@@ -217,12 +217,12 @@ def release(scope: Scope) -> Any:
 
 def collect_of(scope: Scope) -> Any:
     """Way.collect_of()."""
-    rank, sync = scope.rank, scope.sync
+    rank, sync, await_far = scope.rank, scope.sync, wait_far()
 
     @device
     def collect(op, c, epoch, q):
         if rank() == 0:
-            wait_flag(op, row_of(c[0], q) + _SENT, epoch)
+            await_far(op, row_of(c[0], q) + _SENT, epoch)
         sync()
 
     return collect
@@ -245,7 +245,7 @@ def word() -> Any:
 def push(scope: Scope, unit: int, piece: Any) -> Any:
     """Way.push()."""
     scatter, move, rank, size = posted.scatter(scope, unit, layout.DONE, piece), copy(unit, warp=scope is WARP), scope.rank, scope.size
-    await_all = channel.wait_flags(scope)
+    await_all = channel.wait_flags(scope, wait_far())
 
     @device
     def push(op, c, epoch, request):
@@ -335,7 +335,7 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
     """
     send, share = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
     add_up, sync = combined(scope, unit, combine, word()), scope.sync
-    gather, await_all, start = collect(scope), channel.wait_flags(scope), begin(scope)
+    gather, await_all, start = collect(scope), channel.wait_flags(scope, wait_far()), begin(scope)
     end = channel.finish(scope, transport.current().flag)
 
     @device

@@ -19,7 +19,7 @@ from typing import Any
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import channel, posted
-from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_flag
+from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_far, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import load_word, store_word
 from pgas.kernels.paths import transport
@@ -110,6 +110,7 @@ def spread(scope: Scope, unit: int) -> Any:
     """Way.spread(): members with the root's number forward chunks along a chain of machines; the others of each machine load from them."""
     put, pull, move = posted.put(unit), copy(unit, get=True, warp=scope is WARP), copy(unit, warp=scope is WARP)
     tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
+    await_far = wait_far()
 
     @device
     def spread(op, c, epoch, dest, source, nbytes, root):
@@ -125,7 +126,7 @@ def spread(scope: Scope, unit: int) -> Any:
             if me == leader:
                 if rank() == 0:
                     if hop != 0:
-                        wait_flag(op, row_of(base, behind(entry, last)) + _CHUNK, sent)
+                        await_far(op, row_of(base, behind(entry, last)) + _CHUNK, sent)
                     if hop != last:
                         put(dest + done, origin + done, count, row_of(base, me) + _CHUNK, sent, member(entry, behind(entry, u32(1))))
                 sync()
@@ -153,6 +154,7 @@ def share(scope: Scope, unit: int) -> Any:
     """Way.share(): send to the members with this number on other machines; pass on their data and the own one on this machine."""
     put, store, move = posted.put(unit), _store_near(scope, unit), copy(unit, warp=scope is WARP)
     tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
+    await_far = wait_far()
 
     @device
     def share(op, c, epoch, dest, source, nbytes):
@@ -169,7 +171,7 @@ def share(scope: Scope, unit: int) -> Any:
         for d in range(1, m):
             q = behind(entry, u32(m - u32(d)))
             if rank() == 0:
-                wait_flag(op, row_of(base, q) + _DONE, epoch)
+                await_far(op, row_of(base, q) + _DONE, epoch)
             sync()
             store(entry, dest + u64(q) * nbytes, dest + u64(q) * nbytes, nbytes)
         sync()
@@ -223,7 +225,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     piece. A member that gets a final piece stores it at all members of its machine.
     """
     put, add, store = posted.put(unit), _add_near(scope, unit, combine), _store_near(scope, unit)
-    tell, hear, rank, sync = _tell(scope), _hear(scope), scope.rank, scope.sync
+    tell, hear, rank, sync, await_far = _tell(scope), _hear(scope), scope.rank, scope.sync, wait_far()
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
@@ -245,7 +247,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
                 if turn != 0:
                     received += _1
                     if rank() == 0:
-                        wait_flag(op, row_of(base, before) + _CHUNK, received)
+                        await_far(op, row_of(base, before) + _CHUNK, received)
                     sync()
                 if turn < m:
                     add(entry, dest + at, turn != 0, source + at, count)
@@ -275,7 +277,7 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     tell, hear, rank, size, sync, words = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync, combine.words
     first, more, last, item = combine.first, combine.add, combine.last, constant(combine.words * layout.WORD)
     start, end = channel.begin(scope, transport.current().flag), channel.finish(scope, transport.current().flag)
-    read = ptx.ld_plain[8]
+    read, await_far = ptx.ld_plain[8], wait_far()
 
     @device
     def words_of(machine, x, own, part, left):
@@ -325,7 +327,7 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
                 i = u32(i + size())
             i = u32(rank() + u32(1))
             while i < m:
-                wait_flag(op, row_of(base, behind(entry, i)) + _SENT, epoch)
+                await_far(op, row_of(base, behind(entry, i)) + _SENT, epoch)
                 i = u32(i + size())
             sync()
             add_machines(c, epoch, dest + offset, count)

@@ -9,7 +9,7 @@ from typing import Any
 from pgas.kernels import layout
 from pgas.kernels.compiler import constant, device, u32, u64
 from pgas.kernels.ops.collectives import posted
-from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, wait_flag
+from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, wait_far
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import load_word, store_word
 from pgas.kernels.paths.p2p import copy
@@ -26,7 +26,7 @@ _0, _1, _BELOW_PAIR, _PAIR, _PIECE = constant(0), constant(1), constant(15), con
 def spread_of_root(scope: Scope, unit: int) -> Any:
     """Way.spread() in a job with two paths: the root sends to all members."""
     scatter, move = posted.scatter(scope, unit, layout.DONE, posted.whole), copy(unit, warp=scope is WARP)
-    rank, size, sync = scope.rank, scope.size, scope.sync
+    rank, size, sync, await_far = scope.rank, scope.size, scope.sync, wait_far()
 
     @device
     def spread(op, c, epoch, dest, source, nbytes, root):
@@ -35,7 +35,7 @@ def spread_of_root(scope: Scope, unit: int) -> Any:
             if dest != source:
                 move(dest, source, nbytes, u64(rank()), u64(size()), False)
         elif rank() == 0:
-            wait_flag(op, row_of(c[0], root) + _DONE, epoch)
+            await_far(op, row_of(c[0], root) + _DONE, epoch)
         sync()
 
     return spread
@@ -45,6 +45,7 @@ def spread_of_root(scope: Scope, unit: int) -> Any:
 def spread(scope: Scope, unit: int) -> Any:
     """Way.spread(): a single chunk along a binomial tree, several along a chain."""
     put, move, rank, size = posted.put(unit), copy(unit, warp=scope is WARP), scope.rank, scope.size
+    await_far = wait_far()
 
     @device
     def tree(op, c, epoch, dest, source, nbytes, root):
@@ -61,7 +62,7 @@ def spread(scope: Scope, unit: int) -> Any:
                     put(dest, origin, nbytes, row_of(base, me) + _DONE, epoch, member(entry, to if to < n else u32(to - n)))
             elif mine < distance + distance:
                 origin = u32(mine - distance + root)
-                wait_flag(op, row_of(base, origin if origin < n else u32(origin - n)) + _DONE, epoch)
+                await_far(op, row_of(base, origin if origin < n else u32(origin - n)) + _DONE, epoch)
             distance = u32(distance + distance)
 
     @device
@@ -75,7 +76,7 @@ def spread(scope: Scope, unit: int) -> Any:
         while done < nbytes:
             sent += _1
             if mine != 0:
-                wait_flag(op, row_of(base, before) + _CHUNK, sent)
+                await_far(op, row_of(base, before) + _CHUNK, sent)
             if mine != n - 1:
                 origin = (source if mine == 0 else dest) + done
                 put(dest + done, origin, min(nbytes - done, _CHUNK_BYTES), row_of(base, me) + _CHUNK, sent, member(entry, behind))
@@ -103,6 +104,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     arrives at the same address after the partial one has been forwarded, as it depends on it.
     """
     put, rank, size, sync, words = posted.put(unit), scope.rank, scope.size, scope.sync, combine.words
+    await_far = wait_far()
     load, store, first, add, last = load_word(unit), store_word(unit), combine.first, combine.add, combine.last
     item = constant(words * layout.WORD)
 
@@ -137,7 +139,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
                 if k != 0:
                     received += _1
                     if rank() == 0:
-                        wait_flag(op, row_of(base, before) + _CHUNK, received)
+                        await_far(op, row_of(base, before) + _CHUNK, received)
                     sync()
                     if k < n:
                         add_own(dest + at, source + at, count)

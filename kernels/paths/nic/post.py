@@ -19,7 +19,7 @@ from pgas.kernels.paths.nic.queue_pair import NOWHERE, lkey_of, rkey_of_heap
 from pgas.kernels.state import fixed
 from pgas.kernels.window import remote
 from pgas.transports.mlx5 import wqe
-from pgas.transports.mlx5.wqe import Ce, Opcode
+from pgas.transports.mlx5.wqe import Ce, Fm, Opcode
 
 _QPN, _CELL_LKEY = constant(layout.QPN), constant(layout.CELL_LKEY)
 _IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
@@ -27,6 +27,7 @@ _DS_SHIFT, _CE_SHIFT, _HALF = constant(56), constant(8 * (wqe.CTRL_FM_CE_SE % la
 _RADDR, _DATA, _ATOMIC_DATA = constant(wqe.WQE_RADDR), constant(wqe.WQE_DATA), constant(wqe.WQE_ATOMIC_DATA)
 _DS_NOP, _DS_WRITE, _DS_ATOMIC, _DS_MASKED_CS_8 = (constant(c) for c in (wqe.DS_NOP, wqe.DS_WRITE, wqe.DS_ATOMIC, wqe.DS_MASKED_CS_8))
 _NOP, _WRITE, _MASKED_CS_8 = constant(Opcode.NOP), constant(Opcode.RDMA_WRITE), constant(atomic_wqe.MASKED_CS_8)
+_DUMP, _DS_DUMP, _DUMP_DATA, _FENCE = constant(Opcode.DUMP), constant(wqe.DS_DUMP), constant(wqe.DUMP_DATA), constant(Fm.FENCE)
 _ALWAYS, _INLINE_SEG = constant(Ce.ALWAYS), constant(wqe.INLINE_SEG)
 _INLINE, _OCTOWORD, _ROUND_UP = constant(wqe.WQE_DATA + wqe.INLINE_HEADER), constant(wqe.OCTOWORD), constant(wqe.OCTOWORD - 1)
 _DS_PER_WQEBB = constant(wqe.DS_PER_WQEBB)
@@ -78,6 +79,14 @@ def store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, ce):
 def store_nop(record, index):
     """Write a NOP with a CQE, which completes a WQE of several WQEBBs before it."""
     store_ctrl(slot(record, index), record, index, _NOP, _DS_NOP, _ALWAYS)
+
+
+@device
+def store_dump(record, index, addr, lkey):
+    """Write a DUMP of a byte, which waits for the READs and atomics before it: at its CQE what they fetched is here (transport.settle)."""
+    at = slot(record, index)
+    store_ctrl(at, record, index, _DUMP, _DS_DUMP, _ALWAYS | _FENCE)
+    store_data(at + _DUMP_DATA, addr, lkey, _1)
 
 
 # WRITEs with inline data --------------------------------------------------------------------------------------------------------
@@ -212,6 +221,20 @@ def move(op, record, opcode, raddr, rkey, laddr, nbytes):
 
 
 @device
+def dump(op, record, raddr, laddr):
+    """Post a DUMP behind READs that put data to laddr; one for all lanes that come together with a queue. Return the index behind it."""
+    lkey = lkey_of(op, raddr, laddr, _1)
+    if lkey == _NOWHERE:
+        return _NOWHERE
+    here, mask, rank, _ = group(record)
+    here, base = reserve(op, record, here, mask, rank, _1)
+    if base != _NOWHERE and rank == 0:
+        store_dump(record, base, laddr, lkey)
+    submit(op, record, here, rank, base, _1)
+    return base if base == _NOWHERE else base + _1
+
+
+@device
 def move_apart(op, record, opcode, rkey, remote_side, local_side, sizes):
     """Post n WRITEs or READs; each lane posts its own. Return the index behind the last.
 
@@ -322,9 +345,14 @@ def _fetch(op, here, at, old, request):
     record, members, form, raddr, rkey, words = request
     mask, rank, count = members
     n = room(count, form[1])
+    if window.SETTLES:
+        n += _1
     here, base = reserve(op, record, here, mask, rank, n)
     if base != _NOWHERE:
         store_mine(record, base, rank, count, form, raddr, rkey, words, at)
+        if window.SETTLES:
+            if rank == 0:
+                store_dump(record, base + n - _1, at, fixed(_CELL_LKEY))
     submit(op, record, here, rank, base, n)
     if base != _NOWHERE:
         poll(op, record, base + n)

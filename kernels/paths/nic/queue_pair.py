@@ -16,12 +16,38 @@ _REGISTERED, _REGISTERED_END = constant(layout.REGISTERED), constant(layout.REGI
 _PIECE_START, _PIECE_END = constant(layout.PIECE_START), constant(layout.PIECE_END)
 _HEAP_OFFSET, _NOT_REGISTERED = constant(window.HEAP_OFFSET), constant(state.NOT_REGISTERED)
 _TIMED_OUT, _GE = constant(state.NIC_TIMED_OUT), constant(Comparison.GE)
-_0, _1 = constant(0), constant(1)
+_LANDS, _0, _1 = constant(layout.LANDS), constant(0), constant(1)
+
+
+@device
+def lands():
+    """Note that data comes into this PE's memory and nobody settles it before quiet() (transport.settle)."""
+    ptx.st_relaxed_gpu_u64(_LANDS, _1)
+
+
+@device
+def landed():
+    """Whether data may have come so."""
+    return ptx.ld_relaxed_gpu_u64(_LANDS) != _0
 
 
 @device
 def number_of(pe, qp):
     """Return the number of queue pair qp to PE pe: qp is 1 to num_qps, or 0 for the one of this cta, SM or warp."""
+    if window.SETTLES:
+        if u64(pe) == u64(state.my_pe()):
+            lands()
+    return _number_of(pe, qp)
+
+
+@device
+def own_number():
+    """Return the number of a queue pair to this PE, for what moves no data."""
+    return _number_of(state.my_pe(), 0)
+
+
+@device
+def _number_of(pe, qp):
     return u64(pe) * window.NUM_QPS + (u64(window.sharer()) if qp == 0 else u64(qp) - _1) % window.NUM_QPS
 
 
@@ -29,6 +55,12 @@ def number_of(pe, qp):
 def record_of(pe, qp):
     """Return the address of the record of queue pair qp to PE pe."""
     return _RECORDS + number_of(pe, qp) * _RECORD_SIZE
+
+
+@device
+def own_record():
+    """Return the address of the record of a queue pair to this PE, for what moves no data."""
+    return _RECORDS + own_number() * _RECORD_SIZE
 
 
 @device
