@@ -393,9 +393,9 @@ def test_a_gpu_that_does_not_order_writes_of_a_nic(tmp_path):
     _, facts = cluster(tmp_path)
     facts = replace(facts, gpus=(*facts.gpus[:3], replace(facts.gpus[3], writes_ordering=0)))
     finding = found(facts, "ordering")
-    assert (finding.status, finding.remedy) == (Status.FAIL, mend("ordering"))
-    assert finding.text == "GPU3 does not see a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING 0)"
-    assert can(facts) == set(PATHS) - {"ibgda", "ibrc"}
+    assert finding.status is Status.NOTE
+    assert finding.text.startswith("GPU3 does not see a NIC's writes in their order: ")
+    assert can(facts) == set(PATHS)
     assert found(gpus(facts, writes_ordering=100), "registration").status is Status.OK
     assert not [f for f in examine(gpus(facts, writes_ordering=100)) if f.check == "ordering"]
 

@@ -61,10 +61,24 @@ print(held)
     assert on_gpus(program) == (0, "[1]\n", "")
 
 
+def test_whether_a_gpu_sees_a_nics_writes_in_order():
+    program = """
+order = gpu._Attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING
+gpu._attribute = lambda which, ordinal: answer if which == order else 1
+gpu._enter = lambda ordinal: None
+gpu.driver.cuDeviceGetName = lambda *_: (SUCCESS, b"a GPU")
+gpu.driver.cuDeviceTotalMem = lambda *_: (SUCCESS, 1 << 36)
+gpu.driver.cuDeviceGetPCIBusId = lambda *_: (SUCCESS, b"0000:01:00.0")
+for answer in (0, 100, 200):
+    print(gpu.bind(0).in_order)
+"""
+    assert on_gpus(program) == (0, "False\nTrue\nTrue\n", "")
+
+
 def test_where_the_cards_engine_runs():
     """It takes all of a spare GPU, but a share of one that PEs or other MPS clients may use."""
     program = """
-pe = gpu.GPU(0, "GPU-0", "a GPU", 1 << 36, False, "0000:01:00.0")
+pe = gpu.GPU(0, "GPU-0", "a GPU", 1 << 36, False, "0000:01:00.0", True)
 for used, device, sms in (({"GPU-0"}, None, 0), ({"GPU-0"}, None, 40), ({"GPU-0", "GPU-1"}, None, 0), ({"GPU-0", "GPU-1"}, 1, 66)):
     print(gpu.place_engine(pe, used, device, sms))
 under_mps.add(1)

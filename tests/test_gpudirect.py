@@ -27,8 +27,6 @@ class Memory:
 def calls(monkeypatch):
     """The driver's recorded calls and its answers."""
     answers = {
-        "cuCtxGetDevice": (OK, 0),
-        "cuDeviceGetAttribute": (OK, 100),
         "cuMemGetHandleForAddressRange": (OK, 42),
         "cuMemGetAddressRange": (OK, 16 * PAGE, 32 * PAGE),
         "cuMemHostRegister": (OK,),
@@ -111,10 +109,3 @@ def test_pages_beyond_an_allocation(calls):
     answers["cuMemGetAddressRange"] = (NOT_SUPPORTED, 0, 0)  # not CUDA's memory
     with pytest.raises(PgasError, match=r"CUDA_ERROR_X \(words\)$"):
         gpudirect.dmabuf(16 * PAGE + 512, 1024)
-
-
-def test_a_gpu_that_does_not_order_writes(calls):
-    _, answers = calls
-    answers["cuDeviceGetAttribute"] = (OK, 0)
-    with pytest.raises(TransportError, match=r"GPU_DIRECT_RDMA_WRITES_ORDERING of at least 100, here it is 0"):
-        gpudirect.GPUDirect(Memory())

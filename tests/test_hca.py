@@ -54,6 +54,24 @@ def test_choices():
     assert (choice.name, choice.port) == ("mlx5_0:1", PORT)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "in_order", "device", "ordering"),
+    [
+        ("auto", False, DEVICE, "none"),
+        ("auto", True, DEVICE, "owner"),
+        ("auto", None, DEVICE, "owner"),  # the simulator
+        ("auto", False, None, "owner"),  # the software card
+        ("owner", False, DEVICE, "owner"),
+        ("none", True, None, "none"),
+    ],
+)
+def test_whether_kernels_settle(wanted, in_order, device, ordering):
+    gpu = None if in_order is None else SimpleNamespace(in_order=in_order)
+    requested = {"PGAS_NIC_ORDERING": wanted}
+    assert hca.ordering(requested, gpu, Choice(device, None, "asked for")) == ordering
+    assert hca.ordering({"PGAS_NIC_ORDERING": "auto"}, gpu, None) == "owner"  # no NIC
+
+
 @pytest.mark.usefixtures("machine")
 def test_a_missing_nic_that_is_not_used():
     assert hca.unused({"PGAS_HCA": "mlx5_9:1"}) == "PGAS_HCA=mlx5_9:1: this machine has mlx5_0"

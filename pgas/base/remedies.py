@@ -145,12 +145,6 @@ _TABLE = (
         f"{_OPEN_MODULES}; or sudo modprobe nvidia-peermem",
     ),
     Remedy(
-        "ordering",
-        (r"GPU_DIRECT_RDMA_WRITES_ORDERING",),
-        "the GPU may see a NIC's writes out of order, a completion before its data",
-        "use another GPU or machine (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING of at least 100); p2p within one machine",
-    ),
-    Remedy(
         "pci atomics",
         (r"does not support all necessary atomic operations", r"PCI_ATOMIC_MODE", r"lacks capabilities:.*\batomic(_\w+)? is"),
         "the NIC's firmware is not set up to perform every atomic operation on memory behind PCIe",

@@ -297,13 +297,13 @@ def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def check_ordering(machine: Machine) -> Iterator[Finding]:
-    """Does each GPU see a NIC's writes in order, so that a CQE is never visible before its data?"""
+    """Does each GPU see a NIC's writes in order? If not, kernels settle them by DUMPs, which take time (PGAS_NIC_ORDERING)."""
     if machine.simulator or not any(device.pci for device in machine.devices):
         return
     for gpu in machine.gpus:
         if gpu.writes_ordering < _ORDERED_FOR_GPU:
-            text = f"{gpu.label} does not see a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING {gpu.writes_ordering})"
-            yield Finding(_MEMORY, "ordering", Status.FAIL, text, _of("ordering"), NIC)
+            text = f"{gpu.label} does not see a NIC's writes in their order: get, g, fetching atomics and waits take longer through a NIC"
+            yield Finding(_MEMORY, "ordering", Status.NOTE, text)
 
 
 def check_peer_mapping(machine: Machine) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from pgas.transports.memory.vmm import check
 __all__ = ["GPU", "access", "bind", "place_engine", "uuid", "wait"]
 
 _Attribute = driver.CUdevice_attribute
+_ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class GPU:
     memory: int
     mps: bool
     pci: str  #: bus address as sysfs writes it, e.g. "0000:3b:00.0"
+    in_order: bool  #: whether it sees what a NIC writes into its memory in order
 
 
 def bind(node_rank: int) -> GPU:
@@ -57,7 +59,8 @@ def bind(node_rank: int) -> GPU:
     name = check(driver.cuDeviceGetName(128, ordinal), "cuDeviceGetName").split(b"\0")[0].decode()
     memory = int(check(driver.cuDeviceTotalMem(ordinal), "cuDeviceTotalMem"))
     bus = check(driver.cuDeviceGetPCIBusId(32, ordinal), "cuDeviceGetPCIBusId").split(b"\0")[0].decode()
-    return GPU(ordinal, uuid(ordinal), name, memory, _under_mps(ordinal), pci_address(bus))
+    order = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, ordinal)
+    return GPU(ordinal, uuid(ordinal), name, memory, _under_mps(ordinal), pci_address(bus), order >= _ORDERED_FOR_OWNER)
 
 
 def _enter(ordinal: int) -> None:

@@ -10,7 +10,7 @@ from pgas.transports.selection import AUTO, SOFTHCA, Choice
 if TYPE_CHECKING:
     from pgas.job.gpu import GPU
 
-__all__ = ["LOCAL", "choose", "unused"]
+__all__ = ["LOCAL", "choose", "ordering", "unused"]
 
 #: Variables that may differ from PE to PE: names and numbers of devices and GIDs differ by machine, the launchers' variables by PE.
 LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX", *config.SECRETS})
@@ -30,6 +30,21 @@ def choose(transport: str, requested: Mapping[str, Any], gpu: "GPU | None", turn
     """
     pci, suits = None if gpu is None else gpu.pci, registry.get(transport).why_not
     return selection.choose(requested["PGAS_HCA"], requested["PGAS_HCA_LIST"], devices.devices(), pci, suits, turn=turn)
+
+
+def ordering(requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | None) -> str:
+    """Return PGAS_NIC_ORDERING; for "auto" what CUDA says of this PE's GPU. The software card writes in order.
+
+    Args:
+        requested: the values of the PGAS_* variables.
+        gpu: this PE's GPU.
+        choice: the NIC of this PE.
+    """
+    wanted: str = requested["PGAS_NIC_ORDERING"]
+    if wanted != "auto":
+        return wanted
+    by_device = choice is not None and choice.device is not None
+    return "none" if by_device and gpu is not None and not gpu.in_order else "owner"
 
 
 def unused(requested: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.job import hca, topology
 from pgas.job.collective import Collective
+from pgas.kernels import window
 from pgas.sim.report import ranges
 from pgas.transports import registry
 from pgas.transports.selection import Choice
@@ -47,6 +48,12 @@ class Paths:
     def near(self, pe: int) -> Sequence[int]:
         """Return the PEs that map a PE's memory, itself among them."""
         return next(pes for pes in self.machines if pe in pes)
+
+    def constants(self, requested: Mapping[str, Any], gpu: "GPU | None") -> window.Constants:
+        """Return what this PE's kernels are compiled with."""
+        largest = max(pe.gpu_memory for pe in self.pes)
+        settled = {**requested, "PGAS_NIC_ORDERING": hca.ordering(requested, gpu, self.choice)}
+        return window.Constants.of(settled, self.transport, largest, near_in_row=self.in_row)
 
     @property
     def two(self) -> bool:

@@ -116,8 +116,7 @@ class Job(Collective):
         chosen, self.pes = self.paths.transport, self.paths.pes
         self.transport, self.reason = chosen.name, self.paths.reason
         self.machines, self.near = self.paths.machines, self.paths.near(self.my_pe)
-        largest = max(pe.gpu_memory for pe in self.pes)
-        constants = window.Constants.of(requested, chosen, largest, near_in_row=self.paths.in_row)
+        constants = self.paths.constants(requested, self.gpu)
         self.together("pgas.init()", lambda: window.freeze(constants))
         plan, _ = self.together("pgas.init()", lambda: teams.Plan.of(self.n_pes, requested))
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])

@@ -3,9 +3,9 @@
 pyverbs makes and connects the RC queue pairs. Heap and team memory, landing cells and the slots of work requests are registered memory
 regions. There is no process as for the software card, and PEs may be on different machines.
 
-The data of a READ must be in GPU memory before ``completed`` covers its request. A GPU that does not see a NIC's writes in order is refused
-(gpudirect.py). Even so, data for GPU memory and the CQE in host memory take different routes, and no READ follows that would flush the
-data (as in nic.py). This has not been tried on such a machine.
+The data of a READ must be in GPU memory before ``completed`` covers its request. Data for GPU memory and the CQE in host memory take
+different routes, and a READ that pushes the data ahead follows only for GPUs that do not see a NIC's writes in order (PGAS_NIC_ORDERING).
+This has not been tried on such a machine.
 """
 
 import contextlib
@@ -100,10 +100,6 @@ class VerbsNIC(RingNIC):
         ):
             if wanted > limit:
                 raise TransportError(f"RDMA device {self._device} has {limit} {name}, {wanted} are needed: choose a smaller {variable}")
-        if not SIMULATOR:
-            from pgas.transports.memory.gpudirect import check_order
-
-            check_order()
         access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
         heap, queues = ((self._slot + s.offset, s.size) for s in self._segments)
         self._heap, self._cells = (

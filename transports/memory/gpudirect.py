@@ -11,34 +11,15 @@ from pgas.base.errors import TransportError
 from pgas.base.remedies import mend
 from pgas.transports.memory.vmm import CudaError, GPUMemory, check
 
-__all__ = ["GPUDirect", "check_order", "dmabuf"]
+__all__ = ["GPUDirect", "dmabuf"]
 
 #: Mapped bytes of a doorbell register: the word that a doorbell stores.
 _REGISTER_BYTES = 8
-
-_WRITES_ORDERING = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING
-_ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
 
 _NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
 
 #: The host's page size: cuMemGetHandleForAddressRange exports whole pages.
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def check_order() -> None:
-    """Refuse the GPU of the current context if it does not order a NIC's writes.
-
-    Raises:
-        TransportError: it does not, so a completion could be visible before its data. NVSHMEM posts a DUMP in between; pgas
-            does not.
-    """
-    device = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")
-    order = int(check(driver.cuDeviceGetAttribute(_WRITES_ORDERING, device), "cuDeviceGetAttribute"))
-    if order < _ORDERED_FOR_OWNER:
-        raise TransportError(
-            f"ibgda and ibrc over a NIC need a GPU that sees a NIC's writes in their order (GPU_DIRECT_RDMA_WRITES_ORDERING of at least "
-            f"{_ORDERED_FOR_OWNER}, here it is {order})"
-        )
 
 
 def dmabuf(address: int, nbytes: int) -> tuple[int, int]:
@@ -78,14 +59,10 @@ class GPUDirect:
 
     Args:
         memory: that GPU's memory.
-
-    Raises:
-        TransportError: check_order() refuses the GPU.
     """
 
     def __init__(self, memory: GPUMemory) -> None:
         self._memory = memory
-        check_order()
 
     def on_gpu(self, address: int) -> bool:
         return not self._memory.is_on_host(address)
