@@ -37,7 +37,7 @@ AHEAD := "floods or channels or overlap or meetings or place or split"
 LONG := $(addprefix --deselect tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves)
 # Small and large ones of every form, for weak memory.
 WEAK_COLLECTIVES := $(addprefix tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves every_root reductions)
-OF_NIC := $(addprefix tests/mpi/test_,nic.py register.py reset.py streams.py heap_growth.py)
+OF_NIC := $(addprefix tests/mpi/test_,nic.py nic_order.py register.py reset.py streams.py heap_growth.py)
 # In jobs with two paths: machines as PGAS_PES_PER_NODE counts them, and PEs. Teams of the second one are not regular.
 MACHINES := 2:4 2,1:3 1:3
 OF_TWO_PATHS := $(addprefix tests/conformance/test_,h_*.py i_*.py) $(addprefix tests/mpi/test_,collectives.py two_paths.py)
@@ -158,6 +158,7 @@ mpi-p2p: $(VENV)/dev
 mpi-ibgda mpi-ibrc: mpi-%: $(VENV)/dev
 	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance $(ALONE) $(if $(filter ibrc,$*),--ignore-glob "*test_[hi]_*")
 	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) $(OF_NIC)
+	PGAS_NIC_ORDERING=none PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) tests/mpi/test_nic_order.py
 
 mpi-weak: $(VENV)/dev
 	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" $(WEAK) $(WEAK_COLLECTIVES) tests/mpi/test_weak.py
