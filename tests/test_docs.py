@@ -21,7 +21,13 @@ COMMANDS = [command for page in PAGES for command in examples.commands(page)]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def sessions():
+    """Return all commands; of a page of the gallery the first one for make check, the others are slow."""
+    later = [command.page.parent.name == "gallery" and command.number > 0 for command in COMMANDS]
+    return [pytest.param(command, marks=[pytest.mark.slow] * slow, id=str(command)) for command, slow in zip(COMMANDS, later)]
+
+
+@pytest.mark.parametrize("command", sessions())
 def test_sessions(command, tmp_path):
     assert not examples.unlike(command.output, examples.run(command, tmp_path))
 
