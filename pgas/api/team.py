@@ -228,13 +228,15 @@ def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -
             )
         if failure is None and found is not None:
             job.teams.add(found[0], pes, int(count), found[1], caller())
-    ends = _told(f"{call} ends", parent, _digest("failed" if failure else "made").ljust(teams.NOTE_BYTES, b"\0"))
+    ends = _told(f"{call} ends", parent, _digest(type(failure).__name__).ljust(teams.NOTE_BYTES, b"\0"))
     if failure is not None:
         raise failure
-    if bad := next((pe for pe, note in zip(parent.pes, ends, strict=True) if note[: teams.HASH_BYTES] == _digest("failed")), None):
-        if found is not None:
-            job.teams.remove(found[0])
-        raise HeapError(f"{call}: PE {bad} failed")
+    for pe, note in zip(parent.pes, ends, strict=True):
+        for error in (HeapError, BootstrapError):
+            if note[: teams.HASH_BYTES] == _digest(error.__name__):
+                if found is not None:
+                    job.teams.remove(found[0])
+                raise error(f"{call}: PE {pe} failed")
     return None if found is None else Team._of(found[0], job.teams.find(found[0]))
 
 

@@ -263,11 +263,17 @@ def test_what_is_no_team(heap, call, error, text):
 def test_pes_that_disagree(heap):
     """All PEs hear it, and nothing is left behind."""
     n, me = pgas.n_pes(), pgas.my_pe()
+    first = pgas.team_create(range(n))
+    pgas.team_destroy(first)
     with raises(pgas.BootstrapError, "disagree"):
         pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n if me else 1)
     lists = [list(range(n)), list(range(n))[::-1]]
     with pytest.raises(pgas.PgasError):
         pgas.team_create(lists[min(me, 1)])
+    for alone in (0, n - 1):  # it wants all PEs, and each other PE itself: only its team cannot be made
+        with raises(pgas.BootstrapError, f"PE {alone} failed|PEs {alone} and . are in one team, but give different members"):
+            pgas.team_create(range(n) if me == alone else [me])
     team = pgas.team_create(range(n))
+    everywhere(None if int(team) == int(first) else f"{team!r}, not {first!r}")
     members_are(heap, team, list(range(n)))
     pgas.team_destroy(team)
