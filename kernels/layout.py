@@ -118,7 +118,7 @@ MY_PE = _page.word("MY_PE", 0, HOST, KERNELS)
 N_PES = _page.word("N_PES", 8, HOST, BOTH)
 TIMEOUT_NS = _page.word("TIMEOUT_NS", 16, HOST, KERNELS)  #: how long a wait may last
 HEAP_SIZE = _page.word("HEAP_SIZE", 24, HOST, KERNELS)  #: bytes of heap behind window.HEAP_OFFSET
-NEAR_ROW = _page.word("NEAR_ROW", 32, HOST, KERNELS)  #: the first PE that maps this PE's memory, and 32 bits up their number
+NEAR_ROW = _page.word("NEAR_ROW", 32, HOST, KERNELS)  #: the first PE that maps this PE's memory; upper 32 bits: how many do
 REGISTERED_END = _page.word("REGISTERED_END", 56, HOST, BOTH)  #: behind the last entry of REGISTERED that was ever used
 ALL_EPOCH = _page.word("ALL_EPOCH", 64, BOTH, KERNELS)  #: number of the last barrier_all or sync_all of this PE's kernels
 POISON = _page.word("POISON", 128, BOTH, BOTH)  #: state.SOUND, CLAIMED while a thread writes ERROR, then FAILED; LOST: the host gave up
@@ -182,11 +182,11 @@ SINK = N_CELLS * CELL_SIZE  #: after the last cell: where atomics leave old valu
 
 _channel = Region("channel of a team", 0, 128)
 EPOCH = _channel.word("EPOCH", 0, BOTH, KERNELS)  #: number of the last collective
-ONE_SIDED = _channel.word("ONE_SIDED", 8, BOTH, KERNELS)  #: number of the last one in which some members sent nothing to some others
+ONE_SIDED = _channel.word("ONE_SIDED", 8, BOTH, KERNELS)  #: number of the last one-sided one: some members sent nothing to some others
 CHANNEL_HEAD = _channel.nbytes
 
-# Over a NIC a word is written by flag() alone, or by put_signal() alone: they may post to different queue pairs, which bring the values of
-# one word in any order. What put_signal() sends is complete when a collective ends.
+# Over a NIC, either flag() alone or put_signal() alone writes a word: they may post to different queue pairs, whose writes to one word are
+# not ordered. A collective ends after its put_signal() is complete.
 _row = Region("row of a member in a channel", 0, 64)
 ARRIVED = _row.word("ARRIVED", 0, PEERS, KERNELS)  #: the collective that this member has come to; by flag()
 DONE = _row.word("DONE", 8, PEERS, KERNELS)  #: the collective for which it has sent everything

@@ -123,7 +123,7 @@ _NEAR_BITS, _2, _5, _31, _32 = constant(layout.NEAR_BITS), constant(2), constant
 
 @device
 def near(pe):
-    """Whether PE pe and this one map each other's memory. Asked in jobs with two paths only."""
+    """Whether PE pe and this one map each other's memory, in a job with two paths."""
     if window.NEAR_IN_ROW:
         row = _near_row()
         return u32(u32(pe) - u32(row)) < u32(row >> _32)

@@ -145,7 +145,7 @@ OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
 NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
 SETTLES = False
-LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, in lines (ops/collectives/lines.py)
+LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, as lines (ops/collectives/near.py)
 NEAR_IN_ROW = True
 BATCH_MASK = constant(0)  #: of the low 32 bits of an index: those that tell batches apart
 

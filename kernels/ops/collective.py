@@ -1,7 +1,7 @@
 """Collectives on teams that move elements, for small and large messages (OpenSHMEM 1.5, section 9.11).
 
 As in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``way`` (collectives/way.py) connects
-members that map each other's memory, or members behind a NIC. ``c`` is (address of the channel, its team's entry).
+members that map each other's memory, or others. ``c`` is (address of the channel, its team's entry).
 
 Up to PGAS_LL_BYTES from one member to another go through staging, so dest need not be ready before the call. More is written into dest.
 """
@@ -313,12 +313,12 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
 
 @device
 def _end(displ, count):
-    """Return the end of a part; more than any array has if one of them is negative."""
+    """Return the end of a part; more than any array has if displ or count is negative."""
     return displ + count if displ < _NEGATIVE and count < _NEGATIVE else _NEGATIVE
 
 
 def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Way], Any]:
-    """Each member sends each other its displacement and count in dest, where that one then stores its elements.
+    """Every member tells every other the place and size of that one's part of dest; then every member writes into these parts.
 
     request: op, dest, dest_counts, dest_displs, source, source_counts, source_displs.
     """

@@ -1,1 +1,1 @@
-"""The ways of bytes on the device, modules of one shape: p2p, ibgda and ibrc."""
+"""The device side of the transports: p2p, ibgda and ibrc are modules of one shape; two.py joins p2p and one of the others."""

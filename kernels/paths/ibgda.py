@@ -3,11 +3,11 @@
 Lanes of a warp that come here together with one queue reserve and ring once. Their p of neighbouring elements become one WQE; so do their
 g, if all lanes have one queue.
 
-What a READ or an atomic fetched is in this GPU's memory once its CQE is seen if the GPU keeps the order of a NIC's writes. Otherwise
-(window.SETTLES) a DUMP comes behind them and has the CQE, and settle() posts one by itself.
+On most GPUs, data that a READ or an atomic fetches is visible when its CQE is. On the others (window.SETTLES) a DUMP follows the READ or
+atomic and asks for the CQE in its place; settle() posts a DUMP alone.
 
-A NIC orders no two WQEs in the target's memory but by their completion, except that an atomic comes after all that was posted before it on
-its queue pair. So fence is quiet, and a signal is an atomic behind its data.
+A NIC orders two WQEs in the target's memory only by the completion of the first, with one exception: an atomic comes after all earlier
+WQEs of its queue pair. So fence is quiet, and a signal is an atomic behind its data.
 """
 
 import functools
@@ -128,7 +128,7 @@ def _p(size: int) -> Any:
 
     @device
     def p(addr, array, value, pe, qp):
-        """Neighbouring elements become one WQE, if every group of the active lanes has such. A NOP completes one of several WQEBBs."""
+        """If the elements of every group of lanes are contiguous, each group posts one WQE; a NOP completes one of several WQEBBs."""
         low, high = element_words(array, value)
         record = record_of(pe, qp)
         here, mask, rank, count = group(record)
@@ -188,7 +188,7 @@ def _g(size: int) -> Any:
 
     @device
     def g(addr, array, pe, qp):
-        """Neighbouring elements are one READ if the active lanes are one group, else each is one, into one landing cell."""
+        """If the active lanes are one group and their elements contiguous, they post one READ, else each its own. All share a cell."""
         record = record_of(pe, qp)
         here, mask, rank, count = group(record)
         in_row = follows(here, mask, rank, addr, nbytes)
@@ -268,7 +268,7 @@ def fence():
 
 @device
 def settle(op):
-    """What NICs wrote into this GPU's memory before is there for this thread; see transport.settle."""
+    """Make earlier writes of NICs to this GPU's memory visible to this thread (transport.settle)."""
     record = own_record()
     here, mask, rank, _ = group(record)
     here, base = queue.reserve(op, record, here, mask, rank, _1)

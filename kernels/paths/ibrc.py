@@ -1,10 +1,10 @@
 """The ibrc path: kernels write requests into a ring, a thread of the host posts them to the NIC (nic/ring.py, transports/ibrc).
 
-Order is that of ibgda.py: fence is quiet, a signal is an atomic behind its data on the same queue pair. Requests know no NIC: byte order,
-opcodes and keys are the proxy's, except that 4-byte atomics leave what they fetch big-endian.
+Order is that of ibgda.py: fence is quiet, a signal is an atomic behind its data on the same queue pair. Requests are the same for every
+NIC: the proxy adds byte order, opcodes and keys. But old values of 4 bytes come big-endian, as the NIC writes them.
 
-What g and atomics fetch lands in the host's memory, like the completion. Where the GPU does not keep the order of a NIC's writes
-(window.SETTLES), get() and quiet() settle what has come into the GPU's.
+Data that g and atomics fetch lands in host memory, like the completion. On a GPU that sees a NIC's writes out of order (window.SETTLES),
+get() and quiet() settle the data that landed in GPU memory.
 """
 
 import functools
@@ -154,7 +154,7 @@ def _g(size: int) -> Any:
 
     @device
     def g(addr, array, pe, qp):
-        """Neighbouring elements are one READ if the active lanes are one group, else each is one, into one landing cell."""
+        """If the active lanes are one group and their elements contiguous, they post one READ, else each its own. All share a cell."""
         what = of_pair(_READ | _LANDING, pe, qp)
         here, mask, rank, count = group(what)
         in_row = follows(here, mask, rank, addr, nbytes)
@@ -248,7 +248,7 @@ def fence():
 
 @device
 def settle(op):
-    """What NICs wrote into this GPU's memory before is there for this thread: a READ of it, by this PE itself (transport.settle)."""
+    """Make earlier writes of NICs to this GPU's memory visible to this thread, by a READ of this PE's own memory (transport.settle)."""
     here = ptx.here()
     number = place(here)
     base = ring.reserve(op, here, number, _1)

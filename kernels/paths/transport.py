@@ -1,7 +1,7 @@
 """The device functions of the job's transport: its path, a module such as p2p.py.
 
-Every path is a module of one shape (Path), two paths in one job an object of that shape (two.py). Its makers return a device function for
-one scope, element size or dtype, which the operations (kernels/ops) put into the functions that they overload.
+Every path is a module of one shape (Path); two paths in one job are an object of that shape (two.py). Its functions make device functions
+for one scope, element size or dtype, and the operations (kernels/ops) call these.
 """
 
 from importlib import import_module
@@ -66,11 +66,11 @@ def _module(name: str) -> Path:
 
 
 def settle() -> Any:
-    """Return ``settle(op)``: it ends waits for words that a NIC writes.
+    """Return ``settle(op)``, called at the end of a wait for a word that a NIC writes.
 
-    A GPU such as an A100 may see what a NIC writes in another order than it was written: a signal before its data, a completion before what
-    was fetched. A NIC's read of the GPU's memory pushes these writes ahead, so settle() makes one and waits for it. Where the GPU keeps the
-    order (window.SETTLES), it does nothing.
+    Some GPUs, such as an A100, may see a NIC's writes out of order: a signal before its data, a completion before the fetched data. If the
+    NIC reads GPU memory, its earlier writes become visible first. So settle() posts such a read and waits for it. On GPUs that see the
+    writes in order (window.SETTLES is False), it does nothing.
     """
     return (current() if window.constants().settles else _module(_P2P)).settle
 
@@ -81,7 +81,7 @@ def maps_peers() -> bool:
 
 
 def two_paths() -> bool:
-    """Whether the PE decides which path an operation takes."""
+    """Whether an operation takes one path or another, depending on its PE."""
     return window.constants().far_path != ""
 
 

@@ -1,10 +1,11 @@
 """Two paths in one job: p2p to PEs that map each other's memory, a NIC to the others.
 
-Every function asks first whether the PE is near (state.near), and is then the function of one path. All threads of a scope have the same
-PE. What knows no PE concerns both paths.
+Every function first asks whether the PE is near (state.near), then takes one path. All threads of a scope name the same PE. Functions
+without a PE (quiet, flush, fence) act on both paths.
 
-The atomics of a NIC and those of an SM do not see each other. So the NIC performs all of them, signals that add included, on every PE and
-on this one, unless PGAS_AMO=peer. A signal that sets is a store of 8 bytes, which neither tears; it takes the path of its data.
+Atomics of a NIC and atomics of an SM are not atomic with each other. So the NIC performs all of them, also on near PEs and on this PE
+itself, and signals that add are among them; with PGAS_AMO=peer SMs perform those on near PEs. A signal that sets takes the path of its
+data: it is a store of 8 bytes, which neither SM nor NIC tears.
 """
 
 import functools
@@ -68,7 +69,7 @@ class TwoPaths:
         return strided
 
     def put_signal(self, name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
-        """Data and signal take one path: where the signal is an atomic of the NIC, the data goes with it."""
+        """Data and signal take one path: if the NIC performs the signal, it also moves the data."""
         by_stores, by_nic = (path.put_signal(name, scope, unit, nbi=nbi) for path in (self._mapped, self._nic))
         stored = self._stored()
 
@@ -119,7 +120,7 @@ class TwoPaths:
         return atomic
 
     def _stored(self) -> Any:
-        """Make ``stored(add, pe)``: whether a signal is a store, or an atomic of the SM."""
+        """Make ``stored(add, pe)``: whether the SM performs a signal, by a store or an atomic."""
         by_peers = self._by_peers
 
         @device
@@ -161,7 +162,7 @@ class TwoPaths:
 
         @device
         def quiet_pe(pe):
-            """A near PE, too, has atomics from the NIC."""
+            """The NIC performs atomics on near PEs, too."""
             near_quiet()
             far_quiet_pe(pe)
 

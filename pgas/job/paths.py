@@ -37,7 +37,7 @@ class Paths:
 
     @property
     def machines(self) -> tuple[Sequence[int], ...]:
-        """All PEs, together those that map each other's memory."""
+        """All PEs, in groups that map each other's memory."""
         return self.neighbours.groups if self.transport.maps_peers else tuple(range(pe, pe + 1) for pe in range(len(self.pes)))
 
     @property
@@ -66,7 +66,7 @@ class Paths:
         return self.transport.far.name if isinstance(self.transport, registry.Pair) else ""
 
     def ways_to(self, me: int) -> str:
-        """Return ": ... over ..." about all PEs, for messages; "" in a job with one path."""
+        """Return ": PEs 0-1 over p2p; PEs 2-3 over ibgda", for messages; "" in a job with one path."""
         if not isinstance(self.transport, registry.Pair):
             return ""
         near = self.near(me)
@@ -81,7 +81,7 @@ class Paths:
         return (self.transport.near if b in self.near(a) else self.transport.far).name
 
     def why(self, a: int, b: int) -> str:
-        """Return the reason for it."""
+        """Return the reason for that transport."""
         if not isinstance(self.transport, registry.Pair):
             return self.reason
         if b in self.near(a):

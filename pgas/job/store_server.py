@@ -117,7 +117,7 @@ class StoreServer:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._run_out_of_files(error)
-            return  # else the client is gone again
+            return  # other errors: the client has gone again
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = _Connection(connection, secrets.token_bytes(NONCE))
@@ -185,7 +185,7 @@ class StoreServer:
         elif kind == Kind.BYE:
             for members in (group.callers, group.listeners):
                 members.pop(client.rank, None)
-            if not group.callers and not group.left:  # else those who come later are told
+            if not group.callers and not group.left:  # otherwise the group stays, to tell ranks that come later
                 self._groups.pop(group.name, None)
 
     def _greet(self, client: _Connection, body: bytes) -> None:
@@ -195,7 +195,7 @@ class StoreServer:
             self._refuse(client, "the secrets differ: it is the store of another job, or of another PGAS_SECRET")
             return
         hello = json.loads(text)
-        if hello["port"] != self.address.port:  # a stranger who listens there passes on what was meant for him
+        if hello["port"] != self.address.port:  # a stranger listens there, and passes the client's messages on
             self._refuse(client, f"it came for a store at port {hello['port']}, and this one is at {self.address.port}")
             return
         name, rank, size = hello["group"], hello["rank"], hello["size"]

@@ -178,7 +178,7 @@ class Neighbours:
     access: Sequence[Sequence[str | None]]
     per_node: tuple[int, ...] = ()
     numbers: list[int] = field(init=False)  #: of each PE's machine, as per_node wants it
-    groups: tuple[Sequence[int], ...] = field(init=False)  #: all PEs, together those that map each other's memory; ranges if in a row
+    groups: tuple[Sequence[int], ...] = field(init=False)  #: groups that map each other's memory; ranges if consecutive
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", numbers_for_tests(self.per_node, len(self.pes)))

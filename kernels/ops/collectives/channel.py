@@ -7,10 +7,10 @@ uses half e & 1. A half has a part for each member. Each member writes its own r
 of the epoch. These are never 0 or 1, as staging is zero at first; before they wrap, begin() zeroes staging on all members.
 
 *A half is not overwritten before it has been read.* Collective e writes into the half of e - 2, so a member must know that the receiver has
-left e - 2. If every member waits for every other in e - 1, it knows that: the receiver's data of e - 1 was sent after it had left e - 2, as
-all threads of a scope synchronise in finish() of e - 2 before any of them begins e - 1. In some collectives (broadcast, scans) some members
-do not wait for some others. Then each member acknowledges to all others at its end. ONE_SIDED is the epoch of the last such collective, and
-begin() waits for the acknowledgments of e - 2 if e - 1 was one.
+left e - 2. It knows this if every member waits for every other in e - 1: the receiver sends its data of e - 1 after it has left e - 2, as
+all threads of a scope synchronise in finish() of e - 2 before any of them begins e - 1. In one-sided collectives (broadcast, scans) some
+members do not wait for some others. At their end, each member sends all others an acknowledgment. ONE_SIDED is the epoch of the last
+one-sided collective. If that is e - 1, begin() waits for its acknowledgments.
 """
 
 import functools
@@ -59,7 +59,7 @@ _0, _1, _2, _4, _LINE = (constant(c) for c in (0, 1, 2, 4, 16))
 @device
 def entry_of(op, team):
     """Return the entry of a team. If there is no such team, or this PE is not a member, return 0 and poison the state."""
-    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # masked, as the compiler may load before it compares
+    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # masked, as the compiler may load from it before it compares
     if u64(team) <= _TEAM_MASK and fixed_u32(entry + _SIZE) != 0:
         return entry
     state.fail(_NO_TEAM, u64(op), u64(state.my_pe()), _0, u64(team), _0, _0)
@@ -92,7 +92,7 @@ def per_machine(entry):
 
 @device
 def member(entry, i):
-    """Return the PE of member i, by a load; LLVM would hoist it out of a branch for teams with a stride."""
+    """Return the PE of member i. Teams with a stride load it, too: LLVM would hoist the load out of a branch that avoids it."""
     return fixed_u32(fixed(entry + _LIST) + u64(i) * _4)
 
 

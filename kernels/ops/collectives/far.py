@@ -39,7 +39,7 @@ def begin(scope: Scope) -> Any:
 
 
 def leave(scope: Scope) -> Any:
-    """As finish() if only flags were sent."""
+    """Way.leave(): only flags were sent, so there is no source to complete."""
     end = channel.finish(scope, transport.current().flag)
 
     @device
@@ -50,7 +50,7 @@ def leave(scope: Scope) -> Any:
 
 
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
-    """As channel.finish(); first completes what this member has sent, so its source may be reused."""
+    """Way.finish(): first complete what this member has sent, so its source may be reused."""
     end, complete, sync = channel.finish(scope, transport.current().flag, one_sided=one_sided), _complete(scope), scope.sync
 
     @device

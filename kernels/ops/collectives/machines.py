@@ -2,15 +2,15 @@
 
 A *regular* team has k members on each of its m machines, numbered consecutively: member i is number i % k of machine i // k. Members with
 the same number exchange pieces between machines by put_signal, members of a machine by loads and stores. So a member's NIC carries 1 / k of
-what far.py, which serves all other teams, would send. Small messages go to every member directly, as one flight through a NIC takes less
-time than one plus two by stores. So do those of alltoall, where all members get different data.
+what far.py, which serves all other teams, would send. Small messages go to every member directly: one flight through a NIC takes less time
+than such a flight and two by stores. In alltoall all messages go directly, as all members get different data.
 
-*Flags.* A member writes its row on other machines through the NIC, on its own by stores. Before the stores the scope synchronises and the
-writing threads fence, so the reader sees what the NIC has delivered and what other threads of the scope have stored (PTX ISA, causality
-order).
+*Flags.* A member writes its row on other machines through the NIC, on its own machine by stores. Before the stores the scope synchronises
+and the writing threads fence, so the reader sees what the NIC has delivered and what other threads of the scope have stored (PTX ISA,
+causality order).
 
-*No half of staging is written too early.* Except for the broadcast, the result depends on every member. A member that has it knows that
-every member has begun this collective (channel.py). The broadcast ends with acknowledgments.
+*No half of staging is written too early.* Except in a broadcast, the result depends on every member. So a member that has the result knows
+that every member has begun this collective (channel.py). A broadcast ends with acknowledgments.
 """
 
 import functools
@@ -43,7 +43,7 @@ def first_of(entry):
 
 @device
 def behind(entry, machines):
-    """Return the member with this one's number that is some machines behind in the ring."""
+    """Return the member with this one's number on the machine that follows this one by ``machines`` in the ring."""
     return u32((rank_of(entry) + u32(machines) * per_machine(entry)) % size_of(entry))
 
 
@@ -144,14 +144,14 @@ def spread(scope: Scope, unit: int) -> Any:
         else:
             if me == root and dest != source:
                 move(dest, source, nbytes, u64(rank()), u64(size()), False)
-            hear(op, c, _DONE, epoch)  # no member loads from it any more
+            hear(op, c, _DONE, epoch)  # then no member of this machine loads from this one any more
 
     return spread
 
 
 @functools.cache
 def share(scope: Scope, unit: int) -> Any:
-    """Way.share(): send to the members with this number on other machines; pass on their data and the own one on this machine."""
+    """Way.share(): send to the members with this number on other machines; store their data and this member's on this machine."""
     put, store, move = posted.put(unit), _store_near(scope, unit), copy(unit, warp=scope is WARP)
     tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
     await_far = wait_far()
@@ -270,8 +270,8 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     """Way.reducescatter(): a member combines its machine's sources for the members with its number, and sends them the results, in rounds.
 
-    It sends from its own part of its staging, which no other member writes. The data has left when the next round but one begins, as its
-    receivers have sent theirs in the next round.
+    It sends from its own part of its staging, which no other member writes. Round r + 2 overwrites the data of round r, which has left by
+    then: its receivers have sent their data of round r + 1.
     """
     put, add, load, store = posted.put(unit), _add_near(scope, unit, combine), load_word(unit), store_word(unit)
     tell, hear, rank, size, sync, words = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync, combine.words

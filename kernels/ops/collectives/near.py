@@ -65,7 +65,7 @@ def _exchange(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
     @device
     def exchange(op, c, epoch):
         base, entry = c
-        if rank() < u32(32):  # the threads that write flags; before they load anything for these
+        if rank() < u32(32):  # the threads that write flags; a fence waits for earlier loads, so it comes before theirs
             fence()
         send(base, entry, _word, epoch)
         await_all(op, base, entry, _word, epoch)
@@ -314,9 +314,9 @@ def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
 
 @functools.cache
 def _reduce_run(combine: Combine) -> Any:
-    """Make ``run(c, source, at, end, step, store, dest)``: combine pairs at byte offsets at, at + step, ... below end.
+    """Make ``run(entry, source, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ... below end.
 
-    Four pairs at a time: the next member's pairs are loaded while the last ones are added.
+    Four pairs at a time: one member's pairs are loaded while those of the member before it are added.
     """
     begin, more, end_of = _of_pairs(combine)
 
@@ -420,7 +420,7 @@ def _reduce_items(unit: int, combine: Combine) -> Any:
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Two-shot: a member combines its slice of all sources and stores it into every dest. dest may be source: only it reads its slice."""
+    """Two-shot: a member combines its slice of all sources and stores it into every dest. dest may be source: no other member reads it."""
     arrive, done, rank, size, sync = _exchange(scope, layout.ARRIVED), _exchange(scope, layout.DONE), scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
 

@@ -1,6 +1,6 @@
 """Sending over the job's path: put_signal into the receiver's memory, with SIGNAL_SET of the epoch.
 
-With SIGNAL_ADD the signals of the next collective would count, too. Each thread of the scope posts to one member. In a job with two paths
+SIGNAL_ADD would count signals of the next collective, too. Each thread of the scope posts to one member. In a job with two paths
 all threads store to the near members, as in near.py, and flags follow.
 """
 
@@ -29,7 +29,7 @@ def part_of(c, epoch, q):
 
 @functools.cache
 def put(unit: int) -> Any:
-    """put_signal_nbi() of a thread that sets the signal."""
+    """Make ``put(to, source, nbytes, word, value, pe)``: put_signal_nbi() by one thread, with SIGNAL_SET."""
     send = transport.current().put_signal("put_signal_nbi", THREAD, unit, nbi=True)
 
     @device

@@ -22,7 +22,7 @@ class Way(Protocol):
         """Make ``finish(op, c, epoch)`` (channel.finish)."""
 
     def leave(self, scope: Scope) -> Any:
-        """Make ``leave(op, c, epoch)``: finish() after meet()."""
+        """Make ``leave(op, c, epoch)``: finish() after meet(), when no data was sent."""
 
     def meet(self, scope: Scope, *, completes: bool) -> Any:
         """Make ``meet(op, c, epoch)``: wait until all members have arrived. completes: their earlier operations are complete then."""
@@ -39,13 +39,13 @@ class Way(Protocol):
         """Make ``send(op, c, epoch, request)``: send the two words ``values(q, request)`` to each other member q."""
 
     def collect(self, scope: Scope) -> Any:
-        """Make ``collect(op, c, epoch)``: wait for all members' data, if word() does not; called between sending and word()."""
+        """Make ``collect(op, c, epoch)``: wait for all members' data, unless word() waits; called between sending and word()."""
 
     def collect_of(self, scope: Scope) -> Any:
         """Make ``collect(op, c, epoch, q)``: the same if only member q has sent."""
 
     def release(self, scope: Scope) -> Any:
-        """Make ``release(c)``: after it, following collect(), the source of send_same() may be overwritten."""
+        """Make ``release(c)``, called after collect(): then the source of send_same() may be overwritten."""
 
     def word(self) -> Any:
         """Make ``word(op, c, epoch, q, i)``: return word i of member q's data."""
@@ -68,4 +68,4 @@ class Way(Protocol):
         """Make ``reduce(op, c, epoch, dest, source, nbytes)``: an all-reduce. Return the epoch of its last round."""
 
     def reducescatter(self, scope: Scope, unit: int, combine: Combine) -> Any:
-        """Make ``reducescatter(op, c, epoch, dest, source, nbytes)``: nbytes of dest. Return the epoch of its last round."""
+        """Make ``reducescatter(op, c, epoch, dest, source, nbytes)``, with the bytes of dest. Return the epoch of its last round."""

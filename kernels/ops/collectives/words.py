@@ -76,7 +76,7 @@ def store_word(unit: int) -> Any:
 
 @functools.cache
 def first_of(scope: Scope) -> Any:
-    """Make ``first(k)``: return the first word of the k-th peer for this thread. In a block each peer's words start in another warp."""
+    """Make ``first(k)``: return the first word that this thread sends to its k-th peer. In a block another warp begins for each peer."""
     rank, size = scope.rank, scope.size
     if scope.suffix != "_block":
 

@@ -9,8 +9,8 @@ ptx.here, which ptxas cannot see through.
 
 Rules for callers:
 
-* What one lane does for all is a branch without a loop.
-* From group() or ptx.here() to the end of queue.submit, loops are run by all lanes that are here, with a vote a turn.
+* A branch in which one lane works for all has no loop.
+* From group() or ptx.here() to the end of queue.submit, all active lanes run every loop, and vote in each turn.
 * Collectives use the ``here`` mask, except when a queue is full.
 """
 
@@ -38,5 +38,5 @@ def place(here):
 
 @device
 def follows(here, mask, rank, addr, nbytes):
-    """Whether the lanes of the caller's group have elements of nbytes one behind the other; all active lanes call it."""
+    """Whether the elements of the caller's group, of nbytes each, are contiguous; all active lanes call it."""
     return addr == of_first(here, mask, addr) + u64(rank) * nbytes

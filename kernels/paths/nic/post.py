@@ -83,7 +83,7 @@ def store_nop(record, index):
 
 @device
 def store_dump(record, index, addr, lkey):
-    """Write a DUMP of a byte, which waits for the READs and atomics before it: at its CQE what they fetched is here (transport.settle)."""
+    """Write a DUMP of a byte, which waits for the READs and atomics before it: at its CQE their data is visible here (transport.settle)."""
     at = slot(record, index)
     store_ctrl(at, record, index, _DUMP, _DS_DUMP, _ALWAYS | _FENCE)
     store_data(at + _DUMP_DATA, addr, lkey, _1)
@@ -222,7 +222,7 @@ def move(op, record, opcode, raddr, rkey, laddr, nbytes):
 
 @device
 def dump(op, record, raddr, laddr):
-    """Post a DUMP behind READs that put data to laddr; one for all lanes that come together with a queue. Return the index behind it."""
+    """Post a DUMP behind READs whose data lands at laddr, one for each group of lanes. Return the index behind it."""
     lkey = lkey_of(op, raddr, laddr, _1)
     if lkey == _NOWHERE:
         return _NOWHERE
@@ -238,7 +238,7 @@ def dump(op, record, raddr, laddr):
 def move_apart(op, record, opcode, rkey, remote_side, local_side, sizes):
     """Post n WRITEs or READs; each lane posts its own. Return the index behind the last.
 
-    A group reserves and rings once for as many as each of its lanes has left; lanes with more go on without the others.
+    In each turn a group reserves and rings once, for as many WQEs of each lane as the lane with the fewest has left.
 
     remote_side, local_side: the address of the first, and the step from one to the next. sizes: n, bytes of each, bytes of the last.
     """

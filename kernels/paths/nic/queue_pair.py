@@ -21,13 +21,13 @@ _LANDS, _0, _1 = constant(layout.LANDS), constant(0), constant(1)
 
 @device
 def lands():
-    """Note that data comes into this PE's memory and nobody settles it before quiet() (transport.settle)."""
+    """Note that data arrives here which only quiet() settles (transport.settle)."""
     ptx.st_relaxed_gpu_u64(_LANDS, _1)
 
 
 @device
 def landed():
-    """Whether data may have come so."""
+    """Whether such data may have arrived."""
     return ptx.ld_relaxed_gpu_u64(_LANDS) != _0
 
 
