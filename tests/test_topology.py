@@ -47,6 +47,7 @@ def test_alike():
             {"options": (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "p2p"))},
             ["PGAS_TRANSPORT", "PE 0 has auto", "PE 2 has p2p"],
         ),
+        ({"options": (("PGAS_TRANSPORT", ""), ("PGAS_SYMMETRIC_SIZE", 1 << 30))}, ["PGAS_TRANSPORT", "PE 0 has auto", "PE 2 has nothing"]),
     ],
 )
 def test_first_difference_is_named(other, words):

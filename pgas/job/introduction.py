@@ -35,7 +35,7 @@ def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange
         HeapError: the heaps of a machine's PEs together exceed its memory.
     """
     alike = {name: value for name, value in requested.items() if name not in hca.LOCAL}
-    options = tuple((name, value if not isinstance(value, frozenset) else tuple(sorted(value))) for name, value in alike.items())
+    options = tuple((name, _text(value)) for name, value in alike.items())
     this = topology.PE(
         me,
         processes.node_name(),
@@ -52,6 +52,13 @@ def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange
     topology.check_shared_gpus(pes)
     topology.check_memory(pes, requested["PGAS_SYMMETRIC_SIZE"])
     return pes
+
+
+def _text(value: Any) -> Any:
+    """Return lists and sets as users write them: values are compared, and shown."""
+    if isinstance(value, frozenset):
+        value = tuple(sorted(value))
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def announce(job: "Job", remarks: list[str]) -> None:

@@ -58,6 +58,7 @@ def check_alike(pes: Sequence[PE]) -> None:
             *((option, value, dict(pe.options).get(option)) for option, value in pes[0].options),
         ):
             if first != other:
+                first, other = ("nothing" if value in (None, "") else value for value in (first, other))
                 raise BootstrapError(f"PEs differ in {name}: PE 0 has {first}, PE {pe.number} has {other}; it must be the same on all")
 
 
