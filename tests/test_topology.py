@@ -187,7 +187,7 @@ def test_no_peer_access(requested):
         choose_transport(requested, [pe(i, gpu=f"GPU-{i}", nic_reason="none here") for i in range(3)], access)
     beginning, _, rest = str(refused.value).partition("; ")
     assert beginning == f"transport p2p: PE 2 cannot reach the memory of PE 1: {NO_ACCESS}"
-    nics = "for ibgda PE 0 has no NIC (none here), for ibrc PE 0 has no NIC (none here)"
+    nics = "for ibgda and ibrc PE 0 has no NIC (none here)"
     assert rest == (nics if requested == "auto" else "with NICs: PGAS_TRANSPORT=p2p,ibgda or p2p,ibrc")
 
 
@@ -263,6 +263,20 @@ def test_auto_takes_the_best_that_all_have():
     assert choose_transport("auto", TWO_MACHINES[:2], reachable(2), ask=pytest.fail)[0] == "p2p"
     assert choose_transport("auto", [pe(i) for i in range(3)], reachable(3), per_node=(2, 1))[0] == "p2p,ibgda"
     assert asked == ["ibgda", "ibrc"]
+
+
+def test_auto_on_one_machine_that_counts_as_two():
+    """A NIC that ibrc can use goes before the software card. A device that is asked for by name is not replaced by the card."""
+
+    def ask(name, refused=""):
+        without = {"nic": refused, "nic_reason": "PGAS_HCA=mlx5_0: port 1 has no DevX"}
+        return [pe(i, nic="mlx5_0:1") if name == "ibrc" else pe(i, **without) for i in range(3)]
+
+    for refused in ("softhca", ""):
+        chosen = choose_transport("auto", ask("ibgda"), reachable(3), per_node=(2, 1), ask=lambda name, refused=refused: ask(name, refused))
+        assert chosen == ("p2p,ibrc", "not all PEs map each other's memory; ibrc over mlx5_0:1 ()")
+    with pytest.raises(TransportError, match=r"as PGAS_PES_PER_NODE=2,1 counts: .*; for ibgda and ibrc PE 0 has no NIC \(PGAS_HCA="):
+        choose_transport("auto", ask("ibgda"), reachable(3), per_node=(2, 1))
 
 
 def test_p2p_asked_for_on_what_counts_as_two_machines():

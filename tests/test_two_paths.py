@@ -18,12 +18,13 @@ from pgas.job import hca
 from pgas.transports.selection import Choice
 
 me, own = launched_rank(), pgas.init
+hca.devices.devices = lambda: []
 
 def start(one=None, **every):
     os.environ.update(every | ((one or {}) if me == 1 else {}))
     attempt(own)
     for name in every | (one or {}):
-        os.environ.pop(name)
+        os.environ.pop(name, None)
 """
 
 CHOICES = "one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"
@@ -49,6 +50,20 @@ REFUSED = [
     (
         "start({'PGAS_TRANSPORT': 'p2p'}, PGAS_TRANSPORT='p2p,ibrc')",
         "BootstrapError: PEs differ in PGAS_TRANSPORT: PE 0 has p2p,ibrc, PE 1 has p2p; it must be the same on all",
+    ),
+    (
+        "start({'PGAS_PES_PER_NODE': '2,1'})",
+        "BootstrapError: PEs differ in PGAS_PES_PER_NODE: PE 0 has nothing, PE 1 has 2,1; it must be the same on all",
+    ),
+    (
+        "start(PGAS_HCA='mlx5_9', PGAS_PES_PER_NODE='2,1')",
+        "TransportError: PE 0 (HOST) and PE 2 (HOST) are on different machines, as PGAS_PES_PER_NODE=2,1 counts: p2p connects PEs of one "
+        "machine only; for ibgda and ibrc PE 0 has no NIC (PGAS_HCA=mlx5_9: this machine has no such device; RDMA devices here: none)",
+    ),
+    (
+        "start({'PGAS_HCA': 'mlx5_9'}, PGAS_PES_PER_NODE='2,1')",
+        "TransportError: PE 0 (HOST) and PE 2 (HOST) are on different machines, as PGAS_PES_PER_NODE=2,1 counts: p2p connects PEs of one "
+        "machine only; for ibgda and ibrc PE 1 has no NIC (PGAS_HCA=mlx5_9: this machine has no such device; RDMA devices here: none)",
     ),
     (
         "start(PGAS_TRANSPORT='p2p', PGAS_PES_PER_NODE='2,1')",

@@ -130,17 +130,18 @@ def choose(
     choices: dict[str, Choice] = {}
     asked: dict[str, Sequence[topology.PE]] = {}
 
-    def nic(name: str) -> Choice:
+    def nic(name: str) -> tuple[str, str]:
         try:
-            return hca.choose(name, requested, gpu, turn)
+            choices[name] = hca.choose(name, requested, gpu, turn)
         except TransportError as error:
             if name == wanted or wanted in registry.pairs():
                 raise
-            return Choice(None, None, str(error))  # another transport may do
+            return "", str(error)  # another transport may do
+        return choices[name].name, choices[name].reason
 
     def ask(name: str) -> Sequence[topology.PE]:
-        choices[name], _ = job.together("pgas.init()", lambda: nic(name))
-        met = job.exchange((choices[name].name, choices[name].reason))
+        own, _ = job.together("pgas.init()", lambda: nic(name))
+        met = job.exchange(own)
         asked[name] = [replace(pe, nic=nic, nic_reason=reason) for pe, (nic, reason) in zip(pes, met, strict=True)]
         return asked[name]
 

@@ -38,7 +38,7 @@ class PE:
     gpu_memory: int
     #: Options that must be equal on all PEs: (name, value) pairs.
     options: tuple[tuple[str, object], ...]
-    #: Its NIC, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" no NIC.
+    #: Its NIC, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" a device asked for that cannot be used.
     nic: str = SOFTHCA
     nic_reason: str = ""
     #: Bytes of its machine's memory.
@@ -233,16 +233,25 @@ def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: s
     refusal = _unmapped(transport.name, neighbours)
     if not through:
         raise TransportError(f"{refusal}; with NICs: PGAS_TRANSPORT={' or '.join(registry.pairs())}")
-    lacking = []
+    having: dict[str, Sequence[PE]] = {}
+    lacking: dict[str, list[str]] = {}
     for name in through:
-        pes = ask(name)
-        without = [pe for pe in pes if pe.nic == SOFTHCA]
-        if not without or (neighbours.one_machine and neighbours.per_node):
-            alone = all(len(group) == 1 for group in neighbours.groups)  # then a second path would serve nobody
-            why = "no PE maps another's memory" if alone else "not all PEs map each other's memory"
-            return name if alone else f"{transport.name},{name}", f"{why}; {name} {_over(name, neighbours, pes, engine)}"
-        lacking.append(f"for {name} PE {without[0].number} has no NIC ({without[0].nic_reason})")
-    raise TransportError(f"{refusal}; {', '.join(lacking)}")
+        having[name] = ask(name)
+        without = min((pe for pe in having[name] if pe.nic in ("", SOFTHCA)), key=lambda pe: pe.nic, default=None)
+        if without is None:
+            return _beside(transport.name, name, neighbours, having[name], engine)
+        lacking.setdefault(f"PE {without.number} has no NIC ({without.nic_reason})", []).append(name)
+    if neighbours.one_machine and neighbours.per_node and all(pe.nic for pes in having.values() for pe in pes):
+        return _beside(transport.name, through[0], neighbours, having[through[0]], engine)
+    nics = ", ".join(f"for {' and '.join(names)} {why}" for why, names in lacking.items())
+    raise TransportError(f"{refusal}; {nics}")
+
+
+def _beside(near: str, far: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> tuple[str, str]:
+    """Return the name and the reason of a job whose PEs use NICs, and a second transport where they map each other's memory."""
+    alone = all(len(group) == 1 for group in neighbours.groups)  # then a second path would serve nobody
+    why = "no PE maps another's memory" if alone else "not all PEs map each other's memory"
+    return far if alone else f"{near},{far}", f"{why}; {far} {_over(far, neighbours, pes, engine)}"
 
 
 def _unmapped(name: str, neighbours: Neighbours) -> str:
