@@ -186,7 +186,10 @@ def fetch_signal(ivars, value):
     if pgas.signal_fetch(ivars, 0) >= value:
         ivars[0] = 0
 
-found = {"kernels": listings(KERNELS), "dtypes": {}}
+def barrier_of_a_warp():
+    pgas.barrier_all_warp()
+
+found = {"kernels": listings(KERNELS), "dtypes": {}, "warp": listings({"barrier_all": (barrier_of_a_warp, ())})}
 looks = {"test_all": look_for_all, "test_any": look_for_any, "test_some": look_for_some, "signal_fetch": fetch_signal}
 found["looks"] = listings({name: (kernel, (types.uint64[::1], types.uint64)) for name, kernel in looks.items()})
 found["p"] = listings({name: (only_p, (typed(name), typed(name).dtype, types.int32)) for name in cases["dtypes"]})
@@ -589,8 +592,9 @@ class Flags(ptx_machine.Memory):
 @pytest.mark.parametrize("n_pes", [1, 4, 32, 33])
 def test_a_barrier_stores_flags_and_acquires_those_it_waits_for(function, n_pes, found):
     """Up to 32 PEs meet in one round; more in rounds, each of which passes on what it has acquired. barrier_all begins with a fence."""
-    memory = Flags(n_pes)
-    ptx_machine.run(found["kernels"][function]["ptx"], (), memory)
+    memory, ptx = Flags(n_pes), found["kernels"][function]["ptx"]
+    ptx_machine.run(ptx, (), memory)
+    assert len(re.findall(r"\bst\.relaxed\.gpu\b", ptx)) == 1  # of the epoch: flags are for other GPUs
     fence = ["fence.sys"] * (function == "barrier_all")
     if n_pes <= 32:
         others = range(1, n_pes)
@@ -599,6 +603,14 @@ def test_a_barrier_stores_flags_and_acquires_those_it_waits_for(function, n_pes,
         rounds = ((f"store 0 of PE {1 << k}", f"acquire {n_pes - (1 << k)} of PE 0", "fence.sys") for k in range(6))
         assert memory.noted == [*fence, *(what for round_ in rounds for what in round_)]
     assert memory.load(layout.ALL_EPOCH, 8) == 1
+
+
+def test_every_thread_that_stores_a_flag_of_a_barrier_fences_before(found):
+    """A fence orders the stores of its own thread after what happens before it."""
+    memory = Flags(5)
+    ptx_machine.run(found["warp"]["barrier_all"]["ptx"], (), memory, lanes=4)
+    lanes = [part for i in range(1, 5) for part in ("fence.sys", f"store 0 of PE {i}")]
+    assert [noted for noted in memory.noted if not noted.startswith("acquire")] == lanes
 
 
 # ----------------------------------------------------------------------------------------------------- dtypes and refusals
