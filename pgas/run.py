@@ -98,7 +98,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--master", default="", metavar="HOST:PORT", help="where machine 0 listens; with --nnodes")
     parser.add_argument("-m", action="store_true", dest="module", help="the program is a Python module")
     parser.add_argument("program", help="program")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # so that errors do not name it
     asked = parser.parse_args(arguments)
     if launched() is not None:
         parser.error(f"this process was started by {launched().launcher} already: {asked.program} needs no second launcher")  # type: ignore[union-attr]

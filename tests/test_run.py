@@ -168,7 +168,7 @@ def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
         (["--nnodes", "2", "x.py"], "needs --master HOST:PORT"),
         (["--nnodes", "2", "--master", "here", "x.py"], "needs --master HOST:PORT"),
         (["--node-rank", "1", "x.py"], "--node-rank is from 0 to nnodes - 1"),
-        (["-n", "2"], "required: program"),
+        (["-n", "2"], "required: program\n"),
     ],
 )
 def test_arguments(arguments, words, capsys):
