@@ -176,6 +176,7 @@ two-paths: $(VENV)/dev
 	  export PGAS_TRANSPORT=$$transport PGAS_PES_PER_NODE=$${machines#*:}; npes=$${machines%:*}; \
 	  mpirun -n $$npes $(PYTEST) tests/conformance $(ALONE) tests/mpi/test_two_paths.py && \
 	  PGAS_AMO=peer mpirun -n $$npes $(PYTEST) tests/mpi/test_two_paths.py && \
+	  PGAS_NIC_ORDERING=none mpirun -n $$npes $(PYTEST) tests/mpi/test_nic_order.py && \
 	  PGAS_SIM_WEAK=1 mpirun -n $$npes $(PYTEST) $(WEAK) $(WEAK_COLLECTIVES) || exit; done; done
 
 # The rest: other numbers of PEs, and what the lines of ibgda's device code are run by.
