@@ -1,4 +1,4 @@
-"""Jobs with two paths, as users meet them: what is refused, how hang reports name paths, PEs in another order, PGAS_AMO."""
+"""Jobs with two paths: refusals, paths in hang reports, PEs that are not numbered by machine, PGAS_AMO."""
 
 import socket
 
@@ -11,7 +11,7 @@ job = jobs.job
 
 TWO = {"PGAS_TRANSPORT": "p2p,ibgda", "PGAS_PES_PER_NODE": "2,1"}
 
-#: Programs that start several jobs, each with other variables: those of all PEs, and those of this PE.
+#: A program that starts several jobs, with different variables for all PEs or for this one.
 ATTEMPTS = """
 from types import SimpleNamespace
 from pgas.job import hca
@@ -29,7 +29,7 @@ def start(one=None, **every):
 
 CHOICES = "one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"
 
-#: What is asked for; the refusal. PE 1 may ask for something else, and only PE 0 may have a NIC.
+#: Variables, and the refusal. PE 1 may have other variables, and only PE 0 may have a NIC.
 REFUSED = [
     ("start(PGAS_TRANSPORT='p2p,p2p')", f"ValueError: PGAS_TRANSPORT=p2p,p2p: {CHOICES}"),
     ("start(PGAS_TRANSPORT='p2p,tcp')", f"ValueError: PGAS_TRANSPORT=p2p,tcp: {CHOICES}"),
@@ -174,7 +174,7 @@ def test_auto_makes_two_paths_of_what_counts_as_two_machines(job):
     assert ended.out == "p2p,ibgda\n" * 3, ended
 
 
-#: Large operands cross between machines once, in pieces, and staging is used again in every round.
+#: Large operands cross a NIC once for each machine, in pieces, and each round uses staging again.
 HIERARCHICAL = """
 @pgas.jit
 def large(team, dests, source, root):

@@ -1,4 +1,4 @@
-"""What the chapters on teams and collectives share: what each member gives, and what each must get, computed by NumPy."""
+"""Shared by the chapters on teams and collectives: the sources of members, and the expected results, computed by NumPy."""
 
 import functools
 import os
@@ -23,13 +23,13 @@ def core(values, *first):
 
 BLOCK_FIRST = pytest.mark.parametrize("scope", core(THREADS, "_block"), ids=["thread", "warp", "block"])
 
-#: Where a library like pgas changes from small messages to large ones.
+#: Largest message that pgas sends through staging. Other libraries may have such a limit nearby.
 LL_BYTES = nbytes_of(os.environ.get("PGAS_LL_BYTES", "4K"))
 
-#: Whether some PEs reach each other through a NIC, by which large messages take other ways.
+#: Whether some PEs reach each other through a NIC, which has its own algorithms for large messages.
 BY_NIC = "ib" in TRANSPORT
 
-#: Name of an op: what it does with two arrays of elements.
+#: By name of an op: its function of two arrays.
 OPS = {
     "SUM": np.add,
     "PROD": np.multiply,
@@ -43,7 +43,7 @@ OPS = {
 
 @functools.cache
 def kernel(name, scope):
-    """A kernel that calls a collective of (team, dest, source, channel)."""
+    """Return a kernel that calls a collective with (team, dest, source)."""
     call = getattr(pgas, name + scope)
 
     @pgas.jit
@@ -55,7 +55,7 @@ def kernel(name, scope):
 
 @functools.cache
 def reducing(name, scope, op):
-    """A kernel that calls a reduction."""
+    """Return a kernel that calls a reduction with an op."""
     call, op = getattr(pgas, name + scope), getattr(pgas, op)
 
     @pgas.jit
@@ -66,12 +66,12 @@ def reducing(name, scope, op):
 
 
 def is_float(dtype):
-    """Whether it is a real number; ml_dtypes' are no floats to NumPy."""
+    """Whether elements are real numbers. To NumPy, the types of ml_dtypes are not."""
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def numbers(nelems, dtype, seed):
-    """Elements to reduce: integers of all values, floats of which sums depend on the order of additions."""
+    """Return elements to reduce: any integers, or floats whose sum depends on the order of additions."""
     dtype = np.dtype(dtype)
     if is_float(dtype) or dtype.kind == "c":
         drawn = np.random.default_rng([seed, nelems]).standard_normal(2 * nelems) * 10
@@ -80,7 +80,7 @@ def numbers(nelems, dtype, seed):
 
 
 def folded(op, sources):
-    """The sources combined in the order of members; floats of 16 bits in float32, rounded once."""
+    """Combine sources in the order of members; 16-bit floats in float32, rounded once."""
     dtype = sources[0].dtype
     wide = [s.astype(np.float32) for s in sources] if is_float(dtype) and dtype.itemsize == 2 else sources
     with np.errstate(all="ignore"):
@@ -88,7 +88,7 @@ def folded(op, sources):
 
 
 def exscan_of_none(op, dtype):
-    """What an exclusive scan gives to member 0."""
+    """Return the result of an exclusive scan at member 0."""
     dtype = np.dtype(dtype)
     if op in ("SUM", "OR", "XOR"):
         return dtype.type(0)
@@ -103,7 +103,7 @@ def exscan_of_none(op, dtype):
 
 
 def taken(name, sources, me, *, root=0, op="SUM"):
-    """What member ``me`` gets."""
+    """Return the expected dest of member ``me``."""
     if name == "broadcast":
         return sources[root]
     if name in ("fcollect", "collect"):

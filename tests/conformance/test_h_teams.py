@@ -1,4 +1,4 @@
-"""Chapter H, teams: their members, their numbers in kernels and on the host, and that what is destroyed is there again."""
+"""Chapter H, teams: members and their numbers, in kernels and on the host; memory and ids of destroyed teams are used again."""
 
 import itertools
 
@@ -16,7 +16,7 @@ SPLITS = 20 if pgas.SIMULATOR else 200
 
 @pgas.jit
 def queries(team, other, found):
-    """This PE's number, the number of members, and those of all members in another team."""
+    """Find this PE's number, the number of members, and the number of each member in another team; the last one is of no member."""
     found[0] = pgas.team_my_pe(team)
     found[1] = pgas.team_n_pes(team)
     for i in range(pgas.team_n_pes(team)):
@@ -25,7 +25,7 @@ def queries(team, other, found):
 
 
 def members_are(heap, team, pes):
-    """A team has these members, in this order, says the host, say kernels, and a collective finds them. Collective over all PEs."""
+    """Check a team's members and their order on the host, in kernels, and by a collective. Collective over all PEs."""
     me, n = pgas.my_pe(), pgas.n_pes()
     fault, found = None, heap.full(n + 3, -7, np.int64)
     where, given = heap.full(len(pes), -1, np.int64), heap.full(1, me, np.int64)
@@ -81,7 +81,7 @@ def test_every_strided_split(heap):
 
 @checklist("H", "split_strided")
 def test_a_split_counts_in_its_parent(heap):
-    """Not in the world: of all PEs backwards, every second, backwards again; only the members of a parent split it."""
+    """start and stride count in the parent, not in the world. Only members of the parent call."""
     n, me = pgas.n_pes(), pgas.my_pe()
     backwards = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
     size = (n + 1) // 2
@@ -128,7 +128,7 @@ def test_any_order(heap):
 @needs_peer
 @checklist("H", "teams of any PEs")
 def test_disjoint_teams_at_once(heap):
-    """Each PE names its own list; the teams may have one number."""
+    """Each PE gives the list of its own team. Both teams may have the same id."""
     n, me = pgas.n_pes(), pgas.my_pe()
     lists = [list(range(n // 2)), list(range(n - 1, n // 2 - 1, -1))]
     team = pgas.team_create(lists[me in lists[1]])
@@ -139,7 +139,7 @@ def test_disjoint_teams_at_once(heap):
 
 @checklist("H", "translation of PE numbers")
 def test_translation(heap):
-    """Between all pairs of teams, of numbers that exist and that do not; of no team: -1."""
+    """All pairs of teams; -1 for numbers of no member, and for no team."""
     n = pgas.n_pes()
     teams = [pgas.TEAM_WORLD, pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n), pgas.team_create([n - 1]), None]
     pes = [list(range(n)), list(range(n))[::-1], [n - 1], []]
@@ -154,7 +154,7 @@ def test_translation(heap):
 
 @checklist("H", "configuration")
 def test_channels(heap):
-    """A team has as many channels as were asked for; blocks call on all of them."""
+    """A team has the channels that it was made with, and its last one works."""
     dest, source = heap.zeros(1, np.int64), heap.full(1, 3, np.int64)
     for channels in (1, 3, None):
         team = pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, pgas.n_pes(), channels=channels)
@@ -170,7 +170,7 @@ def test_channels(heap):
 
 @checklist("H", "destroy, and ids again")
 def test_splits_and_destroys(heap):
-    """Numbers and memory are there again: a team in every round, with a collective, at the number of the first."""
+    """Each round makes a team with the id of the first, performs a collective and destroys the team."""
     n = pgas.n_pes()
     dest, source = heap.zeros(n * 40, np.int32), heap.full(40, pgas.my_pe(), np.int32)
     numbers = set()
@@ -195,7 +195,7 @@ def test_splits_and_destroys(heap):
 
 @checklist("H", "more teams than there may be")
 def test_as_many_as_there_may_be(heap):
-    """Twice, with one in the middle destroyed and made again; all PEs hear that there are no more."""
+    """All PEs get a HeapError at the same team. After a destroy there is room for one more, and after all destroys for as many again."""
     n = pgas.n_pes()
 
     def fill():
@@ -222,7 +222,7 @@ def test_as_many_as_there_may_be(heap):
 
 @checklist("H", "teams one after another and overlapping")
 def test_all_pairs(heap):
-    """Every PE is in a team with every other, all at once, and each PE alone."""
+    """A team of each pair of PEs and of each PE alone, all at the same time."""
     n, me = pgas.n_pes(), pgas.my_pe()
     teams = {pes: pgas.team_create(pes, channels=1) for size in (1, 2) for pes in itertools.combinations(range(n), size)}
     total, one = heap.zeros(1, np.int64), heap.full(1, me, np.int64)
@@ -261,7 +261,7 @@ def test_what_is_no_team(heap, call, error, text):
 @needs_peer
 @checklist("H", "teams of any PEs", "split_strided")
 def test_pes_that_disagree(heap):
-    """All PEs hear it, and nothing is left behind."""
+    """All PEs get an error, and the next team has the id that was free before."""
     n, me = pgas.n_pes(), pgas.my_pe()
     first = pgas.team_create(range(n))
     pgas.team_destroy(first)
@@ -270,7 +270,7 @@ def test_pes_that_disagree(heap):
     lists = [list(range(n)), list(range(n))[::-1]]
     with pytest.raises(pgas.PgasError):
         pgas.team_create(lists[min(me, 1)])
-    for alone in (0, n - 1):  # it wants all PEs, and each other PE itself: only its team cannot be made
+    for alone in (0, n - 1):  # PE alone lists all PEs, every other PE only itself: one team cannot be made
         with raises(pgas.BootstrapError, f"PE {alone} failed|PEs {alone} and . are in one team, but give different members"):
             pgas.team_create(range(n) if me == alone else [me])
     team = pgas.team_create(range(n))

@@ -1,4 +1,4 @@
-"""Chapter I, collectives: what every member gets, by every size, type, op and scope, on teams and channels; it touches nothing else."""
+"""Chapter I, collectives: the result at every member by size, type, op and scope, on teams and channels; no byte beside it changes."""
 
 import functools
 import hashlib
@@ -29,7 +29,7 @@ from conformance.collectives import BLOCK_FIRST, BY_NIC, LL_BYTES, OPS, SCOPES, 
 
 pytestmark = needs("team_split_strided", "alltoall_block")
 
-#: Elements of each size and alignment that kernels copy in a way of its own.
+#: One type of elements for each size and alignment that kernels copy differently.
 MOVED = [np.dtype(d) for d in ("uint8", "float16", "int32", "float64", "complex128")] + [PIXEL, POINT, PARTICLE]
 MOVES = ("broadcast", "fcollect", "alltoall", "collect")
 SLACK = 20  # elements around dest
@@ -47,13 +47,13 @@ def backwards():
 
 
 def shares(name, size, team):
-    """Elements of source and dest in which ``size`` elements go from a member to another."""
+    """Return the lengths of source and dest if each member sends ``size`` elements to each other."""
     n = team.n_pes
     return size * (n if name in ("alltoall", "reducescatter") else 1), size * (n if name in ("alltoall", "fcollect") else 1)
 
 
 def collected(size, q):
-    """Elements that member q gives to collect: as many as no other, also none."""
+    """Return the number of elements that member q gives to collect; members differ, and member 0 gives none."""
     return size * (q % 3)
 
 
@@ -69,19 +69,19 @@ def broadcasting(scope):
 
 
 def move(heap, name, team, dtype, size, scope, *, shift=0, root=0):
-    """Let members move payloads; compare dest, and what lies around it."""
+    """Move payloads between members; compare dest and the elements around it."""
     me, n = team.my_pe, team.n_pes
     count, room = shares(name, size, team)
     counts = [collected(size, q) if name == "collect" else count for q in range(n)]
     sources = [payload(counts[q], dtype, 100 * size + team.pes[q]) for q in range(n)]
     expected = taken(name, sources, me, root=root)
-    source = heap.zeros(max(counts) + 1 + shift, dtype)  # as long on every member
+    source = heap.zeros(max(counts) + 1 + shift, dtype)  # of the same length on every member, as arrays of the heap are
     dest = Watched(heap, max(room, expected.size) + 2 * SLACK, dtype)
     origin = source[shift : shift + counts[me]]
     if counts[me]:
         origin.copy_to_device(sources[me])
     pgas.barrier_all()
-    to = dest.array[SLACK : SLACK + expected.size] if expected.size else origin  # on a GPU, empty arrays are at one address
+    to = dest.array[SLACK : SLACK + expected.size] if expected.size else origin  # on a GPU an empty array has no address
     if name == "broadcast":
         launch_together(broadcasting(scope), 1, THREADS[scope], team, to, origin, root)
     else:
@@ -107,7 +107,7 @@ def test_every_dtype(heap, backwards, name, dtype):
 @BLOCK_FIRST
 @pytest.mark.parametrize("name", MOVES)
 def test_sizes(heap, name, scope):
-    """Bytes around a word, a line, staging; a chunk of rings and trees."""
+    """Sizes around a word, a line, staging, and a chunk of rings and trees."""
     sizes = [0, 8, 16, LL_BYTES - 1, LL_BYTES, LL_BYTES + 1, 2 * LL_BYTES + 1]
     if scope == "_block" and BY_NIC:
         sizes += [(64 << 10) - 5, (64 << 10) + 5, (256 << 10) - 5, (256 << 10) + 5]
@@ -134,7 +134,7 @@ FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
 OF_FLOATS = ("SUM", "PROD", "MIN", "MAX")
 BITWISE = ("AND", "OR", "XOR")
 
-#: Every type by every op. On a GPU each is compiled, so only reduce() takes all of them.
+#: Every type with every op. A GPU compiles each pair, so only reduce() is tested with all.
 PAIRS = [
     *((dtype, op) for dtype in INTEGERS for op in OPS), *((dtype, op) for dtype in FLOATS for op in OF_FLOATS),
     *((np.dtype(np.bool_), op) for op in BITWISE), (np.dtype(np.complex64), "SUM"), (np.dtype(np.complex128), "SUM"),
@@ -147,7 +147,7 @@ CORE = [(np.dtype(np.float16), "SUM"), (np.dtype(np.float64), "SUM"), (np.dtype(
 
 
 def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False):
-    """Let members reduce numbers; compare dest, and what lies around it."""
+    """Reduce numbers; compare dest and the elements around it."""
     me, n = team.my_pe, team.n_pes
     count, room = shares(name, size, team)
     sources = [numbers(count, dtype, 100 * size + team.pes[q]) for q in range(n)]
@@ -172,7 +172,7 @@ def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False
 @checklist("I", "reductions", "every type by every op", "members combine in their order")
 @pytest.mark.parametrize("pair", core(PAIRS, *CORE), ids=lambda pair: f"{pair[0].name}-{pair[1]}")
 def test_every_op(heap, backwards, pair):
-    """Sums of floats are compared bit by bit with those in the order of members."""
+    """Sums of floats have the bits of an addition in the order of members."""
     dtype, op = pair
     for name in REDUCTIONS if pgas.SIMULATOR else REDUCTIONS[:1]:
         for team in (pgas.TEAM_WORLD, backwards):
@@ -196,7 +196,7 @@ def test_reductions(heap, backwards, name, pair):
 @BLOCK_FIRST
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_sizes_of_reductions(heap, name, scope):
-    """Elements whose sums are exact in any order; up to what goes around a ring through a NIC, by pieces."""
+    """Integers, whose sums are exact in any order; large ones go around a ring through a NIC, in pieces."""
     n, itemsize = pgas.n_pes(), 4
     sizes = [0, 1, LL_BYTES // itemsize, LL_BYTES // itemsize + 1]
     if name == "reduce" and scope == "_block":
@@ -210,7 +210,7 @@ def test_sizes_of_reductions(heap, name, scope):
 @checklist("I", "reductions", "reducescatter", "scans", "in place")
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions_in_place(heap, backwards, name):
-    """dest is source, or of reducescatter the member's own part of it."""
+    """dest is source; in reducescatter it is the member's own part of source."""
     for size in (3, LL_BYTES // 8 + 1, (2 * pgas.n_pes() + 1) * LL_BYTES // 8):
         for team in (pgas.TEAM_WORLD, backwards):
             reduced(heap, name, team, np.dtype(np.int64), size, "_block", "SUM", in_place=True)
@@ -219,7 +219,7 @@ def test_reductions_in_place(heap, backwards, name):
 @checklist("I", "broadcast", "fcollect and alltoall", "in place")
 @pytest.mark.parametrize("size", [3, LL_BYTES // 4 + 1])
 def test_moves_in_place(heap, backwards, size):
-    """broadcast into its source; fcollect from the member's own part of dest."""
+    """broadcast: dest is source. fcollect: source is the member's own part of dest."""
     team, n = backwards, backwards.n_pes
     sources = [payload(size, np.int32, q) for q in range(n)]
     both = Watched(heap, size + 9, np.int32)
@@ -237,7 +237,7 @@ def test_moves_in_place(heap, backwards, size):
 @checklist("I", "reductions", "all members get the same bits")
 @pytest.mark.parametrize("dtype", core(["float16", "bfloat16", "float32", "float64"], "float16", "float32"))
 def test_all_members_get_the_same_bits(heap, dtype):
-    """Whatever the size and the path; and no more than one rounding of 16-bit floats away from the sum in float32."""
+    """For every size and path. Sums of 16-bit floats are those in float32, rounded once."""
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
     n, itemsize = pgas.n_pes(), heap.zeros(1, dtype).dtype.itemsize
@@ -261,7 +261,7 @@ def test_all_members_get_the_same_bits(heap, dtype):
 @pytest.mark.parametrize("dtype", core(["float64", "int32", "float32", "uint64"], "float64"))
 @pytest.mark.parametrize("name", ["maxloc", "minloc"])
 def test_locations(heap, backwards, name, dtype):
-    """Of equal values the least location wins, whoever brings it."""
+    """Among equal values the least location wins, whichever member has it."""
     team, n = backwards, backwards.n_pes
     for rows in (1, 4, LL_BYTES // 8 + 3):
         values = np.stack([payload(rows, np.uint8, 3 + q).astype(dtype) // 64 for q in range(n)])
@@ -280,7 +280,7 @@ def test_locations(heap, backwards, name, dtype):
 
 @functools.cache
 def exchanging(scope):
-    """As MoE does: counts are exchanged by alltoall, displacements computed, then elements."""
+    """As a mixture of experts does: alltoall exchanges counts, then alltoallv elements."""
     counts, elements = getattr(pgas, "alltoall" + scope), getattr(pgas, "alltoallv" + scope)
 
     @pgas.jit
@@ -302,7 +302,7 @@ def exchanging(scope):
 @SCOPES
 @pytest.mark.parametrize("dtype", core([np.dtype(np.uint8), np.dtype(np.float32), PARTICLE], np.dtype(np.uint8)), ids=name_of)
 def test_alltoallv(heap, backwards, scope, dtype):
-    """Every pair of members has a count of its own, also 0; dest is as long as what comes."""
+    """Every pair of members has its own count, some have 0. dest has no room to spare."""
     team, n, me = backwards, backwards.n_pes, backwards.my_pe
     for scale in (1, 400):
         counts = np.array([[(3 * p + 5 * q + 1) % 4 * scale + (p == q) for q in range(n)] for p in range(n)], np.int32)
@@ -346,7 +346,7 @@ BLOCKS = 3 if pgas.SIMULATOR else 16
 
 @pgas.jit
 def blocks_by_channel(team, dest, source, total, rounds):
-    """Every block has its slice and its channel; blocks do not wait for each other."""
+    """Every block has its own slice and channel, and waits for no other block of its PE."""
     b, t = cuda.blockIdx.x, cuda.threadIdx.x
     for _ in range(rounds):
         pgas.alltoall_block(team, dest[b], source[b], b)
@@ -362,14 +362,14 @@ def blocks_by_channel(team, dest, source, total, rounds):
 @checklist("I", "blocks at once on channels of one team")
 @pytest.mark.parametrize("each", [1, 40, LL_BYTES // 8 + 5])
 def test_blocks_on_channels(heap, each):
-    """Collectives one after another without a barrier: what has come is what the sender had in that round."""
+    """Collectives follow each other without a barrier; each brings the sender's elements of its round."""
     me, n = pgas.my_pe(), pgas.n_pes()
     rounds = ROUNDS // 2 if each < 100 else 3
     first = np.arange(BLOCKS * n * each).reshape(BLOCKS, n, each)
     dest, source = heap.zeros((BLOCKS, n * each), np.int64), heap.array((first + 10_000_000 * me).reshape(BLOCKS, n * each))
     total = heap.zeros((BLOCKS, n * each), np.int64)
     pgas.barrier_all()
-    if each > LL_BYTES // 8:  # dest must be ready
+    if each > LL_BYTES // 8:  # a second round could overwrite dest before it is added
         rounds = 1
     launch_together(blocks_by_channel, BLOCKS, BLOCK, pgas.TEAM_WORLD, dest, source, total, rounds)
     came = np.concatenate([first[:, me] + 10_000_000 * q for q in range(n)], axis=1)
@@ -378,7 +378,7 @@ def test_blocks_on_channels(heap, each):
 
 @pgas.jit
 def warps_and_threads_by_channel(team, dest, source, sums, parts, whole):
-    """Warps of a block on channels of their own, then single threads."""
+    """Warps call on their own channels, then single threads, the block, and warps again."""
     w, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
     pgas.fcollect_warp(team, dest[w], source[w], w)
     cuda.syncthreads()
@@ -386,7 +386,7 @@ def warps_and_threads_by_channel(team, dest, source, sums, parts, whole):
         pgas.reduce(team, sums[w], source[w], pgas.SUM, w)
     cuda.syncthreads()
     pgas.broadcast_block(team, parts, source[0], 0, 1)
-    cuda.syncthreads()  # other threads call now
+    cuda.syncthreads()  # the next collective on channel 1 has other callers
     pgas.reduce_warp(team, whole[w], sums[w], pgas.MAX, w)
 
 
@@ -406,7 +406,7 @@ def test_scopes_one_after_another_on_the_same_channels(heap):
 
 @pgas.jit
 def of_rows_and_columns(row, column, dest, source, rounds):
-    """A sum of rows, then of columns, without a barrier between: the sum of all."""
+    """Add up rows, then columns, without a barrier in between."""
     for _ in range(rounds):
         pgas.reduce_block(row, dest, source, pgas.SUM)
         cuda.syncthreads()
@@ -418,7 +418,7 @@ def of_rows_and_columns(row, column, dest, source, rounds):
 @checklist("H", "teams one after another and overlapping")
 @pytest.mark.parametrize("xrange", [1, 2, 3])
 def test_teams_that_overlap(heap, xrange):
-    """Rounds in which every member of a team is one of another team, too."""
+    """Every PE is in a row and in a column, and calls on both teams by turns."""
     n = pgas.n_pes()
     row, column = pgas.team_split_2d(pgas.TEAM_WORLD, xrange)
     dest, source = heap.zeros(12, np.uint64), heap.array(np.arange(12, dtype=np.uint64) + pgas.my_pe())
@@ -435,7 +435,7 @@ def test_teams_that_overlap(heap, xrange):
 
 @pgas.jit
 def of_two_teams(one, other, dests, sources):
-    """Block 0 in one team, block 1 in another, at once."""
+    """Block 0 calls on one team, block 1 on another, at the same time."""
     b = cuda.blockIdx.x
     pgas.fcollect_block(one if b == 0 else other, dests[b], sources[b])
 
@@ -453,14 +453,14 @@ def test_two_teams_at_once(heap, backwards):
 @needs_peer
 @checklist("I", "collectives of teams")
 def test_a_team_of_some(heap):
-    """The others do something else meanwhile."""
+    """PEs that are no members take no part."""
     n, last = pgas.n_pes(), pgas.n_pes() - 1
     team = pgas.team_create([last, 0])
     dest = Watched(heap, 2 * 5 + 6, np.int32)
     source = heap.full(5, 10 * pgas.my_pe() + 1, np.int32)
     pgas.barrier_all()
     if team is not None:
-        kernel("fcollect", "_warp")[1, WARP](team, dest.array[3:13], source)  # launch() is for all PEs
+        kernel("fcollect", "_warp")[1, WARP](team, dest.array[3:13], source)  # not by launch(), which is collective over all PEs
         dest.expect(3, np.repeat(np.array([10 * last + 1, 1], np.int32), 5))
     dest.check()
     pgas.team_destroy(team)
@@ -472,7 +472,7 @@ def test_a_team_of_some(heap):
 
 @pgas.jit
 def flood(team, dest, source, wrong, rounds, late):
-    """Collectives of all kinds one after another; members are late in turn, and each looks at what it got before it goes on."""
+    """Perform collectives of all kinds one after another. Members are late in turn, and check their result before they go on."""
     t, me, n = cuda.threadIdx.x, pgas.team_my_pe(team), pgas.team_n_pes(team)
     size = source.size // n
     for r in range(rounds):
@@ -514,7 +514,7 @@ def flood(team, dest, source, wrong, rounds, late):
 @checklist("I", "one after another without barriers")
 @pytest.mark.parametrize("size", [1, 70])
 def test_floods(heap, backwards, size):
-    """The fastest member is ahead of the slowest by as much as the protocols allow."""
+    """The fastest member gets as far ahead of the slowest as the protocols allow."""
     n = pgas.n_pes()
     dest, source, wrong = heap.zeros(n * size, np.int64), heap.zeros(n * size, np.int64), heap.zeros(1, np.int32)
     for team in (pgas.TEAM_WORLD, backwards):
@@ -525,7 +525,7 @@ def test_floods(heap, backwards, size):
 
 @pgas.jit
 def put_and_meet(team, dest, right, left, wrong, rounds):
-    """A put to the right, and a barrier: it has come; another barrier, and it may be overwritten."""
+    """After one barrier the neighbour's element has arrived; after another it may be overwritten."""
     for r in range(1, rounds + 1):
         if cuda.threadIdx.x == 5:
             pgas.p(dest, 0, r, right)
@@ -537,7 +537,7 @@ def put_and_meet(team, dest, right, left, wrong, rounds):
 
 @pgas.jit
 def count_and_sync(team, counts, wrong, rounds):
-    """A thread alone meets the others: who is here has seen all come."""
+    """By single threads: after quiet and team_sync, the elements of all members have arrived."""
     for r in range(1, rounds + 1):
         for q in range(pgas.team_n_pes(team)):
             pgas.p(counts, pgas.team_my_pe(team), r, pgas.team_translate_pe(team, q, pgas.TEAM_WORLD))
@@ -561,7 +561,7 @@ def test_barriers(heap, backwards):
 
 @pgas.jit
 def meet_and_move(team, dest, source, wrong, rounds):
-    """Every block on its channel: flags alone, then data, which may go by another queue pair than those."""
+    """On each channel, meetings and alltoall by turns: flags and data may take different queue pairs."""
     b, t, n = cuda.blockIdx.x, cuda.threadIdx.x, pgas.team_n_pes(team)
     for r in range(rounds):
         if t < n:

@@ -1,4 +1,4 @@
-"""Collectives where they are weakest: epochs that wrap, staging full of old lines, a NIC that delays, and teams made without end."""
+"""Collectives at their limits: epochs that wrap, staging full of old lines, a NIC that delays, and very many teams."""
 
 import functools
 import itertools
@@ -22,19 +22,19 @@ ROUNDS = 30 if pgas.SIMULATOR else 500
 
 
 def channel_of(team, number=0):
-    """The address and the size of a channel's memory on this PE, and the offset of staging in it."""
+    """Return address and size of a channel's memory on this PE, and the offset of staging in it."""
     teams = runtime.current().teams
     size = teams.plan.channel_bytes(team.n_pes)
     return teams._address(teams.find(int(team))) + number * size, size, teams.plan.staging_offset(team.n_pes)
 
 
 def epoch_of(team, number=0):
-    """The number of the last collective on a channel."""
+    """Return the epoch of the last collective on a channel."""
     return struct.unpack("<Q", runtime.current().memory.read(channel_of(team, number)[0] + layout.EPOCH, 8))[0]
 
 
 def begin_at(team, epoch, number=0):
-    """Let a channel's last collective have had this number, and staging be full of lines of the first two after the wrap. Collective."""
+    """Set the epoch of a channel's last collective, and fill staging with lines of the first two epochs after the wrap. Collective."""
     memory, (base, size, staging) = runtime.current().memory, channel_of(team, number)
     pgas.barrier_all()
     memory.write(base + layout.EPOCH, struct.pack("<QQ", epoch, 0))
@@ -47,7 +47,7 @@ def begin_at(team, epoch, number=0):
 
 @pytest.mark.parametrize("before", [1, 2, 3, 7])
 def test_epochs_that_wrap(heap, before):
-    """Collectives of all kinds, in which the low 32 bits of the epoch wrap: no line from before is taken for a new one."""
+    """The low 32 bits of the epoch wrap during collectives of all kinds; no old line is taken for a new one."""
     n, team = pgas.n_pes(), pgas.team_split_strided(pgas.TEAM_WORLD, pgas.n_pes() - 1, -1, pgas.n_pes())
     dest, source, wrong = heap.zeros(n * 5, np.int64), heap.zeros(n * 5, np.int64), heap.zeros(1, np.int32)
     begin_at(team, WRAP - before)
@@ -59,7 +59,7 @@ def test_epochs_that_wrap(heap, before):
 
 @pytest.mark.parametrize("name", ["team_sync", "barrier", "broadcast", "reduce", "exscan", "alltoall"])
 def test_the_collective_in_which_an_epoch_wraps(heap, name):
-    """Each alone, small and large; scans and reductions in several rounds. In a new team, as flags of rows only grow."""
+    """Each kind of collective, small and large, in one round and in several. Each has a new team, as flags of rows only grow."""
     n, me = pgas.n_pes(), pgas.my_pe()
     for size, before in itertools.product((1, LL_BYTES), (1, 2)):
         team = pgas.team_create(range(n))
@@ -92,7 +92,7 @@ def kernel_of_meetings(team):
 
 @pytest.fixture
 def late_card(heap):
-    """A card that delays WQEs, so that queue pairs overtake each other."""
+    """Let the card delay WQEs, so that queue pairs overtake each other."""
     pgas.barrier_all()
     if pgas.my_pe() == 0:
         observer().set_faults("seed=11,delay=0.1,hold=20000")
@@ -117,7 +117,7 @@ def test_a_card_that_delays(heap, late_card):
 
 @functools.cache
 def overwriting(name, in_place):
-    """A kernel that gives ten times this PE's number, plus a round, and overwrites that when the call has returned."""
+    """Return a kernel that fills source for a round, calls a collective, and overwrites source when the call has returned."""
     call, reduction = getattr(pgas, name + "_block"), name in ("reduce", "inscan")
 
     @pgas.jit
@@ -141,7 +141,7 @@ def overwriting(name, in_place):
 @pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC")
 @pytest.mark.parametrize("size", [40, 5000])
 def test_sources_that_are_overwritten_at_once(heap, late_card, size):
-    """When a call has returned, the NIC has read source; of a sum in place, before that."""
+    """The NIC reads source before the call returns, and in place before dest is written."""
     n, me = pgas.n_pes(), pgas.my_pe()
     for name, in_place in (("alltoall", False), ("fcollect", False), ("reduce", False), ("reduce", True), ("inscan", True)):
         source = heap.zeros(size * n, np.int32)
@@ -159,7 +159,7 @@ def test_sources_that_are_overwritten_at_once(heap, late_card, size):
 
 @pytest.mark.parametrize("count", [400, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])])
 def test_splits_and_destroys_without_end(heap, count):
-    """They leave nothing: no number, no memory of teams, no memory of the process, no descriptor."""
+    """Destroyed teams leave no id, no team memory, no memory of the process and no descriptor behind."""
     n, teams = pgas.n_pes(), runtime.current().teams
 
     def held():

@@ -1,7 +1,8 @@
-"""What kernels see of a NIC's writes that are visible behind their completion, as those into an A100's memory.
+"""Kernels on a GPU that sees a NIC's writes out of order, as an A100 may: data becomes visible after its completion.
 
-The card delays the last bytes of what it writes (late= of PGAS_SOFTHCA_FAULTS). Run with PGAS_NIC_ORDERING=none kernels see all data; run
-without it they see old data, which shows that the card does what the DUMPs are for. With two paths what comes from near PEs is never late.
+The software card delays the last bytes of each write (late= of PGAS_SOFTHCA_FAULTS). With PGAS_NIC_ORDERING=none kernels see all data.
+Without it some must see old data, which shows that the card delays it and that the test notices. With
+two paths, data from near PEs is never late.
 """
 
 import numpy as np
@@ -24,7 +25,7 @@ pytestmark = [
 ]
 
 N_ELEMS, LANES = 32, 32
-#: Rounds in which no old data may be seen, and rounds in which some must be: a flag may be later than its data by chance.
+#: Rounds without any old data, and rounds within which some must be seen: by chance a flag may be later than its data.
 SETTLED, UNSETTLED = 4, 40
 WORLD = int(pgas.TEAM_WORLD)
 
@@ -166,7 +167,7 @@ def fcollect(dest, source, sig, wrong, pe, value):
         cuda.atomic.add(wrong, 0, 1)
 
 
-#: Over ibrc these fetch into the host's memory, where nothing is late.
+#: Over ibrc these fetch into host memory, where the card delays nothing.
 INTO_THE_HOST = (g, g_of_every_other, atomic_fetch, atomic_fetch_or)
 KERNELS = (
     get, get_of_each_lane, get_nbi, get_nbi_of_a_pe, iget, *INTO_THE_HOST, put_to_itself, signal_wait_until, signal_fetch, poll,
@@ -176,7 +177,7 @@ KERNELS = (
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_data_behind_its_completion(heap, kernel):
-    """Each round moves the same value in all elements."""
+    """Each round moves its number, in all elements."""
     _, _, right, _ = neighbours()
     dest, source = heap.zeros(N_ELEMS, np.int64), heap.zeros(N_ELEMS, np.int64)
     sig, wrong = heap.zeros(1, np.uint64), heap.zeros(1, np.int32)

@@ -1,6 +1,6 @@
-"""Jobs with two paths: which operations go by stores and which through the NIC, and what both have to wait for.
+"""Jobs with two paths: which operations are stores and which go through the NIC; fence and quiet cover both.
 
-Run with PGAS_TRANSPORT=p2p,ibgda or p2p,ibrc. PGAS_PES_PER_NODE says who is near; without it every PE is.
+Run with PGAS_TRANSPORT=p2p,ibgda or p2p,ibrc. PGAS_PES_PER_NODE says which PEs are near; without it all are.
 """
 
 import functools
@@ -22,7 +22,7 @@ N_ELEMS = 8
 
 
 def machine():
-    """The PEs of this PE's machine as PGAS_PES_PER_NODE says."""
+    """Return the PEs of this PE's machine, by PGAS_PES_PER_NODE."""
     sizes = config.read("PGAS_PES_PER_NODE") or (pgas.n_pes(),)
     sizes = sizes if len(sizes) > 1 else sizes * (pgas.n_pes() // sizes[0])
     first = 0
@@ -34,7 +34,7 @@ def machine():
 
 
 def posted():
-    """WQEs that the card has executed for this PE, by the PE at the other end."""
+    """Return the number of WQEs that the card has executed for this PE, by target PE."""
     nic = runtime.current().nic
     number = {qp.qpn: i for i, qp in enumerate(nic.qps)}
     counted = [0] * pgas.n_pes()
@@ -167,12 +167,12 @@ def _atomic_add_float(a, b, sig, pe):
 
 
 def launched(kernel, threads=1):
-    """A call (a, b, sig, pe) that launches a kernel."""
+    """Return ``call(a, b, sig, pe)`` that launches a kernel."""
     return lambda *operands: kernel[1, threads](*operands)
 
 
 def on_host(function, *arguments):
-    """Such a call of a function on the host. arguments: those before pe; "a", "b" and "sig" stand for the operands."""
+    """Return ``call(a, b, sig, pe)`` of a function on the host. arguments: those before pe; "a", "b" and "sig" stand for the operands."""
 
     def call(a, b, sig, pe):
         operands = {"a": a, "b": b, "sig": sig}
@@ -210,7 +210,7 @@ ATOMICS = {
 
 @pytest.mark.parametrize("name", [*STORES, *ATOMICS])
 def test_the_nic_moves_what_stores_do_not(heap, name):
-    """To near PEs, and to the PE itself, atomics and what adds a signal; to far ones everything."""
+    """To far PEs everything; to near PEs and to the PE itself, atomics and operations whose signal adds."""
     perform = {**STORES, **ATOMICS}[name]
     a, b, sig = heap.zeros(N_ELEMS, np.int64), heap.full(N_ELEMS, 3, np.int64), heap.zeros(2, np.uint64)
     by_nic = name in ATOMICS and config.read("PGAS_AMO") == "nic"
@@ -252,7 +252,7 @@ ROUNDS = 6
 
 @pgas.jit
 def data_then_flags(data, source, flags, wrong, quiets, me, n):
-    """Every PE sends data to all, then a flag to all, which it sets after data, or adds."""
+    """Every PE sends data to all PEs, then a flag to all: by SIGNAL_SET in even rounds, by SIGNAL_ADD in odd ones."""
     t, chunk = cuda.threadIdx.x, source.size
     for r in range(ROUNDS):
         source_of_round = source[:]
@@ -300,7 +300,7 @@ def add_to(word, first, end, rounds):
 
 
 def test_atomics_from_all_pes_meet(heap):
-    """With PGAS_AMO=peer only those of a machine: atomics of SMs and of the NIC do not see each other."""
+    """With PGAS_AMO=peer from PEs of one machine: atomics of SMs and of the NIC are not atomic with each other."""
     pes = machine() if config.read("PGAS_AMO") == "peer" else range(pgas.n_pes())
     word, rounds = heap.zeros(3, np.uint64), 5
     add_to[1, WARP](word, pes.start, pes.stop, rounds)
