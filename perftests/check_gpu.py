@@ -37,14 +37,18 @@ NIC_MEASUREMENTS = {
 #: Variables of the soak test over the software card, which executes the atomics of a queue pair one at a time.
 SOAK_QUEUES = {"PGAS_IBGDA_NUM_RC_PER_PE": "16", "PGAS_QP_DEPTH": "4096"}
 
+#: Machines of jobs with two paths: PGAS_PES_PER_NODE, and the number of PEs.
+MACHINES = {"2+2": ("2", 4), "2+1": ("2,1", 3), "1+1+1": ("1", 3)}
+
 #: Files of tests/mpi that run over NIC transports.
 NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "requests", "register", "reset", "streams", "heap_growth"))
 
 #: Tests of tests/mpi that need a NIC or the simulator.
-NOT_OVER_P2P = ("nic", "requests", "weak")
+NOT_OVER_P2P = ("nic", "nic_order", "requests", "two_paths", "weak")
 
-#: Chapters that run at three and four PEs, by the name of their step.
+#: Chapters that run at three and four PEs, and those with two paths, by the name of their step.
 MORE_PES = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",)}
+TWO_PATHS = {**MORE_PES, "c": ("c_rma", "c_strided"), "h and i": ("h_", "i_"), "j to l": ("j_", "k_", "l_"), "two paths": ("two_paths",)}
 
 #: Long chapters, and the number of steps that each is divided into.
 PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2, "streams": 3}
@@ -105,10 +109,24 @@ def _on(n: int) -> list[str]:
     return [*mpirun(n), sys.executable]
 
 
+def _files(*chapters: str) -> list[str]:
+    """Return the files of the conformance suite and tests/mpi whose names begin with these; without any, all."""
+    patterns = [f"{folder}/test_{chapter}*.py" for folder in ("conformance", "mpi") for chapter in chapters or ("",)]
+    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in (ROOT / "tests").glob(pattern))
+
+
+def _two_paths(pair: str) -> Iterator[Step]:
+    """Yield steps of a job with two paths: each two PEs, or one, count as a machine."""
+    for machines, (per_node, n) in MACHINES.items():
+        variables = {**ON_GPUS, **SMALL, "PGAS_TRANSPORT": pair, "PGAS_PES_PER_NODE": per_node}
+        for name, chapters in TWO_PATHS.items():
+            yield Step(f"{pair} {machines} {name}", [*_on(n), *PYTEST, *REPORTED, "-m", "not slow", *_files(*chapters)], 1800, variables)
+
+
 def _chapters(transport: str) -> Iterator[Step]:
     """Yield the steps of the conformance suite and tests/mpi: files at two PEs, some at three and four; messages of gigabytes."""
     variables = {**ON_GPUS, "PGAS_TRANSPORT": transport}
-    files = sorted(str(path.relative_to(ROOT)) for folder in ("conformance", "mpi") for path in (ROOT / "tests" / folder).glob("test_*.py"))
+    files = _files()
     for file in files:
         chapter = Path(file).stem.removeprefix("test_")
         if file.startswith("tests/mpi") and (chapter in NOT_OVER_P2P if registry.get(transport).maps_peers else file not in NIC_TESTS):
@@ -121,8 +139,7 @@ def _chapters(transport: str) -> Iterator[Step]:
             yield Step(f"{name} {part}" if chosen else name, [*_on(2), *PYTEST, *reported, *chosen, file], 900, {**variables, **own})
     for n in (3, 4):
         for name, chapters in MORE_PES.items():
-            chosen = [file for file in files if Path(file).name.startswith(tuple(f"test_{chapter}" for chapter in chapters))]
-            yield Step(f"{transport} {n} {name}", [*_on(n), *PYTEST, *REPORTED, *chosen], 900, {**variables, **SMALL})
+            yield Step(f"{transport} {n} {name}", [*_on(n), *PYTEST, *REPORTED, *_files(*chapters)], 900, {**variables, **SMALL})
     gigabytes = [*_on(2), *PYTEST, *REPORTED, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
     yield Step(f"{transport} 2 gigabytes", gigabytes, 300, {**variables, "PGAS_SYMMETRIC_SIZE": "5G"})
 
@@ -136,6 +153,8 @@ def _tests() -> Iterator[Step]:
 def _nic_tests() -> Iterator[Step]:
     for transport in registry.through_nics():
         yield from _chapters(transport)
+    for pair in registry.pairs():
+        yield from _two_paths(pair)
 
 
 def _alone() -> Iterator[Step]:
