@@ -16,7 +16,7 @@ from pgas.transports.memory.protocol import Segment
 from pgas.transports.nic import NIC, Part
 from pgas.transports.selection import Choice
 
-__all__ = ["Pair", "Setting", "Transport", "get", "names", "needing", "of_queues", "over_nic", "pairs", "register", "through_nics"]
+__all__ = ["Pair", "Setting", "Transport", "get", "names", "needing", "of_queues", "over_nic", "pairs", "parts", "register", "through_nics"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,11 @@ def get(name: str) -> Transport:
     return _registered[name]
 
 
+def parts(transport: Transport) -> tuple[Transport, Transport]:
+    """Return the transports to near PEs and to the others: those of a pair; else the given one, twice."""
+    return (transport.near, transport.far) if isinstance(transport, Pair) else (transport, transport)
+
+
 def _nearest() -> Transport:
     return next(transport for transport in _registered.values() if transport.maps_peers)
 
@@ -127,8 +132,7 @@ def over_nic(name: str) -> tuple[str, ...]:
     """Return which transports over a NIC a job of a transport uses, or may use ("auto", where not all PEs map each other's memory)."""
     if name == "auto":
         return through_nics()
-    transport = get(name)
-    far = transport.far if isinstance(transport, Pair) else transport
+    _, far = parts(get(name))
     return () if far.maps_peers else (far.name,)
 
 

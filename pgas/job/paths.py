@@ -58,31 +58,32 @@ class Paths:
     @property
     def two(self) -> bool:
         """Whether the job has two paths."""
-        return isinstance(self.transport, registry.Pair)
+        near, far = registry.parts(self.transport)
+        return near is not far
 
     @property
     def far(self) -> str:
         """The name of the transport to PEs whose memory is not mapped; "" in a job with one path."""
-        return self.transport.far.name if isinstance(self.transport, registry.Pair) else ""
+        return registry.parts(self.transport)[1].name if self.two else ""
 
     def ways_to(self, me: int) -> str:
         """Return ": PEs 0-1 over p2p; PEs 2-3 over ibgda", for messages; "" in a job with one path."""
-        if not isinstance(self.transport, registry.Pair):
+        if not self.two:
             return ""
         near = self.near(me)
         far = [pe for pe in range(len(self.pes)) if pe not in near]
-        ways = [(near, self.transport.near.name), *([(far, self.transport.far.name)] if far else [])]
+        by_near, by_far = registry.parts(self.transport)
+        ways = [(near, by_near.name), *([(far, by_far.name)] if far else [])]
         return ": " + "; ".join(f"PE{'s' * (len(pes) > 1)} {ranges(pes)} over {name}" for pes, name in ways)
 
     def between(self, a: int, b: int) -> str:
         """Return the name of the transport of what PE a puts to PE b."""
-        if not isinstance(self.transport, registry.Pair):
-            return self.transport.name
-        return (self.transport.near if b in self.near(a) else self.transport.far).name
+        near, far = registry.parts(self.transport)
+        return (near if b in self.near(a) else far).name
 
     def why(self, a: int, b: int) -> str:
         """Return the reason for that transport."""
-        if not isinstance(self.transport, registry.Pair):
+        if not self.two:
             return self.reason
         if b in self.near(a):
             return "memory is mapped"
