@@ -249,7 +249,7 @@ def _host_stack() -> list[str]:
         if not _is_own(frame):
             frames.insert(0, frame)
         frame = frame.f_back
-    first = next((i for i, f in enumerate(frames) if f.f_globals.get("__name__", "").startswith("pgas")), len(frames))
+    first = next((i for i, f in enumerate(frames) if f.f_globals.get("__name__", "").partition(".")[0] == "pgas"), len(frames))
     calls = [f"{os.path.basename(f.f_code.co_filename)}:{f.f_lineno} {f.f_code.co_name}" for f in frames[max(0, first - 1) :]]
     return calls if len(calls) <= _CALLS else [*calls[:2], "...", *calls[2 - _CALLS :]]
 
