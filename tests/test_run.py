@@ -1,6 +1,9 @@
 """Jobs without MPI: python -m pgas.run, the variables of torchrun and srun, unique ids; how such jobs end, and refusals."""
 
+import getpass
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -453,3 +456,78 @@ with pgas.init(process_group=torch.distributed.group.WORLD):
     ((status, out, err),) = ended([started([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", path])])
     assert status == 0, err
     assert sorted(out.split("\n")) == ["", "0 of 2 got 1", "0 of 2 got 1", "1 of 2 got 0", "1 of 2 got 0"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- the real srun
+
+SLURM = ("munged", "slurmctld", "slurmd", "sinfo", "srun")
+
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+MpiDefault=none
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2
+PartitionName=all Nodes=ALL Default=YES
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """Return the command srun of a Slurm of our own: one machine, with its own ports and files."""
+    found = {name: shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in SLURM}
+    if lacking := [name for name, path in found.items() if path is None]:
+        pytest.skip(f"capability missing: {', '.join(lacking)} (Debian: munge, slurmctld, slurmd, slurm-client)")
+    folder, host = tmp_path / "slurm", socket.gethostname().partition(".")[0]
+    for name in ("state", "spool"):
+        (folder / name).mkdir(parents=True)
+    key, configuration = folder / "key", folder / "slurm.conf"
+    key.write_bytes(secrets.token_bytes(1024))
+    key.chmod(0o400)
+    configuration.write_text(CONFIGURATION.format(folder=folder, host=host, user=getpass.getuser(), ports=(free_port(), free_port())))
+    files = [f"--{name}={folder}/munge.{name.partition('-')[0]}" for name in ("socket", "pid-file", "log-file", "seed-file")]
+    commands = [
+        [found["munged"], "--foreground", "--force", f"--key-file={key}", *files],
+        [found["slurmctld"], "-D", "-f", configuration],
+        [found["slurmd"], "-D", "-f", configuration],
+    ]
+    environment = {**os.environ, "SLURM_CONF": str(configuration)}
+    daemons = []
+    try:
+        with (folder / "log").open("wb") as log:
+            daemons.extend(subprocess.Popen(command, env=environment, stdout=log, stderr=log) for command in commands)
+        deadline = time.monotonic() + 60
+        asking = [found["sinfo"], "--noheader", "--format=%T"]
+        while subprocess.run(asking, env=environment, capture_output=True, text=True, check=False).stdout.strip() != "idle":
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield ["env", f"SLURM_CONF={configuration}", found["srun"], "-n", "2"]
+    finally:
+        for daemon in reversed(daemons):
+            daemon.terminate()
+            daemon.wait()
+
+
+@pytest.mark.slow
+def test_the_real_srun(tmp_path, slurm):
+    """Also with Slurm's PMI, whose variables MPI reads; and a PE that is killed, of which the other learns through the job."""
+    path = program(
+        tmp_path, "with pgas.init():\n    if body() == 1 and 'dies' in sys.argv:\n        os.kill(os.getpid(), 9)\n    pgas.barrier_all()\n"
+    )
+    for options in ([], ["--mpi=pmi2"]):
+        ((status, out, err),) = ended([started([*slurm, *options, sys.executable, path], XDG_CONFIG_HOME=str(tmp_path))])
+        assert (status, sorted(out.splitlines())) == (0, ["0 of 2 got 1", "1 of 2 got 0"]), err
+    ((status, _, err),) = ended([started([*slurm, sys.executable, path, "dies"], XDG_CONFIG_HOME=str(tmp_path))])
+    assert status == 137, err
+    assert "was killed by signal 9: the job cannot go on" in err, err
