@@ -52,9 +52,10 @@ RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py
 RXE_NPES := 2 3
 RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
+RXE_MACHINES := python -m pytest tests/rxe/test_two_machines.py -q
 
 .PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit mpi mpi-all two-paths sass packages \
-  programs programs-all rxe slow check-rxe-faults check-rxe-suite clean
+  programs programs-all rxe slow check-rxe-faults check-rxe-machines check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -94,7 +95,7 @@ packages: $(VENV)/dev
 
 # Both of check-rxe, in one guest, where there can be one (status 77: there cannot, and a line said why).
 rxe: $(VENV)/dev
-	@$(RXE) run --forks --timeout 2400 sh -ec '$(RXE_TRAFFIC); $(RXE_FAULTS)' || { \
+	@$(RXE) run --forks --timeout 3600 sh -ec '$(RXE_TRAFFIC); $(RXE_MACHINES) -m "not slow"; $(RXE_FAULTS)' || { \
 	  status=$$?; test $$status = 77 && echo "rxe skipped: the line above says why" || exit $$status; }
 
 static: $(VENV)/dev
@@ -207,9 +208,9 @@ programs-all: $(VENV)/dev
 	$(call run_programs,$(PROGRAMS_ALL))
 	for transport in p2p $(NIC_TRANSPORTS); do mpirun -n 4 python -m pgas.perftests.programs --transport $$transport --soak 30 || exit; done
 
-## check-rxe: ibrc over the kernel's Soft-RoCE and libibverbs, in a QEMU guest on this machine's own root (Debian; installs with apt-get)
+## check-rxe: ibrc over Soft-RoCE and libibverbs, also between two machines, in a QEMU guest on this machine's root (Debian; uses apt-get)
 check-rxe: $(VENV)/dev
-	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_TRAFFIC)'
+	$(RXE) run --forks --timeout 1800 sh -ec '$(RXE_TRAFFIC); $(RXE_MACHINES) -m "not slow"'
 
 ## check-rxe-suite: the conformance suite over Soft-RoCE, too, half an hour
 check-rxe-suite: RXE_TESTS += tests/conformance $(addprefix tests/mpi/test_,register.py reset.py streams.py heap_growth.py)
@@ -219,6 +220,10 @@ check-rxe-suite: $(VENV)/dev
 ## check-rxe-faults: links that go down, peers that are killed, limits: each an error on every PE, in that guest
 check-rxe-faults: $(VENV)/dev
 	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_FAULTS)'
+
+## check-rxe-machines: jobs on two machines of two PEs, p2p,ibrc: programs, conformance tests, deaths and a link that goes down; an hour
+check-rxe-machines: $(VENV)/dev
+	$(RXE) run --forks --timeout 5400 sh -ec '$(RXE_MACHINES)'
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines. FLAGS=--help
 check-gpu:
