@@ -26,7 +26,7 @@ class Late(collective.Collective):
                 poll()
             return [data]
 
-        self._bootstrap = SimpleNamespace(rank=rank, size=4, missing=missing, met=met, allgather=allgather)
+        self._bootstrap = SimpleNamespace(rank=rank, size=4, missing=missing, met=met, allgather=allgather, place="")
         self.processes = processes
         self._made = "pgas.barrier_all()"
 

@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -327,6 +328,17 @@ def test_a_pe_of_srun_that_is_killed(tmp_path):
     assert found[1][0] == 1
     assert "pgas: PE 0 (process " in found[0][2] + found[1][2]
     assert "was killed by signal 9: the job cannot go on" in found[0][2] + found[1][2]
+
+
+def test_a_pe_of_srun_that_does_not_come(tmp_path):
+    """The one that waits says for whom and where."""
+    process = started([sys.executable, program(tmp_path, "pgas.init()\n")], **srun(0, 7), XDG_CONFIG_HOME=str(tmp_path), PGAS_TIMEOUT="1")
+    said = process.stderr.readline()
+    process.kill()
+    ended([process])
+    assert re.fullmatch(
+        r"pgas: PE 0 has waited 1 s \(PGAS_TIMEOUT\) for PE 1 in pgas.init\(\), at the store at 127.0.0.1:\d+, and goes on waiting\n", said
+    )
 
 
 def test_launcher_of_a_process():

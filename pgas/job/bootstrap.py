@@ -54,6 +54,10 @@ class Bootstrap(Protocol):
     def last_call(self) -> str:
         """The call that waits for the other PEs at the end of this process, after the job; "": none does."""
 
+    @property
+    def place(self) -> str:
+        """Where the ranks look for each other; "": a library knows."""
+
     def close(self) -> None:
         """Leave the job in good order. Further calls do nothing."""
 
@@ -65,7 +69,7 @@ class SingleBootstrap:
     size = 1
     missing: set[int] | None = None
     met = True
-    last_call = ""
+    last_call = place = ""
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return [data]."""

@@ -75,7 +75,8 @@ class Collective:
         names = [self._name(pe) for pe in late]
         if missing is None:  # the launcher may serve the store
             names += liveness.stopped_launcher(os.getppid())
-        overdue(f"PE {me}", f"{liveness.listed(names)} in {self._made}")
+        where = f", at {self._bootstrap.place}" if self._bootstrap.place and not self.processes else ""
+        overdue(f"PE {me}", f"{liveness.listed(names)} in {self._made}{where}")
 
     def _pid(self, pe: int) -> int | None:
         """Return the process of a PE on this machine, None if it is unknown or elsewhere."""

@@ -31,6 +31,8 @@ _TAGS, _LEFT = 1 << 15, 0
 class MPIBootstrap:
     """Any intracommunicator of mpi4py, duplicated so that the user's messages and those of pgas never meet."""
 
+    place = ""
+
     def __init__(self, comm: Any) -> None:
         self._mpi = _import_mpi()
         if isinstance(comm, self._mpi.Comm) and comm == self._mpi.COMM_NULL:

@@ -68,6 +68,7 @@ class Store:
         except BaseException:
             self._calls.close()
             raise
+        self.place = f"the store at {at}"
         _clients.add(self)
 
     def _enter(
