@@ -151,7 +151,7 @@ def _measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
     before = counts.nic_counts()
     try:
         mine = case.measure()
-    except (pgas.HeapError, ValueError) as error:  # on all PEs alike: there is no room, or the blocks cannot all be resident
+    except (pgas.HeapError, ValueError) as error:  # raised on all PEs: there is no room, or the blocks cannot all be resident
         raise harness.RefusedError(f"size {case.size}: {error}") from error
     given = {name: value - before[name] for name, value in counts.nic_counts().items()}
     errors = f"the card counted {given['errors']} errors" if given.get("errors") else None
@@ -161,7 +161,7 @@ def _measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
     row: dict[str, Any] = {name: value for name, value in vars(case).items() if name not in ("measure", "bus")}
     row |= {"latency_us": None, "min_us": None, "max_us": None, "algbw_gbps": None, "busbw_gbps": None}
     row |= {"wqes": given.get("wqes"), "doorbells": given.get("doorbells"), "validated": not faults}
-    if not faults:  # else a time would be of nothing
+    if not faults:  # the time of wrong data means nothing
         row["latency_us"] = 1e6 * slowest.seconds
         if slowest.least is not None and slowest.most is not None:
             row |= {"min_us": 1e6 * slowest.least, "max_us": 1e6 * slowest.most}
@@ -176,7 +176,7 @@ def _header(row: Mapping[str, Any]) -> str:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """Return one line of the table; a dash for a figure of data that did not come."""
+    """Return one line of the table, with dashes for the figures of wrong data."""
     cells = []
     for key, _, width, form in _COLUMNS:
         if _shown(key, row):
@@ -187,7 +187,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _shown(key: str, row: Mapping[str, Any]) -> bool:
-    """Whether the table has a column: figures of messages, not of barriers; of single calls, not of kernels."""
+    """Whether the table has a column. Barriers have no bandwidth; kernels have no times of single calls."""
     if key in ("min_us", "max_us"):
         return row["scope"] is None and (row["min_us"] is not None or not row["validated"])
     if key in ("algbw_gbps", "busbw_gbps"):

@@ -70,7 +70,7 @@ def _call(collective: Collective, op_name: str, scope: str) -> Any:
 
 @cuda.jit(device=True)
 def _compare(words: Any, expected: Any, first: int, last: int, offset: int, wrong: Any) -> None:
-    """Count words of a block's destination that are not what must come."""
+    """Count the wrong words of a block's destination."""
     for i in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
         if words[i] != expected[offset + i]:
             cuda.atomic.add(wrong, 0, 1)
@@ -78,10 +78,10 @@ def _compare(words: Any, expected: Any, first: int, last: int, offset: int, wron
 
 @functools.cache
 def _kernel(name: str, op: str, scope: str, threads: int) -> Any:
-    """Make the kernel for blocks of so many threads: in each iteration every block calls once, with its share of the message.
+    """Make the kernel for blocks of ``threads`` threads: in each iteration every block calls once, with its share of the message.
 
-    parts: of source, of dest, and numbers of an element. In a rehearsal the whole destination is compared, then the members meet: dest is
-    ready to be overwritten.
+    In a rehearsal each block compares its whole destination; then the members meet, so that dest may be overwritten. parts (of the kernel):
+    the parts of source and of dest, and the numbers of an element.
     """
     call, sync, meet = _call(COLLECTIVES[name], op, scope), scope_syncs[scope], _of_scope("team_sync", scope)
 
@@ -189,8 +189,8 @@ def _without_team(function: Any) -> Any:
 def _meeting_kernel(name: str, scope: str) -> Any:
     """Make the kernel: in each iteration every block calls once.
 
-    In a rehearsal each PE first puts the number of the turn into a cell of its neighbour, and finds its own afterwards. A sync completes
-    nothing, so quiet does before it. The neighbour may be a turn ahead.
+    In a rehearsal each PE puts the number of the turn into a cell of its right neighbour before the call. After the call its own cell has
+    that number, or the next one if the left neighbour is a turn ahead. A sync completes nothing, so quiet comes before it.
     """
     function, sync, completes = _of_scope(name, scope), scope_syncs[scope], name.startswith("barrier")
     call = _without_team(function) if name.endswith("_all") else function
@@ -291,7 +291,7 @@ TESTS = {
 
 
 def main() -> int:
-    """Run the test whose name the program has, or the first argument is."""
+    """Run the test that the program's name, or else its first argument, names."""
     return run_named(TESTS)
 
 

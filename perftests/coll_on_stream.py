@@ -98,7 +98,7 @@ def _measure(message: Message, options: Options) -> Measured:
 
 
 def _rehearse(buffers: Buffers, call: Callable[[int], None], stream: Any, iters: int) -> str | None:
-    """Perform iterations, and return what is wrong in the destination after one; the members meet before they overwrite it."""
+    """Perform iterations, check the destination after each, and return the first fault. Members meet before they overwrite it."""
     faults = []
     buffers.clear(1)
     pgas.barrier_all()
@@ -130,7 +130,7 @@ def _case(message: Message, options: Options) -> Case:
 
 
 def _measure_meeting(call: Callable[[Any], None], options: Options) -> Measured:
-    """Time barriers. In the warm-up each PE first puts the number of the turn to its neighbour, and looks at what came here after it."""
+    """Time barriers. In the warm-up each PE puts the number of the turn to its neighbour, and checks its own cell after the barrier."""
     stream, right, fault = cuda.stream(), (pgas.my_pe() + 1) % pgas.n_pes(), None
     cell = pgas.zeros(1, np.int64)
     for turn in range(1, options.warmup_iters + 1):
@@ -182,7 +182,7 @@ TESTS = {
 
 
 def main() -> int:
-    """Run the test whose name the program has, or the first argument is."""
+    """Run the test that the program's name, or else its first argument, names."""
     return run_named(TESTS)
 
 

@@ -26,13 +26,13 @@ __all__ = ["BITWISE", "COLLECTIVES", "SCOPES", "VARIANTS", "Buffers", "Collectiv
 #: Sources of a PE. Not two: the halves of staging alternate.
 VARIANTS = 3
 
-#: Scopes, and up to how many elements of a part NVSHMEM's tests measure them.
+#: By scope, the largest number of elements of a part that NVSHMEM's tests measure.
 SCOPES = {"thread": 512, "warp": 4096, "block": 1 << 62}
 
 #: Reductions of integers only.
 BITWISE = ("and", "or", "xor")
 
-#: NVSHMEM's reductions, in NumPy's words.
+#: NumPy's functions, by NVSHMEM's names of the reductions.
 _UFUNCS = {
     "sum": np.add, "prod": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum,
     "max": np.maximum,
@@ -81,7 +81,7 @@ def _broadcast(sources: Sources, pe: int, op: str) -> NDArray[Any]:
 
 
 def _reduced(sources: Sources, pe: int, op: str) -> NDArray[Any]:
-    """In the order of PEs, two bytes of floating point in four."""
+    """Combine in the order of PEs; 16-bit floats in float32, rounded once."""
     dtype = sources[0].dtype
     wide = np.float32 if dtype in (np.float16, bfloat16) else dtype
     return reduce(_UFUNCS[op], [source.astype(wide) for source in sources]).astype(dtype)
@@ -92,7 +92,7 @@ def _reducescattered(sources: Sources, pe: int, op: str) -> NDArray[Any]:
 
 
 def _maxloc(sources: Sources, pe: int, op: str) -> NDArray[Any]:
-    """Of each row the pair with the largest value; of equal ones that of the least location, which is the PE."""
+    """Return, for each row, the pair with the largest value; among equal values the one of the first PE, which is its location."""
     pairs = np.stack(sources)
     best = np.argmax(pairs[:, :, 0], axis=0)
     return pairs[best, np.arange(pairs.shape[1])]
@@ -113,7 +113,7 @@ COLLECTIVES = {
 
 @dataclass(frozen=True)
 class Message:
-    """What one call of all PEs moves, or one of each block.
+    """The message of one collective call by all PEs, or of one by each block.
 
     Attributes:
         collective: which.
@@ -162,7 +162,7 @@ class Message:
         return np.frombuffer(random.bytes(n * self.dtype.itemsize), self.dtype)
 
     def result(self, sources: Sources, pe: int) -> NDArray[Any]:
-        """Return the numbers that must come to dest of a PE: the results of all blocks, one after the other."""
+        """Return the expected dest of a PE: the results of all blocks, one after the other."""
         parts = self.parts("source")
         shares = (share(block, self.ctas, self.nelems) for block in range(self.ctas))
         results = [self.collective.result([s[first * parts : last * parts] for s in sources], pe, self.op) for first, last in shares]
@@ -170,7 +170,7 @@ class Message:
 
 
 def row_bytes(options: Options) -> int:
-    """Return at most how much symmetric heap a row needs: sources, destination and what must come there."""
+    """Return an upper bound of the symmetric heap that a row needs: sources, destination and the expected contents."""
     return (2 * VARIANTS + 1) * options.max_size + 2 * GUARD_BYTES
 
 
