@@ -44,7 +44,7 @@ _LAUNCHES = 10_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to a parser."""
-    parser.add_argument("--transport", choices=registry.names(), default="p2p")
+    parser.add_argument("--transport", choices=[*registry.names(), *registry.pairs()], default="p2p")
     parser.add_argument("--pes", type=int, default=2, help="what n_pes() returns (default 2)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("program", help="a Python file")
