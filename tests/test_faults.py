@@ -24,7 +24,7 @@ NO_INIT = "pgas.init() has not been called (or pgas.finalize() has)"
 # ---------------------------------------------------------------------------------------------------- a PE that fails
 
 
-@pytest.mark.parametrize("how", ["kernel", "barrier"])
+@pytest.mark.parametrize("how", ["kernel", pytest.param("barrier", marks=pytest.mark.slow)])
 def test_exception_in_one_pe(real_job, how):
     ended = real_job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    raise RuntimeError('boom')\nwait({how!r}, word)\n")
     holds(ended, "RuntimeError: boom", "pgas: PE 1 failed (RuntimeError), ending the job", status=1)
@@ -138,7 +138,12 @@ pgas.init()
 
 
 @pytest.mark.parametrize(
-    ("how", "death"), [("kernel", "os.kill(os.getpid(), 9)"), ("barrier", "os._exit(0)"), ("sleep", "os.kill(os.getpid(), 9)")]
+    ("how", "death"),
+    [
+        ("kernel", "os.kill(os.getpid(), 9)"),
+        pytest.param("barrier", "os._exit(0)", marks=pytest.mark.slow),
+        pytest.param("sleep", "os.kill(os.getpid(), 9)", marks=pytest.mark.slow),
+    ],
 )
 @of_mpirun
 def test_dead_pe_that_mpirun_does_not_notice(real_job, how, death):
@@ -180,7 +185,7 @@ def test_dead_pe_of_three(real_job):
     says_once(ended, rf"PE 2 \(process {pid[1]}\) {FATES['os._exit(0)']}")
 
 
-@pytest.mark.parametrize("how", ["kernel", "barrier"])
+@pytest.mark.parametrize("how", ["kernel", pytest.param("barrier", marks=pytest.mark.slow)])
 def test_interrupt_of_one_pe(real_job, how):
     text = f"if me == 1:\n    later(0.3, os.kill, os.getpid(), signal.SIGINT)\nwait({how!r} if me == 1 else 'sleep', word)\n"
     ended = real_job(INIT + text)

@@ -10,7 +10,7 @@ import pytest
 from pgas.perftests import jobs, plot
 
 #: Tests of this tool in `make check`; the others are in `make check-all`.
-SMOKE = ("test_a_real_run",)
+SMOKE = ("test_recorded_figures_are_drawn",)
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 PNG = b"\x89PNG\r\n"

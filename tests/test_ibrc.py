@@ -423,7 +423,7 @@ job().broken = True
 
 
 @LOOKING
-@pytest.mark.parametrize("ring", ["64", "4096"])
+@pytest.mark.parametrize("ring", ["64", pytest.param("4096", marks=pytest.mark.slow)])
 def test_error_that_a_kernel_waits_for(run, ring, looking):
     found = run(
         f"""

@@ -385,6 +385,7 @@ def test_bad_value_is_one_sentence(argv, words, capsys, monkeypatch):
     assert f"programs: error: {words}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @simulated
 @with_mpirun
 def test_the_soak_test(tmp_path):

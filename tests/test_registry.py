@@ -45,9 +45,10 @@ def test_names():
         registry.get("tcp")
 
 
-def test_a_transport_from_outside():
+@pytest.mark.parametrize("chapter", [CHAPTER, pytest.param("tests/conformance/test_c_rma.py", marks=pytest.mark.slow)])
+def test_a_transport_from_outside(chapter):
     """The product needs no change for it: choice, constants, host side and device functions are the transport's own."""
-    out = suite("-s", "-p", "toy_transport", CHAPTER, "tests/conformance/test_c_rma.py", "-k", "signal or put or get", PGAS_TRANSPORT="toy")
+    out = suite("-s", "-p", "toy_transport", chapter, "-k", "signal or put or get", PGAS_TRANSPORT="toy")
     assert "transport toy" in out, out
 
 
