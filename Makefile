@@ -158,7 +158,7 @@ mpi-p2p: $(VENV)/dev
 
 mpi-ibgda mpi-ibrc: mpi-%: $(VENV)/dev
 	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance $(ALONE) $(if $(filter ibrc,$*),--ignore-glob "*test_[hi]_*")
-	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) $(OF_NIC)
+	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) $(OF_NIC) $(if $(filter ibgda,$*),$(OF_BOTH))
 	PGAS_NIC_ORDERING=none PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) tests/mpi/test_nic_order.py
 
 mpi-weak: $(VENV)/dev
@@ -186,6 +186,7 @@ mpi-all: $(VENV)/dev
 	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/conformance/test_c_strided.py tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"
 	coverage report --include 'kernels/paths/ibgda.py,kernels/paths/nic/*' --omit 'kernels/paths/nic/ring.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc $(PYTEST) tests/conformance/test_c_rma.py tests/mpi/test_nic.py
+	PGAS_TRANSPORT=ibrc mpirun -n 2 $(PYTEST) $(OF_BOTH)
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
 	  for npes in 2 3; do mpirun -n $$npes $(PYTEST) tests/mpi/test_collectives.py -m "not slow" || exit; done; \
 	  mpirun -n 3 $(PYTEST) tests/mpi/test_nic.py && \
