@@ -37,7 +37,9 @@ AHEAD := "floods or channels or overlap or meetings or place or split"
 LONG := $(addprefix --deselect tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves)
 # Small and large ones of every form, for weak memory.
 WEAK_COLLECTIVES := $(addprefix tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves every_root reductions)
-OF_NIC := $(addprefix tests/mpi/test_,nic.py nic_order.py register.py reset.py streams.py heap_growth.py)
+OF_NIC := $(addprefix tests/mpi/test_,nic.py nic_order.py register.py reset.py)
+# What ibgda and ibrc share: make check runs it over ibgda.
+OF_BOTH := $(addprefix tests/mpi/test_,streams.py heap_growth.py)
 # In jobs with two paths: machines as PGAS_PES_PER_NODE counts them, and PEs. Teams of the second one are not regular.
 MACHINES := 2:4 2,1:3 1:3
 OF_TWO_PATHS := $(addprefix tests/conformance/test_,h_*.py i_*.py) $(addprefix tests/mpi/test_,collectives.py two_paths.py)
