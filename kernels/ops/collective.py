@@ -14,7 +14,7 @@ from pgas.kernels import layout, operation, state, window
 from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.call import alone, by_way, fitting, of_arrays, pair
-from pgas.kernels.ops.collectives.channel import channel_of, member, rank_of, size_of
+from pgas.kernels.ops.collectives.channel import after, channel_of, member, rank_of, size_of
 from pgas.kernels.ops.collectives.way import Way
 from pgas.kernels.ops.collectives.words import copy_words, first_of, store_word
 from pgas.kernels.refusals import refuse
@@ -39,9 +39,7 @@ def _received(scope: Scope, unit: int, way: Way) -> Any:
         n = size_of(c[1])
         q = rank_of(c[1])
         for k in range(1, n):
-            q = u32(q + u32(1))
-            if q == n:
-                q = u32(0)
+            q = after(q, n)
             i, to = first(k), dest + u64(q) * nbytes
             while i * _WORD < nbytes:
                 store(to + i * _WORD, word(op, c, epoch, q, i), nbytes - i * _WORD)

@@ -24,6 +24,7 @@ from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
 
 __all__ = [
+    "after",
     "begin",
     "channel_of",
     "finish",
@@ -34,6 +35,7 @@ __all__ = [
     "wait_far",
     "wait_flag",
     "wait_flags",
+    "wrapped",
     "write_flags",
 ]
 
@@ -94,6 +96,19 @@ def per_machine(entry):
 def member(entry, i):
     """Return the PE of member i. Teams with a stride load it, too: LLVM would hoist the load out of a branch that avoids it."""
     return fixed_u32(fixed(entry + _LIST) + u64(i) * _4)
+
+
+@device
+def after(q, n):
+    """Return the member after member q of n; member 0 follows the last."""
+    q = u32(q + u32(1))
+    return u32(0) if q == n else q
+
+
+@device
+def wrapped(i, n):
+    """Return i modulo n, for i below 2 * n."""
+    return i if i < n else u32(i - n)
 
 
 @device

@@ -11,7 +11,7 @@ from typing import Any
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import channel, machines, near, posted, rings
-from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_far
+from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_far, wrapped
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import combined
 from pgas.kernels.paths import transport
@@ -110,20 +110,17 @@ def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
         once, step = n <= _ONE_ROUND, flag_threads(size())
         distance = u32(rank() + u32(1))
         while distance < n and rank() < (step if once else u32(1)):
-            to = u32(me + distance)
-            flag(at, epoch, pe_of(entry, to if to < n else u32(to - n)))
+            flag(at, epoch, pe_of(entry, wrapped(u32(me + distance), n)))
             if once:
                 distance = u32(distance + step)
             else:
-                origin = u32(me + n - distance)
-                await_far(op, rows + u64(origin if origin < n else u32(origin - n)) * _ROW_SIZE + _ARRIVED, epoch)
+                await_far(op, rows + u64(wrapped(u32(me + n - distance), n)) * _ROW_SIZE + _ARRIVED, epoch)
                 ptx.fence_sys()  # the next flag passes on what this one has made visible
                 distance = u32(distance + distance)
         if once:
             distance = u32(rank() + u32(1))
             while distance < n and rank() < step:
-                origin = u32(me + n - distance)
-                await_far(op, rows + u64(origin if origin < n else u32(origin - n)) * _ROW_SIZE + _ARRIVED, epoch)
+                await_far(op, rows + u64(wrapped(u32(me + n - distance), n)) * _ROW_SIZE + _ARRIVED, epoch)
                 distance = u32(distance + step)
 
     return rounds

@@ -21,7 +21,7 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import channel, posted
 from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_far, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
-from pgas.kernels.ops.collectives.words import load_word, store_word
+from pgas.kernels.ops.collectives.words import load_item, store_item
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import WARP, Scope
@@ -30,7 +30,7 @@ from pgas.kernels.window import remote
 __all__ = ["reduce", "reducescatter", "share", "spread"]
 
 _ARRIVED, _SENT, _DONE, _CHUNK = constant(layout.ARRIVED), constant(layout.SENT), constant(layout.DONE), constant(layout.CHUNK)
-_CHUNK_SHIFT, _WORD = constant(layout.CHUNK_SHIFT), constant(layout.WORD)
+_CHUNK_SHIFT = constant(layout.CHUNK_SHIFT)
 _CHUNK_BYTES, _PIECE = constant(posted.CHUNK_BYTES), constant(posted.PIECE_BYTES)
 _0, _1, _BELOW_PAIR, _PAIR = constant(0), constant(1), constant(15), constant(16)
 
@@ -190,28 +190,20 @@ def _add_near(scope: Scope, unit: int, combine: Combine) -> Any:
 
     begun: ``to`` already has the partial result of earlier members.
     """
-    words, load, store, rank, size = combine.words, load_word(unit), store_word(unit), scope.rank, scope.size
-    first, more, last = combine.first, combine.add, combine.last
-    item = constant(words * layout.WORD)
-
-    @device
-    def pair(addr, left):
-        return load(addr, left), load(addr + _WORD, left - _WORD) if words == 2 else _0
+    load, store, rank, size = load_item(unit, combine.words), store_item(unit, combine.words), scope.rank, scope.size
+    first, more, last, item = combine.first, combine.add, combine.last, constant(combine.words * layout.WORD)
 
     @device
     def add(entry, to, begun, source, nbytes):
         k, head = per_machine(entry), first_of(entry)
         at = u64(rank()) * item
         while at < nbytes:
-            w0, w1 = pair(to + at if begun else remote(source, member(entry, head)) + at, nbytes - at)
+            w0, w1 = load(to + at if begun else remote(source, member(entry, head)) + at, nbytes - at)
             acc = first(w0, w1)
             for i in range(0 if begun else 1, k):
-                w0, w1 = pair(remote(source, member(entry, u32(head + u32(i)))) + at, nbytes - at)
+                w0, w1 = load(remote(source, member(entry, u32(head + u32(i)))) + at, nbytes - at)
                 acc = more(acc, w0, w1)
-            w0, w1 = last(acc)
-            store(to + at, w0, nbytes - at)
-            if words == 2:
-                store(to + at + _WORD, w1, nbytes - at - _WORD)
+            store(to + at, last(acc), nbytes - at)
             at += u64(size()) * item
 
     return add
@@ -273,19 +265,17 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     It sends from its own part of its staging, which no other member writes. Round r + 2 overwrites the data of round r, which has left by
     then: its receivers have sent their data of round r + 1.
     """
-    put, add, load, store = posted.put(unit), _add_near(scope, unit, combine), load_word(unit), store_word(unit)
-    tell, hear, rank, size, sync, words = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync, combine.words
-    first, more, last, item = combine.first, combine.add, combine.last, constant(combine.words * layout.WORD)
+    put, add, words = posted.put(unit), _add_near(scope, unit, combine), combine.words
+    load, load_part, store = load_item(unit, words), load_item(8, words), store_item(unit, words)
+    tell, hear, rank, size, sync, await_far = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync, wait_far()
+    first, more, last, item = combine.first, combine.add, combine.last, constant(words * layout.WORD)
     start, end = channel.begin(scope, transport.current().flag), channel.finish(scope, transport.current().flag)
-    read, await_far = ptx.ld_plain[8], wait_far()
 
     @device
-    def words_of(machine, x, own, part, left):
-        w0 = load(own, left) if x == machine else read(part)
-        w1 = _0
-        if words == 2:
-            w1 = load(own + _WORD, left - _WORD) if x == machine else read(part + _WORD)
-        return w0, w1
+    def item_of(machine, x, own, part, left):
+        if x == machine:
+            return load(own, left)
+        return load_part(part, left)
 
     @device
     def add_machines(c, epoch, dest, nbytes):
@@ -294,16 +284,13 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
         m, machine, number = size_of(entry) // k, me // k, me % k
         at = u64(rank()) * item
         while at < nbytes:
-            w0, w1 = words_of(machine, u32(0), dest + at, posted.part_of(c, epoch, number) + at, nbytes - at)
+            w0, w1 = item_of(machine, u32(0), dest + at, posted.part_of(c, epoch, number) + at, nbytes - at)
             acc = first(w0, w1)
             for x in range(1, m):
                 part = posted.part_of(c, epoch, u32(u32(x) * k + number)) + at
-                w0, w1 = words_of(machine, u32(x), dest + at, part, nbytes - at)
+                w0, w1 = item_of(machine, u32(x), dest + at, part, nbytes - at)
                 acc = more(acc, w0, w1)
-            w0, w1 = last(acc)
-            store(dest + at, w0, nbytes - at)
-            if words == 2:
-                store(dest + at + _WORD, w1, nbytes - at - _WORD)
+            store(dest + at, last(acc), nbytes - at)
             at += u64(size()) * item
 
     @device

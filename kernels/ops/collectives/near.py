@@ -15,9 +15,9 @@ from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives import channel
-from pgas.kernels.ops.collectives.channel import POLLS_MASK, given_up, half_of, member, rank_of, row_of, size_of, wait_flag
+from pgas.kernels.ops.collectives.channel import POLLS_MASK, after, given_up, half_of, member, rank_of, row_of, size_of, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
-from pgas.kernels.ops.collectives.words import first_of, load_word, store_word
+from pgas.kernels.ops.collectives.words import first_of, load_item, load_word, store_item
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
@@ -102,9 +102,7 @@ def send_same(scope: Scope, unit: int) -> Any:
             word = load(source + i * _WORD, nbytes - i * _WORD)
             q = me
             for _ in range(n - 1):
-                q = u32(q + u32(1))
-                if q == n:
-                    q = u32(0)
+                q = after(q, n)
                 ptx.st_line(remote(to, member(entry, q)) + i * _LINE, word, u32(epoch))
             i += u64(size())
 
@@ -123,9 +121,7 @@ def send_each(scope: Scope, unit: int) -> Any:
         to = line_at(c, epoch, me)
         q = me
         for k in range(1, n):
-            q = u32(q + u32(1))
-            if q == n:
-                q = u32(0)
+            q = after(q, n)
             there, here = remote(to, member(entry, q)), source + u64(q) * step
             i = first(k)
             while i * _WORD < nbytes:
@@ -229,9 +225,7 @@ def push(scope: Scope, unit: int, piece: Any) -> Any:
         n, me = size_of(entry), rank_of(entry)
         q = me
         for _ in range(n):
-            q = u32(q + u32(1))
-            if q == n:
-                q = u32(0)
+            q = after(q, n)
             to, source, nbytes = piece(c, q, request)
             to = remote(to, member(entry, q))
             if to != source:
@@ -376,9 +370,7 @@ def store_pair(entry, at, pair, everywhere):
     if everywhere:
         q = rank_of(entry)
         for _ in range(size_of(entry)):
-            q = u32(q + u32(1))
-            if q == size_of(entry):
-                q = u32(0)
+            q = after(q, size_of(entry))
             ptx.st_pair_sys(remote(at, member(entry, q)), pair[0], pair[1])
     else:
         ptx.st_pair_plain(at, pair[0], pair[1])
@@ -387,31 +379,20 @@ def store_pair(entry, at, pair, everywhere):
 @functools.cache
 def _reduce_items(unit: int, combine: Combine) -> Any:
     """Make ``run(entry, source, dest, at, end, step, nbytes, everywhere)``: combine item by item, for operands not aligned to 16 bytes."""
-    words, load, store = combine.words, load_word(unit), store_word(unit)
+    load, store = load_item(unit, combine.words), store_item(unit, combine.words)
     first, add, last = combine.first, combine.add, combine.last
-
-    @device
-    def item(entry, source, q, at, nbytes):
-        origin = remote(source, member(entry, q)) + at
-        w0 = load(origin, nbytes - at)
-        w1 = load(origin + _WORD, nbytes - at - _WORD) if words == 2 else _0
-        return w0, w1
 
     @device
     def run(entry, source, dest, at, end, step, nbytes, everywhere):
         while at < end:
-            w0, w1 = item(entry, source, u32(0), at, nbytes)
+            w0, w1 = load(remote(source, member(entry, u32(0))) + at, nbytes - at)
             acc = first(w0, w1)
             for q in range(1, size_of(entry)):
-                w0, w1 = item(entry, source, u32(q), at, nbytes)
+                w0, w1 = load(remote(source, member(entry, u32(q))) + at, nbytes - at)
                 acc = add(acc, w0, w1)
-            w0, w1 = last(acc)
-            q = u32(0)
+            item, q = last(acc), u32(0)
             for _ in range(size_of(entry) if everywhere else 1):
-                to = remote(dest, member(entry, q)) + at if everywhere else dest + at
-                store(to, w0, nbytes - at)
-                if words == 2:
-                    store(to + _WORD, w1, nbytes - at - _WORD)
+                store(remote(dest, member(entry, q)) + at if everywhere else dest + at, item, nbytes - at)
                 q = u32(q + u32(1))
             at += step
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pgas.kernels import state, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives.channel import flag_threads, half_of, member, rank_of, row_of, size_of
+from pgas.kernels.ops.collectives.channel import flag_threads, half_of, member, rank_of, row_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import THREAD, WARP, Scope
@@ -54,9 +54,7 @@ def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
         n, me = size_of(entry), rank_of(entry)
         k = u32(rank() + u32(1))
         while k < n:
-            q = u32(me + k)
-            if q >= n:
-                q = u32(q - n)
+            q = wrapped(u32(me + k), n)
             pe = member(entry, q)
             if not two or not state.near(pe):
                 to, source, nbytes = piece(c, q, request)

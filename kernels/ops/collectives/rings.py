@@ -9,16 +9,16 @@ from typing import Any
 from pgas.kernels import layout
 from pgas.kernels.compiler import constant, device, u32, u64
 from pgas.kernels.ops.collectives import posted
-from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, wait_far
+from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, wait_far, wrapped
 from pgas.kernels.ops.collectives.reduction import Combine
-from pgas.kernels.ops.collectives.words import load_word, store_word
+from pgas.kernels.ops.collectives.words import load_item, store_item
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import WARP, Scope
 
 __all__ = ["reduce", "spread", "spread_of_root"]
 
 _CHUNK_BYTES, _CHUNK, _CHUNK_SHIFT = constant(posted.CHUNK_BYTES), constant(layout.CHUNK), constant(layout.CHUNK_SHIFT)
-_WORD, _DONE = constant(layout.WORD), constant(layout.DONE)
+_DONE = constant(layout.DONE)
 _0, _1, _BELOW_PAIR, _PAIR, _PIECE = constant(0), constant(1), constant(15), constant(16), constant(posted.PIECE_BYTES)
 
 
@@ -51,27 +51,24 @@ def spread(scope: Scope, unit: int) -> Any:
     def tree(op, c, epoch, dest, source, nbytes, root):
         base, entry = c
         n, me = size_of(entry), rank_of(entry)
-        mine = u32(me - root if me >= root else me + n - root)  # the root is number 0
+        mine = wrapped(u32(me + n - root), n)  # the root is number 0
         distance = u32(1)
         while distance < n:
             if mine < distance:
                 to = u32(mine + distance)
                 if to < n:
-                    to = u32(to + root)
                     origin = source if mine == 0 else dest
-                    put(dest, origin, nbytes, row_of(base, me) + _DONE, epoch, member(entry, to if to < n else u32(to - n)))
+                    put(dest, origin, nbytes, row_of(base, me) + _DONE, epoch, member(entry, wrapped(u32(to + root), n)))
             elif mine < distance + distance:
-                origin = u32(mine - distance + root)
-                await_far(op, row_of(base, origin if origin < n else u32(origin - n)) + _DONE, epoch)
+                await_far(op, row_of(base, wrapped(u32(mine - distance + root), n)) + _DONE, epoch)
             distance = u32(distance + distance)
 
     @device
     def chain(op, c, epoch, dest, source, nbytes, root):
         base, entry = c
         n, me = size_of(entry), rank_of(entry)
-        mine = u32(me - root if me >= root else me + n - root)
-        before, behind = u32(me + n - 1), u32(me + 1)
-        before, behind = before if before < n else u32(before - n), behind if behind < n else u32(behind - n)
+        mine = wrapped(u32(me + n - root), n)
+        before, behind = wrapped(u32(me + n - 1), n), wrapped(u32(me + 1), n)
         done, sent = _0, epoch << _CHUNK_SHIFT
         while done < nbytes:
             sent += _1
@@ -103,30 +100,25 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     members get the same bits. dest holds partial results: a member adds its source to a piece in its dest and forwards it. The final piece
     arrives at the same address after the partial one has been forwarded, as it depends on it.
     """
-    put, rank, size, sync, words = posted.put(unit), scope.rank, scope.size, scope.sync, combine.words
-    await_far = wait_far()
-    load, store, first, add, last = load_word(unit), store_word(unit), combine.first, combine.add, combine.last
-    item = constant(words * layout.WORD)
+    put, rank, size, sync, await_far = posted.put(unit), scope.rank, scope.size, scope.sync, wait_far()
+    load, store = load_item(unit, combine.words), store_item(unit, combine.words)
+    first, add, last, item = combine.first, combine.add, combine.last, constant(combine.words * layout.WORD)
 
     @device
     def add_own(dest, source, nbytes):
         at = u64(rank()) * item
         while at < nbytes:
-            w0, w1 = load(dest + at, nbytes - at), load(dest + at + _WORD, nbytes - at - _WORD) if words == 2 else _0
+            w0, w1 = load(dest + at, nbytes - at)
             acc = first(w0, w1)
-            w0, w1 = load(source + at, nbytes - at), load(source + at + _WORD, nbytes - at - _WORD) if words == 2 else _0
-            w0, w1 = last(add(acc, w0, w1))
-            store(dest + at, w0, nbytes - at)
-            if words == 2:
-                store(dest + at + _WORD, w1, nbytes - at - _WORD)
+            w0, w1 = load(source + at, nbytes - at)
+            store(dest + at, last(add(acc, w0, w1)), nbytes - at)
             at += u64(size()) * item
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
         base, entry = c
         n, me = size_of(entry), rank_of(entry)
-        before, behind = u32(me + n - 1), u32(me + 1)
-        before, behind = before if before < n else u32(before - n), behind if behind < n else u32(behind - n)
+        before, behind = wrapped(u32(me + n - 1), n), wrapped(u32(me + 1), n)
         slice_ = ((nbytes + _BELOW_PAIR) // _PAIR + u64(n) - _1) // u64(n) * _PAIR
         received = sent = epoch << _CHUNK_SHIFT
         # In turn k a member sends slice me - k: first its own, then the one that arrived in the turn before; from turn n - 1 on, final

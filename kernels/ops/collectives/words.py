@@ -8,7 +8,7 @@ from pgas.kernels.ops.collectives.channel import rank_of
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.scope import Scope
 
-__all__ = ["combined", "copy_words", "first_of", "load_word", "store_word"]
+__all__ = ["combined", "copy_words", "first_of", "load_item", "load_word", "store_item", "store_word"]
 
 _0, _1, _7, _8 = (constant(c) for c in (0, 1, 7, 8))
 
@@ -75,6 +75,32 @@ def store_word(unit: int) -> Any:
 
 
 @functools.cache
+def load_item(unit: int, words: int) -> Any:
+    """Make ``load(addr, left)``: load the two words of an item (reduction.Combine); the second is 0 if it has one word."""
+    load_one = load_word(unit)
+
+    @device
+    def load(addr, left):
+        return load_one(addr, left), load_one(addr + _8, left - _8) if words == 2 else _0
+
+    return load
+
+
+@functools.cache
+def store_item(unit: int, words: int) -> Any:
+    """Make ``store(addr, item, left)`` for the two words of an item."""
+    store_one = store_word(unit)
+
+    @device
+    def store(addr, item, left):
+        store_one(addr, item[0], left)
+        if words == 2:
+            store_one(addr + _8, item[1], left - _8)
+
+    return store
+
+
+@functools.cache
 def first_of(scope: Scope) -> Any:
     """Make ``first(k)``: return the first word that this thread sends to its k-th peer. In a block another warp begins for each peer."""
     rank, size = scope.rank, scope.size
@@ -117,18 +143,15 @@ def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
 
     word: from a way. own: this member's own data.
     """
-    words, load, store = combine.words, load_word(unit), store_word(unit)
+    words, load, store = combine.words, load_item(unit, combine.words), store_item(unit, combine.words)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size
     each = constant(words)
 
     @device
     def of(op, c, epoch, q, i, own, nbytes):
-        mine = q == rank_of(c[1])
-        w0 = load(own + i * _8, nbytes - i * _8) if mine else word(op, c, epoch, q, i)
-        w1 = _0
-        if words == 2:
-            w1 = load(own + (i + _1) * _8, nbytes - (i + _1) * _8) if mine else word(op, c, epoch, q, i + _1)
-        return w0, w1
+        if q == rank_of(c[1]):
+            return load(own + i * _8, nbytes - i * _8)
+        return word(op, c, epoch, q, i), word(op, c, epoch, q, i + _1) if words == 2 else _0
 
     @device
     def combined(op, c, epoch, dest, own, nbytes, members):
@@ -139,10 +162,7 @@ def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
             for q in range(1, members):
                 w0, w1 = of(op, c, epoch, u32(q), i, own, nbytes)
                 acc = add(acc, w0, w1)
-            w0, w1 = last(acc)
-            store(dest + i * _8, w0, nbytes - i * _8)
-            if words == 2:
-                store(dest + (i + _1) * _8, w1, nbytes - (i + _1) * _8)
+            store(dest + i * _8, last(acc), nbytes - i * _8)
             i += u64(size()) * each
 
     return combined
