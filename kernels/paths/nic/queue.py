@@ -104,9 +104,7 @@ def reserve(op, queue, here, mask, rank, n):
     base = _0
     if rank == 0:
         base = ptx.atom_add_gpu_u64(queue + _RESV, n)
-        if base == fixed(
-            queue + _FIRST
-        ):  # the first reservation of this queue; later ones are handed over after it, so no quiet misses them
+        if base == fixed(queue + _FIRST):  # the first reservation: later ones are handed over after it, so no quiet misses them
             number = (queue - _RECORDS) // _RECORD_SIZE
             ptx.red_or_gpu_u64(_USED + (number >> _6) * _WORD, _1 << (number & _63))
     base = of_first(here, mask, base)
