@@ -13,8 +13,9 @@ __all__ = ["CPU", "CUDA", "capsule"]
 #: DLDeviceType.
 CPU, CUDA = 1, 2
 
-#: DLDataTypeCode by NumPy's kind.
+#: DLDataTypeCode by NumPy's kind, and of ml_dtypes' bfloat16, whose kind is that of records.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_BFLOAT = 4
 
 _NAME = b"dltensor"
 
@@ -79,7 +80,8 @@ def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
     Raises:
         BufferError: DLPack has no such elements, or a stride is not a multiple of the element's size.
     """
-    if dtype.kind not in _CODES:
+    code = _BFLOAT if dtype.name == "bfloat16" else _CODES.get(dtype.kind)
+    if code is None:
         raise BufferError(f"DLPack has no elements of type {dtype}")
     if any(stride % dtype.itemsize for stride in strides):
         raise BufferError(f"DLPack has no strides of {strides} bytes between elements of {dtype.itemsize}")
@@ -87,7 +89,7 @@ def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
     extents, steps = axes(*shape), axes(*(stride // dtype.itemsize for stride in strides))
     managed = _ManagedTensor()
     managed.tensor = _Tensor(
-        address, *device, len(shape), _CODES[dtype.kind], 8 * dtype.itemsize, 1, ctypes.addressof(extents), ctypes.addressof(steps), 0
+        address, *device, len(shape), code, 8 * dtype.itemsize, 1, ctypes.addressof(extents), ctypes.addressof(steps), 0
     )
     managed.deleter = ctypes.cast(_delete, ctypes.c_void_p)
     _lent[ctypes.addressof(managed)] = managed, extents, steps, owner

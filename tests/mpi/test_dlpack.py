@@ -38,6 +38,13 @@ def test_views_and_no_elements(heap):
         np.testing.assert_array_equal(np.from_dlpack(view), view.copy_to_host())
 
 
+def test_bfloat16(heap):
+    """NumPy has no such dtype, so the capsule is read here; PyTorch reads it in docs/gallery/pytorch.py."""
+    capsule = heap.zeros((3, 4), "bfloat16").__dlpack__()
+    tensor = dlpack._ManagedTensor.from_address(dlpack._pointer(id(capsule), b"dltensor")).tensor
+    assert (tensor.code, tensor.bits, tensor.lanes) == (4, 16, 1)  # kDLBfloat
+
+
 @needs_numpy
 def test_nothing_is_kept_when_readers_are_gone(heap):
     array = heap.zeros(10)
