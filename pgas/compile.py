@@ -25,7 +25,7 @@ import pgas
 from pgas.api.jit import Kernel
 from pgas.base import config
 from pgas.base.backend import SIMULATOR
-from pgas.job import runtime
+from pgas.job import dlpack, runtime
 from pgas.job.array import dtype_of
 from pgas.kernels import window
 from pgas.kernels.compiler import backend, cuda
@@ -159,6 +159,9 @@ class _Array(np.ndarray):
     def bind(self, stream: Any = 0) -> "_Array":
         return self
 
+    def __dlpack__(self, **_: Any) -> Any:
+        return dlpack.capsule(self.ctypes.data, self.shape, self.strides, self.dtype, self.__dlpack_device__(), self)
+
     def __enter__(self) -> "_Array":
         return self
 
@@ -202,7 +205,7 @@ def _pretend(found: Found, n_pes: int) -> None:
         launch.bind = lambda *args: lambda: launch(*args)  # type: ignore[attr-defined]
         return launch
 
-    def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), **_: Any) -> None:
+    def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), *_: Any, **__: Any) -> None:
         found.launch(getattr(kernel, "dispatcher", kernel), args)
 
     def nothing(*_: Any, **__: Any) -> int:

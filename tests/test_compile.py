@@ -35,7 +35,8 @@ with pgas.init() as job:
     store[1, 4](array, 1.5)
     store[1, 4](array, 2.5)
     store[1, 4](pgas.zeros((2, 2), "bfloat16")[0], 1)
-    pgas.launch(plain, 1, 1, (array, cuda.to_device(np.ones(4))))
+    pgas.launch(plain, 1, 1, (array, cuda.to_device(np.ones(4))), cuda.stream())
+    pgas.zeros(4, "bfloat16").__dlpack__()
     pgas.barrier_all()
     print(array.copy_to_host())
     if array[0] == 0:
