@@ -5,6 +5,7 @@ A ```python block whose first line is ``# name.py`` is a program. A ```console b
 that are not run are in ```sh blocks.
 """
 
+import importlib.util
 import os
 import re
 import shlex
@@ -22,6 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: README and all pages under docs.
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+#: Variables of programs: where there is no PyTorch, a stand-in is in its place.
+STAND_INS = {} if importlib.util.find_spec("torch") else {"PYTHONPATH": str(ROOT / "tests" / "stand_ins")}
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def run(command: Command, folder: Path, npes: int | None = None) -> str:
     """
     for name, text in programs(command.page).items():
         (folder / name).write_text(text, encoding="utf-8")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))} | dict(command.environment)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))} | STAND_INS | dict(command.environment)
     environment["NUMBA_ENABLE_CUDASIM"] = "0" if ON_GPUS and "PGAS_SIM_WEAK" not in environment else "1"
     npes = npes or command.npes
     launcher = mpirun(npes) if npes > 1 else []

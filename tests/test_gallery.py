@@ -2,10 +2,11 @@
 
 import os
 import subprocess
+import sys
 
 import forks
 import pytest
-from examples import ROOT
+from examples import ROOT, STAND_INS
 from jobs import launcher
 
 GALLERY = ROOT / "docs" / "gallery"
@@ -21,6 +22,7 @@ ARGUMENTS = {
     "bfs": ("--degree 1", "--degree 5 --vertices 9 --blocks 3"),
     "matmul": ("--tile 2 --senders 2", "--rows 6 --tile 3 --columns 5 --blocks 2"),
     "moe": ("--top_k 1", "--tokens 11 --experts 3 --top_k 3 --blocks 3 --hidden 5"),
+    "pytorch": ("--times 4", "--tokens 5 --inner 3 --hidden 37 --blocks 3"),
 }
 
 
@@ -28,19 +30,34 @@ def test_every_program_is_here():
     assert ARGUMENTS.keys() == {path.stem for path in GALLERY.glob("*.py")}
 
 
-#: Transports and numbers of PEs. With two paths, every two PEs are a machine of their own.
-JOBS = [(transport, npes) for transport in ("p2p", "ibgda", "ibrc") for npes in (1, 2, 3, 4)] + [("p2p,ibgda", 4)]
+#: Transports and numbers of PEs.
+JOBS = [(transport, npes) for transport in ("p2p", "ibgda", "ibrc", "p2p,ibgda") for npes in (1, 2, 3, 4)]
+
+#: PGAS_PES_PER_NODE with two paths, by number of PEs.
+MACHINES = {1: "1", 2: "1", 3: "2,1", 4: "2"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("transport", "npes"), JOBS)
 @pytest.mark.parametrize(("name", "arguments"), [(name, arguments) for name, several in ARGUMENTS.items() for arguments in several])
 def test_results_are_right(name, arguments, transport, npes):
-    environment = os.environ | {"PGAS_TRANSPORT": transport, "NUMBA_ENABLE_CUDASIM": "1"}
+    environment = os.environ | STAND_INS | {"PGAS_TRANSPORT": transport, "NUMBA_ENABLE_CUDASIM": "1"}
     if "," in transport:
-        environment["PGAS_PES_PER_NODE"] = "2"
+        environment["PGAS_PES_PER_NODE"] = MACHINES[npes]
     command = [*launcher(npes), forks.python(), str(GALLERY / f"{name}.py"), *arguments.split()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{npes} PEs" in done.stdout
     assert "right" in done.stdout
+
+
+@pytest.mark.slow
+def test_pytorch_under_torchrun():
+    """With the real PyTorch; elsewhere a stand-in takes its place under mpirun."""
+    pytest.importorskip("torch")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    command = [*torchrun, str(GALLERY / "pytorch.py"), "--dtype", "bfloat16"]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pytorch: 3 PEs, 6 x 24 times 24 x 16, bfloat16: right" in done.stdout
