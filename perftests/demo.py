@@ -15,6 +15,7 @@ import numpy as np
 
 import pgas
 from pgas.perftests import timing
+from pgas.perftests.jobs import starting
 
 #: Empty kernel: CTAs and threads, launches.
 _SIMULATOR_GRID, _GPU_GRID = (16, 256, 3), (128, 256, 200)
@@ -76,7 +77,7 @@ def main() -> int:
     with pgas.init():
         if pgas.n_pes() != 2:
             if pgas.my_pe() == 0:
-                print("demo: error: needs exactly 2 PEs: mpirun -n 2 python -m pgas.perftests.demo", file=sys.stderr)
+                print(f"demo: error: needs exactly 2 PEs: {' '.join(starting(2))} python -m pgas.perftests.demo", file=sys.stderr)
             return 2
         first = empty_kernel_line() if pgas.my_pe() == 0 else ""
         pgas.barrier_all()

@@ -197,7 +197,7 @@ def _reason_to_refuse(test: PerfTest, options: Options) -> str | None:
     """Return why this job cannot run the test, None if it can."""
     if pgas.n_pes() != NPES and not (runtime.current().paths.two and pgas.n_pes() > NPES):
         pes = "1 PE" if pgas.n_pes() == 1 else f"{pgas.n_pes()} PEs"
-        return f"needs exactly {NPES} PEs and has {pes}; start it with: mpirun -n {NPES} {test.name}"
+        return f"needs exactly {NPES} PEs and has {pes}; start it with: {report.command_text(NPES, test.name, [])}"
     if (transport := runtime.current().transport) not in test.transports:
         return f"needs {' or '.join(test.transports)}, and this job's transport is {transport}: {test.unmapped}"
     return _too_large(options) or unwritable(options)

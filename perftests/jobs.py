@@ -15,7 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NoReturn
 
-__all__ = ["BASELINES", "ROOT", "Step", "end_running", "ended_by_signals", "gpus", "machine_name", "marked", "mpirun", "mps", "run"]
+from pgas.base.launcher import launched
+
+__all__ = ["BASELINES", "ROOT", "Step", "end_running", "ended_by_signals", "gpus", "machine_name", "marked", "mpirun", "mps", "run",
+    "starting",
+]  # fmt: skip
 
 #: The repository.
 ROOT = Path(__file__).resolve().parent.parent
@@ -170,6 +174,15 @@ def _mpirun() -> tuple[str, ...]:
         raise FileNotFoundError("no mpirun beside this Python or in PATH")
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
     return (path, *(_OPEN_MPI if "Open MPI" in version or "OpenRTE" in version else ()))
+
+
+def starting(npes: int) -> list[str]:
+    """Return the words before a program, in messages, by which PEs start as these did; else by mpirun, or pgas.run where there is none."""
+    found = launched()
+    launcher = found.launcher if found is not None else ""
+    if launcher not in ("mpirun", "srun", "pgas.run"):
+        launcher = "pgas.run" if shutil.which("mpirun") is None else "mpirun"
+    return [*(["python", "-m"] if launcher == "pgas.run" else []), launcher, "-n", str(npes)]
 
 
 def mpirun(n: int) -> list[str]:

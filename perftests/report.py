@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pgas.perftests.jobs import starting
+
 __all__ = ["BANDWIDTH", "LATENCY", "Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "rows_in_lines",
     "run_lines", "title_lines",
 ]  # fmt: skip
@@ -178,7 +180,7 @@ def row_line(row: Row, measures: str = BANDWIDTH) -> str:
 
 def command_text(npes: int, prog: str, argv: Sequence[str]) -> str:
     """Return a command that repeats the run."""
-    return shlex.join(["mpirun", "-n", str(npes), prog, *argv])
+    return shlex.join([*starting(npes), prog, *argv])
 
 
 def proxy_line(rows: Sequence[Row]) -> str | None:

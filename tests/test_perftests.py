@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jobs import also
 
 import pgas
-from pgas.perftests import counts, options, payload, plot, report, shmem_p_bw, shmem_put_bw
+from pgas.perftests import counts, jobs, options, payload, plot, report, shmem_p_bw, shmem_put_bw
 from pgas.perftests.grid import Counter
 from pgas.perftests.options import Defaults
 from pgas.perftests.report import Report, Row
@@ -570,13 +570,31 @@ def test_run_on_two_pes(test, argv, sizes, tmp_path):
     assert all(cells[-1] == "yes" for cells in printed)
 
 
+@pytest.mark.parametrize(
+    ("variables", "there", "command"),
+    [
+        ({"PMI_RANK": "0"}, False, "mpirun -n 2 shmem_p_bw -i 2"),
+        ({"PGAS_LAUNCHED": '{"rank": 0, "size": 2}'}, True, "python -m pgas.run -n 2 shmem_p_bw -i 2"),
+        ({}, True, "mpirun -n 2 shmem_p_bw -i 2"),
+        ({}, False, "python -m pgas.run -n 2 shmem_p_bw -i 2"),
+    ],
+)
+def test_the_command_that_repeats_a_run(variables, there, command, monkeypatch):
+    monkeypatch.setattr(jobs.shutil, "which", lambda name: name if there else None)
+    for name in [name for name in os.environ if name.startswith(("PMI", "SLURM_", "OMPI_"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert report.command_text(2, "shmem_p_bw", ["-i", "2"]) == command
+
+
 @with_mpirun
 @pytest.mark.parametrize("npes", [1, 3])
 def test_wrong_number_of_pes(npes):
     done = mpirun(npes, "-m", "pgas.perftests.shmem_put_bw")
     assert done.returncode == 2
     assert "shmem_put_bw: error: needs exactly 2 PEs" in done.stderr
-    assert "start it with: mpirun -n 2 shmem_put_bw" in done.stderr
+    assert "start it with: mpirun -n 2 shmem_put_bw\n" in done.stderr
     assert done.stderr.count("error:") == 1
 
 

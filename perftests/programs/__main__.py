@@ -20,6 +20,7 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 from pgas.base import config
 from pgas.base.launcher import launched_rank
 from pgas.perftests import options
+from pgas.perftests.jobs import starting
 from pgas.perftests.programs import soak
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
 from pgas.perftests.programs.operation import Operation, Program, line
@@ -188,7 +189,7 @@ def _command(arguments: Any, which: list[str]) -> str:
     """Return the command that runs programs again, with its environment variables."""
     variables = [f"{name}={os.environ[name]}" for name in sorted(config.VARIABLES) if os.environ.get(name) and name not in _NOT_SAID]
     transport = ["--transport", os.environ["PGAS_TRANSPORT"]] if "PGAS_TRANSPORT" in os.environ else []
-    program = ["mpirun", "-n", str(pgas.n_pes()), "python", "-m", "pgas.perftests.programs"]
+    program = [*starting(pgas.n_pes()), "python", "-m", "pgas.perftests.programs"]
     types = [] if arguments.types == DTYPES or "--keep" in which else ["--types", ",".join(arguments.types)]
     return shlex.join([*variables, *program, *transport, *types, "--seed", str(arguments.seed), *which])
 
