@@ -47,6 +47,12 @@ def outcomes(*runs):
     }
 
 
+def test_the_secrets_of_a_job_are_not_recorded(monkeypatch):
+    for name in ("PGAS_SECRET", "PGAS_LAUNCHED", "PGAS_TRANSPORT"):
+        monkeypatch.setenv(name, "p2p")
+    assert {name for name in report.variables() if name in ("PGAS_SECRET", "PGAS_LAUNCHED", "PGAS_TRANSPORT")} == {"PGAS_TRANSPORT"}
+
+
 def test_a_bullet_has_the_worst_outcome_of_its_tests():
     bullets = {"a": [PUT], "b": [PUT, SHIFT], "c": [SHIFT]}
     found = run(said("a", "passed"), said("b", "failed", reason="x\nE wrong"), said("c", "skipped", "setup", "no GPU"), bullets=bullets)

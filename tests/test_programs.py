@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from test_perftests import mpirun, with_mpirun
 
 import pgas
+from pgas.base import config
 from pgas.kernels.compiler.binding import HOST_FORMS
 from pgas.perftests.programs import __main__ as programs
 from pgas.perftests.programs import interpreter, oracle
@@ -383,6 +385,18 @@ def test_bad_value_is_one_sentence(argv, words, capsys, monkeypatch):
         programs.run(argv)
     assert stop.value.code == 2
     assert f"programs: error: {words}" in capsys.readouterr().err
+
+
+def test_the_command_that_runs_programs_again(monkeypatch):
+    """By the launcher of these, with the variables that are set, and without the job's secret."""
+    for name in config.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    told = {"PGAS_LAUNCHED": '{"rank": 0, "size": 3, "secret": "5ec"}', "PGAS_SECRET": "key", "PGAS_PES_PER_NODE": "2,1"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(pgas, "n_pes", lambda: 3)
+    command = programs._command(SimpleNamespace(types=DTYPES, seed=4), ["--keep", "1:2"])
+    assert command == "PGAS_PES_PER_NODE=2,1 python -m pgas.run -n 3 python -m pgas.perftests.programs --seed 4 --keep 1:2"
 
 
 @pytest.mark.slow

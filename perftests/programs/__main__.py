@@ -32,7 +32,7 @@ from pgas.perftests.programs.trial import Trial
 _TYPES_ON_GPUS = ("uint8", "float32", "uint64")
 
 #: Variables that are not part of the printed command.
-_NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT")
+_NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT", *config.SECRETS)
 
 __all__ = ["main", "run"]
 

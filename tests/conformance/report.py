@@ -26,6 +26,8 @@ REFUSED = "refused: "
 
 #: Variables that are not shown in titles: the transport is there already, the others concern the machine.
 _UNTITLED = ("PGAS_TRANSPORT", "PGAS_SYMMETRIC_SIZE", "PGAS_SOFTHCA_DEVICE", "PGAS_SOFTHCA_SMS")
+#: Variables that are not recorded: they have the secrets of jobs.
+_SECRET = ("PGAS_LAUNCHED", "PGAS_SECRET")
 
 _FORMAT = 1
 
@@ -188,8 +190,8 @@ def main():
 
 
 def variables():
-    """Return the library's variables that are set in this run."""
-    return {name: value for name, value in os.environ.items() if name.startswith("PGAS_")}
+    """Return the library's variables that are set in this run, but for secrets."""
+    return {name: value for name, value in os.environ.items() if name.startswith("PGAS_") and name not in _SECRET}
 
 
 if __name__ == "__main__":
