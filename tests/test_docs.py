@@ -84,6 +84,7 @@ def test_programs_of_the_gallery():
     assert [path.name for path in gallery.glob("*.py") if len(path.read_text(encoding="utf-8").splitlines()) > 100] == []
 
 
+@pytest.mark.slow
 @pytest.mark.sass
 def test_every_program_compiles_for_a_gpu(tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | examples.STAND_INS | {"NUMBA_ENABLE_CUDASIM": "0"}

@@ -219,7 +219,7 @@ SETTLED = {
 }
 
 
-@pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
+@pytest.mark.parametrize("transport", ["ibgda", *(pytest.param(name, marks=pytest.mark.slow) for name in ("p2p", "ibrc"))])
 def test_kernels_compile_for_an_a100(transport):
     kernels = built(transport, "A100")
     assert kernels.keys() == set(ON_A100)
