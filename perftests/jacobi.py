@@ -2,7 +2,7 @@
 
     mpirun -n 4 python -m pgas.perftests.jacobi -nx 16384 -ny 16384 -niter 1000 -csv
 
-The rows of the mesh are divided among the PEs; the row above the first is the last. By default each thread sends its element of a border
+The rows of the mesh are divided among the PEs; the last row is above the first. By default each thread sends its element of a border
 row with ``p``. With ``-use_block_comm`` each block puts its part of a border row. Both launch a kernel for each iteration, and a barrier on
 the stream; the norm is summed on the stream, and the host looks at it an iteration later, as NVIDIA's does. ``-persistent``, which NVIDIA's
 program has not, is one kernel for all iterations, in which neighbours signal and blocks meet in a grid barrier.
@@ -144,7 +144,7 @@ def _persistent(a, b, rows, norms, totals, signal, up, up_halo, down, steps, ncc
 
 
 class _Mesh:
-    """A PE's rows of the mesh, twice, between halo rows; or all rows, of one PE that is alone."""
+    """Two copies of a PE's rows of the mesh, between halo rows; or of all rows, for one PE alone."""
 
     def __init__(self, nx: int, ny: int, *, alone: bool = False) -> None:
         me, n = (0, 1) if alone else (pgas.my_pe(), pgas.n_pes())
@@ -172,7 +172,7 @@ class _Mesh:
             array.copy_to_device(np.zeros(2, np.float32))
 
     def result(self, steps: int) -> np.ndarray:
-        """Return this PE's rows after so many steps."""
+        """Return this PE's rows after a number of steps."""
         return (self.a if steps % 2 == 0 else self.b).copy_to_host()[1 : self.rows + 1]
 
 

@@ -56,7 +56,7 @@ class Bootstrap(Protocol):
 
     @property
     def place(self) -> str:
-        """Where the ranks look for each other; "": a library knows."""
+        """Where the ranks look for each other; "": MPI finds them, or there are no others."""
 
     def close(self) -> None:
         """Leave the job in good order. Further calls do nothing."""
