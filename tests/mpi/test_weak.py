@@ -8,10 +8,18 @@ import os
 
 import numpy as np
 import pytest
-from conformance.checks import WARP, launch_together, needs_peer, neighbours
+from conformance.checks import THROUGH_NIC, WARP, launch_together, needs_peer, neighbours
+from conformance.collectives import LL_BYTES
 from numba import cuda
 
 import pgas
+from pgas.kernels import scope, state
+from pgas.kernels.compiler import ptx, u32, u64
+from pgas.kernels.ops import collective
+from pgas.kernels.ops.collectives import near
+
+if pgas.SIMULATOR:
+    from pgas.kernels.compiler import simulator
 
 pytestmark = [
     pytest.mark.skipif(not (pgas.SIMULATOR and os.environ.get("PGAS_SIM_WEAK")), reason="capability missing: PGAS_SIM_WEAK"),
@@ -294,3 +302,45 @@ def test_store_buffering(heap, correct):
         for array in (word, met, blind):
             heap.free(array)
     assert (both == 0) if correct else (both > 0), f"{both} rounds with seed {os.environ['PGAS_SIM_WEAK']}"
+
+
+def one_flag(op, at, epoch):
+    """near.await_line, with the mistake that it looks at one of a line's two flags."""
+    low, flag, high, _ = ptx.ld_line(at)
+    while flag != u32(epoch):
+        state.relax(op, at, 0, epoch)
+        low, flag, high, _ = ptx.ld_line(at)
+    return u64(low) | u64(high) << u64(32)
+
+
+def without_fence(scope, word, fence=None, exchange=near._exchange):
+    """near._exchange, with the mistake that nothing orders data before the flags."""
+    return exchange(scope, word, ptx.nothing)
+
+
+@pytest.mark.skipif(THROUGH_NIC, reason="lines and stored flags are of p2p")
+@pytest.mark.parametrize("mistake", [one_flag, without_fence])
+def test_lines_and_flags_of_collectives_are_delayed(heap, monkeypatch, mistake):
+    """Halves of a line come one by one, and flags before data: an alltoall with the mistake planted goes wrong, small or large."""
+    monkeypatch.setattr(near, {one_flag: "await_line", without_fence: "_exchange"}[mistake], mistake)
+    alltoall = simulator.overload(pgas.alltoall_warp, collective.alltoall(scope.WARP), None)  # compiled anew, with the mistake
+
+    @pgas.jit
+    def rounds(dest, source, wrong):
+        t, each = cuda.threadIdx.x, dest.size // pgas.n_pes()
+        for r in range(3):
+            for i in range(t, source.size, WARP):
+                source[i] = value_of(r, i) << 40  # the upper half is another one in each round
+            alltoall(pgas.TEAM_WORLD, dest, source)
+            for i in range(t, dest.size, WARP):
+                if dest[i] != value_of(r, pgas.my_pe() * each + i % each) << 40:
+                    cuda.atomic.add(wrong, 0, 1)
+            pgas.team_sync_warp(pgas.TEAM_WORLD)
+
+    found = []
+    for size in (CHUNK, LL_BYTES // 8 + 5):
+        dest, source, wrong = (heap.zeros(count, np.int64) for count in (size * pgas.n_pes(), size * pgas.n_pes(), 1))
+        for _ in range(2):
+            launch_together(rounds, 1, WARP, dest, source, wrong)
+        found.append(sum(pgas.allgather_object(int(wrong.copy_to_host()[0]))) > 0)
+    assert found == [mistake is one_flag, mistake is without_fence], f"with seed {os.environ['PGAS_SIM_WEAK']}"
