@@ -31,8 +31,9 @@ SUITE := $(PYTEST_SUITE) tests/conformance
 OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py h_*.py i_*.py)
 OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py h_*.py i_*.py)
 WEAK := $(addprefix tests/conformance/test_,d_*.py f_*.py)
-# Of collectives, what members do that run ahead of each other; with three, a member is not the only one that another waits for.
-AHEAD := "floods or channels or overlap or meetings or place or split"
+# Of collectives, what members do that run ahead of each other; with three, a member is not the only one that another waits for, and the
+# order of additions matters.
+AHEAD := "floods or channels or overlap or meetings or place or split or every_op or same_bits"
 # Those of them that take longest; over p2p three PEs run them.
 LONG := $(addprefix --deselect tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves)
 # Small and large ones of every form, for weak memory.
