@@ -52,6 +52,16 @@ def test_results_are_right(name, arguments, transport, npes):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["ring_broadcast", "ring_allreduce"])
+def test_pictures(name, tmp_path):
+    picture = tmp_path / "picture.png"
+    command = [*launcher(2), forks.python(), str(GALLERY / f"{name}.py"), "--chunks", "1", "2", "--plot", str(picture)]
+    done = subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
 def test_pytorch_under_torchrun():
     """With the real PyTorch; elsewhere a stand-in takes its place under mpirun."""
     pytest.importorskip("torch")

@@ -1,6 +1,7 @@
-"""A sum of arrays of all PEs around a ring, in chunks, beside pgas.reduce: ``mpirun -n 4 python ring_allreduce.py --chunks 4``."""
+"""A sum of arrays of all PEs around a ring, in chunks, beside pgas.reduce: ``mpirun -n 4 python ring_allreduce.py --chunks 1 4``."""
 
 import argparse
+import math
 import time
 
 import numpy as np
@@ -41,34 +42,53 @@ def library(data, chunks):
         pgas.reduce_block(pgas.TEAM_WORLD, part, part, pgas.SUM, cuda.blockIdx.x)
 
 
+@pgas.jit
+def puts(data, inbox, chunks):
+    """Put what the ring puts, without a wait or an addition: B of the formula is its bytes by its time."""
+    size = inbox.size // chunks
+    for _ in range(2):  # reduce-scatter and all-gather
+        for chunk in range(cuda.blockIdx.x, chunks, cuda.gridDim.x):
+            part = slice(chunk * size, (chunk + 1) * size)
+            pgas.put_nbi_block(inbox[part], data[part], (pgas.my_pe() + 1) % pgas.n_pes())
+
+
 options = argparse.ArgumentParser(description=__doc__)
-for name, default in {"elements": 4096, "chunks": 4, "blocks": 2, "threads": 64, "times": 1}.items():
+options.add_argument("--chunks", type=int, nargs="+", default=[4], help="of each of the n parts of the array")
+options.add_argument("--plot", help="a PNG to draw: times over the number of chunks")
+for name, default in {"elements": 4096, "blocks": 2, "threads": 64, "times": 1}.items():
     options.add_argument(f"--{name}", type=int, default=default)  # blocks: at most PGAS_CHANNELS; of times the fastest counts
 args = options.parse_args()
 
 with pgas.init():
-    me, n, right, turn, best = pgas.my_pe(), pgas.n_pes(), True, 0, {}
-    elements = args.elements - args.elements % (n * args.chunks)
+    me, n, right, turn, times = pgas.my_pe(), pgas.n_pes(), True, 0, {"ring": [], "pgas.reduce": [], "puts alone": []}
+    elements = args.elements - args.elements % (n * math.lcm(*args.chunks))
     mine = np.random.default_rng(me).random(elements, np.float32)
     expected = sum(np.random.default_rng(pe).random(elements, np.float32).astype(float) for pe in range(n))
     data, inbox = pgas.zeros(elements, np.float32), pgas.zeros(max(n - 1, 1) * (elements // n), np.float32)
-    signal = pgas.zeros(2 * n * args.chunks, np.uint64)
-    for name in ("ring", "pgas.reduce"):
-        seconds = []
-        for _ in range(1 + args.times):  # the first time, the kernel is compiled
-            turn += 1  # signals of earlier turns are no signals of this one
-            data.copy_to_device(mine)
-            pgas.barrier_all()
-            began = time.perf_counter()
-            if name == "ring":
-                pgas.launch(ring_allreduce, args.blocks, args.threads, (data, inbox, signal, args.chunks, turn))
-            else:
-                pgas.launch(library, args.blocks, args.threads, (data, args.chunks))
-            pgas.barrier_all()
-            seconds.append(time.perf_counter() - began)
-            right &= all(pgas.allgather_object(bool(np.allclose(data.copy_to_host(), expected, rtol=1e-5))))
-        best[name] = f"{name} {min(seconds[1:]) * 1e6:.1f} us"
-    if me == 0:
-        told = f"{'right' if right else 'WRONG'}, {', '.join(best.values())}"
-        print(f"ring_allreduce: {n} PEs, {data.nbytes} bytes, {args.chunks} chunks: {told}")
+    signal = pgas.zeros(2 * n * max(args.chunks), np.uint64)
+    for chunks in args.chunks:
+        for name, points in times.items():
+            seconds = []
+            for _ in range(1 + args.times):  # the first time, the kernel is compiled
+                turn += 1  # signals of earlier turns are no signals of this one
+                runs = (ring_allreduce, (data, inbox, signal, chunks, turn)), (library, (data, chunks)), (puts, (data, inbox, chunks))
+                kernel, arguments = runs[list(times).index(name)]
+                data.copy_to_device(mine)
+                pgas.barrier_all()
+                began = time.perf_counter()
+                pgas.launch(kernel, args.blocks, args.threads, arguments)
+                pgas.barrier_all()
+                seconds.append(time.perf_counter() - began)
+                right &= all(pgas.allgather_object(kernel is puts or bool(np.allclose(data.copy_to_host(), expected, rtol=1e-5))))
+            points.append((chunks, min(seconds[1:])))
+        if me == 0:
+            told = ", ".join(f"{name} {points[-1][1] * 1e6:.1f} us" for name, points in times.items())
+            print(f"ring_allreduce: {n} PEs, {data.nbytes} bytes, {chunks} chunks: {'right' if right else 'WRONG'}, {told}")
+    if me == 0 and args.plot:
+        from pgas.perftests import plot
+
+        curves = [plot.Curve(name, points, number) for number, (name, points) in enumerate(times.items())]
+        place = f"{pgas.info()['machine']}, {pgas.info()['transport']}, {time.strftime('%Y-%m-%d')}"
+        details = f"{place}: {n} PEs, {data.nbytes} bytes, {args.blocks} blocks of {args.threads} threads"
+        plot.picture(args.plot, "All-reduce around a ring", details, [plot.Panel(curves, "chunks of a part", "time", "s")])
 raise SystemExit(not right)

@@ -30,7 +30,8 @@ def ring_broadcast(data, signal, chunks, turn):
 
 
 options = argparse.ArgumentParser(description=__doc__)
-options.add_argument("--chunks", type=int, nargs="+", default=[1, 2, 4, 8], help="the formula is compared with the first")
+options.add_argument("--chunks", type=int, nargs="+", default=[1, 2, 4, 8], help="the first one gives the formula's bandwidth")
+options.add_argument("--plot", help="a PNG to draw: times and formula over the number of chunks")
 for name, default in {"elements": 4096, "blocks": 1, "threads": 64, "times": 1}.items():
     options.add_argument(f"--{name}", type=int, default=default)  # elements: a multiple of chunks; of times the fastest counts
 args = options.parse_args()
@@ -39,7 +40,7 @@ with pgas.init():
     me, n, right = pgas.my_pe(), pgas.n_pes(), True
     expected = np.random.default_rng(1).random(args.elements, np.float32)
     data, signal = pgas.zeros(args.elements, np.float32), pgas.zeros(max(args.chunks), np.uint64)
-    turn, unit = 0, 0.0
+    turn, unit, measured, formula = 0, 0.0, [], []
     for chunks in args.chunks:
         seconds = []
         for _ in range(1 + args.times):  # the first time, the kernel is compiled
@@ -51,10 +52,18 @@ with pgas.init():
             pgas.barrier_all()
             seconds.append(time.perf_counter() - began)
             right &= all(pgas.allgather_object(bool((data.copy_to_host() == expected).all())))
-        best = min(seconds[1:]) * 1e6
-        time_of_formula = (chunks + n - 2) / chunks  # in units of bytes / bandwidth, which the first measurement gives
-        unit = unit or best / (time_of_formula or 1)
+        steps = (chunks + n - 2) / chunks  # of the formula, in units of bytes / bandwidth, which the first measurement gives
+        unit = unit or min(seconds[1:]) / (steps or 1)
+        measured.append((chunks, min(seconds[1:])))
+        formula.append((chunks, unit * steps))
         if me == 0:
-            told = f"{'right' if right else 'WRONG'}, {best:.1f} us, formula {unit * time_of_formula:.1f} us"
+            told = f"{'right' if right else 'WRONG'}, {measured[-1][1] * 1e6:.1f} us, formula {formula[-1][1] * 1e6:.1f} us"
             print(f"ring_broadcast: {n} PEs, {data.nbytes} bytes in {chunks} chunks: {told}")
+    if me == 0 and args.plot:
+        from pgas.perftests import plot
+
+        curves = [plot.Curve("measured", measured, 0), plot.Curve("N (S + K - 2) / (S B)", formula, 1)]
+        place = f"{pgas.info()['machine']}, {pgas.info()['transport']}, {time.strftime('%Y-%m-%d')}"
+        details = f"{place}: {n} PEs, {data.nbytes} bytes, {args.blocks} blocks of {args.threads} threads"
+        plot.picture(args.plot, "Broadcast around a ring", details, [plot.Panel(curves, "chunks S", "time", "s")])
 raise SystemExit(not right)
