@@ -90,7 +90,7 @@ def test_refusals_are_one_sentence_on_every_pe(job):
 
 
 def test_hang_reports_name_the_path_of_what_is_awaited(job):
-    """PE 0 waits for a signal, PE 1 for PE 0, which is near, and PE 2 for PE 0, which is far; PE 1 also for its WQE on a paused card."""
+    """PE 0 waits for a signal, PE 1 for its WQE on a paused card, PE 2 for far PEs; a report finds each in its wait, or after its error."""
     text = """
 from pgas.job import runtime
 
@@ -117,9 +117,9 @@ sys.exit(1)
     assert found.keys() == {0, 1, 2}, ended
     for lines in found.values():
         has(lines, r"  process \d+ on \S+, transport p2p,ibgda", ended)
-    has(found[0], r".* signal_wait_until wait.*: any PE may write it: PEs 0-1 over p2p; PE 2 over ibgda", ended)
-    has(found[1], r".* atomic_fetch_add wait.* of queue pair \d to PE 2 .*: the NIC, over ibgda, completes it", ended)
-    has(found[2], r".* sync_all wait.* the flag of PE \d in the barrier .*: PE \d writes it, over ibgda, when it comes there", ended)
+    has(found[0], r".* signal_wait_until wait.*[:;] any PE may write it: PEs 0-1 over p2p; PE 2 over ibgda", ended)
+    has(found[1], r".* atomic_fetch_add wait.* of queue pair \d to PE 2 .*[:;] the NIC, over ibgda, completes it", ended)
+    has(found[2], r".* sync_all wait.* the flag of PE \d in the barrier .*[:;] PE \d writes it, over ibgda, when it comes there", ended)
 
 
 def test_ptr_of_a_far_pe_in_a_kernel(job):
