@@ -5,6 +5,7 @@ import inspect
 import pydoc
 import re
 import subprocess
+import symtable
 import sys
 import types
 from functools import cache
@@ -314,6 +315,23 @@ def test_no_assertions_on_input():
 
 
 # --------------------------------------------------------------------------------------------------------- public API
+
+
+def test_no_comprehension_takes_the_name_of_a_function_that_a_lambda_beside_it_calls():
+    """Python 3.12 and 3.13 raise a NameError in the lambda (def f(): ...; def g(): lambda: f(); [f for f in ...]), 3.11 does not."""
+
+    def found(table, module):
+        for inner in table.get_children():
+            if inner.get_name() in ("listcomp", "setcomp", "dictcomp") and table.get_type() == "function":
+                own = {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_assigned()}
+                for symbol in table.get_symbols():
+                    if symbol.is_free() and symbol.get_name() in own:
+                        yield f"{module}:{inner.get_lineno()} {symbol.get_name()}"
+            yield from found(inner, module)
+
+    assert [
+        name for module, path in SOURCES.items() for name in found(symtable.symtable(path.read_text(), str(path), "exec"), module)
+    ] == []
 
 
 def test_public_api():

@@ -143,7 +143,7 @@ def choose(
     def ask(name: str) -> Sequence[topology.PE]:
         own, _ = job.together("pgas.init()", lambda: nic(name))
         met = job.exchange(own)
-        asked[name] = [replace(pe, nic=nic, nic_reason=reason) for pe, (nic, reason) in zip(pes, met, strict=True)]
+        asked[name] = [replace(pe, nic=found, nic_reason=reason) for pe, (found, reason) in zip(pes, met, strict=True)]
         return asked[name]
 
     name, reason = topology.choose_transport(wanted, neighbours, ask, requested["PGAS_ENGINE"])
