@@ -250,6 +250,9 @@ def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Way
         @device
         def perform(op, c, request):
             dest, dest_size, source, size = request
+            if dest == source and size != _0 and size_of(c[1]) > 1:
+                state.fail(_IN_PLACE, op, u64(size_of(c[1])), dest, _0, _0, _DEST)
+                return
             epoch = begin(op, c)
             tell(op, c, epoch, request)
             gather(op, c, epoch)

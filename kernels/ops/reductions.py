@@ -15,7 +15,8 @@ from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
 
 _0, _WORD = constant(0), constant(layout.WORD)
-_NO_PAIRS, _DEST, _SOURCE = constant(state.NO_PAIRS), constant(operation.SYMMETRIC), constant(operation.LOCAL)
+_NO_PAIRS, _IN_PLACE = constant(state.NO_PAIRS), constant(state.IN_PLACE)
+_DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 
 
 def operation_of(name: str, op: Any) -> Reduction:
@@ -135,6 +136,9 @@ def _part_of_source(name: str, itemsize: int) -> Any:
 
     @device
     def request(op, c, dest, dest_size, source, source_size):
+        if dest == source and dest_size != _0 and rank_of(c[1]) != 0:
+            state.fail(_IN_PLACE, op, u64(size_of(c[1])), dest, _0, _0, _DEST)
+            return dest, source, _0
         if not fits(op, c, dest, dest_size, dest_size, source, source_size, u64(size_of(c[1])) * dest_size):
             return dest, source, _0
         return dest, source, dest_size * nbytes

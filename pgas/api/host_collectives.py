@@ -83,7 +83,7 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
             raise ValueError(refusals.words("misfit", who=who, operand=argument, found=row.size, wanted=n, size=n))
     if name == "alltoall" and source.size % n:
         raise ValueError(refusals.words("no multiple", who=who, wanted=source.size, size=n))
-    if name == "alltoall" and n > 1 and source.size and dest.address == source.address:
+    if name in ("alltoall", "collect") and n > 1 and source.size and dest.address == source.address:
         raise ValueError(refusals.words("in place", who=who))
     for operand in (dest, source) if name in ("maxloc", "minloc") else ():
         if len(operand.shape) == 2 and operand.shape[1] != 2:

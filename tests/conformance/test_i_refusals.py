@@ -144,6 +144,14 @@ def summed(name, dest, source):
     reducing(name, "", "SUM")[1, 1](0, dest, source)
 
 
+def others(call, name, dest, source):
+    """A call in place that is right for member 0 alone, which makes another one."""
+    if pgas.my_pe():
+        call(name, dest, source)
+    else:
+        once("collect", dest, dest[:1])
+
+
 def broadcast(dest, source, root=0, channel=0):
     broadcast_from[1, 1](0, dest, source, root, channel)
 
@@ -167,6 +175,9 @@ CALLS = {
     "a negative root": (lambda d, s, n: broadcast(d, s, -1), "broadcast: root must be 0 to {last}, not -1"),
     "a channel behind the last": (lambda d, s, n: broadcast(d, s, 0, 256), "broadcast: channel must be 0 to "),
     "a negative channel": (lambda d, s, n: broadcast(d, s, 0, -2), "(PGAS_CHANNELS), not -2"),
+    "collect in place": (lambda d, s, n: once("collect", d, d[:4]), "collect: dest must not be source"),
+    "fcollect of another's part": (lambda d, s, n: others(once, "fcollect", d[: 4 * n], d[:4]), ": dest must not be source"),
+    "reducescatter into another's part": (lambda d, s, n: others(summed, "reducescatter", d[:4], d[: 4 * n]), ": dest must not be source"),
     "reduce into too little": (lambda d, s, n: summed("reduce", d[:4], s[:5]), "reduce: dest has 4 elements, 5 are needed for a team"),
     "reducescatter of too little": (lambda d, s, n: summed("reducescatter", d[:4], s[: 4 * n - 1]), "source has {n3} elements, {n4}"),
     "inscan into too little": (lambda d, s, n: summed("inscan", d[:4], s[:5]), "inscan: dest has 4 elements, 5 are needed"),
@@ -185,7 +196,7 @@ CALLS = {
     "a negative displacement": (lambda d, s, n: exchanged(d, s, (4, -1, 4, 0)), "alltoallv: dest has 64 elements"),
     "more than the receiver takes": (lambda d, s, n: exchanged(d, s, (3, 0, 4, 0)), "sends 4 elements, and dest_counts allows 3"),
 }  # fmt: skip
-WITH_PEERS = ("alltoall with a rest", "alltoall in place", "alltoallv in place")
+WITH_PEERS = ("alltoall with a rest", *(name for name in CALLS if "in place" in name or "another" in name))
 
 
 @checklist("I", "what does not fit is refused")
