@@ -8,7 +8,8 @@ On the host a team is a Team. A kernel takes it as an argument, or names a prede
 
 A team takes memory beside the heap on its members, for PGAS_CHANNELS channels or those asked for with ``channels=``. There is room for
 PGAS_MAX_TEAMS teams of all PEs, the predefined ones included, or for more teams that are smaller or have fewer channels. ``python -m pgas
-info`` prints how much that is. Teams that are never destroyed are reported by pgas.finalize(), as arrays are.
+info`` prints how much that is. Teams that are never destroyed are reported by pgas.finalize(), as arrays are,
+by their first member.
 """
 
 import hashlib

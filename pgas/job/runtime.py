@@ -405,7 +405,7 @@ class Job(Collective):
         """Complete all work, wait for all PEs, and release everything. Collective."""
         try:
             self.meet("pgas.finalize()")
-            leaks = "\n".join(filter(None, (self.heap.unfreed(), self.teams.unfreed())))
+            leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
             self._vigil.end()
             self.exchange(None)  # nobody ends while another still watches it
             self.local.clear()
@@ -416,7 +416,7 @@ class Job(Collective):
             raise
         finally:
             self.release()
-        if report_leaks and self.my_pe == 0 and leaks:  # last, so that the job has ended even if warnings are errors
+        if report_leaks and leaks:  # last, so that the job has ended even if warnings are errors
             warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
 
     def release(self) -> None:

@@ -248,8 +248,11 @@ class Teams:
         return notes, notes + len(record.pes) * _line(NOTE_BYTES)
 
     def unfreed(self) -> str:
-        """Return a text with the teams that were not destroyed and the lines that made them; "" if there are none."""
-        left = {number: record for number, record in self.records.items() if number >= _PREDEFINED}
+        """Return a text with the teams that were not destroyed and the lines that made them; "" if there are none.
+
+        Each team is reported by its first member.
+        """
+        left = {number: record for number, record in self.records.items() if number >= _PREDEFINED and record.pes[0] == self._me}
         lines = [f"{record.where}: team {number} of PEs {listed(record.pes)}" for number, record in left.items()]
         return "\n  ".join([f"{len(left)} team{'s' * (len(left) > 1)} never destroyed:", *lines]) if left else ""
 

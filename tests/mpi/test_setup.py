@@ -63,22 +63,22 @@ def test_leaks_are_reported_with_the_line_that_allocated():
     leaked = [pgas.zeros((2, 3), np.int16), pgas.empty(5), pgas.empty(5), pgas.empty(5)]
     kept = pgas.full(3, 1.0)
     pgas.free(kept)
+    me, n = pgas.my_pe(), pgas.n_pes()
+    backwards = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
+    pgas.team_destroy(pgas.team_create([me]))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        me = pgas.my_pe()
         pgas.finalize()
     texts = [str(w.message) for w in caught if issubclass(w.category, pgas.PgasWarning)]
     assert len(leaked) == 4
-    if me == 0:
-        assert [text.splitlines() for text in texts] == [
-            [
-                "4 symmetric arrays never freed:",
-                f"  {__file__}:{line}: int16 array of shape (2, 3), 12 bytes",
-                f"  {__file__}:{line}: float64 array of shape (5,), 40 bytes, 3 times",
-            ]
-        ]
-    else:
-        assert not texts
+    arrays = [
+        "4 symmetric arrays never freed:",
+        f"  {__file__}:{line}: int16 array of shape (2, 3), 12 bytes",
+        f"  {__file__}:{line}: float64 array of shape (5,), 40 bytes, 3 times",
+    ]
+    teams = ["1 team never destroyed:", f"  {__file__}:{line + 4}: team {int(backwards)} of PEs {', '.join(map(str, range(n)[::-1]))}"]
+    told = arrays * (me == 0) + teams * (me == n - 1)  # a team by its first member
+    assert [text.splitlines() for text in texts] == ([told] if told else [])
 
 
 def test_the_end_of_a_with_block_frees_without_a_warning():
