@@ -524,6 +524,41 @@ def test_floods(heap, backwards, size):
 
 
 @pgas.jit
+def flood_of_one(team, dest, source, wrong, rounds, meets):
+    """Member 0 broadcasts, waiting for nobody; it overwrites its source as soon as it may. Member 0 of a scan waits for nobody, too."""
+    t, me = cuda.threadIdx.x, pgas.team_my_pe(team)
+    for r in range(rounds):
+        for i in range(t, source.size, WARP):
+            source[i] = 1000 * r + 100 * me
+        if me and r % 3 == 0 and t == 0:
+            for _ in range(20):
+                pgas.test(wrong, 0, pgas.EQ, -1)
+        if meets:
+            pgas.team_sync_warp(team)
+        if meets or r % 4:
+            pgas.broadcast_warp(team, dest, source, 0)
+        else:
+            pgas.inscan_warp(team, dest, source, pgas.SUM)
+        for i in range(t, source.size, WARP):
+            source[i] = -1
+        expected = 1000 * r if meets or r % 4 else 1000 * r * (me + 1) + 50 * me * (me + 1)
+        for i in range(t, dest.size, WARP):
+            if dest[i] != expected:
+                cuda.atomic.add(wrong, 0, 1)
+
+
+@checklist("I", "one after another without barriers")
+@pytest.mark.parametrize("size", [3, LL_BYTES // 8 + 5])
+def test_floods_of_one_root(heap, backwards, size):
+    """Small ones without a meeting, so the root is ahead by as much as the protocol allows."""
+    dest, source, wrong = heap.zeros(size, np.int64), heap.zeros(size, np.int64), heap.zeros(1, np.int32)
+    meets = size > 3
+    pgas.barrier_all()
+    launch_together(flood_of_one, 1, WARP, backwards, dest, source, wrong, 5 if meets else ROUNDS, meets)
+    equal(wrong, np.zeros(1, np.int32), "elements of another round")
+
+
+@pgas.jit
 def put_and_meet(team, dest, right, left, wrong, rounds):
     """After one barrier the neighbour's element has arrived; after another it may be overwritten."""
     for r in range(1, rounds + 1):
