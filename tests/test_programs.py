@@ -1,5 +1,6 @@
 """Random programs: drawing, rules and oracle separately; faults are found, made smaller and reported."""
 
+import functools
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ from pgas.perftests.programs import interpreter, oracle
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
 from pgas.perftests.programs.operation import (
     BLOCK,
+    COLLECTIVES,
     COUNTERS,
     DATA,
     FLAGS,
@@ -53,7 +55,7 @@ EQ, GE = 0, 5
 
 @pytest.fixture(scope="module")
 def drawn():
-    return [draw(3, group * GROUP + i, 2 + group % 2) for group in range(100) for i in range(4)]
+    return [draw(3, group * GROUP + i, 2 + group % 2) for group in range(300) for i in range(4)]
 
 
 def test_everything_occurs(drawn):
@@ -61,6 +63,7 @@ def test_everything_occurs(drawn):
     copies = [kind for kind in Kind if kind <= Kind.PUT_SIGNAL_NBI]
     assert {key for key in found if key[0] in copies} == {(kind, scope) for kind in copies for scope in (THREAD, WARP, BLOCK)}
     assert {kind for kind, _ in found} == set(Kind)
+    assert {key for key in found if key[0] in COLLECTIVES} == {(kind, scope) for kind in COLLECTIVES for scope in (THREAD, WARP, BLOCK)}
     shapes = {program.shape for program in drawn}
     assert {s.dtype.name for s in shapes} == set(DTYPES)
     assert {end for s in shapes for end in s.ends} == set(End)
@@ -203,6 +206,38 @@ def test_threads_of_a_block_need_a_barrier():
     assert defined(shape_, (block, sync, QUIET, sync, store._replace(who=1)))
 
 
+def collective(kind, nelems, *, who=0, channel=0, dest=A, source=B, **more):
+    """Return a collective of PEs 1 and 0, thread 0 of each."""
+    return Operation(kind, 0, 1, who, team=0, channel=channel, dest=dest, source=source, nelems=nelems, **more)
+
+
+SMALL, LARGE = collective(Kind.REDUCE, 16), collective(Kind.REDUCE, 17, source=A + 256)
+MEET = collective(Kind.TEAM_SYNC, 0)
+
+
+@pytest.mark.parametrize(
+    ("operations", "right"),
+    [
+        ([SMALL, SMALL], True),
+        ([LARGE, LARGE], False),  # a member that is ahead writes into the dest of one that has not returned
+        ([LARGE, MEET, LARGE], True),
+        ([call(Kind.LOAD, 0, source=A, nelems=4), LARGE], False),
+        ([call(Kind.LOAD, 0, source=A, nelems=4), MEET, LARGE], True),
+        ([put(0, 1), SMALL], False),
+        ([put(0, 1), MEET, SMALL], False),  # it completes nothing
+        ([put(0, 1), MEET._replace(kind=Kind.BARRIER), SMALL], True),
+        ([SMALL, call(Kind.G, 0, 1, source=A)], False),
+        ([SMALL, MEET, call(Kind.G, 0, 1, source=A)], True),
+        ([SMALL._replace(dest=B)], True),  # in place
+        ([collective(Kind.ALLTOALL, 2, dest=B, dst_stride=2, src_stride=2)], False),
+        ([SMALL, SMALL._replace(who=1)], False),  # threads that call one after another
+        ([SMALL, SMALL._replace(who=1, channel=1, dest=B + 64)], True),
+    ],
+)
+def test_rule_of_collectives(operations, right):
+    assert defined(SHAPE._replace(threads=2, region_bytes=1024, teams=((1, 0),)), tuple(operations)) == right
+
+
 # ------------------------------------------------------------------------------------------------------------------ the oracle
 
 
@@ -269,7 +304,7 @@ def test_sizes_of_fetched_values(drawn):
         for o in program.operations:
             wanted = Oracle(program)._perform(o) if o.kind < Kind.ATOMIC_ADD else b"x" * fetches(program.shape, o)
             assert len(wanted or b"") == fetches(program.shape, o)
-            assert line(program.shape, o).startswith(f"PE {o.pe} ")
+            assert line(program.shape, o).startswith(f"PE {o.pe} " if o.team < 0 else "PEs ")
 
 
 @pytest.mark.parametrize(
@@ -332,15 +367,19 @@ def test_right_programs_pass(capsys):
 
 
 @simulated
-@pytest.mark.parametrize(("name", "kind"), [("put", Kind.PUT), ("g", Kind.G), ("iget_block", Kind.IGET), ("test_some", Kind.TEST_SOME)])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("put", Kind.PUT), ("g", Kind.G), ("iget_block", Kind.IGET), ("test_some", Kind.TEST_SOME), ("alltoall", Kind.ALLTOALL)],
+)
 def test_an_operation_that_does_nothing_is_found(name, kind, monkeypatch, capsys):
     """It is reported as a program of that operation only, with commands that run it again."""
     monkeypatch.setattr(pgas, name, lambda *_, **__: 0)
+    monkeypatch.setattr(interpreter, "_with_collectives", functools.cache(interpreter._with_collectives.__wrapped__))
     assert programs.run(["--count", "1000", "--seed", "9"]) == 1
     told = capsys.readouterr().err
     first = re.search(r"error: program (\d+) of seed 9: PE 0, phase \d: ", told)
     assert f"--seed 9 --first {first[1]} --count 1\n" in told
-    small = re.findall(r"^programs:     PE 0 (?:thread|warp|block).*: (\w+)\(", told, re.M)
+    small = re.findall(r"^programs:     PEs? 0 (?:thread|warp|block).*: (\w+)\(", told, re.M)
     assert small == [name]
     kept = re.search(r"--first (\d+) --keep (\S+)\n", told)
     assert draw(9, int(kept[1]), 1).operations[int(kept[2].partition(":")[0])].kind == kind
@@ -480,13 +519,13 @@ from numba.cuda import types
 from numba.cuda.np.numpy_support import from_dtype
 from pgas.perftests.programs import interpreter
 
-transport, name = sys.argv[1:]
+transport, name, teams = sys.argv[1:]
 sass.configure(transport)
 i64, u64, t = types.int64, types.uint64, from_dtype(np.dtype(name))
 array = lambda dtype, ndim=1: types.Array(dtype, ndim, "C")
 fields = [array(i64, 2), array(i64, 2), array(i64), *[array(t)] * 4, *[array(u64)] * 2, array(t), array(u64), array(u64, 3)]
 fields += [array(i64), i64, i64, i64]
-built = sass.build(interpreter.interpreter(np.dtype(name)).__wrapped__, (types.NamedTuple(fields, interpreter.Table),))
+built = sass.build(interpreter.interpreter(np.dtype(name), teams=bool(teams)).__wrapped__, (types.NamedTuple(fields, interpreter.Table),))
 print(len(built.instructions), built.registers, built.spills)
 assert built.spills == 0
 assert built.registers <= 255
@@ -495,10 +534,12 @@ assert built.registers <= 255
 
 @pytest.mark.slow
 @pytest.mark.sass
-@pytest.mark.parametrize(("transport", "name"), [("p2p", "uint8"), ("p2p", "float32"), ("ibrc", "uint64")])
-def test_the_interpreter_compiles_for_a_gpu(transport, name):
+@pytest.mark.parametrize(
+    ("transport", "name", "teams"), [("p2p", "uint8", ""), ("p2p", "float32", ""), ("ibrc", "uint64", ""), ("p2p", "float32", "teams")]
+)
+def test_the_interpreter_compiles_for_a_gpu(transport, name, teams):
     """In a separate process, as this one may have the simulator."""
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
-    command = [sys.executable, "-c", BUILD_FOR_A_GPU, transport, name]
+    command = [sys.executable, "-c", BUILD_FOR_A_GPU, transport, name, teams]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ from pgas.perftests.programs.trial import Trial
 _TYPES_ON_GPUS = ("uint8", "float32", "uint64")
 
 #: Variables that are not part of the printed command.
-_NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT", *config.SECRETS)
+_NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT", "PGAS_CHANNELS", "PGAS_LL_BYTES", *config.SECRETS)
 
 __all__ = ["main", "run"]
 
@@ -51,6 +51,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.transport is not None:
         os.environ["PGAS_TRANSPORT"] = arguments.transport
+    os.environ.setdefault("PGAS_CHANNELS", str(2 * GROUP))  # two of each team for every program
+    os.environ.setdefault("PGAS_LL_BYTES", "256")  # regions are small, and some messages are to be large
     try:
         job = pgas.init()
     except pgas.TransportError as error:  # on all PEs

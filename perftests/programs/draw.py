@@ -9,12 +9,15 @@ import numpy as np
 from pgas.perftests.programs.operation import (
     ALL,
     BLOCK,
+    COLLECTIVES,
     COUNTERS,
     DATA,
     FLOAT_ATOMICS,
     GETS,
+    IN_PLACE,
     LANES,
     LOCAL_BYTES,
+    MEETINGS,
     PUTS,
     SEVERAL,
     SIGNAL_ADD,
@@ -54,6 +57,8 @@ _SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.P)
 _NOT_ON_HOSTS = (Kind.TEST, Kind.SYNCTHREADS, *TESTS_OF_SEVERAL)
 _SIGNALLED = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
 _HOST_SHARE = 0.2  #: share of groups with a phase that hosts perform
+_TEAMS_SHARE = 0.25  #: share of groups with teams
+_COLLECTIVE_SHARE = 0.35  #: of operations in their programs
 _LOCAL_SHARE = 0.2  #: share of local operands in registered memory
 _PLACES = 6  #: number of places that later operations use again
 
@@ -66,7 +71,16 @@ def shape(seed: int, group: int, n_pes: int) -> Shape:
     phases = dice.choice((1, 2, 2, 3))
     region = dice.choice((384, 512, 512, 768, 1024, 8192))
     drawn = Shape(n_pes, threads, np.dtype(dice.choice(DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))
-    return drawn._replace(on_host=dice.randrange(phases)) if dice.random() < _HOST_SHARE else drawn
+    if dice.random() < _HOST_SHARE:
+        drawn = drawn._replace(on_host=dice.randrange(phases))
+    return drawn._replace(teams=_teams(dice, n_pes)) if dice.random() < _TEAMS_SHARE else drawn
+
+
+def _teams(dice: random.Random, n_pes: int) -> tuple[tuple[int, ...], ...]:
+    """Draw teams: all PEs, those of a stride, and a list."""
+    start, stride = dice.randrange(n_pes), dice.choice((-2, -1, 1, 2))
+    split = tuple(range(start, n_pes if stride > 0 else -1, stride))
+    return tuple(range(n_pes))[:: dice.choice((1, -1))], split, tuple(dice.sample(range(n_pes), dice.randint(1, n_pes)))
 
 
 class _Place(NamedTuple):
@@ -116,12 +130,14 @@ class _Drawing:
         self._threads = shape_.threads  # threads of this phase
         kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1, Kind.TEST: 1}
         self._waits = list(WAITS)
-        if not has_atomics(shape_.dtype):  # see interpreter()
+        if not has_atomics(shape_.dtype) and not shape_.teams:  # see interpreter()
             self._waits *= 4
             self._waits += WAITS_FOR_SEVERAL
             kinds |= dict.fromkeys(TESTS_OF_SEVERAL, 1)
-        self._alone = has_atomics(shape_.dtype) and shape_.dtype.kind != "f"  # copies are of one thread then: see interpreter()
-        if has_atomics(shape_.dtype):
+        self._alone = (
+            has_atomics(shape_.dtype) and shape_.dtype.kind != "f" and not shape_.teams
+        )  # copies are of one thread then: see interpreter()
+        if has_atomics(shape_.dtype) and not shape_.teams:
             atomics = FLOAT_ATOMICS if shape_.dtype.kind == "f" else [kind for kind in Kind if is_atomic(kind)]
             kinds |= dict.fromkeys(atomics, 12 // len(atomics) or 1)
         if shape_.threads > 1:
@@ -146,6 +162,9 @@ class _Drawing:
             yield from self._wait(self._told.pop(self._dice.randrange(len(self._told))))
             return
         pe = self._dice.randrange(self._shape.n_pes)
+        if self._shape.teams and self._dice.random() < _COLLECTIVE_SHARE:
+            yield from self._collective()
+            return
         if self._dice.random() < 0.15:
             yield from self._message(pe)
             return
@@ -209,6 +228,39 @@ class _Drawing:
             )
             self._told[-1] = _Message(flag, places)
 
+    def _collective(self) -> Iterator[Operation]:
+        """Draw a collective, and often the same again with other data: without a meeting in between where that is allowed."""
+        dice, size, team = self._dice, self._size, self._dice.randrange(len(self._shape.teams))
+        members, kind = self._shape.teams[team], dice.choice(COLLECTIVES[:5] if self._shape.dtype.kind == "c" else COLLECTIVES)
+        o = self._operation(kind, members[0], 0, team=team, channel=dice.randrange(2))
+        o = self._by_some(o, dice.randrange(self._threads))
+        if kind not in MEETINGS:
+            written, read = (
+                len(members) if kind in some else 1 for some in ((Kind.ALLTOALL, Kind.FCOLLECT), (Kind.ALLTOALL, Kind.REDUCESCATTER))
+            )
+            nelems = min(self._nelems(), (self._shape.region_bytes - DATA) // size // max(written, read))
+            dest, source = (self._within(self._place(members[0]).at, nelems * parts) for parts in (written, read))
+            o = o._replace(
+                nelems=nelems, dst_stride=written, src_stride=read, target=dice.randrange(len(members)), source=max(source, DATA)
+            )
+            o = o._replace(dest=o.source if kind in IN_PLACE and dice.random() < 0.2 else max(dest, DATA))
+        for _ in range(dice.choice((1, 1, 2, 4))):
+            if not self._rules.admit(o):
+                yield from self._admitted(o._replace(kind=dice.choice(MEETINGS), nelems=0))
+                if not self._rules.admit(o):
+                    return
+            yield o
+            self._places = [*self._places, *(_Place(pe, o.dest, o.nelems) for pe in members if o.nelems)][-_PLACES:]
+            for pe in members if o.nelems else ():
+                store = self._drawn(Kind.STORE, pe)
+                yield from self._admitted(store._replace(dest=o.source + dice.randrange(o.nelems * o.src_stride) * size, who=o.who))
+
+    def _by_some(self, o: Operation, who: int) -> Operation:
+        """Draw the scope of an operation that a thread, a warp or a block performs."""
+        scopes = (THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if self._threads >= LANES else ())
+        scope = THREAD if self._alone or self._on_host else self._dice.choice(scopes)
+        return o._replace(scope=scope, who=who // LANES * LANES if scope == WARP else 0 if scope == BLOCK else who)
+
     def _admitted(self, o: Operation) -> Iterator[Operation]:
         if self._rules.admit(o):
             yield o
@@ -263,8 +315,7 @@ class _Drawing:
 
     def _drawn(self, kind: Kind, pe: int) -> Operation:
         """Draw an operation of a kind; the rules may refuse it."""
-        dice, threads = self._dice, self._threads
-        who, scope = dice.randrange(threads), THREAD
+        dice, who = self._dice, self._dice.randrange(self._threads)
         if kind == Kind.SYNCTHREADS:
             return self._operation(kind, pe, 0, scope=BLOCK)
         target = dice.randrange(self._shape.n_pes)
@@ -279,13 +330,9 @@ class _Drawing:
                 look = look._replace(left_out=dice.choice((look.left_out, look.left_out, (1 << look.nelems) - 1)))
             return look
         if kind in _COPIES or kind in _SIGNALLED:
-            scope = (
-                THREAD
-                if self._alone or self._on_host
-                else dice.choice((THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if threads >= LANES else ()))
-            )
-            who = who // LANES * LANES if scope == WARP else 0 if scope == BLOCK else who
-        o = self._operation(kind, pe, who, scope=scope, target=target)
+            o = self._by_some(self._operation(kind, pe, 0, target=target), who)
+        else:
+            o = self._operation(kind, pe, who, target=target)
         if kind in _COPIES and kind not in STRIDED:
             o = o._replace(qp=dice.choice((0, 0, 1, 2)), whole=dice.random() < 0.7)
         if kind in _SIGNALS:

@@ -4,6 +4,7 @@ A row of the table is an operation; its places are indices of elements or words.
 copies its region for the comparison.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import pgas
 from pgas.perftests.grid import grid_barrier
 from pgas.perftests.programs.operation import BLOCK, LANES, LOCAL_BYTES, THREAD, End, has_atomics
 
-__all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "Table", "copied", "interpreter", "signalled"]
+__all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "Table", "copied", "interpreter", "operation_of", "signalled"]
 
 #: Grid barriers of a phase.
 MEETINGS = 4
@@ -32,6 +33,7 @@ _WAIT_UNTIL_ALL, _WAIT_UNTIL_ANY, _WAIT_UNTIL_SOME, _WAIT_UNTIL_ALL_VECTOR, _WAI
 _TEST_ALL, _TEST_ANY, _TEST_SOME, _TEST_ALL_VECTOR, _TEST_ANY_VECTOR, _TEST_SOME_VECTOR = range(26, 32)
 _FENCE, _QUIET, _QUIET_PE, _FLUSH, _SYNCTHREADS = range(32, 37)
 _ADD, _SET, _INC, _AND, _OR, _XOR, _FETCH, _SWAP, _FETCH_ADD, _COMPARE_SWAP, _FETCH_INC, _FETCH_AND, _FETCH_OR, _FETCH_XOR = range(37, 51)
+_TEAM_SYNC, _BARRIER, _ALLTOALL, _BROADCAST, _FCOLLECT, _REDUCE, _REDUCESCATTER, _INSCAN, _EXSCAN = range(51, 60)
 _END_BARRIER, _END_WARP, _END_BLOCK, _END_QUIET, _END_QUIETS = (int(end) for end in End)
 
 #: Operand in local memory: 0 none, else dest or source.
@@ -264,6 +266,67 @@ def _several(table, i, kind):
 
 
 @cuda.jit(device=True)
+def _no_collectives(table, i, kind, scope):
+    """Do nothing: there are no teams."""
+
+
+def _collective(scope: str, op: Any) -> Any:
+    """Make a function that performs a collective of a scope."""
+    names = "team_sync", "barrier", "alltoall", "broadcast", "fcollect", "reduce", "reducescatter", "inscan", "exscan"
+    team_sync, barrier, alltoall, broadcast, fcollect, reduce, reducescatter, inscan, exscan = (
+        getattr(pgas, name + scope) for name in names
+    )
+
+    @cuda.jit(device=True)
+    def collective(kind, team, dest, data, root, channel):
+        if kind == _TEAM_SYNC:
+            team_sync(team, channel)
+        elif kind == _BARRIER:
+            barrier(team, channel)
+        elif kind == _ALLTOALL:
+            alltoall(team, dest, data, channel)
+        elif kind == _BROADCAST:
+            broadcast(team, dest, data, root, channel)
+        elif kind == _FCOLLECT:
+            fcollect(team, dest, data, channel)
+        elif kind == _REDUCE:
+            reduce(team, dest, data, op, channel)
+        elif kind == _REDUCESCATTER:
+            reducescatter(team, dest, data, op, channel)
+        elif kind == _INSCAN:
+            inscan(team, dest, data, op, channel)
+        else:
+            exscan(team, dest, data, op, channel)
+
+    return collective
+
+
+def operation_of(dtype: np.dtype) -> Any:
+    """Return the op of reductions: one whose result does not depend on the order of members."""
+    return pgas.MAX if dtype.kind == "f" else pgas.SUM
+
+
+def _collectives(op: Any) -> Any:
+    """Make a function that performs the collective of a row."""
+    by_thread, by_warp, by_block = (_collective(scope, op) for scope in ("", "_warp", "_block"))
+
+    @cuda.jit(device=True)
+    def collectives(table, i, kind, scope):
+        rows, area, to, source = table.rows, table.area, table.rows[i, _DEST], table.rows[i, _SOURCE]
+        dest = area[to : to + rows[i, _NELEMS] * rows[i, _DST_STRIDE]]
+        data = area[source : source + rows[i, _NELEMS] * rows[i, _SRC_STRIDE]]
+        team, root, channel = rows[i, _VALUE], rows[i, _TARGET], rows[i, _WORD]
+        if scope == THREAD:
+            by_thread(kind, team, dest, data, root, channel)
+        elif scope == BLOCK:
+            by_block(kind, team, dest, data, root, channel)
+        else:
+            by_warp(kind, team, dest, data, root, channel)
+
+    return collectives
+
+
+@cuda.jit(device=True)
 def _finish(end, thread):
     """Call quiet, unless the phase ends with a barrier, which includes it."""
     if end == _END_QUIETS:
@@ -289,7 +352,7 @@ def _meet(end, thread):
             pgas.sync_all()
 
 
-def _interpreter(atomics, several, copied, strided, signalled):  # type: ignore[no-untyped-def]
+def _interpreter(atomics, several, copied, strided, signalled, collectives=_no_collectives):  # type: ignore[no-untyped-def]
     """Make the kernel from some of the functions above."""
 
     @cuda.jit(device=True)
@@ -351,6 +414,9 @@ def _interpreter(atomics, several, copied, strided, signalled):  # type: ignore[
                 kind, scope, who = rows[i, _KIND], rows[i, _SCOPE], rows[i, _WHO]
                 if kind == _SYNCTHREADS:
                     cuda.syncthreads()
+                elif kind >= _TEAM_SYNC:
+                    if scope == BLOCK or who == (thread if scope == THREAD else thread // LANES * LANES):
+                        collectives(table, i, kind, scope)
                 elif scope == THREAD and kind > _PUT_SIGNAL_NBI:
                     if who == thread:
                         by_thread(table, i, kind)
@@ -384,11 +450,19 @@ _FLOATS = _interpreter(_atomics_of_floats, _not_several, copied, _strided, signa
 _INTEGERS = _interpreter(_atomics_of_integers, _not_several, *_BY_THREAD)
 
 
-def interpreter(dtype: np.dtype) -> Any:
+@functools.cache
+def _with_collectives(op: Any) -> Any:
+    return _interpreter(_no_atomics, _not_several, copied, _strided, signalled, _collectives(op))
+
+
+def interpreter(dtype: np.dtype, *, teams: bool = False) -> Any:
     """Return the kernel for elements of a type.
 
-    To halve compile times, integers are copied by one thread only, and types with atomics do not wait for several words.
+    To halve compile times, integers are copied by one thread only, and types with atomics do not wait for several words. With teams
+    there are collectives, and neither atomics nor waits for several words.
     """
+    if teams:
+        return _with_collectives(operation_of(dtype))
     if not has_atomics(dtype):
         return _PLAIN
     return _FLOATS if dtype.kind == "f" else _INTEGERS

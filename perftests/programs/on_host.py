@@ -12,10 +12,13 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
+from pgas.perftests.programs.interpreter import operation_of
 from pgas.perftests.programs.operation import (
+    COLLECTIVES,
     FLAGS,
     GETS,
     LOCAL_BYTES,
+    MEETINGS,
     PUTS,
     STRIDED,
     WAITS,
@@ -24,13 +27,14 @@ from pgas.perftests.programs.operation import (
     Operation,
     Program,
     Shape,
+    callers,
     element,
     is_atomic,
     named,
 )
 from pgas.perftests.programs.oracle import fetches
 
-__all__ = ["Host"]
+__all__ = ["Host", "channel_of"]
 
 _WITHOUT_OPERAND = (Kind.ATOMIC_FETCH, Kind.ATOMIC_INC, Kind.ATOMIC_FETCH_INC)
 _OF_A_SIGNAL = {Kind.FLAG_P: "p", Kind.FLAG_SET: "atomic_set", Kind.FLAG_ADD: "atomic_add"}
@@ -42,10 +46,11 @@ class Host:
     Args:
         area, words: regions of all programs, as elements and as uint64.
         local: the PE's local memory, as elements.
+        teams: the teams of the shape.
     """
 
-    def __init__(self, shape: Shape, area: Any, words: Any, local: Any) -> None:
-        self._shape, self._area, self._words, self._local = shape, area, words, local
+    def __init__(self, shape: Shape, area: Any, words: Any, local: Any, teams: Sequence[Any]) -> None:
+        self._shape, self._area, self._words, self._local, self._teams = shape, area, words, local, teams
         self._stream = cuda.stream()
 
     def perform(self, programs: Sequence[Program], phase: int) -> Mapping[tuple[int, int], Any]:
@@ -53,7 +58,7 @@ class Host:
         fetched = {}
         for place, program in enumerate(programs):
             for number, o in enumerate(program.operations):
-                if o.phase == phase and o.pe == pgas.my_pe():
+                if o.phase == phase and pgas.my_pe() in callers(self._shape, o):
                     value = self._call(o, place, (None, self._stream)[place % 2])
                     if fetches(self._shape, o):
                         fetched[place, number] = value
@@ -72,7 +77,9 @@ class Host:
         name, signals = o.kind.name.lower(), self._words[place * self._shape.region_bytes // 8 :]
         if o.kind in (Kind.LOAD, Kind.STORE):
             return self._access(o, place, stream)
-        if o.kind in PUTS or o.kind in GETS:
+        if o.kind in COLLECTIVES:
+            arguments = (self._teams[o.team], *self._of_collective(o, place), channel_of(place, o))
+        elif o.kind in PUTS or o.kind in GETS:
             arguments = self._copied(o, place)
             if o.kind in FLAGS:
                 arguments += (signals, o.word // 8, o.value, o.condition)
@@ -111,6 +118,17 @@ class Host:
             operands.append(array[first : first + o.nelems * stride] if o.whole else array[first:])
         return operands[0], operands[1]
 
+    def _of_collective(self, o: Operation, place: int) -> tuple[Any, ...]:
+        """Return the arguments of a collective between team and channel."""
+        if o.kind in MEETINGS:
+            return ()
+        operands = []
+        for at, parts in ((o.dest, o.dst_stride), (o.source, o.src_stride)):
+            array, first = self._array(at, place)
+            operands.append(array[first : first + o.nelems * parts])
+        last = {Kind.BROADCAST: (o.target,), Kind.ALLTOALL: (), Kind.FCOLLECT: ()}.get(o.kind, (operation_of(self._shape.dtype),))
+        return (*operands, *last)
+
     def _access(self, o: Operation, place: int, stream: Any) -> Any:
         """Read or write the PE's own memory, in the order of the stream."""
         pgas.synchronize(0 if stream is None else stream)
@@ -120,3 +138,8 @@ class Host:
         array[first : first + 1].copy_to_device(np.array([element(self._shape.dtype, o.value)]))
         pgas.synchronize()
         return None
+
+
+def channel_of(place: int, o: Operation) -> int:
+    """Return the channel of a collective: each program of a group has two."""
+    return 2 * place + o.channel

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = [
-    "ALL", "ANY", "BLOCK", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "LANES", "LOCAL_BYTES", "PUTS", "SEVERAL", "SIGNALS",
-    "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET", "SOME", "STRIDED", "TESTS_OF_SEVERAL", "THREAD", "VECTOR", "WAITS", "WAITS_FOR_SEVERAL",
-    "WARP", "End", "Kind", "Operation", "Program", "Shape", "element", "has_atomics", "is_added", "is_atomic", "is_fetching", "line",
-    "named", "spread", "wait_set",
+    "ALL", "ANY", "BLOCK", "COLLECTIVES", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "IN_PLACE", "LANES", "LOCAL_BYTES",
+    "MEETINGS", "PUTS", "SEVERAL", "SIGNALS", "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET", "SOME", "STRIDED", "TESTS_OF_SEVERAL", "THREAD",
+    "VECTOR", "WAITS", "WAITS_FOR_SEVERAL", "WARP", "End", "Kind", "Operation", "Program", "Shape", "callers", "element", "has_atomics",
+    "is_added", "is_atomic", "is_fetching", "line", "named", "spread", "wait_set",
 ]  # fmt: skip
 
 THREAD, WARP, BLOCK = range(3)
@@ -94,6 +94,16 @@ class Kind(IntEnum):
     ATOMIC_FETCH_AND = 48
     ATOMIC_FETCH_OR = 49
     ATOMIC_FETCH_XOR = 50
+    # collectives, by a thread, warp or block of every member of a team
+    TEAM_SYNC = 51
+    BARRIER = 52
+    ALLTOALL = 53
+    BROADCAST = 54
+    FCOLLECT = 55
+    REDUCE = 56
+    REDUCESCATTER = 57
+    INSCAN = 58
+    EXSCAN = 59
 
 
 #: Operations that write a signal word for which another PE waits.
@@ -111,6 +121,10 @@ GETS = (Kind.GET, Kind.GET_NBI, Kind.IGET)
 STRIDED = (Kind.IPUT, Kind.IGET)
 #: Atomics of floats; integers have all.
 FLOAT_ATOMICS = (Kind.ATOMIC_ADD, Kind.ATOMIC_SET, Kind.ATOMIC_FETCH, Kind.ATOMIC_SWAP, Kind.ATOMIC_FETCH_ADD)
+MEETINGS = (Kind.TEAM_SYNC, Kind.BARRIER)
+COLLECTIVES = tuple(kind for kind in Kind if kind >= Kind.TEAM_SYNC)
+#: Collectives whose dest may be source.
+IN_PLACE = (Kind.BROADCAST, Kind.REDUCE, Kind.INSCAN, Kind.EXSCAN)
 _ORDERING = (Kind.FENCE, Kind.QUIET, Kind.FLUSH, Kind.SYNCTHREADS)
 
 
@@ -135,8 +149,8 @@ class Operation(NamedTuple):
     target: int = 0  #: target PE
     dest: int = 0
     source: int = 0
-    nelems: int = 0  #: number of elements, or of words in a wait
-    dst_stride: int = 1
+    nelems: int = 0  #: number of elements, or of words in a wait; of a collective, from a member to another
+    dst_stride: int = 1  #: of a collective: nelems elements so many times
     src_stride: int = 1
     word: int = 0  #: a signal word, or the first of several
     value: int = 0  #: value of a signal, wait or flag; bits of an element that is stored or added
@@ -145,6 +159,8 @@ class Operation(NamedTuple):
     whole: bool = True  #: the call does not pass nelems
     left_out: int = 0  #: mask of words that the status array excludes
     values: tuple[int, ...] = ()  #: values of the _vector forms, one for each word
+    team: int = -1  #: of a collective: number in Shape.teams; target is then the root's number in the team
+    channel: int = 0  #: of a collective: 0 or 1, of the two that a program has in each team
 
 
 class Shape(NamedTuple):
@@ -156,6 +172,7 @@ class Shape(NamedTuple):
     region_bytes: int
     ends: tuple[End, ...]  #: End of each phase
     on_host: int = -1  #: the phase that hosts perform, each as one thread; -1: none
+    teams: tuple[tuple[int, ...], ...] = ()  #: PEs of each team; without teams there are no collectives
 
     @property
     def memory_bytes(self) -> int:
@@ -170,6 +187,11 @@ class Program(NamedTuple):
     number: int
     shape: Shape
     operations: tuple[Operation, ...]
+
+
+def callers(shape: Shape, o: Operation) -> tuple[int, ...]:
+    """Return the PEs that perform an operation: of a collective, the members of its team, in order."""
+    return (o.pe,) if o.team < 0 else shape.teams[o.team]
 
 
 def wait_set(o: Operation) -> Iterator[tuple[int, int, int]]:
@@ -191,12 +213,12 @@ def is_added(o: Operation) -> bool:
 
 def is_atomic(kind: Kind) -> bool:
     """Whether a kind is an atomic on an element."""
-    return kind >= Kind.ATOMIC_ADD
+    return Kind.ATOMIC_ADD <= kind < Kind.TEAM_SYNC
 
 
 def is_fetching(kind: Kind) -> bool:
     """Whether a kind is a fetching atomic."""
-    return kind >= Kind.ATOMIC_FETCH
+    return Kind.ATOMIC_FETCH <= kind < Kind.TEAM_SYNC
 
 
 def spread(at: int, nelems: int, stride: int, size: int) -> Iterator[tuple[int, int]]:
@@ -215,7 +237,8 @@ _COMPARISONS = ("EQ", "NE", "GT", "LE", "LT", "GE")
 def line(shape: Shape, o: Operation) -> str:
     """Return an operation as source text: ``a`` is the region, ``b`` local memory, ``signals`` the signal words."""
     who = ("thread", "warp", "block")[o.scope] + (f" {(o.who, o.who // LANES, 0)[o.scope]}" if o.scope != BLOCK else "")
-    return f"PE {o.pe} {who}: {_call(shape, o)}"
+    pes = f"PE {o.pe}" if o.team < 0 else f"PEs {', '.join(map(str, shape.teams[o.team]))}"
+    return f"{pes} {who}: {_call(shape, o)}"
 
 
 def _call(shape: Shape, o: Operation) -> str:
@@ -225,6 +248,13 @@ def _call(shape: Shape, o: Operation) -> str:
         name, first = named(shape, at)
         return f"{name}[{first}:{first + max(0, (o.nelems - 1) * stride + 1)}]"
 
+    if o.kind in COLLECTIVES:
+        parts = []
+        for at, count in ((o.dest, o.dst_stride), (o.source, o.src_stride)):
+            first = named(shape, at)[1]
+            parts.append(f", a[{first}:{first + o.nelems * count}]" if o.kind not in MEETINGS else "")
+        root = f", root={o.target}" if o.kind == Kind.BROADCAST else ""
+        return f"{name}(team {o.team}{''.join(parts)}{root}, channel={o.channel})"
     pe = f"pe={o.target}" + (f", qp={o.qp}" if o.qp else "")
     dest, source = part(o.dest, o.dst_stride), part(o.source, o.src_stride)
     signal = f"signals, {o.word // 8}, {o.value}"

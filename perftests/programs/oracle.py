@@ -1,5 +1,6 @@
 """The oracle: OpenSHMEM in plain Python, one operation after the other. It computes memory and fetched values."""
 
+import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -8,10 +9,12 @@ import numpy as np
 
 from pgas.perftests.programs.operation import (
     ANY,
+    COLLECTIVES,
     COUNTERS,
     DATA,
     FLAGS,
     GETS,
+    MEETINGS,
     PUTS,
     SEVERAL,
     SIGNAL_BEGIN,
@@ -22,6 +25,7 @@ from pgas.perftests.programs.operation import (
     Operation,
     Program,
     Shape,
+    callers,
     is_added,
     is_atomic,
     is_fetching,
@@ -134,10 +138,20 @@ class Oracle:
             return int(holds(self._word(o.pe, o.word), o.condition, o.value)).to_bytes(8, "little")
         elif o.kind in SEVERAL:
             return answer(o, self._satisfied(o))
+        elif o.kind in COLLECTIVES and o.kind not in MEETINGS:
+            self._collective(o)
         if o.kind in FLAGS:
             before = self._word(o.target, o.word) if is_added(o) else 0
             there[o.word : o.word + 8] = (before + o.value).to_bytes(8, "little")
         return None
+
+    def _collective(self, o: Operation) -> None:
+        """Let all members of a team take what the sources, as they were before, give them."""
+        dtype, members = self._shape.dtype, self._shape.teams[o.team]
+        sources = [np.frombuffer(self.regions[pe], dtype, o.nelems * o.src_stride, o.source).copy() for pe in members]
+        for i, pe in enumerate(members):
+            data = taken(o, sources, i).tobytes()
+            self.regions[pe][o.dest : o.dest + len(data)] = data
 
     def _word(self, pe: int, word: int) -> int:
         return int.from_bytes(self.regions[pe][word : word + 8], "little")
@@ -193,7 +207,7 @@ class Oracle:
             name, index = named(self._shape, at)
             what = f"element {index}" if name == "a" else f"element {index} of local memory"
             text = f"{what} is {self._element(found, at // size)} instead of {self._element(bytes(region), at // size)}"
-        writers = [line(self._shape, o) for o in operations if _writes(o, pe, at, size)]
+        writers = [line(self._shape, o) for o in operations if _writes(self._shape, o, pe, at)]
         who = f"; it is written by {writers[-1]}" if writers else "; nobody writes to it in this phase"
         return f"{text} ({len(wrong)} wrong byte{'s' if len(wrong) > 1 else ''}){who}"
 
@@ -220,6 +234,20 @@ class Oracle:
         region[at : at + dtype.itemsize] = last
 
 
+def taken(o: Operation, sources: Sequence[np.ndarray], me: int) -> np.ndarray:
+    """Return what member ``me`` gets. Reductions take the largest of floats, and the sum of others, which integers wrap."""
+    dtype, part = sources[0].dtype, slice(me * o.nelems, (me + 1) * o.nelems)
+    if o.kind == Kind.BROADCAST:
+        return sources[o.target]
+    if o.kind in (Kind.ALLTOALL, Kind.FCOLLECT):
+        return np.concatenate([source[part] if o.kind == Kind.ALLTOALL else source for source in sources])
+    combine, neutral = (np.maximum, -np.inf) if dtype.kind == "f" else (np.add, 0)
+    if o.kind in (Kind.INSCAN, Kind.EXSCAN):
+        sources = sources[: me + (o.kind == Kind.INSCAN)]
+    total: np.ndarray = functools.reduce(combine, sources, np.full(o.nelems * o.src_stride, neutral, dtype))
+    return total[part] if o.kind == Kind.REDUCESCATTER else total
+
+
 def answer(o: Operation, satisfied: Sequence[int]) -> bytes:
     """Return the answer of a wait or test of several words, given those that satisfy the condition; _any returns the first."""
     if o.kind in SOME:
@@ -229,8 +257,11 @@ def answer(o: Operation, satisfied: Sequence[int]) -> bytes:
     return np.array(len(satisfied) == len(list(wait_set(o))), np.int64).tobytes()
 
 
-def _writes(o: Operation, pe: int, at: int, size: int) -> bool:
+def _writes(shape: Shape, o: Operation, pe: int, at: int) -> bool:
     """Whether an operation writes to a byte of a PE's region."""
+    if o.team >= 0:
+        return pe in callers(shape, o) and o.dest <= at < o.dest + o.nelems * o.dst_stride * shape.dtype.itemsize
+    size = shape.dtype.itemsize
     if o.kind in FLAGS and o.target == pe and o.word <= at < o.word + 8:
         return True
     if o.kind in PUTS or o.kind in GETS:

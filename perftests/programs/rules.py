@@ -8,6 +8,9 @@ An operation makes accesses. Each access has three sets of threads, which may be
 
 A later access is allowed if one of its threads knows that the earlier one is complete, or if both write to the same PE and their thread
 called fence in between. Atomics on one word need no order. This is the contract; implementations may order more.
+
+A collective makes accesses on every member, and each knows of its own only that they are complete. Any member may write into the dest of
+any other from its call on, so all must know that earlier accesses are complete; not for small messages (pgas/api/collective.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +21,9 @@ from pgas.perftests.programs.operation import (
     BLOCK,
     FLAGS,
     GETS,
+    IN_PLACE,
     LANES,
+    MEETINGS,
     PUTS,
     SEVERAL,
     SIGNAL_BEGIN,
@@ -28,6 +33,7 @@ from pgas.perftests.programs.operation import (
     Kind,
     Operation,
     Shape,
+    callers,
     is_added,
     is_atomic,
     is_fetching,
@@ -44,6 +50,10 @@ READ, WRITE, WORD = range(3)
 DONE, PENDING, SOURCE, SENT = range(4)
 
 
+#: Bytes from a member to another that go through memory of the team whatever PGAS_LL_BYTES is.
+_SMALL = 64
+
+
 class _Touch(NamedTuple):
     """One access of an operation: bytes [lo, hi) of a PE's region."""
 
@@ -53,6 +63,7 @@ class _Touch(NamedTuple):
     mode: int
     when: int
     class_: object = None  # for WORD: concurrent accesses of one class are allowed
+    by: tuple[int, ...] = ()  # of a collective: the PEs that may perform it
 
 
 class _Access:
@@ -90,14 +101,16 @@ class Rules:
             if answered is None:
                 return False
             seen = [access for word in answered for access in self._carried.get((o.pe, word), [])]
-        touches = list(_touches(o, size))
+        touches = list(_touches(o, size) if o.team < 0 else _of_members(o, size, self._shape))
         if any(_overlap(a, b) and (a.mode, b.mode) != (READ, READ) for i, a in enumerate(touches) for b in touches[:i]):
             return False
         earlier = set()
         for touch in touches:
             for access in self._accesses:
                 if _overlap(touch, access.touch) and (touch.mode, access.touch.mode) != (READ, READ):
-                    ordered = self._ordered(access, touch, actors, o) or access in seen
+                    ordered = access in seen or all(
+                        self._ordered(access, touch, self._actors(o, pe), o) for pe in touch.by or callers(self._shape, o)
+                    )
                     if ordered:
                         earlier.add(access.number)
                     elif o.kind in WAITS_FOR_SEVERAL:  # the answer does not depend on this word
@@ -110,11 +123,12 @@ class Rules:
         self._number += 1
         return True
 
-    def _actors(self, o: Operation) -> int:
-        """Return the threads that perform an operation."""
+    def _actors(self, o: Operation, *pes: int) -> int:
+        """Return the threads that perform an operation, of these PEs or of all."""
         threads = self._shape.threads
         count = (1, LANES, threads)[o.scope]
-        return ((1 << count) - 1) << (o.pe * threads + (0 if o.scope == BLOCK else o.who))
+        one = ((1 << count) - 1) << (0 if o.scope == BLOCK else o.who)
+        return sum(one << pe * threads for pe in pes or callers(self._shape, o))
 
     def values(self, pe: int, word: int) -> list[int]:
         """Return the values of a signal word in this phase, in the order of the operations."""
@@ -145,12 +159,16 @@ class Rules:
         return bool(fenced) and access.touch.when == SENT and (touch.when == SENT or touch.mode == WORD)
 
     def _perform(self, o: Operation, actors: int, touches: list[_Touch], earlier: set[int]) -> None:
-        if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS):
+        if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS, *MEETINGS):
             for access in self._accesses:
                 _order(access, o, actors)
         # After a non-blocking call, threads of a warp or block are not ordered after each other's shares.
         together = actors & (actors - 1) == 0 or o.kind not in _NON_BLOCKING
-        added = [_Access(t, self._number, o.target, actors, actors if together else 0) for t in touches]
+        added = []
+        for t in touches:
+            own = self._actors(o, t.pe) if o.team >= 0 else actors
+            own = own & -own if t.lo < 0 else own  # the first thread leaves a channel last
+            added.append(_Access(t, self._number, o.target, own, own if together else 0))
         self._accesses += added
         if o.kind in FLAGS:
             self._tell(o, actors, [a for a in added if a.touch.pe == o.target])
@@ -185,13 +203,16 @@ def _order(access: _Access, o: Operation, actors: int) -> None:
     elif o.kind == Kind.FLUSH:
         if covered and access.touch.when == SOURCE:
             access.complete |= actors
+    elif o.kind == Kind.TEAM_SYNC:
+        if access.complete & actors and (access.fenced & actors or access.touch.mode == READ or access.touch.by):
+            access.complete |= actors
     elif o.kind == Kind.QUIET_PE:
         if covered and access.via == o.target and access.touch.when != DONE:
             access.complete |= actors
             access.fenced |= actors
     elif covered or access.complete & actors:
         access.fenced |= actors
-        if o.kind == Kind.QUIET and covered:
+        if o.kind == Kind.BARRIER or (o.kind == Kind.QUIET and covered):
             access.complete |= actors
 
 
@@ -214,6 +235,18 @@ def holds(found: int, comparison: int, value: int) -> bool:
 
 def _overlap(a: _Touch, b: _Touch) -> bool:
     return a.pe == b.pe and a.lo < b.hi and b.lo < a.hi
+
+
+def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
+    """Yield the accesses of a collective. A channel is a byte before the region, that the collective writes."""
+    members, place = shape.teams[o.team], 2 * o.team + o.channel
+    written, read = o.nelems * o.dst_stride * size, o.nelems * o.src_stride * size
+    for pe in members:
+        yield _Touch(pe, -1 - place, -place, WRITE, DONE, by=(pe,))
+        if o.kind not in MEETINGS:
+            if o.dest != o.source or o.kind not in IN_PLACE:
+                yield _Touch(pe, o.source, o.source + read, READ, DONE, by=(pe,))
+            yield _Touch(pe, o.dest, o.dest + written, WRITE, DONE, by=(pe,) if o.nelems * size <= _SMALL else members)
 
 
 def _touches(o: Operation, size: int) -> Iterator[_Touch]:

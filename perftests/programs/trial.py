@@ -15,8 +15,20 @@ from pgas.job import runtime
 from pgas.perftests import grid
 from pgas.perftests.programs.draw import GROUP
 from pgas.perftests.programs.interpreter import COLUMNS, IN_DEST, IN_SOURCE, MEETINGS, Table, interpreter
-from pgas.perftests.programs.on_host import Host
-from pgas.perftests.programs.operation import FLAGS, LOCAL_BYTES, SEVERAL, VECTOR, WAITS, Kind, Operation, Program, Shape
+from pgas.perftests.programs.on_host import Host, channel_of
+from pgas.perftests.programs.operation import (
+    COLLECTIVES,
+    FLAGS,
+    LOCAL_BYTES,
+    SEVERAL,
+    VECTOR,
+    WAITS,
+    Kind,
+    Operation,
+    Program,
+    Shape,
+    callers,
+)
 from pgas.perftests.programs.oracle import Fault, Found, Oracle, fetches, image
 
 __all__ = ["Trial"]
@@ -60,19 +72,22 @@ class Trial:
     def run(self, programs: Sequence[Program]) -> dict[int, list[Fault]]:
         """Perform programs of one shape; return faults by place in the list, on every PE alike."""
         me, shape = pgas.my_pe(), programs[0].shape
-        table, slots = self._table(programs)
+        teams = [_team(pes) for pes in shape.teams]
+        table, slots = self._table(programs, teams)
         by_hosts: dict[int, np.ndarray] = {}
         called: Mapping[tuple[int, int], Any] = {}
         pgas.barrier_all()  # the regions of all PEs are initialised
         for begin, end in _stretches(shape):
             if begin == shape.on_host:
-                called = Host(shape, table.area, table.words, table.local).perform(programs, begin)
+                called = Host(shape, table.area, table.words, table.local, teams).perform(programs, begin)
                 by_hosts[begin] = np.hstack([words.copy_to_host().reshape(len(programs), -1) for words in (table.words, table.local_words)])
             else:
                 meeting = self._counter.reserve(len(programs) * MEETINGS * (end - begin))
                 part = table._replace(meeting=meeting, begin=begin, end=end)
-                pgas.launch(interpreter(shape.dtype), len(programs), shape.threads, (part,))
+                pgas.launch(interpreter(shape.dtype, teams=bool(teams)), len(programs), shape.threads, (part,))
             pgas.barrier_all()
+        for team in teams:
+            pgas.team_destroy(team)
         copies, fetched, signals = (array.copy_to_host() for array in (table.copies, table.fetched, table.signals))
         for phase, memory in by_hosts.items():
             copies[phase] = memory
@@ -90,7 +105,7 @@ class Trial:
             gathered |= faults_of
         return dict(sorted(gathered.items()))
 
-    def _table(self, programs: Sequence[Program]) -> tuple[Table, dict[tuple[int, int], int]]:
+    def _table(self, programs: Sequence[Program], teams: Sequence[Any]) -> tuple[Table, dict[tuple[int, int], int]]:
         """Return the table of this PE, and the slots of fetched values by position of the program and number of the operation."""
         me, shape = pgas.my_pe(), programs[0].shape
         size, phases = shape.dtype.itemsize, len(shape.ends)
@@ -104,7 +119,7 @@ class Trial:
             for place, program in enumerate(programs):
                 first[phase, place] = len(rows)
                 for number, o in enumerate(program.operations):
-                    if o.phase != phase or o.pe != me:
+                    if o.phase != phase or me not in callers(shape, o):
                         continue
                     slot = 0
                     if o.kind in _SIGNAL_VALUES and fetches(shape, o):
@@ -113,7 +128,7 @@ class Trial:
                     elif nbytes := fetches(shape, o):
                         slots[place, number] = slot = elements
                         elements += nbytes // size
-                    rows.append(self._row(shape, place, o, slot))
+                    rows.append(self._row(shape, place, o, slot, teams))
                     for elements_of, bits in ((operands, o.value), (conditions, o.condition)):
                         elements_of += (bits % (1 << 8 * size)).to_bytes(size, "little")
             first[phase, len(programs)] = len(rows)
@@ -141,7 +156,7 @@ class Trial:
         )
         return table, slots
 
-    def _row(self, shape: Shape, place: int, o: Any, slot: int) -> tuple[int, ...]:
+    def _row(self, shape: Shape, place: int, o: Any, slot: int, teams: Sequence[Any]) -> tuple[int, ...]:
         """Return the row of an operation."""
         size, base = shape.dtype.itemsize, place * shape.region_bytes
         local = IN_DEST if o.dest >= shape.region_bytes else IN_SOURCE if o.source >= shape.region_bytes else 0
@@ -151,8 +166,18 @@ class Trial:
         word = (base + o.word) // 8
         qp = min(o.qp, self._queue_pairs)
         value, condition = (o.value, o.condition) if o.kind in _SIGNAL_VALUES else (0, 0)
+        if o.kind in COLLECTIVES:
+            word, value = channel_of(place, o), int(teams[o.team])
         elements = dest, source, o.nelems, o.dst_stride, o.src_stride
         return (o.kind, o.scope, o.who, o.target, *elements, o.whole, qp, word, value, condition, slot, local)
+
+
+def _team(pes: tuple[int, ...]) -> Any:
+    """Make a team, by a split if its PEs have a stride."""
+    strides = {b - a for a, b in pairwise(pes)} or {0}
+    if len(strides) > 1:
+        return pgas.team_create(pes)
+    return pgas.team_split_strided(pgas.TEAM_WORLD, pes[0], strides.pop(), len(pes))
 
 
 def _stretches(shape: Shape) -> Iterator[tuple[int, int]]:
