@@ -559,6 +559,31 @@ def test_floods_of_one_root(heap, backwards, size):
 
 
 @pgas.jit
+def flood_to_others(team, dest, room, source, sent, displs, wrong, rounds):
+    """Member 0 sends; the others have nothing to send, so they wait for a flag at once, and look at the data behind it."""
+    t, me = cuda.threadIdx.x, pgas.team_my_pe(team)
+    for r in range(rounds):
+        for i in range(t, source.size, cuda.blockDim.x):
+            source[i] = 1000 * r + i
+        pgas.team_sync_block(team)
+        pgas.alltoallv_block(team, dest, room, displs, source, sent, displs)
+        for i in range(t, dest.size if me else 0, cuda.blockDim.x):
+            if dest[i] != 1000 * r + i:
+                cuda.atomic.add(wrong, 0, 1)
+        cuda.syncthreads()
+
+
+@checklist("I", "one after another without barriers", "alltoallv: counts and displacements on the device")
+def test_floods_to_others(heap, backwards):
+    n, me, size = backwards.n_pes, backwards.my_pe, 300
+    dest, source, wrong = heap.zeros(size, np.int64), heap.zeros(size, np.int64), heap.zeros(1, np.int32)
+    room, sent = heap.array(np.array([size] + [0] * (n - 1))), heap.array(np.array([0] + [size * (not me)] * (n - 1)))
+    pgas.barrier_all()
+    launch_together(flood_to_others, 1, BLOCK, backwards, dest, room, source, sent, heap.zeros(n, np.int64), wrong, ROUNDS // 3)
+    equal(wrong, np.zeros(1, np.int32), "elements before they came")
+
+
+@pgas.jit
 def put_and_meet(team, dest, right, left, wrong, rounds):
     """After one barrier the neighbour's element has arrived; after another it may be overwritten."""
     for r in range(1, rounds + 1):
