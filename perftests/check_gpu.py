@@ -173,7 +173,8 @@ def _measurements(machine: str) -> Iterator[Step]:
     """Yield measurements without a NIC."""
     output = str(BASELINES / f"compile_time-{machine}.json")
     yield from compare.steps(MEASUREMENTS, machine, 200)
-    yield Step("programs", [*_on(2), "-m", "pgas.perftests.programs", "--transport", "p2p"], 300)
+    # Six kernels are compiled, those with collectives in more than a minute each.
+    yield Step("programs", [*_on(2), "-m", "pgas.perftests.programs", "--transport", "p2p"], 600)
     yield Step("compile_time", [sys.executable, "-m", "pgas.perftests.compile_time", "--json", output], 100)
     yield Step("demo", [*_on(2), "-m", "pgas.perftests.demo"], 100)
 
