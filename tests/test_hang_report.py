@@ -313,8 +313,9 @@ def test_a_child_that_is_forked_ends_without_the_job(job):
 #: PE 1 is stopped, or late, until PE 0 has reported its wait.
 LATE = """
 import re
-from pgas.base import waits
+from pgas.base import liveness, waits
 from pgas.base.launcher import launched
+from pgas.job.processes import siblings
 
 if launched().launcher == "mpirun":
     from mpi4py import MPI  # MPI_Init is another wait
@@ -327,19 +328,23 @@ waits.say = say
 continued = threading.Event()
 signal.signal(signal.SIGCONT, lambda *_: continued.set())
 late = launched_rank() == 1
-if late:
-    os.kill(os.getpid(), signal.SIGSTOP)
+
+def stop():
+    if late:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while not late and liveness.state(siblings(os.getppid()).get(1, 0)) != "stopped":
+        time.sleep(0.01)
+
+stop()
 pgas.init()
-if late:
-    os.kill(os.getpid(), signal.SIGSTOP)
+stop()
 pgas.barrier_all()
 continued.clear()
 if late:
     continued.wait()
 word = pgas.zeros(1)
 pgas.free(word)
-if late:
-    os.kill(os.getpid(), signal.SIGSTOP)
+stop()
 """
 
 
@@ -349,9 +354,9 @@ def test_waits_of_the_host_say_who_is_waited_for(tmp_path):
     assert (ended.status, ended.out) == (0, ""), ended
     for call in ("init", "barrier_all", "zeros", "finalize"):
         stopped = "" if call == "zeros" else ", which is stopped"
-        line = (
-            rf"^pgas: PE 0 has waited 0.5 s \(PGAS_TIMEOUT\) for PE 1 \(process \d+{stopped}\) in pgas\.{call}\(.*\), and goes on waiting$"
-        )
+        where = r", at the store at \S+" if jobs.BY_RUN and call == "init" else ""
+        who = rf"PE 1 \(process \d+{stopped}\) in pgas\.{call}\(.*\){where}"
+        line = rf"^pgas: PE 0 has waited 0.5 s \(PGAS_TIMEOUT\) for {who}, and goes on waiting$"
         assert len(re.findall(line, ended.err, re.MULTILINE)) == 1, f"{call}\n{ended}"
 
 
