@@ -177,6 +177,7 @@ class Running:
         ended = Ended(self.process.returncode, _plain(out), _plain(err), self.seconds())
         files = {line for file in self._folder.glob("shm-*") for line in file.read_text().splitlines()}
         until(lambda: not (self._processes() or present(files) or self._socket() or self._memory_held()), SOON)
+        until(lambda: not self._processes(), SOON)  # a PE that was ending may have started one meanwhile
         left = self._processes()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

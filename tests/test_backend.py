@@ -167,7 +167,7 @@ print(hashlib.sha256(code.encode()).hexdigest())
 """
     printed = [python((SAME_KERNEL + program).replace("SAYS", says), NUMBA_ENABLE_CUDASIM="0") for says in PLACES]
     assert printed[0][0] == 0, printed
-    assert printed[0] == printed[1] == printed[2]
+    assert printed[0] == printed[1]
 
 
 @pytest.mark.slow

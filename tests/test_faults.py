@@ -962,7 +962,7 @@ def test_different_heap_sizes(job):
 
 def test_different_seeds_of_weak_mode_are_different_jobs(job):
     ended = job("pgas.init()\n", per_pe=[{"PGAS_SIM_WEAK": "1"}, {}])
-    holds(ended, "PEs differ in PGAS_SIM_WEAK: PE 0 has 1, PE 1 has None")
+    holds(ended, "PEs differ in PGAS_SIM_WEAK: PE 0 has 1, PE 1 has nothing")
 
 
 @pytest.mark.parametrize("npes", [1, 2])

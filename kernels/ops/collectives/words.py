@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+from pgas.kernels import layout
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.collectives.channel import rank_of
 from pgas.kernels.ops.collectives.reduction import Combine
@@ -10,7 +11,7 @@ from pgas.kernels.scope import Scope
 
 __all__ = ["combined", "copy_words", "first_of", "load_item", "load_word", "store_item", "store_word"]
 
-_0, _1, _7, _8 = (constant(c) for c in (0, 1, 7, 8))
+_0, _1, _7, _8, _WORD = (constant(c) for c in (0, 1, 7, 8, layout.WORD))
 
 
 def _whole(read: Any) -> Any:
@@ -81,7 +82,7 @@ def load_item(unit: int, words: int) -> Any:
 
     @device
     def load(addr, left):
-        return load_one(addr, left), load_one(addr + _8, left - _8) if words == 2 else _0
+        return load_one(addr, left), load_one(addr + _WORD, left - _WORD) if words == 2 else _0
 
     return load
 
@@ -95,7 +96,7 @@ def store_item(unit: int, words: int) -> Any:
     def store(addr, item, left):
         store_one(addr, item[0], left)
         if words == 2:
-            store_one(addr + _8, item[1], left - _8)
+            store_one(addr + _WORD, item[1], left - _WORD)
 
     return store
 
