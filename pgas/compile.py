@@ -44,11 +44,15 @@ _LAUNCHES = 10_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to a parser."""
+    _add_options(parser)
+    parser.add_argument("program", help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program; after --, whatever their names")
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--transport", choices=[*registry.names(), *registry.pairs()], default="p2p")
     parser.add_argument("--pes", type=int, default=2, help="what n_pes() returns (default 2)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
-    parser.add_argument("program", help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     if SIMULATOR:  # numba.cuda has decided for the simulator in this process
         command = [sys.executable, "-m", "pgas", *sys.argv[1:]]
         return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
+    _take_options(options)
     requested = {name: config.read(name) for name in config.VARIABLES}
     window.freeze(window.Constants.of(requested, registry.get(options.transport), 0))
     found = launched(options.program, options.arguments, options.pes)
@@ -69,6 +74,16 @@ def run(options: argparse.Namespace) -> int:
     if found.ended is not None:
         print(f"The program stopped after {found.launches} launches: {type(found.ended).__name__}: {found.ended}", file=sys.stderr)
     return 1 if found.errors or not built else 0
+
+
+def _take_options(options: argparse.Namespace) -> None:
+    """Take the command's options that stand behind the program's name, but not those behind --."""
+    behind = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []  # argparse keeps or drops the --
+    before = options.arguments[: len(options.arguments) - len(behind)]
+    parser = argparse.ArgumentParser(prog="python -m pgas compile", add_help=False, allow_abbrev=False)
+    _add_options(parser)
+    _, others = parser.parse_known_args([argument for argument in before if argument != "--"], options)
+    options.arguments = others + behind
 
 
 def _table(built: dict[str, Built], arguments: dict[str, str], transport: str) -> str:

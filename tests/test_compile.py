@@ -53,7 +53,7 @@ def compiled(*arguments):
 def test_kernels_of_a_program(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = compiled("--transport", "p2p,ibgda", "--pes", 3, "--json", program, "--size", 4)
+    done = compiled("--pes", 3, program, "--transport", "p2p,ibgda", "--size", 4, "--json")
     assert done.returncode == 1
     assert done.stderr.startswith("wrong does not compile: ")
     found = json.loads(done.stdout)
@@ -69,8 +69,8 @@ def test_kernels_of_a_program(tmp_path):
 
 def test_a_program_that_launches_nothing(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text("raise ValueError('no kernels here')")
-    done = compiled(program)
+    program.write_text("import sys\nraise ValueError(f'no kernels for {sys.argv[1:]}')")
+    done = compiled(program, "--", "--json")
     assert done.returncode == 1
     assert done.stdout.split()[:2] == ["kernel", "SASS"]
-    assert done.stderr == "The program stopped after 0 launches: ValueError: no kernels here\n"
+    assert done.stderr == "The program stopped after 0 launches: ValueError: no kernels for ['--json']\n"
