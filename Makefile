@@ -196,12 +196,13 @@ mpi-all: $(VENV)/dev
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py -k hold && \
 	  PGAS_SIM_WEAK=1 mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done
 
-# Random programs against an oracle: PEs, transport, seed of the weak memory (0: none), programs, PGAS_PES_PER_NODE.
+# Random programs against an oracle: PEs, transport, seed of the weak memory (0: none), programs, PGAS_PES_PER_NODE. With seed 8 the second
+# group has collectives, and so have the fourth and the fifth: also the shortest runs have some.
 PROGRAMS := 2:p2p:0:200 3:p2p:1:150 2:ibgda:0:200 2:ibgda:2:100 3:ibrc:0:100 2:ibrc:2:150 3:p2p,ibgda:1:50:2,1 3:p2p,ibrc:0:50:2,1
 PROGRAMS_ALL := 2:p2p:0:1500 3:p2p:1:1000 4:p2p:2:500 2:ibgda:0:1000 3:ibgda:1:500 2:ibgda:2:750 2:ibrc:0:1000 3:ibrc:1:500 2:ibrc:2:750 \
   $(foreach pair,$(PAIRS),4:$(pair):0:500:2 3:$(pair):1:500:2,1 3:$(pair):2:250:1)
 run_programs = @for job in $(1); do set -- $$(echo $$job | tr : ' '); weak=$${3\#0}; \
-  PGAS_SIM_WEAK=$$weak PGAS_PES_PER_NODE=$$5 mpirun -n $$1 python -m pgas.perftests.programs --transport $$2 --seed $$1 --count $$4 || exit; done
+  PGAS_SIM_WEAK=$$weak PGAS_PES_PER_NODE=$$5 mpirun -n $$1 python -m pgas.perftests.programs --transport $$2 --seed 8 --count $$4 || exit; done
 
 ## programs: 1,000 random programs over every transport, compared with an oracle
 programs: $(VENV)/dev
