@@ -182,6 +182,8 @@ two-paths: $(VENV)/dev
 	  PGAS_AMO=peer mpirun -n $$npes $(PYTEST) tests/mpi/test_two_paths.py && \
 	  PGAS_NIC_ORDERING=none mpirun -n $$npes $(PYTEST) tests/mpi/test_nic_order.py && \
 	  PGAS_SIM_WEAK=1 mpirun -n $$npes $(PYTEST) $(WEAK) $(WEAK_COLLECTIVES) || exit; done; done
+	for transport in $(PAIRS); do PGAS_TRANSPORT=$$transport PGAS_PES_PER_NODE=2,1 \
+	  mpirun -n 3 $(PYTEST) $(addprefix tests/mpi/test_,register.py reset.py streams.py heap_growth.py) || exit; done
 
 # The rest: other numbers of PEs, and what the lines of ibgda's device code are run by.
 mpi-all: $(VENV)/dev
