@@ -196,8 +196,8 @@ SENT = _row.word("SENT", 32, PEERS, KERNELS)  #: the collective for which it has
 ROW_SIZE = _row.nbytes
 CHUNK_SHIFT = 20
 
-#: The number of the channel for calls on the host, which lies after the callers' channels.
-HOST_CHANNEL = -1
+#: The number of the channel for calls on the host, which lies after the callers' channels; no caller has it by mistake, as -1.
+HOST_CHANNEL = -(1 << 62)
 
 #: Rows of barrier_all and sync_all, one for each PE, right before the heap: their addresses are constants of compiled code.
 _all = Region("rows of all PEs", window.HEAP_OFFSET - MAX_PES * ROW_SIZE, MAX_PES * ROW_SIZE)

@@ -59,4 +59,6 @@ def _operands(plain: str) -> tuple[str, ...]:
         return ("ivar",)
     if plain.startswith(("wait_until_", "test_")):
         return "ivars", "indices", "status", "values"
+    if plain == "alltoallv":
+        return "dest", "source", "an array of counts or displacements"
     return ("dest", "source") if (plain in _TO and plain != "p") or plain in COLLECTIVES else ("dest",)

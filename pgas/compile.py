@@ -111,6 +111,7 @@ class Found:
         self.arguments: dict[str, str] = {}  #: by kernel
         self.errors: dict[str, str] = {}  #: by kernel that does not compile
         self._ptx: dict[str, tuple[str, int]] = {}  #: by kernel, and the limit of its registers
+        self._seen: set[tuple[Any, tuple[Any, ...]]] = set()  #: functions with types of arguments
 
     def launch(self, dispatcher: Any, args: tuple[Any, ...]) -> None:
         """Compile a kernel, if it has not been for such arguments."""
@@ -119,11 +120,12 @@ class Found:
             raise _Enough
         function = backend.function_of(dispatcher)
         types = compiler.types_of(dispatcher, args)
-        shown, name = ", ".join(_short(t) for t in types), function.__name__
-        while self.arguments.get(name, shown) != shown:
-            name += "'"
-        if name in self.arguments or name in self.errors:
+        if (function, types) in self._seen:
             return
+        self._seen.add((function, types))
+        shown, name = ", ".join(_short(t) for t in types), function.__name__
+        while name in self.arguments or name in self.errors:
+            name += "'"
         try:
             ptx = compile_ptx(dispatcher, types)
         except Exception as error:  # of whatever class the compiler has

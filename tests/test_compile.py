@@ -74,3 +74,23 @@ def test_a_program_that_launches_nothing(tmp_path):
     assert done.returncode == 1
     assert done.stdout.split()[:2] == ["kernel", "SASS"]
     assert done.stderr == "The program stopped after 0 launches: ValueError: no kernels for ['--json']\n"
+
+
+OF_THE_HOST = """
+from pgas import reduce_block, sass, SUM
+from pgas.api import host_collectives
+from pgas.kernels.compiler import types
+
+sass.configure("p2p")
+kernel = host_collectives._reducing(reduce_block, SUM).dispatcher
+built = sass.build(kernel, (types.int64, types.int8[::1], types.int8[::1], types.int64))
+print(host_collectives._THREADS, built.registers)
+"""
+
+
+def test_kernels_of_the_host_fit_their_blocks():
+    """A reduction of bytes would take 202 registers a thread."""
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+    done = subprocess.run([sys.executable, "-c", OF_THE_HOST], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    threads, registers = map(int, done.stdout.split())
+    assert threads * registers <= 65536, "registers of an SM"

@@ -91,6 +91,9 @@ def test_size_of_team_memory():
     assert Plan.of(8, defaults | {"PGAS_MAX_TEAMS": 14}).nbytes > 16 << 20
     with pytest.raises(HeapError, match=r"choose a smaller PGAS_LL_BYTES \(1048576\), PGAS_CHANNELS \(16\) or PGAS_MAX_TEAMS \(7\)"):
         Plan.of(64, defaults | {"PGAS_LL_BYTES": 1 << 20})
+    assert Plan.of(8, defaults | {"PGAS_LL_BYTES": 64}).ll_bytes == 64
+    with pytest.raises(HeapError, match="PGAS_LL_BYTES=64: for 9 PEs it must be 128 or more"):
+        Plan.of(9, defaults | {"PGAS_LL_BYTES": 64})
 
 
 def test_transport_and_why(listing):

@@ -314,7 +314,9 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
 
 @device
 def _end(displ, count):
-    """Return the end of a part; more than any array has if displ or count is negative."""
+    """Return the end of a part, 0 of an empty one; more than any array has if displ or count is negative."""
+    if count == _0:
+        return _0
     return displ + count if displ < _NEGATIVE and count < _NEGATIVE else _NEGATIVE
 
 

@@ -44,7 +44,7 @@ def _kernel(function: Callable[..., Any]) -> Kernel:
     def kernel(args):  # type: ignore[no-untyped-def]
         function(*args)
 
-    return on_stream(kernel, function)
+    return on_stream(kernel, function, _THREADS)
 
 
 @functools.cache
@@ -54,7 +54,7 @@ def _reducing(function: Callable[..., Any], op: Any) -> Kernel:
     def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def]
         function(team, dest, source, op, channel)
 
-    return on_stream(kernel, function)
+    return on_stream(kernel, function, _THREADS)
 
 
 #: Elements that dest and source need, by their sizes and the number of members; without an entry both need those of source.

@@ -47,6 +47,7 @@ __all__ = ["as_array", "bind", "enqueue", "on_stream"]
 
 #: Copies over p2p: least bytes of a block, most blocks, threads of a block; 32 x 1024 threads saturate NVLink (docs/figures.md).
 _SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
+_ONE_WARP = 32
 
 #: A block's share is a multiple of this, so that it is aligned like the whole.
 _GRAIN = 512
@@ -60,10 +61,10 @@ _cells = itertools.count()
 # ---------------------------------------------------------------------------------------------------------------- kernels
 
 
-def on_stream(kernel: Callable[..., Any], function: Callable[..., Any]) -> Kernel:
-    """Compile a kernel that calls a function; name it after the function."""
+def on_stream(kernel: Callable[..., Any], function: Callable[..., Any], threads: int = _ONE_WARP) -> Kernel:
+    """Compile a kernel that calls a function; name it after the function. threads: most in a block, for which registers must suffice."""
     kernel.__name__ = f"{function.__name__}_on_stream"
-    return jit(kernel)  # type: ignore[no-any-return]
+    return jit(launch_bounds=threads)(kernel)  # type: ignore[no-any-return]
 
 
 def _copying(copy: Callable[..., Any]) -> Kernel:
@@ -75,7 +76,7 @@ def _copying(copy: Callable[..., Any]) -> Kernel:
         last = min(first + share, dest.size)
         copy(dest[first:last], source[first:last], pe)
 
-    return on_stream(kernel, copy)
+    return on_stream(kernel, copy, _THREADS)
 
 
 def _striding(copy: Callable[..., Any]) -> Kernel:
@@ -87,14 +88,14 @@ def _striding(copy: Callable[..., Any]) -> Kernel:
         count = min(share, nelems - first)
         copy(dest[first * dst_stride :], source[first * src_stride :], dst_stride, src_stride, pe, count)
 
-    return on_stream(kernel, copy)
+    return on_stream(kernel, copy, _THREADS)
 
 
 _put, _get = _copying(rma.put_block), _copying(rma.get_block)
 _iput, _iget = _striding(rma.iput_block), _striding(rma.iget_block)
 
 
-@jit
+@jit(launch_bounds=_THREADS)
 def _put_signal(dest, source, sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
     signal.put_signal_block(dest, source, sig, idx, value, op, pe)
 
@@ -169,7 +170,7 @@ def as_array(address: int, size: int, dtype: np.dtype) -> Any:
 def _shape_of_copy(nbytes: int, pe: int, *, adds: bool = False) -> tuple[int, int]:
     """Return the blocks and threads that copy nbytes; for a NIC one warp suffices, as it only posts. adds: as in _copied()."""
     if not runtime.current().stores_to(pe, adds=adds):
-        return 1, 32
+        return 1, _ONE_WARP
     return max(1, min(nbytes // _SHARE, _BLOCKS)), _THREADS
 
 

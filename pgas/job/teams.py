@@ -29,6 +29,9 @@ NOTE_BYTES = HASH_BYTES + layout.MAX_TEAMS // 8 + _UNITS // 8
 #: Initial epoch of a channel; its first collective has the next one.
 _EPOCH = 1
 
+#: Bytes of a pair of words.
+_PAIR_BYTES = 2 * layout.WORD
+
 
 def _line(nbytes: int) -> int:
     return -(-nbytes // 128) * 128
@@ -48,9 +51,12 @@ class Plan:
         """Return the plan of a job's variables.
 
         Raises:
-            HeapError: team memory does not fit below the heap.
+            HeapError: team memory does not fit below the heap, or PGAS_LL_BYTES is too small for so many PEs.
         """
         plan = cls(n_pes, requested["PGAS_CHANNELS"], requested["PGAS_LL_BYTES"], requested["PGAS_MAX_TEAMS"])
+        if n_pes * _PAIR_BYTES > 2 * plan.ll_bytes:  # alltoallv and collect: a part of staging has a pair of words for each member
+            least = 1 << (n_pes * _PAIR_BYTES // 2 - 1).bit_length()
+            raise HeapError(f"PGAS_LL_BYTES={plan.ll_bytes}: for {n_pes} PEs it must be {least} or more")
         if plan.nbytes > window.HEAP_OFFSET:
             raise HeapError(
                 f"teams of {n_pes} PEs take {plan.nbytes} bytes, and there is room for {window.HEAP_OFFSET}: choose a smaller "
@@ -209,8 +215,7 @@ class Teams:
         count = numbers.count(numbers[0])
         machines = numbers[::count]
         regular = numbers == [machine for machine in machines for _ in range(count)] and len(set(machines)) == len(machines)
-        fits = len(machines) * 16 <= 2 * self.plan.ll_bytes  # a pair of words for each machine in a part of staging
-        return count if regular and fits else 0
+        return count if regular else 0
 
     def _address(self, record: Record) -> int:
         return self._base + record.first_unit * self.plan.unit
