@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from pgas.base import config
+from pgas.base import backend, config
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import LAUNCHED, launched
 from pgas.base.liveness import LastWord
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if asked.n == 1 and asked.nnodes == 1:
             try:
-                os.execvp(command[0], command)
+                os.execvpe(command[0], command, backend.as_asked())
             except OSError as error:
                 raise _NoProgram(command[0], error) from error
         with contextlib.ExitStack() as ending:
@@ -161,7 +161,7 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
 
 def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector) -> _PE:
     """Start a PE in its own process group, so that it gets Ctrl-C at a terminal once, from this command."""
-    environment = {**os.environ, LAUNCHED: json.dumps({"rank": rank, **told})}
+    environment = {**backend.as_asked(), LAUNCHED: json.dumps({"rank": rank, **told})}
     try:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,

@@ -97,6 +97,16 @@ def test_a_job(tmp_path):
     assert sorted(out.splitlines()) == sorted(2 * ["[PE 0] 0 of 2 got 1", "[PE 1] 1 of 2 got 0"])
 
 
+@pytest.mark.parametrize(("n", "mark"), [(2, "[PE 0] "), (1, "")])
+def test_the_first_pe_says_that_kernels_run_in_the_simulator(tmp_path, monkeypatch, n, mark):
+    """The launcher, which imports pgas, does not choose for the PEs."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    path = program(tmp_path, "pgas.init()\n")
+    variables = {"PYTHONPATH": f"{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen(by_run(path, n=n), env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert ended([process]) == [(0, "", f"{mark}pgas: no CUDA device here, kernels run in the simulator\n")]
+
+
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [
