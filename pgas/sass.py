@@ -13,6 +13,7 @@ from typing import Any
 from cuda import pathfinder
 
 from pgas.base import config
+from pgas.base.errors import PgasError
 from pgas.kernels import compiler, window
 from pgas.transports import registry
 
@@ -55,8 +56,17 @@ class Built:
 def _tool(name: str) -> str:
     path = pathfinder.find_nvidia_binary_utility(name)
     if path is None:
-        raise FileNotFoundError(f"{name} not found: pip install 'pgas[dev]'")
+        raise PgasError(f"{name} not found: pip install 'pgas[dev]'")
     return path
+
+
+def _ran(command: list[str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        cause = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")  # later lines only say that it ended
+        remedy = ": pip install 'pgas[dev]' brings one that is as new as libnvvm" if "Unsupported .version" in cause else ""
+        raise PgasError(f"{command[0]} failed ({cause}){remedy}")
+    return done
 
 
 #: By transport, the constants that kernels are compiled with: the defaults of the variables.
@@ -96,8 +106,8 @@ def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY, max_
         limit = [f"-maxrregcount={max_registers}"] if max_registers else []
         limit += ["-c"] if any(".extern .func" in text for text in ptx.values()) else []  # functions that the compiler links later
         command = [_tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", *limit, str(source), "-o", str(cubin)]
-        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        listing = subprocess.run([_tool("nvdisasm"), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+        log = _ran(command).stderr
+        listing = _ran([_tool("nvdisasm"), "-c", str(cubin)]).stdout
     sections = dict(re.findall(r"^\.text\.(\w+):\n(.*?)(?=^\.text\.|\Z)", listing, re.MULTILINE | re.DOTALL))
     notes = dict(re.findall(r"Compiling entry function '(\w+)'(.*?)(?=Compiling entry function|\Z)", log, re.DOTALL))
     return {name: _built(text, sections[entries[name]], notes[entries[name]]) for name, text in ptx.items()}

@@ -94,3 +94,30 @@ def test_kernels_of_the_host_fit_their_blocks():
     done = subprocess.run([sys.executable, "-c", OF_THE_HOST], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     threads, registers = map(int, done.stdout.split())
     assert threads * registers <= 65536, "registers of an SM"
+
+
+def test_a_ptxas_that_is_older_than_libnvvm(tmp_path):
+    """pgas.sass finds the real one; the program puts another in its place."""
+    ptxas, program = tmp_path / "ptxas", tmp_path / "program.py"
+    ptxas.write_text(
+        "#!/bin/sh\necho \"ptxas k.ptx, line 9; fatal : Unsupported .version 9.4; current version is '9.0'\nptxas fatal\" >&2\nexit 255\n"
+    )
+    ptxas.chmod(0o755)
+    program.write_text(f"""
+import numpy as np
+import pgas, pgas.sass
+
+@pgas.jit
+def store(array):
+    array[0] = 1
+
+pgas.sass._tool = lambda name: {str(ptxas)!r}
+pgas.init()
+store[1, 1](pgas.zeros(1, np.float32))
+""")
+    done = compiled(program)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"pgas: {ptxas} failed (ptxas k.ptx, line 9; fatal : Unsupported .version 9.4; current version is '9.0'): "
+        "pip install 'pgas[dev]' brings one that is as new as libnvvm\n"
+    )

@@ -429,7 +429,7 @@ def check_compiler(machine: Machine) -> Iterator[Finding]:
         yield Finding(_SOFTWARE, "compiler", Status.FAIL, f"{text}: nvJitLink is older than libnvvm", _of("ptxas"), ALL - {"simulator"})
     else:
         words = f"{text}: ptxas is older than libnvvm (needed by python -m pgas compile only)"
-        yield Finding(_SOFTWARE, "compiler", Status.WARN, words, _of("ptxas"))
+        yield Finding(_SOFTWARE, "compiler", Status.WARN, words, "pip install 'pgas[dev]' brings one that is as new as libnvvm")
 
 
 def check_settings(machine: Machine) -> Iterator[Finding]:
