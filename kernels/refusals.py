@@ -97,7 +97,7 @@ TABLE = {
     "no such team": Refusal("a team that does not exist", _RUN,
                             "{who}: team {wanted} does not exist, or this PE is not a member of it"),
     "no such channel": Refusal("a channel that the team does not have", _RUN,
-                               "{who}: channel must be 0 to {last} (PGAS_CHANNELS), not {wanted}"),
+                               "{who}: channel must be 0 to {last} (channels= of the team, or PGAS_CHANNELS), not {wanted}"),
     "misfit": Refusal("operands of a collective that are too short", _RUN,
                       "{who}: {operand} has {found} elements, {wanted} are needed for a team of {size}"),
     "no multiple": Refusal("alltoall of a source that has not the same number of elements for every member", _RUN,

@@ -4,9 +4,10 @@
 one thread calls, or all threads of a warp (``_warp``) or block (``_block``) together. The kernels must run at the same time on all members,
 and no block may wait for one that has not started: use pgas.launch(). The host may call these functions, too.
 
-**Channels.** A team has PGAS_CHANNELS channels. A channel has one collective at a time, and all members make their calls on a channel in
-the same order. Blocks that call at once name different channels: with ``channel=cuda.blockIdx.x``, k blocks perform k collectives side by
-side. Threads of one block that call on the same channel one after another need a syncthreads() in between.
+**Channels.** A team has PGAS_CHANNELS channels (16 by default), or as many as ``channels=`` asked for when it was made. A channel has one
+collective at a time, and all members make their calls on a channel in the same order. Blocks that call at once name different channels:
+with ``channel=cuda.blockIdx.x``, k blocks perform k collectives side by side. Threads of one block that call on the same channel one after
+another need a syncthreads() in between.
 
 **Arrays.** dest and source are contiguous arrays on the symmetric heap, of one dtype and any shape; their sizes say how much is moved. All
 members name the same arrays, or slices at the same place of them. dest and source must not overlap, unless an entry says that they may be

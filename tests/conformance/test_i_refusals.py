@@ -174,7 +174,7 @@ CALLS = {
     "a root behind the last": (lambda d, s, n: broadcast(d, s, n), "broadcast: root must be 0 to {last}, not {n}"),
     "a negative root": (lambda d, s, n: broadcast(d, s, -1), "broadcast: root must be 0 to {last}, not -1"),
     "a channel behind the last": (lambda d, s, n: broadcast(d, s, 0, 256), "broadcast: channel must be 0 to "),
-    "a negative channel": (lambda d, s, n: broadcast(d, s, 0, -1), "(PGAS_CHANNELS), not -1"),
+    "a negative channel": (lambda d, s, n: broadcast(d, s, 0, -1), "PGAS_CHANNELS), not -1"),
     "collect in place": (lambda d, s, n: once("collect", d, d[:4]), "collect: dest must not be source"),
     "fcollect of another's part": (lambda d, s, n: others(once, "fcollect", d[: 4 * n], d[:4]), ": dest must not be source"),
     "reducescatter into another's part": (lambda d, s, n: others(summed, "reducescatter", d[:4], d[: 4 * n]), ": dest must not be source"),

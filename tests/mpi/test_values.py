@@ -47,7 +47,7 @@ def test_collectives_refused_on_the_host(heap):
     """At the call, before a kernel is launched; the team is as good as before."""
     n, world = pgas.n_pes(), pgas.TEAM_WORLD
     large, small, counts = heap.zeros(4 * n, np.int32), heap.zeros(3, np.int32), heap.zeros(n, np.int64)
-    lengths, channels = f"for a team of {n}", f"channel must be 0 to {world.channels - 1} (PGAS_CHANNELS), not"
+    lengths, channels = f"for a team of {n}", f"channel must be 0 to {world.channels - 1} (channels= of the team, or PGAS_CHANNELS), not"
     cases = [
         (TypeError, "reduce: team is None: this PE is not a member of the team, and must not call", None, large, large, pgas.SUM),
         (TypeError, "reduce: team must be a pgas.Team, not 'all'", "all", large, large, pgas.SUM),
