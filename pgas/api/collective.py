@@ -166,7 +166,7 @@ def alltoallv(
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: a part is not inside dest or source, a member sends more than is expected, or as team_sync().
-        ValueError: on the host, at the call: an array of integers has fewer than n elements.
+        ValueError: on the host, at the call: an array of integers has fewer than n elements, or dest is source.
     """
 
 
@@ -237,8 +237,8 @@ def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stre
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: dest is too short, or as team_sync().
-        ValueError: on the host, at the call: channel does not exist.
+        DeviceError: later, on the host: dest is too short or is source, or as team_sync().
+        ValueError: on the host, at the call: dest is source, or channel does not exist.
     """
 
 

@@ -6,7 +6,7 @@ not have. Calls on one team and channel must not overlap: on two streams give th
 
 Without ``stream`` a call waits for its kernel, so dest is complete on return. With ``stream`` it returns at once; later work in the stream
 may read dest and reuse source. A team that is None, arrays that are not symmetric, sizes that do not fit, and an op, root or channel that
-does not exist are a TypeError or ValueError at the call, which has no effect.
+does not exist are a TypeError or ValueError at the call, which has no effect; a team that was destroyed is a PgasError.
 """
 
 import functools
@@ -65,6 +65,15 @@ _NEEDED: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     "alltoallv": lambda n, dest, source: (0, 0),
 }
 
+#: Whether dest must not be source, by the number of members, this PE's number, and the sizes of dest and source.
+_NOT_IN_PLACE: dict[str, Callable[[int, int, int, int], bool]] = {
+    "alltoall": lambda n, me, dest, source: n > 1 and source > 0,
+    "alltoallv": lambda n, me, dest, source: n > 1 and dest > 0,
+    "collect": lambda n, me, dest, source: n > 1 and source > 0,
+    "fcollect": lambda n, me, dest, source: me > 0 and source > 0,  # member 0's own part of dest is the first
+    "reducescatter": lambda n, me, dest, source: me > 0 and dest > 0,
+}
+
 
 def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
     """Check array arguments, sizes and root, as the kernel does, but before it is launched. Raises TypeError or ValueError."""
@@ -83,7 +92,8 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
             raise ValueError(refusals.words("misfit", who=who, operand=argument, found=row.size, wanted=n, size=n))
     if name == "alltoall" and source.size % n:
         raise ValueError(refusals.words("no multiple", who=who, wanted=source.size, size=n))
-    if name in ("alltoall", "collect") and n > 1 and source.size and dest.address == source.address:
+    not_in_place = _NOT_IN_PLACE.get(name)
+    if not_in_place and dest.address == source.address and not_in_place(n, team.pes.index(job.my_pe), dest.size, source.size):
         raise ValueError(refusals.words("in place", who=who))
     for operand in (dest, source) if name in ("maxloc", "minloc") else ():
         if len(operand.shape) == 2 and operand.shape[1] != 2:
@@ -101,7 +111,8 @@ def _team(name: str, team: Any) -> teams.Record:
         raise TypeError(refusals.words("no team", function=name, name="team"))
     if not isinstance(team, (int, np.integer)):
         raise TypeError(f"pgas.{name}: team must be a pgas.Team, not {team!r}")
-    return runtime.current().teams.find(int(team))
+    found = getattr(team, "_found", None)  # of a pgas.Team (its module imports this one): another team may have its number by now
+    return found() if found is not None else runtime.current().teams.find(int(team))  # type: ignore[no-any-return]
 
 
 def _channel(name: str, team: teams.Record, channel: Any) -> int:

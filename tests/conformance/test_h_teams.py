@@ -188,6 +188,11 @@ def test_splits_and_destroys(heap):
         pgas.barrier(team)
     with stale:
         pgas.team_n_pes(team)
+    again = pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n)
+    everywhere(None if int(again) == int(team) else f"{again}, not {team}")
+    with stale:  # though its number is that of another team now
+        pgas.fcollect(team, dest, source)
+    pgas.team_destroy(again)
     pgas.team_destroy(None)
     with raises(ValueError, "predefined"):
         pgas.team_destroy(pgas.TEAM_WORLD)

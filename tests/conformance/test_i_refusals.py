@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import Watched, Words, checklist, everywhere, needs
+from conformance.checks import Watched, Words, checklist, everywhere, needs, needs_peer
 from conformance.collectives import kernel, reducing
 
 if pgas.SIMULATOR:
@@ -220,3 +220,33 @@ def test_refused_when_called(heap, name):
     dest.check()
     reducing("reduce", "_warp", "SUM")[1, 32](0, dest.array[:5], source[:5])
     dest.holds(0, np.full(5, n, np.int32))
+
+
+#: Calls on the host with dest at source's address, of (dest, zeros); whether member 0 is refused, too.
+IN_PLACE = {
+    "alltoall": (lambda d, counts: pgas.alltoall(0, d, d), True),
+    "alltoallv": (lambda d, counts: pgas.alltoallv(0, d, counts, counts, d, counts, counts), True),
+    "collect": (lambda d, counts: pgas.collect(0, d, d[:4]), True),
+    "fcollect": (lambda d, counts: pgas.fcollect(0, d, d[:4]), False),
+    "reducescatter": (lambda d, counts: pgas.reducescatter(0, d[:4], d, pgas.SUM), False),
+}
+
+
+@needs_peer
+@checklist("I", "what does not fit is refused")
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_refused_on_the_host(heap, name):
+    """At the call and without effect: the next collective is right."""
+    n, (call, by_all) = pgas.n_pes(), IN_PLACE[name]
+    dest, one, counts = Watched(heap, 4 * n, np.int32), heap.full(4, 1, np.int32), heap.zeros(n, np.int64)
+    pgas.barrier_all()
+    text = "nothing was refused"
+    try:
+        if by_all or pgas.my_pe():
+            call(dest.array, counts)
+    except ValueError as error:
+        text = Words(error)
+    everywhere(None if f"pgas.{name}: dest must not be source" in text or not (by_all or pgas.my_pe()) else f"{text!r}")
+    dest.check()
+    pgas.fcollect(0, dest.array, one)
+    dest.holds(0, np.full(4 * n, 1, np.int32))
