@@ -156,14 +156,21 @@ def _fcollect_notes(team: Any, dest: Any, source: Any, channel: Any = 0) -> None
 
 @functools.cache
 def _gathering() -> Kernel:
+    sync = collective.team_sync_block
+
     def kernel(team, dest, source):  # type: ignore[no-untyped-def]
+        sync(team, layout.HOST_CHANNEL)
         _fcollect_notes(team, dest, source, layout.HOST_CHANNEL)
 
     return on_stream(kernel, _fcollect_notes)
 
 
 def gather(team: int, dest: int, source: int, members: int, nbytes: int) -> None:
-    """Concatenate nbytes of every member at dest. Collective over the team. dest, source: addresses in team memory."""
+    """Concatenate nbytes of every member at dest. Collective over the team. dest, source: addresses in team memory.
+
+    Members write straight into each other's dest if nbytes exceed PGAS_LL_BYTES. So the kernel lets them meet first: a member comes once
+    its host has read what the gather before brought, which this one overwrites.
+    """
     unsigned = np.dtype(np.uint8)
     enqueue(_gathering(), 1, 32, None, team, as_array(dest, members * nbytes, unsigned), as_array(source, nbytes, unsigned), wait=True)
 

@@ -2,7 +2,7 @@
 
 A team is an ordered set of PEs, whose members have numbers from 0 on. Three teams exist from pgas.init() on: TEAM_WORLD, TEAM_NODE and
 TEAM_SAME_LOCAL. The host makes others, of members of an existing team, and destroys them; the calls are collective. A PE that is not a
-member gets None for a team.
+member gets None for a team. A parent that lacks PEs of the job has the calls wait for their PE's kernels first.
 
 On the host a team is a Team. A kernel takes it as an argument, or names a predefined one; there it is an integer, the same on every member.
 
@@ -30,6 +30,10 @@ __all__ = [
     "TEAM_NODE", "TEAM_SAME_LOCAL", "TEAM_WORLD", "Team", "team_create", "team_destroy", "team_my_pe", "team_n_pes", "team_split_2d",
     "team_split_strided", "team_translate_pe",
 ]  # fmt: skip
+
+
+#: Bytes of each of a note's hashes: of the call, and of what a PE adds to it.
+_CALL_BYTES = teams.HASH_BYTES // 2
 
 
 class Team(int):
@@ -146,10 +150,13 @@ def team_split_2d(parent: Team, xrange: int, *, channels: int | None = None) -> 
     if xrange < 1:
         raise ValueError(f"pgas.team_split_2d: xrange must be 1 or more, not {xrange}")
     row, column = divmod(parent.my_pe, xrange)
-    made = []
-    for axis, pes in (("row", members[row * xrange : (row + 1) * xrange]), ("column", members[column::xrange])):
-        made.append(_made(f"{call}, {axis}", parent, pes, channels))
-    return cast(tuple[Team, Team], tuple(made))  # this PE is in its row and its column
+    first = cast(Team, _made(f"{call}, row", parent, members[row * xrange : (row + 1) * xrange], channels))
+    try:
+        second = cast(Team, _made(f"{call}, column", parent, members[column::xrange], channels))
+    except (HeapError, BootstrapError):  # on every PE, and none has used its row
+        runtime.current().teams.remove(int(first))
+        raise
+    return first, second  # this PE is in its row and its column
 
 
 @host_only
@@ -200,7 +207,7 @@ def team_destroy(team: Team | None) -> None:
     job = runtime.current()
     call = f"pgas.team_destroy(team {int(team)})"
     job.complete()
-    _told(call, team, _digest(call) + bytes(teams.NOTE_BYTES - teams.HASH_BYTES))
+    _told(call, team, _digest(call).ljust(teams.NOTE_BYTES, b"\0"))
     job.teams.remove(int(team))
 
 
@@ -229,33 +236,46 @@ def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -
             )
         if failure is None and found is not None:
             job.teams.add(found[0], pes, int(count), found[1], caller())
-    ends = _told(f"{call} ends", parent, _digest(type(failure).__name__).ljust(teams.NOTE_BYTES, b"\0"))
+    end = f"{call} ends"
+    ends = _told(end, parent, _digest(end, type(failure).__name__).ljust(teams.NOTE_BYTES, b"\0"))
     if failure is not None:
         raise failure
     for pe, note in zip(parent.pes, ends, strict=True):
         for error in (HeapError, BootstrapError):
-            if note[: teams.HASH_BYTES] == _digest(error.__name__):
+            if note[: teams.HASH_BYTES] == _digest(end, error.__name__):
                 if found is not None:
                     job.teams.remove(found[0])
                 raise error(f"{call}: PE {pe} failed")
     return None if found is None else Team._of(found[0], job.teams.find(found[0]))
 
 
-def _digest(call: str, pes: tuple[int, ...] = ()) -> bytes:
-    return hashlib.blake2b(f"{call} {pes}".encode(), digest_size=teams.HASH_BYTES).digest()
+def _digest(call: str, what: object = None) -> bytes:
+    """Return the hashes of a call, which is the same on all PEs, and of what a PE adds to it."""
+    return b"".join(hashlib.blake2b(str(part).encode(), digest_size=_CALL_BYTES).digest() for part in (call, what))
 
 
 def _told(call: str, team: Team, note: bytes) -> list[bytes]:
-    """Return the notes of all members. Collective over the team: by the host's exchange if it has all PEs, else by a kernel."""
+    """Return the notes of all members, which begin with the _digest() of the call. Collective over the team.
+
+    By the host's exchange if the team has all PEs. Else by a kernel on the host's channel, where collectives with ``stream=`` may run.
+
+    Raises:
+        BootstrapError: on every member: they make different calls.
+    """
     job = runtime.current()
     members = team.pes
     if len(members) == job.n_pes:
         by_pe = job.agree(call, value=note)
         return [by_pe[pe] for pe in members]
+    job.complete()
     notes, own = job.teams.notes(int(team))
     job.memory.write(own, note)
     host_collectives.gather(int(team), notes, own, len(members), len(note))
-    return [job.memory.read(notes + i * len(note), len(note)) for i in range(len(members))]
+    told = [job.memory.read(notes + i * len(note), len(note)) for i in range(len(members))]
+    for pe, other in zip(members, told, strict=True):
+        if other[:_CALL_BYTES] != note[:_CALL_BYTES]:
+            raise BootstrapError(f"PEs disagree in a collective call: PE {job.my_pe} called {call}, PE {pe} made another call")
+    return told
 
 
 def _team(function: str, name: str, team: Any) -> Team:
