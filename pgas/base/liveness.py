@@ -264,9 +264,10 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
         reporting = _parents_of_reports()
         waiting = [pe for pe, pid in pes.items() if pid in reporting and not state(pid)]
         if me == min(waiting, default=me):
-            late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(pes.items()) if pe not in waiting]
+            late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(pes.items()) if pe not in waiting and state(pid) != "ended"]
             late += stopped_launcher(parent(pes[me]))
-            _print(long_wait(f"PE {me}", f"{listed(late)} in {call}", seconds))
+            if late:  # else all others are through: this machine is busy
+                _print(long_wait(f"PE {me}", f"{listed(late)} in {call}", seconds))
         select.select([parent_ended], [], [])  # until then the others find this process
 
 
