@@ -2,7 +2,8 @@
 
 A team is an ordered set of PEs, whose members have numbers from 0 on. Three teams exist from pgas.init() on: TEAM_WORLD, TEAM_NODE and
 TEAM_SAME_LOCAL. The host makes others, of members of an existing team, and destroys them; the calls are collective. A PE that is not a
-member gets None for a team. A parent that lacks PEs of the job has the calls wait for their PE's kernels first.
+member gets None for a team. Unless the parent has all PEs of the job, a call first waits for
+this PE's kernels.
 
 On the host a team is a Team. A kernel takes it as an argument, or names a predefined one; there it is an integer, the same on every member.
 
