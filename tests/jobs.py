@@ -176,9 +176,14 @@ class Running:
             pytest.fail(f"the job did not end within {seconds} s\n{self._killed()}")
         ended = Ended(self.process.returncode, _plain(out), _plain(err), self.seconds())
         files = {line for file in self._folder.glob("shm-*") for line in file.read_text().splitlines()}
-        until(lambda: not (self._processes() or present(files) or self._socket() or self._memory_held()), SOON)
-        until(lambda: not self._processes(), SOON)  # a PE that was ending may have started one meanwhile
-        left = self._processes()
+        left: dict[int, str] = {}
+
+        def gone():
+            left.clear()
+            left.update(self._processes())  # once: a PE that is ending may still start one, which ends with it
+            return not (left or present(files) or self._socket() or self._memory_held())
+
+        until(gone, SOON)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
