@@ -10,7 +10,9 @@ from pgas.perftests.programs.trial import Trial
 
 SEED = 2026
 #: Groups of programs for each element type. On a GPU each type is a kernel that takes long to compile.
-GROUPS = 1
+GROUPS = 4
+#: Of a group. Each has two channels of every team, and teams have 16.
+PROGRAMS = 8
 TYPES = DTYPES if pgas.SIMULATOR else ("uint8", "uint64")
 
 
@@ -26,7 +28,7 @@ def trial(heap):
 def test_programs(trial, dtype):
     groups = (group for group in range(10_000) if shape(SEED, group, pgas.n_pes()).dtype.name == dtype)
     for group in (next(groups) for _ in range(GROUPS)):
-        programs = [draw(SEED, group * GROUP + i, pgas.n_pes()) for i in range(GROUP)]
+        programs = [draw(SEED, group * GROUP + i, pgas.n_pes()) for i in range(PROGRAMS)]
         faults = trial.run(programs)
         if faults:
             place, found = next(iter(faults.items()))
