@@ -64,6 +64,11 @@ say(f"PE {me}: {first[-100:].copy_to_host().tolist() == 100 * [(me - 1) % n]}, {
 if me == 0:
     behind = runtime.at(job.address(added) + added.nbytes + (2 << 20), (100,), np.dtype(np.int64), job.heap.blocks[-1])
     attempt(lambda: (put_from[1, 32](behind, added[:100], 1), pgas.synchronize()))
+    note("done")
+else:  # whose end would end PE 0
+    deadline = time.monotonic() + 20
+    while not os.path.exists(sys.argv[0].replace("program.py", "done")) and time.monotonic() < deadline:
+        time.sleep(0.01)
 os._exit(0)
 """
 
