@@ -189,6 +189,7 @@ def test_changed_device_function_of_another_file(warm):
     assert python(warm, KERNEL + "print(hits(kernel))") == 1
 
 
+@pytest.mark.slow
 def test_options_of_the_kernel(tmp_path):
     program = """
 @pgas.jit(fastmath=os.environ["FAST"] == "1")
@@ -226,6 +227,7 @@ print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"])
         assert python(tmp_path, program) == []
 
 
+@pytest.mark.slow
 def test_kernel_that_links_other_code_compiles_and_leaves_no_file(tmp_path):
     """numba-cuda links a file for reshape, and cannot pickle kernels with linked files."""
     program = """

@@ -45,7 +45,7 @@ def test_error_of_one_pe_is_told_by_itself(job):
     assert (ended.err.count("Traceback"), ended.err.count("pgas: ")) == (1, 1), ended
 
 
-@pytest.mark.parametrize("how", ["kernel", "barrier"])
+@pytest.mark.parametrize("how", ["kernel", pytest.param("barrier", marks=pytest.mark.slow)])
 def test_exit_status_of_one_pe_ends_the_job(real_job, how):
     """PE 1 waits in its finalize, not for long; PE 0 notices in a barrier at once. PE 1 says so; its status is the job's."""
     ended = real_job(INIT + f"if me == 1:\n    time.sleep(0.2)\n    sys.exit(3)\nwait({how!r}, word)\n")
@@ -99,7 +99,9 @@ def says_once(ended, *deaths):
     assert "Traceback" not in ended.err, ended
 
 
-@pytest.mark.parametrize(("how", "death"), [("kernel", "os.kill(os.getpid(), 9)"), ("barrier", "os._exit(0)")])
+@pytest.mark.parametrize(
+    ("how", "death"), [("kernel", "os.kill(os.getpid(), 9)"), pytest.param("barrier", "os._exit(0)", marks=pytest.mark.slow)]
+)
 def test_dead_pe(real_job, how, death):
     """mpirun notices, and kills the others at once."""
     ended = real_job(INIT + f"say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.2)\n    {death}\nwait({how!r}, word)\n")
