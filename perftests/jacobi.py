@@ -313,7 +313,7 @@ def main(argv: list[str] | None = None) -> int:
         wrongs = pgas.allgather_object(int(wrong))
         seconds_of_one = pgas.broadcast_object(seconds_of_one)
         row = {"pes": n, "backend": job.transport, "version": version, "nx": options.nx, "ny": options.ny, "iterations": steps}
-        row |= {"nccheck": options.nccheck, "time_ms": seconds * 1e3, "one_pe_ms": seconds_of_one * 1e3, "checked": not any(wrongs)}
+        row |= {"nccheck": options.nccheck, "time_ms": seconds * 1e3, "one_pe_ms": seconds_of_one * 1e3, "validated": not any(wrongs)}
         if me == 0:
             _print(row, wrongs, options, seconds, seconds_of_one)
     return int(any(wrongs))

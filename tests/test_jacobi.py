@@ -36,7 +36,7 @@ def test_line_and_json(tmp_path):
     assert (name, numbers[:6]) == ("pgas_p", ["40", "12", "4", "2", "3", "1"])
     assert all(float(seconds) > 0 for seconds in numbers[6:])
     (row,) = json.loads(path.read_text())["rows"]
-    assert (row["pes"], row["version"], row["iterations"], row["checked"]) == (3, "p", 4, True)
+    assert (row["pes"], row["version"], row["iterations"], row["validated"]) == (3, "p", 4, True)
 
 
 def test_a_halo_that_does_not_arrive(tmp_path):
