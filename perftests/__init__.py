@@ -20,5 +20,5 @@ Tests of collectives, on any number of PEs:
 ``jacobi`` is NVIDIA's Jacobi solver, by its flags.
 
 ``programs`` runs random programs and compares the results with an oracle.
-``check_gpu``, ``compare`` and ``plot`` run perf tests through ``jobs``.
+``check_gpu``, ``compare`` and ``figures`` run perf tests through ``jobs``.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgas.perftests import jobs, plot
+from pgas.perftests import figures, jobs, plot
 
 #: Tests of this tool in `make check`; the others are in `make check-all`.
 SMOKE = ("test_recorded_figures_are_drawn",)
@@ -17,14 +17,14 @@ PNG = b"\x89PNG\r\n"
 
 
 def test_plan():
-    runs = list(plot.plan(gpu=True))
+    runs = list(figures.plan(gpu=True))
     commands = [run["command"] for run in runs]
     assert len(runs) == 29
     assert "shmem_put_bw --transport ibgda -n 1000 -w 50 -t 1024 -f 2 -c 64 -b 512 -e 64M" in commands
     assert "shmem_p_bw --transport ibrc -n 50 -w 10 -t 1024 -c 8 -i 2 -b 512K -e 512K" in commands
     for run in runs:
         queues = {"PGAS_IBGDA_NUM_RC_PER_PE": str(run["ctas"]), "PGAS_QP_DEPTH": "8192"}
-        assert run["environment"] == queues | ({"PGAS_SOFTHCA_GBPS": "200"} if run["curve"] == plot.LIMITED_PUT else {})
+        assert run["environment"] == queues | ({"PGAS_SOFTHCA_GBPS": "200"} if run["curve"] == figures.LIMITED_PUT else {})
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_real_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", f"{MPIRUN.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     path = tmp_path / "figures-simulator.json"
-    run = next(run for run in plot.plan(gpu=False) if run["curve"] == plot.COALESCED_P and run["ctas"] == 2)
-    data = plot.measure([run, run | {"command": f"{run['command']} -s none"}], [], path)
+    run = next(run for run in figures.plan(gpu=False) if run["curve"] == figures.COALESCED_P and run["ctas"] == 2)
+    data = figures.measure([run, run | {"command": f"{run['command']} -s none"}], [], path)
     assert [each["succeeded"] for each in data["runs"]] == [True, False]
     (row,) = data["runs"][0]["rows"]
     assert row["ctas"] == 2
