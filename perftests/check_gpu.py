@@ -23,6 +23,7 @@ from pathlib import Path
 
 from pgas.perftests import compare, jobs
 from pgas.perftests.jobs import BASELINES, ROOT, Step, gpus, machine_name, mpirun, mps
+from pgas.perftests.options import pattern
 from pgas.perftests.report import commit, now
 from pgas.transports import registry
 
@@ -188,13 +189,6 @@ def _nic_measurements(machine: str) -> Iterator[Step]:
     yield Step("soak", [*_on(2), "-m", "pgas.perftests.programs", "--soak", "60", "--transport", "ibgda"], 300, SOAK_QUEUES)
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
-
-
 def _count(text: str) -> int:
     if (number := int(text)) < 0:
         raise ValueError(text)
@@ -259,7 +253,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")
-    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="only steps whose name matches")
+    parser.add_argument("--only", type=pattern, default="", metavar="REGEX", help="only steps whose name matches")
     parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="number of tests at once on each GPU, under MPS")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     options = parser.parse_args()

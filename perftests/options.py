@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +14,9 @@ from pgas.perftests.payload import GUARD_BYTES
 from pgas.perftests.workload import ATOMIC_OPS, DATATYPES, REDUCE_OPS, WARP
 from pgas.transports import registry
 
-__all__ = ["ALL", "OF_COLLECTIVES", "OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "size_flag", "within"]
+__all__ = ["ALL", "OF_COLLECTIVES", "OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "pattern", "size_flag",
+    "within",
+]  # fmt: skip
 
 TRANSPORTS = (*registry.names(), *registry.pairs())
 
@@ -152,6 +155,14 @@ def one_of(allowed: Sequence[str]) -> Callable[[str], str]:
         return text
 
     return convert
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Convert an argument that is a regular expression."""
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
 
 
 def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str], argv: Sequence[str]) -> Options:

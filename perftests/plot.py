@@ -2,6 +2,7 @@
 
     python -m pgas.perftests.plot a.json b.json -o bandwidth.png     draws results of --json over message size
     python -m pgas.perftests.plot --figures                          ``make figures``: measures here, then draws
+    python -m pgas.perftests.plot --figures --only coalesced         measures these curves anew, and keeps the others
     python -m pgas.perftests.plot --figures figures-1xH200.json      draws again from that file
 
 ``--figures`` runs shmem_put_bw and shmem_p_bw over ibrc and ibgda on two PEs. Rows, commands and machine go into
@@ -24,7 +25,7 @@ matplotlib.use("Agg")  # Files only: no display is needed.
 from matplotlib import pyplot
 from matplotlib.ticker import EngFormatter, FuncFormatter, NullFormatter, NullLocator
 
-from pgas.perftests.options import size_flag
+from pgas.perftests.options import pattern, size_flag
 from pgas.perftests.report import BANDWIDTH, place
 
 __all__ = ["Curve", "Panel", "draw", "highest", "main", "picture", "read"]
@@ -166,11 +167,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", metavar="JSON", help="result of a perf test's --json")
     parser.add_argument("-o", "--output", metavar="PNG", help="picture to write")
     parser.add_argument("--figures", nargs="?", const="", metavar="JSON", help="make figures: measure and draw, or draw from this file")
+    parser.add_argument("--only", type=pattern, metavar="REGEX", help="of --figures: measure the curves whose names match")
     arguments = parser.parse_args(argv)
+    if arguments.only is not None and arguments.figures != "":
+        parser.error("argument --only: it says what --figures measures, and nothing is to be measured")
     if arguments.figures is not None:
         from pgas.perftests import figures  # which draws with this module
 
-        return figures.main(arguments.figures, parser)
+        return figures.main(arguments.figures, arguments.only, parser)
     if not arguments.files or arguments.output is None:
         parser.error("results of perf tests and -o are needed, or --figures")
     runs = [read(name, ("test", "rows", "args"), parser) for name in arguments.files]
