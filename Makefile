@@ -240,7 +240,7 @@ check-gpu:
 compare:
 	python3 -m pgas.perftests.compare --run
 
-## figures: put and p over ibrc and ibgda, measured here and drawn into perftests/baselines, with the Python that is active
+## figures: put, p, Jacobi and all-to-all over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
 figures:
 	python3 -m pgas.perftests.plot --figures
 

@@ -26,10 +26,17 @@ __all__ = ["draw_figures", "main", "measure", "plan"]
 
 #: The curves.
 PUT, LIMITED_PUT, SCATTERED_P, COALESCED_P = "put", "put over a limited link", "scattered p", "coalesced p"
+JACOBI_P, JACOBI_PUT, ALLTOALL = "Jacobi by p", "Jacobi by put", "all-to-all"
 
 #: A ConnectX-6: most messages per second, and Gb/s of one port, which is the limited link.
 _CONNECTX6 = 215e6
 _LINK = "200"
+
+#: Queue pairs to each PE in Jacobi runs: as many as p over ibrc has at its highest rate.
+_JACOBI_QUEUES = 8
+
+#: NVIDIA compares all-to-alls below this number of bytes to each PE.
+_SMALL = 16 << 10
 
 #: Time limit of a run in seconds.
 _LIMIT = 200
@@ -59,6 +66,14 @@ def plan(*, gpu: bool) -> Iterator[dict[str, Any]]:
             flags = f"{put} -c {ctas} -b {size_flag(8 * ctas)} -e {size_flag(most * ctas)}"
             variables = _queues(ctas) | ({"PGAS_SOFTHCA_GBPS": _LINK} if curve == LIMITED_PUT else {})
             yield _run(curve, transport, f"shmem_put_bw --transport {transport} {flags}", variables, ctas=ctas)
+    # NVIDIA's default width, and few rows: PEs that share a GPU compute no faster than one, so this must take less time than the borders.
+    mesh = "-nx 16384 -ny 256 -niter 1000 -nccheck 100" if gpu else "-nx 130 -ny 18 -niter 4 -nccheck 2"
+    for curve, transport, npes in itertools.product((JACOBI_P, JACOBI_PUT), ("ibrc", "ibgda", "p2p"), (2, 3, 4)):
+        version = " -use_block_comm" if curve == JACOBI_PUT else ""
+        yield _run(curve, transport, f"jacobi --transport {transport} -csv {mesh}{version}", _queues(_JACOBI_QUEUES), npes=npes)
+    sizes = "-n 500 -w 20 -t 256 -f 2 -b 8 -e 2M" if gpu else "-n 2 -w 1 -t 64 -f 16 -b 8 -e 2K"
+    for transport in ("ibrc", "ibgda"):
+        yield _run(ALLTOALL, transport, f"coll_latency alltoall_latency --transport {transport} -s block -d int32 {sizes}", {})
 
 
 def _run(curve: str, transport: str, command: str, variables: dict[str, str], npes: int = 2, **more: int) -> dict[str, Any]:
@@ -163,10 +178,59 @@ def _put_rate(runs: Sequence[Mapping[str, Any]]) -> tuple[str, list[Panel]]:
     return "p through a NIC, a queue pair a CTA", [Panel(curves, "CTAs", "p per second", "/s", title, True, limit)]
 
 
+def _jacobi(runs: Sequence[Mapping[str, Any]]) -> tuple[str, list[Panel]]:
+    rows = [row for run in runs for row in run["rows"] if row["validated"]]
+    texts = "{iterations} iterations on a mesh of {ny} rows x {nx} columns of float32, norm every {nccheck} iterations"
+    title = [*dict.fromkeys(texts.format(**row) for row in rows)]
+    times = {(c, t): _points(runs, c, t, "pes", "time_ms", 1e-3) for t in ("ibrc", "ibgda", "p2p") for c in (JACOBI_P, JACOBI_PUT)}
+    for text, a, b in (
+        ("ibrc: p takes {} times as long as put", (JACOBI_P, "ibrc"), (JACOBI_PUT, "ibrc")),
+        ("p over ibgda takes {} times as long as put over ibrc", (JACOBI_P, "ibgda"), (JACOBI_PUT, "ibrc")),
+    ):
+        if ratio := _ratio(times[a], times[b]):
+            title.append(text.format(ratio))
+    alone = max((row["one_pe_ms"] for row in rows), default=None)
+    if alone is not None:
+        title.append("dashed grey: one PE alone, which sends nothing, in the slowest run")
+    curves = [
+        Curve(f"{transport}, {curve.removeprefix('Jacobi by ')}", points, i // 2, hollow=curve == JACOBI_PUT)
+        for i, ((curve, transport), points) in enumerate(times.items())
+    ]
+    limit = None if alone is None else alone / 1e3
+    panel = Panel(curves, "PEs", "time of all iterations", "s", "\n".join(title), True, limit, few=True)
+    return f"Jacobi by p and by put, {_JACOBI_QUEUES} queue pairs to each PE", [panel]
+
+
+def _alltoall(runs: Sequence[Mapping[str, Any]]) -> tuple[str, list[Panel]]:
+    latencies: dict[str, Points] = {}
+    for run in runs:
+        points = _points([run], ALLTOALL, run["transport"], "size", "latency_us", 1e-6)
+        latencies[run["transport"]] = [(size // run["npes"], seconds) for size, seconds in points]
+    small = {transport: [point for point in points if point[0] < _SMALL] for transport, points in latencies.items()}
+    ratio = _ratio(small.get("ibgda", []), small.get("ibrc", []))
+    title = f"below 16 KiB ibgda takes {ratio} times as long as ibrc" if ratio else ""
+    curves = []
+    for i, (transport, points) in enumerate(latencies.items()):
+        steps = [abs(b / a - 1) for (_, a), (_, b) in itertools.pairwise(small[transport])]
+        text = f", steps of up to {max(steps):.0%} below 16 KiB" if steps else ""
+        curves.append(Curve(transport + text, points, i))
+    panel = Panel(curves, "bytes from each PE to each", "latency", "s", title)
+    return f"all-to-all of {runs[0]['npes']} PEs, by a block of each", [panel]
+
+
+def _ratio(points: Points, others: Points) -> str:
+    """Return how many times as high the points are as others of the same x: the least and the most; empty if there are none."""
+    below = dict(others)
+    found = sorted(y / below[x] for x, y in points if x in below)
+    return " to ".join(dict.fromkeys(f"{ratio:.2g}" for ratio in (*found[:1], *found[-1:])))
+
+
 #: By name: the curves of a picture, and what makes its headline and panels from their runs.
 _PICTURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Mapping[str, Any]]], tuple[str, list[Panel]]]]] = {
     "put_bandwidth": ((PUT, LIMITED_PUT), _put_bandwidth),
     "put_rate": ((SCATTERED_P, COALESCED_P), _put_rate),
+    "jacobi": ((JACOBI_P, JACOBI_PUT), _jacobi),
+    "alltoall": ((ALLTOALL,), _alltoall),
 }
 
 

@@ -2,12 +2,13 @@
 
     python -m pgas.perftests.plot a.json b.json -o bandwidth.png     draws results of --json over message size
     python -m pgas.perftests.plot --figures                          ``make figures``: measures here, then draws
-    python -m pgas.perftests.plot --figures --only coalesced         measures these curves anew, and keeps the others
+    python -m pgas.perftests.plot --figures --only all-to-all        measures this curve anew, and keeps the others
     python -m pgas.perftests.plot --figures figures-1xH200.json      draws again from that file
 
-``--figures`` runs shmem_put_bw and shmem_p_bw over ibrc and ibgda on two PEs. Rows, commands and machine go into
-perftests/baselines/figures-<machine>.json; put_bandwidth-<machine>.png and put_rate-<machine>.png are drawn from that file alone.
-Rows that were not validated are left out. Without a GPU the runs are small and in the simulator. The exit status is 1 if a run failed.
+``--figures`` measures shmem_put_bw, shmem_p_bw and alltoall_latency on two PEs and Jacobi on two to four, over ibrc and ibgda; Jacobi also
+over p2p. Rows, commands and machine go into perftests/baselines/figures-<machine>.json. put_bandwidth-<machine>.png, put_rate-, jacobi- and
+alltoall- are drawn from that file alone. Rows that were not validated are left out. Without a GPU the runs are small and in the simulator.
+The exit status is 1 if a run failed.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import matplotlib
 matplotlib.use("Agg")  # Files only: no display is needed.
 
 from matplotlib import pyplot
-from matplotlib.ticker import EngFormatter, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from pgas.perftests.options import pattern, size_flag
 from pgas.perftests.report import BANDWIDTH, place
@@ -49,6 +50,7 @@ class Curve(NamedTuple):
     label: str
     points: Sequence[tuple[int, float]]
     number: int  #: index of colour and marker
+    hollow: bool = False  #: dashed, with hollow markers: beside a curve of the same number
 
 
 class Panel(NamedTuple):
@@ -61,6 +63,7 @@ class Panel(NamedTuple):
     title: str = ""
     log: bool = True
     limit: float | None = None  #: a horizontal line
+    few: bool = False  #: x is linear, and each has a tick
 
 
 def picture(path: str, headline: str, details: str, panels: Sequence[Panel]) -> None:
@@ -78,8 +81,10 @@ def picture(path: str, headline: str, details: str, panels: Sequence[Panel]) -> 
 
 def _draw(axes: Any, panel: Panel) -> None:
     curves = [curve for curve in panel.curves if curve.points]
-    for label, points, number in curves:
-        style = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+    for label, points, number, hollow in curves:
+        style: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+        if hollow:
+            style |= {"linestyle": "--", "markerfacecolor": "white"}
         axes.plot(*zip(*points, strict=True), label=label, markersize=4.5, linewidth=1.6, **style)
     if panel.limit is not None:
         axes.axhline(panel.limit, color=_GREY, linestyle="--", linewidth=1.2)
@@ -87,11 +92,18 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
     if curves:
-        axes.set_xscale("log", base=2)
+        xs, ys = zip(*(point for curve in curves for point in curve.points), strict=True)
+        if panel.few:
+            axes.set_xticks(sorted(set(xs)))
+        else:
+            axes.set_xscale("log", base=2)
         if panel.log:
             axes.set_yscale("log")
+            if max(ys) < 1000 * min(ys):
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.legend(fontsize=8.5, edgecolor="none", framealpha=0.9)
+        beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if panel.few else {}  # flat curves leave no room between them
+        axes.legend(fontsize=8.5, edgecolor="none", framealpha=0.9, **beside)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_flag(int(x))))
     axes.yaxis.set_major_formatter(EngFormatter(panel.unit))
