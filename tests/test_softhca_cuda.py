@@ -28,9 +28,9 @@ print(json.dumps({**built, "shared": {int(nbytes): int(align) for align, nbytes 
 """
 
 
-#: Most spilled bytes; 292 on 2026-11-22 with ptxas 13.4. Without a register limit the kernel needs 162 and spills nothing, but then only
-#: one CTA fits on an SM. Two serve more QPs at once, which is worth some spills.
-SPILLS = 320
+#: Most spilled bytes; 384 on 2026-11-25 with ptxas 13.4. Without a register limit the kernel spills nothing, but then only one CTA fits on
+#: an SM. Two serve more QPs at once, which is worth some spills.
+SPILLS = 400
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_two_ctas_of_the_kernel_have_room_on_an_sm():
     assert built["registers"] <= 65536 // (2 * 256)
     assert built["spills"] <= SPILLS
     memory = built["memory"]
-    assert memory.get("CCTL.IVALL", 0) > 0  # sweeps and doorbells begin with an acquire
+    assert memory.get("CCTL.IVALL", 0) > 0  # doorbells are taken with an acquire
     assert memory.get("MEMBAR.ALL.SYS", 0) > 0  # a fence precedes each CQE
     assert memory.get("LDGSTS.E.BYPASS.128", 0) > 0, memory  # WQEs are read past L1, 16 bytes at a time, while others are executed
     assert built["shared"][str(2 * 256 * 64)] == 16  # two batches of WQEs

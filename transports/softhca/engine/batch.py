@@ -3,13 +3,30 @@
 from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import primitive
 from pgas.transports.hostloop.compiled import device
-from pgas.transports.mlx5.wqe import CTRL_FM_CE_SE, CTRL_QPN_DS, DS_MASK, WQEBB_SHIFT
+from pgas.transports.mlx5.wqe import (
+    CTRL_FM_CE_SE,
+    CTRL_QPN_DS,
+    DS_MASK,
+    WQE_IDX_MASK,
+    WQEBB_SHIFT,
+)
 from pgas.transports.softhca.engine import ops
 from pgas.transports.softhca.engine.completer import count_cqes
 from pgas.transports.softhca.engine.ops import for_kernel, load_u8
 from pgas.transports.softhca.engine.pipeline import check, process
-from pgas.transports.softhca.engine.requester import FM_MASK, begin, rung, take_doorbell
-from pgas.transports.softhca.engine.states import ALONE, CHECK_CONTROL, COMPLETE, EXECUTE_DUMP, EXECUTE_READ, EXECUTE_WRITE, count, state_of
+from pgas.transports.softhca.engine.requester import FM_MASK, announced, begin, rung
+from pgas.transports.softhca.engine.states import (
+    ALONE,
+    CHECK_CONTROL,
+    COMPLETE,
+    EXECUTE_ATOMIC,
+    EXECUTE_DUMP,
+    EXECUTE_READ,
+    EXECUTE_WRITE,
+    count,
+    state_of,
+)
+from pgas.transports.softhca.engine.usual_wqes import UNUSUAL, check_usual
 from pgas.transports.softhca.tables import (
     CQ_COLLAPSED,
     CTL_BEAT,
@@ -18,6 +35,8 @@ from pgas.transports.softhca.tables import (
     CTL_SERIAL,
     CTL_STOP,
     ERR,
+    QP_ATOMICS,
+    QP_BROKEN,
     QP_CONSUMER,
     QP_CQ,
     QP_HELD,
@@ -25,8 +44,11 @@ from pgas.transports.softhca.tables import (
     QP_NBYTES,
     QP_PRODUCER,
     QP_READS,
+    QP_STATE,
+    QP_WORKER,
     QP_WQES,
     QP_WRITES,
+    RTR,
     RTS,
     WORK_CAPACITY,
     WORK_PAIRS,
@@ -36,8 +58,8 @@ from pgas.transports.softhca.tables import (
 )
 
 __all__ = [
-    "account", "begin_pass", "classify", "fetch", "fetched", "load", "load_be32", "octoword", "one", "store", "waiting",
-    "wants",
+    "account", "add", "add_relaxed", "ahead", "begin_pass", "classify", "fence", "fetch", "fetched", "known", "load", "load_acquire",
+    "load_be32", "load_shared", "octoword", "one", "store", "waiting", "wants",
 ]  # fmt: skip
 
 #: Most data segments of a WQE in a thread's own work record.
@@ -47,15 +69,16 @@ RECORD_WORDS = WORK_PAIRS // 8 + 2 * SEGMENTS
 #: The kernel ends if the server's beat does not change for this time in ns.
 BEAT_NS = 20_000_000_000
 
-#: Classes of WQEBBs in a batch: a WQE that many threads, or one thread, can execute together with others of its kind; one with many
-#: segments or too few WQEBBs, executed as in the cpu engine; the middle of a WQE; one that continues behind the batch.
-WRITES, READS, OTHER, TORN, NO_WQE, LATER = 1, 2, 3, 4, 5, 6
+#: Classes of WQEBBs in a batch. A CTA executes WQEs of the first three classes together, and one thread the others, as in the cpu engine;
+#: TORN: they have many segments, or too few WQEBBs. NO_WQE: the middle of a WQE. LATER: a WQE that continues behind the batch.
+WRITES, READS, ATOMICS, OTHER, TORN, NO_WQE, LATER = range(1, 8)
 
 #: Special results of begin_pass() and waiting(): the card must end; the pending WQEs are for one thread.
 STOPPED, ONE_BY_ONE = -1, -2
 
 
-load, load_be32, store, add = map(for_kernel, (ops.load, ops.load_be32, ops.store, ops.add))
+load, load_acquire, load_be32, load_shared = map(for_kernel, (ops.load, ops.load_acquire, ops.load_be32, ops.load_shared))
+store, add, add_relaxed = map(for_kernel, (ops.store, ops.add, ops.add_relaxed))
 
 if SIMULATOR:
 
@@ -72,6 +95,13 @@ else:
     _COPY = "{ .reg .u64 t; cvta.to.shared.u64 t, $0; cp.async.cg.shared.global [t], [$1], 16; }"
     fetch = primitive("fetch", "void(i64, i64)", _COPY, None)
     fetched = primitive("fetched", "void()", "cp.async.wait_all;", None)
+
+
+@device
+def fence() -> int:
+    """Order all earlier accesses before all later ones, for every observer."""
+    ops.fence()
+    return 0
 
 
 @device
@@ -93,32 +123,41 @@ def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
 
 
 @device
-def wants(qp: int) -> int:
-    """Whether a QP may have work."""
-    state = state_of(qp)
-    if state != RTS and state != ERR:
+def wants(qp: int, worker: int) -> int:
+    """Whether a QP may have work for a worker (-1: for any). The loads of its fields are under way together; the register's follows."""
+    state, broken, served_by = load_shared(qp + QP_STATE), load_shared(qp + QP_BROKEN), load_shared(qp + QP_WORKER)
+    consumer, producer, held = load_shared(qp + QP_CONSUMER), load_shared(qp + QP_PRODUCER), load_shared(qp + QP_HELD)
+    if worker >= 0 and served_by != worker:
         return 0
-    if load(qp + QP_CONSUMER) != load(qp + QP_PRODUCER) or load(qp + QP_HELD) != 0:
+    if state != RTS and state != ERR and (state != RTR or broken == 0):
+        return 0
+    if consumer != producer or held != 0:
         return 1
     return 1 if rung(qp) != 0 else 0
 
 
 @device
-def waiting(hca: int, qp: int, batch: int) -> int:
-    """Return the number of pending WQEBBs for the CTA, or ONE_BY_ONE. Takes the doorbell if fewer than a batch are pending.
+def known(qp: int) -> int:
+    """Return the number of pending WQEBBs."""
+    return load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
 
-    hca, qp: the copies.
-    """
+
+@device
+def ahead(qp: int, word: int) -> int:
+    """Return the number of WQEBBs that will be pending when a doorbell has been credited; its record may have more."""
+    by_ring = (announced(word) - load(qp + QP_PRODUCER)) & WQE_IDX_MASK
+    return known(qp) + (by_ring if word != 0 and by_ring <= load(qp + QP_MASK) + 1 else 0)
+
+
+@device
+def waiting(hca: int, qp: int) -> int:
+    """Return the number of pending WQEBBs for the CTA, or ONE_BY_ONE. hca, qp: the copies."""
     if load(hca + CTL_SERIAL) != 0 or load(load(qp + QP_CQ) + CQ_COLLAPSED) == 0 or load(qp + QP_HELD) != 0:
         return ONE_BY_ONE
-    known = load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
-    if known < batch:
-        take_doorbell(qp)
-        known = load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
     state = state_of(qp)
-    if state == ERR or known > load(qp + QP_MASK) + 1:
+    if state == ERR or known(qp) > load(qp + QP_MASK) + 1:
         return ONE_BY_ONE
-    return known if state == RTS else 0
+    return known(qp) if state == RTS else 0
 
 
 @device
@@ -127,15 +166,19 @@ def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     if load_be32(wqe + CTRL_QPN_DS) & DS_MASK == 0:
         return TORN  # as in requester.fetch
     store(work + WORK_WQE, wqe)
-    store(work + WORK_CAPACITY, SEGMENTS)
-    begin(work, index)
-    state = check(hca, qp, work, CHECK_CONTROL)
-    if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK != 0 and state in (EXECUTE_WRITE, EXECUTE_READ, EXECUTE_DUMP, COMPLETE):
-        return OTHER  # a fence: one thread executes it after the earlier ones
+    state = check_usual(hca, qp, work, wqe, index)
+    if state == UNUSUAL:
+        store(work + WORK_CAPACITY, SEGMENTS)
+        begin(work, index)
+        state = check(hca, qp, work, CHECK_CONTROL)
+        if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK != 0 and state in (EXECUTE_WRITE, EXECUTE_READ, EXECUTE_ATOMIC, EXECUTE_DUMP, COMPLETE):
+            return OTHER  # a fence: one thread executes it after the earlier ones
     if state == EXECUTE_WRITE:
         return WRITES
     if state == EXECUTE_READ:
         return READS if load(work + WORK_SEGMENTS) == 1 else TORN
+    if state == EXECUTE_ATOMIC:
+        return ATOMICS
     if state in (COMPLETE, EXECUTE_DUMP):
         store(work + WORK_SEGMENTS, 0)  # a DUMP has data segments but no remote address: nothing to copy
         return WRITES
@@ -162,11 +205,12 @@ def octoword(ring: int, mask: int, first: int, number: int) -> int:
 
 
 @device
-def account(qp: int, wqes: int, writes: int, reads: int, nbytes: int, signalled: int, wqebbs: int) -> int:
+def account(qp: int, wqes: int, writes: int, reads: int, atomics: int, nbytes: int, signalled: int, wqebbs: int) -> int:
     """Count the executed WQEs of the CTA and all of their CQEs; qp: the copy."""
     count(qp + QP_WQES, wqes)
     count(qp + QP_WRITES, writes)
     count(qp + QP_READS, reads)
+    count(qp + QP_ATOMICS, atomics)
     count(qp + QP_NBYTES, nbytes)
     count_cqes(qp, load(qp + QP_CQ), signalled)
     return store(qp + QP_CONSUMER, load(qp + QP_CONSUMER) + wqebbs)

@@ -13,6 +13,7 @@ are the bits. Everything that another process reads or has written is accessed a
 | ``load_published`` | a word that the firmware publishes; later loads see what it published before |
 | ``load_acquire load_be32_acquire store_release fence`` | ordered for every observer |
 | ``add compare_swap`` | atomic updates, sequentially consistent or nearly so; they return the old value |
+| ``add_relaxed compare_swap_relaxed`` | the same without order, on a GPU |
 | ``exchange`` | the same, with an acquire |
 | ``clock`` | nanoseconds |
 | ``idle`` | wait a little, longer after several calls without work |
@@ -56,13 +57,17 @@ if SIMULATOR:
         swap32,
         swap64,
     )
+
+    add_relaxed, compare_swap_relaxed, compare_swap_relaxed_u32 = add, compare_swap, compare_swap_u32
 else:
     from pgas.transports.softhca.engine.ops_cuda import (
         YIELDS,
         add,
+        add_relaxed,
         clock,
         compare_swap,
-        compare_swap_u32,
+        compare_swap_relaxed,
+        compare_swap_relaxed_u32,
         exchange,
         fence,
         idle,
@@ -91,9 +96,9 @@ else:
     )
 
 __all__ = [
-    "YIELDS", "add", "clock", "compare_swap", "compare_swap_atomic", "copy", "exchange", "fence", "for_kernel", "idle", "load",
-    "load_acquire", "load_any", "load_atomic", "load_be32", "load_be32_acquire", "load_be64", "load_published", "load_shared", "load_u8",
-    "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
+    "YIELDS", "add", "add_relaxed", "clock", "compare_swap", "compare_swap_atomic", "copy", "exchange", "fence", "for_kernel", "idle",
+    "load", "load_acquire", "load_any", "load_atomic", "load_be32", "load_be32_acquire", "load_be64", "load_published", "load_shared",
+    "load_u8", "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
 ]  # fmt: skip
 
 
@@ -144,5 +149,7 @@ def store_atomic(address: int, value: int, nbytes: int) -> int:
 
 @device
 def compare_swap_atomic(address: int, expected: int, value: int, nbytes: int) -> int:
-    """Replace an operand of 4 or 8 bytes atomically if it has the expected value; return the old value."""
-    return compare_swap(address, expected, value) if nbytes == 8 else compare_swap_u32(address, expected, value)
+    """Replace an operand of 4 or 8 bytes atomically if it has the expected value; return the old value. Relaxed on a GPU."""
+    if nbytes == 8:
+        return compare_swap_relaxed(address, expected, value)
+    return compare_swap_relaxed_u32(address, expected, value)

@@ -47,9 +47,11 @@ swap64 = primitive("swap64", "i64(i64)", _SWAP64.replace("VALUE", "$1"), None, p
 add = primitive("add", "i64(i64, i64)", "atom.acq_rel.sys.add.u64 $0, [$1], $2;", None)
 exchange = primitive("exchange", "i64(i64, i64)", "atom.acquire.sys.exch.b64 $0, [$1], $2;", None)
 compare_swap = primitive("compare_swap", "i64(i64, i64, i64)", "atom.acq_rel.sys.cas.b64 $0, [$1], $2, $3;", None)
-compare_swap_u32 = primitive(
-    "compare_swap_u32", "i64(i64, i64, i64)",
-    "{ .reg .u32 c, v, r; cvt.u32.u64 c, $2; cvt.u32.u64 v, $3; atom.acq_rel.sys.cas.b32 r, [$1], c, v; cvt.u64.u32 $0, r; }", None,
+add_relaxed = primitive("add_relaxed", "i64(i64, i64)", "atom.relaxed.sys.add.u64 $0, [$1], $2;", None)
+compare_swap_relaxed = primitive("compare_swap_relaxed", "i64(i64, i64, i64)", "atom.relaxed.sys.cas.b64 $0, [$1], $2, $3;", None)
+compare_swap_relaxed_u32 = primitive(
+    "compare_swap_relaxed_u32", "i64(i64, i64, i64)",
+    "{ .reg .u32 c, v, r; cvt.u32.u64 c, $2; cvt.u32.u64 v, $3; atom.relaxed.sys.cas.b32 r, [$1], c, v; cvt.u64.u32 $0, r; }", None,
 )  # fmt: skip
 clock = primitive("clock", "i64()", "mov.u64 $0, %globaltimer;", None)
 _fence = primitive("fence", "void()", "fence.acq_rel.sys;", None)

@@ -153,8 +153,8 @@ _WORD = 0xFFFF_FFFF
 
 @device
 def rung(qp: int) -> int:
-    """Return the register with a pending doorbell, 0 if there is none."""
-    register = load(qp + QP_REGISTER)
+    """Return the register with a pending doorbell, 0 if there is none. A poll of a CTA reads past L1."""
+    register, on_host, last = load_shared(qp + QP_REGISTER), load_shared(qp + QP_ON_HOST), load_shared(qp + QP_RUNG)
     if RECEIVES and load(qp + QP_BUFFERS) == SHARED:
         ahead = (recorded(qp) - load(qp + QP_PRODUCER)) & WQE_IDX_MASK
         return register if ahead != 0 and ahead < WQE_IDX_MASK - load(qp + QP_MASK) else 0
@@ -165,7 +165,7 @@ def rung(qp: int) -> int:
             register += UAR_BF_BUFFER_SIZE
         return 0
     word = load_shared(register)
-    if word != 0 and (load(qp + QP_ON_HOST) == 0 or word != load(qp + QP_RUNG)):
+    if word != 0 and (on_host == 0 or word != last):
         return register
     return 0
 
@@ -184,7 +184,7 @@ def recorded(qp: int) -> int:
 
 @device
 def take_doorbell(qp: int) -> int:
-    """Take a doorbell and move the producer index; return whether there was one (doorbell.advance).
+    """Take a doorbell and move the producer index; return whether there was one.
 
     The doorbell record alone does nothing: it is read when there is a doorbell, and the further index of the two counts.
     """
@@ -195,27 +195,44 @@ def take_doorbell(qp: int) -> int:
         count(qp + QP_DOORBELLS, 1)
         record = recorded(qp)
         return advance(qp, record, record)
-    if load(qp + QP_ON_HOST) != 0:
-        word = load_acquire(register)
-        store(qp + QP_RUNG, word)
-    else:
-        word = exchange(register, 0)
-    idx_word, qpn_word = swap32(word & _WORD), swap32((word >> 32) & _WORD)
-    count(qp + QP_DOORBELLS, 1)
-    if qpn_word >> QPN_SHIFT != load(qp + QP_QPN):
-        count(qp + QP_FOREIGN_DOORBELLS, 1)
-        return 1
-    # Both conventions: the next empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is ignored.
-    wqebbs = ((qpn_word & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
-    announced = ((idx_word >> WQE_IDX_SHIFT) + wqebbs) & WQE_IDX_MASK
-    return advance(qp, announced, recorded(qp))
+    return credit(qp, collect(register, load(qp + QP_ON_HOST)), recorded(qp))
 
 
 @device
-def advance(qp: int, announced: int, record: int) -> int:
+def collect(register: int, on_host: int) -> int:
+    """Return the word in a doorbell register, which is taken out of it unless a CPU rings it."""
+    return load_acquire(register) if on_host != 0 else exchange(register, 0)
+
+
+@device
+def credit(qp: int, word: int, record: int) -> int:
+    """Move the producer index by a doorbell that was collected, and its record; return whether it is a new one."""
+    if word == 0:
+        return 0
+    if load(qp + QP_ON_HOST) != 0:
+        if word == load(qp + QP_RUNG):
+            return 0
+        store(qp + QP_RUNG, word)
+    count(qp + QP_DOORBELLS, 1)
+    if doorbell_qpn(word) != load(qp + QP_QPN):
+        count(qp + QP_FOREIGN_DOORBELLS, 1)
+        return 1
+    return advance(qp, announced(word), record)
+
+
+@device
+def announced(word: int) -> int:
+    """Return the producer index of a doorbell: an empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is ignored."""
+    idx_word, qpn_word = swap32(word & _WORD), swap32((word >> 32) & _WORD)
+    wqebbs = ((qpn_word & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
+    return ((idx_word >> WQE_IDX_SHIFT) + wqebbs) & WQE_IDX_MASK
+
+
+@device
+def advance(qp: int, index: int, record: int) -> int:
     """Move the producer index to that of a doorbell or its record (doorbell.advance); return 1."""
     producer, depth = load(qp + QP_PRODUCER), load(qp + QP_MASK) + 1
-    by_ring, by_record = (announced - producer) & WQE_IDX_MASK, (record - producer) & WQE_IDX_MASK
+    by_ring, by_record = (index - producer) & WQE_IDX_MASK, (record - producer) & WQE_IDX_MASK
     distance = 0
     if by_ring <= depth:
         distance = by_ring
@@ -428,10 +445,13 @@ def check_length(hca: int, qp: int, work: int) -> int:
 
 
 @device
+def row_of_key(hca: int, key: int) -> int:
+    """Return the address of the record in which a key is, if it exists."""
+    return load(hca + CTL_MKEYS) + ((key >> 8) & MKEY_ROWS_MASK) * MKEY_ROW
+
+
+@device
 def find_key(hca: int, key: int) -> int:
     """Return the address of a key's record, or that of row 0, which has no key, if there is no such key."""
-    rows = load(hca + CTL_MKEYS)
-    row = rows + ((key >> 8) & MKEY_ROWS_MASK) * MKEY_ROW
-    if load_published(row + MKEY_KEY) != key:
-        return rows
-    return row
+    row = row_of_key(hca, key)
+    return row if load_published(row + MKEY_KEY) == key else load(hca + CTL_MKEYS)

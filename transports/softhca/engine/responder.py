@@ -4,13 +4,16 @@ A request that the peer drops without an answer (no such QP, not connected to th
 as "transport retry counter exceeded", at once: no packets are lost, so retries would have the same result.
 """
 
+from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.softhca.engine.late import deliver_late, fetch_late, place_all_of, place_touched
 from pgas.transports.softhca.engine.ops import (
     YIELDS,
+    add_relaxed,
     compare_swap_atomic,
     copy,
+    fence,
     idle,
     load,
     load_atomic,
@@ -232,11 +235,23 @@ def read_segments(hca: int, qp: int, work: int) -> int:
 
 @device
 def execute_atomic(hca: int, qp: int, work: int) -> int:
+    """Update the operand and write the old value, after all earlier WQEs."""
+    if not SIMULATOR:  # there the update itself is ordered
+        fence()
+    update(hca, qp, work)
+    return COMPLETE
+
+
+@device
+def update(hca: int, qp: int, work: int) -> int:
     """Update the operand and write the old value: 4 bytes big-endian, 8 bytes in host order."""
     remote, width = load(work + WORK_REMOTE), load(work + WORK_WIDTH)
     opcode, operands = load(work + WORK_OPCODE), load(work + WORK_WQE) + load(work + WORK_OPERANDS)
     place_touched(hca, remote, width)
     while True:
+        if opcode == FA and load(hca + CTL_ATOMICS_SPLIT) == 0:
+            old = add_relaxed(remote, load_be64(operands))
+            break
         old = load_atomic(remote, width)
         new = updated(opcode, width, operands, old)
         if load(hca + CTL_ATOMICS_SPLIT) != 0:
@@ -257,7 +272,7 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
         copy(load(work + WORK_PAIRS), result, width)
     else:
         fetch_late(hca, qp, load(work + WORK_PAIRS), result, width)
-    return COMPLETE
+    return 0
 
 
 @device

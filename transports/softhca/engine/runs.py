@@ -1,0 +1,332 @@
+"""Runs of the cuda engine: consecutive WQEs of one class, executed by a CTA, with one CQE, the last requested one.
+
+So each QP keeps its order:
+
+* a WQE of a run that writes the same bytes as an earlier one is executed after a barrier;
+* runs are separated by a barrier, so READs see earlier WRITEs;
+* a CQE comes after a barrier and a fence.sys (completer.put_cqe), which is cumulative. So does an atomic, unless nothing was written since
+  the last fence (DIRTY).
+
+Small WRITEs are copied by one thread each, larger ones by a group of lanes, a warp or the CTA.
+"""
+
+from typing import Any, NamedTuple
+
+from pgas.kernels.compiler import cuda, i64, types, u64
+from pgas.kernels.compiler import device as inlined
+from pgas.transports.softhca.engine.batch import ATOMICS, NO_WQE, WRITES, account, fence, load, store
+from pgas.transports.softhca.engine.completer import ALWAYS, REQ, place_cqe
+from pgas.transports.softhca.engine.lanes import FULL, NEVER, apart, copy_together
+from pgas.transports.softhca.engine.limits import admit
+from pgas.transports.softhca.engine.requester import READ, WRITE
+from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
+from pgas.transports.softhca.tables import (
+    CQ_CQES,
+    CQ_PRODUCER,
+    CTL_BYTE_COST,
+    CTL_WQE_COST,
+    QP_CONSUMER,
+    QP_CQ,
+    QP_STALE_RECORDS,
+    WORK_CE,
+    WORK_NBYTES,
+    WORK_OPCODE,
+    WORK_PAIRS,
+    WORK_REMOTE,
+    WORK_SEGMENTS,
+)
+
+__all__ = [
+    "AHEAD",
+    "BASE",
+    "DIRTY",
+    "FOUND",
+    "LIMIT",
+    "PASSED",
+    "READY",
+    "RECORD",
+    "RUNG",
+    "TALLIES",
+    "WORD",
+    "WORDS",
+    "Cta",
+    "clear",
+    "give_back",
+    "make",
+]  # fmt: skip
+
+#: Most bytes that a thread, a group of lanes, and a warp copy alone.
+ALONE_BYTES, GROUP_BYTES, WARP_BYTES = 64, 1024, 16384
+LOG_GROUP = 3
+GROUP = 1 << LOG_GROUP
+
+#: Words from one thread to the CTA. WORD, RECORD: a doorbell, and its record; BASE: position of the batch in stage; AHEAD: index of the
+#: next batch, if it is in the other half or being fetched; SINGLE: end of a run of one WQE, or 0; DIRTY: whether anything was written since
+#: the last fence.
+LIMIT, WORD, RECORD, RUNG, BASE, AHEAD, PASSED, SINGLE, DIRTY, WORDS = range(10)
+
+#: Shared counts. READY: QPs with work; STOP_AT: end of the run, or of the part of it whose ranges are apart; LAST: its last WQE that asks
+#: for a CQE; LISTED: copies that several threads make; the others are of WQEs.
+READY, STOP_AT, LAST, LISTED, SIGNALLED, WQES, WRITTEN, READ_, TALLIES = range(9)
+
+#: Words about a QP in Cta.found.
+FOUND = 4
+
+#: Fields of a QP's row that only its worker writes.
+OWN = QP_CONSUMER
+OWN_WORDS = (QP_STALE_RECORDS - QP_CONSUMER) // 8 + 1
+
+
+class Cta(NamedTuple):
+    """A thread, and what its CTA shares: arrays in shared memory, and addresses."""
+
+    threads: Any  #: of the CTA
+    me: Any  #: number of the thread
+    lane: Any
+    warp: Any
+    words: Any  #: LIMIT ...
+    found: Any  #: QPs with work, FOUND words each: addresses of its row, its CQ's row and its register, and whether a CPU rings it
+    tally: Any  #: READY ...
+    kinds: Any  #: class of each staged WQEBB
+    stage: Any
+    stage_at: Any  #: address of stage
+    control: Any  #: the copies of the control record, and of the visited QP and CQ
+    pair: Any
+    mine: Any  #: the thread's own work record
+
+
+@inlined
+def clear(cta: Any) -> None:
+    """Clear the counts of a run. A barrier must follow."""
+    if cta.me == 0:
+        for word in range(LISTED, TALLIES):
+            cta.tally[word] = 0
+        cta.tally[STOP_AT], cta.tally[LAST] = cta.threads, -1
+
+
+@inlined
+def give_back(cta: Any, visited: Any) -> None:
+    """Write the CTA's counts from its copies to the rows of the QP and its CQ. visited: place of the QP in ``found``."""
+    qp, cq = cta.found[visited], cta.found[visited + 1]
+    for k in range(cta.me, OWN_WORDS, cta.threads):
+        store(qp + OWN + 8 * k, load(cta.pair + OWN + 8 * k))
+    if cta.me == 0:
+        for field in (CQ_PRODUCER, CQ_CQES):
+            store(cq + field, load(load(cta.pair + QP_CQ) + field))
+
+
+@inlined
+def limited(cta: Any) -> Any:
+    """Whether the card has rate limits."""
+    return load(cta.control + CTL_WQE_COST) | load(cta.control + CTL_BYTE_COST) != 0
+
+
+@inlined
+def in_turn(cta: Any, done: Any, at: Any, stop: Any) -> None:
+    """Execute atomics, each by its thread, one after another: they are seen in their order."""
+    for w in range(at >> 5, (stop + 31) >> 5):
+        if cta.warp == w:
+            for k in range(max(at - 32 * w, 0), min(stop - 32 * w, 32)):
+                if done and cta.lane == k:
+                    if cta.me != at or cta.words[DIRTY] != 0:
+                        fence()
+                    update(cta.control, cta.pair, cta.mine)
+                cuda.syncwarp()
+        cuda.syncthreads()
+
+
+@inlined
+def list_copy(cta: Any, listed: Any) -> None:
+    """List the WQE's copy. Its staged control and address are of no use any more: they tell what is to be copied."""
+    remote, local, writes = load(cta.mine + WORK_REMOTE), load(cta.mine + WORK_PAIRS), load(cta.mine + WORK_OPCODE) == WRITE
+    listed[cuda.atomic.add(cta.tally, LISTED, 1)] = cta.me
+    at = cta.words[BASE] + 8 * cta.me
+    cta.stage[at] = remote if writes else local
+    cta.stage[at + 1] = local if writes else remote
+    cta.stage[at + 2] = load(cta.mine + WORK_NBYTES)
+
+
+@inlined
+def copy_listed(cta: Any, listed: Any) -> None:
+    """Make the listed copies: by groups of lanes, by warps, and the largest by all threads."""
+    large = i64(cta.tally[LISTED])
+    for k in range(cta.me >> LOG_GROUP, large, cta.threads >> LOG_GROUP):
+        at = cta.words[BASE] + 8 * i64(listed[k])
+        if cta.stage[at + 2] <= GROUP_BYTES:
+            copy_together(cta.me & (GROUP - 1), i64(GROUP), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
+    for k in range(cta.warp, large, cta.threads >> 5):
+        at = cta.words[BASE] + 8 * i64(listed[k])
+        if GROUP_BYTES < cta.stage[at + 2] <= WARP_BYTES:
+            copy_together(cta.lane, i64(32), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
+    for k in range(large):
+        at = cta.words[BASE] + 8 * i64(listed[k])
+        if cta.stage[at + 2] > WARP_BYTES:
+            copy_together(cta.me, i64(cta.threads), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
+
+
+def make(threads: int) -> Any:
+    """Return the function ``execute(cta, hca, visited, first, at, n, kind, blocks)`` for CTAs of so many threads.
+
+    It executes the WQEs of the batch from number ``at`` on, as far as they are of one class, and returns the number of the next WQE.
+    visited: place of the QP in ``found``; first: index of the batch; n: its WQEBBs; kind, blocks: class and WQEBBs of the thread's own WQE.
+    """
+    warps = threads // 32
+    extent_words = 2 * warps
+
+    @inlined
+    def plan(cta, done, opcode, nbytes, low, high):  # type: ignore[no-untyped-def]
+        """Count what the run will do, and give a place to each WQE that moves bytes: to [low, high), or NEVER.
+
+        Return the bytes of the run, the number of its moves, the thread's place among them, and the place of the last one that must be
+        done before: it writes the same bytes; -1 if there is none. The last value is whether there is none in all threads.
+        """
+        sums = cuda.shared.array(warps, types.int64)
+        moved = cuda.shared.array(warps, types.int32)
+        extents = cuda.shared.array(extent_words, types.int64)
+        lows = cuda.shared.array(threads, types.int64)
+        highs = cuda.shared.array(threads, types.int64)
+        signals, moves = done and load(cta.mine + WORK_CE) >= ALWAYS, low != NEVER
+        total = nbytes
+        for distance in (16, 8, 4, 2, 1):
+            total += cuda.shfl_xor_sync(FULL, total, distance)
+        asked, all_done, moving = cuda.ballot_sync(FULL, signals), cuda.ballot_sync(FULL, done), cuda.ballot_sync(FULL, moves)
+        written, read = cuda.ballot_sync(FULL, opcode == WRITE), cuda.ballot_sync(FULL, opcode == READ)
+        fine, least, most = apart(u64(cta.lane), u64(low), u64(high))
+        if cta.lane == 0:
+            extents[2 * cta.warp], extents[2 * cta.warp + 1] = i64(least), i64(most)
+            sums[cta.warp], moved[cta.warp] = total, i64(cuda.popc(moving))
+            if all_done != 0:
+                cuda.atomic.add(cta.tally, WQES, cuda.popc(all_done))
+                cuda.atomic.add(cta.tally, WRITTEN, cuda.popc(written))
+                cuda.atomic.add(cta.tally, READ_, cuda.popc(read))
+            if asked != 0:
+                cuda.atomic.add(cta.tally, SIGNALLED, cuda.popc(asked))
+                cuda.atomic.max(cta.tally, LAST, cta.warp * 32 + 31 - i64(cuda.clz(asked)))
+        cuda.syncthreads()
+        place, movers, total = i64(cuda.popc(moving & ((1 << cta.lane) - 1))), i64(0), i64(0)
+        for w in range(warps):
+            place += i64(moved[w]) if w < cta.warp else 0
+            movers += i64(moved[w])
+            total += sums[w]
+        if moves:
+            lows[place], highs[place] = low, high
+        if cta.lane < cta.warp and i64(least) < extents[2 * cta.lane + 1] and extents[2 * cta.lane] < i64(most):
+            fine = False
+        fine = cuda.syncthreads_and(1 if fine else 0) != 0
+        # If all ranges of a warp ascend, and the warps' extents do not touch, all are apart; else each looks for the last in its way.
+        behind = place - 1
+        if fine or not moves:
+            behind = i64(-1)
+        while behind >= 0 and (high <= lows[behind] or highs[behind] <= low):
+            behind -= 1
+        return total, movers, place, behind, fine
+
+    @inlined
+    def start(cta, nbytes, listed):  # type: ignore[no-untyped-def]
+        """Move the bytes of the thread's WQE, or list them to be copied by several threads."""
+        if nbytes > ALONE_BYTES and load(cta.mine + WORK_SEGMENTS) == 1:
+            list_copy(cta, listed)
+        elif load(cta.mine + WORK_OPCODE) == WRITE:
+            write_segments(cta.control, cta.pair, cta.mine)
+        else:
+            read_segments(cta.control, cta.pair, cta.mine)
+
+    @inlined
+    def move(cta, moves, nbytes, movers, place, behind, fine, listed):  # type: ignore[no-untyped-def]
+        """Move the bytes of all WQEs of the run. Of two that write the same bytes, the later one waits until the earlier one is done."""
+        begun = i64(0)
+        while begun < movers:
+            end = movers
+            if not fine:
+                if cta.me == 0:
+                    cta.tally[STOP_AT] = movers
+                cuda.syncthreads()
+                if moves and place >= begun and behind >= begun:
+                    cuda.atomic.min(cta.tally, STOP_AT, place)
+                cuda.syncthreads()
+                end = i64(cta.tally[STOP_AT])
+            if moves and begun <= place < end:
+                start(cta, nbytes, listed)
+            cuda.syncthreads()
+            copy_listed(cta, listed)
+            begun = end
+            cuda.syncthreads()
+            if cta.me == 0:
+                cta.tally[LISTED] = 0
+
+    @inlined
+    def several(cta, hca, together, at, stop, done, low, listed):  # type: ignore[no-untyped-def]
+        """Execute a run. low: beginning of the bytes that the thread's WQE writes, or NEVER."""
+        nbytes, opcode = i64(0), i64(-1)
+        if done:
+            nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)
+        total, movers, place, behind, fine = plan(cta, done, opcode, nbytes, low, low + nbytes)
+        if limited(cta):
+            if cta.me == 0:
+                admit(hca, i64(cta.tally[WQES]), total)
+            cuda.syncthreads()
+        if cta.me == cta.threads - 1:  # which seldom has a WQE of its own
+            tally = cta.tally
+            atomics = i64(tally[WQES]) if together == ATOMICS else i64(0)
+            account(cta.pair, i64(tally[WQES]), i64(tally[WRITTEN]), i64(tally[READ_]), atomics, total, i64(tally[SIGNALLED]), stop - at)
+        if together == ATOMICS:
+            in_turn(cta, done, at, stop)
+        else:
+            move(cta, low != NEVER, nbytes, movers, place, behind, fine, listed)
+
+    @inlined
+    def single(cta, hca, together, at, stop, moves, listed):  # type: ignore[no-untyped-def]
+        """Execute a run of one WQE: it needs no plan."""
+        if cta.me == at:
+            nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)
+            asks, write, read = load(cta.mine + WORK_CE) >= ALWAYS, opcode == WRITE, opcode == READ
+            if limited(cta):
+                admit(hca, 1, nbytes)
+            if asks:
+                cta.tally[LAST] = at
+            atomic = together == ATOMICS
+            account(cta.pair, 1, 1 if write else 0, 1 if read else 0, 1 if atomic else 0, nbytes, 1 if asks else 0, stop - at)
+            if atomic:
+                if cta.words[DIRTY] != 0:
+                    fence()
+                update(cta.control, cta.pair, cta.mine)
+            elif moves:
+                start(cta, nbytes, listed)
+        cuda.syncthreads()
+        if cta.tally[LISTED] != 0:
+            copy_listed(cta, listed)
+
+    @inlined
+    def execute(cta, hca, visited, first, at, n, kind, blocks):  # type: ignore[no-untyped-def]
+        listed = cuda.shared.array(threads, types.int32)
+        together = i64(cta.kinds[at])
+        if cta.me == at:
+            end = at + blocks
+            cta.words[SINGLE] = end if end >= n or cta.kinds[end] != together else 0
+        if cta.me >= at and kind != together and kind != NO_WQE:
+            cuda.atomic.min(cta.tally, STOP_AT, cta.me)
+        cuda.syncthreads()
+        stop = min(i64(cta.tally[STOP_AT]), n)
+        done = kind == together and at <= cta.me < stop
+        low = i64(NEVER)
+        if done and together != ATOMICS and load(cta.mine + WORK_SEGMENTS) != 0:
+            low = load(cta.mine + (WORK_REMOTE if together == WRITES else WORK_PAIRS))
+        if cta.words[SINGLE] != 0:
+            single(cta, hca, together, at, stop, low != NEVER, listed)
+        else:
+            several(cta, hca, together, at, stop, done, low, listed)
+        cuda.syncthreads()
+        last = i64(cta.tally[LAST])
+        if last >= 0:
+            give_back(cta, visited)
+        cuda.syncthreads()
+        clear(cta)
+        if cta.me == 0:
+            cta.words[DIRTY] = 1 if last < 0 else 0
+        if cta.me == last:
+            opcode, nbytes = load(cta.mine + WORK_OPCODE), load(cta.mine + WORK_NBYTES)
+            place_cqe(cta.control, cta.pair, first + cta.me, opcode, nbytes, REQ, 0, 0)
+        cuda.syncthreads()
+        return stop
+
+    return execute
