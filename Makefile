@@ -228,7 +228,7 @@ check-rxe-suite: $(VENV)/dev
 check-rxe-faults: $(VENV)/dev
 	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_FAULTS)'
 
-## check-rxe-machines: jobs on two machines of two PEs, p2p,ibrc: programs, conformance tests, deaths and a link that goes down; an hour
+## check-rxe-machines: jobs on two machines of two PEs, p2p,ibrc: programs, conformance tests, deaths and a link that goes down; 16 minutes
 check-rxe-machines: $(VENV)/dev
 	$(RXE) run --forks --timeout 5400 sh -ec '$(RXE_MACHINES)'
 

@@ -98,7 +98,11 @@ def fate(pid: int, pidfd: int) -> str:
 
 
 class _Deaths:
-    """A wait for the end of any of some processes."""
+    """A wait for the end of any of some processes.
+
+    The kernel reports an end after it has closed the process's sockets. On a busy machine a launcher may see that, and kill the other PEs,
+    before the kernel comes to the report; then one of those is the first.
+    """
 
     def __init__(self, wakeup: int) -> None:
         self._pidfds: dict[int, tuple[str, int]] = {}
