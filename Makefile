@@ -134,7 +134,7 @@ slow: $(VENV)/dev
 	$(PYTEST) $(UNIT) -m "slow and not sass"
 	NUMBA_ENABLE_CUDASIM=0 $(PYTEST) $(SASS) -n 2 --dist loadfile -m "slow and sass"
 	TEST_LAUNCHER=run $(PYTEST) -n 4 $(addprefix tests/test_,faults.py faults_nic.py broken_job.py hang_report.py)
-	PGAS_ENGINE=cuda $(PYTEST) tests/test_softhca_wqes.py tests/test_softhca_errors.py -n 2 -k "stream or itself or flushes or gathered"
+	PGAS_ENGINE=cuda $(PYTEST) $(addprefix tests/test_softhca_,wqes.py errors.py atomics.py) -n 2 -k "stream or itself or flushes or gathered or all_qps"
 
 ## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
 conformance: $(VENV)/dev

@@ -16,8 +16,9 @@ pytestmark = pytest.mark.skipif(not SIMULATOR, reason="calls what is compiled fo
 QPN, PEER, LKEY, RKEY, HERE, THERE, ROOM = 0x405, 0x409, 0x700, 0xB00, 0x10_0000, 0x20_0000, 4096
 RIGHTS = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC) | tables.LOCAL_READ
 
-#: Fields of the work record that executing a WQE reads.
-FIELDS = ("OPCODE", "CE", "NBYTES", "WIDTH", "OPERANDS", "SEGMENTS", "REMOTE")
+#: Fields of the work record that executing a WQE reads; those of a NOP are the first ones.
+FIELDS = ("OPCODE", "CE", "NBYTES", "SEGMENTS", "WIDTH", "OPERANDS", "REMOTE")
+OF_NOP = 4
 
 
 def card():
@@ -43,15 +44,19 @@ def card():
 
 
 def forms(choose, index):
-    """Return a WQE of a random form."""
+    """Return a WQE of a random form, at the end of both keys or before it."""
     nbytes = choose.choice([1, 8, 100, ROOM // 2])
-    head, far, near = (index, QPN), (THERE + choose.randrange(0, 64, 8), RKEY), (HERE, LKEY)
+    there, here = (choose.choice([0, 8, ROOM - 16, ROOM - 8]) for _ in range(2))
+    fit = min(there, here, ROOM - nbytes)
+    head, far, near = (index, QPN), (THERE + there, RKEY), (HERE + here, LKEY)
     flags = {"fm_ce_se": choose.choice([0, 8, 12])}
     operands = [choose.getrandbits(32) for _ in range(4)]
     return choose.choice([
-        lambda: wqe.write(*head, *far, *near, nbytes, **flags),
-        lambda: wqe.write_inline(*head, *far, choose.randbytes(choose.randint(1, 28)), **flags),
-        lambda: wqe.read(*head, *far, *near, nbytes, **flags),
+        lambda: wqe.write(*head, THERE + fit, RKEY, HERE + fit, LKEY, nbytes, **flags),
+        lambda: wqe.write(*head, THERE + ROOM - nbytes, RKEY, HERE + ROOM - nbytes, LKEY, nbytes, **flags),
+        lambda: wqe.write_inline(*head, *far, choose.randbytes(choose.randint(1, 8)), **flags),
+        lambda: wqe.write_inline(*head, THERE, RKEY, choose.randbytes(choose.randint(1, 28)), **flags),
+        lambda: wqe.read(*head, THERE + fit, RKEY, HERE + fit, LKEY, nbytes, **flags),
         lambda: wqe.nop(*head, **flags),
         lambda: wqe.dump(*head, *near, **flags),
         lambda: wqe.fetch_add(*head, *far, *near, operands[0], **flags),
@@ -66,46 +71,81 @@ def by_states(hca, qp, work, _wqe, index):
     return pipeline.check(hca, qp, work, states.CHECK_CONTROL)
 
 
+class Checks:
+    """Both checks of one WQE at a time."""
+
+    def __init__(self):
+        self.made, self.records = card()
+        self._buffer, self._work = np.zeros(24, np.int64), np.zeros(batch.RECORD_WORDS, np.int64)
+
+    def compare(self, data, index, about=""):
+        """Return whether a WQE is usual and passes; then the states must pass it, too, with the same fields."""
+        work, found = self._work, []
+        self._buffer[:] = 0
+        self._buffer.view(np.uint8)[: len(data)] = bytearray(data)
+        address, record, qp = (int(array.ctypes.data) for array in (self._buffer, work, self.records["own"]))
+        for check in (usual_wqes.check_usual, by_states):
+            work[:] = -1
+            work[tables.WORK_WQE // 8], work[tables.WORK_CAPACITY // 8] = address, batch.SEGMENTS
+            state = check(self.made.address, qp, record, address, index)
+            found.append(
+                (state, [int(work[getattr(tables, f"WORK_{name}") // 8]) for name in FIELDS], work[tables.WORK_PAIRS // 8 :][:2].tolist())
+            )
+        (state, fields, pair), (of_states, all_fields, all_pair) = found
+        if state == usual_wqes.UNUSUAL:
+            return False
+        assert state == of_states, (about, data.hex())
+        assert data[11] & wqe.FM_MASK == 0, (about, data.hex())
+        if state == states.COMPLETE:
+            assert fields[:OF_NOP] == all_fields[:OF_NOP], (about, data.hex())
+        else:
+            assert (fields, pair) == (all_fields, all_pair), (about, data.hex())
+        return True
+
+
 def test_usual_wqes_pass_the_states_too():
-    """And all of these forms but the DUMP are usual, if there is no mistake."""
-    choose = random.Random(5)
-    made, records = card()
-    buffer, work = np.zeros(24, np.int64), np.zeros(batch.RECORD_WORDS, np.int64)
-    hca, qp = made.address, int(records["own"].ctypes.data)
-    address, record = int(buffer.ctypes.data), int(work.ctypes.data)
+    """All of these forms but the DUMP are usual, if there is no mistake."""
+    choose, checks = random.Random(5), Checks()
     passed, refused = 0, 0
     for index in range(6000):
-        bytes_of, mistake = bytearray(forms(choose, index)), choose.choice(["none", "wqe", "row"])
-        kept = {name: row.copy() for name, row in records.items()}
+        data, mistake = bytearray(forms(choose, index)), choose.choice(["none", "wqe", "row"])
+        kept = {name: row.copy() for name, row in checks.records.items()}
         if mistake == "wqe":  # in a byte, or in a bit, which is a smaller mistake
-            bytes_of[choose.randrange(len(bytes_of))] ^= choose.choice([1 << choose.randrange(8), choose.getrandbits(8)])
+            data[choose.randrange(len(data))] ^= choose.choice([1 << choose.randrange(8), choose.getrandbits(8)])
         elif mistake == "row":
-            row, name = records[choose.choice(["own", "peer", "here", "there", "control"])], None
+            row = checks.records[choose.choice(["own", "peer", "here", "there", "control"])]
             name = choose.choice(["state", "qpn", "remote_qpn", "pd", "access", "send_psn", "recv_psn", "broken", "log_msg_max"])
             if "key" in row.dtype.names:
                 name = choose.choice(["key", "pd", "access", "start", "nbytes"])
             elif "fail_count" in row.dtype.names:
                 name = "fail_count"
-            row[name] ^= 1 << choose.randrange(5)
-        buffer[:] = 0
-        buffer.view(np.uint8)[: len(bytes_of)] = bytes_of
-        found = []
-        for check in (usual_wqes.check_usual, by_states):
-            work[:] = 0
-            work[tables.WORK_WQE // 8], work[tables.WORK_CAPACITY // 8] = address, batch.SEGMENTS
-            state = check(hca, qp, record, address, index)
-            fields = {name: work[getattr(tables, f"WORK_{name}") // 8] for name in FIELDS}
-            found.append((state, fields, tuple(work[tables.WORK_PAIRS // 8 :][:2])))
-        (state, fields, pair), (of_states, all_fields, all_pair) = found
-        if state == usual_wqes.UNUSUAL:
-            refused += 1
-            assert mistake != "none" or bytes_of[3] == wqe.Opcode.DUMP, bytes_of.hex()
-        else:
-            passed += 1
-            assert state == of_states, (mistake, bytes_of.hex())
-            if state != states.COMPLETE:
-                assert (fields, pair) == (all_fields, all_pair), (mistake, bytes_of.hex())
+            row[name] ^= 1 << choose.choice([0, 1, 2, 3, 4, 30])
+        usual = checks.compare(data, index, mistake)
+        passed, refused = passed + usual, refused + (not usual)
+        assert usual or mistake != "none" or data[3] == wqe.Opcode.DUMP, data.hex()
         for name, row in kept.items():
-            records[name][:] = row
+            checks.records[name][:] = row
     assert passed > 2000
     assert refused > 1000
+
+
+def test_near_misses():
+    """WQEs with two mistakes, or one that chance seldom makes: none passes."""
+    checks = Checks()
+    head, far, near = (7, QPN), (THERE, RKEY), (HERE, LKEY)
+    four = wqe.masked_compare_swap(*head, *far, *near, 4, 1, 2, 3, 4)
+    read, fenced = wqe.read(*head, *far, *near, 8), wqe.write(*head, *far, *near, 8, fm_ce_se=int(wqe.Fm.FENCE))
+    wide = bytearray(four)
+    wide[0], wide[51] = wqe.Opmod.MASKED_8, 8  # 8 bytes in the layout of 4
+    inline = bytearray(read)
+    inline[32] |= 0x80
+    for data in (wide, inline, fenced, wqe.write(*head, THERE + ROOM - 7, RKEY, HERE, LKEY, 8)):
+        assert not checks.compare(bytes(data), 7), bytes(data).hex()
+    assert checks.compare(four, 7)
+    assert not checks.compare(wqe.write(*head, THERE, RKEY, HERE + ROOM - 7, LKEY, 8), 7)
+    # Keys at the end of the address space, whose start is negative: one address before it wraps to a large offset.
+    for row, key in (("there", RKEY), ("here", LKEY)):
+        checks.records[row]["start"] = -(1 << 63)
+        at = {"there": (1 << 63) - 8 if row == "there" else THERE, "here": (1 << 63) - 8 if row == "here" else HERE}
+        assert not checks.compare(wqe.write(*head, at["there"], RKEY, at["here"], LKEY, 8), 7), hex(key)
+        checks.records[row]["start"] = HERE if row == "here" else THERE

@@ -14,7 +14,7 @@ from pgas.transports.softhca.engine import ops
 from pgas.transports.softhca.engine.completer import count_cqes
 from pgas.transports.softhca.engine.ops import for_kernel, load_u8
 from pgas.transports.softhca.engine.pipeline import check, process
-from pgas.transports.softhca.engine.requester import FM_MASK, announced, begin, rung
+from pgas.transports.softhca.engine.requester import FM_MASK, announced, begin, doorbell_qpn, rung
 from pgas.transports.softhca.engine.states import (
     ALONE,
     CHECK_CONTROL,
@@ -43,8 +43,8 @@ from pgas.transports.softhca.tables import (
     QP_MASK,
     QP_NBYTES,
     QP_PRODUCER,
+    QP_QPN,
     QP_READS,
-    QP_STATE,
     QP_WORKER,
     QP_WQES,
     QP_WRITES,
@@ -58,8 +58,8 @@ from pgas.transports.softhca.tables import (
 )
 
 __all__ = [
-    "account", "add", "add_relaxed", "ahead", "begin_pass", "classify", "fence", "fetch", "fetched", "known", "load", "load_acquire",
-    "load_be32", "load_shared", "octoword", "one", "store", "waiting", "wants",
+    "account", "add", "add_relaxed", "begin_pass", "classify", "expected", "fence", "fetch", "fetched", "load", "load_be32",
+    "load_shared", "octoword", "one", "pending", "store", "waiting", "wants",
 ]  # fmt: skip
 
 #: Most data segments of a WQE in a thread's own work record.
@@ -69,15 +69,16 @@ RECORD_WORDS = WORK_PAIRS // 8 + 2 * SEGMENTS
 #: The kernel ends if the server's beat does not change for this time in ns.
 BEAT_NS = 20_000_000_000
 
-#: Classes of WQEBBs in a batch. A CTA executes WQEs of the first three classes together, and one thread the others, as in the cpu engine;
-#: TORN: they have many segments, or too few WQEBBs. NO_WQE: the middle of a WQE. LATER: a WQE that continues behind the batch.
+#: Classes of WQEBBs in a batch. WRITES, READS, ATOMICS: the CTA executes these WQEs. OTHER: one thread does: errors and fences. TORN: one
+#: thread takes the WQE from the ring, as it has more segments than a thread's record, or WQEBBs without a doorbell. NO_WQE: the middle of a
+#: WQE. LATER: a WQE that continues behind the batch.
 WRITES, READS, ATOMICS, OTHER, TORN, NO_WQE, LATER = range(1, 8)
 
 #: Special results of begin_pass() and waiting(): the card must end; the pending WQEs are for one thread.
 STOPPED, ONE_BY_ONE = -1, -2
 
 
-load, load_acquire, load_be32, load_shared = map(for_kernel, (ops.load, ops.load_acquire, ops.load_be32, ops.load_shared))
+load, load_be32, load_shared = map(for_kernel, (ops.load, ops.load_be32, ops.load_shared))
 store, add, add_relaxed = map(for_kernel, (ops.store, ops.add, ops.add_relaxed))
 
 if SIMULATOR:
@@ -123,9 +124,12 @@ def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
 
 
 @device
-def wants(qp: int, worker: int) -> int:
-    """Whether a QP may have work for a worker (-1: for any). The loads of its fields are under way together; the register's follows."""
-    state, broken, served_by = load_shared(qp + QP_STATE), load_shared(qp + QP_BROKEN), load_shared(qp + QP_WORKER)
+def wants(qp: int, state: int, worker: int) -> int:
+    """Whether a QP may have work for a worker (-1: for any). The loads of its fields are under way together; the register's follows.
+
+    state: its QP_STATE, loaded first, as the firmware publishes it last.
+    """
+    broken, served_by = load_shared(qp + QP_BROKEN), load_shared(qp + QP_WORKER)
     consumer, producer, held = load_shared(qp + QP_CONSUMER), load_shared(qp + QP_PRODUCER), load_shared(qp + QP_HELD)
     if worker >= 0 and served_by != worker:
         return 0
@@ -137,16 +141,18 @@ def wants(qp: int, worker: int) -> int:
 
 
 @device
-def known(qp: int) -> int:
+def pending(qp: int) -> int:
     """Return the number of pending WQEBBs."""
     return load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
 
 
 @device
-def ahead(qp: int, word: int) -> int:
+def expected(qp: int, word: int) -> int:
     """Return the number of WQEBBs that will be pending when a doorbell has been credited; its record may have more."""
     by_ring = (announced(word) - load(qp + QP_PRODUCER)) & WQE_IDX_MASK
-    return known(qp) + (by_ring if word != 0 and by_ring <= load(qp + QP_MASK) + 1 else 0)
+    if word == 0 or doorbell_qpn(word) != load(qp + QP_QPN) or by_ring > load(qp + QP_MASK) + 1:
+        by_ring = 0
+    return pending(qp) + by_ring
 
 
 @device
@@ -155,9 +161,9 @@ def waiting(hca: int, qp: int) -> int:
     if load(hca + CTL_SERIAL) != 0 or load(load(qp + QP_CQ) + CQ_COLLAPSED) == 0 or load(qp + QP_HELD) != 0:
         return ONE_BY_ONE
     state = state_of(qp)
-    if state == ERR or known(qp) > load(qp + QP_MASK) + 1:
+    if state == ERR or pending(qp) > load(qp + QP_MASK) + 1:
         return ONE_BY_ONE
-    return known(qp) if state == RTS else 0
+    return pending(qp) if state == RTS else 0
 
 
 @device

@@ -3,7 +3,7 @@
 A CTA polls its QPs, a thread each. It takes a doorbell, stages the WQEs in shared memory, and checks each in its own thread. Meanwhile the
 next ones are being fetched, as that takes a microsecond or more from the memory of another GPU or the host. Then it executes runs of WQEs
 of one class (batch.py, runs.py). WRITEs, and READs, are executed by all threads, atomics by their threads in turn, everything else by one
-thread, as in the cpu engine: errors, WQEs with many segments.
+thread, as in the cpu engine: errors, WQEs with a fence or many segments.
 
 A poll reads past L1. A visit to a QP begins with an acquiring access to its register and a barrier, so later loads see no stale lines of
 L1. During a visit the CTA works on copies of the QP's row, its CQ's row and the control record in shared memory (tables: every field has
@@ -31,18 +31,18 @@ from pgas.transports.softhca.engine.batch import (
     account,
     add,
     add_relaxed,
-    ahead,
     begin_pass,
     classify,
+    expected,
     fence,
     fetch,
     fetched,
-    known,
     load,
     load_be32,
     load_shared,
     octoword,
     one,
+    pending,
     store,
     waiting,
     wants,
@@ -59,12 +59,16 @@ from pgas.transports.softhca.engine.responder import read_segments, update, writ
 from pgas.transports.softhca.engine.runs import (
     AHEAD,
     BASE,
+    CQ_AT,
     DIRTY,
     FOUND,
     LIMIT,
+    ON_HOST,
     PASSED,
+    QP_AT,
     READY,
     RECORD,
+    REGISTER_AT,
     RUNG,
     TALLIES,
     WORD,
@@ -90,6 +94,7 @@ from pgas.transports.softhca.tables import (
     QP_REGISTER,
     QP_ROW,
     QP_SQ,
+    QP_STATE,
     SWEEP_ROW,
     WORK_BYTES,
 )
@@ -120,7 +125,7 @@ def begin(cta: Any, hca: Any, sweep: Any, beat: Any, worked: Any) -> Any:
     for k in range(cta.me, CONTROL_WORDS, cta.threads):
         store(cta.control + 8 * k, load_shared(hca + 8 * k))
     if cta.me == 0:
-        cta.words[PASSED] = passed
+        cta.words[PASSED] = passed  # waits for the update; the rows are read behind it
     cuda.syncthreads()
     if cta.me == 0:
         cta.words[LIMIT] = begin_pass(cta.control, i64(cuda.blockIdx.x), beat, i64(ptx.globaltimer()))
@@ -140,11 +145,13 @@ def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
         if row >= limit:
             row -= limit
         qp = qps + row * QP_ROW
-        cq, register, on_host = load_shared(qp + QP_CQ), load_shared(qp + QP_REGISTER), load_shared(qp + QP_ON_HOST)
-        if wants(qp, worker) != 0:
+        state, cq = load_shared(qp + QP_STATE), load_shared(qp + QP_CQ)
+        register, on_host = load_shared(qp + QP_REGISTER), load_shared(qp + QP_ON_HOST)
+        if wants(qp, state, worker) != 0:
             at = FOUND * i64(cuda.atomic.add(cta.tally, READY, 1))
             if at < len(cta.found):
-                cta.found[at], cta.found[at + 1], cta.found[at + 2], cta.found[at + 3] = qp, cq, register, on_host
+                cta.found[at + QP_AT], cta.found[at + CQ_AT] = qp, cq
+                cta.found[at + REGISTER_AT], cta.found[at + ON_HOST] = register, on_host
     cuda.syncthreads()
     return min(i64(cta.tally[READY]), len(cta.found) // FOUND)
 
@@ -174,7 +181,7 @@ def stage(cta: Any, word: Any) -> Any:
 
     Meanwhile the doorbell record is read; then words[RUNG] tells how many are pending. Return the number of staged ones.
     """
-    half, first, most = cta.threads * WQEBB // 8, load(cta.pair + QP_CONSUMER), ahead(cta.pair, word)
+    half, first, most = cta.threads * WQEBB // 8, load(cta.pair + QP_CONSUMER), expected(cta.pair, word)
     n, base = min(most, cta.threads), cta.words[BASE]
     if cta.me == cta.threads - 1 and word != 0:
         cta.words[RECORD] = recorded(cta.pair)
@@ -258,12 +265,13 @@ def kernel(threads: int) -> Any:
     def visit(cta, hca, visited, work, entries):  # type: ignore[no-untyped-def]
         """Execute what is pending in a QP, in batches."""
         stale = True  # the rows are to be copied
+        runs.clear(cta)
         for _ in range(BATCHES_PER_VISIT):
-            if cta.me == threads - 1:  # which copies nothing
-                take = not RECEIVES and (stale or known(cta.pair) < threads)
-                cta.words[WORD] = collect(cta.found[visited + 2], cta.found[visited + 3]) if take else 0
+            if cta.me == threads - 1:  # on a GPU it copies nothing
+                take = not RECEIVES and (stale or pending(cta.pair) < threads)
+                cta.words[WORD] = collect(cta.found[visited + REGISTER_AT], cta.found[visited + ON_HOST]) if take else 0
             if stale:
-                copy_rows(cta, cta.found[visited], cta.found[visited + 1])
+                copy_rows(cta, cta.found[visited + QP_AT], cta.found[visited + CQ_AT])
             cuda.syncthreads()
             if RECEIVES:  # several registers for a QP, or one for all
                 if cta.me == 0:
@@ -273,12 +281,11 @@ def kernel(threads: int) -> Any:
             rung, first = cta.words[RUNG], load(cta.pair + QP_CONSUMER)
             if rung <= 0:
                 break
-            n = min(n, rung)  # less if the doorbell was another QP's
+            n = min(n, rung)
             wqe = cta.stage_at + 8 * cta.words[BASE] + (cta.me << WQEBB_SHIFT)
             begins, blocks = beginning(cta, wqe, n, entries)
             kind = class_of(cta, begins, blocks, wqe, first, n, rung)
             cta.kinds[cta.me] = kind
-            runs.clear(cta)
             cuda.syncthreads()
             at = i64(0)
             while at < n and cta.kinds[at] < OTHER:
@@ -286,13 +293,13 @@ def kernel(threads: int) -> Any:
             if at < n and cta.kinds[at] != LATER:
                 give_back(cta, visited)
                 cuda.syncthreads()
-                alone(cta, hca, cta.found[visited], work, first, at, n)
+                alone(cta, hca, cta.found[visited + QP_AT], work, first, at, n)
                 stale = True
         if not stale:
             give_back(cta, visited)
             cuda.syncthreads()
             if cta.words[RUNG] == ONE_BY_ONE and cta.me == 0:
-                visit_alone(hca, cta.found[visited], work)
+                visit_alone(hca, cta.found[visited + QP_AT], work)
                 cta.words[DIRTY] = 1
             cuda.syncthreads()
 
@@ -334,21 +341,10 @@ def kernel(threads: int) -> Any:
     if SIMULATOR:
         # Now, and not when the first WQE comes, for which somebody waits.
         called = (
-            account,
-            begin_pass,
-            classify,
-            copy,
-            expire,
-            idle,
-            octoword,
-            one,
-            process,
-            read_segments,
-            update,
-            visit_alone,
-            write_segments,
-        )
-        for function in (*called, waiting, wants, place_cqe, add, add_relaxed, admit, fence, ahead, known, credit, take_doorbell):
+            account, add, add_relaxed, admit, begin_pass, classify, copy, credit, expected, expire, fence, idle, octoword, one, pending,
+            place_cqe, process, read_segments, take_doorbell, update, visit_alone, waiting, wants, write_segments,
+        )  # fmt: skip
+        for function in called:
             function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
     keep(loop, *SOURCES)
     return loop

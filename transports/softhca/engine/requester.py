@@ -206,7 +206,7 @@ def collect(register: int, on_host: int) -> int:
 
 @device
 def credit(qp: int, word: int, record: int) -> int:
-    """Move the producer index by a doorbell that was collected, and its record; return whether it is a new one."""
+    """Move the producer index by a doorbell that was collected, and its record; return whether the doorbell is a new one."""
     if word == 0:
         return 0
     if load(qp + QP_ON_HOST) != 0:

@@ -4,8 +4,9 @@ So each QP keeps its order:
 
 * a WQE of a run that writes the same bytes as an earlier one is executed after a barrier;
 * runs are separated by a barrier, so READs see earlier WRITEs;
-* a CQE comes after a barrier and a fence.sys (completer.put_cqe), which is cumulative. So does an atomic, unless nothing was written since
-  the last fence (DIRTY).
+* a CQE comes after a barrier and a fence.sys (completer.put_cqe), which is cumulative. So does an atomic, unless it is the first of its run
+  and nothing was executed since the last CQE (DIRTY): then the fence of that CQE has ended before the barrier, which suffices on a GPU,
+  though PTX's memory model wants a fence of the atomic's own thread.
 
 Small WRITEs are copied by one thread each, larger ones by a group of lanes, a warp or the CTA.
 """
@@ -37,22 +38,8 @@ from pgas.transports.softhca.tables import (
 )
 
 __all__ = [
-    "AHEAD",
-    "BASE",
-    "DIRTY",
-    "FOUND",
-    "LIMIT",
-    "PASSED",
-    "READY",
-    "RECORD",
-    "RUNG",
-    "TALLIES",
-    "WORD",
-    "WORDS",
-    "Cta",
-    "clear",
-    "give_back",
-    "make",
+    "AHEAD", "BASE", "CQ_AT", "DIRTY", "FOUND", "LIMIT", "ON_HOST", "PASSED", "QP_AT", "READY", "RECORD", "REGISTER_AT", "RUNG", "TALLIES",
+    "WORD", "WORDS", "Cta", "clear", "give_back", "make",
 ]  # fmt: skip
 
 #: Most bytes that a thread, a group of lanes, and a warp copy alone.
@@ -60,17 +47,17 @@ ALONE_BYTES, GROUP_BYTES, WARP_BYTES = 64, 1024, 16384
 LOG_GROUP = 3
 GROUP = 1 << LOG_GROUP
 
-#: Words from one thread to the CTA. WORD, RECORD: a doorbell, and its record; BASE: position of the batch in stage; AHEAD: index of the
-#: next batch, if it is in the other half or being fetched; SINGLE: end of a run of one WQE, or 0; DIRTY: whether anything was written since
-#: the last fence.
+#: Words from one thread to the CTA. LIMIT: QP rows to look at; PASSED: the sweep; WORD, RECORD: a doorbell, and its record; RUNG: pending
+#: WQEBBs, or ONE_BY_ONE; BASE: position of the batch in stage; AHEAD: index of the next batch, if it is in the other half or being fetched;
+#: SINGLE: whether a run has one WQE; DIRTY: whether WQEs were executed since the last CQE.
 LIMIT, WORD, RECORD, RUNG, BASE, AHEAD, PASSED, SINGLE, DIRTY, WORDS = range(10)
 
 #: Shared counts. READY: QPs with work; STOP_AT: end of the run, or of the part of it whose ranges are apart; LAST: its last WQE that asks
 #: for a CQE; LISTED: copies that several threads make; the others are of WQEs.
 READY, STOP_AT, LAST, LISTED, SIGNALLED, WQES, WRITTEN, READ_, TALLIES = range(9)
 
-#: Words about a QP in Cta.found.
-FOUND = 4
+#: Words about a QP in Cta.found: addresses of its row, its CQ's row and its register, and whether a CPU rings it.
+QP_AT, CQ_AT, REGISTER_AT, ON_HOST, FOUND = range(5)
 
 #: Fields of a QP's row that only its worker writes.
 OWN = QP_CONSUMER
@@ -85,7 +72,7 @@ class Cta(NamedTuple):
     lane: Any
     warp: Any
     words: Any  #: LIMIT ...
-    found: Any  #: QPs with work, FOUND words each: addresses of its row, its CQ's row and its register, and whether a CPU rings it
+    found: Any  #: QPs with work, FOUND words each
     tally: Any  #: READY ...
     kinds: Any  #: class of each staged WQEBB
     stage: Any
@@ -107,7 +94,7 @@ def clear(cta: Any) -> None:
 @inlined
 def give_back(cta: Any, visited: Any) -> None:
     """Write the CTA's counts from its copies to the rows of the QP and its CQ. visited: place of the QP in ``found``."""
-    qp, cq = cta.found[visited], cta.found[visited + 1]
+    qp, cq = cta.found[visited + QP_AT], cta.found[visited + CQ_AT]
     for k in range(cta.me, OWN_WORDS, cta.threads):
         store(qp + OWN + 8 * k, load(cta.pair + OWN + 8 * k))
     if cta.me == 0:
@@ -293,8 +280,7 @@ def make(threads: int) -> Any:
             elif moves:
                 start(cta, nbytes, listed)
         cuda.syncthreads()
-        if cta.tally[LISTED] != 0:
-            copy_listed(cta, listed)
+        copy_listed(cta, listed)
 
     @inlined
     def execute(cta, hca, visited, first, at, n, kind, blocks):  # type: ignore[no-untyped-def]
@@ -302,7 +288,7 @@ def make(threads: int) -> Any:
         together = i64(cta.kinds[at])
         if cta.me == at:
             end = at + blocks
-            cta.words[SINGLE] = end if end >= n or cta.kinds[end] != together else 0
+            cta.words[SINGLE] = 1 if end >= n or cta.kinds[end] != together else 0
         if cta.me >= at and kind != together and kind != NO_WQE:
             cuda.atomic.min(cta.tally, STOP_AT, cta.me)
         cuda.syncthreads()

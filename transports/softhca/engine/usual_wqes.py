@@ -100,8 +100,9 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     byte_count, lkey, address = load_be32(wqe + at), load_be32(wqe + at + 4), load_be64(wqe + at + 8)
     here, there = row_of_key(hca, lkey), row_of_key(hca, rkey)
     peer = load(hca + CTL_QPS) + (load(qp + QP_REMOTE_QPN) & QP_ROWS_MASK) * QP_ROW
-    # A load from each cache line, on their way together; later loads hit L1.
-    key, far_key, number, allowed = load(here + MKEY_KEY), load(there + MKEY_KEY), load(peer + QP_QPN), load(peer + QP_ACCESS)
+    # A load from each sector of L1, 32 bytes, under way together; later loads hit.
+    key, start, far_key, far_start = load(here + MKEY_KEY), load(here + MKEY_START), load(there + MKEY_KEY), load(there + MKEY_START)
+    number, allowed, broken = load(peer + QP_QPN), load(peer + QP_ACCESS), load(peer + QP_BROKEN)
 
     if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != index & WQE_IDX_MASK or qpn_word >> QPN_SHIFT != load(qp + QP_QPN):
         return UNUSUAL
@@ -113,7 +114,9 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
         store(work + WORK_NBYTES, 0)
         store(work + WORK_SEGMENTS, 0)
         return COMPLETE
-    if (opmod != 0) if not masked else (opmod != MASKED_4 and opmod != MASKED_8):
+    if opmod not in (MASKED_4, MASKED_8) if masked else opmod != 0:
+        return UNUSUAL
+    if opcode == MASKED_CS and opmod == MASKED_8 and at != WQE_MASKED_CS_8_DATA:
         return UNUSUAL
     if opcode == WRITE:
         execute, operation, far_needs, needs = EXECUTE_WRITE, OP_WRITE, REMOTE_WRITE, LOCAL_READ
@@ -129,25 +132,24 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
             return UNUSUAL
     else:
         pd, access = load(here + MKEY_PD), load(here + MKEY_ACCESS)
-        start, room, place = load(here + MKEY_START), load(here + MKEY_NBYTES), load(here + MKEY_ADDRESS)
+        room, place, offset = load(here + MKEY_NBYTES), load(here + MKEY_ADDRESS), address - start
         if at + OCTOWORD != end or key != lkey or key == 0 or pd != load(qp + QP_PD) or access & needs != needs:
             return UNUSUAL
-        if address < start or nbytes > room - (address - start):
+        if offset < 0 or nbytes > room - offset:
             return UNUSUAL
-        source = place + address - start
+        source = place + offset
     if nbytes == 0 or nbytes > 1 << load(qp + QP_LOG_MSG_MAX) or (width != 0 and (nbytes != width or raddr & (width - 1) != 0)):
         return UNUSUAL
-    state, broken, peer_pd = load(peer + QP_STATE), load(peer + QP_BROKEN), load(peer + QP_PD)
-    back, psn = load(peer + QP_REMOTE_QPN), load(peer + QP_RECV_PSN)
+    state, peer_pd, back, psn = load(peer + QP_STATE), load(peer + QP_PD), load(peer + QP_REMOTE_QPN), load(peer + QP_RECV_PSN)
     if number != load(qp + QP_REMOTE_QPN) or number == 0 or (state != RTR and state != RTS) or broken != 0:
         return UNUSUAL
     if back != load(qp + QP_QPN) or psn != load(qp + QP_SEND_PSN) or allowed & operation == 0:
         return UNUSUAL
-    far_pd, far_access = load(there + MKEY_PD), load(there + MKEY_ACCESS)
-    far_start, far_room, far_place = load(there + MKEY_START), load(there + MKEY_NBYTES), load(there + MKEY_ADDRESS)
+    far_pd, far_access, far_offset = load(there + MKEY_PD), load(there + MKEY_ACCESS), raddr - far_start
+    far_room, far_place = load(there + MKEY_NBYTES), load(there + MKEY_ADDRESS)
     if far_key != rkey or far_key == 0 or far_pd != peer_pd or far_access & far_needs == 0:
         return UNUSUAL
-    if raddr < far_start or nbytes > far_room - (raddr - far_start):
+    if far_offset < 0 or nbytes > far_room - far_offset:
         return UNUSUAL
     store(work + WORK_NBYTES, nbytes)
     store(work + WORK_WIDTH, width)
@@ -155,5 +157,5 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     store(work + WORK_SEGMENTS, 1)
     store(work + WORK_PAIRS, source)
     store(work + WORK_PAIRS + 8, nbytes)
-    store(work + WORK_REMOTE, far_place + raddr - far_start)
+    store(work + WORK_REMOTE, far_place + far_offset)
     return execute
