@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pgas.base.backend import SIMULATOR
-from pgas.transports.mlx5 import wqe
+from pgas.transports.mlx5 import doorbell, wqe
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.softhca import tables
 from pgas.transports.softhca.engine import batch, pipeline, states, usual_wqes
@@ -149,3 +149,18 @@ def test_near_misses():
         at = {"there": (1 << 63) - 8 if row == "there" else THERE, "here": (1 << 63) - 8 if row == "here" else HERE}
         assert not checks.compare(wqe.write(*head, at["there"], RKEY, at["here"], LKEY, 8), 7), hex(key)
         checks.records[row]["start"] = HERE if row == "here" else THERE
+
+
+def test_what_a_doorbell_lets_expect():
+    """WQEBBs up to its index; none of a doorbell that is missing, of another QP, or more than the queue ahead."""
+    made, records = card()
+    own = records["own"]
+    own["mask"], own["consumer"], own["producer"] = 63, 0xFFF0, 0xFFF4
+    qp = int(own.ctypes.data)
+
+    def expected(index, qpn=QPN):
+        return batch.expected(qp, int.from_bytes(doorbell.next_empty(index, qpn), "little", signed=True))
+
+    assert [batch.expected(qp, 0), expected(0xFFF4), expected(0xFFF9), expected(0x10004)] == [4, 4, 9, 20]
+    assert [expected(0xFFF9, PEER), expected(0xFFF4 + 64), expected(0xFFF4 + 65), expected(0xFFF3)] == [4, 68, 4, 4]
+    assert made.address
