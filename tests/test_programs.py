@@ -478,7 +478,7 @@ def test_a_missing_order_is_found(name, transport, tmp_path):
     again = rf"again: PGAS_SIM_WEAK=2 mpirun -n 2 python -m pgas\.perftests\.programs --transport {transport} --seed 2 --first \d+"
     assert re.search(rf"{again} --count 1\n", told), done.stderr
     assert re.search(rf"{again} --keep [\d:,]+\n", small), done.stderr
-    calls = re.findall(r"^programs:     PE \d (?:thread|warp|block)[ \d]*: (\w+)", small, re.M)
+    calls = re.findall(r"^programs:     PEs? [\d, ]+ (?:thread|warp|block)[ \d]*: (\w+)", small, re.M)
     assert name in calls, done.stderr
     operations, left = re.match(r", from (\d+) operations to (\d+):\n", small).groups()
     assert len(calls) == int(left) < int(operations), done.stderr
