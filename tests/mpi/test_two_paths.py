@@ -299,6 +299,27 @@ def add_to(word, first, end, rounds):
             pgas.atomic_fetch_inc(word, 2, pe)
 
 
+@pgas.jit
+def _puts_and_barriers(dest, source, pe, n):
+    for i in range(n):
+        source[0] = i + 1
+        pgas.put_nbi(dest[i : i + 1], source[:1], pe)
+        pgas.barrier(pgas.TEAM_NODE)
+
+
+def test_a_barrier_of_near_pes_completes_far_puts(heap):
+    """The source is written again after each barrier; the NIC must have read it."""
+    n, npes = 200, pgas.n_pes()
+    machines = pgas.allgather_object(tuple(machine()))
+    to = [next((pe for pe in range(npes) if pe not in near), -1) for near in machines]  # the first far PE of each
+    dest, source, me = heap.zeros((npes, n), np.int64), heap.zeros(1, np.int64), pgas.my_pe()
+    if to[me] >= 0:
+        _puts_and_barriers[1, 1](dest[me], source, to[me], n)
+    expected = np.zeros((npes, n), np.int64)
+    expected[[pe for pe in range(npes) if to[pe] == me]] = np.arange(1, n + 1)
+    equal(dest, expected)
+
+
 def test_atomics_from_all_pes_meet(heap):
     """With PGAS_AMO=peer from PEs of one machine: atomics of SMs and of the NIC are not atomic with each other."""
     pes = machine() if config.read("PGAS_AMO") == "peer" else range(pgas.n_pes())

@@ -18,6 +18,7 @@ from pgas.kernels.ops.collectives import channel
 from pgas.kernels.ops.collectives.channel import POLLS_MASK, after, given_up, half_of, member, rank_of, row_of, size_of, wait_flag
 from pgas.kernels.ops.collectives.reduction import Combine
 from pgas.kernels.ops.collectives.words import first_of, load_item, load_word, store_item
+from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
@@ -74,8 +75,20 @@ def _exchange(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
 
 
 def meet(scope: Scope, *, completes: bool) -> Any:
-    """Way.meet()."""
-    return _exchange(scope, layout.ARRIVED, ptx.fence_sc_sys if completes else ptx.nothing)
+    """Way.meet(). In a job with two paths members may also have put to PEs of other machines, which a barrier completes, too."""
+    exchange = _exchange(scope, layout.ARRIVED, ptx.fence_sc_sys if completes else ptx.nothing)
+    if not (completes and transport.two_paths()):
+        return exchange
+    quiet, rank, sync = transport.current().quiet, scope.rank, scope.sync
+
+    @device
+    def meet(op, c, epoch):
+        if rank() == 0:
+            quiet()
+        sync()
+        exchange(op, c, epoch)
+
+    return meet
 
 
 # Lines --------------------------------------------------------------------------------------------------------------------------
