@@ -205,8 +205,9 @@ def _is_cell(address: int) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------------------- waiters
 
-#: Seconds to wait for answers of waiting threads; seconds without a new answer after which the answers count as complete.
-_ANSWER_S, _SILENCE_S = 0.5, 0.06
+#: Seconds to wait for the first answer of a waiting thread; seconds without a new answer after which the answers count as complete, of
+#: which a busy machine takes a part: the simulator's blocks answer one after the other.
+_ANSWER_S, _SILENCE_S = 0.5, 0.25
 
 
 @dataclass(frozen=True)
@@ -243,12 +244,11 @@ def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | N
 
 
 def _await_answers(memory: Memory) -> None:
-    started = heard = time.monotonic()
-    count = 0
-    while (now := time.monotonic()) < started + _ANSWER_S and (not count or now < heard + _SILENCE_S):
+    count, until = 0, time.monotonic() + _ANSWER_S
+    while time.monotonic() < until:
         time.sleep(0.01)
         if (answered := len(_answers(memory))) > count:
-            count, heard = answered, time.monotonic()
+            count, until = answered, time.monotonic() + _SILENCE_S
 
 
 def _answers(memory: Memory) -> list[tuple[int, ...]]:
