@@ -242,7 +242,7 @@ compare:
 
 ## figures: put, p, Jacobi and all-to-all over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
 figures:
-	python3 -m pgas.perftests.plot --figures
+	python3 -m pgas.perftests.figures
 
 ## docs: write the generated pages of docs/ again, from docstrings and tables
 docs: $(VENV)/dev

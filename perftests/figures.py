@@ -1,6 +1,13 @@
 """``make figures``: runs perf tests over NICs, keeps their rows in one JSON, and draws pictures from that file alone.
 
-The command is ``python -m pgas.perftests.plot --figures``.
+    python -m pgas.perftests.figures                          measures here, then draws
+    python -m pgas.perftests.figures --only all-to-all        measures this curve anew, and keeps the others
+    python -m pgas.perftests.figures figures-1xH200.json      draws again from that file
+
+shmem_put_bw, shmem_p_bw and alltoall_latency run on two PEs and Jacobi on two to four, over ibrc and ibgda; Jacobi also over p2p. Rows,
+commands and machine go into perftests/baselines/figures-<machine>.json. put_bandwidth-<machine>.png, put_rate-, jacobi- and alltoall- are
+drawn from that file alone. Rows that were not validated are left out. Without a GPU the runs are small and in the simulator. The exit
+status is 1 if a run failed.
 """
 
 import argparse
@@ -8,7 +15,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -18,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pgas.perftests import jobs, report
-from pgas.perftests.options import size_flag
+from pgas.perftests.options import pattern, size_flag
 from pgas.perftests.plot import Curve, Panel, highest, picture, read
 from pgas.perftests.report import place
 
@@ -237,14 +243,15 @@ _PICTURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Mapping[str, Any]
 # The command ----------------------------------------------------------------------------------------------------------------------
 
 
-def main(source: str, only: re.Pattern[str] | None, parser: argparse.ArgumentParser) -> int:
-    """Measure and draw; return the exit status.
-
-    Args:
-        source: JSON that is drawn again; empty: measure.
-        only: measure the curves whose names match, and keep the others that this machine's JSON has.
-        parser: says what is wrong with the arguments.
-    """
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser("python -m pgas.perftests.figures", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("file", nargs="?", metavar="JSON", help="draw from this file instead of measuring")
+    parser.add_argument("--only", type=pattern, metavar="REGEX", help="measure the curves whose names match")
+    arguments = parser.parse_args(argv)
+    source, only = arguments.file, arguments.only
+    if source and only is not None:
+        parser.error("argument --only: it says what is measured, and a file is only drawn")
     if source:
         data = read(source, ("runs", "gpu"), parser)
         folder, machine = Path(source).parent, Path(source).stem.removeprefix("figures-")
@@ -265,3 +272,7 @@ def main(source: str, only: re.Pattern[str] | None, parser: argparse.ArgumentPar
     failed = [run["command"] for run in data["runs"] if not run["succeeded"]]
     print(*(f"failed: {command}" for command in failed), sep="\n", end="\n" if failed else "")
     return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,14 +1,8 @@
-"""Pictures of perf tests.
+"""Draws results of perf tests (``--json``) over message size.
 
-    python -m pgas.perftests.plot a.json b.json -o bandwidth.png     draws results of --json over message size
-    python -m pgas.perftests.plot --figures                          ``make figures``: measures here, then draws
-    python -m pgas.perftests.plot --figures --only all-to-all        measures this curve anew, and keeps the others
-    python -m pgas.perftests.plot --figures figures-1xH200.json      draws again from that file
+    python -m pgas.perftests.plot a.json b.json -o bandwidth.png
 
-``--figures`` measures shmem_put_bw, shmem_p_bw and alltoall_latency on two PEs and Jacobi on two to four, over ibrc and ibgda; Jacobi also
-over p2p. Rows, commands and machine go into perftests/baselines/figures-<machine>.json. put_bandwidth-<machine>.png, put_rate-, jacobi- and
-alltoall- are drawn from that file alone. Rows that were not validated are left out. Without a GPU the runs are small and in the simulator.
-The exit status is 1 if a run failed.
+Rows that were not validated are left out.
 """
 
 import argparse
@@ -26,7 +20,7 @@ matplotlib.use("Agg")  # Files only: no display is needed.
 from matplotlib import pyplot
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from pgas.perftests.options import pattern, size_flag
+from pgas.perftests.options import size_flag
 from pgas.perftests.report import BANDWIDTH, place
 
 __all__ = ["Curve", "Panel", "draw", "highest", "main", "picture", "read"]
@@ -169,26 +163,16 @@ def read(name: str, keys: Sequence[str], parser: argparse.ArgumentParser) -> dic
         data: dict[str, Any] = json.loads(Path(name).read_text(encoding="utf-8"))
         [data[key] for key in keys]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        parser.error(f"{name} is no result of a perf test's --json, or of --figures: {error}")
+        parser.error(f"{name} is no result of a perf test's --json, nor of pgas.perftests.figures: {error}")
     return data
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser("python -m pgas.perftests.plot", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("files", nargs="*", metavar="JSON", help="result of a perf test's --json")
-    parser.add_argument("-o", "--output", metavar="PNG", help="picture to write")
-    parser.add_argument("--figures", nargs="?", const="", metavar="JSON", help="make figures: measure and draw, or draw from this file")
-    parser.add_argument("--only", type=pattern, metavar="REGEX", help="of --figures: measure the curves whose names match")
+    parser.add_argument("files", nargs="+", metavar="JSON", help="result of a perf test's --json")
+    parser.add_argument("-o", "--output", metavar="PNG", required=True, help="picture to write")
     arguments = parser.parse_args(argv)
-    if arguments.only is not None and arguments.figures != "":
-        parser.error("argument --only: it says what --figures measures, and nothing is to be measured")
-    if arguments.figures is not None:
-        from pgas.perftests import figures  # which draws with this module
-
-        return figures.main(arguments.figures, arguments.only, parser)
-    if not arguments.files or arguments.output is None:
-        parser.error("results of perf tests and -o are needed, or --figures")
     runs = [read(name, ("test", "rows", "args"), parser) for name in arguments.files]
     for name, run in zip(arguments.files, runs, strict=True):
         if _measures(run) != _measures(runs[0]):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgas.perftests import coll_latency, figures, jobs, options, plot
+from pgas.perftests import coll_latency, figures, jobs, options
 from pgas.perftests.collectives import COLLECTIVES, messages
 
 #: Tests of this tool in `make check`; the others are in `make check-all`.
@@ -68,7 +68,7 @@ def test_a_real_run(tmp_path, monkeypatch, capsys):
     assert (of_solver["pes"], of_solver["version"], of_solver["backend"], of_solver["validated"]) == (3, "put", "ibrc", True)
     assert [(row["size"], row["validated"]) for row in of_alltoall] == [(8, True), (128, True), (2048, True)]
     assert json.loads(path.read_text()) == data
-    assert plot.main(["--figures", str(path)]) == 1
+    assert figures.main([str(path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == f"failed: mpirun -n 2 python -m pgas.perftests.{p['command']} -s none"
     assert sorted(tmp_path.glob("*.png")) == [tmp_path / f"{name}-simulator.png" for name in ("alltoall", "jacobi", "put_rate")]
     for drawn in tmp_path.glob("*.png"):
@@ -83,7 +83,7 @@ def test_a_real_run(tmp_path, monkeypatch, capsys):
 def test_recorded_figures_are_drawn(tmp_path):
     path = tmp_path / "figures-1xH100-80GB-HBM3.json"
     path.write_text((jobs.BASELINES / path.name).read_text())
-    assert plot.main(["--figures", str(path)]) == 0
+    assert figures.main([str(path)]) == 0
     assert (tmp_path / "put_bandwidth-1xH100-80GB-HBM3.png").stat().st_size > 20_000
 
 
@@ -104,16 +104,16 @@ def test_wrong_rows_are_not_drawn():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--figures", "--only", "Jacobo"], "no curve matches; they are: scattered p, coalesced p"),
-        (["--figures", "--only", "("], "'(' is no regular expression"),
-        (["--figures", "x.json", "--only", "p"], "argument --only: it says what --figures measures, and nothing is to be measured"),
+        (["--only", "Jacobo"], "no curve matches; they are: scattered p, coalesced p"),
+        (["--only", "("], "'(' is no regular expression"),
+        (["x.json", "--only", "p"], "argument --only: it says what is measured, and a file is only drawn"),
     ],
 )
 @pytest.mark.skipif(not MPIRUN.exists(), reason="needs mpirun beside this Python")
 def test_curves_that_cannot_be_measured(flags, words, monkeypatch, capsys):
     monkeypatch.setenv("PATH", f"{MPIRUN.parent}:{os.environ['PATH']}")
     with pytest.raises(SystemExit) as stop:
-        plot.main(flags)
+        figures.main(flags)
     assert stop.value.code == 2
     assert words in capsys.readouterr().err
 
@@ -121,6 +121,6 @@ def test_curves_that_cannot_be_measured(flags, words, monkeypatch, capsys):
 def test_another_file_is_refused(tmp_path, capsys):
     (tmp_path / "x.json").write_text("[1]")
     with pytest.raises(SystemExit) as stop:
-        plot.main(["--figures", str(tmp_path / "x.json")])
+        figures.main([str(tmp_path / "x.json")])
     assert stop.value.code == 2
     assert "x.json is no result of" in capsys.readouterr().err
