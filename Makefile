@@ -134,7 +134,7 @@ slow: $(VENV)/dev
 	$(PYTEST) $(UNIT) -m "slow and not sass"
 	NUMBA_ENABLE_CUDASIM=0 $(PYTEST) $(SASS) -n 2 --dist loadfile -m "slow and sass"
 	TEST_LAUNCHER=run $(PYTEST) -n 4 $(addprefix tests/test_,faults.py faults_nic.py broken_job.py hang_report.py)
-	PGAS_ENGINE=cuda $(PYTEST) $(addprefix tests/test_softhca_,wqes.py errors.py atomics.py) -n 2 -k "stream or itself or flushes or gathered or all_qps"
+	PGAS_ENGINE=cuda $(PYTEST) $(addprefix tests/test_softhca_,wqes.py errors.py atomics.py states.py rig.py) -n 2 -m "not sass"
 
 ## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
 conformance: $(VENV)/dev
@@ -191,6 +191,7 @@ mpi-all: $(VENV)/dev
 	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/conformance/test_c_strided.py tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"
 	coverage report --include 'kernels/paths/ibgda.py,kernels/paths/nic/*' --omit 'kernels/paths/nic/ring.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc $(PYTEST) tests/conformance/test_c_rma.py tests/mpi/test_nic.py
+	for transport in $(NIC_TRANSPORTS); do PGAS_ENGINE=cuda PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done
 	PGAS_TRANSPORT=ibrc mpirun -n 2 $(PYTEST) $(OF_BOTH)
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
 	  for npes in 2 3; do mpirun -n $$npes $(PYTEST) tests/mpi/test_collectives.py -m "not slow" || exit; done; \

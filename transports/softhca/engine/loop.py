@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device, kernel
 from pgas.transports.softhca.engine import SOURCES
 from pgas.transports.softhca.engine.completer import release_held, stall
@@ -102,5 +101,5 @@ def _make(stamp: int) -> Callable[[int], int]:
     return loop
 
 
-#: run(address of the control record) returns when CTL_STOP is set. On a GPU a kernel runs instead (block.py).
-run: Any = kernel(_make, *SOURCES) if SIMULATOR else None
+#: run(address of the control record) returns when CTL_STOP is set. The cuda engine is a kernel instead (block.py).
+run: Any = kernel(_make, *SOURCES) if RECEIVES else None

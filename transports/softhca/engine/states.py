@@ -4,6 +4,7 @@ A state is a function in requester.py, responder.py, completer.py, receiver.py o
 record, the QP's row and the work record (tables.WORK_*); it returns the next state. pipeline.py has the table of states.
 """
 
+from pgas.base import config
 from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.cqe import Syndrome
@@ -43,9 +44,9 @@ from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE,
     ALONE,  # the WQE has more data segments than fit into this work record (cuda engine); the worker's own record has room
 ) = range(24)
 
-#: Whether this engine serves receive queues and checks CQs for overrun: only the cpu engine, as the cuda engine's workers would race
-#: (tables).
-RECEIVES = SIMULATOR
+#: Whether this is the cpu engine, which alone serves receive queues and checks CQs for overrun: the cuda engine's workers would race
+#: (tables). client.start() names the engine.
+RECEIVES = SIMULATOR and config.read("PGAS_ENGINE") != "cuda"
 
 #: Whether data can be late (late.py): only in the simulator, as it would double the kernel's code.
 DELAYS_DATA = SIMULATOR

@@ -94,7 +94,7 @@ def start(
     ours, theirs = socket.socketpair()
     root = str(Path(inspect.getfile(TransportError)).parent.parent)  # the folder of pgas
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(SIMULATOR)), "PYTHONPATH": path}
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(SIMULATOR)), "PGAS_ENGINE": engine, "PYTHONPATH": path}
     if percent:
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
     options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
