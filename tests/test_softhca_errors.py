@@ -264,7 +264,7 @@ def test_a_doorbell_beyond_the_depth_of_the_queue(pes, ahead):
 def test_a_doorbell_that_overruns_the_queue(pes, observer, beyond):
     """The producer did not wait for the oldest WQEs. A delayed engine notices it. A full queue is no overrun."""
     qp = pair(pes)[0]
-    observer.set_faults("delay=0.9999,hold=65535")
+    observer.set_faults("delay=0.9999,hold=1000")
     for _ in range(qp.depth):
         qp.post(wqe.nop)
     qp.ring(by_wqe=True)  # another word than the next one: a GPU takes a CPU's doorbell for a new one if its word changed

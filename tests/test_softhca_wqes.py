@@ -368,10 +368,10 @@ def test_only_signalled_wqes_get_a_cqe(pes):
         before = qp.counters()
         index = qp.post(wqe.nop, fm_ce_se=ce)
         qp.ring()
+        if asks:  # the counts are written before the CQE
+            assert qp.poll(index).wqe_counter == index
         rig.wait_until(lambda before=before: qp.counters()["wqes"] == before["wqes"] + 1, "the WQE is not executed")
         assert qp.counters()["cqes"] - before["cqes"] == asks
-        if asks:
-            assert qp.poll(index).wqe_counter == index
 
 
 def test_a_cqe_arrives_after_the_data_of_all_earlier_wqes(pes):
