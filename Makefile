@@ -27,14 +27,14 @@ PYTEST := python -m pytest -q
 REPORT := build/conformance.json
 PYTEST_SUITE := $(PYTEST) --conformance-report $(REPORT)
 SUITE := $(PYTEST_SUITE) tests/conformance
-# What is run over a NIC besides: at three PEs, where PEs are no longer each other's only neighbours, and under weak memory.
+# Conformance chapters for three PEs over a NIC (the left and right neighbours differ), for four PEs over p2p, and under weak memory.
 OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py h_*.py i_*.py)
 OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py h_*.py i_*.py)
 WEAK := $(addprefix tests/conformance/test_,d_*.py f_*.py)
-# Of collectives, what members do that run ahead of each other; with three, a member is not the only one that another waits for, and the
-# order of additions matters.
+# Tests of collectives in which some members run ahead of others. They run on three PEs too: then a member waits for several others, and
+# the order of additions matters.
 AHEAD := "floods or channels or overlap or meetings or place or split or every_op or same_bits"
-# Those of them that take longest; over p2p three PEs run them.
+# The slowest of them. Over p2p they run on three PEs only.
 LONG := $(addprefix --deselect tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves)
 # Small and large ones of every form, for weak memory.
 WEAK_COLLECTIVES := $(addprefix tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves every_root reductions)
@@ -96,7 +96,7 @@ install: $(VENV)/dev
 packages: $(VENV)/dev
 	@$(RXE) packages || test $$? = 77
 
-# Both of check-rxe, in one guest, where there can be one (status 77: there cannot, and a line said why).
+# check-rxe and check-rxe-faults in one guest. Status 77: no guest can run on this machine, and a line said why.
 rxe: $(VENV)/dev
 	@$(RXE) run --forks --timeout 3600 sh -ec '$(RXE_TRAFFIC); $(RXE_MACHINES) -m "not slow"; $(RXE_FAULTS)' || { \
 	  status=$$?; test $$status = 77 && echo "rxe skipped: the line above says why" || exit $$status; }
@@ -104,7 +104,7 @@ rxe: $(VENV)/dev
 static: $(VENV)/dev
 	@$(MAKE) --no-print-directory -j 2 --output-sync lint types loops
 
-# What runs on the CPU beside kernels, compiled once for all tests: they start side by side, and each would compile it for itself.
+# Compile the CPU loops (forwarder, proxy thread, software card) once; tests that start in parallel would each compile them.
 LOOPS := from pgas.transports.ibgda import forwarding; from pgas.transports.ibrc import loop, work_requests, wqes; \
   from pgas.transports.softhca.engine import loop as engine; forwarding._loop(); loop.compiled(wqes); loop.compiled(work_requests)
 
@@ -185,7 +185,7 @@ two-paths: $(VENV)/dev
 	for transport in $(PAIRS); do PGAS_TRANSPORT=$$transport PGAS_PES_PER_NODE=2,1 \
 	  mpirun -n 3 $(PYTEST) $(addprefix tests/mpi/test_,register.py reset.py streams.py heap_growth.py) || exit; done
 
-# The rest: other numbers of PEs, and what the lines of ibgda's device code are run by.
+# The rest: other numbers of PEs, and line coverage of ibgda's device code.
 mpi-all: $(VENV)/dev
 	for npes in 1 3; do mpirun -n $$npes $(PYTEST) tests/mpi || exit; done
 	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/conformance/test_c_strided.py tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"

@@ -17,14 +17,14 @@ class Comparison(IntEnum):
 
 
 class SignalOp(IntEnum):
-    """How a signal changes its word (OpenSHMEM 1.5, section 9.9)."""
+    """How a signal changes its word (OpenSHMEM 1.5, "Signaling Operations")."""
 
     SET = 0
     ADD = 1
 
 
 class Reduction(IntEnum):
-    """Operations of reduce, reducescatter and scan (OpenSHMEM 1.5, section 9.11.9)."""
+    """Operations of reduce, reducescatter and scan (OpenSHMEM 1.5, "SHMEM_REDUCTIONS")."""
 
     SUM = 0
     PROD = 1
@@ -40,7 +40,7 @@ OPERATIONS: dict[str, IntEnum] = {op.name: IntEnum(op.name, {op.name: int(op)})(
 
 
 class Update(IntEnum):
-    """Kinds of atomic update (OpenSHMEM 1.5, section 9.8). set is a SWAP whose old value is dropped, inc adds 1."""
+    """Kinds of atomic update (OpenSHMEM 1.5, "Atomic Memory Operations"). set is a SWAP whose old value is dropped, inc adds 1."""
 
     KEEP = 0  #: an atomic read
     ADD = 1

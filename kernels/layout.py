@@ -1,11 +1,11 @@
-"""Where every word lies that kernels share with the host, with other PEs or with the proxy thread: offset, width, and who uses it.
+"""The words that kernels share with the host, other PEs or the proxy thread: offset, width, writers and readers of each.
 
-* The *state page*: what differs from PE to PE, private memory at one address on every PE (``window.STATE``), which no peer maps.
-* *Team memory*: the end of what lies before the heap in every slot. Peers write here.
+* The *state page*: per-PE data in private memory, at the same address on every PE (``window.STATE``). No peer maps it.
+* *Team memory*: directly below the heap in every slot. Peers write it.
 * The ring of ibrc's proxy thread, in host memory.
 
-Kernels and the host take addresses and offsets from here only. A word that is not declared here does not exist: a test checks that no
-two overlap, and that each is used by those who are said to use it.
+Kernels and the host take addresses and offsets from this module only. A test checks that no two words overlap, and that each word is used
+exactly by the sides that it declares.
 """
 
 import struct
@@ -188,7 +188,7 @@ CHANNEL_HEAD = _channel.nbytes
 # Over a NIC, either flag() alone or put_signal() alone writes a word: they may post to different queue pairs, whose writes to one word are
 # not ordered. A collective ends after its put_signal() is complete.
 _row = Region("row of a member in a channel", 0, 64)
-ARRIVED = _row.word("ARRIVED", 0, PEERS, KERNELS)  #: the collective that this member has come to; by flag()
+ARRIVED = _row.word("ARRIVED", 0, PEERS, KERNELS)  #: epoch that this member has reached; written by flag()
 DONE = _row.word("DONE", 8, PEERS, KERNELS)  #: the collective for which it has sent everything
 ACKED = _row.word("ACKED", 16, PEERS, KERNELS)  #: the one-sided collective that it has left; by flag()
 CHUNK = _row.word("CHUNK", 24, PEERS, KERNELS)  #: collective << CHUNK_SHIFT, plus the chunks of it that it has sent
@@ -196,7 +196,7 @@ SENT = _row.word("SENT", 32, PEERS, KERNELS)  #: the collective for which it has
 ROW_SIZE = _row.nbytes
 CHUNK_SHIFT = 20
 
-#: The number of the channel for calls on the host, which lies after the callers' channels; no caller has it by mistake, as -1.
+#: Channel number of calls on the host. Its memory follows the other channels. Unlike -1, no caller passes this number by mistake.
 HOST_CHANNEL = -(1 << 62)
 
 #: Rows of barrier_all and sync_all, one for each PE, right before the heap: their addresses are constants of compiled code.

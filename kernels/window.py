@@ -42,7 +42,7 @@ STATE_SIZE = 2 << 20
 
 
 class Described(Protocol):
-    """What is taken of a transport's object (transports/registry.py)."""
+    """The attributes of a transport (transports/registry.py) that this module reads."""
 
     name: str
     path: str
@@ -147,7 +147,7 @@ NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
 SETTLES = False
 LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, as lines (ops/collectives/near.py)
 NEAR_IN_ROW = True
-BATCH_MASK = constant(0)  #: of the low 32 bits of an index: those that tell batches apart
+BATCH_MASK = constant(0)  #: mask of the bits of a 32-bit index that give its batch number
 
 
 def slot(pe: int) -> int:

@@ -102,7 +102,7 @@ LOGS = ROOT / "build" / "check-gpu"
 #: Lines of output that are shown of a failed step.
 _SHOWN = 40
 
-#: Variables of steps that share a GPU: a software card takes 8 SMs, instead of a third of the GPU.
+#: Variables of steps that share a GPU: a software card takes 8 SMs, instead of a quarter of the GPU.
 _SHARING = {"PGAS_SOFTHCA_SMS": "8", "PGAS_SOFTHCA_DEVICE": ""}
 
 

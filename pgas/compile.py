@@ -158,7 +158,7 @@ def launched(program: str, arguments: list[str], n_pes: int = 2) -> Found:
     return found
 
 
-# What the program sees ------------------------------------------------------------------------------------------------------------
+# Stubs of pgas's host functions ---------------------------------------------------------------------------------------------------
 
 
 class _Array(np.ndarray):

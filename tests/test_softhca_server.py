@@ -301,7 +301,7 @@ def test_two_cards_are_independent(card, pes, own_card):
 @pytest.mark.parametrize("own_card", [1], indirect=True)
 def test_joining(own_card):
     """As many PEs as announced, each number once."""
-    with pytest.raises(TransportError, match="is no PE"):
+    with pytest.raises(TransportError, match="is not the number of a PE"):
         client.SoftHCA(own_card.name, 1 << 16, [])
     first = client.SoftHCA(own_card.name, 3, [])
     with pytest.raises(TransportError, match="PE 3 cannot join: it has"):
@@ -316,7 +316,7 @@ def test_memory_that_cannot_be_shared(card):
     os.ftruncate(fd, 4096)
     address = rig.window.slot(5)
     for memory in ((address, 8192, fd), (address, 0, fd), (window.BASE - 4096, 4096, fd)):
-        with pytest.raises(TransportError, match="one descriptor of so much memory"):
+        with pytest.raises(TransportError, match="needs one descriptor of a file of this size"):
             client.SoftHCA(card.name, 5, [memory])
     with pytest.raises(TransportError, match="cannot map"):
         client.SoftHCA(card.name, 5, [(address, 4096, fd)] * 2)

@@ -41,7 +41,7 @@ def test_a_cluster_node(tmp_path):
     assert table[4] == ["GPU3", "NV18", "NV18", "NV18", "X", "SYS", "SYS", "PHB", "PIX", "32-63", "1"]
     assert table[5] == ["NIC0", "PIX", "PHB", "SYS", "SYS", "X", "PHB", "SYS", "SYS", "0-31", "0"]
     assert "  NIC2: mlx5_2 (port 1: Ethernet, 200 Gb/s)" in lines
-    assert [row[0] for row in rows(lines, "What lies between")] == ["X", "NV#", "PIX", "PXB", "PHB", "NODE", "SYS"]
+    assert [row[0] for row in rows(lines, "Names of distances")] == ["X", "NV#", "PIX", "PXB", "PHB", "NODE", "SYS"]
     assert rows(lines, "Peer access")[2] == ["GPU1", "yes", "X", "yes", "yes"]
     chosen = rows(lines, "NIC of a PE, and why")
     assert [row[:4] for row in chosen] == [[f"GPU{i}", "ibgda,", "ibrc", f"mlx5_{i}:1:"] for i in range(4)]

@@ -1,4 +1,4 @@
-"""The seam between IBGDA/IBRC and a NIC: the calls of DevX.
+"""Adapter: the interface between IBGDA/IBRC and a NIC. Its calls are those of DevX.
 
 There are two implementations: a ConnectX through pyverbs, and the software card (softhca). Users of an Adapter cannot tell which they have.
 Commands are the PRM's own bytes (pgas.transports.mlx5.commands). The other calls are those of the kernel driver: protection domains, user

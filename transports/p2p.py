@@ -58,7 +58,7 @@ def attach_peers(
         own: descriptors of this PE's segments.
         allgather: exchange of small values among the PEs.
         undo: gets a callback that unmaps each segment, for callers that continue after an error.
-        near: the PEs that map this PE's memory, as this one theirs; None: all.
+        near: the PEs that map this PE's memory and whose memory this PE maps; None: all.
 
     Raises:
         TransportError: some PE could not map some peer; on every PE, and the text names all such pairs.

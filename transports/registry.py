@@ -44,7 +44,7 @@ class Transport(Protocol):
     #: Requirements on the machine, in doctor's words: "gpu", "peer access", "nic", "devx".
     needs: frozenset[str]
 
-    #: In doctor's words: its way in the simulator, and the way that it cannot take there.
+    #: For doctor's line "in the simulator, A; not B": how it runs in the simulator, and how it cannot run on this machine.
     simulated: tuple[str, str]
 
     def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None 
 
     Keyword-only parameters of the stub are those of the host only.
 
-    A call outside a kernel is HOST_FORMS' function for the stub, else ``host``; without both it is an error.
+    Outside a kernel, a call runs the stub's function in HOST_FORMS, else ``host``; without either it raises TypeError.
     """
 
     def bind(stub: Callable[_P, _R]) -> Callable[_P, _R]:

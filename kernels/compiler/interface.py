@@ -1,4 +1,4 @@
-"""What the rest of pgas asks of a compiler of device code. A module of this folder for each one implements it; __init__.py picks one.
+"""The interface of device-code compilers. One module of this folder implements it for each compiler; __init__.py selects one.
 
 * ``Backend``: how device functions are made and bound to public names. numba_cuda.py for GPUs, simulator.py for the simulator.
 * ``Compiler``: a Backend that makes machine code; not the simulator, where kernels are Python.
@@ -106,7 +106,7 @@ class Backend(Protocol):
         """Do the same for a stub of (dest, pe) whose body returns the address of an array that is otherwise like dest."""
 
     def host_only(self, function: Callable[..., Any], refuse: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of the host such that a call in a kernel is refuse's."""
+        """Return a host function for which a call in a kernel runs refuse instead."""
 
     # Kernels --------------------------------------------------------------------------------------------------------------------
 

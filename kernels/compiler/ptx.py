@@ -388,10 +388,10 @@ def _run_16(load: str, store: str, batch: int) -> Any:
     """16-byte accesses: ``batch`` loads are in flight before the first store, so that they share one latency.
 
     A warp copies at most 512 bytes for each load in flight in one latency, about 300 cycles from L2. NVSHMEM's one load gives 2.9 GB/s on
-    H200 (put_latency, warp, 1 MiB). Eight loads would give 13 GB/s, issue included, for 32 registers; kernels with blocks of 1,024
-    threads, which have 64 registers each, may then need max_registers. Four are enough for a CTA of 256 threads, which has 16 KiB in
-    flight with them: over NVLink an SM sends at most 44 GB/s, or 13 KiB in one latency (4 CTAs: 180 GB/s, and 149 with one load in flight;
-    measured 2026-11-21). The remainder is half a batch, if there are as many, and then all other accesses together.
+    H200 (put_latency, warp, 1 MiB). A copy by one warp has eight in flight: 13 GB/s, issue included, for 32 registers; kernels with blocks
+    of 1,024 threads, which have 64 registers each, may then need launch_bounds=1024. Other copies have four: a CTA of 256 threads then has
+    16 KiB in flight, and over NVLink an SM sends at most 44 GB/s, or 13 KiB in one latency (4 CTAs: 180 GB/s, and 149 with one load in
+    flight; measured 2026-11-21). The remainder is copied as half a batch, if it is as long, and then in one last, predicated batch.
     """
     half = batch // 2
     copy_batch, copy_half, copy_rest = (
@@ -436,7 +436,7 @@ put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 #: Between global addresses, every access whole: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
 get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
-#: The same where only a warp copies.
+#: put_run and get_run for a copy by one warp: eight 16-byte loads in flight.
 put_run_of_warp = put_run | {16: _run(16, *_PUT, batch=8)}
 get_run_of_warp = get_run | {16: _run(16, *_GET, batch=8)}
 #: One access each, of elements that lie apart (iput, iget).

@@ -1,4 +1,4 @@
-"""Atomic memory operations (OpenSHMEM 1.5, section 9.8)."""
+"""Atomic memory operations (OpenSHMEM 1.5, "Atomic Memory Operations")."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

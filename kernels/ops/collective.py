@@ -1,4 +1,4 @@
-"""Collectives on teams that move elements, for small and large messages (OpenSHMEM 1.5, section 9.11).
+"""Collectives on teams that move elements, for small and large messages (OpenSHMEM 1.5, "Collective Routines").
 
 As in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``way`` (collectives/way.py) connects
 members that map each other's memory, or others. ``c`` is (address of the channel, its team's entry).

@@ -1,4 +1,4 @@
-"""barrier_all, sync_all, and their forms for teams (OpenSHMEM 1.5, sections 9.11.1 to 9.11.4)."""
+"""barrier_all, sync_all, and their forms for teams (OpenSHMEM 1.5, "Collective Routines")."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""my_pe, n_pes and ptr (OpenSHMEM 1.5, sections 9.1 and 9.2), and those of teams (section 9.4)."""
+"""my_pe, n_pes and ptr (OpenSHMEM 1.5, "Library Setup, Exit, and Query Routines"), and those of teams ("Team Management Routines")."""
 
 from typing import Any
 

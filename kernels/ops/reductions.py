@@ -1,4 +1,4 @@
-"""Reductions and scans on teams (OpenSHMEM 1.5, section 9.11.9; scans: 1.6), as collective.py."""
+"""Reductions and scans on teams (OpenSHMEM 1.5, "SHMEM_REDUCTIONS"; scans: 1.6), as collective.py."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""put, get, p and g: operand checks, and the call of the path (OpenSHMEM 1.5, section 9.5 "Remote Memory Access Routines").
+"""put, get, p and g: operand checks, and the call of the path (OpenSHMEM 1.5, "Remote Memory Access Routines").
 
 Each function here takes the Numba types of a call's arguments and returns the body for them (binding.device_function).
 """

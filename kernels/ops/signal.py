@@ -1,4 +1,4 @@
-"""Signals: 64-bit words that announce data (OpenSHMEM 1.5, sections 9.9 "Signaling Operations" and 9.10)."""
+"""Signals: 64-bit words that announce data (OpenSHMEM 1.5, "Signaling Operations")."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""iput and iget: copies with strides (OpenSHMEM 1.5, sections 9.5.4 "SHMEM_IPUT" and 9.5.8 "SHMEM_IGET").
+"""iput and iget: copies with strides (OpenSHMEM 1.5, "SHMEM_IPUT" and "SHMEM_IGET").
 
 As in rma.py, each function takes the Numba types of a call's arguments and returns the body for them.
 """

@@ -1,4 +1,4 @@
-"""Waiting and ordering: wait_until, signal_wait_until, fence and quiet (OpenSHMEM 1.5, sections 9.10 and 9.12)."""
+"""Waiting and ordering: wait_until, signal_wait_until, fence and quiet (OpenSHMEM 1.5, "Memory Ordering Routines")."""
 
 from typing import Any
 

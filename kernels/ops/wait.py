@@ -1,4 +1,4 @@
-"""Waits for any, some or all of several elements, and tests without waiting (OpenSHMEM 1.5, sections 9.10.2 to 9.10.13).
+"""Waits for any, some or all of several elements, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines").
 
 A *sweep* looks at the elements of the wait set once. It returns its answer and the number of an element that is still awaited, at which
 the next sweep begins; -1 if the condition holds or the wait set is empty. A wait sweeps until it gets -1.
@@ -169,7 +169,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
     def perform(ivars, indices, status, cmp, value, nelems):
         n = count(ivars, indices, status, cmp, value, nelems)
         awaited = i64(0)
-        if spreads:  # a start at random: else one element is found again and again while others hold, too
+        if spreads:  # start at a random element, or one would be returned repeatedly while others hold, too
             awaited = i64(((u64(ptx.clock() * _GOLDEN) >> _32) * u64(n)) >> _32)
         if waits:
             deadline = ptx.globaltimer() + state.timeout_ns()

@@ -1,7 +1,7 @@
 """The ibgda path: kernels build WQEs, ring the NIC and poll its completion queue; no CPU takes part.
 
-Lanes of a warp that come here together with one queue reserve and ring once. Their p of neighbouring elements become one WQE; so do their
-g, if all lanes have one queue.
+Active lanes of a warp that use the same queue form a group, which reserves and rings once. If the elements of every group are contiguous,
+p posts one WQE per group, and g does so if all active lanes are one group.
 
 On most GPUs, data that a READ or an atomic fetches is visible when its CQE is. On the others (window.SETTLES) a DUMP follows the READ or
 atomic and asks for the CQE in its place; settle() posts a DUMP alone.

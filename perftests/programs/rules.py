@@ -1,4 +1,4 @@
-"""Decides which programs are defined: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, sections 9.5 to 9.12).
+"""Decides which programs are defined: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, "Memory Model").
 
 An operation makes accesses. Each access has three sets of threads, which may be of any PE:
 

@@ -1,4 +1,4 @@
-"""Atomic memory operations from kernels (OpenSHMEM 1.5, section 9.8).
+"""Atomic memory operations from kernels (OpenSHMEM 1.5, "Atomic Memory Operations").
 
 Operations on one element are atomic with each other, from any thread of any PE. They are not atomic with plain stores, puts and p's. They
 order nothing else: use fence() or a signal for that. Fetching operations return the old value of the element and are complete on return;

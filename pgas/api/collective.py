@@ -1,4 +1,4 @@
-"""Collectives on teams, for a thread, a warp or a block (OpenSHMEM 1.5, section 9.11).
+"""Collectives on teams, for a thread, a warp or a block (OpenSHMEM 1.5, "Collective Routines").
 
 **Who calls.** Every member of the team calls the same function, with the same team, sizes, root and op; nobody else may call. In a kernel
 one thread calls, or all threads of a warp (``_warp``) or block (``_block``) together. The kernels must run at the same time on all members,
@@ -68,7 +68,7 @@ def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> Non
 
     Args:
         team: the team: pgas.TEAM_WORLD, another predefined one, or one that was made on the host and passed to the kernel.
-        channel: 0 to the team's number of channels - 1. On the host, by default, one that kernels do not have.
+        channel: 0 to the team's number of channels - 1. Default on the host: a channel that kernels cannot name.
         stream: on the host only: a CUDA stream of Numba, cuda.core, CuPy or PyTorch, or 0; the call returns at once. None: the call waits
             for its end.
 

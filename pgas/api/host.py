@@ -24,9 +24,9 @@ __all__ = [
 def init(
     comm: Any = None, *, unique_id: bytes | None = None, rank: int | None = None, size: int | None = None, process_group: Any = None
 ) -> runtime.Job:
-    """Start pgas: form the job, bind a GPU, map the symmetric heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_init).
+    """Start pgas: form the job, bind a GPU, map the symmetric heap. Collective (OpenSHMEM 1.5, "SHMEM_INIT").
 
-    Calls may be nested: the job ends at the finalize() of the first. After that, init() may start another with the same
+    Calls may be nested: the job ends at the finalize() that matches the first init(). After that, init() may start another with the same
     configuration. It reads the environment variables that ``python -m pgas info`` lists.
 
     Without arguments the launcher's variables define the PEs: those of ``python -m pgas.run``, torchrun, srun, mpirun, in this order. A
@@ -37,8 +37,8 @@ def init(
     fork still accesses it. A program that imports mpi4py.MPI before pgas.init() must end such children by os._exit, as multiprocessing
     does; otherwise mpi4py finalizes MPI at the end of each child.
 
-    This and every other collective call of the host waits without limit. After PGAS_TIMEOUT seconds, one of the waiting PEs prints once
-    which PEs have not arrived, in which call, and whether their processes are stopped.
+    This and every other collective call of the host waits for PEs without limit. After PGAS_TIMEOUT seconds, one of the waiting PEs prints
+    once which PEs have not arrived, in which call, and whether their processes are stopped.
 
     Args:
         comm: an mpi4py intracommunicator whose processes are the PEs, by rank. In a nested call: a communicator of the job's processes in
@@ -96,15 +96,15 @@ def unique_id(host: str | None = None) -> bytes:
 
 @host_only
 def finalize() -> None:
-    """End pgas: complete all operations, wait for all PEs, release the heap. Collective (OpenSHMEM 1.5, section 9.1 shmem_finalize).
+    """End pgas: complete all operations, wait for all PEs, release the heap. Collective (OpenSHMEM 1.5, "SHMEM_FINALIZE").
 
     Arrays must not be used afterwards. The end of ``with pgas.init():`` and the end of the program finalize too, also by SystemExit with
     status 0. Another exit status becomes the job's, and PEs that do not end within seconds are killed. An uncaught exception and the death
     of a PE also end all PEs; the reason is printed once on each machine.
 
     Warns:
-        PgasWarning: on PE 0, symmetric arrays were not freed: a line for each, with the line that allocated it. At the end of
-            ``with pgas.init()`` only under PGAS_DEBUG=check.
+        PgasWarning: symmetric arrays were not freed (PE 0 warns), or teams not destroyed (their first member warns): a line for each
+            line of the program that made some. At the end of ``with pgas.init()`` only under PGAS_DEBUG=check.
 
     Raises:
         DeviceError: a kernel of this PE found an error.

@@ -168,8 +168,8 @@ def _gathering() -> Kernel:
 def gather(team: int, dest: int, source: int, members: int, nbytes: int) -> None:
     """Concatenate nbytes of every member at dest. Collective over the team. dest, source: addresses in team memory.
 
-    Members write straight into each other's dest if nbytes exceed PGAS_LL_BYTES. So the kernel lets them meet first: a member comes once
-    its host has read what the gather before brought, which this one overwrites.
+    If nbytes exceeds PGAS_LL_BYTES, members write directly into each other's dest, which still holds the result of the previous gather.
+    So the kernel begins with team_sync: a member arrives only after its host has read that result.
     """
     unsigned = np.dtype(np.uint8)
     enqueue(_gathering(), 1, 32, None, team, as_array(dest, members * nbytes, unsigned), as_array(source, nbytes, unsigned), wait=True)

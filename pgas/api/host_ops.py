@@ -17,7 +17,7 @@ streams. If such a kernel waits for the call itself, the call needs ``stream=`` 
 each call at once, so a wait for a later call of the same process never ends.
 
 As in a kernel, the local operand of put and get is any GPU memory under p2p; through a NIC it is on the heap or registered
-(pgas.register). synchronize(stream) raises the errors of these calls, as those of users' kernels. OpenSHMEM 1.5, 9.5 to 9.12.
+(pgas.register). synchronize(stream) raises the errors of these calls, as those of users' kernels.
 """
 
 import functools

@@ -49,8 +49,8 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
             may write is never loaded. Functions that come from no file, as at the prompt, those that use globals without a plain
             value, and those with which numba-cuda links code of its own (an array's reshape, float16) or that ``link=`` names are
             compiled by every process.
-        options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers, which calls over ibgda exceed here and there
-            (``python -m pgas compile --transport ibgda``): a kernel with such blocks may need ``launch_bounds=1024``.
+        options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers. Some calls over ibgda need more
+            (``python -m pgas compile --transport ibgda`` prints how many); then use ``launch_bounds=1024``.
     """
     if function is None:
         return functools.partial(jit, cache=cache, **options)

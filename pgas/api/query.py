@@ -1,4 +1,4 @@
-"""Queries: my_pe, n_pes, ptr, on the host and in kernels (OpenSHMEM 1.5, sections 9.1 and 9.2)."""
+"""Queries: my_pe, n_pes, ptr, on the host and in kernels (OpenSHMEM 1.5, "Library Setup, Exit, and Query Routines")."""
 
 from typing import Any
 

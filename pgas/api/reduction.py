@@ -1,4 +1,4 @@
-"""Reductions and scans on teams (OpenSHMEM 1.5, section 9.11; scans: 1.6). The rules of collective.py apply."""
+"""Reductions and scans on teams (OpenSHMEM 1.5, "SHMEM_REDUCTIONS"; scans: 1.6). The rules of collective.py apply."""
 
 from typing import Any
 

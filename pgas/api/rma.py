@@ -1,4 +1,4 @@
-"""Remote memory access from kernels: put, get, iput, iget, p, g (OpenSHMEM 1.5, section 9.5; NVSHMEM's warp and block forms).
+"""Remote memory access from kernels: put, get, iput, iget, p, g (OpenSHMEM 1.5, "Remote Memory Access Routines").
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -110,7 +110,7 @@ def get_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None
 def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
     """Start a get(). The data is in ``dest`` after quiet(), quiet_pe() or barrier_all(); nobody may access ``dest`` before.
 
-    Arguments and errors as for get() (OpenSHMEM 1.5, section 9.6.2).
+    Arguments and errors as for get() (OpenSHMEM 1.5, "SHMEM_GET_NBI").
 
     Completion:
         on return: it has begun.
@@ -140,7 +140,7 @@ def iput(
 ) -> None:
     """Copy every ``src_stride``-th element of ``source`` to every ``dst_stride``-th of ``dest`` on PE ``pe``; called by one thread.
 
-    ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, section 9.5.4). Completion is that of put(). A NIC
+    ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, "SHMEM_IPUT"). Completion is that of put(). A NIC
     takes one WQE per element; if both strides are 1, it is a put(). A column of a matrix is ``matrix.reshape(-1)[column:]`` with the row
     length as stride.
 
@@ -180,7 +180,7 @@ def iget(
 ) -> None:
     """Copy every ``src_stride``-th element of ``source`` on PE ``pe`` to every ``dst_stride``-th of ``dest``; called by one thread.
 
-    The data is in dest on return (OpenSHMEM 1.5, section 9.5.8). A NIC takes one WQE per element; if both strides are 1, it is a get().
+    The data is in dest on return (OpenSHMEM 1.5, "SHMEM_IGET"). A NIC takes one WQE per element; if both strides are 1, it is a get().
 
     Completion:
         on return: the data is in dest.

@@ -1,4 +1,4 @@
-"""Signals from kernels: words of uint64 that tell a PE that its data has arrived (OpenSHMEM 1.5, section 9.9).
+"""Signals from kernels: words of uint64 that tell a PE that its data has arrived (OpenSHMEM 1.5, "Signaling Operations").
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """

@@ -1,4 +1,4 @@
-"""Waiting and ordering: wait_until, fence, quiet, flush, barrier_all, sync_all (OpenSHMEM 1.5, sections 9.10 to 9.12).
+"""Waiting and ordering: wait_until, fence, quiet, flush, barrier_all, sync_all (OpenSHMEM 1.5, "Memory Ordering Routines").
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -68,7 +68,7 @@ def quiet(*, stream: Any = None) -> None:
 
 @device_function(sync.quiet_pe)
 def quiet_pe(pe: Integer, *, stream: Any = None) -> None:
-    """quiet() for the operations to and from PE ``pe`` only (OpenSHMEM 1.5, section 9.11.2, for one PE).
+    """quiet() for the operations to and from PE ``pe`` only (OpenSHMEM 1.5, "SHMEM_QUIET", for one PE).
 
     Operations to other PEs may be complete or not. Over ibgda it polls only the used queue pairs to that PE. Over p2p, whose fences cover
     all PEs, and over ibrc, whose requests complete in one order for all PEs, it is quiet().
@@ -92,7 +92,7 @@ def quiet_pe(pe: Integer, *, stream: Any = None) -> None:
 def flush(*, stream: Any = None) -> None:
     """Wait until the sources of puts may be reused: of this thread's puts, and of others' that happen before the call.
 
-    Needed after put_nbi() and put_signal_nbi(); the blocking forms wait themselves (NVSHMEM 3.8's nvshmemx_flush). Completes and orders
+    Needed after put_nbi() and put_signal_nbi(); the blocking forms wait themselves (NVSHMEM 3.7's nvshmemx_flush). Completes and orders
     nothing: the data may still be under way, and get_nbi() may be incomplete. See quiet() and fence().
 
     Over p2p it takes no time, as a store has read its source when it is issued. A NIC reports that it has read a source only when the data
@@ -109,7 +109,7 @@ def flush(*, stream: Any = None) -> None:
 
 @device_function(meeting.of_all("barrier_all", THREAD, completes=True))
 def barrier_all(*, stream: Any = None) -> None:
-    """Wait until all PEs have arrived and their operations before the barrier are complete.
+    """Wait until all PEs have arrived, and the operations that quiet() covers are complete on each.
 
     In a kernel: one thread of every PE calls it at a time (the simulator refuses a second one); completes as quiet() in that thread. The
     kernels must run at the same time on all PEs, and no block may wait for one that has not started: use pgas.launch().

@@ -1,4 +1,4 @@
-"""Teams of PEs: predefined ones, splits of them, and queries (OpenSHMEM 1.5, section 9.4 "Team Management Routines").
+"""Teams of PEs: predefined ones, splits of them, and queries (OpenSHMEM 1.5, "Team Management Routines").
 
 A team is an ordered set of PEs, whose members have numbers from 0 on. Three teams exist from pgas.init() on: TEAM_WORLD, TEAM_NODE and
 TEAM_SAME_LOCAL. The host makes others, of members of an existing team, and destroys them; the calls are collective. A PE that is not a

@@ -1,4 +1,4 @@
-"""Waits for several elements at once, and tests without waiting (OpenSHMEM 1.5, sections 9.10.2 to 9.10.13).
+"""Waits for several elements at once, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines").
 
 The *wait set* consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. The comparison is
 ``ivars[i] cmp value``; in the vector forms ``ivars[i] cmp values[i]``.

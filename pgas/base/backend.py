@@ -2,8 +2,8 @@
 
 Decided once, when pgas is imported, because the compiler fixes its own front end at import:
 
-* ``NUMBA_ENABLE_CUDASIM`` set: as it says (1 simulator, 0 GPU; 0 without a GPU can compile but not launch);
 * numba.cuda already imported: as it decided;
+* ``NUMBA_ENABLE_CUDASIM`` set: as it says (1 simulator, 0 GPU; 0 without a GPU can compile but not launch);
 * otherwise a GPU if the driver finds one, else the simulator; the first process of the job then prints a line at its start.
 
 This module sets ``CUDA_MODULE_LOADING=EAGER`` before CUDA starts: under lazy loading the first launch of a second kernel waits for
@@ -67,7 +67,7 @@ def _decide() -> bool:
 
 
 def as_asked() -> dict[str, str]:
-    """Return the environment without this module's choice, for processes that shall choose, and say so, themselves."""
+    """Return the environment without this module's choice, for child processes that make and report the choice themselves."""
     return {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM" or not _set_here}
 
 

@@ -161,7 +161,7 @@ class Faults:
 
     seed: int = 0
     delay: float = 0.0  #: probability that a WQE, or its CQE, is delayed; long WRITEs then arrive last piece first
-    late: float = 0.0  #: probability that the last bytes of what a WQE writes are visible behind its CQE, until a DUMP or READ there
+    late: float = 0.0  #: probability that the last bytes that a WQE writes become visible only after its CQE (or by a DUMP or READ there)
     hold: int = 64  #: upper bound of a delay, in passes over the QPs; a pass takes some hundred nanoseconds; 0: late data stays late
     fail: int = 0  #: the number of the WQE that fails, counted from now on; 0: none
     syndrome: int = 0  #: of the failing WQE
@@ -280,14 +280,14 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_PES_PER_NODE",
             _counts,
             "",
-            "for tests: so many PEs in a row count as a machine of their own; a list, as 2,1: so many of each machine",
+            "for tests: number of consecutive PEs that count as one machine; a list, such as 2,1: the number for each machine",
             "integers",
         ),
         Variable(
             "PGAS_TIMEOUT",
             _seconds,
             "60",
-            "seconds after which a wait of a kernel is an error, and a wait of the host prints for whom it waits, and goes on",
+            "seconds after which a wait of a kernel or for the NIC is an error; a wait of the host for PEs prints their numbers",
             "float",
         ),
         Variable(
@@ -325,7 +325,7 @@ VARIABLES: dict[str, Variable] = {
             "collectives of up to this many bytes a pair of PEs go through staging memory",
             "size",
         ),
-        Variable("PGAS_MAX_TEAMS", _integer(4, 120), "7", "team memory: teams of all PEs that fit in it, or more of fewer PEs", "integer"),
+        Variable("PGAS_MAX_TEAMS", _integer(4, 120), "7", "size of team memory, in teams of all PEs; smaller teams take less", "integer"),
         Variable("PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software card), or an RDMA device and port, e.g. mlx5_0:1", "name"),
         Variable("PGAS_HCA_LIST", _hca_list, "", "RDMA devices among which PGAS_HCA=auto chooses; ^mlx5_2: all but these", "names"),
         Variable("PGAS_IB_GID_INDEX", _integer(-1, 255), "-1", "RoCE: index of the port's GID; -1: RoCE v2 over IPv4 first", "integer"),
@@ -358,7 +358,7 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_SOFTHCA_SMS",
             _integer(0, 1024),
             "0",
-            "software card: SMs of its cuda engine; 0: all; a quarter on a GPU of PEs or under MPS",
+            "software card: SMs of its cuda engine; 0: all, but a quarter if PEs use the GPU or under MPS",
             "integer",
         ),
         Variable(

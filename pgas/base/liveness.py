@@ -253,7 +253,7 @@ def _be_watcher(word: int, rest: str) -> None:
 
 
 def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> None:
-    """Report for whom a PE, the parent, waits in the call that ends its process; only the process of the lowest waiting PE prints.
+    """Report which PEs the parent, a PE, waits for in the call that ends its process. Only the reporter of the lowest waiting PE prints.
 
     Args:
         me: the PE.

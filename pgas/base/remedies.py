@@ -1,7 +1,7 @@
 """Known failures of machines, with cause and remedy: one table for the runtime's errors, ``python -m pgas doctor`` and its ``--explain``.
 
-An entry is found by its name where pgas has seen the condition itself, else by a message: of pgas, CUDA, rdma-core, or NVSHMEM and
-libraries on top of it, as users search for the same words.
+pgas looks an entry up by name if it has detected the condition itself, else by an error message. The messages are those of pgas, CUDA,
+rdma-core, NVSHMEM and libraries on top of NVSHMEM, as users search for these too.
 """
 
 import re

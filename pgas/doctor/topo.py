@@ -47,7 +47,7 @@ def report(machine: Machine, findings: Sequence[Finding]) -> list[str]:
         lines += [f"  NIC{i}: {device.name} ({_ports(device)})" for i, device in enumerate(nics)]
         lines += [] if machine.gpus or not gpus else [f"  CUDA shows none of these GPUs: {machine.cuda_error}"]
         lines += [f"  NVLinks are not known: {machine.nvml_error}"] if machine.nvml_error else []
-        lines += ["", "What lies between", *(f"  {name:<4}  {meaning}" for name, meaning in NAMES)]
+        lines += ["", "Names of distances", *(f"  {name:<4}  {meaning}" for name, meaning in NAMES)]
     lines += [f"  no PCI device, near to no GPU: {', '.join(software)}"] if software else []
     if len(machine.gpus) > 1:
         labels = [gpu.label for gpu in machine.gpus]

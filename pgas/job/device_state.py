@@ -205,8 +205,8 @@ def _is_cell(address: int) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------------------- waiters
 
-#: Seconds to wait for the first answer of a waiting thread; seconds without a new answer after which the answers count as complete, of
-#: which a busy machine takes a part: the simulator's blocks answer one after the other.
+#: Seconds to wait for the first answer; seconds without a further answer after which the answers count as complete. The second limit allows
+#: for a busy machine, as the simulator's blocks answer one after the other.
 _ANSWER_S, _SILENCE_S = 0.5, 0.25
 
 

@@ -102,7 +102,7 @@ def of(launched: Launched) -> Store:
 
 
 def _join(address: Address, rank: int, size: int, own: str = "") -> Store:
-    """Join the next job at a store. own: what tells jobs of different unique ids apart."""
+    """Join the next job at a store. own: text that differs between unique ids."""
     number = _formed[address.secret, own] = _formed.get((address.secret, own), 0) + 1
     return Store(address, rank, size, f"job {own}{number}", config.read("PGAS_TIMEOUT"))
 

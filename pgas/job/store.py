@@ -222,7 +222,7 @@ class Store:
             self._flush()
 
     def say_fate(self, rank: int, how: str) -> None:
-        """Tell the store how a rank of the other groups ended that this process had started."""
+        """Tell the store how a PE that this launcher started has ended. rank: the PE's rank in its own group."""
         self._unsent += message(Kind.FATE, json.dumps([rank, how]).encode())
         self._flush()
 

@@ -1,7 +1,7 @@
-"""Number of stores that kernels have made, by which the scheduler tells spinning from progress.
+"""The number of stores by kernels. The scheduler uses it to distinguish progress from spinning.
 
-To the scheduler a thread that waits again looks like one that still waits. But a wait ends by a store, so as long as this PE stores it is
-not idle. Modules add to `stores` where they store.
+A thread that begins a new wait looks to the scheduler like one that is still in the old wait. But every wait ends by a store, so this PE
+is not idle while the number grows. Modules add to `stores` where they store.
 """
 
 stores = 0

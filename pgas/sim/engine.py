@@ -280,11 +280,11 @@ def _all_came(what: str, came: int, wanted: int, group: str) -> None:
 
 
 def enter(what: str, place: int, rank: int) -> None:
-    """Begin a collective among PEs at a place where one may be at a time: the address of its channel.
+    """Begin a collective on a channel, which admits one at a time.
 
     Args:
         what: the call.
-        place: the place.
+        place: address of the channel.
         rank: number of the calling thread among those that call together; 0 ends it (leave()).
 
     Raises:
@@ -295,7 +295,7 @@ def enter(what: str, place: int, rank: int) -> None:
     if (other := me.launch.inside.get(place, leader)) is not leader:
         raise PgasError(
             f"{what}: {other} is in a collective on this team and channel already: call it by one thread, by the _block form by all of one "
-            "block, or on another channel; threads that call one after another meet between, as by syncthreads"
+            "block, or on another channel; threads that call one after another need a barrier in between, such as syncthreads"
         )
     if rank == 0:
         me.launch.inside[place] = me.thread
@@ -319,7 +319,7 @@ def grid_barrier() -> None:
     if running.nblocks > (most := model.resident_blocks(running.nthreads, running.dynshared)):
         raise PgasError(
             f"{running.name}: {running.nblocks} blocks of {running.nthreads} threads cannot run at once on an {model.NAME}, at most {most} "
-            "can, and a grid barrier is for grids all of which run at once"
+            "can, and a grid barrier needs all blocks of the grid to run at once"
         )
     block.grid_waiters.append(me)
     if len(block.grid_waiters) == block.alive:

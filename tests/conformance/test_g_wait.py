@@ -1,4 +1,4 @@
-"""Chapter G: waits for several elements, and tests without waiting (OpenSHMEM 1.5, sections 9.10.2 to 9.10.13)."""
+"""Chapter G: waits for several elements, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines")."""
 
 import operator
 
@@ -132,7 +132,7 @@ def choose(ivars, rounds, chosen):
 
 @checklist("G", "any is fair")
 def test_any_neglects_none(heap):
-    """OpenSHMEM 1.5, 9.10.3: if several elements satisfy the condition, repeated calls return each of them eventually."""
+    """OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL_ANY": if several elements satisfy the condition, repeated calls return each of them eventually."""
     ivars, chosen = heap.zeros(7, np.int64), heap.zeros(7, np.int64)
     choose[1, 1](ivars, 100, chosen)
     pgas.synchronize()

@@ -20,7 +20,7 @@ _I64 = ir.IntType(64)
 SPINS, YIELDS = 200, 1000
 SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
 
-#: The last turn of idle() that sleeps at most 50 us: threads that kernels wait for pass no more.
+#: The last turn for which idle() sleeps at most 50 us. Threads that kernels wait for pass no larger number to idle().
 LAST_SHORT_TURN = YIELDS + 4 * (50 - SLEEP_MIN_US)
 
 

@@ -35,7 +35,7 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]], near
         rank: position of this process in what allgather returns.
         fd: descriptor to hand to the others.
         allgather: exchange of small values among the processes.
-        near: the ranks that swap descriptors with this one, as this one with them; None: all.
+        near: the ranks that exchange descriptors with this one (a symmetric relation); None: all.
 
     Raises:
         BootstrapError: the kernel allows no such connection, or some rank has too many open files; on every rank.

@@ -1,4 +1,4 @@
-"""Landing cells: memory that the NIC reaches, where what g and atomics fetch lands before it is in registers."""
+"""Landing cells: NIC-accessible memory into which the NIC writes the results of g and fetching atomics."""
 
 from typing import Any
 

@@ -3,8 +3,8 @@
 WQEs are written as octowords (16 bytes) in the byte order of the wire (transports/mlx5/wqe.py). ``record`` is the
 address of a queue pair's record, ``index`` that of a WQEBB in its send queue; rkey and lkey are big-endian already.
 
-Lanes of a warp that come here together with one queue reserve and ring once. Functions that post return the index behind the last WQEBB of
-the caller's group, NOWHERE if the job is poisoned.
+Active lanes of a warp that use the same queue form a group, which reserves and rings once. Functions that post return the index behind the
+group's last WQEBB, NOWHERE if the job is poisoned.
 """
 
 from typing import Any
@@ -331,7 +331,7 @@ def store_mine(record, base, rank, count, form, raddr, rkey, words, laddr):
 
 @device
 def post_atomic(op, record, form, raddr, rkey, words):
-    """Post an atomic whose old value nobody wants."""
+    """Post an atomic without a result; the old value goes to the sink."""
     here, mask, rank, count = group(record)
     n = room(count, form[1])
     here, base = reserve(op, record, here, mask, rank, n)

@@ -8,20 +8,20 @@ Every queue pair has a record in the state page (layout.py). The cursors count W
 * ``submit`` waits for its turn (ready_head == base) and moves ready_head on. Then it rings for all that is ready: doorbell record, UAR
   register. One thread rings at a time, so that doorbells never go backwards. If RINGING is set in ready_head, the thread that set it
   also rings for ours: it clears the bit only when it has rung for all that is ready. The turn passes on without the fences of a doorbell.
-  A thread may so ring for others as long as they post; it waits for nobody. Active lanes go through both in one loop (lanes.py), so that
-  none waits for a turn while another's doorbell waits for it.
-  A thread leaves the ring to a later one if there is a later reservation, unless WQEs of a full batch would wait. The depth is at least
-  twice the batch, so a thread that waits for room never waits for a doorbell that nobody rings.
+  So a thread may keep ringing while others post, but it waits for no thread. Active lanes wait for their turns and ring in one loop
+  (lanes.py), so a lane that waits for its turn does not hold up another lane's doorbell.
+  If there is a later reservation, its thread rings instead, unless a batch is full. The depth is at least twice the batch, so a thread
+  that waits for room always waits for a doorbell that has been rung or will be.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation asks for a CQE and has one WQEBB (mlx5.cqe.extend).
 
 Order:
 
-* Lanes store WQEs, then meet at a barrier.
-* fence.acq_rel.sys before the turn comes. ready_head is moved by atomics alone, so all who moved it release to whoever reads it.
-* A thread that rings for WQEs of others makes another such fence, which covers them.
-* The doorbell record, then the register by st.release.sys.
-* RINGING is set by an acquire and cleared by a release.
-* Whoever saw a completion ends with ld.acquire.sys on the CQE.
+* Lanes store their WQEs, then execute syncwarp.
+* fence.acq_rel.sys before the wait for the turn. Only atomics change ready_head, so the CAS that reads it synchronizes with earlier ones.
+* A thread that rings for WQEs of other threads executes another fence.acq_rel.sys, which covers them.
+* Store of the doorbell record, then st.release.sys to the register.
+* RINGING is set by an acquiring CAS and cleared by a releasing CAS.
+* A poll that finds a completion ends with ld.acquire.sys on the CQE.
 """
 
 from pgas.kernels import layout, state, window

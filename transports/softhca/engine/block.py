@@ -336,10 +336,10 @@ def kernel(threads: int) -> Any:
             turns = i64(0) if ready != 0 else turns + 1
             if me == 0 and ready == 0:
                 idle(turns)
-                cuda.nanosleep(20)  # in the simulator: the other CTAs' turn
+                cuda.nanosleep(20)  # in the simulator: another thread's turn
 
     if SIMULATOR:
-        # Now, and not when the first WQE comes, for which somebody waits.
+        # Compile these now: the first WQE would otherwise wait for their compilation.
         called = (
             account, add, add_relaxed, admit, begin_pass, classify, copy, credit, expected, expire, fence, idle, octoword, one, pending,
             place_cqe, process, read_segments, take_doorbell, update, visit_alone, waiting, wants, write_segments,

@@ -1,4 +1,4 @@
-"""The primitives of the engine: memory accesses of its states, on the CPU (ops_cpu) or in a kernel (ops_cuda).
+"""The primitives of the engine: memory accesses of its states, on the CPU (hostloop/memory_ops.py) or in a kernel (ops_cuda.py).
 
 Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative, 8-byte ones
 are the bits. Everything that another process reads or has written is accessed at system scope.

@@ -61,7 +61,7 @@ class State(NamedTuple):
 STATES = (
     State(FETCH, requester.fetch, {CHECK_CONTROL, ERROR}, "PRM, Send Queue: ds octowords in WQEBBs, around the end of the ring"),
     State(CHECK_CONTROL, requester.check_control, {CHECK_FAULT, CHECK_SEGMENTS, ERROR}, "PRM, Control Segment: wqe_index, qpn, fm"),
-    State(CHECK_FAULT, requester.check_fault, {CHECK_SEGMENTS, ERROR}, "none: the WQE fails because somebody asked for it"),
+    State(CHECK_FAULT, requester.check_fault, {CHECK_SEGMENTS, ERROR}, "none: an injected fault (PGAS_SOFTHCA_FAULTS)"),
     State(CHECK_SEGMENTS, requester.check_segments, {CHECK_LKEY, COMPLETE, ERROR}, "PRM, Send WQE: segments and opmod of each opcode"),
     State(CHECK_LKEY, requester.check_lkey, {CHECK_LENGTH, ERROR, ALONE}, "IBTA, Local Protection Error; rxe_mr.c mr_check_range"),
     State(CHECK_LENGTH, requester.check_length, {CHECK_CONNECTION, EXECUTE_DUMP, ERROR}, "IBTA, Local Length Error; PRM, qpc.log_msg_max"),

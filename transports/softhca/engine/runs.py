@@ -124,7 +124,7 @@ def in_turn(cta: Any, done: Any, at: Any, stop: Any) -> None:
 
 @inlined
 def list_copy(cta: Any, listed: Any) -> None:
-    """List the WQE's copy. Its staged control and address are of no use any more: they tell what is to be copied."""
+    """Append the WQE to the listed copies. Destination, source and size overwrite its staged control segment and address, now unused."""
     remote, local, writes = load(cta.mine + WORK_REMOTE), load(cta.mine + WORK_PAIRS), load(cta.mine + WORK_OPCODE) == WRITE
     listed[cuda.atomic.add(cta.tally, LISTED, 1)] = cta.me
     at = cta.words[BASE] + 8 * cta.me
@@ -162,10 +162,10 @@ def make(threads: int) -> Any:
 
     @inlined
     def plan(cta, done, opcode, nbytes, low, high):  # type: ignore[no-untyped-def]
-        """Count what the run will do, and give a place to each WQE that moves bytes: to [low, high), or NEVER.
+        """Add up the counts of the run, and number its WQEs that move bytes. [low, high): destination of the WQE, or NEVER.
 
-        Return the bytes of the run, the number of its moves, the thread's place among them, and the place of the last one that must be
-        done before: it writes the same bytes; -1 if there is none. The last value is whether there is none in all threads.
+        Return (bytes of the run, number of such WQEs, number of the thread's WQE, number of the last earlier WQE that overlaps it or -1,
+        whether all destinations are known to be disjoint).
         """
         sums = cuda.shared.array(warps, types.int64)
         moved = cuda.shared.array(warps, types.int32)
@@ -200,7 +200,7 @@ def make(threads: int) -> Any:
         if cta.lane < cta.warp and i64(least) < extents[2 * cta.lane + 1] and extents[2 * cta.lane] < i64(most):
             fine = False
         fine = cuda.syncthreads_and(1 if fine else 0) != 0
-        # If all ranges of a warp ascend, and the warps' extents do not touch, all are apart; else each looks for the last in its way.
+        # Ranges that ascend in each warp, in disjoint extents of warps, do not overlap. Otherwise each thread searches for overlaps.
         behind = place - 1
         if fine or not moves:
             behind = i64(-1)

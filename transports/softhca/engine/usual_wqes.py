@@ -1,7 +1,7 @@
-"""The checks of usual WQEs in one go: all fields are loaded at once, instead of one after another as by the states (pipeline.check).
+"""Fast checks of common WQEs: all fields are loaded together. The states (pipeline.check) load them one after another.
 
-A CTA of the cuda engine is alone with a WQE, and waits for each load. What passes here also passes the states, which find out what is wrong
-with the rest. tests/test_softhca_usual_wqes.py compares the two.
+The latency of each load delays the cuda engine. A WQE that passes these checks also passes the states. Any other WQE goes through the
+states, which find its error. tests/test_softhca_usual_wqes.py compares the two.
 """
 
 from pgas.transports.hostloop.compiled import device

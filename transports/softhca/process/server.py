@@ -184,7 +184,7 @@ class Server:
             connection.greeted = True
             return {"pid": os.getpid()}, ()
         if type(pe) is not int or not 0 <= pe < 1 << 16 or pe in self._connections:
-            raise Refusal(f"PE {pe!r} cannot join: it has, or is no PE")
+            raise Refusal(f"PE {pe!r} cannot join: it has joined already, or is not the number of a PE")
         if self._came >= self._n_pes:
             raise Refusal(f"PE {pe} cannot join: all {self._n_pes} PEs have")
         connection.greeted, connection.pe = True, pe
@@ -195,7 +195,7 @@ class Server:
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
         size = os.fstat(fds[0]).st_size if len(fds) == 1 and SIMULATOR else nbytes  # for GPU memory the driver checks the size
         if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= size:
-            raise Refusal(f"{nbytes} bytes at {address:#x}: one descriptor of so much memory, at an address of the window")
+            raise Refusal(f"{nbytes} bytes at {address:#x}: needs one descriptor of a file of this size and an address in the window")
         if connection.memory is None:
             connection.memory = self._card.engine.memory()
         connection.memory.attach(address, Segment(0, nbytes), fds[0])
