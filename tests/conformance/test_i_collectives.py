@@ -467,6 +467,20 @@ def test_a_team_of_some(heap):
     assert (team is None) == (pgas.my_pe() not in (0, last)), n
 
 
+@checklist("I", "collectives of teams", "sizes around every protocol's border")
+@pytest.mark.parametrize("name", MOVES + REDUCTIONS)
+def test_teams_of_one(heap, name):
+    """Every PE is a team of its own; the large size is one that goes around a ring through a NIC."""
+    team, column = pgas.team_split_2d(pgas.TEAM_WORLD, 1)
+    for size in (0, 3, LL_BYTES // 4 + 1, LL_BYTES + 3):
+        if name in MOVES:
+            move(heap, name, team, np.dtype(np.int32), size, "_block")
+        else:
+            reduced(heap, name, team, np.dtype(np.int32), size, "_block", "SUM")
+    for each in (team, column):
+        pgas.team_destroy(each)
+
+
 # ------------------------------------------------------------------------------------------------------------------- floods
 
 

@@ -298,7 +298,7 @@ def spread(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Way.reduce(): in a ring if that pays and dest can hold partial results, else in rounds through staging."""
+    """Way.reduce(): in a ring of two members or more if that pays and dest can hold partial results, else in rounds."""
     in_rounds, two = _reduce_in_rounds(scope, unit, combine), transport.two_paths()
     if combine.rounds:  # in a ring dest holds partial sums
         return in_rounds
@@ -306,7 +306,8 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
-        few = nbytes <= u64(size_of(c[1])) * window.STAGING_PART
+        n = size_of(c[1])
+        few = n == 1 or nbytes <= u64(n) * window.STAGING_PART
         if dest == source or few or (two and per_machine(c[1]) == 0):
             epoch = in_rounds(op, c, epoch, dest, source, nbytes)
         else:
