@@ -73,7 +73,9 @@ def shape(seed: int, group: int, n_pes: int) -> Shape:
     drawn = Shape(n_pes, threads, np.dtype(dice.choice(DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))
     if dice.random() < _HOST_SHARE:
         drawn = drawn._replace(on_host=dice.randrange(phases))
-    return drawn._replace(teams=_teams(dice, n_pes)) if dice.random() < _TEAMS_SHARE else drawn
+    if dice.random() < _TEAMS_SHARE:
+        return drawn._replace(teams=_teams(dice, n_pes), region_bytes=dice.choice((region, 8192)))
+    return drawn
 
 
 def _teams(dice: random.Random, n_pes: int) -> tuple[tuple[int, ...], ...]:
@@ -238,7 +240,9 @@ class _Drawing:
             written, read = (
                 len(members) if kind in some else 1 for some in ((Kind.ALLTOALL, Kind.FCOLLECT), (Kind.ALLTOALL, Kind.REDUCESCATTER))
             )
-            nelems = min(self._nelems(), (self._shape.region_bytes - DATA) // size // max(written, read))
+            most = (self._shape.region_bytes - DATA) // size // max(written, read)
+            # A third in rings, chains and rounds: half of the region leaves room for dest and source.
+            nelems = dice.randint(most // 4, most // 2) if dice.random() < 0.3 else min(self._nelems(), most)
             dest, source = (self._within(self._place(members[0]).at, nelems * parts) for parts in (written, read))
             o = o._replace(
                 nelems=nelems, dst_stride=written, src_stride=read, target=dice.randrange(len(members)), source=max(source, DATA)
