@@ -185,10 +185,15 @@ two-paths: $(VENV)/dev
 	for transport in $(PAIRS); do PGAS_TRANSPORT=$$transport PGAS_PES_PER_NODE=2,1 \
 	  mpirun -n 3 $(PYTEST) $(addprefix tests/mpi/test_,register.py reset.py streams.py heap_growth.py) || exit; done
 
+COVERED := coverage run -p -m pytest -q
+
 # The rest: other numbers of PEs, and line coverage of ibgda's device code.
 mpi-all: $(VENV)/dev
 	for npes in 1 3; do mpirun -n $$npes $(PYTEST) tests/mpi || exit; done
-	PGAS_TRANSPORT=ibgda coverage run -m pytest $(OF_3) tests/conformance/test_c_strided.py tests/mpi/test_nic.py -q -k "not hold and not contention and not permutation"
+	PGAS_TRANSPORT=ibgda mpirun -n 2 $(COVERED) $(filter-out %i_*.py,$(OF_3)) $(addprefix tests/,conformance/test_c_strided.py mpi/test_nic.py mpi/test_register.py) \
+	  -m "not slow" -k "not hold and not contention and not permutation"
+	PGAS_NIC_ORDERING=none PGAS_TRANSPORT=ibgda mpirun -n 2 $(COVERED) tests/mpi/test_nic_order.py
+	coverage combine -q
 	coverage report --include 'kernels/paths/ibgda.py,kernels/paths/nic/*' --omit 'kernels/paths/nic/ring.py' --fail-under 95
 	PGAS_TRANSPORT=ibrc $(PYTEST) tests/conformance/test_c_rma.py tests/mpi/test_nic.py
 	for transport in $(NIC_TRANSPORTS); do PGAS_ENGINE=cuda PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done
