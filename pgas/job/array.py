@@ -150,6 +150,23 @@ class _OnHeap(_DeviceArray):
             self._free()
 
 
+def _uncopied(array: np.ndarray, call: str, *shape: Any, order: str = "C") -> np.ndarray:
+    """Return an array in another shape.
+
+    Raises:
+        TypeError: the elements would have to be copied.
+    """
+    try:
+        return array.reshape(*shape, order=order, copy=False)  # type: ignore[call-overload, no-any-return]
+    except ValueError as error:
+        if "copy" not in str(error):
+            raise
+    raise TypeError(
+        f"{call} of an array of shape {tuple(array.shape)} and strides {array.strides} needs a copy, which would not be on the symmetric "
+        f"heap: use copy_to_host().{call}"
+    )
+
+
 def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:
     """Return the capsule of __dlpack__. asked: the device that the reader wants."""
     if copy:
@@ -193,23 +210,28 @@ if SIMULATOR:
         def __array_interface__(self) -> dict[str, Any]:
             return dict(self._ary.__array_interface__)
 
-        def _view(self, ary: Any) -> Any:
-            return SymmetricArray(ary, self.stream, self._block) if isinstance(ary, np.ndarray) else ary
+        def _view(self, ary: np.ndarray) -> "SymmetricArray":
+            return SymmetricArray(ary, self.stream, self._block)
 
         def __getitem__(self, idx: Any) -> Any:
-            return self._view(self._ary[idx])
+            """Return an element or a view; NumPy's copy for an array or list of subscripts, which a GPU's arrays refuse."""
+            ary = self._ary
+            item = ary[idx]
+            if not isinstance(item, np.ndarray) or (item.size and not np.may_share_memory(item, ary)):
+                return item
+            return self._view(item)
 
-        def reshape(self, *shape: Any, **kwargs: Any) -> "SymmetricArray":
-            """Return a view with another shape."""
-            return self._view(self._ary.reshape(*shape, **kwargs))
+        def reshape(self, *shape: Any, order: str = "C") -> "SymmetricArray":
+            """Return a view with another shape; a TypeError if that needs a copy."""
+            return self._view(_uncopied(self._ary, "reshape()", *shape, order=order))
 
         def view(self, dtype: Any) -> "SymmetricArray":
             """Return a view with another dtype."""
             return self._view(self._ary.view(dtype))
 
-        def ravel(self, order: Any = "C") -> "SymmetricArray":
-            """Return a flat view."""
-            return self._view(self._ary.ravel(order))
+        def ravel(self, order: str = "C") -> "SymmetricArray":
+            """Return a flat view; a TypeError if that needs a copy."""
+            return self._view(_uncopied(self._ary, "ravel()", -1, order=order))
 
         def squeeze(self, axis: Any = None) -> "SymmetricArray":
             """Return a view without axes of length 1."""
@@ -258,6 +280,7 @@ if SIMULATOR:
 
 else:
     from cuda.core import Device
+    from numpy.lib.stride_tricks import as_strided
 
     from pgas.job.streams import wait_for_default
     from pgas.kernels.compiler import compiler
@@ -292,7 +315,6 @@ else:
 
         _block: Block | None = None
 
-        reshape, ravel = _checked(_DeviceArray.reshape), _checked(_DeviceArray.ravel)
         view, squeeze = _checked(_DeviceArray.view), _checked(_DeviceArray.squeeze)
 
         def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
@@ -314,15 +336,30 @@ else:
             bound.__dict__.update(self.__dict__, stream=stream)
             return bound
 
+        def _with_layout(self, shape: Any, strides: Any) -> "SymmetricArray":
+            if (block := block_of(self)) is not None:
+                _refuse_freed(block)
+            return type(self)(shape, strides, self.dtype, self.stream, self.gpu_data)  # type: ignore[call-arg, arg-type]
+
+        def _reshaped(self, call: str, *shape: Any, order: str) -> "SymmetricArray":
+            like = as_strided(np.empty(0, self.dtype), self.shape, self.strides)  # without memory: it is never read
+            made = _uncopied(like, call, *shape, order=order)
+            return self._with_layout(made.shape, made.strides)
+
+        def reshape(self, *shape: Any, order: str = "C") -> "SymmetricArray":
+            """Return a view with another shape; a TypeError if that needs a copy. Numba's own permutes elements of arrays in F order."""
+            return self._reshaped("reshape()", *shape, order=order)
+
+        def ravel(self, order: str = "C") -> "SymmetricArray":
+            """Return a flat view; a TypeError if that needs a copy."""
+            return self._reshaped("ravel()", -1, order=order)
+
         def transpose(self, axes: Any = None) -> "SymmetricArray":
             """Return a view with permuted axes. Numba's own method returns a copy, which is not on the heap."""
             axes = tuple(range(self.ndim))[::-1] if axes is None else tuple(axes)
             if sorted(axes) != list(range(self.ndim)):
                 raise ValueError(f"axes must be a permutation of 0 to {self.ndim - 1}: {axes}")
-            if (block := block_of(self)) is not None:
-                _refuse_freed(block)
-            shape, strides = [self.shape[a] for a in axes], [self.strides[a] for a in axes]
-            return type(self)(shape, strides, self.dtype, self.stream, self.gpu_data)  # type: ignore[call-arg, arg-type]
+            return self._with_layout([self.shape[a] for a in axes], [self.strides[a] for a in axes])
 
         def __dlpack_device__(self) -> tuple[int, int]:
             """Return DLPack's device: the CPU in the simulator, else the GPU of this PE."""

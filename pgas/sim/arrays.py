@@ -51,7 +51,8 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
     def __getitem__(self, idx: Any) -> Any:
         value = self._ary[idx]
         if isinstance(value, np.ndarray):
-            return KernelArray(self._item[idx])  # through the wrapped class, which may have more state than the data
+            item = self._item[idx]  # through the wrapped class, which may have more state than the data
+            return KernelArray(item) if isinstance(item, FakeCUDAArray) else item
         if isinstance(value, np.void):
             return KernelArray(FakeCUDAArray(value))  # a reference: stores to its fields go to the array
         count_read()

@@ -62,6 +62,43 @@ def test_views_are_symmetric(heap):
     assert array.squeeze().copy_to_host().tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_views_that_would_be_copies_are_refused(heap):
+    """reshape() and ravel() return views or raise. NumPy would return a copy, which is not on the heap."""
+    array = heap.array(np.arange(6).reshape(2, 3))
+    for view, shape in ((array.transpose(), (6,)), (array[:, 1:], (4,)), (array[:, ::2], (4, 1))):
+        for call, made in (("reshape()", lambda view=view, shape=shape: view.reshape(*shape)), ("ravel()", view.ravel)):
+            with pytest.raises(TypeError) as refused:
+                made()
+            assert str(refused.value) == (
+                f"{call} of an array of shape {tuple(view.shape)} and strides {tuple(view.strides)} needs a copy, which would not be on "
+                f"the symmetric heap: use copy_to_host().{call}"
+            )
+    with pytest.raises(ValueError, match="cannot reshape array of size 6"):
+        array.reshape(5)
+    array.transpose().ravel("F")[:2] = -1
+    array[:, 1:].reshape((2, 2, 1))[1] = 7
+    array[0][::2].ravel()[1:] = 9
+    assert array.copy_to_host().tolist() == [[-1, -1, 9], [3, 7, 7]]
+
+
+@pytest.mark.skipif(not pgas.SIMULATOR, reason="a GPU's arrays take integers and slices only")
+def test_subscripts_that_copy(heap):
+    """The copy is a plain NumPy array, not a symmetric one. In kernels, too."""
+    array, out = heap.array(np.arange(6).reshape(2, 3)), heap.zeros(4, int)
+    for idx in ([1, 0], array.copy_to_host() > 2, (slice(None), [0, 2])):
+        assert type(array[idx]) is np.ndarray
+        assert array[idx].tolist() == array.copy_to_host()[idx].tolist()
+    assert isinstance(array[None, ..., 1:], pgas.SymmetricArray)
+    assert isinstance(array[:0], pgas.SymmetricArray)
+    chosen[1, 1](array, out)
+    assert out.copy_to_host().tolist() == [0, 2, 3, 5]
+
+
+@pgas.jit
+def chosen(array, out):
+    out[:] = array[:, [0, 2]].reshape(4)
+
+
 def test_a_with_block_frees(heap):
     with pgas.full(3, 2.0) as outer, pgas.zeros(2) as inner:
         assert outer.copy_to_host().tolist() == [2, 2, 2]
