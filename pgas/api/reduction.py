@@ -55,7 +55,8 @@ def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
         dest: array of at least source.size elements; may be source.
         source: array of integers, for every op; of float16, bfloat16, float32 or float64, for SUM, PROD, MIN and MAX; of complex numbers,
             for SUM; of bools, for AND, OR and XOR.
-        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, by name: the kernel is compiled for it.
+        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, by name: the kernel is compiled for it. NaN of any member is the result of MIN and
+            MAX, as of numpy.minimum and numpy.maximum.
         channel: as team_sync().
         stream: on the host only, as team_sync().
 
@@ -147,7 +148,8 @@ def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
     """Find, for each row, the pair with the largest value among all members (NVSHMEM's double2_maxloc_reduce, MPI_MAXLOC).
 
     A row of source is a pair (value, location). Every member's dest gets, for each row, the pair with the largest value; of equal values,
-    the one with the least location. What a location means is up to the program: often it is the number of the member.
+    the one with the least location. NaN comes before every number, for minloc() too. What a location means is up to the program: often it
+    is the number of the member.
 
     Completion:
         on return: dest is complete here, source may be reused.

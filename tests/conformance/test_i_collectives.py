@@ -146,11 +146,13 @@ FEW = [
 CORE = [(np.dtype(np.float16), "SUM"), (np.dtype(np.float64), "SUM"), (np.dtype(np.uint8), "MAX"), (np.dtype(np.bool_), "AND")]
 
 
-def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False):
-    """Reduce numbers; compare dest and the elements around it."""
+def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False, nan=False):
+    """Reduce numbers; compare dest and the elements around it. nan: each member has some NaN, where others have none."""
     me, n = team.my_pe, team.n_pes
     count, room = shares(name, size, team)
     sources = [numbers(count, dtype, 100 * size + team.pes[q]) for q in range(n)]
+    for q in range(n if nan else 0):
+        sources[q][q :: n + 2] = np.nan
     expected = taken(name, sources, me, op=op)
     dest = Watched(heap, count + 2 * SLACK, dtype)
     start = SLACK + shift
@@ -190,6 +192,16 @@ def test_reductions(heap, backwards, name, pair):
     for size, shift in ((1, 0), (5, 1), (large - 1, 0), (large, 1), (large + 1, 0), (large + 1, 1)):
         reduced(heap, name, pgas.TEAM_WORLD, dtype, size, "_block", op, shift=shift)
     reduced(heap, name, backwards, dtype, 3 * large + 2, "_block", op)
+
+
+@checklist("I", "reductions", "reducescatter", "scans")
+@pytest.mark.parametrize("dtype", core(["float32", "float64"], "float32"))
+@pytest.mark.parametrize("op", ["MIN", "MAX"])
+def test_nan(heap, backwards, op, dtype):
+    """NaN of any member is the result, as NumPy's minimum and maximum have it, whatever the order of members."""
+    for name in REDUCTIONS:
+        for size in (5, 5 * LL_BYTES // 4):
+            reduced(heap, name, backwards, np.dtype(dtype), size, "_block", op, nan=True)
 
 
 @checklist("I", "reductions", "reducescatter", "scans", "sizes around every protocol's border")
@@ -261,13 +273,16 @@ def test_all_members_get_the_same_bits(heap, dtype):
 @pytest.mark.parametrize("dtype", core(["float64", "int32", "float32", "uint64"], "float64"))
 @pytest.mark.parametrize("name", ["maxloc", "minloc"])
 def test_locations(heap, backwards, name, dtype):
-    """Among equal values the least location wins, whichever member has it."""
+    """Among equal values the least location wins, whichever member has it. NaN wins over all numbers."""
     team, n = backwards, backwards.n_pes
     for rows in (1, 4, LL_BYTES // 8 + 3):
         values = np.stack([payload(rows, np.uint8, 3 + q).astype(dtype) // 64 for q in range(n)])
         places = np.stack([(np.arange(rows) * 7 + 5 * (n - q)) % 11 + 20 * q for q in range(n)]).astype(dtype)
+        for q in range(n if values.dtype.kind == "f" else 0):
+            values[q, q::5] = np.nan
         wanted = values.max(0) if name == "maxloc" else values.min(0)
-        expected = np.stack([wanted, np.where(values == wanted, places, 10_000).min(0)], axis=1).astype(dtype)
+        holds = (values == wanted) | ((values != values) & (wanted != wanted))
+        expected = np.stack([wanted, np.where(holds, places, 10_000).min(0)], axis=1).astype(dtype)
         dest = Watched(heap, (rows + 6, 2), dtype)
         source = heap.array(np.ascontiguousarray(np.stack([values[team.my_pe], places[team.my_pe]], axis=1)))
         pgas.barrier_all()

@@ -230,12 +230,12 @@ def _prod(a, b):
 
 @device
 def _min(a, b):
-    return b if b < a else a
+    return b if b < a or b != b else a  # a NaN of any member is the result, in any order
 
 
 @device
 def _max(a, b):
-    return b if b > a else a
+    return b if b > a or b != b else a
 
 
 @device
@@ -264,14 +264,16 @@ _OPERATIONS = {
 
 @functools.cache
 def location(dtype: Any, *, least: bool) -> Combine:
-    """Return the functions of minloc (least) or maxloc on pairs (value, location); among equal values the smallest location wins."""
+    """Return the functions of minloc (least) or maxloc on pairs (value, location); NaN wins, among equals the smallest location."""
     read, write = _conversion(dtype)
     better = _less if least else _greater
 
     @device
     def chosen(acc, other):
-        wins = better(other[0], acc[0]) or (other[0] == acc[0] and other[1] < acc[1])
-        return other if wins else acc
+        nan, before = other[0] != other[0], acc[0] != acc[0]
+        wins = better(other[0], acc[0]) or (nan and not before)
+        equal = other[0] == acc[0] or (nan and before)
+        return other if wins or (equal and other[1] < acc[1]) else acc
 
     if element_size(dtype) == 8:
 
