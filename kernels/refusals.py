@@ -100,6 +100,8 @@ TABLE = {
                                "{who}: channel must be 0 to {last} (channels= of the team, or PGAS_CHANNELS), not {wanted}"),
     "misfit": Refusal("operands of a collective that are too short", _RUN,
                       "{who}: {operand} has {found} elements, {wanted} are needed for a team of {size}"),
+    "negative part": Refusal("alltoallv with a negative count or displacement", _RUN,
+                             "{who}: {operand}_counts or {operand}_displs has a negative element"),
     "no multiple": Refusal("alltoall of a source that has not the same number of elements for every member", _RUN,
                            "{who}: source has {wanted} elements, which is no multiple of the team's size, {size}"),
     "in place": Refusal("alltoall, alltoallv and collect whose dest is source; fcollect and reducescatter, except of member 0", _RUN,
@@ -107,7 +109,7 @@ TABLE = {
     "no member": Refusal("a root that is no member of the team", _RUN, "{who}: root must be 0 to {last}, not {wanted}"),
     "no pairs": Refusal("maxloc and minloc of rows that are not pairs", _RUN, "{who}: {operand} must have 2 columns, not {found}"),
     "other count": Refusal("alltoallv whose counts do not fit together", _RUN,
-                           "{who}: PE {pe} sends {wanted} elements, and dest_counts allows {found}"),
+                           "{who}: {wanted} elements are to be sent to PE {pe}, whose dest_counts allows {found}"),
     # What devices lack ---------------------------------------------------------------------------------------------------------
     "no atomics": Refusal("atomics and signals over an RDMA device without atomics", _RUN,
                           "{request} needs an atomic, and RDMA device {device} has none (atomic_cap is ATOMIC_NONE): put, get, p, g, "

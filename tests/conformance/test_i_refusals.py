@@ -157,9 +157,9 @@ def broadcast(dest, source, root=0, channel=0):
 
 
 def exchanged(dest, source, rows):
-    """rows: dest_counts, dest_displs, source_counts, source_displs, of every member."""
+    """rows: dest_counts, dest_displs, source_counts, source_displs; a number stands for every member."""
     n = pgas.n_pes()
-    counts = cuda.to_device(np.repeat(np.array(rows, np.int64)[:, None], n, axis=1))
+    counts = cuda.to_device(np.stack([np.broadcast_to(np.array(row, np.int64), n) for row in rows]))
     exchange[1, 1](0, dest, source, counts)
 
 
@@ -192,9 +192,12 @@ CALLS = {
     "alltoallv in place": (lambda d, s, n: exchanged(d, d, (1, 0, 1, 0)), "alltoallv: dest must not be source"),
     "alltoallv beyond dest": (lambda d, s, n: exchanged(d, s, (4, 61, 4, 0)), "alltoallv: dest has 64 elements, 65 are needed"),
     "alltoallv beyond source": (lambda d, s, n: exchanged(d, s, (4, 0, 4, 61)), "alltoallv: source has 64 elements, 65 are needed"),
-    "a negative count": (lambda d, s, n: exchanged(d, s, (4, 0, -1, 4)), "alltoallv: source has 64 elements"),
-    "a negative displacement": (lambda d, s, n: exchanged(d, s, (4, -1, 4, 0)), "alltoallv: dest has 64 elements"),
-    "more than the receiver takes": (lambda d, s, n: exchanged(d, s, (3, 0, 4, 0)), "sends 4 elements, and dest_counts allows 3"),
+    "a negative count": (lambda d, s, n: exchanged(d, s, (4, 0, -1, 4)), "alltoallv: source_counts or source_displs has a negative"),
+    "a negative displacement": (lambda d, s, n: exchanged(d, s, (4, -1, 4, 0)), "alltoallv: dest_counts or dest_displs has a negative"),
+    "more than the receiver takes": (
+        lambda d, s, n: exchanged(d, s, (3, 0, [0] * (n - 1) + [4], 0)),
+        "4 elements are to be sent to PE {last}, whose dest_counts allows 3",
+    ),
 }  # fmt: skip
 WITH_PEERS = ("alltoall with a rest", *(name for name in CALLS if "in place" in name or "another" in name))
 
