@@ -111,8 +111,7 @@ def _team(name: str, team: Any) -> teams.Record:
         raise TypeError(refusals.words("no team", function=name, name="team"))
     if not isinstance(team, (int, np.integer)):
         raise TypeError(f"pgas.{name}: team must be a pgas.Team, not {team!r}")
-    found = getattr(team, "_found", None)  # of a pgas.Team (its module imports this one): another team may have its number by now
-    return found() if found is not None else runtime.current().teams.find(int(team))  # type: ignore[no-any-return]
+    return runtime.current().teams.find(team)
 
 
 def _channel(name: str, team: teams.Record, channel: Any) -> int:

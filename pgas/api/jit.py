@@ -19,7 +19,7 @@ from pgas.api.host_only import host_only
 from pgas.base import disk_cache
 from pgas.base.backend import SIMULATOR
 from pgas.base.version import __version__
-from pgas.job import runtime, streams
+from pgas.job import runtime, streams, teams
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import mlx5
@@ -91,11 +91,13 @@ class ConfiguredKernel:
         """Launch; returns while the kernel runs (in the simulator: after it has run).
 
         Raises:
-            PgasError: pgas.init() has not run, or pgas.finalize() has.
+            PgasError: pgas.init() has not run, or pgas.finalize() has; or an argument is a team that was destroyed.
             HeapError: an argument was freed.
             ValueError: no block of this size fits on an SM: its threads take too many registers, or are more than launch_bounds.
         """
-        runtime.current().launching(*self._described)
+        job = runtime.current()
+        job.teams.check(teams.handles(args))
+        job.launching(*self._described)
         with streams.loading_allowed():
             try:
                 self._configured(*args)
@@ -118,6 +120,8 @@ class BoundLaunch:
 
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
         self._described = _described(kernel, configuration)
+        self._teams = teams.handles(args)
+        runtime.current().teams.check(self._teams)
         if SIMULATOR:
             self._launch: Callable[[], None] = functools.partial(kernel.dispatcher[configuration], *args)
             return
@@ -135,8 +139,14 @@ class BoundLaunch:
         self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
 
     def __call__(self) -> None:
-        """Launch."""
-        runtime.current().launching(*self._described)
+        """Launch.
+
+        Raises:
+            PgasError: as ConfiguredKernel.__call__().
+        """
+        job = runtime.current()
+        job.teams.check(self._teams)
+        job.launching(*self._described)
         self._launch()
 
 
@@ -167,6 +177,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         ValueError: on some PE the blocks do not all fit on the GPU at once (in the simulator: on an H100, registers not counted), or none
             does; on every PE, with the largest grid that fits.
         BootstrapError: PEs launch different kernels.
+        PgasError: args has a team that was destroyed; a PE whose args has none gets a ValueError.
     """
     job = runtime.current()
     if not isinstance(kernel, Kernel):

@@ -6,6 +6,7 @@ member gets None for a team. Unless the parent has all PEs of the job, a call fi
 this PE's kernels.
 
 On the host a team is a Team. A kernel takes it as an argument, or names a predefined one; there it is an integer, the same on every member.
+A launch refuses a team that was destroyed.
 
 A team takes memory beside the heap on its members, for PGAS_CHANNELS channels or those asked for with ``channels=``. There is room for
 PGAS_MAX_TEAMS teams of all PEs, the predefined ones included, or for more teams that are smaller or have fewer channels. ``python -m pgas
@@ -21,7 +22,7 @@ import numpy as np
 
 from pgas.api import host_collectives
 from pgas.api.host_only import host_only
-from pgas.base.errors import BootstrapError, HeapError, PgasError
+from pgas.base.errors import BootstrapError, HeapError
 from pgas.job import runtime, teams
 from pgas.job.array import caller
 from pgas.kernels.compiler.binding import Integer, device_function
@@ -37,10 +38,8 @@ __all__ = [
 _CALL_BYTES = teams.HASH_BYTES // 2
 
 
-class Team(int):
+class Team(teams.Handle):
     """A team that this PE is a member of. In kernels it is an integer."""
-
-    _record: teams.Record | None = None
 
     @classmethod
     def _of(cls, number: int, record: teams.Record) -> "Team":
@@ -49,10 +48,7 @@ class Team(int):
         return team
 
     def _found(self) -> teams.Record:
-        record = runtime.current().teams.find(int(self))
-        if self._record is not None and self._record is not record:
-            raise PgasError(f"team {int(self)} was destroyed, or is one of an earlier job")
-        return record
+        return runtime.current().teams.find(self)
 
     @property
     def pes(self) -> tuple[int, ...]:

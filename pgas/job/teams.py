@@ -13,7 +13,7 @@ from pgas.transports.memory.protocol import Memory, whole_pages
 if SIMULATOR:
     from pgas.kernels.compiler import cpu
 
-__all__ = ["NODE", "SAME_LOCAL", "WORLD", "Plan", "Room", "Teams"]
+__all__ = ["NODE", "SAME_LOCAL", "WORLD", "Handle", "Plan", "Room", "Teams", "handles"]
 
 #: Numbers of the predefined teams.
 WORLD, NODE, SAME_LOCAL = range(3)
@@ -144,6 +144,23 @@ class Record:
     where: str  #: the line of the program that made it; "" for predefined teams
 
 
+class Handle(int):
+    """A team's number, with the record of the team that it was made for; without one for a predefined team."""
+
+    _record: Record | None = None
+
+
+def handles(args: tuple[Any, ...]) -> tuple[Handle, ...]:
+    """Return the teams among a kernel's arguments, also those in tuples."""
+    found: tuple[Handle, ...] = ()
+    for argument in args:
+        if isinstance(argument, Handle):
+            found += (argument,)
+        elif isinstance(argument, tuple):
+            found += handles(argument)
+    return found
+
+
 class Teams:
     """The teams of a job that this PE is a member of.
 
@@ -242,9 +259,21 @@ class Teams:
         Raises:
             PgasError: it was destroyed, or this PE is not a member.
         """
-        if number not in self.records:
-            raise PgasError(f"team {number} does not exist, or this PE is not a member of it")
-        return self.records[number]
+        record = self.records.get(number)
+        if isinstance(number, Handle) and number._record is not None and number._record is not record:  # the number may be another team's
+            raise PgasError(f"team {int(number)} was destroyed, or is one of an earlier job")
+        if record is None:
+            raise PgasError(f"team {int(number)} does not exist, or this PE is not a member of it")
+        return record
+
+    def check(self, handles: tuple[Handle, ...]) -> None:
+        """Refuse the arguments of a launch if one of these teams was destroyed.
+
+        Raises:
+            PgasError: one was.
+        """
+        for handle in handles:
+            self.find(handle)
 
     def notes(self, number: int) -> tuple[int, int]:
         """Return the addresses of the members' notes and of this PE's outgoing note."""

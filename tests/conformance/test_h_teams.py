@@ -1,6 +1,7 @@
 """Chapter H, teams: members and their numbers, in kernels and on the host; memory and ids of destroyed teams are used again."""
 
 import itertools
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -22,6 +23,14 @@ def queries(team, other, found):
     for i in range(pgas.team_n_pes(team)):
         found[2 + i] = pgas.team_translate_pe(team, i, other)
     found[found.size - 1] = pgas.team_translate_pe(team, pgas.team_n_pes(team), other)
+
+
+Both = namedtuple("Both", "one other")
+
+
+@pgas.jit
+def inner(teams, found):
+    found[0] = pgas.team_n_pes(teams[1].other)
 
 
 def members_are(heap, team, pes):
@@ -192,7 +201,18 @@ def test_splits_and_destroys(heap):
     everywhere(None if int(again) == int(team) else f"{again}, not {team}")
     with stale:  # though its number is that of another team now
         pgas.fcollect(team, dest, source)
+    found, launch = heap.zeros(n + 3, np.int64), queries[1, 1]
+    for call in (lambda: launch(team, again, found), lambda: pgas.launch(queries, 1, 1, (again, team, found))):
+        with stale:
+            call()
+    with stale:
+        inner[1, 1]((again, Both(again, team)), found)
+    bound = launch.bind(again, again, found)
+    bound()
+    equal(found[1:2], np.array([n]))
     pgas.team_destroy(again)
+    with stale:
+        bound()
     pgas.team_destroy(None)
     with raises(ValueError, "predefined"):
         pgas.team_destroy(pgas.TEAM_WORLD)
