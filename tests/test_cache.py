@@ -221,6 +221,13 @@ ONE = 1.0
 def kernel(a, pe):
     pgas.p(a, 0, ONE, pe)
 assert hits(kernel) == 0
+
+def within(team):
+    @pgas.jit
+    def kernel(a, pe):
+        pgas.barrier(team)
+    return kernel
+assert hits(within(pgas.Team._of(3, pgas.job.teams.Record((0,), 1, 0, "")))) == 0
 print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]))
 """
     for _ in range(2):

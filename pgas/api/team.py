@@ -39,7 +39,7 @@ _CALL_BYTES = teams.HASH_BYTES // 2
 
 
 class Team(teams.Handle):
-    """A team that this PE is a member of. In kernels it is an integer."""
+    """A team that this PE is a member of. In kernels it is an integer. Only predefined teams can be copied or pickled."""
 
     @classmethod
     def _of(cls, number: int, record: teams.Record) -> "Team":
@@ -69,6 +69,11 @@ class Team(teams.Handle):
     def channels(self) -> int:
         """Number of channels: how many blocks may call collectives of the team at once."""
         return self._found().channels
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._record is None:  # a predefined team: the number is enough
+            return super().__reduce_ex__(protocol)
+        raise TypeError(f"team {int(self)} cannot be copied or pickled, as only this object names it: pass that, or send team.pes")
 
     def __repr__(self) -> str:
         return f"<pgas.Team {teams.named(int(self))}>"

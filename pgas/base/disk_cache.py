@@ -185,7 +185,11 @@ class OnDisk:
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         base: Any = super()
-        return (*base._index_key(sig, codegen), *self._key())
+        try:
+            known = base._index_key(sig, codegen)
+        except TypeError as error:  # a variable of the closure cannot be pickled, as a pgas.Team
+            raise Uncacheable(str(error)) from error
+        return (*known, *self._key())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return saved code, None if there is none."""

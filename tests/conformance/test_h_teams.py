@@ -1,6 +1,8 @@
 """Chapter H, teams: members and their numbers, in kernels and on the host; memory and ids of destroyed teams are used again."""
 
+import copy
 import itertools
+import pickle
 from collections import namedtuple
 
 import numpy as np
@@ -132,6 +134,17 @@ def test_any_order(heap):
         team = pgas.team_create(pes)
         members_are(heap, team, list(pes))
         pgas.team_destroy(team)
+
+
+@checklist("H", "teams of any PEs")
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copy_and_pickle_are_refused(heap, how):
+    """A copy would name no team. The same number names a predefined team on every PE."""
+    how(pgas.TEAM_WORLD)
+    team = pgas.team_create(range(pgas.n_pes()))
+    with raises(TypeError, r"^team 3 cannot be copied or pickled, as only this object names it: pass that, or send team\.pes$"):
+        how(team)
+    pgas.team_destroy(team)
 
 
 @needs_peer
