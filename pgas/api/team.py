@@ -175,10 +175,13 @@ def team_create(pes: Iterable[int], *, channels: int | None = None) -> Team | No
         The team; None if this PE is not in its list.
 
     Raises:
+        TypeError: pes is no iterable.
         ValueError: a number is no PE's, or comes twice, or channels is out of range.
         HeapError: on every PE: the members have no common room in their team memory.
         BootstrapError: PEs make different calls, or members give different lists.
     """
+    if not isinstance(pes, Iterable):
+        raise TypeError(f"pgas.team_create: pes must be numbers of PEs, as [0, 1], not {pes!r}")
     members = tuple(_whole("team_create", "pes", pe) for pe in pes)
     n_pes = runtime.current().n_pes
     if not members or len(set(members)) != len(members) or not all(0 <= pe < n_pes for pe in members):

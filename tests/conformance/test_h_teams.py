@@ -288,6 +288,7 @@ def test_all_pairs(heap):
         (lambda n: pgas.team_create([0, 0]), ValueError, "each once"),
         (lambda n: pgas.team_create([n]), ValueError, "numbers of PEs"),
         (lambda n: pgas.team_create([]), ValueError, "numbers of PEs"),
+        (lambda n: pgas.team_create(1), TypeError, r"^pgas\.team_create: pes must be numbers of PEs, as \[0, 1\], not 1$"),
         (lambda n: pgas.team_destroy(3), TypeError, "team must be a pgas.Team, not 3"),
     ],
 )
