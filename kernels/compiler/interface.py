@@ -97,6 +97,9 @@ class Backend(Protocol):
     def numpy_dtype(self, dtype: Any) -> Any:
         """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy has not."""
 
+    def has_type(self, dtype: Any) -> bool:
+        """Whether kernels can have elements of this NumPy dtype."""
+
     # Public names ---------------------------------------------------------------------------------------------------------------
 
     def overload(self, stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:

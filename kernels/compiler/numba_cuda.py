@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import cuda as cuda  # these two are members of the interface, unchanged
+from numba.core.errors import NumbaError  # of numba-cuda, too
 from numba.cuda import cgutils
 from numba.cuda import dispatcher as dispatchers
 from numba.cuda import extending as numba_extending
@@ -162,6 +163,14 @@ def element_size(dtype: Any) -> int:
 
 def numpy_dtype(dtype: Any) -> Any:
     return np.dtype(np.uint16) if dtype == types.bfloat16 else numpy_support.as_dtype(dtype)
+
+
+def has_type(dtype: Any) -> bool:
+    try:
+        numpy_support.from_dtype(dtype)
+    except NumbaError:
+        return False
+    return True
 
 
 def _registers(nbytes: int) -> list[tuple[Any, str]]:

@@ -12,9 +12,10 @@ import numpy as np
 from pgas.kernels.compiler import cpu as twins
 from pgas.kernels.compiler.interface import Key
 from pgas.sim import engine
-from pgas.sim.arrays import DeviceArray as DeviceArray  # a member of the interface, as are cuda, numpy_dtype and types below
+from pgas.sim.arrays import DeviceArray as DeviceArray  # a member of the interface, as are cuda, has_type, numpy_dtype and types below
 from pgas.sim.arrays import KernelArray, array_at, is_array, ndarray_of
 from pgas.sim.typing import cuda as cuda
+from pgas.sim.typing import has_type as has_type
 from pgas.sim.typing import numpy_dtype as numpy_dtype
 from pgas.sim.typing import type_of
 from pgas.sim.typing import types as types

@@ -157,7 +157,7 @@ def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
 
     Args:
         shape: int or tuple of ints; may contain zeros.
-        dtype: NumPy dtype of plain numbers, or records of them, or its name; bfloat16 is that of ml_dtypes.
+        dtype: NumPy dtype of plain numbers that Numba has, or records of them, or its name; bfloat16 is that of ml_dtypes.
         alignment: in bytes, a power of two; the actual alignment is at least 512.
 
     Raises:

@@ -86,6 +86,11 @@ def dtype_of(dtype: Any) -> np.dtype:
         raise TypeError(f"arrays of {dtype} cannot live on the symmetric heap: only plain numbers and records of them can")
     if math.prod(dtype.shape) != 1:
         raise TypeError(f"dtype {dtype} has a shape of its own: give it in shape=")
+    if not backend.has_type(dtype):
+        raise TypeError(
+            f"arrays of {dtype} cannot live on the symmetric heap: Numba has no type for such elements (the byte order must be native; the "
+            "largest numbers are float64 and complex128)"
+        )
     return dtype
 
 

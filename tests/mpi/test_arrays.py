@@ -160,3 +160,17 @@ def test_dtypes_by_name(heap):
     for dtype in ("bfloat17", 3, TorchDtype("qint8")):
         with pytest.raises(TypeError, match=r"^dtype must be a NumPy dtype or .*, such as bfloat16, not (bfloat17|3|torch\.qint8)$"):
             pgas.zeros(3, dtype)
+
+
+def test_dtypes_that_kernels_lack(heap):
+    """They are refused at once: no function in a kernel could take such an array."""
+    words = " cannot live on the symmetric heap: Numba has no type for such elements (the byte order must be native; "
+    records, of_bfloat16 = [("i", np.int32), ("of", [("f", ">f4", 2)])], np.dtype([("b", "bfloat16")])
+    for dtype in (">i4", np.longdouble, np.clongdouble, "V8", "float8_e4m3fn", np.dtype(records), of_bfloat16):
+        with pytest.raises(TypeError) as refused:
+            pgas.zeros(3, dtype)
+        assert str(refused.value).startswith(f"arrays of {np.dtype(dtype)}{words}")
+    with pytest.raises(TypeError, match=r"^arrays of >f8 cannot live"):
+        pgas.array(np.ones(3, ">f8"))
+    for dtype in ("<i4", "datetime64[s]", [("i", "i1"), ("f", "f8", 2), ("name", "S4")]):
+        assert heap.zeros(3, dtype).dtype == np.dtype(dtype)
