@@ -176,19 +176,30 @@ def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, 
 
 
 class _Lines:
-    """Passes on a PE's output in whole lines, marked with its number."""
+    """Passes on a PE's output in whole lines, marked with its number. A carriage return ends a line, too, as progress bars write no other."""
 
     def __init__(self, mark: bytes, shown: IO[bytes]) -> None:
-        self._mark, self._shown, self._rest = mark, shown, b""
+        self._mark, self._shown = mark, shown
+        self._rest: list[bytes] = []  #: pieces, as joining them at each one would take quadratic time
+        self._returned = False  #: whether the last byte was a carriage return, to which a newline still belongs
 
     def add(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._write(b"".join(self._mark + line + b"\n" for line in lines))
+        if self._returned and data.startswith(b"\n"):
+            self._write(b"\n")
+            data = data[1:]
+        self._returned = data.endswith(b"\r")
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if end:
+            lines = b"".join([*self._rest, data[:end]]).splitlines(keepends=True)  # of bytes: at \n, \r and \r\n
+            self._write(b"".join(self._mark + line for line in lines))
+            self._rest.clear()
+        if len(data) > end:
+            self._rest.append(data[end:])
 
     def end(self) -> None:
         if self._rest:
-            self._write(self._mark + self._rest + b"\n")
-            self._rest = b""
+            self._write(b"".join([self._mark, *self._rest, b"\n"]))
+            self._rest.clear()
 
     def _write(self, data: bytes) -> None:
         with contextlib.suppress(OSError, ValueError):  # the output has no reader any more

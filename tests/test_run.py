@@ -108,6 +108,28 @@ def test_the_first_pe_says_that_kernels_run_in_the_simulator(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"a", b"b\nc", b"\n\nd"], [b"#ab\n", b"#c\n#\n", b"#d\n"]),
+        ([b"\r10%", b"\r20%\r", b"30%\r\n"], [b"#\r", b"#10%\r#20%\r", b"#30%\r\n"]),
+        ([b"a\r", b"\nb\r", b"c"], [b"#a\r", b"\n", b"#b\r", b"#c\n"]),
+        ([bytes(1 << 16)] * 1000, [b"#" + bytes(1000 << 16) + b"\n"]),
+    ],
+    ids=["newlines", "carriage returns", "split ends", "a long line"],
+)
+def test_lines(pieces, shown):
+    """Lines appear as soon as they end, and a long line costs time in proportion to its length."""
+    written = []
+    lines = run._Lines(b"#", types.SimpleNamespace(write=written.append, flush=lambda: None))
+    begun = time.monotonic()
+    for piece in pieces:
+        lines.add(piece)
+    lines.end()
+    assert time.monotonic() - begun < 5
+    assert written == shown
+
+
+@pytest.mark.parametrize(
     ("end", "status", "said"),
     [
         ("os.kill(os.getpid(), 9)", 137, "PE 1 (process N) was killed by signal 9: the job cannot go on"),
