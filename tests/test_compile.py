@@ -16,9 +16,13 @@ import numpy as np
 import pgas
 from pgas import cuda
 
+@pgas.jit(device=True)
+def to_peer(array, value):
+    pgas.p(array, cuda.threadIdx.x, value, 1)
+
 @pgas.jit
 def store(array, value):
-    pgas.p(array, cuda.threadIdx.x, value, 1)
+    to_peer(array, value)
 
 @cuda.jit(max_registers=32)
 def plain(array, other):

@@ -42,6 +42,9 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
     the values of globals and the device functions that the kernel uses, the options of all of them); a launch before pgas.init() or
     after pgas.finalize() is refused; ``kernel[grid, block].bind(*args)`` makes repeated launches cheap.
 
+    With ``device=True`` the result is a device function, which kernels call, as that of ``numba.cuda.jit(device=True)``. Its code is kept
+    with that of the kernels.
+
     Args:
         function: the kernel.
         cache: keep compiled code on disk, in a folder ``pgas`` that only this user may enter: in NUMBA_CACHE_DIR if that is set, in
@@ -54,6 +57,8 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
     """
     if function is None:
         return functools.partial(jit, cache=cache, **options)
+    if options.get("device"):
+        return backend.jit(function, **options)
     return Kernel(function, cache=cache, **options)
 
 

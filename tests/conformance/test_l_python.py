@@ -478,7 +478,7 @@ def twice(source, i):
     return 2 * pgas.g(source, i, pgas.my_pe())
 
 
-@cuda.jit(device=True)
+@pgas.jit(device=True)
 def right_neighbour():
     return (pgas.my_pe() + 1) % pgas.n_pes()
 
