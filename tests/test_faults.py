@@ -699,6 +699,8 @@ attempt(pgas.empty, 3, alignment=512.0)
 attempt(pgas.launch, 5, 1, 1)
 attempt(pgas.launch, waits, 1, 1, word)
 attempt(pgas.launch, waits, 1, 1, [word])
+for bad in "void(int64[:])", ["void(int64)"], 3, waits, cuda.jit(lambda: None), cuda.jit(device=True)(attempt):
+    attempt(pgas.jit, bad)
 attempt(pgas.free, word.reshape((1, 1)))
 attempt(pgas.free, word.view(np.int64))
 class Bad:
@@ -731,6 +733,15 @@ pgas.barrier_all()
         "TypeError: pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not 5",
         "TypeError: pgas.launch: args must be a tuple of the kernel's arguments, not SymmetricArray: (array,) if it takes one",
         "TypeError: pgas.launch: args must be a tuple of the kernel's arguments, not list: (array,) if it takes one",
+        *[
+            f"TypeError: pgas.jit: function must be a Python function, not {bad}: write @pgas.jit without a signature, as a launch "
+            "compiles the kernel for its arguments"
+            for bad in ("'void(int64[:])'", "['void(int64)']", "3")
+        ],
+        *[
+            f"TypeError: pgas.jit: {name} has a jit decorator already: write @pgas.jit instead of it"
+            for name in ("waits", "<lambda>", "attempt")
+        ],
         *["ValueError: pgas.free: a view of a symmetric array; free the array that was allocated"] * 2,
         "ArithmeticError: ",
     ], ended  # fmt: skip

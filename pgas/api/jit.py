@@ -46,7 +46,7 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
     with that of the kernels.
 
     Args:
-        function: the kernel.
+        function: the kernel, without a signature: a launch compiles it for the types of its arguments.
         cache: keep compiled code on disk, in a folder ``pgas`` that only this user may enter: in NUMBA_CACHE_DIR if that is set, in
             ``__pycache__`` beside the source, or in ``~/.cache/numba``, the first in which there can be one. Code that another user owns or
             may write is never loaded. Functions that come from no file, as at the prompt, those that use globals without a plain
@@ -54,9 +54,19 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
             compiled by every process.
         options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers. Some calls over ibgda need more
             (``python -m pgas compile --transport ibgda`` prints how many); then use ``launch_bounds=1024``.
+
+    Raises:
+        TypeError: function is a signature, a kernel or something else that is no Python function.
     """
     if function is None:
         return functools.partial(jit, cache=cache, **options)
+    if isinstance(function, Kernel) or backend.function_of(function) is not None:
+        raise TypeError(f"pgas.jit: {function.__name__} has a jit decorator already: write @pgas.jit instead of it")
+    if not isinstance(function, types.FunctionType):
+        raise TypeError(
+            f"pgas.jit: function must be a Python function, not {function!r}: write @pgas.jit without a signature, as a launch "
+            "compiles the kernel for its arguments"
+        )
     if options.get("device"):
         return backend.jit(function, **options)
     return Kernel(function, cache=cache, **options)
