@@ -40,7 +40,7 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
 
     Beyond numba.cuda.jit: compiled code is kept on disk under a key that holds everything it depends on (pgas, its configuration,
     the values of globals and the device functions that the kernel uses, the options of all of them); a launch before pgas.init() or
-    after pgas.finalize() is refused; ``kernel[grid, block].bind(*args)`` makes repeated launches cheap.
+    after pgas.finalize() is refused; ``kernel[grid, block].bind(*args)`` makes repeated launches cheap. ``kernel.py_func`` is the function.
 
     With ``device=True`` the result is a device function, which kernels call, as that of ``numba.cuda.jit(device=True)``. Its code is kept
     with that of the kernels.
@@ -83,6 +83,11 @@ class Kernel:
         self.dispatcher = backend.jit(function, **options)
         if cache:
             backend.keep(self.dispatcher, lambda: (_library_hash(), window.constants(), _fingerprint(self.dispatcher)))
+
+    @property
+    def py_func(self) -> Callable[..., Any]:
+        """The Python function."""
+        return backend.function_of(self.dispatcher)  # type: ignore[no-any-return]
 
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
         configuration = configuration if isinstance(configuration, tuple) else (configuration,)

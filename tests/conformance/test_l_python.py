@@ -495,6 +495,7 @@ def test_device_functions_of_the_user(heap):
     dest, source = heap.zeros(64, np.int32), heap.array(np.arange(64, dtype=np.int32) + 100 * me)
     by_device_functions[2, 32](dest, source)
     equal(dest, 2 * (np.arange(64, dtype=np.int32) + 100 * left))
+    assert by_device_functions.py_func.__name__ == "by_device_functions"
 
 
 @pgas.jit
