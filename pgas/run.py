@@ -1,7 +1,8 @@
 """``python -m pgas.run -n 4 prog.py args``: start the PEs of a job on this machine, without MPI.
 
 A program that ends in .py, or follows -m, runs in this Python; any other is a command. Each line of a PE's output begins with ``[PE n]``,
-except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N killed it.
+except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N killed it. On
+several machines it is that of every command with a PE that failed.
 
 On several machines, run the command on each, with the same --nnodes and --master (an address of the first machine and a port that is free
 there) and its own --node-rank. PEs are numbered in the order of the machines; machines may start different numbers of PEs.
@@ -176,7 +177,7 @@ def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, 
 
 
 class _Lines:
-    """Passes on a PE's output in whole lines, marked with its number. A carriage return ends a line, too, as progress bars write no other."""
+    """Passes on a PE's output in whole lines, marked with its number. A carriage return, as of progress bars, ends a line, too."""
 
     def __init__(self, mark: bytes, shown: IO[bytes]) -> None:
         self._mark, self._shown = mark, shown
@@ -220,7 +221,7 @@ def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launch
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
                 status, deadline = (128 - code if code < 0 else code), time.monotonic() + _GRACE_S
                 if launchers is not None:
-                    launchers.say_fate(pe.rank, how)
+                    status = launchers.say_fate(pe.rank, how, status)
                 time.sleep(0.2)  # so that the PE's own watcher, which prints the same, comes first
                 if code < 0 and word.take():
                     say(f"{pe.name} {how}: the job cannot go on")

@@ -185,6 +185,24 @@ def test_two_machines(tmp_path):
     assert other_out == "[PE 2] 2 of 3 got 1\n"
 
 
+def test_the_status_of_two_machines(tmp_path):
+    """Both commands have that of the PE that failed first. PE 0 fails when the other command has ended."""
+    path, file = tmp_path / "program.py", tmp_path / "launcher"
+    path.write_text(f"""
+import json, os, pathlib, sys, time
+file = pathlib.Path({str(file)!r})
+if json.loads(os.environ["PGAS_LAUNCHED"])["rank"] == 1:
+    file.write_text(str(os.getppid()))
+    sys.exit(9)
+while not (file.exists() and (pid := file.read_text()) and not os.path.exists(f"/proc/{{pid}}/exe")):
+    time.sleep(0.05)
+sys.exit(1)
+""")
+    shared = ("--nnodes", "2", "--master", f"127.0.0.1:{free_port()}")
+    found = ended([started(by_run(str(path), *shared, "--node-rank", rank, n=1), PGAS_SECRET="a key") for rank in "01"])
+    assert [status for status, *_ in found] == [9, 9], found
+
+
 def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
     path = program(tmp_path, "pgas.init()\n")
     port = free_port()

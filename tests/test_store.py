@@ -150,7 +150,8 @@ def test_a_forked_child_keeps_nothing_open(pes, server):
 @pytest.mark.parametrize("group", ["job 1", "job 2"])
 def test_a_launcher_reports_how_a_rank_ended(server, group):
     launcher, first, second = enter(server, 0, 1, "launchers"), enter(server, 0, 2, group), enter(server, 1, 2, group)
-    launcher.say_fate(1, "was killed by signal 9")
+    assert launcher.say_fate(1, "was killed by signal 9", 137) == 137
+    assert launcher.say_fate(0, "ended with status 1", 1) == 137  # the status of the first
     second.forget()
     refused = together(lambda: first.allgather(b"", nothing))[0]
     assert "was killed by signal 9" in str(refused)

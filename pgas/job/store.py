@@ -135,7 +135,12 @@ class Store:
     @property
     def missing(self) -> set[int] | None:
         """Ranks that have not arrived at the exchange in which this process waits; None if the store does not answer."""
-        self._unsent += message(Kind.MISSING, struct.pack("<Q", self._number))
+        missing = self._ask(message(Kind.MISSING, struct.pack("<Q", self._number)), Kind.ABSENT)
+        return None if missing is None else set(missing)
+
+    def _ask(self, question: bytes, answer: Kind) -> Any:
+        """Return the answer to a question, None if the store does not answer in a second."""
+        self._unsent += question
         deadline = time.monotonic() + 1.0
 
         def in_time() -> None:
@@ -143,7 +148,7 @@ class Store:
                 raise TimeoutError
 
         try:
-            return set(json.loads(self._await(Kind.ABSENT, in_time)))
+            return json.loads(self._await(answer, in_time))
         except (BootstrapError, TimeoutError):
             return None
 
@@ -160,7 +165,7 @@ class Store:
                         raise of_another(BootstrapError(self._left))
                     if kind == wanted:
                         return body
-                    if wanted == Kind.ABSENT:
+                    if wanted != Kind.GATHERED:
                         kept += message(Kind(kind), body)
                 poller.register(self._calls, select.POLLIN | (select.POLLOUT if self._unsent else 0))
                 if poller.poll(_POLL_MS):
@@ -221,10 +226,16 @@ class Store:
             self._unsent += message(Kind.LEAVE, why.encode())
             self._flush()
 
-    def say_fate(self, rank: int, how: str) -> None:
-        """Tell the store how a PE that this launcher started has ended. rank: the PE's rank in its own group."""
-        self._unsent += message(Kind.FATE, json.dumps([rank, how]).encode())
-        self._flush()
+    def say_fate(self, rank: int, how: str, status: int) -> int:
+        """Tell the store how a PE that this launcher started has failed; return the exit status of the first PE that failed anywhere.
+
+        Args:
+            rank: the PE's rank in its own group.
+            how: words.
+            status: its exit status; the result if the store does not answer.
+        """
+        first = self._ask(message(Kind.FATE, json.dumps([rank, how, status]).encode()), Kind.FIRST)
+        return status if first is None else int(first)
 
     def _flush(self) -> None:
         deadline = time.monotonic() + 1.0

@@ -28,7 +28,7 @@ class Kind(IntEnum):
     GATHER = 2  #: this rank's part of an exchange: the exchange's number, data
     MISSING = 3  #: asks for the ranks that have not sent their part
     LEAVE = 4  #: this rank leaves all further exchanges: the reason
-    FATE = 5  #: how a rank of the other groups ended, from its launcher
+    FATE = 5  #: how a rank of the other groups ended, and its exit status, from its launcher
     BYE = 6
     WELCOME = 32
     REFUSED = 33
@@ -36,6 +36,7 @@ class Kind(IntEnum):
     ABSENT = 35
     LEFT = 36
     NEWS = 37  #: a rank is gone
+    FIRST = 38  #: answers FATE: the exit status that the first FATE told
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class StoreServer:
         self._clients: set[_Connection] = set()
         self._strangers: dict[_Connection, None] = {}  #: those that have not proven that they know the secret, in the order of their coming
         self._listens_again, self._told = math.inf, False
+        self._first: int | None = None  #: exit status of the first PE of which a launcher told that it failed
         self._thread = threading.Thread(target=self._run, name="pgas store", daemon=True)
         self._thread.start()
         _servers.add(self)
@@ -178,7 +179,10 @@ class StoreServer:
             group.left = group.left or body.decode()
             self._to_all(group, message(Kind.LEFT, group.left.encode()), but=client.rank)
         elif kind == Kind.FATE:
-            rank, how = json.loads(body)
+            rank, how, status = json.loads(body)
+            if self._first is None:
+                self._first = status
+            self._send(client, message(Kind.FIRST, json.dumps(self._first).encode()))
             for other in self._groups.values():
                 if other is not group:
                     other.fates[rank] = how
