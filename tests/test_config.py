@@ -68,6 +68,7 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_SYMMETRIC_SIZE", "1e9", "a number with an optional unit K, M, G or T"),
         ("PGAS_SYMMETRIC_SIZE", "0", "at least 1 byte"),
         ("PGAS_SYMMETRIC_SIZE", "0.5", "at least 1 byte"),
+        *(("PGAS_LL_BYTES", text, "a power of two from 64 to 1048576 (units K, M)") for text in ("0", "16", "96", "2M")),
         ("PGAS_MAX_MEMORY_PER_GPU", "all", "a number with an optional unit K, M, G or T"),
         ("PGAS_TRANSPORT", "tcp", "auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
         ("PGAS_TRANSPORT", "", "auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),

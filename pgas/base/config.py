@@ -124,7 +124,7 @@ def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[st
 
 def _power_of_two_size(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = _size(text)
+        value = parse_size(text)
         if not low <= value <= high or value & (value - 1):
             raise ValueError(f"a power of two from {low} to {high} (units K, M)")
         return value
@@ -306,26 +306,46 @@ VARIABLES: dict[str, Variable] = {
             "choice",
         ),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
-        Variable("PGAS_IBGDA_NUM_RC_PER_PE", _integer(1, 64), "2", "queue pairs from each PE to each PE", "integer"),
+        Variable("PGAS_IBGDA_NUM_RC_PER_PE", _integer(1, 64), "2", "queue pairs from each PE to each PE, 1 to 64", "integer"),
         Variable("PGAS_IBGDA_RC_MAP_BY", _choice("cta", "sm", "warp"), "cta", "unit whose threads share a queue pair by default", "choice"),
         Variable(
             "PGAS_IBGDA_NUM_REQUESTS_IN_BATCH",
             _integer(1, 64, power_of_two=True),
             "32",
-            "WQEBBs after which a doorbell is rung even if more WQEs follow",
+            "WQEBBs after which a doorbell is rung even if more WQEs follow: a power of two from 1 to 64",
             "integer",
         ),
-        Variable("PGAS_QP_DEPTH", _integer(128, 32768, power_of_two=True), "1024", "WQEBBs of 64 bytes in a send queue", "integer"),
-        Variable("PGAS_IBRC_RING_SIZE", _integer(64, 65536, power_of_two=True), "4096", "requests in the proxy thread's ring", "integer"),
-        Variable("PGAS_CHANNELS", _integer(1, 256), "16", "channels of a team: blocks that can call its collectives at once", "integer"),
+        Variable(
+            "PGAS_QP_DEPTH",
+            _integer(128, 32768, power_of_two=True),
+            "1024",
+            "WQEBBs of 64 bytes in a send queue: a power of two from 128 to 32768",
+            "integer",
+        ),
+        Variable(
+            "PGAS_IBRC_RING_SIZE",
+            _integer(64, 65536, power_of_two=True),
+            "4096",
+            "requests in the proxy thread's ring: a power of two from 64 to 65536",
+            "integer",
+        ),
+        Variable(
+            "PGAS_CHANNELS", _integer(1, 256), "16", "channels of a team: blocks that can call its collectives at once, 1 to 256", "integer"
+        ),
         Variable(
             "PGAS_LL_BYTES",
             _power_of_two_size(64, 1 << 20),
             "4K",
-            "collectives of up to this many bytes a pair of PEs go through staging memory",
+            "collectives of up to this many bytes a pair of PEs go through staging memory: a power of two from 64 to 1M",
             "size",
         ),
-        Variable("PGAS_MAX_TEAMS", _integer(4, 120), "7", "size of team memory, in teams of all PEs; smaller teams take less", "integer"),
+        Variable(
+            "PGAS_MAX_TEAMS",
+            _integer(4, 120),
+            "7",
+            "size of team memory, in teams of all PEs, 4 to 120; smaller teams take less",
+            "integer",
+        ),
         Variable("PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software card), or an RDMA device and port, e.g. mlx5_0:1", "name"),
         Variable("PGAS_HCA_LIST", _hca_list, "", "RDMA devices among which PGAS_HCA=auto chooses; ^mlx5_2: all but these", "names"),
         Variable("PGAS_IB_GID_INDEX", _integer(-1, 255), "-1", "RoCE: index of the port's GID; -1: RoCE v2 over IPv4 first", "integer"),
