@@ -100,6 +100,7 @@ attributes = SimpleNamespace(max_threads_per_block=896, num_regs=72)
 jit.compiled_for = lambda dispatcher, args: SimpleNamespace(kernel=SimpleNamespace(attributes=attributes))
 jit.Device = lambda: SimpleNamespace(properties=SimpleNamespace(max_threads_per_block=1024))
 job = SimpleNamespace(launching=lambda *_: None, agree=lambda *_: None, together=lambda call, step, error: (step(), []))
+job.teams = SimpleNamespace(check=lambda handles: None)
 jit.runtime.current = lambda: job
 jit.streams.loading_allowed = contextlib.nullcontext
 
