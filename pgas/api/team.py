@@ -39,7 +39,7 @@ _CALL_BYTES = teams.HASH_BYTES // 2
 
 
 class Team(teams.Handle):
-    """A team that this PE is a member of. In kernels it is an integer. Only predefined teams can be copied or pickled."""
+    """A team that this PE is a member of. In kernels it is an integer. A copy is the team itself; only predefined teams can be pickled."""
 
     @classmethod
     def _of(cls, number: int, record: teams.Record) -> "Team":
@@ -70,10 +70,16 @@ class Team(teams.Handle):
         """Number of channels: how many blocks may call collectives of the team at once."""
         return self._found().channels
 
+    def __copy__(self) -> "Team":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Team":
+        return self
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._record is None:  # a predefined team: the number is enough
             return super().__reduce_ex__(protocol)
-        raise TypeError(f"team {int(self)} cannot be copied or pickled, as only this object names it: pass that, or send team.pes")
+        raise TypeError(f"team {int(self)} cannot be pickled, as its number may be another team's elsewhere: send team.pes")
 
     def __repr__(self) -> str:
         return f"<pgas.Team {teams.named(int(self))}>"
