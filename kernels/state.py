@@ -31,6 +31,8 @@ BAD_STRIDE = 11
 #: an operand of a collective that is too short (wanted and found: elements) or whose length is no multiple of the team's size (found: 0);
 #: dest that is source; a root that is no member; counts that do not fit the sender's; rows that are no pairs (found: columns).
 NO_TEAM, NO_CHANNEL, MISFIT, NO_MULTIPLE, IN_PLACE, NO_MEMBER, OTHER_COUNT, NO_PAIRS = 12, 13, 14, 15, 16, 17, 18, 19
+#: Elements that a part with a negative count or displacement needs (MISFIT, wanted): more than any array has.
+NEGATIVE = 1 << 63
 #: ptr of a PE whose memory is not mapped, in a job with two paths.
 UNMAPPED = 20
 

@@ -15,7 +15,6 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import cuda as cuda  # these two are members of the interface, unchanged
-from numba.core.errors import NumbaError  # of numba-cuda, too
 from numba.cuda import cgutils
 from numba.cuda import dispatcher as dispatchers
 from numba.cuda import extending as numba_extending
@@ -26,11 +25,13 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.cudadrv.driver import MemoryPointer, binding
 from numba.cuda.extending import intrinsic
 from numba.cuda.memory_management.nrt import NRT_LIBRARY
-from numba.cuda.np import numpy_support
 from numba.cuda.typing import signature
 
 from pgas.base import disk_cache
 from pgas.kernels.compiler.interface import Key
+from pgas.sim.dtypes import element_size as element_size  # members of the interface, as in the simulator
+from pgas.sim.dtypes import has_type as has_type
+from pgas.sim.dtypes import numpy_dtype as numpy_dtype
 
 KernelTypeError: type[Exception] = NumbaTypeError
 
@@ -155,22 +156,6 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
         return signature(dtype if loads else types.void, types.uint64, array, *values), codegen
 
     return _intrinsic(name, 2 + taken, typing)
-
-
-def element_size(dtype: Any) -> int:
-    return int(np.dtype(numpy_dtype(dtype)).itemsize)
-
-
-def numpy_dtype(dtype: Any) -> Any:
-    return np.dtype(np.uint16) if dtype == types.bfloat16 else numpy_support.as_dtype(dtype)
-
-
-def has_type(dtype: Any) -> bool:
-    try:
-        numpy_support.from_dtype(dtype)
-    except NumbaError:
-        return False
-    return True
 
 
 def _registers(nbytes: int) -> list[tuple[Any, str]]:

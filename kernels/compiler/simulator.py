@@ -12,11 +12,12 @@ import numpy as np
 from pgas.kernels.compiler import cpu as twins
 from pgas.kernels.compiler.interface import Key
 from pgas.sim import engine
-from pgas.sim.arrays import DeviceArray as DeviceArray  # a member of the interface, as are cuda, has_type, numpy_dtype and types below
+from pgas.sim.arrays import DeviceArray as DeviceArray  # a member of the interface, as are those below that have two names
 from pgas.sim.arrays import KernelArray, array_at, is_array, ndarray_of
+from pgas.sim.dtypes import element_size as element_size
+from pgas.sim.dtypes import has_type as has_type
+from pgas.sim.dtypes import numpy_dtype as numpy_dtype
 from pgas.sim.typing import cuda as cuda
-from pgas.sim.typing import has_type as has_type
-from pgas.sim.typing import numpy_dtype as numpy_dtype
 from pgas.sim.typing import type_of
 from pgas.sim.typing import types as types
 
@@ -92,10 +93,6 @@ def outlier(array: Any, idx: Any) -> tuple[int, int, int]:
         if not 0 <= index < length:
             return u64(index), length, axis
     return 0, 1, 0
-
-
-def element_size(dtype: Any) -> int:
-    return int(numpy_dtype(dtype).itemsize)
 
 
 def caster(dtype: Any) -> Any:

@@ -24,7 +24,7 @@ _0, _1, _WORD, _SHORT = constant(0), constant(1), constant(layout.WORD), constan
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 _MISFIT, _NO_MULTIPLE, _IN_PLACE = constant(state.MISFIT), constant(state.NO_MULTIPLE), constant(state.IN_PLACE)
 _NO_MEMBER, _OTHER_COUNT = constant(state.NO_MEMBER), constant(state.OTHER_COUNT)
-_NEGATIVE = constant(1 << 63)
+_NEGATIVE = constant(state.NEGATIVE)
 
 
 # alltoall and fcollect ------------------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def _team_error(record: tuple[int, ...], who: str) -> str:
         return refusals.words("no such channel", who=who, last=found - 1, wanted=_integer(wanted, None))
     if kind == state.MISFIT:
         operand = operation.operand(operation.NAMES[op], comparison)
-        if wanted == 1 << 63:  # alltoallv
+        if wanted == state.NEGATIVE:
             return refusals.words("negative part", who=who, operand=operand)
         return refusals.words("misfit", who=who, operand=operand, found=found, wanted=wanted, size=size)
     if kind == state.NO_MULTIPLE:

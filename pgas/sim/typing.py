@@ -5,13 +5,12 @@ from typing import Any
 
 import numba.cuda
 import numpy as np
-from numba.core.errors import NumbaError  # of numba-cuda, too
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from pgas.sim.arrays import is_array, ndarray_of
 
-__all__ = ["cuda", "has_type", "numpy_dtype", "type_of", "types"]
+__all__ = ["cuda", "type_of", "types"]
 
 cuda = numba.cuda
 
@@ -33,17 +32,3 @@ def type_of(value: Any) -> Any:
     if isinstance(value, np.generic):
         return numpy_support.from_dtype(value.dtype)
     return next((type_ for python, type_ in _SCALARS if isinstance(value, python)), types.pyobject)
-
-
-def numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy has not."""
-    return np.dtype(np.uint16 if dtype == types.bfloat16 else numpy_support.as_dtype(dtype))
-
-
-def has_type(dtype: Any) -> bool:
-    """Whether kernels can have elements of this NumPy dtype."""
-    try:
-        numpy_support.from_dtype(dtype)
-    except NumbaError:
-        return False
-    return True
