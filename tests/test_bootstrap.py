@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from strangers import NOBODY, stranger
 
-from pgas.base import launcher
+from pgas.base import launcher, liveness
 from pgas.base.errors import BootstrapError
 from pgas.job import bootstrap, processes
 from pgas.job import mpi as mpi_bootstrap
@@ -158,7 +158,9 @@ def test_a_pe_missing_in_mpi_init(capfd, monkeypatch):
     try:
         os.kill(pes[0].pid, signal.SIGSTOP)
         until = time.monotonic() + 30
-        while not all(processes.siblings(pe.pid) for pe in pes[1:]) and time.monotonic() < until:
+        while time.monotonic() < until and not (
+            liveness.state(pes[0].pid) == "stopped" and all(processes.siblings(pe.pid) for pe in pes[1:])
+        ):
             time.sleep(0.01)
         for rank in (1, 2):
             mpi_bootstrap._say_who_has_not_started(rank, os.getpid())
