@@ -170,6 +170,39 @@ print(hashlib.sha256(code.encode()).hexdigest())
     assert printed[0] == printed[1]
 
 
+def test_threads_load_a_kernel_once():
+    """Also when they launch it for the first time at once; a launch of another one, which is loaded, does not wait for that."""
+    program = """
+import threading, types
+import pgas
+from pgas.kernels.compiler import compiler
+from numba.cuda import codegen
+
+class Context:
+    device = types.SimpleNamespace(id=0)
+    loads = 0
+    def create_module_image(self, *image):
+        Context.loads += 1
+        assert codegen.CUDACodeLibrary.get_cufunc(ready) == "ready"
+        threading.Event().wait(0.3)
+        return types.SimpleNamespace(get_function=lambda name: name)
+
+def library(name, cache):
+    made = codegen.CUDACodeLibrary.__new__(codegen.CUDACodeLibrary)
+    made._entry_name, made._cufunc_cache, made._setup_functions, made._teardown_functions = name, cache, [], []
+    made.get_cubin = lambda: None
+    return made
+
+codegen.devices = types.SimpleNamespace(get_context=Context)
+ready, kernel, found = library("ready", {0: "ready"}), library("kernel", {}), []
+threads = [threading.Thread(target=lambda: found.append(codegen.CUDACodeLibrary.get_cufunc(kernel))) for _ in range(3)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(found, Context.loads)
+"""
+    assert python(program, NUMBA_ENABLE_CUDASIM="0")[:2] == (0, "['kernel', 'kernel', 'kernel'] 1\n")
+
+
 @pytest.mark.slow
 def test_modules_are_loaded_eagerly():
     """With lazy loading a launch waits for the running kernel, so two PEs that wait for each other would hang."""

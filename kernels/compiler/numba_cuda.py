@@ -4,6 +4,7 @@ numba-cuda is in maintenance mode (its README, 2026-06): a back end for its succ
 """
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from numba.cuda import cgutils
 from numba.cuda import dispatcher as dispatchers
 from numba.cuda import extending as numba_extending
 from numba.cuda import types as types
+from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
@@ -313,6 +315,25 @@ def host_only(function: Callable[..., Any], refuse: Callable[..., Any]) -> Calla
 
 
 # ------------------------------------------------------------------------------------------------------------------ kernels
+
+
+_loading = threading.Lock()
+
+
+def _once(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Threads that launch a kernel for the first time at once would all load it; Numba then fails, as it has one entry for each module."""
+
+    @functools.wraps(load)
+    def loaded(self: Any) -> Any:
+        if self._cufunc_cache:  # a process uses one GPU; a launch of a loaded kernel must not wait until another is loaded
+            return load(self)
+        with _loading:
+            return load(self)
+
+    return loaded
+
+
+CUDACodeLibrary.get_cufunc = _once(CUDACodeLibrary.get_cufunc)
 
 
 class Compiled:
