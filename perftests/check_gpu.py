@@ -52,7 +52,7 @@ MORE_PES = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",
 TWO_PATHS = {**MORE_PES, "c": ("c_rma", "c_strided"), "h and i": ("h_", "i_"), "j to l": ("j_", "k_", "l_"), "two paths": ("two_paths",)}
 
 #: Long chapters, and the number of steps that each is divided into.
-PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "l_python": 2, "streams": 3}
+PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "i_collectives": 4, "l_python": 2, "streams": 3, "c": 3, "h and i": 6}
 
 #: Variables of most chapters: small heaps, as many PEs share a GPU. And of chapters that need a larger heap or more time.
 SMALL = {"PGAS_SYMMETRIC_SIZE": "512M"}
@@ -121,7 +121,18 @@ def _two_paths(pair: str) -> Iterator[Step]:
     for machines, (per_node, n) in MACHINES.items():
         variables = {**ON_GPUS, **SMALL, "PGAS_TRANSPORT": pair, "PGAS_PES_PER_NODE": per_node}
         for name, chapters in TWO_PATHS.items():
-            yield Step(f"{pair} {machines} {name}", [*_on(n), *PYTEST, *REPORTED, "-m", "not slow", *_files(*chapters)], 1800, variables)
+            files = _files(*chapters)
+            reported = REPORTED if files[0].startswith("tests/conformance") else []
+            for part, chosen in _parts(name):
+                command = [*_on(n), *PYTEST, *reported, "-m", "not slow", *chosen, *files]
+                yield Step(f"{pair} {machines} {name}{part}", command, 900, variables)
+
+
+def _parts(name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the parts of a chapter: the end of the step's name, and arguments of pytest."""
+    parts = PARTS.get(name, 1)
+    for part in (f"{number}/{parts}" for number in range(1, parts + 1)):
+        yield (f" {part}", ["--part", part]) if parts > 1 else ("", [])
 
 
 def _chapters(transport: str) -> Iterator[Step]:
@@ -134,10 +145,8 @@ def _chapters(transport: str) -> Iterator[Step]:
             continue
         own = OWN_VARIABLES.get(chapter, SMALL)
         reported = REPORTED if file.startswith("tests/conformance") else []
-        parts = PARTS.get(chapter, 1)
-        for part in (f"{number}/{parts}" for number in range(1, parts + 1)):
-            name, chosen = f"{transport} 2 {chapter}", ["--part", part] if parts > 1 else []
-            yield Step(f"{name} {part}" if chosen else name, [*_on(2), *PYTEST, *reported, *chosen, file], 900, {**variables, **own})
+        for part, chosen in _parts(chapter):
+            yield Step(f"{transport} 2 {chapter}{part}", [*_on(2), *PYTEST, *reported, *chosen, file], 900, {**variables, **own})
     for n in (3, 4):
         for name, chapters in MORE_PES.items():
             yield Step(f"{transport} {n} {name}", [*_on(n), *PYTEST, *REPORTED, *_files(*chapters)], 900, {**variables, **SMALL})

@@ -124,8 +124,10 @@ def test_steps_have_unique_names_and_existing_files():
     assert {name for name in named if name.startswith("ibrc 2 e_atomics")} == {f"ibrc 2 e_atomics {i}/4" for i in (1, 2, 3, 4)}
     assert not {"p2p 3 a_init", "ibgda 2 setup", "p2p 2 two_paths", "p2p 2 nic_order"} & named
     assert all(f"{pair} {machines} two paths" in named for pair in ("p2p,ibgda", "p2p,ibrc") for machines in ("2+2", "2+1", "1+1+1"))
-    two = next(each for each in steps if each.name == "p2p,ibrc 2+1 h and i")
+    two = next(each for each in steps if each.name == "p2p,ibrc 2+1 h and i 2/6")
     assert (two.variables["PGAS_PES_PER_NODE"], two.command[-1]) == ("2,1", "tests/conformance/test_i_refusals.py")
+    # tests/mpi alone does not know the option.
+    assert all("--conformance-report" not in each.command for each in steps if "tests/mpi/test_two_paths.py" in each.command)
 
 
 def collected(*arguments):
