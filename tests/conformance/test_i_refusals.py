@@ -128,7 +128,9 @@ def broadcast_from(team, dest, source, root, channel):
 
 @pgas.jit
 def number_in(team, dest):
-    dest[0] = pgas.team_my_pe(team)
+    number = pgas.team_my_pe(team)
+    if number >= 0:  # on a GPU a kernel goes on after a refusal, with -1
+        dest[0] = number
 
 
 @pgas.jit
