@@ -23,9 +23,10 @@ from pgas.api.operands import Operand
 from pgas.base.backend import SIMULATOR
 from pgas.job import runtime, teams
 from pgas.kernels import layout, refusals
-from pgas.kernels.codes import OPERATIONS
+from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function
 from pgas.kernels.ops import collective as collectives
+from pgas.kernels.ops.collectives.reduction import lacking
 from pgas.kernels.scope import BLOCK
 
 __all__ = ["bind", "gather"]
@@ -96,7 +97,10 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
     if not_in_place and dest.address == source.address and not_in_place(n, team.pes.index(job.my_pe), dest.size, source.size):
         raise ValueError(refusals.words("in place", who=who))
     for operand in (dest, source) if name in ("maxloc", "minloc") else ():
-        if len(operand.shape) == 2 and operand.shape[1] != 2:
+        if len(operand.shape) != 2 or operand.order == "F" or operand.dtype.kind not in "iuf" or operand.dtype.itemsize not in (4, 8):
+            found = f"one of {operand.dtype} of shape {operand.shape}"
+            raise TypeError(refusals.words("pairs", function=name, name=operand.name, found=found))
+        if operand.shape[1] != 2:
             raise ValueError(refusals.words("no pairs", who=who, operand=operand.name, found=operand.shape[1]))
     needed = _NEEDED.get(name, lambda n, dest, source: (source, source))(n, dest.size, source.size)
     for operand, wanted in zip((dest, source), needed, strict=True):
@@ -141,6 +145,9 @@ def _form(name: str) -> Callable[..., Any]:
             op = values["op"]
             if type(op).__name__ not in OPERATIONS:
                 raise ValueError(f"pgas.{name}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not {op!r}")
+            dtype = Operand.of(name, "dest", values["dest"]).dtype
+            if allowed := lacking(Reduction[type(op).__name__], "f" if dtype.name == "bfloat16" else dtype.kind):
+                raise TypeError(refusals.words("reduction", function=name, op=type(op).__name__, dtype=dtype, allowed=allowed))
             enqueue(_reducing(block, op), 1, _THREADS, stream, team, values["dest"], values["source"], channel, wait=True)
         else:
             enqueue(_kernel(block), 1, _THREADS, stream, (*values.values(), channel), wait=True)

@@ -255,3 +255,23 @@ def test_refused_on_the_host(heap, name):
     dest.check()
     pgas.fcollect(0, dest.array, one)
     dest.holds(0, np.full(4 * n, 1, np.int32))
+
+
+#: Calls on the host with elements that the operation does not have: the call, dtype, and the words of the error.
+ELEMENTS = {
+    "bits of floats": (lambda d: pgas.reduce(0, d[:4], d[4:], pgas.AND), "f4", "pgas.reduce: AND of elements of type float32; it takes"),
+    "products of pairs": (lambda d: pgas.inscan(0, d[:4], d[4:], pgas.PROD), "c8", "pgas.inscan: PROD of elements of type complex64"),
+    "sums of bools": (lambda d: pgas.exscan(0, d[:4], d[4:], pgas.SUM), "?", "pgas.exscan: SUM of elements of type bool"),
+    "a row": (lambda d: pgas.maxloc(0, d[:4], d[4:]), "f4", "pgas.maxloc: dest must be a C-contiguous array of shape (n, 2), of 32 or"),
+    "bytes": (lambda d: pgas.minloc(0, d[:4].reshape(2, 2), d[4:].reshape(2, 2)), "i1", "pgas.minloc: dest must be a C-contiguous array"),
+}
+
+
+@checklist("I", "what does not fit is refused")
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_elements_refused_on_the_host(heap, name):
+    call, dtype, wanted = ELEMENTS[name]
+    array = heap.zeros(8, np.dtype(dtype))
+    with pytest.raises(TypeError) as caught:
+        call(array)
+    assert wanted in Words(caught.value)

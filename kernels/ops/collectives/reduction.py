@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.kernels.codes import Reduction
-from pgas.kernels.compiler import constant, device, element_size, i64, ptx, types, u32, u64
+from pgas.kernels.compiler import constant, device, element_size, i64, numpy_dtype, ptx, types, u32, u64
 from pgas.kernels.refusals import refuse
 
-__all__ = ["Combine", "identity", "location", "reduction"]
+__all__ = ["Combine", "identity", "lacking", "location", "reduction"]
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,19 @@ class Combine:
     rounds: bool = False
 
 
+def lacking(op: Reduction, kind: str) -> str:
+    """Return what elements an operation takes, if those of this kind are none of them. kind: of a NumPy dtype; f for bfloat16, too."""
+    if op in (Reduction.AND, Reduction.OR, Reduction.XOR):
+        return "" if kind in "biu" else "integers"
+    kinds = "iufc" if op is Reduction.SUM else "iuf"
+    return "" if kind in kinds else "integers or floats, or complex numbers for SUM"
+
+
 def reduction(function: str, op: Reduction, dtype: Any) -> Combine:
     """Return the functions of an operation on an element type. Raises KernelTypeError: the type does not have the operation."""
-    bitwise = op in (Reduction.AND, Reduction.OR, Reduction.XOR)
-    parts = dtype
-    if isinstance(dtype, types.Complex) and op is Reduction.SUM:
-        parts = dtype.underlying_float
-    whole = isinstance(parts, (types.Integer, types.Boolean))
-    known = whole or (not bitwise and (isinstance(parts, types.Float) or parts == types.bfloat16))
-    if not known or (isinstance(parts, types.Boolean) and not bitwise):
-        allowed = "integers" if bitwise else "integers or floats, or complex numbers for SUM"
+    if allowed := lacking(op, "f" if dtype == types.bfloat16 else numpy_dtype(dtype).kind):
         refuse("reduction", function=function, op=op.name, dtype=dtype, allowed=allowed)
+    parts = dtype.underlying_float if isinstance(dtype, types.Complex) else dtype
     return _of_words(parts, op)
 
 
