@@ -188,6 +188,7 @@ def send_words(scope: Scope, values: Any) -> Any:
     return send
 
 
+@functools.cache
 def collect(scope: Scope) -> Any:
     """Way.collect()."""
     await_all, sync = channel.wait_flags(scope, wait_far()), scope.sync
@@ -200,6 +201,7 @@ def collect(scope: Scope) -> Any:
     return collect
 
 
+@functools.cache
 def release(scope: Scope) -> Any:
     """Way.release()."""
     complete, sync = _complete(scope), scope.sync
@@ -212,6 +214,7 @@ def release(scope: Scope) -> Any:
     return release
 
 
+@functools.cache
 def collect_of(scope: Scope) -> Any:
     """Way.collect_of()."""
     rank, sync, await_far = scope.rank, scope.sync, wait_far()
@@ -225,6 +228,7 @@ def collect_of(scope: Scope) -> Any:
     return collect
 
 
+@functools.cache
 def word() -> Any:
     """Way.word()."""
     load = ptx.ld_plain[8]

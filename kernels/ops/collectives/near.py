@@ -144,6 +144,7 @@ def send_each(scope: Scope, unit: int) -> Any:
     return send
 
 
+@functools.cache
 def collect(scope: Scope) -> Any:
     """Way.collect()."""
 
@@ -154,6 +155,7 @@ def collect(scope: Scope) -> Any:
     return collect
 
 
+@functools.cache
 def release(scope: Scope) -> Any:
     """Way.release(): wait until all threads have loaded what they send."""
     sync = scope.sync
@@ -165,6 +167,7 @@ def release(scope: Scope) -> Any:
     return release
 
 
+@functools.cache
 def collect_of(scope: Scope) -> Any:
     """Way.collect_of()."""
 
@@ -215,6 +218,7 @@ def await_line(op, at, epoch):
     return u64(low) | u64(high) << _32
 
 
+@functools.cache
 def word() -> Any:
     """Way.word()."""
 
