@@ -106,8 +106,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if asked.n < 1 or asked.nnodes < 1 or not 0 <= asked.node_rank < asked.nnodes:
         parser.error("-n and --nnodes are 1 or more, --node-rank is from 0 to nnodes - 1")
     host, _, port = asked.master.rpartition(":")
+    if asked.master and asked.nnodes == 1:
+        parser.error("--master is for jobs of several machines, whose number --nnodes says")
     if asked.nnodes > 1 and not (host and port.isdigit() and 0 < int(port) < 1 << 16):
-        parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of machine 0 and a port that is free there")
+        given = f", not {asked.master!r}" if asked.master else ""
+        parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of machine 0 and a port that is free there{given}")
     asked.host, asked.port = (host.strip("[]"), int(port)) if asked.nnodes > 1 else ("127.0.0.1", 0)
     return asked
 

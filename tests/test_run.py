@@ -220,7 +220,8 @@ def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
     [
         (["-n", "0", "x.py"], "-n and --nnodes are 1 or more"),
         (["--nnodes", "2", "x.py"], "needs --master HOST:PORT"),
-        (["--nnodes", "2", "--master", "here", "x.py"], "needs --master HOST:PORT"),
+        (["--nnodes", "2", "--master", "here", "x.py"], "a port that is free there, not 'here'"),
+        (["--master", "here:29400", "x.py"], "--master is for jobs of several machines"),
         (["--node-rank", "1", "x.py"], "--node-rank is from 0 to nnodes - 1"),
         (["-n", "2"], "required: program\n"),
     ],

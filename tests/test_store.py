@@ -338,6 +338,12 @@ def test_no_server():
         Store(Address("127.0.0.1", port, SECRET), 3, 4, "job 1", 0.3)
 
 
+def test_every_store_that_answers_refuses(server):
+    address = Address(server.address.host, server.address.port, b"another", 2)
+    with pytest.raises(BootstrapError, match=r"rank 1 of 2 waited, but no store at .* admitted it in 0\.3 s: the secrets differ"):
+        Store(address, 1, 2, "job 1", 0.3)
+
+
 def test_a_stranger_that_relays_to_the_store(server):
     """It listens at another port, which a client may try first, and gets no connection of the job."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:

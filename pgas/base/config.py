@@ -266,14 +266,14 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_TRANSPORT",
             _transport,
             "auto",
-            "path to other PEs; p2p,ibgda or p2p,ibrc: p2p to those whose memory is mapped, a NIC to the others; auto: the best there is",
+            "path to other PEs; p2p,ibgda and p2p,ibrc: p2p where memory is mapped, else a NIC; auto: the best path of each pair",
             "choice",
         ),
         Variable(
             "PGAS_AMO",
             _choice("nic", "peer"),
             "nic",
-            "p2p,ibgda and p2p,ibrc: who performs atomics: the NIC on every PE, or on PEs whose memory is mapped the SM",
+            "p2p,ibgda and p2p,ibrc: nic: a NIC performs all atomics; peer: the SM performs those on PEs whose memory is mapped",
             "choice",
         ),
         Variable(

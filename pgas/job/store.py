@@ -75,7 +75,7 @@ class Store:
         self, address: Address, deadline: float, timeout_s: float, poll: Callable[[], None], *, hears: bool
     ) -> tuple[socket.socket, Address]:
         """Return a connection to the store, and its address with its actual port."""
-        why = ""
+        why, answer = "", "did not reach the store at {}"
         while True:
             for port in range(address.port, address.port + address.ports):
                 poll()
@@ -83,13 +83,13 @@ class Store:
                     connection = self._connect(address.host, port, address.secret, max(0.1, min(2.0, deadline - time.monotonic())), hears)
                     return connection, Address(address.host, port, address.secret)
                 except _NotOurs as error:
-                    why = str(error)
+                    why, answer = str(error), "waited, but no store at {} admitted it"
                     if address.ports == 1:
                         raise BootstrapError(f"rank {self.rank}: the store at {address.host}:{port} refuses: {error}") from None
                 except OSError as error:
                     why = why or error.strerror or str(error)
             if time.monotonic() > deadline:
-                raise BootstrapError(f"rank {self.rank} of {self.size} did not reach the store at {address} in {timeout_s:g} s: {why}")
+                raise BootstrapError(f"rank {self.rank} of {self.size} {answer.format(address)} in {timeout_s:g} s: {why}")
             time.sleep(_RETRY_S)
 
     def _connect(self, host: str, port: int, secret: bytes, seconds: float, hears: bool) -> socket.socket:
