@@ -5,10 +5,10 @@ from typing import Any
 
 from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import OPERATIONS, Reduction
-from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
+from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u32, u64
 from pgas.kernels.ops.call import alone, body_of, by_way, fitting, pair
 from pgas.kernels.ops.collectives.channel import channel_of, rank_of, size_of
-from pgas.kernels.ops.collectives.reduction import Combine, identity, location, reduction
+from pgas.kernels.ops.collectives.reduction import Combine, has_locations, identity, location, reduction
 from pgas.kernels.ops.collectives.way import Way
 from pgas.kernels.ops.collectives.words import combined, store_word
 from pgas.kernels.refusals import refuse
@@ -200,8 +200,7 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
         for argument, array in (("dest", dest), ("source", source)):
-            numbers = isinstance(array.dtype, (types.Integer, types.Float)) and element_size(array.dtype) in (4, 8)
-            if array.ndim != 2 or array.layout != "C" or not numbers:
+            if array.ndim != 2 or array.layout != "C" or not has_locations(numpy_dtype(array.dtype)):
                 refuse("pairs", function=name, name=argument, found=array)
         combine = location(array.dtype, least=least)
         perform = device(body_of(name, scope, _like_source(name, element_size(dest.dtype)), by_way(_reduce(scope, unit, combine))))

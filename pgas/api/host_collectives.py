@@ -5,8 +5,9 @@ channels, moves large messages faster.) All members call, in the same order on a
 not have. Calls on one team and channel must not overlap: on two streams give them two channels.
 
 Without ``stream`` a call waits for its kernel, so dest is complete on return. With ``stream`` it returns at once; later work in the stream
-may read dest and reuse source. A team that is None, arrays that are not symmetric, sizes that do not fit, and an op, root or channel that
-does not exist are a TypeError or ValueError at the call, which has no effect; a team that was destroyed is a PgasError.
+may read dest and reuse source. A team that is None, arrays that are not symmetric, sizes that do not fit, elements that an op does not
+have, and an op, root or channel that does not exist are a TypeError or ValueError at the call, which has no effect; a team that was
+destroyed is a PgasError.
 """
 
 import functools
@@ -26,7 +27,7 @@ from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function
 from pgas.kernels.ops import collective as collectives
-from pgas.kernels.ops.collectives.reduction import lacking
+from pgas.kernels.ops.collectives.reduction import has_locations, lacking
 from pgas.kernels.scope import BLOCK
 
 __all__ = ["bind", "gather"]
@@ -77,7 +78,7 @@ _NOT_IN_PLACE: dict[str, Callable[[int, int, int, int], bool]] = {
 
 
 def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
-    """Check array arguments, sizes and root, as the kernel does, but before it is launched. Raises TypeError or ValueError."""
+    """Check array arguments, sizes, root and op, as the kernel does, but before it is launched. Raises TypeError or ValueError."""
     job, n, who = runtime.current(), len(team.pes), f"pgas.{name}"
     dest, source = (Operand.of(name, argument, values[argument]) for argument in ("dest", "source"))
     for operand in (dest, source):
@@ -97,7 +98,7 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
     if not_in_place and dest.address == source.address and not_in_place(n, team.pes.index(job.my_pe), dest.size, source.size):
         raise ValueError(refusals.words("in place", who=who))
     for operand in (dest, source) if name in ("maxloc", "minloc") else ():
-        if len(operand.shape) != 2 or operand.order == "F" or operand.dtype.kind not in "iuf" or operand.dtype.itemsize not in (4, 8):
+        if len(operand.shape) != 2 or operand.order == "F" or not has_locations(operand.dtype):
             found = f"one of {operand.dtype} of shape {operand.shape}"
             raise TypeError(refusals.words("pairs", function=name, name=operand.name, found=found))
         if operand.shape[1] != 2:
@@ -108,6 +109,12 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
             raise ValueError(refusals.words("misfit", who=who, operand=operand.name, found=operand.size, wanted=wanted, size=n))
     if "root" in values and not (isinstance(values["root"], (int, np.integer)) and 0 <= values["root"] < n):
         raise ValueError(refusals.words("no member", who=who, last=n - 1, wanted=values["root"]))
+    if "op" in values:
+        op = type(values["op"]).__name__
+        if op not in OPERATIONS:
+            raise ValueError(f"pgas.{name}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not {values['op']!r}")
+        if allowed := lacking(Reduction[op], "f" if dest.dtype.name == "bfloat16" else dest.dtype.kind):
+            raise TypeError(refusals.words("reduction", function=name, op=op, dtype=dest.dtype, allowed=allowed))
 
 
 def _team(name: str, team: Any) -> teams.Record:
@@ -142,13 +149,7 @@ def _form(name: str) -> Callable[..., Any]:
         if "dest" in values:
             _check(name, record, values)
         if name in _OF_OP:
-            op = values["op"]
-            if type(op).__name__ not in OPERATIONS:
-                raise ValueError(f"pgas.{name}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not {op!r}")
-            dtype = Operand.of(name, "dest", values["dest"]).dtype
-            if allowed := lacking(Reduction[type(op).__name__], "f" if dtype.name == "bfloat16" else dtype.kind):
-                raise TypeError(refusals.words("reduction", function=name, op=type(op).__name__, dtype=dtype, allowed=allowed))
-            enqueue(_reducing(block, op), 1, _THREADS, stream, team, values["dest"], values["source"], channel, wait=True)
+            enqueue(_reducing(block, values["op"]), 1, _THREADS, stream, team, values["dest"], values["source"], channel, wait=True)
         else:
             enqueue(_kernel(block), 1, _THREADS, stream, (*values.values(), channel), wait=True)
 

@@ -8,11 +8,13 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pgas.kernels.codes import Reduction
 from pgas.kernels.compiler import constant, device, element_size, i64, numpy_dtype, ptx, types, u32, u64
 from pgas.kernels.refusals import refuse
 
-__all__ = ["Combine", "identity", "lacking", "location", "reduction"]
+__all__ = ["Combine", "has_locations", "identity", "lacking", "location", "reduction"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ def lacking(op: Reduction, kind: str) -> str:
         return "" if kind in "biu" else "integers"
     kinds = "iufc" if op is Reduction.SUM else "iuf"
     return "" if kind in kinds else "integers or floats, or complex numbers for SUM"
+
+
+def has_locations(dtype: np.dtype[Any]) -> bool:
+    """Whether maxloc and minloc take elements of this NumPy dtype."""
+    return dtype.kind in "iuf" and dtype.itemsize in (4, 8)
 
 
 def reduction(function: str, op: Reduction, dtype: Any) -> Combine:
