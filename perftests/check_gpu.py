@@ -116,15 +116,19 @@ def _files(*chapters: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in (ROOT / "tests").glob(pattern))
 
 
+def _pytest(n: int, files: Sequence[str], *options: str) -> list[str]:
+    """Return the command that runs test files on n PEs. The conformance suite adds to its report; tests/mpi alone has none."""
+    reported = REPORTED if files[0].startswith("tests/conformance") else []
+    return [*_on(n), *PYTEST, *reported, *options, *files]
+
+
 def _two_paths(pair: str) -> Iterator[Step]:
     """Yield steps of a job with two paths: each two PEs, or one, count as a machine."""
     for machines, (per_node, n) in MACHINES.items():
         variables = {**ON_GPUS, **SMALL, "PGAS_TRANSPORT": pair, "PGAS_PES_PER_NODE": per_node}
         for name, chapters in TWO_PATHS.items():
-            files = _files(*chapters)
-            reported = REPORTED if files[0].startswith("tests/conformance") else []
             for part, chosen in _parts(name):
-                command = [*_on(n), *PYTEST, *reported, "-m", "not slow", *chosen, *files]
+                command = _pytest(n, _files(*chapters), "-m", "not slow", *chosen)
                 yield Step(f"{pair} {machines} {name}{part}", command, 900, variables)
 
 
@@ -144,19 +148,18 @@ def _chapters(transport: str) -> Iterator[Step]:
         if file.startswith("tests/mpi") and (chapter in NOT_OVER_P2P if registry.get(transport).maps_peers else file not in NIC_TESTS):
             continue
         own = OWN_VARIABLES.get(chapter, SMALL)
-        reported = REPORTED if file.startswith("tests/conformance") else []
         for part, chosen in _parts(chapter):
-            yield Step(f"{transport} 2 {chapter}{part}", [*_on(2), *PYTEST, *reported, *chosen, file], 900, {**variables, **own})
+            yield Step(f"{transport} 2 {chapter}{part}", _pytest(2, [file], *chosen), 900, {**variables, **own})
     for n in (3, 4):
         for name, chapters in MORE_PES.items():
-            yield Step(f"{transport} {n} {name}", [*_on(n), *PYTEST, *REPORTED, *_files(*chapters)], 900, {**variables, **SMALL})
-    gigabytes = [*_on(2), *PYTEST, *REPORTED, "tests/conformance/test_c_rma.py", "-k", "gigabytes"]
+            yield Step(f"{transport} {n} {name}", _pytest(n, _files(*chapters)), 900, {**variables, **SMALL})
+    gigabytes = _pytest(2, ["tests/conformance/test_c_rma.py"], "-k", "gigabytes")
     yield Step(f"{transport} 2 gigabytes", gigabytes, 300, {**variables, "PGAS_SYMMETRIC_SIZE": "5G"})
 
 
 def _tests() -> Iterator[Step]:
     yield from _chapters("p2p")
-    operands = [*_on(2), *PYTEST, *REPORTED, "tests/conformance/test_c_operands.py"]
+    operands = _pytest(2, ["tests/conformance/test_c_operands.py"])
     yield Step("checks in kernels", operands, 600, {**ON_GPUS, "PGAS_DEBUG": "check"})
 
 
