@@ -20,8 +20,7 @@ from numba import cuda
 import pgas
 from pgas import sass
 from pgas.transports.softhca.engine import block
-kernel = block.kernel(256)
-ptx = cuda.compile(kernel.py_func, block.SIGNATURE, cc=(9, 0), device=False, abi="numba")[0]
+ptx = cuda.compile(block.loop.py_func, block.SIGNATURE, cc=(9, 0), device=False, abi="numba")[0]
 shared = re.findall(r"[.]shared [.]align (\\d+) [.]b8 \\w+\\[(\\d+)\\]", ptx)
 built = sass.assemble({"loop": ptx}, **block.COMPILED)["loop"].summary()
 print(json.dumps({**built, "shared": {int(nbytes): int(align) for align, nbytes in shared}}))
@@ -33,12 +32,28 @@ print(json.dumps({**built, "shared": {int(nbytes): int(align) for align, nbytes 
 SPILLS = 400
 
 
+KEY = """
+from types import SimpleNamespace
+from pgas.transports.softhca.engine import block
+print(block.loop._cache._index_key(block.SIGNATURE, SimpleNamespace(magic_tuple=lambda: ())))
+"""
+
+
+def _run(program):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=250, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+def test_the_next_job_finds_the_kernel_in_the_disk_cache():
+    """Its key is the same in every process. Otherwise every job compiles the kernel, for 20 s."""
+    assert _run(KEY) == _run(KEY)
+
+
 @pytest.mark.slow
 def test_two_ctas_of_the_kernel_have_room_on_an_sm():
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    built = json.loads(done.stdout.splitlines()[-1])
+    built = json.loads(_run(PROGRAM))
     assert built["registers"] <= 65536 // (2 * 256)
     assert built["spills"] <= SPILLS
     memory = built["memory"]

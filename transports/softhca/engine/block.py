@@ -10,7 +10,6 @@ L1. During a visit the CTA works on copies of the QP's row, its CQ's row and the
 one writer). It writes its counts back before each CQE, at the end, and before and after the work of a single thread.
 """
 
-import functools
 import inspect
 from typing import Any
 
@@ -71,6 +70,8 @@ from pgas.transports.softhca.engine.runs import (
     REGISTER_AT,
     RUNG,
     TALLIES,
+    THREADS,
+    WARPS,
     WORD,
     WORDS,
     Cta,
@@ -99,13 +100,17 @@ from pgas.transports.softhca.tables import (
     WORK_BYTES,
 )
 
-__all__ = ["SIGNATURE", "kernel"]
+__all__ = ["COMPILED", "SIGNATURE", "THREADS", "loop"]
 
 #: Most batches of a QP in one visit.
 BATCHES_PER_VISIT = 16
 
 #: The copies: words of the control record, of a QP's row and of its CQ's.
 CONTROL_WORDS, QP_WORDS, CQ_WORDS = (len(record.names) for record in (CONTROL, QP, CQ))  # type: ignore[arg-type]
+COPY_WORDS = CONTROL_WORDS + QP_WORDS + CQ_WORDS
+
+#: Words of two batches of WQEs, of what each warp found of them, and of the QPs that one pass finds.
+STAGE_WORDS, ENTRY_WORDS, FOUND_WORDS = 2 * THREADS * WQEBB // 8, 33 * WARPS, FOUND * min(THREADS, 128)
 
 SIGNATURE = (types.int64,)
 
@@ -122,7 +127,7 @@ def begin(cta: Any, hca: Any, sweep: Any, beat: Any, worked: Any) -> Any:
     passed = i64(0)
     if cta.me == 0:
         passed = add(sweep, 1) if worked else add_relaxed(sweep, 1)
-    for k in range(cta.me, CONTROL_WORDS, cta.threads):
+    for k in range(cta.me, CONTROL_WORDS, THREADS):
         store(cta.control + 8 * k, load_shared(hca + 8 * k))
     if cta.me == 0:
         cta.words[PASSED] = passed  # waits for the update; the rows are read behind it
@@ -140,7 +145,7 @@ def begin(cta: Any, hca: Any, sweep: Any, beat: Any, worked: Any) -> Any:
 def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
     """Look for QPs with work among ``limit`` rows, from row first on; return how many are in ``found``."""
     worker = i64(-1) if load(cta.control + CTL_SERIAL) != 0 else i64(cuda.blockIdx.x)
-    for k in range(cta.me, limit, cta.threads):
+    for k in range(cta.me, limit, THREADS):
         row = k + first
         if row >= limit:
             row -= limit
@@ -159,9 +164,9 @@ def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
 @inlined
 def copy_rows(cta: Any, qp: Any, cq: Any) -> None:
     """Copy the rows of a QP and its CQ; what is staged is forgotten. A barrier must follow."""
-    for k in range(cta.me, QP_WORDS, cta.threads):
+    for k in range(cta.me, QP_WORDS, THREADS):
         store(cta.pair + 8 * k, load_shared(qp + 8 * k))
-    for k in range(cta.me, CQ_WORDS, cta.threads):
+    for k in range(cta.me, CQ_WORDS, THREADS):
         store(cta.pair + 8 * (QP_WORDS + k), load_shared(cq + 8 * k))
     if cta.me == 0:
         cta.words[AHEAD] = -1
@@ -171,7 +176,7 @@ def copy_rows(cta: Any, qp: Any, cq: Any) -> None:
 def bring(cta: Any, place: Any, first: Any, count: Any) -> None:
     """Start copying WQEBBs of the visited QP, from index first on, to shared memory."""
     ring, mask = load(cta.pair + QP_SQ), load(cta.pair + QP_MASK)
-    for k in range(cta.me, count * (WQEBB // 16), cta.threads):
+    for k in range(cta.me, count * (WQEBB // 16), THREADS):
         fetch(place + 16 * k, octoword(ring, mask, first, k))
 
 
@@ -181,20 +186,20 @@ def stage(cta: Any, word: Any) -> Any:
 
     Meanwhile the doorbell record is read; then words[RUNG] tells how many are pending. Return the number of staged ones.
     """
-    half, first, most = cta.threads * WQEBB // 8, load(cta.pair + QP_CONSUMER), expected(cta.pair, word)
-    n, base = min(most, cta.threads), cta.words[BASE]
-    if cta.me == cta.threads - 1 and word != 0:
+    half, first, most = THREADS * WQEBB // 8, load(cta.pair + QP_CONSUMER), expected(cta.pair, word)
+    n, base = min(most, THREADS), cta.words[BASE]
+    if cta.me == THREADS - 1 and word != 0:
         cta.words[RECORD] = recorded(cta.pair)
     if cta.words[AHEAD] == first:
         base = half - base
     else:
         bring(cta, cta.stage_at + 8 * base, first, n)
     fetched()
-    if most - n >= cta.threads:
-        bring(cta, cta.stage_at + 8 * (half - base), first + n, cta.threads)
+    if most - n >= THREADS:
+        bring(cta, cta.stage_at + 8 * (half - base), first + n, THREADS)
     cuda.syncthreads()
     if cta.me == 0:
-        cta.words[BASE], cta.words[AHEAD] = base, first + n if most - n >= cta.threads else -1
+        cta.words[BASE], cta.words[AHEAD] = base, first + n if most - n >= THREADS else -1
         store(cta.pair + QP_CQ, cta.pair + 8 * QP_WORDS)
         credit(cta.pair, word, cta.words[RECORD])
         cta.words[RUNG] = waiting(cta.control, cta.pair)
@@ -217,7 +222,7 @@ def beginning(cta: Any, wqe: Any, n: Any, entries: Any) -> Any:
         cuda.syncthreads()
         if cta.me == 0:
             at = i64(0)
-            for w in range(cta.threads // 32):
+            for w in range(THREADS // 32):
                 entries[33 * w + 32] = at
                 at = i64(entries[33 * w + at]) - 32  # a WQE has at most 16 WQEBBs
         cuda.syncthreads()
@@ -254,97 +259,92 @@ def alone(cta: Any, hca: Any, qp: Any, work: Any, first: Any, at: Any, n: Any) -
     cuda.syncthreads()
 
 
-@functools.cache
-def kernel(threads: int) -> Any:
-    """Return the kernel ``loop(address of the control record)``. threads: of a CTA, a power of two, at least 32."""
-    stage_words, entry_words, found_words = 2 * threads * WQEBB // 8, 33 * threads // 32, FOUND * min(threads, 128)
-    copy_words = CONTROL_WORDS + QP_WORDS + CQ_WORDS
-    execute = runs.make(threads)
-
-    @inlined
-    def visit(cta, hca, visited, work, entries):  # type: ignore[no-untyped-def]
-        """Execute what is pending in a QP, in batches."""
-        stale = True  # the rows are to be copied
-        runs.clear(cta)
-        for _ in range(BATCHES_PER_VISIT):
-            if cta.me == threads - 1:  # on a GPU it copies nothing
-                take = not RECEIVES and (stale or pending(cta.pair) < threads)
-                cta.words[WORD] = collect(cta.found[visited + REGISTER_AT], cta.found[visited + ON_HOST]) if take else 0
-            if stale:
-                copy_rows(cta, cta.found[visited + QP_AT], cta.found[visited + CQ_AT])
+@inlined
+def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> Any:
+    """Execute what is pending in a QP, in batches."""
+    stale = True  # the rows are to be copied
+    runs.clear(cta)
+    for _ in range(BATCHES_PER_VISIT):
+        if cta.me == THREADS - 1:  # on a GPU it copies nothing
+            take = not RECEIVES and (stale or pending(cta.pair) < THREADS)
+            cta.words[WORD] = collect(cta.found[visited + REGISTER_AT], cta.found[visited + ON_HOST]) if take else 0
+        if stale:
+            copy_rows(cta, cta.found[visited + QP_AT], cta.found[visited + CQ_AT])
+        cuda.syncthreads()
+        if RECEIVES:  # several registers for a QP, or one for all
+            if cta.me == 0:
+                take_doorbell(cta.pair)
             cuda.syncthreads()
-            if RECEIVES:  # several registers for a QP, or one for all
-                if cta.me == 0:
-                    take_doorbell(cta.pair)
-                cuda.syncthreads()
-            stale, n = False, stage(cta, cta.words[WORD])
-            rung, first = cta.words[RUNG], load(cta.pair + QP_CONSUMER)
-            if rung <= 0:
-                break
-            n = min(n, rung)
-            wqe = cta.stage_at + 8 * cta.words[BASE] + (cta.me << WQEBB_SHIFT)
-            begins, blocks = beginning(cta, wqe, n, entries)
-            kind = class_of(cta, begins, blocks, wqe, first, n, rung)
-            cta.kinds[cta.me] = kind
-            cuda.syncthreads()
-            at = i64(0)
-            while at < n and cta.kinds[at] < OTHER:
-                at = execute(cta, hca, visited, first, at, n, kind, blocks)
-            if at < n and cta.kinds[at] != LATER:
-                give_back(cta, visited)
-                cuda.syncthreads()
-                alone(cta, hca, cta.found[visited + QP_AT], work, first, at, n)
-                stale = True
-        if not stale:
+        stale, n = False, stage(cta, cta.words[WORD])
+        rung, first = cta.words[RUNG], load(cta.pair + QP_CONSUMER)
+        if rung <= 0:
+            break
+        n = min(n, rung)
+        wqe = cta.stage_at + 8 * cta.words[BASE] + (cta.me << WQEBB_SHIFT)
+        begins, blocks = beginning(cta, wqe, n, entries)
+        kind = class_of(cta, begins, blocks, wqe, first, n, rung)
+        cta.kinds[cta.me] = kind
+        cuda.syncthreads()
+        at = i64(0)
+        while at < n and cta.kinds[at] < OTHER:
+            at = runs.execute(cta, hca, visited, first, at, n, kind, blocks)
+        if at < n and cta.kinds[at] != LATER:
             give_back(cta, visited)
             cuda.syncthreads()
-            if cta.words[RUNG] == ONE_BY_ONE and cta.me == 0:
-                visit_alone(hca, cta.found[visited + QP_AT], work)
-                cta.words[DIRTY] = 1
-            cuda.syncthreads()
+            alone(cta, hca, cta.found[visited + QP_AT], work, first, at, n)
+            stale = True
+    if not stale:
+        give_back(cta, visited)
+        cuda.syncthreads()
+        if cta.words[RUNG] == ONE_BY_ONE and cta.me == 0:
+            visit_alone(hca, cta.found[visited + QP_AT], work)
+            cta.words[DIRTY] = 1
+        cuda.syncthreads()
 
-    @cuda.jit(**COMPILED)
-    def loop(hca):  # type: ignore[no-untyped-def]
-        hca = i64(hca)
-        words = cuda.shared.array(WORDS, types.int64)
-        tally = cuda.shared.array(TALLIES, types.int32)
-        copies = cuda.shared.array(copy_words, types.int64)
-        found = cuda.shared.array(found_words, types.int64)
-        kinds = cuda.shared.array(threads, types.int32)
-        entries = cuda.shared.array(entry_words, types.int32)
-        staged = cuda.shared.array(stage_words, types.int64, alignment=16)  # a batch and the next one
-        beat = cuda.local.array(2, types.int64)
-        own = cuda.local.array(RECORD_WORDS, types.int64)
-        me, beat_at, control = i64(cuda.threadIdx.x), i64(address_of(beat)), i64(address_of(copies))
-        pair, stage_at, mine = control + 8 * CONTROL_WORDS, i64(address_of(staged)), i64(address_of(own))
-        cta = Cta(threads, me, me & 31, me >> 5, words, found, tally, kinds, staged, stage_at, control, pair, mine)
-        qps, worker = load(hca + CTL_QPS), i64(cuda.blockIdx.x)
-        work, sweep = load(hca + CTL_WORK) + worker * WORK_BYTES, load(hca + CTL_SWEEPS) + worker * SWEEP_ROW
-        store(beat_at, load(hca + CTL_BEAT))
-        store(beat_at + 8, i64(ptx.globaltimer()))
-        if me == 0:
-            words[BASE] = words[DIRTY] = words[RECORD] = 0
-        turns = first = ready = i64(0)
-        while True:
-            limit = begin(cta, hca, sweep, beat_at, ready != 0)
-            if limit == STOPPED:
-                break
-            first = first + 1 if first + 1 < limit else i64(0)  # another QP is the first in each pass
-            ready = find(cta, qps, limit, first)
-            for r in range(ready):
-                visit(cta, hca, FOUND * r, work, entries)
-            turns = i64(0) if ready != 0 else turns + 1
-            if me == 0 and ready == 0:
-                idle(turns)
-                cuda.nanosleep(20)  # in the simulator: another thread's turn
 
-    if SIMULATOR:
-        # Compile these now: the first WQE would otherwise wait for their compilation.
-        called = (
-            account, add, add_relaxed, admit, begin_pass, classify, copy, credit, expected, expire, fence, idle, octoword, one, pending,
-            place_cqe, process, read_segments, take_doorbell, update, visit_alone, waiting, wants, write_segments,
-        )  # fmt: skip
-        for function in called:
-            function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
-    keep(loop, *SOURCES)
-    return loop
+@cuda.jit(**COMPILED)
+def loop(hca: Any) -> None:
+    """Execute WQEs until the card stops. hca: address of the control record."""
+    hca = i64(hca)
+    words = cuda.shared.array(WORDS, types.int64)
+    tally = cuda.shared.array(TALLIES, types.int32)
+    copies = cuda.shared.array(COPY_WORDS, types.int64)
+    found = cuda.shared.array(FOUND_WORDS, types.int64)
+    kinds = cuda.shared.array(THREADS, types.int32)
+    entries = cuda.shared.array(ENTRY_WORDS, types.int32)
+    staged = cuda.shared.array(STAGE_WORDS, types.int64, alignment=16)  # a batch and the next one
+    beat = cuda.local.array(2, types.int64)
+    own = cuda.local.array(RECORD_WORDS, types.int64)
+    me, beat_at, control = i64(cuda.threadIdx.x), i64(address_of(beat)), i64(address_of(copies))
+    pair, stage_at, mine = control + 8 * CONTROL_WORDS, i64(address_of(staged)), i64(address_of(own))
+    cta = Cta(me, me & 31, me >> 5, words, found, tally, kinds, staged, stage_at, control, pair, mine)
+    qps, worker = load(hca + CTL_QPS), i64(cuda.blockIdx.x)
+    work, sweep = load(hca + CTL_WORK) + worker * WORK_BYTES, load(hca + CTL_SWEEPS) + worker * SWEEP_ROW
+    store(beat_at, load(hca + CTL_BEAT))
+    store(beat_at + 8, i64(ptx.globaltimer()))
+    if me == 0:
+        words[BASE] = words[DIRTY] = words[RECORD] = 0
+    turns = first = ready = i64(0)
+    while True:
+        limit = begin(cta, hca, sweep, beat_at, ready != 0)
+        if limit == STOPPED:
+            break
+        first = first + 1 if first + 1 < limit else i64(0)  # another QP is the first in each pass
+        ready = find(cta, qps, limit, first)
+        for r in range(ready):
+            visit(cta, hca, FOUND * r, work, entries)
+        turns = i64(0) if ready != 0 else turns + 1
+        if me == 0 and ready == 0:
+            idle(turns)
+            cuda.nanosleep(20)  # in the simulator: another thread's turn
+
+
+if SIMULATOR:
+    # Compile these now: the first WQE would otherwise wait for their compilation.
+    called = (
+        account, add, add_relaxed, admit, begin_pass, classify, copy, credit, expected, expire, fence, idle, octoword, one, pending,
+        place_cqe, process, read_segments, take_doorbell, update, visit_alone, waiting, wants, write_segments,
+    )  # fmt: skip
+    for function in called:
+        function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
+keep(loop, *SOURCES)

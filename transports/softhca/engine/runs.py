@@ -13,6 +13,7 @@ Small WRITEs are copied by one thread each, larger ones by a group of lanes, a w
 
 from typing import Any, NamedTuple
 
+from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import cuda, i64, types, u64
 from pgas.kernels.compiler import device as inlined
 from pgas.transports.softhca.engine.batch import ATOMICS, NO_WQE, WRITES, account, fence, load, store
@@ -39,8 +40,13 @@ from pgas.transports.softhca.tables import (
 
 __all__ = [
     "AHEAD", "BASE", "CQ_AT", "DIRTY", "FOUND", "LIMIT", "ON_HOST", "PASSED", "QP_AT", "READY", "RECORD", "REGISTER_AT", "RUNG", "TALLIES",
-    "WORD", "WORDS", "Cta", "clear", "give_back", "make",
+    "THREADS", "WARPS", "WORD", "WORDS", "Cta", "clear", "execute", "give_back",
 ]  # fmt: skip
+
+#: Threads of a CTA, a power of two. In the simulator two warps.
+THREADS = 64 if SIMULATOR else 256
+WARPS = THREADS // 32
+EXTENT_WORDS = 2 * WARPS
 
 #: Most bytes that a thread, a group of lanes, and a warp copy alone.
 ALONE_BYTES, GROUP_BYTES, WARP_BYTES = 64, 1024, 16384
@@ -67,7 +73,6 @@ OWN_WORDS = (QP_STALE_RECORDS - QP_CONSUMER) // 8 + 1
 class Cta(NamedTuple):
     """A thread, and what its CTA shares: arrays in shared memory, and addresses."""
 
-    threads: Any  #: of the CTA
     me: Any  #: number of the thread
     lane: Any
     warp: Any
@@ -88,14 +93,14 @@ def clear(cta: Any) -> None:
     if cta.me == 0:
         for word in range(LISTED, TALLIES):
             cta.tally[word] = 0
-        cta.tally[STOP_AT], cta.tally[LAST] = cta.threads, -1
+        cta.tally[STOP_AT], cta.tally[LAST] = THREADS, -1
 
 
 @inlined
 def give_back(cta: Any, visited: Any) -> None:
     """Write the CTA's counts from its copies to the rows of the QP and its CQ. visited: place of the QP in ``found``."""
     qp, cq = cta.found[visited + QP_AT], cta.found[visited + CQ_AT]
-    for k in range(cta.me, OWN_WORDS, cta.threads):
+    for k in range(cta.me, OWN_WORDS, THREADS):
         store(qp + OWN + 8 * k, load(cta.pair + OWN + 8 * k))
     if cta.me == 0:
         for field in (CQ_PRODUCER, CQ_CQES):
@@ -137,182 +142,180 @@ def list_copy(cta: Any, listed: Any) -> None:
 def copy_listed(cta: Any, listed: Any) -> None:
     """Make the listed copies: by groups of lanes, by warps, and the largest by all threads."""
     large = i64(cta.tally[LISTED])
-    for k in range(cta.me >> LOG_GROUP, large, cta.threads >> LOG_GROUP):
+    for k in range(cta.me >> LOG_GROUP, large, THREADS >> LOG_GROUP):
         at = cta.words[BASE] + 8 * i64(listed[k])
         if cta.stage[at + 2] <= GROUP_BYTES:
             copy_together(cta.me & (GROUP - 1), i64(GROUP), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
-    for k in range(cta.warp, large, cta.threads >> 5):
+    for k in range(cta.warp, large, THREADS >> 5):
         at = cta.words[BASE] + 8 * i64(listed[k])
         if GROUP_BYTES < cta.stage[at + 2] <= WARP_BYTES:
             copy_together(cta.lane, i64(32), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
     for k in range(large):
         at = cta.words[BASE] + 8 * i64(listed[k])
         if cta.stage[at + 2] > WARP_BYTES:
-            copy_together(cta.me, i64(cta.threads), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
+            copy_together(cta.me, i64(THREADS), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
 
 
-def make(threads: int) -> Any:
-    """Return the function ``execute(cta, hca, visited, first, at, n, kind, blocks)`` for CTAs of so many threads.
+@inlined
+def plan(cta: Any, done: Any, opcode: Any, nbytes: Any, low: Any, high: Any) -> Any:
+    """Add up the counts of the run, and number its WQEs that move bytes. [low, high): destination of the WQE, or NEVER.
 
-    It executes the WQEs of the batch from number ``at`` on, as far as they are of one class, and returns the number of the next WQE.
-    visited: place of the QP in ``found``; first: index of the batch; n: its WQEBBs; kind, blocks: class and WQEBBs of the thread's own WQE.
+    Return (bytes of the run, number of such WQEs, number of the thread's WQE, number of the last earlier WQE that overlaps it or -1,
+    whether all destinations are known to be disjoint).
     """
-    warps = threads // 32
-    extent_words = 2 * warps
+    sums = cuda.shared.array(WARPS, types.int64)
+    moved = cuda.shared.array(WARPS, types.int32)
+    extents = cuda.shared.array(EXTENT_WORDS, types.int64)
+    lows = cuda.shared.array(THREADS, types.int64)
+    highs = cuda.shared.array(THREADS, types.int64)
+    signals, moves = done and load(cta.mine + WORK_CE) >= ALWAYS, low != NEVER
+    total = nbytes
+    for distance in (16, 8, 4, 2, 1):
+        total += cuda.shfl_xor_sync(FULL, total, distance)
+    asked, all_done, moving = cuda.ballot_sync(FULL, signals), cuda.ballot_sync(FULL, done), cuda.ballot_sync(FULL, moves)
+    written, read = cuda.ballot_sync(FULL, opcode == WRITE), cuda.ballot_sync(FULL, opcode == READ)
+    fine, least, most = apart(u64(cta.lane), u64(low), u64(high))
+    if cta.lane == 0:
+        extents[2 * cta.warp], extents[2 * cta.warp + 1] = i64(least), i64(most)
+        sums[cta.warp], moved[cta.warp] = total, i64(cuda.popc(moving))
+        if all_done != 0:
+            cuda.atomic.add(cta.tally, WQES, cuda.popc(all_done))
+            cuda.atomic.add(cta.tally, WRITTEN, cuda.popc(written))
+            cuda.atomic.add(cta.tally, READ_, cuda.popc(read))
+        if asked != 0:
+            cuda.atomic.add(cta.tally, SIGNALLED, cuda.popc(asked))
+            cuda.atomic.max(cta.tally, LAST, cta.warp * 32 + 31 - i64(cuda.clz(asked)))
+    cuda.syncthreads()
+    place, movers, total = i64(cuda.popc(moving & ((1 << cta.lane) - 1))), i64(0), i64(0)
+    for w in range(WARPS):
+        place += i64(moved[w]) if w < cta.warp else 0
+        movers += i64(moved[w])
+        total += sums[w]
+    if moves:
+        lows[place], highs[place] = low, high
+    if cta.lane < cta.warp and i64(least) < extents[2 * cta.lane + 1] and extents[2 * cta.lane] < i64(most):
+        fine = False
+    fine = cuda.syncthreads_and(1 if fine else 0) != 0
+    # Ranges that ascend in each warp, in disjoint extents of warps, do not overlap. Otherwise each thread searches for overlaps.
+    behind = place - 1
+    if fine or not moves:
+        behind = i64(-1)
+    while behind >= 0 and (high <= lows[behind] or highs[behind] <= low):
+        behind -= 1
+    return total, movers, place, behind, fine
 
-    @inlined
-    def plan(cta, done, opcode, nbytes, low, high):  # type: ignore[no-untyped-def]
-        """Add up the counts of the run, and number its WQEs that move bytes. [low, high): destination of the WQE, or NEVER.
 
-        Return (bytes of the run, number of such WQEs, number of the thread's WQE, number of the last earlier WQE that overlaps it or -1,
-        whether all destinations are known to be disjoint).
-        """
-        sums = cuda.shared.array(warps, types.int64)
-        moved = cuda.shared.array(warps, types.int32)
-        extents = cuda.shared.array(extent_words, types.int64)
-        lows = cuda.shared.array(threads, types.int64)
-        highs = cuda.shared.array(threads, types.int64)
-        signals, moves = done and load(cta.mine + WORK_CE) >= ALWAYS, low != NEVER
-        total = nbytes
-        for distance in (16, 8, 4, 2, 1):
-            total += cuda.shfl_xor_sync(FULL, total, distance)
-        asked, all_done, moving = cuda.ballot_sync(FULL, signals), cuda.ballot_sync(FULL, done), cuda.ballot_sync(FULL, moves)
-        written, read = cuda.ballot_sync(FULL, opcode == WRITE), cuda.ballot_sync(FULL, opcode == READ)
-        fine, least, most = apart(u64(cta.lane), u64(low), u64(high))
-        if cta.lane == 0:
-            extents[2 * cta.warp], extents[2 * cta.warp + 1] = i64(least), i64(most)
-            sums[cta.warp], moved[cta.warp] = total, i64(cuda.popc(moving))
-            if all_done != 0:
-                cuda.atomic.add(cta.tally, WQES, cuda.popc(all_done))
-                cuda.atomic.add(cta.tally, WRITTEN, cuda.popc(written))
-                cuda.atomic.add(cta.tally, READ_, cuda.popc(read))
-            if asked != 0:
-                cuda.atomic.add(cta.tally, SIGNALLED, cuda.popc(asked))
-                cuda.atomic.max(cta.tally, LAST, cta.warp * 32 + 31 - i64(cuda.clz(asked)))
-        cuda.syncthreads()
-        place, movers, total = i64(cuda.popc(moving & ((1 << cta.lane) - 1))), i64(0), i64(0)
-        for w in range(warps):
-            place += i64(moved[w]) if w < cta.warp else 0
-            movers += i64(moved[w])
-            total += sums[w]
-        if moves:
-            lows[place], highs[place] = low, high
-        if cta.lane < cta.warp and i64(least) < extents[2 * cta.lane + 1] and extents[2 * cta.lane] < i64(most):
-            fine = False
-        fine = cuda.syncthreads_and(1 if fine else 0) != 0
-        # Ranges that ascend in each warp, in disjoint extents of warps, do not overlap. Otherwise each thread searches for overlaps.
-        behind = place - 1
-        if fine or not moves:
-            behind = i64(-1)
-        while behind >= 0 and (high <= lows[behind] or highs[behind] <= low):
-            behind -= 1
-        return total, movers, place, behind, fine
+@inlined
+def start(cta: Any, nbytes: Any, listed: Any) -> Any:
+    """Move the bytes of the thread's WQE, or list them to be copied by several threads."""
+    if nbytes > ALONE_BYTES and load(cta.mine + WORK_SEGMENTS) == 1:
+        list_copy(cta, listed)
+    elif load(cta.mine + WORK_OPCODE) == WRITE:
+        write_segments(cta.control, cta.pair, cta.mine)
+    else:
+        read_segments(cta.control, cta.pair, cta.mine)
 
-    @inlined
-    def start(cta, nbytes, listed):  # type: ignore[no-untyped-def]
-        """Move the bytes of the thread's WQE, or list them to be copied by several threads."""
-        if nbytes > ALONE_BYTES and load(cta.mine + WORK_SEGMENTS) == 1:
-            list_copy(cta, listed)
-        elif load(cta.mine + WORK_OPCODE) == WRITE:
-            write_segments(cta.control, cta.pair, cta.mine)
-        else:
-            read_segments(cta.control, cta.pair, cta.mine)
 
-    @inlined
-    def move(cta, moves, nbytes, movers, place, behind, fine, listed):  # type: ignore[no-untyped-def]
-        """Move the bytes of all WQEs of the run. Of two that write the same bytes, the later one waits until the earlier one is done."""
-        begun = i64(0)
-        while begun < movers:
-            end = movers
-            if not fine:
-                if cta.me == 0:
-                    cta.tally[STOP_AT] = movers
-                cuda.syncthreads()
-                if moves and place >= begun and behind >= begun:
-                    cuda.atomic.min(cta.tally, STOP_AT, place)
-                cuda.syncthreads()
-                end = i64(cta.tally[STOP_AT])
-            if moves and begun <= place < end:
-                start(cta, nbytes, listed)
-            cuda.syncthreads()
-            copy_listed(cta, listed)
-            begun = end
-            cuda.syncthreads()
+@inlined
+def move(cta: Any, moves: Any, nbytes: Any, movers: Any, place: Any, behind: Any, fine: Any, listed: Any) -> Any:
+    """Move the bytes of all WQEs of the run. Of two that write the same bytes, the later one waits until the earlier one is done."""
+    begun = i64(0)
+    while begun < movers:
+        end = movers
+        if not fine:
             if cta.me == 0:
-                cta.tally[LISTED] = 0
-
-    @inlined
-    def several(cta, hca, together, at, stop, done, low, listed):  # type: ignore[no-untyped-def]
-        """Execute a run. low: beginning of the bytes that the thread's WQE writes, or NEVER."""
-        nbytes, opcode = i64(0), i64(-1)
-        if done:
-            nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)
-        total, movers, place, behind, fine = plan(cta, done, opcode, nbytes, low, low + nbytes)
-        if limited(cta):
-            if cta.me == 0:
-                admit(hca, i64(cta.tally[WQES]), total)
+                cta.tally[STOP_AT] = movers
             cuda.syncthreads()
-        if cta.me == cta.threads - 1:  # which seldom has a WQE of its own
-            tally = cta.tally
-            atomics = i64(tally[WQES]) if together == ATOMICS else i64(0)
-            account(cta.pair, i64(tally[WQES]), i64(tally[WRITTEN]), i64(tally[READ_]), atomics, total, i64(tally[SIGNALLED]), stop - at)
-        if together == ATOMICS:
-            in_turn(cta, done, at, stop)
-        else:
-            move(cta, low != NEVER, nbytes, movers, place, behind, fine, listed)
-
-    @inlined
-    def single(cta, hca, together, at, stop, moves, listed):  # type: ignore[no-untyped-def]
-        """Execute a run of one WQE: it needs no plan."""
-        if cta.me == at:
-            nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)
-            asks, write, read = load(cta.mine + WORK_CE) >= ALWAYS, opcode == WRITE, opcode == READ
-            if limited(cta):
-                admit(hca, 1, nbytes)
-            if asks:
-                cta.tally[LAST] = at
-            atomic = together == ATOMICS
-            account(cta.pair, 1, 1 if write else 0, 1 if read else 0, 1 if atomic else 0, nbytes, 1 if asks else 0, stop - at)
-            if atomic:
-                if cta.words[DIRTY] != 0:
-                    fence()
-                update(cta.control, cta.pair, cta.mine)
-            elif moves:
-                start(cta, nbytes, listed)
+            if moves and place >= begun and behind >= begun:
+                cuda.atomic.min(cta.tally, STOP_AT, place)
+            cuda.syncthreads()
+            end = i64(cta.tally[STOP_AT])
+        if moves and begun <= place < end:
+            start(cta, nbytes, listed)
         cuda.syncthreads()
         copy_listed(cta, listed)
-
-    @inlined
-    def execute(cta, hca, visited, first, at, n, kind, blocks):  # type: ignore[no-untyped-def]
-        listed = cuda.shared.array(threads, types.int32)
-        together = i64(cta.kinds[at])
-        if cta.me == at:
-            end = at + blocks
-            cta.words[SINGLE] = 1 if end >= n or cta.kinds[end] != together else 0
-        if cta.me >= at and kind != together and kind != NO_WQE:
-            cuda.atomic.min(cta.tally, STOP_AT, cta.me)
+        begun = end
         cuda.syncthreads()
-        stop = min(i64(cta.tally[STOP_AT]), n)
-        done = kind == together and at <= cta.me < stop
-        low = i64(NEVER)
-        if done and together != ATOMICS and load(cta.mine + WORK_SEGMENTS) != 0:
-            low = load(cta.mine + (WORK_REMOTE if together == WRITES else WORK_PAIRS))
-        if cta.words[SINGLE] != 0:
-            single(cta, hca, together, at, stop, low != NEVER, listed)
-        else:
-            several(cta, hca, together, at, stop, done, low, listed)
-        cuda.syncthreads()
-        last = i64(cta.tally[LAST])
-        if last >= 0:
-            give_back(cta, visited)
-        cuda.syncthreads()
-        clear(cta)
         if cta.me == 0:
-            cta.words[DIRTY] = 1 if last < 0 else 0
-        if cta.me == last:
-            opcode, nbytes = load(cta.mine + WORK_OPCODE), load(cta.mine + WORK_NBYTES)
-            place_cqe(cta.control, cta.pair, first + cta.me, opcode, nbytes, REQ, 0, 0)
-        cuda.syncthreads()
-        return stop
+            cta.tally[LISTED] = 0
 
-    return execute
+
+@inlined
+def several(cta: Any, hca: Any, together: Any, at: Any, stop: Any, done: Any, low: Any, listed: Any) -> Any:
+    """Execute a run. low: beginning of the bytes that the thread's WQE writes, or NEVER."""
+    nbytes, opcode = i64(0), i64(-1)
+    if done:
+        nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)
+    total, movers, place, behind, fine = plan(cta, done, opcode, nbytes, low, low + nbytes)
+    if limited(cta):
+        if cta.me == 0:
+            admit(hca, i64(cta.tally[WQES]), total)
+        cuda.syncthreads()
+    if cta.me == THREADS - 1:  # which seldom has a WQE of its own
+        tally = cta.tally
+        atomics = i64(tally[WQES]) if together == ATOMICS else i64(0)
+        account(cta.pair, i64(tally[WQES]), i64(tally[WRITTEN]), i64(tally[READ_]), atomics, total, i64(tally[SIGNALLED]), stop - at)
+    if together == ATOMICS:
+        in_turn(cta, done, at, stop)
+    else:
+        move(cta, low != NEVER, nbytes, movers, place, behind, fine, listed)
+
+
+@inlined
+def single(cta: Any, hca: Any, together: Any, at: Any, stop: Any, moves: Any, listed: Any) -> Any:
+    """Execute a run of one WQE: it needs no plan."""
+    if cta.me == at:
+        nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)
+        asks, write, read = load(cta.mine + WORK_CE) >= ALWAYS, opcode == WRITE, opcode == READ
+        if limited(cta):
+            admit(hca, 1, nbytes)
+        if asks:
+            cta.tally[LAST] = at
+        atomic = together == ATOMICS
+        account(cta.pair, 1, 1 if write else 0, 1 if read else 0, 1 if atomic else 0, nbytes, 1 if asks else 0, stop - at)
+        if atomic:
+            if cta.words[DIRTY] != 0:
+                fence()
+            update(cta.control, cta.pair, cta.mine)
+        elif moves:
+            start(cta, nbytes, listed)
+    cuda.syncthreads()
+    copy_listed(cta, listed)
+
+
+@inlined
+def execute(cta: Any, hca: Any, visited: Any, first: Any, at: Any, n: Any, kind: Any, blocks: Any) -> Any:
+    """Execute the WQEs of the batch from number ``at`` on, as far as they are of one class; return the number of the next WQE.
+
+    visited: place of the QP in ``found``; first: index of the batch; n: its WQEBBs; kind, blocks: class and WQEBBs of the thread's own WQE.
+    """
+    listed = cuda.shared.array(THREADS, types.int32)
+    together = i64(cta.kinds[at])
+    if cta.me == at:
+        end = at + blocks
+        cta.words[SINGLE] = 1 if end >= n or cta.kinds[end] != together else 0
+    if cta.me >= at and kind != together and kind != NO_WQE:
+        cuda.atomic.min(cta.tally, STOP_AT, cta.me)
+    cuda.syncthreads()
+    stop = min(i64(cta.tally[STOP_AT]), n)
+    done = kind == together and at <= cta.me < stop
+    low = i64(NEVER)
+    if done and together != ATOMICS and load(cta.mine + WORK_SEGMENTS) != 0:
+        low = load(cta.mine + (WORK_REMOTE if together == WRITES else WORK_PAIRS))
+    if cta.words[SINGLE] != 0:
+        single(cta, hca, together, at, stop, low != NEVER, listed)
+    else:
+        several(cta, hca, together, at, stop, done, low, listed)
+    cuda.syncthreads()
+    last = i64(cta.tally[LAST])
+    if last >= 0:
+        give_back(cta, visited)
+    cuda.syncthreads()
+    clear(cta)
+    if cta.me == 0:
+        cta.words[DIRTY] = 1 if last < 0 else 0
+    if cta.me == last:
+        opcode, nbytes = load(cta.mine + WORK_OPCODE), load(cta.mine + WORK_NBYTES)
+        place_cqe(cta.control, cta.pair, first + cta.me, opcode, nbytes, REQ, 0, 0)
+    cuda.syncthreads()
+    return stop

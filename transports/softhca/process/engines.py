@@ -75,17 +75,17 @@ class _SimulatedKernel(_Thread):
     """The kernel of the cuda engine in the simulator, for tests."""
 
     words = "cuda"
-    CTAS, THREADS = 1, 64  # two warps; one CTA, as in the simulator one that only waits does not yield to others
+    CTAS = 1  # in the simulator one that only waits does not yield to others
 
     def __init__(self) -> None:
         from pgas.transports.softhca.engine import block
 
         super().__init__(Tables(workers=self.CTAS))
-        self._kernel = block.kernel(self.THREADS)  # compiled before a PE waits for it
+        self._kernel = block.loop[self.CTAS, block.THREADS]
         self._beat = _Beat(self.tables)
 
     def _loop(self) -> None:
-        self._kernel[self.CTAS, self.THREADS](self.tables.address)
+        self._kernel(self.tables.address)
 
     def start(self) -> None:
         super().start()
@@ -177,7 +177,7 @@ def _kernel(device: int, sms: int) -> Engine:
     class Kernel:
         """The kernel, on its own stream. This process never synchronises the whole device."""
 
-        THREADS, PER_SM = 256, 2
+        PER_SM = 2
 
         def __init__(self) -> None:
             compiler.select_device(device)
@@ -188,8 +188,7 @@ def _kernel(device: int, sms: int) -> Engine:
             available = int(check(driver.cuDeviceGetAttribute(count, device), "cuDeviceGetAttribute"))
             self._stream = gpu.create_stream()
             self._event = self._stream.record()
-            self._loop = block.kernel(self.THREADS)
-            code = compiler.compiled(self._loop, block.SIGNATURE).cubin  # before a PE waits for it
+            code = compiler.compiled(block.loop, block.SIGNATURE).cubin  # before a PE waits for it
             self.words = f"cuda {hashlib.sha256(code).hexdigest()[:16]}"
             self.tables = Tables(workers=self.PER_SM * (min(sms, available) if sms else available), mirror=Image())
             self._beat = _Beat(self.tables, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
@@ -198,7 +197,7 @@ def _kernel(device: int, sms: int) -> Engine:
             return vmm.GPUMemory(device)
 
         def start(self) -> None:
-            self._loop[self.tables.workers, self.THREADS, self._stream](self.tables.address)
+            block.loop[self.tables.workers, block.THREADS, self._stream](self.tables.address)
             self._event = self._stream.record()
             self._beat.start()
 
