@@ -56,6 +56,9 @@ def mpi(monkeypatch):
     """A stand-in for mpi4py.MPI, so that no MPI library is initialised in the tests' own process."""
     stand_in = SimpleNamespace(
         Comm=Communicator,
+        Status=SimpleNamespace,
+        ANY_SOURCE=-1,
+        BYTE=None,
         COMM_NULL=None,
         COMM_WORLD=Communicator(),
         Get_library_version=lambda: "MPICH Version:      5.0.1\nMPICH Release date: ...\0",
@@ -197,6 +200,48 @@ def test_nothing_is_freed_after_mpi_has_ended(mpi):
     mpi.Is_finalized = lambda: True
     found.close()
     assert not found._comm.freed
+
+
+class Left(Communicator):
+    """A communicator of two. The messages of rank 1, which ends an exchange and leaves, are seen last first, as Open MPI may show them."""
+
+    def __init__(self, completed):
+        super().__init__(2)
+        self.messages = {1: b"data", 0: f"{completed} why".encode()}
+
+    def Idup(self):
+        return self, SimpleNamespace(Test=lambda: True)
+
+    def Isend(self, data, to, tag):
+        return SimpleNamespace(Test=lambda: True)
+
+    def Iprobe(self, source, tag, status):
+        status.Get_source, status.Get_count = lambda: 1, lambda unit: len(self.messages[0])
+        return tag in self.messages
+
+    def Recv(self, room, source, tag):
+        room[:] = self.messages.pop(tag)
+
+    def Improbe(self, source, tag, status):
+        if 0 in self.messages or tag not in self.messages:
+            return None
+        data = self.messages.pop(tag)
+        status.Get_source, status.Get_count = lambda: 1, lambda unit: len(data)
+        return SimpleNamespace(Recv=lambda room: room[0].__setitem__(slice(None), data))
+
+
+def test_a_rank_leaves_after_an_exchange(mpi):
+    """The others complete that exchange; the next one raises the reason."""
+    found = mpi_bootstrap.MPIBootstrap(Left(completed=1))
+    assert found.allgather(b"mine", lambda: None) == [b"mine", b"data"]
+    with pytest.raises(BootstrapError, match="why") as raised:
+        found.allgather(b"", lambda: None)
+    assert raised.value.of_another
+
+
+def test_a_rank_leaves_during_an_exchange(mpi):
+    with pytest.raises(BootstrapError, match="why"):
+        mpi_bootstrap.MPIBootstrap(Left(completed=0)).allgather(b"mine", lambda: None)
 
 
 def test_abort_ends_the_world(mpi):

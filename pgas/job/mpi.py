@@ -44,6 +44,8 @@ class MPIBootstrap:
         self.rank: int = comm.rank
         self.size: int = comm.size
         self._left = ""  # why a rank has left
+        self._completed = 0  # exchanges
+        self._gone: list[tuple[int, str]] = []  # of each rank that left: the exchanges that it completed, and why
         self.missing: set[int] | None = None
         self.met = False
         self._tag = 0
@@ -85,6 +87,7 @@ class MPIBootstrap:
         self._wait(arrived, poll)
         self.met = True
         self._wait(delivered, poll)
+        self._completed += 1
         return [gathered[pe] for pe in range(self.size)]
 
     def _wait(self, over: Callable[[], bool], poll: Callable[[], None]) -> None:
@@ -97,7 +100,10 @@ class MPIBootstrap:
                 pause = min(pause * 1.5, 1e-3)
 
     def leave(self, why: str) -> None:
-        """Send the reason to each other rank, in a message so short that MPI sends it at once. Further calls do nothing."""
+        """Send the reason to each other rank, in a message so short that MPI sends it at once. Further calls do nothing.
+
+        The number of completed exchanges goes with it: this message may be seen before those of the last exchange.
+        """
         if self._left:
             return
         self._left, deadline = why, time.monotonic() + _ABORT_S
@@ -105,16 +111,21 @@ class MPIBootstrap:
             if time.monotonic() > deadline:
                 return
             time.sleep(1e-3)
-        self._sent += [(pe, self._comm.Isend([why.encode(), self._mpi.BYTE], pe, _LEFT)) for pe in set(range(self.size)) - {self.rank}]
+        text = f"{self._completed} {why}".encode()
+        self._sent += [(pe, self._comm.Isend([text, self._mpi.BYTE], pe, _LEFT)) for pe in set(range(self.size)) - {self.rank}]
 
     def _hear(self) -> None:
-        """Raise the reason of a rank that has left, if there is one."""
+        """Raise the reason of a rank that left before it completed this exchange. If it left later, the next exchange raises it."""
         status = self._mpi.Status()
-        if self._comm.Iprobe(self._mpi.ANY_SOURCE, _LEFT, status):
-            why = bytearray(status.Get_count(self._mpi.BYTE))
-            self._comm.Recv(why, status.Get_source(), _LEFT)
-            self._left = why.decode()
-            raise of_another(BootstrapError(self._left))
+        while self._comm.Iprobe(self._mpi.ANY_SOURCE, _LEFT, status):
+            said = bytearray(status.Get_count(self._mpi.BYTE))
+            self._comm.Recv(said, status.Get_source(), _LEFT)
+            completed, _, why = said.decode().partition(" ")
+            self._gone.append((int(completed), why))
+        for number, why in self._gone:
+            if number <= self._completed:
+                self._left = why
+                raise of_another(BootstrapError(why))
 
     def is_of(self, comm: Any) -> bool:
         """Whether comm has the job's processes, in the same order."""
