@@ -89,6 +89,6 @@ with pgas.init():
 
         curves = [plot.Curve(name, points, number) for number, (name, points) in enumerate(times.items())]
         place = f"{pgas.info()['machine']}, {pgas.info()['transport']}, {time.strftime('%Y-%m-%d')}"
-        details = f"{place}: {n} PEs, {data.nbytes} bytes, {args.blocks} blocks of {args.threads} threads"
+        details = f"{place}: {n} PEs, {data.nbytes} bytes, {args.blocks} x {args.threads} threads"
         plot.picture(args.plot, "All-reduce around a ring", details, [plot.Panel(curves, "chunks of a part", "time", "s")])
 raise SystemExit(not right)

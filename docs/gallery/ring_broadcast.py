@@ -64,6 +64,6 @@ with pgas.init():
 
         curves = [plot.Curve("measured", measured, 0), plot.Curve("N (S + K - 2) / (S B)", formula, 1)]
         place = f"{pgas.info()['machine']}, {pgas.info()['transport']}, {time.strftime('%Y-%m-%d')}"
-        details = f"{place}: {n} PEs, {data.nbytes} bytes, {args.blocks} blocks of {args.threads} threads"
+        details = f"{place}: {n} PEs, {data.nbytes} bytes, {args.blocks} x {args.threads} threads"
         plot.picture(args.plot, "Broadcast around a ring", details, [plot.Panel(curves, "chunks S", "time", "s")])
 raise SystemExit(not right)
