@@ -31,6 +31,7 @@ from pgas.kernels import window
 from pgas.kernels.compiler import backend, cuda
 from pgas.kernels.compiler.binding import HOST_FORMS
 from pgas.sass import COMPUTE_CAPABILITY, Built, assemble, compile_ptx
+from pgas.sim import model
 from pgas.transports import registry
 
 if not SIMULATOR:
@@ -211,7 +212,8 @@ def _pretend(found: Found, n_pes: int) -> None:
     """Put functions that do nothing in the place of pgas's, for the rest of this process; launches are passed to ``found``."""
     team = SimpleNamespace(pes=tuple(range(n_pes)), channels=config.read("PGAS_CHANNELS"))
     job = SimpleNamespace(my_pe=0, n_pes=n_pes, teams=SimpleNamespace(find=lambda number: team), peer=lambda array, pe: array)
-    job.transport = window.constants().transport
+    job.transport, job.nic = window.constants().transport, None
+    job.pes = [SimpleNamespace(gpu=pe, gpu_name=model.NAME) for pe in range(n_pes)]
 
     @contextlib.contextmanager
     def init(*_: Any, **__: Any) -> Iterator[Any]:
@@ -234,7 +236,7 @@ def _pretend(found: Found, n_pes: int) -> None:
     pretended: dict[str, Callable[..., Any]] = {
         "init": init, "launch": launch, "array": _array, "full": _full, "empty": _empty, "zeros": _empty, "full_like": _like(_full),
         "empty_like": _like(_empty), "zeros_like": _like(_empty), "allgather_object": lambda value: [value] * n_pes,
-        "broadcast_object": lambda value, *_: value, "info": dict, "unique_id": lambda *_: bytes(128),
+        "broadcast_object": lambda value, *_: value, "unique_id": lambda *_: bytes(128),
         "team_split_strided": lambda *_, **__: world, "team_create": lambda *_, **__: world,
         "team_split_2d": lambda *_, **__: (world, world),
     }  # fmt: skip
@@ -242,6 +244,9 @@ def _pretend(found: Found, n_pes: int) -> None:
     of_cuda = {"to_device": lambda ary, *_, **__: _array(ary), "device_array": _empty, "device_array_like": _like(_empty)}
     of_cuda |= {"stream": nothing, "synchronize": nothing, "event_elapsed_time": nothing}
     of_cuda["event"] = lambda *_, **__: SimpleNamespace(record=nothing, synchronize=nothing)
+    gpu = SimpleNamespace(compute_capability=COMPUTE_CAPABILITY, MULTIPROCESSOR_COUNT=model.SMS, WARP_SIZE=model.THREADS_PER_WARP,
+        MAX_THREADS_PER_BLOCK=model.THREADS_PER_BLOCK)  # fmt: skip
+    of_cuda["get_current_device"] = lambda: gpu
     for module, functions in ((pgas, pretended), (cuda, of_cuda)):
         for name, function in functions.items():
             setattr(module, name, function)

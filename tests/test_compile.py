@@ -36,7 +36,7 @@ def wrong(array):
 with pgas.init() as job:
     assert sys.argv[1:] == ["--size", "4"] and pgas.n_pes() == job.n_pes == 3
     array = pgas.zeros(4, np.float32)
-    store[1, 4](array, 1.5)
+    store[cuda.get_current_device().MULTIPROCESSOR_COUNT // pgas.info()["npes"], 4](array, 1.5)
     store[1, 4](array, 2.5)
     store[1, 4](pgas.zeros((2, 2), "bfloat16")[0], 1)
     pgas.launch(plain, 1, 1, (array, cuda.to_device(np.ones(4))), cuda.stream())

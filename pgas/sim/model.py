@@ -7,7 +7,7 @@ are not counted: there is no machine code.
 
 from math import prod
 
-__all__ = ["NAME", "SHARED_PER_BLOCK", "check_launch", "resident_blocks"]
+__all__ = ["NAME", "SHARED_PER_BLOCK", "SMS", "THREADS_PER_BLOCK", "THREADS_PER_WARP", "check_launch", "resident_blocks"]
 
 NAME = "H100"
 SMS = 132
