@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent import futures
 from types import SimpleNamespace
 
 import pytest
@@ -202,46 +203,93 @@ def test_nothing_is_freed_after_mpi_has_ended(mpi):
     assert not found._comm.freed
 
 
-class Left(Communicator):
-    """A communicator of two. The messages of rank 1, which ends an exchange and leaves, are seen last first, as Open MPI may show them."""
+class Rank(Communicator):
+    """A rank of a communicator in one process. Rank 0 sees the message of a rank that leaves first, as Open MPI may show it."""
 
-    def __init__(self, completed):
-        super().__init__(2)
-        self.messages = {1: b"data", 0: f"{completed} why".encode()}
+    def __init__(self, rank, mail):
+        super().__init__(len(mail))
+        self.rank, self.mail, self.heard = rank, mail, rank != 0
 
     def Idup(self):
         return self, SimpleNamespace(Test=lambda: True)
 
     def Isend(self, data, to, tag):
+        self.mail[to].append((self.rank, tag, bytes(data[0])))
         return SimpleNamespace(Test=lambda: True)
 
+    def _find(self, tag, status):
+        found = next((message for message in self.mail[self.rank] if message[1] == tag), None)
+        if found is not None:
+            status.Get_source, status.Get_count = lambda: found[0], lambda unit: len(found[2])
+        return found
+
     def Iprobe(self, source, tag, status):
-        status.Get_source, status.Get_count = lambda: 1, lambda unit: len(self.messages[0])
-        return tag in self.messages
+        return self._find(tag, status) is not None
 
     def Recv(self, room, source, tag):
-        room[:] = self.messages.pop(tag)
+        message = self._find(tag, SimpleNamespace())
+        self.mail[self.rank].remove(message)
+        room[:], self.heard = message[2], True
 
     def Improbe(self, source, tag, status):
-        if 0 in self.messages or tag not in self.messages:
+        message = self._find(tag, status) if self.heard else None
+        if message is None:
             return None
-        data = self.messages.pop(tag)
-        status.Get_source, status.Get_count = lambda: 1, lambda unit: len(data)
-        return SimpleNamespace(Recv=lambda room: room[0].__setitem__(slice(None), data))
+        self.mail[self.rank].remove(message)
+        return SimpleNamespace(Recv=lambda room: room[0].__setitem__(slice(None), message[2]))
+
+
+def three_ranks():
+    mail = [[], [], []]
+    return [mpi_bootstrap.MPIBootstrap(Rank(rank, mail)) for rank in range(3)]
+
+
+def patient(polls=5000):
+    """Return a poll that fails after some seconds."""
+    left = iter(range(polls))
+    return lambda: next(left)
 
 
 def test_a_rank_leaves_after_an_exchange(mpi):
     """The others complete that exchange; the next one raises the reason."""
-    found = mpi_bootstrap.MPIBootstrap(Left(completed=1))
-    assert found.allgather(b"mine", lambda: None) == [b"mine", b"data"]
+    zero, one, two = three_ranks()
+
+    def leave():
+        one.allgather(b"1", patient())
+        one.leave("why")
+
+    with futures.ThreadPoolExecutor(2) as threads:
+        others = threads.submit(leave), threads.submit(two.allgather, b"2", patient())
+        assert zero.allgather(b"0", patient()) == [b"0", b"1", b"2"]
+    assert others[0].result() is None
+    assert others[1].result() == [b"0", b"1", b"2"]
     with pytest.raises(BootstrapError, match="why") as raised:
-        found.allgather(b"", lambda: None)
+        zero.allgather(b"", patient())
     assert raised.value.of_another
 
 
 def test_a_rank_leaves_during_an_exchange(mpi):
+    zero, one, _ = three_ranks()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        one.allgather(b"1", interrupt)
+    one.leave("why")
     with pytest.raises(BootstrapError, match="why"):
-        mpi_bootstrap.MPIBootstrap(Left(completed=0)).allgather(b"mine", lambda: None)
+        zero.allgather(b"0", patient())
+
+
+def test_nothing_is_freed_after_a_rank_has_left(mpi):
+    """It would take part in that."""
+    zero, one, two = three_ranks()
+    with futures.ThreadPoolExecutor(2) as threads:
+        threads.submit(lambda: (one.allgather(b"1", patient()), one.leave("why")))
+        threads.submit(two.allgather, b"2", patient())
+        zero.allgather(b"0", patient())
+    zero.close()
+    assert not zero._comm.freed
 
 
 def test_abort_ends_the_world(mpi):

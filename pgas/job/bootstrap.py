@@ -32,7 +32,7 @@ class Bootstrap(Protocol):
         """Return every rank's data, by rank. ``poll`` is called while waiting; if it raises, the caller calls leave().
 
         Raises:
-            BootstrapError: a rank has left; the text is the argument of its leave().
+            BootstrapError: a rank left before it completed this exchange; the text is the argument of its leave().
         """
 
     def leave(self, why: str) -> None:

@@ -102,7 +102,7 @@ class MPIBootstrap:
     def leave(self, why: str) -> None:
         """Send the reason to each other rank, in a message so short that MPI sends it at once. Further calls do nothing.
 
-        The number of completed exchanges goes with it: this message may be seen before those of the last exchange.
+        The number of completed exchanges goes with it: this message may be seen before the data of the last one.
         """
         if self._left:
             return
@@ -151,8 +151,8 @@ class MPIBootstrap:
         """Return None: mpirun ends all processes when one ends."""
 
     def close(self) -> None:
-        """Free the duplicate, unless MPI has ended or an exchange left by an exception still uses it."""
-        if not self._left and not self._mpi.Is_finalized() and self._making.Test():
+        """Free the duplicate, unless MPI has ended, or a rank has left, which does not take part in that."""
+        if not self._left and not self._gone and not self._mpi.Is_finalized() and self._making.Test():
             self._comm.Free()
 
 
