@@ -56,7 +56,7 @@ def kernel(make: Callable[[int], Callable[[int], int]], *sources: str) -> Any:
 
 
 def keep(kernel_: Any, *sources: str) -> None:
-    """Give a CUDA kernel a disk cache; without one every process compiles it, which takes ten seconds. sources: as kernel()'s.
+    """Give a CUDA kernel a disk cache; without one every process compiles it, which takes 20 s. sources: as kernel()'s.
 
     Its code contains none of the job's constants, so they are not in the key.
     """

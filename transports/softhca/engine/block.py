@@ -222,7 +222,7 @@ def beginning(cta: Any, wqe: Any, n: Any, entries: Any) -> Any:
         cuda.syncthreads()
         if cta.me == 0:
             at = i64(0)
-            for w in range(THREADS // 32):
+            for w in range(WARPS):
                 entries[33 * w + 32] = at
                 at = i64(entries[33 * w + at]) - 32  # a WQE has at most 16 WQEBBs
         cuda.syncthreads()
@@ -260,7 +260,7 @@ def alone(cta: Any, hca: Any, qp: Any, work: Any, first: Any, at: Any, n: Any) -
 
 
 @inlined
-def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> Any:
+def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
     """Execute what is pending in a QP, in batches."""
     stale = True  # the rows are to be copied
     runs.clear(cta)

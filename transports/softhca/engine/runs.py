@@ -46,6 +46,8 @@ __all__ = [
 #: Threads of a CTA, a power of two. In the simulator two warps.
 THREADS = 64 if SIMULATOR else 256
 WARPS = THREADS // 32
+
+#: Words of the lowest and the highest address of each warp's WQEs.
 EXTENT_WORDS = 2 * WARPS
 
 #: Most bytes that a thread, a group of lanes, and a warp copy alone.
@@ -146,7 +148,7 @@ def copy_listed(cta: Any, listed: Any) -> None:
         at = cta.words[BASE] + 8 * i64(listed[k])
         if cta.stage[at + 2] <= GROUP_BYTES:
             copy_together(cta.me & (GROUP - 1), i64(GROUP), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
-    for k in range(cta.warp, large, THREADS >> 5):
+    for k in range(cta.warp, large, WARPS):
         at = cta.words[BASE] + 8 * i64(listed[k])
         if GROUP_BYTES < cta.stage[at + 2] <= WARP_BYTES:
             copy_together(cta.lane, i64(32), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
@@ -206,7 +208,7 @@ def plan(cta: Any, done: Any, opcode: Any, nbytes: Any, low: Any, high: Any) -> 
 
 
 @inlined
-def start(cta: Any, nbytes: Any, listed: Any) -> Any:
+def start(cta: Any, nbytes: Any, listed: Any) -> None:
     """Move the bytes of the thread's WQE, or list them to be copied by several threads."""
     if nbytes > ALONE_BYTES and load(cta.mine + WORK_SEGMENTS) == 1:
         list_copy(cta, listed)
@@ -217,7 +219,7 @@ def start(cta: Any, nbytes: Any, listed: Any) -> Any:
 
 
 @inlined
-def move(cta: Any, moves: Any, nbytes: Any, movers: Any, place: Any, behind: Any, fine: Any, listed: Any) -> Any:
+def move(cta: Any, moves: Any, nbytes: Any, movers: Any, place: Any, behind: Any, fine: Any, listed: Any) -> None:
     """Move the bytes of all WQEs of the run. Of two that write the same bytes, the later one waits until the earlier one is done."""
     begun = i64(0)
     while begun < movers:
@@ -241,7 +243,7 @@ def move(cta: Any, moves: Any, nbytes: Any, movers: Any, place: Any, behind: Any
 
 
 @inlined
-def several(cta: Any, hca: Any, together: Any, at: Any, stop: Any, done: Any, low: Any, listed: Any) -> Any:
+def several(cta: Any, hca: Any, together: Any, at: Any, stop: Any, done: Any, low: Any, listed: Any) -> None:
     """Execute a run. low: beginning of the bytes that the thread's WQE writes, or NEVER."""
     nbytes, opcode = i64(0), i64(-1)
     if done:
@@ -262,7 +264,7 @@ def several(cta: Any, hca: Any, together: Any, at: Any, stop: Any, done: Any, lo
 
 
 @inlined
-def single(cta: Any, hca: Any, together: Any, at: Any, stop: Any, moves: Any, listed: Any) -> Any:
+def single(cta: Any, hca: Any, together: Any, at: Any, stop: Any, moves: Any, listed: Any) -> None:
     """Execute a run of one WQE: it needs no plan."""
     if cta.me == at:
         nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)

@@ -75,7 +75,7 @@ class _SimulatedKernel(_Thread):
     """The kernel of the cuda engine in the simulator, for tests."""
 
     words = "cuda"
-    CTAS = 1  # in the simulator one that only waits does not yield to others
+    CTAS = 1  # in the simulator, a CTA that only waits does not yield to others
 
     def __init__(self) -> None:
         from pgas.transports.softhca.engine import block
