@@ -287,7 +287,7 @@ def main(argv: list[str] | None = None) -> int:
             return 2
         mesh, whole = _Mesh(options.nx, options.ny), _Mesh(options.nx, options.ny, alone=True)
         if version == "persistent":
-            blocks = options.blocks or (2 if pgas.SIMULATOR else _sms() * pgas.info()["gpus"] // n)
+            blocks = options.blocks or (2 if pgas.SIMULATOR else _sms() // sum(pe.gpu == job.pes[me].gpu for pe in job.pes))
             solver: Any = _Persistent(mesh, max(1, blocks), 32 if pgas.SIMULATOR else 512)
         else:
             solver = _Stepwise(mesh, *((_by_p, of_p) if version == "p" else (_by_put, of_put)))

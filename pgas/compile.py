@@ -1,7 +1,8 @@
 """What the kernels of a program need on a GPU, found without one: ``python -m pgas compile [--transport ibgda] prog.py [arguments]``.
 
-The program runs without a job, as PE 0 of --pes. A launch compiles its kernel for its arguments, and does nothing else. Other calls of pgas
-on the host do nothing, and arrays are NumPy's, so results are those of a program whose kernels never ran. What it prints is dropped.
+The program runs without a job, as PE 0 of --pes. A launch compiles its kernel for its arguments, and does nothing else. Other operations of
+the host do nothing, arrays are NumPy's, and properties of the GPU are an H100's, so results are those of a program whose kernels never ran.
+What it prints is dropped.
 
 Prints for each kernel: SASS instructions, registers of a thread, bytes that it spills, bytes of its stack, and how many of the instructions
 load, store, are atomics, and are fences. A PGAS_ variable has its meaning for a job's kernels.
