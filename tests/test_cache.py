@@ -177,6 +177,32 @@ def test_second_process_finds_the_code(warm):
     assert python(warm, KERNEL + "print(hits(kernel))") == 1
 
 
+def test_an_operation_in_a_closure(tmp_path):
+    """As host reductions have it."""
+    program = """
+def make(op):
+    @pgas.jit
+    def kernel(a, pe):
+        a[pe] = 1.0 if op == 0 else 2.0
+    return kernel
+print(hits(make(pgas.SUM if os.environ["OP"] == "sum" else pgas.MAX)))
+"""
+    assert [python(tmp_path, program, OP=op) for op in ("sum", "sum", "max", "max")] == [0, 1, 0, 1]
+
+
+def test_a_team_in_a_closure(tmp_path):
+    """Code contains its number."""
+    program = """
+def within(team):
+    @pgas.jit
+    def kernel(a, pe):
+        a[pe] = team
+    return kernel
+print(hits(within(pgas.Team._of(int(os.environ["TEAM"]), pgas.job.teams.Record((0,), 1, 0, "")))))
+"""
+    assert [python(tmp_path, program, TEAM=number) for number in "3344"] == [0, 1, 0, 1]
+
+
 def test_other_constants_are_another_entry(warm):
     assert python(warm, KERNEL + "print(hits(kernel))", SHIFT="39") == 0
     assert python(warm, KERNEL + "print(hits(kernel))", SHIFT="38") == 1
@@ -221,13 +247,6 @@ ONE = 1.0
 def kernel(a, pe):
     pgas.p(a, 0, ONE, pe)
 assert hits(kernel) == 0
-
-def within(team):
-    @pgas.jit
-    def kernel(a, pe):
-        pgas.barrier(team)
-    return kernel
-assert hits(within(pgas.Team._of(3, pgas.job.teams.Record((0,), 1, 0, "")))) == 0
 print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]))
 """
     for _ in range(2):

@@ -445,6 +445,11 @@ class _Cache(disk_cache.OnDisk, dispatchers.CUDACache):  # type: ignore[misc, no
 
     _impl_class = _CacheImpl
 
+    def __init__(self, function: Any, key: Key) -> None:
+        super().__init__(function, key)
+        # Keys cover free variables. Numba would hash their pickles, in which intrinsics and some enumerations have an id of the process.
+        self._py_func = SimpleNamespace(__code__=function.__code__, __closure__=None)
+
 
 def keep(kernel: Any, key: Key) -> None:
     disk_cache.keep(kernel, lambda: _Cache(kernel.py_func, lambda: (*versions(), *key())))

@@ -365,7 +365,8 @@ def _value(value: Any, names: tuple[str, ...], seen: set[Any]) -> list[bytes]:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return [repr((value.dtype, value.shape, value.flags.f_contiguous, value.flags.writeable)).encode(), value.tobytes()]
     if isinstance(value, enum.Enum):
-        return [f"{type(value).__module__}.{value}".encode(), *_value(value.value, names, seen)]
+        kind = type(value)
+        return [f"{kind.__module__}.{kind.__qualname__}.{value.name}".encode(), *_value(value.value, names, seen)]
     if isinstance(value, enum.EnumType):
         members: Any = value.__members__
         return [part for name, member in members.items() for part in (name.encode(), *_value(member, names, seen))]

@@ -185,11 +185,7 @@ class OnDisk:
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         base: Any = super()
-        try:
-            known = base._index_key(sig, codegen)
-        except TypeError as error:  # a variable of the closure cannot be pickled, as a pgas.Team
-            raise Uncacheable(str(error)) from error
-        return (*known, *self._key())
+        return (*base._index_key(sig, codegen), *self._key())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return saved code, None if there is none."""

@@ -58,6 +58,11 @@ def kernel(make: Callable[[int], Callable[[int], int]], *sources: str) -> Any:
 def keep(kernel_: Any, *sources: str) -> None:
     """Give a CUDA kernel a disk cache; without one every process compiles it, which takes 20 s. sources: as kernel()'s.
 
-    Its code contains none of the job's constants, so they are not in the key.
+    Its code contains none of the job's constants, so they are not in the key. Nor are free variables.
+
+    Raises:
+        ValueError: it has free variables.
     """
+    if names := compiler.backend.function_of(kernel_).__code__.co_freevars:
+        raise ValueError(f"the key of the disk cache does not cover the free variables {', '.join(names)}")
     compiler.backend.keep(kernel_, lambda: (source_stamp(*sources),))
