@@ -62,6 +62,6 @@ class Request(IntEnum):
     SIGNAL_SET = 5  #: WRITE unless nbytes is 0, then value to the signal word at second
     SIGNAL_ADD = 6  #: WRITE unless nbytes is 0, then value is added to the signal word at second
     SWAP = 7  #: value to the nbytes at remote
-    AND = 8  #: bitwise value and the nbytes at remote; OR and XOR likewise
+    AND = 8  #: the bitwise AND of value and the nbytes at remote, to remote; OR and XOR likewise
     OR = 9
     XOR = 10

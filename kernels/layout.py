@@ -182,7 +182,7 @@ SINK = N_CELLS * CELL_SIZE  #: after the last cell: where atomics leave old valu
 
 _channel = Region("channel of a team", 0, 128)
 EPOCH = _channel.word("EPOCH", 0, BOTH, KERNELS)  #: number of the last collective
-ONE_SIDED = _channel.word("ONE_SIDED", 8, BOTH, KERNELS)  #: number of the last one-sided one: some members sent nothing to some others
+ONE_SIDED = _channel.word("ONE_SIDED", 8, BOTH, KERNELS)  #: number of the last one-sided collective (channel.py)
 CHANNEL_HEAD = _channel.nbytes
 
 # Over a NIC, either flag() alone or put_signal() alone writes a word: they may post to different queue pairs, whose writes to one word are

@@ -167,6 +167,6 @@ def warp_number():
     return u32(ptx.block_rank() * ((ptx.block_size() + u32(31)) // u32(32)) + ptx.thread_rank() // u32(32))
 
 
-#: By Constants.map_by, the number of the cta, SM or warp whose threads share a queue pair; and the one of this process.
+#: By Constants.map_by: returns the number of the cta, SM or warp whose threads share a queue pair. sharer: the one for this process.
 SHARERS = {"cta": ptx.block_rank, "sm": ptx.smid, "warp": warp_number}
 sharer = ptx.block_rank

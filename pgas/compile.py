@@ -2,7 +2,7 @@
 
 The program runs without a job, as PE 0 of --pes. A launch compiles its kernel for its arguments, and does nothing else. Other operations of
 the host do nothing, arrays are NumPy's, and properties of the GPU are an H100's, so results are those of a program whose kernels never ran.
-What it prints is dropped.
+The program's own output is dropped.
 
 Prints for each kernel: SASS instructions, registers of a thread, bytes that it spills, bytes of its stack, and how many of the instructions
 load, store, are atomics, and are fences. A PGAS_ variable has its meaning for a job's kernels.
@@ -40,7 +40,7 @@ if not SIMULATOR:
 
 __all__ = ["Found", "add_arguments", "launched", "run"]
 
-#: Launches after which a program is ended, which may wait for a result.
+#: Launches after which a program is ended: it may be waiting for a result in a loop, and no kernel runs.
 _LAUNCHES = 10_000
 
 

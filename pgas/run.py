@@ -2,7 +2,7 @@
 
 A program that ends in .py, or follows -m, runs in this Python; any other is a command. Each line of a PE's output begins with ``[PE n]``,
 except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N killed it. On
-several machines it is that of every command with a PE that failed.
+several machines, every command with a failed PE returns this status.
 
 On several machines, run the command on each, with the same --nnodes and --master (an address of the first machine and a port that is free
 there) and its own --node-rank. PEs are numbered in the order of the machines; machines may start different numbers of PEs.
@@ -54,7 +54,10 @@ class _PE:
         return f"PE {self.rank} (process {self.process.pid})"
 
     def ended(self) -> int | None:
-        """Return its exit status, -N if signal N killed it, None while it runs. It stays a zombie: its number is that of its group, too."""
+        """Return its exit status, -N if signal N killed it, None while it runs.
+
+        It stays a zombie, so that no other process gets its pid, which is also its group's.
+        """
         ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None

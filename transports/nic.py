@@ -37,7 +37,7 @@ class Part:
     fds: list[int]  #: descriptors of the segments, for the adapter
     exchange: Callable[[Any], list[Any]]  #: exchange of small values among the PEs
     constants: window.Constants  #: number and depth of the queue pairs
-    near: Container[int]  #: the PEs that map this PE's memory, as this one theirs
+    near: Container[int]  #: the PEs that map this PE's memory and whose memory this PE maps
 
 
 def timed_out(text: str) -> TransportError:

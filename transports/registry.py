@@ -79,7 +79,7 @@ class Pair:
         return {**self.near.constants(requested), **self.far.constants(requested), **own}
 
     def connect(self, part: Part, setting: Setting) -> NIC | None:
-        """Map the heaps of near PEs, whose queues stay their own; connect a NIC with all PEs."""
+        """Map the heaps of near PEs, but not their queues; connect a NIC with all PEs."""
         self.near.connect(replace(part, segments=part.segments[:1], fds=part.fds[:1]), setting)
         return self.far.connect(part, setting)
 
@@ -129,7 +129,7 @@ def pairs() -> tuple[str, ...]:
 
 
 def over_nic(name: str) -> tuple[str, ...]:
-    """Return which transports over a NIC a job of a transport uses, or may use ("auto", where not all PEs map each other's memory)."""
+    """Return the transports over a NIC of a job; for "auto" all, as it may use any of them if not all PEs map each other's memory."""
     if name == "auto":
         return through_nics()
     _, far = parts(get(name))

@@ -63,7 +63,7 @@ def choose(
     refused: list[str] = []
     for far, device in nearest(gpu_pci, [device for device in devices if device in {pair[0] for pair in allowed}], root):
         if usable and far > usable[0][0]:
-            break  # suits() may open a device: not one that is too far anyway
+            break  # suits() may open a device: do not try those farther away than a usable one
         for port in (port for owner, port in allowed if owner is device):
             if (why := _refusal(device, port, suits, gpu_pci)) is None:
                 usable.append((far, device, port))

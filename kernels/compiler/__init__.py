@@ -1,4 +1,4 @@
-"""All that knows the compiler of device code: device functions, PTX primitives and their CPU twins, how public names are bound to them.
+"""All code that depends on the device-code compiler: device functions, PTX primitives and their CPU twins, the binding of public names.
 
 The compiler is chosen here only. ``backend`` is the module that implements interface.Backend; this package has its members under the same
 names. On GPUs ``compiler`` is that module, too, as an interface.Compiler, which makes machine code.

@@ -3,7 +3,7 @@
 * ``Backend``: how device functions are made and bound to public names. numba_cuda.py for GPUs, simulator.py for the simulator.
 * ``Compiler``: a Backend that makes machine code; not the simulator, where kernels are Python.
 
-Streams, events, bound and cooperative launches, occupancy and registers are cuda.core's (``Compiled.kernel``), whatever compiles.
+With every compiler, streams, events, bound and cooperative launches, occupancy and registers come from cuda.core (``Compiled.kernel``).
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class Backend(Protocol):
             cpu: the same on Python integers.
             convergent: the lanes of a warp execute it together (shfl, match, bar); the compiler may not move it into a branch.
             pure: neither touches memory nor depends on time: may be merged and hoisted. Everything else is volatile and clobbers
-                memory, or LLVM hoists the load of a spin loop.
+                memory; otherwise LLVM would hoist the load out of a spin loop.
         """
 
     def element_primitive(self, name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
@@ -123,7 +123,7 @@ class Backend(Protocol):
         """Keep a dispatcher's code on disk, where that is possible."""
 
     def deferred_frees(self) -> AbstractContextManager[Any]:
-        """Return a context in which arrays that go out of use are not freed yet, as that waits for running kernels."""
+        """Return a context that postpones the freeing of unused arrays, as a free waits for running kernels."""
 
 
 class Compiled(Protocol):

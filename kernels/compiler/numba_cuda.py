@@ -39,7 +39,7 @@ KernelTypeError: type[Exception] = NumbaTypeError
 
 
 class DeviceArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported]
-    """Numba's, but every launch reads the address. Numba would keep that of the first launch, and a freed block would go unnoticed."""
+    """Numba's array, but every launch reads its address anew. Numba keeps the first launch's, so a freed block would go unnoticed."""
 
     @property
     def _strided_memory_view_shim(self) -> Any:
@@ -321,7 +321,7 @@ _loading = threading.Lock()
 
 
 def _once(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Threads that launch a kernel for the first time at once would all load it; Numba then fails, as it has one entry for each module."""
+    """Let one thread at a time load kernels. Numba has one entry for each module, and fails if several threads load a kernel at once."""
 
     @functools.wraps(load)
     def loaded(self: Any) -> Any:

@@ -167,7 +167,7 @@ seat = primitive(
 
 nanosleep = primitive("nanosleep", "void(u32)", "nanosleep.u32 $0;", lambda ns: None)
 
-#: Number of the thread in its warp, and of the warp's threads: fewer than 32 in the last warp of some blocks.
+#: The thread's number in its warp, and the size of the warp: fewer than 32 threads in the last warp of some blocks.
 lane = primitive("lane", "u32()", "mov.u32 $0, %laneid;", lambda: cpu.lane(), pure=True)
 warp_size = primitive(
     "warp_size", "u32()",
@@ -176,7 +176,7 @@ warp_size = primitive(
     " mul.lo.u32 n, n, m; mov.u32 m, %ntid.z; mul.lo.u32 n, n, m; sub.u32 n, n, t; min.u32 $0, n, 32; }",
     lambda: cpu.warp_size(), pure=True,
 )  # fmt: skip
-#: Number of the thread in its block, and of the block's threads; x runs fastest.
+#: The thread's number in its block, and the size of the block; x runs fastest.
 thread_rank = primitive(
     "thread_rank", "u32()",
     "{ .reg .u32 t, u, n; mov.u32 t, %tid.z; mov.u32 n, %ntid.y; mov.u32 u, %tid.y; mad.lo.u32 t, t, n, u;"
@@ -326,8 +326,8 @@ atom_cas_element = element_primitive("atom_cas_element", "compare", _atomic("ato
 # Runs of accesses: for i in range(first, end, step): copy ``width`` bytes at byte offset i * width ----------------------------
 #
 # A put reads local memory of any kind (generic loads: shared and local arrays too) and stores to the window; a get reads the window,
-# past L1 because the owner may have changed it, and stores to local memory of any kind. ``deferred``: a put_nbi, whose source the
-# simulator's weak mode reads as late as the next quiet, or a get_nbi, whose destination it writes as late.
+# past L1 because the owner may have changed it, and stores to local memory of any kind. ``deferred``: for put_nbi and
+# get_nbi. The simulator's weak mode may then read the source of a put, or write the destination of a get, as late as the next quiet.
 
 _WIDTHS = {1: ("u32", "u8"), 2: ("u16", "b16"), 4: ("u32", "b32"), 8: ("u64", "b64")}
 
@@ -433,7 +433,7 @@ def _together(load: str, store: str, count: int, *, rest: bool = False) -> Any:
 
 _PUT, _GET = ("ld", "st.global"), ("ld.relaxed.sys.global", "st")
 put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
-#: Between global addresses, every access whole: for memory that others poll.
+#: Copies between global addresses with relaxed accesses, whose 8-byte words do not tear: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
 get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
 #: put_run and get_run for a copy by one warp: eight 16-byte loads in flight.

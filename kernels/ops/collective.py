@@ -232,7 +232,7 @@ def collect(scope: Scope) -> Callable[..., Any]:
 
 
 def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Way], Any]:
-    """All members exchange their numbers of elements, then store these into every dest. request: dest, its size, source, its size."""
+    """All members exchange their element counts, then store their elements into every dest. request: dest, its size, source, its size."""
     fits, each = fitting(name, itemsize), constant(itemsize)
 
     @device
@@ -321,7 +321,7 @@ def _end(displ, count):
 
 
 def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Way], Any]:
-    """Every member tells every other the place and size of that one's part of dest; then every member writes into these parts.
+    """Every member tells each other member where to write in its dest, and how many elements; then all write there.
 
     request: op, dest, dest_counts, dest_displs, source, source_counts, source_displs.
     """

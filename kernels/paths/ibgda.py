@@ -128,7 +128,7 @@ def _p(size: int) -> Any:
 
     @device
     def p(addr, array, value, pe, qp):
-        """If the elements of every group of lanes are contiguous, each group posts one WQE; a NOP completes one of several WQEBBs."""
+        """If the elements of every group of lanes are contiguous, each group posts one WQE, and a NOP behind one of several WQEBBs."""
         low, high = element_words(array, value)
         record = record_of(pe, qp)
         here, mask, rank, count = group(record)

@@ -14,9 +14,9 @@ members name the same arrays, or slices at the same place of them. dest and sour
 the same.
 
 **Before the call,** dest must be free to be overwritten on every member: a member that is ahead may write to this member's dest before this
-member calls. So a team_sync() belongs between the last read of dest and the next collective that writes it, or two arrays are used by
-turns. Messages of up to PGAS_LL_BYTES from a member to another need neither: they go through memory of the team, and only this member's
-own call writes its dest (not of alltoallv and collect).
+member calls. So call team_sync() between the last read of dest and the next collective that writes it, or use two arrays by turns.
+Messages of up to PGAS_LL_BYTES from a member to another need neither, except in alltoallv and collect: they go through memory of the team,
+and only this member's own call writes its dest.
 
 **On return,** dest is complete on this member, all threads that called may read it, and source may be reused. A collective is no barrier
 and no quiet: other members may not have returned, or not have called yet, and puts from before the call may still be on their way.

@@ -1,13 +1,13 @@
 """Collectives of teams on the host: at once, or with ``stream=`` in stream order, where a graph may capture them.
 
 A call launches a kernel of one block, which calls the ``_block`` form. (A kernel of the program's own, of several blocks on several
-channels, moves large messages faster.) All members call, in the same order on a channel. Without ``channel=`` that is one that kernels do
-not have. Calls on one team and channel must not overlap: on two streams give them two channels.
+channels, moves large messages faster.) All members call, in the same order on a channel. Without ``channel=`` a call uses a channel
+that kernels cannot name. Calls on one team and channel must not overlap: on two streams give them two channels.
 
 Without ``stream`` a call waits for its kernel, so dest is complete on return. With ``stream`` it returns at once; later work in the stream
-may read dest and reuse source. A team that is None, arrays that are not symmetric, sizes that do not fit, elements that an op does not
-have, and an op, root or channel that does not exist are a TypeError or ValueError at the call, which has no effect; a team that was
-destroyed is a PgasError.
+may read dest and reuse source. The call raises a TypeError or ValueError and has no effect if the team is None, an array is not
+symmetric, sizes do not fit, the op is not defined for the dtype, or the op, root or channel does not exist. If the team was destroyed, it
+raises a PgasError.
 """
 
 import functools

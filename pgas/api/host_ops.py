@@ -129,7 +129,7 @@ def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) ->
 
 
 def enqueue(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
-    """Launch on a stream, else on the default one; without a stream and with wait, wait until it has ended."""
+    """Launch a kernel on a stream; None: on the default stream, and with ``wait``, wait until the kernel has ended."""
     kernel[grid, block, stream](*args)
     if stream is None and wait:
         runtime.current().synchronize(0)
@@ -139,7 +139,7 @@ def enqueue(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait
 
 
 def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bool = False) -> tuple[Any, Any]:
-    """Check the operands of a copy and return them as flat arrays of bytes. adds: behind it comes a signal that adds."""
+    """Check the operands of a copy and return them as flat arrays of bytes. adds: a signal that adds follows the copy."""
     job = runtime.current()
     job.check_pe(name, pe)
     to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)

@@ -179,7 +179,7 @@ def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int
 
 @host_only
 def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), stream: Any = 0, shared: int = 0) -> None:
-    """Launch a kernel on all PEs whose blocks may wait for each other and for other PEs' kernels. Collective.
+    """Launch, on all PEs, a kernel whose blocks may wait for each other and for other PEs' kernels. Collective.
 
     All blocks of the grid run at the same time (a cooperative launch), so a wait for any of them ends. Plain launches give no such
     promise: a block may wait for one that never starts.
@@ -194,8 +194,8 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
 
     Raises:
         TypeError: kernel is not a kernel, or args is not a tuple.
-        ValueError: on some PE the blocks do not all fit on the GPU at once (in the simulator: on an H100, registers not counted), or none
-            does; on every PE, with the largest grid that fits.
+        ValueError: on every PE: on some PE the blocks do not all fit on the GPU at once (in the simulator: on an H100, registers not
+            counted), and the text gives the largest grid that fits; or not even one block fits.
         BootstrapError: PEs launch different kernels.
         PgasError: args has a team that was destroyed; a PE whose args has none gets a ValueError.
     """

@@ -109,7 +109,7 @@ class Operand:
             nbytes: the used part of it.
             job: the job.
             pe: the PE at the other end.
-            adds: behind the copy comes a signal that adds.
+            adds: a signal that adds follows the copy.
 
         Raises:
             ValueError: a NIC cannot reach it.

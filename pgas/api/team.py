@@ -92,7 +92,7 @@ class Team(teams.Handle):
 TEAM_WORLD = Team(teams.WORLD)
 #: The team of this PE and those that map each other's memory with it: over p2p all, over a NIC this PE alone.
 TEAM_NODE = Team(teams.NODE)
-#: The team of the PEs that have this PE's place among those of their TEAM_NODE: over p2p this PE alone, over a NIC all.
+#: The team of the PEs that have the same number in their TEAM_NODE as this PE in its own: over p2p this PE alone, over a NIC all.
 TEAM_SAME_LOCAL = Team(teams.SAME_LOCAL)
 
 

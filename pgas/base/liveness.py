@@ -2,7 +2,7 @@
 
 A launcher may kill the other PEs before they can print it (Hydra does so at once, by SIGKILL). So a watcher prints it: a process in a
 session of its own that runs this file, which imports little in order to start fast. Another such process reports a long wait in
-MPI_Finalize, which keeps the interpreter's lock.
+MPI_Finalize: that call holds the GIL, so no thread of the PE can report it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _UNKNOWN = "ended without pgas.finalize()"
 #: Seconds until a watcher prints: a job that ends in good order ends its watcher before.
 _ORDERLY_S = 0.1
 
-#: The first argument of a process that reports a long wait at the end; those of other PEs are found by it.
+#: The first argument of a process that reports a long wait in MPI_Finalize. Such processes find each other by it, in /proc.
 AT_END = "at-end"
 
 #: Most PEs that a line names.
@@ -40,7 +40,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def state(pid: int) -> str:
-    """Return "stopped" (by SIGSTOP or a debugger) or "ended" if a process of this machine is, else ""."""
+    """Return the state of a process of this machine: "stopped" (by SIGSTOP or a debugger), "ended", or "" for any other."""
     try:
         letter = _stat(pid)[0]
     except OSError:
@@ -100,8 +100,8 @@ def fate(pid: int, pidfd: int) -> str:
 class _Deaths:
     """A wait for the end of any of some processes.
 
-    The kernel reports an end after it has closed the process's sockets. On a busy machine a launcher may see that, and kill the other PEs,
-    before the kernel comes to the report; then one of those is the first.
+    Linux closes a process's sockets before it reports the end of the process. On a busy machine a launcher may notice the closed sockets
+    and kill the other PEs before that report; then the end of one of these may be reported first.
     """
 
     def __init__(self, wakeup: int) -> None:
@@ -276,7 +276,7 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
 
 
 def _parents_of_reports() -> set[int]:
-    """Return the processes that wait at their ends."""
+    """Return the pids of processes that wait in MPI_Finalize: the parents of reporting processes."""
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:

@@ -236,8 +236,8 @@ _TABLE = (
     Remedy(
         "refused",
         (r"\b[A-Z0-9_]+ failed: [A-Z_]+ \(.*\), syndrome 0x",),
-        "the card's firmware refuses a command, or does not do what this data sheet of it says",
-        "sudo dmesg | grep mlx5 has the command, too; bring the firmware up to date (sudo mlxfwmanager -d DEVICE --online -u), and report "
+        "the card's firmware refuses a command, or behaves differently from pgas's description of it",
+        "sudo dmesg | grep mlx5 shows the command; bring the firmware up to date (sudo mlxfwmanager -d DEVICE --online -u), and report "
         "it with the syndrome: docs/rdma.md",
     ),
     # ------------------------------------------------------------------------------------------------------------ processes

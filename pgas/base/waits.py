@@ -37,7 +37,7 @@ def overdue(waiter: str, whom: str) -> None:
 
 
 def tell_if_late(source: socket.socket, waiter: str, whom: Callable[[], str]) -> None:
-    """Wait until there is something to receive, at most until the wait is due for its report; then report it."""
+    """Wait up to patience() seconds for something to receive; if nothing has come, report the long wait. No limit: return at once."""
     if (seconds := patience()) == math.inf:
         return
     poller = select.poll()

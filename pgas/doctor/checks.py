@@ -250,7 +250,7 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
             status, text = Status.FAIL if mlx5 else Status.NOTE, f"{nic.devx} (ibrc can use it)"
             yield Finding(_VERBS, device.name, status, text, remedy, IBGDA, device.name)
         elif nic.queue_pair:
-            text = f"opens with DevX; of a queue pair to itself, in the host's memory, {nic.queue_pair}"
+            text = f"opens with DevX; test of a queue pair to itself, in the host's memory: {nic.queue_pair}"
             remedy = _for(nic.queue_pair, device.name) or _of("refused", device.name)
             yield Finding(_VERBS, device.name, Status.FAIL, text, remedy, IBGDA, device.name)
         elif not nic.pci_atomics and machine.gpus:

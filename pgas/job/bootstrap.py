@@ -22,7 +22,7 @@ class Bootstrap(Protocol):
 
     rank: int
     size: int
-    met: bool  #: whether all ranks have arrived at the exchange; the missing ones then have not read this rank's data yet
+    met: bool  #: whether all ranks have arrived at the exchange; then ``missing`` are those that have not received this rank's data yet
 
     @property
     def missing(self) -> set[int] | None:
@@ -47,7 +47,7 @@ class Bootstrap(Protocol):
     def hearing(self) -> tuple[int, Callable[[], tuple[str, int, str] | None]] | None:
         """Return a descriptor of news, and a function that reads name, pid and fate of a dead PE of another machine from it.
 
-        None: the launcher ends all PEs when one ends, so there are no news.
+        None: the launcher ends all PEs when one ends, so there is no news.
         """
 
     @property

@@ -19,7 +19,7 @@ from pgas.job.processes import Process, siblings
 
 __all__ = ["Collective", "enough_files"]
 
-#: If two polls of a wait are more seconds apart, this process was stopped in between.
+#: If more seconds than this pass between two polls of a wait, this process was stopped meanwhile.
 _STOPPED_S = 1.0
 
 
@@ -64,7 +64,10 @@ class Collective:
             self._say_who_is_missing()
 
     def _say_who_is_missing(self) -> None:
-        """Report once who is missing. If it is known which PEs wait, only the lowest does, unless some may have continued already."""
+        """Report once who is missing.
+
+        If the missing PEs are known, only the lowest waiting PE reports; if all have arrived, each does, as lower ones may have continued.
+        """
         missing, me = self._bootstrap.missing, self._bootstrap.rank
         if missing is None:
             late = sorted(pe for pe in siblings(os.getppid()) if not self._can_speak(pe))

@@ -225,7 +225,7 @@ class Waiter:
 
 
 def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | None, timeout_s: float) -> list[Waiter]:
-    """Ask the threads of running kernels that wait, at most layout.N_WAITERS of them, and return what they answer.
+    """Ask the waiting threads of running kernels, at most layout.N_WAITERS of them, what they wait for, and return their answers.
 
     After an error in a kernel, return the threads that waited at that time.
     """

@@ -46,7 +46,7 @@ _INIT = "pgas.init()"
 #: Processes in which install() has run: this one, and those from which it was forked.
 _installed: set[int] = set()
 
-#: That of the last job of this process.
+#: The LastWord of the last job of this process.
 _word: LastWord | None = None
 
 #: The PEs of the last job on this machine: number and pid, this process's first.
@@ -244,7 +244,7 @@ def _at_exit(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Cal
     if (job := current()) is not None:
         _finalize(job, end)
     if bootstrap.last_call and len(_here) > 1 and (seconds := patience()) < math.inf:
-        # A thread could not speak, as the call keeps the interpreter's lock; and Python 3.12 does not fork here.
+        # No thread of this process could report a long wait, as the call holds the GIL; and Python 3.12 cannot fork at exit.
         pes = [str(number) for pe in _here.items() for number in pe]
         command = [sys.executable, "-I", "-S", liveness.__file__, liveness.AT_END, pes[0], bootstrap.last_call, str(seconds), *pes]
         null = subprocess.DEVNULL
@@ -253,7 +253,7 @@ def _at_exit(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Cal
 
 
 def _finalize(job: "Job", end: Callable[["Job"], None]) -> None:
-    """Finalize. Python ignores exceptions of functions of atexit, so end the job on one: the other PEs wait for this PE."""
+    """Finalize; an exception ends the job. Python ignores exceptions of atexit functions, and the other PEs would wait for this PE."""
     if job.broken and job.n_pes == 1:
         if job.nic is not None:
             job.nic.stop()

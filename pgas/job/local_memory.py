@@ -1,4 +1,4 @@
-"""Memory of this process beside the heap that its NIC reaches: a table of pieces, of which kernels read a copy (kernels/layout.py)."""
+"""Registered local memory, which the NIC reaches beside the heap: a table of pieces. Kernels read a copy of it (kernels/layout.py)."""
 
 from typing import Any, NamedTuple
 

@@ -221,7 +221,7 @@ def outward(host: str) -> str:
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return host
-    with contextlib.suppress(OSError):  # whoever uses the name reports it
+    with contextlib.suppress(OSError):  # the later use of the name reports it
         address = ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         if address.is_loopback and host.partition(".")[0] != "localhost":
             return _own_host()

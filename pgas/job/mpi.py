@@ -151,7 +151,7 @@ class MPIBootstrap:
         """Return None: mpirun ends all processes when one ends."""
 
     def close(self) -> None:
-        """Free the duplicate, unless MPI has ended, or a rank has left, which does not take part in that."""
+        """Free the duplicate, unless MPI has ended or a rank has left: freeing is collective, and that rank takes no part."""
         if not self._left and not self._gone and not self._mpi.Is_finalized() and self._making.Test():
             self._comm.Free()
 

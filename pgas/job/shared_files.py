@@ -31,7 +31,7 @@ _guards: list[tuple[int, int]] = []
 
 
 def forget_shared_files(*, every: bool = False) -> None:
-    """Remove the files, which every process has mapped. every: also those that MPI would remove, as it will not get there."""
+    """Remove the files; every process has mapped them. every: also those that MPI would remove at its end, which it will not reach."""
     _remove(_mapped("self", _ALL if every else (_OF_MPICH, _OF_OPEN_MPI)))
     while _guards:
         child, pipe = _guards.pop()

@@ -153,7 +153,10 @@ class Store:
             return None
 
     def _await(self, wanted: Kind, poll: Callable[[], None]) -> bytes:
-        """Send pending messages, and return the body of the next message of a kind. Other messages before it are kept."""
+        """Send pending messages, and return the body of the next message of a kind.
+
+        Other messages before it are kept, unless it is GATHERED: then they are late answers to questions, and are dropped.
+        """
         poller = select.poll()
         kept = bytearray()
         try:

@@ -76,14 +76,14 @@ def capturing(stream: Any) -> bool:
     if SIMULATOR:
         return False
     status, state = driver.cuStreamIsCapturing(driver.CUstream(handle_of(stream)))
-    if status == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:  # of the default stream, while one is captured that waits for it
+    if status == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:  # the default stream, while a blocking stream is being captured
         return True
     return bool(status == driver.CUresult.CUDA_SUCCESS and state != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
 @contextlib.contextmanager
 def loading_allowed() -> Iterator[None]:
-    """Let this thread load kernels while it captures: they allocate memory, which a capture otherwise forbids, and no graph replays it."""
+    """Let this thread load kernels during a capture. Loading allocates memory, which a capture otherwise forbids; no graph replays it."""
     if SIMULATOR:
         yield
         return

@@ -144,7 +144,7 @@ def choose_engine(requested: str, on_gpus: bool) -> str:
 
 
 def numbers_for_tests(per_node: Sequence[int], n_pes: int) -> list[int]:
-    """Return the number of each PE's machine as PGAS_PES_PER_NODE wants it: one number, or one for each machine.
+    """Return the machine number of each PE under PGAS_PES_PER_NODE, which is one count for all machines, or one for each.
 
     Raises:
         ValueError: it does not fit the number of PEs.

@@ -5,8 +5,8 @@ warp operation or a `yield_`; threads take turns round robin. The order is there
 
 Greenlets are expensive. One is made only when a thread waits, and is kept for later launches; a greenlet whose thread has ended runs the
 next thread that has not started, so a thread that never waits costs a function call. The threads of a block start together. A new block
-starts when no thread can run, and ever more blocks when all threads that can run are spinning: of a grid of 1000 blocks few have started
-and not ended at any time.
+starts when no thread can run; when all that can run are spinning, as many threads again start. So usually only few blocks of a large grid
+are active at once.
 """
 
 import os
@@ -216,10 +216,10 @@ def warp_exchange(mask: int, value: Any, what: str = "warp_exchange") -> dict[in
 
 
 def gather(key: Any) -> tuple[int, int]:
-    """Return two masks: of the lanes of this warp that run here together, and of those among them that bring the same key.
+    """Return two masks: the lanes of this warp that run here together, and those of them with the caller's key.
 
-    Hardware does not define which lanes of a warp run together. Here they are those that arrive while the first of them waits one turn of
-    all other threads: lanes on the same path of the program do, lanes that spin elsewhere do not.
+    Hardware does not define which lanes of a warp run together. Here, the first lane to arrive waits while all other threads take one turn,
+    and the lanes that arrive meanwhile run with it. Lanes on the same path of the program arrive; lanes that spin elsewhere do not.
     """
     me = worker()
     warp, lane = divmod(me.thread.linear, WARP_SIZE)
@@ -241,7 +241,7 @@ def gather(key: Any) -> tuple[int, int]:
 
 
 def _site() -> tuple[Any, ...]:
-    """Return where in the kernel the calling thread is: the lines of all calls."""
+    """Return where in the kernel the calling thread is: the code and instruction of every frame of its call stack."""
     site = []
     frame = sys._getframe(2)
     while frame.f_code is not Launch.work.__code__ and frame.f_back is not None:
@@ -288,7 +288,7 @@ def enter(what: str, place: int, rank: int) -> None:
         rank: number of the calling thread among those that call together; 0 ends it (leave()).
 
     Raises:
-        PgasError: other threads' has not ended.
+        PgasError: a collective of other threads on this channel has not ended.
     """
     me = worker()
     leader = me.thread.block.threads[me.thread.linear - rank]
@@ -299,12 +299,12 @@ def enter(what: str, place: int, rank: int) -> None:
         )
     if rank == 0:
         me.launch.inside[place] = me.thread
-        while me.launch.unborn_left:  # start the others: one that comes here, too, is refused now, as it may fail on hardware
+        while me.launch.unborn_left:  # start all other threads: if one comes here, too, it is refused now, as it may fail on hardware
             yield_("other threads to start")
 
 
 def leave(place: int) -> None:
-    """End it."""
+    """End the collective that enter() began on the channel at an address."""
     del worker().launch.inside[place]
 
 

@@ -22,7 +22,7 @@ class _Cache(disk_cache.OnDisk, caching.FunctionCache):  # type: ignore[misc, no
 
 
 def compiled(signature: Any, function: Callable[..., Any]) -> Any:
-    """Compile a function for the CPU, or find it on disk: a dispatcher with this one signature.
+    """Return a dispatcher with this one signature, compiled for the CPU or loaded from disk.
 
     Numba's key covers the values of the function's free variables, but not the globals that it uses.
     """

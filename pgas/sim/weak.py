@@ -1,6 +1,6 @@
 """Weak mode: a memory that performs remote stores late and out of order, as a link may, so that missing fences show on x86.
 
-A store of a kernel thread to another PE's slot, or to what a NIC reads in its own, becomes *pending*. Pending stores are performed, in an
+A store of a kernel thread to another PE's slot, or to the NIC's queues in its own, becomes *pending*. Pending stores are performed, in an
 order drawn from the seed:
 
 | what | performs |

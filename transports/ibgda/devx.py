@@ -35,7 +35,7 @@ __all__ = ["DevX", "Reach", "why_not"]
 
 _Made = TypeVar("_Made")
 
-#: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h, as what follows).
+#: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h).
 _FLAGS_DEVX, _OBJ_PD, _MASK_DMABUF = 1 << 0, 1 << 6, 1 << 0
 
 #: Offsets of lkey and rkey in struct ibv_mr (infiniband/verbs.h).

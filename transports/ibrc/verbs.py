@@ -4,7 +4,8 @@ pyverbs makes and connects the RC queue pairs. Heap and team memory, landing cel
 regions. There is no process as for the software card, and PEs may be on different machines.
 
 The data of a READ must be in GPU memory before ``completed`` covers its request. Data for GPU memory and the CQE in host memory take
-different routes, and a READ that pushes the data ahead follows only for GPUs that do not see a NIC's writes in order (PGAS_NIC_ORDERING).
+different routes. Kernels post another READ, which pushes the data ahead, only if GPUs do not see a NIC's writes in order
+(PGAS_NIC_ORDERING).
 This has not been tried on such a machine.
 """
 

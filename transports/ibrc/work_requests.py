@@ -13,7 +13,7 @@ Additions to one word do not wait for each other. A queue pair remembers the val
 succeed, and the next one compares with that value: they form a *chain*. When one fails, later ones of its chain are retried too, unless
 they already matched. The retries form a new chain, which begins with the value that the first failure found. No request joins it until all
 later ones of the old chain have completed. Retries may change the order of additions, which does not change the result. Any other request
-for the word waits until the chain has completed. So the atomics of a queue pair on a word have the result of their requests' order.
+for the word waits until the chain has completed. So the atomics of a queue pair on a word act as if executed in their requests' order.
 
 A signal follows its data on the same queue pair, and the responder executes in order. No work request depends on an earlier READ of the
 same request, so none needs IBV_SEND_FENCE: a kernel that needs the data of a READ waits for its request.

@@ -194,7 +194,7 @@ def error(
 
 @dataclass(frozen=True)
 class Cqe:
-    """A decoded CQE; syndromes are 0 unless is_error, byte_cnt and imm are 0 if it is."""
+    """A decoded CQE. In an error CQE (is_error) byte_cnt and imm are 0, in any other the syndromes are 0."""
 
     opcode: int
     owner: int

@@ -112,7 +112,7 @@ def advance(producer_idx: int, nwqebb: int, announced: int, dbr_word: int) -> in
 
     Args:
         producer_idx: the card's producer index before, of any size.
-        nwqebb: WQEBBs in the send queue, at most 2^15. An index up to so many behind belongs to an older doorbell and is ignored.
+        nwqebb: WQEBBs in the send queue, at most 2^15. An index at most nwqebb behind belongs to an older doorbell and is ignored.
         announced: candidate() of the UAR word.
         dbr_word: the send word of the DBR; without a DBR (send_dbr_mode NO_DBR_EXT), announced again.
 

@@ -99,8 +99,8 @@ def meet(scope: Scope, *, completes: bool) -> Any:
 def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
     """Make ``rounds(op, rows, entry, n, me, epoch)``: synchronise members with the flags ARRIVED of rows; acquires.
 
-    In a single round each thread of the first warp signals some members. In several rounds (dissemination) one thread signals a member and
-    waits for another one in each. pe_of: ``pe_of(entry, i)`` returns the PE of member i.
+    In a single round each thread of the first warp signals some members. In each of several rounds (dissemination) one thread signals a
+    member and waits for another one. pe_of: ``pe_of(entry, i)`` returns the PE of member i.
     """
     rank, size, await_far = scope.rank, scope.size, wait_far()
 

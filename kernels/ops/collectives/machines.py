@@ -43,7 +43,7 @@ def first_of(entry):
 
 @device
 def behind(entry, machines):
-    """Return the member with this one's number on the machine that follows this one by ``machines`` in the ring."""
+    """Return the member with this member's number on the machine that is ``machines`` places further in the ring."""
     return u32((rank_of(entry) + u32(machines) * per_machine(entry)) % size_of(entry))
 
 

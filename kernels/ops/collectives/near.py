@@ -66,7 +66,7 @@ def _exchange(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
     @device
     def exchange(op, c, epoch):
         base, entry = c
-        if rank() < u32(32):  # the threads that write flags; a fence waits for earlier loads, so it comes before theirs
+        if rank() < u32(32):  # the threads that write flags; a fence waits for earlier loads, so it comes before those of send()
             fence()
         send(base, entry, _word, epoch)
         await_all(op, base, entry, _word, epoch)
@@ -418,7 +418,10 @@ def _reduce_items(unit: int, combine: Combine) -> Any:
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Two-shot: a member combines its slice of all sources and stores it into every dest. dest may be source: no other member reads it."""
+    """Two-shot: a member combines its slice of all sources and stores it into every dest.
+
+    dest may be source: no other member reads this slice of it.
+    """
     arrive, done, rank, size, sync = _exchange(scope, layout.ARRIVED), _exchange(scope, layout.DONE), scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
 

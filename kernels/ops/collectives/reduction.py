@@ -33,7 +33,7 @@ class Combine:
 
 
 def lacking(op: Reduction, kind: str) -> str:
-    """Return what elements an operation takes, if those of this kind are none of them. kind: of a NumPy dtype; f for bfloat16, too."""
+    """Return "" if an operation takes elements of this kind, else the kinds that it takes. kind: of a NumPy dtype; f for bfloat16, too."""
     if op in (Reduction.AND, Reduction.OR, Reduction.XOR):
         return "" if kind in "biu" else "integers"
     kinds = "iufc" if op is Reduction.SUM else "iuf"

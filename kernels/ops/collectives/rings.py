@@ -98,7 +98,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
     The slice that starts at member i + 1 is combined in the order of the ring and ends at member i. Each slice is combined once, so all
     members get the same bits. dest holds partial results: a member adds its source to a piece in its dest and forwards it. The final piece
-    arrives at the same address after the partial one has been forwarded, as it depends on it.
+    arrives at the same address. It depends on the partial one, which has therefore been forwarded by then.
     """
     put, rank, size, sync, await_far = posted.put(unit), scope.rank, scope.size, scope.sync, wait_far()
     load, store = load_item(unit, combine.words), store_item(unit, combine.words)

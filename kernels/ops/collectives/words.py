@@ -103,7 +103,10 @@ def store_item(unit: int, words: int) -> Any:
 
 @functools.cache
 def first_of(scope: Scope) -> Any:
-    """Make ``first(k)``: return the first word that this thread sends to its k-th peer. In a block another warp begins for each peer."""
+    """Make ``first(k)``: return the first word that this thread sends to its k-th peer.
+
+    In a block, a different warp begins for each peer.
+    """
     rank, size = scope.rank, scope.size
     if scope.suffix != "_block":
 

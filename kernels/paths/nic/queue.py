@@ -104,7 +104,7 @@ def reserve(op, queue, here, mask, rank, n):
     base = _0
     if rank == 0:
         base = ptx.atom_add_gpu_u64(queue + _RESV, n)
-        if base == fixed(queue + _FIRST):  # the first reservation: later ones are handed over after it, so no quiet misses them
+        if base == fixed(queue + _FIRST):  # the first marks the queue as used; later ones are handed over after it, so no quiet misses one
             number = (queue - _RECORDS) // _RECORD_SIZE
             ptx.red_or_gpu_u64(_USED + (number >> _6) * _WORD, _1 << (number & _63))
     base = of_first(here, mask, base)
@@ -133,7 +133,7 @@ def submit(op, queue, here, rank, base, n):
     ready, rung = ptx.ld_relaxed_gpu_u64(queue + _READY), ptx.ld_relaxed_gpu_u64(queue + _RUNG)
     reserved = ptx.ld_relaxed_gpu_u64(queue + _RESV)
     end = base + n
-    due = reserved == end or (base ^ end) & window.BATCH_MASK != _0  # 32 bits tell: n is less
+    due = reserved == end or (base ^ end) & window.BATCH_MASK != _0  # the low 32 bits suffice, as n is below 2^32
     waits, rings, own = rank == 0, False, False
     while ptx.vote_any(here, u32(waits or rings)) != 0:
         if waits and ready & _INDEX == base:
@@ -143,7 +143,7 @@ def submit(op, queue, here, rank, base, n):
                 waits, rings = False, due and ready & _RINGING == _0
                 own = rung == base  # rung_idx only grows: a stale value is not base
                 ready = moved
-            else:  # once at most: only the thread that rings changes it now, when it clears RINGING
+            else:  # at most once: until our turn ends, only the ringing thread changes ready_head, by clearing RINGING
                 ready = found
         elif waits:
             polls = u32(polls + u32(1))

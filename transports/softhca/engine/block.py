@@ -216,7 +216,7 @@ def beginning(cta: Any, wqe: Any, n: Any, entries: Any) -> Any:
         blocks = max(i64(1), (ds + DS_PER_WQEBB - 1) // DS_PER_WQEBB)
     begins = cta.me < n
     if cuda.syncthreads_and(1 if blocks == 1 else 0) == 0:
-        # Which WQEBBs begin a WQE: those reached from the first one, in each warp from where the one before it leads to.
+        # The WQEBBs that begin a WQE are those reached from the first one. Each warp starts where the previous warp's last WQE ends.
         mask_of, after = reached(u64(cta.lane), u64(blocks))
         entries[33 * cta.warp + cta.lane] = i64(after)
         cuda.syncthreads()

@@ -21,9 +21,9 @@ _copy_16 = ptx.copy_run_16
 
 @device
 def reached(lane: Any, blocks: Any) -> Any:
-    """Return the mask of lanes where WQEs begin if one begins in this lane, and the first WQE's position behind the warp, from lane 0.
+    """Return the mask of lanes where WQEs begin if one begins in this lane, and the position of the first WQE behind the warp.
 
-    blocks: WQEBBs of the WQE that would begin here.
+    Positions count from lane 0. blocks: WQEBBs of the WQE that would begin here.
     """
     mask = _1 << lane
     after = lane + blocks

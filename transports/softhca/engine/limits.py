@@ -39,7 +39,7 @@ def now() -> int:
 
 @device
 def ahead(until: int, time: int) -> int:
-    """Return how far ahead of a time another is; 0 if it has passed."""
+    """Return how far ``until`` is ahead of ``time``; 0 if it has passed."""
     distance = until - time
     return distance if 0 < distance < _AHEAD_MAX else 0
 

@@ -173,7 +173,7 @@ def execute_receive(hca: int, qp: int, work: int) -> int:
 
 @device
 def find_room(hca: int, peer: int, work: int, wqe: int, end: int) -> int:
-    """Resolve the segments of a receive WQE that the message needs to addresses; return 0 or a vendor syndrome.
+    """Find the addresses of those segments of a receive WQE that the message needs; return 0 or a vendor syndrome.
 
     Each lkey exists, is of the receiver's PD, contains the range and allows writing (rxe_resp.c send_data_in; rxe_mr.c copy_data). All are
     checked before any byte is written.

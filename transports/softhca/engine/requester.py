@@ -200,7 +200,7 @@ def take_doorbell(qp: int) -> int:
 
 @device
 def collect(register: int, on_host: int) -> int:
-    """Return the word in a doorbell register, which is taken out of it unless a CPU rings it."""
+    """Return the word in a doorbell register, and clear the register unless a CPU rings it."""
     return load_acquire(register) if on_host != 0 else exchange(register, 0)
 
 
@@ -279,7 +279,7 @@ def fetch(hca: int, qp: int, work: int) -> int:
 
 @device
 def begin(work: int, index: int) -> int:
-    """Take a WQE's control segment, of which work has a copy, into its work record; return its number of WQEBBs."""
+    """Decode the control segment of the WQE at WORK_WQE into the work record; return the WQE's number of WQEBBs."""
     wqe = load(work + WORK_WQE)
     idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
     ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK

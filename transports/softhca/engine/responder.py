@@ -95,7 +95,7 @@ from pgas.transports.softhca.tables import (
 
 REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = int(Access.REMOTE_WRITE), int(Access.REMOTE_READ), int(Access.REMOTE_ATOMIC)
 
-#: Number of pieces in which a fault delivers a long WRITE, the last one first.
+#: Bytes of the pieces in which a fault delivers a long WRITE, the last one first.
 PIECE = 4096
 
 

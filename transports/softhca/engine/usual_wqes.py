@@ -100,7 +100,7 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     byte_count, lkey, address = load_be32(wqe + at), load_be32(wqe + at + 4), load_be64(wqe + at + 8)
     here, there = row_of_key(hca, lkey), row_of_key(hca, rkey)
     peer = load(hca + CTL_QPS) + (load(qp + QP_REMOTE_QPN) & QP_ROWS_MASK) * QP_ROW
-    # A load from each sector of L1, 32 bytes, under way together; later loads hit.
+    # Load from each 32-byte sector of the records in parallel; later loads hit L1.
     key, start, far_key, far_start = load(here + MKEY_KEY), load(here + MKEY_START), load(there + MKEY_KEY), load(there + MKEY_START)
     number, allowed, broken = load(peer + QP_QPN), load(peer + QP_ACCESS), load(peer + QP_BROKEN)
 
