@@ -303,7 +303,7 @@ def main() -> int:
 
 
 def _plan(machine: str, options: argparse.Namespace) -> Iterator[tuple[int, Iterable[Step]]]:
-    """Yield the chosen steps in order, with the number of GPUs they need without MPS: PEs, and the software card. 0: side by side."""
+    """Yield groups of chosen steps, each with the number of GPUs it needs without MPS (PEs and software card); 0: run them side by side."""
     if not options.tests:
         yield 2, _measurements(machine)
         yield 3, _nic_measurements(machine)

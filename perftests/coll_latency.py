@@ -32,7 +32,7 @@ from pgas.perftests.workload import WARP
 
 __all__ = ["TESTS", "main"]
 
-#: In column scope of reductions.
+#: Names of scopes in NVSHMEM's tables of reductions.
 _LETTERS = {"thread": "t", "warp": "w", "block": "b"}
 
 

@@ -72,7 +72,7 @@ def plan(*, gpu: bool) -> Iterator[dict[str, Any]]:
             flags = f"{put} -c {ctas} -b {size_flag(8 * ctas)} -e {size_flag(most * ctas)}"
             variables = _queues(ctas) | ({"PGAS_SOFTHCA_GBPS": _LINK} if curve == LIMITED_PUT else {})
             yield _run(curve, transport, f"shmem_put_bw --transport {transport} {flags}", variables, ctas=ctas)
-    # NVIDIA's default width, and few rows: PEs that share a GPU compute no faster than one, so this must take less time than the borders.
+    # NVIDIA's default width, and few rows: PEs that share a GPU compute no faster than one, so computing must take less time than sending.
     mesh = "-nx 16384 -ny 256 -niter 1000 -nccheck 100" if gpu else "-nx 130 -ny 18 -niter 4 -nccheck 2"
     for curve, transport, npes in itertools.product((JACOBI_P, JACOBI_PUT), ("ibrc", "ibgda", "p2p"), (2, 3, 4)):
         version = " -use_block_comm" if curve == JACOBI_PUT else ""

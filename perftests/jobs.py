@@ -177,7 +177,7 @@ def _mpirun() -> tuple[str, ...]:
 
 
 def starting(npes: int) -> list[str]:
-    """Return the words before a program, in messages, by which PEs start as these did; else by mpirun, or pgas.run where there is none."""
+    """Return the start of a command, for messages: this job's launcher, else mpirun, or pgas.run where there is none; and ``-n npes``."""
     found = launched()
     launcher = found.launcher if found is not None else ""
     if launcher not in ("mpirun", "srun", "pgas.run"):

@@ -147,8 +147,8 @@ def perf_test(
         name: as NVSHMEM's.
         what: how a message is sent, in words.
         kernels: by scope, the default first.
-        defaults: NVSHMEM's; the simulator's are smaller.
-        simulator_defaults: those.
+        defaults: values of missing flags, as NVSHMEM's.
+        simulator_defaults: smaller ones, for the simulator.
         workload: divides one size.
         wqes: returns the fewest and most WQEs of a message, including its flag.
     """

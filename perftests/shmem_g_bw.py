@@ -2,8 +2,8 @@
 
     mpirun -n 2 shmem_g_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M
 
-As shmem_p_bw, with g instead of p: PE 0 fetches from PE 1. ``-d`` chooses the element type; with every type a row moves the bytes
-that it says. NVSHMEM's default type moves four times as many, and reads beyond its allocation.
+As shmem_p_bw, with g instead of p: PE 0 fetches from PE 1. ``-d`` chooses the element type; whatever the type, a row moves
+as many bytes as its size says. NVSHMEM's test with its default type moves four times as many, and reads beyond its allocation.
 """
 
 import sys

@@ -15,8 +15,8 @@ the same.
 
 **Before the call,** dest must be free to be overwritten on every member: a member that is ahead may write to this member's dest before this
 member calls. So call team_sync() between the last read of dest and the next collective that writes it, or use two arrays by turns.
-Messages of up to PGAS_LL_BYTES from a member to another need neither, except in alltoallv and collect: they go through memory of the team,
-and only this member's own call writes its dest.
+Messages of up to PGAS_LL_BYTES from a member to another need neither: they go through memory of the team, and only this member's own call
+writes its dest. This does not hold for alltoallv and collect, which always write to dest directly.
 
 **On return,** dest is complete on this member, all threads that called may read it, and source may be reused. A collective is no barrier
 and no quiet: other members may not have returned, or not have called yet, and puts from before the call may still be on their way.

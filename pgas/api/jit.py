@@ -47,11 +47,10 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
 
     Args:
         function: the kernel, without a signature: a launch compiles it for the types of its arguments.
-        cache: keep compiled code on disk, in a folder ``pgas`` that only this user may enter: in NUMBA_CACHE_DIR if that is set, in
-            ``__pycache__`` beside the source, or in ``~/.cache/numba``, the first in which there can be one. Code that another user owns or
-            may write is never loaded. Functions that come from no file, as at the prompt, those that use globals without a plain
-            value, and those with which numba-cuda links code of its own (an array's reshape, float16) or that ``link=`` names are
-            compiled by every process.
+        cache: keep compiled code on disk, in a folder ``pgas`` that only this user may enter, in the first of these places that permits it:
+            NUMBA_CACHE_DIR if that is set, ``__pycache__`` beside the source, ``~/.cache/numba``. Code that another user owns or may write
+            is never loaded. Every process compiles again what comes from no file (as at the prompt), uses globals without a plain value, or
+            is linked with other code: numba-cuda's own (an array's reshape, float16), or what ``link=`` names.
         options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers. Some calls over ibgda need more
             (``python -m pgas compile --transport ibgda`` prints how many); then use ``launch_bounds=1024``.
 

@@ -55,7 +55,7 @@ def put_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None
 
 @device_function(rma.put(THREAD, nbi=True))
 def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
-    """Start a put(). Only after quiet() or barrier_all() the data is at its destination and ``source`` may be reused.
+    """Start a put(). The data is at its destination only after quiet() or barrier_all(); ``source`` may be reused then, or after flush().
 
     Arguments and errors as for put().
 

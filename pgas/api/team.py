@@ -202,7 +202,7 @@ def team_destroy(team: Team | None) -> None:
     OpenSHMEM 1.5: shmem_team_destroy.
 
     Args:
-        team: the team; None, as a PE has it that is not a member: does nothing.
+        team: the team. If it is None, as on a PE that is not a member, the call does nothing.
 
     Raises:
         TypeError: team is no Team.
@@ -331,7 +331,7 @@ def team_my_pe(team: Integer | None) -> int:
         complete: nothing.
 
     Args:
-        team: the team; on the host None, too, as a PE has it that is not a member: -1.
+        team: the team. On the host it may be None, as it is on a PE that is not a member; the result is -1 then.
 
     Raises:
         DeviceError: later, on the host: this PE is not a member of the team.
@@ -348,7 +348,7 @@ def team_n_pes(team: Integer | None) -> int:
         complete: nothing.
 
     Args:
-        team: the team; on the host None, too, as a PE has it that is not a member: -1.
+        team: the team. On the host it may be None, as it is on a PE that is not a member; the result is -1 then.
 
     Raises:
         DeviceError: later, on the host: this PE is not a member of the team.

@@ -359,7 +359,7 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_IBGDA_NIC_HANDLER",
             _choice("auto", "gpu", "cpu"),
             "auto",
-            "ibgda on a real NIC: who stores to its doorbell register",
+            "ibgda on a real NIC: gpu: kernels store to its doorbell register; cpu: a CPU thread does; auto: kernels if CUDA permits it",
             "choice",
         ),
         Variable(
