@@ -48,7 +48,6 @@ class MPIBootstrap:
         self._gone: list[tuple[int, str]] = []  # of each rank that left: the exchanges that it completed, and why
         self.missing: set[int] | None = None
         self.met = False
-        self._tag = 0
         self._sent: list[tuple[int, Any]] = []  # also of an exchange left by an exception: MPI still reads the buffers
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
@@ -61,14 +60,14 @@ class MPIBootstrap:
         mpi, comm = self._mpi, self._comm
         self.met = False
         self._wait(self._making.Test, poll)
-        self._tag = self._tag % (_TAGS - 1) + 1
+        tag = self._completed % (_TAGS - 1) + 1
         missing = self.missing = set(range(self.size)) - {self.rank}
-        self._sent += [(pe, comm.Isend([data, mpi.BYTE], pe, self._tag)) for pe in missing]
+        self._sent += [(pe, comm.Isend([data, mpi.BYTE], pe, tag)) for pe in missing]
         gathered = {self.rank: data}
         status = mpi.Status()
 
         def arrived() -> bool:
-            while (message := comm.Improbe(mpi.ANY_SOURCE, self._tag, status)) is not None:
+            while (message := comm.Improbe(mpi.ANY_SOURCE, tag, status)) is not None:
                 pe, received = status.Get_source(), bytearray(status.Get_count(mpi.BYTE))
                 message.Recv([received, mpi.BYTE])
                 gathered[pe] = bytes(received)
