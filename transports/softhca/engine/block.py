@@ -341,10 +341,9 @@ def loop(hca: Any) -> None:
 
 if SIMULATOR:
     # Compile these now: the first WQE would otherwise wait for their compilation.
-    called = (
+    for function in (
         account, add, add_relaxed, admit, begin_pass, classify, copy, credit, expected, expire, fence, idle, octoword, one, pending,
         place_cqe, process, read_segments, take_doorbell, update, visit_alone, waiting, wants, write_segments,
-    )  # fmt: skip
-    for function in called:
+    ):  # fmt: skip
         function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
 keep(loop, *SOURCES)
