@@ -196,7 +196,7 @@ def test_a_team_in_a_closure(tmp_path):
 def within(team):
     @pgas.jit
     def kernel(a, pe):
-        a[pe] = team
+        pgas.barrier(team)
     return kernel
 print(hits(within(pgas.Team._of(int(os.environ["TEAM"]), pgas.job.teams.Record((0,), 1, 0, "")))))
 """

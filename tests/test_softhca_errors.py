@@ -276,6 +276,7 @@ def test_a_doorbell_that_overruns_the_queue(pes, observer, beyond):
     rig.wait_until(lambda: wanted.items() <= qp.counters().items(), "not all is executed or flushed", 30)
     counted = qp.counters()
     assert (counted["first_error"], counted["vendor_error"]) == ((QP_OP, Vendor.OVERRUN) if beyond else (0, Vendor.NONE))
+    assert counted["wqes"] == (0 if beyond else qp.depth)
 
 
 def test_every_vendor_syndrome_is_provoked_in_these_files():
