@@ -51,7 +51,7 @@ from pgas.transports.softhca.engine.lanes import FULL, reached
 from pgas.transports.softhca.engine.late import expire
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.loop import visit as visit_alone
-from pgas.transports.softhca.engine.ops import copy, idle
+from pgas.transports.softhca.engine.ops import copy_few, idle
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.requester import collect, credit, recorded, take_doorbell
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
@@ -342,7 +342,7 @@ def loop(hca: Any) -> None:
 if SIMULATOR:
     # Compile these now: the first WQE would otherwise wait for their compilation.
     for function in (
-        account, add, add_relaxed, admit, begin_pass, classify, copy, credit, expected, expire, fence, idle, octoword, one, pending,
+        account, add, add_relaxed, admit, begin_pass, classify, copy_few, credit, expected, expire, fence, idle, octoword, one, pending,
         place_cqe, process, read_segments, take_doorbell, update, visit_alone, waiting, wants, write_segments,
     ):  # fmt: skip
         function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))

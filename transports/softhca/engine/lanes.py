@@ -4,7 +4,7 @@ from typing import Any
 
 from pgas.kernels.compiler import constant, device, i64, ptx, u32, u64
 from pgas.transports.softhca.engine import ops
-from pgas.transports.softhca.engine.ops import copy, for_kernel
+from pgas.transports.softhca.engine.ops import copy_few, for_kernel
 
 __all__ = ["FULL", "NEVER", "apart", "copy_together", "reached"]
 
@@ -70,10 +70,10 @@ def copy_together(rank: Any, size: Any, dest: Any, source: Any, nbytes: Any) -> 
         head = min(-dest & 7, nbytes)
         body = (nbytes - head) >> 3 << 3
         if rank == 0:
-            copy(dest, source, head)
+            copy_few(dest, source, head)
         at = head + rank * 8
         while at < head + body:
             store_data(dest + at, load_any(source + at))
             at += size * 8
     if rank == 0:
-        copy(dest + head + body, source + head + body, nbytes - head - body)
+        copy_few(dest + head + body, source + head + body, nbytes - head - body)

@@ -8,7 +8,8 @@ So each QP keeps its order:
   and nothing was executed since the last CQE (DIRTY): then the fence of that CQE has ended before the barrier, which suffices on a GPU,
   though PTX's memory model wants a fence of the atomic's own thread.
 
-Small WRITEs are copied by one thread each, larger ones by a group of lanes, a warp or the CTA.
+Small WRITEs are copied by one thread each, larger ones by a group of lanes, a warp or the CTA; one WQE alone by the CTA, as its loads are
+then all under way together.
 """
 
 from typing import Any, NamedTuple
@@ -50,8 +51,8 @@ WARPS = THREADS // 32
 #: Words of the lowest and the highest address of each warp's WQEs.
 EXTENT_WORDS = 2 * WARPS
 
-#: Most bytes that a thread, a group of lanes, and a warp copy alone.
-ALONE_BYTES, GROUP_BYTES, WARP_BYTES = 64, 1024, 16384
+#: Most bytes of one of several WQEs that a thread, a group of lanes, and a warp copy; and most bytes of a single WQE that a thread copies.
+ALONE_BYTES, GROUP_BYTES, WARP_BYTES, SINGLE_BYTES = 64, 1024, 16384, 8
 LOG_GROUP = 3
 GROUP = 1 << LOG_GROUP
 
@@ -142,19 +143,20 @@ def list_copy(cta: Any, listed: Any) -> None:
 
 @inlined
 def copy_listed(cta: Any, listed: Any) -> None:
-    """Make the listed copies: by groups of lanes, by warps, and the largest by all threads."""
-    large = i64(cta.tally[LISTED])
-    for k in range(cta.me >> LOG_GROUP, large, THREADS >> LOG_GROUP):
+    """Make the listed copies: by groups of lanes, by warps, and the largest by all threads. All threads make a copy that is alone."""
+    n = i64(cta.tally[LISTED])
+    if n > 1:
+        for k in range(cta.me >> LOG_GROUP, n, THREADS >> LOG_GROUP):
+            at = cta.words[BASE] + 8 * i64(listed[k])
+            if cta.stage[at + 2] <= GROUP_BYTES:
+                copy_together(cta.me & (GROUP - 1), i64(GROUP), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
+        for k in range(cta.warp, n, WARPS):
+            at = cta.words[BASE] + 8 * i64(listed[k])
+            if GROUP_BYTES < cta.stage[at + 2] <= WARP_BYTES:
+                copy_together(cta.lane, i64(32), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
+    for k in range(n):
         at = cta.words[BASE] + 8 * i64(listed[k])
-        if cta.stage[at + 2] <= GROUP_BYTES:
-            copy_together(cta.me & (GROUP - 1), i64(GROUP), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
-    for k in range(cta.warp, large, WARPS):
-        at = cta.words[BASE] + 8 * i64(listed[k])
-        if GROUP_BYTES < cta.stage[at + 2] <= WARP_BYTES:
-            copy_together(cta.lane, i64(32), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
-    for k in range(large):
-        at = cta.words[BASE] + 8 * i64(listed[k])
-        if cta.stage[at + 2] > WARP_BYTES:
+        if n == 1 or cta.stage[at + 2] > WARP_BYTES:
             copy_together(cta.me, i64(THREADS), cta.stage[at], cta.stage[at + 1], cta.stage[at + 2])
 
 
@@ -208,9 +210,9 @@ def plan(cta: Any, done: Any, opcode: Any, nbytes: Any, low: Any, high: Any) -> 
 
 
 @inlined
-def start(cta: Any, nbytes: Any, listed: Any) -> None:
-    """Move the bytes of the thread's WQE, or list them to be copied by several threads."""
-    if nbytes > ALONE_BYTES and load(cta.mine + WORK_SEGMENTS) == 1:
+def start(cta: Any, nbytes: Any, alone: Any, listed: Any) -> None:
+    """Move the bytes of the thread's WQE; if they are more than ``alone``, list them to be copied by several threads."""
+    if nbytes > alone and load(cta.mine + WORK_SEGMENTS) == 1:
         list_copy(cta, listed)
     elif load(cta.mine + WORK_OPCODE) == WRITE:
         write_segments(cta.control, cta.pair, cta.mine)
@@ -233,7 +235,7 @@ def move(cta: Any, moves: Any, nbytes: Any, movers: Any, place: Any, behind: Any
             cuda.syncthreads()
             end = i64(cta.tally[STOP_AT])
         if moves and begun <= place < end:
-            start(cta, nbytes, listed)
+            start(cta, nbytes, ALONE_BYTES, listed)
         cuda.syncthreads()
         copy_listed(cta, listed)
         begun = end
@@ -280,7 +282,7 @@ def single(cta: Any, hca: Any, together: Any, at: Any, stop: Any, moves: Any, li
                 fence()
             update(cta.control, cta.pair, cta.mine)
         elif moves:
-            start(cta, nbytes, listed)
+            start(cta, nbytes, SINGLE_BYTES, listed)
     cuda.syncthreads()
     copy_listed(cta, listed)
 
