@@ -96,6 +96,7 @@ from pgas.transports.softhca.tables import (
     QP_ROW,
     QP_SQ,
     QP_STATE,
+    QP_WORKER,
     SWEEP_ROW,
     WORK_BYTES,
 )
@@ -109,6 +110,9 @@ BATCHES_PER_VISIT = 16
 CONTROL_WORDS, QP_WORDS, CQ_WORDS = (len(record.names) for record in (CONTROL, QP, CQ))  # type: ignore[arg-type]
 COPY_WORDS = CONTROL_WORDS + QP_WORDS + CQ_WORDS
 
+#: One in so many passes without work begins with an acquire.
+REFRESH = 64
+
 #: Words of two batches of WQEs, of what each warp found of them, and of the QPs that one pass finds.
 STAGE_WORDS, ENTRY_WORDS, FOUND_WORDS = 2 * THREADS * WQEBB // 8, 33 * WARPS, FOUND * min(THREADS, 128)
 
@@ -119,14 +123,16 @@ COMPILED = {} if SIMULATOR else {"max_registers": 128}
 
 
 @inlined
-def begin(cta: Any, hca: Any, sweep: Any, beat: Any, worked: Any) -> Any:
-    """Begin a pass; return the number of QP rows to visit, or STOPPED. worked: the pass before had work, whose stores the sweep releases.
+def begin(cta: Any, hca: Any, sweep: Any, beat: Any, ordered: Any) -> Any:
+    """Begin a pass; return the number of QP rows to visit, or STOPPED.
+
+    ordered: the sweep releases the stores of the pass before, and later loads find nothing old in L1.
 
     The sweep's update and the loads of the control record are under way together; the rows of QPs are read behind both (tables).
     """
     passed = i64(0)
     if cta.me == 0:
-        passed = add(sweep, 1) if worked else add_relaxed(sweep, 1)
+        passed = add(sweep, 1) if ordered else add_relaxed(sweep, 1)
     for k in range(cta.me, CONTROL_WORDS, THREADS):
         store(cta.control + 8 * k, load_shared(hca + 8 * k))
     if cta.me == 0:
@@ -150,6 +156,8 @@ def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
         if row >= limit:
             row -= limit
         qp = qps + row * QP_ROW
+        if worker >= 0 and load(qp + QP_WORKER) != worker:  # from L1, as all CTAs poll all rows; wants() reads past it
+            continue
         state, cq = load_shared(qp + QP_STATE), load_shared(qp + QP_CQ)
         register, on_host = load_shared(qp + QP_REGISTER), load_shared(qp + QP_ON_HOST)
         if wants(qp, state, worker) != 0:
@@ -326,7 +334,7 @@ def loop(hca: Any) -> None:
         words[BASE] = words[DIRTY] = words[RECORD] = 0
     turns = first = ready = i64(0)
     while True:
-        limit = begin(cta, hca, sweep, beat_at, ready != 0)
+        limit = begin(cta, hca, sweep, beat_at, ready != 0 or turns % REFRESH == 0)
         if limit == STOPPED:
             break
         first = first + 1 if first + 1 < limit else i64(0)  # another QP is the first in each pass
