@@ -90,6 +90,21 @@ gpu.place_engine(pe, {"GPU-0"}, 2, 0)
     assert (status, err.splitlines()[-1]) == (1, "pgas.base.errors.PgasError: PGAS_SOFTHCA_DEVICE=2: 2 GPU(s) are visible to PE 0, 0 to 1")
 
 
+def test_a_thread_without_a_gpu_gets_the_selected_one():
+    """Numba would give it GPU 0, where the streams and kernels of a PE on another GPU are invalid."""
+    program = """
+import contextlib
+from pgas.kernels.compiler import numba_cuda
+
+numba_cuda.cuda.select_device = lambda ordinal: None
+numba_cuda.devices._Runtime.get_or_create_context, found = lambda runtime, ordinal: ordinal, numba_cuda.devices._Runtime()
+numba_cuda.driver.get_active_context = lambda: contextlib.nullcontext(False)
+numba_cuda.select_device(1)
+print(found._get_or_create_context_uncached(None))
+"""
+    assert on_gpus(program) == (0, "1\n", "")
+
+
 LAUNCH = """
 import contextlib, sys
 from types import SimpleNamespace

@@ -173,7 +173,13 @@ class Compiler(Backend, Protocol):
         """Compile a kernel to PTX, for a GPU that need not be there."""
 
     def select_device(self, ordinal: int) -> None:
-        """Make the primary context of a GPU current in this thread, and known to the compiler's own launches and arrays."""
+        """Make the primary context of a GPU current in this thread, and known to the compiler's own launches and arrays.
+
+        Other threads get it when they first launch, allocate or copy, unless they have made another GPU current.
+        """
+
+    def enter_device(self) -> None:
+        """Make the selected GPU current in this thread, unless a GPU is."""
 
     def checked_memory(self, address: int, nbytes: int, block: Any, check: Callable[[Any], None]) -> Any:
         """Return memory for a DeviceArray, with an attribute ``block``. Every read of its address, also by a launch, calls check(block)."""

@@ -24,7 +24,7 @@ from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
-from numba.cuda.cudadrv.driver import MemoryPointer, binding
+from numba.cuda.cudadrv.driver import MemoryPointer, binding, driver
 from numba.cuda.extending import intrinsic
 from numba.cuda.memory_management.nrt import NRT_LIBRARY
 from numba.cuda.typing import signature
@@ -86,7 +86,9 @@ _TYPES = {  # name: (Numba type, LLVM type, inline assembly constraint)
 
 
 def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *, convergent: bool = False, pure: bool = False) -> Any:
-    results, arguments = _parse(sig)
+    head, _, tail = sig.rpartition("(")
+    results = [r.strip() for r in head.strip("() ").split(",") if r.strip() not in ("", "void")]
+    arguments = [a.strip() for a in tail.rstrip(")").split(",") if a.strip()]
     llvm_results = [_TYPES[r][1] for r in results]
     if not results:
         numba_result, llvm_result = types.void, ir.VoidType()
@@ -113,12 +115,6 @@ def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *,
     return _intrinsic(name, len(arguments), lambda *_: (numba_signature, codegen))
 
 
-def _parse(sig: str) -> tuple[list[str], list[str]]:
-    head, _, tail = sig.rpartition("(")
-    results = [r.strip() for r in head.strip("() ").split(",") if r.strip() not in ("", "void")]
-    return results, [a.strip() for a in tail.rstrip(")").split(",") if a.strip()]
-
-
 def _intrinsic(name: str, arity: int, typing: Callable[..., Any]) -> Any:
     """Register an intrinsic of the given arity: Numba takes the parameter names from the function it is given."""
     names = ", ".join("abcdefghijklmnop"[:arity])
@@ -139,7 +135,7 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
 
         def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
             mark(context)
-            words = _registers(nbytes)
+            words = _REGISTERS[nbytes]
             operands: list[Any] = []
             constraints: list[str] = []
             for given, type_ in zip(args[2:], sig.args[2:], strict=True):
@@ -160,15 +156,9 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
     return _intrinsic(name, 2 + taken, typing)
 
 
-def _registers(nbytes: int) -> list[tuple[Any, str]]:
-    """LLVM type and constraint letter of the registers that hold an element; PTX has none of 8 bits."""
-    return {
-        1: [(ir.IntType(32), "r")],
-        2: [(ir.IntType(16), "h")],
-        4: [(ir.IntType(32), "r")],
-        8: [(ir.IntType(64), "l")],
-        16: [(ir.IntType(64), "l")] * 2,
-    }[nbytes]
+#: LLVM type and constraint letter of the registers that hold an element, by its bytes. PTX has no registers of 8 bits.
+_REGISTERS = {n: [(ir.IntType(bits), letter)] for n, bits, letter in ((1, 32, "r"), (2, 16, "h"), (4, 32, "r"), (8, 64, "l"))}
+_REGISTERS[16] = _REGISTERS[8] * 2
 
 
 def _to_registers(context, builder, dtype, value, nbytes):  # type: ignore[no-untyped-def]
@@ -458,8 +448,27 @@ def keep(kernel: Any, key: Key) -> None:
 # ------------------------------------------------------------------------------------------------------- contexts and memory
 
 
+_selected = 0
+_find_context = devices._Runtime._get_or_create_context_uncached
+
+
+def _context(runtime: Any, ordinal: int | None) -> Any:
+    """Give threads without a current GPU the selected one. Numba gives them GPU 0, where the process's streams and kernels are invalid."""
+    with driver.get_active_context() as active:
+        return _find_context(runtime, ordinal) if active else runtime.get_or_create_context(_selected)
+
+
+devices._Runtime._get_or_create_context_uncached = _context
+
+
 def select_device(ordinal: int) -> None:
+    global _selected
+    _selected = ordinal
     cuda.select_device(ordinal)
+
+
+def enter_device() -> None:
+    devices.get_context()
 
 
 def deferred_frees() -> AbstractContextManager[Any]:

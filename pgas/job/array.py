@@ -368,6 +368,7 @@ else:
 
         def __dlpack_device__(self) -> tuple[int, int]:
             """Return DLPack's device: the CPU in the simulator, else the GPU of this PE."""
+            compiler.enter_device()
             return dlpack.CUDA, int(Device().device_id)
 
         def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
