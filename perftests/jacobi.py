@@ -85,7 +85,7 @@ def _by_p(new, old, rows, norms, slot, check, up, up_halo, down):
         _add_up(norms, slot, square)
 
 
-@pgas.jit(launch_bounds=1024)
+@pgas.jit(launch_bounds=(1024, 2))
 def _by_put(new, old, rows, norms, slot, check, up, up_halo, down):
     """As _by_p(); a block has a part of one row."""
     first, y = 1 + cuda.blockIdx.x * cuda.blockDim.x, 1 + cuda.blockIdx.y
