@@ -179,7 +179,7 @@ class Compiler(Backend, Protocol):
         """
 
     def enter_device(self) -> None:
-        """Make the selected GPU current in this thread, unless a GPU is."""
+        """Make the selected GPU current in this thread, if the thread has no current GPU."""
 
     def checked_memory(self, address: int, nbytes: int, block: Any, check: Callable[[Any], None]) -> Any:
         """Return memory for a DeviceArray, with an attribute ``block``. Every read of its address, also by a launch, calls check(block)."""

@@ -155,7 +155,7 @@ class BoundLaunch:
         except TypeError as error:
             raise TypeError(f"{kernel.__name__}: {error}") from None
         config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
-        self._keep, self._thread = args, threading.get_ident()
+        self._keep, self._thread = args, threading.current_thread()
         self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
 
     def __call__(self) -> None:
@@ -167,7 +167,7 @@ class BoundLaunch:
         job = runtime.current()
         job.teams.check(self._teams)
         job.launching(*self._described)
-        if not SIMULATOR and self._thread != threading.get_ident():  # a new thread has no current GPU
+        if not SIMULATOR and self._thread is not threading.current_thread():  # a new thread has no current GPU
             compiler.enter_device()
         self._launch()
 

@@ -383,9 +383,10 @@ else:
                 HeapError: the array was freed.
                 BufferError: DLPack has no such elements, or a copy or another device is asked for.
             """
+            device = self.__dlpack_device__()  # in a new thread it makes the GPU current
             if stream not in (None, -1, 1):
                 wait_for_default(stream)
-            return _exported(self, self.__dlpack_device__(), dl_device, copy)
+            return _exported(self, device, dl_device, copy)
 
     def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> SymmetricArray:
         """Return the array whose first element is at an address of the window; in C order if strides are not given."""

@@ -16,7 +16,7 @@ from pgas.kernels.compiler import compiler
 from pgas.transports.devices import pci_address
 from pgas.transports.memory.vmm import check
 
-__all__ = ["GPU", "access", "bind", "enter", "place_engine", "uuid", "wait"]
+__all__ = ["GPU", "access", "bind", "place_engine", "uuid", "wait"]
 
 _Attribute = driver.CUdevice_attribute
 _ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
@@ -81,19 +81,14 @@ def _enter(ordinal: int) -> None:
         driver.cuDevicePrimaryCtxRelease(ordinal)
 
 
-def enter() -> None:
-    """Make this PE's GPU current in the calling thread, unless a GPU is. A new thread of the program has none."""
-    compiler.enter_device()
-    Device().set_current()  # tells cuda.core; keeps the one that is there
-
-
 def wait(stream: Any, poll: Callable[[], None]) -> None:
     """Wait for the kernels of a stream (None: of the device), and call poll meanwhile, which may raise to end the wait.
 
     Raises:
         Exception: a kernel failed, or the context is lost (streams.failed_in_driver).
     """
-    enter()
+    compiler.enter_device()  # a new thread of the program has no current GPU
+    Device().set_current()  # tells cuda.core of the current one
     event = core_stream(stream).record()
     started, pause = time.perf_counter(), 10e-6
     while not event.is_done:

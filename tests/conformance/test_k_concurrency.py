@@ -143,22 +143,29 @@ def test_host_threads_launch_at_the_same_time(heap):
 
 @checklist("K", "several host threads")
 def test_a_new_thread_makes_a_bound_launch(heap):
-    """It has no current GPU, and bound launches do not go through the compiler's, which would choose one. It copies the result, too."""
+    """A new thread has no current GPU. A bound launch bypasses the compiler's launch, which would choose one. The thread copies, too.
+
+    The thread that bound the launch has ended; Python gives its number to the new one.
+    """
     me, _, right, left = neighbours()
     dest, source = heap.zeros(100, np.int32), heap.array(payload(100, np.int32, me))
-    launch, failures, seen = put_and_quiet[1, 32].bind(dest, source, right), [], []
+    bound, failures, seen = [], [], []
+
+    def bind():
+        bound.append(put_and_quiet[1, 32].bind(dest, source, right))
 
     def work():
         try:
-            launch()
+            bound[0]()
             pgas.synchronize()
             seen.append(source.copy_to_host())
         except Exception as error:
             failures.append(repr(error))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    for target in (bind, work):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
     everywhere("; ".join(failures))
     equal(seen[0], payload(100, np.int32, me))
     pgas.barrier_all()

@@ -27,8 +27,8 @@ doorbell registers           PEs store; the engine takes a value by exchanging i
 The engine reads the send queue of a QP in RTS or ERR, the receiving side of a QP in RTR or RTS, the CQs of such a QP, and any key with
 MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to its sweep, and keeps no values from one pass to the next. The update is
 ordered behind everything that the pass before wrote, and rows of QPs are read after it. The control record may be read before the update
-is done, so a grace period takes two sweeps. One value may be older, as it comes from L1: a QP_WORKER that names another worker. A new QP is
-then served some passes later (block.py, REFRESH).
+is done, so a grace period takes two sweeps. A worker may read an old QP_WORKER from L1. If that names another worker, this one serves a new
+QP some passes later (block.py, REFRESH); if it names this worker, wants() reads it again past L1.
 
 An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER is the worker of a QP, the same for all QPs that
 share a CQ. While CTL_SERIAL is set, the first worker serves all QPs, one WQE at a time, as faults, traces and counts of "the n-th WQE"

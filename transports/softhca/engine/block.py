@@ -5,9 +5,10 @@ next ones are being fetched, as that takes a microsecond or more from the memory
 of one class (batch.py, runs.py). WRITEs, and READs, are executed by all threads, atomics by their threads in turn, everything else by one
 thread, as in the cpu engine: errors, WQEs with a fence or many segments.
 
-A poll reads past L1. A visit to a QP begins with an acquiring access to its register and a barrier, so later loads see no stale lines of
-L1. During a visit the CTA works on copies of the QP's row, its CQ's row and the control record in shared memory (tables: every field has
-one writer). It writes its counts back before each CQE, at the end, and before and after the work of a single thread.
+A poll reads past L1, but for QP_WORKER (find). A visit to a QP begins with an acquiring access to its register and a barrier, so later
+loads see no stale lines of L1. During a visit the CTA works on copies of the QP's row, its CQ's row and the control record in shared memory
+(tables: every field has one writer). It writes its counts back before each CQE, at the end, and before and after the work of a single
+thread.
 """
 
 import inspect
@@ -156,7 +157,7 @@ def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
         if row >= limit:
             row -= limit
         qp = qps + row * QP_ROW
-        if worker >= 0 and load(qp + QP_WORKER) != worker:  # from L1, as all CTAs poll all rows; wants() reads past it
+        if worker >= 0 and load(qp + QP_WORKER) != worker:  # from L1, as all CTAs poll all rows; wants() reads it past L1
             continue
         state, cq = load_shared(qp + QP_STATE), load_shared(qp + QP_CQ)
         register, on_host = load_shared(qp + QP_REGISTER), load_shared(qp + QP_ON_HOST)

@@ -61,7 +61,10 @@ def apart(lane: Any, low: Any, high: Any) -> Any:
 
 @device
 def copy_together(rank: Any, size: Any, dest: Any, source: Any, nbytes: Any) -> None:
-    """Copy by `size` threads; the caller is number `rank`. Aligned 8-byte words of dest are stored whole. Values are i64."""
+    """Copy by `size` threads; the caller is number `rank`. The ranges must not overlap. Values are i64.
+
+    Aligned 8-byte words of dest are stored whole.
+    """
     if (dest | source) & 15 == 0:
         body = nbytes >> 4 << 4
         _copy_16(u64(dest), u64(source), u64(rank), u64(nbytes >> 4), u64(size), False)

@@ -118,7 +118,7 @@ def copy(dest: int, source: int, nbytes: int) -> int:
         move(dest, source, nbytes)
         return 0
     done = 0
-    if (dest | source) & 7 == 0:  # in batches of four loads, as each takes a microsecond from another GPU
+    if (dest | source) & 7 == 0:  # four loads are under way together, as one from another GPU takes a microsecond
         while nbytes - done >= 32:
             first, second = load_shared(source + done), load_shared(source + done + 8)
             third, fourth = load_shared(source + done + 16), load_shared(source + done + 24)
@@ -133,7 +133,7 @@ def copy(dest: int, source: int, nbytes: int) -> int:
 
 @device
 def copy_few(dest: int, source: int, nbytes: int) -> int:
-    """Copy a few bytes. Every aligned word of 8, 4 or 2 bytes of dest is stored whole."""
+    """Copy, one word after another; dest must not begin in the source. Every aligned word of 8, 4 or 2 bytes of dest is stored whole."""
     done = 0
     while done < nbytes:
         at, start, left = dest + done, source + done, nbytes - done

@@ -8,8 +8,8 @@ So each QP keeps its order:
   and nothing was executed since the last CQE (DIRTY): then the fence of that CQE has ended before the barrier, which suffices on a GPU,
   though PTX's memory model wants a fence of the atomic's own thread.
 
-Small WRITEs are copied by one thread each, larger ones by a group of lanes, a warp or the CTA; one WQE alone by the CTA, as its loads are
-then all under way together.
+Small WRITEs are copied by one thread each, larger ones by a group of lanes, a warp or the CTA. If a run has one WQE, all threads of the CTA
+copy it, from 9 bytes on, so that all loads are under way together.
 """
 
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ WARPS = THREADS // 32
 #: Words of the lowest and the highest address of each warp's WQEs.
 EXTENT_WORDS = 2 * WARPS
 
-#: Most bytes of one of several WQEs that a thread, a group of lanes, and a warp copy; and most bytes of a single WQE that a thread copies.
+#: Most bytes that a thread, a group of lanes, and a warp copy alone. SINGLE_BYTES: most that a thread copies if the run has one WQE.
 ALONE_BYTES, GROUP_BYTES, WARP_BYTES, SINGLE_BYTES = 64, 1024, 16384, 8
 LOG_GROUP = 3
 GROUP = 1 << LOG_GROUP
@@ -143,7 +143,7 @@ def list_copy(cta: Any, listed: Any) -> None:
 
 @inlined
 def copy_listed(cta: Any, listed: Any) -> None:
-    """Make the listed copies: by groups of lanes, by warps, and the largest by all threads. All threads make a copy that is alone."""
+    """Make the listed copies: by groups of lanes, by warps, and the largest by all threads. If only one is listed, all threads make it."""
     n = i64(cta.tally[LISTED])
     if n > 1:
         for k in range(cta.me >> LOG_GROUP, n, THREADS >> LOG_GROUP):
