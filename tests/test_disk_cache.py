@@ -107,13 +107,27 @@ def test_a_link_is_not_followed(files, tmp_path):
     assert RAN == []
 
 
+def places(locator):
+    return disk_cache.places(type("", (), {"_locator_classes": [type("", (), {"from_function": lambda *_: locator()})]}))
+
+
+def test_code_of_pgas_goes_next_to_its_source_only_as_a_last_resort():
+    class Locator:
+        def get_cache_path(self):
+            return os.path.join(os.path.dirname(disk_cache.__file__), "__pycache__")
+
+    first, last = places(Locator)
+    assert first.from_function(None, "") is None
+    assert last.from_function(None, "") is not None
+
+
 @pytest.mark.parametrize("uid", [NOBODY, None])
 def test_a_location_whose_folder_another_user_owns(uid, tmp_path):
     class Locator:
         def get_cache_path(self):
             return str(tmp_path)
 
-    (place,) = disk_cache.places(type("", (), {"_locator_classes": [type("", (), {"from_function": lambda *_: Locator()})]}))
+    place, _ = places(Locator)
     assert place.from_function(None, "").get_cache_path() == str(tmp_path / "pgas")
     assert (tmp_path / "pgas").stat().st_mode & 0o777 == 0o700
     if uid is None:

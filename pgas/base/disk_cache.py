@@ -2,7 +2,8 @@
 
 Loading a file executes its code. So it is loaded only if this user owns the file and its folder, nobody else may write them, and its
 checksum is right. The folder is ``pgas``, in the first of Numba's places where this user can have a private one: $NUMBA_CACHE_DIR,
-``__pycache__`` beside the source, ``~/.cache/numba``; for notebooks IPython's.
+``__pycache__`` next to the source, ``~/.cache/numba``; for notebooks IPython's. Code of pgas itself goes next to its source only if no
+other place is left, because ``pip uninstall`` would leave such files, and the folder pgas with them, which Python could still import.
 
 Without a cache, every process compiles the code. So failures of the cache are warnings, which name the file, not errors.
 """
@@ -127,16 +128,25 @@ def _warn(text: str) -> None:
     warnings.warn(text, PgasWarning, stacklevel=2)
 
 
-class _Place:
-    """One of Numba's places for files of code; takes the role of its locator class."""
+#: The folder of this package.
+_PACKAGE = Path(__file__).parent.parent
 
-    def __init__(self, locator: Any) -> None:
-        self._locator = locator
+
+class _Place:
+    """One of Numba's places for files of code; takes the role of its locator class.
+
+    Args:
+        locator: Numba's class.
+        inside: whether it may lie in the folder of this package.
+    """
+
+    def __init__(self, locator: Any, *, inside: bool) -> None:
+        self._locator, self._inside = locator, inside
 
     def from_function(self, function: Any, file: str) -> Any:
         """Return Numba's locator, with this user's private folder; None if there is none for this function."""
         locator = self._locator.from_function(function, file)
-        if locator is None:
+        if locator is None or (not self._inside and Path(locator.get_cache_path()).is_relative_to(_PACKAGE)):
             return None
         folder = os.path.join(locator.get_cache_path(), "pgas")
         try:
@@ -151,7 +161,7 @@ class _Place:
 
 def places(impl: Any) -> list[Any]:
     """Return the _locator_classes for a subclass of one of Numba's CacheImpl."""
-    return [_Place(locator) for locator in impl._locator_classes]
+    return [_Place(locator, inside=inside) for inside in (False, True) for locator in impl._locator_classes]
 
 
 class Uncacheable(Exception):
