@@ -1,4 +1,4 @@
-"""``python -m pgas.run -n 4 prog.py args``: start the PEs of a job on this machine, without MPI.
+"""``pgas run -n 4 prog.py args``, or ``python -m pgas.run``: start the PEs of a job on this machine, without MPI.
 
 A program that ends in .py, or follows -m, runs in this Python; any other is a command. Each line of a PE's output begins with ``[PE n]``,
 except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N killed it. On
@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from pgas.base import backend, config
+from pgas.base import config
 from pgas.base.errors import BootstrapError
-from pgas.base.launcher import LAUNCHED, launched
+from pgas.base.launcher import LAUNCHED, environment, launched
 from pgas.base.liveness import LastWord
 from pgas.base.waits import say
 from pgas.job.bootstrap import exchange
@@ -72,14 +72,14 @@ class _NoProgram(Exception):
         self.status = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error.errno or 0, 1)  # as shells do
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line. Returns the job's exit status."""
-    asked = _parse(arguments)
+def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run") -> int:
+    """Command line, by the name that help and errors have for it. Returns the job's exit status."""
+    asked = _parse(arguments, name)
     command = _command(asked)
     try:
         if asked.n == 1 and asked.nnodes == 1:
             try:
-                os.execvpe(command[0], command, backend.as_asked())
+                os.execvpe(command[0], command, environment())
             except OSError as error:
                 raise _NoProgram(command[0], error) from error
         with contextlib.ExitStack() as ending:
@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m pgas.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=name, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=1, metavar="N", help="PEs on this machine (default: 1)")
     parser.add_argument("--nnodes", type=int, default=1, metavar="N", help="machines (default: 1)")
     parser.add_argument("--node-rank", type=int, default=0, metavar="I", help="number of this machine, from 0 (default: 0)")
@@ -168,10 +168,10 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
 
 def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector) -> _PE:
     """Start a PE in its own process group, so that it gets Ctrl-C at a terminal once, from this command."""
-    environment = {**backend.as_asked(), LAUNCHED: json.dumps({"rank": rank, **told})}
+    variables = environment() | {LAUNCHED: json.dumps({"rank": rank, **told})}
     try:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
             pass_fds=word.fds(), process_group=0,
         )  # fmt: skip
     except OSError as error:

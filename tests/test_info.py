@@ -14,9 +14,9 @@ import pytest
 from strangers import NOBODY, stranger
 
 import pgas
-from pgas import __main__
 from pgas.base import config
 from pgas.base.errors import HeapError
+from pgas.doctor import hca
 from pgas.job.teams import Plan
 from pgas.transports.softhca.process import client, messages
 from pgas.transports.softhca.process.messages import Kind
@@ -168,7 +168,7 @@ def answers(listener, *bodies):
 
 def test_cards_that_do_not_answer(capsys, monkeypatch):
     """One has ended, others are silent, send garbage or terminal escapes, or belong to another user. Each gets one line, the others too."""
-    monkeypatch.setattr(__main__, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(hca, "_ANSWER_S", 0.2)
     ended, silent, nonsense, numbers, escapes, foreign = (f"pgas-hca-0-{os.getpid() << 8 | i:016x}" for i in range(6))
     escaping = {"pid": 0, "hca": {"\x1b[2J": "\x1b]0;x\x07"}, "qps": [{"qpn": 1, "state": "\x1b[1m"}], "cqs": [], "keys": [], "uars": []}
     said = {ended: [{"pid": 0}], nonsense: [{"pid": 0}, b"{"], numbers: [{"pid": 0}, [1, 2]], escapes: [{"pid": 0}, escaping]}
@@ -184,7 +184,7 @@ def test_cards_that_do_not_answer(capsys, monkeypatch):
         undo.enter_context(stranger(lambda: listens(foreign).detach(), NOBODY))
         card = client.start(1)
         undo.callback(card.end)
-        __main__.hca()
+        hca.run(None)
     lines = capsys.readouterr().out.splitlines()
     assert f"card {ended}: cannot be asked: the software card is gone: its process has ended" in lines
     assert f"card {silent}: cannot be asked: no answer within 0.2 s" in lines

@@ -16,9 +16,9 @@ import os
 import sys
 
 from pgas.base.errors import PgasError
-from pgas.base.launcher import launched_rank
+from pgas.base.launcher import OWN_VARIABLES, launched_rank
 
-__all__ = ["SIMULATOR", "as_asked", "cuda_device_count", "say_where"]
+__all__ = ["SIMULATOR", "cuda_device_count", "say_where"]
 
 #: CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
@@ -60,15 +60,10 @@ def _decide() -> bool:
     if count > 0:
         return False
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-    global _unsaid, _set_here
-    _set_here = True
+    OWN_VARIABLES.add("NUMBA_ENABLE_CUDASIM")
+    global _unsaid
     _unsaid = f"pgas: no CUDA device here{f' ({error})' if error else ''}, kernels run in the simulator"
     return True
-
-
-def as_asked() -> dict[str, str]:
-    """Return the environment without this module's choice, for child processes that make and report the choice themselves."""
-    return {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM" or not _set_here}
 
 
 def say_where() -> None:
@@ -81,9 +76,6 @@ def say_where() -> None:
 
 #: The line for the start of a job, "" if there is none. Not printed at import: commands for help or doctor start no job.
 _unsaid = ""
-
-#: True if NUMBA_ENABLE_CUDASIM is set by this module.
-_set_here = False
 
 #: True if kernels of this process run in the simulator.
 SIMULATOR: bool = _decide()

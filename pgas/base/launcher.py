@@ -2,10 +2,11 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["LAUNCHED", "Launched", "launched", "launched_rank"]
+__all__ = ["LAUNCHED", "OWN_VARIABLES", "Launched", "environment", "is_launcher", "launched", "launched_rank"]
 
 #: The variable of ``python -m pgas.run`` for each PE: JSON with rank, size, host, port, secret and the descriptors of the last word.
 LAUNCHED = "PGAS_LAUNCHED"
@@ -58,3 +59,24 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
     """Return the rank in an environment, None if no launcher started the process."""
     found = launched(environment)
     return None if found is None else found.rank
+
+
+def is_launcher() -> bool:
+    """Whether this process is the command ``pgas run`` (``python -m pgas.run``), or only prints the version or the help of ``pgas``."""
+    program, *arguments = sys.argv or [""]
+    if program == "-m":  # Python imports the package of a module before it sets argv[0]
+        module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
+        if module != "pgas":
+            return module == "pgas.run"
+    elif os.path.basename(program) != "pgas" or os.path.dirname(program) != os.path.dirname(sys.executable):
+        return False
+    return not arguments or arguments[0] in ("run", "--version", "-h", "--help")
+
+
+#: Environment variables that pgas set for this process alone.
+OWN_VARIABLES: set[str] = set()
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for programs that this process starts, which make and report their choices themselves."""
+    return {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}

@@ -1,5 +1,6 @@
 """``python -m pgas topo``: distances of GPUs and NICs, peer access, the NIC of each GPU and why, the transport of each pair of PEs."""
 
+import argparse
 from collections.abc import Callable, Sequence
 
 from pgas.base.errors import PgasError
@@ -106,7 +107,11 @@ def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"  no p2p: {why}; what can: {', '.join(others) or 'nothing here (python -m pgas doctor)'}"]
 
 
-def run() -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to a parser: it has none."""
+
+
+def run(_: argparse.Namespace) -> None:
     """Print the report; under mpirun PE 0 prints it, with the transport of each pair of PEs."""
     if launched_rank() is None:
         machine = observe()
