@@ -1,4 +1,4 @@
-"""Compiles kernels to PTX and SASS without a GPU. Needs the compiler wheels of the extra ``dev`` (libnvvm, ptxas, nvdisasm)."""
+"""Compiles kernels to PTX and SASS without a GPU, with libnvvm, ptxas and nvdisasm, which the extras ``cu12`` and ``cu13`` bring."""
 
 import dataclasses
 import re
@@ -56,7 +56,7 @@ class Built:
 def _tool(name: str) -> str:
     path = pathfinder.find_nvidia_binary_utility(name)
     if path is None:
-        raise PgasError(f"{name} not found: pip install 'pgas[dev]'")
+        raise PgasError(f"{name} not found: pip install 'pgas[cu13]', or 'pgas[cu12]' for CUDA 12")
     return path
 
 
@@ -64,7 +64,7 @@ def _ran(command: list[str]) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         cause = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")  # later lines only say that it ended
-        remedy = ": pip install 'pgas[dev]' brings one that is as new as libnvvm" if "Unsupported .version" in cause else ""
+        remedy = ": pip install --upgrade 'pgas[cu13]' brings one that is as new as libnvvm" if "Unsupported .version" in cause else ""
         raise PgasError(f"{command[0]} failed ({cause}){remedy}")
     return done
 

@@ -126,8 +126,8 @@ CLOSED_DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun 
 REQUIRED = {
     "numba-cuda": "==0.30.4",
     "numba": ">=0.68,<0.69",
-    "numpy": "<2.5,>=2.4",
-    "cuda-bindings": "<14,>=13.2",
+    "numpy": "<2.5,>=2.2",
+    "cuda-bindings": "<14,>=12.9.10",
     "cuda-core": "<2,>=1.2",
 }
 VERSIONS = {

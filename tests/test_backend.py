@@ -227,7 +227,10 @@ def test_compiling_only_is_no_job():
 
 @pytest.mark.parametrize(
     ("error", "remedy"),
-    [("Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "pip install 'numpy>=2.4,<2.5'"), ("no idea", "pip install --upgrade 'pgas[cu13]'")],
+    [
+        ("Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "pip install 'numpy>=2.2,<2.5'"),
+        ("no idea", "pip install --upgrade 'pgas[cu13]'"),
+    ],
 )
 def test_numba_that_does_not_load_names_the_remedy(tmp_path, error, remedy):
     """doctor cannot, as it is part of pgas."""

@@ -123,5 +123,5 @@ store[1, 1](pgas.zeros(1, np.float32))
     assert done.returncode == 1
     assert done.stderr == (
         f"pgas: {ptxas} failed (ptxas k.ptx, line 9; fatal : Unsupported .version 9.4; current version is '9.0'): "
-        "pip install 'pgas[dev]' brings one that is as new as libnvvm\n"
+        "pip install --upgrade 'pgas[cu13]' brings one that is as new as libnvvm\n"
     )

@@ -139,8 +139,15 @@ def test_an_old_driver(tmp_path):
     _, facts = cluster(tmp_path, cuda=12080)
     finding = found(facts, "driver")
     assert (finding.status, finding.remedy) == (Status.FAIL, mend("old driver"))
-    assert finding.text.endswith("CUDA 12.8; pgas needs CUDA 13")
+    assert finding.text.endswith("CUDA 12.8; the packages of this environment need CUDA 13")
     assert can(facts) == {"simulator"}
+
+
+@pytest.mark.parametrize(("cuda", "status"), [(11080, Status.FAIL), (12080, Status.OK), (13000, Status.OK)])
+def test_packages_of_cuda_12(tmp_path, cuda, status):
+    _, facts = cluster(tmp_path, cuda=cuda, versions=VERSIONS | {"cuda-bindings": "12.9.10"})
+    assert found(facts, "driver").status is status
+    assert found(facts, "packages").status is Status.OK
 
 
 def test_the_simulator_beside_gpus(tmp_path):
@@ -484,10 +491,11 @@ def test_mpi(laptop, mpi, status, entry):
 @pytest.mark.parametrize(
     ("changed", "entry", "words"),
     [
-        ({"numpy": "2.5.0"}, "numpy", "numpy 2.5.0, needed is <2.5,>=2.4"),
-        ({"numpy": "2.3.5"}, "numpy", "numpy 2.3.5"),
+        ({"numpy": "2.5.0"}, "numpy", "numpy 2.5.0, needed is <2.5,>=2.2"),
+        ({"numpy": "2.1.3"}, "numpy", "numpy 2.1.3"),
         ({"numba": "0.67.1"}, "versions", "numba 0.67.1, needed is >=0.68,<0.69"),
         ({"numba-cuda": "0.30.5"}, "versions", "numba-cuda 0.30.5, needed is ==0.30.4"),
+        ({"cuda-bindings": "12.9.9"}, "versions", "cuda-bindings 12.9.9, needed is <14,>=12.9.10"),
         ({"cuda-core": None}, "versions", "cuda-core is missing"),
     ],
 )
@@ -513,7 +521,7 @@ def test_compiler(tmp_path, versions, status, lost):
     _, facts = cluster(tmp_path)
     facts = replace(facts, versions={k: v for k, v in VERSIONS.items() if k not in ("libnvvm", "nvJitLink", "ptxas")} | versions)
     finding = found(facts, "compiler")
-    remedies = {Status.WARN: "pip install 'pgas[dev]' brings one that is as new as libnvvm", Status.FAIL: mend("ptxas")}
+    remedies = {Status.WARN: "pip install --upgrade 'pgas[cu13]' brings one that is as new as libnvvm", Status.FAIL: mend("ptxas")}
     assert (finding.status, finding.remedy) == (status, remedies.get(status, ""))
     assert can(facts) == set(PATHS) - lost
 

@@ -43,8 +43,9 @@ _TABLE = (
     Remedy(
         "old driver",
         (r"CUDA driver version is insufficient", r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", r"CUDA_ERROR_INVALID_IMAGE.*version"),
-        "the driver is older than CUDA 13, or its kernel module and its library are of different releases",
-        "install a driver of release 580 or newer, and reboot (or reload the modules)",
+        "the driver is older than the CUDA packages of this environment, or its kernel module and its library are of different releases",
+        "install a driver of release 580 or newer, and reboot (or reload the modules); or, for a driver from 525 on, "
+        "pip install 'pgas[cu12]' in an environment of its own",
     ),
     Remedy(
         "fabric manager",
@@ -268,22 +269,22 @@ _TABLE = (
     # ------------------------------------------------------------------------------------------------------------- versions
     Remedy(
         "numpy",
-        (r"Numba needs NumPy 2\.4 or less", r"numpy.*2\.5"),
-        "numba 0.68 does not load with numpy 2.5",
-        "pip install 'numpy>=2.4,<2.5'",
+        (r"Numba needs NumPy 2\.4 or less", r"numpy.*2\.5", r"numpy.*has no attribute 'row_stack'"),
+        "with numpy 2.5, numba 0.68.0 does not load, and numba-cuda 0.30.4 does not compile",
+        "pip install 'numpy>=2.2,<2.5'",
     ),
     Remedy(
         "ptxas",
         (r"Unsupported \.version [\d.]+; current version is", r"PTX .version .* does not support", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
         "the reader of PTX (ptxas, nvJitLink or the driver) is older than the libnvvm that wrote it",
-        "pip install --upgrade 'pgas[cu13]' (developers: pgas[dev]), which bring them of one release; unset CUDA_HOME and CUDA_PATH if "
-        "they name another toolkit",
+        "pip install --upgrade 'pgas[cu13]' or 'pgas[cu12]' (developers: pgas[dev]), which bring them of one release; unset "
+        "CUDA_HOME and CUDA_PATH if they name another toolkit",
     ),
     Remedy(
         "versions",
         (r"No module named '(numba_cuda|numba|cuda)", r"libnvvm.*(not found|cannot open)", r"NVVM library .* could not be found"),
-        "a package for compiling kernels is missing, or of a release that pgas was not tried with",
-        "pip install --upgrade 'pgas[cu13]', in an environment of its own",
+        "a package for compiling kernels is missing, or of a release that pgas was not tested with",
+        "pip install --upgrade 'pgas[cu13]' ('pgas[cu12]' for a driver of CUDA 12), in an environment of its own",
     ),
     Remedy(
         "no pyverbs",

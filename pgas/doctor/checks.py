@@ -24,7 +24,6 @@ IBGDA = registry.needing("devx")
 
 #: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr).
 _DMA_BUF_KERNEL = 5, 12
-_CUDA = 13000
 _ORDERED_FOR_GPU = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
 #: Bytes of queues and doorbell records that a PE locks. In the simulator it locks its heap too, which is in host memory.
 _QUEUES = 64 << 20
@@ -76,7 +75,7 @@ _GPU = "GPU and driver"
 
 
 def check_driver(machine: Machine) -> Iterator[Finding]:
-    """Is there a GPU, and a driver of release 580 or newer that shows it to this process?"""
+    """Is there a GPU, and a driver, as new as the CUDA packages of this environment, that shows it to this process?"""
     if not machine.pci_gpus and not machine.gpus:
         yield Finding(_GPU, "GPU", Status.NOTE, "no GPU: kernels run in the simulator", blocks=ON_GPUS)
         return
@@ -86,8 +85,10 @@ def check_driver(machine: Machine) -> Iterator[Finding]:
         return
     modules = "" if not machine.driver else f"{machine.driver} ({'open' if machine.open_modules else 'closed'} kernel modules), "
     text = f"{modules}CUDA {machine.cuda // 1000}.{machine.cuda % 1000 // 10}"
-    if machine.cuda < _CUDA:
-        yield Finding(_GPU, "driver", Status.FAIL, f"{text}; pgas needs CUDA 13", _of("old driver"), ALL - {"simulator"})
+    needed, _ = number(machine.versions.get("cuda-bindings", ""))
+    if machine.cuda // 1000 < needed:
+        words = f"{text}; the packages of this environment need CUDA {needed}"
+        yield Finding(_GPU, "driver", Status.FAIL, words, _of("old driver"), ALL - {"simulator"})
     else:
         yield Finding(_GPU, "driver", Status.OK, text)
     if machine.simulator:
@@ -429,7 +430,7 @@ def check_compiler(machine: Machine) -> Iterator[Finding]:
         yield Finding(_SOFTWARE, "compiler", Status.FAIL, f"{text}: nvJitLink is older than libnvvm", _of("ptxas"), ALL - {"simulator"})
     else:
         words = f"{text}: ptxas is older than libnvvm (needed by python -m pgas compile only)"
-        yield Finding(_SOFTWARE, "compiler", Status.WARN, words, "pip install 'pgas[dev]' brings one that is as new as libnvvm")
+        yield Finding(_SOFTWARE, "compiler", Status.WARN, words, "pip install --upgrade 'pgas[cu13]' brings one that is as new as libnvvm")
 
 
 def check_settings(machine: Machine) -> Iterator[Finding]:

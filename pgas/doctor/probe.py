@@ -20,7 +20,7 @@ from uuid import UUID
 from pgas.base import config
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
-from pgas.doctor.machine import Gpu, Machine, Mpi, Nic, Verbs
+from pgas.doctor.machine import Gpu, Machine, Mpi, Nic, Verbs, number
 from pgas.doctor.trial import try_queue_pair
 from pgas.transports import adapter as seam
 from pgas.transports.devices import Device, Gid, Port, devices, pci_address
@@ -265,29 +265,31 @@ def _settings() -> dict[str, Any]:
     return {"settings": settings, "bad_settings": tuple(bad)}
 
 
-#: Packages that kernels depend on: name in the report -> name of the package.
-_PACKAGES = {
-    "numba-cuda": "numba-cuda",
-    "numba": "numba",
-    "numpy": "numpy",
-    "cuda-bindings": "cuda-bindings",
-    "cuda-core": "cuda-core",
-    "mpi4py": "mpi4py",
-    "pyverbs": "pyverbs",
-    "libnvvm": "nvidia-nvvm",
-    "nvJitLink": "nvidia-nvjitlink",
+#: Packages that kernels depend on.
+_PACKAGES = ("numba-cuda", "numba", "numpy", "cuda-bindings", "cuda-core", "mpi4py", "pyverbs")
+
+#: By CUDA release, the packages with libnvvm and nvJitLink.
+_COMPILERS = {
+    12: {"libnvvm": "nvidia-cuda-nvcc-cu12", "nvJitLink": "nvidia-nvjitlink-cu12"},
+    13: {"libnvvm": "nvidia-nvvm", "nvJitLink": "nvidia-nvjitlink"},
 }
 
 
 def _versions() -> dict[str, str]:
-    found = {}
-    for name, package in _PACKAGES.items():
-        try:
-            found[name] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
+    found = _installed({name: name for name in _PACKAGES})
+    release, _ = number(found.get("cuda-bindings", ""))
+    found |= _installed(_COMPILERS.get(release, {}))
     if ptxas := _ptxas():
         found["ptxas"] = ptxas
+    return found
+
+
+def _installed(packages: dict[str, str]) -> dict[str, str]:
+    """Return name -> version of the packages, given as name -> package, that are installed."""
+    found = {}
+    for name, package in packages.items():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(package)
     return found
 
 
