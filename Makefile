@@ -57,7 +57,7 @@ RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m 
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 RXE_MACHINES := python -m pytest tests/rxe/test_two_machines.py -q
 
-.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit mpi mpi-all two-paths sass packages \
+.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit wheel mpi mpi-all two-paths sass packages \
   programs programs-all rxe slow check-rxe-faults check-rxe-machines check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
@@ -84,7 +84,7 @@ run_stages = @times=; for stage in $(1); do start=$$(date +%s); $(MAKE) --no-pri
 
 ## check: what tells most, without a GPU; at most 10 minutes on 2 cores
 check:
-	$(call run_stages,install packages static unit sass mpi programs)
+	$(call run_stages,install packages static unit sass wheel mpi programs)
 
 ## check-all: everything that needs no GPU: slow tests, tools, other numbers of PEs, 10,000 programs, Soft-RoCE; an hour and more
 check-all: check
@@ -125,10 +125,14 @@ UNIT := tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe -
 SASS := $(shell grep -l mark.sass tests/test_*.py)
 
 unit: $(VENV)/dev
-	$(PYTEST) $(UNIT) -m "not sass and not slow"
+	$(PYTEST) $(UNIT) -m "not sass and not slow and not wheel"
 
 sass: $(VENV)/dev
 	NUMBA_ENABLE_CUDASIM=0 $(PYTEST) $(SASS) -n 2 --dist loadfile -m "sass and not slow"
+
+# A wheel of this tree, installed with the packages of CUDA 12 into an environment of its own.
+wheel: $(VENV)/dev
+	$(PYTEST) tests/test_wheel.py -m "not slow"
 
 slow: $(VENV)/dev
 	$(PYTEST) $(UNIT) -m "slow and not sass"

@@ -242,7 +242,7 @@ def _run(step: Step, variables: Mapping[str, str], end: float) -> str:
     began, path = time.monotonic(), LOGS / f"{re.sub('[ /]', '-', step.name)}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        passed = jobs.run(step.command, min(step.seconds, end - began), {**step.variables, **variables}, file)
+        passed = jobs.run(step.command, min(step.seconds, end - began), {**step.variables, **variables}, file, ROOT)
     became = "passed" if passed else "left" if time.monotonic() >= end else "failed"
     said = path.read_text(encoding="utf-8", errors="replace").splitlines()
     shown = " ".join(said[-1:]) if passed else "\n".join([str(path), *said[-_SHOWN:]])
@@ -319,12 +319,12 @@ def _plan(machine: str, options: argparse.Namespace) -> Iterator[tuple[int, Iter
 def _show_report(path: Path | None) -> None:
     """Print the report of the conformance suite, and write it to a file if one is named."""
     shown = [sys.executable, "-m", "conformance.report", str(REPORT)], 60, {"PYTHONPATH": str(ROOT / "tests")}
-    jobs.run(*shown)
+    jobs.run(*shown, folder=ROOT)
     if path is not None:
         with path.open("wb") as file:
             file.write(f"# {shlex.join(['check_gpu', *sys.argv[1:]])}; commit {commit() or 'unknown'}; {now()}\n".encode())
             file.flush()  # another process writes the rest
-            jobs.run(*shown, file)
+            jobs.run(*shown, file, ROOT)
 
 
 if __name__ == "__main__":

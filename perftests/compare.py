@@ -1,7 +1,7 @@
 """``make compare``: pgas beside NVSHMEM's own figures, row by row.
 
-    python -m pgas.perftests.compare                  # the results in perftests/baselines
-    python -m pgas.perftests.compare --run            # measures latencies on this machine first, in at most three minutes
+    python -m pgas.perftests.compare                  # the results that come with pgas (perftests/baselines)
+    python -m pgas.perftests.compare --run            # measures latencies on this machine first, in at most three minutes; writes JSON
     python -m pgas.perftests.compare a.json b.json    # these results
 
 NVSHMEM's figures are from one machine, which baselines/nvshmem-*.json names; results from another machine do not compare exactly. The
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pgas.perftests import jobs
-from pgas.perftests.jobs import BASELINES, Step
+from pgas.perftests.jobs import BASELINES, RESULTS, Step
 from pgas.perftests.options import size_flag
 
 __all__ = ["LATENCIES", "compared", "main", "steps"]
@@ -45,11 +45,11 @@ LATENCIES = {
 
 
 def steps(measurements: Mapping[str, str], machine: str, seconds: float) -> Iterator[Step]:
-    """Yield a step for each perf test: two PEs; results in baselines/<name>-<machine>.json."""
+    """Yield a step for each perf test: two PEs; results in <name>-<machine>.json."""
     for name, line in measurements.items():
         test, *flags = line.split()
-        output = str(BASELINES / f"{name}-{machine}.json")
-        yield Step(name, [*jobs.mpirun(2), sys.executable, f"perftests/{test}.py", *flags, "--json", output], seconds)
+        output = str(RESULTS.absolute() / f"{name}-{machine}.json")
+        yield Step(name, [*jobs.mpirun(2), sys.executable, "-m", f"pgas.perftests.{test}", *flags, "--json", output], seconds)
 
 
 def compared(runs: Iterable[Mapping[str, Any]], reference: Mapping[str, Any]) -> Iterator[str]:
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("--run needs a GPU")
         with jobs.mps() if len(names) == 1 else contextlib.nullcontext():
             failed = [step.name for step in steps(LATENCIES, machine, 60) if not jobs.run(step.command, step.seconds)]
-        files += [BASELINES / f"{name}-{machine}.json" for name in LATENCIES if name not in failed]
+        files += [RESULTS / f"{name}-{machine}.json" for name in LATENCIES if name not in failed]
     files = files or sorted(path for path in BASELINES.glob("shmem_*.json") if "ibgda" not in path.name)
     print(*compared([json.loads(path.read_text(encoding="utf-8")) for path in files], json.loads(REFERENCE.read_text())), sep="\n")
     if failed:

@@ -259,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if shutil.which("mpirun") is None:
             parser.error("measuring needs an mpirun")
         names = jobs.gpus()
-        folder, machine = jobs.BASELINES, jobs.machine_name(names)
+        folder, machine = jobs.RESULTS, jobs.machine_name(names)
         path, every = folder / f"figures-{machine}.json", list(plan(gpu=bool(names)))
         runs = [run for run in every if only is None or only.search(run["curve"])]
         if not runs:

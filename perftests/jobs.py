@@ -17,11 +17,12 @@ from typing import IO, NoReturn
 
 from pgas.base.launcher import launched
 
-__all__ = ["BASELINES", "ROOT", "Step", "end_running", "ended_by_signals", "gpus", "machine_name", "marked", "mpirun", "mps", "run",
+__all__ = [
+    "BASELINES", "RESULTS", "ROOT", "Step", "end_running", "ended_by_signals", "gpus", "machine_name", "marked", "mpirun", "mps", "run",
     "starting",
 ]  # fmt: skip
 
-#: The repository.
+#: The repository; of an installed wheel, the package's folder.
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Environment variable that marks all processes of a command of run().
@@ -35,6 +36,9 @@ _running: set[str] = set()
 #: Recorded results.
 BASELINES = ROOT / "perftests" / "baselines"
 
+#: The folder for new results: in the repository the recorded ones, elsewhere the current folder.
+RESULTS = BASELINES if (ROOT / "pyproject.toml").exists() else Path()
+
 
 @dataclass(frozen=True)
 class Step:
@@ -46,12 +50,19 @@ class Step:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None, output: IO[bytes] | None = None) -> bool:
+def run(
+    command: Sequence[str],
+    seconds: float,
+    variables: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
+    folder: Path | None = None,
+) -> bool:
     """Run a command and return whether it succeeded in time. After ``seconds`` it is killed with its descendants.
 
     Args:
         variables: environment variables in addition to this process's.
         output: file for its output. None: the command and its output are shown.
+        folder: where it runs. Default: the current folder.
     """
     if output is None:
         print("+", shlex.join(command), flush=True)
@@ -61,7 +72,7 @@ def run(command: Sequence[str], seconds: float, variables: Mapping[str, str] | N
     _running.add(mark)
     try:
         try:
-            started = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=both, start_new_session=True)
+            started = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=both, start_new_session=True)
         except OSError as error:
             print(f"{command[0]}: {error.strerror}", flush=True)
             return False
