@@ -202,3 +202,23 @@ def test_a_piece_of_gpu_memory_as_a_dma_buf(monkeypatch):
     assert (region.lkey, region.rkey, address - region.shift) == (7, 9, 0x208)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened)
+
+
+# ------------------------------------------------------------------------------------------------------ number of queue pairs
+
+
+@pytest.mark.parametrize(
+    ("wanted", "n_pes", "nic", "expected"),
+    [
+        ("auto", 2, "softhca", 2),
+        ("auto", 22, "softhca", 2),
+        ("auto", 23, "softhca", 1),
+        ("auto", 32, "softhca", 1),
+        ("auto", 33, "softhca", 1),  # refused later, with the card's number
+        ("auto", 400, "mlx5_0:1", 2),
+        (8, 32, "softhca", 8),
+    ],
+)
+def test_queue_pairs_follow_the_number_of_pes(wanted, n_pes, nic, expected):
+    pes = [pe(number, nic) for number in range(n_pes)]
+    assert hca.queue_pairs({"PGAS_IBGDA_NUM_RC_PER_PE": wanted}, pes) == expected

@@ -340,7 +340,7 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
     [
         ("PGAS_QP_DEPTH", "100", "PGAS_QP_DEPTH=100: a power of two from 128 to 32768"),
         ("PGAS_QP_DEPTH", "65536", "PGAS_QP_DEPTH=65536: a power of two from 128 to 32768"),
-        ("PGAS_IBGDA_NUM_RC_PER_PE", "0", "PGAS_IBGDA_NUM_RC_PER_PE=0: an integer from 1 to 64"),
+        ("PGAS_IBGDA_NUM_RC_PER_PE", "0", "PGAS_IBGDA_NUM_RC_PER_PE=0: auto or an integer from 1 to 64"),
         ("PGAS_IBGDA_RC_MAP_BY", "gpu", "PGAS_IBGDA_RC_MAP_BY=gpu: one of cta, sm, warp"),
         ("PGAS_TRANSPORT", "tcp", "PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
         ("PGAS_SOFTHCA_FAULTS", "bogus", "bogus"),
@@ -418,4 +418,4 @@ client.SoftHCA.command = command
 pgas.init()
 """
     ended = job(text, PGAS_TRANSPORT="ibgda", PGAS_IBGDA_NUM_RC_PER_PE="3")
-    holds(ended, "TransportError: PE 0: PGAS_IBGDA_NUM_RC_PER_PE=3 is 12 queue pairs for 2 PEs, each to each, but softhca has 8")
+    holds(ended, "TransportError: PE 0: PGAS_IBGDA_NUM_RC_PER_PE=3 is 12 queue pairs from 2 to 2 PEs, but softhca has 8")

@@ -642,13 +642,16 @@ def test_caps_that_do_not_suffice(pes, depth, edits, text):
     assert str(caught.value) == f"softhca lacks capabilities: {text}"
 
 
-@pytest.mark.parametrize(("n_pes", "num_rc", "edits", "wanted", "there"), [(5, 64, {}, 1600, 1024), (3, 1, {"log_max_qp": 3}, 9, 8)])
-def test_more_qps_than_the_caps_allow(pes, n_pes, num_rc, edits, wanted, there):
-    """The PEs share one card, so their QPs are counted together."""
+@pytest.mark.parametrize(
+    ("sharing", "n_pes", "num_rc", "edits", "wanted", "there"),
+    [(5, 5, 64, {}, 1600, 1024), (3, 3, 1, {"log_max_qp": 3}, 9, 8), (1, 40, 64, {}, 2560, 1024)],
+)
+def test_more_qps_than_the_caps_allow(pes, sharing, n_pes, num_rc, edits, wanted, there):
+    """QPs of PEs that share a card are counted together. Of a real device, only this PE's: 400 PEs have one each."""
     with pytest.raises(TransportError) as caught:
-        check_caps(Wrapped(pes[0].hca, editing(**edits)), n_pes, num_rc, 128)
+        check_caps(Wrapped(pes[0].hca, editing(**edits)), n_pes, num_rc, 128, sharing)
     assert str(caught.value) == (
-        f"PGAS_IBGDA_NUM_RC_PER_PE={num_rc} is {wanted} queue pairs for {n_pes} PEs, each to each, but softhca has {there}"
+        f"PGAS_IBGDA_NUM_RC_PER_PE={num_rc} is {wanted} queue pairs from {sharing} to {n_pes} PEs, but softhca has {there}"
     )
 
 

@@ -69,7 +69,7 @@ class AdapterNIC(NIC):
         adapter = self.adapter = self._opener.open(self._adapter_name, self._memory, shared)
         self._made.callback(adapter.close)  # destroys the remaining objects
         self.name, self.engine = adapter.name, adapter.engine
-        check_caps(adapter, self._n_pes, self._num, self._depth)
+        check_caps(adapter, self._n_pes, self._num, self._depth, self._n_pes if self.process else 1)  # all share a card that was started
         pdn = self._pdn = adapter.alloc_pd()
         heap, queues, *_ = [(address, nbytes) for address, nbytes, _ in shared]
         lkey, self._heap_key = adapter.register_mr(*heap, pdn, _ACCESS)

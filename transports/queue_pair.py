@@ -323,14 +323,15 @@ def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str,
     return _execute(adapter, Command.QUERY_ROCE_ADDRESS, roce_address_index=index, vhca_port_num=port_num)["roce_address"]
 
 
-def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int) -> None:
+def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: int = 1) -> None:
     """Check an adapter's capabilities before making objects on it (QUERY_HCA_CAP).
 
     Args:
         adapter: the NIC.
-        n_pes: PEs that share it. Other users of the adapter need QPs too, so a QP may still be refused later.
+        n_pes: PEs of the job.
         num_rc: QPs from each PE to each (PGAS_IBGDA_NUM_RC_PER_PE).
         depth: WQEBBs in each QP (PGAS_QP_DEPTH).
+        sharing: PEs that are known to use this adapter. There may be other users, so a QP may still be refused later.
 
     Raises:
         ValueError: depth is no power of two from 128 to 32768.
@@ -357,10 +358,10 @@ def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int) -> None:
         }
     if lacking := [f"{name} is {caps[name]}, needed is {what}" for name, (enough, what) in needed.items() if not enough]:
         raise TransportError(f"{adapter.name} lacks capabilities: {'; '.join(lacking)}")
-    wanted, there = n_pes**2 * num_rc, 1 << caps["log_max_qp"]
+    wanted, there = sharing * n_pes * num_rc, 1 << caps["log_max_qp"]
     if wanted > there:
         raise TransportError(
-            f"PGAS_IBGDA_NUM_RC_PER_PE={num_rc} is {wanted} queue pairs for {n_pes} PEs, each to each, but {adapter.name} has {there}"
+            f"PGAS_IBGDA_NUM_RC_PER_PE={num_rc} is {wanted} queue pairs from {sharing} to {n_pes} PEs, but {adapter.name} has {there}"
         )
 
 

@@ -16,7 +16,10 @@ from pgas.transports.memory.protocol import Segment
 from pgas.transports.nic import NIC, Part
 from pgas.transports.selection import Choice
 
-__all__ = ["Pair", "Setting", "Transport", "get", "names", "needing", "of_queues", "over_nic", "pairs", "parts", "register", "through_nics"]
+__all__ = [
+    "QUEUE_PAIRS", "Pair", "Setting", "Transport", "get", "names", "needing", "of_queues", "over_nic", "pairs", "parts", "queue_pairs",
+    "register", "through_nics",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -141,10 +144,19 @@ def through_nics() -> tuple[str, ...]:
     return tuple(name for name, transport in _registered.items() if not transport.maps_peers)
 
 
+#: The usual number of queue pairs from each PE to each PE.
+QUEUE_PAIRS = 2
+
+
+def queue_pairs(wanted: int | str) -> int:
+    """Return a value of PGAS_IBGDA_NUM_RC_PER_PE, for "auto" the usual number."""
+    return wanted if isinstance(wanted, int) else QUEUE_PAIRS
+
+
 def of_queues(requested: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of window.Constants for queues, which all transports over a NIC have."""
     return {
-        "num_qps": requested["PGAS_IBGDA_NUM_RC_PER_PE"],
+        "num_qps": queue_pairs(requested["PGAS_IBGDA_NUM_RC_PER_PE"]),
         "map_by": requested["PGAS_IBGDA_RC_MAP_BY"],
         "depth": requested["PGAS_QP_DEPTH"],
         "batch": requested["PGAS_IBGDA_NUM_REQUESTS_IN_BATCH"],

@@ -18,9 +18,10 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda, njit
 
-from pgas.base import config
+from pgas.kernels import window
 from pgas.perftests.programs import interpreter
 from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, WARP
+from pgas.transports import registry
 
 __all__ = ["Arrays", "Shape", "Soak", "check", "fill", "operate"]
 
@@ -245,7 +246,7 @@ class Soak:
     """
 
     def __init__(self, seed: int) -> None:
-        n_pes, queue_pairs = pgas.n_pes(), config.read("PGAS_IBGDA_NUM_RC_PER_PE")
+        n_pes, queue_pairs = pgas.n_pes(), window.constants().num_qps or registry.QUEUE_PAIRS
         self.seed, self.number = seed, 0
         ctas, threads, steps, lot_bytes, source_bytes = (2, 64, 8, 32, 8 << 10) if pgas.SIMULATOR else (32, 256, 8, 1 << 10, 1 << 20)
         self.shape = Shape(n_pes, queue_pairs, ctas, threads, steps, lot_bytes, source_bytes)

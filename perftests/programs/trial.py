@@ -10,8 +10,7 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.base import config
-from pgas.job import runtime
+from pgas.kernels import window
 from pgas.perftests import grid
 from pgas.perftests.programs.draw import GROUP
 from pgas.perftests.programs.interpreter import COLUMNS, IN_DEST, IN_SOURCE, MEETINGS, Table, interpreter
@@ -56,8 +55,7 @@ class Trial:
         self._counter = grid.Counter()
         #: Arrays on the heap, in order of allocation.
         self.arrays = [self._area, self._counter.array]
-        nic = runtime.current().nic
-        self._queue_pairs = 0 if nic is None else config.read("PGAS_IBGDA_NUM_RC_PER_PE")
+        self._queue_pairs = window.constants().num_qps
 
     def free(self) -> None:
         """Free the arrays."""

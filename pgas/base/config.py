@@ -122,6 +122,20 @@ def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[st
     return parse
 
 
+def _integer_or_auto(low: int, high: int) -> Callable[[str], int | str]:
+    number = _integer(low, high)
+
+    def parse(text: str) -> int | str:
+        if text == "auto":
+            return text
+        try:
+            return number(text)
+        except ValueError as error:
+            raise ValueError(f"auto or {error}") from None
+
+    return parse
+
+
 def _power_of_two_size(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = parse_size(text)
@@ -306,7 +320,13 @@ VARIABLES: dict[str, Variable] = {
             "choice",
         ),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
-        Variable("PGAS_IBGDA_NUM_RC_PER_PE", _integer(1, 64), "2", "queue pairs from each PE to each PE, 1 to 64", "integer"),
+        Variable(
+            "PGAS_IBGDA_NUM_RC_PER_PE",
+            _integer_or_auto(1, 64),
+            "auto",
+            "queue pairs from each PE to each PE, 1 to 64; auto: 2, or 1 if the software card has too few for 2",
+            "integer",
+        ),
         Variable("PGAS_IBGDA_RC_MAP_BY", _choice("cta", "sm", "warp"), "cta", "unit whose threads share a queue pair by default", "choice"),
         Variable(
             "PGAS_IBGDA_NUM_REQUESTS_IN_BATCH",

@@ -23,6 +23,7 @@ from pgas.base.errors import PgasError
 from pgas.doctor.machine import Gpu, Machine, Mpi, Nic, Verbs, number
 from pgas.doctor.trial import try_queue_pair
 from pgas.transports import adapter as seam
+from pgas.transports import registry
 from pgas.transports.devices import Device, Gid, Port, devices, pci_address
 from pgas.transports.ibgda import devx
 from pgas.transports.queue_pair import check_caps
@@ -205,7 +206,7 @@ def _ibgda(device: Device, port: Port) -> tuple[str, str | None]:
     try:
         gid = choose_gid(port) if port.gids else Gid(0, bytes(16), "", "")
         with contextlib.closing(devx.DevX(device.name, port, gid, handler="cpu")) as adapter:
-            check_caps(adapter, 2, config.read("PGAS_IBGDA_NUM_RC_PER_PE"), config.read("PGAS_QP_DEPTH"))
+            check_caps(adapter, 2, registry.queue_pairs(config.read("PGAS_IBGDA_NUM_RC_PER_PE")), config.read("PGAS_QP_DEPTH"))
             return "", try_queue_pair(adapter, seam.Path(gid.index)) if port.active else None
     except (PgasError, ValueError) as error:
         # doctor prints the prerequisites itself

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pgas.job.gpu import GPU
     from pgas.transports.softhca.process.client import Observer, Process, SoftHCA
 
-__all__ = ["SoftwareCard", "find", "observe"]
+__all__ = ["SoftwareCard", "find", "observe", "queue_pairs"]
 
 
 def find() -> list[str]:
@@ -29,6 +29,13 @@ def observe(name: str, timeout_s: float) -> "Observer":
     from pgas.transports.softhca.process import client
 
     return client.Observer(name, timeout_s)
+
+
+def queue_pairs() -> int:
+    """Return the number of queue pairs of a software card."""
+    from pgas.transports.softhca import layout
+
+    return 1 << layout.LOG_MAX_QP
 
 
 class SoftwareCard:

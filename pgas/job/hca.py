@@ -1,16 +1,17 @@
 """The NIC of this PE: a device of the machine, chosen by PGAS_HCA, or the software card."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgas.base import config
+from pgas.job import card, topology
 from pgas.transports import devices, registry, selection
 from pgas.transports.selection import AUTO, SOFTHCA, Choice
 
 if TYPE_CHECKING:
     from pgas.job.gpu import GPU
 
-__all__ = ["LOCAL", "choose", "ordering", "unused"]
+__all__ = ["LOCAL", "choose", "ordering", "queue_pairs", "unused"]
 
 #: Variables that may differ from PE to PE: names and numbers of devices and GIDs differ by machine, the launchers' variables by PE.
 LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX", *config.SECRETS})
@@ -45,6 +46,20 @@ def ordering(requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | N
         return wanted
     by_device = choice is not None and choice.device is not None
     return "none" if by_device and gpu is not None and not gpu.in_order else "owner"
+
+
+def queue_pairs(requested: Mapping[str, Any], pes: Sequence[topology.PE]) -> int:
+    """Return PGAS_IBGDA_NUM_RC_PER_PE; for "auto" the usual number, or what the software card has for each pair of PEs that share it.
+
+    Args:
+        requested: the values of the PGAS_* variables.
+        pes: all PEs, with their NICs; none if the job uses no NIC.
+    """
+    wanted: int | str = requested["PGAS_IBGDA_NUM_RC_PER_PE"]
+    usual = registry.queue_pairs(wanted)
+    if wanted != "auto" or all(pe.nic != SOFTHCA for pe in pes):
+        return usual
+    return max(1, min(usual, card.queue_pairs() // len(pes) ** 2))
 
 
 def unused(requested: Mapping[str, Any]) -> str | None:

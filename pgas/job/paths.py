@@ -52,7 +52,11 @@ class Paths:
     def constants(self, requested: Mapping[str, Any], gpu: "GPU | None") -> window.Constants:
         """Return what this PE's kernels are compiled with."""
         largest = max(pe.gpu_memory for pe in self.pes)
-        settled = {**requested, "PGAS_NIC_ORDERING": hca.ordering(requested, gpu, self.choice)}
+        settled = {
+            **requested,
+            "PGAS_NIC_ORDERING": hca.ordering(requested, gpu, self.choice),
+            "PGAS_IBGDA_NUM_RC_PER_PE": hca.queue_pairs(requested, () if self.choice is None else self.pes),
+        }
         return window.Constants.of(settled, self.transport, largest, near_in_row=self.in_row)
 
     @property
