@@ -142,12 +142,13 @@ def test_layout(depth):
     n_qps, offset = 5, 3 * 4096
     taken = []
     for i, queues in enumerate(Queues.layout(depth, n_qps, offset)):
-        assert queues.wq == offset + i * Queues.nbytes(depth)
+        assert queues.cq == offset + i * Queues.nbytes(depth)
+        assert queues.cq + 64 * depth <= queues.wq + 64 * depth, "room for depth entries"
         assert (queues.wq % 4096, queues.cq % 4096, queues.dbr % 64) == (0, 0, 0)
         taken += [(queues.wq, 64 * depth), (queues.cq, 64), (queues.dbr, 64)]
     taken.sort()
     assert all(start + size <= after for (start, size), (after, _) in itertools.pairwise(taken))
-    assert taken[-1][0] + 64 <= offset + n_qps * Queues.nbytes(depth)
+    assert taken[-1][0] + taken[-1][1] <= offset + n_qps * Queues.nbytes(depth)
     assert Queues.layout(depth, 0) == []
 
 
@@ -198,6 +199,24 @@ def test_fields_of_the_commands():
         (Command.RTR2RTS_QP, {"qpn": 0x66, "qpc": rts}),
         (Command.QUERY_QP, {"qpn": 0x66}),
     ]
+
+
+def test_a_card_that_refuses_a_cq_of_one_entry(pes, observer):
+    """The queue pair gets one of the WQ's depth and works: the last of its UMEM, which ends with it."""
+    pe = pes[0]
+    offset = -(-pe.queue_memory(2 * Queues.nbytes(128) + 4096) // 4096) * 4096
+    observer.set_faults("refuse=cq_of_one")
+    qps = []
+    for i, queues in enumerate(Queues.layout(128, 2, offset)):
+        pe.write(pe.slot + queues.cq, rig.EMPTY)
+        qps.append(QueuePair(pe.hca, pe.umem, pe.pdn, queues, 128, i))
+    join(*qps)
+    pe.word(0, 77)
+    poster = Poster(pe, qps[0])
+    for _ in range(300):  # more than twice round the WQ
+        assert poster.run(*write(pes, 0, 0)).user_index == 0
+    assert pe.word(64) == 77
+    observer.set_faults("")
 
 
 @pytest.mark.parametrize(("version", "sport"), [(0, {}), (2, {"udp_sport": 0xC000})])

@@ -34,6 +34,7 @@ MEGABYTE = 1 << 20
         ("fail=3:0x13", Faults(fail=3, syndrome=0x13)),
         ("fail=1:5,fail_qpn=0x400", Faults(fail=1, syndrome=5, fail_qpn=0x400)),
         ("stop=7,atomics=split", Faults(stop=7, split_atomics=True)),
+        ("refuse=cq_of_one", Faults(refuse_cq_of_one=True)),
         (f"stop={2**63 - 1},seed={2**64 - 1}", Faults(stop=2**63 - 1, seed=2**64 - 1)),
     ],
 )
@@ -47,7 +48,20 @@ def test_every_syndrome_of_a_cqe_can_be_asked_for():
 
 @pytest.mark.parametrize(
     "text",
-    ["delay=1", "late=1.1", "delay=-0.1", "delay=x", "hold=65536", "fail=-1:5", "fail=3", "fail=3:0x99", "stop=-1", "atomics=no", "crash"],
+    [
+        "delay=1",
+        "late=1.1",
+        "delay=-0.1",
+        "delay=x",
+        "hold=65536",
+        "fail=-1:5",
+        "fail=3",
+        "fail=3:0x99",
+        "stop=-1",
+        "atomics=no",
+        "refuse=x",
+        "crash",
+    ],
 )
 def test_text_that_names_no_fault(observer, text):
     with pytest.raises(TransportError, match=text.partition("=")[0]):

@@ -14,7 +14,7 @@ from pgas.base.errors import TransportError
 from pgas.transports.adapter import HOP_LIMIT, Adapter, Path, Port
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, cap_op_mod
-from pgas.transports.mlx5.commands import Command, command_name
+from pgas.transports.mlx5.commands import Command, CommandError, command_name
 from pgas.transports.mlx5.contexts import AtomicMode, PmState, QpState, QpType, RqType, TsFormat, transition
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE
@@ -25,8 +25,6 @@ __all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address"]
 #: The card's smallest page (log_page_size 0). Where QPs share a UMEM, every WQ and CQ has whole pages of it.
 _PAGE = 4096
 
-#: One CQE, as a collapsed CQ uses only the first entry. NVSHMEM passes the depth here and has memory for it.
-_LOG_CQ_SIZE = 0
 
 #: qpc.log_msg_max.
 _LOG_MSG_MAX = MESSAGE_MAX.bit_length() - 1
@@ -57,13 +55,13 @@ class Queues:
     """The places of one QP's queues, as byte offsets in a UMEM."""
 
     wq: int  #: depth WQEBBs of 64 bytes
-    cq: int  #: the one entry of 64 bytes
+    cq: int  #: the entry of 64 bytes that a collapsed CQ uses; room for depth entries from here on
     dbr: int  #: the QP's DBR of 8 bytes, then the CQ's, never written, in a 64-byte line of their own
     dbr_umem: int | None = None  #: the UMEM of dbr; None: that of the queues
 
     @classmethod
     def nbytes(cls, depth: int) -> int:
-        """Return the bytes of a QP with depth WQEBBs: its WQ, and a page for CQ entry and DBR.
+        """Return the bytes of a QP with depth WQEBBs: a page for CQ entry and DBR, and its WQ.
 
         Raises:
             ValueError: depth is no power of two from 128 to 32768.
@@ -87,7 +85,8 @@ class Queues:
         if offset % _PAGE:
             raise ValueError(f"offset: {offset}, a multiple of {_PAGE} bytes is allowed")
         starts = range(offset, offset + n_qps * step, step)
-        return [cls(start, start + depth * WQEBB, start + depth * WQEBB + CQE_SIZE) for start in starts]
+        # The CQ is first: where a card wants room for all entries, of which a collapsed CQ writes one, that is the WQ's.
+        return [cls(wq=start + _PAGE, cq=start, dbr=start + CQE_SIZE) for start in starts]
 
 
 class QueuePair:
@@ -138,11 +137,20 @@ class QueuePair:
             raise
 
     def _create_cq(self, umem_id: int) -> int:
-        """CREATE_CQ: collapsed and never armed, so its DBR stays zero and it needs no doorbell."""
+        """CREATE_CQ: collapsed and never armed, so its DBR stays zero and it needs no doorbell.
+
+        A collapsed CQ uses one entry, so log_cq_size 0 says it. NVSHMEM and DOCA pass that of the WQ's depth: the second attempt.
+        """
+        try:
+            return self._create_cq_of(umem_id, 0)
+        except CommandError:
+            return self._create_cq_of(umem_id, self.depth.bit_length() - 1)
+
+    def _create_cq_of(self, umem_id: int, log_size: int) -> int:
         cqc = {
             "cc": 1,
             "oi": 1,
-            "log_cq_size": _LOG_CQ_SIZE,
+            "log_cq_size": log_size,
             "uar_page": self.uar.page_id,
             "c_eqn": self._adapter.query_eqn(),
             "dbr_umem_valid": 1,

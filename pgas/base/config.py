@@ -170,7 +170,8 @@ CQE_SYNDROMES = (0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x1
 class Faults:
     """Reproducible faults of the software card.
 
-    The text form is ``seed=1,delay=0.1,late=0.5,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split``: any of these, in any order.
+    The text form is ``seed=1,delay=0.1,late=0.5,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split,refuse=cq_of_one``: any of
+    these, in any order.
     """
 
     seed: int = 0
@@ -182,6 +183,7 @@ class Faults:
     fail_qpn: int = 0  #: the QP whose WQEs are counted for fail; 0: all
     stop: int = 0  #: the number of WQEs after which the engine stops until it is resumed; 0: never
     split_atomics: bool = False  #: the card's atomics are not atomic with those of the PEs
+    refuse_cq_of_one: bool = False  #: CREATE_CQ with log_cq_size 0 fails
 
     @classmethod
     def parse(cls, text: str) -> "Faults":
@@ -211,12 +213,14 @@ class Faults:
                         raise ValueError("late is at least 0 and at most 1")
                 elif word == "atomics=split":
                     values["split_atomics"] = True
+                elif word == "refuse=cq_of_one":
+                    values["refuse_cq_of_one"] = True
                 else:
                     raise ValueError(f"no fault {name!r}")
             except ValueError as error:
                 raise ValueError(
                     f"{word!r} ({error}): seed=<int>, delay=<0..1>, late=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, "
-                    "stop=<n>, atomics=split"
+                    "stop=<n>, atomics=split, refuse=cq_of_one"
                 ) from None
         return cls(**values)
 

@@ -163,7 +163,7 @@ _COMMAND = {
     Command.NO_QP: "the card has no QP left (log_max_qp)",
     Command.NO_CQ: "the card has no CQ left",
     Command.NO_MKEY: "the card has no memory key left (log_max_mkey)",
-    Command.CQ_SIZE: "log_cq_size is above log_max_cq_sz",
+    Command.CQ_SIZE: "log_cq_size is above log_max_cq_sz, or below what a fault allows",
     Command.CQE_SIZE: "cqe_sz must be 0, CQEs of 64 bytes",
     Command.CQ_OVERRUN: "oi must be 1 where cc is, as nobody reports a consumer index, and with the cuda engine",
     Command.CQ_BUSY: "a QP completes to the CQ",

@@ -89,6 +89,7 @@ class QueuePairs:
         self.qps: dict[int, QueuePair] = {}
         self._cq_rows, self._qp_rows = Numbers(1 << layout.LOG_MAX_CQ), Numbers(1 << layout.LOG_MAX_QP)
         self._turns: dict[tuple[int, int], Iterator[int]] = {}
+        self.least_cq = 0  #: the smallest log_cq_size; a fault raises it
         #: Counters of QPs that were destroyed or reset.
         self.retired = dict.fromkeys(tables.COUNTERS, 0)
 
@@ -149,7 +150,7 @@ class QueuePairs:
     def create_cq(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
         """CREATE_CQ."""
         cqc = values["cqc"]
-        require(cqc["log_cq_size"] <= layout.LOG_MAX_CQ_SZ, Status.BAD_PARAM, Why.CQ_SIZE)
+        require(self.least_cq <= cqc["log_cq_size"] <= layout.LOG_MAX_CQ_SZ, Status.BAD_PARAM, Why.CQ_SIZE)
         require(cqc["cqe_sz"] == 0, Status.BAD_PARAM, Why.CQE_SIZE)
         require(cqc["st"] == 0, Status.BAD_PARAM, Why.CQ_STATE)
         require(cqc["oi"] or (self.tables.receives and not cqc["cc"]), Status.BAD_PARAM, Why.CQ_OVERRUN)

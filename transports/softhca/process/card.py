@@ -69,6 +69,7 @@ class Card:
         self.pause()
         self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics or faults.late)
         self._order()
+        self.firmware.queues.least_cq = int(faults.refuse_cq_of_one)
         control.set(tables.CTL_CHAOS, int(faults.delay * 65536))
         control.set(tables.CTL_LATE, int(faults.late * 65536))
         control.set(tables.CTL_HOLD, faults.hold)
