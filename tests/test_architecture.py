@@ -41,7 +41,7 @@ PUBLIC = """
     atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or
     atomic_fetch_xor atomic_inc atomic_or atomic_set atomic_swap atomic_xor
     register reset unique_id unregister empty_like full_like zeros_like
-    TEAM_NODE TEAM_SAME_LOCAL TEAM_WORLD Team team_create team_destroy team_my_pe team_n_pes team_split_2d team_split_strided
+    TEAM_NODE TEAM_SAME_LOCAL TEAM_SHARED TEAM_WORLD Team team_create team_destroy team_my_pe team_n_pes team_split_2d team_split_strided
     team_translate_pe
     AND MAX MIN OR PROD SUM XOR alltoall alltoall_block alltoall_warp alltoallv alltoallv_block alltoallv_warp barrier barrier_block
     barrier_warp broadcast broadcast_block broadcast_warp collect collect_block collect_warp exscan exscan_block exscan_warp fcollect

@@ -51,7 +51,7 @@ def test_a_member_that_reads_the_notes_late(job):
 def test_members_that_make_different_calls(job):
     """Both get the error, and the team is as before: then they destroy it."""
     ended = job(SUB + OTHER_CALLS, npes=3, PGAS_TIMEOUT="20")
-    calls = "pgas.team_destroy(team 3)", "pgas.team_split_strided(start=1, stride=1, size=1, channels=None)"
+    calls = "pgas.team_destroy(team 4)", "pgas.team_split_strided(start=1, stride=1, size=1, channels=None)"
     for pe, call in enumerate(calls):
         wanted = f"BootstrapError: PEs disagree in a collective call: PE {pe} called {call}, PE {1 - pe} made another call"
         assert ended.only_line(pe) == wanted, ended
@@ -60,5 +60,5 @@ def test_members_that_make_different_calls(job):
 
 def test_a_row_whose_column_has_no_room(job):
     """team_split_2d makes the row first; it is gone when the column fails."""
-    ended = job(INIT + NO_ROOM, npes=2, PGAS_MAX_TEAMS="4")
+    ended = job(INIT + NO_ROOM, npes=2, PGAS_MAX_TEAMS="8")
     assert [ended.only_line(pe) for pe in (0, 1)] == ["True True"] * 2, ended

@@ -214,6 +214,7 @@ def test_who_is_near_where_gpus_do_not_reach_each_other():
     access[0][2] = access[1][3] = access[3][0] = NO_ACCESS
     near = Neighbours([pe(i, gpu=f"GPU-{i}") for i in range(4)], access)
     assert near.groups == (range(2), range(2, 4))
+    assert near.nodes == (range(4),)  # TEAM_NODE, unlike TEAM_SHARED, does not depend on it
     assert near.apart(0, 2) == near.apart(2, 0) == NO_ACCESS
     assert near.apart(1, 2) is None  # and yet they are not near, as PE 0 and PE 2 are not
 

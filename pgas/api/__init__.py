@@ -145,6 +145,7 @@ from pgas.api.sync import (
 from pgas.api.team import (
     TEAM_NODE,
     TEAM_SAME_LOCAL,
+    TEAM_SHARED,
     TEAM_WORLD,
     Team,
     team_create,
@@ -197,6 +198,7 @@ __all__ = [
     "SUM",
     "TEAM_NODE",
     "TEAM_SAME_LOCAL",
+    "TEAM_SHARED",
     "TEAM_WORLD",
     "XOR",
     "BootstrapError",

@@ -1,9 +1,8 @@
 """Teams of PEs: predefined ones, splits of them, and queries (OpenSHMEM 1.5, "Team Management Routines").
 
-A team is an ordered set of PEs, whose members have numbers from 0 on. Three teams exist from pgas.init() on: TEAM_WORLD, TEAM_NODE and
-TEAM_SAME_LOCAL. The host makes others, of members of an existing team, and destroys them; the calls are collective. A PE that is not a
-member gets None for a team. Unless the parent has all PEs of the job, a call first waits for
-this PE's kernels.
+A team is an ordered set of PEs, whose members have numbers from 0 on. Four teams exist from pgas.init() on: TEAM_WORLD, TEAM_SHARED,
+TEAM_NODE and TEAM_SAME_LOCAL. The host makes others, of members of an existing team, and destroys them; the calls are collective. A PE that
+is not a member gets None for a team. Unless the parent has all PEs of the job, a call first waits for this PE's kernels.
 
 On the host a team is a Team. A kernel takes it as an argument, or names a predefined one; there it is an integer, the same on every member.
 A launch refuses a team that was destroyed.
@@ -29,8 +28,8 @@ from pgas.kernels.compiler.binding import Integer, device_function
 from pgas.kernels.ops import query
 
 __all__ = [
-    "TEAM_NODE", "TEAM_SAME_LOCAL", "TEAM_WORLD", "Team", "team_create", "team_destroy", "team_my_pe", "team_n_pes", "team_split_2d",
-    "team_split_strided", "team_translate_pe",
+    "TEAM_NODE", "TEAM_SAME_LOCAL", "TEAM_SHARED", "TEAM_WORLD", "Team", "team_create", "team_destroy", "team_my_pe", "team_n_pes",
+    "team_split_2d", "team_split_strided", "team_translate_pe",
 ]  # fmt: skip
 
 
@@ -90,9 +89,12 @@ class Team(teams.Handle):
 
 #: The team of all PEs.
 TEAM_WORLD = Team(teams.WORLD)
-#: The team of this PE and those that map each other's memory with it: over p2p all, over a NIC this PE alone.
+#: The team of this PE and the PEs that share mapped memory with it, between all of which ptr() returns an array (NVSHMEM_TEAM_SHARED,
+#: SHMEM_TEAM_SHARED). Over p2p it has all PEs, over a NIC this PE alone.
+TEAM_SHARED = Team(teams.SHARED)
+#: The team of the PEs on this PE's node, whichever transport connects them (NVSHMEMX_TEAM_NODE).
 TEAM_NODE = Team(teams.NODE)
-#: The team of the PEs that have the same number in their TEAM_NODE as this PE in its own: over p2p this PE alone, over a NIC all.
+#: The team of the PEs that have the same number in their TEAM_NODE as this PE in its own (NVSHMEMX_TEAM_SAME_MYPE_NODE).
 TEAM_SAME_LOCAL = Team(teams.SAME_LOCAL)
 
 
@@ -213,7 +215,7 @@ def team_destroy(team: Team | None) -> None:
     if team is None:
         return
     _team("team_destroy", "team", team)
-    if int(team) <= teams.SAME_LOCAL:
+    if int(team) < len(teams.PREDEFINED):
         raise ValueError(f"pgas.team_destroy: {team!r} is predefined")
     job = runtime.current()
     call = f"pgas.team_destroy(team {int(team)})"

@@ -365,9 +365,9 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable(
             "PGAS_MAX_TEAMS",
-            _integer(4, 120),
-            "7",
-            "size of team memory, in teams of all PEs, 4 to 120; smaller teams take less",
+            _integer(5, 120),
+            "8",
+            "size of team memory, in teams of all PEs, 5 to 120; smaller teams take less",
             "integer",
         ),
         Variable("PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software card), or an RDMA device and port, e.g. mlx5_0:1", "name"),

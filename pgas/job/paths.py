@@ -41,6 +41,11 @@ class Paths:
         return self.neighbours.groups if self.transport.maps_peers else tuple(range(pe, pe + 1) for pe in range(len(self.pes)))
 
     @property
+    def nodes(self) -> tuple[Sequence[int], ...]:
+        """All PEs, in groups of one node each."""
+        return self.neighbours.nodes
+
+    @property
     def in_row(self) -> bool:
         """Whether the numbers of the PEs of each machine are consecutive."""
         return all(isinstance(pes, range) for pes in self.machines)

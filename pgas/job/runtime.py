@@ -133,7 +133,7 @@ class Job(Collective):
         self.nic: NIC | None = None
         self._timeout_s = requested["PGAS_TIMEOUT"]
         self._map(chosen, setting, heap_size)
-        self.teams, _ = self.together("pgas.init()", lambda: teams.Teams(self.memory, self.my_pe, plan, self.near, self.machines))
+        self.teams, _ = self.together("pgas.init()", lambda: teams.Teams(self.memory, self.my_pe, plan, self.machines, self.paths.nodes))
         self.heap = Allocator(heap_size, window.HEAP_OFFSET, bounds.limit)
         self.places = device_state.Places(self.heap, self.teams, self.my_pe, self.paths)
         self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.near, self.my_pe, self.exchange)

@@ -13,11 +13,11 @@ from pgas.transports.memory.protocol import Memory, whole_pages
 if SIMULATOR:
     from pgas.kernels.compiler import cpu
 
-__all__ = ["NODE", "SAME_LOCAL", "WORLD", "Handle", "Plan", "Room", "Teams", "handles"]
+__all__ = ["NODE", "PREDEFINED", "SAME_LOCAL", "SHARED", "WORLD", "Handle", "Plan", "Room", "Teams", "handles"]
 
-#: Numbers of the predefined teams.
-WORLD, NODE, SAME_LOCAL = range(3)
-_PREDEFINED = 3
+#: Names of the predefined teams, by number. The order is NVSHMEM's.
+PREDEFINED = ("TEAM_WORLD", "TEAM_SHARED", "TEAM_NODE", "TEAM_SAME_LOCAL")
+WORLD, SHARED, NODE, SAME_LOCAL = range(len(PREDEFINED))
 
 #: Most units of team memory. The bitmap of free units is part of a note (NOTE_BYTES).
 _UNITS = 2048
@@ -35,6 +35,11 @@ _PAIR_BYTES = 2 * layout.WORD
 
 def _line(nbytes: int) -> int:
     return -(-nbytes // 128) * 128
+
+
+def _group(groups: Sequence[Sequence[int]], pe: int) -> Sequence[int]:
+    """Return the group that a PE is in."""
+    return next(pes for pes in groups if pe in pes)
 
 
 @dataclass(frozen=True)
@@ -168,25 +173,29 @@ class Teams:
         memory: this PE's memory, with the slot and the state page mapped.
         me: this PE's number.
         plan: the division of team memory.
-        near: the PEs that map each other's memory, including this one.
-        machines: the PEs of each machine, in order.
+        machines: all PEs, in groups that map each other's memory.
+        nodes: all PEs, in groups of one node each.
     """
 
-    def __init__(self, memory: Memory, me: int, plan: Plan, near: Sequence[int], machines: Sequence[Sequence[int]]) -> None:
-        self._memory, self._me, self.plan, self._near, self._machines = memory, me, plan, near, machines
+    def __init__(self, memory: Memory, me: int, plan: Plan, machines: Sequence[Sequence[int]], nodes: Sequence[Sequence[int]]) -> None:
+        self._memory, self._me, self.plan, self._machines = memory, me, plan, machines
+        self._near = _group(machines, me)
         self._base = window.slot(me) + window.HEAP_OFFSET - plan.nbytes
         self.records: dict[int, Record] = {}
         self.room = Room((1 << layout.MAX_TEAMS) - 1, (1 << min((plan.nbytes - layout.ALL_ROWS_BYTES) // plan.unit, _UNITS)) - 1)
-        self._predefine()
+        self._predefine(nodes)
 
-    def _predefine(self) -> None:
+    def _predefine(self, nodes: Sequence[Sequence[int]]) -> None:
         """Make the predefined teams. They have the same address on every PE, so each has room for its largest size on any PE."""
-        machine = next(pes for pes in self._machines if self._me in pes)
-        local = machine.index(self._me)
-        same = [pes[local] for pes in self._machines if local < len(pes)]
-        largest = max(len(pes) for pes in self._machines)
-        every = range(self.plan.n_pes)
-        for number, pes, most in ((WORLD, every, len(every)), (NODE, machine, largest), (SAME_LOCAL, same, len(self._machines))):
+        node, every = _group(nodes, self._me), range(self.plan.n_pes)
+        local = node.index(self._me)
+        same = [pes[local] for pes in nodes if local < len(pes)]
+        for number, pes, most in (
+            (WORLD, every, len(every)),
+            (SHARED, self._near, max(map(len, self._machines))),
+            (NODE, node, max(map(len, nodes))),
+            (SAME_LOCAL, same, len(nodes)),
+        ):
             found = self.room.first(self.plan.units(most, self.plan.channels))
             if found is None:
                 raise HeapError(f"team memory has no room for the predefined teams of {self.plan.n_pes} PEs: PGAS_MAX_TEAMS is too small")
@@ -286,7 +295,7 @@ class Teams:
 
         Each team is reported by its first member.
         """
-        left = {number: record for number, record in self.records.items() if number >= _PREDEFINED and record.pes[0] == self._me}
+        left = {number: record for number, record in self.records.items() if number >= len(PREDEFINED) and record.pes[0] == self._me}
         lines = [f"{record.where}: team {number} of PEs {listed(record.pes)}" for number, record in left.items()]
         return "\n  ".join([f"{len(left)} team{'s' * (len(left) > 1)} never destroyed:", *lines]) if left else ""
 
@@ -336,7 +345,7 @@ _FLAGS = ("arrival", "completion", "acknowledgment", "chunk", "data")
 
 def named(number: int) -> str:
     """Return a team's name in messages."""
-    return ("TEAM_WORLD", "TEAM_NODE", "TEAM_SAME_LOCAL")[number] if number < _PREDEFINED else f"team {number}"
+    return PREDEFINED[number] if number < len(PREDEFINED) else f"team {number}"
 
 
 def listed(pes: Sequence[int]) -> str:

@@ -180,15 +180,21 @@ class Neighbours:
     per_node: tuple[int, ...] = ()
     numbers: list[int] = field(init=False)  #: of each PE's machine, as per_node wants it
     groups: tuple[Sequence[int], ...] = field(init=False)  #: groups that map each other's memory; ranges if consecutive
+    nodes: tuple[Sequence[int], ...] = field(init=False)  #: the PEs of each node, likewise
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", numbers_for_tests(self.per_node, len(self.pes)))
+        object.__setattr__(self, "groups", self._grouped(lambda a, b: self.apart(a, b) is None))
+        object.__setattr__(self, "nodes", self._grouped(self.together))
+
+    def _grouped(self, belong: Callable[[int, int], bool]) -> tuple[Sequence[int], ...]:
+        """Return groups in which each two PEs belong together."""
         groups: list[list[int]] = []
         for pe in range(len(self.pes)):
-            group = next((g for g in groups if all(self.apart(pe, other) is None for other in g)), None)
+            group = next((g for g in groups if all(belong(pe, other) for other in g)), None)
             groups.append([pe]) if group is None else group.append(pe)
         rows = (range(group[0], group[-1] + 1) for group in groups)
-        object.__setattr__(self, "groups", tuple(r if len(r) == len(g) else tuple(g) for r, g in zip(rows, groups, strict=True)))
+        return tuple(r if len(r) == len(g) else tuple(g) for r, g in zip(rows, groups, strict=True))
 
     def apart(self, a: int, b: int) -> str | None:
         """Return why two PEs do not map each other's memory, None if they do."""

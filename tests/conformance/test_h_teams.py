@@ -2,7 +2,9 @@
 
 import copy
 import itertools
+import os
 import pickle
+import platform
 from collections import namedtuple
 
 import numpy as np
@@ -65,18 +67,30 @@ def members_are(heap, team, pes):
 def test_predefined_teams(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     members_are(heap, pgas.TEAM_WORLD, list(range(n)))
-    nodes = pgas.allgather_object(pgas.TEAM_NODE.pes)
-    everywhere(None if all(me in nodes[me] and nodes[pe] == nodes[me] for pe in nodes[me]) else f"{nodes}")
+    for team in (pgas.TEAM_SHARED, pgas.TEAM_NODE):
+        members = pgas.allgather_object(team.pes)
+        everywhere(None if all(me in members[me] and members[pe] == members[me] for pe in members[me]) else f"{team!r}: {members}")
     locals_ = pgas.allgather_object((pgas.TEAM_NODE.my_pe, pgas.TEAM_SAME_LOCAL.pes))
     same = tuple(pe for pe, (number, _) in enumerate(locals_) if number == locals_[me][0])
     everywhere(None if pgas.TEAM_SAME_LOCAL.pes == same else f"{locals_}")
-    if len(nodes[me]) == n:
-        members_are(heap, pgas.TEAM_NODE, list(range(n)))
-    for team in (pgas.TEAM_NODE, pgas.TEAM_SAME_LOCAL):
+    for team in (pgas.TEAM_SHARED, pgas.TEAM_NODE, pgas.TEAM_SAME_LOCAL):
+        if team.n_pes == n:
+            members_are(heap, team, list(range(n)))
         where, given = heap.zeros(n, np.int64), heap.full(1, me, np.int64)
         pgas.barrier_all()
         pgas.fcollect(team, where, given)
         equal(where, np.array([*team.pes, *[0] * (n - team.n_pes)]))
+
+
+@checklist("H", "predefined teams")
+def test_teams_of_a_node_and_of_shared_memory(heap):
+    """NVSHMEM's meanings: the PEs of a node, whichever way they communicate, and the PEs between all of which ptr() gives an array."""
+    n, array = pgas.n_pes(), heap.zeros(4, np.int32)
+    reached = {pe for pe in range(n) if pgas.ptr(array, pe) is not None}
+    everywhere(None if set(pgas.TEAM_SHARED.pes) <= reached else f"{pgas.TEAM_SHARED.pes} share memory, and ptr reaches {reached}")
+    hosts = pgas.allgather_object((platform.node(), os.environ.get("PGAS_PES_PER_NODE")))
+    if set(hosts) == {(platform.node(), None)}:
+        everywhere(None if pgas.TEAM_NODE.pes == tuple(range(n)) else f"{pgas.TEAM_NODE.pes} of {n} PEs on one node")
 
 
 @checklist("H", "split_strided")
@@ -143,7 +157,7 @@ def test_copies_of_a_team(heap):
     team = pgas.team_create(range(pgas.n_pes()))
     assert copy.copy(team) is team
     assert copy.deepcopy([team])[0] is team
-    with raises(TypeError, r"^team 3 cannot be pickled, as its number may be another team's elsewhere: send team\.pes$"):
+    with raises(TypeError, r"^team 4 cannot be pickled, as its number may be another team's elsewhere: send team\.pes$"):
         pickle.dumps(team)
     pgas.team_destroy(team)
 

@@ -50,7 +50,7 @@ def test_near_pes_are_those_of_the_machine(heap):
     job, me = runtime.current(), pgas.my_pe()
     assert list(job.near) == list(machine())
     assert me in job.near
-    assert pgas.TEAM_NODE.pes == tuple(machine())
+    assert pgas.TEAM_SHARED.pes == pgas.TEAM_NODE.pes == tuple(machine())
     assert {pe for pe in range(pgas.n_pes()) if job.paths.between(me, pe) == "p2p"} == set(machine())
 
 
@@ -304,7 +304,7 @@ def _puts_and_barriers(dest, source, pe, n):
     for i in range(n):
         source[0] = i + 1
         pgas.put_nbi(dest[i : i + 1], source[:1], pe)
-        pgas.barrier(pgas.TEAM_NODE)
+        pgas.barrier(pgas.TEAM_SHARED)
 
 
 def test_a_barrier_of_near_pes_completes_far_puts(heap):

@@ -135,7 +135,7 @@ pgas.launch(sum_up, 1, 32, (total, source))
 pgas.barrier_all()
 found = dest.copy_to_host().reshape(n, 3000)
 right = (found == np.arange(1, n + 1)[:, None]).all() and set(total.copy_to_host().tolist()) == {10}
-say(f"PE {me}: near", pgas.team_n_pes(pgas.TEAM_NODE), "right", right)
+say(f"PE {me}: near", pgas.team_n_pes(pgas.TEAM_SHARED), "right", right)
 for array in (dest, source, total, sig):
     pgas.free(array)
 pgas.finalize()
