@@ -131,7 +131,7 @@ def _run(test: CollTest, options: Options, argv: Sequence[str]) -> int:
                 valid = valid and not faults
                 result.rows.append({"table": table, **row})
                 if shown:
-                    print(*([f"#{table}", _header(row)] if i == 0 else []), _line(row), sep="\n", flush=True)
+                    print(*([f"#{table}", _header(row)] if i == 0 else []), report.said(_line(row), pgas.SIMULATOR), sep="\n", flush=True)
                 advance()
     if shown:
         harness.write_files(result, options)

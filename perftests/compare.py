@@ -20,6 +20,7 @@ from typing import Any
 from pgas.perftests import jobs
 from pgas.perftests.jobs import BASELINES, RESULTS, Step
 from pgas.perftests.options import size_flag
+from pgas.perftests.report import said
 
 __all__ = ["LATENCIES", "compared", "main", "steps"]
 
@@ -66,7 +67,7 @@ def compared(runs: Iterable[Mapping[str, Any]], reference: Mapping[str, Any]) ->
                 continue
             other = theirs.get((row["scope"], row["size"], name), theirs.get((None, row["size"], name)))
             numbers = f"{row[name]:12.3f}" + (f"{other:12.3f}{row[name] / other:9.2f}" if other else f"{'-':>12}{'-':>9}")
-            yield f"{run['test']:36}{row['scope']:8}{size_flag(row['size']):>8}{numbers} {unit}"
+            yield said(f"{run['test']:36}{row['scope']:8}{size_flag(row['size']):>8}{numbers} {unit}", run["gpu"] is None)
 
 
 def _figures(reference: Mapping[str, Any], run: Mapping[str, Any]) -> dict[tuple[str | None, int, str], float]:

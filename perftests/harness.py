@@ -362,7 +362,7 @@ def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
         for row in rows:
             result.rows.append(row)
             if shown:
-                print(report.row_line(row, result.measures), flush=True)
+                print(report.said(report.row_line(row, result.measures), pgas.SIMULATOR), flush=True)
             advance()
     if shown and (line := report.proxy_line(result.rows)) is not None:
         print(line, flush=True)

@@ -8,7 +8,8 @@ the stream; the norm is summed on the stream, and the host looks at it an iterat
 program has not, is one kernel for all iterations, in which neighbours signal and blocks meet in a grid barrier.
 
 The result is compared with the mesh that a PE computes alone: no element may differ by more than 1e-8, the norm at which the solver ends.
-Times are by the wall clock, from barrier to barrier. A line of -csv: version, nx, ny, niter, nccheck, PEs, 1, seconds, seconds of one PE.
+Times are by the wall clock, from barrier to barrier; output in the simulator says that they are an interpreter's. A line of -csv: version,
+nx, ny, niter, nccheck, PEs, 1, seconds, seconds of one PE.
 """
 
 import argparse
@@ -28,12 +29,16 @@ import numpy as np
 from numba import cuda
 
 from pgas.perftests.options import TRANSPORTS, Parser, one_of, within
+from pgas.perftests.report import said
 
 __all__ = ["main"]
 
 #: NVIDIA's: the norm below which the solver ends, and threads of a block of p and of put.
 _TOLERANCE, _BLOCK_P, _BLOCK_PUT = 1e-8, (32, 32), (1024, 1)
 _SIMULATOR_BLOCKS = ((32, 2), (32, 1))
+
+#: What a part of the mesh is on, in the output.
+_PLACE = "PE" if pgas.SIMULATOR else "GPU"
 
 #: Words of the array of signals.
 _FROM_ABOVE, _FROM_BELOW = 0, 1
@@ -299,7 +304,7 @@ def main(argv: list[str] | None = None) -> int:
 
         shape = f"{options.niter} iterations on {options.ny} x {options.nx} mesh"
         if me == 0 and not options.csv:
-            print(f"Single GPU jacobi relaxation: {shape} with norm check every {options.nccheck} iterations", flush=True)
+            print(f"Single {_PLACE} jacobi relaxation: {shape} with norm check every {options.nccheck} iterations", flush=True)
         steps_of_one = seconds_of_one = 0
         for turn in (me == 0, me != 0):  # first PE 0, whose time counts, then the others
             if turn:
@@ -325,10 +330,12 @@ def _print(row: dict[str, Any], wrongs: list[int], options: argparse.Namespace, 
         if wrong:
             print(f"ERROR: on PE {pe}, {wrong} elements differ from those of one PE", file=sys.stderr)
     if options.csv and not any(wrongs):
-        print(f"pgas_{row['version']}, {nx}, {ny}, {options.niter}, {options.nccheck}, {n}, 1, {seconds:f}, {seconds_of_one:f}")
+        name = f"pgas_{row['version']}{' (interpreter)' if pgas.SIMULATOR else ''}"
+        print(f"{name}, {nx}, {ny}, {options.niter}, {options.nccheck}, {n}, 1, {seconds:f}, {seconds_of_one:f}")
     elif not any(wrongs):
-        times = f"1 GPU: {seconds_of_one:8.4f} s, {n} GPUs: {seconds:8.4f} s, speedup: {seconds_of_one / seconds:8.2f}"
-        print(f"Num GPUs: {n}.\n{ny}x{nx}: {times}, efficiency: {seconds_of_one / seconds / n * 100:8.2f}")
+        times = f"1 {_PLACE}: {seconds_of_one:8.4f} s, {n} {_PLACE}s: {seconds:8.4f} s, speedup: {seconds_of_one / seconds:8.2f}"
+        line = f"{ny}x{nx}: {times}, efficiency: {seconds_of_one / seconds / n * 100:8.2f}"
+        print(f"Num {_PLACE}s: {n}.", said(line, pgas.SIMULATOR), sep="\n")
     if options.json:
         Path(options.json).write_text(json.dumps({"test": "jacobi", **pgas.info(), "rows": [row]}, indent=1) + "\n")
 

@@ -12,7 +12,7 @@ from typing import Any
 from pgas.perftests.jobs import starting
 
 __all__ = ["BANDWIDTH", "LATENCY", "Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "rows_in_lines",
-    "run_lines", "title_lines",
+    "run_lines", "said", "title_lines",
 ]  # fmt: skip
 
 #: What the rows of a test measure.
@@ -181,6 +181,11 @@ def row_line(row: Row, measures: str = BANDWIDTH) -> str:
 def command_text(npes: int, prog: str, argv: Sequence[str]) -> str:
     """Return a command that repeats the run."""
     return shlex.join([*starting(npes), prog, *argv])
+
+
+def said(line: str, simulator: bool) -> str:
+    """Return a line with figures as it is printed: in the simulator it ends with a comment that they are an interpreter's."""
+    return f"{line}  # interpreter" if simulator else line
 
 
 def proxy_line(rows: Sequence[Row]) -> str | None:

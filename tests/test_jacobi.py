@@ -33,10 +33,18 @@ def test_line_and_json(tmp_path):
     done = jacobi(3, "-nx", "40", "-ny", "12", "-niter", "4", "-nccheck", "2", "-csv", "--json", str(path))
     assert done.returncode == 0, done.stderr
     name, *numbers = done.stdout.strip().split(", ")
-    assert (name, numbers[:6]) == ("pgas_p", ["40", "12", "4", "2", "3", "1"])
+    assert (name, numbers[:6]) == ("pgas_p (interpreter)", ["40", "12", "4", "2", "3", "1"])
     assert all(float(seconds) > 0 for seconds in numbers[6:])
     (row,) = json.loads(path.read_text())["rows"]
     assert (row["pes"], row["version"], row["iterations"], row["validated"]) == (3, "p", 4, True)
+
+
+def test_lines_of_one_pe():
+    """They say that nothing ran on a GPU, and that the figures are an interpreter's."""
+    done = jacobi(1, "-nx", "8", "-ny", "6", "-niter", "2")
+    assert done.returncode == 0, done.stderr
+    assert "GPU" not in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("  # interpreter")
 
 
 def test_a_halo_that_does_not_arrive(tmp_path):

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_caught(name, tmp_path):
     done = mpirun(2, program, *flags.split())
     assert done.returncode == 1, done.stderr
     assert re.search(words, done.stderr), done.stderr
-    assert re.search(r"^\d+ +thread +- .* NO$", done.stdout, re.MULTILINE)
+    assert re.search(r"^\d+ +thread +- .* NO  # interpreter$", done.stdout, re.MULTILINE)
 
 
 # ------------------------------------------------------------------------------------------------------------- atomics
@@ -242,7 +242,7 @@ def test_comparison_with_nvshmems_figures(tmp_path, capsys):
     rows = [replace(ROW, scope=scope, size=4, bw_gbps=None, latency_us=0.7) for scope in ("thread", "block")]
     rows.append(replace(rows[0], size=12))
     run = tmp_path / "run.json"
-    a_latency_report(rows=rows).write_json(str(run))
+    a_latency_report(rows=rows, gpu="NVIDIA H200").write_json(str(run))
     assert compare.main([str(run)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[-3:] == [
@@ -251,9 +251,9 @@ def test_comparison_with_nvshmems_figures(tmp_path, capsys):
         ["shmem_put_latency", "thread", "12", "0.700", "-", "-", "us"],
     ]
     rows = [replace(ROW, size=1024, bw_gbps=2.0, ctas=ctas) for ctas in (4, 32)]
-    a_report(rows=rows[:1], argv=["-c", "4", "-t", "1024"]).write_json(str(run))
+    a_report(rows=rows[:1], argv=["-c", "4", "-t", "1024"], gpu=None).write_json(str(run))
     assert compare.main([str(run)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[3:] == ["2.000", "0.667", "3.00", "GB/s"]
+    assert capsys.readouterr().out.splitlines()[-1].split()[3:] == ["2.000", "0.667", "3.00", "GB/s", "#", "interpreter"]
 
 
 def test_commands_that_are_compared_are_accepted():
