@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 
+from pgas.base.output import outlive_reader
 from pgas.perftests import compare, jobs
 from pgas.perftests.jobs import BASELINES, ROOT, Step, gpus, machine_name, mpirun, mps
 from pgas.perftests.options import pattern
@@ -262,6 +263,7 @@ def _share(steps: Sequence[Step], uuids: Sequence[str], at_once: int, end: float
 
 def main() -> int:
     """Run the chosen steps. Exit status: 1 if a step failed, 3 if none failed but time ran out."""
+    outlive_reader()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pgas.base.output import outlive_reader
 from pgas.perftests import jobs
 from pgas.perftests.jobs import BASELINES, RESULTS, Step
 from pgas.perftests.options import size_flag
@@ -89,6 +90,7 @@ def _figures(reference: Mapping[str, Any], run: Mapping[str, Any]) -> dict[tuple
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the comparison."""
+    outlive_reader()
     parser = argparse.ArgumentParser("python -m pgas.perftests.compare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--run", action="store_true", help="measure latencies on this machine first")
     parser.add_argument("files", nargs="*", metavar="JSON", help="results of perf tests [those in perftests/baselines]")

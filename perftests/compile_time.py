@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import pgas
+from pgas.base.output import outlive_reader
 
 # isort: split
 from numba import cuda
@@ -79,6 +80,7 @@ def _repeat(call: Callable[[], Any], times: int) -> None:
 
 def main() -> int:
     """Print a table; write JSON if asked."""
+    outlive_reader()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import pgas
+from pgas.base.output import outlive_reader
 from pgas.perftests import timing
 from pgas.perftests.jobs import starting
 
@@ -74,6 +75,7 @@ def round_trip_line() -> str:
 
 def main() -> int:
     """Print both lines; exit status 2 unless there are two PEs."""
+    outlive_reader()
     with pgas.init():
         if pgas.n_pes() != 2:
             if pgas.my_pe() == 0:

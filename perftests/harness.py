@@ -27,6 +27,7 @@ from typing import Any
 
 import pgas
 from pgas.base.launcher import launched_rank
+from pgas.base.output import outlive_reader
 from pgas.job import runtime
 from pgas.perftests import counts, report, timing
 from pgas.perftests import options as command_line
@@ -165,6 +166,7 @@ def in_job(
         row_bytes: symmetric heap of the largest row.
         perform: returns the exit status, or raises RefusedError.
     """
+    outlive_reader()
     argv = sys.argv[1:] if argv is None else argv
     defaults = test.simulator_defaults if pgas.SIMULATOR else test.defaults
     options = command_line.parse(test.name, test.description, defaults, test.scopes, argv)

@@ -28,6 +28,7 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
+from pgas.base.output import outlive_reader
 from pgas.perftests.options import TRANSPORTS, Parser, one_of, within
 from pgas.perftests.report import said
 
@@ -278,6 +279,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     """Solve, compare and print. Exit status 1 if a PE's rows are wrong."""
+    outlive_reader()
     options = _options(argv)
     version = "put" if options.use_block_comm else "persistent" if options.persistent else "p"
     if options.transport is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pgas
 from pgas import cuda
+from pgas.base.output import outlive_reader
 from pgas.kernels.compiler import types
 from pgas.sass import COMPUTE_CAPABILITY, CONSTANTS, Kernels, build_all, configure
 
@@ -238,6 +239,7 @@ KERNELS: Kernels = {
 
 def main() -> int:
     """Print instructions, registers and spills of every kernel of the table."""
+    outlive_reader()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transport", choices=CONSTANTS, default="p2p")
     parser.add_argument("--map-by", choices=("cta", "sm", "warp"), default="cta", help="threads that share a queue pair (NIC transports)")

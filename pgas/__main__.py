@@ -6,6 +6,7 @@ import os
 import sys
 
 from pgas.base.errors import PgasError
+from pgas.base.output import outlive_reader
 from pgas.base.version import __version__
 from pgas.base.waits import say
 
@@ -26,6 +27,7 @@ def main() -> int:
     name = "pgas" if os.path.basename(sys.argv[0]) == "pgas" else "python -m pgas"
     if sys.argv[1:2] == ["run"]:  # its arguments go on to a program
         return importlib.import_module("pgas.run").main(sys.argv[2:], f"{name} run")  # type: ignore[no-any-return]
+    outlive_reader()
     parser = argparse.ArgumentParser(prog=name, description=__doc__)
     parser.add_argument("--version", action="version", version=f"pgas {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -19,6 +19,7 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 # isort: split
 from pgas.base import config
 from pgas.base.launcher import launched_rank
+from pgas.base.output import outlive_reader
 from pgas.perftests import options
 from pgas.perftests.jobs import starting
 from pgas.perftests.programs import soak
@@ -236,6 +237,7 @@ def _numbers(text: str) -> list[tuple[int, int | None]]:
 
 def main() -> int:
     """Run from the command line."""
+    outlive_reader()
     return run()
 
 
