@@ -80,7 +80,7 @@ def test_a_laptop_is_fine(laptop):
     findings = examine(laptop)
     rows = doctor.lines(laptop, findings, doctor.judge(laptop, findings), ["simulator", "ibrc"])[-5:]
     assert [row[0] for row in rows] == ["ok", "sim", "sim", "FAIL", "sim"]  # ibrc was requested on the command line
-    assert not any(verdict.simulated for verdict in verdicts(replace(laptop, mpi=Mpi(error="no library"))).values())
+    assert not any(verdict.simulated for verdict in verdicts(replace(laptop, bad_settings=("PGAS_TIMEOUT=x",))).values())
 
 
 def test_soft_roce_only(tmp_path):
@@ -474,18 +474,74 @@ def test_memlock_does_not_matter_without_a_nic(laptop):
     [
         (Mpi("Open MPI v4.1.4, package: Debian", mpirun="/usr/bin/mpirun", launcher="mpirun (Open MPI) 4.1.4"), Status.OK, None),
         (Mpi("Intel(R) MPI Library 2021.11", mpirun="/x/mpirun", launcher="HYDRA build details:"), Status.OK, None),
-        (Mpi("MPICH Version: 5.0.2", mpirun="/usr/bin/mpirun", launcher="mpirun (Open MPI) 4.1.4"), Status.FAIL, "another mpi"),
-        (Mpi("Open MPI v5.0.11", mpirun="/x/mpirun", launcher="HYDRA build details:"), Status.FAIL, "another mpi"),
-        (Mpi("MPICH Version: 5.0.2"), Status.WARN, "no mpi"),
-        (Mpi(error="cannot load MPI library", mpirun="/usr/bin/mpirun"), Status.FAIL, "no mpi"),
-        (Mpi(error="No module named 'mpi4py'"), Status.FAIL, "no mpi"),
+        (Mpi("MPICH Version: 5.0.2", mpirun="/usr/bin/mpirun", launcher="mpirun (Open MPI) 4.1.4"), Status.WARN, "another mpi"),
+        (Mpi("Open MPI v5.0.11", mpirun="/x/mpirun", launcher="HYDRA build details:"), Status.WARN, "another mpi"),
+        (Mpi("MPICH Version: 5.0.2"), Status.NOTE, None),
+        (Mpi(error="cannot load MPI library", mpirun="/usr/bin/mpirun"), Status.WARN, "no mpi"),
+        (Mpi(error="cannot load MPI library"), Status.NOTE, None),
+        (Mpi(error="No module named 'mpi4py'"), Status.NOTE, None),
     ],
 )
-def test_mpi(laptop, mpi, status, entry):
-    facts = replace(laptop, mpi=mpi)
+@pytest.mark.parametrize("launcher", ["", "pgas.run", "torchrun", "srun", "mpirun"])
+def test_mpi(laptop, mpi, status, entry, launcher):
+    """Only mpirun needs MPI: jobs of the other launchers, and of one PE, start without it."""
+    facts = replace(laptop, mpi=mpi, launcher=launcher)
     finding = found(facts, "MPI")
+    if launcher == "mpirun" and (mpi.error or entry == "another mpi"):
+        status, entry = Status.FAIL, "no mpi" if mpi.error else entry
+    elif launcher == "mpirun":
+        status = Status.OK
     assert (finding.status, finding.remedy) == (status, mend(entry) if entry else "")
     assert ("simulator" in can(facts)) == (status is not Status.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("variables", "asked"),
+    [
+        ({}, ["p2p", "ibgda", "ibrc", "softhca"]),
+        ({"PGAS_TRANSPORT": "p2p"}, ["p2p"]),
+        ({"PGAS_TRANSPORT": "ibrc"}, ["ibrc"]),
+        ({"PGAS_TRANSPORT": "p2p,ibgda"}, ["p2p", "ibgda"]),
+        ({"PGAS_HCA": "softhca"}, ["p2p", "softhca"]),
+        ({"PGAS_TRANSPORT": "ibgda", "PGAS_HCA": "softhca"}, ["softhca"]),
+    ],
+)
+def test_what_a_job_would_need(tmp_path, variables, asked):
+    _, facts = cluster(tmp_path)
+    facts = settings(facts, **variables)
+    assert doctor.asked_of(facts) == asked
+    assert doctor.asked_of(replace(facts, simulator=True, simulator_asked=True)) == ["simulator"]
+    in_simulator = settings(replace(facts, simulator=True, simulator_asked=True), PGAS_TRANSPORT="ibrc", PGAS_HCA="rxe0")
+    assert doctor.asked_of(in_simulator) == ["simulator", "ibrc"]
+
+
+def test_what_a_job_does_not_need_is_no_failure(tmp_path):
+    """A device that another one can replace, an old driver beside the simulator, and queues that no transport of the job has."""
+
+    def failures(facts, *names):
+        findings, judged = examine(facts), doctor.judge(facts, examine(facts))
+        asked = names or doctor.asked_of(facts)
+        failed = [f.check for f in doctor.weighed(findings, judged, asked) if f.status is Status.FAIL]
+        assert bool(failed) == bool(doctor.exit_status(judged, asked)), failed  # the report and the exit status agree
+        return failed
+
+    _, facts = cluster(tmp_path)
+    one_closed = replace(facts, nics={**facts.nics, "mlx5_0": Nic(file="Permission denied")})
+    assert failures(one_closed) == []
+    assert failures(replace(facts, nics=dict.fromkeys(facts.nics, Nic(file="Permission denied")))) == [f"mlx5_{i}" for i in range(4)]
+    little = replace(facts, memlock=64 << 10)
+    assert (failures(little), failures(settings(little, PGAS_TRANSPORT="p2p")), failures(little, "p2p")) == (["memlock"], [], [])
+    old = replace(facts, cuda=12080)
+    assert (failures(old), failures(replace(old, simulator=True, simulator_asked=True))) == (["driver"], [])
+
+
+@pytest.mark.parametrize("change", [{"compute_mode": "PROHIBITED"}, {"vmm": False}])
+def test_one_gpu_of_four_cannot_be_used(tmp_path, change):
+    _, facts = cluster(tmp_path)
+    facts = replace(facts, gpus=(*facts.gpus[:2], replace(facts.gpus[2], **change), facts.gpus[3]))
+    finding = found(facts, "GPU2")
+    assert (finding.status, finding.remedy.partition("; or leave it out: ")[2]) == (Status.WARN, "CUDA_VISIBLE_DEVICES=0,1,3")
+    assert can(facts) == set(PATHS)
 
 
 @pytest.mark.parametrize(

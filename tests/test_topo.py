@@ -13,7 +13,7 @@ from machines import Machine, cluster, dgx, sound
 
 from pgas.doctor import topo
 from pgas.doctor.checks import examine
-from pgas.doctor.machine import Nic
+from pgas.doctor.machine import Mpi, Nic
 from pgas.doctor.probe import count_nvlinks
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
@@ -119,6 +119,13 @@ def test_one_gpu(tmp_path):
     assert "  GPU0       ibgda, ibrc  softhca: this machine has no RDMA device" in lines
 
 
+def test_without_an_mpi_library(tmp_path):
+    """pgas.run starts jobs over p2p all the same."""
+    for facts in (sound(tmp_path, []), cluster(tmp_path)[1]):
+        last = shown(replace(facts, mpi=Mpi(error="cannot load MPI library")))[-1]
+        assert last == "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"
+
+
 @pytest.mark.parametrize("count", [2, 8, 16])
 def test_any_number_of_gpus(tmp_path, count):
     tree = Machine(tmp_path)
@@ -199,7 +206,7 @@ def test_the_command_on_this_machine():
     done = run(1)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"GPUs and NICs of {os.uname().nodename}\n")
-    assert "Transport of PEs in the simulator (mpirun -n N python -m pgas topo shows that of a job)" in done.stdout
+    assert "Transport of PEs in the simulator (python -m pgas.run -n N -m pgas topo shows that of a job)" in done.stdout
 
 
 @pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")

@@ -96,13 +96,16 @@ def check_driver(machine: Machine) -> Iterator[Finding]:
 
 
 def check_gpus(machine: Machine) -> Iterator[Finding]:
-    """Which GPUs are there, and may processes use them?"""
+    """Which GPUs are there, and may processes use them? One that cannot be used fails a job only if there is no other."""
+    usable = [gpu.ordinal for gpu in machine.gpus if gpu.vmm and gpu.compute_mode != "PROHIBITED"]
+    status, blocks = (Status.WARN, NONE) if usable else (Status.FAIL, ALL - {"simulator"})
+    without = f"; or leave it out: CUDA_VISIBLE_DEVICES={','.join(map(str, usable))}" if usable and machine.visible is None else ""
     for gpu in machine.gpus:
         text = f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, at {gpu.pci}"
         if not gpu.vmm:
-            yield Finding(_GPU, gpu.label, Status.FAIL, f"{text}: no virtual memory management", _of("no mapping"), ALL - {"simulator"})
+            yield Finding(_GPU, gpu.label, status, f"{text}: no virtual memory management", _of("no mapping") + without, blocks)
         elif gpu.compute_mode == "PROHIBITED":
-            yield Finding(_GPU, gpu.label, Status.FAIL, f"{text}: compute mode PROHIBITED", _of("compute mode"), ALL - {"simulator"})
+            yield Finding(_GPU, gpu.label, status, f"{text}: compute mode PROHIBITED", _of("compute mode") + without, blocks)
         elif gpu.compute_mode != "DEFAULT" and not gpu.mps:
             words = f"{text}: compute mode {gpu.compute_mode}, so two PEs cannot share it"
             yield Finding(_GPU, gpu.label, Status.WARN, words, _of("compute mode"))
@@ -364,18 +367,20 @@ _SOFTWARE = "Software"
 
 
 def check_mpi(machine: Machine) -> Iterator[Finding]:
-    """Does mpi4py find a library, and is mpirun of the same family?"""
-    mpi = machine.mpi
-    if mpi.error:
-        yield Finding(_SOFTWARE, "MPI", Status.FAIL, f"mpi4py does not load: {mpi.error}", _of("no mpi"), ALL)
-        return
+    """Does mpi4py find a library, and is mpirun of the same family? Only a job that mpirun starts needs it."""
+    mpi, needed = machine.mpi, machine.launcher == "mpirun"
+    status, blocks = (Status.FAIL, ALL) if needed else (Status.WARN, NONE)
     library, launcher = _family(mpi.library), _family(mpi.launcher)
-    if not mpi.mpirun:
-        text = f"{mpi.library}; no mpirun on PATH (srun or another launcher will do)"
-        yield Finding(_SOFTWARE, "MPI", Status.WARN, text, _of("no mpi"))
+    others = "python -m pgas.run, torchrun and srun start jobs without MPI"
+    if mpi.error and not (needed or mpi.mpirun):
+        yield Finding(_SOFTWARE, "MPI", Status.NOTE, f"none ({mpi.error}); {others}")
+    elif mpi.error:
+        yield Finding(_SOFTWARE, "MPI", status, f"mpi4py does not load: {mpi.error}; {others}", _of("no mpi"), blocks)
+    elif not (needed or mpi.mpirun):
+        yield Finding(_SOFTWARE, "MPI", Status.NOTE, f"{mpi.library}; no mpirun on PATH; {others}")
     elif library and launcher and library != launcher:
-        text = f"mpi4py loads {library} ({mpi.library}), but {mpi.mpirun} is of {launcher}"
-        yield Finding(_SOFTWARE, "MPI", Status.FAIL, text, _of("another mpi"), ALL)
+        text = f"mpi4py loads {library} ({mpi.library}), but {mpi.mpirun} is of {launcher}; {others}"
+        yield Finding(_SOFTWARE, "MPI", status, text, _of("another mpi"), blocks)
     else:
         yield Finding(_SOFTWARE, "MPI", Status.OK, f"{' '.join(mpi.library.split())}, {mpi.mpirun}")
 

@@ -1,4 +1,4 @@
-"""``pgas info``: the variables, and the PEs, heap and transport of a job started here; also under mpirun."""
+"""``pgas info``: the variables, and the PEs, heap and transport of a job started here; also under a launcher."""
 
 import argparse
 import os

@@ -74,6 +74,8 @@ class Machine:
     root: Path = ROOT
     host: str = ""
     simulator: bool = True  #: kernels of this process run in the simulator
+    simulator_asked: bool = False  #: because the user set NUMBA_ENABLE_CUDASIM
+    launcher: str = ""  #: which started this process: pgas.run, torchrun, srun or mpirun; "" if none did
     cuda: int = 0  #: the driver's CUDA version, as cuDriverGetVersion returns it: 13000; 0 without a driver
     cuda_error: str = ""  #: why CUDA did not start
     gpus: tuple[Gpu, ...] = ()

@@ -20,6 +20,7 @@ from uuid import UUID
 from pgas.base import config
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
+from pgas.base.launcher import environment, launched
 from pgas.doctor.machine import Gpu, Machine, Mpi, Nic, Verbs, number
 from pgas.doctor.trial import try_queue_pair
 from pgas.transports import adapter as seam
@@ -42,9 +43,12 @@ def observe() -> Machine:
     """Return this machine as this process sees it."""
     gpus = _gpus()
     verbs = _verbs()
+    started = launched()
     return Machine(
         host=socket.gethostname(),
         simulator=SIMULATOR,
+        simulator_asked=SIMULATOR and "NUMBA_ENABLE_CUDASIM" in environment(),
+        launcher=started.launcher if started else "",
         **gpus,
         **_nvlinks([gpu.pci for gpu in gpus["gpus"]]),
         verbs=verbs,

@@ -1,15 +1,16 @@
 """``python -m pgas doctor``: the checks of this machine, a remedy for each failure, and the transports that can run.
 
 The exit status is 0 if everything that was asked for can run, else the sum of a number for each that cannot: simulator 4, p2p 8, ibgda 16,
-ibrc 32, softhca 64 (1 and 2 are Python's own: an error, wrong arguments). Without names, the machine's hardware decides what is asked for:
-the simulator without a GPU; p2p and softhca with one; also ibgda and ibrc with an RDMA device on the PCI bus.
+ibrc 32, softhca 64 (1 and 2 are Python's own: an error, wrong arguments). Without names, what is asked for is what a job started here would
+need: the simulator without a GPU or under NUMBA_ENABLE_CUDASIM=1; else what PGAS_TRANSPORT and PGAS_HCA name; by default p2p and softhca,
+and with an RDMA device on the PCI bus also ibgda and ibrc. A failure that such a job does not meet is printed as a warning.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 
 from rich.console import Console
@@ -26,7 +27,7 @@ from pgas.transports import registry
 from pgas.transports.devices import Device, Port
 from pgas.transports.selection import SOFTHCA, Choice, Suits, choose
 
-__all__ = ["BITS", "Verdict", "asked_of", "exit_status", "judge", "nic_of", "run", "suits"]
+__all__ = ["BITS", "Verdict", "asked_of", "exit_status", "judge", "nic_of", "run", "suits", "weighed"]
 
 #: The number of each path in the exit status.
 BITS = {path: 4 << i for i, path in enumerate(PATHS)}
@@ -73,7 +74,7 @@ def nic_of(machine: Machine, findings: Sequence[Finding], path: str, gpu: Gpu | 
 def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
     """Return the verdict on each of PATHS."""
     simulator, *others = (_judge(machine, findings, path) for path in PATHS)
-    if not simulator.can or (asked_of(machine) != ["simulator"] and not machine.simulator):
+    if not simulator.can or not (machine.simulator or "simulator" in asked_of(machine)):
         return [simulator, *others]
     return [simulator, *(verdict if verdict.can else _in_simulator(verdict) for verdict in others)]
 
@@ -130,14 +131,21 @@ def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verd
 
 
 def asked_of(machine: Machine) -> list[str]:
-    """Return the paths that a machine with this hardware should run."""
-    if not machine.gpus and not machine.pci_gpus:
-        return ["simulator"]
-    return [
-        registry.get("auto").name,
-        *(registry.through_nics() if any(device.pci for device in machine.devices) or machine.pci_nics else ()),
-        SOFTHCA,
-    ]
+    """Return the paths that a job started on this machine, with these variables, would need."""
+    requested, hca = machine.settings.get("PGAS_TRANSPORT", "auto"), machine.settings.get("PGAS_HCA", "auto")
+    if machine.simulator_asked or not (machine.gpus or machine.pci_gpus):  # it takes an RDMA device only if one is named
+        return ["simulator", *(registry.over_nic(requested) if requested != "auto" and hca not in ("auto", SOFTHCA) else ())]
+    real = hca != SOFTHCA and (any(device.pci for device in machine.devices) or machine.pci_nics)
+    if requested == "auto":
+        return [registry.get("auto").name, *(registry.through_nics() if real else ()), SOFTHCA]
+    near, far = registry.parts(registry.get(requested))
+    return [name if real or name not in registry.through_nics() else SOFTHCA for name in dict.fromkeys((near.name, far.name))]
+
+
+def weighed(findings: Sequence[Finding], verdicts: Sequence[Verdict], asked: Sequence[str]) -> list[Finding]:
+    """Return the findings, with a warning instead of a failure where nothing that was asked for fails by it."""
+    lost = {verdict.path for verdict in verdicts if verdict.path in asked and not verdict.can}
+    return [replace(f, status=Status.WARN) if f.status is Status.FAIL and not f.blocks & lost else f for f in findings]
 
 
 def exit_status(verdicts: Sequence[Verdict], asked: Sequence[str]) -> int:
@@ -234,7 +242,7 @@ def run(arguments: argparse.Namespace) -> int:
     findings = examine(machine)
     verdicts = judge(machine, findings)
     asked = list(PATHS) if "all" in arguments.paths else arguments.paths or asked_of(machine)
-    status = exit_status(verdicts, asked)
+    findings, status = weighed(findings, verdicts, asked), exit_status(verdicts, asked)
     if arguments.json:
         print(_as_json(machine, findings, verdicts, asked, status))
     else:

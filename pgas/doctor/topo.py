@@ -96,7 +96,7 @@ def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     said = {verdict.path: verdict for verdict in judge(machine, findings)}
     where = "one PE a GPU" if machine.gpus and not machine.simulator else "PEs in the simulator"
     p2p = said["simulator" if machine.simulator else registry.get("auto").name]
-    lines = ["", f"Transport of {where} (mpirun -n N python -m pgas topo shows that of a job)"]
+    lines = ["", f"Transport of {where} (python -m pgas.run -n N -m pgas topo shows that of a job)"]
     apart = [(a, b) for a, row in enumerate(machine.access) for b, reached in enumerate(row) if not reached]
     if p2p.can and not (apart and not machine.simulator):
         return [*lines, "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"]
@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> None:
-    """Print the report; under mpirun PE 0 prints it, with the transport of each pair of PEs."""
+    """Print the report; under a launcher PE 0 prints it, with the transport of each pair of PEs."""
     if launched_rank() is None:
         machine = observe()
         findings = examine(machine)
