@@ -21,6 +21,11 @@ _PEER_MEMORY = (
 _OPEN_MODULES = "install NVIDIA's open kernel modules (e.g. nvidia-open, or nvidia-driver-580-open)"
 
 
+def _code(number: int) -> str:
+    """Return a pattern for an error of CUDA by its number alone, as in "error 803", "[803]" or "CUDA error: 803"."""
+    return rf"^\W*{number}\W*$|\[{number}\]|\b(cuda|error)( code)?\W{{1,4}}{number}\b"
+
+
 @dataclass(frozen=True)
 class Remedy:
     """A known failure."""
@@ -35,21 +40,37 @@ _TABLE = (
     # ------------------------------------------------------------------------------------------------------- GPU and driver
     Remedy(
         "no driver",
-        (r"libcuda\.so\.1: cannot open", r'"cuda" is an NVIDIA driver library', r"no CUDA-capable device", r"CUDA_ERROR_NO_DEVICE"),
+        (
+            r"libcuda\.so\.1: cannot open",
+            r'"cuda" is an NVIDIA driver library',
+            r"no CUDA-capable device",
+            r"no CUDA device is visible",
+            r"CUDA_ERROR_NO_DEVICE",
+            _code(100),
+        ),
         "no NVIDIA driver is loaded, or it shows this process no GPU",
         "install a driver of release 580 or newer (nvidia-smi must list the GPUs); in a container start it with --gpus all; "
         "look at CUDA_VISIBLE_DEVICES",
     ),
     Remedy(
         "old driver",
-        (r"CUDA driver version is insufficient", r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", r"CUDA_ERROR_INVALID_IMAGE.*version"),
+        (
+            r"CUDA driver version is insufficient",
+            r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            r"unsupported display driver",
+            r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+            r"CUDA_ERROR_INVALID_IMAGE.*version",
+            _code(35),
+            _code(803),
+            _code(804),
+        ),
         "the driver is older than the CUDA packages of this environment, or its kernel module and its library are of different releases",
         "install a driver of release 580 or newer, and reboot (or reload the modules); or, for a driver from 525 on, "
         "pip install 'pgas[cu12]' in an environment of its own",
     ),
     Remedy(
         "fabric manager",
-        (r"CUDA_ERROR_SYSTEM_NOT_READY", r"system not yet initialized"),
+        (r"CUDA_ERROR_SYSTEM_NOT_READY", r"system not yet initialized", _code(802)),
         "the NVSwitches of this machine have not been set up",
         "sudo systemctl enable --now nvidia-fabricmanager, of exactly the driver's release",
     ),
@@ -87,9 +108,113 @@ _TABLE = (
     ),
     Remedy(
         "registers",
-        (r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", r"too many resources requested for launch"),
+        (r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", r"too many resources requested for launch", _code(701)),
         "the threads of a block together need more than the 65,536 registers of an SM",
         "launch smaller blocks, or tell the compiler their size, @pgas.jit(launch_bounds=1024)",
+    ),
+    Remedy(
+        "illegal address",
+        (
+            r"CUDA_ERROR_(ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|INVALID_ADDRESS_SPACE)",
+            r"illegal memory access",
+            r"misaligned address",
+            *map(_code, (700, 716, 717)),
+        ),
+        "a kernel read or wrote memory that is not mapped, such as an element outside an array, a freed array, or another PE's memory that "
+        "only a NIC reaches",
+        "run the program in the simulator (NUMBA_ENABLE_CUDASIM=1) or with PGAS_DEBUG=check, which name the line or the operand; "
+        "compute-sanitizer python prog.py does for other accesses. If another PE ended first, its message is the cause",
+    ),
+    Remedy(
+        "kernel failed",
+        (
+            r"CUDA_ERROR_(LAUNCH_FAILED|ILLEGAL_INSTRUCTION|ASSERT|HARDWARE_STACK_ERROR|INVALID_PC)",
+            r"unspecified launch failure",
+            r"device-side assert",
+            *map(_code, (710, 714, 715, 718, 719)),
+        ),
+        "a kernel ended with an error of its own, or the MPS server ended it because another process's kernel had failed",
+        "read the first message of any PE; run in the simulator (NUMBA_ENABLE_CUDASIM=1), then with compute-sanitizer",
+    ),
+    Remedy(
+        "launch timeout",
+        (r"CUDA_ERROR_LAUNCH_TIMEOUT", r"launch timed out and was terminated", _code(702)),
+        "a display uses this GPU, and the driver ends kernels that run for seconds; kernels that wait for other PEs may",
+        'use a GPU without a display, or switch the limit off (Option "Interactive" "0" in xorg.conf)',
+    ),
+    Remedy(
+        "gpu memory",
+        (r"CUDA_ERROR_OUT_OF_MEMORY", r"CUDA\w* .*out of memory", r"^\W*out of memory", r"are free on this GPU"),
+        "the GPU has too little free memory for the symmetric heap, for arrays of other libraries, or for kernels' stacks",
+        "nvidia-smi names the processes that hold memory; choose a smaller PGAS_SYMMETRIC_SIZE, fewer PEs per GPU, or a limit for the "
+        "other library (PyTorch: torch.cuda.set_per_process_memory_fraction)",
+    ),
+    Remedy(
+        "device ordinal",
+        (r"CUDA_ERROR_INVALID_DEVICE", r"invalid device ordinal", _code(101)),
+        "the program or a variable names a GPU that this process does not see; CUDA counts those in CUDA_VISIBLE_DEVICES from 0",
+        "leave the choice to pgas.init(), which gives each PE of a node a GPU; look at CUDA_VISIBLE_DEVICES, PGAS_SOFTHCA_DEVICE and "
+        "nvidia-smi -L",
+    ),
+    Remedy(
+        "unknown cuda error",
+        (r"CUDA_ERROR_UNKNOWN", r"CUDA\w* .*unknown error", r"^\W*unknown error", _code(999)),
+        "the driver failed inside: often a module that was not loaded again after sleep or an update, missing device files in a container, "
+        "or a GPU that fell off the bus",
+        "sudo dmesg | grep -i xid names errors of the GPU; sudo modprobe -r nvidia_uvm and sudo modprobe nvidia_uvm, or reboot; in a "
+        "container start it with --gpus all",
+    ),
+    Remedy(
+        "other architecture",
+        (r"CUDA_ERROR_(NO_BINARY_FOR_GPU|INVALID_SOURCE)", r"no kernel image is available", *map(_code, (209, 300))),
+        "the code was compiled for another kind of GPU than the one that runs it",
+        "update numba-cuda and the CUDA packages (pip install --upgrade 'pgas[cu13]' or 'pgas[cu12]'); libraries such as PyTorch need a "
+        "build for this GPU",
+    ),
+    Remedy(
+        "grid too large",
+        (
+            r"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+            r"too many blocks in cooperative launch",
+            r"blocks? of \S+ threads cannot run at once",
+            _code(720),
+        ),
+        "kernels with barriers need all blocks on the GPU at once, and these do not fit",
+        "launch fewer or smaller blocks; the message of pgas.launch gives the maximum; python -m pgas compile prints registers",
+    ),
+    Remedy(
+        "cuda arguments",
+        (
+            r"CUDA_ERROR_(INVALID_VALUE|INVALID_HANDLE|INVALID_CONTEXT|CONTEXT_IS_DESTROYED|NOT_INITIALIZED|DEINITIALIZED)",
+            r"invalid argument.*cu[A-Z]|cu[A-Z]\w+.*invalid argument",
+            r"invalid (resource handle|device context)",
+            *map(_code, (201, 400, 709)),
+        ),
+        "CUDA got an object that does not exist any more, or of another context: a stream, event or array of before a fork, of another "
+        "GPU, or used after the job ended",
+        "use streams and arrays in the process and job that made them, free them before pgas.finalize(), and start workers by spawn, not "
+        "fork",
+    ),
+    Remedy(
+        "capture",
+        (
+            r"CUDA_ERROR_STREAM_CAPTURE_\w+",
+            r"(being captured|operation not permitted when stream is capturing)",
+            r"cannot be captured",
+            *map(_code, range(900, 909)),
+        ),
+        "a call that waits, or that CUDA does not allow there, was made while a stream was being captured into a graph",
+        "make calls that return a value, allocate, or synchronize outside the capture; put the operation into a kernel",
+    ),
+    Remedy(
+        "ecc",
+        (
+            r"CUDA_ERROR_(ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|CONTAINED|UNCONTAINED)\w*",
+            r"uncorrectable (ECC|NVLink) error",
+            *map(_code, (214, 220)),
+        ),
+        "the GPU's memory or an NVLink has a hardware error",
+        "sudo nvidia-smi -r (or reboot); nvidia-smi -q -d ECC,ROW_REMAPPER; if it comes back, replace the GPU",
     ),
     # ---------------------------------------------------------------------------------------------------- GPU memory and NIC
     Remedy(

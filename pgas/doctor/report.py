@@ -18,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pgas.base.errors import TransportError
-from pgas.base.remedies import explain
 from pgas.base.version import __version__
 from pgas.doctor.checks import NIC, PATHS, Finding, Status, examine
 from pgas.doctor.machine import Gpu, Machine
+from pgas.doctor.messages import explained
 from pgas.doctor.probe import observe
 from pgas.transports import registry
 from pgas.transports.devices import Device, Port
@@ -217,7 +217,7 @@ def _as_json(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[V
 
 
 def _explain(message: str) -> int:
-    entries = explain(message)
+    entries = explained(message)
     for entry in entries:
         print(f"{entry.name}: {entry.cause}\n-> {entry.remedy}")
     if not entries:

@@ -1,0 +1,131 @@
+"""``doctor --explain`` knows the messages that pgas prints, which are collected from the sources, and the common ones of CUDA."""
+
+import ast
+import itertools
+import re
+
+import pytest
+from examples import ROOT
+
+from pgas.base.liveness import long_wait
+from pgas.doctor.messages import explained
+from pgas.job import hang
+from pgas.kernels import refusals
+
+#: Functions that print their first argument, beside the constructors of errors and warnings.
+PRINTING = {"say", "warn", "_warn", "_remarks"}
+
+#: What encloses the messages of a module before they are printed.
+ENCLOSED = {"pgas/base/config.py": "PGAS_TIMEOUT=7: {}"}
+
+
+def texts(node):
+    """Return samples of an expression's text, with 7 for every value that is not a literal; at most six."""
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    if isinstance(node, ast.JoinedStr):
+        parts = [[v.value] if isinstance(v, ast.Constant) else texts(v.value) or ["7"] for v in node.values]
+        return ["".join(chosen) for chosen in itertools.islice(itertools.product(*parts), 6)]
+    if isinstance(node, ast.IfExp):
+        return texts(node.body) + texts(node.orelse)
+    if isinstance(node, ast.BoolOp):
+        return [text for value in node.values for text in texts(value)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = texts(node.left), texts(node.right)
+        return [one + other for one in left or ["7"] for other in right or ["7"]] if left or right else []
+    return []
+
+
+def called(node):
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def messages():
+    """Yield place and text of every message in the sources that has words of its own."""
+    for folder in ("pgas", "kernels", "transports"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if name.startswith(("pgas/kernels/", "pgas/transports/", "pgas/perftests/")):  # links
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.Call) or not node.args:
+                    continue
+                if called(node.func) in PRINTING or called(node.func).endswith(("Error", "Warning")):
+                    for text in texts(node.args[0]):
+                        if len(re.findall(r"[A-Za-z]{2,}", text)) > 1:
+                            yield f"{name}:{node.lineno}", ENCLOSED.get(name, "{}").format(text)
+
+
+def test_every_message_of_the_sources():
+    found = list(messages())
+    assert len({place for place, _ in found}) > 200  # the collector has not lost them
+    assert [f"{place}: {text}" for place, text in found if not explained(text)] == []
+
+
+def test_every_refusal_of_a_kernel():
+    names = {name for row in refusals.TABLE.values() for name in re.findall(r"{(\w+)}", row.words)}
+    values = dict.fromkeys(names, "7") | {"function": "put", "who": "PE 1, block 0, thread 3: put to PE 0"}
+    said = [refusals.words(row, **values) for row in refusals.TABLE]
+    assert [text for text in said if not explained(text)] == []
+
+
+def test_every_line_of_a_hang_report():
+    waiter = {"threads": "block 0, thread 0", "operation": "wait_until", "goal": "sig[0] >= 1, last saw 0", "writer": "any PE"}
+    waiters = [waiter | {"waited_s": 61.0}] * 40
+    report = {
+        "pe": 0, "pid": 7, "machine": "alpha", "transport": "p2p", "reason": "PE 1: wait_until waited 60 s (PGAS_TIMEOUT) for sig[0] >= 1",
+        "stopped": ["PE 1 (process 8) is stopped"], "host": ["prog.py:3 main"], "kernels": ["ring"], "threads": "", "error": "failed",
+        "waiters": waiters, "nic": [],
+    }  # fmt: skip
+    lines = [line.removeprefix("pgas: ") for more in (waiters, []) for line in hang.text(report | {"waiters": more}).splitlines()]
+    assert [line for line in [*lines, long_wait("PE 0", "PE 1", 60)] if not explained(line)] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "entry"),
+    [
+        ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", "illegal address"),
+        ("[700] Call to cuCtxSynchronize results in CUDA_ERROR_ILLEGAL_ADDRESS", "illegal address"),
+        ("CUDA_ERROR_MISALIGNED_ADDRESS", "illegal address"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "gpu memory"),
+        ("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (out of memory)", "gpu memory"),
+        ("CUDA error: invalid device ordinal", "device ordinal"),
+        ("803", "old driver"),
+        ("Error 803: system has unsupported display driver / cuda driver combination", "old driver"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "old driver"),
+        ("CUDA error 999", "unknown cuda error"),
+        ("CUDA unknown error - this may be due to an incorrectly set up environment", "unknown cuda error"),
+        ("CUDA error: unspecified launch failure", "kernel failed"),
+        ("CUDA error: device-side assert triggered", "kernel failed"),
+        ("the launch timed out and was terminated", "launch timeout"),
+        ("CUDA error: no kernel image is available for execution on the device", "other architecture"),
+        ("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "grid too large"),
+        ("CUDA error: operation not permitted when stream is capturing", "capture"),
+        ("CUDA error: invalid resource handle", "cuda arguments"),
+        ("CUDA_ERROR_ECC_UNCORRECTABLE", "ecc"),
+        ("802", "fabric manager"),
+        ("CUDA_ERROR_TOO_MANY_PEERS", "cuda"),
+    ],
+)
+def test_messages_of_cuda(message, entry):
+    assert [found.name for found in explained(message)] == [entry]
+
+
+@pytest.mark.parametrize(
+    ("message", "entry"),
+    [
+        ("PE 1 (process 5) ended with status 2, ending the job", "ended"),
+        ("PEs disagree in a collective call: PE 0 called pgas.zeros, PE 1 made another call", "disagreement"),
+        ("rank 1 of 2 did not reach the store at alpha:29400 in 60 s: Connection refused", "hang"),
+        ("rank 1: the store at alpha:29400 refuses: the secrets differ", "launch"),
+        ("PGAS_TIMEOUT=x: a number more than 0, less than 1e9 seconds", "variable"),
+        ("symmetric heap exhausted: 8 bytes wanted, 0 of 8 free", "array on the heap"),
+        ("PE 1, block 0, thread 3: put to PE 9: PE 9 does not exist", "argument"),
+    ],
+)
+def test_the_kind_of_a_message(message, entry):
+    assert [found.name for found in explained(message)] == [entry]
+
+
+def test_other_messages_are_unknown():
+    assert explained("segmentation fault in the coffee machine") == []
