@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass, field
 from enum import Flag, auto
 
+from pgas.base import launcher
 from pgas.kernels import window
 
 
@@ -105,8 +106,8 @@ RECORD_SIZE = _queue.nbytes
 
 CURSORS = (FIRST_IDX, RESV_HEAD, READY_HEAD, RUNG_IDX, CONS_IDX)
 
-#: Most PEs of a job.
-MAX_PES = 4096
+#: Maximum number of PEs in a job.
+MAX_PES = launcher.MAX_PES
 
 #: A bit of READY_HEAD: a thread is ringing, and will ring for what gets ready meanwhile.
 RINGING = 1 << 63

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 
+from pgas.base.arguments import Parser, pattern, positive, within
 from pgas.base.output import outlive_reader
 from pgas.perftests import compare, jobs
 from pgas.perftests.jobs import BASELINES, ROOT, Step, gpus, machine_name, mpirun, mps
-from pgas.perftests.options import pattern
 from pgas.perftests.report import commit, now
 from pgas.transports import registry
 
@@ -202,12 +202,6 @@ def _nic_measurements(machine: str) -> Iterator[Step]:
     yield Step("soak", [*_on(2), "-m", "pgas.perftests.programs", "--soak", "60", "--transport", "ibgda"], 300, SOAK_QUEUES)
 
 
-def _count(text: str) -> int:
-    if (number := int(text)) < 0:
-        raise ValueError(text)
-    return number
-
-
 def _perform(steps: Sequence[Step], places: Sequence[Mapping[str, str]], end: float) -> dict[str, str]:
     """Run steps, one at a time in each place, with the variables of the place. Return passed, failed or left by name of step."""
     became: dict[str, str] = {}
@@ -264,12 +258,12 @@ def _share(steps: Sequence[Step], uuids: Sequence[str], at_once: int, end: float
 def main() -> int:
     """Run the chosen steps. Exit status: 1 if a step failed, 3 if none failed but time ran out."""
     outlive_reader()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("check_gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measurements only")
     parser.add_argument("--tests", action="store_true", help="tests only")
     parser.add_argument("--only", type=pattern, default="", metavar="REGEX", help="only steps whose name matches")
-    parser.add_argument("--at-once", type=_count, default=0, metavar="N", help="number of tests at once on each GPU, under MPS")
-    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--at-once", type=within(0, 64), default=0, metavar="N", help="number of tests at once on each GPU, under MPS")
+    parser.add_argument("--seconds", type=positive, metavar="S", help="stop after this time")
     options = parser.parse_args()
     names, uuids = gpus(), gpus("uuid")
     if not names or len(uuids) < len(names) or shutil.which("mpirun") is None:

@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pgas.base.arguments import Parser, size_flag
 from pgas.base.output import outlive_reader
 from pgas.perftests import jobs
 from pgas.perftests.jobs import BASELINES, RESULTS, Step
-from pgas.perftests.options import size_flag
+from pgas.perftests.plot import read
 from pgas.perftests.report import said
 
 __all__ = ["LATENCIES", "compared", "main", "steps"]
@@ -91,7 +92,7 @@ def _figures(reference: Mapping[str, Any], run: Mapping[str, Any]) -> dict[tuple
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the comparison."""
     outlive_reader()
-    parser = argparse.ArgumentParser("python -m pgas.perftests.compare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser("python -m pgas.perftests.compare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--run", action="store_true", help="measure latencies on this machine first")
     parser.add_argument("files", nargs="*", metavar="JSON", help="results of perf tests [those in perftests/baselines]")
     arguments = parser.parse_args(argv)
@@ -106,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             failed = [step.name for step in steps(LATENCIES, machine, 60) if not jobs.run(step.command, step.seconds)]
         files += [RESULTS / f"{name}-{machine}.json" for name in LATENCIES if name not in failed]
     files = files or sorted(path for path in BASELINES.glob("shmem_*.json") if "ibgda" not in path.name)
-    print(*compared([json.loads(path.read_text(encoding="utf-8")) for path in files], json.loads(REFERENCE.read_text())), sep="\n")
+    runs = [read(str(path), ("test", "args", "rows", "machine", "gpu", "transport", "date", "command"), parser) for path in files]
+    print(*compared(runs, json.loads(REFERENCE.read_text())), sep="\n")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

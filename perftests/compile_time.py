@@ -5,7 +5,6 @@ kernels that call functions for the first time; then kernels that call them agai
 ``kernel[grid, block](...)`` and bound.
 """
 
-import argparse
 import functools
 import json
 import time
@@ -20,6 +19,8 @@ from pgas.base.output import outlive_reader
 
 # isort: split
 from numba import cuda
+
+from pgas.base.arguments import Parser, output_file
 
 __all__ = ["main"]
 
@@ -81,8 +82,8 @@ def _repeat(call: Callable[[], Any], times: int) -> None:
 def main() -> int:
     """Print a table; write JSON if asked."""
     outlive_reader()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = Parser("compile_time", description=__doc__)
+    parser.add_argument("--json", type=output_file, metavar="FILE")
     options = parser.parse_args()
     rows: dict[str, float] = {}
     with pgas.init() as job:
@@ -105,7 +106,7 @@ def main() -> int:
         for name, value in rows.items():
             print(f"{name:32} {value:10.1f}")
         if options.json:
-            options.json.write_text(json.dumps({"test": "compile_time", **pgas.info(), "rows": rows}, indent=1) + "\n")
+            Path(options.json).write_text(json.dumps({"test": "compile_time", **pgas.info(), "rows": rows}, indent=1) + "\n")
         for array in (dest, source, sig):
             pgas.free(array)
     return 0

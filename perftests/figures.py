@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pgas.base.arguments import Parser, pattern, size_flag
 from pgas.base.output import outlive_reader
 from pgas.perftests import jobs, report
-from pgas.perftests.options import pattern, size_flag
 from pgas.perftests.plot import Curve, Panel, highest, picture, read
 from pgas.perftests.report import place
 
@@ -247,7 +247,7 @@ _PICTURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Mapping[str, Any]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line."""
     outlive_reader()
-    parser = argparse.ArgumentParser("python -m pgas.perftests.figures", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser("python -m pgas.perftests.figures", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("file", nargs="?", metavar="JSON", help="draw from this file instead of measuring")
     parser.add_argument("--only", type=pattern, metavar="REGEX", help="measure the curves whose names match")
     arguments = parser.parse_args(argv)

@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import pgas
+from pgas.base.arguments import size_flag
 from pgas.base.launcher import launched_rank
 from pgas.base.output import outlive_reader
 from pgas.job import runtime
 from pgas.perftests import counts, report, timing
 from pgas.perftests import options as command_line
 from pgas.perftests.grid import Counter
-from pgas.perftests.options import TRANSPORTS, Defaults, Options, size_flag
+from pgas.perftests.options import TRANSPORTS, Defaults, Options
 from pgas.perftests.payload import Fault
 from pgas.perftests.report import BANDWIDTH, Report, Row
 from pgas.perftests.transfer import Transfer

@@ -28,8 +28,9 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
+from pgas.base.arguments import Parser, one_of, output_file, within
 from pgas.base.output import outlive_reader
-from pgas.perftests.options import TRANSPORTS, Parser, one_of, within
+from pgas.perftests.options import TRANSPORTS
 from pgas.perftests.report import said
 
 __all__ = ["main"]
@@ -270,7 +271,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("-persistent", action="store_true", help="one kernel for all iterations, signals between neighbours")
     parser.add_argument("-blocks", type=whole, metavar="N", help="of the persistent kernel [one for each SM, divided by the GPU's PEs]")
     parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=f"{', '.join(TRANSPORTS)} [pgas chooses]")
-    parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results as JSON")
     options = parser.parse_args(argv)
     if options.use_block_comm and options.persistent:
         parser.error("-use_block_comm and -persistent are two versions")

@@ -1,22 +1,17 @@
 """The command line of the perf tests: NVSHMEM's flags, defaults and size suffixes, checked before pgas.init()."""
 
-import argparse
 import os
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from pgas.base.arguments import Parser, one_of, size_flag, within
 from pgas.base.config import parse_size
-from pgas.base.launcher import launched_rank
 from pgas.perftests.payload import GUARD_BYTES
 from pgas.perftests.workload import ATOMIC_OPS, DATATYPES, REDUCE_OPS, WARP
 from pgas.transports import registry
 
-__all__ = ["ALL", "OF_COLLECTIVES", "OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "Parser", "one_of", "parse", "pattern", "size_flag",
-    "within",
-]  # fmt: skip
+__all__ = ["ALL", "OF_COLLECTIVES", "OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "parse"]
 
 TRANSPORTS = (*registry.names(), *registry.pairs())
 
@@ -107,62 +102,6 @@ class Options:
         needed = self.heap_bytes() if row_bytes is None else row_bytes + _SPARE_HEAP
         if needed > _DEFAULT_HEAP:
             os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(needed))
-
-
-def size_flag(size: int) -> str:
-    """Return a size with the largest suffix that divides it: 64K for 65536."""
-    for unit, suffix in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
-        if size and size % unit == 0:
-            return f"{size // unit}{suffix}"
-    return str(size)
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser for all PEs of a job: only PE 0 prints, and an error is one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-    def _print_message(self, message: str, file: object = None) -> None:
-        if message and launched_rank() in (None, 0):
-            super()._print_message(message, file or sys.stderr)  # type: ignore[arg-type]
-
-
-def within(least: int, most: int, read: Callable[[str], int] = int) -> Callable[[str], int]:
-    """Return a converter of arguments that refuses values out of a range."""
-    shown = size_flag if read is parse_size else str
-    kind = "a size (a number, k, m, g or t behind it)" if read is parse_size else "an integer"
-    allowed = f"it must be {shown(least)} to {shown(most)}"
-
-    def convert(text: str) -> int:
-        try:
-            value = read(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {kind}; {allowed}") from None
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} is out of range; {allowed}")
-        return value
-
-    return convert
-
-
-def one_of(allowed: Sequence[str]) -> Callable[[str], str]:
-    """Return a converter of arguments that refuses other values."""
-
-    def convert(text: str) -> str:
-        if text not in allowed:
-            raise argparse.ArgumentTypeError(f"{text!r} is unknown; it must be one of {', '.join(allowed)}")
-        return text
-
-    return convert
-
-
-def pattern(text: str) -> re.Pattern[str]:
-    """Convert an argument that is a regular expression."""
-    try:
-        return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
 
 
 def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str], argv: Sequence[str]) -> Options:

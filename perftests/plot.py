@@ -20,7 +20,7 @@ matplotlib.use("Agg")  # Files only: no display is needed.
 from matplotlib import pyplot
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from pgas.perftests.options import size_flag
+from pgas.base.arguments import Parser, output_file, size_flag
 from pgas.perftests.report import BANDWIDTH, place
 
 __all__ = ["Curve", "Panel", "draw", "highest", "main", "picture", "read"]
@@ -162,16 +162,16 @@ def read(name: str, keys: Sequence[str], parser: argparse.ArgumentParser) -> dic
     try:
         data: dict[str, Any] = json.loads(Path(name).read_text(encoding="utf-8"))
         [data[key] for key in keys]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        parser.error(f"{name} is no result of a perf test's --json, nor of pgas.perftests.figures: {error}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        parser.error(f"{name} is not a result of a perf test's --json, nor of pgas.perftests.figures: {error}")
     return data
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser("python -m pgas.perftests.plot", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser("python -m pgas.perftests.plot", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="JSON", help="result of a perf test's --json")
-    parser.add_argument("-o", "--output", metavar="PNG", required=True, help="picture to write")
+    parser.add_argument("-o", "--output", type=output_file, metavar="PNG", required=True, help="picture to write")
     arguments = parser.parse_args(argv)
     runs = [read(name, ("test", "rows", "args"), parser) for name in arguments.files]
     for name, run in zip(arguments.files, runs, strict=True):

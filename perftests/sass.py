@@ -3,7 +3,6 @@
 Compiles a kernel with one call each, without a GPU. ``python -m pgas compile`` does the same with the kernels of a program.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import pgas
 from pgas import cuda
+from pgas.base.arguments import Parser, one_of
 from pgas.base.output import outlive_reader
 from pgas.kernels.compiler import types
 from pgas.sass import COMPUTE_CAPABILITY, CONSTANTS, Kernels, build_all, configure
@@ -237,15 +237,21 @@ KERNELS: Kernels = {
 }
 
 
+def _capability(text: str) -> tuple[int, int]:
+    """Convert a compute capability."""
+    major, _, minor = one_of(("8.0", "8.6", "8.9", "9.0", "10.0", "12.0"))(text).partition(".")
+    return int(major), int(minor)
+
+
 def main() -> int:
     """Print instructions, registers and spills of every kernel of the table."""
     outlive_reader()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser("python -m pgas.perftests.sass", description=__doc__)
     parser.add_argument("--transport", choices=CONSTANTS, default="p2p")
     parser.add_argument("--map-by", choices=("cta", "sm", "warp"), default="cta", help="threads that share a queue pair (NIC transports)")
     parser.add_argument("--check", action="store_true", help="as under PGAS_DEBUG=check")
     parser.add_argument("--settles", action="store_true", help="as under PGAS_NIC_ORDERING=none (NIC transports)")
-    parser.add_argument("--cc", type=lambda text: tuple(map(int, text.split("."))), default=COMPUTE_CAPABILITY, help="[9.0]; A100: 8.0")
+    parser.add_argument("--cc", type=_capability, default=COMPUTE_CAPABILITY, metavar="CC", help="[9.0]; A100: 8.0")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("functions", nargs="*", metavar="function", help="rows of the table [all]")
     options = parser.parse_args()

@@ -5,6 +5,8 @@ import importlib
 import os
 import sys
 
+from pgas.base import config
+from pgas.base.arguments import Parser
 from pgas.base.errors import PgasError
 from pgas.base.output import outlive_reader
 from pgas.base.version import __version__
@@ -28,7 +30,8 @@ def main() -> int:
     if sys.argv[1:2] == ["run"]:  # its arguments go on to a program
         return importlib.import_module("pgas.run").main(sys.argv[2:], f"{name} run")  # type: ignore[no-any-return]
     outlive_reader()
-    parser = argparse.ArgumentParser(prog=name, description=__doc__)
+    unread = config.VARIABLES if sys.argv[1:2] == ["doctor"] else ()  # it has a finding for them
+    parser = Parser(prog=name, description=__doc__, unread=unread)
     parser.add_argument("--version", action="version", version=f"pgas {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="start the PEs of a job without MPI", add_help=False)

@@ -25,7 +25,9 @@ import numpy as np
 import pgas
 from pgas.api.jit import Kernel
 from pgas.base import config
+from pgas.base.arguments import Parser, input_file, one_of, within
 from pgas.base.backend import SIMULATOR
+from pgas.base.launcher import MAX_PES
 from pgas.job import dlpack, runtime
 from pgas.job.array import dtype_of
 from pgas.kernels import window
@@ -47,13 +49,13 @@ _LAUNCHES = 10_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to a parser."""
     _add_options(parser)
-    parser.add_argument("program", help="a Python file")
+    parser.add_argument("program", type=input_file, help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program; after --, whatever their names")
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--transport", choices=[*registry.names(), *registry.pairs()], default="p2p")
-    parser.add_argument("--pes", type=int, default=2, help="what n_pes() returns (default 2)")
+    parser.add_argument("--transport", type=one_of([*registry.names(), *registry.pairs()]), metavar="NAME", default="p2p")
+    parser.add_argument("--pes", type=within(1, MAX_PES), metavar="N", default=2, help="what n_pes() returns (default 2)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
 
 
@@ -82,7 +84,7 @@ def _take_options(options: argparse.Namespace) -> None:
     """Take the command's options that stand behind the program's name, but not those behind --."""
     behind = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []  # argparse keeps or drops the --
     before = options.arguments[: len(options.arguments) - len(behind)]
-    parser = argparse.ArgumentParser(prog="python -m pgas compile", add_help=False, allow_abbrev=False)
+    parser = Parser(prog="python -m pgas compile", add_help=False, allow_abbrev=False)
     _add_options(parser)
     _, others = parser.parse_known_args([argument for argument in before if argument != "--"], options)
     options.arguments = others + behind

@@ -24,9 +24,11 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from pgas.base import config
+from pgas.base.arguments import Parser, host_and_port, within
 from pgas.base.errors import BootstrapError
-from pgas.base.launcher import LAUNCHED, environment, launched
+from pgas.base.launcher import LAUNCHED, MAX_PES, environment, launched
 from pgas.base.liveness import LastWord
+from pgas.base.text import printable
 from pgas.base.waits import say
 from pgas.job.bootstrap import exchange
 from pgas.job.meeting import job_secret, outward
@@ -68,7 +70,7 @@ class _NoProgram(Exception):
     """The program cannot be started."""
 
     def __init__(self, program: str, error: OSError) -> None:
-        super().__init__(f"{program}: {error.strerror}")
+        super().__init__(f"{printable(program, 4096)}: {error.strerror}")
         self.status = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error.errno or 0, 1)  # as shells do
 
 
@@ -95,27 +97,31 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run
 
 
 def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=name, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", type=int, default=1, metavar="N", help="PEs on this machine (default: 1)")
-    parser.add_argument("--nnodes", type=int, default=1, metavar="N", help="machines (default: 1)")
-    parser.add_argument("--node-rank", type=int, default=0, metavar="I", help="number of this machine, from 0 (default: 0)")
-    parser.add_argument("--master", default="", metavar="HOST:PORT", help="where machine 0 listens; with --nnodes")
+    form = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog=name, description=__doc__, formatter_class=form, unread={"PGAS_TRANSPORT"})  # a program may register transports
+    count = within(1, MAX_PES)
+    parser.add_argument("-n", type=count, default=1, metavar="N", help="PEs on this machine (default: 1)")
+    parser.add_argument("--nnodes", type=count, default=1, metavar="N", help="machines (default: 1)")
+    parser.add_argument(
+        "--node-rank", type=within(0, MAX_PES - 1), default=0, metavar="I", help="number of this machine, from 0 (default: 0)"
+    )
+    parser.add_argument("--master", type=host_and_port, metavar="HOST:PORT", help="where machine 0 listens; with --nnodes")
     parser.add_argument("-m", action="store_true", dest="module", help="the program is a Python module")
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # so that errors do not name it
     asked = parser.parse_args(arguments)
     if launched() is not None:
         parser.error(f"this process was started by {launched().launcher} already: {asked.program} needs no second launcher")  # type: ignore[union-attr]
-    if asked.n < 1 or asked.nnodes < 1 or not 0 <= asked.node_rank < asked.nnodes:
-        parser.error("-n and --nnodes are 1 or more, --node-rank is from 0 to nnodes - 1")
-    host, _, port = asked.master.rpartition(":")
+    if asked.node_rank >= asked.nnodes:
+        parser.error(
+            f"argument --node-rank: {asked.node_rank} is out of range; with --nnodes {asked.nnodes} it must be 0 to {asked.nnodes - 1}"
+        )
     if asked.master and asked.nnodes == 1:
-        parser.error("--master is for jobs of several machines, whose number --nnodes says")
-    if asked.nnodes > 1 and not (host and port.isdigit() and 0 < int(port) < 1 << 16):
-        given = f", not {asked.master!r}" if asked.master else ""
-        parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of machine 0 and a port that is free there{given}")
-    asked.host, asked.port = (host.strip("[]"), int(port)) if asked.nnodes > 1 else ("127.0.0.1", 0)
-    return asked
+        parser.error("argument --master: it is for jobs of several machines, and needs --nnodes")
+    if asked.nnodes > 1 and not asked.master:
+        parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of machine 0 and a port that is free there")
+    asked.host, asked.port = asked.master or ("127.0.0.1", 0)
+    return asked  # type: ignore[no-any-return]
 
 
 def _command(asked: argparse.Namespace) -> list[str]:
@@ -163,6 +169,8 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
             raise BootstrapError(f"machine {missing} of {asked.nnodes} has not come to {address} (--node-rank {missing})")
 
     counts = exchange(launchers, asked.n, give_up)
+    if sum(counts) > MAX_PES:
+        raise BootstrapError(f"the machines start {' + '.join(map(str, counts))} PEs, and a job has at most {MAX_PES}")
     return address, sum(counts[: asked.node_rank]), sum(counts), launchers
 
 

@@ -4,6 +4,7 @@ Kernels run in the simulator. Tests that can also run on GPUs do so under NUMBA_
 """
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -293,6 +294,11 @@ def mps_server():
 def also(*case):
     """Mark a case of parametrize as slow, for `make check-all`, as it rarely fails alone."""
     return pytest.param(*case, marks=pytest.mark.slow)
+
+
+def by_pgas_run(size):
+    """Return PGAS_LAUNCHED of PE 0."""
+    return json.dumps({"rank": 0, "size": size, "host": "127.0.0.1", "port": 1, "secret": "5ec2", "word": []})
 
 
 def until(condition, seconds):

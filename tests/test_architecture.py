@@ -147,7 +147,7 @@ def test_no_cycles():
         visit(module, [])
 
 
-@pytest.mark.parametrize("layer", ["errors", "config", "credentials", "version"])
+@pytest.mark.parametrize("layer", ["errors", "text", "launcher", "credentials", "version"])
 def test_lowest_layers_need_only_the_standard_library(layer):
     names = {
         name.split(".")[0]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgas.base import config
+from pgas.base.text import printable
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,12 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_SYMMETRIC_SIZE", "0", "at least 1 byte"),
         ("PGAS_SYMMETRIC_SIZE", "0.5", "at least 1 byte"),
         *(("PGAS_LL_BYTES", text, "a power of two from 64 to 1048576 (units K, M)") for text in ("0", "16", "96", "2M")),
+        ("PGAS_SYMMETRIC_SIZE", "\N{FULLWIDTH DIGIT ONE}G", "a number with an optional unit K, M, G or T"),
+        ("PGAS_SYMMETRIC_SIZE", "9" * 60, "a number with an optional unit K, M, G or T"),
+        ("PGAS_TIMEOUT", "6_0", "more than 0, less than 1e9 seconds"),
+        ("PGAS_TIMEOUT", "\N{FULLWIDTH DIGIT ONE}", "more than 0, less than 1e9 seconds"),
+        ("PGAS_SIM_WEAK", str(1 << 64), "a non-negative integer seed of 64 bits"),
+        ("PGAS_SOFTHCA_FAULTS", "seed=1_0", "'1_0' is not an integer"),
         ("PGAS_MAX_MEMORY_PER_GPU", "all", "a number with an optional unit K, M, G or T"),
         ("PGAS_TRANSPORT", "tcp", "auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
         ("PGAS_TRANSPORT", "", "auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
@@ -100,10 +107,10 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_SOFTHCA_FAULTS", "stop=soon", "stop=<n>"),
         ("PGAS_SOFTHCA_FAULTS", "seed=-1", "seed is at least 0 and less than 2^64"),
         ("PGAS_SOFTHCA_FAULTS", "fail_qpn=0x1000000", "fail_qpn is at least 0 and less than 2^24"),
-        ("PGAS_SOFTHCA_FAULTS", "delay=nan", "delay is at least 0 and less than 1"),
-        ("PGAS_SIM_WEAK", "-1", "a non-negative integer seed, or empty for off"),
-        ("PGAS_SIM_WEAK", "yes", "a non-negative integer seed, or empty for off"),
-        ("PGAS_SIM_WEAK", "\N{SUPERSCRIPT TWO}", "a non-negative integer seed, or empty for off"),
+        ("PGAS_SOFTHCA_FAULTS", "delay=nan", "'nan' is not a number"),
+        ("PGAS_SIM_WEAK", "-1", "a non-negative integer seed of 64 bits, or empty for off"),
+        ("PGAS_SIM_WEAK", "yes", "a non-negative integer seed of 64 bits, or empty for off"),
+        ("PGAS_SIM_WEAK", "\N{SUPERSCRIPT TWO}", "a non-negative integer seed of 64 bits, or empty for off"),
     ],
 )
 def test_bad_value_names_variable_value_and_what_is_allowed(name, text, allowed, monkeypatch):
@@ -140,7 +147,7 @@ def test_sizes_parse_or_are_refused_by_name(text):
     except ValueError as error:
         refusal = str(error)
     assert size >= 0
-    assert refusal in ("", f"{text!r} is not a size (a number with an optional unit K, M, G or T)")
+    assert refusal in ("", f"'{printable(text)}' is not a size (a number with an optional unit K, M, G or T)")
 
 
 def test_unknown_variables(monkeypatch):

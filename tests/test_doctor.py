@@ -679,7 +679,8 @@ def test_a_bad_variable_is_a_finding():
 
 def test_unknown_names_are_refused():
     done = run("ibgd")
-    assert (done.returncode, done.stderr) == (1, "pgas: doctor ibgd: one of simulator, p2p, ibgda, ibrc, softhca, all\n")
+    said = "argument NAME: 'ibgd' is unknown; it must be one of simulator, p2p, ibgda, ibrc, softhca, all"
+    assert (done.returncode, done.stderr) == (2, f"python -m pgas doctor: error: {said}\n")
 
 
 # ------------------------------------------------------------------------------------------------------------- remedies

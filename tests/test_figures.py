@@ -105,7 +105,7 @@ def test_wrong_rows_are_not_drawn():
     ("flags", "words"),
     [
         (["--only", "Jacobo"], "no curve matches; they are: scattered p, coalesced p"),
-        (["--only", "("], "'(' is no regular expression"),
+        (["--only", "("], "'(' is not a regular expression"),
         (["x.json", "--only", "p"], "argument --only: it says what is measured, and a file is only drawn"),
     ],
 )
@@ -123,4 +123,4 @@ def test_another_file_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         figures.main([str(tmp_path / "x.json")])
     assert stop.value.code == 2
-    assert "x.json is no result of" in capsys.readouterr().err
+    assert "x.json is not a result of" in capsys.readouterr().err

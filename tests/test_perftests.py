@@ -398,7 +398,7 @@ def test_plot_of_something_else_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         plot.main([str(tmp_path / "x.json"), "-o", str(tmp_path / "x.png")])
     assert stop.value.code == 2
-    assert "x.json is no result of a perf test" in capsys.readouterr().err
+    assert "x.json is not a result of a perf test" in capsys.readouterr().err
 
 
 # --------------------------------------------------------------------------------- kernels, one PE that sends to itself
@@ -574,7 +574,11 @@ def test_run_on_two_pes(test, argv, sizes, tmp_path):
     ("variables", "there", "command"),
     [
         ({"PMI_RANK": "0"}, False, "mpirun -n 2 shmem_p_bw -i 2"),
-        ({"PGAS_LAUNCHED": '{"rank": 0, "size": 2}'}, True, "python -m pgas.run -n 2 shmem_p_bw -i 2"),
+        (
+            {"PGAS_LAUNCHED": '{"rank": 0, "size": 2, "host": "", "port": 1, "secret": "", "word": []}'},
+            True,
+            "python -m pgas.run -n 2 shmem_p_bw -i 2",
+        ),
         ({}, True, "mpirun -n 2 shmem_p_bw -i 2"),
         ({}, False, "python -m pgas.run -n 2 shmem_p_bw -i 2"),
     ],

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jobs import by_pgas_run
 from test_perftests import mpirun, with_mpirun
 
 import pgas
@@ -414,7 +415,7 @@ def test_an_oracle_with_a_wrong_rule_is_found(monkeypatch, capsys):
     [
         (["--count", "0"], "argument --count: 0 is out of range"),
         (["--types", "int8"], "argument --types: 'int8' is unknown; it must be one of uint8, "),
-        (["--keep", "1:x"], "argument --keep: '1:x' is no list of numbers"),
+        (["--keep", "1:x"], "argument --keep: '1:x' is not a list of numbers"),
         (["--transport", "tcp"], "argument --transport: 'tcp' is unknown"),
     ],
 )
@@ -430,7 +431,7 @@ def test_the_command_that_runs_programs_again(monkeypatch):
     """By the launcher of these, with the variables that are set, and without the job's secret."""
     for name in config.VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    told = {"PGAS_LAUNCHED": '{"rank": 0, "size": 3, "secret": "5ec"}', "PGAS_SECRET": "key", "PGAS_PES_PER_NODE": "2,1"}
+    told = {"PGAS_LAUNCHED": by_pgas_run(3), "PGAS_SECRET": "key", "PGAS_PES_PER_NODE": "2,1"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(pgas, "n_pes", lambda: 3)

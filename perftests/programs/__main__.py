@@ -18,10 +18,12 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 
 # isort: split
 from pgas.base import config
+from pgas.base.arguments import Parser, one_of, within
 from pgas.base.launcher import launched_rank
 from pgas.base.output import outlive_reader
-from pgas.perftests import options
+from pgas.base.text import printable
 from pgas.perftests.jobs import starting
+from pgas.perftests.options import TRANSPORTS
 from pgas.perftests.programs import soak
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
 from pgas.perftests.programs.operation import Operation, Program, line
@@ -198,7 +200,7 @@ def _command(arguments: Any, which: list[str]) -> str:
 
 
 def _parse(argv: Sequence[str]) -> Any:
-    parser = options.Parser(
+    parser = Parser(
         prog="programs",
         description="Perform random programs on all PEs and compare with an oracle.",
         allow_abbrev=False,
@@ -206,33 +208,34 @@ def _parse(argv: Sequence[str]) -> Any:
     )
     count = 256 if pgas.SIMULATOR else 10_000
     most = 2**40
-    parser.add_argument("--count", type=options.within(1, most), default=count, metavar="N", help=f"programs [{count}]")
-    parser.add_argument("--seed", type=options.within(0, most), default=1, metavar="N", help="of everything that is drawn [1]")
-    parser.add_argument("--first", type=options.within(0, most), default=0, metavar="N", help="number of the first program [0]")
+    parser.add_argument("--count", type=within(1, most), default=count, metavar="N", help=f"programs [{count}]")
+    parser.add_argument("--seed", type=within(0, most), default=1, metavar="N", help="of everything that is drawn [1]")
+    parser.add_argument("--first", type=within(0, most), default=0, metavar="N", help="number of the first program [0]")
     keep = "only these operations of the first program, each a number, or number:elements"
     parser.add_argument("--keep", type=_numbers, metavar="LIST", help=keep)
     seconds = "no programs: random operations for so long, from all threads at once"
-    parser.add_argument("--soak", type=options.within(1, most), metavar="SECONDS", help=seconds)
+    parser.add_argument("--soak", type=within(1, most), metavar="SECONDS", help=seconds)
     types = DTYPES if pgas.SIMULATOR else _TYPES_ON_GPUS
     of = f"types of elements, of {', '.join(DTYPES)} [{','.join(types)}]"
     parser.add_argument("--types", type=_types, default=types, metavar="LIST", help=of)
-    names = f"{'; '.join(options.TRANSPORTS)} [pgas chooses]"
-    parser.add_argument("--transport", type=options.one_of(options.TRANSPORTS), metavar="NAME", help=names)
+    names = f"{'; '.join(TRANSPORTS)} [pgas chooses]"
+    parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=names)
     return parser.parse_args(argv)
 
 
 def _types(text: str) -> tuple[str, ...]:
     """Parse a list of types."""
-    return tuple(options.one_of(DTYPES)(name) for name in text.split(","))
+    return tuple(one_of(DTYPES)(name) for name in text.split(","))
 
 
 def _numbers(text: str) -> list[tuple[int, int | None]]:
     """Parse numbers of operations, each with an optional number of elements after a colon."""
     pairs = [item.partition(":") for item in text.split(",")]
+    read = within(0, 2**40)
     try:
-        return [(int(number), int(nelems) if nelems else None) for number, _, nelems in pairs]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers; for example 3,4:1,7") from None
+        return [(read(number), read(nelems) if colon else None) for number, colon, nelems in pairs]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a list of numbers; for example 3,4:1,7") from None
 
 
 def main() -> int:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pgas.base import launcher
+from pgas.base.text import printable, real
+
 __all__ = ["VARIABLES", "Faults", "Variable", "parse_size", "read"]
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -20,9 +23,9 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: text is not a non-negative number with an optional unit k, m, g or t.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
-        raise ValueError(f"{text!r} is not a size (a number with an optional unit K, M, G or T)")
+        raise ValueError(f"'{printable(text)}' is not a size (a number with an optional unit K, M, G or T)")
     return int(float(match[1]) * _UNITS[match[2]])
 
 
@@ -39,7 +42,7 @@ def _most(text: str) -> int | None:
 
 def _seconds(text: str) -> float:
     try:
-        value = float(text)
+        value = real(text)
     except ValueError:
         value = 0
     if not 0 < value < 1e9:
@@ -51,7 +54,7 @@ def _limit(text: str) -> float:
     if text == "":
         return 0
     try:
-        value = float(text)
+        value = real(text)
     except ValueError:
         value = 0
     if not 1e-3 <= value <= 1e4:
@@ -63,7 +66,7 @@ def _words(*allowed: str) -> Callable[[str], frozenset[str]]:
     def parse(text: str) -> frozenset[str]:
         words = frozenset(word.strip().lower() for word in text.split(",") if word.strip())
         if unknown := words - set(allowed):
-            raise ValueError(f"{', '.join(sorted(unknown))}: not among {', '.join(allowed)}")
+            raise ValueError(f"{printable(', '.join(sorted(unknown)))}: not among {', '.join(allowed)}")
         return words
 
     return parse
@@ -99,22 +102,22 @@ def _counts(text: str) -> tuple[int, ...]:
 def _seed(text: str) -> int | None:
     if text == "":
         return None
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError("a non-negative integer seed, or empty for off")
+    if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) >= 1 << 64:
+        raise ValueError("a non-negative integer seed of 64 bits, or empty for off")
     return int(text)
 
 
 def _ordinal(text: str) -> int | None:
     if text == "":
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not re.fullmatch(r"[0-9]{1,9}", text):
         raise ValueError("the number of a GPU as CUDA counts them, or empty")
     return int(text)
 
 
 def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text) if re.fullmatch(r"\s*-?[0-9]+\s*", text) else low - 1
+        value = int(text) if re.fullmatch(r"\s*-?[0-9]{1,30}\s*", text) else low - 1
         if not low <= value <= high or (power_of_two and value & (value - 1)):
             raise ValueError(f"{'a power of two' if power_of_two else 'an integer'} from {low} to {high}")
         return value
@@ -198,17 +201,17 @@ class Faults:
             try:
                 if name == "fail":
                     count, _, syndrome = value.partition(":")
-                    values["fail"], values["syndrome"] = _fault_integer("fail", count), int(syndrome, 0)
+                    values["fail"], values["syndrome"] = _fault_integer("fail", count), _fault_integer("syndrome", syndrome)
                     if values["syndrome"] not in CQE_SYNDROMES:
                         raise ValueError(f"{values['syndrome']:#x} is no syndrome of a CQE")
                 elif name in _FAULT_INTEGERS:
                     values[name] = _fault_integer(name, value)
                 elif name == "delay":
-                    values["delay"] = float(value)
+                    values["delay"] = real(value)
                     if not 0 <= values["delay"] < 1:
                         raise ValueError("delay is at least 0 and less than 1")
                 elif name == "late":
-                    values["late"] = float(value)
+                    values["late"] = real(value)
                     if not 0 <= values["late"] <= 1:
                         raise ValueError("late is at least 0 and at most 1")
                 elif word == "atomics=split":
@@ -216,21 +219,23 @@ class Faults:
                 elif word == "refuse=cq_of_one":
                     values["refuse_cq_of_one"] = True
                 else:
-                    raise ValueError(f"no fault {name!r}")
+                    raise ValueError(f"no fault '{printable(name)}'")
             except ValueError as error:
                 raise ValueError(
-                    f"{word!r} ({error}): seed=<int>, delay=<0..1>, late=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, fail_qpn=<qpn>, "
-                    "stop=<n>, atomics=split, refuse=cq_of_one"
+                    f"'{printable(word)}' ({error}): seed=<int>, delay=<0..1>, late=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, "
+                    "fail_qpn=<qpn>, stop=<n>, atomics=split, refuse=cq_of_one"
                 ) from None
         return cls(**values)
 
 
 #: Widths in bits: of the engine's counters, and of a QP's number.
-_FAULT_INTEGERS = {"seed": 64, "hold": 16, "fail_qpn": 24, "fail": 63, "stop": 63}
+_FAULT_INTEGERS = {"seed": 64, "hold": 16, "fail_qpn": 24, "fail": 63, "stop": 63, "syndrome": 8}
 
 
 def _fault_integer(name: str, text: str) -> int:
-    value = int(text, 0)
+    if not re.fullmatch(r"-?(0x[0-9a-f]{1,30}|[0-9]{1,30})", text, re.ASCII | re.IGNORECASE):
+        raise ValueError(f"'{printable(text)}' is not an integer")
+    value = int(text, 16 if "x" in text.lower() else 10)
     if not 0 <= value < 1 << _FAULT_INTEGERS[name]:
         raise ValueError(f"{name} is at least 0 and less than 2^{_FAULT_INTEGERS[name]}")
     return value
@@ -262,7 +267,8 @@ class Variable:
         try:
             return self.parse(text)
         except ValueError as error:
-            raise ValueError(f"{self.name}={text}: {error}") from None
+            shown = "(its value is not shown)" if self.name in SECRETS else printable(text)
+            raise ValueError(f"{self.name}={shown}: {error}") from None
 
 
 #: Variables whose values are shown nowhere.
@@ -412,7 +418,7 @@ VARIABLES: dict[str, Variable] = {
             "key for the secrets of jobs of torchrun, srun, and pgas.run on several machines, equal on all; empty: a file of this user",
             "text",
         ),
-        Variable("PGAS_LAUNCHED", str, "", "set by python -m pgas.run for its PEs; not for users", "text"),
+        Variable("PGAS_LAUNCHED", launcher.read_launched, "", "set by python -m pgas.run for its PEs; not for users", "text"),
         Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software card: limit in million WQEs a second (a ConnectX-6: 215)", "float"),
         Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software card: limit in 10^9 bits a second (a ConnectX-6: 200)", "float"),
         Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),

@@ -2,14 +2,23 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["LAUNCHED", "OWN_VARIABLES", "Launched", "environment", "is_launcher", "launched", "launched_rank"]
+__all__ = ["LAUNCHED", "MAX_PES", "OWN_VARIABLES", "Launched", "environment", "is_launcher", "launched", "launched_rank",
+    "read_launched",
+]  # fmt: skip
+
+#: Maximum number of PEs in a job.
+MAX_PES = 4096
 
 #: The variable of ``python -m pgas.run`` for each PE: JSON with rank, size, host, port, secret and the descriptors of the last word.
 LAUNCHED = "PGAS_LAUNCHED"
+
+#: The types of the values in LAUNCHED.
+_TOLD = {"rank": int, "size": int, "host": str, "port": int, "secret": str, "word": list}
 
 #: Variables of torchrun, and of other launchers for torch.distributed ("env://").
 _TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -30,20 +39,43 @@ class Launched(NamedTuple):
     size: int | None  #: None: unknown
 
 
+def read_launched(text: str) -> dict[str, Any]:
+    """Return the values in a text of LAUNCHED, {} if it is empty.
+
+    Raises:
+        ValueError: the text is not from ``python -m pgas.run``.
+    """
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+        if all(type(found[name]) is kind for name, kind in _TOLD.items()) and 0 <= found["rank"] < found["size"] <= MAX_PES:
+            bytes.fromhex(found["secret"])
+            return found  # type: ignore[no-any-return]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pass
+    raise ValueError("only python -m pgas.run may set it, for its PEs")
+
+
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     """Return the launcher in an environment, None if there is none.
 
     Under mpirun in a Slurm allocation, Slurm's variables are those of mpirun's daemon, which srun started. So if the numbers of processes
     differ, MPI's variables are the right ones.
+
+    Raises:
+        ValueError: PGAS_LAUNCHED is not from ``python -m pgas.run``.
     """
 
     def number(name: str) -> int | None:
         value = environment.get(name, "")
-        return int(value) if value.isdigit() else None
+        return int(value) if re.fullmatch(r"[0-9]{1,9}", value) else None
 
-    if LAUNCHED in environment:
-        told = json.loads(environment[LAUNCHED])
-        return Launched("pgas.run", told["rank"], told["size"])
+    try:
+        if found := read_launched(environment.get(LAUNCHED, "")):
+            return Launched("pgas.run", found["rank"], found["size"])
+    except ValueError as error:
+        raise ValueError(f"{LAUNCHED}: {error}") from None
     if all(environment.get(name) for name in _TORCH) and (rank := number("RANK")) is not None:
         return Launched("torchrun", rank, number("WORLD_SIZE"))
     rank = next((rank for name in _MPI_RANKS if (rank := number(name)) is not None), None)

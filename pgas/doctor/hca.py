@@ -5,6 +5,7 @@ import contextlib
 from typing import Any
 
 from pgas.base.errors import TransportError
+from pgas.base.text import printable
 from pgas.doctor.info import table
 from pgas.job import card
 
@@ -25,7 +26,7 @@ def run(_: argparse.Namespace) -> None:
             with contextlib.closing(card.observe(name, _ANSWER_S)) as observer:
                 text = _seen(name, observer.counters())
         except TransportError as error:  # it ended meanwhile, does not answer, or is another user's
-            text = f"card {name}: cannot be asked: {_printable(str(error))}"
+            text = f"card {name}: cannot be asked: {printable(str(error), 1000)}"
         except (LookupError, TypeError, AttributeError):
             text = f"card {name}: its answer is not understood; it may be of another version of pgas"
         print(text)
@@ -36,18 +37,13 @@ _ANSWER_S = 10.0
 
 
 def _seen(name: str, seen: dict[str, Any]) -> str:
-    totals = ", ".join(f"{_printable(key)} {_cell('', value)}" for key, value in seen["hca"].items())
+    totals = ", ".join(f"{printable(key)} {_cell('', value)}" for key, value in seen["hca"].items())
     lines = [f"card {name} (process {_cell('', seen['pid'])}): {totals}"]
     for kind in ("qps", "cqs", "keys", "uars"):
         if rows := seen[kind]:
             shown = [key for key in rows[0] if key in _HCA_COLUMNS[kind]]
             lines += ["", kind, table([tuple(shown), *(tuple(_cell(key, row[key]) for key in shown) for row in rows)])]
     return "\n".join(lines)
-
-
-def _printable(text: str) -> str:
-    """Escape the control characters of a text from another process, which could move the terminal's cursor."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 #: The columns of each kind of object.
@@ -63,4 +59,4 @@ def _cell(key: str, value: object) -> str:
     if isinstance(value, list):
         return ",".join(_cell(key, item) for item in value) or "-"
     hexadecimal = isinstance(value, int) and key in ("qpn", "qpns", "remote_qpn", "cqn", "key", "start", "first_error")
-    return f"{value:#x}" if hexadecimal else _printable(str(value))
+    return f"{value:#x}" if hexadecimal else printable(str(value))

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pgas.base.arguments import one_of
 from pgas.base.errors import TransportError
 from pgas.base.version import __version__
 from pgas.doctor.checks import NIC, PATHS, Finding, Status, examine
@@ -227,7 +228,13 @@ def _explain(message: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add doctor's own arguments to its parser."""
-    parser.add_argument("paths", nargs="*", metavar="NAME", help=f"what must run: {', '.join(PATHS)}, all (default: see above)")
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=one_of((*PATHS, "all")),
+        metavar="NAME",
+        help=f"what must run: {', '.join(PATHS)}, all (default: see above)",
+    )
     parser.add_argument("--json", action="store_true", help="print findings and verdicts as JSON")
     parser.add_argument("--explain", metavar="MESSAGE", help="explain an error message and print its remedy; exit status 1 if unknown")
 
@@ -236,8 +243,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Check this machine, print the report and return the exit status."""
     if arguments.explain is not None:
         return _explain(arguments.explain)
-    if unknown := [name for name in arguments.paths if name not in (*PATHS, "all")]:
-        raise ValueError(f"doctor {unknown[0]}: one of {', '.join(PATHS)}, all")
     machine = observe()
     findings = examine(machine)
     verdicts = judge(machine, findings)

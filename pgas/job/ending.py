@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import functools
-import json
 import math
 import os
 import signal
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgas.base import liveness
 from pgas.base.errors import CompletionError, PgasError
-from pgas.base.launcher import LAUNCHED
+from pgas.base.launcher import LAUNCHED, read_launched
 from pgas.base.liveness import LastWord, Watch
 from pgas.base.waits import patience, say
 from pgas.job.bootstrap import Bootstrap
@@ -159,8 +158,8 @@ class Vigil:
 
 def _inherited_word() -> LastWord | None:
     """Return the machine's LastWord if ``python -m pgas.run`` made it, as that process prints too."""
-    told = os.environ.get(LAUNCHED)
-    return None if told is None else LastWord(inherited=tuple(json.loads(told)["word"]))
+    values = read_launched(os.environ.get(LAUNCHED, ""))
+    return LastWord(inherited=tuple(values["word"])) if values else None
 
 
 def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:

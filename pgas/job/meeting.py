@@ -27,13 +27,14 @@ import re
 import secrets
 import socket
 import struct
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pgas.base import config
+from pgas.base import config, text
 from pgas.base.errors import BootstrapError
-from pgas.base.launcher import LAUNCHED, Launched
+from pgas.base.launcher import LAUNCHED, MAX_PES, Launched, read_launched
 from pgas.job.store import Store
 from pgas.job.store_messages import PORTS, Address
 from pgas.job.store_server import StoreServer
@@ -82,23 +83,33 @@ class Given(NamedTuple):
 
 def of(launched: Launched) -> Store:
     """Return the bootstrap of a process with a launcher. Raises BootstrapError."""
-    if launched.size is None or not 0 <= launched.rank < launched.size:
-        raise BootstrapError(f"{launched.launcher} says that this is rank {launched.rank} of {launched.size}")
+    if launched.size is None or not 0 <= launched.rank < launched.size <= MAX_PES:
+        raise BootstrapError(
+            f"{launched.launcher} says that this is rank {launched.rank} of {launched.size}; a job has at most {MAX_PES} PEs, from 0 on"
+        )
     environment = os.environ
     if launched.launcher == "pgas.run":
-        told = json.loads(environment[LAUNCHED])
-        return _join(Address(told["host"], told["port"], bytes.fromhex(told["secret"])), launched.rank, launched.size)
+        values = read_launched(environment[LAUNCHED])
+        return _join(Address(values["host"], values["port"], bytes.fromhex(values["secret"])), launched.rank, launched.size)
     if launched.launcher == "srun":
         name = f"srun {environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
         alone = environment.get("SLURM_STEP_NUM_NODES", environment.get("SLURM_NNODES")) == "1"
         host = _HERE if alone else outward(first_host(environment.get("SLURM_STEP_NODELIST", "")))
         return _meet(launched, _by_name(name, host))
     run, restart = environment.get("TORCHELASTIC_RUN_ID", ""), environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    host, port = _read("MASTER_ADDR", text.host), _read("MASTER_PORT", text.integer)
     alone = environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
     if not alone and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and importlib.util.find_spec("torch") is not None:
-        return _by_torch(launched, host, int(port), f"pgas {run} {restart}")
+        return _by_torch(launched, host, port, f"pgas {run} {restart}")
     return _meet(launched, _by_name(f"torchrun {run} {restart} {host}:{port}", _HERE if alone else outward(host)))
+
+
+def _read(name: str, read: Callable[[str], Any]) -> Any:
+    """Return the value of a launcher's variable. Raises BootstrapError."""
+    try:
+        return read(os.environ[name])
+    except ValueError as error:
+        raise BootstrapError(f"{name}: {error}") from None
 
 
 def _join(address: Address, rank: int, size: int, own: str = "") -> Store:
@@ -159,9 +170,10 @@ def first_host(listed: str) -> str:
         BootstrapError: there is none.
     """
     match = re.match(r"([^,\[\]\s]+)(?:\[([^,\]-]+)[^\]]*\]([^,\[]*))?", listed)
-    if match is None:
-        raise BootstrapError(f"SLURM_STEP_NODELIST={listed!r} names no host")
-    return "".join(part or "" for part in match.groups())
+    try:
+        return text.host("".join(part or "" for part in match.groups()) if match else "")
+    except ValueError:
+        raise BootstrapError(f"SLURM_STEP_NODELIST='{text.printable(listed)}' names no host") from None
 
 
 # ------------------------------------------------------------------------------------------------------------------------ secrets
@@ -207,13 +219,13 @@ def _key() -> bytes:
 
 def unique_id(host: str | None = None) -> bytes:
     """Return the address and secret of a store in this process, and 16 bytes of a new job, as a unique id (pgas.unique_id)."""
-    host = outward(host) if host else _own_host()
+    host = outward(text.host(host)) if host else _own_host()
     address = _serve(Address(host, 0, _secrets.setdefault(host, secrets.token_bytes(32))))
     name = address.host.encode()
-    text = _MARK + address.port.to_bytes(2, "big") + address.secret + secrets.token_bytes(_OWN) + bytes([len(name)]) + name
-    if len(text) > _ID_BYTES:
+    made = _MARK + address.port.to_bytes(2, "big") + address.secret + secrets.token_bytes(_OWN) + bytes([len(name)]) + name
+    if len(made) > _ID_BYTES:
         raise ValueError(f"pgas.unique_id: host: {address.host} is too long; its IP address will do")
-    return text.ljust(_ID_BYTES, b"\0")
+    return made.ljust(_ID_BYTES, b"\0")
 
 
 def outward(host: str) -> str:
@@ -238,11 +250,15 @@ def _own_host() -> str:
 
 def at_unique_id(given: Given) -> Store:
     """Return the bootstrap of a process with a unique id. Raises ValueError, BootstrapError."""
-    text = given.unique_id
-    if not isinstance(text, bytes) or len(text) != _ID_BYTES or not text.startswith(_MARK):
-        raise ValueError(f"pgas.init: unique_id must be the {_ID_BYTES} bytes that pgas.unique_id() returned on one PE")
-    _, port, secret, own, length, host = struct.unpack(f">{len(_MARK)}sH32s{_OWN}sB{_ID_BYTES - len(_MARK) - _OWN - 35}s", text)
-    return _join(Address(host[:length].decode(), port, secret), given.rank, given.size, f"{own.hex()} ")
+    try:
+        if not isinstance(given.unique_id, bytes) or not given.unique_id.startswith(_MARK):
+            raise ValueError
+        form = f">{len(_MARK)}sH32s{_OWN}sB{_ID_BYTES - len(_MARK) - _OWN - 35}s"
+        _, port, secret, own, length, name = struct.unpack(form, given.unique_id)
+        host = text.host(name[:length].decode("ascii"))
+    except (ValueError, struct.error):
+        raise ValueError(f"pgas.init: unique_id must be the {_ID_BYTES} bytes that pgas.unique_id() returned on one PE") from None
+    return _join(Address(host, port, secret), given.rank, given.size, f"{own.hex()} ")
 
 
 def of_process_group(group: Any) -> Given:

@@ -30,7 +30,7 @@ def siblings(launcher: int) -> dict[int, int]:
     """Return the pids of a launcher's processes with a rank, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # gone, or another user's
+        with contextlib.suppress(OSError, ValueError):  # gone, another user's, or with variables that are not its launcher's
             if liveness.parent(int(folder.name)) == launcher:
                 environment = (folder / "environ").read_text(errors="replace").split("\0")
                 if (rank := launched_rank(dict(entry.partition("=")[::2] for entry in environment))) is not None:

@@ -1,0 +1,51 @@
+"""Reading of words and numbers that users write, and printing of text from others."""
+
+import ipaddress
+import re
+
+__all__ = ["host", "integer", "printable", "real"]
+
+
+def printable(text: str, most: int = 80) -> str:
+    """Return a text on one line, with control characters and undecodable bytes escaped, cut after some characters."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: most + 1])
+    return shown if len(shown) <= most else f"{shown[:most]}..."
+
+
+def integer(text: str) -> int:
+    """Return an integer in decimal ASCII digits. int() also takes other digits, and underscores between them.
+
+    Raises:
+        ValueError: text is not such a number of at most 30 digits.
+    """
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", text):
+        raise ValueError(f"'{printable(text)}' is not an integer")
+    return int(text)
+
+
+def real(text: str) -> float:
+    """Return a number in ASCII digits, possibly with a point and an exponent.
+
+    Raises:
+        ValueError: text is not such a number.
+    """
+    if not re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", text, re.ASCII | re.IGNORECASE):
+        raise ValueError(f"'{printable(text)}' is not a number")
+    return float(text)
+
+
+def host(text: str) -> str:
+    """Return a host's name or IP address.
+
+    Raises:
+        ValueError: text is neither. Python's resolver would raise a UnicodeError for some such names.
+    """
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        labels = text.removesuffix(".").split(".")
+        if len(text) > 253 or not all(re.fullmatch(r"[A-Za-z0-9_-]{1,63}", label) for label in labels):
+            raise ValueError(
+                f"'{printable(text)}' is not a host: an IP address, or a name whose labels have 1 to 63 letters, digits, - or _"
+            ) from None
+    return text
