@@ -11,15 +11,18 @@ there) and its own --node-rank. PEs are numbered in the order of the machines; m
 import argparse
 import contextlib
 import errno
+import itertools
 import json
 import os
+import re
+import resource
 import secrets
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -42,6 +45,15 @@ __all__ = ["main"]
 _GRACE_S, _TERM_S = 6.0, 2.0
 
 _INTERRUPTED = 128 + signal.SIGINT
+
+#: Number of PEs to start before output and signals are looked at again.
+_BATCH = 8
+
+#: Resources that a PE takes at least: memory of a Python that has imported pgas, and descriptors here (two pipes, two connections).
+_PE_BYTES, _PE_FILES = 64 << 20, 4
+
+#: Descriptors of this command that do not belong to a PE, and more than that.
+_OWN_FILES = 64
 
 
 @dataclass
@@ -120,8 +132,24 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
         parser.error("argument --master: it is for jobs of several machines, and needs --nnodes")
     if asked.nnodes > 1 and not asked.master:
         parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of machine 0 and a port that is free there")
+    most, why = min(_room())
+    if asked.n > (most := max(1, most)):
+        parser.error(f"argument -n: {asked.n} PEs are too many here; it must be 1 to {most}, because {why}")
     asked.host, asked.port = asked.master or ("127.0.0.1", 0)
     return asked  # type: ignore[no-any-return]
+
+
+def _room() -> Iterator[tuple[int, str]]:
+    """Yield maximum numbers of PEs of this machine, and the reasons."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if files != resource.RLIM_INFINITY:
+        yield (files - _OWN_FILES) // _PE_FILES, f"a process may open {files} files (ulimit -n)"
+    if processes != resource.RLIM_INFINITY:
+        yield processes, f"a user may have {processes} processes (ulimit -u)"
+    with open("/proc/meminfo", encoding="ascii") as file:
+        memory = int(re.search(r"MemAvailable: *([0-9]+) kB", file.read())[1]) << 10  # type: ignore[index]
+    yield memory // _PE_BYTES, f"{memory >> 20} MiB of memory are available, and each takes {_PE_BYTES >> 20} MiB or more"
 
 
 def _command(asked: argparse.Namespace) -> list[str]:
@@ -134,6 +162,8 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
     address, first, size, launchers = _meet(asked, ending)
     word = LastWord()
     ending.callback(word.close)
+    guard = _Guard()
+    ending.callback(guard.end)
     pes: list[_PE] = []
     ending.callback(lambda: _kill(pes))
     told = {"size": size, "host": address.host, "port": address.port, "secret": address.secret.hex(), "word": word.fds()}
@@ -143,9 +173,35 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, lambda received, _: asked_to_end.append(received))
-    for rank in range(first, first + asked.n):
-        pes.append(_start(command, rank, told, word, lines))
-    return _watch(pes, lines, word, launchers, asked_to_end)
+    starting = (_start(command, rank, told, word, lines, guard) for rank in range(first, first + asked.n))
+    return _watch(pes, starting, lines, word, launchers, asked_to_end)
+
+
+class _Guard:
+    """The process that kills the PEs if this command is killed: a shell, which reads their pids until nobody can write to its pipe.
+
+    Each PE writes its pid before it executes the program, and holds the pipe until then, so that none is missed.
+    """
+
+    _SCRIPT = 'trap "" INT TERM HUP; while read -r pid; do pids="$pids -$pid"; done; kill -s KILL -- $pids'
+
+    def __init__(self) -> None:
+        self._pids, self._register = os.pipe()  # a PE that writes needs a reader, even if the shell has been killed
+        null = subprocess.DEVNULL
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", self._SCRIPT], stdin=self._pids, stdout=null, stderr=null, cwd="/", start_new_session=True
+        )
+
+    def enter(self) -> None:
+        """Register a PE, in its process, before it executes the program."""
+        os.write(self._register, b"%d\n" % os.getpid())
+
+    def end(self) -> None:
+        """End it without killing PEs."""
+        self._shell.kill()
+        self._shell.wait()
+        os.close(self._register)
+        os.close(self._pids)
 
 
 def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Address, int, int, Store | None]:
@@ -174,15 +230,19 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
     return address, sum(counts[: asked.node_rank]), sum(counts), launchers
 
 
-def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector) -> _PE:
+def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector, guard: _Guard) -> _PE:
     """Start a PE in its own process group, so that it gets Ctrl-C at a terminal once, from this command."""
     variables = environment() | {LAUNCHED: json.dumps({"rank": rank, **told})}
     try:
         process = subprocess.Popen(
             command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            pass_fds=word.fds(), process_group=0,
+            pass_fds=word.fds(), process_group=0, preexec_fn=guard.enter,
         )  # fmt: skip
     except OSError as error:
+        if error.errno == errno.EAGAIN:
+            raise BootstrapError(
+                f"PE {rank} cannot be started, because a limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
+            ) from error
         raise _NoProgram(command[0], error) from error
     for pipe, shown in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
         os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
@@ -222,13 +282,31 @@ class _Lines:
             self._shown.flush()
 
 
-def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store | None, asked_to_end: list[int]) -> int:
-    """Pass on the output of PEs until all have ended; end them when one fails, and on a signal, which is put into asked_to_end."""
+def _watch(
+    pes: list[_PE], starting: Iterator[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store | None, asked_to_end: list[int]
+) -> int:
+    """Start PEs in batches, and pass on their output until all have ended; end them when one fails, and on a signal.
+
+    Args:
+        pes: filled with the PEs.
+        starting: starts one PE after another.
+        lines: of the PEs' pipes.
+        word: the right to print why the job ends.
+        launchers: the exchange of several machines' launchers.
+        asked_to_end: filled with signals.
+    """
     status: int | None = None
     deadline, signals = float("inf"), iter((signal.SIGTERM, signal.SIGKILL))
-    running = list(pes)
-    while running or lines.get_map():
-        _pass_on(lines)
+    running: list[_PE] = []
+    more = True
+    while more or running or lines.get_map():
+        if more:
+            batch = len(pes)
+            for pe in itertools.islice(starting, 0 if status is not None or asked_to_end else _BATCH):
+                pes.append(pe)
+                running.append(pe)
+            more = len(pes) > batch
+        _pass_on(lines, 0 if more else 0.05)
         for pe, code in [(pe, code) for pe in running if (code := pe.ended()) is not None]:
             running.remove(pe)
             if code and status is None:
@@ -257,8 +335,9 @@ def _watch(pes: list[_PE], lines: selectors.BaseSelector, word: LastWord, launch
     return status or 0
 
 
-def _pass_on(lines: selectors.BaseSelector) -> None:
-    for key, _ in lines.select(0.05):
+def _pass_on(lines: selectors.BaseSelector, seconds: float) -> None:
+    """Pass on what PEs have printed, or print within some seconds."""
+    for key, _ in lines.select(seconds):
         data = os.read(key.fd, 1 << 16)
         if data:
             key.data.add(data)

@@ -245,6 +245,47 @@ def test_arguments(arguments, words, capsys):
 
 
 @pytest.mark.parametrize(
+    ("files", "processes", "most", "why"),
+    [
+        (84, -1, 5, r"a process may open 84 files \(ulimit -n\)"), (1024, 7, 7, r"a user may have 7 processes \(ulimit -u\)"),
+        (-1, -1, r"\d+", r"\d+ MiB of memory are available, and each takes \d+ MiB or more"),
+    ],
+)  # fmt: skip
+def test_more_pes_than_the_machine_has_room_for(files, processes, most, why, monkeypatch, capsys):
+    monkeypatch.setattr(run, "_PE_BYTES", run._PE_BYTES << (24 if files == -1 else 0))
+    monkeypatch.setattr(
+        run.resource, "getrlimit", {run.resource.RLIMIT_NOFILE: (files, -1), run.resource.RLIMIT_NPROC: (processes, -1)}.get
+    )
+    with pytest.raises(SystemExit) as refused:
+        run.main(["-n", "4000", "x.py"])
+    assert refused.value.code == 2
+    said = f"python -m pgas.run: error: argument -n: 4000 PEs are too many here; it must be 1 to {most}, because {why}\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
+
+
+def test_a_limit_that_is_reached(tmp_path):
+    """PEs that have been started are ended."""
+    path = tmp_path / "program.py"
+    path.write_text("import time\ntime.sleep(1000)\n")
+    code = f"""
+import errno, sys
+from pgas import run
+class Popen(run.subprocess.Popen):
+    number = 0
+    def __init__(self, *arguments, **options):
+        Popen.number += 1
+        if Popen.number == 4:  # the first one is not a PE
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        super().__init__(*arguments, **options)
+run.subprocess.Popen = Popen
+sys.exit(run.main(["-n", "3", {str(path)!r}]))
+"""
+    words = "PE 2 cannot be started, because a limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
+    assert ended([started([sys.executable, "-c", code])]) == [(1, "", f"pgas: pgas.run: {words}\n")]
+    assert running(str(path)) == b""
+
+
+@pytest.mark.parametrize(
     ("n", "name", "status", "why"),
     [(1, "no-such-program", 127, "No such file or directory"), (2, "text", 126, "Permission denied")],
 )
@@ -284,6 +325,7 @@ def test_children_that_a_pe_leaves_in_good_order(tmp_path):
 
 
 def test_a_signal_while_pes_are_started(tmp_path):
+    """The others are not started."""
     path = tmp_path / "program.py"
     path.write_text("import time\ntime.sleep(1000)\n")
     code = f"""
@@ -292,13 +334,47 @@ from pgas import run
 def start(*arguments, start=run._start):
     pe = start(*arguments)
     os.kill(os.getpid(), signal.SIGTERM)
+    print(pe.rank)
     return pe
 run._start = start
-sys.exit(run.main(["-n", "2", {str(path)!r}]))
+sys.exit(run.main(["-n", "20", {str(path)!r}]))
 """
-    ((status, _, err),) = ended([started([sys.executable, "-c", code])])
+    ((status, out, err),) = ended([started([sys.executable, "-c", code])])
     assert status == 128 + signal.SIGTERM, err
+    assert out.split() == [str(rank) for rank in range(run._BATCH)]
     assert running(str(path)) == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("when", ["starting", "running"])
+def test_a_launcher_that_is_killed(tmp_path, number, when):
+    """The PEs and their children end with it: also before they have imported anything, and if it dies while it starts one."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', __file__])\n"
+        "print(0, flush=True)\ntime.sleep(1000)\n"
+    )
+    code = f"""
+import os, signal, sys
+from pgas import run
+def enter(guard, enter=run._Guard.enter):
+    enter(guard)
+    if {when!r} == "starting":
+        os.kill(os.getppid(), {number:d})
+run._Guard.enter = enter
+sys.exit(run.main(["-n", "3", "sh", "-c", '"$0" "$1"; true', sys.executable, {str(path)!r}]))
+"""
+    process = started([sys.executable, "-c", code])
+    if when == "running":
+        for _ in range(3):
+            assert process.stdout.readline()
+        process.send_signal(number)
+    assert process.wait(60) == -number
+    deadline = time.monotonic() + 2
+    while (left := running(str(path))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == b""
+    process.communicate()
 
 
 def test_a_signal_that_is_ignored(tmp_path):
