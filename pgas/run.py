@@ -193,8 +193,12 @@ class _Guard:
         )
 
     def enter(self) -> None:
-        """Register a PE, in its process, before it executes the program."""
+        """Called in the process of a PE before it executes the program: register it, and let SIGINT end it.
+
+        A shell ignores SIGINT for commands in the background, and programs inherit that. A PE gets no Ctrl-C of the terminal.
+        """
         os.write(self._register, b"%d\n" % os.getpid())
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def end(self) -> None:
         """End it without killing PEs."""

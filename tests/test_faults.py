@@ -202,6 +202,17 @@ def test_interrupt_of_one_pe(real_job, how):
     assert ended.seconds < jobs.SOON
 
 
+def test_interrupt_that_the_program_catches(real_job):
+    """In a kernel: the job is broken, on all PEs, and says so."""
+    text = "try:\n    waits[1, 1](word)\nexcept KeyboardInterrupt:\n    pass\n"
+    text = f"if me == 1:\n    later(0.3, os.kill, os.getpid(), signal.SIGINT)\n    {text.replace(chr(10), chr(10) + '    ')}\n"
+    ended = real_job(INIT + text + "attempt(pgas.barrier_all)\nattempt(pgas.reset)\nattempt(pgas.barrier_all)\n")
+    given_up = "DeviceError: the job was given up earlier (KeyboardInterrupt): pgas.reset() makes it usable again"
+    assert ended.lines(1) == [given_up, "no error", "no error"], ended
+    assert ended.lines(0) == [f"BootstrapError: PE 1 failed in pgas.barrier_all(): {given_up}", "no error", "no error"], ended
+    assert ended.status == 0, ended
+
+
 def test_ctrl_c(real_job):
     """At the terminal: mpirun gets the signal. One PE says where it was, without what is inside pgas."""
     running = real_job.start(INIT + "wait('kernel', word)\n")

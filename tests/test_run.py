@@ -377,6 +377,14 @@ sys.exit(run.main(["-n", "3", "sh", "-c", '"$0" "$1"; true', sys.executable, {st
     process.communicate()
 
 
+def test_interrupt_of_a_pe_in_the_background(tmp_path):
+    """A shell ignores SIGINT for such a command, but the PEs must not ignore it."""
+    path = program(tmp_path, "pgas.init()\nif body() == 1:\n    os.kill(os.getpid(), 2)\ntime.sleep(100)\n")
+    ((status, _, err),) = ended([started(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *by_run(path)])])
+    assert status == 1
+    assert err.count("pgas: PE 1 failed (KeyboardInterrupt), ending the job") == 1, err
+
+
 def test_a_signal_that_is_ignored(tmp_path):
     """As nohup does with SIGHUP."""
     path = tmp_path / "program.py"

@@ -27,7 +27,13 @@ def of(job: "Job", weak: int | None, interrupt: Callable[[], None], recorded: Ca
     """
 
     def failed(error: BaseException) -> None:
-        """Called when an exception has ended a kernel: its reserved but unposted WQEs or requests block the queues."""
+        """Called when an exception has ended a kernel: its reserved but unposted WQEs or requests block the queues.
+
+        After Ctrl-C the job is broken, as on a GPU: a program that catches KeyboardInterrupt must not use what the kernel left.
+        """
+        if not isinstance(error, Exception):
+            job.broken, job.given_up = True, job.given_up or type(error).__name__
+            device_state.poison(job.memory)
         if job.nic is not None and not device_state.poisoned(job.memory) and job.nic.holds_unposted():
             job.given_up = f"a kernel ended with {type(error).__name__} between reserving a place in a queue and posting it"
             device_state.poison(job.memory)
