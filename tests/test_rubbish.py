@@ -106,7 +106,7 @@ def test_flags(name, flag, monkeypatch, capsys):
 
 
 #: Variables that are free text.
-FREE = {"PGAS_SECRET"}
+FREE = {"PGAS_SECRET", "PGAS_STARTED_BY"}
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched, launched
 from pgas.job import meeting
 from pgas.job.bootstrap import exchange
+from pgas.perftests.jobs import mpirun
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -401,6 +402,45 @@ def test_under_another_launcher(monkeypatch, capsys):
 
 
 # ----------------------------------------------------------------------------------------------------------- other launchers
+
+WORKER = """
+def work():
+    try:
+        pgas.init()
+    except pgas.BootstrapError as error:
+        os.write(1, f"{error}\\n".encode())
+
+if "worker" in sys.argv:
+    work()
+elif __name__ == "__main__":
+    import multiprocessing, subprocess
+    for _ in range(2):
+        with pgas.init():
+            body()
+            if pgas.my_pe() == 1:
+                subprocess.run([sys.executable, __file__, "worker"])
+                process = multiprocessing.get_context("spawn").Process(target=work)
+                process.start()
+                process.join()
+            pgas.barrier_all()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["pgas.run", "mpirun", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torchrun", "srun"))])
+def test_a_process_that_a_pe_starts(tmp_path, launcher):
+    """It is not a PE, although it has the launcher's variables, and is told so, whatever the launcher."""
+    path = program(tmp_path, WORKER)
+    if launcher in ("pgas.run", "mpirun"):
+        pes = [started(by_run(path) if launcher == "pgas.run" else [*mpirun(2), sys.executable, path])]
+    else:
+        variables = {"torchrun": torchrun, "srun": srun}[launcher]
+        port = free_port()
+        pes = [started([sys.executable, path], **variables(rank, port), XDG_CONFIG_HOME=str(tmp_path)) for rank in (0, 1)]
+    found = ended(pes)
+    assert all(status == 0 for status, *_ in found), found
+    said = re.sub(r"process \d+", "process N", "".join(out for _, out, _ in found))
+    assert said.count("this process was started by PE 1 (process N), and a process that a PE started is not a PE: ") == 4, found
+    assert said.count(" of 2 got ") == 4, found
 
 
 def torchrun(rank, port):

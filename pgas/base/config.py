@@ -272,7 +272,7 @@ class Variable:
 
 
 #: Variables whose values are shown nowhere.
-SECRETS = frozenset({"PGAS_LAUNCHED", "PGAS_SECRET"})
+SECRETS = frozenset({"PGAS_LAUNCHED", "PGAS_SECRET", "PGAS_STARTED_BY"})
 
 VARIABLES: dict[str, Variable] = {
     variable.name: variable
@@ -419,6 +419,7 @@ VARIABLES: dict[str, Variable] = {
             "text",
         ),
         Variable("PGAS_LAUNCHED", launcher.read_launched, "", "set by python -m pgas.run for its PEs; not for users", "text"),
+        Variable("PGAS_STARTED_BY", str, "", "set by pgas.init() for the processes that a PE starts; not for users", "text"),
         Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software card: limit in million WQEs a second (a ConnectX-6: 215)", "float"),
         Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software card: limit in 10^9 bits a second (a ConnectX-6: 200)", "float"),
         Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),

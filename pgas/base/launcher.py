@@ -1,5 +1,6 @@
 """The launcher of this process, from its environment: python -m pgas.run, torchrun, Slurm's srun, or an MPI's mpirun."""
 
+import hashlib
 import json
 import os
 import re
@@ -7,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["LAUNCHED", "MAX_PES", "OWN_VARIABLES", "Launched", "environment", "is_launcher", "launched", "launched_rank",
-    "read_launched",
+__all__ = ["LAUNCHED", "MAX_PES", "OWN_VARIABLES", "STARTED_BY", "Launched", "environment", "is_launcher", "launched", "launched_rank",
+    "read_launched", "start_marking", "starter",
 ]  # fmt: skip
 
 #: Maximum number of PEs in a job.
@@ -16,6 +17,9 @@ MAX_PES = 4096
 
 #: The variable of ``python -m pgas.run`` for each PE: JSON with rank, size, host, port, secret and the descriptors of the last word.
 LAUNCHED = "PGAS_LAUNCHED"
+
+#: The variable of pgas.init() for the processes that a PE starts: the PE's number and pid, and a digest of its launcher's variables.
+STARTED_BY = "PGAS_STARTED_BY"
 
 #: The types of the values in LAUNCHED.
 _TOLD = {"rank": int, "size": int, "host": str, "port": int, "secret": str, "word": list}
@@ -29,6 +33,9 @@ _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID
 #: Variables of mpirun and PMI for rank and size (PMI-1/2: MPICH, Slurm; PMIx; Open MPI; MVAPICH).
 _MPI_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 _MPI_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+#: Variables by which jobs of one launcher differ.
+_JOBS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "PMI_FD", "PMI_PORT", "PMIX_NAMESPACE")
 
 
 class Launched(NamedTuple):
@@ -85,6 +92,29 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
         if rank is None or (rank, size or tasks) == (task, tasks):
             return Launched("srun", task, tasks)
     return None if rank is None else Launched("mpirun", rank, size)
+
+
+def start_marking() -> None:
+    """Mark the environment of the processes that this one, a PE, starts from now on."""
+    if (found := launched()) is not None:
+        os.environ[STARTED_BY] = f"{found.rank} {os.getpid()} {_digest()}"
+
+
+def starter() -> tuple[int, int] | None:
+    """Return number and pid of the PE that started this process, None if a launcher did, or if there is none.
+
+    A process has the launcher's variables of the PE that started it, and would otherwise take itself for this PE.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}) ([0-9]{1,9}) ([0-9a-f]{16})", os.environ.get(STARTED_BY, ""))
+    if match is None or int(match[2]) == os.getpid() or match[3] != _digest() or launched() is None:
+        return None
+    return int(match[1]), int(match[2])
+
+
+def _digest() -> str:
+    """Return a digest of the launcher's variables: a launcher that a PE starts gives its processes others."""
+    names = (LAUNCHED, *_TORCH, *_SLURM, *_MPI_RANKS, *_MPI_SIZES, *_JOBS)
+    return hashlib.sha256(repr([os.environ.get(name) for name in names]).encode()).hexdigest()[:16]
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:

@@ -25,11 +25,11 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 
 def run(_: argparse.Namespace) -> None:
     """Print the variables, the PEs, the window and the transport of every pair."""
+    variables = [(v.name, v.type, v.default or "-", _value(v.name), v.meaning) for v in config.VARIABLES.values()]  # init() sets one
     with init() as job:
         if job.my_pe == 0:
             print(f"pgas {__version__}")
             print("\nEnvironment variables")
-            variables = [(v.name, v.type, v.default or "-", _value(v.name), v.meaning) for v in config.VARIABLES.values()]
             print(table([("variable", "type", "default", "value", "meaning"), *variables]))
             print("\nPEs")
             pes = [

@@ -9,7 +9,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pgas.base.launcher import launched
+from pgas.base.errors import BootstrapError
+from pgas.base.launcher import launched, starter
 from pgas.job import meeting
 from pgas.job.mpi import MPIBootstrap, world
 from pgas.job.processes import flush
@@ -104,12 +105,17 @@ def find(comm: Any = None, given: "meeting.Given | None" = None) -> Bootstrap:
         given: unique id, rank and size.
 
     Raises:
-        BootstrapError: the others cannot be reached; the text says why.
+        BootstrapError: the others cannot be reached, or a PE started this process; the text says why.
     """
     if comm is not None:
         return MPIBootstrap(comm)
     if given is not None:
         return meeting.at_unique_id(given)
+    if (pe := starter()) is not None:
+        raise BootstrapError(
+            f"this process was started by PE {pe[0]} (process {pe[1]}), and a process that a PE started is not a PE: only processes of the "
+            'launcher may call pgas.init() (a worker of multiprocessing imports the program: put the call under if __name__ == "__main__")'
+        )
     started = launched()
     if started is None:
         return SingleBootstrap()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgas.base import liveness
 from pgas.base.errors import CompletionError, PgasError
-from pgas.base.launcher import LAUNCHED, read_launched
+from pgas.base.launcher import LAUNCHED, read_launched, start_marking
 from pgas.base.liveness import LastWord, Watch
 from pgas.base.waits import patience, say
 from pgas.job.bootstrap import Bootstrap
@@ -163,7 +163,7 @@ def _inherited_word() -> LastWord | None:
 
 
 def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Callable[["Job"], None]) -> None:
-    """Let the end of this program end its job, on every PE. Further calls do nothing.
+    """Let the end of this program end its job, on every PE, and mark the processes that it starts. Further calls do nothing.
 
     Args:
         bootstrap: that of the first job.
@@ -174,6 +174,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
     if pid in _installed:
         return
     _installed.add(pid)
+    start_marking()
     show, leave = sys.excepthook, sys.exit
 
     def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:

@@ -27,7 +27,7 @@ REFUSED = "refused: "
 #: Variables that are not shown in titles: the transport is there already, the others concern the machine.
 _UNTITLED = ("PGAS_TRANSPORT", "PGAS_SYMMETRIC_SIZE", "PGAS_SOFTHCA_DEVICE", "PGAS_SOFTHCA_SMS")
 #: Variables that are not recorded: they have the secrets of jobs.
-_SECRET = ("PGAS_LAUNCHED", "PGAS_SECRET")
+_SECRET = ("PGAS_LAUNCHED", "PGAS_SECRET", "PGAS_STARTED_BY")
 
 _FORMAT = 1
 
