@@ -67,6 +67,7 @@ _KINDS = (
             r"torchrun|SLURM_|COMM_NULL|intracommunicator|\bunique_id\b",
             r"says that this is rank|\brank \d+|rank must be|--node-rank|--nnodes",
             r"one of comm, unique_id",
+            r"machines start \d+ PEs|PE \d+ cannot be started|is not a host: |is not HOST:PORT",
             r"numba\.cuda was imported before pgas|another configuration before in this process",
             r"pgas\.init\(\) (must run|has not been called)",
             r"PGAS_PES_PER_NODE",
@@ -179,6 +180,12 @@ _KINDS = (
         ),
         "compiled code cannot be kept on disk or loaded from there, or a tool is missing; the program runs without",
         "docs/machine.md, Files, memory and sockets; NUMBA_CACHE_DIR may name a folder that only you may write",
+    ),
+    Remedy(
+        "command line",
+        (r"' is not |\d is not |is out of range; |' cannot be read: ",),
+        "an argument of a command has a value that it does not take; the message gives the value and what is allowed",
+        "the command's --help",
     ),
     Remedy(
         "inside pgas",
