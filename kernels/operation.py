@@ -1,6 +1,6 @@
 """Operations in error records and hang reports: their numbers, their prepositions, the names of their operands."""
 
-__all__ = ["COLLECTIVES", "ELEMENT", "LOCAL", "NAMES", "SYMMETRIC", "number", "operand", "preposition"]
+__all__ = ["COLLECTIVES", "ELEMENT", "LOCAL", "NAMES", "SYMMETRIC", "number", "operand", "position", "preposition"]
 
 _SCOPED = ("put", "put_nbi", "get", "get_nbi", "iput", "iget", "put_signal", "put_signal_nbi", "barrier_all", "sync_all")
 
@@ -36,6 +36,11 @@ def preposition(name: str) -> str:
     """Return the word between an operation and its PE: put to PE 1, get from PE 1, atomic_add on PE 1."""
     plain = _plain(name)
     return "to" if plain in _TO else "from" if plain in _FROM else "on"
+
+
+def position(name: str, argument: str) -> int:
+    """Return the number of an operand in error records, from its name."""
+    return _operands(_plain(name)).index(argument)
 
 
 def operand(name: str, which: int) -> str:

@@ -35,6 +35,10 @@ NO_TEAM, NO_CHANNEL, MISFIT, NO_MULTIPLE, IN_PLACE, NO_MEMBER, OTHER_COUNT, NO_P
 NEGATIVE = 1 << 63
 #: ptr of a PE whose memory is not mapped, in a job with two paths.
 UNMAPPED = 20
+#: An array that is not contiguous (wanted and found: bytes from one element to the next on an axis, comparison: the operand, and the axis
+#: from bit AXIS_SHIFT); dest and source in different orders (found: the order of dest).
+GAPS, OTHER_ORDER = 21, 22
+AXIS_SHIFT = 8
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:

@@ -10,11 +10,12 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import ptx_machine
 import pytest
 from compiled import LIMIT
 
-from pgas.kernels import layout, window
+from pgas.kernels import layout, operation, state, window
 
 pytestmark = [pytest.mark.sass, pytest.mark.timeout(2 * LIMIT)]
 
@@ -41,22 +42,18 @@ REFUSALS = [
     ("pgas.put(a, d, i)", "pgas.put: source has elements of type float64, dest of type float32; they must be the same"),
     ("pgas.put(a, t, i)", "pgas.put: source has 2 dimensions, dest has 1 dimension; they must have the same number"),
     ("pgas.put(t, c, i)", "pgas.put: source is in F order, dest in C order; they must be the same"),
-    ("pgas.put(n, a, i)", "pgas.put: dest must be contiguous, not an array of float32 with 1 dimension and gaps: copy it"),
-    ("pgas.put(a, n, i)", "pgas.put: source must be contiguous, not an array of float32 with 1 dimension and gaps"),
-    ("pgas.put(a, a[::2], i)", "pgas.put: source must be contiguous"),
     ("pgas.put(a, x, i)", "pgas.put: source must be an array, not float32"),
     ("pgas.put(i, a, i)", "pgas.put: dest must be an array, not int32"),
+    ("pgas.put(a, a, a)", "pgas.put: pe must be an integer, not an array of float32 with 1 dimension"),
     ("pgas.put(a, a, x)", "pgas.put: pe must be an integer, not float32"),
     ("pgas.put(a, a, i, x)", "pgas.put: nelems must be an integer, not float32"),
     ("pgas.put(a, a, i, 3, x)", "pgas.put: qp must be an integer, not float32"),
     ("pgas.put_warp(a, d, i)", "pgas.put_warp: source has elements of type float64"),
     ("pgas.put_nbi_block(a, d, i)", "pgas.put_nbi_block: source has elements of type float64"),
     ("pgas.get(a, d, i)", "pgas.get: source has elements of type float64"),
-    ("pgas.get_block(n, a, i)", "pgas.get_block: dest must be contiguous"),
     ("pgas.get_nbi_warp(a, d, i)", "pgas.get_nbi_warp: source has elements of type float64"),
     ("pgas.iput(a, d, 1, 2, i)", "pgas.iput: source has elements of type float64"),
     ("pgas.iput_block(t, t, 1, 2, i)", "pgas.iput_block: dest and source have 2 dimensions, they must have 1: a stride counts elements"),
-    ("pgas.iget(a, t[:, 1], 1, 1, i)", "pgas.iget: source must be contiguous, not an array of float32 with 1 dimension and gaps"),
     ("pgas.iget_warp(a, a, x, 1, i)", "pgas.iget_warp: dst_stride must be an integer, not float32"),
     ("pgas.iget_warp(a, a, 1, x, i)", "pgas.iget_warp: src_stride must be an integer, not float32"),
     ("pgas.iput(a, a, 1, 1, i, x)", "pgas.iput: nelems must be an integer, not float32"),
@@ -96,11 +93,9 @@ REFUSALS = [
     ("pgas.signal_fetch(a, 0)", "pgas.signal_fetch: sig must be an array of uint64, not "),
     ("pgas.test(a, 0, pgas.EQ, 1)", "pgas.test: ivar has elements of type float32; it must hold integers of 16, 32 or 64 bits"),
     ("pgas.wait_until_all(h, None, pgas.EQ, 1)", "pgas.wait_until_all: ivars has elements of type int8"),
-    ("pgas.wait_until_all(n, None, pgas.EQ, 1)", "pgas.wait_until_all: ivars must be contiguous"),
     ("pgas.wait_until_any(s, a, pgas.EQ, 1)", "pgas.wait_until_any: status must be "),
     ("pgas.test_some(s, i, None, pgas.EQ, 1)", "pgas.test_some: indices must be "),
     ("pgas.test_all_vector(s, None, pgas.EQ, 1)", "pgas.test_all_vector: values must be "),
-    ("pgas.ptr(n, i)", "pgas.ptr: dest must be contiguous"),
     ("pgas.ptr(a, x)", "pgas.ptr: pe must be an integer, not float32"),
     ("pgas.zeros(i)", "pgas.zeros: this is a function of the host, call it outside the kernel"),
     ("pgas.full(shape=4, value=x)", "pgas.full: this is a function of the host"),
@@ -109,6 +104,15 @@ REFUSALS = [
 
 #: Unusual, but valid calls, which must compile.
 ACCEPTED = [
+    "pgas.put(n, a[::1], i)",
+    "pgas.get_nbi_block(t[0:1, :], t[1:, 0:2], i)",
+    "pgas.iget(a, t[:, 1], 1, 1, i)",
+    "pgas.put_signal_warp(c[:, 0:1], t[:, 0:1], s[::1], 0, 1, pgas.SIGNAL_ADD, i)",
+    "pgas.wait_until_all(s[::1], None, pgas.EQ, 1)",
+    "i = pgas.test_some(s[::1], s[::1], s[::2], pgas.EQ, 1)",
+    "pgas.ptr(n, i)[0] = 1",
+    "pgas.fcollect(0, n, a); pgas.broadcast(0, a, n, 0); pgas.collect(0, n, n); pgas.reduce(0, n, t[0:1, :], pgas.SUM)",
+    "pgas.alltoallv(0, n, s, s[::2], n, s[::1], s); pgas.maxloc(0, t[0:1, :], t)",
     "pgas.put(t, t, i)",
     "pgas.put(c, c, i, 3)",
     "pgas.put(t[1], a, i)",
@@ -186,10 +190,15 @@ def fetch_signal(ivars, value):
     if pgas.signal_fetch(ivars, 0) >= value:
         ivars[0] = 0
 
+def get_all(dest, source):
+    pgas.get(dest, source, 0)
+
 def barrier_of_a_warp():
     pgas.barrier_all_warp()
 
 found = {"kernels": listings(KERNELS), "dtypes": {}, "warp": listings({"barrier_all": (barrier_of_a_warp, ())})}
+cube = types.float32[:, :, :]
+found["slices"] = listings({"get": (get_all, (cube, cube))})["get"]
 looks = {"test_all": look_for_all, "test_any": look_for_any, "test_some": look_for_some, "signal_fetch": fetch_signal}
 found["looks"] = listings({name: (kernel, (types.uint64[::1], types.uint64)) for name, kernel in looks.items()})
 found["p"] = listings({name: (only_p, (typed(name), typed(name).dtype, types.int32)) for name in cases["dtypes"]})
@@ -536,6 +545,52 @@ def test_the_shortest_array_limits_the_elements(function, sizes, looked_at, foun
     ptx_machine.run(found["kernels"][function]["ptx"], (*operand(IVARS, sizes[0]), *operand(second, sizes[1]), *last), memory)
     if function == "wait_until_some_vector":  # the kernel writes their number to indices[0]
         assert [memory.load(second + 4 * i, 4) for i in range(looked_at)] == [looked_at, *range(1, looked_at)]
+
+
+HEAP = window.BASE + window.HEAP_OFFSET
+
+#: Pairs of dest and source, slices of C[4, 3, 5] and of its transpose F[5, 3, 4], and the operand that is refused.
+SLICES = [
+    ("C[1:3, :, :]", "C[0:2, :, :]", None),
+    ("C[1:2, 1:3, :]", "C[3:4, 0:2, :]", None),
+    ("C[1:2, 1:2, 2:4]", "C[1:2, 0:1, ::1][:, :, :2]", None),
+    ("F[:, :, 1:2]", "F[:, :, 0:1]", None),
+    ("F[:, 0:1, 1:2]", "C[0:1, 0:1, :].T", None),
+    ("C[:, :, 2:2]", "C[:, :, 1:1]", None),
+    ("C[:, :2, :]", "C[:, :2, :]", "dest 0 60 40"),
+    ("C[1:3, :, :]", "C[::2, :, :]", "source 0 120 60"),
+    ("C[0:1, 0:1, :3]", "C[0:1, 0:1, ::2]", "source 2 8 4"),
+    ("C[0:1, ::-1, :]", "C[0:1, :, :]", "dest 1 -20 20"),
+    ("C[1:2, :, :4][:, :, :1]", "C[0:1, :, :1]", "dest 1 20 4"),
+    ("F[:, :, 0:1]", "C[0:1, :, :].reshape(5, 3, 1)", "order"),
+]
+
+
+@pytest.mark.parametrize(("dest", "source", "refused"), SLICES)
+def test_slices_are_checked_at_run_time(dest, source, refused, found):
+    """Compiled for arrays of layout A. A refused call copies nothing, and records operand, axis, stride and the right stride."""
+    cube = np.arange(60, dtype=np.float32).reshape(4, 3, 5)
+    held, read = ({"C": whole, "F": whole.T} for whole in (np.zeros_like(cube), cube))
+    arrays = [(eval(dest, held), held["C"], 0x1000), (eval(source, read), read["C"], HEAP)]
+    memory = ptx_machine.Memory()
+    page, local, heap = memory.region(window.STATE, window.STATE_SIZE), memory.region(0x1000, 240), memory.region(HEAP, 240)
+    heap[:] = cube.tobytes()
+    arguments = []
+    for view, whole, address in arrays:
+        arguments += [0, 0, view.size, 4, address + view.ctypes.data - whole.ctypes.data, *view.shape, *view.strides]
+    ptx_machine.run(found["slices"]["ptx"], arguments, memory)
+    at = layout.ERROR - window.STATE
+    kind, op, *_, wanted, apart, which, _, _ = layout.ERROR_RECORD.unpack(page[at : at + layout.ERROR_RECORD.size])
+    if refused is None:
+        arrays[0][0].T[:] = arrays[1][0].T
+        assert kind == 0
+    elif refused == "order":
+        assert (kind, apart) == (state.OTHER_ORDER, 2)
+    else:
+        operand = operation.operand(operation.NAMES[op], which & 0xFF)
+        apart -= (apart >> 63) << 64
+        assert (kind, f"{operand} {which >> state.AXIS_SHIFT} {apart} {wanted}") == (state.GAPS, refused)
+    assert bytes(local) == held["C"].tobytes()
 
 
 def test_wait_polls_the_word_itself_and_ends_with_an_acquire(found):

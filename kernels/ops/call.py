@@ -112,17 +112,24 @@ def of_arrays(plain: str, scope: Scope, request_of: Any, perform_of: Any) -> Cal
 
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
-        return body_of(name, scope, request_of(name, element_size(dest.dtype)), by_way(perform_of(scope, unit)))
+        contiguous = operands.contiguous(name, dest=dest, source=source)
+        return body_of(name, scope, contiguous, request_of(name, element_size(dest.dtype)), by_way(perform_of(scope, unit)))
 
     return typing
 
 
-def body_of(name: str, scope: Scope, request_of: Any, perform: Any) -> Any:
-    """Return the body of ``(team, dest, source, channel)``. request_of: ``request(…)`` of of_arrays()."""
+def body_of(name: str, scope: Scope, contiguous: Any, request_of: Any, perform: Any) -> Any:
+    """Return the body of ``(team, dest, source, channel)``.
+
+    contiguous: of operands.contiguous(). request_of: ``request(…)`` of of_arrays().
+    """
     op, sync, perform = constant(operation.number(name)), scope.entry(name), alone(name, scope, perform)
 
     def body(team, dest, source, channel=0):
         sync()
+        if contiguous is not None:
+            if not contiguous(dest, source):
+                return
         c = channel_of(op, team, channel)
         if c[0] != _0:
             request = request_of(op, c, address_of(dest), u64(dest.size), address_of(source), u64(source.size))

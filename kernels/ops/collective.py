@@ -158,11 +158,15 @@ def broadcast(scope: Scope) -> Callable[..., Any]:
     def typing(team: Any, dest: Any, source: Any, root: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
         operands.integer(name, "root", root)
+        contiguous = operands.contiguous(name, dest=dest, source=source)
         fits, nbytes = fitting(name, element_size(dest.dtype)), constant(element_size(dest.dtype))
         perform = alone(name, scope, by_way(_broadcast(scope, unit)))
 
         def body(team, dest, source, root, channel=0):
             sync()
+            if contiguous is not None:
+                if not contiguous(dest, source):
+                    return
             c = channel_of(op, team, channel)
             if c[0] != _0:
                 if u64(root) >= u64(size_of(c[1])):
@@ -218,10 +222,13 @@ def collect(scope: Scope) -> Callable[..., Any]:
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
         perform = alone(name, scope, by_way(_collect(scope, unit, name, element_size(dest.dtype))))
-        op, sync = constant(operation.number(name)), scope.entry(name)
+        op, sync, contiguous = constant(operation.number(name)), scope.entry(name), operands.contiguous(name, dest=dest, source=source)
 
         def body(team, dest, source, channel=0):
             sync()
+            if contiguous is not None:
+                if not contiguous(dest, source):
+                    return
             c = channel_of(op, team, channel)
             if c[0] != _0:
                 perform(op, c, (address_of(dest), u64(dest.size), address_of(source), u64(source.size)))
@@ -285,11 +292,14 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
         for argument, row in rows.items():
             if not isinstance(row, types.Array) or row.ndim != 1 or not isinstance(row.dtype, types.Integer):
                 refuse("row of integers", function=name, name=argument, found=row)
-        fits = fitting(name, element_size(dest.dtype))
+        fits, contiguous = fitting(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
         perform = alone(name, scope, by_way(_alltoallv(scope, unit, element_size(dest.dtype))))
 
         def body(team, dest, dest_counts, dest_displs, source, source_counts, source_displs, channel=0):
             sync()
+            if contiguous is not None:
+                if not contiguous(dest, source):
+                    return
             c = channel_of(op, team, channel)
             if c[0] != _0:
                 n = u64(size_of(c[1]))

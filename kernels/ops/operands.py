@@ -3,19 +3,21 @@
 Every refusal is one sentence that names the function and the argument.
 """
 
+import functools
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels import layout, window
-from pgas.kernels.compiler import constant, device, element_size, numpy_dtype, ptx, types
+from pgas.kernels import layout, operation, state, window
+from pgas.kernels.compiler import address_of, constant, device, element_size, i64, numpy_dtype, ptx, types, u64
 from pgas.kernels.refusals import refuse
 
 __all__ = [
-    "array", "checking", "integer", "is_none", "one_dimension", "same_elements", "scalar", "some_element", "subscript", "unit",
+    "C_ORDER", "array", "checking", "contiguous", "integer", "is_none", "one_dimension", "same_elements", "scalar", "some_element",
+    "subscript", "unit",
 ]  # fmt: skip
 
 
-_STATE = constant(layout.MY_PE)
+_0, _STATE = constant(0), constant(layout.MY_PE)
 
 
 def checking() -> bool:
@@ -50,23 +52,92 @@ def team(function: str, name: str, argument: Any) -> None:
 
 
 def array(function: str, name: str, argument: Any) -> None:
-    """Refuse an argument that is no contiguous array."""
+    """Refuse an argument that is not an array. Whether it is contiguous, contiguous() checks."""
     if not isinstance(argument, types.Array):
         refuse("no array", function=function, name=name, found=_described(argument))
-    if argument.layout not in "CF":
-        refuse("gaps", function=function, name=name, found=_described(argument))
 
 
-def same_elements(function: str, dest: Any, source: Any) -> None:
-    """Refuse two arrays whose bytes cannot be copied from one to the other as they are."""
+def same_elements(function: str, dest: Any, source: Any) -> Any:
+    """Refuse two arrays whose bytes cannot be copied from one to the other as they are. Return contiguous() of both, in one order."""
     array(function, "dest", dest)
     array(function, "source", source)
     if dest.dtype != source.dtype:
         refuse("other dtype", function=function, source=source.dtype, dest=dest.dtype)
     if dest.ndim != source.ndim:
         refuse("other dimensions", function=function, source=_axes(source), dest=_axes(dest))
-    if dest.ndim > 1 and dest.layout != source.layout:
+    if dest.ndim > 1 and dest.layout != source.layout and "A" not in (dest.layout, source.layout):
         refuse("other order", function=function, source=source.layout, dest=dest.layout)
+    return contiguous(function, one_order=True, dest=dest, source=source)
+
+
+#: Orders of elements in memory, as bits.
+C_ORDER, _F_ORDER = 1, 2
+_GAPS, _OTHER_ORDER = constant(state.GAPS), constant(state.OTHER_ORDER)
+
+
+def contiguous(function: str, *, order: int = C_ORDER | _F_ORDER, one_order: bool = False, **arrays: Any) -> Any:
+    """Make ``contiguous(*arrays)``: check at run time that one or two operands are contiguous. None if their types say so.
+
+    The compiler gives layout A to many slices, such as ``a[1:3, :]`` and ``a[::1]``, whether they are contiguous or not.
+
+    Args:
+        function: the name of the function that is called.
+        order: the permitted orders.
+        one_order: both operands must have the same order.
+        arrays: the types of the operands, by the names of the arguments.
+    """
+    if all(argument.layout != "A" for argument in arrays.values()):
+        return None
+    op = constant(operation.number(function))
+    orders = [
+        _order(op, operation.position(function, name), element_size(argument.dtype), argument.ndim, order)
+        for name, argument in arrays.items()
+    ]
+    first, second = orders[0], orders[-1]
+    if len(orders) == 1:
+        return device(lambda array: first(array) != 0)
+
+    @device
+    def both(dest, source):
+        of_dest, of_source = first(dest), second(source)
+        if of_dest == 0 or of_source == 0:
+            return False
+        if one_order and of_dest & of_source == 0:
+            state.fail(_OTHER_ORDER, op, _0, address_of(dest), _0, u64(of_dest), _0)
+            return False
+        return True
+
+    return both
+
+
+@functools.cache
+def _order(op: Any, which: int, itemsize: int, ndim: int, permitted: int) -> Any:
+    """Make ``order(array)``: those of the permitted orders that its elements are in; 0, after an error record, if there are none."""
+    c_order, f_order, axis_shift = C_ORDER, _F_ORDER, state.AXIS_SHIFT
+
+    @device
+    def gap(array, axis, step):
+        """Return the first axis, from one on, with another stride than in a contiguous array, or -1; its stride, and the other one."""
+        wanted = i64(itemsize)
+        for _ in range(ndim):
+            if array.shape[axis] != 1:
+                if array.strides[axis] != wanted:
+                    return axis, array.strides[axis], wanted
+                wanted *= array.shape[axis]
+            axis += step
+        return i64(-1), i64(0), i64(0)
+
+    @device
+    def order(array):
+        if array.size == 0:
+            return i64(permitted)
+        in_c, in_f = gap(array, i64(ndim - 1), i64(-1)), gap(array, i64(0), i64(1))
+        found = i64((c_order if in_c[0] < 0 else 0) | (f_order if in_f[0] < 0 else 0)) & permitted
+        if found == 0:
+            state.fail(_GAPS, op, _0, address_of(array), u64(in_c[2]), u64(in_c[1]), u64(which | in_c[0] << axis_shift))
+        return found
+
+    return order
 
 
 def one_dimension(function: str, dest: Any) -> None:
@@ -108,7 +179,7 @@ def unit(argument: Any) -> int:
 
 def _described(argument: Any) -> str:
     if isinstance(argument, types.Array):
-        return f"an array of {argument.dtype} with {_axes(argument)} and gaps"
+        return f"an array of {argument.dtype} with {_axes(argument)}"
     return f"{argument}"
 
 

@@ -40,10 +40,13 @@ def ptr(dest: Any, pe: Any) -> Any:
     if not transport.maps_peers():
         refuse("unmapped", function="ptr", transport=window.constants().transport)
     check, op, itemsize, two = operands.checking(), operation.number("ptr"), element_size(dest.dtype), transport.two_paths()
-    unmapped = state.UNMAPPED
+    unmapped, contiguous = state.UNMAPPED, operands.contiguous("ptr", dest=dest)
 
     def body(dest, pe):
         addr = address_of(dest)
+        if contiguous is not None:
+            if not contiguous(dest):
+                return addr
         if check:
             if not state.valid(op, pe, addr, u64(dest.size) * u64(itemsize)):
                 return addr

@@ -6,6 +6,7 @@ from typing import Any
 from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u32, u64
+from pgas.kernels.ops import operands
 from pgas.kernels.ops.call import alone, body_of, by_way, fitting, pair
 from pgas.kernels.ops.collectives.channel import channel_of, rank_of, size_of
 from pgas.kernels.ops.collectives.reduction import Combine, has_locations, identity, location, reduction
@@ -155,10 +156,13 @@ def _reducing(plain: str, scope: Scope, request_of: Any, perform_of: Callable[..
         unit, which = pair(name, team, dest, source, channel), operation_of(name, op)
         combine = reduction(name, which, dest.dtype)
         perform = alone(name, scope, by_way(perform_of(scope, unit, which, dest.dtype, combine)))
-        request = request_of(name, element_size(dest.dtype))
+        request, contiguous = request_of(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
 
         def body(team, dest, source, op, channel=0):
             sync()
+            if contiguous is not None:
+                if not contiguous(dest, source):
+                    return
             c = channel_of(number, team, channel)
             if c[0] != _0:
                 wanted = request(number, c, address_of(dest), u64(dest.size), address_of(source), u64(source.size))
@@ -200,10 +204,12 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
         for argument, array in (("dest", dest), ("source", source)):
-            if array.ndim != 2 or array.layout != "C" or not has_locations(numpy_dtype(array.dtype)):
+            if array.ndim != 2 or array.layout == "F" or not has_locations(numpy_dtype(array.dtype)):
                 refuse("pairs", function=name, name=argument, found=array)
         combine = location(array.dtype, least=least)
-        perform = device(body_of(name, scope, _like_source(name, element_size(dest.dtype)), by_way(_reduce(scope, unit, combine))))
+        contiguous = operands.contiguous(name, dest=dest, source=source, order=operands.C_ORDER)
+        request_of = _like_source(name, element_size(dest.dtype))
+        perform = device(body_of(name, scope, contiguous, request_of, by_way(_reduce(scope, unit, combine))))
 
         def body(team, dest, source, channel=0):
             if dest.shape[1] != 2:

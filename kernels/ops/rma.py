@@ -76,12 +76,15 @@ def put(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Any:
-        _check(name, dest, source, pe, nelems, qp)
+        contiguous = _check(name, dest, source, pe, nelems, qp)
         length_of = length(dest, source, nelems, name)
         move = transport.current().put(name, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
 
         def body(dest, source, pe, nelems=None, qp=0):
             sync()
+            if contiguous is not None:
+                if not contiguous(dest, source):
+                    return
             to, origin = address_of(dest), address_of(source)
             move(to, origin, length_of(dest.size, source.size, nelems, pe, to, origin, qp), pe, qp)
 
@@ -96,12 +99,15 @@ def get(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Any:
-        _check(name, dest, source, pe, nelems, qp)
+        contiguous = _check(name, dest, source, pe, nelems, qp)
         length_of = length(dest, source, nelems, name, get=True)
         move = transport.current().get(name, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
 
         def body(dest, source, pe, nelems=None, qp=0):
             sync()
+            if contiguous is not None:
+                if not contiguous(dest, source):
+                    return
             to, origin = address_of(dest), address_of(source)
             move(to, origin, length_of(dest.size, source.size, nelems, pe, origin, to, qp), pe, qp)
 
@@ -154,9 +160,11 @@ def g(source: Any, idx: Any, pe: Any, qp: Any = 0) -> Any:
     return body
 
 
-def _check(name: str, dest: Any, source: Any, pe: Any, nelems: Any, qp: Any) -> None:
-    operands.same_elements(name, dest, source)
+def _check(name: str, dest: Any, source: Any, pe: Any, nelems: Any, qp: Any) -> Any:
+    """Refuse operands of other types. Return operands.contiguous() of dest and source."""
+    contiguous = operands.same_elements(name, dest, source)
     operands.integer(name, "pe", pe)
     operands.integer(name, "qp", qp)
     if not operands.is_none(nelems):
         operands.integer(name, "nelems", nelems)
+    return contiguous

@@ -22,7 +22,7 @@ def put_signal(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any) -> Any:
-        operands.same_elements(name, dest, source)
+        contiguous = operands.same_elements(name, dest, source)
         operands.integer(name, "pe", pe)
         _word(name, sig, idx, value, op)
         length_of = rma.length(dest, source, None, name)
@@ -31,6 +31,9 @@ def put_signal(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
 
         def body(dest, source, sig, idx, value, op, pe):
             sync()
+            if contiguous is not None:
+                if not contiguous(dest, source):
+                    return
             to = address_of(dest)
             word = address_of_element(sig, idx)
             if check:

@@ -31,7 +31,7 @@ def _strided(plain: str, scope: Scope, *, get: bool) -> Callable[..., Any]:
     sync = scope.entry(name)
 
     def typing(dest: Any, source: Any, dst_stride: Any, src_stride: Any, pe: Any, nelems: Any = None) -> Any:
-        operands.same_elements(name, dest, source)
+        contiguous = operands.same_elements(name, dest, source)
         operands.one_dimension(name, dest)
         for argument, given in (("dst_stride", dst_stride), ("src_stride", src_stride), ("pe", pe)):
             operands.integer(name, argument, given)
@@ -45,6 +45,9 @@ def _strided(plain: str, scope: Scope, *, get: bool) -> Callable[..., Any]:
 
         def body(dest, source, dst_stride, src_stride, pe, nelems=None):
             sync()
+            if contiguous is not None:
+                if not contiguous(dest, source):
+                    return
             to, origin = address_of(dest), address_of(source)
             if get:
                 n = count(source.size, dest.size, src_stride, dst_stride, nelems, pe, origin, to)

@@ -159,8 +159,9 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
         operands.integer(name, "value", value)
     if not whole:
         operands.integer(name, "nelems", nelems)
+    contiguous = operands.contiguous(name, ivars=ivars)
     op, sweep = operation.number(name), _sweep(kind, caster(ivars.dtype), masked, vector)
-    count = _count(op, element_size(ivars.dtype), kind == "some", masked, vector, whole)
+    count = _count(op, element_size(ivars.dtype), kind == "some", masked, vector, whole, contiguous)
     spreads, answers = kind == "any", kind != "all" or not waits
     wanted = _wanted(caster(ivars.dtype), vector)
     op, settle = constant(op), transport.settle()
@@ -263,12 +264,18 @@ def _wanted(dtype: Any, vector: bool) -> Any:
     return wanted
 
 
-def _count(op: int, itemsize: int, indexed: bool, masked: bool, vector: bool, whole: bool) -> Any:
-    """Make ``count(ivars, indices, status, cmp, value, nelems)``: elements to look at, 0 if an operand was refused."""
+def _count(op: int, itemsize: int, indexed: bool, masked: bool, vector: bool, whole: bool, contiguous: Any) -> Any:
+    """Make ``count(ivars, indices, status, cmp, value, nelems)``: elements to look at, 0 if an operand was refused.
+
+    whole: all elements are looked at. contiguous: of operands.contiguous().
+    """
     check, too_long = operands.checking(), constant(state.TOO_LONG)
 
     @device
     def count(ivars, indices, status, cmp, value, nelems):
+        if contiguous is not None:
+            if not contiguous(ivars):
+                return i64(0)
         room = i64(ivars.size)
         n = room if whole else i64(nelems)
         short, at = _IVARS, address_of(ivars)

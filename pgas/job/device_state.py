@@ -134,6 +134,12 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
     if kind == state.UNMAPPED:
         return refusals.words("far", who=who, pe=pe, why=places.paths.why(my_pe, pe))
     name = operation.NAMES[op]
+    if kind == state.GAPS:
+        axis, operand = comparison >> state.AXIS_SHIFT, operation.operand(name, comparison & ((1 << state.AXIS_SHIFT) - 1))
+        return refusals.words("gaps", who=who, operand=operand, axis=axis, found=_integer(found, None), wanted=wanted, target=target)
+    if kind == state.OTHER_ORDER:
+        dest, source = "CF" if found == 1 else "FC"
+        return refusals.words("different order", who=who, source=source, dest=dest)
     if kind in _OF_TEAMS:
         return _team_error(record, who)
     who = f"{who} {operation.preposition(name)} PE {pe}"

@@ -193,6 +193,56 @@ def test_a_wait_off_the_heap():
     assert "wait_until" in device_error(wait_anywhere, cuda.to_device(np.zeros(4, np.int64)), 1)
 
 
+@pgas.jit
+def put_to_every_second(a, m, s):
+    pgas.put(a[::2], a[:4], 0, 2)
+
+
+@pgas.jit
+def get_of_a_plane(a, m, s):
+    pgas.get_block(m[1:3, 0:2], m[1:3, 1:3], 0)
+
+
+@pgas.jit
+def signal_with_a_column(a, m, s):
+    pgas.put_signal(a[:4], m[:, 1], s, 0, 1, pgas.SIGNAL_ADD, 0)
+
+
+@pgas.jit
+def wait_backwards(a, m, s):
+    pgas.wait_until_all(s[::-1], None, pgas.EQ, 0)
+
+
+@pgas.jit
+def broadcast_of_a_column(a, m, s):
+    pgas.broadcast(pgas.TEAM_WORLD, a[4:], m[:, 0], 0)
+
+
+@checklist("L", "slices with gaps are refused by name")
+@pytest.mark.parametrize(
+    ("kernel", "name", "operand", "axis", "apart", "wanted"),
+    [
+        (put_to_every_second, "put", "dest", 0, 8, 4),
+        (get_of_a_plane, "get_block", "dest", 0, 16, 8),
+        (signal_with_a_column, "put_signal", "source", 0, 16, 4),
+        (wait_backwards, "wait_until_all", "ivars", 0, -8, 8),
+        (broadcast_of_a_column, "broadcast", "source", 0, 16, 4),
+        (put_all, "put", "source", 0, 8, 4),
+    ],
+    ids=["put", "get", "put_signal", "wait_until_all", "broadcast", "slice of the host"],
+)
+@once_is_enough
+def test_slices_with_gaps(kernel, name, operand, axis, apart, wanted):
+    """The error names operand and array. Nothing is moved."""
+    pgas.init()
+    me, flat, matrix, words = pgas.my_pe(), pgas.zeros(8, np.float32), pgas.zeros((4, 4), np.float32), pgas.zeros(3, np.uint64)
+    args = (flat[:4], flat[::2], 0) if kernel is put_all else (flat, matrix, words)
+    text = device_error(kernel, *args)
+    assert f"PE {me}, block 0, thread 0: {name}: {operand} must be contiguous" in text
+    assert f"its elements on axis {axis} are {apart} bytes apart instead of {wanted} (element [" in text
+    assert f"allocated at {__file__}:" in text
+
+
 @checklist("C", "slices, dimensions, counts, conversions")
 @needs_checks
 @pytest.mark.parametrize(("kernel", "name", "way"), [(put_any, "put_block", "to"), (get_any, "get", "from")], ids=["put", "get"])

@@ -382,6 +382,8 @@ def put_planes(dest, source, pe):
     pgas.put_block(dest[1, 1], source[1, 0], pe)
     pgas.put_block(dest[1, 2, 1:4], source[1, 1, 2:5], pe)
     pgas.put_block(dest[2:4], source[2:4], pe)
+    pgas.put_block(dest[4:5, :, :], source[3:4, :, :], pe)
+    pgas.put_block(dest[1, 0:1, 5:7], source[1, 2:3, ::1][:, 0:2], pe)
 
 
 @checklist("C", "slices, dimensions, counts, conversions")
@@ -395,6 +397,8 @@ def test_slices_in_kernels(heap):
     expected[1, 1] = theirs[1, 0]
     expected[1, 2, 1:4] = theirs[1, 1, 2:5]
     expected[2:4] = theirs[2:4]
+    expected[4] = theirs[3]
+    expected[1, 0, 5:7] = theirs[1, 2, 0:2]
     equal(dest.array, expected)
 
 

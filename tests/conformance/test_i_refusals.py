@@ -42,11 +42,6 @@ def reduce_of_two_dtypes(dest, source):
     pgas.reduce_block(0, dest, source, pgas.SUM)
 
 
-@case("pgas.fcollect_warp: dest must be contiguous")
-def fcollect_with_gaps(dest, source):
-    pgas.fcollect_warp(0, dest[::2], source)
-
-
 @case("pgas.broadcast: source must be an array, not int64")
 def broadcast_of_a_number(dest, source):
     pgas.broadcast(0, dest, 1, 0)

@@ -102,21 +102,6 @@ def get_of_another_rank(f, m):
     pgas.get_block(f, m, 0)
 
 
-@case("pgas.put:", "dest must be contiguous", "float32", arrays="f")
-def put_to_every_second(f):
-    pgas.put(f[::2], f[:4], 0)
-
-
-@case("pgas.put:", "source must be contiguous", arrays="f")
-def put_from_every_second(f):
-    pgas.put(f[:4], f[::2], 0)
-
-
-@case("pgas.get:", "source must be contiguous", arrays="m")
-def get_of_a_column(m):
-    pgas.get(m[0, :2], m[:, 0], 0)
-
-
 @case("pgas.put:", "source is in F order, dest in C order", arrays="m")
 def put_of_the_transposed(m):
     pgas.put(m, m.T, 0)
@@ -377,21 +362,13 @@ def barrier_with_an_argument(f):
     pgas.barrier_all_block(f)
 
 
-@checklist("L", "errors of dtype and arity are readable", "slices with gaps are refused by name")
+@checklist("L", "errors of dtype and arity are readable")
 @pytest.mark.parametrize(("kernel", "names", "wanted"), CASES)
 def test_refused(arrays, kernel, names, wanted):
     text = refused(kernel, *[arrays[name] for name in names])
     missing = [w for w in wanted if w not in text]
     assert not missing, f"{missing} not in:\n{text}"
     pgas.synchronize()
-
-
-@checklist("L", "slices with gaps are refused by name")
-def test_noncontiguous_arrays_from_the_host(arrays):
-    f, m = arrays["f"], arrays["m"]
-    for dest, source, name in ((f[::2], f[:4], "dest"), (m[:, 1], f[:2], "dest"), (f[:4], f[::2], "source"), (f[:2], m[:, 0], "source")):
-        with raises(REFUSED, f"pgas.put_block: {name} must be contiguous"):
-            put_whole[1, 32](dest, source, 0)
 
 
 @checklist("L", "errors of dtype and arity are readable")
