@@ -65,7 +65,8 @@ TABLE = {
     "unmapped": Refusal("ptr", _COMPILED, "pgas.{function}: transport {transport} maps no peer's memory: use put and get", _NIC),
     "host only": Refusal("functions of the host, as init, zeros and launch", _COMPILED,
                          "pgas.{function}: this is a function of the host, call it outside the kernel"),
-    "operation": Refusal("an op of reduce, reducescatter or scan that is no constant of the kernel", _COMPILED,
+    "operation": Refusal("an op of reduce, reducescatter or scan that is no constant of the kernel (the simulator accepts one that the "
+                         "kernel chooses at run time, except under PGAS_DEBUG=strict)", _COMPILED,
                          "pgas.{function}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR itself, not {found}"),
     "reduction": Refusal("an op that elements do not have", _COMPILED,
                          "pgas.{function}: {op} of elements of type {dtype}; it takes {allowed}"),

@@ -39,6 +39,7 @@ from pgas.transports import registry
 
 if not SIMULATOR:
     from pgas.kernels.compiler import compiler
+    from pgas.kernels.compiler.reason import reason
 
 __all__ = ["Found", "add_arguments", "launched", "run"]
 
@@ -133,7 +134,7 @@ class Found:
         try:
             ptx = compile_ptx(dispatcher, types)
         except Exception as error:  # of whatever class the compiler has
-            self.errors[name] = str(error)
+            self.errors[name] = reason(error, function)
             return
         self.arguments[name] = shown
         self._ptx[name] = ptx, compiler.options_of(dispatcher).get("max_registers") or 0

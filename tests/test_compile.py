@@ -59,7 +59,9 @@ def test_kernels_of_a_program(tmp_path):
     program.write_text(PROGRAM)
     done = compiled("--pes", 3, program, "--transport", "p2p,ibgda", "--size", 4, "--json")
     assert done.returncode == 1
-    assert done.stderr.startswith("wrong does not compile: ")
+    line = 1 + PROGRAM.splitlines().index('    pgas.p(array, "first", 1, 0)')
+    wanted = f'pgas.p: idx must be an integer, not unicode_type ({program}:{line}: pgas.p(array, "first", 1, 0))'
+    assert done.stderr == f"wrong does not compile: {wanted}\n"
     found = json.loads(done.stdout)
     assert {name: row["arguments"] for name, row in found.items()} == {
         "store": "float32[:], float64",

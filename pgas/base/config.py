@@ -319,7 +319,7 @@ VARIABLES: dict[str, Variable] = {
             _words("info", "check", "strict"),
             "",
             "info: print the choices of init; check: kernels check PEs and addresses, and finalize lists arrays that were not freed; "
-            "strict: the simulator's arrays refuse what a GPU's refuse",
+            "strict: the simulator refuses uses of arrays on the host, and kernels, that a GPU refuses",
             "words",
         ),
         Variable(

@@ -1,4 +1,4 @@
-"""PGAS_DEBUG=strict, in the simulator: symmetric arrays refuse on the host what a GPU's arrays lack.
+"""PGAS_DEBUG=strict, in the simulator: symmetric arrays refuse on the host what a GPU's arrays lack, and kernels must compile for a GPU.
 
 Numba's fake arrays forward attributes, operators and subscripts to the NumPy arrays that they wrap. A program may come to depend on some
 that its first run on a GPU refuses (``a.fill``, ``a[mask]``), or that differ there: ``a == b`` compares identities on a GPU.
@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pgas.job.array import SymmetricArray
-from pgas.sim import engine
+from pgas.job.gpu_compiler import GPUCompiler
+from pgas.sim import engine, frontend
 
 __all__ = ["ATTRIBUTES", "as_on_gpus"]
 
@@ -73,7 +74,7 @@ def _named(part: Any) -> str:
 
 @contextlib.contextmanager
 def as_on_gpus() -> Iterator[None]:
-    """Let the simulator's symmetric arrays refuse what a GPU's arrays lack."""
+    """Let the simulator's symmetric arrays refuse what a GPU's arrays lack, and launches what a GPU's compiler refuses."""
     operators = [(prefix, name, sign) for name, sign in _OPERATORS.items() for prefix in _prefixes(name)]
     refusals = {f"__{prefix}{name}__": _operator(sign + "=" * (prefix == "i")) for prefix, name, sign in operators}
     hooks = {"__getattr__": _attribute, "__getitem__": _subscript, "__setitem__": _subscript}
@@ -81,9 +82,13 @@ def as_on_gpus() -> Iterator[None]:
     own = {name: vars(SymmetricArray)[name] for name in changed if name in vars(SymmetricArray)}
     for name, method in changed.items():
         setattr(SymmetricArray, name, method)
+    launching = frontend.before_launch
     try:
-        yield
+        with GPUCompiler() as gpu_compiler:
+            frontend.before_launch = gpu_compiler.check
+            yield
     finally:
+        frontend.before_launch = launching
         for name in changed:
             delattr(SymmetricArray, name)
         for name, method in own.items():

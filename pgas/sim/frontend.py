@@ -34,6 +34,9 @@ _COMPILER_OPTIONS = frozenset(
 
 _installed = False
 
+#: Called with a kernel and its arguments before every launch of the host; PGAS_DEBUG=strict sets it.
+before_launch: Callable[[Any, tuple[Any, ...]], None] = lambda kernel, args: None  # noqa: E731
+
 
 class ConfiguredKernel:
     """A kernel with its launch configuration, what `kernel[grid, block, stream, shared_bytes]` returns. Call it to launch."""
@@ -50,6 +53,7 @@ class ConfiguredKernel:
         write_back: list[Callable[[], Any]] = []
         kernel_args = tuple(_argument(self.kernel, arg, write_back) for arg in args)
         fake = self.kernel
+        before_launch(fake, kernel_args)
         engine.launch(
             fake.fn,
             kernel_args,

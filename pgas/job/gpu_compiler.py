@@ -1,0 +1,128 @@
+"""PGAS_DEBUG=strict: a process that compiles the simulator's kernels for a GPU, and says which ones the compiler refuses.
+
+A child, because Numba decides between simulator and GPU once for a process. It reads pickles from its parent's pipe: the import path and
+the constants of kernels, then kernels (sim/transfer.py). It answers each with a line of JSON.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from pgas.base.backend import SIMULATOR
+from pgas.base.launcher import launched_rank
+from pgas.kernels import window
+from pgas.sim import transfer
+
+if not SIMULATOR:
+    from cuda.bindings import nvvm
+
+    from pgas.kernels.compiler import compiler
+    from pgas.kernels.compiler.reason import reason
+
+__all__ = ["GPUCompiler", "missing"]
+
+#: That of an H100.
+_COMPUTE_CAPABILITY = (9, 0)
+
+
+class GPUCompiler:
+    """The process, which starts with the first kernel; a context manager that ends it."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[Any, tuple[Any, ...]]] = set()  #: functions that compile, with types of arguments
+        self._process: Any = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "GPUCompiler":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._process is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.communicate()
+
+    def check(self, kernel: Any, args: tuple[Any, ...]) -> None:
+        """Compile a kernel of the user, once for the types of its arguments.
+
+        Raises:
+            TypeError: the compiler refuses it; in one sentence, with the user's line.
+        """
+        if kernel.fn.__module__.startswith("pgas.") or kernel.extensions:
+            return
+        types = transfer.types_of(args)
+        with self._lock:
+            if (kernel.fn, types) in self._seen:
+                return
+            refused, unknown = self._ask(kernel, types)
+            if not refused:
+                self._seen.add((kernel.fn, types))
+        if unknown and launched_rank() in (None, 0):
+            print(f"pgas: PGAS_DEBUG=strict: kernel {kernel.__name__} was not compiled for a GPU: {unknown}", file=sys.stderr)
+        if refused:
+            raise TypeError(f"PGAS_DEBUG=strict: a GPU's compiler refuses kernel {kernel.__name__}: {refused}")
+
+    def _ask(self, kernel: Any, types: tuple[Any, ...]) -> tuple[str, str]:
+        """Return why the compiler refuses a kernel, and why it could not be asked."""
+        try:
+            data = pickle.dumps(transfer.dumps(kernel, types))
+        except Exception as error:  # of whatever class a global of the kernel raises
+            return "", f"{type(error).__name__}: {error}"
+        if self._process is None:
+            environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+            command = [sys.executable, "-m", __name__]
+            # Of a session of its own, because Ctrl-C on a terminal is for the PE. It ends when its pipe does.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+            )
+            data = pickle.dumps((sys.path, window.constants())) + data
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+        refused, unknown = json.loads(self._process.stdout.readline() or '["", "the compiling process has ended"]')
+        return refused, unknown
+
+
+def missing() -> str:
+    """Return what the compiler lacks on this machine, "" if it can compile."""
+    try:
+        nvvm.ir_version()
+    except Exception as error:  # of whatever class cuda.bindings has
+        return f"libNVVM is missing, which pip install 'pgas[cu13]' brings ({str(error).splitlines()[0]})"
+    return ""
+
+
+def _verdict(data: bytes) -> tuple[str, str]:
+    """Return why a kernel does not compile, and why it could not be tried."""
+    try:
+        function, types = pickle.loads(data)
+    except Exception as error:  # of whatever class an import of the user's modules raises
+        return "", f"{type(error).__name__}: {error}"
+    try:
+        compiler.ptx(function, types, _COMPUTE_CAPABILITY)
+    except Exception as error:  # of whatever class the compiler has
+        return reason(error, function), ""
+    return "", ""
+
+
+def main() -> None:
+    """Compile kernels from stdin until it ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # modules of the user may print when they are imported
+    sys.path[:], constants = pickle.load(sys.stdin.buffer)
+    window.freeze(constants)
+    lacking = missing()
+    while True:
+        try:
+            data = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        print(json.dumps(("", lacking) if lacking else _verdict(data)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
