@@ -39,6 +39,8 @@ UNMAPPED = 20
 #: from bit AXIS_SHIFT); dest and source in different orders (found: the order of dest).
 GAPS, OTHER_ORDER = 21, 22
 AXIS_SHIFT = 8
+#: clear_lock of a lock that is not set.
+NOT_SET = 23
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:

@@ -67,8 +67,9 @@ CHAPTERS = (
         "waiting",
         "Waiting",
         "Waits and tests look at elements of this PE's own arrays, which other PEs write. A wait of PGAS_TIMEOUT seconds is an error.",
-        r"(signal_)?(wait_until|test)(_.*)?|EQ|NE|GT|LE|LT|GE",
+        r"(signal_)?(wait_until|test)(_(all|any|some).*)?|EQ|NE|GT|LE|LT|GE",
     ),
+    Chapter("locks", "Locks", "", r"(set|test|clear)_lock"),
     Chapter("ordering", "Order and completion", "See also [the memory model](../memory-model.md).", r"fence|quiet.*|flush.*"),
     Chapter(
         "teams",

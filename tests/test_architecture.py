@@ -26,7 +26,9 @@ FOLDERS = (
 )  # fmt: skip
 
 #: Modules of functions that kernels call.
-DEVICE_MODULES = {f"pgas.api.{name}" for name in ("amo", "collective", "query", "reduction", "rma", "signal", "sync", "team", "wait")}
+DEVICE_MODULES = {
+    f"pgas.api.{name}" for name in ("amo", "collective", "lock", "query", "reduction", "rma", "signal", "sync", "team", "wait")
+}
 
 PUBLIC = """
     cuda BootstrapError CompletionError DeadlockError DeviceError EQ GE GT HeapError LE LT NE PgasError PgasWarning SIGNAL_ADD SIGNAL_SET
@@ -40,6 +42,7 @@ PUBLIC = """
     wait_until_any wait_until_any_vector wait_until_some wait_until_some_vector
     atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or
     atomic_fetch_xor atomic_inc atomic_or atomic_set atomic_swap atomic_xor
+    set_lock test_lock clear_lock
     register reset unique_id unregister empty_like full_like zeros_like
     TEAM_NODE TEAM_SAME_LOCAL TEAM_SHARED TEAM_WORLD Team team_create team_destroy team_my_pe team_n_pes team_split_2d team_split_strided
     team_translate_pe

@@ -295,6 +295,31 @@ pgas.finalize()
     assert 2 < ended.seconds < jobs.SOON
 
 
+def test_lock_that_is_not_cleared(job):
+    """PE 0 holds it, PE 1 waits for it."""
+    text = """
+lock = pgas.zeros(2, np.int64)
+@pgas.jit
+def ask(lock):
+    pgas.set_lock(lock, 1)
+if me == 0:
+    ask[1, 1](lock)
+pgas.barrier_all()
+if me == 1:
+    attempt(ask[1, 1], lock)
+    os._exit(0)
+pgas.barrier_all()
+"""
+    ended = job(INIT + text, PGAS_TIMEOUT="1")
+    who = (
+        "DeviceError: tid=[0, 0, 0] ctaid=[0, 0, 0]: PE 1, block 0, thread 0: set_lock waited 1 s (PGAS_TIMEOUT) for the lock, element [1]"
+    )
+    said = ended.lines(1)[0]
+    assert said.startswith(who), ended
+    assert re.search(r"program\.py:\d+ on PE [01]; threads that asked for it earlier and have not cleared it: 1$", said), ended
+    assert "set_lock waits for" not in ended.err or "the thread that holds it clears it" in ended.err, ended
+
+
 def test_error_that_one_pe_catches_and_ends_with(job):
     """PE 0 ends without finalizing what it broke; PE 1, which ends in good order, must not wait for it."""
     ended = job(INIT + "if me == 0:\n    attempt(waits[1, 1], word)\nsay('end of program')\n", PGAS_TIMEOUT="1")
@@ -821,6 +846,9 @@ OPERANDS = [
     ("pgas.iget_block(a, a, 3, 1, pe, 4)", 0, True, r"iget_block from PE 0: 4 elements wanted, but dest has 2 \(.*"),
     ("pgas.iput(a, a, 0, 1, pe)", 0, True, "iput to PE 0: dst_stride and src_stride must be 1 or more, not 0"),
     ("pgas.iget(a, a, 2, -3, pe, 1)", 0, True, "iget from PE 0: dst_stride and src_stride must be 1 or more, not -3"),
+    ("pgas.set_lock(a, 0)", 0, False, elsewhere("set_lock", "lock")),
+    ("pgas.test_lock(a, 4)", 0, True, "test_lock on PE 0: idx is 4 on axis 0 of lock, which has 4 there"),
+    ("pgas.clear_lock(a, 1)", 0, True, r"clear_lock: the lock, element \[1\] of the uint64 .*, is not set; call set_lock first"),
     ("pgas.quiet_pe(pe)", 1, True, "quiet_pe: PE 1 does not exist"),
     ("pgas.quiet_pe(pe)", -1, True, "quiet_pe: PE -1 does not exist"),
     ("pgas.put_signal_nbi(a[:1], a, a, 0, 1, 0, pe)", 0, True, r"put_signal_nbi to PE 0: 4 elements wanted, but dest has 1 \(.*"),

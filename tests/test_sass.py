@@ -91,6 +91,8 @@ REFUSALS = [
     ("pgas.atomic_inc(a, 0, i)", "pgas.atomic_inc: dest has elements of type float32; it must hold integers of 32 or 64 bits"),
     ("pgas.atomic_fetch(s, 0, x)", "pgas.atomic_fetch: pe must be an integer, not float32"),
     ("pgas.signal_fetch(a, 0)", "pgas.signal_fetch: sig must be an array of uint64, not "),
+    ("pgas.set_lock(a, 0)", "pgas.set_lock: lock has elements of type float32; they must be int64 or uint64"),
+    ("pgas.test_lock(s, x)", "pgas.test_lock: idx must be an integer, not float32"),
     ("pgas.test(a, 0, pgas.EQ, 1)", "pgas.test: ivar has elements of type float32; it must hold integers of 16, 32 or 64 bits"),
     ("pgas.wait_until_all(h, None, pgas.EQ, 1)", "pgas.wait_until_all: ivars has elements of type int8"),
     ("pgas.wait_until_any(s, a, pgas.EQ, 1)", "pgas.wait_until_any: status must be "),

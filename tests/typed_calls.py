@@ -35,6 +35,9 @@ def order(flag: pgas.SymmetricArray) -> None:
     pgas.wait_until(flag, pgas.EQ, 1)  # type: ignore[call-arg]
     pgas.wait_until_any(flag, None, pgas.GE, 1, nelems=4)
     pgas.wait_until_any(flag, pgas.GE, 1)  # type: ignore[call-arg]
+    pgas.wait_until_some(flag, flag, None, pgas.GE, 1, stream=0)
+    pgas.set_lock(flag, 0, stream=0)
+    pgas.set_lock(flag)  # type: ignore[call-arg]
     pgas.fence(1)  # type: ignore[call-arg]
     pgas.quiet_pe()  # type: ignore[call-arg]
     pgas.barrier_all(stream=0)

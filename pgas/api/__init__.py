@@ -1,6 +1,6 @@
 """The public API, with its docstrings. ``__all__`` is the stable API; ``pgas`` has the same names."""
 
-from pgas.api import host_collectives, host_ops
+from pgas.api import host_collectives, host_ops, host_waits
 from pgas.api.amo import (
     atomic_add,
     atomic_and,
@@ -59,6 +59,7 @@ from pgas.api.host import (
     zeros_like,
 )
 from pgas.api.jit import jit, launch
+from pgas.api.lock import clear_lock, set_lock, test_lock
 from pgas.api.query import my_pe, n_pes, ptr
 from pgas.api.reduction import (
     AND,
@@ -178,6 +179,7 @@ from pgas.job.array import SymmetricArray
 from pgas.kernels.compiler import cuda
 
 host_ops.bind()
+host_waits.bind()
 host_collectives.bind()
 
 __all__ = [
@@ -244,6 +246,7 @@ __all__ = [
     "broadcast_block",
     "broadcast_object",
     "broadcast_warp",
+    "clear_lock",
     "collect",
     "collect_block",
     "collect_warp",
@@ -314,6 +317,7 @@ __all__ = [
     "reducescatter_warp",
     "register",
     "reset",
+    "set_lock",
     "signal_fetch",
     "signal_op",
     "signal_wait_until",
@@ -336,6 +340,7 @@ __all__ = [
     "test_all_vector",
     "test_any",
     "test_any_vector",
+    "test_lock",
     "test_some",
     "test_some_vector",
     "unique_id",

@@ -1,8 +1,9 @@
 """Operations called on the host, at once or on a CUDA stream: the functions of kernels, with ``stream=`` as a further argument.
 
-``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until
-wait_until``, ``fence flush quiet quiet_pe barrier_all sync_all`` take the same arguments on the host as in a kernel, except qp. A bad
-argument, or a value that an element cannot hold (``p``), is a ValueError or TypeError at the call.
+``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until``,
+every ``wait_until`` and ``test``, ``set_lock test_lock clear_lock``, ``fence flush quiet quiet_pe barrier_all sync_all`` take the same
+arguments on the host as in a kernel, except qp. A bad argument, or a value that an element cannot hold (``p``), is a ValueError or
+TypeError at the call. The status, indices and values of a wait for several elements are arrays in GPU memory.
 
 With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is executed in stream order;
 it can be captured into a graph. Completion is as in a kernel. After a put, later work in the stream may reuse the source; the data is
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from pgas.api import amo, rma, signal, sync
+from pgas.api import amo, lock, rma, signal, sync, wait
 from pgas.api.jit import Kernel, jit
 from pgas.api.operands import Operand
 from pgas.api.values import check_code, check_value
@@ -43,7 +44,7 @@ from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import cuda
 from pgas.kernels.compiler.binding import HOST_FORMS
 
-__all__ = ["as_array", "bind", "enqueue", "on_stream"]
+__all__ = ["as_array", "bind", "enqueue", "fetched", "on_stream"]
 
 #: Copies over p2p: least bytes of a block, most blocks, threads of a block; 32 x 1024 threads saturate NVLink (docs/figures.md).
 _SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
@@ -53,7 +54,7 @@ _ONE_WARP = 32
 _GRAIN = 512
 
 #: Functions that take integers only, whatever the dtype.
-_INTEGRAL = ("signal_op", "signal_wait_until", "wait_until")
+_INTEGRAL = ("signal_op", "signal_wait_until", "wait_until", "test")
 
 _cells = itertools.count()
 
@@ -245,6 +246,8 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
     operand.check_symmetric(runtime.current())
     if name == "sig" and operand.dtype != np.uint64:
         raise TypeError(refusals.words("signal word", function=function, found=f"an array of {operand.dtype}"))
+    if name == "lock" and operand.dtype not in (np.int64, np.uint64):
+        raise TypeError(refusals.words("lock word", function=function, dtype=operand.dtype))
     indices = idx if isinstance(idx, tuple) else (idx,)
     if len(indices) != len(operand.shape) or not all(
         isinstance(i, (int, np.integer)) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)
@@ -253,8 +256,8 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
     return tuple(int(i) for i in indices) if isinstance(idx, tuple) else int(idx), operand.dtype
 
 
-def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the host form of a function that takes one element or none."""
+def _one_thread(function: Callable[..., Any], result: type[int] | None = None) -> Callable[..., Any]:
+    """Return the host form of a function that takes one element or none. result: type of what it returns, if it is not an element's."""
     signature = inspect.signature(function)
     call = inspect.Signature([p.replace(annotation=p.empty) for name, p in signature.parameters.items() if name != "qp"])
     names = tuple(name for name in call.parameters if name != "stream")
@@ -285,14 +288,25 @@ def _one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
         if not returns:
             enqueue(kernel, 1, 1, stream, *given, wait=True)
             return None
-        if streams.capturing(stream):
-            raise PgasError(f"pgas.{title} waits for the value that it returns: it cannot be captured; call it in a kernel")
-        address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
-        enqueue(kernel, 1, 1, stream, as_array(address, 1, dtype), *given, wait=False)
-        job.synchronize(0 if stream is None else stream)
-        return np.frombuffer(job.memory.read(address, dtype.itemsize), dtype)[0]
+        value = fetched(title, kernel, dtype if result is None else np.dtype(np.int64), stream, *given)
+        return value if result is None else result(value)
 
     return form
+
+
+def fetched(title: str, kernel: Kernel, dtype: np.dtype, stream: Any, *args: Any) -> Any:
+    """Launch a kernel of one thread that stores a result in its first argument, wait for it, and return the result.
+
+    Raises:
+        PgasError: the stream is being captured.
+    """
+    if streams.capturing(stream):
+        raise PgasError(f"pgas.{title} waits for the value that it returns: it cannot be captured; call it in a kernel")
+    job = runtime.current()
+    address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
+    enqueue(kernel, 1, 1, stream, as_array(address, 1, dtype), *args, wait=False)
+    job.synchronize(0 if stream is None else stream)
+    return np.frombuffer(job.memory.read(address, dtype.itemsize), dtype)[0]
 
 
 # ------------------------------------------------------------------------------------------------------------------ order
@@ -311,6 +325,15 @@ def _order(function: Callable[..., Any], at_once: Callable[[runtime.Job], Any]) 
     return form
 
 
+def _clear_lock(*args: Any, stream: Any = None, **kwargs: Any) -> None:
+    if stream is None:
+        runtime.current().complete()
+    _clear_on_stream(*args, stream=stream, **kwargs)
+
+
+_clear_on_stream = _one_thread(lock.clear_lock)
+
+
 def bind() -> None:
     """Give the public functions their host forms."""
     single: list[Callable[..., Any]] = [rma.p, rma.g, signal.signal_fetch, signal.signal_op, signal.signal_wait_until, sync.wait_until]
@@ -325,6 +348,10 @@ def bind() -> None:
         iget=_strided_copy("iget", _iget),
         put_signal=_copy_and_signal("put_signal", wait=True),
         put_signal_nbi=_copy_and_signal("put_signal_nbi", wait=False),
+        set_lock=_one_thread(lock.set_lock),
+        test_lock=_one_thread(lock.test_lock, int),
+        clear_lock=_clear_lock,
+        test=_one_thread(wait.test, bool),
         fence=_one_thread(sync.fence),
         flush=_one_thread(sync.flush),
         quiet_pe=_one_thread(sync.quiet_pe),

@@ -5,6 +5,8 @@ The *wait set* consists of the elements of ``ivars`` whose ``status`` is 0, or o
 
 If the condition holds, the writers' operations before their fence(), or the data of their put_signal(), are visible on return, as with
 wait_until(). A wait lasts at most PGAS_TIMEOUT seconds, and ends at once when the job has failed.
+
+On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
 
 from typing import Any
@@ -19,7 +21,7 @@ __all__ = [
 
 
 @device_function(wait.test)
-def test(ivar: Any, idx: Index, cmp: int, value: Any) -> Any:
+def test(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> Any:
     """Return whether this PE's ``ivar[idx]`` satisfies the comparison. Arguments and errors as wait_until(), without the timeout.
 
     Completion:
@@ -29,7 +31,7 @@ def test(ivar: Any, idx: Index, cmp: int, value: Any) -> Any:
 
 
 @device_function(wait.several("all", waits=True, vector=False))
-def wait_until_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> None:
+def wait_until_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> None:
     """Wait until every element of the wait set has satisfied the comparison, at the same time or one after another.
 
     Returns at once if the wait set is empty.
@@ -44,6 +46,7 @@ def wait_until_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Intege
         cmp: pgas.EQ, NE, GT, LE, LT or GE.
         value: integer, converted to ivars' dtype as by p().
         nelems: number of elements, from the first on; if None, all of ivars, but no more than the other arrays have.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
@@ -53,7 +56,7 @@ def wait_until_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Intege
 
 
 @device_function(wait.several("any", waits=True, vector=False))
-def wait_until_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
+def wait_until_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
     """Wait until some element of the wait set satisfies the comparison, and return its index (int64); -1 if the wait set is empty.
 
     If several do, any of them may be returned; repeated calls return each of them in the end. In C the result for an empty set is SIZE_MAX,
@@ -66,7 +69,9 @@ def wait_until_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Intege
 
 
 @device_function(wait.several("some", waits=True, vector=False))
-def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
+def wait_until_some(
+    ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None
+) -> Any:
     """Wait until at least one element of the wait set satisfies the comparison; store the indices of all that do, return their number.
 
     The number (int64) is 0 if the wait set is empty. The indices ascend.
@@ -78,13 +83,14 @@ def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any,
     Args:
         ivars, status, cmp, value, nelems: as wait_until_all().
         indices: array of at least nelems integers, in any memory.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
     Raises: as wait_until_all().
     """
 
 
 @device_function(wait.several("all", waits=True, vector=True))
-def wait_until_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> None:
+def wait_until_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None) -> None:
     """wait_until_all() with a value for each element.
 
     Completion:
@@ -94,13 +100,14 @@ def wait_until_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems
     Args:
         ivars, status, cmp, nelems: as wait_until_all().
         values: array of integers in any memory, each converted to ivars' dtype.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
     Raises: as wait_until_all().
     """
 
 
 @device_function(wait.several("any", waits=True, vector=True))
-def wait_until_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
+def wait_until_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
     """wait_until_any() with a value for each element; values as wait_until_all_vector().
 
     Completion:
@@ -110,7 +117,9 @@ def wait_until_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems
 
 
 @device_function(wait.several("some", waits=True, vector=True))
-def wait_until_some_vector(ivars: Any, indices: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
+def wait_until_some_vector(
+    ivars: Any, indices: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None
+) -> Any:
     """wait_until_some() with a value for each element; values as wait_until_all_vector().
 
     Completion:
@@ -120,7 +129,7 @@ def wait_until_some_vector(ivars: Any, indices: Any, status: Any, cmp: int, valu
 
 
 @device_function(wait.several("all", waits=False, vector=False))
-def test_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
+def test_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
     """Return whether every element of the wait set satisfies the comparison; True if it is empty. Arguments as wait_until_all().
 
     Completion:
@@ -130,7 +139,7 @@ def test_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | No
 
 
 @device_function(wait.several("any", waits=False, vector=False))
-def test_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
+def test_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
     """Return the index of an element of the wait set that satisfies the comparison, any as in wait_until_any(); -1 if none does.
 
     Completion:
@@ -140,7 +149,7 @@ def test_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | No
 
 
 @device_function(wait.several("some", waits=False, vector=False))
-def test_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None) -> Any:
+def test_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
     """Store the indices of the elements of the wait set that satisfy the comparison; return their number. Arguments as wait_until_some().
 
     Completion:
@@ -150,7 +159,7 @@ def test_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelem
 
 
 @device_function(wait.several("all", waits=False, vector=True))
-def test_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
+def test_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
     """test_all() with a value for each element; values as wait_until_all_vector().
 
     Completion:
@@ -160,7 +169,7 @@ def test_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Inte
 
 
 @device_function(wait.several("any", waits=False, vector=True))
-def test_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
+def test_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
     """test_any() with a value for each element; values as wait_until_all_vector().
 
     Completion:
@@ -170,7 +179,9 @@ def test_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Inte
 
 
 @device_function(wait.several("some", waits=False, vector=True))
-def test_some_vector(ivars: Any, indices: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None) -> Any:
+def test_some_vector(
+    ivars: Any, indices: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None
+) -> Any:
     """test_some() with a value for each element; values as wait_until_all_vector().
 
     Completion:

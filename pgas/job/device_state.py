@@ -123,7 +123,7 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
     target, who = place(address, places), _who(record, my_pe)
     if kind in _WAITS:
         known = kind == state.TIMED_OUT and places.teams.writer(address) is not None
-        writer = f": {_writer(kind, address, places)}" if known or places.paths.two else ""
+        writer = f": {_writer(kind, op, address, places)}" if known or places.paths.two else ""
         return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
     if kind == state.BAD_PE:
         return refusals.words("no such PE", who=who, pe=_integer(pe, None))
@@ -133,6 +133,8 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
         return refusals.words("no such code", who=who, name=name, allowed=refusals.choices(codes), wanted=_integer(wanted, None))
     if kind == state.UNMAPPED:
         return refusals.words("far", who=who, pe=pe, why=places.paths.why(my_pe, pe))
+    if kind == state.NOT_SET:
+        return refusals.words("not set", who=who, target=target)
     name = operation.NAMES[op]
     if kind == state.GAPS:
         axis, operand = comparison >> state.AXIS_SHIFT, operation.operand(name, comparison & ((1 << state.AXIS_SHIFT) - 1))
@@ -202,6 +204,9 @@ def _goal(record: tuple[int, ...], places: Places, nic: NIC | None) -> str:
         if _is_cell(address) or nic is None:
             return "a landing cell: all are in use"
         return f"index {wanted} of {nic.name_of(address)}, which is at {found}{nic.trouble()}"
+    if operation.NAMES[record[1]] == "set_lock":
+        owner, before = (address - window.BASE) >> window.STRIDE_SHIFT, (wanted - found) & 0xFFFF_FFFF
+        return f"the lock, {place(address, places)} on PE {owner}; threads that asked for it earlier and have not cleared it: {before}"
     sign, target, name = _SIGNS.get(comparison, f"cmp {comparison}"), place(address, places), operation.NAMES[record[1]]
     target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
     return f"{target} {sign} {_value(wanted, address, places)}, last saw {_value(found, address, places)}"
@@ -244,7 +249,7 @@ def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | N
     for record in _answers(memory):
         _, op, overdue, address, _, _, _, block, thread = record
         waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
-        writer = _writer(record[0], address, places)
+        writer = _writer(record[0], op, address, places)
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, places, nic), waited_s, writer))
     if not poisoned(memory):  # so that the waiters of a later error find free places
         memory.fill(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE, 0)
@@ -266,10 +271,12 @@ def _answers(memory: Memory) -> list[tuple[int, ...]]:
     return [layout.ERROR_RECORD.unpack_from(table, at + layout.WAITER_RECORD) for at in written]
 
 
-def _writer(kind: int, address: int, places: Places) -> str:
+def _writer(kind: int, op: int, address: int, places: Places) -> str:
     if kind == state.NIC_TIMED_OUT:
         over = f", over {places.paths.far}," if places.paths.two else ""
         return "threads that hold one give it back" if _is_cell(address) else f"the NIC{over} completes it"
+    if operation.NAMES[op] == "set_lock":
+        return "the thread that holds it clears it"
     by = places.teams.writer(address)
     return f"any PE may write it{places.paths.ways_to(places.me)}" if by is None else _comes(by, places)
 

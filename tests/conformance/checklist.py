@@ -79,6 +79,8 @@ CHAPTERS = {
             "contention counts exactly",
             "fetch_add is a permutation",
             "compare_swap makes a lock",
+            "locks exclude each other's holders",
+            "a lock hands over what its holder wrote",
             "swap conserves tokens",
             "bits, each set by one PE",
             "fetch sees set",

@@ -232,6 +232,43 @@ def test_barriers_and_quiet(heap, stream):
     everywhere(None if seen == [1, 2, 3] else f"{seen}")
 
 
+@pytest.mark.parametrize("on_stream", [False, True], ids=["at once", "on a stream"])
+def test_waits_and_tests_of_several_elements(heap, on_stream):
+    """The left neighbour sets the flags; all forms, with a status and without."""
+    _, _, right, _ = neighbours()
+    given = {"stream": cuda.stream()} if on_stream else {}
+    flags, values, indices = heap.zeros(5, np.int32), heap.array(np.array([1, 2, 3, 0, 5])), heap.zeros(5, np.int64)
+    status = heap.array(np.array([0, 1, 0, 1, 0], np.int32))
+    found = [
+        pgas.test(flags, 3, pgas.EQ, 0, **given),
+        pgas.test(flags, 3, pgas.NE, 0, **given),
+        pgas.test_all(flags, None, pgas.EQ, 0, **given),
+        pgas.test_any(flags, status, pgas.NE, 0, **given),
+        pgas.test_all_vector(flags, status, pgas.EQ, values, **given),
+        pgas.wait_until_any(flags, None, pgas.EQ, 1, nelems=0, **given),
+    ]
+    pgas.barrier_all()
+    for i in (4, 2, 0):
+        pgas.p(flags, i, i + 1, right, **given)
+    pgas.wait_until_all(flags, status, pgas.GT, 0, **given)
+    pgas.wait_until_all_vector(flags, status, pgas.EQ, values, **given)
+    found += [
+        pgas.wait_until_any(flags, None, pgas.EQ, 3, **given),
+        pgas.wait_until_any_vector(flags, status, pgas.NE, heap.array(np.array([1, 9, 9, 9, 5])), **given),
+        pgas.wait_until_some(flags, indices, None, pgas.GT, 0, **given),
+        indices[:3].copy_to_host().tolist(),
+        pgas.wait_until_some_vector(flags, indices, None, pgas.EQ, values, 3, **given),
+        pgas.test_any_vector(flags, status, pgas.NE, values, **given),
+        pgas.test_some(flags, indices, status, pgas.GE, 3, **given),
+        pgas.test_some_vector(flags, indices, status, pgas.LT, values, **given),
+        indices.copy_to_host()[:2].tolist(),
+    ]
+    expected = [True, False, True, -1, False, -1, 2, 2, 3, [0, 2, 4], 2, -1, 2, 0, [2, 4]]
+    kinds = [type(value) for value in found] == [type(value) for value in expected]
+    everywhere(None if found == expected and kinds else f"{found}")
+    pgas.barrier_all()
+
+
 # ---------------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -263,6 +300,14 @@ def test_refusals(heap):
         raised(ValueError, pgas.iput, cuda.device_array(10), source, 1, 1, 0),
         raised(ValueError, pgas.iget, dest, cuda.device_array(10), 1, 1, 0),
         raised(TypeError, pgas.iput_warp, dest, source, 1, 1, 0),
+        raised(TypeError, pgas.set_lock, short, 0),
+        raised(ValueError, pgas.clear_lock, sig, 4),
+        raised(TypeError, pgas.test_all, dest, None, pgas.EQ, 0),
+        raised(ValueError, pgas.wait_until_any, sig, sig[1:], pgas.EQ, 0),
+        raised(ValueError, pgas.wait_until_all, sig, None, pgas.EQ, -1),
+        raised(TypeError, pgas.test_all_vector, sig, None, pgas.EQ, dest),
+        raised(TypeError, pgas.test_any, sig.reshape(2, 2), None, pgas.EQ, 0),
+        raised(ValueError, pgas.test_some, sig, sig, None, 6, 0, 4),
     ]
     expected = (
         "pe must be an integer", "11 elements wanted, dest has 10", "dest must be contiguous", "dest must be on the symmetric heap",
@@ -273,6 +318,10 @@ def test_refusals(heap):
         "pgas.iput: 5 elements wanted, dest has 4 and source 10", "pe must be an integer", "source has elements of type float32",
         "pgas.iget: dest and source have 2 dimensions, they must have 1", "dest must be contiguous", "dest must be on the symmetric heap",
         "source must be on the symmetric heap", "device function",
+        "pgas.set_lock: lock has elements of type float32; they must be int64 or uint64", "idx must be a subscript of lock",
+        "pgas.test_all: ivars has elements of type float64", "pgas.wait_until_any: 4 elements wanted, but status has 3",
+        "value must be from 0", "pgas.test_all_vector: values must be an array of integers with 1 dimension, not one of float64",
+        "pgas.test_any: ivars has 2 dimensions", "cmp must be one of",
     )  # fmt: skip
     faults = [f"{found!r} for {wanted!r}" for found, wanted in zip(texts, expected, strict=True) if wanted not in found]
     everywhere("; ".join(faults))
@@ -371,6 +420,7 @@ def test_a_graph_of_stream_operations(heap, size):
         pgas.iget(few, dest, 1, 4, right, stream=stream)
         pgas.iput(apart, source, 3, 2, right, 10, stream=stream)
         pgas.wait_until(sig, 0, pgas.GE, 1, stream=stream)
+        pgas.wait_until_all(sig, None, pgas.GE, 1, 1, stream=stream)
         pgas.barrier_all(stream=stream)
     for _ in range(rounds):
         captured.launch()
@@ -389,6 +439,7 @@ def test_calls_that_wait_are_not_captured(heap):
         texts = [
             raised(pgas.PgasError, pgas.g, cells, 0, 0, stream=stream),
             raised(pgas.PgasError, pgas.atomic_fetch_add, cells, 0, 1, 0, stream=stream),
+            raised(pgas.PgasError, pgas.test_any, cells, None, pgas.EQ, 0, stream=stream),
             raised(pgas.PgasError, pgas.synchronize, stream),
         ]
     everywhere(None if all("captured" in text for text in texts) else texts)
