@@ -79,16 +79,18 @@ def test_window_heap_and_team_memory(listing):
     assert "PE p's slot at 0x600000000000 + p * 2^38" in window
     assert "state page at 0x5fff00000000" in window
     assert f"{64 << 20} bytes at offset 0x100000000 of every slot" in heap
-    plan = Plan(npes, 16, 4096, 8)
-    size = "room for 8 teams of all PEs, 16 channels each, up to 4096 bytes a pair through staging"
+    plan = Plan(npes, 16, 4096, 36)
+    size = "room for 36 teams of all PEs, 16 channels each, up to 4096 bytes a pair through staging"
     assert teams.split() == f"teams {plan.nbytes} bytes before it: {size}".split()
 
 
 def test_size_of_team_memory():
-    """At most 20 MiB for 8 PEs, unless more is asked for; what does not fit before the heap is refused by name."""
+    """Room for 32 teams of all PEs and the predefined ones, fewer for many PEs; what does not fit before the heap is refused by name."""
     defaults = {name: config.read(name) for name in ("PGAS_CHANNELS", "PGAS_LL_BYTES", "PGAS_MAX_TEAMS")}
-    assert Plan.of(8, defaults).nbytes <= 20 << 20
-    assert Plan.of(8, defaults | {"PGAS_MAX_TEAMS": 14}).nbytes > 20 << 20
+    assert [Plan.of(n, defaults).max_teams for n in (2, 32, 512)] == [36, 36, 8]
+    assert Plan.of(8, defaults).nbytes <= 80 << 20
+    assert Plan.of(64, defaults).nbytes <= 513 << 20
+    assert Plan.of(8, defaults | {"PGAS_MAX_TEAMS": 8}).nbytes <= 20 << 20
     with pytest.raises(HeapError, match=r"choose a smaller PGAS_LL_BYTES \(1048576\), PGAS_CHANNELS \(16\) or PGAS_MAX_TEAMS \(8\)"):
         Plan.of(64, defaults | {"PGAS_LL_BYTES": 1 << 20})
     assert Plan.of(8, defaults | {"PGAS_LL_BYTES": 64}).ll_bytes == 64

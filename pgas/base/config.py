@@ -139,6 +139,10 @@ def _integer_or_auto(low: int, high: int) -> Callable[[str], int | str]:
     return parse
 
 
+def _optional(parse: Callable[[str], int]) -> Callable[[str], int | None]:
+    return lambda text: None if text.strip() == "" else parse(text)
+
+
 def _power_of_two_size(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = parse_size(text)
@@ -371,9 +375,10 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable(
             "PGAS_MAX_TEAMS",
-            _integer(5, 120),
-            "8",
-            "size of team memory, in teams of all PEs, 5 to 120; smaller teams take less",
+            _optional(_integer(5, 120)),
+            "",
+            "size of team memory, in teams of all PEs, 5 to 120; smaller teams take less; empty: 36 teams, 4 of which are predefined, or "
+            "as many as fit into 512 MiB, but at least 8",
             "integer",
         ),
         Variable("PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software card), or an RDMA device and port, e.g. mlx5_0:1", "name"),

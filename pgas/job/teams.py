@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
@@ -29,6 +29,9 @@ NOTE_BYTES = HASH_BYTES + layout.MAX_TEAMS // 8 + _UNITS // 8
 #: Initial epoch of a channel; its first collective has the next one.
 _EPOCH = 1
 
+#: Predefined teams, and teams of all PEs that programs can make by default, unless those take more bytes; _FEWEST teams always have room.
+_DEFAULT_TEAMS, _DEFAULT_BYTES, _FEWEST = len(PREDEFINED) + 32, 512 << 20, len(PREDEFINED) + 4
+
 #: Bytes of a pair of words.
 _PAIR_BYTES = 2 * layout.WORD
 
@@ -49,7 +52,7 @@ class Plan:
     n_pes: int
     channels: int  #: PGAS_CHANNELS
     ll_bytes: int  #: PGAS_LL_BYTES
-    max_teams: int  #: PGAS_MAX_TEAMS
+    max_teams: int  #: PGAS_MAX_TEAMS, or its default for this number of PEs
 
     @classmethod
     def of(cls, n_pes: int, requested: Mapping[str, Any]) -> "Plan":
@@ -58,7 +61,10 @@ class Plan:
         Raises:
             HeapError: team memory does not fit below the heap, or PGAS_LL_BYTES is too small for so many PEs.
         """
-        plan = cls(n_pes, requested["PGAS_CHANNELS"], requested["PGAS_LL_BYTES"], requested["PGAS_MAX_TEAMS"])
+        plan = cls(n_pes, requested["PGAS_CHANNELS"], requested["PGAS_LL_BYTES"], requested["PGAS_MAX_TEAMS"] or _FEWEST)
+        if requested["PGAS_MAX_TEAMS"] is None:
+            room = _DEFAULT_BYTES // plan.team_bytes(n_pes, plan.channels)
+            plan = replace(plan, max_teams=max(_FEWEST, min(_DEFAULT_TEAMS, room)))
         if n_pes * _PAIR_BYTES > 2 * plan.ll_bytes:  # alltoallv and collect: a part of staging has a pair of words for each member
             least = 1 << (n_pes * _PAIR_BYTES // 2 - 1).bit_length()
             raise HeapError(f"PGAS_LL_BYTES={plan.ll_bytes}: for {n_pes} PEs it must be {least} or more")
