@@ -49,6 +49,8 @@ class Update(IntEnum):
     AND = 4
     OR = 5
     XOR = 6
+    MIN = 7
+    MAX = 8
 
 
 class Request(IntEnum):

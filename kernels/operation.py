@@ -14,7 +14,7 @@ NAMES = (
     *(name + scope for name in _SCOPED for scope in ("", "_warp", "_block")),
     "p", "g", "signal_op", "signal_fetch", "signal_wait_until", "wait_until", "test", "ptr", "fence", "flush", "quiet", "quiet_pe",
     "atomic_fetch", "atomic_set", "atomic_swap", "atomic_compare_swap", "atomic_inc", "atomic_fetch_inc", "atomic_add", "atomic_fetch_add",
-    "set_lock", "test_lock", "clear_lock",
+    "atomic_min", "atomic_fetch_min", "atomic_max", "atomic_fetch_max", "set_lock", "test_lock", "clear_lock",
     "atomic_and", "atomic_fetch_and", "atomic_or", "atomic_fetch_or", "atomic_xor", "atomic_fetch_xor",
     "wait_until_all", "wait_until_all_vector", "wait_until_any", "wait_until_any_vector", "wait_until_some", "wait_until_some_vector",
     "test_all", "test_all_vector", "test_any", "test_any_vector", "test_some", "test_some_vector",

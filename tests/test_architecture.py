@@ -42,7 +42,7 @@ PUBLIC = """
     wait_until_any wait_until_any_vector wait_until_some wait_until_some_vector
     atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or
     atomic_fetch_xor atomic_inc atomic_or atomic_set atomic_swap atomic_xor
-    set_lock test_lock clear_lock
+    set_lock test_lock clear_lock atomic_min atomic_max atomic_fetch_min atomic_fetch_max
     register reset unique_id unregister empty_like full_like zeros_like
     TEAM_NODE TEAM_SAME_LOCAL TEAM_SHARED TEAM_WORLD Team team_create team_destroy team_my_pe team_n_pes team_split_2d team_split_strided
     team_translate_pe

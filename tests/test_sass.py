@@ -37,7 +37,7 @@ DTYPES = {
 }  # fmt: skip
 
 #: (call, beginning of the refusal). Arguments: a, b arrays of float32, d of float64, t of two dimensions, c in Fortran order, n with gaps,
-#: s of uint64, h of int8, r of records, x a float, i an integer, z a complex number.
+#: s of uint64, h of int8, w of int16, f of float16, e of bfloat16, r of records, x a float, i an integer, z a complex number.
 REFUSALS = [
     ("pgas.put(a, d, i)", "pgas.put: source has elements of type float64, dest of type float32; they must be the same"),
     ("pgas.put(a, t, i)", "pgas.put: source has 2 dimensions, dest has 1 dimension; they must have the same number"),
@@ -82,13 +82,17 @@ REFUSALS = [
     ("pgas.wait_until(h, 0, pgas.EQ, 1)", "pgas.wait_until: ivar has elements of type int8"),
     ("pgas.wait_until(s, 0, x, 1)", "pgas.wait_until: cmp must be an integer, not float32"),
     ("pgas.wait_until(s, 0, pgas.EQ, x)", "pgas.wait_until: value must be an integer, not float32"),
-    ("pgas.atomic_add(h, 0, 1, i)", "pgas.atomic_add: dest has elements of type int8; it must hold integers or floats of 32 or 64 bits"),
+    (
+        "pgas.atomic_add(h, 0, 1, i)",
+        "pgas.atomic_add: dest has elements of type int8; it must hold integers or floats of 16, 32 or 64 bits",
+    ),
     ("pgas.atomic_fetch_add(s, (0, 0), 1, i)", "pgas.atomic_fetch_add: idx has 2 subscript(s), but dest has 1 dimension"),
     ("pgas.atomic_add(s, 0, z, i)", "pgas.atomic_add: value is of type complex64, which an element of type uint64 cannot hold"),
-    ("pgas.atomic_and(a, 0, 1, i)", "pgas.atomic_and: dest has elements of type float32; it must hold integers of 32 or 64 bits"),
+    ("pgas.atomic_min(a, 0, 1, i)", "pgas.atomic_min: dest has elements of type float32; it must hold integers of 16, 32 or 64 bits"),
+    ("pgas.atomic_and(a, 0, 1, i)", "pgas.atomic_and: dest has elements of type float32; it must hold integers of 16, 32 or 64 bits"),
     ("pgas.atomic_compare_swap(d, 0, 1, 2, i)", "pgas.atomic_compare_swap: dest has elements of type float64; it must hold integers of"),
     ("pgas.atomic_compare_swap(s, 0, z, 2, i)", "pgas.atomic_compare_swap: cond is of type complex64, which an element of type uint64"),
-    ("pgas.atomic_inc(a, 0, i)", "pgas.atomic_inc: dest has elements of type float32; it must hold integers of 32 or 64 bits"),
+    ("pgas.atomic_inc(a, 0, i)", "pgas.atomic_inc: dest has elements of type float32; it must hold integers of 16, 32 or 64 bits"),
     ("pgas.atomic_fetch(s, 0, x)", "pgas.atomic_fetch: pe must be an integer, not float32"),
     ("pgas.signal_fetch(a, 0)", "pgas.signal_fetch: sig must be an array of uint64, not "),
     ("pgas.set_lock(a, 0)", "pgas.set_lock: lock has elements of type float32; they must be int64 or uint64"),
@@ -139,6 +143,11 @@ ACCEPTED = [
     "pgas.atomic_add(d, 0, 1, i)",
     "a[0] = pgas.atomic_swap(d, 0, i, i) + pgas.atomic_fetch(a, 0, i)",
     "pgas.atomic_set(a, (0,), 1, i)",
+    "s[0] = pgas.atomic_fetch_min(s, 0, i, i) + pgas.test_lock(s, 0)",
+    "w[0] = pgas.atomic_fetch_add(w, 0, 1, i) + pgas.atomic_swap(w, 0, i, i) + pgas.atomic_compare_swap(w, 0, 1, 2, i)",
+    "pgas.atomic_max(w, 0, i, i)",
+    "f[0] = pgas.atomic_fetch_add(f, 0, f[1], i)",
+    "e[0] = pgas.atomic_fetch_add(e, 0, e[1], i)",
     "h[0] = pgas.wait_until_any_vector(s, h, pgas.NE, s, i) + pgas.test_some(s, s, None, pgas.LT, -1)",
     "a[0] = pgas.g(a, 0, i) + pgas.my_pe() + pgas.n_pes()",
     "pgas.ptr(t, i)[0, 1] = 2",
@@ -217,6 +226,7 @@ from numba.cuda.np.numpy_support import from_dtype
 parameters = {
     "a": f32[::1], "b": f32[::1], "d": types.float64[::1], "t": f32[:, ::1], "c": f32[::1, :], "n": f32[:], "s": types.uint64[::1],
     "h": types.int8[::1], "r": types.Array(from_dtype(record), 1, "C"), "x": f32, "i": types.int32, "z": types.complex64,
+    "w": types.int16[::1], "f": types.float16[::1], "e": types.Array(types.bfloat16, 1, "C"),
 }
 
 def compiled(call):

@@ -175,6 +175,8 @@ def element_words(dtype: np.dtype, value: Any) -> tuple[int, int]:
 def update_element(change: str, addr: int, dtype: np.dtype, *values: Any) -> Any:
     """Change an element atomically, as PTX's atom with that name does, and return what it held."""
     arrays.count_read(arrays.ATOMIC_READS)
+    if change in ("min", "max") or (dtype.itemsize == 2 and change == "add"):
+        return _by_compare_swap(_COMBINED[change], addr, dtype, values[0])
     if dtype.kind == "f" and change == "add":
         add = mem.atomic_add_f32 if dtype.itemsize == 4 else mem.atomic_add_f64
         return dtype.type(add(addr, float(values[0])))
@@ -186,6 +188,19 @@ _CHANGES = {
     "add": "atomic_add", "exch": "atomic_exchange", "cas": "atomic_compare_swap", "and": "atomic_and", "or": "atomic_or",
     "xor": "atomic_xor",
 }  # fmt: skip
+
+
+_COMBINED: dict[str, Callable[[Any, Any], Any]] = {"add": lambda old, value: old + value, "min": min, "max": max}
+
+
+def _by_compare_swap(combine: Callable[[Any, Any], Any], addr: int, dtype: np.dtype, value: Any) -> Any:
+    nbytes = dtype.itemsize
+    value = element_of_word(dtype, element_words(dtype, value)[0])
+    while True:
+        word = mem.load(addr, nbytes)
+        old = element_of_word(dtype, word)
+        if mem.atomic_compare_swap(addr, word, element_words(dtype, combine(old, value))[0], nbytes) == word:
+            return old
 
 
 def whole(value: Any, dtype: np.dtype) -> int:

@@ -290,13 +290,31 @@ def _store(operation: str) -> Any:
 
 
 def _atomic(instruction: str, change: str, operands: str) -> Any:
-    """PTX of an atomic; ``change``: add, exch, cas, and, or, xor."""
+    """PTX of an atomic; ``change``: add, min, max, exch, cas, and, or, xor."""
 
     def text(dtype: Any) -> str:
-        kind = "b" if change != "add" else "f" if isinstance(dtype, types.Float) else "u"
-        return f"{instruction}.relaxed.sys.global.{change}.{kind}{dtype.bitwidth} {operands};"
+        if change == "add" and dtype == types.bfloat16:
+            return _add_bfloat16(*operands.split(", "))
+        kind = "b"
+        if change in ("min", "max"):
+            kind = "s" if dtype.signed else "u"
+        elif change == "add":
+            kind = "f" if isinstance(dtype, types.Float) else "u"
+        rounding = ".noftz" if change == "add" and dtype == types.float16 else ""
+        return f"{instruction}.relaxed.sys.global.{change}{rounding}.{kind}{dtype.bitwidth} {operands};"
 
     return text
+
+
+def _add_bfloat16(*operands: str) -> str:
+    """PTX of an addition by compare-and-swap, as GPUs before sm_90 have no atomic addition of bfloat16."""
+    *result, address, value = operands
+    return (
+        "{ .reg .b16 old, new, seen, one; .reg .pred p; mov.b16 one, 0x3f80;"
+        f" ld.relaxed.sys.global.b16 old, {address}; again: fma.rn.bf16 new, old, one, {value};"
+        f" atom.relaxed.sys.global.cas.b16 seen, {address}, old, new; setp.ne.b16 p, seen, old; mov.b16 old, seen; @p bra again;"
+        f"{''.join(f' mov.b16 {register}, old;' for register in result)} }}"
+    )
 
 
 def _update(change: str) -> Any:
@@ -314,11 +332,11 @@ st_element = element_primitive("st_element", "store", _store("st.relaxed.sys.glo
 #: By change, ``(addr, array, value)``; red returns nothing, atom the old value.
 red_element = {
     change: element_primitive(f"red_{change}_element", "store", _atomic("red", change, "[$0], $1"), _update(change))
-    for change in ("add", "and", "or", "xor")
+    for change in ("add", "and", "or", "xor", "min", "max")
 }
 atom_element = {
     change: element_primitive(f"atom_{change}_element", "update", _atomic("atom", change, "$0, [$1], $2"), _update(change))
-    for change in ("add", "exch", "and", "or", "xor")
+    for change in ("add", "exch", "and", "or", "xor", "min", "max")
 }
 #: ``(addr, array, compare, swap)``
 atom_cas_element = element_primitive("atom_cas_element", "compare", _atomic("atom", "cas", "$0, [$1], $2, $3"), _update("cas"))

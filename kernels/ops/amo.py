@@ -31,7 +31,7 @@ class Atomic:
     floats: bool = False
 
 
-#: Every operation of the sections "Standard" and "Extended AMOs" and of "Bitwise AMOs".
+#: Every operation of the sections "Standard" and "Extended AMOs" and of "Bitwise AMOs"; min and max are not of OpenSHMEM.
 ATOMICS = {
     "atomic_fetch": Atomic(Update.KEEP, fetches=True, value=0, floats=True),
     "atomic_set": Atomic(Update.SWAP, floats=True),
@@ -41,6 +41,10 @@ ATOMICS = {
     "atomic_fetch_inc": Atomic(Update.ADD, fetches=True, value=1),
     "atomic_add": Atomic(Update.ADD, floats=True),
     "atomic_fetch_add": Atomic(Update.ADD, fetches=True, floats=True),
+    "atomic_min": Atomic(Update.MIN),
+    "atomic_fetch_min": Atomic(Update.MIN, fetches=True),
+    "atomic_max": Atomic(Update.MAX),
+    "atomic_fetch_max": Atomic(Update.MAX, fetches=True),
     "atomic_and": Atomic(Update.AND),
     "atomic_fetch_and": Atomic(Update.AND, fetches=True),
     "atomic_or": Atomic(Update.OR),
@@ -93,8 +97,8 @@ def _performing(name: str, dest: Any, idx: Any, pe: Any, **given: Any) -> Any:
     """Check the operand types and make ``perform(dest, idx, value, compare, pe)``."""
     atomic = ATOMICS[name]
     operands.subscript(name, "dest", dest, idx)
-    kinds = (types.Integer, types.Float) if atomic.floats else types.Integer
-    if not isinstance(dest.dtype, kinds) or element_size(dest.dtype) not in (4, 8):
+    integer, floating = isinstance(dest.dtype, types.Integer), isinstance(dest.dtype, types.Float) or dest.dtype == types.bfloat16
+    if not (integer or (atomic.floats and floating)) or element_size(dest.dtype) not in (2, 4, 8):
         refuse("atomic", function=name, dtype=dest.dtype, allowed="integers or floats" if atomic.floats else "integers")
     for argument, value in given.items():
         operands.scalar(name, dest.dtype, value, argument)

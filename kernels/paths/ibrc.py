@@ -25,7 +25,7 @@ __all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_sign
 
 _WRITE, _READ, _STORE = constant(Request.WRITE), constant(Request.READ), constant(Request.STORE)
 _SIGNAL_SET, _SIGNAL_ADD = constant(Request.SIGNAL_SET), constant(Request.SIGNAL_ADD)
-_REQUESTS = {update: Request.ADD if update is Update.KEEP else Request[update.name] for update in Update}  # KEEP adds 0
+_REQUESTS = {Update.KEEP: Request.ADD} | {u: Request[u.name] for u in Update if u.name in Request.__members__}  # KEEP adds 0
 _LANDING, _NOWHERE = constant(layout.LANDING), constant(NOWHERE)
 _SIGNAL, _BARRIER = constant(operation.number("signal_op")), constant(operation.number("barrier_all"))
 _QUIET, _QUIET_PE, _FLUSH = (constant(operation.number(name)) for name in ("quiet", "quiet_pe", "flush"))

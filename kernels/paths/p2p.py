@@ -7,7 +7,8 @@ import functools
 from typing import Any
 
 from pgas.kernels.codes import Update
-from pgas.kernels.compiler import constant, device, ptx, u64
+from pgas.kernels.combine import combine
+from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, types, u64
 from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
 
@@ -164,7 +165,8 @@ def _g(addr, array, pe, qp):
 def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
     """Make ``atomic(addr, array, value, compare, pe)``, atomic with every SM that reaches the element.
 
-    It returns the old value if ``fetch``, else None. Loads and stores of 4 and 8 bytes are atomic too.
+    It returns the old value if ``fetch``, else None. Aligned loads and stores are atomic too. Of 2 bytes, PTX has
+    compare-and-swap and the addition of floats.
     """
     if update is Update.KEEP:
 
@@ -178,6 +180,34 @@ def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
         def atomic(addr, array, value, compare, pe):
             return ptx.atom_cas_element(remote(addr, pe), array, compare, value)
 
+    elif (
+        element_size(dtype) == 2
+        and not (update is Update.ADD and not isinstance(dtype, types.Integer))
+        and (fetch or update is not Update.SWAP)
+    ):
+        new = combine(update, dtype)
+
+        @device
+        def swapped(addr, array, value):
+            old = ptx.ld_element(addr, array)
+            while True:
+                seen = ptx.atom_cas_element(addr, array, old, new(old, value))
+                if element_words(array, seen)[0] == element_words(array, old)[0]:
+                    return old
+                old = seen
+
+        if fetch:
+
+            @device
+            def atomic(addr, array, value, compare, pe):
+                return swapped(remote(addr, pe), array, value)
+
+        else:
+
+            @device
+            def atomic(addr, array, value, compare, pe):
+                swapped(remote(addr, pe), array, value)
+
     else:
         change = _FETCHING[update] if fetch else _CHANGING[update]
 
@@ -188,7 +218,9 @@ def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
     return atomic
 
 
-_NAMES = {Update.ADD: "add", Update.SWAP: "exch", Update.AND: "and", Update.OR: "or", Update.XOR: "xor"}
+_NAMES = {
+    Update.ADD: "add", Update.SWAP: "exch", Update.AND: "and", Update.OR: "or", Update.XOR: "xor", Update.MIN: "min", Update.MAX: "max",
+}  # fmt: skip
 _FETCHING = {update: ptx.atom_element[name] for update, name in _NAMES.items()}
 _CHANGING = {update: ptx.st_element if update is Update.SWAP else ptx.red_element[name] for update, name in _NAMES.items()}
 

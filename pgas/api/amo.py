@@ -4,6 +4,18 @@ Operations on one element are atomic with each other, from any thread of any PE.
 order nothing else: use fence() or a signal for that. Fetching operations return the old value of the element and are complete on return;
 the others are complete after quiet() or barrier_all(). Integers wrap.
 
+Elements, and how each path updates them:
+
+| elements | operations | p2p | ibgda, ibrc, and jobs with two paths |
+|---|---|---|---|
+| integers of 32 and 64 bits | all but min and max | an instruction | a request of the NIC |
+| integers of 32 and 64 bits | min and max | an instruction | a read, then compare-and-swap until it succeeds |
+| integers of 16 bits | all | compare-and-swap until it succeeds; fetch, set: a load, a store | refused: a NIC's atomics have 4 or 8 bytes |
+| float32, float64 | fetch, set, swap | an instruction | a request of the NIC |
+| float32, float64 | add, fetch_add | an instruction | a read, then compare-and-swap until it succeeds |
+| float16, bfloat16 | fetch, set | a load, a store | refused |
+| float16, bfloat16 | swap, add, fetch_add | compare-and-swap until it succeeds | refused |
+
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
 
@@ -14,7 +26,8 @@ from pgas.kernels.ops import amo
 
 __all__ = [
     "atomic_add", "atomic_and", "atomic_compare_swap", "atomic_fetch", "atomic_fetch_add", "atomic_fetch_and", "atomic_fetch_inc",
-    "atomic_fetch_or", "atomic_fetch_xor", "atomic_inc", "atomic_or", "atomic_set", "atomic_swap", "atomic_xor",
+    "atomic_fetch_max", "atomic_fetch_min", "atomic_fetch_or", "atomic_fetch_xor", "atomic_inc", "atomic_max", "atomic_min", "atomic_or",
+    "atomic_set", "atomic_swap", "atomic_xor",
 ]  # fmt: skip
 
 
@@ -30,7 +43,7 @@ def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         complete: after quiet(), quiet_pe() or barrier_all().
 
     Args:
-        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats.
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats; of 16-bit ones if the job uses no NIC.
         idx: integer, or tuple of as many integers as dest has dimensions.
         value: converted to dest's dtype as by p().
         pe: number of the target PE; this PE itself is allowed.
@@ -116,6 +129,72 @@ def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Intege
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
+    """
+
+
+@device_function(amo.typing_of("atomic_min"))
+def atomic_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is less, atomically with all pgas atomics on the element.
+
+    Through a NIC this is a read and a compare-and-swap, repeated until the compare-and-swap succeeds; it is then complete on return.
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all().
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: integer, or tuple of as many integers as dest has dimensions.
+        value: integer, converted to dest's dtype as by p().
+        pe: number of the target PE; this PE itself is allowed.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+
+    Raises: as put().
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch_min"))
+def atomic_fetch_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is less, atomically, and return the element's old value.
+
+    Arguments and errors are those of atomic_min().
+
+    Completion:
+        on return: the element is updated, and its old value is returned.
+        complete: on return.
+    """
+
+
+@device_function(amo.typing_of("atomic_max"))
+def atomic_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is greater, atomically with all pgas atomics on the element.
+
+    Through a NIC this is a read and a compare-and-swap, repeated until the compare-and-swap succeeds; it is then complete on return.
+
+    Completion:
+        on return: it has begun.
+        complete: after quiet(), quiet_pe() or barrier_all().
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: integer, or tuple of as many integers as dest has dimensions.
+        value: integer, converted to dest's dtype as by p().
+        pe: number of the target PE; this PE itself is allowed.
+        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+
+    Raises: as put().
+    """
+
+
+@device_function(amo.typing_of("atomic_fetch_max"))
+def atomic_fetch_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is greater, atomically, and return the element's old value.
+
+    Arguments and errors are those of atomic_max().
+
+    Completion:
+        on return: the element is updated, and its old value is returned.
+        complete: on return.
     """
 
 

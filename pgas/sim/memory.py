@@ -115,7 +115,7 @@ _str8, _str16, _str32, _str64 = (_store_intrinsic(n, "release") for n in (1, 2, 
 _add32, _xchg32, _and32, _or32, _xor32 = (_rmw_intrinsic(op, 4, _u32) for op in ("add", "xchg", "and", "or", "xor"))
 _add64, _xchg64, _and64, _or64, _xor64 = (_rmw_intrinsic(op, 8, _U64) for op in ("add", "xchg", "and", "or", "xor"))
 _fadd32, _fadd64 = _rmw_intrinsic("fadd", 4, _f32), _rmw_intrinsic("fadd", 8, _f64)
-_cas32, _cas64 = _cas_intrinsic(4), _cas_intrinsic(8)
+_cas16, _cas32, _cas64 = _cas_intrinsic(2), _cas_intrinsic(4), _cas_intrinsic(8)
 _fence = _fence_intrinsic()
 
 # One to a line: Numba names a cache file after the line. No closures and no loop over widths: they would not be found in the cache.
@@ -145,6 +145,7 @@ atomic_or_u32 = compiled(_u32(_U64, _u32), lambda addr, value: _or32(addr, value
 atomic_or_u64 = compiled(_U64(_U64, _U64), lambda addr, value: _or64(addr, value))
 atomic_xor_u32 = compiled(_u32(_U64, _u32), lambda addr, value: _xor32(addr, value))
 atomic_xor_u64 = compiled(_U64(_U64, _U64), lambda addr, value: _xor64(addr, value))
+_atomic_compare_swap_u16 = compiled(_u16(_U64, _u16, _u16), lambda addr, expected, value: _cas16(addr, expected, value))
 atomic_compare_swap_u32 = compiled(_u32(_U64, _u32, _u32), lambda addr, expected, value: _cas32(addr, expected, value))
 atomic_compare_swap_u64 = compiled(_U64(_U64, _U64, _U64), lambda addr, expected, value: _cas64(addr, expected, value))
 _atomic_add_f32 = compiled(_f32(_U64, _f32), lambda addr, value: _fadd32(addr, value))
@@ -253,6 +254,8 @@ def atomic_compare_swap(addr: int, expected: int, value: int, nbytes: int) -> in
     activity.stores += 1
     if nbytes == 8:
         return atomic_compare_swap_u64(addr, int(expected) & _M64, int(value) & _M64)
+    if nbytes == 2:
+        return _atomic_compare_swap_u16(addr, int(expected) & 0xFFFF, int(value) & 0xFFFF)
     return _narrow(atomic_compare_swap_u32, nbytes)(addr, int(expected) & _M32, int(value) & _M32)
 
 

@@ -12,6 +12,10 @@ REPEATS = 2 if pgas.SIMULATOR else 8
 
 INTEGERS = [np.dtype(name) for name in ("int32", "uint32", "int64", "uint64")]
 FLOATS = [np.dtype("float32"), np.dtype("float64")]
+#: Atomics of a NIC have 32 and 64 bits.
+NARROW = [] if THROUGH_NIC else [np.dtype("int16"), np.dtype("uint16")]
+HALVES = [] if THROUGH_NIC else [np.dtype("float16")]
+needs_16_bits = pytest.mark.skipif(THROUGH_NIC, reason="refused: atomics on 16 bits through a NIC")
 
 dtypes = pytest.mark.parametrize("dtype", INTEGERS + FLOATS, ids=name_of)
 integers = pytest.mark.parametrize("dtype", INTEGERS, ids=name_of)
@@ -332,6 +336,32 @@ def fetch_xor_each(dest, values, conds, found, pe):
         found[i] = pgas.atomic_fetch_xor(dest, 3, values[i], pe)
 
 
+@pgas.jit
+def min_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        pgas.atomic_min(dest, 3, values[i], pe)
+        found[i] = pgas.atomic_fetch(dest, 3, pe)
+
+
+@pgas.jit
+def fetch_min_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        found[i] = pgas.atomic_fetch_min(dest, 3, values[i], pe)
+
+
+@pgas.jit
+def max_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        pgas.atomic_max(dest, 3, values[i], pe)
+        found[i] = pgas.atomic_fetch(dest, 3, pe)
+
+
+@pgas.jit
+def fetch_max_each(dest, values, conds, found, pe):
+    for i in range(values.size):
+        found[i] = pgas.atomic_fetch_max(dest, 3, values[i], pe)
+
+
 #: By name: the kernel; a function (old, value, cond) of the new element; whether the old one is fetched, None if nothing is.
 OPERATIONS = {
     "inc": (inc_each, lambda old, value, cond: old + old.dtype.type(1), None),
@@ -346,8 +376,14 @@ OPERATIONS = {
     "fetch_or": (fetch_or_each, lambda old, value, cond: old | value, True),
     "xor": (xor_each, lambda old, value, cond: old ^ value, None),
     "fetch_xor": (fetch_xor_each, lambda old, value, cond: old ^ value, True),
+    "min": (min_each, lambda old, value, cond: min(old, value), False),
+    "fetch_min": (fetch_min_each, lambda old, value, cond: min(old, value), True),
+    "max": (max_each, lambda old, value, cond: max(old, value), False),
+    "fetch_max": (fetch_max_each, lambda old, value, cond: max(old, value), True),
 }
-CASES = [(name, dtype) for name in OPERATIONS for dtype in INTEGERS + (FLOATS if name in ("fetch", "set", "swap") else [])]
+CASES = [
+    (name, dtype) for name in OPERATIONS for dtype in INTEGERS + NARROW + (FLOATS + HALVES if name in ("fetch", "set", "swap") else [])
+]
 
 
 def steps_of(name, dtype):
@@ -381,7 +417,56 @@ def test_operation(heap, name, dtype):
     equal(found, np.array(fetched, dtype), "fetched")
 
 
+@pgas.jit
+def add_halves(dest, values, found, pe):
+    for i in range(values.size):
+        pgas.atomic_add(dest, 1, values[i], pe)
+        found[i] = pgas.atomic_fetch_add(dest, 1, values[i], pe)
+
+
+@needs_16_bits
+@checklist("E", "every operation and type", "floats add up")
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_halves_are_rounded_after_every_addition(heap, name):
+    """The sums need more bits than an element has; the elements beside it stay as they are."""
+    if name == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
+    _, _, right, _ = neighbours()
+    values, dest = heap.array(np.array([1.0, 0.001, 300.0, 0.7, -20.25]), name), heap.full(3, 5, name)
+    found = heap.zeros(5, name)
+    add_halves[1, 1](dest, values, found, right)
+    old, fetched = dest.dtype.type(5), []
+    for value in values.copy_to_host():
+        fetched.append(dest.dtype.type(old + value))
+        old = dest.dtype.type(fetched[-1] + value)
+    equal(found, np.array(fetched, dest.dtype))
+    equal(dest, np.array([5, old, 5], dest.dtype))
+
+
 # ------------------------------------------------------------------------------------------------------------------- contention
+
+
+@pgas.jit
+def many_on_neighbours(dest, repeats, pe):
+    """Threads of all PEs update the elements of a word, each element in another way."""
+    t = cuda.grid(1)
+    for i in range(repeats):
+        pgas.atomic_add(dest, 0, 1, pe)
+        pgas.atomic_max(dest, 1, t * repeats + i, pe)
+        pgas.atomic_min(dest, 2, -t * repeats - i, pe)
+        pgas.atomic_inc(dest, 3, pe)
+
+
+@checklist("E", "contention counts exactly", "neighbouring words are untouched")
+@pytest.mark.parametrize("dtype", [np.dtype("int32"), np.dtype("int64"), *NARROW[:1]], ids=name_of)
+def test_contention_for_least_and_greatest(heap, dtype):
+    """Also of elements of 16 bits, four of which share 8 bytes."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    blocks, threads, each = 2, 24, 2
+    dest = heap.zeros(6, dtype)
+    many_on_neighbours[blocks, threads](dest, each, n - 1)
+    total = blocks * threads * each
+    equal(dest, np.array([n * total, total - 1, 1 - total, n * total, 0, 0] if me == n - 1 else [0] * 6, dtype))
 
 
 @pgas.jit

@@ -1,10 +1,12 @@
-"""Atomics on elements over a NIC. A NIC has atomics on words of 4 and 8 bytes, and adds integers only."""
+"""Atomics on elements over a NIC. A NIC has atomics on words of 4 and 8 bytes, adds integers only, and has no minimum or maximum."""
 
 from typing import Any
 
 from pgas.kernels import operation, state
 from pgas.kernels.codes import Update
-from pgas.kernels.compiler import caster, constant, device, element_of_word, element_size, element_words, ptx, types
+from pgas.kernels.combine import combine
+from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, ptx, types
+from pgas.kernels.refusals import refuse
 
 __all__ = ["atomic"]
 
@@ -17,13 +19,16 @@ def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fet
     Args:
         name: of the operation, for errors.
         update: the kind of update.
-        dtype: of the elements, of 4 or 8 bytes.
+        dtype: of the elements.
         load: the path's g.
         change: ``change(name, update, size, fetch=)`` makes the path's ``change(addr, word, compare, pe)``.
         fetch: whether the old value is returned.
     """
-    if isinstance(dtype, types.Float) and update is Update.ADD:
-        return _float_add(name, dtype, load(dtype), change(name, Update.COMPARE_SWAP, element_size(dtype), fetch=True), fetch=fetch)
+    if element_size(dtype) not in (4, 8):
+        refuse("narrow atomic", function=name, dtype=dtype)
+    if update in (Update.MIN, Update.MAX) or (isinstance(dtype, types.Float) and update is Update.ADD):
+        swap = change(name, Update.COMPARE_SWAP, element_size(dtype), fetch=True)
+        return _by_compare_swap(name, combine(update, dtype), load(dtype), swap, fetch=fetch)
     perform = change(name, update, element_size(dtype), fetch=fetch)
     if fetch:
 
@@ -43,17 +48,17 @@ def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fet
     return atomic
 
 
-def _float_add(name: str, dtype: Any, load: Any, compare_swap: Any, *, fetch: bool) -> Any:
-    """Make an addition of floats: compare-and-swap until it succeeds, or PGAS_TIMEOUT has passed."""
-    cast, op = caster(dtype), constant(operation.number(name))
+def _by_compare_swap(name: str, new: Any, load: Any, compare_swap: Any, *, fetch: bool) -> Any:
+    """Make an update that the NIC lacks: compare-and-swap until it succeeds, or PGAS_TIMEOUT has passed. new: see combine()."""
+    op = constant(operation.number(name))
 
     @device
-    def add(addr, array, value, pe):
+    def change(addr, array, value, pe):
         deadline = ptx.globaltimer() + state.timeout_ns()
         old = load(addr, array, pe, 0)
         while True:
             expected, _ = element_words(array, old)
-            word, _ = element_words(array, cast(old + cast(value)))
+            word, _ = element_words(array, new(old, value))
             seen = compare_swap(addr, word, expected, pe)
             if seen == expected:
                 return old
@@ -65,12 +70,12 @@ def _float_add(name: str, dtype: Any, load: Any, compare_swap: Any, *, fetch: bo
 
         @device
         def atomic(addr, array, value, compare, pe):
-            return add(addr, array, value, pe)
+            return change(addr, array, value, pe)
 
     else:
 
         @device
         def atomic(addr, array, value, compare, pe):
-            add(addr, array, value, pe)
+            change(addr, array, value, pe)
 
     return atomic
