@@ -24,7 +24,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 N_TRANSPORTS = 3
 
 SCOPES = ("_warp", "_block")
-SECTIONS = ("Args", "Returns", "Raises", "Warns", "Completion", "Attributes")
+SECTIONS = ("Args", "Returns", "Raises", "Warns", "Completion", "Attributes", "Example")
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,8 @@ def parse(text: str) -> Docstring:
         match = re.match(rf"({'|'.join(SECTIONS)}):[ \t]*(.*)", part, re.DOTALL)
         if match is None:
             doc.text = part
+        elif match[1] == "Example":
+            doc.sections["Example"] = [("", inspect.cleandoc(match[2]))]
         else:
             doc.sections[match[1]] = list(_items(match[2]))
     return doc
@@ -237,6 +239,9 @@ def entry(name: str) -> str:
         parts += [section for section in _members(value) if section]
     for title, items in doc.sections.items():
         if title == "Completion":
+            continue
+        if title == "Example":
+            parts.append(f"```pycon\n{items[0][1]}\n```")
             continue
         if title in ("Args", "Attributes"):
             rows = [(", ".join(f"`{n.strip()}`" for n in names.split(",")), markdown(text, name)) for names, text in items]
@@ -370,7 +375,8 @@ def index() -> str:
     rows.append(("[Operations on the host](host.md)", "what functions of kernels do on the host, or on a stream"))
     intro = (
         "Kernels call the functions that move data, wait and order operations. All threads of a warp or block together call the forms with "
-        "`_warp` and `_block`. An entry says whether the host may call a function, too. `help(pgas.put)` prints the same text."
+        "`_warp` and `_block`. An entry says whether the host may call a function, too. `help(pgas.put)` prints the same text.\n\n"
+        "Examples are run on two PEs, by a program with `import numpy as np`, `import pgas`, `from pgas import cuda` and `pgas.init()`."
     )
     return f"# API\n\n{intro}\n\n{table(('page', 'names'), rows)}\n"
 

@@ -50,6 +50,17 @@ def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.full(1, 40, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, pe):
+        ...     pgas.atomic_add(dest, 0, 2, pe)
+        >>> update[1, 1](dest, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0])
+        42
     """
 
 
@@ -60,6 +71,17 @@ def atomic_fetch_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 40, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_fetch_add(dest, 0, 2, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (42, 40)
     """
 
 
@@ -70,6 +92,17 @@ def atomic_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Non
     Completion:
         on return: it has begun.
         complete: after quiet(), quiet_pe() or barrier_all().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.full(1, 41, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, pe):
+        ...     pgas.atomic_inc(dest, 0, pe)
+        >>> update[1, 1](dest, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0])
+        42
     """
 
 
@@ -80,6 +113,17 @@ def atomic_fetch_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 41, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_fetch_inc(dest, 0, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (42, 41)
     """
 
 
@@ -90,6 +134,17 @@ def atomic_fetch(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> A
     Completion:
         on return: the value has been read.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 42, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_fetch(dest, 0, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (42, 42)
     """
 
 
@@ -102,6 +157,17 @@ def atomic_set(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
     Completion:
         on return: it has begun.
         complete: after quiet(), quiet_pe() or barrier_all().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.full(1, 1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, pe):
+        ...     pgas.atomic_set(dest, 0, 42, pe)
+        >>> update[1, 1](dest, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0])
+        42
     """
 
 
@@ -112,6 +178,17 @@ def atomic_swap(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any =
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 1, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_swap(dest, 0, 42, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (42, 1)
     """
 
 
@@ -129,6 +206,17 @@ def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Intege
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 1, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_compare_swap(dest, 0, 1, 42, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (42, 1)
     """
 
 
@@ -150,6 +238,17 @@ def atomic_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
     Raises: as put().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.full(1, 12, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, pe):
+        ...     pgas.atomic_min(dest, 0, 6, pe)
+        >>> update[1, 1](dest, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0])
+        6
     """
 
 
@@ -162,6 +261,17 @@ def atomic_fetch_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 12, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_fetch_min(dest, 0, 6, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (6, 12)
     """
 
 
@@ -183,6 +293,17 @@ def atomic_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
     Raises: as put().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.full(1, 12, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, pe):
+        ...     pgas.atomic_max(dest, 0, 60, pe)
+        >>> update[1, 1](dest, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0])
+        60
     """
 
 
@@ -195,6 +316,17 @@ def atomic_fetch_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 12, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_fetch_max(dest, 0, 60, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (60, 12)
     """
 
 
@@ -212,6 +344,17 @@ def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.full(1, 12, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, pe):
+        ...     pgas.atomic_and(dest, 0, 6, pe)
+        >>> update[1, 1](dest, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0])
+        4
     """
 
 
@@ -222,6 +365,17 @@ def atomic_fetch_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 12, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_fetch_and(dest, 0, 6, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (4, 12)
     """
 
 
@@ -232,6 +386,17 @@ def atomic_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = N
     Completion:
         on return: it has begun.
         complete: after quiet(), quiet_pe() or barrier_all().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.full(1, 12, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, pe):
+        ...     pgas.atomic_or(dest, 0, 6, pe)
+        >>> update[1, 1](dest, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0])
+        14
     """
 
 
@@ -242,6 +407,17 @@ def atomic_fetch_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: A
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 12, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_fetch_or(dest, 0, 6, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (14, 12)
     """
 
 
@@ -252,6 +428,17 @@ def atomic_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
     Completion:
         on return: it has begun.
         complete: after quiet(), quiet_pe() or barrier_all().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.full(1, 12, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, pe):
+        ...     pgas.atomic_xor(dest, 0, 6, pe)
+        >>> update[1, 1](dest, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0])
+        10
     """
 
 
@@ -262,4 +449,15 @@ def atomic_fetch_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, found = pgas.full(1, 12, np.int64), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def update(dest, found, pe):
+        ...     found[0] = pgas.atomic_fetch_xor(dest, 0, 6, pe)
+        >>> update[1, 1](dest, found, right)
+        >>> pgas.barrier_all()
+        >>> int(dest[0]), int(found[0])
+        (10, 12)
     """

@@ -78,6 +78,13 @@ def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> Non
         DeviceError: later, on the host: this PE is not a member of the team, the channel does not exist, or a member has not come after
             PGAS_TIMEOUT seconds; names function, team, channel and member.
         ValueError: on the host, at the call: the channel does not exist.
+
+    Example:
+        >>> @pgas.jit
+        ... def meet(team):
+        ...     pgas.team_sync(team)
+        >>> pgas.launch(meet, 1, 1, (pgas.TEAM_WORLD,))
+        >>> pgas.team_sync(pgas.TEAM_NODE)  # on the host
     """
 
 
@@ -100,6 +107,19 @@ def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
         TypingError: as team_sync().
         DeviceError: as team_sync().
         ValueError: as team_sync().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, out = pgas.zeros(1, np.int32), pgas.zeros(1, np.int32)
+        >>> @pgas.jit
+        ... def step(team, dest, out, pe):
+        ...     pgas.p(dest, 0, 3, pe)
+        ...     pgas.barrier(team)
+        ...     out[0] = dest[0]
+        >>> pgas.launch(step, 1, 1, (pgas.TEAM_WORLD, dest, out, right))
+        >>> pgas.synchronize()
+        >>> int(out[0])
+        3
     """
 
 
@@ -125,6 +145,17 @@ def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, dest is source, or as team_sync().
         ValueError: on the host, at the call: the same.
+
+    Example:
+        >>> n = pgas.n_pes()
+        >>> source, dest = pgas.array(10 * pgas.my_pe() + np.arange(n)), pgas.zeros(n, np.int64)  # an element for each PE
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.alltoall_block(team, dest, source)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist() == [10 * pe + pgas.my_pe() for pe in range(n)]
+        True
     """
 
 
@@ -167,6 +198,14 @@ def alltoallv(
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: a part is not inside dest or source, a member sends more than is expected, or as team_sync().
         ValueError: on the host, at the call: an array of integers has fewer than n elements, or dest is source.
+
+    Example:
+        >>> n = pgas.n_pes()
+        >>> source, dest = pgas.full(n * 2, pgas.my_pe()), pgas.full(n * 2, -1)
+        >>> counts, displs = pgas.full(n, 2), pgas.array(2 * np.arange(n))  # two elements for each PE
+        >>> pgas.alltoallv(pgas.TEAM_WORLD, dest, counts, displs, source, counts, displs)
+        >>> dest[:4].copy_to_host().tolist()
+        [0, 0, 1, 1]
     """
 
 
@@ -190,6 +229,16 @@ def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Int
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, root is no member, or as team_sync().
         ValueError: on the host, at the call: the same.
+
+    Example:
+        >>> source, dest = pgas.full(4, pgas.my_pe() + 1), pgas.zeros(4, np.int64)
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.broadcast_block(team, dest, source, 1)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist()
+        [2, 2, 2, 2]
     """
 
 
@@ -214,6 +263,16 @@ def fcollect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
         ValueError: on the host, at the call: the same.
+
+    Example:
+        >>> source, dest = pgas.full(2, pgas.my_pe()), pgas.zeros(2 * pgas.n_pes(), np.int64)
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.fcollect_block(team, dest, source)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> dest[:4].copy_to_host().tolist()
+        [0, 0, 1, 1]
     """
 
 
@@ -239,6 +298,16 @@ def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stre
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: dest is too short or is source, or as team_sync().
         ValueError: on the host, at the call: dest is source, or channel does not exist.
+
+    Example:
+        >>> source, dest = pgas.full(3, pgas.my_pe()), pgas.zeros(3 * pgas.n_pes(), np.int64)
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.collect_block(team, dest, source[: pgas.my_pe() + 1])
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> dest[:3].copy_to_host().tolist()  # one element of PE 0, two of PE 1
+        [0, 1, 1]
     """
 
 

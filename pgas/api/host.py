@@ -63,6 +63,11 @@ def init(
     Warns:
         PgasWarning: on PE 0, a PGAS_ variable is set that pgas does not know, or PGAS_HCA names no device of this machine; a PE and the
             software card's kernel share a GPU without MPS.
+
+    Example:
+        >>> with pgas.init() as job:  # nested calls are allowed
+        ...     0 <= job.my_pe < job.n_pes
+        True
     """
     if sum(given is not None for given in (comm, unique_id, process_group)) > 1:
         raise ValueError("pgas.init: one of comm, unique_id and process_group may be given")
@@ -90,6 +95,11 @@ def unique_id(host: str | None = None) -> bytes:
 
     Raises:
         BootstrapError: host is no address of this machine.
+
+    Example:
+        >>> token = pgas.unique_id("127.0.0.1")  # on one process, which sends it to the others
+        >>> len(token)  # all of them call pgas.init(unique_id=token, rank=..., size=...)
+        128
     """
     return meeting.unique_id(host)
 
@@ -108,6 +118,10 @@ def finalize() -> None:
 
     Raises:
         DeviceError: a kernel of this PE found an error.
+
+    Example:
+        >>> job = pgas.init()
+        >>> pgas.finalize()  # once for each init()
     """
     runtime.finalize()
 
@@ -127,6 +141,21 @@ def reset() -> None:
         PgasError: on every PE: the job cannot be made usable again. The text gives the reason: a PE or the software card has ended, a GPU's
             context is lost (a CUDA error), an exception made a PE leave a collective call, a kernel does not end within PGAS_TIMEOUT, or a
             NIC refuses.
+
+    Example:
+        >>> sig = pgas.zeros(1, np.uint64)
+        >>> @pgas.jit
+        ... def wrong(sig, pe):
+        ...     pgas.signal_op(sig, 0, 1, pgas.SIGNAL_SET, pe)
+        >>> try:
+        ...     wrong[1, 1](sig, -1)
+        ...     pgas.synchronize()
+        ... except pgas.DeviceError as error:
+        ...     print("PE -1 does not exist" in str(error))
+        True
+        >>> pgas.reset()  # on all PEs
+        >>> wrong[1, 1](sig, pgas.my_pe())
+        >>> pgas.synchronize()
     """
     recovery.reset(runtime.current())
 
@@ -143,6 +172,16 @@ def synchronize(stream: Any = None) -> None:
     Raises:
         DeviceError: a kernel found an error: a wait past its deadline, a bad PE or address.
         PgasError: a peer died.
+
+    Example:
+        >>> data = pgas.zeros(1)
+        >>> @pgas.jit
+        ... def fill(data):
+        ...     data[0] = 1.5
+        >>> fill[1, 1](data)  # returns while the kernel runs
+        >>> pgas.synchronize()
+        >>> float(data[0])
+        1.5
     """
     runtime.current().synchronize(stream)
 
@@ -164,13 +203,24 @@ def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
         ValueError, TypeError: bad shape, dtype or alignment.
         HeapError: on every PE: the heap is exhausted and cannot grow (the text names the PE without memory), or PEs ask for different
             arrays. The heap is as before.
+
+    Example:
+        >>> a = pgas.empty((2, 3), np.float32)
+        >>> a.shape, a.dtype
+        ((2, 3), dtype('float32'))
+        >>> pgas.free(a)
     """
     return runtime.current().allocate(shape, dtype, "pgas.empty", None, alignment)
 
 
 @host_only
 def zeros(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array of zeros; every PE's instance is zeroed before any PE returns. As empty() (shmem_calloc)."""
+    """Return a symmetric array of zeros; every PE's instance is zeroed before any PE returns. As empty() (shmem_calloc).
+
+    Example:
+        >>> pgas.zeros(3, np.int32).copy_to_host().tolist()
+        [0, 0, 0]
+    """
     job = runtime.current()
     return job.allocate(shape, dtype, "pgas.zeros", lambda a: job.memory.fill(job.address(a), a.nbytes, 0), alignment)
 
@@ -181,6 +231,10 @@ def full(shape: Any, value: Any, dtype: Any = None, *, alignment: int = ALIGNMEN
 
     Raises:
         TypeError, ValueError: an element cannot hold the value; as empty().
+
+    Example:
+        >>> pgas.full((2, 2), 0.5).copy_to_host().tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
     """
     dtype = np.asarray(value).dtype if dtype is None else dtype
     return runtime.current().allocate(shape, dtype, "pgas.full", lambda a: a.copy_to_device(_filled(a, value)), alignment)
@@ -196,7 +250,12 @@ def _filled(array: SymmetricArray, value: Any) -> np.ndarray:
 
 @host_only
 def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array with a copy of this PE's values; shape and dtype must be the same on all PEs. As empty()."""
+    """Return a symmetric array with a copy of this PE's values; shape and dtype must be the same on all PEs. As empty().
+
+    Example:
+        >>> pgas.array([1, 2, 3], np.int16).copy_to_host().tolist()
+        [1, 2, 3]
+    """
     try:
         host = np.ascontiguousarray(values, None if dtype is None else dtype_of(dtype)).reshape(np.shape(values))
     except OverflowError as error:
@@ -217,19 +276,33 @@ def empty_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignmen
     Raises:
         TypeError: prototype has no shape or no dtype, or a dtype that is not allowed on the heap.
         ValueError, HeapError: as empty().
+
+    Example:
+        >>> pgas.empty_like(np.ones((2, 3), np.float32), shape=5).shape
+        (5,)
     """
     return empty(*_like("empty_like", prototype, shape, dtype), alignment=alignment)
 
 
 @host_only
 def zeros_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return zeros() with the shape and dtype of an array. As empty_like()."""
+    """Return zeros() with the shape and dtype of an array. As empty_like().
+
+    Example:
+        >>> pgas.zeros_like(np.ones(3, np.int32)).copy_to_host().tolist()
+        [0, 0, 0]
+    """
     return zeros(*_like("zeros_like", prototype, shape, dtype), alignment=alignment)
 
 
 @host_only
 def full_like(prototype: Any, value: Any, dtype: Any = None, *, shape: Any = None, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return full() with the shape and dtype of an array. As empty_like()."""
+    """Return full() with the shape and dtype of an array. As empty_like().
+
+    Example:
+        >>> pgas.full_like(np.ones(3, np.int32), 7).copy_to_host().tolist()
+        [7, 7, 7]
+    """
     shape, dtype = _like("full_like", prototype, shape, dtype)
     return full(shape, value, dtype, alignment=alignment)
 
@@ -254,6 +327,12 @@ def free(array: SymmetricArray) -> None:
     Raises:
         ValueError: array is not a symmetric array, or is a view.
         HeapError: array was freed before, PEs free different arrays, or the call failed on another PE.
+
+    Example:
+        >>> a = pgas.zeros(4)
+        >>> pgas.free(a)
+        >>> with pgas.zeros(4) as b:  # freed at the end of the block
+        ...     b[0] = 1
     """
     runtime.current().free(array)
 
@@ -268,13 +347,22 @@ def allgather_object(value: Any) -> list[Any]:
     Raises:
         BootstrapError: on every PE: a PE's value cannot be pickled, or PEs make different collective calls. On the PE concerned: a value
             cannot be unpickled.
+
+    Example:
+        >>> pgas.allgather_object(f"PE {pgas.my_pe()}")[:2]
+        ['PE 0', 'PE 1']
     """
     return _exchange("allgather_object", value)
 
 
 @host_only
 def broadcast_object(value: Any, root: int = 0) -> Any:
-    """Return PE root's small, picklable value; other PEs' values are ignored. Collective. Raises as allgather_object()."""
+    """Return PE root's small, picklable value; other PEs' values are ignored. Collective. Raises as allgather_object().
+
+    Example:
+        >>> pgas.broadcast_object({"seed": 3} if pgas.my_pe() == 0 else None)
+        {'seed': 3}
+    """
     job = runtime.current()
     job.check_pe("broadcast_object", root, "root")
     return _exchange("broadcast_object", value if job.my_pe == root else None, f"root={int(root)}")[root]
@@ -300,7 +388,12 @@ def _unpickled(function: str, pe: int, data: bytes) -> Any:
 
 @host_only
 def info() -> dict[str, Any]:
-    """Return a description of the job for benchmark reports: machine, GPU, transport, adapter, engine, number of PEs, versions."""
+    """Return a description of the job for benchmark reports: machine, GPU, transport, adapter, engine, number of PEs, versions.
+
+    Example:
+        >>> pgas.info()["npes"] == pgas.n_pes()
+        True
+    """
     import importlib.metadata
     import platform
 

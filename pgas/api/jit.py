@@ -57,6 +57,18 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
 
     Raises:
         TypeError: function is a signature, a kernel or something else that is no Python function.
+
+    Example:
+        >>> @pgas.jit
+        ... def scale(a, factor):
+        ...     i = cuda.grid(1)
+        ...     if i < a.size:
+        ...         a[i] *= factor
+        >>> a = pgas.full(5, 2.0)
+        >>> scale[2, 32](a, 3.0)
+        >>> pgas.synchronize()
+        >>> float(a[4])
+        6.0
     """
     if function is None:
         return functools.partial(jit, cache=cache, **options)
@@ -200,6 +212,17 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
             counted), and the text gives the largest grid that fits; or not even one block fits.
         BootstrapError: PEs launch different kernels.
         PgasError: args has a team that was destroyed; a PE whose args has none gets a ValueError.
+
+    Example:
+        >>> @pgas.jit
+        ... def meet(out):
+        ...     pgas.barrier_all_block()  # waits for the kernels of all PEs
+        ...     out[cuda.threadIdx.x] = 1
+        >>> out = pgas.zeros(32, np.int32)
+        >>> pgas.launch(meet, 1, 32, (out,))
+        >>> pgas.synchronize()
+        >>> int(out.copy_to_host().sum())
+        32
     """
     job = runtime.current()
     if not isinstance(kernel, Kernel):

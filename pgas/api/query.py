@@ -11,13 +11,23 @@ __all__ = ["my_pe", "n_pes", "ptr"]
 
 @device_function(query.my_pe, host=lambda: runtime.current().my_pe)
 def my_pe() -> int:
-    """Return the number of this PE, from 0 to n_pes() - 1."""
+    """Return the number of this PE, from 0 to n_pes() - 1.
+
+    Example:
+        >>> pgas.my_pe() in range(pgas.n_pes())
+        True
+    """
     raise AssertionError
 
 
 @device_function(query.n_pes, host=lambda: runtime.current().n_pes)
 def n_pes() -> int:
-    """Return the number of PEs of the job."""
+    """Return the number of PEs of the job.
+
+    Example:
+        >>> pgas.n_pes()
+        2
+    """
     raise AssertionError
 
 
@@ -36,4 +46,15 @@ def ptr(dest: Any, pe: Integer) -> Any:
     Raises:
         TypingError: in a kernel: the job's only transport is through a NIC (TypeError in the simulator).
         DeviceError: after the kernel: the job has two paths, and the PE is reached through a NIC.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> a = pgas.zeros(1, np.int32)
+        >>> @pgas.jit
+        ... def store(a, pe):
+        ...     pgas.ptr(a, pe)[0] = 4  # a plain store to PE pe, over p2p
+        >>> store[1, 1](a, right)
+        >>> pgas.barrier_all()
+        >>> int(a[0])
+        4
     """

@@ -64,6 +64,16 @@ def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
         ValueError: on the host, at the call: the same, or op is another.
+
+    Example:
+        >>> source, dest = pgas.full(4, pgas.my_pe() + 1), pgas.zeros(4, np.int64)
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.reduce_block(team, dest, source, pgas.MAX)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist() == [pgas.n_pes()] * 4
+        True
     """
 
 
@@ -89,6 +99,17 @@ def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integ
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
         ValueError: on the host, at the call: the same, or op is another.
+
+    Example:
+        >>> n = pgas.n_pes()
+        >>> source, dest = pgas.array(np.arange(n)), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.reducescatter_block(team, dest, source, pgas.SUM)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> int(dest[0]) == n * pgas.my_pe()
+        True
     """
 
 
@@ -114,6 +135,16 @@ def inscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
         ValueError: on the host, at the call: the same, or op is another.
+
+    Example:
+        >>> source, dest = pgas.full(1, 5), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.inscan_block(team, dest, source, pgas.SUM)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> int(dest[0]) == 5 * (pgas.my_pe() + 1)
+        True
     """
 
 
@@ -140,6 +171,16 @@ def exscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
         ValueError: on the host, at the call: the same, or op is another.
+
+    Example:
+        >>> source, dest = pgas.full(1, 5), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.exscan_block(team, dest, source, pgas.SUM)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> int(dest[0]) == 5 * pgas.my_pe()
+        True
     """
 
 
@@ -166,6 +207,16 @@ def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
         ValueError: on the host, at the call: the same.
+
+    Example:
+        >>> source, dest = pgas.array([[pgas.my_pe() / 2, pgas.my_pe()]]), pgas.zeros((1, 2))  # value, location
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.maxloc_block(team, dest, source)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist() == [[(pgas.n_pes() - 1) / 2, pgas.n_pes() - 1]]
+        True
     """
 
 
@@ -188,6 +239,16 @@ def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: sizes do not fit, or as team_sync().
         ValueError: on the host, at the call: the same.
+
+    Example:
+        >>> source, dest = pgas.array([[pgas.my_pe() / 2, pgas.my_pe()]]), pgas.zeros((1, 2))  # value, location
+        >>> @pgas.jit
+        ... def exchange(team, dest, source):
+        ...     pgas.minloc_block(team, dest, source)
+        >>> pgas.launch(exchange, 1, 32, (pgas.TEAM_WORLD, dest, source))
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist()
+        [[0.0, 0.0]]
     """
 
 

@@ -34,6 +34,16 @@ def register(array: Any) -> None:
         TypeError: it is not an array in GPU memory.
         ValueError: it is empty, on the symmetric heap, or registered already.
         TransportError: the NIC cannot reach it, or 256 arrays are registered.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(4), cuda.to_device(np.full(4, 2.5))
+        >>> pgas.register(source)  # the NIC reaches it from now on
+        >>> pgas.put(dest, source, right)
+        >>> pgas.barrier_all()
+        >>> pgas.unregister(source)
+        >>> dest.copy_to_host().tolist()
+        [2.5, 2.5, 2.5, 2.5]
     """
     job = runtime.current()
     operand = Operand.of("register", "array", array, contiguous=False)
@@ -57,6 +67,11 @@ def unregister(array: Any) -> None:
     Raises:
         ValueError: it is not registered.
         DeviceError: a kernel of this PE found an error.
+
+    Example:
+        >>> local = cuda.to_device(np.zeros(4))
+        >>> pgas.register(local)
+        >>> pgas.unregister(local)  # after that, its memory may be freed
     """
     job = runtime.current()
     start, _ = Operand.of("unregister", "array", array, contiguous=False).extent

@@ -36,6 +36,18 @@ def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
         TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
         DeviceError: later, on the host, under PGAS_DEBUG=check and in the simulator: pe does not exist, dest is not on the heap, or
             an operand is shorter than nelems.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32)
+        >>> @pgas.jit
+        ... def send(dest, source, pe):
+        ...     pgas.put_block(dest, source, pe)  # all threads of the block copy together
+        >>> send[1, 32](dest, source, right)
+        >>> pgas.put(dest[2:], source, right, nelems=1)  # on the host
+        >>> pgas.barrier_all()
+        >>> dest.copy_to_host().tolist()
+        [7, 7, 7, 7]
     """
 
 
@@ -62,6 +74,19 @@ def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
     Completion:
         on return: it has begun.
         complete: after quiet(), quiet_pe() or barrier_all(); source may be reused then, or after flush().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32)
+        >>> @pgas.jit
+        ... def send(dest, source, pe):
+        ...     pgas.put_nbi(dest[:2], source[:2], pe)
+        ...     pgas.put_nbi(dest[2:], source[2:], pe)
+        ...     pgas.quiet()  # both are complete, and source may be overwritten
+        >>> send[1, 1](dest, source, right)
+        >>> pgas.barrier_all()
+        >>> dest.copy_to_host().tolist()
+        [7, 7, 7, 7]
     """
 
 
@@ -93,6 +118,17 @@ def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put(), with source in the place of dest.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32)
+        >>> @pgas.jit
+        ... def fetch(dest, source, pe):
+        ...     pgas.get_block(dest, source, pe)
+        >>> fetch[1, 32](dest, source, right)
+        >>> pgas.get(dest[:2], source, right, nelems=2)  # on the host
+        >>> dest.copy_to_host().tolist()
+        [7, 7, 7, 7]
     """
 
 
@@ -115,6 +151,19 @@ def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
     Completion:
         on return: it has begun.
         complete: after quiet(), quiet_pe() or barrier_all(); nobody may access dest before.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32)
+        >>> @pgas.jit
+        ... def fetch(dest, source, pe):
+        ...     pgas.get_nbi(dest, source, pe)
+        ...     pgas.quiet()  # now dest may be read
+        ...     dest[0] += 1
+        >>> fetch[1, 1](dest, source, right)
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist()
+        [8, 7, 7, 7]
     """
 
 
@@ -161,6 +210,17 @@ def iput(
         TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
         DeviceError: later, on the host: a stride is below 1; under PGAS_DEBUG=check and in the simulator also: pe does not exist, dest
             is not on the heap, or an operand holds fewer than nelems elements at its stride.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(6, np.int32), pgas.array(np.arange(1, 4, dtype=np.int32))
+        >>> @pgas.jit
+        ... def scatter(dest, source, pe):
+        ...     pgas.iput(dest, source, 2, 1, pe)  # to every second element
+        >>> scatter[1, 1](dest, source, right)
+        >>> pgas.barrier_all()
+        >>> dest.copy_to_host().tolist()
+        [1, 0, 2, 0, 3, 0]
     """
 
 
@@ -196,6 +256,17 @@ def iget(
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as iput(), with source in the place of dest.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(3, np.int32), pgas.array(np.arange(6, dtype=np.int32))
+        >>> @pgas.jit
+        ... def gather(dest, source, pe):
+        ...     pgas.iget(dest, source, 1, 2, pe)  # every second element
+        >>> gather[1, 1](dest, source, right)
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist()
+        [0, 2, 4]
     """
 
 
@@ -228,6 +299,17 @@ def p(dest: Any, idx: Index, value: Any, pe: Integer, qp: Integer = 0, *, stream
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest = pgas.zeros((2, 3), np.float32)
+        >>> @pgas.jit
+        ... def store(dest, pe):
+        ...     pgas.p(dest, (1, cuda.threadIdx.x), 0.5, pe)
+        >>> store[1, 3](dest, right)
+        >>> pgas.barrier_all()
+        >>> dest.copy_to_host().tolist()
+        [[0.0, 0.0, 0.0], [0.5, 0.5, 0.5]]
     """
 
 
@@ -238,4 +320,15 @@ def g(source: Any, idx: Index, pe: Integer, qp: Integer = 0, *, stream: Any = No
     Completion:
         on return: the value has been read.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> source, out = pgas.array(np.array([3, 5])), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def load(source, out, pe):
+        ...     out[0] = 10 * pgas.g(source, 1, pe)
+        >>> load[1, 1](source, out, right)
+        >>> pgas.synchronize()
+        >>> int(out[0]), int(pgas.g(source, 0, right))  # the second one on the host
+        (50, 3)
     """

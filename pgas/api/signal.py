@@ -41,6 +41,18 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source, sig = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32), pgas.zeros(1, np.uint64)
+        >>> @pgas.jit
+        ... def exchange(dest, source, sig, pe):
+        ...     pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)
+        ...     pgas.signal_wait_until(sig, 0, pgas.EQ, 1)  # the left neighbor's data is in dest
+        >>> pgas.launch(exchange, 1, 1, (dest, source, sig, right))
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist()
+        [7, 7, 7, 7]
     """
 
 
@@ -61,6 +73,19 @@ def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op:
     Completion:
         on return: it has begun.
         complete: the data once a wait sees the signal; both, and the use of source, after quiet(), quiet_pe() or barrier_all().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source, sig = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32), pgas.zeros(1, np.uint64)
+        >>> @pgas.jit
+        ... def exchange(dest, source, sig, pe):
+        ...     pgas.put_signal_nbi(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)
+        ...     pgas.signal_wait_until(sig, 0, pgas.EQ, 1)  # the left neighbor's data is in dest
+        ...     pgas.quiet()  # now source may be overwritten
+        >>> pgas.launch(exchange, 1, 1, (dest, source, sig, right))
+        >>> pgas.synchronize()
+        >>> dest.copy_to_host().tolist()
+        [7, 7, 7, 7]
     """
 
 
@@ -81,6 +106,17 @@ def signal_op(sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream:
     Completion:
         on return: value has been read.
         complete: after quiet(), quiet_pe() or barrier_all().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> sig = pgas.zeros(1, np.uint64)
+        >>> @pgas.jit
+        ... def tell(sig, pe):
+        ...     pgas.signal_op(sig, 0, 5, pgas.SIGNAL_ADD, pe)
+        >>> tell[1, 2](sig, right)
+        >>> pgas.barrier_all()
+        >>> int(sig[0])
+        10
     """
 
 
@@ -92,6 +128,18 @@ def signal_wait_until(sig: Any, idx: Index, cmp: int, value: Any, *, stream: Any
         on return: the condition has held; this thread sees the writer's operations before its fence(), or the data of its
             put_signal().
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> sig, seen = pgas.zeros(1, np.uint64), pgas.zeros(1, np.uint64)
+        >>> @pgas.jit
+        ... def meet(sig, seen, pe):
+        ...     pgas.signal_op(sig, 0, 3, pgas.SIGNAL_SET, pe)
+        ...     seen[0] = pgas.signal_wait_until(sig, 0, pgas.GE, 1)
+        >>> pgas.launch(meet, 1, 1, (sig, seen, right))
+        >>> pgas.synchronize()
+        >>> int(seen[0])
+        3
     """
 
 
@@ -109,4 +157,11 @@ def signal_fetch(sig: Any, idx: Index, *, stream: Any = None) -> Any:
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
     Raises: as put().
+
+    Example:
+        >>> sig = pgas.zeros(1, np.uint64)
+        >>> pgas.signal_op(sig, 0, 4, pgas.SIGNAL_SET, pgas.my_pe())
+        >>> pgas.quiet()
+        >>> int(pgas.signal_fetch(sig, 0))
+        4
     """

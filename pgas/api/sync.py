@@ -38,6 +38,21 @@ def wait_until(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = Non
     Raises:
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: PGAS_TIMEOUT seconds have passed; names the element, the condition and the value found.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> data, flag = pgas.zeros(1), pgas.zeros(1, np.int32)
+        >>> @pgas.jit
+        ... def pass_on(data, flag, pe):
+        ...     pgas.p(data, 0, 2.5, pe)
+        ...     pgas.fence()  # the flag arrives after the data
+        ...     pgas.p(flag, 0, 1, pe)
+        ...     pgas.wait_until(flag, 0, pgas.EQ, 1)
+        ...     data[0] += 1.0  # the left neighbor's value is here
+        >>> pgas.launch(pass_on, 1, 1, (data, flag, right))
+        >>> pgas.synchronize()
+        >>> float(data[0])
+        3.5
     """
 
 
@@ -51,6 +66,19 @@ def fence(*, stream: Any = None) -> None:
     Completion:
         on return: later operations of this thread to a PE are visible there only after its earlier ones.
         complete: nothing.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> data, flag = pgas.zeros(1), pgas.zeros(1, np.int32)
+        >>> @pgas.jit
+        ... def send(data, flag, pe):
+        ...     pgas.p(data, 0, 2.5, pe)
+        ...     pgas.fence()  # whoever sees the flag also sees the data
+        ...     pgas.p(flag, 0, 1, pe)
+        >>> send[1, 1](data, flag, right)
+        >>> pgas.wait_until(flag, 0, pgas.EQ, 1)
+        >>> float(data[0])
+        2.5
     """
 
 
@@ -63,6 +91,19 @@ def quiet(*, stream: Any = None) -> None:
     Completion:
         on return: this thread's operations, and those of other threads that happen before the call, are complete.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32)
+        >>> @pgas.jit
+        ... def send(dest, source, pe):
+        ...     pgas.put_nbi(dest, source, pe)
+        ...     pgas.quiet()
+        ...     source[0] = 0  # the put has read the old value, and is complete
+        >>> send[1, 1](dest, source, right)
+        >>> pgas.barrier_all()
+        >>> dest.copy_to_host().tolist()
+        [7, 7, 7, 7]
     """
 
 
@@ -85,6 +126,18 @@ def quiet_pe(pe: Integer, *, stream: Any = None) -> None:
         TypingError: (TypeError in the simulator) when the kernel is compiled: pe is no integer.
         DeviceError: later, on the host, under PGAS_DEBUG=check and in the simulator: pe does not exist; or a NIC transport's operations
             are not complete after PGAS_TIMEOUT seconds.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32)
+        >>> @pgas.jit
+        ... def send(dest, source, pe):
+        ...     pgas.put_nbi(dest, source, pe)
+        ...     pgas.quiet_pe(pe)  # operations to other PEs may still be outstanding
+        >>> send[1, 1](dest, source, right)
+        >>> pgas.barrier_all()
+        >>> dest.copy_to_host().tolist()
+        [7, 7, 7, 7]
     """
 
 
@@ -104,6 +157,19 @@ def flush(*, stream: Any = None) -> None:
 
     Raises:
         DeviceError: later, on the host: a NIC transport's operations are not complete after PGAS_TIMEOUT seconds.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(4, np.int32), pgas.full(4, 7, np.int32)
+        >>> @pgas.jit
+        ... def send(dest, source, pe):
+        ...     pgas.put_nbi(dest, source, pe)
+        ...     pgas.flush()
+        ...     source[0] = 0  # the put has read the old value
+        >>> send[1, 1](dest, source, right)
+        >>> pgas.barrier_all()
+        >>> dest.copy_to_host().tolist()
+        [7, 7, 7, 7]
     """
 
 
@@ -124,6 +190,19 @@ def barrier_all(*, stream: Any = None) -> None:
     Raises:
         DeviceError: on the host: a kernel of this PE found an error, for example a PE that did not arrive at a barrier within PGAS_TIMEOUT.
         BootstrapError: on the host: another PE makes another collective call.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, out = pgas.zeros(1, np.int32), pgas.zeros(1, np.int32)
+        >>> @pgas.jit
+        ... def step(dest, out, pe):
+        ...     pgas.p(dest, 0, 3, pe)
+        ...     pgas.barrier_all()  # the left neighbor's value is in dest
+        ...     out[0] = dest[0]
+        >>> pgas.launch(step, 1, 1, (dest, out, right))
+        >>> pgas.barrier_all()  # on the host: the kernels of all PEs have ended
+        >>> int(out[0])
+        3
     """
 
 
@@ -146,6 +225,20 @@ def sync_all(*, stream: Any = None) -> None:
     Completion:
         on return: all PEs have arrived; what they stored before a fence() before the call is visible.
         complete: nothing.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, out = pgas.zeros(1, np.int32), pgas.zeros(1, np.int32)
+        >>> @pgas.jit
+        ... def step(dest, out, pe):
+        ...     pgas.p(dest, 0, 3, pe)
+        ...     pgas.fence()  # sync_all itself orders nothing
+        ...     pgas.sync_all()
+        ...     out[0] = dest[0]
+        >>> pgas.launch(step, 1, 1, (dest, out, right))
+        >>> pgas.synchronize()
+        >>> int(out[0])
+        3
     """
 
 

@@ -38,7 +38,19 @@ _CALL_BYTES = teams.HASH_BYTES // 2
 
 
 class Team(teams.Handle):
-    """A team that this PE is a member of. In kernels it is an integer. A copy is the team itself; only predefined teams can be pickled."""
+    """A team that this PE is a member of. In kernels it is an integer. A copy is the team itself; only predefined teams can be pickled.
+
+    Example:
+        >>> pair = pgas.team_create([0, 1])
+        >>> total = pgas.full(1, 3, np.int32)
+        >>> @pgas.jit
+        ... def add_up(team, total):
+        ...     pgas.reduce(team, total, total, pgas.SUM)
+        >>> pgas.launch(add_up, 1, 1, (pair, total))
+        >>> pgas.synchronize()
+        >>> int(total[0]), pair.n_pes
+        (6, 2)
+    """
 
     @classmethod
     def _of(cls, number: int, record: teams.Record) -> "Team":
@@ -122,6 +134,12 @@ def team_split_strided(parent: Team, start: int, stride: int, size: int, *, chan
         ValueError: a member would not be in the parent, or channels is out of range.
         HeapError: on every PE of the parent: the members have no common room in their team memory.
         BootstrapError: PEs make different calls.
+
+    Example:
+        >>> team = pgas.team_split_strided(pgas.TEAM_WORLD, start=1, stride=-1, size=2)  # PEs 1 and 0
+        >>> pgas.my_pe() + team.my_pe
+        1
+        >>> pgas.team_destroy(team)
     """
     call = f"pgas.team_split_strided(start={start}, stride={stride}, size={size}, channels={channels})"
     members = _team("team_split_strided", "parent", parent).pes
@@ -153,6 +171,13 @@ def team_split_2d(parent: Team, xrange: int, *, channels: int | None = None) -> 
         ValueError: xrange is less than 1, or channels is out of range.
         HeapError: on every PE of the parent: members have no common room in their team memory.
         BootstrapError: PEs make different calls.
+
+    Example:
+        >>> row, column = pgas.team_split_2d(pgas.TEAM_WORLD, xrange=2)  # a job of two PEs is one row
+        >>> row.n_pes, column.n_pes
+        (2, 1)
+        >>> pgas.team_destroy(column)
+        >>> pgas.team_destroy(row)
     """
     call = f"pgas.team_split_2d(xrange={xrange}, channels={channels})"
     members = _team("team_split_2d", "parent", parent).pes
@@ -187,6 +212,12 @@ def team_create(pes: Iterable[int], *, channels: int | None = None) -> Team | No
         ValueError: a number is no PE's, or comes twice, or channels is out of range.
         HeapError: on every PE: the members have no common room in their team memory.
         BootstrapError: PEs make different calls, or members give different lists.
+
+    Example:
+        >>> team = pgas.team_create([1, 0])  # PE 1 is member 0
+        >>> pgas.my_pe() + team.my_pe
+        1
+        >>> pgas.team_destroy(team)
     """
     if not isinstance(pes, Iterable):
         raise TypeError(f"pgas.team_create: pes must be numbers of PEs, as [0, 1], not {pes!r}")
@@ -211,6 +242,12 @@ def team_destroy(team: Team | None) -> None:
         ValueError: it is a predefined one.
         PgasError: it was destroyed before.
         BootstrapError: its members make different calls.
+
+    Example:
+        >>> team = pgas.team_split_strided(pgas.TEAM_WORLD, start=0, stride=1, size=1)
+        >>> (team is not None) == (pgas.my_pe() == 0)  # the other PEs are not members
+        True
+        >>> pgas.team_destroy(team)  # on all PEs
     """
     if team is None:
         return
@@ -337,6 +374,16 @@ def team_my_pe(team: Integer | None) -> int:
 
     Raises:
         DeviceError: later, on the host: this PE is not a member of the team.
+
+    Example:
+        >>> team, out = pgas.team_create([1, 0]), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def ask(team, out):
+        ...     out[0] = pgas.team_my_pe(team)
+        >>> ask[1, 1](team, out)
+        >>> pgas.synchronize()
+        >>> int(out[0]) == 1 - pgas.my_pe()
+        True
     """
     raise AssertionError
 
@@ -354,6 +401,16 @@ def team_n_pes(team: Integer | None) -> int:
 
     Raises:
         DeviceError: later, on the host: this PE is not a member of the team.
+
+    Example:
+        >>> team, out = pgas.team_create([1, 0]), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def ask(team, out):
+        ...     out[0] = pgas.team_n_pes(team)
+        >>> ask[1, 1](team, out)
+        >>> pgas.synchronize()
+        >>> int(out[0]) == 2
+        True
     """
     raise AssertionError
 
@@ -375,5 +432,15 @@ def team_translate_pe(src_team: Integer | None, src_pe: Integer, dest_team: Inte
 
     Raises:
         DeviceError: later, on the host: this PE is not a member of both teams.
+
+    Example:
+        >>> team, out = pgas.team_create([1, 0]), pgas.zeros(1, np.int64)
+        >>> @pgas.jit
+        ... def ask(team, out):
+        ...     out[0] = pgas.team_translate_pe(team, 0, pgas.TEAM_WORLD)
+        >>> ask[1, 1](team, out)
+        >>> pgas.synchronize()
+        >>> int(out[0]) == 1
+        True
     """
     raise AssertionError

@@ -27,6 +27,11 @@ def test(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> 
     Completion:
         on return: as wait_until() if the result is true.
         complete: on return.
+
+    Example:
+        >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
+        >>> pgas.test(flags, 0, pgas.EQ, 1), pgas.test(flags, 1, pgas.GT, 0)
+        (True, False)
     """
 
 
@@ -52,6 +57,19 @@ def wait_until_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Intege
         TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
         DeviceError: later, on the host: PGAS_TIMEOUT seconds have passed; names an element of the wait set and the value found. Under
             PGAS_DEBUG=check and in the simulator also: an array is too short, or not on the heap.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> flags = pgas.zeros(3, np.int32)
+        >>> @pgas.jit
+        ... def exchange(flags, pe):
+        ...     for i in range(3):
+        ...         pgas.p(flags, i, 1, pe)
+        ...     pgas.wait_until_all(flags, None, pgas.NE, 0)
+        >>> pgas.launch(exchange, 1, 1, (flags, right))
+        >>> pgas.synchronize()
+        >>> flags.copy_to_host().tolist()
+        [1, 1, 1]
     """
 
 
@@ -65,6 +83,23 @@ def wait_until_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Intege
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> flags = pgas.zeros(3, np.int32)
+        >>> status, order = pgas.zeros(3, np.int32), pgas.zeros(3, np.int64)
+        >>> @pgas.jit
+        ... def exchange(flags, status, order, pe):
+        ...     for i in range(3):
+        ...         pgas.p(flags, i, 1, pe)
+        ...     for n in range(3):  # in the order of arrival
+        ...         i = pgas.wait_until_any(flags, status, pgas.NE, 0)
+        ...         status[i] = 1  # leave it out from now on
+        ...         order[n] = i
+        >>> pgas.launch(exchange, 1, 1, (flags, status, order, right))
+        >>> pgas.synchronize()
+        >>> sorted(order.copy_to_host().tolist())
+        [0, 1, 2]
     """
 
 
@@ -86,6 +121,25 @@ def wait_until_some(
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
     Raises: as wait_until_all().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> flags = pgas.zeros(3, np.int32)
+        >>> status, indices = pgas.zeros(3, np.int32), pgas.zeros(3, np.int64)
+        >>> @pgas.jit
+        ... def exchange(flags, status, indices, pe):
+        ...     for i in range(3):
+        ...         pgas.p(flags, i, 1, pe)
+        ...     done = 0
+        ...     while done < 3:
+        ...         count = pgas.wait_until_some(flags, indices, status, pgas.NE, 0)
+        ...         for k in range(count):
+        ...             status[indices[k]] = 1
+        ...         done += count
+        >>> pgas.launch(exchange, 1, 1, (flags, status, indices, right))
+        >>> pgas.synchronize()
+        >>> status.copy_to_host().tolist()
+        [1, 1, 1]
     """
 
 
@@ -103,6 +157,16 @@ def wait_until_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
     Raises: as wait_until_all().
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> flags = pgas.zeros(3, np.int32)
+        >>> values = pgas.array(np.array([1, 2, 3]))
+        >>> for i in range(3):
+        ...     pgas.p(flags, i, i + 1, right)
+        >>> pgas.wait_until_all_vector(flags, None, pgas.EQ, values)
+        >>> flags.copy_to_host().tolist()
+        [1, 2, 3]
     """
 
 
@@ -113,6 +177,15 @@ def wait_until_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> flags = pgas.zeros(3, np.int32)
+        >>> values = pgas.array(np.array([1, 2, 3]))
+        >>> for i in range(3):
+        ...     pgas.p(flags, i, i + 1, right)
+        >>> pgas.wait_until_any_vector(flags[2:], None, pgas.EQ, values[2:])
+        0
     """
 
 
@@ -125,6 +198,16 @@ def wait_until_some_vector(
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> flags = pgas.zeros(3, np.int32)
+        >>> values = pgas.array(np.array([1, 2, 3]))
+        >>> indices = pgas.zeros(3, np.int64)
+        >>> for i in range(3):
+        ...     pgas.p(flags, i, i + 1, right)
+        >>> pgas.wait_until_some_vector(flags, indices, None, pgas.GE, values) > 0
+        True
     """
 
 
@@ -135,6 +218,12 @@ def test_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | No
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
+        >>> skip = pgas.array(np.array([0, 1, 0], np.int32))  # leaves out the second element
+        >>> pgas.test_all(flags, None, pgas.GT, 0), pgas.test_all(flags, skip, pgas.GT, 0)
+        (False, True)
     """
 
 
@@ -145,6 +234,11 @@ def test_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | No
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
+        >>> pgas.test_any(flags, None, pgas.EQ, 3), pgas.test_any(flags, None, pgas.EQ, 9)
+        (2, -1)
     """
 
 
@@ -155,6 +249,13 @@ def test_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelem
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
+        >>> indices = pgas.zeros(3, np.int64)
+        >>> count = pgas.test_some(flags, indices, None, pgas.GT, 0)
+        >>> indices[:count].copy_to_host().tolist()
+        [0, 2]
     """
 
 
@@ -165,6 +266,12 @@ def test_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Inte
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
+        >>> values = pgas.array(np.array([1, 2, 3]))
+        >>> pgas.test_all_vector(flags, None, pgas.LE, values), pgas.test_all_vector(flags, None, pgas.EQ, values)
+        (True, False)
     """
 
 
@@ -175,6 +282,12 @@ def test_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Inte
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
+        >>> values = pgas.array(np.array([1, 2, 3]))
+        >>> pgas.test_any_vector(flags, None, pgas.NE, values)
+        1
     """
 
 
@@ -187,4 +300,11 @@ def test_some_vector(
     Completion:
         on return: as wait_until(), for the elements that satisfy the comparison.
         complete: on return.
+
+    Example:
+        >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
+        >>> values = pgas.array(np.array([1, 2, 3]))
+        >>> indices = pgas.zeros(3, np.int64)
+        >>> pgas.test_some_vector(flags, indices, None, pgas.EQ, values)
+        2
     """

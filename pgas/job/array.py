@@ -189,6 +189,12 @@ if SIMULATOR:
 
         Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
         a slice on the host copies to this PE's instance only.
+
+        Example:
+            >>> a = pgas.zeros((2, 3), np.int32)
+            >>> a[1] = 5  # on this PE only
+            >>> a[:, 0].copy_to_host().tolist(), a.reshape(6).shape
+            ([0, 5], (6,))
         """
 
         def __init__(self, ary: Any, stream: Any = 0, block: Block | None = None) -> None:
@@ -316,6 +322,12 @@ else:
 
         Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
         a slice on the host copies to this PE's instance only.
+
+        Example:
+            >>> a = pgas.zeros((2, 3), np.int32)
+            >>> a[1] = 5  # on this PE only
+            >>> a[:, 0].copy_to_host().tolist(), a.reshape(6).shape
+            ([0, 5], (6,))
         """
 
         _block: Block | None = None
