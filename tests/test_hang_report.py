@@ -12,6 +12,7 @@ import pytest
 from jobs import INIT, ON_GPUS, holds
 from strangers import NOBODY, stranger
 
+from pgas.base import plain
 from pgas.job.inquiry import Inquiry
 
 #: Some threads of some blocks wait for a signal that nobody sends; and a call that ends the wait.
@@ -477,16 +478,19 @@ except pgas.DeviceError as error:
     assert ended.seconds < jobs.SOON
 
 
-@pytest.mark.parametrize("sent", [b"5", b"[1]", b'{"ask": "a stranger", "from": 1}', b'{"ask": 1, "from": []}', b"[" * 60_000, b"\xff"])
-def test_messages_of_strangers_are_ignored(sent):
-    """Any process on the machine can send to the sockets. It gets no report, and the PEs go on listening."""
+@pytest.mark.parametrize(
+    "sent", [b"5", plain.dumps(5), plain.dumps(([], "why")), plain.dumps((7, "why")), b"L\1\0\0\0" * 10_000, b"[" * 60_000]
+)
+def test_malformed_messages_are_ignored(sent):
+    """Those of a peer, and all of a stranger: any process on the machine can send to the sockets. The PEs go on listening."""
     said = []
     pes = [Inquiry(pe, said.append) for pe in range(2)]
     try:
         for pe, inquiry in enumerate(pes):
             inquiry.start({1 - pe: pes[1 - pe].address})
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
-            stranger.sendto(sent, f"\0{pes[0].address}")
+            for sender, data in ((stranger, sent), (stranger, plain.dumps((1, "a stranger"))), (pes[1]._inbox, sent)):
+                sender.sendto(data, f"\0{pes[0].address}")
         pes[1].ask("a peer", wait=True)
     finally:
         for inquiry in reversed(pes):
@@ -505,7 +509,7 @@ def test_a_stranger_with_the_name_of_an_ended_peer_is_ignored():
     def ask():
         taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         taken.bind(address)
-        taken.sendto(json.dumps({"ask": "a stranger", "from": 1}).encode(), f"\0{pes[0].address}")
+        taken.sendto(plain.dumps((1, "a stranger")), f"\0{pes[0].address}")
 
     with stranger(ask, NOBODY):
         pes[2].ask("a peer", wait=True)

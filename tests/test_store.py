@@ -72,7 +72,7 @@ def test_exchanges_by_rank(pes):
         wanted = [bytes([rank]) * (nbytes + rank) for rank in range(3)]
         gathered = together(*(lambda pe=pe, data=wanted[pe.rank]: pe.allgather(data, nothing) for pe in pes))
         assert gathered == [wanted] * 3
-    assert together(*(lambda pe=pe: exchange(pe, {"rank": pe.rank}) for pe in pes)) == [[{"rank": rank} for rank in range(3)]] * 3
+    assert together(*(lambda pe=pe: exchange(pe, ("rank", pe.rank)) for pe in pes)) == [[("rank", rank) for rank in range(3)]] * 3
 
 
 def test_groups_are_independent(server):

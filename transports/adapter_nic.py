@@ -5,7 +5,7 @@ Subclasses differ in what drives the queues: kernels themselves (ibgda/nic.py), 
 
 import contextlib
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from pgas.base.errors import CompletionError, PgasError, TransportError
@@ -91,10 +91,10 @@ class AdapterNIC(NIC):
 
     def _introduction(self) -> Any:
         qpns, port = tuple(qp.qpn for qp in self.qps), self.adapter.query_port()
-        return _Introduction(qpns, self._heap_key, port, self.qps[0].log_rd_atomic)
+        return astuple(_Introduction(qpns, self._heap_key, port, self.qps[0].log_rd_atomic))
 
     def _connect(self, met: list[Any]) -> None:
-        introductions: list[_Introduction] = met
+        introductions = [_Introduction(qpns, key, Port(*port), rd_atomic) for qpns, key, port, rd_atomic in met]
         own = introductions[self._me].port
         base = self._slot + window.QUEUE_OFFSET
         for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):
@@ -102,7 +102,8 @@ class AdapterNIC(NIC):
             self._memory.fill(base + place.cq, cqe.CQE_SIZE, cqe.EMPTY)
             if self.first_index:
                 self.adapter.set_index(qp.qpn, self.first_index)
-            qp.connect(met[pe].qpns[self._me * self._num + i], own, met[pe].port, met[pe].log_rd_atomic)
+            peer = introductions[pe]
+            qp.connect(peer.qpns[self._me * self._num + i], own, peer.port, peer.log_rd_atomic)
             record = layout.RECORDS + number * layout.RECORD_SIZE
             dbr, register = self._doorbell(number)
             for offset, value in (

@@ -35,7 +35,7 @@ class Part:
     n_pes: int  #: number of PEs
     segments: tuple[Segment, ...]  #: team memory and heap, queues
     fds: list[int]  #: descriptors of the segments, for the adapter
-    exchange: Callable[[Any], list[Any]]  #: exchange of small values among the PEs
+    exchange: Callable[[Any], list[Any]]  #: exchange of small plain values (pgas.base.plain) among the PEs
     constants: window.Constants  #: number and depth of the queue pairs
     near: Container[int]  #: the PEs that map this PE's memory and whose memory this PE maps
 

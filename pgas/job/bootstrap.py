@@ -5,10 +5,10 @@ They are a job of one PE (SingleBootstrap), the processes of an MPI communicator
 """
 
 import os
-import pickle
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pgas.base import plain
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import launched, starter
 from pgas.job import meeting
@@ -123,5 +123,5 @@ def find(comm: Any = None, given: "meeting.Given | None" = None) -> Bootstrap:
 
 
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:
-    """Return every rank's value, by rank."""
-    return [pickle.loads(data) for data in bootstrap.allgather(pickle.dumps(value), poll)]
+    """Return every rank's value, by rank. Values are plain (pgas.base.plain)."""
+    return [plain.loads(data) for data in bootstrap.allgather(plain.dumps(value), poll)]

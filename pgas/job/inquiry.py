@@ -5,7 +5,6 @@ send each other datagrams, which need no files and tolerate dead PEs. SIGUSR1 to
 """
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from pgas.base import credentials
+from pgas.base import credentials, plain
 
 __all__ = ["Inquiry"]
 
@@ -82,7 +81,7 @@ class Inquiry:
         told = set()
         with self._answered:
             for pe in self._peers:
-                if self._send(pe, {"ask": reason, "from": self._me}):
+                if self._send(pe, reason):
                     told.add(pe)
             self._missing = set(told) if wait else set()
         self._once(reason)
@@ -96,9 +95,10 @@ class Inquiry:
                 self._report(reason)
                 self._last = time.monotonic()
 
-    def _send(self, pe: int, message: dict[str, Any]) -> bool:
+    def _send(self, pe: int, reason: str | None) -> bool:
+        """Ask a peer for its report, or tell it that this PE has reported (reason None)."""
         with contextlib.suppress(OSError):  # the peer is gone, or its queue is full
-            self._inbox.sendto(json.dumps(message).encode(), socket.MSG_DONTWAIT, f"\0{self._peers[pe]}")
+            self._inbox.sendto(plain.dumps((self._me, reason)), socket.MSG_DONTWAIT, f"\0{self._peers[pe]}")
             return True
         return False
 
@@ -117,15 +117,20 @@ class Inquiry:
             if self._inbox.fileno() in ready:
                 data, address, sender = credentials.receive(self._inbox, 1 << 16)
                 if sender.ours and address in (f"\0{name}".encode() for name in self._peers.values()):
-                    self._read(json.loads(data))
+                    self._read(data)
 
-    def _read(self, message: dict[str, Any]) -> None:
-        if "ask" in message:
-            self._once(message["ask"])
-            self._send(message["from"], {"done": self._me})
-        else:
+    def _read(self, data: bytes) -> None:
+        try:
+            pe, reason = plain.loads(data)
+            known = pe in self._peers
+        except (TypeError, ValueError):  # malformed: ignored
+            return
+        if known and isinstance(reason, str):
+            self._once(reason)
+            self._send(pe, None)
+        elif known:
             with self._answered:
-                self._missing.discard(message["done"])
+                self._missing.discard(pe)
                 self._answered.notify_all()
 
     def stop(self) -> None:

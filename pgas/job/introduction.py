@@ -1,5 +1,6 @@
 """The introduction of PEs to each other at the start of a job, and the job's messages to its user."""
 
+import dataclasses
 import os
 import sys
 import warnings
@@ -47,7 +48,7 @@ def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange
         gpu.memory if gpu else 0,
         options,
     )
-    pes: list[topology.PE] = exchange(this)
+    pes = [topology.PE(*told) for told in exchange(dataclasses.astuple(this))]
     topology.check_alike(pes)
     topology.check_shared_gpus(pes)
     topology.check_memory(pes, requested["PGAS_SYMMETRIC_SIZE"])

@@ -102,7 +102,7 @@ class Job(Collective):
 
     def _start(self) -> None:
         """Form the job. A step that may fail on one PE goes through together(), so that no PE waits for that one."""
-        self.processes = self.exchange(Process.this())
+        self.processes = [Process(*told) for told in self.exchange(Process.this())]
         self.together("pgas.init()", forget_shared_files)
         self._vigil.begin(self, self._process_lost)
         requested, _ = self.together("pgas.init()", lambda: {name: config.read(name) for name in config.VARIABLES})

@@ -13,9 +13,9 @@ import contextlib
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -119,9 +119,9 @@ class VerbsNIC(RingNIC):
             self.qps.append(qp)
         self._store(layout.CELLS, queues[0])
 
-    def _introduction(self) -> _Introduction:
+    def _introduction(self) -> Any:
         caps = self._device.capabilities
-        return _Introduction(
+        own = _Introduction(
             str(self._device),
             end_of(self._device, self._gid),
             tuple(qp.qpn for qp in self.qps),
@@ -130,6 +130,7 @@ class VerbsNIC(RingNIC):
             caps.max_msg_sz,
             caps.atomics,
         )
+        return astuple(own)
 
     def _clear(self) -> None:
         self._chains[:] = 0
@@ -175,9 +176,9 @@ class VerbsNIC(RingNIC):
     def _region_words(self, entry: int) -> tuple[int, int]:
         return self._local[entry].lkey, self._local[entry].shift
 
-    def _connect(self, met: list[_Introduction]) -> None:
+    def _connect(self, met: list[Any]) -> None:
         """Connect queue pair i to PE b with PE b's queue pair i to this PE; on this PE itself, each with itself."""
-        self._met = met
+        met = self._met = [_Introduction(name, End(*end), *rest) for name, end, *rest in met]
         for number, qp in enumerate(self.qps):
             pe, i = divmod(number, self._num)
             other = self._me * self._num + i
