@@ -18,6 +18,7 @@ import pytest
 
 import pgas
 from pgas import run
+from pgas.base import config
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched, launched
 from pgas.job import meeting
@@ -178,8 +179,8 @@ def test_two_machines(tmp_path):
     """Two commands, here on one machine, started in either order: the second one's ranks follow the first one's."""
     path = program(tmp_path, "with pgas.init():\n    body()\n")
     shared = ("--nnodes", "2", "--master", f"127.0.0.1:{free_port()}")
-    second = started(by_run(path, *shared, "--node-rank", "1", n=1), PGAS_SECRET="a key")
-    first = started(by_run(path, *shared, "--node-rank", "0", n=2), PGAS_SECRET="a key")
+    second = started(by_run(path, *shared, "--node-rank", "1", n=1), PGAS_SECRET="of the two machines")
+    first = started(by_run(path, *shared, "--node-rank", "0", n=2), PGAS_SECRET="of the two machines")
     ((status, out, err), (other_status, other_out, other_err)) = ended([first, second])
     assert (status, other_status) == (0, 0), err + other_err
     assert sorted(out.splitlines()) == ["[PE 0] 0 of 3 got 2", "[PE 1] 1 of 3 got 0"]
@@ -200,7 +201,7 @@ while not (file.exists() and (pid := file.read_text()) and not os.path.exists(f"
 sys.exit(1)
 """)
     shared = ("--nnodes", "2", "--master", f"127.0.0.1:{free_port()}")
-    found = ended([started(by_run(str(path), *shared, "--node-rank", rank, n=1), PGAS_SECRET="a key") for rank in "01"])
+    found = ended([started(by_run(str(path), *shared, "--node-rank", rank, n=1), PGAS_SECRET="of the two machines") for rank in "01"])
     assert [status for status, *_ in found] == [9, 9], found
 
 
@@ -208,8 +209,8 @@ def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
     path = program(tmp_path, "pgas.init()\n")
     port = free_port()
     shared = ("--nnodes", "2", "--master", f"127.0.0.1:{port}")
-    first = started(by_run(path, *shared), PGAS_SECRET="a key", PGAS_TIMEOUT="6")
-    other = started(by_run(path, *shared, "--node-rank", "1"), PGAS_SECRET="another", PGAS_TIMEOUT="6")
+    first = started(by_run(path, *shared), PGAS_SECRET="of the two machines", PGAS_TIMEOUT="6")
+    other = started(by_run(path, *shared, "--node-rank", "1"), PGAS_SECRET="of other two machines", PGAS_TIMEOUT="6")
     (alone, refused) = ended([first, other])
     assert alone == (1, "", f"pgas: pgas.run: machine 1 of 2 has not come to 127.0.0.1:{port} (--node-rank 1)\n")
     why = "the secrets differ: it is the store of another job, or of another PGAS_SECRET"
@@ -572,7 +573,7 @@ def test_a_name_that_is_loopback_at_home(host, resolved, used, monkeypatch):
     monkeypatch.setattr(meeting, "_own_host", lambda: "192.168.7.1")
     served = []
     monkeypatch.setattr(meeting, "_meet", lambda launched, address: served.append(address.host))
-    for name, value in {**srun(0, 7), "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": host, "PGAS_SECRET": "key"}.items():
+    for name, value in {**srun(0, 7), "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": host, "PGAS_SECRET": "sixteen letters!"}.items():
         monkeypatch.setenv(name, value)
     meeting.of(Launched("srun", 0, 2))
     assert served == [used]
@@ -607,8 +608,18 @@ def test_a_key_that_others_may_read(tmp_path, monkeypatch):
     (tmp_path / "pgas" / "secret").chmod(0o644)
     with pytest.raises(BootstrapError, match=r"secret: others own it or may read it: chmod 600, or set PGAS_SECRET"):
         meeting.job_secret("job")
-    monkeypatch.setenv("PGAS_SECRET", "key")
+    monkeypatch.setenv("PGAS_SECRET", "sixteen letters!")
     assert meeting.job_secret("job") != meeting.job_secret("another job")
+
+
+@pytest.mark.parametrize("text", ["password", "fifteen letters"])
+def test_a_secret_that_can_be_guessed(text, monkeypatch):
+    monkeypatch.setenv("PGAS_SECRET", text)
+    words = rf"^PGAS_SECRET=\.\.\.: at least 16 characters, better random ones \(openssl rand -hex 32\), not {len(text)}$"
+    with pytest.raises(ValueError, match=words):
+        config.read("PGAS_SECRET")
+    with pytest.raises(BootstrapError, match=words):
+        meeting.job_secret("job")
 
 
 # ------------------------------------------------------------------------------------------------------------------ unique ids

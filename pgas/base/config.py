@@ -82,6 +82,16 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+#: Minimum number of characters of PGAS_SECRET: whoever listens where the store is expected can try guesses.
+_SECRET_MIN = 16
+
+
+def _secret(text: str) -> str:
+    if text and len(text) < _SECRET_MIN:
+        raise ValueError(f"at least {_SECRET_MIN} characters, better random ones (openssl rand -hex 32), not {len(text)}")
+    return text
+
+
 #: Values of PGAS_TRANSPORT: "auto", and the names of the registered transports (transports/registry.py).
 TRANSPORTS = ["auto"]
 
@@ -418,9 +428,10 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable(
             "PGAS_SECRET",
-            str,
+            _secret,
             "",
-            "key for the secrets of jobs of torchrun, srun, and pgas.run on several machines, equal on all; empty: a file of this user",
+            "key for the secrets of jobs of torchrun, srun, and pgas.run on several machines: at least 16 characters, equal on all; empty: "
+            "a file of this user",
             "text",
         ),
         Variable("PGAS_LAUNCHED", launcher.read_launched, "", "set by python -m pgas.run for its PEs; not for users", "text"),

@@ -9,9 +9,10 @@ srun       rank 0, at the first host of the step             from the user's key
 given      the process that called pgas.unique_id()          random, in the unique id
 =========  ================================================  ===========================================================
 
-The user's key is PGAS_SECRET, or else a file that only the user may read, created at its first use. The secret made from it is the HMAC of
-the job's name. torchrun's MASTER_PORT belongs to torch: its agent or the program's init_process_group may listen there. If ranks cannot
-exchange a port, they derive it from the job's name; if it is taken, the following ones are tried.
+The user's key is PGAS_SECRET, or else a file that only the user may read, created at its first use. The secret is made from it and from the
+job's name: by scrypt from PGAS_SECRET, by HMAC from the file, whose bytes are random. torchrun's MASTER_PORT belongs to torch: its agent or
+the program's init_process_group may listen there. If ranks cannot exchange a port, they derive it from the job's name; if it is taken, the
+following ones are tried.
 """
 
 import atexit
@@ -183,14 +184,26 @@ def job_secret(name: str) -> bytes:
     """Return the secret for a job's name, from the user's key.
 
     Raises:
-        BootstrapError: the user's key cannot be made, or others may read it.
+        BootstrapError: the user's key cannot be made, others may read it, or PGAS_SECRET is too short.
     """
+    try:
+        given = config.read("PGAS_SECRET")
+    except ValueError as error:
+        raise BootstrapError(str(error)) from None
+    if given:
+        return _stretched(given, name)
     return hmac.new(_key(), name.encode(), hashlib.sha256).digest()
 
 
+def _stretched(given: str, name: str) -> bytes:
+    """Return the secret for a job's name from a text that a user chose.
+
+    A listener that a client takes for the store gets a proof against which it can try guesses; each takes 32 MiB and a tenth of a second.
+    """
+    return hashlib.scrypt(given.encode(), salt=b"pgas " + name.encode(), n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=32)
+
+
 def _key() -> bytes:
-    if given := config.read("PGAS_SECRET"):
-        return given.encode()
     path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pgas" / "secret"
     try:
         if not path.exists():
