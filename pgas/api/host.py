@@ -46,7 +46,8 @@ def init(
         unique_id: the result of unique_id() on one PE; with rank and size.
         rank: number of this PE.
         size: number of PEs.
-        process_group: a torch.distributed process group whose processes are the PEs, by rank.
+        process_group: a torch.distributed process group whose processes are the PEs, by rank. It carries the job's secret, so you must
+            trust its network.
 
     Returns:
         The job, a context manager: the end of its block frees the remaining arrays and finalizes the job.
@@ -344,20 +345,28 @@ SymmetricArray._free = free
 def allgather_object(value: Any) -> list[Any]:
     """Return the values of all PEs, in the order of PEs. Collective. Values are small and picklable.
 
+    Unpickling a value can run code that its sender chose, so every PE must trust all PEs of the job. Nobody else can send a value: PEs that
+    meet at a store authenticate each message by the job's secret before they unpickle it. Under mpirun, MPI carries the values, so you must
+    also trust the network. At a store, the values of all PEs together take at most 256 MiB.
+
     Raises:
-        BootstrapError: on every PE: a PE's value cannot be pickled, or PEs make different collective calls. On the PE concerned: a value
-            cannot be unpickled.
+        BootstrapError: on every PE: a PE's value cannot be pickled or is too large, or PEs make different collective calls. On the PE
+            concerned: a value cannot be unpickled.
 
     Example:
         >>> pgas.allgather_object(f"PE {pgas.my_pe()}")[:2]
         ['PE 0', 'PE 1']
     """
-    return _exchange("allgather_object", value)
+    return [_unpickled("allgather_object", pe, data) for pe, data in enumerate(_exchange("allgather_object", value))]
 
 
 @host_only
 def broadcast_object(value: Any, root: int = 0) -> Any:
     """Return PE root's small, picklable value; other PEs' values are ignored. Collective. Raises as allgather_object().
+
+    Unpickling a value can run code that its sender chose, so every PE must trust PE root. Nobody else can send a value: PEs that meet at a
+    store authenticate each message by the job's secret before they unpickle it. Under mpirun, MPI carries the value, so you must also trust
+    the network.
 
     Example:
         >>> pgas.broadcast_object({"seed": 3} if pgas.my_pe() == 0 else None)
@@ -365,18 +374,19 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
     """
     job = runtime.current()
     job.check_pe("broadcast_object", root, "root")
-    return _exchange("broadcast_object", value if job.my_pe == root else None, f"root={int(root)}")[root]
+    told = _exchange("broadcast_object", value if job.my_pe == root else None, f"root={int(root)}")
+    return _unpickled("broadcast_object", root, told[root])
 
 
-def _exchange(function: str, value: Any, arguments: str = "") -> list[Any]:
+def _exchange(function: str, value: Any, arguments: str = "") -> list[bytes]:
+    """Return the pickles of all PEs' values, in the order of PEs. Collective."""
     data, failure = b"", None
     try:
         data = pickle.dumps(value)
     except Exception as error:
         failure = BootstrapError(f"pgas.{function}: value cannot be pickled: {type(error).__name__}: {error}")
         failure.__cause__ = error
-    met = runtime.current().agree(f"pgas.{function}({arguments})", value=data, failure=failure)
-    return [_unpickled(function, pe, data) for pe, data in enumerate(met)]
+    return runtime.current().agree(f"pgas.{function}({arguments})", value=data, failure=failure)
 
 
 def _unpickled(function: str, pe: int, data: bytes) -> Any:

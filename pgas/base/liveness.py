@@ -29,6 +29,9 @@ _ORDERLY_S = 0.1
 #: The first argument of a process that reports a long wait in MPI_Finalize. Such processes find each other by it, in /proc.
 AT_END = "at-end"
 
+#: Seconds between calls of the function that reads news of other machines; it also notices that none come any more.
+_LISTEN_S = 1.0
+
 #: Most PEs that a line names.
 _NAMED = 8
 
@@ -104,11 +107,14 @@ class _Deaths:
     and kill the other PEs before that report; then the end of one of these may be reported first.
     """
 
-    def __init__(self, wakeup: int) -> None:
+    def __init__(self, wakeup: int, news: tuple[int, Callable[[], tuple[str, str] | None]] | None = None) -> None:
         self._pidfds: dict[int, tuple[str, int]] = {}
-        self._news: dict[int, Callable[[], tuple[str, int, str] | None]] = {}
+        self._news = -1 if news is None else news[0]
+        self._read = None if news is None else news[1]
         self._epoll = select.epoll()  # reports events in their order
         self._epoll.register(wakeup, select.EPOLLIN)
+        if news is not None:
+            self._epoll.register(self._news, select.EPOLLIN)
         self.ignore = self._epoll.unregister
 
     def add(self, who: str, pid: int) -> None:
@@ -116,22 +122,17 @@ class _Deaths:
         self._pidfds[pidfd] = who, pid
         self._epoll.register(pidfd, select.EPOLLIN)
 
-    def hear(self, fd: int, read: Callable[[], tuple[str, int, str] | None]) -> None:
-        """Take news of other machines from a descriptor, too."""
-        self._news[fd] = read
-        self._epoll.register(fd, select.EPOLLIN)
-
     def first(self) -> tuple[str, int, str] | None:
-        """Wait; return name, pid and fate of the first process that ended, None if the wakeup can be read."""
+        """Wait; return name, pid and fate of the first process that ended, None if the wakeup can be read. The pid is 0 in news."""
         while True:
-            ((fd, _),) = self._epoll.poll(maxevents=1)
+            fd = next((fd for fd, _ in self._epoll.poll(_LISTEN_S if self._read else None, maxevents=1)), self._news)
             if fd in self._pidfds:
                 who, pid = self._pidfds[fd]
                 return who, pid, fate(pid, fd)
-            if fd not in self._news:
+            if fd != self._news:
                 return None
-            if (told := self._news[fd]()) is not None:
-                return told
+            if self._read is not None and (told := self._read()) is not None:
+                return told[0], 0, told[1]
 
     def close(self) -> None:
         self._epoll.close()
@@ -144,16 +145,23 @@ class Watch:
 
     Args:
         pids: (name, pid) of processes on this node.
-        lost: called once, in the thread, with name, pid and fate of the first process that ended.
+        lost: called once, in the thread, with name, pid and fate of the first process that ended; its pid is 0 in news.
+        news: a descriptor that can be read when there is news of other machines, and the function that reads it, which is called every
+            second. It returns name and fate of what has ended, None if there is no such news.
     """
 
-    def __init__(self, pids: Iterable[tuple[str, int]], lost: Callable[[str, int, str], None]) -> None:
+    def __init__(
+        self,
+        pids: Iterable[tuple[str, int]],
+        lost: Callable[[str, int, str], None],
+        news: tuple[int, Callable[[], tuple[str, str] | None]] | None = None,
+    ) -> None:
         self._lost = lost
         with contextlib.ExitStack() as undo:
             self._wakeup, self._stop = os.pipe()
             undo.callback(os.close, self._wakeup)
             undo.callback(os.close, self._stop)
-            self._deaths = _Deaths(self._wakeup)
+            self._deaths = _Deaths(self._wakeup, news)
             undo.callback(self._deaths.close)
             for who, pid in pids:
                 self.add(who, pid)
@@ -164,10 +172,6 @@ class Watch:
     def add(self, who: str, pid: int) -> None:
         """Watch another process."""
         self._deaths.add(who, pid)
-
-    def hear(self, fd: int, read: Callable[[], tuple[str, int, str] | None]) -> None:
-        """Also take news of other machines from a descriptor: read() returns name, pid and fate of a process that ended, or None."""
-        self._deaths.hear(fd, read)
 
     def _run(self) -> None:
         if (death := self._deaths.first()) is not None:

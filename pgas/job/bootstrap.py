@@ -45,10 +45,11 @@ class Bootstrap(Protocol):
     def abort(self, status: int) -> None:
         """End all processes of the job."""
 
-    def hearing(self) -> tuple[int, Callable[[], tuple[str, int, str] | None]] | None:
-        """Return a descriptor of news, and a function that reads name, pid and fate of a dead PE of another machine from it.
+    def hearing(self) -> tuple[int, Callable[[], tuple[str, str] | None]] | None:
+        """Return a descriptor of news, and a function that reads name and fate of a dead PE of another machine from it.
 
-        None: the launcher ends all PEs when one ends, so there is no news.
+        The function must be called every second, because it also notices that the others cannot be reached. None: the launcher ends all
+        PEs when one ends, so there is no news.
         """
 
     @property

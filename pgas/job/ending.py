@@ -132,9 +132,11 @@ class Vigil:
         def start() -> None:
             others = [(who, pid) for who, pid in watched if pid != os.getpid()]
             self.watches = bool(others)
-            self._watch = Watch(others, lambda who, pid, how: lost(f"{who} (process {pid}) {how}{rest}" if pid else f"{who} {how}{rest}"))
-            if (news := bootstrap.hearing()) is not None:
-                self._watch.hear(*news)
+
+            def tell(who: str, pid: int, how: str) -> None:
+                lost(f"{who} (process {pid}) {how}{rest}" if pid else f"{who} {how}{_REST}")
+
+            self._watch = Watch(others, tell, bootstrap.hearing())
             if me == first and bootstrap.size > 1 and all(shared[pe] for pe in here):
                 self._watcher = Watcher(word, rest)
                 for who, pid in watched:

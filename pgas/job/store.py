@@ -1,21 +1,17 @@
 """The client of the store, a small TCP server by which the PEs of a job find each other without MPI.
 
 One process of the job is the server (PE 0, or ``python -m pgas.run``). Every PE holds two connections to it for as long as the job lasts:
-one for exchanges, one for news of dead PEs. Both sides prove that they know the job's secret: each answers the other's nonce with an HMAC
-(RFC 2104, SHA-256), so the secret itself is never sent. Later messages are neither encrypted nor signed.
+one for exchanges, one for news of dead PEs. store_messages.py says what goes over them.
 
-A message is a header with kind and length, and a body. The server keeps state per group. A group is the PEs of one job (a process may form
-several jobs, one after another), or the launchers of several machines.
+The server keeps state per group. A group is the PEs of one job (a process may form several jobs, one after another), or the launchers of
+several machines.
 """
 
 import contextlib
-import hmac
-import json
 import os
 import secrets
 import select
 import socket
-import struct
 import time
 import weakref
 from collections.abc import Callable
@@ -24,7 +20,24 @@ from typing import Any
 from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
 from pgas.job.processes import flush, node_name
-from pgas.job.store_messages import HEADER, HELLO_MAX, MAGIC, NONCE, Address, Kind, message, proof
+from pgas.job.store_messages import (
+    EXCHANGE_MAX,
+    MAGIC,
+    NONCE,
+    SLACK_S,
+    TEXT_MAX,
+    Address,
+    Channel,
+    Forged,
+    Kind,
+    Malformed,
+    Unframed,
+    gathered,
+    keep_alive,
+    message,
+    unpack,
+    unreachable,
+)
 
 __all__ = ["Store"]
 
@@ -34,8 +47,98 @@ _RETRY_S = 0.05
 #: Milliseconds between calls of poll() while a client waits.
 _POLL_MS = 5
 
+#: Maximum seconds of silence to count between two looks at a connection: this process may have been stopped meanwhile.
+_LOOK_S = 2.0
+
 #: The clients of this process.
 _clients: "weakref.WeakSet[Store]" = weakref.WeakSet()
+
+
+class _Lost(Exception):
+    """The store is gone or unreachable, or the connection to it is not authentic: what has become of it."""
+
+
+class _Line:
+    """A connection to a store that has admitted this process."""
+
+    def __init__(self, connection: socket.socket, channel: Channel, timeout_s: float) -> None:
+        self.socket, self._channel, self._timeout_s = connection, channel, timeout_s
+        self._kept: list[tuple[Kind, bytes]] = []
+        connection.setblocking(False)
+        keep_alive(connection, timeout_s)
+        self.listen()
+
+    def listen(self) -> None:
+        """Begin to count for how long nothing comes. While this process does not wait for the store, it does not count."""
+        self._silent_s, self._looked = 0.0, time.monotonic()
+        self._asks = self._looked + self._pause_s
+
+    @property
+    def _pause_s(self) -> float:
+        """Seconds between PINGs."""
+        return min(10.0, (self._timeout_s + SLACK_S) / 4)
+
+    def put(self, kind: Kind, *values: Any) -> None:
+        """Send a message, as soon as the connection takes it."""
+        self._channel.put(message(kind, *values))
+
+    def put_back(self, messages: list[tuple[Kind, bytes]]) -> None:
+        """Let take() return these messages again, first."""
+        self._kept[:0] = messages
+
+    def take(self) -> tuple[Kind, bytes] | None:
+        """Return the next message that has come, other than PONG; None if there is none. Raises _Lost."""
+        while True:
+            try:
+                taken = self._kept.pop(0) if self._kept else self._channel.take()
+            except Unframed as error:
+                raise _Lost(str(error)) from None
+            if taken is None or taken[0] != Kind.PONG:
+                return taken
+
+    def wait(self, milliseconds: int) -> None:
+        """Wait until the connection takes or has something, at most for some time, and then transfer(). Raises _Lost."""
+        poller = select.poll()
+        poller.register(self.socket, select.POLLIN | (select.POLLOUT if self._channel.unsent else 0))
+        if poller.poll(milliseconds):
+            self.transfer()
+        self._look()
+
+    def transfer(self) -> None:
+        """Send and receive as much as possible without waiting. Raises _Lost."""
+        channel = self._channel
+        try:
+            with contextlib.suppress(BlockingIOError):
+                while channel.unsent:
+                    del channel.unsent[: self.socket.send(channel.unsent)]
+            data = self.socket.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise _Lost(f"is {'unreachable' if unreachable(error) else 'gone'} ({error.strerror})") from None
+        if not data:
+            raise _Lost("is gone: the process that served it has ended")
+        self._silent_s = 0.0
+        channel.received += data
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._silent_s += min(now - self._looked, _LOOK_S)
+        self._looked = now
+        if self._silent_s > self._timeout_s + SLACK_S:
+            raise _Lost(f"is unreachable: nothing has come from it for {self._timeout_s:g} s (PGAS_TIMEOUT)")
+        if now > self._asks:
+            self._asks = now + self._pause_s
+            self.put(Kind.PING)
+            self.transfer()
+
+    def flush(self) -> None:
+        """Send what is unsent, for a second at most."""
+        deadline = time.monotonic() + 1.0
+        with contextlib.suppress(OSError, _Lost):
+            while self._channel.unsent and time.monotonic() < deadline:
+                select.select([], [self.socket], [], 0.1)
+                self.transfer()
 
 
 class Store:
@@ -46,7 +149,7 @@ class Store:
         rank: this PE's number.
         size: number of PEs.
         group: the job's name at the store.
-        timeout_s: limit of the attempts to reach the store.
+        timeout_s: PGAS_TIMEOUT: limit of the attempts to reach the store, and later of its silence.
         poll: called meanwhile; may raise to end the attempts.
 
     Raises:
@@ -58,89 +161,89 @@ class Store:
     def __init__(
         self, address: Address, rank: int, size: int, group: str, timeout_s: float, poll: Callable[[], None] = lambda: None
     ) -> None:
-        self.rank, self.size, self._group, self.address = rank, size, group, address
+        self.rank, self.size, self._group, self._timeout_s = rank, size, group, timeout_s
         self.met = False  # always: the store keeps a rank's data for later ranks
-        self._number, self._left = 0, ""
-        self._received, self._unsent, self._heard = bytearray(), bytearray(), bytearray()
-        self._calls, at = self._enter(address, time.monotonic() + timeout_s, timeout_s, poll, hears=False)
+        self._left = ""
+        self._calls, at = self._enter(address, poll, hears=False)
         try:
-            self._news, _ = self._enter(at, time.monotonic() + timeout_s, timeout_s, poll, hears=True)
+            self._news, _ = self._enter(at, poll, hears=True)
         except BaseException:
-            self._calls.close()
+            self._calls.socket.close()
             raise
         self.place = f"the store at {at}"
         _clients.add(self)
 
-    def _enter(
-        self, address: Address, deadline: float, timeout_s: float, poll: Callable[[], None], *, hears: bool
-    ) -> tuple[socket.socket, Address]:
+    def _enter(self, address: Address, poll: Callable[[], None], *, hears: bool) -> tuple[_Line, Address]:
         """Return a connection to the store, and its address with its actual port."""
-        why, answer = "", "did not reach the store at {}"
+        why, answer, deadline = "", "did not reach the store at {}", time.monotonic() + self._timeout_s
         while True:
             for port in range(address.port, address.port + address.ports):
                 poll()
+                at = Address(address.host, port, address.secret)
                 try:
-                    connection = self._connect(address.host, port, address.secret, max(0.1, min(2.0, deadline - time.monotonic())), hears)
-                    return connection, Address(address.host, port, address.secret)
+                    return self._connect(at, max(0.1, min(2.0, deadline - time.monotonic())), hears=hears), at
                 except _NotOurs as error:
                     why, answer = str(error), "waited, but no store at {} admitted it"
                     if address.ports == 1:
-                        raise BootstrapError(f"rank {self.rank}: the store at {address.host}:{port} refuses: {error}") from None
+                        raise BootstrapError(f"rank {self.rank}: the store at {at} refuses: {error}") from None
                 except OSError as error:
                     why = why or error.strerror or str(error)
             if time.monotonic() > deadline:
-                raise BootstrapError(f"rank {self.rank} of {self.size} {answer.format(address)} in {timeout_s:g} s: {why}")
+                raise BootstrapError(f"rank {self.rank} of {self.size} {answer.format(address)} in {self._timeout_s:g} s: {why}")
             time.sleep(_RETRY_S)
 
-    def _connect(self, host: str, port: int, secret: bytes, seconds: float, hears: bool) -> socket.socket:
-        connection = socket.create_connection((host, port), seconds)
+    def _connect(self, at: Address, seconds: float, *, hears: bool) -> _Line:
+        deadline = time.monotonic() + seconds
+        connection = socket.create_connection((at.host, at.port), seconds)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(max(seconds, _RETRY_S))
-            greeting = _exactly(connection, len(MAGIC) + NONCE)
+            greeting = b""
+            while len(greeting) < len(MAGIC) + NONCE:
+                greeting += _received(connection, deadline, len(MAGIC) + NONCE - len(greeting))
             if not greeting.startswith(MAGIC):
-                raise _NotOurs("the server there is not a store of pgas")
-            nonce = secrets.token_bytes(NONCE)
-            text = json.dumps(
-                {"group": self._group, "rank": self.rank, "size": self.size, "hears": hears, "nonce": nonce.hex(),
-                 "host": socket.gethostname(), "node": node_name(), "pid": os.getpid(), "port": port}
-            ).encode()  # fmt: skip
-            connection.sendall(message(Kind.HELLO, proof(secret, b"client", greeting[len(MAGIC) :], text) + text))
-            kind, nbytes = HEADER.unpack(_exactly(connection, HEADER.size))
-            body = _exactly(connection, min(nbytes, HELLO_MAX))
-            if kind == Kind.REFUSED:
-                raise _NotOurs(body.decode(errors="replace"))
-            if kind != Kind.WELCOME or not hmac.compare_digest(body, proof(secret, b"server", nonce)):
-                raise _NotOurs("it does not know the job's secret")
-            connection.setblocking(False)
+                raise _NotOurs("the server there is not a store of this version of pgas")
+            nonce, channel = secrets.token_bytes(NONCE), Channel()
+            channel.begin(at.secret, greeting[len(MAGIC) :] + nonce, serves=False)
+            timeout_ms = min(max(1, int(self._timeout_s * 1000)), (1 << 31) - 1)
+            here = socket.gethostname(), node_name(), os.getpid()
+            channel.put(message(Kind.HELLO, self._group, self.rank, self.size, *here, hears, at.port, timeout_ms))
+            connection.sendall(nonce + channel.unsent)
+            channel.unsent.clear()
+            while (taken := channel.take()) is None:
+                channel.received += _received(connection, deadline, 1 << 16)
+            if taken[0] == Kind.REFUSED:
+                raise _NotOurs(*unpack(*taken))
+            if taken[0] != Kind.WELCOME:
+                raise _NotOurs(f"it answered {taken[0].name}")
+            return _Line(connection, channel, self._timeout_s)
+        except Forged:
+            connection.close()
+            raise _NotOurs("the secrets differ: it is the store of another job, or of another PGAS_SECRET") from None
+        except (Unframed, Malformed) as error:
+            connection.close()
+            raise _NotOurs(str(error)) from None
         except BaseException:
             connection.close()
             raise
-        return connection
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         """Return every rank's data, by rank (bootstrap.Bootstrap)."""
         if self._left:
             raise BootstrapError(self._left)
-        self._number += 1
-        self._unsent += message(Kind.GATHER, struct.pack("<Q", self._number) + data)
-        body = self._await(Kind.GATHERED, poll)
-        lengths, at = struct.unpack_from(f"<{self.size}Q", body), 8 * self.size
-        gathered = []
-        for length in lengths:
-            gathered.append(body[at : at + length])
-            at += length
-        return gathered
+        if len(data) > EXCHANGE_MAX:
+            raise BootstrapError(f"PE {self.rank} sends {len(data)} bytes to the other PEs, but all PEs together may send {EXCHANGE_MAX}")
+        self._calls.put(Kind.GATHER, data)
+        return gathered(self._await(Kind.GATHERED, poll), self.size)
 
     @property
     def missing(self) -> set[int] | None:
         """Ranks that have not arrived at the exchange in which this process waits; None if the store does not answer."""
-        missing = self._ask(message(Kind.MISSING, struct.pack("<Q", self._number)), Kind.ABSENT)
-        return None if missing is None else set(missing)
+        ranks = self._ask(Kind.ABSENT, Kind.MISSING)
+        return None if ranks is None else {rank for rank in range(self.size) if ranks >> rank & 1}
 
-    def _ask(self, question: bytes, answer: Kind) -> Any:
-        """Return the answer to a question, None if the store does not answer in a second."""
-        self._unsent += question
+    def _ask(self, answer: Kind, question: Kind, *values: Any) -> Any:
+        """Return the only field of the answer to a question, None if the store does not answer in a second."""
+        self._calls.put(question, *values)
         deadline = time.monotonic() + 1.0
 
         def in_time() -> None:
@@ -148,7 +251,7 @@ class Store:
                 raise TimeoutError
 
         try:
-            return json.loads(self._await(answer, in_time))
+            return unpack(answer, self._await(answer, in_time))[0]
         except (BootstrapError, TimeoutError):
             return None
 
@@ -157,77 +260,57 @@ class Store:
 
         Other messages before it are kept, unless it is GATHERED: then they are late answers to questions, and are dropped.
         """
-        poller = select.poll()
-        kept = bytearray()
+        line, kept = self._calls, list[tuple[Kind, bytes]]()
+        line.listen()
         try:
             while True:
-                while (taken := self._take()) is not None:
+                while (taken := line.take()) is not None:
                     kind, body = taken
                     if kind == Kind.LEFT:
-                        self._left = body.decode()
+                        (self._left,) = unpack(kind, body)
                         raise of_another(BootstrapError(self._left))
+                    if kind == Kind.REFUSED:
+                        raise BootstrapError(f"{self.place} refuses a message of rank {self.rank}: {unpack(kind, body)[0]}")
                     if kind == wanted:
                         return body
                     if wanted != Kind.GATHERED:
-                        kept += message(Kind(kind), body)
-                poller.register(self._calls, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-                if poller.poll(_POLL_MS):
-                    self._transfer()
+                        kept.append(taken)
+                line.wait(_POLL_MS)
                 poll()
                 if self._left:  # poll() asked who is missing, and heard it
                     raise of_another(BootstrapError(self._left))
+        except (_Lost, Malformed) as error:
+            self._left = f"{self.place} {error}: the job cannot go on"
+            raise of_another(BootstrapError(self._left)) from None
         finally:
-            self._received[:0] = kept
+            line.put_back(kept)
 
-    def _transfer(self) -> None:
-        """Send and receive as much as possible without waiting."""
-        try:
-            with contextlib.suppress(BlockingIOError):
-                while self._unsent:
-                    del self._unsent[: self._calls.send(self._unsent)]
-            data = self._calls.recv(1 << 20)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            data, why = b"", f" ({error.strerror})"
-        else:
-            why = ""
-        if not data:
-            self._left = f"the store at {self.address} is gone{why}: the process that served it has ended, and the job cannot go on"
-            raise of_another(BootstrapError(self._left))
-        self._received += data
-
-    def _take(self) -> tuple[int, bytes] | None:
-        """Return the next complete message."""
-        return _first_message(self._received)
-
-    def hearing(self) -> tuple[int, Callable[[], tuple[str, int, str] | None]]:
+    def hearing(self) -> tuple[int, Callable[[], tuple[str, str] | None]]:
         """Return the descriptor of the connection for news, and the function that reads them (bootstrap.Bootstrap)."""
-        return self._news.fileno(), self._hear
+        self._news.listen()
+        return self._news.socket.fileno(), self._hear
 
-    def _hear(self) -> tuple[str, int, str] | None:
-        """Return name, pid and fate of a dead PE; None for a PE of this machine, as its process is watched directly."""
+    def _hear(self) -> tuple[str, str] | None:
+        """Return name and fate of a dead PE, or of the store; None for a PE of this machine, because its process is watched directly."""
         try:
-            data = self._news.recv(1 << 16)
-        except BlockingIOError:
-            return None
-        except OSError:
-            data = b""
-        if not data:
-            return f"the store at {self.address}", 0, "is gone"
-        self._heard += data
-        while (taken := _first_message(self._heard)) is not None:
-            news = json.loads(taken[1])
-            if news["node"] != node_name():
-                return f"PE {news['rank']} on {news['host']}", news["pid"], news["how"]
+            self._news.wait(0)
+            while (taken := self._news.take()) is not None:
+                if taken[0] == Kind.REFUSED:
+                    return self.place, f"refuses a message of rank {self.rank}: {unpack(*taken)[0]}"
+                if taken[0] == Kind.NEWS:
+                    rank, host, node, pid, how = unpack(*taken)
+                    if node != node_name():
+                        return f"PE {rank} (process {pid} on {host})", how
+        except (_Lost, Malformed) as error:
+            return self.place, str(error)
         return None
 
     def leave(self, why: str) -> None:
         """Leave all further exchanges, and let the store send the reason to the others."""
         if not self._left:
             self._left = why
-            self._unsent += message(Kind.LEAVE, why.encode())
-            self._flush()
+            self._calls.put(Kind.LEAVE, why[:TEXT_MAX])
+            self._calls.flush()
 
     def say_fate(self, rank: int, how: str, status: int) -> int:
         """Tell the store how a PE that this launcher started has failed; return the exit status of the first PE that failed anywhere.
@@ -237,15 +320,8 @@ class Store:
             how: words.
             status: its exit status; the result if the store does not answer.
         """
-        first = self._ask(message(Kind.FATE, json.dumps([rank, how, status]).encode()), Kind.FIRST)
+        first = self._ask(Kind.FIRST, Kind.FATE, rank, how, status)
         return status if first is None else int(first)
-
-    def _flush(self) -> None:
-        deadline = time.monotonic() + 1.0
-        with contextlib.suppress(OSError, BootstrapError):
-            while self._unsent and time.monotonic() < deadline:
-                select.select([], [self._calls], [], 0.1)
-                self._transfer()
 
     def is_of(self, comm: Any) -> bool:
         """Whether job and comm both consist of this process only; other communicators cannot be compared with a store's job."""
@@ -258,15 +334,15 @@ class Store:
 
     def close(self) -> None:
         """Leave in good order. Further calls do nothing."""
-        if self._calls.fileno() >= 0:
-            self._unsent += message(Kind.BYE)
-            self._flush()
+        if self._calls.socket.fileno() >= 0:
+            self._calls.put(Kind.BYE)
+            self._calls.flush()
         self.forget()
 
     def forget(self) -> None:
         """Close the connections without a message."""
-        self._calls.close()
-        self._news.close()
+        self._calls.socket.close()
+        self._news.socket.close()
 
 
 def _forked() -> None:
@@ -278,27 +354,15 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def _first_message(received: bytearray) -> tuple[int, bytes] | None:
-    """Take the first complete message off what was received, None if there is none."""
-    if len(received) < HEADER.size:
-        return None
-    kind, nbytes = HEADER.unpack_from(received)
-    if len(received) < HEADER.size + nbytes:
-        return None
-    body = bytes(received[HEADER.size : HEADER.size + nbytes])
-    del received[: HEADER.size + nbytes]
-    return kind, body
-
-
 class _NotOurs(Exception):
     """The server is not the job's store, or refuses this process."""
 
 
-def _exactly(connection: socket.socket, nbytes: int) -> bytes:
-    data = b""
-    while len(data) < nbytes:
-        read = connection.recv(nbytes - len(data))
-        if not read:
-            raise ConnectionResetError(0, "it hung up")
-        data += read
+def _received(connection: socket.socket, deadline: float, most: int) -> bytes:
+    """Return some bytes, at least one. Raises OSError."""
+    if (left := deadline - time.monotonic()) <= 0:
+        raise TimeoutError(0, "it does not answer")
+    connection.settimeout(left)
+    if not (data := connection.recv(most)):
+        raise ConnectionResetError(0, "it hung up")
     return data

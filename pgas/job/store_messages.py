@@ -1,42 +1,141 @@
-"""The protocol of the store (store.py): messages, addresses, proofs of the job's secret."""
+"""The wire protocol of the store. store.py is its client, store_server.py its server.
 
-import hashlib
+1.  The server sends MAGIC and a nonce of 32 random bytes, the client a nonce of its own. Everything after these is messages::
+
+        kind     1 byte, then 3 bytes of zeros
+        nbytes   4 bytes, little-endian
+        body     nbytes bytes
+        tag      32 bytes: HMAC-SHA256, under the key of the direction, of the message's number (8 bytes, little-endian), of kind and nbytes
+                 as they are sent, and of the body's SHA-256, which is the same for all to whom the server sends the body
+
+    The key of a direction is the HMAC-SHA256, under the job's secret, of MAGIC, the sender ("client" or "server") and both nonces. Both
+    ends count the messages of a direction from 0; the numbers are not sent. A message that was changed, repeated, reordered, left out, or
+    taken from another connection or direction has a wrong tag (Forged). A wrong tag ends the connection.
+
+2.  The client's first message is HELLO; the server answers WELCOME or REFUSED. The tags prove that each end knows the secret. Up to then
+    the server takes at most HELLO_MAX bytes.
+
+3.  Bodies of GATHER and GATHERED are bytes, at most EXCHANGE_MAX for all ranks together. Any other body is a tuple of FIELDS, encoded as
+    pgas.base.plain says, of at most BODY_MAX bytes. A longer message ends the connection (Unframed). A body that does not fit its fields
+    is answered by REFUSED, and the connection goes on.
+
+4.  A client that waits for the server sends PING from time to time, and the server answers PONG. If nothing comes for PGAS_TIMEOUT, the
+    server is unreachable. The server finds out by TCP whether a client's machine is reachable (keep_alive()), so that a PE that is stopped,
+    or busy in code that keeps the GIL, does not count as unreachable.
+
+Messages are authenticated, not encrypted.
+"""
+
+import errno
 import hmac
+import socket
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
+from hashlib import sha256
+from typing import Any, NamedTuple
 
-__all__ = ["HEADER", "HELLO_MAX", "MAGIC", "NONCE", "PORTS", "Address", "Kind", "message", "proof"]
+from pgas.base import plain
 
-#: First bytes of a connection: the server's, then a nonce.
-MAGIC, NONCE = b"pgas store 1\n", 32
+__all__ = [
+    "EXCHANGE_MAX", "FIELDS", "MAGIC", "NONCE", "PORTS", "SIZE_MAX", "SLACK_S", "TEXT_MAX", "Address", "Channel", "Field", "Forged", "Kind",
+    "Malformed", "Message", "Unframed", "gathered", "joined", "keep_alive", "message", "unpack", "unreachable",
+]  # fmt: skip
 
-#: kind, bytes of the body.
-HEADER = struct.Struct("<BxxxI8x")
+#: First bytes of a connection, from the server; the version of this protocol is the number.
+MAGIC, NONCE = b"pgas store 2\n", 32
 
-#: Most bytes of a connection's first messages.
-HELLO_MAX = 4096
+_HEADER, _NUMBER, _LENGTH, _TAG = struct.Struct("<BxxxI"), struct.Struct("<Q"), struct.Struct("<I"), 32
+
+#: Maximum bytes of a body: of HELLO, of any other with fields, of all ranks' parts of an exchange.
+HELLO_MAX, BODY_MAX, EXCHANGE_MAX = 4096, 1 << 16, 1 << 28
+
+#: Maximum number of ranks of a group.
+SIZE_MAX = 1 << 16
+
+#: Maximum characters of a reason.
+TEXT_MAX = 1 << 12
 
 #: Consecutive ports to try when the first one is derived from the job's name.
 PORTS = 32
+
+#: Seconds beyond PGAS_TIMEOUT until an end that does not answer counts as unreachable.
+SLACK_S = 3.0
 
 
 class Kind(IntEnum):
     """Kinds of messages. Those from WELCOME on are the server's."""
 
     HELLO = 1
-    GATHER = 2  #: this rank's part of an exchange: the exchange's number, data
+    GATHER = 2  #: this rank's part of an exchange
     MISSING = 3  #: asks for the ranks that have not sent their part
-    LEAVE = 4  #: this rank leaves all further exchanges: the reason
-    FATE = 5  #: how a rank of the other groups ended, and its exit status, from its launcher
+    LEAVE = 4  #: this rank leaves all further exchanges
+    FATE = 5  #: how a rank of the other groups ended, from its launcher
     BYE = 6
+    PING = 7
     WELCOME = 32
-    REFUSED = 33
-    GATHERED = 34
+    REFUSED = 33  #: the client, or its last message
+    GATHERED = 34  #: the parts of all ranks: the length of each (4 bytes), the parts
     ABSENT = 35
-    LEFT = 36
+    LEFT = 36  #: a rank has left all further exchanges
     NEWS = 37  #: a rank is gone
     FIRST = 38  #: answers FATE: the exit status that the first FATE told
+    PONG = 39
+
+
+class Field(NamedTuple):
+    """A field of a body."""
+
+    name: str
+    type: type
+    low: int = 0  #: least value of an int, least number of characters of a text
+    high: int = 0
+
+    def check(self, value: Any) -> None:
+        """Raise Malformed if a value is not of this field's type, or out of its range."""
+        size = len(value) if isinstance(value, str) else value
+        if type(value) is self.type and (self.type is bool or self.low <= size <= self.high):
+            return
+        bounds = f"{self.low} to {self.high}"
+        wanted = {int: f"a number from {bounds}", str: f"a text of {bounds} characters", bool: "true or false"}[self.type]
+        if isinstance(value, str):
+            found = f"a text of {size}"
+        else:
+            found = repr(value) if isinstance(value, int) and abs(value) < 1 << 64 else type(value).__name__
+        raise Malformed(f"{self.name} must be {wanted}, not {found}")
+
+
+_RANK, _WHY, _PID = Field("rank", int, 0, SIZE_MAX - 1), Field("why", str, 0, TEXT_MAX), Field("pid", int, 0, (1 << 31) - 1)
+_HOST, _NODE, _HOW = Field("host", str, 0, 256), Field("node", str, 0, 1024), Field("how", str, 0, 1024)
+_STATUS = Field("status", int, 0, 255)
+
+#: The fields of each body with fields, in their order.
+FIELDS: dict[Kind, tuple[Field, ...]] = {
+    Kind.HELLO: (
+        Field("group", str, 1, 256), _RANK, Field("size", int, 1, SIZE_MAX), _HOST, _NODE, _PID,
+        Field("hears", bool),  #: whether this is the rank's connection for NEWS; it has another one for exchanges
+        Field("port", int, 1, (1 << 16) - 1),  #: the port to which the client connected
+        Field("timeout_ms", int, 1, (1 << 31) - 1),  #: PGAS_TIMEOUT
+    ),
+    Kind.MISSING: (), Kind.BYE: (), Kind.PING: (), Kind.WELCOME: (), Kind.PONG: (),
+    Kind.LEAVE: (_WHY,), Kind.REFUSED: (_WHY,), Kind.LEFT: (_WHY,),
+    Kind.FATE: (_RANK, _HOW, _STATUS),
+    Kind.FIRST: (_STATUS,),
+    Kind.ABSENT: (Field("ranks", int, 0, (1 << SIZE_MAX) - 1),),  #: a bit for each rank
+    Kind.NEWS: (_RANK, _HOST, _NODE, _PID, _HOW),
+}  # fmt: skip
+
+
+class Malformed(ValueError):
+    """A body does not fit its fields; the connection goes on."""
+
+
+class Unframed(Exception):
+    """A message is longer than its kind may be, or of no kind; the connection cannot go on."""
+
+
+class Forged(Unframed):
+    """A message's tag is wrong."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +151,124 @@ class Address:
         return f"{self.host}:{self.port}" + (f" to {self.port + self.ports - 1}" if self.ports > 1 else "")
 
 
-def message(kind: Kind, body: bytes = b"") -> bytes:
-    """Return a message."""
-    return HEADER.pack(kind, len(body)) + body
+class Channel:
+    """One end of a connection: the bytes that came and those to send, and after the nonces the messages."""
+
+    def __init__(self) -> None:
+        self.received, self.unsent = bytearray(), bytearray()
+        self.begun = False  #: whether both nonces are known
+        self.admitted = False  #: whether the other end has proven that it knows the secret
+        self._in = self._out = b""
+        self._taken = self._put = 0
+
+    def begin(self, secret: bytes, nonces: bytes, *, serves: bool) -> None:
+        """Make the keys. nonces: the server's and the client's. serves: whether this is the server's end."""
+        keys = [hmac.digest(secret, MAGIC + sender + nonces, "sha256") for sender in (b"client", b"server")]
+        self._in, self._out = keys if serves else reversed(keys)
+        self.begun = True
+
+    def put(self, sent: "Message") -> None:
+        """Add a message to the unsent bytes."""
+        self.unsent += sent.header
+        self.unsent += sent.body
+        self.unsent += _tag(self._out, self._put, sent.header, sent.digest)
+        self._put += 1
+
+    def take(self) -> tuple[Kind, bytes] | None:
+        """Take the next complete message off the received bytes.
+
+        Raises:
+            Unframed: what was received is not the other end's next message.
+        """
+        if len(self.received) < _HEADER.size:
+            return None
+        number, nbytes = _HEADER.unpack_from(self.received)
+        most = HELLO_MAX if not self.admitted else EXCHANGE_MAX + _LENGTH.size * SIZE_MAX if number in _OF_BYTES else BODY_MAX
+        if nbytes > most:
+            raise Unframed(f"announced a message of {nbytes} bytes, and may send at most {most}")
+        end = _HEADER.size + nbytes
+        if len(self.received) < end + _TAG:
+            return None
+        header, body = bytes(self.received[: _HEADER.size]), bytes(memoryview(self.received)[_HEADER.size : end])
+        if not hmac.compare_digest(self.received[end : end + _TAG], _tag(self._in, self._taken, header, sha256(body).digest())):
+            how = "it was changed, repeated, reordered or left out on its way"
+            raise Forged(f"sent a message {self._taken} that fails authentication: {how}")
+        del self.received[: end + _TAG]
+        self._taken += 1
+        self.admitted = True
+        if number not in Kind.__members__.values():
+            raise Unframed(f"sent a message of the unknown kind {number}")
+        return Kind(number), body
 
 
-def proof(secret: bytes, who: bytes, nonce: bytes, text: bytes = b"") -> bytes:
-    """Return one side's proof that it knows the secret, in answer to the other side's nonce. who: b"client" or b"server"."""
-    return hmac.new(secret, who + nonce + text, hashlib.sha256).digest()
+#: Kinds whose bodies are bytes.
+_OF_BYTES = (Kind.GATHER, Kind.GATHERED)
+
+
+def _tag(key: bytes, number: int, header: bytes, digest: bytes) -> bytes:
+    return hmac.digest(key, _NUMBER.pack(number) + header + digest, "sha256")
+
+
+class Message(NamedTuple):
+    """A message, before it has a number."""
+
+    header: bytes
+    body: bytes
+    digest: bytes  #: of the body
+
+
+def message(kind: Kind, *values: Any) -> Message:
+    """Return a message. values: its fields; of GATHER and GATHERED the body."""
+    body = plain.dumps(values) if kind in FIELDS else values[0]
+    return Message(_HEADER.pack(kind, len(body)), body, sha256(body).digest())
+
+
+def unpack(kind: Kind, body: bytes) -> tuple[Any, ...]:
+    """Return the fields of a body. Raises Malformed."""
+    try:
+        values = plain.loads(body)
+    except ValueError as error:
+        raise Malformed(f"{kind.name}: {error}") from None
+    if not isinstance(values, tuple) or len(values) != len(FIELDS[kind]):
+        raise Malformed(f"{kind.name} must have {len(FIELDS[kind])} fields")
+    try:
+        for each, value in zip(FIELDS[kind], values, strict=True):
+            each.check(value)
+    except Malformed as error:
+        raise Malformed(f"{kind.name}: {error}") from None
+    return values
+
+
+def joined(parts: list[bytes]) -> bytes:
+    """Return the body of GATHERED for the parts of all ranks, by rank."""
+    return b"".join([*(_LENGTH.pack(len(part)) for part in parts), *parts])
+
+
+def gathered(body: bytes, size: int) -> list[bytes]:
+    """Return the parts in the body of GATHERED, by rank. Raises Malformed."""
+    at = _LENGTH.size * size
+    lengths = [length for (length,) in _LENGTH.iter_unpack(body[:at])]
+    if len(lengths) != size or at + sum(lengths) != len(body):
+        raise Malformed(f"GATHERED: its {len(body)} bytes are not the parts of {size} ranks")
+    parts = []
+    for length in lengths:
+        parts.append(body[at : at + length])
+        at += length
+    return parts
+
+
+# --------------------------------------------------------------------------------------------------------------------- reachability
+
+
+def keep_alive(connection: socket.socket, timeout_s: float) -> None:
+    """Let TCP end a connection whose other machine acknowledges nothing for timeout_s and SLACK_S, also if there is nothing to send."""
+    limit_s = timeout_s + SLACK_S
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(min(10, limit_s / 4))))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(int(limit_s * 1000), (1 << 31) - 1))
+
+
+def unreachable(error: OSError) -> bool:
+    """Whether an error of a connection means that the other machine does not answer; otherwise its process has closed the connection."""
+    return error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)

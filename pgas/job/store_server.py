@@ -1,23 +1,37 @@
 """The server of the store (store.py), a thread: it carries the exchanges among the clients of a group."""
 
 import errno
-import hmac
-import json
 import math
 import os
 import secrets
 import selectors
 import socket
-import struct
 import threading
 import time
 import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 from pgas.base.errors import BootstrapError
 from pgas.base.remedies import mend
 from pgas.base.waits import say
-from pgas.job.store_messages import HEADER, HELLO_MAX, MAGIC, NONCE, Address, Kind, message, proof
+from pgas.job.store_messages import (
+    EXCHANGE_MAX,
+    MAGIC,
+    NONCE,
+    Address,
+    Channel,
+    Forged,
+    Kind,
+    Malformed,
+    Message,
+    Unframed,
+    joined,
+    keep_alive,
+    message,
+    unpack,
+    unreachable,
+)
 
 __all__ = ["StoreServer"]
 
@@ -26,6 +40,9 @@ _HELLO_S, _FATE_S = 10.0, 0.5
 
 #: Seconds to wait for the clients to leave before the server's process ends.
 _LEAVE_S = 5.0
+
+#: Bytes that a client has not received, from which on the server reads nothing from it: what a client makes it keep is limited.
+_UNSENT_MAX = 1 << 20
 
 #: Most connections that have not yet proven that they know the secret. One more closes the oldest: a client of pgas proves it at once.
 _STRANGERS_MAX = 128
@@ -37,12 +54,13 @@ _servers: "weakref.WeakSet[StoreServer]" = weakref.WeakSet()
 class _Connection:
     """A connection of a client."""
 
-    def __init__(self, connection: socket.socket, nonce: bytes) -> None:
-        self.socket, self.nonce = connection, nonce
-        self.received, self.unsent = bytearray(), bytearray()
+    def __init__(self, connection: socket.socket, address: str) -> None:
+        self.socket, self.address, self.nonce, self.channel = connection, address, secrets.token_bytes(NONCE), Channel()
+        self.channel.unsent += MAGIC + self.nonce
         self.since = time.monotonic()
         self.group: _Group | None = None  #: None until it has proven that it knows the secret
         self.rank, self.host, self.node, self.pid, self.hears = -1, "", "", 0, False
+        self.how = "ended without pgas.finalize()"  #: its fate, if it ends without BYE
         self.ending = False  #: to be closed when everything is sent
 
 
@@ -54,7 +72,7 @@ class _Group:
     size: int
     callers: dict[int, _Connection] = field(default_factory=dict)
     listeners: dict[int, _Connection] = field(default_factory=dict)
-    parts: dict[int, dict[int, bytes]] = field(default_factory=dict)  #: of incomplete exchanges, by number and rank
+    parts: dict[int, bytes] = field(default_factory=dict)  #: of the exchange that is not complete, by rank
     left: str = ""  #: why a rank left all further exchanges
     gone: dict[int, tuple[float, _Connection]] = field(default_factory=dict)  #: dead ranks to report, with the latest time to do so
     fates: dict[int, str] = field(default_factory=dict)
@@ -98,10 +116,7 @@ class StoreServer:
                 elif key.fileobj == self._wakeup:
                     return
                 elif key.data in self._clients:
-                    try:
-                        self._serve(key.data, events)
-                    except (ValueError, KeyError, TypeError, struct.error):  # a malformed message must not harm the other clients
-                        self._drop(key.data)
+                    self._serve(key.data, events)
             now = time.monotonic()
             for client in [c for c in self._strangers if now > c.since + _HELLO_S]:
                 self._drop(client)
@@ -114,20 +129,20 @@ class StoreServer:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, address = self._listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._run_out_of_files(error)
             return  # other errors: the client has gone again
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = _Connection(connection, secrets.token_bytes(NONCE))
+        client = _Connection(connection, str(address[0]))
         self._clients.add(client)
         self._strangers[client] = None
         if len(self._strangers) > _STRANGERS_MAX:
             self._drop(next(iter(self._strangers)))
         self._selector.register(connection, selectors.EVENT_READ, client)
-        self._send(client, MAGIC + client.nonce)
+        self._send(client)
 
     def _run_out_of_files(self, error: OSError) -> None:
         """Make room for another connection, or do not listen for a moment: the listener would be ready all the time."""
@@ -142,131 +157,162 @@ class StoreServer:
 
     def _serve(self, client: _Connection, events: int) -> None:
         if events & selectors.EVENT_WRITE:
-            self._send(client, b"")
+            self._send(client)
         if not events & selectors.EVENT_READ or client not in self._clients:
             return
         try:
             data = client.socket.recv(1 << 20)
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as error:
             data = b""
+            if unreachable(error):
+                client.how = f"is unreachable at {client.address} ({error.strerror})"
         if not data:
             self._drop(client)
             return
-        client.received += data
-        while client in self._clients and len(client.received) >= HEADER.size:
-            kind, nbytes = HEADER.unpack_from(client.received)
-            if client.group is None and (kind != Kind.HELLO or nbytes > HELLO_MAX):
-                self._drop(client)  # not a client of pgas: send nothing
-                return
-            if len(client.received) < HEADER.size + nbytes:
-                return
-            body = bytes(client.received[HEADER.size : HEADER.size + nbytes])
-            del client.received[: HEADER.size + nbytes]
-            self._answer(client, kind, body)
+        if client.ending:
+            return
+        channel = client.channel
+        channel.received += data
+        if not channel.begun and len(channel.received) >= NONCE:
+            channel.begin(self._secret, client.nonce + bytes(channel.received[:NONCE]), serves=True)
+            del channel.received[:NONCE]
+        try:
+            while channel.begun and not client.ending and client in self._clients and (taken := channel.take()) is not None:
+                self._answer(client, *taken)
+        except Unframed as error:
+            self._part_with(client, error)
 
-    def _answer(self, client: _Connection, kind: int, body: bytes) -> None:
-        group = client.group
-        if group is None:
-            self._greet(client, body)
-        elif kind == Kind.GATHER:
-            self._gather(group, client.rank, int.from_bytes(body[:8], "little"), body[8:])
+    def _part_with(self, client: _Connection, error: Unframed) -> None:
+        """End a connection that cannot go on: a client's, or that of a stranger, who gets no reason but that the secrets may differ."""
+        if client.group is not None:
+            client.how = f"at {client.address} {error}"
+            self._leave_group(client)
+            self._refuse(client, str(error))
+        elif isinstance(error, Forged):
+            self._refuse(client, "the secrets differ")  # which the client sees by the tag
+        else:
+            self._drop(client)
+
+    def _answer(self, client: _Connection, kind: Kind, body: bytes) -> None:
+        try:
+            if client.group is None:
+                self._greet(client, kind, body)
+            else:
+                self._do(client, client.group, kind, body)
+        except Malformed as error:
+            client.ending = client.group is None
+            self._send(client, message(Kind.REFUSED, str(error)))
+
+    def _do(self, client: _Connection, group: _Group, kind: Kind, body: bytes) -> None:
+        """Do what a message asks for. Raises Malformed."""
+        if kind == Kind.GATHER and not client.hears:
+            self._gather(client, group, body)
+            return
+        if kind >= Kind.WELCOME or kind == Kind.HELLO or (client.hears and kind != Kind.PING):
+            raise Malformed(f"{kind.name} is not a message for the server now")
+        values = unpack(kind, body)
+        if kind == Kind.PING:
+            self._send(client, message(Kind.PONG))
         elif kind == Kind.MISSING:
-            missing = self._missing(group, int.from_bytes(body, "little"))
-            self._send(client, message(Kind.ABSENT, json.dumps(missing).encode()))
+            self._send(client, message(Kind.ABSENT, sum(1 << rank for rank in range(group.size) if rank not in group.parts)))
         elif kind == Kind.LEAVE:
-            group.left = group.left or body.decode()
-            self._to_all(group, message(Kind.LEFT, group.left.encode()), but=client.rank)
+            group.left = group.left or values[0]
+            self._to_all(group, Kind.LEFT, group.left, but=client.rank)
         elif kind == Kind.FATE:
-            rank, how, status = json.loads(body)
+            rank, how, status = values
             if self._first is None:
                 self._first = status
-            self._send(client, message(Kind.FIRST, json.dumps(self._first).encode()))
+            self._send(client, message(Kind.FIRST, self._first))
             for other in self._groups.values():
                 if other is not group:
                     other.fates[rank] = how
-        elif kind == Kind.BYE:
+        else:  # BYE
             for members in (group.callers, group.listeners):
                 members.pop(client.rank, None)
             if not group.callers and not group.left:  # otherwise the group stays, to tell ranks that come later
                 self._groups.pop(group.name, None)
 
-    def _greet(self, client: _Connection, body: bytes) -> None:
-        """Admit a client or refuse it. A client that does not know the secret gets no reason but this."""
-        answer, text = body[:32], body[32:]
-        if not hmac.compare_digest(answer, proof(self._secret, b"client", client.nonce, text)):
-            self._refuse(client, "the secrets differ: it is the store of another job, or of another PGAS_SECRET")
+    def _greet(self, client: _Connection, kind: Kind, body: bytes) -> None:
+        """Admit a client that knows the secret, or refuse it. Raises Malformed."""
+        if kind != Kind.HELLO:
+            raise Malformed(f"the first message must be HELLO, not {kind.name}")
+        name, rank, size, host, node, pid, hears, port, timeout_ms = unpack(kind, body)
+        if rank >= size:
+            raise Malformed(f"HELLO: rank must be less than size, {size}, not {rank}")
+        if port != self.address.port:  # a stranger listens there, and passes the client's messages on
+            self._refuse(client, f"it came for a store at port {port}, and this one is at {self.address.port}")
             return
-        hello = json.loads(text)
-        if hello["port"] != self.address.port:  # a stranger listens there, and passes the client's messages on
-            self._refuse(client, f"it came for a store at port {hello['port']}, and this one is at {self.address.port}")
-            return
-        name, rank, size = hello["group"], hello["rank"], hello["size"]
         group = self._groups.setdefault(name, _Group(name, size))
-        members = group.listeners if hello["hears"] else group.callers
+        members = group.listeners if hears else group.callers
         if size != group.size:
-            why = f"rank {rank} says that there are {size} PEs, others that there are {group.size}"
+            self._refuse(client, f"rank {rank} says that there are {size} PEs, others that there are {group.size}")
         elif rank in members:
             other = members[rank]
-            why = f"there is a rank {rank} already: process {other.pid} on {other.host}"
+            self._refuse(client, f"there is a rank {rank} already: process {other.pid} on {other.host}")
         else:
-            client.group, client.rank, client.hears = group, rank, hello["hears"]
-            client.host, client.node, client.pid = hello["host"], hello["node"], hello["pid"]
+            client.group, client.rank, client.host, client.node, client.pid, client.hears = group, rank, host, node, pid, hears
             members[rank] = client
             self._strangers.pop(client)
-            self._send(client, message(Kind.WELCOME, proof(self._secret, b"server", bytes.fromhex(hello["nonce"]))))
-            return
-        self._refuse(client, why)
+            keep_alive(client.socket, timeout_ms / 1000)
+            self._send(client, message(Kind.WELCOME))
 
     def _refuse(self, client: _Connection, why: str) -> None:
         client.ending = True
-        self._send(client, message(Kind.REFUSED, why.encode()))
+        self._send(client, message(Kind.REFUSED, why))
 
-    def _gather(self, group: _Group, rank: int, number: int, data: bytes) -> None:
+    def _gather(self, client: _Connection, group: _Group, data: bytes) -> None:
+        parts = group.parts
         if group.left:
-            self._send(group.callers[rank], message(Kind.LEFT, group.left.encode()))
+            self._send(client, message(Kind.LEFT, group.left))
             return
-        parts = group.parts.setdefault(number, {})
-        parts[rank] = data
+        if client.rank in parts:
+            raise Malformed(f"GATHER: rank {client.rank} has sent its part of this exchange before")
+        if (nbytes := sum(map(len, parts.values())) + len(data)) > EXCHANGE_MAX:
+            raise Malformed(f"GATHER: the parts of all ranks have {nbytes} bytes, and may have {EXCHANGE_MAX}")
+        parts[client.rank] = data
         if len(parts) == group.size:
-            del group.parts[number]
-            lengths = struct.pack(f"<{group.size}Q", *(len(parts[r]) for r in range(group.size)))
-            self._to_all(group, message(Kind.GATHERED, lengths + b"".join(parts[r] for r in range(group.size))))
+            body = joined([parts[rank] for rank in range(group.size)])
+            parts.clear()
+            self._to_all(group, Kind.GATHERED, body)
 
-    @staticmethod
-    def _missing(group: _Group, number: int) -> list[int]:
-        return sorted(set(range(group.size)) - group.parts.get(number, {}).keys())
-
-    def _to_all(self, group: _Group, data: bytes, but: int | None = None) -> None:
+    def _to_all(self, group: _Group, kind: Kind, value: Any, but: int | None = None) -> None:
+        sent = message(kind, value)
         for rank, client in list(group.callers.items()):
             if rank != but:
-                self._send(client, data)
+                self._send(client, sent)
 
     def _tell(self, group: _Group, rank: int, client: _Connection) -> None:
         """Tell a group that a rank is dead."""
-        how = group.fates.get(rank, "ended without pgas.finalize()")
-        news = json.dumps({"rank": rank, "host": client.host, "node": client.node, "pid": client.pid, "how": how})
+        how = group.fates.get(rank, client.how)
         for listener in list(group.listeners.values()):
-            self._send(listener, message(Kind.NEWS, news.encode()))
+            self._send(listener, message(Kind.NEWS, rank, client.host, client.node, client.pid, how))
         group.left = group.left or f"PE {rank} (process {client.pid} on {client.host}) {how}: the job cannot go on"
-        self._to_all(group, message(Kind.LEFT, group.left.encode()))
+        self._to_all(group, Kind.LEFT, group.left)
 
-    def _send(self, client: _Connection, data: bytes) -> None:
-        client.unsent += data
+    def _send(self, client: _Connection, sent: Message | None = None) -> None:
+        """Send a message, and what is unsent, as far as the connection takes it."""
+        if client not in self._clients:
+            return
+        unsent = client.channel.unsent
+        if sent is not None:
+            client.channel.put(sent)
         try:
-            while client.unsent:
-                del client.unsent[: client.socket.send(client.unsent)]
+            while unsent:
+                del unsent[: client.socket.send(unsent)]
         except BlockingIOError:
             pass
-        except OSError:
-            client.unsent.clear()
+        except OSError as error:
+            if unreachable(error):
+                client.how = f"is unreachable at {client.address} ({error.strerror})"
+            unsent.clear()
             client.ending = True
-        if client.ending and not client.unsent:
+        if client.ending and not unsent:
             self._drop(client)
         else:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
-            self._selector.modify(client.socket, events, client)
+            events = selectors.EVENT_READ if len(unsent) < _UNSENT_MAX else 0
+            self._selector.modify(client.socket, events | (selectors.EVENT_WRITE if unsent else 0), client)
 
     def _drop(self, client: _Connection) -> None:
         """Close a connection. If it belonged to a rank that has not sent BYE, the others will be told that it is dead."""
@@ -276,8 +322,10 @@ class StoreServer:
         self._strangers.pop(client, None)
         self._selector.unregister(client.socket)
         client.socket.close()
-        group = client.group
-        if group is None:
+        self._leave_group(client)
+
+    def _leave_group(self, client: _Connection) -> None:
+        if (group := client.group) is None:
             return
         members = group.listeners if client.hears else group.callers
         if members.get(client.rank) is client:
