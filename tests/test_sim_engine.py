@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from numba import cuda
 from numba import cuda as device_names
 
 from pgas.base.errors import DeadlockError, PgasError
-from pgas.sim import engine
+from pgas.sim import engine, turns
 
 engine.install()
 pytestmark = pytest.mark.skipif(not cuda.is_available() or not hasattr(cuda, "simulator"), reason="needs NUMBA_ENABLE_CUDASIM=1")
@@ -691,35 +692,84 @@ class TestErrors:
         calls[1, 1](out)  # calling it as a function is allowed, as on a GPU
         assert out[0] == 1
 
-    def test_a_second_host_thread_is_refused_and_disturbs_nobody(self) -> None:
-        caught: list[BaseException] = []
+    def test_host_threads_take_turns(self) -> None:
+        """In the order of their calls. A wait for kernels ends after those that were launched before it."""
+        inside, go_on, done = threading.Event(), threading.Event(), []
 
         @cuda.jit
-        def k(out):
-            cuda.atomic.add(out, 0, 1)
+        def first(out):
+            inside.set()
+            while not go_on.is_set():
+                engine.yield_()
+            out[0] += 1
+
+        @cuda.jit
+        def then(out, factor):
+            engine.preempt()
+            out[0] = factor * out[0] + 1
+
+        def call(call, *args) -> threading.Thread:
+            def target() -> None:
+                call(*args)
+                done.append(args)
+
+            thread = threading.Thread(target=target)
+            thread.start()
+            return thread
+
+        out = cuda.to_device(zeros())  # a host array would be copied at the call
+        threads = [call(first[1, 1], out)]
+        assert inside.wait(30)
+        for another in ((then[1, 1], out, 2), (engine.wait_for_kernels, "wait"), (then[1, 1], out, 10)):
+            threads.append(call(*another))
+            while len(engine._turns.waiting()) < len(threads) - 1:
+                time.sleep(0.001)
+        assert done == []
+        go_on.set()
+        for thread in threads:
+            thread.join()
+        assert out.copy_to_host()[0] == 31
+        assert {args[1:] for args in done} == {(), (2,), (10,)}
+
+    def test_a_deadlock_of_host_threads_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PGAS_TIMEOUT", "0.1")
+        monkeypatch.setattr(turns, "_GRACE_S", 0.2)
+        caught: list[BaseException] = []
+        flag = zeros()
+
+        @cuda.jit
+        def waits(flag):
+            while engine.current() and not caught:
+                engine.yield_("the flag")
+
+        @cuda.jit
+        def sets(flag):
+            flag[0] = 1
 
         def second() -> None:
-            assert engine.current() is None
             try:
-                k[1, 1](zeros())
-            except PgasError as error:
+                sets[1, 1](flag)
+            except DeadlockError as error:
                 caught.append(error)
 
-        @cuda.jit
-        def waits(out):
-            thread = threading.Thread(target=second)
-            thread.start()
-            thread.join()
-            out[0] = cuda.threadIdx.x + 1
+        thread = threading.Thread(target=second, name="setter")
+        thread.start()
+        thread.join()
+        assert (flag[0], caught) == (1, [])
+        flag[0] = 0
 
-        out = zeros()
-        waits[1, 1](out)
-        assert "another host thread runs a kernel" in str(caught[0])
-        assert out[0] == 1
-        done = threading.Thread(target=lambda: k[1, 8](out))
-        done.start()
-        done.join()
-        assert out[0] == 9
+        def start() -> None:
+            time.sleep(0.1)
+            second()
+
+        thread = threading.Thread(target=start, name="setter")
+        thread.start()
+        waits[1, 1](flag)
+        thread.join()
+        assert flag[0] == 0
+        assert re.search(r"^sets: thread setter waits for its turn, and thread MainThread runs waits, .*for the flag", str(caught[0]))
+        sets[1, 1](flag)
+        assert flag[0] == 1
 
     def test_device_names_outside_a_kernel(self) -> None:
         with pytest.raises(PgasError, match="only inside a kernel"):

@@ -113,12 +113,16 @@ def finalize() -> None:
     status 0. Another exit status becomes the job's, and PEs that do not end within seconds are killed. An uncaught exception and the death
     of a PE also end all PEs; the reason is printed once on each machine.
 
+    Other threads of this process that are inside calls of pgas must leave them within PGAS_TIMEOUT. The heap stays mapped while a thread is
+    inside.
+
     Warns:
         PgasWarning: symmetric arrays were not freed (PE 0 warns), or teams not destroyed (their first member warns): a line for each
             line of the program that made some. At the end of ``with pgas.init()`` only under PGAS_DEBUG=check.
 
     Raises:
         DeviceError: a kernel of this PE found an error.
+        PgasError: on every PE: a thread did not leave a call of pgas within PGAS_TIMEOUT; the text names thread and line.
 
     Example:
         >>> job = pgas.init()

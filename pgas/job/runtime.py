@@ -20,7 +20,7 @@ from pgas.base import config
 from pgas.base.agreement import everywhere, of_another
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
-from pgas.job import bootstrap, card, device_state, ending, growth, hang, meeting, paths, streams, teams
+from pgas.job import bootstrap, card, device_state, ending, growth, hang, meeting, paths, streams, teams, threads
 from pgas.job.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
 from pgas.job.collective import Collective, enough_files
 from pgas.job.heap import ALIGNMENT, Allocator
@@ -36,6 +36,7 @@ from pgas.transports.nic import NIC, Part
 
 if SIMULATOR:
     from pgas.job import simulation, strict
+    from pgas.sim import engine
     from pgas.transports.memory.memfd import HostMemory
 else:
     from pgas.job import gpu as gpus
@@ -89,7 +90,7 @@ class Job(Collective):
         self.heap = Allocator(0)
         self._bootstrap = bootstrap.find(comm, given)
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
-        ending.install(self._bootstrap, lambda: _job, lambda job: _end(job, report_leaks=False))
+        ending.install(self._bootstrap, lambda: _job, lambda job: job.close(report_leaks=False))
         try:
             with self.making("pgas.init()"), enough_files():
                 self._start()
@@ -348,6 +349,8 @@ class Job(Collective):
     def _wait_for_device(self, stream: Any) -> None:
         """Wait by polling, so that Ctrl-C and a peer's death end the wait for a kernel that never ends."""
         if SIMULATOR:
+            if stream is None:  # a stream's kernels have ended: launches return then
+                engine.wait_for_kernels("pgas.synchronize()")
             return
         try:
             with self._deaths_first():
@@ -404,7 +407,7 @@ class Job(Collective):
     def close(self, *, report_leaks: bool) -> None:
         """Complete all work, wait for all PEs, and release everything. Collective."""
         try:
-            self.meet("pgas.finalize()")
+            self.together("pgas.finalize()", self._finish)
             leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
             self._vigil.end()
             self.exchange(None)  # nobody ends while another still watches it
@@ -419,13 +422,21 @@ class Job(Collective):
         if report_leaks and leaks:  # last, so that the job has ended even if warnings are errors
             warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
 
+    def _finish(self) -> None:
+        """Wait for the other threads' calls, then for kernels and their outstanding requests."""
+        if left := threads.awaited(self._timeout_s, self._interrupt):
+            raise PgasError(f"pgas.finalize: {', '.join(left)}: all calls must return within {self._timeout_s:g} s (PGAS_TIMEOUT)")
+        self.complete()
+
     def release(self) -> None:
-        """Release everything, without the other PEs."""
-        self._released = True
+        """Release everything, without the other PEs; memory only when no other thread is in a call of pgas."""
+        global _job
+        self._released, _job = True, None
         self._vigil.end()
         for block in list(self.heap.blocks):
             self.heap.release(block)
-        self._ending.close()
+        self._hurry = 0.0, "pgas.finalize() has ended the job"
+        threads.close(self._ending, lambda: device_state.poison(self.memory) if self._formed else None)
         self._bootstrap.close()
 
     def __enter__(self) -> "Job":
@@ -433,14 +444,12 @@ class Job(Collective):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Finalize, which frees remaining arrays. After an exception do not: the exception ends the job on every PE."""
-        global _job
         if self is _of_parent:  # in a forked child
             return
         if kind is None or (isinstance(error, SystemExit) and not ending.status_of(error.code)):
             finalize(report_leaks=window.constants().check)
         elif self.n_pes == 1:
             self.release()
-            _job = None
         elif isinstance(error, SystemExit):
             self.exit_status = error.code
         else:
@@ -477,6 +486,7 @@ def init(comm: Any = None, given: meeting.Given | None = None) -> Job:
             raise ValueError("pgas.init: a job of other processes is active, and comm is not its communicator; pgas.finalize() first")
         _job.depth += 1
         return _job
+    threads.close_kept()
     say_where()
     _job = Job(comm, given)
     return _job
@@ -484,16 +494,7 @@ def init(comm: Any = None, given: meeting.Given | None = None) -> Job:
 
 def finalize(*, report_leaks: bool = True) -> None:
     """End pgas on this process. Collective over the job's PEs. See pgas.finalize."""
-    global _job
     job = current()
     job.depth -= 1
     if job.depth == 0:
-        _end(job, report_leaks=report_leaks)
-
-
-def _end(job: Job, *, report_leaks: bool) -> None:
-    global _job
-    try:
         job.close(report_leaks=report_leaks)
-    finally:
-        _job = None

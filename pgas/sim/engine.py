@@ -11,7 +11,7 @@ are active at once.
 
 import os
 import sys
-import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
@@ -23,6 +23,7 @@ from pgas.base.errors import PgasError
 from pgas.sim import model
 from pgas.sim import report as reports
 from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Observer, Rendezvous, SimThread, Worker
+from pgas.sim.turns import Turns
 
 __all__ = [
     "FULL_MASK",
@@ -52,6 +53,7 @@ __all__ = [
     "report",
     "set_observer",
     "thread_index",
+    "wait_for_kernels",
     "warp_barrier",
     "warp_exchange",
     "whole_block",
@@ -61,7 +63,6 @@ __all__ = [
 ]
 
 _launch: Launch | None = None
-_launch_lock = threading.Lock()
 _observer: Observer | None = None
 _idle_hooks: list[Callable[[], None]] = []
 _failure_hooks: list[Callable[[BaseException], None]] = []
@@ -81,40 +82,55 @@ def launch(
     dynshared is the size of the dynamic shared memory in bytes; debug makes division by zero an error; `around` is entered for the
     time of the launch, once it is certain that no other one runs.
 
-    An exception in a thread ends the launch and is raised here with the thread's `tid` and `ctaid` in its text.
+    An exception in a thread ends the launch and is raised here with the thread's `tid` and `ctaid` in its text. Kernels of several host
+    threads run one after another, in the order of these calls.
 
     Raises:
-        DeadlockError: threads are left and none of them can run.
-        PgasError: called from a kernel, or while another host thread runs one.
+        DeadlockError: threads are left and none of them can run, or the kernel of another host thread only waits.
+        PgasError: called from a kernel.
     """
     global _launch
     if type(getcurrent()) is Worker:
         raise PgasError(f"{getattr(fn, '__name__', fn)} was launched from inside a kernel: kernels cannot launch kernels")
-    if not _launch_lock.acquire(blocking=False):
-        raise PgasError(
-            f"{getattr(fn, '__name__', fn)} was launched while another host thread runs a kernel: the simulator runs one at a time"
-        )
-    try:
-        _launch = running = Launch(fn, args, grid, block, dynshared, debug)
-        running.observer, running.idle_hooks = _observer, _idle_hooks
-        failed = True
+    with _turns.take(getattr(fn, "__name__", str(fn)), _look):
         try:
-            with around or nullcontext():
-                try:
-                    running.run()
-                    failed = False
-                finally:
-                    running.kill()
-        except BaseException as error:
-            for hook in tuple(_failure_hooks):
-                hook(error)
-            raise
+            _launch = running = Launch(fn, args, grid, block, dynshared, debug)
+            running.observer, running.idle_hooks = _observer, _idle_hooks
+            failed = True
+            try:
+                with around or nullcontext():
+                    try:
+                        running.run()
+                        failed = False
+                    finally:
+                        running.kill()
+            except BaseException as error:
+                for hook in tuple(_failure_hooks):
+                    hook(error)
+                for line in _turns.waiting():
+                    error.add_note(line)
+                raise
+            finally:
+                if _observer is not None:
+                    _observer.launch_ended(failed)
         finally:
-            if _observer is not None:
-                _observer.launch_ended(failed)
-    finally:
-        _launch = None
-        _launch_lock.release()
+            _launch = None
+
+
+def wait_for_kernels(what: str) -> None:
+    """Wait for the kernels that other host threads run or have asked to run. what: the call, for messages. Raises as launch()."""
+    with _turns.take(what, _look):
+        pass
+
+
+def _look() -> None:
+    for hook in tuple(_idle_hooks):
+        hook()
+
+
+def _idle_s() -> float:
+    running = _launch
+    return time.monotonic() - running.idle_since if running is not None and running.idle_rounds else 0.0
 
 
 def install() -> None:
@@ -352,6 +368,9 @@ def grid_dim() -> Index:
 def report() -> str:
     """Say where the threads of the running kernel are and what they wait for; empty if none runs."""
     return reports.describe(_launch) if _launch is not None else ""
+
+
+_turns = Turns(_idle_s, report)
 
 
 def host_frame(frame: FrameType | None) -> FrameType | None:

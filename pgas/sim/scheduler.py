@@ -211,6 +211,7 @@ class Launch:
         self.spins = 0  # yields since a thread last made progress
         self.busy = False  # a thread was preempted at work since the last idle round
         self.idle_rounds = 0
+        self.idle_since = 0.0  # time of the first of them
         self.busy_rounds = 0
         self.stores = activity.stores
         self.inside: dict[int, SimThread] = {}  # by address of the channel, the thread in a collective, where only one may be at a time
@@ -328,6 +329,8 @@ class Launch:
         if self.stores != activity.stores:
             self.stores = activity.stores
             self.idle_rounds = 0
+        if not self.idle_rounds:
+            self.idle_since = time.monotonic()
         self.idle_rounds += 1
         if self.idle_rounds <= _YIELD_ROUNDS:
             os.sched_yield()

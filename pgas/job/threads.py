@@ -1,0 +1,99 @@
+"""The program's other threads that are inside calls of pgas: the end of a job waits for them."""
+
+import contextlib
+import linecache
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import PgasError
+from pgas.job.ending import GRACE_S
+
+if SIMULATOR:
+    from pgas.sim import engine
+
+__all__ = ["awaited", "close", "close_kept"]
+
+_POLL_S = 0.005
+
+#: Modules of the functions that programs call. pgas's own threads are in others.
+_PUBLIC = ("pgas.api.", "pgas.job.array", "pgas.sim.frontend")
+
+#: Resources of a job that has ended, which other threads may still access.
+_kept: contextlib.ExitStack | None = None
+
+
+def awaited(seconds: float, interrupt: Callable[[], None]) -> list[str]:
+    """Wait until no other thread is inside a call of pgas, but no longer than some seconds; describe those that still are.
+
+    interrupt: called now and then; ends the wait by an exception.
+    """
+    deadline = time.monotonic() + seconds
+    while (left := _inside()) and time.monotonic() < deadline:
+        interrupt()
+        time.sleep(_POLL_S)
+    return left
+
+
+def close(resources: contextlib.ExitStack, end_waits: Callable[[], None]) -> None:
+    """Close the resources of a job, its memory among them, when no other thread is inside a call of pgas.
+
+    A thread that stays inside for a grace period keeps them until the next pgas.init() or the end of the process.
+
+    end_waits: ends waits of kernels; called if a thread is inside.
+    """
+    global _kept
+    if _inside():
+        with contextlib.suppress(PgasError):  # the context may be lost
+            end_waits()
+    if awaited(GRACE_S, lambda: None):
+        _kept = resources
+    else:
+        resources.close()
+
+
+def close_kept() -> None:
+    """Close what close() has kept.
+
+    Raises:
+        PgasError: a thread may still access it.
+    """
+    global _kept
+    if _kept is None:
+        return
+    if left := awaited(GRACE_S, lambda: None):
+        raise PgasError(f"pgas.init: calls must have returned that were made before the last pgas.finalize(): {', '.join(left)}")
+    kept, _kept = _kept, None
+    kept.close()
+
+
+def _inside() -> list[str]:
+    """Describe the other threads that are inside a call of pgas, each with the program's line."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    calls = ((ident, _call(frame)) for ident, frame in frames.items() if ident != threading.get_ident())
+    return [f"thread {names.get(ident, ident)} is in {_described(call)}" for ident, call in calls if call is not None]
+
+
+def _call(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the call of pgas that a thread is in, None if it is in none."""
+    if SIMULATOR:
+        frame = engine.host_frame(frame)
+    call = None
+    while frame is not None:
+        if f"{frame.f_globals.get('__name__')}.".startswith(_PUBLIC):
+            call = frame
+        frame = frame.f_back
+    return call
+
+
+def _described(call: FrameType) -> str:
+    caller = call.f_back
+    if caller is None or caller.f_code.co_filename == threading.__file__:  # the target of a thread
+        return f"pgas.{call.f_code.co_name}"
+    path, line = caller.f_code.co_filename, caller.f_lineno
+    return f"{linecache.getline(path, line).strip()} ({os.path.basename(path)}:{line})"
