@@ -30,7 +30,7 @@ SUITE := $(PYTEST_SUITE) tests/conformance
 # Conformance chapters for three PEs over a NIC (the left and right neighbours differ), for four PEs over p2p, and under weak memory.
 OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py h_*.py i_*.py)
 OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py h_*.py i_*.py)
-WEAK := $(addprefix tests/conformance/test_,d_*.py f_*.py)
+WEAK := $(addprefix tests/conformance/test_,d_*.py e_programs.py f_*.py)
 # Tests of collectives in which some members run ahead of others. They run on three PEs too: then a member waits for several others, and
 # the order of additions matters.
 AHEAD := "floods or channels or overlap or meetings or place or split or every_op or same_bits"

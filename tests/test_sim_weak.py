@@ -103,6 +103,38 @@ def test_an_atomic_does_not_order(slots: Slots) -> None:
     assert failures(slots, k, lambda: seen == [1], block=2)
 
 
+@pytest.mark.parametrize("between", ["nothing", "fence", "gpu", "acquire", "syncthreads", "store"])
+def test_loads_behind_an_atomic_are_early(slots: Slots, between: str) -> None:
+    """The data of a lock that this PE had before: who takes the lock without a fence may read what was there then."""
+    remote, seen = slots.remote_lo, []
+
+    @cuda.jit
+    def k():
+        if cuda.threadIdx.x == 0:
+            mem.load(remote, 8)
+            mem.fence("sys")
+            while mem.atomic_compare_swap(remote + 8 * FLAG, 1, 2, 8) != 1:
+                engine.yield_("the lock")
+            if between in ("fence", "gpu"):
+                mem.fence("sys" if between == "fence" else "gpu")
+            elif between == "acquire":
+                mem.load_acquire(slots.own_lo, 8)
+            elif between == "store":
+                mem.store(remote, 7, 8)
+        else:  # the other PE
+            memory.store(remote, 7, 8)
+            memory.store(remote + 8 * FLAG, 1, 8)
+        if between == "syncthreads":
+            engine.block_barrier()
+        if cuda.threadIdx.x == 0:
+            first = mem.load(remote, 8)
+            seen[:] = [first, mem.load(remote, 8)]
+
+    bad = failures(slots, k, lambda: seen == [7, 7], block=2)
+    assert bool(bad) == (between == "nothing"), f"wrong for seeds {bad}"
+    assert seen[1] == 7, "the same load again is not early"
+
+
 @pytest.mark.parametrize(("deferred", "fenced", "fails"), [(True, False, True), (True, True, False), (False, False, False)])
 def test_reuse_of_a_source(slots: Slots, deferred: bool, fenced: bool, fails: bool) -> None:
     """(b) The source of a non-blocking put may be reused only after the fence, that of a blocking one at once."""

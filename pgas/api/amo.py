@@ -2,7 +2,8 @@
 
 Operations on one element are atomic with each other, from any thread of any PE. They are not atomic with plain stores, puts and p's. They
 order nothing else: use fence() or a signal for that. Fetching operations return the old value of the element and are complete on return;
-the others are complete after quiet() or barrier_all(). Integers wrap.
+the others are complete after quiet() or barrier_all(). To read data that the writer of a returned value wrote before, call fence() first.
+Integers wrap.
 
 Elements, and how each path updates them:
 

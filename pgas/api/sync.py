@@ -61,7 +61,7 @@ def fence(*, stream: Any = None) -> None:
     """Order this thread's puts, p's, signals and atomics to each PE: those before the fence are visible there before those after it.
 
     Also covers other threads' operations that happen before the call (by syncthreads, a grid barrier, an acquired flag). Completes nothing:
-    see quiet().
+    see quiet(). Behind an atomic that returned a value, it lets this thread read what the writer of the value wrote before its own fence.
 
     Completion:
         on return: later operations of this thread to a PE are visible there only after its earlier ones.

@@ -18,8 +18,13 @@ after syncthreads performs the stores of the whole block. Atomics are performed 
 A copy is cut into pieces that are performed separately. A blocking copy takes its source's bytes at the call; a deferred one reads each
 piece when it is performed, or at ``read_sources`` (flush), and is delayed also if it goes from a remote address to a local one (get_nbi).
 
+Loads may be *early*: atomics and loads do not keep the loads behind them in place. Before an atomic on, or a load of, a remote element,
+other remote elements that the thread has loaded before are loaded again. The next load of such an element may return this value, unless
+the thread stores to it, fences, acquires, or meets others in a barrier in between. So a lock that was taken without a fence shows what was
+there before.
+
 Weak mode finds programs that are wrong on a GPU; correct ones run as before. It misses: races between unordered stores to the same
-bytes, late loads, missing gpu-scope fences between threads of one PE, stores through plain array indexing.
+bytes, other early loads, missing gpu-scope fences between threads of one PE, loads and stores through plain array indexing.
 """
 
 import ctypes
@@ -43,6 +48,8 @@ _DRAIN_CHANCES = (1 / 4, 1 / 16, 1 / 64)
 # More pending pieces than a write queue holds make the model slow and find nothing more.
 _MAX_PENDING = 512
 _MAX_PIECES = 5
+# Remote elements of a thread that may be loaded early: those that it has loaded last.
+_MAX_EARLY = 16
 _PAGE = 4096
 
 _OWN, _BLOCK, _GRID = range(3)
@@ -111,14 +118,28 @@ class WeakMemory:
         self._random = random.Random(seed)
         self._pending: list[_Piece] = []
         self._chance = self._random.choice(_DRAIN_CHANCES)
+        self._loaded: dict[SimThread, dict[tuple[int, int], None]] = {}  # by thread, (address, size) of remote elements
+        self._early: dict[SimThread, dict[tuple[int, int], int]] = {}  # their values before an atomic
 
     # Loads, stores, atomics: signatures of `memory`
 
     def load(self, addr: int, nbytes: int) -> int:
         self._settle(addr, nbytes)
-        return memory.load(addr, nbytes)
+        thread = engine.current() if self._is_remote(addr) else None
+        if thread is None:
+            return memory.load(addr, nbytes)
+        element = int(addr), nbytes
+        early = self._early.get(thread, {}).pop(element, None)
+        self._load_early(thread, *element)
+        loaded = self._loaded.setdefault(thread, {})
+        loaded.pop(element, None)
+        loaded[element] = None
+        if len(loaded) > _MAX_EARLY:
+            del loaded[next(iter(loaded))]
+        return memory.load(addr, nbytes) if early is None or self._random.random() < 0.5 else early
 
     def load_acquire(self, addr: int, nbytes: int) -> int:
+        self._acquire(engine.current())
         self._settle(addr, nbytes)
         return memory.load_acquire(addr, nbytes)
 
@@ -136,35 +157,35 @@ class WeakMemory:
         memory.store_release(addr, value, nbytes)
 
     def atomic_add(self, addr: int, value: int, nbytes: int) -> int:
-        self._settle(addr, nbytes)
+        self._before_atomic(addr, nbytes)
         return memory.atomic_add(addr, value, nbytes)
 
     def atomic_exchange(self, addr: int, value: int, nbytes: int) -> int:
-        self._settle(addr, nbytes)
+        self._before_atomic(addr, nbytes)
         return memory.atomic_exchange(addr, value, nbytes)
 
     def atomic_and(self, addr: int, value: int, nbytes: int) -> int:
-        self._settle(addr, nbytes)
+        self._before_atomic(addr, nbytes)
         return memory.atomic_and(addr, value, nbytes)
 
     def atomic_or(self, addr: int, value: int, nbytes: int) -> int:
-        self._settle(addr, nbytes)
+        self._before_atomic(addr, nbytes)
         return memory.atomic_or(addr, value, nbytes)
 
     def atomic_xor(self, addr: int, value: int, nbytes: int) -> int:
-        self._settle(addr, nbytes)
+        self._before_atomic(addr, nbytes)
         return memory.atomic_xor(addr, value, nbytes)
 
     def atomic_compare_swap(self, addr: int, expected: int, value: int, nbytes: int) -> int:
-        self._settle(addr, nbytes)
+        self._before_atomic(addr, nbytes)
         return memory.atomic_compare_swap(addr, expected, value, nbytes)
 
     def atomic_add_f32(self, addr: int, value: float) -> float:
-        self._settle(addr, 4)
+        self._before_atomic(addr, 4)
         return memory.atomic_add_f32(addr, value)
 
     def atomic_add_f64(self, addr: int, value: float) -> float:
-        self._settle(addr, 8)
+        self._before_atomic(addr, 8)
         return memory.atomic_add_f64(addr, value)
 
     def copy_strided(self, dst: int, src: int, first: int, end: int, step: int, width: int, deferred: bool = False) -> None:
@@ -191,8 +212,10 @@ class WeakMemory:
         extent = (count - 1) * src_stride
         if thread is None or not deferred:
             self._settle(min(src, src + extent), abs(extent) + width)
+            self._forget(engine.current(), min(src, src + extent), max(src, src + extent) + width)
         if thread is not None and dst_stride < width:  # elements overwrite each other: no delay
             self._perform_if(lambda p: p.overlaps(dst, dst + (count - 1) * dst_stride + width, dst_stride, width))
+            self._forget(thread, dst, dst + (count - 1) * dst_stride + width)
             thread = None
         if thread is None:
             memory.copy_elements(dst, dst_stride, src, src_stride, count, width)
@@ -215,6 +238,7 @@ class WeakMemory:
     def fence(self, scope: str = "sys") -> None:
         """Perform ("sys") or publish ("gpu", "block") what the caller stored and what is published to it."""
         thread = engine.current()
+        self._acquire(thread)
         if thread is None:
             memory.fence()
         elif scope == "sys":
@@ -236,6 +260,9 @@ class WeakMemory:
     # Events of the engine
 
     def threads_synced(self, threads: Iterable[SimThread]) -> None:
+        if self._early:
+            for thread in threads:
+                self._acquire(thread)
         if self._pending:
             met = set(threads)
             for piece in self._pending:
@@ -243,6 +270,7 @@ class WeakMemory:
                     piece.published = _BLOCK
 
     def grid_synced(self) -> None:
+        self._early.clear()
         for piece in self._pending:
             piece.published = _GRID
 
@@ -252,6 +280,8 @@ class WeakMemory:
 
     def launch_ended(self, failed: bool) -> None:
         self._chance = self._random.choice(_DRAIN_CHANCES)
+        self._loaded.clear()
+        self._early.clear()
         try:
             self._drain(len(self._pending))
         except PgasError:
@@ -265,6 +295,7 @@ class WeakMemory:
 
     def _enqueue(self, pieces: list[_Piece]) -> None:
         for new in pieces:
+            self._forget(new.owner, new.lo, new.hi)
             self._perform_if(lambda p, new=new: p.overlaps(new.lo, new.hi, new.stride, new.width))  # type: ignore[misc]
         self._pending += pieces
         if len(self._pending) > _MAX_PENDING:
@@ -276,6 +307,32 @@ class WeakMemory:
             thread = engine.current()
             if thread is not None:
                 self._perform_if(lambda p: p.overlaps(lo, lo + nbytes, nbytes, nbytes) and _before(p, thread))
+
+    def _before_atomic(self, addr: int, nbytes: int) -> None:
+        """Perform what an atomic must see, and some loads behind it."""
+        self._settle(addr, nbytes)
+        if self._loaded and self._is_remote(addr) and (thread := engine.current()) is not None:
+            self._forget(thread, addr, addr + nbytes)
+            self._load_early(thread, addr, nbytes)
+
+    def _load_early(self, thread: SimThread, addr: int, nbytes: int) -> None:
+        """Before an atomic on, or a load of, a remote element: load the others that the thread may ask for behind it."""
+        early = self._early.setdefault(thread, {})
+        for lo, size in self._loaded.get(thread, ()):
+            if (lo, size) in early or (lo < addr + nbytes and addr < lo + size):
+                continue
+            if not any(p.overlaps(lo, lo + size, size, size) for p in self._pending):  # a pending store must be seen
+                early[lo, size] = memory.load(lo, size)
+
+    def _acquire(self, thread: SimThread | None) -> None:
+        """Let the thread's next loads see what is in memory."""
+        self._early.pop(thread, None)  # type: ignore[arg-type]
+
+    def _forget(self, thread: SimThread | None, lo: int, hi: int) -> None:
+        """Drop the thread's early loads of [lo, hi): it stores there, or has loaded from there behind the atomic."""
+        early = self._early.get(thread) if thread is not None else None
+        for element in [e for e in early or () if e[0] < hi and lo < e[0] + e[1]]:
+            del early[element]  # type: ignore[union-attr]
 
     def _cuts(self, count: int) -> list[int]:
         """Return where to cut a copy of `count` elements. Its last element is often a piece of its own, which may arrive first."""

@@ -87,6 +87,7 @@ CHAPTERS = {
             "floats add up",
             "neighbouring words are untouched",
             "atomics, fence and puts in order",
+            "reads behind an atomic and a fence",
             "callers by different paths on one word",
         ),
     ),

@@ -56,3 +56,37 @@ def test_a_queue_of_messages(heap):
         wait_and_sum[1, 1](box, ready, total, out)
     expected = threads * sum(1000 * (pe + 1) + r for pe in range(n) for r in range(rounds))
     equal(out, np.array([expected if me == 0 else 0]))
+
+
+@pgas.jit
+def insert_and_find(keys, values, wrong, rounds, me, n):
+    """Insert keys into a table on all PEs, value before key, and look up those of the next PE, with a fence behind the fetch."""
+    for i in range(rounds):
+        key = 1 + me + i * n
+        pe, place = key % n, 7 * key % keys.size
+        while pgas.atomic_compare_swap(keys, place, 0, -1, pe) != 0:
+            place = (place + 1) % keys.size
+        pgas.p(values, place, key * key, pe)
+        pgas.fence()
+        pgas.atomic_set(keys, place, key, pe)
+    for i in range(rounds):
+        key = 1 + (me + 1) % n + i * n
+        pe, place = key % n, 7 * key % keys.size
+        there = np.int64(0)
+        while there != key:
+            there = pgas.atomic_fetch(keys, place, pe)
+            if there > 0 and there != key:
+                place = (place + 1) % keys.size
+        pgas.fence()
+        if pgas.g(values, place, pe) != key * key:
+            wrong[0] += 1
+
+
+@needs("atomic_set", "atomic_fetch")
+@checklist("E", "reads behind an atomic and a fence")
+def test_a_hash_table(heap):
+    me, n = pgas.my_pe(), pgas.n_pes()
+    rounds = 15 if pgas.SIMULATOR else 200
+    keys, values, wrong = heap.zeros(4 * rounds, np.int64), heap.zeros(4 * rounds, np.int64), heap.zeros(1, np.int64)
+    launch_together(insert_and_find, 1, 1, keys, values, wrong, rounds, me, n)
+    equal(wrong, np.zeros(1, np.int64))

@@ -304,6 +304,36 @@ def test_store_buffering(heap, correct):
     assert (both == 0) if correct else (both > 0), f"{both} rounds with seed {os.environ['PGAS_SIM_WEAK']}"
 
 
+@pgas.jit
+def count_by_turns(turn, count, swap, correct):
+    """Wait for this PE's turn, by compare-and-swap or fetch on PE 0, increase a count there, and pass the turn on."""
+    me, n = pgas.my_pe(), pgas.n_pes()
+    for r in range(ROUNDS):
+        mine, found = r * n + me, np.int64(-1)
+        while found != mine:
+            found = pgas.atomic_compare_swap(turn, 0, mine, mine, 0) if swap else pgas.atomic_fetch(turn, 0, 0)
+        if correct:
+            pgas.fence()
+        pgas.p(count, 0, pgas.g(count, 0, 0) + 1, 0)
+        pgas.fence()
+        pgas.atomic_set(turn, 0, mine + 1, 0)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("correct", [pytest.param(False, marks=pytest.mark.skipif(THROUGH_NIC, reason="a READ reads behind it")), True])
+def test_loads_behind_an_atomic_that_returns_a_value(heap, swap, correct):
+    """Without a fence behind it, a PE reads the count of before it, and increments are lost; with the fence, none is."""
+    lost = 0
+    for _ in range(LAUNCHES):
+        turn, count = heap.zeros(1, np.int64), heap.zeros(1, np.int64)
+        launch_together(count_by_turns, 1, 1, turn, count, swap, correct)
+        pgas.barrier_all()
+        lost += ROUNDS * pgas.n_pes() - int(pgas.broadcast_object(count.copy_to_host())[0])
+        for array in (turn, count):
+            heap.free(array)
+    assert (lost == 0) if correct else (lost > 0), f"{lost} increments with seed {os.environ['PGAS_SIM_WEAK']}"
+
+
 def one_flag(op, at, epoch):
     """near.await_line, with the mistake that it looks at one of a line's two flags."""
     low, flag, high, _ = ptx.ld_line(at)
