@@ -53,8 +53,8 @@ def test_an_encoding_that_is_cut_short_or_goes_on(value):
 
 
 def test_nothing_that_comes_is_unpickled(tmp_path):
-    """Neither by exchange(), whose values are plain, nor elsewhere: the only pickles are users' objects, files of the disk cache, and what a PE
-    passes to its own child through a pipe (PGAS_DEBUG=strict)."""
+    """Neither by exchange(), whose values are plain, nor elsewhere: the only pickles are users' objects, files of the disk cache, and what
+    a PE passes to its own child through a pipe (PGAS_DEBUG=strict)."""
 
     class Two:
         def allgather(self, data, poll):

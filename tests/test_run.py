@@ -615,7 +615,9 @@ def test_a_key_that_others_may_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["password", "fifteen letters"])
 def test_a_secret_that_can_be_guessed(text, monkeypatch):
     monkeypatch.setenv("PGAS_SECRET", text)
-    words = rf"^PGAS_SECRET=\(its value is not shown\): at least 16 characters, better random ones \(openssl rand -hex 32\), not {len(text)}$"
+    words = (
+        rf"^PGAS_SECRET=\(its value is not shown\): at least 16 characters, better random ones \(openssl rand -hex 32\), not {len(text)}$"
+    )
     with pytest.raises(ValueError, match=words):
         config.read("PGAS_SECRET")
     with pytest.raises(BootstrapError, match=words):

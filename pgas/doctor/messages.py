@@ -15,7 +15,7 @@ _KINDS = (
     Remedy(
         "hang",
         (
-            r"waited .* s \(PGAS_TIMEOUT\)",
+            r"waited .* s (\(PGAS_TIMEOUT\)|for its turn)",
             r"goes on waiting",
             r"hang report",
             r"^PE \d+: ? (process|host|kernels not known|threads|first error|and \d+ more kinds|no thread waits|.* waits for)",
