@@ -20,6 +20,7 @@ TESTS = {**coll_latency.TESTS, **coll_on_stream.TESTS}
 def test_console_scripts_are_nvshmems_programs():
     scripts = tomllib.loads(Path(__file__).parent.with_name("pyproject.toml").read_text())["project"]["scripts"]
     modules = {name: module.__name__ for module in (coll_latency, coll_on_stream) for name in module.TESTS}
+    assert scripts.pop("pgas") == "pgas.__main__:main"
     assert scripts == {name: f"pgas.perftests.{name}:main" for name in NAMES} | {name: f"{module}:main" for name, module in modules.items()}
 
 

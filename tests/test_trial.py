@@ -56,7 +56,7 @@ def test_memory_that_is_refused(adapter, monkeypatch):
 
 def test_a_queue_pair_that_is_refused(adapter, monkeypatch):
     monkeypatch.setattr(trial, "_DATA", 4096)
-    assert trial.try_queue_pair(adapter, Path()).startswith("a queue pair is not made: CREATE_CQ failed: ")
+    assert trial.try_queue_pair(adapter, Path()).startswith("a queue pair is not made: CREATE_QP failed: ")
 
 
 @pytest.mark.parametrize(("number", "step"), [(1, "a write"), (2, "a fetching atomic")])

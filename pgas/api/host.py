@@ -148,19 +148,10 @@ def reset() -> None:
             NIC refuses.
 
     Example:
-        >>> sig = pgas.zeros(1, np.uint64)
-        >>> @pgas.jit
-        ... def wrong(sig, pe):
-        ...     pgas.signal_op(sig, 0, 1, pgas.SIGNAL_SET, pe)
         >>> try:
-        ...     wrong[1, 1](sig, -1)
-        ...     pgas.synchronize()
-        ... except pgas.DeviceError as error:
-        ...     print("PE -1 does not exist" in str(error))
-        True
-        >>> pgas.reset()  # on all PEs
-        >>> wrong[1, 1](sig, pgas.my_pe())
-        >>> pgas.synchronize()
+        ...     pgas.barrier_all()  # a DeviceError on a PE whose kernel failed, then a BootstrapError on the others
+        ... except pgas.PgasError:
+        ...     pgas.reset()  # so all PEs call it
     """
     recovery.reset(runtime.current())
 
