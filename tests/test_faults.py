@@ -234,7 +234,7 @@ def test_interrupt_of_a_job_of_one(real_job):
 
 def test_exception_in_a_kernel_of_one_pe(job):
     ended = job(
-        INIT + "@pgas.jit\ndef fails(a):\n    if cuda.threadIdx.x == 5:\n        a[0] = 1 // (cuda.threadIdx.x - 5)\n"
+        INIT + "@pgas.jit\ndef fails(a):\n    if cuda.threadIdx.x == 5:\n        raise ZeroDivisionError\n"
         "if me == 1:\n    fails[1, 32](word)\nwait('kernel', word)\n"
     )
     holds(ended, "ZeroDivisionError: tid=[5, 0, 0] ctaid=[0, 0, 0]", "pgas: PE 1 failed (ZeroDivisionError), ending the job")

@@ -116,10 +116,11 @@ def test_a_wait_ends_when_the_last_request_is_done(name, job):
 def test_nothing_is_posted_for_unreachable_memory(name, path, job):
     """Neither data nor a signal; the job is unusable afterwards."""
     before = job.memory.load(job.record + layout.RESV_HEAD, 8), bytes(job.ring), bytes(job.ring_of_proxy)
+    copy = COPIES[name]
 
     @cuda.jit
     def kernel():
-        COPIES[name](path, ELSEWHERE)
+        copy(path, ELSEWHERE)
 
     kernel[1, 1]()
     assert job.memory.load(layout.POISON, 8) == state.FAILED

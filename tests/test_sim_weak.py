@@ -290,12 +290,15 @@ def test_everything_arrives_by_the_end_of_the_kernel(slots: Slots, width: int, d
     """Cooperative copies of all widths, with and without stride; the neighbours are untouched."""
     own, remote, count = slots.own_lo, slots.remote_lo, 4096 // width
 
-    @cuda.jit
-    def k():
-        mem.copy_strided(remote + 64, own, cuda.grid(1), count, cuda.gridsize(1), width, deferred)
-        if cuda.grid(1) == 0:
+    def copies(first: int, step: int) -> None:
+        mem.copy_strided(remote + 64, own, first, count, step, width, deferred)
+        if first == 0:
             mem.copy_strided(remote + 8192, own, 3, count, 1, width, deferred)
             mem.copy_elements(remote + 16384, 2 * width, own + (count - 1) * width, -width, count, width)
+
+    @cuda.jit
+    def k():
+        copies(cuda.grid(1), cuda.gridsize(1))
 
     payload = np.random.default_rng(width).integers(1, 256, 4096).astype(np.uint8)
     for seed in range(8):
@@ -382,13 +385,16 @@ def test_freed_memory_is_an_error_with_a_name(slots: Slots, what: str) -> None:
     libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
     freed = libc.mmap(None, 1 << 16, 3, 0x22, -1, 0)
 
+    def unmap() -> None:
+        libc.munmap(freed, 1 << 16)
+
     @cuda.jit
     def k():
         if what == "target":
             mem.store(freed + 4096, 1, 8)
         else:
             mem.copy_strided(slots.remote_lo, freed, 0, 512, 1, 8, True)
-        libc.munmap(freed, 1 << 16)
+        unmap()
         mem.fence("sys")
 
     set_memory_model(WeakMemory(3, slots.own_lo, slots.own_lo + NBYTES, (0, 1 << 63)))

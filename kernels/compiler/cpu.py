@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pgas.sim import arrays, engine, mem, set_memory_model
+from pgas.sim.integers import tagged
 
 __all__ = [
     "atomic_max", "begin", "element_of_word", "element_words", "load_acquire_element", "load_element", "mem",
@@ -137,7 +138,7 @@ on_failure: Callable[[], None] = _ignore
 
 
 def load_element(addr: int, dtype: np.dtype) -> Any:
-    """Return the element at addr: a Python integer for integers, else a NumPy scalar."""
+    """Return the element at addr: a Python integer that remembers its type for integers, else a NumPy scalar."""
     arrays.count_read()  # a loop of the user that calls g must end
     nbytes = dtype.itemsize
     if nbytes == 16:
@@ -148,10 +149,11 @@ def load_element(addr: int, dtype: np.dtype) -> Any:
 def element_of_word(dtype: np.dtype, word: int) -> Any:
     """Return the element of up to 8 bytes that has these bits."""
     nbytes = dtype.itemsize
-    if dtype.kind == "u":
-        return word
-    if dtype.kind == "i":
-        return word - (1 << 8 * nbytes) if word >> (8 * nbytes - 1) else word
+    if dtype.kind in "iu":
+        if dtype.kind == "i" and word >> (8 * nbytes - 1):
+            word -= 1 << 8 * nbytes
+        remember = tagged.get(dtype)
+        return word if remember is None else remember(word)
     return np.frombuffer(word.to_bytes(nbytes, "little"), dtype)[0]
 
 

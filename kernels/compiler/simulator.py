@@ -17,6 +17,7 @@ from pgas.sim.arrays import KernelArray, array_at, is_array, ndarray_of
 from pgas.sim.dtypes import element_size as element_size
 from pgas.sim.dtypes import has_type as has_type
 from pgas.sim.dtypes import numpy_dtype as numpy_dtype
+from pgas.sim.integers import PLAIN, from_device
 from pgas.sim.typing import cuda as cuda
 from pgas.sim.typing import type_of
 from pgas.sim.typing import types as types
@@ -135,7 +136,7 @@ def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Call
         body = bodies.get(key)
         if body is None:
             body = bodies[key] = typing(*[type_of(a) for a in args])
-        return body(*args)
+        return from_device(body(*[PLAIN[type(a)](a) if type(a) in PLAIN else a for a in args]))
 
     return call
 

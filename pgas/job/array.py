@@ -7,6 +7,7 @@ import ctypes
 import functools
 import importlib
 import math
+import operator
 import re
 import sys
 import types
@@ -153,6 +154,24 @@ class _OnHeap(_DeviceArray):
         block = block_of(self)
         if kind is None and block is not None and not block.freed:
             self._free()
+
+
+def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An in-place operator: NumPy's on a copy on the host, then copied back. Without it the name would get an array off the heap."""
+
+    def update(array: _OnHeap, other: Any) -> _OnHeap:
+        result = operation(array.copy_to_host(), other.copy_to_host() if isinstance(other, _OnHeap) else other)
+        if array.is_c_contiguous() or array.is_f_contiguous():
+            array.copy_to_device(result)
+        else:
+            array[(slice(None),) * array.ndim] = result
+        return array
+
+    return update
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+    setattr(_OnHeap, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__")))
 
 
 def _uncopied(array: np.ndarray, call: str, *shape: Any, order: str = "C") -> np.ndarray:

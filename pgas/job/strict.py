@@ -76,7 +76,7 @@ def _named(part: Any) -> str:
 def as_on_gpus() -> Iterator[None]:
     """Let the simulator's symmetric arrays refuse what a GPU's arrays lack, and launches what a GPU's compiler refuses."""
     operators = [(prefix, name, sign) for name, sign in _OPERATORS.items() for prefix in _prefixes(name)]
-    refusals = {f"__{prefix}{name}__": _operator(sign + "=" * (prefix == "i")) for prefix, name, sign in operators}
+    refusals = {f"__{prefix}{name}__": _operator(sign) for prefix, name, sign in operators}
     hooks = {"__getattr__": _attribute, "__getitem__": _subscript, "__setitem__": _subscript}
     changed = refusals | {name: hook(getattr(SymmetricArray, name)) for name, hook in hooks.items()}
     own = {name: vars(SymmetricArray)[name] for name in changed if name in vars(SymmetricArray)}
@@ -96,5 +96,5 @@ def as_on_gpus() -> Iterator[None]:
 
 
 def _prefixes(name: str) -> tuple[str, ...]:
-    """Return the prefixes of an operator's methods; arithmetic also has reflected and in-place ones."""
-    return ("",) if name in ("eq", "ne", "lt", "le", "gt", "ge") else ("", "r", "i")
+    """Return the prefixes of an operator's methods; arithmetic also has reflected ones."""
+    return ("",) if name in ("eq", "ne", "lt", "le", "gt", "ge") else ("", "r")

@@ -7,9 +7,11 @@ import numpy as np
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
 from pgas.sim import activity, engine
+from pgas.sim.integers import ELEMENTS, element, wrapped
 
 __all__ = [
-    "ATOMIC_READS", "DeviceArray", "KernelArray", "SharedArray", "array_at", "begin_turn", "count_read", "is_array", "ndarray_of",
+    "ATOMIC_READS", "DeviceArray", "KernelArray", "LocalArray", "SharedArray", "array_at", "begin_turn", "count_read", "is_array",
+    "ndarray_of", "store",
 ]  # fmt: skip
 
 #: The host's class for arrays in GPU memory.
@@ -56,11 +58,12 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
         if isinstance(value, np.void):
             return KernelArray(FakeCUDAArray(value))  # a reference: stores to its fields go to the array
         count_read()
-        return value
+        cls = ELEMENTS.get(type(value))  # element(), without a call
+        return value if cls is None else int.__new__(cls, value)
 
     def __setitem__(self, idx: Any, value: Any) -> None:
         activity.stores += 1
-        self._ary[idx] = ndarray_of(value) if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray)) else value
+        store(self._ary, idx, ndarray_of(value) if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray)) else value)
 
     @property
     def shape(self) -> Any:
@@ -86,14 +89,34 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
         return f"KernelArray({self._ary!r})"
 
 
-class SharedArray(np.ndarray[Any, Any]):
-    """Shared memory: an ndarray whose element reads count as those of `KernelArray`."""
+class LocalArray(np.ndarray[Any, Any]):
+    """Local memory or a constant: an ndarray whose elements are a kernel's numbers."""
+
+    def __getitem__(self, idx: Any) -> Any:
+        return element(super().__getitem__(idx))
+
+    def __setitem__(self, idx: Any, value: Any) -> None:
+        store(self.view(np.ndarray), idx, value)
+
+
+class SharedArray(LocalArray):
+    """Shared memory: its element reads count as those of `KernelArray`."""
 
     def __getitem__(self, idx: Any) -> Any:
         value = super().__getitem__(idx)
         if not isinstance(value, np.ndarray):
             count_read()
         return value
+
+
+def store(array: np.ndarray[Any, Any], idx: Any, value: Any) -> None:
+    """Assign ``array[idx] = value``; integers wrap."""
+    try:
+        array[idx] = value
+    except OverflowError:
+        if not isinstance(value, int):
+            raise
+        array[idx] = wrapped(value, array.dtype)
 
 
 def ndarray_of(array: Any) -> Any:
@@ -113,7 +136,7 @@ def array_at(array: Any, addr: int) -> Any:
     view = ndarray_of(array)
     memory = (ctypes.c_byte * max(view.nbytes, 1)).from_address(addr)
     like: np.ndarray[Any, Any] = np.ndarray(view.shape, view.dtype, memory, 0, view.strides)
-    return FakeWithinKernelCUDAArray(FakeCUDAArray(like))
+    return KernelArray(FakeCUDAArray(like))
 
 
 def _wrapped(value: Any) -> Any:
@@ -121,4 +144,4 @@ def _wrapped(value: Any) -> Any:
         return KernelArray(value)
     if type(value) is FakeWithinKernelCUDAArray:
         return KernelArray(value._item)
-    return value
+    return element(value)

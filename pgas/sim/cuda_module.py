@@ -13,8 +13,10 @@ from numba.cuda.simulator.vector_types import vector_types
 from numba.np import numpy_support as core_numpy
 
 from pgas.sim import activity, engine, mem
-from pgas.sim.arrays import ATOMIC_READS, SharedArray, count_read, ndarray_of
+from pgas.sim.arrays import ATOMIC_READS, LocalArray, SharedArray, count_read, ndarray_of, store
 from pgas.sim.engine import FULL_MASK, WARP_SIZE
+from pgas.sim.integers import CLASSES, Integer, element, int64, wrapped
+from pgas.sim.kernel_code import STAND_INS, value_of
 from pgas.sim.model import SHARED_PER_BLOCK
 
 __all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
@@ -28,6 +30,7 @@ CACHE_HINTS = ("ldca", "ldcg", "ldcs", "ldlu", "ldcv", "stcg", "stcs", "stwb", "
 _ATOMICS = ("add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min", "nanmax", "nanmin", "compare_and_swap", "cas")
 
 _Dim3 = kernelapi.Dim3
+_uint32, _uint64, _int32 = CLASSES[np.uint32], CLASSES[np.uint64], CLASSES[np.int32]
 
 
 def _allocate(shape: Any, dtype: Any, alignment: int | None) -> np.ndarray[Any, Any]:
@@ -75,7 +78,7 @@ class _Shared:
 
 class _Local:
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        return _allocate(shape, dtype, alignment)
+        return _allocate(shape, dtype, alignment).view(LocalArray)
 
 
 class _Atomic:
@@ -83,21 +86,27 @@ class _Atomic:
 
     def __init__(self) -> None:
         stock = kernelapi.FakeCUDAAtomic()
-        for name in ["add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min", "nanmax", "nanmin", "compare_and_swap", "cas"]:
-            setattr(self, name, self._operation(getattr(stock, name)))
+        for name in _ATOMICS:
+            setattr(self, name, self._operation(getattr(stock, name), takes_index=name != "compare_and_swap"))
 
     @staticmethod
-    def _operation(stock: Any) -> Any:
+    def _operation(stock: Any, *, takes_index: bool) -> Any:
         def operation(array: Any, *args: Any) -> Any:
             activity.stores += 1
             plain = ndarray_of(array)
-            if isinstance(plain, SharedArray):
+            if isinstance(plain, LocalArray):
                 plain = plain.view(np.ndarray)
-            old = stock(plain, *args)
+            idx, values = (args[:1], args[1:]) if takes_index else ((), args)
+            old = stock(plain, *idx, *[_element_of(plain.dtype, value) for value in values])
             count_read(ATOMIC_READS)
-            return old
+            return element(old)
 
         return operation
+
+
+def _element_of(dtype: np.dtype[Any], value: Any) -> Any:
+    """A number as a NumPy scalar of this dtype; integers wrap."""
+    return dtype.type(wrapped(value, dtype) if dtype.kind in "iu" else value)
 
 
 class _GridGroup:
@@ -113,20 +122,18 @@ class _CooperativeGroups:
 def _load(array: Any, i: Any) -> Any:
     value = ndarray_of(array)[i]
     count_read()
-    return value
+    return element(value)
 
 
 def _store(array: Any, i: Any, value: Any) -> None:
     activity.stores += 1
-    ndarray_of(array)[i] = value
+    store(ndarray_of(array), i, value)
 
 
 def _bits(value: Any) -> tuple[int, int]:
-    """Return an integer's bit pattern and width: that of its numpy type, else 32, or 64 if it needs them."""
-    n = int(value)
-    width = 8 * value.dtype.itemsize if isinstance(value, np.integer) else 32
-    width = 32 if width <= 32 and -(1 << 31) <= n < 1 << 32 else 64
-    return n & ((1 << width) - 1), width
+    """Return an integer's bit pattern and width."""
+    width = value.bits if isinstance(value, Integer) else 64
+    return int(value) & ((1 << width) - 1), width
 
 
 class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is untyped
@@ -148,38 +155,40 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
     def __getattr__(self, name: str) -> Any:
         # Not getattr on the module: it falls back to this object.
         try:
-            return numba.cuda.__dict__[name]
+            return value_of(numba.cuda.__dict__[name])
         except KeyError:
             raise AttributeError(f"numba.cuda has no {name!r} that the simulator knows") from None
 
     # Indices
 
+    # Numba makes these int32; in every operation an int64 is the same.
+
     @property
     def threadIdx(self) -> Any:
-        return _Dim3(*engine.thread_index())
+        return _Dim3(*map(int64, engine.thread_index()))
 
     @property
     def blockIdx(self) -> Any:
-        return _Dim3(*engine.block_index())
+        return _Dim3(*map(int64, engine.block_index()))
 
     @property
     def blockDim(self) -> Any:
-        return _Dim3(*engine.block_dim())
+        return _Dim3(*map(int64, engine.block_dim()))
 
     @property
     def gridDim(self) -> Any:
-        return _Dim3(*engine.grid_dim())
+        return _Dim3(*map(int64, engine.grid_dim()))
 
     @property
-    def laneid(self) -> int:
-        return int(engine.worker().thread.linear % WARP_SIZE)
+    def laneid(self) -> Any:
+        return int64(_lane())
 
     def grid(self, ndim: int) -> Any:
         me = engine.worker()
         launch, thread = me.launch, me.thread
         block, index = thread.block.index, launch.thread_indices[thread.linear]
         if ndim == 1:
-            return block[0] * launch.block_dim[0] + index[0]
+            return int64(block[0] * launch.block_dim[0] + index[0])
         return self._first(ndim, tuple(b * n + i for b, n, i in zip(block, launch.block_dim, index, strict=True)))
 
     def gridsize(self, ndim: int) -> Any:
@@ -189,21 +198,21 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
     def _first(ndim: int, values: tuple[int, ...]) -> Any:
         if ndim not in (1, 2, 3):
             raise ValueError(f"cuda.grid and cuda.gridsize take 1, 2 or 3 dimensions, got {ndim}")
-        return values[0] if ndim == 1 else values[:ndim]
+        return int64(values[0]) if ndim == 1 else tuple(map(int64, values[:ndim]))
 
     # Barriers and fences
 
     def syncthreads(self) -> None:
         engine.block_barrier()
 
-    def syncthreads_count(self, predicate: Any) -> int:
-        return sum(engine.block_vote(bool(predicate), "syncthreads_count"))
+    def syncthreads_count(self, predicate: Any) -> Any:
+        return int64(sum(engine.block_vote(bool(predicate), "syncthreads_count")))
 
-    def syncthreads_and(self, predicate: Any) -> int:
-        return int(all(engine.block_vote(bool(predicate), "syncthreads_and")))
+    def syncthreads_and(self, predicate: Any) -> Any:
+        return int64(all(engine.block_vote(bool(predicate), "syncthreads_and")))
 
-    def syncthreads_or(self, predicate: Any) -> int:
-        return int(any(engine.block_vote(bool(predicate), "syncthreads_or")))
+    def syncthreads_or(self, predicate: Any) -> Any:
+        return int64(any(engine.block_vote(bool(predicate), "syncthreads_or")))
 
     def threadfence_block(self) -> None:
         mem.fence("block")
@@ -219,16 +228,16 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
 
     # Warps
 
-    def activemask(self) -> int:
+    def activemask(self) -> Any:
         """The caller's lane only.
 
         Hardware does not define which lanes run together either: any set of lanes that execute the same call, the caller among them, is a
         legal answer. With this one a syncwarp(activemask()) never hangs.
         """
-        return 1 << self.laneid
+        return _uint32(1 << _lane())
 
-    def lanemask_lt(self) -> int:
-        return (1 << self.laneid) - 1
+    def lanemask_lt(self) -> Any:
+        return _uint32((1 << _lane()) - 1)
 
     def syncwarp(self, mask: int = FULL_MASK) -> None:
         engine.warp_barrier(mask)
@@ -237,20 +246,20 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
         return self._shuffle("shfl_sync", mask, value, int(src_lane) % WARP_SIZE)
 
     def shfl_up_sync(self, mask: int, value: Any, delta: Any) -> Any:
-        return self._shuffle("shfl_up_sync", mask, value, self.laneid - int(delta))
+        return self._shuffle("shfl_up_sync", mask, value, _lane() - int(delta))
 
     def shfl_down_sync(self, mask: int, value: Any, delta: Any) -> Any:
-        return self._shuffle("shfl_down_sync", mask, value, self.laneid + int(delta))
+        return self._shuffle("shfl_down_sync", mask, value, _lane() + int(delta))
 
     def shfl_xor_sync(self, mask: int, value: Any, lane_mask: Any) -> Any:
-        return self._shuffle("shfl_xor_sync", mask, value, self.laneid ^ int(lane_mask))
+        return self._shuffle("shfl_xor_sync", mask, value, _lane() ^ int(lane_mask))
 
     def _shuffle(self, what: str, mask: int, value: Any, source: int) -> Any:
         # The caller's own value if the source is beyond the warp, or takes no part, which is undefined on hardware.
         return engine.warp_exchange(mask, value, what).get(source, value)
 
-    def ballot_sync(self, mask: int, predicate: Any) -> int:
-        return sum(1 << lane for lane, p in engine.warp_exchange(mask, bool(predicate), "ballot_sync").items() if p)
+    def ballot_sync(self, mask: int, predicate: Any) -> Any:
+        return _int32(sum(1 << lane for lane, p in engine.warp_exchange(mask, bool(predicate), "ballot_sync").items() if p))
 
     def all_sync(self, mask: int, predicate: Any) -> bool:
         return all(engine.warp_exchange(mask, bool(predicate), "all_sync").values())
@@ -261,30 +270,39 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
     def eq_sync(self, mask: int, predicate: Any) -> bool:
         return len(set(engine.warp_exchange(mask, bool(predicate), "eq_sync").values())) == 1
 
-    def match_any_sync(self, mask: int, value: Any) -> int:
-        return sum(1 << lane for lane, v in engine.warp_exchange(mask, value, "match_any_sync").items() if v == value)
+    def match_any_sync(self, mask: int, value: Any) -> Any:
+        return _int32(sum(1 << lane for lane, v in engine.warp_exchange(mask, value, "match_any_sync").items() if v == value))
 
-    def match_all_sync(self, mask: int, value: Any) -> tuple[int, bool]:
+    def match_all_sync(self, mask: int, value: Any) -> tuple[Any, bool]:
         values = engine.warp_exchange(mask, value, "match_all_sync")
-        same = all(v == value for v in values.values())
-        return (sum(1 << lane for lane in values) if same else 0), same
+        same = all(bool(v == value) for v in values.values())
+        return _int32(sum(1 << lane for lane in values) if same else 0), same
 
-    # Bits, by the width of the argument (the stock module has 32 bits and positive numbers only)
+    # Bits, by the width of the argument (the stock module has 32 bits and positive numbers only). brev has 64 for a uint64 only.
 
-    def popc(self, value: Any) -> int:
-        return _bits(value)[0].bit_count()
+    def popc(self, value: Any) -> Any:
+        return _like(value, _bits(value)[0].bit_count())
 
-    def clz(self, value: Any) -> int:
+    def clz(self, value: Any) -> Any:
         bits, width = _bits(value)
-        return width - bits.bit_length()
+        return _like(value, width - bits.bit_length())
 
-    def ffs(self, value: Any) -> int:
+    def ffs(self, value: Any) -> Any:
         bits, _ = _bits(value)
-        return (bits & -bits).bit_length()
+        return _uint32((bits & -bits).bit_length())
 
-    def brev(self, value: Any) -> int:
-        bits, width = _bits(value)
-        return int(f"{bits:0{width}b}"[::-1], 2)
+    def brev(self, value: Any) -> Any:
+        kind = _uint64 if isinstance(value, _uint64) else _uint32
+        return kind(int(f"{kind(value):0{kind.bits}b}"[::-1], 2))
+
+
+def _lane() -> int:
+    return int(engine.worker().thread.linear % WARP_SIZE)
+
+
+def _like(value: Any, result: int) -> Any:
+    return type(value)(result) if isinstance(value, Integer) else int64(result)
 
 
 KERNEL_MODULE = KernelModule()
+STAND_INS[numba.cuda.__name__] = KERNEL_MODULE

@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -75,12 +74,10 @@ def launch(
     block: Index,
     dynshared: int = 0,
     debug: bool = False,
-    around: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Run `fn(*args)` once for every thread of `grid` x `block`; return when all have returned.
 
-    dynshared is the size of the dynamic shared memory in bytes; debug makes division by zero an error; `around` is entered for the
-    time of the launch, once it is certain that no other one runs.
+    dynshared is the size of the dynamic shared memory in bytes; debug makes division by zero an error.
 
     An exception in a thread ends the launch and is raised here with the thread's `tid` and `ctaid` in its text. Kernels of several host
     threads run one after another, in the order of these calls.
@@ -98,12 +95,11 @@ def launch(
             running.observer, running.idle_hooks = _observer, _idle_hooks
             failed = True
             try:
-                with around or nullcontext():
-                    try:
-                        running.run()
-                        failed = False
-                    finally:
-                        running.kill()
+                try:
+                    running.run()
+                    failed = False
+                finally:
+                    running.kill()
             except BaseException as error:
                 for hook in tuple(_failure_hooks):
                     hook(error)

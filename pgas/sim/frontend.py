@@ -3,14 +3,16 @@
 numba-cuda's own simulator still provides host arrays, streams, events, `cuda.to_device` and the classes of device arrays.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numba.cuda
 import numpy as np
 from numba.core import config as core_config
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaDeprecationWarning
 from numba.cuda.core import config
 from numba.cuda.core.sigutils import is_signature
 from numba.cuda.errors import normalize_kernel_dimensions
@@ -22,6 +24,8 @@ from pgas.base.errors import PgasError
 from pgas.sim import engine, model
 from pgas.sim.arrays import KernelArray
 from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE
+from pgas.sim.integers import typed
+from pgas.sim.kernel_code import of_kernel
 
 __all__ = ["ConfiguredKernel", "install", "jit"]
 
@@ -55,13 +59,12 @@ class ConfiguredKernel:
         fake = self.kernel
         before_launch(fake, kernel_args)
         engine.launch(
-            fake.fn,
+            _runs(fake),
             kernel_args,
             self.grid_dim,
             self.block_dim,
             self.dynshared_size,
             fake._debug,
-            _device_names(fake.fn),
         )
         for copy in write_back:
             copy()
@@ -127,8 +130,14 @@ def install() -> None:
     kernel.FakeOverload.max_cooperative_grid_blocks = _max_cooperative_grid_blocks
     for module in (numba.cuda, numba.cuda.simulator, api):
         module.jit = jit
-    # Device names where the swap of globals does not reach: `pgas.cuda`, local imports, closures, `from numba.cuda import syncthreads`.
+    # Device names that kernels do not find in their globals: `pgas.cuda`, local imports, `from numba.cuda import syncthreads`.
     numba.cuda.__getattr__ = _device_name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaDeprecationWarning)
+        from numba.cuda import random
+    for function in vars(random).values():  # functions of host and kernels; the stock simulator interprets them on the host
+        if isinstance(function, Dispatcher):
+            function.targetoptions.update(nopython=True, forceobj=False, looplift=False)
     for name in CACHE_HINTS:  # None in the stock simulator, which would win
         setattr(numba.cuda, name, getattr(KERNEL_MODULE, name))
     _installed = True
@@ -138,7 +147,7 @@ def _call(self: Any, *args: Any) -> Any:
     if self._device or engine.current() is not None:
         # Called as a function: from a kernel (kernels may call kernels that way, too) or, if a device function, from the host.
         if engine.current() is not None:
-            _swap(self.fn)
+            return _runs(self)(*args)
         return self.fn(*args)
     return ConfiguredKernel(self, None, None)(*args)  # raises: there is no configuration
 
@@ -174,31 +183,15 @@ def _device_value(arg: Any, write_back: list[Callable[[], Any]]) -> Any:
     elif isinstance(arg, tuple):
         items = [_device_value(item, write_back) for item in arg]
         return type(arg)(*items) if hasattr(arg, "_fields") else tuple(items)
-    return KernelArray(arg) if isinstance(arg, FakeCUDAArray) else arg
+    return KernelArray(arg) if isinstance(arg, FakeCUDAArray) else typed(arg)
 
 
-# The name `cuda` in the modules of running kernels and of the device functions that they call. The stock simulator swaps it at every call
-# of a device function. Here it stays swapped until the launch ends, so that a call costs one dictionary look-up.
-_swapped: dict[int, tuple[dict[str, Any], list[str]]] = {}
-
-
-@contextmanager
-def _device_names(fn: Any) -> Iterator[None]:
-    try:
-        _swap(fn)
-        yield
-    finally:
-        for names, found in _swapped.values():
-            names.update(dict.fromkeys(found, numba.cuda))
-        _swapped.clear()
-
-
-def _swap(fn: Any) -> None:
-    names = fn.__globals__
-    if id(names) not in _swapped:
-        found = [name for name, value in names.items() if value is numba.cuda]
-        _swapped[id(names)] = names, found
-        names.update(dict.fromkeys(found, KERNEL_MODULE))
+def _runs(fake: Any) -> Callable[..., Any]:
+    """What a kernel or device function runs."""
+    run: Callable[..., Any] | None = fake.__dict__.get("_runs")
+    if run is None:
+        run = fake._runs = of_kernel(fake.fn)
+    return run
 
 
 def _device_name(name: str) -> Any:

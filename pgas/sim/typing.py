@@ -9,6 +9,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from pgas.sim.arrays import is_array, ndarray_of
+from pgas.sim.integers import Integer
 
 __all__ = ["cuda", "type_of", "types"]
 
@@ -29,6 +30,6 @@ def type_of(value: Any) -> Any:
         return types.Array(numpy_support.from_dtype(array.dtype), array.ndim, layout, aligned=array.flags.aligned)
     if isinstance(value, enum.IntEnum):
         return types.IntEnumMember(type(value), types.int64)
-    if isinstance(value, np.generic):
+    if isinstance(value, (np.generic, Integer)):
         return numpy_support.from_dtype(value.dtype)
     return next((type_ for python, type_ in _SCALARS if isinstance(value, python)), types.pyobject)

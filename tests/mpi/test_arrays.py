@@ -174,3 +174,24 @@ def test_dtypes_that_kernels_lack(heap):
         pgas.array(np.ones(3, ">f8"))
     for dtype in ("<i4", "datetime64[s]", [("i", "i1"), ("f", "f8", 2), ("name", "S4")]):
         assert heap.zeros(3, dtype).dtype == np.dtype(dtype)
+
+
+def test_in_place_operators_change_this_pes_instance(heap):
+    array = heap.array(np.arange(6, dtype=np.int32).reshape(2, 3))
+    same, other, wanted = array, heap.full((2, 3), 3, np.int32), np.arange(6, dtype=np.int32).reshape(2, 3)
+    array += 1
+    array *= other
+    array[:, 1] -= 7
+    array //= np.int32(2)
+    array ^= np.arange(3)
+    array[0, 0] += 5
+    wanted = (wanted + 1) * 3
+    wanted[:, 1] -= 7
+    wanted = wanted // 2 ^ np.arange(3)
+    wanted[0, 0] += 5
+    assert array is same
+    assert array.copy_to_host().tolist() == wanted.tolist()
+    with pytest.raises(TypeError, match="Cannot cast"):
+        array += 0.5
+    assert array.copy_to_host().tolist() == wanted.tolist()
+    pgas.barrier_all()

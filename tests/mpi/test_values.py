@@ -8,6 +8,9 @@ from conformance.checks import THROUGH_NIC
 
 import pgas
 
+# isort: split
+from numba import cuda
+
 INT32 = "must be from -2147483648 to 2147483647, the range of int32, not"
 UINT64 = "must be from 0 to 18446744073709551615, the range of uint64, not"
 CODES = {"op": "SET (0), ADD (1)", "cmp": "EQ (0), NE (1), GT (2), LE (3), LT (4), GE (5)"}
@@ -124,3 +127,43 @@ def test_a_float_beyond_an_integer_is_refused_by_the_simulator(heap, value):
         store_float[1, 1](number, value)
     store_float[1, 1](number, -(2.0**31) - 0.5)
     assert number.copy_to_host()[0] == -(2**31)
+
+
+@pgas.jit
+def compute(words, numbers, out, signed, seed):
+    """What a call returns has the element's type: 64 bits wrap, and comparisons are of its sign."""
+    me = pgas.my_pe()
+    x = pgas.g(words, 0, me)
+    for _ in range(10):
+        x ^= x << 13
+        x ^= x >> 7
+        x ^= x << 17
+    out[0] = x
+    out[1] = pgas.atomic_fetch_add(words, 0, 1, me) + seed
+    out[2] = pgas.atomic_swap(words, 1, np.uint64(5), me) * np.uint64(3)
+    out[3] = pgas.signal_fetch(words, 2) * pgas.signal_wait_until(words, 2, pgas.NE, 0)
+    out[4] = pgas.atomic_compare_swap(words, 3, 0, 1, me) // np.uint64(3)
+    signed[0] = pgas.g(numbers, 0, me) * pgas.atomic_fetch(numbers, 0, me)
+    signed[1] = pgas.g(numbers, 1, me) - 1 < 0
+    signed[2] = pgas.g(words, 2, me) > -1
+    shared, local = cuda.shared.array(1, np.uint64), cuda.local.array(1, np.uint32)
+    shared[0], local[0] = pgas.g(words, 2, me), seed
+    out[5] = shared[0] * shared[0] ^ np.uint64(local[0])
+    out[6] = (x >> 40) * (me - me - 1)
+
+
+def test_results_in_kernels_have_types(heap):
+    large, seed = 2**64 - 59, (1 << 63) - 1
+    words, numbers = heap.array([large] * 4, np.uint64), heap.array([-(2**31) + 3, -(2**31)], np.int32)
+    out, signed = heap.zeros(7, np.uint64), heap.zeros(3, np.int64)
+    compute[1, 1](words, numbers, out, signed, seed)
+    x, mask = large, 2**64 - 1
+    for _ in range(10):
+        x ^= x << 13 & mask
+        x ^= x >> 7
+        x ^= x << 17 & mask
+    found = [int(value) for value in out.copy_to_host()]
+    squares = large * large & mask ^ seed & 2**32 - 1
+    assert found == [x, large + seed & mask, large * 3 & mask, large * large & mask, large // 3, squares, -(x >> 40) & mask]
+    assert signed.copy_to_host().tolist() == [(3 - 2**31) ** 2, 1, 1]
+    pgas.barrier_all()
