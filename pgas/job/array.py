@@ -20,7 +20,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import HeapError, PgasError
 from pgas.job import dlpack
 from pgas.job.heap import Block
-from pgas.kernels.compiler import backend
+from pgas.kernels.compiler import backend, cuda
 
 if TYPE_CHECKING:
 
@@ -160,7 +160,7 @@ def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     """An in-place operator: NumPy's on a copy on the host, then copied back. Without it the name would get an array off the heap."""
 
     def update(array: _OnHeap, other: Any) -> _OnHeap:
-        result = operation(array.copy_to_host(), other.copy_to_host() if isinstance(other, _OnHeap) else other)
+        result = operation(_on_host(array), _on_host(other) if isinstance(other, _OnHeap) else other)
         if array.is_c_contiguous() or array.is_f_contiguous():
             array.copy_to_device(result)
         else:
@@ -168,6 +168,15 @@ def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
         return array
 
     return update
+
+
+def _on_host(array: _OnHeap) -> np.ndarray:
+    """Return a copy on the host. Numba copies views with gaps between device arrays only."""
+    if array.is_c_contiguous() or array.is_f_contiguous():
+        return array.copy_to_host()  # type: ignore[no-any-return]
+    whole = cuda.device_array(array.shape, array.dtype)
+    whole[(slice(None),) * array.ndim] = array
+    return whole.copy_to_host()  # type: ignore[no-any-return]
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
