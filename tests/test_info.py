@@ -144,7 +144,7 @@ def test_a_bad_variable_in_a_job():
 def test_misspelt_variable_is_reported():
     done = info(1, PGAS_TIMOUT="3")
     assert done.returncode == 0
-    assert "nothing reads PGAS_TIMOUT: misspelt? (python -m pgas info lists the variables)" in done.stderr
+    assert "nothing reads PGAS_TIMOUT (did you mean PGAS_TIMEOUT?); python -m pgas info lists the variables" in done.stderr
 
 
 def test_unknown_command():

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from pgas.base import parameters
 from pgas.kernels.compiler import backend
 
 __all__ = ["HOST_FORMS", "Index", "Integer", "array_function", "device_function"]
@@ -37,8 +38,7 @@ def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None 
     """
 
     def bind(stub: Callable[_P, _R]) -> Callable[_P, _R]:
-        in_kernels = [p.name for p in inspect.signature(stub).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-        if in_kernels != list(inspect.signature(typing).parameters):
+        if list(parameters.in_kernels(stub).parameters) != list(inspect.signature(typing).parameters):
             raise TypeError(f"{stub.__name__}: stub and typing function have different parameters")
 
         @functools.wraps(stub)
@@ -46,7 +46,7 @@ def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None 
             form = HOST_FORMS.get(stub.__name__, host)
             if form is None:
                 raise TypeError(f"pgas.{stub.__name__} is a device function: call it inside a kernel")
-            return form(*args, **kwargs)
+            return parameters.call(stub.__name__, form, args, kwargs)
 
         return backend.overload(stub, typing, on_host)
 
@@ -59,7 +59,7 @@ def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Call
     def bind(stub: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(stub)
         def on_host(*args: Any, **kwargs: Any) -> Any:
-            return host(*args, **kwargs)
+            return parameters.call(stub.__name__, host, args, kwargs)
 
         return backend.array_overload(stub, typing, on_host)
 

@@ -31,6 +31,7 @@ from numba.cuda.typing import signature
 
 from pgas.base import disk_cache
 from pgas.kernels.compiler.interface import Key
+from pgas.kernels.compiler.refused import fitted, in_one_sentence, shortening
 from pgas.sim.dtypes import element_size as element_size  # members of the interface, as in the simulator
 from pgas.sim.dtypes import has_type as has_type
 from pgas.sim.dtypes import numpy_dtype as numpy_dtype
@@ -275,7 +276,7 @@ def bits_of(typingctx, value):  # type: ignore[no-untyped-def]
 
 def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
     # strict=False: typing functions carry annotations, bodies do not, and Numba compares those too.
-    numba_extending.overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(typing)
+    numba_extending.overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(fitted(stub, typing, KernelTypeError))
     return on_host
 
 
@@ -346,8 +347,7 @@ class Compiled:
         return bool(self._kernel.cooperative)
 
     def flatten(self, args: Sequence[Any], stream: Any) -> list[Any]:
-        copies: list[Any] = []
-        flat: list[Any] = []
+        copies, flat = list[Any](), list[Any]()
         for type_, value in zip(self._kernel.argument_types, args, strict=True):
             self._kernel._prepare_args(type_, value, stream, copies, flat)
         if copies:
@@ -356,7 +356,7 @@ class Compiled:
 
 
 def jit(function: Callable[..., Any], **options: Any) -> Any:
-    return cuda.jit(**options)(function)
+    return shortening(cuda.jit(**options)(function))
 
 
 def function_of(kernel: Any) -> Any:
@@ -375,15 +375,15 @@ def types_of(kernel: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(kernel.typeof_pyval(a) for a in args)
 
 
+@in_one_sentence()
 def ptx(function: Callable[..., Any], argument_types: tuple[Any, ...], compute_capability: tuple[int, int]) -> str:
     asked = dispatchers.get_current_device
     # compile_device() asks the driver, and ignores cc=.
     dispatchers.get_current_device = lambda: SimpleNamespace(compute_capability=compute_capability)
     try:
         options = {name: value for name, value in options_of(function).items() if name in ("fastmath", "launch_bounds")}
-        return str(
-            cuda.compile_ptx(getattr(function, "py_func", function), types.void(*argument_types), cc=compute_capability, **options)[0]
-        )
+        text, _ = cuda.compile_ptx(function_of(function) or function, types.void(*argument_types), cc=compute_capability, **options)
+        return str(text)
     finally:
         dispatchers.get_current_device = asked
 

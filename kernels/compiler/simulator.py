@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pgas.base import parameters
 from pgas.kernels.compiler import cpu as twins
 from pgas.kernels.compiler.interface import Key
 from pgas.sim import engine
@@ -114,8 +115,9 @@ def bits_of(value: Any) -> int:
 
 def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
     # typing is called once for each combination of types, so that operands are refused in the same words as on a GPU.
-    parameters = _in_kernels(stub)
-    defaults = tuple(p.default for p in parameters.parameters.values())
+    taken = parameters.in_kernels(stub)
+    given = {name: p.default for name, p in taken.parameters.items()}
+    defaults = tuple(given.values())
     required = sum(d is inspect.Parameter.empty for d in defaults)
     bodies: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
@@ -124,12 +126,7 @@ def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Call
         if engine.current() is None:
             return on_host(*args, **kwargs)
         if kwargs or not required <= len(args) <= len(defaults):
-            try:
-                bound = parameters.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"pgas.{stub.__name__}{parameters}: {error}") from None
-            bound.apply_defaults()
-            args = bound.args
+            args = tuple({**given, **parameters.bound(stub.__name__, taken, args, kwargs)}.values())
         else:
             args += defaults[len(args) :]
         key = tuple([_kind(a) for a in args])
@@ -139,12 +136,6 @@ def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Call
         return from_device(body(*[PLAIN[type(a)](a) if type(a) in PLAIN else a for a in args]))
 
     return call
-
-
-def _in_kernels(stub: Callable[..., Any]) -> inspect.Signature:
-    """Return the parameters that a stub has in kernels, without types."""
-    parameters = inspect.signature(stub).parameters.values()
-    return inspect.Signature([p.replace(annotation=p.empty) for p in parameters if p.kind is not p.KEYWORD_ONLY])
 
 
 def _kind(value: Any) -> Any:

@@ -176,6 +176,7 @@ from pgas.api.wait import (
     wait_until_some,
     wait_until_some_vector,
 )
+from pgas.base import tracebacks
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.base.version import __version__
@@ -185,6 +186,7 @@ from pgas.kernels.compiler import cuda
 host_ops.bind()
 host_waits.bind()
 host_collectives.bind()
+tracebacks.install()
 
 __all__ = [
     "AND",

@@ -21,6 +21,7 @@ from pgas.api import collective, reduction
 from pgas.api.host_ops import as_array, enqueue, on_stream
 from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
+from pgas.base import parameters
 from pgas.base.backend import SIMULATOR
 from pgas.job import runtime, teams
 from pgas.kernels import layout, refusals
@@ -137,11 +138,7 @@ def _form(name: str) -> Callable[..., Any]:
     call = inspect.signature(stub)
 
     def form(*args: Any, **kwargs: Any) -> None:
-        try:
-            bound = call.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"pgas.{name} on the host: {error}") from None
-        values = bound.arguments
+        values = parameters.bound(name, call, args, kwargs)
         record, team = _team(name, values["team"]), int(values["team"])
         values["team"] = team
         stream = values.pop("stream", None)

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+from pgas.base import parameters
 from pgas.kernels.compiler import backend
 from pgas.kernels.refusals import refuse
 
@@ -23,4 +24,8 @@ def host_only(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         refuse("host only", function=function.__name__)
 
-    return backend.host_only(function, refused)
+    @functools.wraps(function)
+    def on_host(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return parameters.call(function.__name__, function, args, kwargs)  # type: ignore[no-any-return]
+
+    return backend.host_only(on_host, refused)

@@ -34,6 +34,7 @@ from pgas.api import amo, lock, rma, signal, sync, wait
 from pgas.api.jit import Kernel, jit
 from pgas.api.operands import Operand
 from pgas.api.values import check_code, check_value
+from pgas.base import parameters
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.job import runtime, streams
@@ -266,11 +267,7 @@ def _one_thread(function: Callable[..., Any], result: type[int] | None = None) -
 
     def form(*args: Any, **kwargs: Any) -> Any:
         job = runtime.current()
-        try:
-            bound = call.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"pgas.{title} on the host: {error}") from None
-        values = bound.arguments
+        values = parameters.bound(title, call, args, kwargs)
         stream = values.pop("stream", None)
         if "idx" in names:
             first = names[0]

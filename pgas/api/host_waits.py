@@ -12,6 +12,7 @@ from pgas.api.host_ops import enqueue, fetched, on_stream
 from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
 from pgas.api.values import check_code, check_value
+from pgas.base import parameters
 from pgas.job import runtime
 from pgas.kernels import refusals
 from pgas.kernels.codes import Comparison
@@ -90,11 +91,7 @@ def _form(function: Callable[..., Any]) -> Callable[..., Any]:
     rows = [name for name in ("indices", "status", "values") if name in call.parameters]
 
     def form(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = call.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"pgas.{title} on the host: {error}") from None
-        given = {"nelems": None, "stream": None} | bound.arguments
+        given = {"nelems": None, "stream": None} | parameters.bound(title, call, args, kwargs)
         array, status, nelems, stream = (given[name] for name in ("ivars", "status", "nelems", "stream"))
         ivars = _ivars(title, array)
         sizes = {"ivars": ivars.size} | {name: _row(title, name, given[name]) for name in rows if given[name] is not None}

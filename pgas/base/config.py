@@ -12,7 +12,7 @@ from typing import Any
 from pgas.base import launcher
 from pgas.base.text import printable, real
 
-__all__ = ["VARIABLES", "Faults", "Variable", "parse_size", "read"]
+__all__ = ["VARIABLES", "Faults", "Variable", "debugging", "parse_size", "read", "size_text"]
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -27,6 +27,14 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"'{printable(text)}' is not a size (a number with an optional unit K, M, G or T)")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def size_text(nbytes: int) -> str:
+    """Return a size as text, rounded down: ``1.5 GiB``, ``512 bytes``."""
+    for bits, name in ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes >= 1 << bits:
+            return f"{(nbytes * 100 >> bits) / 100:g} {name}"
+    return f"{nbytes} bytes"
 
 
 def _size(text: str) -> int:
@@ -330,10 +338,11 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable(
             "PGAS_DEBUG",
-            _words("info", "check", "strict"),
+            _words("info", "check", "strict", "traceback"),
             "",
             "info: print the choices of init; check: kernels check PEs and addresses, and finalize lists arrays that were not freed; "
-            "strict: the simulator refuses uses of arrays on the host, and kernels, that a GPU refuses",
+            "strict: the simulator refuses uses of arrays on the host, and kernels, that a GPU refuses; traceback: tracebacks show the "
+            "frames of pgas",
             "words",
         ),
         Variable(
@@ -447,6 +456,14 @@ VARIABLES: dict[str, Variable] = {
 def read(name: str) -> Any:
     """Return the parsed value of one declared variable."""
     return VARIABLES[name].read()
+
+
+def debugging(word: str) -> bool:
+    """Whether PGAS_DEBUG has a word; never if its value is not allowed, which pgas.init() reports."""
+    try:
+        return word in read("PGAS_DEBUG")
+    except ValueError:
+        return False
 
 
 def unknown_variables() -> list[str]:

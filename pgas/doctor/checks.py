@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from pgas.base.config import size_text
 from pgas.base.errors import TransportError
 from pgas.base.remedies import REMEDIES, explain
 from pgas.doctor.machine import Machine, number
@@ -343,7 +344,7 @@ def check_memlock(machine: Machine) -> Iterator[Finding]:
         return
     on_host = machine.simulator or not machine.gpus
     needed = _QUEUES + (machine.settings.get("PGAS_SYMMETRIC_SIZE", 1 << 30) if on_host else 0)
-    text = f"{_size(machine.memlock)} may be locked (ulimit -l), a PE locks up to {_size(needed)} for a NIC"
+    text = f"{size_text(machine.memlock)} may be locked (ulimit -l), a PE locks up to {size_text(needed)} for a NIC"
     if "IPC_LOCK" in machine.capabilities:
         yield Finding(_LIMITS, "memlock", Status.OK, f"{text}; not enforced for this process (CAP_IPC_LOCK)")
     elif machine.memlock >= needed:
@@ -352,13 +353,6 @@ def check_memlock(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             _LIMITS, "memlock", Status.FAIL if machine.devices else Status.NOTE, text, _of("memlock") if machine.devices else "", NIC
         )
-
-
-def _size(nbytes: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return f"{nbytes / unit:.4g} {name}"
-    return f"{nbytes} bytes"
 
 
 # ----------------------------------------------------------------------------------------------------- MPI and versions

@@ -8,7 +8,6 @@ import functools
 import importlib
 import math
 import operator
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import HeapError, PgasError
+from pgas.base.tracebacks import OF_PGAS
 from pgas.job import dlpack
 from pgas.job.heap import Block
 from pgas.kernels.compiler import backend, cuda
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 else:
     _DeviceArray = backend.DeviceArray
 
-__all__ = ["SymmetricArray", "at", "block_of", "caller", "dtype_of", "shape_of", "stacklevel"]
+__all__ = ["SymmetricArray", "at", "block_of", "caller", "check_freeable", "dtype_of", "shape_of", "stacklevel"]
 
 
 def shape_of(shape: Any) -> tuple[int, ...]:
@@ -106,14 +106,10 @@ def stacklevel() -> int:
     return _outside()[1]
 
 
-#: Modules of the library. The perf tests count as user programs.
-_OF_PGAS = re.compile(r"pgas(?!\.perftests)(\.|$)")
-
-
 def _outside() -> tuple[types.FrameType, int]:
     """Return the innermost frame outside pgas, and its level above the caller's caller, counted from 1."""
     frame, level = sys._getframe(2), 1
-    while frame.f_back is not None and _OF_PGAS.match(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and OF_PGAS.match(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     return frame, level
 
@@ -125,6 +121,24 @@ def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
 def _refuse_freed(block: Block) -> None:
     if block.freed:
         raise PgasError(block.foreign) if block.foreign else HeapError(f"use after free: {block}")
+
+
+def check_freeable(array: Any, block: Block | None, heap: int) -> None:
+    """Refuse to free anything but an array that was allocated. block: that of the array; heap: address of this PE's heap.
+
+    Raises:
+        ValueError: array is not on the symmetric heap, or is a view.
+        HeapError: it was freed before.
+    """
+    if block is None:
+        known = hasattr(array, "shape") and hasattr(array, "dtype")
+        found = f"an array of {array.dtype} and shape {tuple(array.shape)} elsewhere" if known else type(array).__name__
+        raise ValueError(f"pgas.free: array must be on the symmetric heap, not {found}")
+    if block.freed:
+        raise HeapError(f"pgas.free: already freed: {block}")
+    whole = (tuple(array.shape), array.dtype) == (block.shape, block.dtype)
+    if not whole or (block.nbytes and int(array.__cuda_array_interface__["data"][0]) != heap + block.offset):
+        raise ValueError(f"pgas.free: array is a view of the {block}; free the array that was allocated")
 
 
 class _OnHeap(_DeviceArray):

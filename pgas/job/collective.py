@@ -37,6 +37,10 @@ class Collective:
     def _interrupt(self) -> None:
         """Called while waiting for the others; may raise to end the wait."""
 
+    def _shown(self, call: str) -> str:
+        """Return a call as users are told of it."""
+        return call
+
     def exchange(self, value: Any) -> list[Any]:
         """Return the values of all PEs, in the order of PEs. Collective.
 
@@ -136,11 +140,11 @@ class Collective:
             raise failure
         for pe, (made, _, failed, what) in enumerate(met):
             if failed:
-                raise of_another(error(f"PE {pe} failed in {made}: {what}"))
+                raise of_another(error(f"PE {pe} failed in {self._shown(made)}: {what}"))
         calls = [made for made, _, _, _ in met]
         if len(set(calls)) > 1:
             other = next(pe for pe, c in enumerate(calls) if c != calls[0])
-            here, there = (f"PE {pe} called {calls[pe]}{met[pe][1]}" for pe in (0, other))
+            here, there = (f"PE {pe} called {self._shown(calls[pe])}{met[pe][1]}" for pe in (0, other))
             disagreement = error(f"PEs disagree in a collective call: {here}, {there}")
             raise of_another(disagreement) if not self._remark and any(remark for _, remark, _, _ in met) else disagreement
         return [what for _, _, _, what in met]

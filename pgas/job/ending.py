@@ -191,7 +191,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], "Job | None"], end: Call
             return
 
         def explain() -> None:
-            show(kind, error, _of_program(tb) if issubclass(kind, KeyboardInterrupt) else tb)
+            show(kind, error, tb)
             say(f"PE {bootstrap.rank} failed ({kind.__name__}), ending the job")
 
         end_all(bootstrap, explain, after=_is_of_another(error) or (job is not None and job.death_behind(error) is not None))
@@ -226,16 +226,6 @@ def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, g
     else:
         time.sleep(grace_s)
     bootstrap.abort(status)
-
-
-def _of_program(tb: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the calls inside pgas: it shows where the program was interrupted."""
-    at = tb
-    while at is not None and at.tb_next is not None:
-        if at.tb_next.tb_frame.f_globals.get("__name__", "").startswith("pgas."):
-            at.tb_next = None
-        at = at.tb_next
-    return tb
 
 
 def _is_of_another(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR
+from pgas.base.config import size_text
 from pgas.base.errors import BootstrapError, HeapError, TransportError
 from pgas.job import device_state
 from pgas.job.collective import enough_files
@@ -43,7 +44,8 @@ class Bounds:
         """
         size, most = requested["PGAS_SYMMETRIC_SIZE"], requested["PGAS_MAX_MEMORY_PER_GPU"]
         if most is not None and size > most:
-            raise ValueError(f"PGAS_MAX_MEMORY_PER_GPU={most}: less than PGAS_SYMMETRIC_SIZE={size}, the initial heap")
+            sizes = f"PGAS_MAX_MEMORY_PER_GPU={size_text(most)}: less than PGAS_SYMMETRIC_SIZE={size_text(size)}"
+            raise ValueError(f"{sizes}, the initial heap")
         room = window.QUEUE_OFFSET - window.HEAP_OFFSET  # of a slot
         limit = room if most is None else min(most, room) // GRANULARITY * GRANULARITY
         return cls(-(-requested["PGAS_CUMEM_GRANULARITY"] // GRANULARITY) * GRANULARITY, max(limit, whole_pages(size)))
@@ -95,8 +97,8 @@ class Growth:
                 self._map(chunk)
         except (BootstrapError, HeapError, TransportError) as error:
             raise HeapError(
-                f"the symmetric heap of {self._heap.size} bytes cannot grow by {nbytes}: {error} (with a larger PGAS_SYMMETRIC_SIZE it "
-                "need not grow; PGAS_CUMEM_GRANULARITY sets by how much it grows)"
+                f"the symmetric heap of {size_text(self._heap.size)} cannot grow by {size_text(nbytes)}: {error} (with a larger "
+                "PGAS_SYMMETRIC_SIZE it need not grow; PGAS_CUMEM_GRANULARITY sets by how much it grows)"
             ) from error
         self._heap.extend(nbytes)
         device_state.set_heap_size(self._memory, self._heap.size)

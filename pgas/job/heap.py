@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pgas.base.config import size_text
 from pgas.base.errors import HeapError
 
 __all__ = ["ALIGNMENT", "Allocator", "Block"]
+
+#: Number of arrays that an error of an exhausted heap names.
+_NAMED = 3
 
 #: Alignment of every allocation: 16-byte vectors of a warp, and at least that of cudaMalloc.
 ALIGNMENT = 512
@@ -78,11 +82,14 @@ class Allocator:
                 block = Block(start, span, shape, dtype, where)
                 bisect.insort(self.blocks, block, key=_offset)
                 return block
-        largest = max((room for _, room in self._free), default=0)
+        wanted, free, largest = math.prod(shape) * dtype.itemsize, sum(r for _, r in self._free), max((r for _, r in self._free), default=0)
+        arrays = sorted(self.blocks, key=lambda block: -block.nbytes)[:_NAMED]
         raise HeapError(
-            f"symmetric heap exhausted: {math.prod(shape) * dtype.itemsize} bytes wanted, {sum(r for _, r in self._free)} of "
-            f"{self.size} free, the largest range has {largest} (the heap begins with PGAS_SYMMETRIC_SIZE and grows to "
-            f"PGAS_MAX_MEMORY_PER_GPU, {self.limit})"
+            f"symmetric heap exhausted: {size_text(wanted)} wanted, {size_text(free)} of {size_text(self.size)} free, the largest range "
+            f"has {size_text(largest)} (the heap begins with PGAS_SYMMETRIC_SIZE and grows to PGAS_MAX_MEMORY_PER_GPU, "
+            f"{size_text(self.limit)})"
+            + "; the largest arrays: " * bool(arrays)
+            + ", ".join(f"{block}: {size_text(block.nbytes)}" for block in arrays)
         )
 
     def lacking(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> int:
@@ -127,7 +134,7 @@ class Allocator:
 
     def unfreed(self) -> str:
         """Return the list of arrays that are not freed: a line for each kind, with the line that allocated it; "" if there are none."""
-        lines = Counter(f"{b.where}: {b.dtype} array of shape {b.shape}, {b.nbytes} bytes" for b in self.blocks)
+        lines = Counter(f"{b.where}: {b.dtype} array of shape {b.shape}, {size_text(b.nbytes)}" for b in self.blocks)
         shown = [line if count == 1 else f"{line}, {count} times" for line, count in lines.items()]
         count = len(self.blocks)
         return "\n  ".join([f"{count} symmetric array{'s' * (count > 1)} never freed:", *shown]) if shown else ""

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pgas.base import config
+from pgas.base import config, parameters
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasWarning
 from pgas.base.version import __version__
@@ -68,6 +68,7 @@ def announce(job: "Job", remarks: list[str]) -> None:
         where = "the simulator" if SIMULATOR else job.pes[0].gpu_name
         print(f"pgas: {job.n_pes} PEs on {where}; transport {job.transport}: {job.reason}", file=sys.stderr)
     if job.my_pe == 0 and (unknown := config.unknown_variables()):
-        remarks.append(f"nothing reads {', '.join(unknown)}: misspelt? (python -m pgas info lists the variables)")
+        names = ", ".join(name + parameters.suggestion(name, config.VARIABLES) for name in unknown)
+        remarks.append(f"nothing reads {names}; python -m pgas info lists the variables")
     for remark in remarks:
         warnings.warn(remark, PgasWarning, stacklevel=stacklevel())  # where pgas.init() is called

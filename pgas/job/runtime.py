@@ -7,6 +7,7 @@ instead of a hang.
 import contextlib
 import math
 import os
+import re
 import threading
 import time
 import warnings
@@ -21,7 +22,7 @@ from pgas.base.agreement import everywhere, of_another
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
 from pgas.job import bootstrap, card, device_state, ending, growth, hang, meeting, paths, streams, teams, threads
-from pgas.job.array import SymmetricArray, at, block_of, caller, dtype_of, shape_of, stacklevel
+from pgas.job.array import SymmetricArray, at, block_of, caller, check_freeable, dtype_of, shape_of, stacklevel
 from pgas.job.collective import Collective, enough_files
 from pgas.job.heap import ALIGNMENT, Allocator
 from pgas.job.introduction import announce, introduce
@@ -193,6 +194,10 @@ class Job(Collective):
         """As Collective.agree; the first error of this PE's kernels and NIC counts as a failure too."""
         return super().agree(call, error, value, failure or (self.failure and again(self.failure)))
 
+    def _shown(self, call: str) -> str:
+        """Name the array of a call of free: blocks have the same offset on every PE."""
+        return re.sub(r"array at heap offset (\d+)", lambda found: f"{self.heap.find(int(found[1])) or 'array'}, {found[0]}", call)
+
     def _interrupt(self) -> None:
         """End a wait of the host (and a kernel of the simulator) if a process of the job died, or time is up."""
         if self.lost is not None:
@@ -243,13 +248,7 @@ class Job(Collective):
         block = block_of(array)
 
         def check() -> None:
-            if block is None:
-                raise ValueError("pgas.free: not an array on the symmetric heap")
-            if block.freed:
-                raise HeapError(f"pgas.free: already freed: {block}")
-            start = window.slot(self.my_pe) + window.HEAP_OFFSET + block.offset
-            if (tuple(array.shape), array.dtype) != (block.shape, block.dtype) or (block.nbytes and self.address(array) != start):
-                raise ValueError("pgas.free: a view of a symmetric array; free the array that was allocated")
+            check_freeable(array, block, window.slot(self.my_pe) + window.HEAP_OFFSET)
             self.complete()
 
         self.together(f"pgas.free(array at heap offset {block.offset})" if block is not None else "pgas.free()", check, HeapError)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
+from pgas.base.config import size_text
 from pgas.base.errors import HeapError, PgasError
 from pgas.kernels import layout, window
 from pgas.transports.memory.protocol import Memory, whole_pages
@@ -70,8 +71,8 @@ class Plan:
             raise HeapError(f"PGAS_LL_BYTES={plan.ll_bytes}: for {n_pes} PEs it must be {least} or more")
         if plan.nbytes > window.HEAP_OFFSET:
             raise HeapError(
-                f"teams of {n_pes} PEs take {plan.nbytes} bytes, and there is room for {window.HEAP_OFFSET}: choose a smaller "
-                f"PGAS_LL_BYTES ({plan.ll_bytes}), PGAS_CHANNELS ({plan.channels}) or PGAS_MAX_TEAMS ({plan.max_teams})"
+                f"teams of {n_pes} PEs take {size_text(plan.nbytes)}, and there is room for {size_text(window.HEAP_OFFSET)}: choose a "
+                f"smaller PGAS_LL_BYTES ({plan.ll_bytes}), PGAS_CHANNELS ({plan.channels}) or PGAS_MAX_TEAMS ({plan.max_teams})"
             )
         return plan
 

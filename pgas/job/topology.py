@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pgas.base import config
+from pgas.base.config import size_text
 from pgas.base.errors import BootstrapError, HeapError, TransportError
 from pgas.base.remedies import START_MPS
 from pgas.transports import registry
@@ -103,10 +104,10 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
         memory = group[0].gpu_memory if on_gpu else group[0].host_memory
         if len(group) * size > memory and (on_gpu or size != default):
             numbers = ", ".join(str(pe.number) for pe in group)
-            heaps = f"the heaps of PEs {numbers} take {len(group) * size}" if len(group) > 1 else f"the heap of PE {numbers} takes {size}"
+            heaps = f"the heaps of PEs {numbers} take" if len(group) > 1 else f"the heap of PE {numbers} takes"
             raise HeapError(
-                f"PGAS_SYMMETRIC_SIZE={size}: {heaps} bytes, and {'the GPU' if on_gpu else 'the machine'} has {memory}; "
-                f"it may be {memory // len(group)} at most"
+                f"PGAS_SYMMETRIC_SIZE={size_text(size)}: {heaps} {size_text(len(group) * size)}, and "
+                f"{'the GPU' if on_gpu else 'the machine'} has {size_text(memory)}; it may be {size_text(memory // len(group))} at most"
             )
 
 

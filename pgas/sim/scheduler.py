@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from pgas.base.errors import DeadlockError
+from pgas.base.errors import DeadlockError, PgasError
 from pgas.sim import activity
 from pgas.sim import report as reports
 
@@ -360,9 +360,11 @@ def _indices(dim: Index) -> Iterator[Index]:
 
 
 def _located(error: BaseException, thread: SimThread) -> BaseException:
-    """Name the thread in the text of its exception; the object, its attributes and traceback stay."""
+    """Name the thread in the text of its exception, unless it is there; the object, its attributes and traceback stay."""
     if not isinstance(error, Exception):
         return error  # KeyboardInterrupt, SystemExit: not the thread's own
+    if isinstance(error, PgasError) and str(error).startswith("PE "):  # a record names PE, block and thread
+        return error
     where = f"tid={list(thread.thread_index)} ctaid={list(thread.block.index)}"
     args = error.args
     try:

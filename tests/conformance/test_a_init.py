@@ -208,7 +208,7 @@ def test_more_heap_than_memory(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("PGAS_SYMMETRIC_SIZE", "100T")
         patch.delenv("PGAS_MAX_MEMORY_PER_GPU")
-        with raises(pgas.HeapError, rf"PGAS_SYMMETRIC_SIZE=109951162777600: the heaps? of PEs? 0.* take.* {N * 109951162777600} bytes"):
+        with raises(pgas.HeapError, rf"PGAS_SYMMETRIC_SIZE=100 TiB: the heaps? of PEs? 0.* take.* {N * 100} TiB"):
             pgas.init()
     works_afterwards()
 

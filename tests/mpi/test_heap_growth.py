@@ -12,6 +12,7 @@ from numba import cuda
 from test_bootstrap import few_descriptors
 
 import pgas
+from pgas.base.config import size_text
 from pgas.base.errors import HeapError, TransportError
 from pgas.job import device_state, growth
 from pgas.kernels import layout, window
@@ -71,7 +72,7 @@ def test_a_heap_that_grows_to_its_limit(small):
     """In steps of one chunk, of several, and of the rest; then it is exhausted, and stays usable."""
     job, arrays = small
     for nbytes, alignment in ((21 * MIB, 512), (1, 2 * window.HEAP_OFFSET)):
-        with raises(HeapError, rf"symmetric heap exhausted: {nbytes} bytes wanted, {4 * MIB} of {4 * MIB} free"):
+        with raises(HeapError, rf"symmetric heap exhausted: {size_text(nbytes)} wanted, 4 MiB of 4 MiB free"):
             pgas.empty(nbytes, np.uint8, alignment=alignment)
     assert job.heap.size == 4 * MIB
     kept = allocate(arrays, 3 * MIB, pgas.zeros)
@@ -85,7 +86,7 @@ def test_a_heap_that_grows_to_its_limit(small):
     assert (offset(last), job.heap.size) == (13 * MIB, 20 * MIB)
     is_on_the_heap(job, last)
     for _ in range(2):
-        with raises(HeapError, rf"exhausted: 512 bytes wanted, 0 of {20 * MIB} free, .*PGAS_MAX_MEMORY_PER_GPU, {20 * MIB}\)"):
+        with raises(HeapError, r"exhausted: 512 bytes wanted, 0 bytes of 20 MiB free, .*PGAS_MAX_MEMORY_PER_GPU, 20 MiB\)"):
             pgas.empty(512, np.uint8)
     pgas.free(arrays.pop())
     reaches_right(two[:MIB])
@@ -160,7 +161,7 @@ def failures(job):
     yield failing(job.memory, "create", HeapError("no memory today")), "no memory today"
     yield failing(job.memory, "create", OSError(24, "Too many open files")), "Too many open files"
     if pgas.SIMULATOR:
-        yield file_size(3 * MIB), rf"cannot allocate {4 * MIB} bytes of symmetric heap: File too large"
+        yield file_size(3 * MIB), "cannot allocate 4 MiB of symmetric heap: File too large"
     if job.nic is None:
         if N > 1:
             yield failing(job.memory, "attach", TransportError("no way today")), f"PE {N - 1} cannot reach PE 0: no way today"
@@ -187,7 +188,7 @@ def test_growth_fails_on_one_pe(small):
         with fault if RANK == N - 1 else contextlib.nullcontext(), raises(HeapError, words) as caught:
             pgas.zeros(MIB, np.uint8)
         text = str(caught.value)
-        assert text.startswith(f"the symmetric heap of {4 * MIB} bytes cannot grow by {4 * MIB}: "), text
+        assert text.startswith("the symmetric heap of 4 MiB cannot grow by 4 MiB: "), text
         assert f"PE {N - 1}" in text
         assert "PGAS_SYMMETRIC_SIZE" in text
         pgas.barrier_all()
@@ -200,7 +201,7 @@ def test_growth_fails_on_one_pe(small):
 def test_an_initial_heap_above_the_limit(alone, monkeypatch):
     monkeypatch.setenv("PGAS_SYMMETRIC_SIZE", "4M")
     monkeypatch.setenv("PGAS_MAX_MEMORY_PER_GPU", "3M")
-    with raises(ValueError, "PGAS_MAX_MEMORY_PER_GPU=3145728: less than PGAS_SYMMETRIC_SIZE=4194304"):
+    with raises(ValueError, "PGAS_MAX_MEMORY_PER_GPU=3 MiB: less than PGAS_SYMMETRIC_SIZE=4 MiB"):
         pgas.init()
 
 

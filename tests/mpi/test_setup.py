@@ -202,7 +202,7 @@ def test_variables_that_nothing_reads(monkeypatch):
             me = pgas.my_pe()
     texts = [str(w.message) for w in caught]
     assert len(texts) == (1 if me == 0 else 0), texts
-    assert all("PGAS_SYMETRIC_SIZE: misspelt?" in text for text in texts)
+    assert all("PGAS_SYMETRIC_SIZE (did you mean PGAS_SYMMETRIC_SIZE?)" in text for text in texts)
 
 
 # -------------------------------------------------------------------------------------------------------------------------- queries

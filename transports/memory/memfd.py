@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 
+from pgas.base.config import size_text
 from pgas.base.errors import HeapError, TransportError
 from pgas.kernels import window
 from pgas.transports.memory import pages
@@ -38,8 +39,8 @@ class HostMemory:
         created = sum(self._mappings[other] for other in self._fds)
         if created + segment.size > available:
             raise HeapError(
-                f"cannot allocate {segment.size} bytes of symmetric heap: this machine has {available}, of which this PE holds {created} "
-                "(PGAS_SYMMETRIC_SIZE)"
+                f"cannot allocate {size_text(segment.size)} of symmetric heap: this machine has {size_text(available)}, of which this PE "
+                f"holds {size_text(created)} (PGAS_SYMMETRIC_SIZE)"
             )
         try:
             with contextlib.ExitStack() as undo:
@@ -47,10 +48,10 @@ class HostMemory:
                 undo.callback(os.close, fd)
                 os.ftruncate(fd, segment.size)
                 if refusal := self._map(address, segment.size, fd):
-                    raise HeapError(f"cannot map {segment.size} bytes at {address:#x}: {refusal}")
+                    raise HeapError(f"cannot map {size_text(segment.size)} at {address:#x}: {refusal}")
                 undo.pop_all()
         except OSError as error:
-            raise HeapError(f"cannot allocate {segment.size} bytes of symmetric heap: {error.strerror}") from error
+            raise HeapError(f"cannot allocate {size_text(segment.size)} of symmetric heap: {error.strerror}") from error
         self._fds[address] = fd
         return fd
 

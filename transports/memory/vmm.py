@@ -10,6 +10,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
+from pgas.base.config import size_text
 from pgas.base.errors import HeapError, PgasError, TransportError
 from pgas.kernels import window
 from pgas.transports.memory.protocol import Loan, Segment
@@ -88,10 +89,11 @@ class GPUMemory:
             return check(driver.cuMemCreate(nbytes, properties, 0), "cuMemCreate")
         except CudaError as error:
             if host:
-                raise HeapError(f"cannot allocate {nbytes} bytes of the host's memory for CPU and GPU: {error}") from error
+                raise HeapError(f"cannot allocate {size_text(nbytes)} of the host's memory for CPU and GPU: {error}") from error
             free, total = check(driver.cuMemGetInfo(), "cuMemGetInfo")
             raise HeapError(
-                f"cannot allocate {nbytes} bytes of symmetric heap: {free} of {total} are free on this GPU ({error})"
+                f"cannot allocate {size_text(nbytes)} of symmetric heap: {size_text(free)} of {size_text(total)} are free on this GPU "
+                f"({error})"
             ) from error
 
     def attach(self, address: int, segment: Segment, fd: int) -> None:

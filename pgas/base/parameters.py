@@ -1,0 +1,62 @@
+"""Errors of calls whose arguments do not fit a function's parameters, and suggestions for misspelt names."""
+
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+__all__ = ["bound", "call", "in_kernels", "misfit", "suggestion"]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean x?)`` for the known name that is most like a misspelt one, "" if none is like it."""
+    import difflib  # takes milliseconds
+
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return ``function(*args, **kwargs)``, the code of pgas.name. An argument that does not fit is a TypeError about pgas.name."""
+    try:
+        return function(*args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # not of this call
+            raise
+        raise TypeError(misfit(name, inspect.signature(function), len(args), kwargs) or str(error)) from None
+
+
+def bound(name: str, parameters: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call of pgas.name by the names of its parameters.
+
+    Raises:
+        TypeError: they do not fit.
+    """
+    try:
+        return parameters.bind(*args, **kwargs).arguments
+    except TypeError:
+        raise TypeError(misfit(name, parameters, len(args), kwargs)) from None
+
+
+def in_kernels(stub: Callable[..., Any]) -> inspect.Signature:
+    """Return the parameters that a public function has in kernels: those that are keyword-only are the host's."""
+    parameters = inspect.signature(stub).parameters.values()
+    return inspect.Signature([p for p in parameters if p.kind is not p.KEYWORD_ONLY])
+
+
+def misfit(name: str, parameters: inspect.Signature, count: int, keywords: Collection[str]) -> str:
+    """Return what is wrong with the arguments of a call of pgas.name, "" if nothing is.
+
+    Args:
+        name: of the function.
+        parameters: what the function takes.
+        count: number of positional arguments of the call.
+        keywords: names of its keyword arguments.
+    """
+    known = parameters.parameters
+    if unknown := [word for word in keywords if word not in known]:
+        return f"pgas.{name}: there is no parameter {unknown[0]}{suggestion(unknown[0], known)}, but {', '.join(known)}"
+    try:
+        parameters.bind(*[None] * count, **dict.fromkeys(keywords))
+    except TypeError as error:
+        return f"pgas.{name}: {error}; the parameters are {', '.join(known) or 'none'}"
+    return ""

@@ -1,0 +1,108 @@
+"""Tracebacks of uncaught exceptions show the program's own lines: frames of pgas, and of libraries below or above it, are left out.
+
+PGAS_DEBUG=traceback shows all frames. So does an exception of a kind that pgas does not raise about a program's mistake, such as KeyError,
+because it is a mistake in pgas.
+"""
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+
+from pgas.base import config
+from pgas.base.errors import PgasError
+
+__all__ = ["OF_PGAS", "cut", "install"]
+
+#: Modules of the library. The perf tests count as user programs.
+OF_PGAS = re.compile(r"pgas(?!\.perftests)(\.|$)")
+
+#: Top-level packages whose frames are left out together with frames of pgas that they are next to.
+_LIBRARIES = frozenset({"cuda", "greenlet", "llvmlite", "mpi4py", "numba", "numpy"}) | sys.stdlib_module_names
+
+#: Exceptions about mistakes in programs. The compiler's and the driver's are recognized by their packages.
+_MISTAKES = (PgasError, ValueError, TypeError, IndexError, AttributeError, BufferError, ImportError, KeyboardInterrupt)
+_OF_COMPILER = ("numba", "cuda")
+
+
+def install() -> None:
+    """Cut the tracebacks that Python prints for uncaught exceptions, also those of threads."""
+    show, show_of_thread = sys.excepthook, threading.excepthook
+
+    def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        error.__traceback__ = tb
+        cut(error)
+        show(kind, error, error.__traceback__)
+
+    def on_exception_of_thread(args: threading.ExceptHookArgs, /) -> None:
+        if args.exc_value is not None:
+            cut(args.exc_value)
+        show_of_thread(args)
+
+    sys.excepthook, threading.excepthook = on_exception, on_exception_of_thread
+
+
+def cut(error: BaseException) -> None:
+    """Leave the frames of pgas out of the tracebacks of an exception and of its causes."""
+    if config.debugging("traceback") or not _is_mistake(error):
+        return
+    causes, seen = [error], {id(error)}
+    for each in causes:
+        entries = list(_entries(each.__traceback__))
+        kept = _of_program(entries)
+        if kept or each is not error:  # a command of pgas has no frames of a program
+            each.__traceback__ = _linked(kept)
+        for cause in (each.__cause__, each.__context__):
+            if cause is not None and id(cause) not in seen:
+                seen.add(id(cause))
+                causes.append(cause)
+
+
+def _is_mistake(error: BaseException) -> bool:
+    entries = list(_entries(error.__traceback__))
+    in_program = bool(entries) and not _is_library(entries[-1])
+    return in_program or isinstance(error, _MISTAKES) or _package(type(error).__module__) in _OF_COMPILER
+
+
+def _entries(tb: TracebackType | None) -> Iterator[TracebackType]:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _of_program(entries: list[TracebackType]) -> list[TracebackType]:
+    """Return the entries without every run of libraries' frames that has frames of pgas."""
+    kept: list[TracebackType] = []
+    run: list[TracebackType] = []
+    for entry in [*entries, None]:
+        if entry is not None and _is_library(entry):
+            run.append(entry)
+            continue
+        if not any(OF_PGAS.match(_module(e)) for e in run):
+            kept += run
+        run = []
+        if entry is not None:
+            kept.append(entry)
+    return kept
+
+
+def _linked(entries: list[TracebackType]) -> TracebackType | None:
+    """Return a traceback of copies of these entries; the original is left unchanged for debuggers."""
+    made = None
+    for entry in reversed(entries):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made
+
+
+def _is_library(entry: TracebackType) -> bool:
+    module = _module(entry)
+    return OF_PGAS.match(module) is not None or _package(module) in _LIBRARIES
+
+
+def _module(entry: TracebackType) -> str:
+    return str(entry.tb_frame.f_globals.get("__name__", ""))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

@@ -1,0 +1,155 @@
+"""What a user sees of a mistake in a program: the program's own lines, and one sentence."""
+
+import re
+import subprocess
+import threading
+
+import forks
+import pytest
+
+import pgas
+from pgas.base import config, parameters, tracebacks
+
+#: Mistakes: the call, the lines of the program in the traceback (of the call, and of the kernel), and the sentence.
+MISTAKES = [
+    ("pgas.put(a, b, target=0)", 1, "TypeError: pgas.put: there is no parameter target, but dest, source, pe, nelems, stream"),
+    ("pgas.put(a)", 1, "TypeError: pgas.put: missing a required argument: 'source'; the parameters are dest, source"),
+    ("pgas.get(a, b, 0, 1, 2)", 1, "TypeError: pgas.get: too many positional arguments; the parameters are dest, source, pe, nelems"),
+    ("pgas.p(a, 0, 1, PE=0)", 1, "TypeError: pgas.p: there is no parameter PE, but dest, idx, value, pe, stream"),
+    ("pgas.put_signal(a, b)", 1, "TypeError: pgas.put_signal: missing a required argument: 'sig'"),
+    ("pgas.iput(a, b, 1, 1, 0, lenght=1)", 1, "TypeError: pgas.iput: there is no parameter lenght, but dest, source, dst_stride"),
+    ("pgas.barrier_all(steam=0)", 1, "TypeError: pgas.barrier_all: there is no parameter steam (did you mean stream?), but stream"),
+    ("pgas.reduce(pgas.TEAM_WORLD, a, b, pgas.SUM, chanel=1)", 1, "TypeError: pgas.reduce: there is no parameter chanel (did you mean"),
+    ("pgas.ptr(a)", 1, "TypeError: pgas.ptr: missing a required argument: 'pe'; the parameters are dest, pe"),
+    ("pgas.zeros(4, dtyp=int)", 1, "TypeError: pgas.zeros: there is no parameter dtyp (did you mean dtype?), but shape, dtype, alignment"),
+    ("pgas.init(size=2, ranks=1)", 1, "TypeError: pgas.init: there is no parameter ranks (did you mean rank?), but comm, unique_id, rank"),
+    ("pgas.team_split_2d(pgas.TEAM_WORLD)", 1, "TypeError: pgas.team_split_2d: missing a required argument"),
+    ("pgas.zeros(-1)", 1, "ValueError: shape must be non-negative integers, not -1"),
+    ("pgas.free(a[1:])", 1, "ValueError: pgas.free: array is a view of the int64 array of shape (4,) allocated at "),
+    ("pgas.free(np.zeros(3))", 1, "ValueError: pgas.free: array must be on the symmetric heap, not an array of float64 and shape (3,)"),
+    ("freed.copy_to_host()", 1, "HeapError: use after free: int64 array of shape (4,) allocated at "),
+    ("a[9]", 1, "IndexError: index 9 is out of bounds for axis 0 with size 4"),
+    ("pgas.put(a, b, 5)", 1, "ValueError: pgas.put: pe must be an integer from 0 to 0, not 5"),
+    ("pgas.syncronize()", 1, "AttributeError: module 'pgas' has no attribute 'syncronize'. Did you mean: 'synchronize'?"),
+    ("kernel[1, 1](a, freed, 0)", 1, "HeapError: use after free: int64 array of shape (4,) allocated at "),
+    ("kernel[1, 1](a)", 1, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: kernel() missing 2 required positional arguments: 'b' and 'which'"),
+    ("kernel[1, 2000](a, b, 0)", 1, "ValueError: kernel: a block of (2000, 1, 1) has 2000 threads, the range is 1 to 1024"),
+    ("kernel[1, 1](a, b, 1)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.put: there is no parameter target, but dest, source, pe"),
+    ("kernel[1, 1](a, b, 2)", 2, "NameError: tid=[0, 0, 0] ctaid=[0, 0, 0]: name 'unknown' is not defined"),
+    ("kernel[1, 1](a, b, 3)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.zeros: this is a function of the host"),
+    ("kernel[1, 1](a, b, 4)", 2, "DeviceError: PE 0, block 0, thread 0: put: PE 7 does not exist"),
+]  # fmt: skip
+
+PROGRAM = """
+import sys
+import numpy as np
+import pgas
+
+@pgas.jit
+def kernel(a, b, which):
+    if which == 1:
+        pgas.put(a, b, target=0)
+    if which == 2:
+        a[0] = unknown
+    if which == 3:
+        pgas.zeros(4)
+    if which == 4:
+        pgas.put(a, b, 7)
+
+pgas.init()
+a, b, freed = (pgas.zeros(4, np.int64) for _ in range(3))
+pgas.free(freed)
+for mistake in sys.argv[1:]:
+    print("---", file=sys.stderr)
+    try:
+        exec(compile(mistake, "mistake", "exec"))
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+"""
+
+
+def shown(folder, *mistakes, **environment):
+    """Return the tracebacks of mistakes."""
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    command = [str(forks.python()), str(program), *mistakes]
+    done = subprocess.run(command, capture_output=True, text=True, env=forks.os.environ | environment, timeout=300, check=False)
+    found = done.stderr.split("---\n")[1:]
+    assert len(found) == len(mistakes), done.stderr
+    return found
+
+
+def frames(text):
+    return re.findall(r'^  File "(.*)", line', text, re.MULTILINE)
+
+
+def test_a_mistake_shows_the_program_and_one_sentence(tmp_path):
+    for text, (_, lines, sentence) in zip(shown(tmp_path, *(m for m, _, _ in MISTAKES)), MISTAKES, strict=True):
+        program = str(tmp_path / "program.py")
+        assert frames(text) == [program, "mistake", program][: 1 + lines], text
+        last = text.splitlines()[-1].removeprefix("pgas.base.errors.")
+        assert last.startswith(sentence), text
+        assert text.count("Traceback") == 1, text
+
+
+def test_all_frames_are_shown_on_request(tmp_path):
+    host, kernel = shown(tmp_path, "pgas.zeros(-1)", "kernel[1, 1](a, b, 4)", PGAS_DEBUG="traceback")
+    assert len(frames(host)) > 4
+    assert len(frames(kernel)) > 10
+
+
+def cut(call):
+    with pytest.raises((KeyError, ValueError)) as caught:
+        call()
+    error = caught.value
+    tracebacks.cut(error)
+    entries = []
+    tb = error.__traceback__
+    while tb is not None:
+        entries.append(tb.tb_frame.f_globals["__name__"])
+        tb = tb.tb_next
+    return [name for name in entries if name == __name__ or tracebacks.OF_PGAS.match(name)]
+
+
+def test_a_mistake_of_pgas_itself_shows_all_frames():
+    assert cut(lambda: config.read("PGAS_NO")) == [*[__name__] * 2, "pgas.base.config"]
+
+
+def test_causes_are_cut_and_calls_of_other_libraries_are_not():
+    def fails():
+        try:
+            pgas.jit(3)
+        except TypeError as error:
+            raise ValueError("outer") from error
+
+    assert cut(fails) == [__name__] * 2
+    with pytest.raises(ValueError, match="outer") as caught:
+        fails()
+    tracebacks.cut(caught.value)
+    assert caught.value.__cause__.__traceback__.tb_next is None
+    with pytest.raises(re.error) as broken:
+        re.compile("(")
+    tracebacks.cut(broken.value)
+    assert broken.value.__traceback__.tb_next.tb_next is not None
+
+
+def test_threads_of_the_host(capsys):
+    thread = threading.Thread(target=lambda: pgas.jit(3))
+    show = threading.excepthook
+    tracebacks_of_pytest = threading.__excepthook__
+    threading.excepthook = tracebacks_of_pytest
+    hook = forks.sys.excepthook
+    try:
+        tracebacks.install()
+        thread.start()
+        thread.join()
+    finally:
+        threading.excepthook, forks.sys.excepthook = show, hook
+    files = frames(capsys.readouterr().err)
+    assert files[-1] == __file__
+    assert not any("/pgas/" in file for file in files)
+
+
+def test_suggestions():
+    assert parameters.suggestion("PGAS_TIMOUT", config.VARIABLES) == " (did you mean PGAS_TIMEOUT?)"
+    assert parameters.suggestion("something", config.VARIABLES) == ""
