@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 
 import jobs
@@ -13,6 +14,7 @@ from jobs import INIT, ON_GPUS, holds
 from strangers import NOBODY, stranger
 
 from pgas.base import plain
+from pgas.job import hang
 from pgas.job.inquiry import Inquiry
 
 #: Some threads of some blocks wait for a signal that nobody sends; and a call that ends the wait.
@@ -45,7 +47,8 @@ END = """
 for array in (grid, word):
     pgas.free(array)
 pgas.finalize()
-say("handler", signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL)
+from pgas.job import inquiry
+say("handler", signal.getsignal(signal.SIGUSR1) is inquiry._without_job)
 """
 
 #: A line about a wait for other PEs on the host.
@@ -516,3 +519,30 @@ def test_a_stranger_with_the_name_of_an_ended_peer_is_ignored():
     for inquiry in pes:
         inquiry.stop()
     assert said == ["a peer", "a peer"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_signal_without_a_job(job, own):
+    """Before init, while init waits for a PE that comes late, and after finalize: no PE ends, and each says where it is."""
+    text = "signal.signal(signal.SIGUSR1, lambda *_: say('own'))\n" if own else ""
+    text += "me = launched_rank()\nos.kill(os.getpid(), signal.SIGUSR1)\n"
+    text += "if me == 0:\n    later(0.3, os.kill, os.getpid(), signal.SIGUSR1)\nelse:\n    time.sleep(0.8)\n"
+    text += "pgas.init()\npgas.finalize()\nos.kill(os.getpid(), signal.SIGUSR1)\n"
+    ended = job(text)
+    assert ended.status == 0, ended
+    said = re.findall(
+        r"pgas: process \d+ has no job to report on, as pgas.init\(\) has not ended, or pgas.finalize\(\) has: it is at", ended.err
+    )
+    assert (len(said), ended.out.count("own")) == ((0, 5) if own else (5, 0)), ended
+
+
+def test_a_compilation_stands_for_the_calls_of_the_compiler(monkeypatch):
+    def compiles():  # as a launch, whose module is of pgas
+        return hang._host_stack()
+
+    scope = {"__name__": "pgas.api.jit", "compiles": compiles}
+    exec("def launch():\n    return compiles()", scope)
+    monkeypatch.setattr(hang.backend, "compiling", lambda thread: "stencil" if thread == threading.main_thread().ident else "")
+    assert [re.sub(r".*:\d+ ", "", call) for call in scope["launch"]()[-3:]] == [
+        "test_a_compilation_stands_for_the_calls_of_the_compiler", "launch", "is compiling kernel stencil",
+    ]  # fmt: skip

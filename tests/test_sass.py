@@ -256,6 +256,33 @@ for kernel in (host_ops._iput, host_ops._iget):
 
 found["refusals"] = {call: compiled(call) for call in cases["refusals"]}
 found["accepted"] = {call: compiled(call) for call in cases["accepted"]}
+
+import threading
+from types import SimpleNamespace
+from pgas.kernels.compiler import compiler, numba_cuda
+
+def launched(kernel):
+    # Compile a kernel as a launch does, and return the error, and the kernel that the thread compiled.
+    names, compile_cuda = set(), numba_cuda.dispatchers.compile_cuda
+    def spy(*args, **kwargs):
+        names.add(compiler.compiling(threading.get_ident()))
+        return compile_cuda(*args, **kwargs)
+    numba_cuda.dispatchers.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))
+    numba_cuda.dispatchers.compile_cuda = spy
+    try:
+        kernel.dispatcher.compile((parameters["a"],))
+    except Exception as error:
+        return str(error), *names, compiler.compiling(threading.get_ident())
+
+@pgas.jit(device=True)
+def shift(a):
+    pgas.puut(a, a, 0)
+
+@pgas.jit(cache=False)
+def stencil(a):
+    shift(a)
+
+found["launched"] = launched(stencil)
 json.dump(found, open(sys.argv[1], "w"))
 """
 
@@ -698,8 +725,15 @@ def test_refusal_names_function_and_argument(call, text, found):
     assert said is not None, "it compiles"
     assert said.startswith("TypingError: "), said
     assert text in said
-    assert re.fullmatch(r"TypingError: <string>:\d+: pgas\..*", said)  # one line, with the place in the kernel
-    assert len(said) < 300
+    sentence = next(line for line in said.splitlines() if text in line)
+    assert len(sentence) < 300
+
+
+def test_a_launch_that_does_not_compile(found):
+    """The error is a sentence; while it compiles, hang reports name the kernel."""
+    said, *compiled = found["launched"]
+    assert re.fullmatch(r"module 'pgas' has no attribute 'puut' \(<string>:\d+\)", said)
+    assert compiled == ["stencil", ""]
 
 
 @pytest.mark.parametrize("call", ACCEPTED)

@@ -122,6 +122,9 @@ class Backend(Protocol):
     def keep(self, kernel: Any, key: Key) -> None:
         """Keep a dispatcher's code on disk, where that is possible."""
 
+    def compiling(self, thread: int) -> str:
+        """Return the name of the kernel that a thread of this process is compiling, "" if it compiles none."""
+
     def deferred_frees(self) -> AbstractContextManager[Any]:
         """Return a context that postpones the freeing of unused arrays, as a free waits for running kernels."""
 

@@ -31,8 +31,9 @@ from numba.cuda.typing import signature
 
 from pgas.base import disk_cache
 from pgas.kernels.compiler.interface import Key
-from pgas.kernels.compiler.refused import fitted, in_one_sentence, shortening
-from pgas.sim.dtypes import element_size as element_size  # members of the interface, as in the simulator
+from pgas.kernels.compiler.told import compiling as compiling  # a member of the interface, as are those below that have two names
+from pgas.kernels.compiler.told import fitted, telling
+from pgas.sim.dtypes import element_size as element_size
 from pgas.sim.dtypes import has_type as has_type
 from pgas.sim.dtypes import numpy_dtype as numpy_dtype
 
@@ -356,7 +357,7 @@ class Compiled:
 
 
 def jit(function: Callable[..., Any], **options: Any) -> Any:
-    return shortening(cuda.jit(**options)(function))
+    return telling(cuda.jit(**options)(function))
 
 
 def function_of(kernel: Any) -> Any:
@@ -375,15 +376,13 @@ def types_of(kernel: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(kernel.typeof_pyval(a) for a in args)
 
 
-@in_one_sentence()
 def ptx(function: Callable[..., Any], argument_types: tuple[Any, ...], compute_capability: tuple[int, int]) -> str:
     asked = dispatchers.get_current_device
     # compile_device() asks the driver, and ignores cc=.
     dispatchers.get_current_device = lambda: SimpleNamespace(compute_capability=compute_capability)
     try:
         options = {name: value for name, value in options_of(function).items() if name in ("fastmath", "launch_bounds")}
-        text, _ = cuda.compile_ptx(function_of(function) or function, types.void(*argument_types), cc=compute_capability, **options)
-        return str(text)
+        return str(cuda.compile_ptx(function_of(function) or function, types.void(*argument_types), cc=compute_capability, **options)[0])
     finally:
         dispatchers.get_current_device = asked
 

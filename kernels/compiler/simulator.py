@@ -176,5 +176,9 @@ def keep(kernel: Any, key: Key) -> None:
     """There is no code."""
 
 
+def compiling(thread: int) -> str:
+    return ""
+
+
 def deferred_frees() -> AbstractContextManager[Any]:
     return contextlib.nullcontext()

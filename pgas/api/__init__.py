@@ -180,6 +180,7 @@ from pgas.base import tracebacks
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.base.version import __version__
+from pgas.job import inquiry
 from pgas.job.array import SymmetricArray
 from pgas.kernels.compiler import cuda
 
@@ -187,6 +188,7 @@ host_ops.bind()
 host_waits.bind()
 host_collectives.bind()
 tracebacks.install()
+inquiry.survive()
 
 __all__ = [
     "AND",

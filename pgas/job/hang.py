@@ -21,6 +21,7 @@ from pgas.base.errors import PgasError
 from pgas.job import device_state
 from pgas.job.inquiry import Inquiry
 from pgas.kernels import window
+from pgas.kernels.compiler import backend
 from pgas.sim.report import ranges
 from pgas.transports import outstanding
 from pgas.transports.memory.protocol import Memory
@@ -241,7 +242,8 @@ def _places(places: device_state.Places) -> Callable[[int], str]:
 
 def _host_stack() -> list[str]:
     """Return the main thread's calls, innermost last: the program's call of pgas, and the innermost ones."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    main = threading.main_thread().ident or 0
+    frame = sys._current_frames().get(main)
     if SIMULATOR:
         frame = engine.host_frame(frame)
     frames: list[FrameType] = []
@@ -249,9 +251,17 @@ def _host_stack() -> list[str]:
         if not _is_own(frame):
             frames.insert(0, frame)
         frame = frame.f_back
-    first = next((i for i, f in enumerate(frames) if f.f_globals.get("__name__", "").partition(".")[0] == "pgas"), len(frames))
-    calls = [f"{os.path.basename(f.f_code.co_filename)}:{f.f_lineno} {f.f_code.co_name}" for f in frames[max(0, first - 1) :]]
+    first = next((i for i, f in enumerate(frames) if _is_of_pgas(f)), len(frames))
+    doing = []
+    if kernel := backend.compiling(main):
+        doing = [f"is compiling kernel {kernel}"]  # instead of the compiler's calls
+        frames = frames[: next((i for i in range(first, len(frames)) if not _is_of_pgas(frames[i])), len(frames))]
+    calls = [f"{os.path.basename(f.f_code.co_filename)}:{f.f_lineno} {f.f_code.co_name}" for f in frames[max(0, first - 1) :]] + doing
     return calls if len(calls) <= _CALLS else [*calls[:2], "...", *calls[2 - _CALLS :]]
+
+
+def _is_of_pgas(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "pgas"
 
 
 def _is_own(frame: FrameType) -> bool:

@@ -2,6 +2,9 @@
 
 A thread of each PE waits for both, so a report is made even while the main thread is in a C function that never returns. PEs of a node
 send each other datagrams, which need no files and tolerate dead PEs. SIGUSR1 to any PE makes all PEs of the node report.
+
+SIGUSR1 does not end a process that has imported pgas, before and after its job, either. A user who looks for the cause of a hang sends it
+to all PEs, and some of them may not have come to the end of pgas.init().
 """
 
 import contextlib
@@ -17,13 +20,27 @@ from typing import Any
 
 from pgas.base import credentials, plain
 
-__all__ = ["Inquiry"]
+__all__ = ["Inquiry", "survive"]
 
 #: Least seconds between two reports of a PE; requests in between are ignored.
 _ONCE_S = 2.0
 
 #: Seconds to wait for the other PEs' reports.
 _ANSWER_S = 4.0
+
+
+def survive() -> None:
+    """Let SIGUSR1 print where the program is while there is no job, instead of ending it. A handler of the program stays."""
+    with contextlib.suppress(ValueError):  # only the main thread may set handlers
+        if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, _without_job)
+
+
+def _without_job(number: int, frame: FrameType | None) -> None:
+    where = "" if frame is None else f": it is at {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+    os.write(
+        2, f"pgas: process {os.getpid()} has no job to report on, as pgas.init() has not ended, or pgas.finalize() has{where}\n".encode()
+    )
 
 
 class Inquiry:
@@ -73,7 +90,7 @@ class Inquiry:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._hears_itself:
             os.write(self._wakeup, bytes([number]))
-        if callable(self._handler):
+        if callable(self._handler) and self._handler is not _without_job:
             self._handler(number, frame)
 
     def ask(self, reason: str, *, wait: bool) -> None:

@@ -1,0 +1,57 @@
+"""What users are told of compilations: which kernel a thread compiles, and why one does not compile."""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from numba.core.errors import NumbaError  # of numba-cuda, too
+
+from pgas.base import config, parameters
+from pgas.kernels.compiler.reason import reason
+
+__all__ = ["compiling", "fitted", "telling"]
+
+#: Name of the kernel that a thread compiles, by the thread's identifier.
+_compiling: dict[int, str] = {}
+
+
+def fitted(stub: Callable[..., Any], typing: Callable[..., Any], error: type[Exception]) -> Callable[..., Any]:
+    """Return a typing function that names an argument that does not fit the stub in an error, because Numba does not."""
+    taken = parameters.in_kernels(stub)
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if wrong := parameters.misfit(stub.__name__, taken, len(args), kwargs):
+            raise error(wrong)
+        return typing(*args, **kwargs)
+
+    return checked
+
+
+def telling(dispatcher: Any) -> Any:
+    """Let a dispatcher note what it compiles, and make its errors one sentence. A launch compiles by its method, too."""
+    compile_ = dispatcher.compile
+
+    @functools.wraps(compile_)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        thread, refused = threading.get_ident(), None
+        _compiling[thread] = dispatcher.py_func.__name__
+        try:
+            return compile_(*args, **kwargs)
+        except (NumbaError, AttributeError) as error:
+            if config.debugging("traceback"):
+                raise
+            refused = type(error)(reason(error, dispatcher.py_func))
+            if isinstance(error, AttributeError) and isinstance(refused, AttributeError):
+                refused.name, refused.obj = error.name, error.obj  # for Python's suggestion
+        finally:
+            del _compiling[thread]
+        raise refused
+
+    dispatcher.compile = told
+    return dispatcher
+
+
+def compiling(thread: int) -> str:
+    """Return the name of the kernel that a thread of this process is compiling, "" if it compiles none."""
+    return _compiling.get(thread, "")
