@@ -208,6 +208,10 @@ def _full(shape: Any, value: Any, dtype: Any = None, **_: Any) -> _Array:
     return np.full(shape, value, dtype and dtype_of(dtype)).view(_Array)
 
 
+def _ones(shape: Any, dtype: Any = np.float64, **_: Any) -> _Array:
+    return _full(shape, 1, dtype)
+
+
 def _array(values: Any, dtype: Any = None, **_: Any) -> _Array:
     return np.array(values, dtype and dtype_of(dtype)).view(_Array)
 
@@ -238,8 +242,9 @@ def _pretend(found: Found, n_pes: int) -> None:
     runtime.current = lambda: job  # type: ignore[assignment, return-value]
     HOST_FORMS.update(dict.fromkeys(HOST_FORMS, nothing))
     pretended: dict[str, Callable[..., Any]] = {
-        "init": init, "launch": launch, "array": _array, "full": _full, "empty": _empty, "zeros": _empty, "full_like": _like(_full),
-        "empty_like": _like(_empty), "zeros_like": _like(_empty), "allgather_object": lambda value: [value] * n_pes,
+        "init": init, "launch": launch, "array": _array, "full": _full, "ones": _ones, "empty": _empty, "zeros": _empty,
+        "full_like": _like(_full), "empty_like": _like(_empty), "zeros_like": _like(_empty),
+        "allgather_object": lambda value: [value] * n_pes,
         "broadcast_object": lambda value, *_: value, "unique_id": lambda *_: bytes(128),
         "team_split_strided": lambda *_, **__: world, "team_create": lambda *_, **__: world,
         "team_split_2d": lambda *_, **__: (world, world),

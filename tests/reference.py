@@ -42,7 +42,7 @@ CHAPTERS = (
     Chapter(
         "setup", "Starting and ending a job", "", r"init|unique_id|finalize|info|allgather_object|broadcast_object|SIMULATOR|__version__"
     ),
-    Chapter("memory", "Symmetric memory", "", r"(empty|zeros|full)(_like)?|array|free|SymmetricArray|(un)?register"),
+    Chapter("memory", "Symmetric memory", "", r"(empty|zeros|full)(_like)?|ones|array|free|SymmetricArray|(un)?register"),
     Chapter("kernels", "Kernels", "Compiling and launching kernels, and waiting for them.", r"jit|launch|synchronize|cuda"),
     Chapter("queries", "Who and where", "", r"my_pe|n_pes|ptr"),
     Chapter(

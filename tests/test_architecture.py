@@ -37,7 +37,7 @@ PUBLIC = """
     flush get_nbi get_nbi_block get_nbi_warp iget iget_block iget_warp iput iput_block iput_warp quiet_pe
     put put_block put_nbi put_nbi_block put_nbi_warp put_signal put_signal_block put_signal_nbi put_signal_nbi_block
     put_signal_nbi_warp put_signal_warp put_warp quiet signal_op signal_wait_until sync_all sync_all_block sync_all_warp synchronize
-    wait_until zeros
+    wait_until zeros ones
     signal_fetch test test_all test_all_vector test_any test_any_vector test_some test_some_vector wait_until_all wait_until_all_vector
     wait_until_any wait_until_any_vector wait_until_some wait_until_some_vector
     atomic_add atomic_and atomic_compare_swap atomic_fetch atomic_fetch_add atomic_fetch_and atomic_fetch_inc atomic_fetch_or

@@ -16,7 +16,7 @@ from pgas.job.heap import ALIGNMENT
 
 __all__ = [
     "allgather_object", "array", "broadcast_object", "empty", "empty_like", "finalize", "free", "full", "full_like", "info", "init",
-    "reset", "synchronize", "unique_id", "zeros", "zeros_like",
+    "ones", "reset", "synchronize", "unique_id", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -219,6 +219,17 @@ def zeros(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
     """
     job = runtime.current()
     return job.allocate(shape, dtype, "pgas.zeros", lambda a: job.memory.fill(job.address(a), a.nbytes, 0), alignment)
+
+
+@host_only
+def ones(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
+    """Return a symmetric array of ones; every PE's instance is filled before any PE returns. Arguments and errors are those of empty().
+
+    Example:
+        >>> pgas.ones(3, np.int32).copy_to_host().tolist()
+        [1, 1, 1]
+    """
+    return runtime.current().allocate(shape, dtype, "pgas.ones", lambda a: a.copy_to_device(_filled(a, 1)), alignment)
 
 
 @host_only
