@@ -45,7 +45,7 @@ def telling(dispatcher: Any) -> Any:
             if isinstance(error, AttributeError) and isinstance(refused, AttributeError):
                 refused.name, refused.obj = error.name, error.obj  # for Python's suggestion
         finally:
-            del _compiling[thread]
+            _compiling.pop(thread, None)
         raise refused
 
     dispatcher.compile = told

@@ -107,7 +107,7 @@ _KINDS = (
         "array on the heap",
         (
             r"symmetric (heap|array)|on this heap|the heap\b",
-            r"use after free|already freed|never freed|cannot allocate \S+ bytes",
+            r"use after free|already freed|never freed|cannot allocate \S+( \S+)? of",
             r"DLPack|__dlpack__",
             r"dtype|elements of type|shape must be|alignment must be",
             r"must be contiguous|neither on the symmetric heap",

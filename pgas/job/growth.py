@@ -44,8 +44,9 @@ class Bounds:
         """
         size, most = requested["PGAS_SYMMETRIC_SIZE"], requested["PGAS_MAX_MEMORY_PER_GPU"]
         if most is not None and size > most:
-            sizes = f"PGAS_MAX_MEMORY_PER_GPU={size_text(most)}: less than PGAS_SYMMETRIC_SIZE={size_text(size)}"
-            raise ValueError(f"{sizes}, the initial heap")
+            raise ValueError(
+                f"PGAS_MAX_MEMORY_PER_GPU={size_text(most)}: less than PGAS_SYMMETRIC_SIZE={size_text(size)}, the initial heap"
+            )
         room = window.QUEUE_OFFSET - window.HEAP_OFFSET  # of a slot
         limit = room if most is None else min(most, room) // GRANULARITY * GRANULARITY
         return cls(-(-requested["PGAS_CUMEM_GRANULARITY"] // GRANULARITY) * GRANULARITY, max(limit, whole_pages(size)))
