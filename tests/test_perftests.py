@@ -406,8 +406,11 @@ def test_plot_of_something_else_is_refused(tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def job():
-    with pgas.init():
-        yield
+    """A job in this process, with the configuration that the random programs' tests have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGAS_LL_BYTES", "256")
+        with pgas.init():
+            yield
 
 
 def send_to_self(kernel, work, extra=(), iters=2):
@@ -664,7 +667,7 @@ A_FIFTH = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 5 // 1024 
 @pytest.mark.parametrize(
     ("size", "refusal"),
     [
-        ("1T", f"1T: PGAS_SYMMETRIC_SIZE={(2 << 40) + 512 + (64 << 20)}: the heaps of PEs 0, 1 take "),
+        ("1T", "1T: PGAS_SYMMETRIC_SIZE=2 TiB: the heaps of PEs 0, 1 take "),
         (
             A_FIFTH,
             f"{A_FIFTH} needs {6 * (2 * (A_FIFTH) + 512)} bytes of this machine's memory for its data and the checks, and",

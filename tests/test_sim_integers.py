@@ -108,3 +108,53 @@ def test_random_numbers_are_those_of_the_host():
     kernel[1, 2](states, found)
     wanted = [[random.xoroshiro128p_next(of_host, thread) for _ in range(3)] for thread in range(2)]
     assert found.tolist() == wanted
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint32"])
+def test_stores_wrap(dtype):
+    largest = np.iinfo(dtype).max
+    of_host = np.array([largest], dtype)
+    array = cuda.to_device(of_host)
+
+    @cuda.jit
+    def kernel(array):
+        array[0] += 1
+        shared = cuda.shared.array(1, numba.int16)
+        shared[0] = array[0] + 70_000
+        array[0] += shared[0] != 0
+
+    kernel[1, 1](array)
+    assert array.copy_to_host()[0] == np.iinfo(dtype).min + 1
+
+
+def test_a_range_can_be_used_twice():
+    found = []
+
+    @cuda.jit
+    def kernel(n):
+        numbers, count = range(0, n, 2), 0
+        for _ in range(2):
+            for i in numbers:
+                count += i
+        found.append((count, len(numbers), numbers[1], 4 in numbers, len(range(5000)), [~bool(n)]))
+
+    kernel[1, 1](10)
+    assert found == [(40, 5, 2, True, 5000, [False])]
+
+
+def test_names_are_those_of_the_first_launch_of_each_kernel():
+    import types
+
+    module, found = types.ModuleType("parameters"), []
+    names = {"cuda": cuda, "module": module, "found": found}
+    one = "@cuda.jit\ndef {}():\n    found.append(module.N + later)\n"
+    exec(one.format("first") + one.format("second"), names)
+    module.N = 4
+    with pytest.raises(NameError, match="later"):
+        names["first"][1, 1]()
+    names["later"] = 1
+    names["first"][1, 1]()
+    module.N = 8
+    names["first"][1, 1]()
+    names["second"][1, 1]()
+    assert found == [5, 5, 9]

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from numba.core.errors import NumbaError  # of numba-cuda, too
+from numba.core.errors import NumbaError, TypingError  # of numba-cuda, too
 
 from pgas.base import config, parameters
 from pgas.kernels.compiler.reason import reason
@@ -41,7 +41,9 @@ def telling(dispatcher: Any) -> Any:
         except (NumbaError, AttributeError) as error:
             if config.debugging("traceback"):
                 raise
-            refused = type(error)(reason(error, dispatcher.py_func))
+            # Some classes of Numba take other arguments than a text.
+            takes_text = isinstance(error, AttributeError) or type(error).__init__ is NumbaError.__init__
+            refused = (type(error) if takes_text else TypingError)(reason(error, dispatcher.py_func))
             if isinstance(error, AttributeError) and isinstance(refused, AttributeError):
                 refused.name, refused.obj = error.name, error.obj  # for Python's suggestion
         finally:

@@ -42,9 +42,14 @@ class GPUCompiler:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._process is not None:
+            self._process.kill()  # the end of its pipe would not do: a process that the program forked may hold it open
             with contextlib.suppress(BrokenPipeError):
                 self._process.communicate()
+            self._process = None
 
     def check(self, kernel: Any, args: tuple[Any, ...]) -> None:
         """Compile a kernel of the user, once for the types of its arguments.
@@ -80,10 +85,14 @@ class GPUCompiler:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
             )
             data = pickle.dumps((sys.path, window.constants())) + data
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(data)
-            self._process.stdin.flush()
-        refused, unknown = json.loads(self._process.stdout.readline() or '["", "the compiling process has ended"]')
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(data)
+                self._process.stdin.flush()
+            refused, unknown = json.loads(self._process.stdout.readline() or '["", "the compiling process has ended"]')
+        except BaseException:  # such as Ctrl-C: the next kernel must not read this one's answer
+            self._end()
+            raise
         return refused, unknown
 
 

@@ -135,9 +135,11 @@ class _Line:
     def flush(self) -> None:
         """Send what is unsent, for a second at most."""
         deadline = time.monotonic() + 1.0
-        with contextlib.suppress(OSError, _Lost):
+        with contextlib.suppress(OSError, ValueError, _Lost):  # ValueError: the socket is closed
+            poller = select.poll()
+            poller.register(self.socket, select.POLLOUT)
             while self._channel.unsent and time.monotonic() < deadline:
-                select.select([], [self.socket], [], 0.1)
+                poller.poll(100)
                 self.transfer()
 
 

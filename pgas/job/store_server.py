@@ -254,6 +254,8 @@ class StoreServer:
         else:
             client.group, client.rank, client.host, client.node, client.pid, client.hears = group, rank, host, node, pid, hears
             members[rank] = client
+            if not hears and rank in group.gone and (group.gone[rank][1].host, group.gone[rank][1].pid) == (host, pid):
+                del group.gone[rank]  # its earlier connection, on which it had waited for WELCOME too long
             self._strangers.pop(client)
             keep_alive(client.socket, timeout_ms / 1000)
             self._send(client, message(Kind.WELCOME))

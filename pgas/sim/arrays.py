@@ -114,9 +114,9 @@ def store(array: np.ndarray[Any, Any], idx: Any, value: Any) -> None:
     try:
         array[idx] = value
     except OverflowError:
-        if not isinstance(value, int):
+        if not isinstance(value, (int, np.integer)):
             raise
-        array[idx] = wrapped(value, array.dtype)
+        array[idx] = wrapped(int(value), array.dtype)
 
 
 def ndarray_of(array: Any) -> Any:

@@ -25,7 +25,7 @@ from pgas.sim import engine, model
 from pgas.sim.arrays import KernelArray
 from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE
 from pgas.sim.integers import typed
-from pgas.sim.kernel_code import of_kernel
+from pgas.sim.kernel_code import lacks_names, of_kernel
 
 __all__ = ["ConfiguredKernel", "install", "jit"]
 
@@ -190,7 +190,9 @@ def _runs(fake: Any) -> Callable[..., Any]:
     """What a kernel or device function runs."""
     run: Callable[..., Any] | None = fake.__dict__.get("_runs")
     if run is None:
-        run = fake._runs = of_kernel(fake.fn)
+        run = of_kernel(fake.fn)
+        if not lacks_names(run):
+            fake._runs = run
     return run
 
 

@@ -1,6 +1,6 @@
 """Functions as kernels run them: literals, globals and builtins have the values that Numba's compiler gives them.
 
-Like the compiler, this freezes globals and free variables at the first launch.
+Like the compiler, this freezes globals, attributes of modules and free variables at a kernel's first launch.
 """
 
 import builtins
@@ -21,7 +21,7 @@ from pgas.sim.arrays import LocalArray
 from pgas.sim.integers import CLASSES, Integer, boolean, from_device, int64, int64s, plain, typed
 from pgas.sim.operators import OPERATORS, rewritten
 
-__all__ = ["STAND_INS", "of_kernel", "value_of"]
+__all__ = ["STAND_INS", "lacks_names", "of_kernel", "value_of"]
 
 #: Objects that stand for modules in kernels, by the module's name.
 STAND_INS: dict[str, Any] = {}
@@ -38,11 +38,22 @@ def of_kernel(function: FunctionType) -> FunctionType:
     return run
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+def lacks_names(run: FunctionType) -> bool:
+    """Whether a function of of_kernel() reads a global that did not exist: the program may define it before the next launch."""
+    loaded = (i.argval for code in _codes(run.__code__) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
+    return any(name not in run.__globals__ and name not in _BUILTINS for name in loaded)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    for part in _codes(code):
+        yield from part.co_names
 
 
 def _typed_cell(cell: CellType) -> CellType:
@@ -103,7 +114,6 @@ class _Module:
 
 _DTYPES = {bool: np.bool_, int: np.int64, float: np.float64}
 _CASTS: dict[Any, Any] = {**CLASSES, np.int64: _Int64, np.bool_: boolean}
-_modules: dict[str, _Module] = {}
 _functions: WeakKeyDictionary[Any, FunctionType] = WeakKeyDictionary()
 
 
@@ -114,7 +124,7 @@ def value_of(value: Any) -> Any:
             return STAND_INS[value.__name__]
         if value.__name__.partition(".")[0] == "pgas":
             return value
-        return _modules.setdefault(value.__name__, _Module(value))
+        return _Module(value)  # one for each kernel: the next one may find other values
     if isinstance(value, type):
         return _casting(value)
     if isinstance(value, (core_types.Integer, cuda_types.Integer)):
@@ -166,13 +176,32 @@ def _of_math(function: Callable[..., Any]) -> Callable[..., Any]:
 # Builtins -------------------------------------------------------------------------------------------------------------------------
 
 
+class _Range:
+    """A range of numbers of one type, which a kernel may go through several times."""
+
+    def __init__(self, numbers: range, make: Callable[[int], Any]) -> None:
+        self._numbers, self._make = numbers, make
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._make, self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._make(self._numbers[int(at)])
+
+    def __contains__(self, value: Any) -> bool:
+        return int(value) in self._numbers
+
+
 def _range(*args: Any) -> Any:
     numbers = range(*[int(arg) for arg in args])
     if all(isinstance(arg, Integer) and not arg.signed for arg in args):
-        return map(CLASSES[np.uint64], numbers)
+        return _Range(numbers, CLASSES[np.uint64])
     if numbers.step == 1 and numbers.start >= 0 and numbers.stop <= len(int64s):
         return int64s[numbers.start : max(numbers.stop, numbers.start)]
-    return map(int64, numbers)
+    return _Range(numbers, int64)
 
 
 def _int(value: Any = 0) -> Any:
@@ -224,6 +253,7 @@ _BUILTINS = dict(builtins.__dict__) | {
     "range": _range,
     "int": _Type("int", (), {"make": staticmethod(_int), "of": (int, np.integer)}),
     "float": _Type("float", (), {"make": staticmethod(_float), "of": (float, np.floating)}),
+    "bool": _Type("bool", (), {"make": staticmethod(boolean), "of": (boolean, bool, np.bool_)}),
     "len": _len,
     "round": _round,
     "min": _extreme(min),
