@@ -27,6 +27,7 @@ from pgas.api.jit import Kernel
 from pgas.base import config
 from pgas.base.arguments import Parser, input_file, one_of, within
 from pgas.base.backend import SIMULATOR
+from pgas.base.errors import PgasError
 from pgas.base.launcher import MAX_PES
 from pgas.job import dlpack, runtime
 from pgas.job.array import dtype_of
@@ -38,6 +39,7 @@ from pgas.sim import model
 from pgas.transports import registry
 
 if not SIMULATOR:
+    from pgas.job.gpu_compiler import missing
     from pgas.kernels.compiler import compiler
     from pgas.kernels.compiler.reason import reason
 
@@ -65,10 +67,13 @@ def run(options: argparse.Namespace) -> int:
     if SIMULATOR:  # numba.cuda has decided for the simulator in this process
         command = [sys.executable, "-m", "pgas", *sys.argv[1:]]
         return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
+    if lacking := missing():
+        raise PgasError(lacking)
     _take_options(options)
     requested = {name: config.read(name) for name in config.VARIABLES}
     window.freeze(window.Constants.of(requested, registry.get(options.transport), 0))
-    found = launched(options.program, options.arguments, options.pes)
+    # As an absolute path, so that errors of the compiler can tell its lines from those of libraries.
+    found = launched(os.path.abspath(options.program), options.arguments, options.pes)
     built = found.assembled()
     if options.json:
         print(json.dumps({name: {"arguments": found.arguments[name], **b.summary()} for name, b in built.items()}, indent=1))

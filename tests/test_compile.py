@@ -127,3 +127,12 @@ store[1, 1](pgas.zeros(1, np.float32))
         f"pgas: {ptxas} failed (ptxas k.ptx, line 9; fatal : Unsupported .version 9.4; current version is '9.0'): "
         "pip install --upgrade 'pgas[cu13]' brings one that is as new as libnvvm\n"
     )
+
+
+def test_a_relative_path_is_enough_for_the_line(tmp_path):
+    lines = "import pgas||@pgas.jit|def wrong(d):|    pgas.put(d, d, target=0)||pgas.init()|wrong[1, 1](pgas.zeros(1, 'i4'))|"
+    (tmp_path / "wrong.py").write_text(lines.replace("|", "\n"))
+    command = [sys.executable, "-m", "pgas", "compile", "wrong.py"]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.stderr.endswith(f"({tmp_path}/wrong.py:5: pgas.put(d, d, target=0))\n"), done.stderr

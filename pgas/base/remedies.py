@@ -53,6 +53,12 @@ _TABLE = (
         "look at CUDA_VISIBLE_DEVICES",
     ),
     Remedy(
+        "simulator",
+        (r"no CUDA device here.*kernels run in the simulator",),
+        "this machine has no GPU, so kernels run on the CPU; this is a note, not an error",
+        "nothing needs to be done; set NUMBA_ENABLE_CUDASIM=1 to say so, and the note is not printed",
+    ),
+    Remedy(
         "old driver",
         (
             r"CUDA driver version is insufficient",

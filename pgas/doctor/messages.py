@@ -177,7 +177,7 @@ _KINDS = (
         "files",
         (
             r"cannot be written, so code is compiled|is not loaded, the code is compiled anew|it is broken \(|another user owns",
-            r"not found: pip install",
+            r"not found: pip install|is missing, which pip install",
         ),
         "compiled code cannot be kept on disk or loaded from there, or a tool is missing; the program runs without",
         "docs/machine.md, Files, memory and sockets; NUMBA_CACHE_DIR may name a folder that only you may write",

@@ -19,6 +19,7 @@ from pgas.kernels import window
 from pgas.sim import transfer
 
 if not SIMULATOR:
+    from cuda import pathfinder
     from cuda.bindings import nvvm
 
     from pgas.kernels.compiler import compiler
@@ -98,10 +99,11 @@ class GPUCompiler:
 
 def missing() -> str:
     """Return what the compiler lacks on this machine, "" if it can compile."""
-    try:
-        nvvm.ir_version()
-    except Exception as error:  # of whatever class cuda.bindings has
-        return f"libNVVM is missing, which pip install 'pgas[cu13]' brings ({str(error).splitlines()[0]})"
+    for library, ask in (("libNVVM", nvvm.ir_version), ("libnvrtc", lambda: pathfinder.load_nvidia_dynamic_lib("nvrtc"))):
+        try:
+            ask()
+        except Exception as error:  # of whatever class cuda.bindings has
+            return f"{library} is missing, which pip install 'pgas[cu13]' brings ({str(error).splitlines()[0]})"
     return ""
 
 

@@ -237,9 +237,9 @@ def g_from_half_a_pe(f):
     f[0] = pgas.g(f, 0, 0.5)
 
 
-@case("pgas.atomic_add:", "dest has elements of type int16", arrays="h")
-def add_to_int16(h):
-    pgas.atomic_add(h, 0, 1, 0)
+@case("pgas.atomic_add:", "dest has elements of type int8", arrays="b")
+def add_to_int8(b):
+    pgas.atomic_add(b, 0, 1, 0)
 
 
 @case("pgas.atomic_fetch_add:", "dest has elements of type complex64", arrays="c")
