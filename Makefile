@@ -57,7 +57,7 @@ RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m 
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 RXE_MACHINES := python -m pytest tests/rxe/test_two_machines.py -q
 
-.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit wheel mpi mpi-all two-paths sass packages \
+.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit compiled wheel mpi mpi-all two-paths sass packages \
   programs programs-all rxe slow check-rxe-faults check-rxe-machines check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
@@ -84,7 +84,7 @@ run_stages = @times=; for stage in $(1); do start=$$(date +%s); $(MAKE) --no-pri
 
 ## check: what tells most, without a GPU; at most 10 minutes on 2 cores
 check:
-	$(call run_stages,install packages static unit sass wheel mpi programs)
+	$(call run_stages,install packages static unit compiled mpi programs)
 
 ## check-all: everything that needs no GPU: slow tests, tools, other numbers of PEs, 10,000 programs, Soft-RoCE; an hour and more
 check-all: check
@@ -129,6 +129,10 @@ unit: $(VENV)/dev
 
 sass: $(VENV)/dev
 	NUMBA_ENABLE_CUDASIM=0 $(PYTEST) $(SASS) -n 2 --dist loadfile -m "sass and not slow"
+
+# What compiles for a GPU, with the packages of CUDA 13 and of CUDA 12.
+compiled: $(VENV)/dev
+	@$(MAKE) --no-print-directory -j 2 --output-sync sass wheel
 
 # A wheel of this tree, installed with the packages of CUDA 12 into an environment of its own.
 wheel: $(VENV)/dev

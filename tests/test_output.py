@@ -35,6 +35,10 @@ def run(arguments, stdout, folder=ROOT, **variables):
     return subprocess.Popen([forks.python(), *arguments], cwd=folder, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
+#: In make check; all others end by the same function.
+CHECKED = ("pgas info", "pgas doctor")
+
+
 @pytest.fixture
 def unread():
     """The end of a pipe that nobody reads."""
@@ -48,7 +52,7 @@ def without_notes(text):
     return [line for line in text.splitlines() if "no CUDA device here" not in line]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in CHECKED else pytest.mark.slow) for name in COMMANDS])
 def test_a_command(name, unread, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     read, not_read = (run(COMMANDS[name], out, tmp_path) for out in (subprocess.DEVNULL, unread))

@@ -427,7 +427,7 @@ elif __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("launcher", ["pgas.run", "mpirun", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torchrun", "srun"))])
+@pytest.mark.parametrize("launcher", ["mpirun", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pgas.run", "torchrun", "srun"))])
 def test_a_process_that_a_pe_starts(tmp_path, launcher):
     """It is not a PE, although it has the launcher's variables, and is told so, whatever the launcher."""
     path = program(tmp_path, WORKER)

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from pgas.base import liveness
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,6 +94,7 @@ def test_a_cut_network(tmp_path):
     assert re.search(r"the store at 10\.0\.0\.1:29400 is unreachable(: nothing has come .*| \(.+\)): the job cannot go on\n", there), there
 
 
+@pytest.mark.slow
 def test_a_store_that_is_stopped(tmp_path):
     """PEs that wait and PEs that compute end, and the launcher passes on the reason when it continues."""
     launcher = subprocess.Popen(command(tmp_path), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
