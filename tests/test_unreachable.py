@@ -81,6 +81,7 @@ date +%s > over
 """
 
 
+@pytest.mark.slow
 def test_a_cut_network(tmp_path):
     """Between two machines: on both, PEs that wait and PEs that compute end, and say who is unreachable, and where."""
     shared = ("--nnodes", "2", "--master", "10.0.0.1:29400", "--node-rank")
