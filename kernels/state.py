@@ -1,7 +1,7 @@
 """What kernels do with the state page (layout.py): read their PE's number, check operands, record errors, report waits.
 
 A thread reports its wait only when asked, so a wait costs nothing but its polls. The host asks by ASKED; a poisoned job asks too. Each
-waiting thread then writes itself into WAITERS, the next time it looks at the clock. Hang reports (pgas/job/hang.py) read this table.
+waiting thread then writes itself into WAITERS, the next time it looks at the clock. Hang reports (pgas/job/health/hang.py) read this table.
 """
 
 from typing import Any

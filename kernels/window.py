@@ -4,7 +4,7 @@ The addresses of an object on two PEs differ only in the PE's number in the uppe
 other. A slot is::
 
     offset 0                    nothing: a hole, where an underrun faults
-    HEAP_OFFSET - team memory   flags and staging of teams (layout.py); its size is computed at init (pgas/job/teams.py)
+    HEAP_OFFSET - team memory   flags and staging of teams (layout.py); its size is computed at init (pgas/job/memory/teams.py)
     HEAP_OFFSET                 the symmetric heap
 
 STRIDE and TRANSPORT are fixed by the first init of a process (``freeze``), because compiled code contains them.

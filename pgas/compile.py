@@ -29,8 +29,9 @@ from pgas.base.arguments import Parser, input_file, one_of, within
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.base.launcher import MAX_PES
-from pgas.job import dlpack, runtime
-from pgas.job.array import dtype_of
+from pgas.job import runtime
+from pgas.job.memory import dlpack
+from pgas.job.memory.array import dtype_of
 from pgas.kernels import window
 from pgas.kernels.compiler import backend, cuda
 from pgas.kernels.compiler.binding import HOST_FORMS

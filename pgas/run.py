@@ -33,11 +33,11 @@ from pgas.base.launcher import LAUNCHED, MAX_PES, environment, launched
 from pgas.base.liveness import LastWord
 from pgas.base.text import printable
 from pgas.base.waits import say
-from pgas.job.bootstrap import exchange
-from pgas.job.meeting import job_secret, outward
-from pgas.job.store import Store
-from pgas.job.store_messages import Address
-from pgas.job.store_server import StoreServer
+from pgas.job.bootstrap.protocol import exchange
+from pgas.job.bootstrap.rendezvous import job_secret, outward
+from pgas.job.bootstrap.store import Store
+from pgas.job.bootstrap.store_messages import Address
+from pgas.job.bootstrap.store_server import StoreServer
 
 __all__ = ["main"]
 

@@ -19,8 +19,8 @@ from strangers import NOBODY, stranger
 
 from pgas.base import launcher, liveness, plain
 from pgas.base.errors import BootstrapError
-from pgas.job import bootstrap, processes
-from pgas.job import mpi as mpi_bootstrap
+from pgas.job.bootstrap import mpi as mpi_bootstrap
+from pgas.job.bootstrap import processes, protocol
 from pgas.transports.memory import fds
 
 RANK_VARIABLES = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"]
@@ -96,18 +96,18 @@ def test_rank_that_is_none(text, monkeypatch):
 
 def test_without_launcher_a_job_of_one(monkeypatch):
     monkeypatch.setattr(mpi_bootstrap.importlib, "import_module", lambda name: pytest.fail(f"imported {name}"))
-    found = bootstrap.find()
-    assert isinstance(found, bootstrap.SingleBootstrap)
+    found = protocol.find()
+    assert isinstance(found, protocol.SingleBootstrap)
     assert (found.rank, found.size) == (0, 1)
     assert found.allgather(b"data", lambda: None) == [b"data"]
-    assert bootstrap.exchange(found, ("a", 1)) == [("a", 1)]
+    assert protocol.exchange(found, ("a", 1)) == [("a", 1)]
 
 
 @pytest.mark.parametrize("name", RANK_VARIABLES)
 def test_with_launcher_comm_world(name, mpi, monkeypatch):
     monkeypatch.setenv(name, "0")
-    found = bootstrap.find()
-    assert isinstance(found, bootstrap.MPIBootstrap)
+    found = protocol.find()
+    assert isinstance(found, protocol.MPIBootstrap)
     assert (found.rank, found.size) == (0, 1)
     found.close()
 
@@ -117,7 +117,7 @@ def test_launchers_size_agrees(name, mpi, monkeypatch):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv(name, "2")
     mpi.COMM_WORLD = Communicator(2)
-    assert bootstrap.find().size == 2
+    assert protocol.find().size == 2
 
 
 @pytest.mark.parametrize("name", SIZE_VARIABLES)
@@ -125,7 +125,7 @@ def test_mpirun_of_another_mpi(name, mpi, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     monkeypatch.setenv(name, "4")
     with pytest.raises(BootstrapError) as refused:
-        bootstrap.find()
+        protocol.find()
     text = str(refused.value)
     assert "mpirun started 4 processes, but each finds itself alone" in text
     assert "(MPICH Version:      5.0.1)" in text
@@ -142,7 +142,7 @@ def test_no_mpi_library(error, monkeypatch):
     monkeypatch.setattr(mpi_bootstrap.importlib, "import_module", fail)
     monkeypatch.setenv("PMI_RANK", "0")
     with pytest.raises(BootstrapError) as refused:
-        bootstrap.find()
+        protocol.find()
     text = str(refused.value)
     assert "started by mpirun, but mpi4py finds no MPI library" in text
     assert str(error).splitlines()[0] in text
@@ -178,8 +178,8 @@ def test_a_pe_missing_in_mpi_init(capfd, monkeypatch):
 
 def test_communicator_of_the_caller(mpi):
     comm = Communicator(3)
-    found = bootstrap.find(comm)
-    assert isinstance(found, bootstrap.MPIBootstrap)
+    found = protocol.find(comm)
+    assert isinstance(found, protocol.MPIBootstrap)
     assert found.size == 3
     found.close()
     assert found._comm.freed
@@ -188,16 +188,16 @@ def test_communicator_of_the_caller(mpi):
 
 def test_intercommunicator_is_refused(mpi):
     with pytest.raises(ValueError, match=r"pgas.init: comm must be an intracommunicator"):
-        bootstrap.find(Communicator(inter=True))
+        protocol.find(Communicator(inter=True))
 
 
 def test_what_is_no_communicator_is_refused(mpi):
     with pytest.raises((TypeError, ValueError), match="comm"):
-        bootstrap.find("world")
+        protocol.find("world")
 
 
 def test_nothing_is_freed_after_mpi_has_ended(mpi):
-    found = bootstrap.find(Communicator())
+    found = protocol.find(Communicator())
     mpi.Is_finalized = lambda: True
     found.close()
     assert not found._comm.freed
@@ -294,7 +294,7 @@ def test_nothing_is_freed_after_a_rank_has_left(mpi):
 
 def test_abort_ends_the_world(mpi):
     with pytest.raises(SystemExit) as ended:
-        bootstrap.find(Communicator()).abort(7)
+        protocol.find(Communicator()).abort(7)
     assert ended.value.code == 7
 
 
@@ -506,5 +506,5 @@ def test_exchange_by_rank():
             poll()
             return [data, plain.dumps([1, 2])]
 
-    assert bootstrap.exchange(Two(), "mine", lambda: calls.append(1)) == ["mine", [1, 2]]
+    assert protocol.exchange(Two(), "mine", lambda: calls.append(1)) == ["mine", [1, 2]]
     assert calls == [1]

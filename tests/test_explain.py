@@ -9,7 +9,7 @@ from examples import ROOT
 
 from pgas.base.liveness import long_wait
 from pgas.doctor.messages import explained
-from pgas.job import hang
+from pgas.job.health import hang
 from pgas.kernels import refusals
 
 #: Functions that print their first argument, beside the constructors of errors and warnings.

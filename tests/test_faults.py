@@ -13,7 +13,7 @@ import pytest
 from jobs import INIT, PRELUDE, holds
 
 from pgas.base.config import size_text
-from pgas.job import ending
+from pgas.job.health import ending
 
 job, real_job = jobs.job, jobs.real_job
 
@@ -503,7 +503,8 @@ def test_functions_of_the_host_in_a_kernel(job):
 def test_job_that_its_host_gave_up(job):
     """What Ctrl-C leaves on a GPU: an error at every later call, not results of kernels that were cut short."""
     text = """
-from pgas.job import device_state, runtime
+from pgas.job import runtime
+from pgas.job.health import device_state
 runtime.current().given_up = "KeyboardInterrupt"
 device_state.poison(runtime.current().memory)
 attempt(pgas.synchronize)
@@ -1070,7 +1071,7 @@ def test_init_that_fails_on_one_pe_gives_everything_back(job):
     text = """
 me = launched_rank()
 from pgas.base.config import size_text
-from pgas.job import ending
+from pgas.job.health import ending
 watch = ending.Watch
 def fails(*args):
     raise OSError("no file descriptor left")

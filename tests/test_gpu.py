@@ -5,7 +5,7 @@ from test_backend import python
 
 DRIVER = """
 import pgas
-from pgas.job import gpu
+from pgas.job.paths import gpu
 
 SUCCESS = gpu.driver.CUresult.CUDA_SUCCESS
 attributes = {name: getattr(gpu._Attribute, "CU_DEVICE_ATTRIBUTE_" + name) for name in ("MPS_ENABLED", "MULTIPROCESSOR_COUNT")}

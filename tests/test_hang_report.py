@@ -14,8 +14,8 @@ from jobs import INIT, ON_GPUS, holds
 from strangers import NOBODY, stranger
 
 from pgas.base import plain
-from pgas.job import hang
-from pgas.job.inquiry import Inquiry
+from pgas.job.health import hang
+from pgas.job.health.inquiry import Inquiry
 
 #: Some threads of some blocks wait for a signal that nobody sends; and a call that ends the wait.
 WAITS = """
@@ -47,7 +47,7 @@ END = """
 for array in (grid, word):
     pgas.free(array)
 pgas.finalize()
-from pgas.job import inquiry
+from pgas.job.health import inquiry
 say("handler", signal.getsignal(signal.SIGUSR1) is inquiry._without_job)
 """
 
@@ -319,7 +319,7 @@ LATE = """
 import re
 from pgas.base import liveness, waits
 from pgas.base.launcher import launched
-from pgas.job.processes import siblings
+from pgas.job.bootstrap.processes import siblings
 
 if launched().launcher == "mpirun":
     from mpi4py import MPI  # MPI_Init is another wait

@@ -9,8 +9,8 @@ import jobs
 import pytest
 
 from pgas.base.errors import TransportError
-from pgas.job import hca
-from pgas.job.topology import PE, Neighbours, choose_transport
+from pgas.job.paths import hca
+from pgas.job.paths.topology import PE, Neighbours, choose_transport
 from pgas.transports import registry
 from pgas.transports.adapter import Path
 from pgas.transports.devices import Device, Gid, Port

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pgas.base.config import size_text
 from pgas.base.errors import HeapError
-from pgas.job.heap import ALIGNMENT, Allocator
+from pgas.job.memory.heap import ALIGNMENT, Allocator
 
 BYTE = np.dtype(np.uint8)
 UNITS = 64  # size of the small heaps here, in units of ALIGNMENT

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from pgas.base import waits
-from pgas.job import collective
-from pgas.job import processes as job_processes
+from pgas.job.bootstrap import calls
+from pgas.job.bootstrap import processes as job_processes
 from pgas.transports.adapter import AdapterGone
 from pgas.transports.softhca.process import client, messages
 
 
-class Late(collective.Collective):
+class Late(calls.Collective):
     """An exchange that some PEs do not join."""
 
     def __init__(self, rank, missing, processes, polls=3, met=False):
@@ -80,7 +80,7 @@ def test_a_pe_that_was_stopped_does_not_report(monkeypatch, capsys):
     """The others wait for it. While a process is stopped its clock goes on; here it jumps."""
     monkeypatch.setenv("PGAS_TIMEOUT", "30")
     times = iter([0, 0.1, 100.1, 100.2, 129.9, 130.2])
-    monkeypatch.setattr(collective, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: next(times)))
     Late(0, {1}, node_of(os.getpid(), os.getpid()), polls=4).exchange(None)
     assert capsys.readouterr().err == ""
 

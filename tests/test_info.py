@@ -17,7 +17,7 @@ import pgas
 from pgas.base import config
 from pgas.base.errors import HeapError
 from pgas.doctor import hca
-from pgas.job.teams import Plan
+from pgas.job.memory.teams import Plan
 from pgas.transports.softhca.process import client, messages
 from pgas.transports.softhca.process.messages import Kind
 

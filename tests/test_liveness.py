@@ -10,8 +10,9 @@ import pytest
 
 from pgas.base import liveness
 from pgas.base.liveness import LastWord, Watch
-from pgas.job import ending, processes
-from pgas.job.ending import Watcher
+from pgas.job.bootstrap import processes
+from pgas.job.health import ending
+from pgas.job.health.ending import Watcher
 
 UNKNOWN = "ended without pgas.finalize()"
 

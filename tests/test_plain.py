@@ -8,7 +8,7 @@ import pytest
 from test_architecture import SOURCES, tree
 
 from pgas.base import plain
-from pgas.job import bootstrap
+from pgas.job.bootstrap import protocol
 
 
 class Evil:
@@ -61,7 +61,7 @@ def test_nothing_that_comes_is_unpickled(tmp_path):
             return [data, pickle.dumps(Evil(tmp_path / "made"))]
 
     with pytest.raises(ValueError, match="plain value"):
-        bootstrap.exchange(Two(), "mine")
+        protocol.exchange(Two(), "mine")
     assert not (tmp_path / "made").exists()
     unpickle = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
     found = {

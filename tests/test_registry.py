@@ -11,7 +11,7 @@ from uverbs.__main__ import missing
 
 from pgas.base import config
 from pgas.base.errors import TransportError
-from pgas.job import topology
+from pgas.job.paths import topology
 from pgas.perftests.jobs import mpirun
 from pgas.transports import registry
 
@@ -58,7 +58,7 @@ def test_p2p_without_the_software_card():
 
 def test_without_the_software_card_a_job_over_it_fails(monkeypatch):
     """This shows that the plugin without_card really hides it."""
-    with pytest.raises(AssertionError, match=r"No module named 'pgas.transports.softhca' \(hidden from pgas.job.card\)"):
+    with pytest.raises(AssertionError, match=r"No module named 'pgas.transports.softhca' \(hidden from pgas.job.paths.card\)"):
         suite("-p", "without_card", CHAPTER, "-x", PGAS_TRANSPORT="ibgda", npes=1)
 
 

@@ -21,8 +21,8 @@ from pgas import run
 from pgas.base import config
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched, launched
-from pgas.job import meeting
-from pgas.job.bootstrap import exchange
+from pgas.job.bootstrap import rendezvous
+from pgas.job.bootstrap.protocol import exchange
 from pgas.perftests.jobs import mpirun
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -491,17 +491,17 @@ def test_torchs_store(monkeypatch):
             return kept[name]
 
     torch = types.SimpleNamespace(TCPStore=TCPStore)
-    monkeypatch.setattr(meeting.importlib, "import_module", {"torch.distributed": torch}.__getitem__)
-    monkeypatch.setattr(meeting.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(rendezvous.importlib, "import_module", {"torch.distributed": torch}.__getitem__)
+    monkeypatch.setattr(rendezvous.importlib.util, "find_spec", lambda name: True)
     for name, value in {**torchrun(0, 77), "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1", "PGAS_TIMEOUT": "7"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "0")  # not all on this machine
-    store = meeting.of(Launched("torchrun", 0, 1))
+    store = rendezvous.of(Launched("torchrun", 0, 1))
     assert exchange(store, "me") == ["me"]
     store.close()
     assert asked == [("localhost", 77, False, 7.0)]
     with pytest.raises(BootstrapError) as refused:
-        meeting.of(Launched("torchrun", 1, 2))
+        rendezvous.of(Launched("torchrun", 1, 2))
     assert str(refused.value) == (
         "rank 1: torchrun's own store at localhost:77 did not tell where rank 0 is: wait timeout after 7000ms, keys: /pgas"
     )
@@ -551,7 +551,7 @@ def test_launcher_of_a_process():
     [("alpha", "alpha"), ("alpha,beta", "alpha"), ("node[03-05,9],gpu1", "node03"), ("n[7]-ib,n8", "n7-ib"), ("a.b-c[1-2].x", "a.b-c1.x")],
 )
 def test_the_first_host_of_slurms_list(listed, first):
-    assert meeting.first_host(listed) == first
+    assert rendezvous.first_host(listed) == first
 
 
 @pytest.mark.parametrize(
@@ -570,19 +570,19 @@ def test_a_name_that_is_loopback_at_home(host, resolved, used, monkeypatch):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (resolved, 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    monkeypatch.setattr(meeting, "_own_host", lambda: "192.168.7.1")
+    monkeypatch.setattr(rendezvous, "_own_host", lambda: "192.168.7.1")
     served = []
-    monkeypatch.setattr(meeting, "_meet", lambda launched, address: served.append(address.host))
+    monkeypatch.setattr(rendezvous, "_meet", lambda launched, address: served.append(address.host))
     for name, value in {**srun(0, 7), "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": host, "PGAS_SECRET": "sixteen letters!"}.items():
         monkeypatch.setenv(name, value)
-    meeting.of(Launched("srun", 0, 2))
+    rendezvous.of(Launched("srun", 0, 2))
     assert served == [used]
 
 
 @pytest.mark.parametrize("listed", ["", ",", "a..b", "x" * 70])
 def test_a_list_of_no_host(listed):
     with pytest.raises(BootstrapError, match=f"SLURM_STEP_NODELIST='{listed}' names no host"):
-        meeting.first_host(listed)
+        rendezvous.first_host(listed)
 
 
 @pytest.mark.parametrize(
@@ -598,18 +598,18 @@ def test_rubbish_from_a_launcher(name, value, words, monkeypatch):
     for variable, own in {**torchrun(0, 77), name: value}.items():
         monkeypatch.setenv(variable, own)
     with pytest.raises(BootstrapError) as refused:
-        meeting.of(launched())
+        rendezvous.of(launched())
     assert str(refused.value).startswith(words)
 
 
 def test_a_key_that_others_may_read(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    meeting.job_secret("job")
+    rendezvous.job_secret("job")
     (tmp_path / "pgas" / "secret").chmod(0o644)
     with pytest.raises(BootstrapError, match=r"secret: others own it or may read it: chmod 600, or set PGAS_SECRET"):
-        meeting.job_secret("job")
+        rendezvous.job_secret("job")
     monkeypatch.setenv("PGAS_SECRET", "sixteen letters!")
-    assert meeting.job_secret("job") != meeting.job_secret("another job")
+    assert rendezvous.job_secret("job") != rendezvous.job_secret("another job")
 
 
 @pytest.mark.parametrize("text", ["password", "fifteen letters"])
@@ -621,7 +621,7 @@ def test_a_secret_that_can_be_guessed(text, monkeypatch):
     with pytest.raises(ValueError, match=words):
         config.read("PGAS_SECRET")
     with pytest.raises(BootstrapError, match=words):
-        meeting.job_secret("job")
+        rendezvous.job_secret("job")
 
 
 # ------------------------------------------------------------------------------------------------------------------ unique ids
@@ -651,7 +651,7 @@ with pgas.init(unique_id=given, rank=rank, size=2):
     ("arguments", "words"),
     [
         ({"unique_id": b"x" * 128, "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
-        ({"unique_id": meeting._MARK + b"\xff" * 120, "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
+        ({"unique_id": rendezvous._MARK + b"\xff" * 120, "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
         ({"unique_id": "text", "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
         ({"unique_id": b"x" * 128, "rank": 2, "size": 2}, "rank must be an integer from 0 to size - 1, not rank=2 with size=2"),
         ({"unique_id": b"x" * 128}, "unique_id, rank and size are given together"),
@@ -666,11 +666,11 @@ def test_arguments_of_init(arguments, words):
 
 def test_unique_ids_of_one_process(tmp_path):
     """They share a server, but their jobs are independent."""
-    first, servers = meeting.unique_id("127.0.0.1"), len(meeting._servers)
-    second = meeting.unique_id("127.0.0.1")
-    assert len(meeting._servers) == servers
+    first, servers = rendezvous.unique_id("127.0.0.1"), len(rendezvous._servers)
+    second = rendezvous.unique_id("127.0.0.1")
+    assert len(rendezvous._servers) == servers
     assert first != second
-    jobs = [meeting.at_unique_id(meeting.Given(given, 0, 1)) for given in (first, second, first)]
+    jobs = [rendezvous.at_unique_id(rendezvous.Given(given, 0, 1)) for given in (first, second, first)]
     assert [exchange(job, number) for number, job in enumerate(jobs)] == [[0], [1], [2]]
     for job in jobs:
         job.close()

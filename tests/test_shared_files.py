@@ -12,7 +12,7 @@ import time
 import pytest
 from jobs import LIMIT, until
 
-from pgas.job import shared_files
+from pgas.job.bootstrap import shared_files
 from pgas.perftests.jobs import mpirun
 
 

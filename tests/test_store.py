@@ -13,11 +13,11 @@ import time
 import pytest
 
 from pgas.base.errors import BootstrapError
-from pgas.job import processes, store, store_messages, store_server
-from pgas.job.bootstrap import exchange
-from pgas.job.store import Store
-from pgas.job.store_messages import Address, Channel, Kind
-from pgas.job.store_server import StoreServer
+from pgas.job.bootstrap import processes, store, store_messages, store_server
+from pgas.job.bootstrap.protocol import exchange
+from pgas.job.bootstrap.store import Store
+from pgas.job.bootstrap.store_messages import Address, Channel, Kind
+from pgas.job.bootstrap.store_server import StoreServer
 
 SECRET = secrets.token_bytes(32)
 

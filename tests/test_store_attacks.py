@@ -17,10 +17,10 @@ from test_store import SECRET, enter, nothing, together
 
 from pgas.base import plain
 from pgas.base.errors import BootstrapError
-from pgas.job import bootstrap, meeting, store, store_messages, store_server
-from pgas.job.store import Store
-from pgas.job.store_messages import MAGIC, NONCE, Address, Channel, Forged, Kind
-from pgas.job.store_server import StoreServer
+from pgas.job.bootstrap import protocol, rendezvous, store, store_messages, store_server
+from pgas.job.bootstrap.store import Store
+from pgas.job.bootstrap.store_messages import MAGIC, NONCE, Address, Channel, Forged, Kind
+from pgas.job.bootstrap.store_server import StoreServer
 
 HEADER = struct.Struct("<BxxxI")
 
@@ -164,7 +164,7 @@ def test_a_relay_that_replaces_a_value_by_a_pickle(server, tmp_path):
     relay = Relay(server, "server", change)
     try:
         first, second = enter(server, 0, 2), Store(relay.address, 1, 2, "job 1", 5.0)
-        _, refused = together(lambda: bootstrap.exchange(first, "first's"), lambda: bootstrap.exchange(second, "second's"))
+        _, refused = together(lambda: protocol.exchange(first, "first's"), lambda: protocol.exchange(second, "second's"))
     finally:
         relay.close()
     assert FORGED.format(1) in str(refused)
@@ -197,7 +197,7 @@ def test_a_listener_that_is_first(monkeypatch):
     """It gets a HELLO, against which it can try guesses. A guess of PGAS_SECRET costs what scrypt costs, for each job anew."""
     monkeypatch.setenv("PGAS_SECRET", "correct horse battery staple")
     began = time.process_time()
-    secret = meeting.job_secret("job")
+    secret = rendezvous.job_secret("job")
     assert time.process_time() - began > 0.01
     heard = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -227,7 +227,7 @@ def test_a_listener_that_is_first(monkeypatch):
     assert fits(secret)
     words = b"correct horse battery staple"
     assert not fits(hmac.new(words, b"job", hashlib.sha256).digest())  # the derivation of old
-    assert not fits(meeting.job_secret("another job"))
+    assert not fits(rendezvous.job_secret("another job"))
 
 
 # ----------------------------------------------------------------------------------------------------------------- rubbish of members

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pgas.base.errors import BootstrapError, HeapError, TransportError
-from pgas.job import topology
-from pgas.job.topology import PE, START_MPS, Neighbours, check_alike, check_memory, check_shared_gpus, slow_engine
+from pgas.job.paths import topology
+from pgas.job.paths.topology import PE, START_MPS, Neighbours, check_alike, check_memory, check_shared_gpus, slow_engine
 
 OPTIONS = (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "auto"))
 

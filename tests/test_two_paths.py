@@ -14,7 +14,7 @@ TWO = {"PGAS_TRANSPORT": "p2p,ibgda", "PGAS_PES_PER_NODE": "2,1"}
 #: A program that starts several jobs, with different variables for all PEs or for this one.
 ATTEMPTS = """
 from types import SimpleNamespace
-from pgas.job import hca
+from pgas.job.paths import hca
 from pgas.transports.selection import Choice
 
 me, own = launched_rank(), pgas.init

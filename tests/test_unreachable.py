@@ -23,7 +23,7 @@ LIMIT_S = TIMEOUT_S + 10 + 10
 #: The transport moves nothing, so that PEs on two machines need no NIC. PEs with odd numbers compute, the others wait for them.
 PROGRAM = """
 import os, time
-from pgas.job import topology
+from pgas.job.paths import topology
 from pgas.transports import registry
 
 class Mute:

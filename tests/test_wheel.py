@@ -113,7 +113,7 @@ def test_the_launcher_does_not_load_the_compiler(installed):
     """Which takes ten times as long."""
     done = installed.run("python", "-X", "importtime", "-m", "pgas.run", "--help")
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "pgas.job.store" in loaded
+    assert "pgas.job.bootstrap.store" in loaded
     assert not loaded & {"numba", "numpy", "mpi4py", "pgas.api", "pgas.base.backend"}
 
 

@@ -1,6 +1,6 @@
 """The registry of transports. A transport is one object with all its properties, so no other code compares transport names.
 
-pgas/job/topology.py registers those of pgas: p2p.P2P, ibgda.transport.IBGDA, ibrc.transport.IBRC. A pair of them is an object, too.
+pgas/job/paths/topology.py registers those of pgas: p2p.P2P, ibgda.transport.IBGDA, ibrc.transport.IBRC. A pair of them is an object, too.
 """
 
 from collections.abc import Callable, Mapping

@@ -181,8 +181,8 @@ from pgas.base import tracebacks
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError
 from pgas.base.version import __version__
-from pgas.job import inquiry
-from pgas.job.array import SymmetricArray
+from pgas.job.health import inquiry
+from pgas.job.memory.array import SymmetricArray
 from pgas.kernels.compiler import cuda
 
 host_ops.bind()

@@ -10,9 +10,10 @@ from pgas.api.values import check_value
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError
 from pgas.base.version import __version__
-from pgas.job import meeting, recovery, runtime
-from pgas.job.array import SymmetricArray, dtype_of
-from pgas.job.heap import ALIGNMENT
+from pgas.job import recovery, runtime
+from pgas.job.bootstrap import rendezvous
+from pgas.job.memory.array import SymmetricArray, dtype_of
+from pgas.job.memory.heap import ALIGNMENT
 
 __all__ = [
     "allgather_object", "array", "broadcast_object", "empty", "empty_like", "finalize", "free", "full", "full_like", "info", "init",
@@ -76,11 +77,11 @@ def init(
         raise ValueError("pgas.init: unique_id, rank and size are given together")
     given = None
     if process_group is not None:
-        given = meeting.of_process_group(process_group) if not runtime.active() else None
+        given = rendezvous.of_process_group(process_group) if not runtime.active() else None
     elif unique_id is not None:
         if not isinstance(rank, (int, np.integer)) or not isinstance(size, (int, np.integer)) or not 0 <= rank < size:
             raise ValueError(f"pgas.init: rank must be an integer from 0 to size - 1, not rank={rank!r} with size={size!r}")
-        given = meeting.Given(unique_id, int(rank), int(size))
+        given = rendezvous.Given(unique_id, int(rank), int(size))
     return runtime.init(comm, given)
 
 
@@ -102,7 +103,7 @@ def unique_id(host: str | None = None) -> bytes:
         >>> len(token)  # all of them call pgas.init(unique_id=token, rank=..., size=...)
         128
     """
-    return meeting.unique_id(host)
+    return rendezvous.unique_id(host)
 
 
 @host_only

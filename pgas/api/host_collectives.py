@@ -23,7 +23,8 @@ from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
 from pgas.base import parameters
 from pgas.base.backend import SIMULATOR
-from pgas.job import runtime, teams
+from pgas.job import runtime
+from pgas.job.memory import teams
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function

@@ -37,9 +37,10 @@ from pgas.api.values import check_code, check_value
 from pgas.base import parameters
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
-from pgas.job import runtime, streams
-from pgas.job.array import at
-from pgas.job.heap import Block
+from pgas.job import runtime
+from pgas.job.memory.array import at
+from pgas.job.memory.heap import Block
+from pgas.job.paths import streams
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import cuda

@@ -20,7 +20,9 @@ from pgas.api.host_only import host_only
 from pgas.base import disk_cache
 from pgas.base.backend import SIMULATOR
 from pgas.base.version import __version__
-from pgas.job import runtime, streams, teams
+from pgas.job import runtime
+from pgas.job.memory import teams
+from pgas.job.paths import streams
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import mlx5

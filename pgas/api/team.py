@@ -22,8 +22,9 @@ import numpy as np
 from pgas.api import host_collectives
 from pgas.api.host_only import host_only
 from pgas.base.errors import BootstrapError, HeapError
-from pgas.job import runtime, teams
-from pgas.job.array import caller
+from pgas.job import runtime
+from pgas.job.memory import teams
+from pgas.job.memory.array import caller
 from pgas.kernels.compiler.binding import Integer, device_function
 from pgas.kernels.ops import query
 

@@ -7,7 +7,7 @@ from typing import Any
 from pgas.base.errors import TransportError
 from pgas.base.text import printable
 from pgas.doctor.info import table
-from pgas.job import card
+from pgas.job.paths import card
 
 __all__ = ["add_arguments", "run"]
 

@@ -14,9 +14,9 @@ from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR
 from pgas.base.config import size_text
 from pgas.base.errors import BootstrapError, HeapError, TransportError
-from pgas.job import device_state
-from pgas.job.collective import enough_files
-from pgas.job.heap import Allocator
+from pgas.job.bootstrap.calls import enough_files
+from pgas.job.health import device_state
+from pgas.job.memory.heap import Allocator
 from pgas.kernels import window
 from pgas.transports import p2p
 from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment, whole_pages

@@ -11,11 +11,12 @@ from pgas.base import config, parameters
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasWarning
 from pgas.base.version import __version__
-from pgas.job import hca, processes, topology
-from pgas.job.array import stacklevel
+from pgas.job.bootstrap import processes
+from pgas.job.memory.array import stacklevel
+from pgas.job.paths import hca, topology
 
 if TYPE_CHECKING:
-    from pgas.job.gpu import GPU
+    from pgas.job.paths.gpu import GPU
     from pgas.job.runtime import Job
 
 __all__ = ["announce", "introduce"]

@@ -5,7 +5,8 @@ import time
 from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError, again
-from pgas.job import device_state, streams
+from pgas.job.health import device_state
+from pgas.job.paths import streams
 from pgas.job.runtime import Job
 
 if SIMULATOR:

@@ -21,14 +21,18 @@ from pgas.base import config
 from pgas.base.agreement import everywhere, of_another
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
-from pgas.job import bootstrap, card, device_state, ending, growth, hang, meeting, paths, streams, teams, threads
-from pgas.job.array import SymmetricArray, at, block_of, caller, check_freeable, dtype_of, shape_of, stacklevel
-from pgas.job.collective import Collective, enough_files
-from pgas.job.heap import ALIGNMENT, Allocator
+from pgas.job import growth
+from pgas.job.bootstrap import protocol, rendezvous
+from pgas.job.bootstrap.calls import Collective, enough_files
+from pgas.job.bootstrap.processes import Process
+from pgas.job.bootstrap.shared_files import forget_shared_files
+from pgas.job.health import device_state, ending, hang, threads
 from pgas.job.introduction import announce, introduce
-from pgas.job.local_memory import LocalMemory
-from pgas.job.processes import Process
-from pgas.job.shared_files import forget_shared_files
+from pgas.job.memory import teams
+from pgas.job.memory.array import SymmetricArray, at, block_of, caller, check_freeable, dtype_of, shape_of, stacklevel
+from pgas.job.memory.heap import ALIGNMENT, Allocator
+from pgas.job.memory.local_memory import LocalMemory
+from pgas.job.paths import card, choice, streams
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import registry
@@ -40,7 +44,7 @@ if SIMULATOR:
     from pgas.sim import engine
     from pgas.transports.memory.memfd import HostMemory
 else:
-    from pgas.job import gpu as gpus
+    from pgas.job.paths import gpu as gpus
     from pgas.transports.memory import vmm
 
 __all__ = ["Job", "current", "finalize", "init"]
@@ -73,7 +77,7 @@ def active() -> bool:
 class Job(Collective):
     """The state of this PE in the job; a context manager that finalizes."""
 
-    def __init__(self, comm: Any, given: meeting.Given | None = None) -> None:
+    def __init__(self, comm: Any, given: rendezvous.Given | None = None) -> None:
         self.depth = 1
         self.lost: str | None = None
         self._examined: BaseException | None = None
@@ -89,7 +93,7 @@ class Job(Collective):
         self._vigil = ending.Vigil()
         self._formed = self._released = False
         self.heap = Allocator(0)
-        self._bootstrap = bootstrap.find(comm, given)
+        self._bootstrap = protocol.find(comm, given)
         self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
         ending.install(self._bootstrap, lambda: _job, lambda job: job.close(report_leaks=False))
         try:
@@ -114,7 +118,7 @@ class Job(Collective):
         node_rank = nodes[: self.my_pe].count(nodes[self.my_pe])
         self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
         pes = introduce(self.my_pe, requested, self.gpu, self.exchange)
-        self.paths = paths.choose(self, self.my_pe, requested, self.gpu, pes, self._remarks.append)
+        self.paths = choice.choose(self, self.my_pe, requested, self.gpu, pes, self._remarks.append)
         chosen, self.pes = self.paths.transport, self.paths.pes
         self.transport, self.reason = chosen.name, self.paths.reason
         self.machines, self.near = self.paths.machines, self.paths.near(self.my_pe)
@@ -475,7 +479,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def init(comm: Any = None, given: meeting.Given | None = None) -> Job:
+def init(comm: Any = None, given: rendezvous.Given | None = None) -> Job:
     """Start pgas on this process. Collective over the job's PEs. See pgas.init."""
     global _job
     if _of_parent is not None:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pgas.job import device_state
+from pgas.job.health import device_state
 from pgas.kernels import window
 from pgas.kernels.compiler import cpu
 from pgas.sim import engine, forbid

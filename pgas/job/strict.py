@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pgas.job.array import SymmetricArray
 from pgas.job.gpu_compiler import GPUCompiler
+from pgas.job.memory.array import SymmetricArray
 from pgas.sim import engine, frontend
 
 __all__ = ["ATTRIBUTES", "as_on_gpus"]

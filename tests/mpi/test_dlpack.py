@@ -7,7 +7,7 @@ import pytest
 
 import pgas
 from mpi.checks import PIXEL, equal, name_of, neighbours
-from pgas.job import dlpack
+from pgas.job.memory import dlpack
 
 needs_numpy = pytest.mark.skipif(not pgas.SIMULATOR, reason="NumPy reads the memory of the simulator only")
 

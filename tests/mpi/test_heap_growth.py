@@ -14,7 +14,8 @@ from test_bootstrap import few_descriptors
 import pgas
 from pgas.base.config import size_text
 from pgas.base.errors import HeapError, TransportError
-from pgas.job import device_state, growth
+from pgas.job import growth
+from pgas.job.health import device_state
 from pgas.kernels import layout, window
 
 MIB = 1 << 20

@@ -235,7 +235,7 @@ sys.exit(1)
 def test_pes_on_different_machines(run):
     """PEs claim different machines, so neither watches the other's process, and everything works."""
     text = """
-from pgas.job import processes
+from pgas.job.bootstrap import processes
 rank = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", 0)))
 processes.node_name = lambda: f"machine{rank}/boot/pid"
 """

@@ -9,9 +9,9 @@ from enum import IntEnum
 import numpy as np
 
 from pgas.base.errors import DeviceError, PgasError
-from pgas.job.heap import Allocator
-from pgas.job.paths import Paths
-from pgas.job.teams import Teams
+from pgas.job.memory.heap import Allocator
+from pgas.job.memory.teams import Teams
+from pgas.job.paths.choice import Paths
 from pgas.kernels import layout, operation, refusals, state, window
 from pgas.kernels.codes import Comparison, SignalOp
 from pgas.transports.memory.protocol import Memory

@@ -19,8 +19,8 @@ from typing import Any
 
 from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
-from pgas.job.processes import flush, node_name
-from pgas.job.store_messages import (
+from pgas.job.bootstrap.processes import flush, node_name
+from pgas.job.bootstrap.store_messages import (
     EXCHANGE_MAX,
     MAGIC,
     NONCE,

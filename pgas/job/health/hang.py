@@ -18,8 +18,8 @@ from typing import Any
 from pgas.base import liveness
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
-from pgas.job import device_state
-from pgas.job.inquiry import Inquiry
+from pgas.job.health import device_state
+from pgas.job.health.inquiry import Inquiry
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.sim.report import ranges
@@ -266,4 +266,4 @@ def _is_of_pgas(frame: FrameType) -> bool:
 
 def _is_own(frame: FrameType) -> bool:
     """Whether a frame belongs to the report itself."""
-    return frame.f_globals.get("__name__") in (__name__, "pgas.job.inquiry")
+    return frame.f_globals.get("__name__") in (__name__, "pgas.job.health.inquiry")

@@ -14,8 +14,8 @@ from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError, PgasError
 from pgas.base.remedies import mend
 from pgas.base.waits import overdue, patience
-from pgas.job.bootstrap import Bootstrap, exchange
-from pgas.job.processes import Process, siblings
+from pgas.job.bootstrap.processes import Process, siblings
+from pgas.job.bootstrap.protocol import Bootstrap, exchange
 
 __all__ = ["Collective", "enough_files"]
 

@@ -21,8 +21,8 @@ from pgas.base.errors import CompletionError, PgasError
 from pgas.base.launcher import LAUNCHED, read_launched, start_marking
 from pgas.base.liveness import LastWord, Watch
 from pgas.base.waits import patience, say
-from pgas.job.bootstrap import Bootstrap
-from pgas.job.collective import Collective
+from pgas.job.bootstrap.calls import Collective
+from pgas.job.bootstrap.protocol import Bootstrap
 from pgas.transports.adapter import AdapterGone
 from pgas.transports.mlx5.cqe import Syndrome
 

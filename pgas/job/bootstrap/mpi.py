@@ -16,8 +16,8 @@ from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched
 from pgas.base.remedies import mend
 from pgas.base.waits import overdue, patience
-from pgas.job.processes import flush, siblings
-from pgas.job.shared_files import forget_early, forget_shared_files, guard_shared_files
+from pgas.job.bootstrap.processes import flush, siblings
+from pgas.job.bootstrap.shared_files import forget_early, forget_shared_files, guard_shared_files
 
 __all__ = ["MPIBootstrap", "world"]
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from pgas.base import plain
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import launched, starter
-from pgas.job import meeting
-from pgas.job.mpi import MPIBootstrap, world
-from pgas.job.processes import flush
+from pgas.job.bootstrap import rendezvous
+from pgas.job.bootstrap.mpi import MPIBootstrap, world
+from pgas.job.bootstrap.processes import flush
 
 __all__ = ["Bootstrap", "SingleBootstrap", "exchange", "find"]
 
@@ -96,7 +96,7 @@ class SingleBootstrap:
         """Do nothing."""
 
 
-def find(comm: Any = None, given: "meeting.Given | None" = None) -> Bootstrap:
+def find(comm: Any = None, given: "rendezvous.Given | None" = None) -> Bootstrap:
     """Return the bootstrap of this process.
 
     The arguments decide first, then the launcher's variables: pgas.run's, torchrun's, srun's, MPI's. Else it is a job of one PE.
@@ -111,7 +111,7 @@ def find(comm: Any = None, given: "meeting.Given | None" = None) -> Bootstrap:
     if comm is not None:
         return MPIBootstrap(comm)
     if given is not None:
-        return meeting.at_unique_id(given)
+        return rendezvous.at_unique_id(given)
     if (pe := starter()) is not None:
         raise BootstrapError(
             f"this process was started by PE {pe[0]} (process {pe[1]}), and a process that a PE started is not a PE: only processes of the "
@@ -120,7 +120,7 @@ def find(comm: Any = None, given: "meeting.Given | None" = None) -> Bootstrap:
     started = launched()
     if started is None:
         return SingleBootstrap()
-    return world(started) if started.launcher == "mpirun" else meeting.of(started)
+    return world(started) if started.launcher == "mpirun" else rendezvous.of(started)
 
 
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:

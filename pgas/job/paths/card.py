@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.job import topology
+from pgas.job.paths import topology
 from pgas.transports.memory.protocol import Memory, Segment
 
 if TYPE_CHECKING:
-    from pgas.job.gpu import GPU
+    from pgas.job.paths.gpu import GPU
     from pgas.transports.softhca.process.client import Observer, Process, SoftHCA
 
 __all__ = ["SoftwareCard", "find", "observe", "queue_pairs"]
@@ -85,7 +85,7 @@ class SoftwareCard:
             "gbps": requested["PGAS_SOFTHCA_GBPS"],
         }
         if gpu is not None:
-            from pgas.job.gpu import place_engine, uuid
+            from pgas.job.paths.gpu import place_engine, uuid
 
             gpus = {pe.gpu for pe in self._pes}
             device, sms, percent = place_engine(gpu, gpus, requested["PGAS_SOFTHCA_DEVICE"], requested["PGAS_SOFTHCA_SMS"])

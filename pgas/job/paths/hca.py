@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgas.base import config
-from pgas.job import card, topology
+from pgas.job.paths import card, topology
 from pgas.transports import devices, registry, selection
 from pgas.transports.selection import AUTO, SOFTHCA, Choice
 
 if TYPE_CHECKING:
-    from pgas.job.gpu import GPU
+    from pgas.job.paths.gpu import GPU
 
 __all__ = ["LOCAL", "choose", "ordering", "queue_pairs", "unused"]
 

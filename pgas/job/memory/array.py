@@ -18,8 +18,8 @@ import numpy as np
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import HeapError, PgasError
 from pgas.base.tracebacks import OF_PGAS
-from pgas.job import dlpack
-from pgas.job.heap import Block
+from pgas.job.memory import dlpack
+from pgas.job.memory.heap import Block
 from pgas.kernels.compiler import backend, cuda
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ else:
     from cuda.core import Device
     from numpy.lib.stride_tricks import as_strided
 
-    from pgas.job.streams import wait_for_default
+    from pgas.job.paths.streams import wait_for_default
     from pgas.kernels.compiler import compiler
 
     _Method = TypeVar("_Method", bound=Callable[..., Any])

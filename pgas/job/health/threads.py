@@ -11,7 +11,7 @@ from types import FrameType
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
-from pgas.job.ending import GRACE_S
+from pgas.job.health.ending import GRACE_S
 
 if SIMULATOR:
     from pgas.sim import engine
@@ -21,7 +21,7 @@ __all__ = ["awaited", "close", "close_kept"]
 _POLL_S = 0.005
 
 #: Modules of the functions that programs call. pgas's own threads are in others.
-_PUBLIC = ("pgas.api.", "pgas.job.array", "pgas.sim.frontend")
+_PUBLIC = ("pgas.api.", "pgas.job.memory.array", "pgas.sim.frontend")
 
 #: Resources of a job that has ended, which other threads may still access.
 _kept: contextlib.ExitStack | None = None

@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 from pgas.base import config, text
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import LAUNCHED, MAX_PES, Launched, read_launched
-from pgas.job.store import Store
-from pgas.job.store_messages import PORTS, Address
-from pgas.job.store_server import StoreServer
+from pgas.job.bootstrap.store import Store
+from pgas.job.bootstrap.store_messages import PORTS, Address
+from pgas.job.bootstrap.store_server import StoreServer
 
 __all__ = ["Given", "at_unique_id", "job_secret", "of", "of_process_group", "outward", "unique_id"]
 

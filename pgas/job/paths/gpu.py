@@ -11,7 +11,7 @@ from cuda.core import Device
 from pgas.base.backend import cuda_device_count
 from pgas.base.errors import PgasError
 from pgas.base.remedies import explain
-from pgas.job.streams import core_stream
+from pgas.job.paths.streams import core_stream
 from pgas.kernels.compiler import compiler
 from pgas.transports.devices import pci_address
 from pgas.transports.memory.vmm import check

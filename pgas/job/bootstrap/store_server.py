@@ -15,7 +15,7 @@ from typing import Any
 from pgas.base.errors import BootstrapError
 from pgas.base.remedies import mend
 from pgas.base.waits import say
-from pgas.job.store_messages import (
+from pgas.job.bootstrap.store_messages import (
     EXCHANGE_MAX,
     MAGIC,
     NONCE,

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
-from pgas.job import hca, topology
-from pgas.job.collective import Collective
+from pgas.job.bootstrap.calls import Collective
+from pgas.job.paths import hca, topology
 from pgas.kernels import window
 from pgas.sim.report import ranges
 from pgas.transports import registry
 from pgas.transports.selection import Choice
 
 if TYPE_CHECKING:
-    from pgas.job.gpu import GPU
+    from pgas.job.paths.gpu import GPU
 
 if not SIMULATOR:
-    from pgas.job import gpu as gpus
+    from pgas.job.paths import gpu as gpus
 
 __all__ = ["Paths", "choose"]
 
