@@ -74,16 +74,8 @@ def tree(module):
 
 
 def imports(module):
-    """Yield (line, name) of every module of pgas that this one imports, also in functions, except under TYPE_CHECKING."""
-    checking = {
-        id(inner)
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
+    """Yield (line, name) of every module of pgas that this one imports, also in functions and under TYPE_CHECKING."""
     for node in ast.walk(tree(module)):
-        if id(node) in checking:
-            continue
         if isinstance(node, ast.Import):
             yield from ((node.lineno, a.name) for a in node.names if a.name.split(".")[0] == "pgas")
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pgas":

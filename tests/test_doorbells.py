@@ -56,12 +56,12 @@ def test_places_do_not_share_lines():
 def test_kernels_store_to_host_memory_only(job):
     """Kernels get addresses in the segment of doorbells for DBRs and registers; the thread rings the card."""
     text = """
-from pgas.job import runtime
 from pgas.kernels import layout
 from pgas.kernels import window
+from pgas.transports.ibgda import doorbells
 job = pgas.init()
 me, nic = pgas.my_pe(), job.nic
-bells = range(window.slot(me) + window.DOORBELL_OFFSET, window.slot(me) + window.DOORBELL_OFFSET + job._nic_segments[-1].size)
+bells = range(window.slot(me) + window.DOORBELL_OFFSET, window.slot(me) + window.DOORBELL_OFFSET + doorbells.segment_bytes(len(nic.qps)))
 records = [layout.RECORDS + number * layout.RECORD_SIZE for number in range(len(nic.qps))]
 said = [nic._load(record + field) for record in records for field in (layout.DBR, layout.UAR)]
 say(f"PE {me}: {len(set(said))} places, in host memory {sum(place in bells for place in said)}, by CPU {nic.adapter.rung_by_cpu}")

@@ -505,11 +505,11 @@ def test_job_that_its_host_gave_up(job):
     text = """
 from pgas.job import runtime
 from pgas.job.health import device_state
-runtime.current().given_up = "KeyboardInterrupt"
+runtime.current().health.given_up = "KeyboardInterrupt"
 device_state.poison(runtime.current().memory)
 attempt(pgas.synchronize)
 attempt(pgas.barrier_all)
-say(runtime.current().broken)
+say(runtime.current().health.broken)
 os._exit(0)
 """
     ended = job(INIT + text, npes=1)
@@ -1071,13 +1071,13 @@ def test_init_that_fails_on_one_pe_gives_everything_back(job):
     text = """
 me = launched_rank()
 from pgas.base.config import size_text
-from pgas.job.health import ending
-watch = ending.Watch
+from pgas.job.health import detector
+watch = detector.Watch
 def fails(*args):
     raise OSError("no file descriptor left")
-ending.Watch = fails if me == 1 else watch
+detector.Watch = fails if me == 1 else watch
 attempt(pgas.init)
-ending.Watch = watch
+detector.Watch = watch
 attempt(pgas.init)
 attempt(pgas.barrier_all)
 """

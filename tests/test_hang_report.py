@@ -63,7 +63,7 @@ from pgas.job import runtime
 
 def reported():
     end = time.monotonic() + 50
-    while runtime.current()._hang._inquiry._last < 0 and time.monotonic() < end:
+    while runtime.current().hang._inquiry._last < 0 and time.monotonic() < end:
         time.sleep(0.05)
 """
 
@@ -234,7 +234,7 @@ IN_C = """
 import ctypes
 here()
 end = time.monotonic() + 50
-while runtime.current()._hang._inquiry._last < 0 and time.monotonic() < end:
+while runtime.current().hang._inquiry._last < 0 and time.monotonic() < end:
     ctypes.CDLL(None).sleep(2)  # the signal ends it
 """
 

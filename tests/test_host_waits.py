@@ -26,7 +26,7 @@ class Late(calls.Collective):
                 poll()
             return [data]
 
-        self._bootstrap = SimpleNamespace(rank=rank, size=4, missing=missing, met=met, allgather=allgather, place="")
+        self.bootstrap = SimpleNamespace(rank=rank, size=4, missing=missing, met=met, allgather=allgather, place="")
         self.processes = processes
         self._made = "pgas.barrier_all()"
 

@@ -11,8 +11,8 @@ import pytest
 from pgas.base import liveness
 from pgas.base.liveness import LastWord, Watch
 from pgas.job.bootstrap import processes
-from pgas.job.health import ending
-from pgas.job.health.ending import Watcher
+from pgas.job.health import detector, ending
+from pgas.job.health.detector import Watcher
 
 UNKNOWN = "ended without pgas.finalize()"
 
@@ -160,27 +160,27 @@ def two_machines(pid, fd):
     """A job whose PE 0, on this machine, is another process, and whose PE 2 is on another machine."""
     answers = [[(pid, fd), None, None], [True, False, True]]
     return SimpleNamespace(
-        _bootstrap=SimpleNamespace(rank=1, size=3, hearing=lambda: None),
+        bootstrap=SimpleNamespace(rank=1, size=3, hearing=lambda: None),
         processes=[processes.Process("here", pid, 0), processes.Process("here", os.getpid(), 0), processes.Process("there", 1, 0)],
         together=lambda call, step: (step(), None),
         exchange=lambda value: answers.pop(0),
     )
 
 
-def test_a_vigil_without_a_common_reporter(sleeper, monkeypatch):
+def test_a_failure_detector_without_a_common_reporter(sleeper, monkeypatch):
     """If descriptors cannot be passed, each PE reports for itself. Deaths on another machine are not seen here."""
-    monkeypatch.setattr(ending, "_word", None)
+    monkeypatch.setattr(detector, "_word", None)
     lost, done = [], threading.Event()
-    peer, vigil = sleeper(), ending.Vigil()
-    vigil.begin(two_machines(peer.pid, 999), lambda death: lost.append(death) or done.set())
-    assert ending._word.take()
-    assert vigil._watcher is None
+    peer, failures = sleeper(), detector.FailureDetector()
+    failures.begin(two_machines(peer.pid, 999), lambda death: lost.append(death) or done.set())
+    assert detector._word.take()
+    assert failures._watcher is None
     peer.kill()
     assert done.wait(30)
     rest = f"on {socket.gethostname()}: the job cannot go on (on other machines another PE may have died first)"
     assert lost == [f"PE 0 (process {peer.pid}) was killed by signal 9 {rest}"]
-    vigil.end()
-    ending._word.close()
+    failures.end()
+    detector._word.close()
 
 
 def test_codes_of_system_exit():

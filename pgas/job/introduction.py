@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pgas.base import config, parameters
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasWarning
 from pgas.base.version import __version__
 from pgas.job.bootstrap import processes
@@ -17,7 +16,6 @@ from pgas.job.paths import hca, topology
 
 if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
-    from pgas.job.runtime import Job
 
 __all__ = ["announce", "introduce"]
 
@@ -63,12 +61,11 @@ def _text(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
-def announce(job: "Job", remarks: list[str]) -> None:
-    """On PE 0, print a line about the started job under PGAS_DEBUG=info, and issue the remarks as warnings."""
-    if job.my_pe == 0 and job.info:
-        where = "the simulator" if SIMULATOR else job.pes[0].gpu_name
-        print(f"pgas: {job.n_pes} PEs on {where}; transport {job.transport}: {job.reason}", file=sys.stderr)
-    if job.my_pe == 0 and (unknown := config.unknown_variables()):
+def announce(me: int, line: str, remarks: list[str]) -> None:
+    """On PE 0, print a line about the started job, if there is one. Issue the remarks as warnings."""
+    if me == 0 and line:
+        print(line, file=sys.stderr)
+    if me == 0 and (unknown := config.unknown_variables()):
         names = ", ".join(name + parameters.suggestion(name, config.VARIABLES) for name in unknown)
         remarks.append(f"nothing reads {names}; python -m pgas info lists the variables")
     for remark in remarks:

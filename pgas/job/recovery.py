@@ -1,10 +1,8 @@
 """pgas.reset(): it makes a job usable again after an error of kernels or NIC, if its processes, GPUs and card still exist."""
 
-import time
-
 from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR
-from pgas.base.errors import PgasError, again
+from pgas.base.errors import PgasError
 from pgas.job.health import device_state
 from pgas.job.paths import streams
 from pgas.job.runtime import Job
@@ -31,12 +29,12 @@ def reset(job: Job) -> None:
             everywhere(job.exchange, lambda: _clear(job), PgasError)
     except PgasError as error:
         failed = PgasError(f"pgas.reset: the job cannot be made usable again: {error}")
-        job.failure = job.failure or again(failed)
+        job.health.fail(failed)
         raise failed from error
     if SIMULATOR:
         cpu.read_again()
-    job.failure, job.given_up, job.broken = None, "", False
-    job._hang.begin()
+    job.health.recover()
+    job.hang.begin()
 
 
 def _clear(job: Job) -> None:
@@ -56,9 +54,6 @@ def _end_kernels(job: Job) -> None:
         raise PgasError("work is being captured into a graph")
     if not device_state.poisoned(job.memory):
         device_state.poison(job.memory)
-    hurry, job._hurry = job._hurry, (time.monotonic() + job._timeout_s, f"its kernels did not end in {job._timeout_s:g} s (PGAS_TIMEOUT)")
-    try:
-        job._wait_for_device(None)
-    finally:
-        job._hurry = hurry
+    with job.health.limited(job.timeout_s, f"its kernels did not end in {job.timeout_s:g} s (PGAS_TIMEOUT)"):
+        job.wait_for_device(None)
     job.ended(None)

@@ -5,20 +5,18 @@ instead of a hang.
 """
 
 import contextlib
-import math
 import os
 import re
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from pgas.base import config
-from pgas.base.agreement import everywhere, of_another
+from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
 from pgas.job import growth
@@ -27,6 +25,7 @@ from pgas.job.bootstrap.calls import Collective, enough_files
 from pgas.job.bootstrap.processes import Process
 from pgas.job.bootstrap.shared_files import forget_shared_files
 from pgas.job.health import device_state, ending, hang, threads
+from pgas.job.health.health import Health
 from pgas.job.introduction import announce, introduce
 from pgas.job.memory import teams
 from pgas.job.memory.array import SymmetricArray, at, block_of, caller, check_freeable, dtype_of, shape_of, stacklevel
@@ -79,109 +78,121 @@ class Job(Collective):
 
     def __init__(self, comm: Any, given: rendezvous.Given | None = None) -> None:
         self.depth = 1
-        self.lost: str | None = None
-        self._examined: BaseException | None = None
-        self._noticed = threading.Event()  # set with lost
-        self._hurry: tuple[float, str] = (math.inf, "")
-        self.exit_status: Any = None
-        self.broken = False
-        self.given_up = ""
-        self.failure: PgasError | None = None  #: the first error of kernels or the NIC, until reset()
+        self.health = Health()
         self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
-        self._vigil = ending.Vigil()
         self._formed = self._released = False
         self.heap = Allocator(0)
-        self._bootstrap = protocol.find(comm, given)
-        self.my_pe, self.n_pes = self._bootstrap.rank, self._bootstrap.size
-        ending.install(self._bootstrap, lambda: _job, lambda job: job.close(report_leaks=False))
+        self.bootstrap = protocol.find(comm, given)
+        self.my_pe, self.n_pes = self.bootstrap.rank, self.bootstrap.size
+        ending.install(self.bootstrap, lambda: _job)
         try:
             with self.making("pgas.init()"), enough_files():
                 self._start()
         except BaseException:
             self.release()
             raise
-        announce(self, self._remarks)
+        where = "the simulator" if SIMULATOR else self.pes[0].gpu_name
+        line = f"pgas: {self.n_pes} PEs on {where}; transport {self.transport}: {self.reason}"
+        announce(self.my_pe, line if self.info else "", self._remarks)
 
     # ------------------------------------------------------------------------------------------------------------------- set-up
 
     def _start(self) -> None:
-        """Form the job. A step that may fail on one PE goes through together(), so that no PE waits for that one."""
-        self.processes = [Process(*told) for told in self.exchange(Process.this())]
-        self.together("pgas.init()", forget_shared_files)
-        self._vigil.begin(self, self._process_lost)
-        requested, _ = self.together("pgas.init()", lambda: {name: config.read(name) for name in config.VARIABLES})
-        bounds, _ = self.together("pgas.init()", lambda: growth.Bounds.of(requested))
-        self.info = "info" in requested["PGAS_DEBUG"]
-        nodes = [process.node for process in self.processes]
-        node_rank = nodes[: self.my_pe].count(nodes[self.my_pe])
-        self.gpu, _ = self.together("pgas.init()", lambda: None if SIMULATOR else gpus.bind(node_rank))
-        pes = introduce(self.my_pe, requested, self.gpu, self.exchange)
-        self.paths = choice.choose(self, self.my_pe, requested, self.gpu, pes, self._remarks.append)
-        chosen, self.pes = self.paths.transport, self.paths.pes
-        self.transport, self.reason = chosen.name, self.paths.reason
-        self.machines, self.near = self.paths.machines, self.paths.near(self.my_pe)
-        constants = self.paths.constants(requested, self.gpu)
-        self.together("pgas.init()", lambda: window.freeze(constants))
-        plan, _ = self.together("pgas.init()", lambda: teams.Plan.of(self.n_pes, requested))
+        """Form the job. Each part is collective; what may fail on one PE is a _step, so that no PE waits for that one."""
+        self._watch_processes()
+        requested = self._step(lambda: {name: config.read(name) for name in config.VARIABLES})
+        bounds = self._step(lambda: growth.Bounds.of(requested))
+        self.info, self.timeout_s = "info" in requested["PGAS_DEBUG"], requested["PGAS_TIMEOUT"]
+        self._choose_paths(requested)
+        plan = self._step(lambda: teams.Plan.of(self.n_pes, requested))
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
-        self.segments = (heap_segment(plan.nbytes, heap_size),)
-        setting = registry.Setting(
-            requested,
-            self.paths.choice,
-            self.gpu is not None,
-            lambda cpu: card.SoftwareCard(requested, self.gpu, self.pes, self.my_pe, self._remarks.append, rung_by_cpu=cpu),
-            self._remarks.append,
-        )
-        self._nic_segments, _ = self.together("pgas.init()", lambda: chosen.segments(self.n_pes, window.constants(), setting))
-        self.memory, _ = self.together("pgas.init()", self._open_memory)
-        self.nic: NIC | None = None
-        self._timeout_s = requested["PGAS_TIMEOUT"]
-        self._map(chosen, setting, heap_size)
-        self.teams, _ = self.together("pgas.init()", lambda: teams.Teams(self.memory, self.my_pe, plan, self.machines, self.paths.nodes))
+        self._create_memory(requested, plan.nbytes, heap_size)
+        self.teams = self._step(lambda: teams.Teams(self.memory, self.my_pe, plan, self.machines, self.paths.nodes))
         self.heap = Allocator(heap_size, window.HEAP_OFFSET, bounds.limit)
         self.places = device_state.Places(self.heap, self.teams, self.my_pe, self.paths)
         self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.near, self.my_pe, self.exchange)
         self._listen(requested["PGAS_HANG_REPORT"])
         if SIMULATOR:
-            ends, weak = self._hang.recorded_in_simulator, requested["PGAS_SIM_WEAK"]
-            self._ending.enter_context(simulation.of(self, weak, self._interrupt, lambda: self._check() if ends() else None))
-            if "strict" in requested["PGAS_DEBUG"]:
-                self._ending.enter_context(strict.as_on_gpus())
+            self._simulate(requested)
         if self.nic is not None and (process := self.nic.process):
-            self.together("pgas.init()", lambda: self._vigil.add("the software card", process))
+            self._step(lambda: self.health.detector.add("the software card", process))
         self._formed = True
 
+    def _step(self, step: Callable[[], Any]) -> Any:
+        """Take a step of init, on every PE, and return its result here. An error on one PE is raised on all."""
+        return self.together("pgas.init()", step)[0]
+
+    def _watch_processes(self) -> None:
+        """Learn the processes of all PEs, and notice from now on if one ends."""
+        self.processes = [Process(*told) for told in self.exchange(Process.this())]
+        self._step(forget_shared_files)
+        self.health.detector.begin(self, self._process_lost)
+
+    def _choose_paths(self, requested: dict[str, Any]) -> None:
+        """Bind a GPU, learn those of the other PEs, and choose transports; their constants hold for all kernels from now on."""
+        nodes = [process.node for process in self.processes]
+        node_rank = nodes[: self.my_pe].count(nodes[self.my_pe])
+        self.gpu = self._step(lambda: None if SIMULATOR else gpus.bind(node_rank))
+        pes = introduce(self.my_pe, requested, self.gpu, self.exchange)
+        self.paths = choice.choose(self, self.my_pe, requested, self.gpu, pes, self._remarks.append)
+        self.pes, self.transport, self.reason = self.paths.pes, self.paths.transport.name, self.paths.reason
+        self.machines, self.near = self.paths.machines, self.paths.near(self.my_pe)
+        constants = self.paths.constants(requested, self.gpu)
+        self._step(lambda: window.freeze(constants))
+
+    def _create_memory(self, requested: dict[str, Any], teams_size: int, heap_size: int) -> None:
+        """Create this PE's slot and state page, and connect them to those of the others, by mappings and by the NIC."""
+        transport, remark = self.paths.transport, self._remarks.append
+        setting = registry.Setting(
+            requested,
+            self.paths.choice,
+            self.gpu is not None,
+            lambda cpu: card.SoftwareCard(requested, self.gpu, self.pes, self.my_pe, remark, rung_by_cpu=cpu),
+            remark,
+        )
+        own = (heap_segment(teams_size, heap_size),)
+        segments = own + self._step(lambda: transport.segments(self.n_pes, window.constants(), setting))
+        self.memory: Memory = self._step(self._open_memory)
+
+        def create() -> list[int]:
+            self.memory.create_private()
+            device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self.timeout_s, self.near)
+            return [self.memory.create(window.slot(self.my_pe) + s.offset, s) for s in segments]
+
+        fds = everywhere(self.exchange, create, HeapError)[self.my_pe]
+        part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants(), self.near)
+        self.nic: NIC | None = transport.connect(part, setting)
+        if self.nic is not None:
+            self._ending.callback(self.nic.close)
+        self.local = LocalMemory(self.nic)
+
     def _open_memory(self) -> Memory:
-        memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)  # type: ignore[union-attr]
+        memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)
         self._ending.callback(memory.close)
         return memory
 
     def _listen(self, form: str) -> None:
         """Start answering requests for hang reports."""
         here = {pe: pid for pe in range(self.n_pes) if pe != self.my_pe and (pid := self._pid(pe)) is not None}
-        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.places, self.nic, self._timeout_s, here)
-        self._hang, _ = self.together("pgas.init()", lambda: hang.Reporter(subject, form))
-        self._ending.callback(self._hang.stop)
-        addresses = self.exchange(self._hang.address)
-        self.together("pgas.init()", lambda: self._hang.start({pe: addresses[pe] for pe in here}))
+        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.places, self.nic, self.timeout_s, here)
+        self.hang = self._step(lambda: hang.Reporter(subject, form))
+        self._ending.callback(self.hang.stop)
+        addresses = self.exchange(self.hang.address)
+        self._step(lambda: self.hang.start({pe: addresses[pe] for pe in here}))
 
-    def _map(self, transport: registry.Transport, setting: registry.Setting, heap_size: int) -> None:
-        """Create this PE's slot and state page, and connect it to the others'; an error on one PE is raised on all."""
-        segments = (*self.segments, *self._nic_segments)
+    def _simulate(self, requested: dict[str, Any]) -> None:
+        """Install what ends kernels of the simulator early, and its modes."""
 
-        def create() -> list[int]:
-            self.memory.create_private()
-            device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self._timeout_s, self.near)
-            return [self.memory.create(window.slot(self.my_pe) + s.offset, s) for s in segments]
+        def recorded() -> None:
+            if self.hang.recorded_in_simulator():
+                self._check()
 
-        fds = everywhere(self.exchange, create, HeapError)[self.my_pe]
-        part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants(), self.near)
-        self.nic = transport.connect(part, setting)
-        if self.nic is not None:
-            self._ending.callback(self.nic.close)
-        self.local = LocalMemory(self.nic)
+        weak = requested["PGAS_SIM_WEAK"]
+        self._ending.enter_context(simulation.of(self.my_pe, self.memory, self.nic, self.health, weak, recorded))
+        if "strict" in requested["PGAS_DEBUG"]:
+            self._ending.enter_context(strict.as_on_gpus())
 
     # -------------------------------------------------------------------------------------------------------------- collectives
 
@@ -191,30 +202,25 @@ class Job(Collective):
 
     def exchange(self, value: Any) -> list[Any]:
         """Return the values of all PEs, in the order of PEs. Collective."""
-        self.exit_status = None  # the program continues, so it has caught its SystemExit
+        self.health.exit_status = None  # the program continues, so it has caught its SystemExit
         return super().exchange(value)
 
     def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
         """As Collective.agree; the first error of this PE's kernels and NIC counts as a failure too."""
-        return super().agree(call, error, value, failure or (self.failure and again(self.failure)))
+        return super().agree(call, error, value, failure or (self.health.failure and again(self.health.failure)))
 
     def _shown(self, call: str) -> str:
         """Name the array of a call of free: blocks have the same offset on every PE."""
         return re.sub(r"array at heap offset (\d+)", lambda found: f"{self.heap.find(int(found[1])) or 'array'}, {found[0]}", call)
 
     def _interrupt(self) -> None:
-        """End a wait of the host (and a kernel of the simulator) if a process of the job died, or time is up."""
-        if self.lost is not None:
-            self.broken = True
-            raise of_another(PgasError(self.lost))
-        if time.monotonic() > self._hurry[0]:
-            raise PgasError(self._hurry[1])
+        self.health.interrupt()
 
     def hurry(self, status: int) -> None:
         """Limit the host's waits to a grace period from now: the program has ended with an exit status."""
         ended = f"program ended with exit status {status}"
         self._remark = f" as its {ended}"
-        self._hurry = time.monotonic() + ending.GRACE_S, f"the {ended}, and the job did not within {ending.GRACE_S:g} s"
+        self.health.limit(ending.GRACE_S, f"the {ended}, and the job did not within {ending.GRACE_S:g} s")
 
     # ------------------------------------------------------------------------------------------------------------------- memory
 
@@ -238,7 +244,7 @@ class Job(Collective):
             array = at(window.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
             if fill is not None and array.size:
                 fill(array)
-                self._wait_for_device(None)
+                self.wait_for_device(None)
             return array
 
         try:
@@ -292,78 +298,44 @@ class Job(Collective):
         """Wait for the kernels of a stream (None: of the device) and raise their error if there is one."""
         if streams.capturing(stream):
             raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
-        self._wait_for_device(stream)
+        self.wait_for_device(stream)
         self._check()
         self.ended(stream)
 
     def ended(self, stream: Any) -> None:
         """Note that the kernels of a stream (None: of the device) have ended."""
-        self._hang.synchronized(None if stream is None else streams.handle_of(stream))
+        self.hang.synchronized(None if stream is None else streams.handle_of(stream))
         if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
             self._deferred.close()
             self._deferred = None
 
     def _check(self) -> None:
         """Raise the error of kernels if there is one; the job is broken then."""
-        with self._first_error():
-            device_state.check(self.memory, self.places, self.my_pe, self.nic, self.given_up)
+        with self.health.first_error(self.hang.waiting):
+            device_state.check(self.memory, self.places, self.my_pe, self.nic, self.health.given_up)
 
     def complete(self) -> None:
         """Wait for this PE's kernels, and for their outstanding requests on the NIC."""
         self.synchronize(None)
         if self.nic is not None:
-            with self._first_error():
-                self.nic.quiet(self._timeout_s, self._interrupt)
+            with self.health.first_error(self.hang.waiting):
+                self.nic.quiet(self.timeout_s, self.health.interrupt)
 
-    @contextlib.contextmanager
-    def _first_error(self) -> Iterator[None]:
-        """Raise the first error of kernels or NIC: the one found before, or one found inside."""
-        if self.failure is not None:
-            raise again(self.failure)
-        try:
-            with self._deaths_first(), self._hang.waiting():
-                yield
-        except BaseException as error:
-            if not getattr(error, "timed_out", False):  # after a timeout the host may wait again
-                self.broken = True
-                self.failure = again(error) if isinstance(error, PgasError) else None
-            raise
-
-    def death_behind(self, error: BaseException) -> str | None:
-        """Return the message about the death that caused an error, None if none did. The error may arrive before the news."""
-        if not self._vigil.watches or not ending.follows_death(error):
-            return None
-        if error is not self._examined:  # wait once per error: an uncaught one comes here again
-            self._examined = error
-            self._noticed.wait(ending.NOTICE_S)
-        return self.lost
-
-    @contextlib.contextmanager
-    def _deaths_first(self) -> Iterator[None]:
-        """Turn an error caused by another process's death into one that names this death."""
-        try:
-            yield
-        except Exception as error:
-            if (death := self.death_behind(error)) is not None:
-                self.broken = True
-                raise of_another(PgasError(death)) from error
-            raise
-
-    def _wait_for_device(self, stream: Any) -> None:
+    def wait_for_device(self, stream: Any) -> None:
         """Wait by polling, so that Ctrl-C and a peer's death end the wait for a kernel that never ends."""
         if SIMULATOR:
             if stream is None:  # a stream's kernels have ended: launches return then
                 engine.wait_for_kernels("pgas.synchronize()")
             return
         try:
-            with self._deaths_first():
-                gpus.wait(stream, self._interrupt)
+            with self.health.deaths_first():
+                gpus.wait(stream, self.health.interrupt)
         except BaseException as error:
             if isinstance(error, Exception) and streams.failed_in_driver(error):
-                self.broken = self.broken or not streams.interrupts_capture(error)
+                self.health.broken = self.health.broken or not streams.interrupts_capture(error)
                 raise
-            self.broken = True
-            self.given_up = self.given_up or type(error).__name__
+            self.health.broken = True
+            self.health.give_up(type(error).__name__)
             with contextlib.suppress(PgasError):  # after a death the context may be lost
                 device_state.poison(self.memory)
             raise
@@ -378,12 +350,12 @@ class Job(Collective):
         Raises:
             PgasError: a process of the job died.
         """
-        if self.lost is not None:
-            self._interrupt()
-        if self.failure is not None or self.given_up:
+        if self.health.lost is not None:
+            self.health.interrupt()
+        if self.health.failure is not None or self.health.given_up:
             self._check()
         if kernel:
-            self._hang.launching(kernel, stream)
+            self.hang.launching(kernel, stream)
         if not SIMULATOR and self._deferred is None:
             self._deferred = contextlib.ExitStack()
             self._deferred.enter_context(backend.deferred_frees())
@@ -392,27 +364,26 @@ class Job(Collective):
 
     def _process_lost(self, death: str) -> None:
         """Called in the watching thread when a peer ended before its finalize, or the card or mpirun before its PEs."""
-        self.lost = self.given_up = death
-        self._noticed.set()
+        self.health.lose(death)
         forget_shared_files(every=True)
         timer = threading.Timer(ending.GRACE_S, self._abort)  # even if CUDA calls hang, as the context may be lost
         timer.daemon = True
         timer.start()
-        if self._formed and not SIMULATOR:  # in the simulator, _interrupt ends kernels
+        if self._formed and not SIMULATOR:  # in the simulator, Health.interrupt() ends kernels
             with contextlib.suppress(PgasError):
                 self.memory.enter()
                 device_state.poison(self.memory)
 
     def _abort(self) -> None:
         if not self._released:
-            ending.end_all(self._bootstrap, lambda: ending.say(f"PE {self.my_pe}: {self.lost}"), after=True, grace_s=0)
+            ending.end_all(self.bootstrap, lambda: ending.say(f"PE {self.my_pe}: {self.health.lost}"), after=True, grace_s=0)
 
     def close(self, *, report_leaks: bool) -> None:
         """Complete all work, wait for all PEs, and release everything. Collective."""
         try:
             self.together("pgas.finalize()", self._finish)
             leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
-            self._vigil.end()
+            self.health.detector.end()
             self.exchange(None)  # nobody ends while another still watches it
             self.local.clear()
             if self.nic is not None:
@@ -427,20 +398,25 @@ class Job(Collective):
 
     def _finish(self) -> None:
         """Wait for the other threads' calls, then for kernels and their outstanding requests."""
-        if left := threads.awaited(self._timeout_s, self._interrupt):
-            raise PgasError(f"pgas.finalize: {', '.join(left)}: all calls must return within {self._timeout_s:g} s (PGAS_TIMEOUT)")
+        if left := threads.awaited(self.timeout_s, self.health.interrupt):
+            raise PgasError(f"pgas.finalize: {', '.join(left)}: all calls must return within {self.timeout_s:g} s (PGAS_TIMEOUT)")
         self.complete()
 
     def release(self) -> None:
         """Release everything, without the other PEs; memory only when no other thread is in a call of pgas."""
         global _job
         self._released, _job = True, None
-        self._vigil.end()
+        self.health.detector.end()
         for block in list(self.heap.blocks):
             self.heap.release(block)
-        self._hurry = 0.0, "pgas.finalize() has ended the job"
+        self.health.limit(0, "pgas.finalize() has ended the job")
         threads.close(self._ending, lambda: device_state.poison(self.memory) if self._formed else None)
-        self._bootstrap.close()
+        self.bootstrap.close()
+
+    def abandon(self) -> None:
+        """Let a job of one PE end without finalize(), after an error: the NIC must not use memory that the process gives back."""
+        if self.nic is not None:
+            self.nic.stop()
 
     def __enter__(self) -> "Job":
         return self
@@ -454,9 +430,9 @@ class Job(Collective):
         elif self.n_pes == 1:
             self.release()
         elif isinstance(error, SystemExit):
-            self.exit_status = error.code
+            self.health.exit_status = error.code
         else:
-            self.broken = True
+            self.health.broken = True
 
 
 def _forked() -> None:
@@ -471,7 +447,7 @@ def _forked() -> None:
     _of_parent, _job = _job, None
     for block in _of_parent.heap.blocks:
         block.freed, block.foreign = True, _no_job
-    _of_parent._hang.forked()
+    _of_parent.hang.forked()
     if SIMULATOR:
         simulation.forbid(_no_job)
 
@@ -485,7 +461,7 @@ def init(comm: Any = None, given: rendezvous.Given | None = None) -> Job:
     if _of_parent is not None:
         raise PgasError(_no_job)
     if _job is not None:
-        if comm is not None and not _job._bootstrap.is_of(comm):
+        if comm is not None and not _job.bootstrap.is_of(comm):
             raise ValueError("pgas.init: a job of other processes is active, and comm is not its communicator; pgas.finalize() first")
         _job.depth += 1
         return _job

@@ -2,27 +2,28 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from pgas.job.health import device_state
+from pgas.job.health.health import Health
 from pgas.kernels import window
 from pgas.kernels.compiler import cpu
 from pgas.sim import engine, forbid
-
-if TYPE_CHECKING:
-    from pgas.job.runtime import Job
+from pgas.transports.memory.protocol import Memory
+from pgas.transports.nic import NIC
 
 __all__ = ["forbid", "of"]
 
 
 @contextlib.contextmanager
-def of(job: "Job", weak: int | None, interrupt: Callable[[], None], recorded: Callable[[], None]) -> Iterator[None]:
+def of(my_pe: int, memory: Memory, nic: NIC | None, health: Health, weak: int | None, recorded: Callable[[], None]) -> Iterator[None]:
     """Install the hooks that end kernels of a job early; enter weak mode if weak is given.
 
     Args:
-        job: the job.
+        my_pe: this PE's number.
+        memory: this PE's.
+        nic: this PE's, if there is one.
+        health: ends waits of the host, and here also kernels, by an exception.
         weak: PGAS_SIM_WEAK.
-        interrupt: ends waits of the host, and here also kernels, by an exception.
         recorded: called by a thread that has written an error record.
     """
 
@@ -32,20 +33,21 @@ def of(job: "Job", weak: int | None, interrupt: Callable[[], None], recorded: Ca
         After Ctrl-C the job is broken, as on a GPU: a program that catches KeyboardInterrupt must not use what the kernel left.
         """
         if not isinstance(error, Exception):
-            job.broken, job.given_up = True, job.given_up or type(error).__name__
-            device_state.poison(job.memory)
-        if job.nic is not None and not device_state.poisoned(job.memory) and job.nic.holds_unposted():
-            job.given_up = f"a kernel ended with {type(error).__name__} between reserving a place in a queue and posting it"
-            device_state.poison(job.memory)
+            health.broken = True
+            health.give_up(type(error).__name__)
+            device_state.poison(memory)
+        if nic is not None and not device_state.poisoned(memory) and nic.holds_unposted():
+            health.given_up = f"a kernel ended with {type(error).__name__} between reserving a place in a queue and posting it"
+            device_state.poison(memory)
 
     cpu.on_failure = recorded
-    own = window.slot(job.my_pe)
+    own = window.slot(my_pe)
     seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # another seed on each PE
-    cpu.begin(seed, own, own + (window.QUEUE_OFFSET if job.nic is not None else 1 << window.STRIDE_SHIFT))
-    engine.add_idle_hook(interrupt)
+    cpu.begin(seed, own, own + (window.QUEUE_OFFSET if nic is not None else 1 << window.STRIDE_SHIFT))
+    engine.add_idle_hook(health.interrupt)
     engine.add_failure_hook(failed)
     try:
         yield
     finally:
         engine.remove_failure_hook(failed)
-        engine.remove_idle_hook(interrupt)
+        engine.remove_idle_hook(health.interrupt)

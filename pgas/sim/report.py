@@ -1,18 +1,47 @@
 """Where the threads of a kernel are: the text of deadlock and timeout reports."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from pgas.sim.scheduler import Block, Launch, WaitsFor
-
-__all__ = ["describe", "ranges"]
+__all__ = ["WaitsFor", "describe", "ranges"]
 
 _MAX_RANGES = 6
 _MAX_LINES = 8
 
+#: What a thread waits for. Text, or a function that returns it: in a spin loop. (operation, mask or None): in a barrier or warp operation.
+#: None: it works.
+WaitsFor = str | Callable[[], str] | tuple[str, int | None] | None
 
-def describe(launch: "Launch") -> str:
+
+class Launch(Protocol):
+    """What a report reads of scheduler.Launch."""
+
+    grid: tuple[int, int, int]
+    nblocks: int
+    nthreads: int
+    unborn_left: int
+
+    @property
+    def blocks(self) -> Mapping[int, "Block"]:
+        """The blocks that have not returned, by number."""
+
+
+class Block(Protocol):
+    """What a report reads of scheduler.Block."""
+
+    alive: int
+    lanes: list[int]
+
+    @property
+    def launch(self) -> Launch:
+        """Its launch."""
+
+    @property
+    def threads(self) -> Mapping[int, Any]:
+        """The threads that have started and not returned, by number, each with what it waits for."""
+
+
+def describe(launch: Launch) -> str:
     """Count and name the threads by what they wait for; blocks that look the same share one line."""
     alike: dict[str, list[int]] = {}
     for linear, block in launch.blocks.items():
@@ -39,7 +68,7 @@ def ranges(numbers: Sequence[int]) -> str:
     return text + (", ..." if len(runs) > _MAX_RANGES else "")
 
 
-def _block(block: "Block") -> str:
+def _block(block: Block) -> str:
     n = block.launch.nthreads
     groups: dict[str, list[int]] = {}
     for linear, thread in sorted(block.threads.items()):
@@ -62,7 +91,7 @@ def _block(block: "Block") -> str:
     return "; ".join(parts)
 
 
-def _wait(waiting_for: "WaitsFor") -> str:
+def _wait(waiting_for: WaitsFor) -> str:
     if waiting_for is None:
         return ""
     if isinstance(waiting_for, tuple):
@@ -75,7 +104,7 @@ def _threads(linear: Sequence[int]) -> str:
     return f"thread{'s' if len(linear) > 1 else ''} {ranges(linear)}"
 
 
-def _blocks(launch: "Launch", linear: Sequence[int]) -> str:
+def _blocks(launch: Launch, linear: Sequence[int]) -> str:
     if len(linear) == 1 and launch.grid[1] * launch.grid[2] > 1:
         x, rest = linear[0] % launch.grid[0], linear[0] // launch.grid[0]
         return f"block {[x, rest % launch.grid[1], rest // launch.grid[1]]}"

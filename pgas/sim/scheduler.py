@@ -18,8 +18,9 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from pgas.base.errors import DeadlockError, PgasError
 from pgas.sim import activity
 from pgas.sim import report as reports
+from pgas.sim.report import WaitsFor
 
-__all__ = ["FULL_MASK", "WARP_SIZE", "Block", "Index", "Launch", "Observer", "Rendezvous", "SimThread", "WaitsFor", "Worker"]
+__all__ = ["FULL_MASK", "WARP_SIZE", "Block", "Index", "Launch", "Observer", "Rendezvous", "SimThread", "Worker"]
 
 WARP_SIZE = 32
 FULL_MASK = 0xFFFFFFFF
@@ -33,9 +34,6 @@ _BUSY_ROUNDS_PER_HOOK = 16
 _MAX_IDLE_WORKERS = 1024
 
 Index = tuple[int, int, int]
-# What a thread waits for. Text, or a function that returns it: in a spin loop. (operation, mask or None): in a barrier or warp operation.
-# None: it works.
-WaitsFor = str | Callable[[], str] | tuple[str, int | None] | None
 
 
 class Observer(Protocol):

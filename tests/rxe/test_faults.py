@@ -243,7 +243,7 @@ processes.node_name = lambda: f"machine{rank}/boot/pid"
 put[1, 1](dest, source, right)
 signal[1, 1](sig, right)
 pgas.barrier_all()
-say("got", set(np.asarray(dest).tolist()), int(sig[0]), "watched", len(runtime.current()._vigil._watch._deaths._pidfds))
+say("got", set(np.asarray(dest).tolist()), int(sig[0]), "watched", len(runtime.current().health.detector._watch._deaths._pidfds))
 end()
 """
     ended = run(text + INIT + work)

@@ -24,9 +24,9 @@ _STOPPED_S = 1.0
 
 
 class Collective:
-    """Collective calls among the PEs. A subclass sets _bootstrap."""
+    """Collective calls among the PEs. A subclass sets bootstrap."""
 
-    _bootstrap: Bootstrap
+    bootstrap: Bootstrap
     #: The processes of the PEs, after the first exchange.
     processes: Sequence[Process] = ()
     _made: str  # the current collective call
@@ -52,7 +52,7 @@ class Collective:
         self._polled = time.monotonic()
         self._due = self._polled + self._patience_s
         try:
-            return exchange(self._bootstrap, value, self._poll)
+            return exchange(self.bootstrap, value, self._poll)
         except BaseException as error:
             self._leave(error)
             raise
@@ -72,17 +72,17 @@ class Collective:
 
         If the missing PEs are known, only the lowest waiting PE reports; if all have arrived, each does, as lower ones may have continued.
         """
-        missing, me = self._bootstrap.missing, self._bootstrap.rank
+        missing, me = self.bootstrap.missing, self.bootstrap.rank
         if missing is None:
             late = sorted(pe for pe in siblings(os.getppid()) if not self._can_speak(pe))
         else:
             late = sorted(missing)
-            if not self._bootstrap.met and any(pe not in missing and self._can_speak(pe) for pe in range(me)):
+            if not self.bootstrap.met and any(pe not in missing and self._can_speak(pe) for pe in range(me)):
                 return
         names = [self._name(pe) for pe in late]
         if missing is None:  # the launcher may serve the store
             names += liveness.stopped_launcher(os.getppid())
-        where = f", at {self._bootstrap.place}" if self._bootstrap.place and not self.processes else ""
+        where = f", at {self.bootstrap.place}" if self.bootstrap.place and not self.processes else ""
         overdue(f"PE {me}", f"{liveness.listed(names)} in {self._made}{where}")
 
     def _pid(self, pe: int) -> int | None:
@@ -90,7 +90,7 @@ class Collective:
         if not self.processes:
             return siblings(os.getppid()).get(pe)
         process = self.processes[pe]
-        return process.pid if process.node == self.processes[self._bootstrap.rank].node else None
+        return process.pid if process.node == self.processes[self.bootstrap.rank].node else None
 
     def _can_speak(self, pe: int) -> bool:
         pid = self._pid(pe)
@@ -103,8 +103,8 @@ class Collective:
     def _leave(self, error: BaseException) -> None:
         """Refuse later collective calls on every PE: this PE leaves the call by an exception that the others do not know of."""
         what = " ".join([type(error).__name__, *(f"({line})" for line in str(error).strip().splitlines()[:1])])
-        self._bootstrap.leave(
-            f"PE {self._bootstrap.rank} left {self._made} by {what}: the PEs are out of step, and the job makes no collective call any more"
+        self.bootstrap.leave(
+            f"PE {self.bootstrap.rank} left {self._made} by {what}: the PEs are out of step, and the job makes no collective call any more"
         )
 
     @contextlib.contextmanager

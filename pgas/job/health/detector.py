@@ -1,0 +1,132 @@
+"""The failure detector: a thread of each PE, and one process for each machine, that notice when a process of the job ends."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+from pgas.base import liveness
+from pgas.base.launcher import LAUNCHED, read_launched
+from pgas.base.liveness import LastWord, Watch
+from pgas.job.bootstrap.calls import Collective
+
+__all__ = ["FailureDetector", "Watcher", "here", "last_word"]
+
+#: The end of the message about a process that ended. _FIRST is for jobs of several machines, as launchers end all PEs when one ends.
+_REST, _FIRST = ": the job cannot go on", " (on other machines another PE may have died first)"
+
+_INIT = "pgas.init()"
+
+#: The LastWord of the last job of this process.
+_word: LastWord | None = None
+
+#: The PEs of the last job on this machine: number and pid, this process's first.
+_here: dict[int, int] = {}
+
+
+def last_word() -> LastWord | None:
+    """Return the right to report how the last job of this process ended; None before a job has formed."""
+    return _word
+
+
+def here() -> dict[int, int]:
+    """Return the PEs of the last job on this machine: number and pid, this process's first."""
+    return _here
+
+
+class Watcher:
+    """The process that prints which process died (liveness.py).
+
+    Args:
+        word: the right to print, which it takes first.
+        rest: the end of the message, after name and fate of the process.
+    """
+
+    def __init__(self, word: LastWord, rest: str) -> None:
+        command = [sys.executable, "-I", "-S", liveness.__file__, str(word.fd), rest]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[word.fd], start_new_session=True, bufsize=0
+        )
+
+    def add(self, who: str, pid: int) -> None:
+        """Watch another process."""
+        with contextlib.suppress(BrokenPipeError):  # it has printed and ended
+            self._process.stdin.write(f"{pid} {who}\n".encode())  # type: ignore[union-attr]
+
+    def stop(self) -> None:
+        """End it. Further calls do nothing."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()  # type: ignore[union-attr]
+
+
+class FailureDetector:
+    """Notices when a process of the job on this machine ends: by a thread of each PE, and by one process that prints it."""
+
+    def __init__(self) -> None:
+        self._watch: Watch | None = None
+        self._watcher: Watcher | None = None
+        self.watches = False  #: whether there is any other process
+
+    def begin(self, job: Collective, lost: Callable[[str], None]) -> None:
+        """Watch the PEs and their launchers. Collective.
+
+        Args:
+            job: its PEs have made their first exchange.
+            lost: called once, in a thread, with the message about the first process that ended.
+        """
+        global _word, _here
+        bootstrap, processes = job.bootstrap, job.processes
+        me, machines = bootstrap.rank, {process.node for process in processes}
+        here = [pe for pe, process in enumerate(processes) if process.node == processes[me].node]
+        first = here[0]
+        _here = {me: os.getpid()} | {pe: processes[pe].pid for pe in here}
+        inherited = _inherited_word()
+        made, _ = job.together(_INIT, lambda: inherited or (LastWord() if me == first else None))
+        makers = job.exchange(made and (os.getpid(), made.fd))
+        word = made
+        with contextlib.suppress(OSError):
+            word = made or LastWord(makers[first])
+        shared = job.exchange(word is not None)
+        if _word is not None:
+            _word.close()
+        _word = word or LastWord()
+        parents = {processes[pe].parent: f"the process that started PE {pe}" for pe in reversed(here)}
+        watched = [*((f"PE {pe}", processes[pe].pid) for pe in here), *((who, pid) for pid, who in parents.items() if pid)]
+        rest = _REST if len(machines) == 1 else f" on {socket.gethostname()}{_REST}{_FIRST}"
+
+        def start() -> None:
+            others = [(who, pid) for who, pid in watched if pid != os.getpid()]
+            self.watches = bool(others)
+
+            def tell(who: str, pid: int, how: str) -> None:
+                lost(f"{who} (process {pid}) {how}{rest}" if pid else f"{who} {how}{_REST}")
+
+            self._watch = Watch(others, tell, bootstrap.hearing())
+            if me == first and bootstrap.size > 1 and all(shared[pe] for pe in here):
+                self._watcher = Watcher(word, rest)
+                for who, pid in watched:
+                    self._watcher.add(who, pid)
+
+        job.together(_INIT, start)
+
+    def add(self, who: str, pid: int) -> None:
+        """Watch another process."""
+        self.watches = True
+        for watch in (self._watch, self._watcher):
+            if watch is not None:
+                watch.add(who, pid)
+
+    def end(self) -> None:
+        """Stop watching. Further calls do nothing."""
+        for watch in (self._watcher, self._watch):
+            if watch is not None:
+                watch.stop()
+
+
+def _inherited_word() -> LastWord | None:
+    """Return the machine's LastWord if ``python -m pgas.run`` made it, as that process prints too."""
+    values = read_launched(os.environ.get(LAUNCHED, ""))
+    return LastWord(inherited=tuple(values["word"])) if values else None
