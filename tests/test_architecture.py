@@ -21,9 +21,11 @@ LINKS = ("kernels", "transports", "perftests")
 
 #: Folders are layers, lowest first. A folder imports those before it. One that is not listed belongs to the one that it lies in.
 FOLDERS = (
-    "pgas/base", "transports/mlx5", "pgas/sim", "kernels/compiler", "kernels", "kernels/paths", "kernels/ops", "transports/memory",
-    "transports/hostloop", "transports", "transports/softhca", "pgas/job/bootstrap", "pgas/job/paths", "pgas/job/memory",
-    "pgas/job/health", "pgas/job", "pgas/api", "pgas/doctor", "pgas", "perftests",
+    "pgas/base", "transports/mlx5", "pgas/sim",
+    "kernels/compiler", "kernels", "kernels/paths", "kernels/ops", "kernels/collectives",
+    "transports/memory", "transports/hostloop", "transports", "transports/softhca",
+    "pgas/job/bootstrap", "pgas/job/paths", "pgas/job/memory", "pgas/job/health", "pgas/job",
+    "pgas/api", "pgas/doctor", "pgas", "perftests",
 )  # fmt: skip
 
 #: Modules of functions that kernels call.
@@ -96,7 +98,7 @@ def level(module):
 
 
 def test_folders_are_layers():
-    assert len(FOLDERS) <= 20
+    assert len(FOLDERS) <= 22
     upwards = [
         f"{SOURCES[module].relative_to(ROOT)}:{line} imports {imported}, which is above it"
         for module in SOURCES
@@ -367,7 +369,7 @@ def test_device_functions_show_their_arguments():
 
 
 def test_a_device_function_names_its_code():
-    """The decorator above its docstring names the function of kernels/ops that returns its body."""
+    """The decorator above its docstring names the function of kernels/ops or kernels/collectives that returns its body."""
     modules = [m for m in SOURCES if folder(m) == "pgas/api"]
     stubs = {n.name: (m, n.decorator_list[0]) for m in modules for n in tree(m).body if isinstance(n, ast.FunctionDef) and n.decorator_list}
     for name in [n for n in PUBLIC if inspect.isfunction(value := getattr(pgas, n)) and value.__module__ in DEVICE_MODULES]:
@@ -376,7 +378,9 @@ def test_a_device_function_names_its_code():
             continue
         assert decorator.func.id in ("device_function", "array_function"), name
         code = decorator.args[0].func if isinstance(decorator.args[0], ast.Call) else decorator.args[0]
-        ops = next(imported for _, imported in imports(module) if imported.endswith(f"ops.{code.value.id}"))
+        ops = next(
+            imported for _, imported in imports(module) if imported.endswith((f"ops.{code.value.id}", f"collectives.{code.value.id}"))
+        )
         (made,) = [n for n in tree(ops).body if isinstance(n, ast.FunctionDef) and n.name == code.attr]
         assert "yping function of" in ast.get_docstring(made), f"pgas.{name}: {ops}.{code.attr}"
 

@@ -16,8 +16,8 @@ from numba.cuda import types
 from numba.cuda.np.numpy_support import from_dtype
 
 from pgas.kernels.codes import Update
+from pgas.kernels.collectives import barriers
 from pgas.kernels.compiler import cpu
-from pgas.kernels.ops import meeting
 from pgas.kernels.paths import ibgda
 from pgas.kernels.paths.nic import post
 from pgas.kernels.scope import BLOCK, THREAD
@@ -84,7 +84,7 @@ def operations(t):
         "signal_op": (1, lambda _: t.signal(word, 1, False, pe)),
         "put_signal": put_signal(THREAD, add=False),
         "put_signal_block": put_signal(BLOCK, add=True),
-        "sync_all": (1, lambda _: meeting.of_all("sync_all", THREAD, completes=False)()()),
+        "sync_all": (1, lambda _: barriers.of_all("sync_all", THREAD, completes=False)()()),
         "settle": (1, lambda _: t.settle(0)),
     }
 

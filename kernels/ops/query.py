@@ -5,7 +5,7 @@ from typing import Any
 from pgas.kernels import operation, state, window
 from pgas.kernels.compiler import address_of, constant, element_size, i64, u32, u64
 from pgas.kernels.ops import operands
-from pgas.kernels.ops.collectives.channel import entry_of, member, rank_of, size_of
+from pgas.kernels.ops.team import entry_of, member, rank_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse
 from pgas.kernels.window import remote

@@ -26,8 +26,8 @@ On the host, and on CUDA streams: pgas/api/host_collectives.py.
 
 from typing import Any
 
+from pgas.kernels.collectives import barriers, movement
 from pgas.kernels.compiler.binding import Integer, device_function
-from pgas.kernels.ops import collective, meeting
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-@device_function(meeting.of_team("team_sync", THREAD, completes=False))
+@device_function(barriers.of_team("team_sync", THREAD, completes=False))
 def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Wait until all members of a team have arrived (OpenSHMEM 1.5: shmem_team_sync).
 
@@ -88,7 +88,7 @@ def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> Non
     """
 
 
-@device_function(meeting.of_team("barrier", THREAD, completes=True))
+@device_function(barriers.of_team("barrier", THREAD, completes=True))
 def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Wait until all members of a team have arrived and their operations are complete (OpenSHMEM 1.5: shmem_barrier).
 
@@ -123,7 +123,7 @@ def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """
 
 
-@device_function(collective.alltoall(THREAD))
+@device_function(movement.alltoall(THREAD))
 def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
     """Exchange parts: part q of this member's source goes to member q, into the part of its dest that is this member's.
 
@@ -159,7 +159,7 @@ def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
     """
 
 
-@device_function(collective.alltoallv(THREAD))
+@device_function(movement.alltoallv(THREAD))
 def alltoallv(
     team: Integer,
     dest: Any,
@@ -209,7 +209,7 @@ def alltoallv(
     """
 
 
-@device_function(collective.broadcast(THREAD))
+@device_function(movement.broadcast(THREAD))
 def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Copy the root's source to every member's dest, its own included (OpenSHMEM 1.5: shmem_broadcast).
 
@@ -242,7 +242,7 @@ def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Int
     """
 
 
-@device_function(collective.fcollect(THREAD))
+@device_function(movement.fcollect(THREAD))
 def fcollect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
     """Concatenate the sources of all members in every dest, in the order of members (all-gather; OpenSHMEM 1.5: shmem_fcollect).
 
@@ -276,7 +276,7 @@ def fcollect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
     """
 
 
-@device_function(collective.collect(THREAD))
+@device_function(movement.collect(THREAD))
 def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
     """Concatenate the sources of all members in every dest, in the order of members; sizes may differ (OpenSHMEM 1.5: shmem_collect).
 
@@ -311,37 +311,37 @@ def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stre
     """
 
 
-@device_function(meeting.of_team("team_sync", WARP, completes=False))
+@device_function(barriers.of_team("team_sync", WARP, completes=False))
 def team_sync_warp(team: Integer, channel: Integer = 0) -> None:
     """team_sync() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
-@device_function(meeting.of_team("team_sync", BLOCK, completes=False))
+@device_function(barriers.of_team("team_sync", BLOCK, completes=False))
 def team_sync_block(team: Integer, channel: Integer = 0) -> None:
     """team_sync() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
-@device_function(meeting.of_team("barrier", WARP, completes=True))
+@device_function(barriers.of_team("barrier", WARP, completes=True))
 def barrier_warp(team: Integer, channel: Integer = 0) -> None:
     """barrier() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
-@device_function(meeting.of_team("barrier", BLOCK, completes=True))
+@device_function(barriers.of_team("barrier", BLOCK, completes=True))
 def barrier_block(team: Integer, channel: Integer = 0) -> None:
     """barrier() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
-@device_function(collective.alltoall(WARP))
+@device_function(movement.alltoall(WARP))
 def alltoall_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
     """alltoall() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
-@device_function(collective.alltoall(BLOCK))
+@device_function(movement.alltoall(BLOCK))
 def alltoall_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
     """alltoall() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
-@device_function(collective.alltoallv(WARP))
+@device_function(movement.alltoallv(WARP))
 def alltoallv_warp(
     team: Integer,
     dest: Any,
@@ -355,7 +355,7 @@ def alltoallv_warp(
     """alltoallv() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
-@device_function(collective.alltoallv(BLOCK))
+@device_function(movement.alltoallv(BLOCK))
 def alltoallv_block(
     team: Integer,
     dest: Any,
@@ -369,31 +369,31 @@ def alltoallv_block(
     """alltoallv() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
-@device_function(collective.broadcast(WARP))
+@device_function(movement.broadcast(WARP))
 def broadcast_warp(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0) -> None:
     """broadcast() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
-@device_function(collective.broadcast(BLOCK))
+@device_function(movement.broadcast(BLOCK))
 def broadcast_block(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0) -> None:
     """broadcast() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
-@device_function(collective.fcollect(WARP))
+@device_function(movement.fcollect(WARP))
 def fcollect_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
     """fcollect() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
-@device_function(collective.fcollect(BLOCK))
+@device_function(movement.fcollect(BLOCK))
 def fcollect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
     """fcollect() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
 
 
-@device_function(collective.collect(WARP))
+@device_function(movement.collect(WARP))
 def collect_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
     """collect() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
 
 
-@device_function(collective.collect(BLOCK))
+@device_function(movement.collect(BLOCK))
 def collect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
     """collect() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""

@@ -27,9 +27,9 @@ from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
+from pgas.kernels.collectives import movement as collectives
+from pgas.kernels.collectives.operators import has_locations, lacking
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function
-from pgas.kernels.ops import collective as collectives
-from pgas.kernels.ops.collectives.reduction import has_locations, lacking
 from pgas.kernels.scope import BLOCK
 
 __all__ = ["bind", "gather"]

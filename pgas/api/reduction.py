@@ -3,8 +3,8 @@
 from typing import Any
 
 from pgas.kernels.codes import OPERATIONS
+from pgas.kernels.collectives import reductions
 from pgas.kernels.compiler.binding import Integer, device_function
-from pgas.kernels.ops import reductions
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 #: Operations of reduce(), reducescatter() and scans.

@@ -6,8 +6,9 @@ On the host, and on CUDA streams: pgas/api/host_ops.py.
 from typing import Any
 
 from pgas.kernels.codes import Comparison
+from pgas.kernels.collectives import barriers
 from pgas.kernels.compiler.binding import Index, Integer, device_function
-from pgas.kernels.ops import meeting, sync
+from pgas.kernels.ops import sync
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 __all__ = [
@@ -173,7 +174,7 @@ def flush(*, stream: Any = None) -> None:
     """
 
 
-@device_function(meeting.of_all("barrier_all", THREAD, completes=True))
+@device_function(barriers.of_all("barrier_all", THREAD, completes=True))
 def barrier_all(*, stream: Any = None) -> None:
     """Wait until all PEs have arrived, and the operations that quiet() covers are complete on each.
 
@@ -206,17 +207,17 @@ def barrier_all(*, stream: Any = None) -> None:
     """
 
 
-@device_function(meeting.of_all("barrier_all", WARP, completes=True))
+@device_function(barriers.of_all("barrier_all", WARP, completes=True))
 def barrier_all_warp() -> None:
     """barrier_all() by all threads of one warp of every PE (none may have exited); completes the operations of all of them."""
 
 
-@device_function(meeting.of_all("barrier_all", BLOCK, completes=True))
+@device_function(barriers.of_all("barrier_all", BLOCK, completes=True))
 def barrier_all_block() -> None:
     """barrier_all() by all threads of one block of every PE (none may have exited); completes the operations of all of them."""
 
 
-@device_function(meeting.of_all("sync_all", THREAD, completes=False))
+@device_function(barriers.of_all("sync_all", THREAD, completes=False))
 def sync_all(*, stream: Any = None) -> None:
     """Wait until all PEs have arrived; unlike barrier_all(), this completes and orders nothing.
 
@@ -242,11 +243,11 @@ def sync_all(*, stream: Any = None) -> None:
     """
 
 
-@device_function(meeting.of_all("sync_all", WARP, completes=False))
+@device_function(barriers.of_all("sync_all", WARP, completes=False))
 def sync_all_warp() -> None:
     """sync_all() by all threads of one warp of every PE (none may have exited)."""
 
 
-@device_function(meeting.of_all("sync_all", BLOCK, completes=False))
+@device_function(barriers.of_all("sync_all", BLOCK, completes=False))
 def sync_all_block() -> None:
     """sync_all() by all threads of one block of every PE (none may have exited)."""

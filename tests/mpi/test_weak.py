@@ -14,9 +14,8 @@ from numba import cuda
 
 import pgas
 from pgas.kernels import scope, state
+from pgas.kernels.collectives import movement, near
 from pgas.kernels.compiler import ptx, u32, u64
-from pgas.kernels.ops import collective
-from pgas.kernels.ops.collectives import near
 
 if pgas.SIMULATOR:
     from pgas.kernels.compiler import simulator
@@ -353,7 +352,7 @@ def without_fence(scope, word, fence=None, exchange=near._exchange):
 def test_lines_and_flags_of_collectives_are_delayed(heap, monkeypatch, mistake):
     """Halves of a line come one by one, and flags before data: an alltoall with the mistake planted goes wrong, small or large."""
     monkeypatch.setattr(near, {one_flag: "await_line", without_fence: "_exchange"}[mistake], mistake)
-    alltoall = simulator.overload(pgas.alltoall_warp, collective.alltoall(scope.WARP), None)  # compiled anew, with the mistake
+    alltoall = simulator.overload(pgas.alltoall_warp, movement.alltoall(scope.WARP), None)  # compiled anew, with the mistake
 
     @pgas.jit
     def rounds(dest, source, wrong):

@@ -243,7 +243,7 @@ class Teams:
             cpu.read_again()
 
     def _per_machine(self, pes: tuple[int, ...]) -> int:
-        """Return the members on each machine if the team is regular (kernels/ops/collectives/machines.py), else 0."""
+        """Return the members on each machine if the team is regular (kernels/collectives/nodes.py), else 0."""
         numbers = [next(number for number, machine in enumerate(self._machines) if pe in machine) for pe in pes]
         count = numbers.count(numbers[0])
         machines = numbers[::count]

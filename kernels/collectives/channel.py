@@ -19,96 +19,34 @@ from typing import Any
 from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.ops.team import entry_of, member, rank_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
 
 __all__ = [
-    "after",
     "begin",
     "channel_of",
     "finish",
     "half_of",
-    "member",
-    "per_machine",
     "row_of",
     "wait_far",
     "wait_flag",
     "wait_flags",
-    "wrapped",
     "write_flags",
 ]
 
 #: Mask of the poll count, as in sync.py.
 POLLS_MASK = 63
 
-_TEAMS, _ENTRY, _TEAM_MASK = constant(layout.TEAMS), constant(layout.TEAM_ENTRY), constant(layout.MAX_TEAMS - 1)
-_SIZE, _RANK = constant(layout.TEAM_SIZE), constant(layout.TEAM_RANK)
-_LIST = constant(layout.TEAM_LIST)
 _CHANNELS, _BYTES, _COUNT = constant(layout.TEAM_CHANNELS), constant(layout.CHANNEL_BYTES), constant(layout.CHANNEL_COUNT)
-_STAGING, _NEAR, _PER_MACHINE = constant(layout.STAGING_OFFSET), constant(layout.TEAM_NEAR), constant(layout.TEAM_PER_MACHINE)
+_STAGING = constant(layout.STAGING_OFFSET)
 _HEAD, _EPOCH, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.EPOCH), constant(layout.ROW_SIZE)
 _ARRIVED, _ACKED = constant(layout.ARRIVED), constant(layout.ACKED)
-_NO_TEAM, _NO_CHANNEL, _TIMED_OUT = constant(state.NO_TEAM), constant(state.NO_CHANNEL), constant(state.TIMED_OUT)
+_NO_CHANNEL, _TIMED_OUT = constant(state.NO_CHANNEL), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
 _HOST = constant(layout.HOST_CHANNEL % (1 << 64))
-_0, _1, _2, _4, _LINE = (constant(c) for c in (0, 1, 2, 4, 16))
-
-
-# Teams and their members --------------------------------------------------------------------------------------------------------
-
-
-@device
-def entry_of(op, team):
-    """Return the entry of a team. If there is no such team, or this PE is not a member, return 0 and poison the state."""
-    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # masked, as the compiler may load from it before it compares
-    if u64(team) <= _TEAM_MASK and fixed_u32(entry + _SIZE) != 0:
-        return entry
-    state.fail(_NO_TEAM, u64(op), u64(state.my_pe()), _0, u64(team), _0, _0)
-    return _0
-
-
-@device
-def size_of(entry):
-    """Return the number of members."""
-    return fixed_u32(entry + _SIZE)
-
-
-@device
-def rank_of(entry):
-    """Return this PE's number in the team."""
-    return fixed_u32(entry + _RANK)
-
-
-@device
-def is_near(entry):
-    """Whether all members map each other's memory."""
-    return fixed_u32(entry + _NEAR) != 0
-
-
-@device
-def per_machine(entry):
-    """Return the members on each machine of a regular team (machines.py); 0 for other teams."""
-    return fixed_u32(entry + _PER_MACHINE)
-
-
-@device
-def member(entry, i):
-    """Return the PE of member i. Teams with a stride load it, too: LLVM would hoist the load out of a branch that avoids it."""
-    return fixed_u32(fixed(entry + _LIST) + u64(i) * _4)
-
-
-@device
-def after(q, n):
-    """Return the member after member q of n; member 0 follows the last."""
-    q = u32(q + u32(1))
-    return u32(0) if q == n else q
-
-
-@device
-def wrapped(i, n):
-    """Return i modulo n, for i below 2 * n."""
-    return i if i < n else u32(i - n)
+_0, _1, _2, _LINE = (constant(c) for c in (0, 1, 2, 16))
 
 
 @device
@@ -248,7 +186,7 @@ def write_flags(scope: Scope, write: Any) -> Any:
 def begin(scope: Scope, flag: Any) -> Any:
     """Make ``begin(op, base, entry)``: return the epoch of a new collective. All threads of the scope call it, after a barrier.
 
-    flag: ``flag(addr, value, pe)`` of the way.
+    flag: ``flag(addr, value, pe)`` of the strategy.
     """
     await_all, restart, sync = wait_flags(scope, wait_flag_only), _restart(scope, flag), scope.sync
 

@@ -17,17 +17,18 @@ import functools
 from typing import Any
 
 from pgas.kernels import layout, window
+from pgas.kernels.collectives import channel, posted
+from pgas.kernels.collectives.channel import flag_threads, row_of, wait_far, wait_flag
+from pgas.kernels.collectives.operators import Combine
+from pgas.kernels.collectives.words import load_item, store_item
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives import channel, posted
-from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_far, wait_flag
-from pgas.kernels.ops.collectives.reduction import Combine
-from pgas.kernels.ops.collectives.words import load_item, store_item
+from pgas.kernels.ops.team import member, per_machine, rank_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
 
-__all__ = ["reduce", "reducescatter", "share", "spread"]
+__all__ = ["broadcast", "fcollect", "reduce", "reducescatter"]
 
 _ARRIVED, _SENT, _DONE, _CHUNK = constant(layout.ARRIVED), constant(layout.SENT), constant(layout.DONE), constant(layout.CHUNK)
 _CHUNK_SHIFT = constant(layout.CHUNK_SHIFT)
@@ -48,12 +49,12 @@ def behind(entry, machines):
 
 
 @functools.cache
-def _tell(scope: Scope) -> Any:
-    """Make ``tell(c, word, value)``: write a word of this member's row at the others of its machine, after a barrier of the scope."""
+def _notify(scope: Scope) -> Any:
+    """Make ``notify(c, word, value)``: write a word of this member's row at the others of its machine, after a barrier of the scope."""
     rank, size = scope.rank, scope.size
 
     @device
-    def tell(c, word, value):
+    def notify(c, word, value):
         base, entry = c
         k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), flag_threads(size())
         i = rank()
@@ -64,16 +65,16 @@ def _tell(scope: Scope) -> Any:
                 flag(row_of(base, me) + word, value, member(entry, u32(first + i)))
             i = u32(i + step)
 
-    return tell
+    return notify
 
 
 @functools.cache
-def _hear(scope: Scope) -> Any:
-    """Make ``hear(op, c, word, value)``: wait for that word from the others of this machine, for all threads of the scope."""
+def _await(scope: Scope) -> Any:
+    """Make ``await_near(op, c, word, value)``: wait for that word from the others of this machine, for all threads of the scope."""
     rank, size, sync = scope.rank, scope.size, scope.sync
 
     @device
-    def hear(op, c, word, value):
+    def await_near(op, c, word, value):
         base, entry = c
         k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), flag_threads(size())
         i = rank()
@@ -83,7 +84,7 @@ def _hear(scope: Scope) -> Any:
             i = u32(i + step)
         sync()
 
-    return hear
+    return await_near
 
 
 @functools.cache
@@ -106,14 +107,14 @@ def _store_near(scope: Scope, unit: int) -> Any:
 
 
 @functools.cache
-def spread(scope: Scope, unit: int) -> Any:
-    """Way.spread(): members with the root's number forward chunks along a chain of machines; the others of each machine load from them."""
+def broadcast(scope: Scope, unit: int) -> Any:
+    """Strategy.broadcast(): members with the root's number forward chunks along a chain of machines; others load from them."""
     put, pull, move = posted.put(unit), copy(unit, get=True, warp=scope is WARP), copy(unit, warp=scope is WARP)
-    tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
+    notify, await_near, rank, size, sync = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync
     await_far = wait_far()
 
     @device
-    def spread(op, c, epoch, dest, source, nbytes, root):
+    def broadcast(op, c, epoch, dest, source, nbytes, root):
         base, entry = c
         k, n, me = per_machine(entry), size_of(entry), rank_of(entry)
         leader = u32(first_of(entry) + root % k)
@@ -130,7 +131,7 @@ def spread(scope: Scope, unit: int) -> Any:
                     if hop != last:
                         put(dest + done, origin + done, count, row_of(base, me) + _CHUNK, sent, member(entry, behind(entry, u32(1))))
                 sync()
-                tell(c, _CHUNK, sent)
+                notify(c, _CHUNK, sent)
             else:
                 if rank() == 0:
                     wait_flag(op, row_of(base, leader) + _CHUNK, sent)
@@ -144,20 +145,20 @@ def spread(scope: Scope, unit: int) -> Any:
         else:
             if me == root and dest != source:
                 move(dest, source, nbytes, u64(rank()), u64(size()), False)
-            hear(op, c, _DONE, epoch)  # then no member of this machine loads from this one any more
+            await_near(op, c, _DONE, epoch)  # then no member of this machine loads from this one any more
 
-    return spread
+    return broadcast
 
 
 @functools.cache
-def share(scope: Scope, unit: int) -> Any:
-    """Way.share(): send to the members with this number on other machines; store their data and this member's on this machine."""
+def fcollect(scope: Scope, unit: int) -> Any:
+    """Strategy.fcollect(): send to the members with this number on other machines; store their data and this member's on this machine."""
     put, store, move = posted.put(unit), _store_near(scope, unit), copy(unit, warp=scope is WARP)
-    tell, hear, rank, size, sync = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync
+    notify, await_near, rank, size, sync = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync
     await_far = wait_far()
 
     @device
-    def share(op, c, epoch, dest, source, nbytes):
+    def fcollect(op, c, epoch, dest, source, nbytes):
         base, entry = c
         me, m = rank_of(entry), size_of(entry) // per_machine(entry)
         own = dest + u64(me) * nbytes
@@ -175,10 +176,10 @@ def share(scope: Scope, unit: int) -> Any:
             sync()
             store(entry, dest + u64(q) * nbytes, dest + u64(q) * nbytes, nbytes)
         sync()
-        tell(c, _DONE, epoch)
-        hear(op, c, _DONE, epoch)
+        notify(c, _DONE, epoch)
+        await_near(op, c, _DONE, epoch)
 
-    return share
+    return fcollect
 
 
 # Reductions -----------------------------------------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     piece. A member that gets a final piece stores it at all members of its machine.
     """
     put, add, store = posted.put(unit), _add_near(scope, unit, combine), _store_near(scope, unit)
-    tell, hear, rank, sync, await_far = _tell(scope), _hear(scope), scope.rank, scope.sync, wait_far()
+    notify, await_near, rank, sync, await_far = _notify(scope), _await(scope), scope.rank, scope.sync, wait_far()
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
@@ -225,10 +226,10 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         k, me = per_machine(entry), rank_of(entry)
         m, machine = size_of(entry) // k, me // k
         before, to = behind(entry, u32(m - u32(1))), member(entry, behind(entry, u32(1)))
-        tell(c, _ARRIVED, epoch)
-        hear(op, c, _ARRIVED, epoch)
-        share_ = ((nbytes + _BELOW_PAIR) // _PAIR + u64(k) - _1) // u64(k) * _PAIR
-        low, high = min(u64(me % k) * share_, nbytes), min((u64(me % k) + _1) * share_, nbytes)
+        notify(c, _ARRIVED, epoch)
+        await_near(op, c, _ARRIVED, epoch)
+        part = ((nbytes + _BELOW_PAIR) // _PAIR + u64(k) - _1) // u64(k) * _PAIR
+        low, high = min(u64(me % k) * part, nbytes), min((u64(me % k) + _1) * part, nbytes)
         slice_ = ((high - low + _BELOW_PAIR) // _PAIR + u64(m) - _1) // u64(m) * _PAIR
         received = sent = epoch << _CHUNK_SHIFT
         for turn in range(2 * m - 1):
@@ -252,22 +253,22 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
                     store(entry, dest + at, dest + at, count)
                 at += count
         sync()
-        tell(c, _DONE, epoch)
-        hear(op, c, _DONE, epoch)
+        notify(c, _DONE, epoch)
+        await_near(op, c, _DONE, epoch)
 
     return reduce
 
 
 @functools.cache
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Way.reducescatter(): a member combines its machine's sources for the members with its number, and sends them the results, in rounds.
+    """Strategy.reducescatter(): a member combines its machine's sources for the members with its number, and sends them the results.
 
-    It sends from its own part of its staging, which no other member writes. Round r + 2 overwrites the data of round r, which has left by
-    then: its receivers have sent their data of round r + 1.
+    It does so in rounds, and sends from its own part of its staging, which no other member writes. Round r + 2 overwrites the data of
+    round r, which has left by then: its receivers have sent their data of round r + 1.
     """
     put, add, words = posted.put(unit), _add_near(scope, unit, combine), combine.words
     load, load_part, store = load_item(unit, words), load_item(8, words), store_item(unit, words)
-    tell, hear, rank, size, sync, await_far = _tell(scope), _hear(scope), scope.rank, scope.size, scope.sync, wait_far()
+    notify, await_near, rank, size, sync, await_far = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync, wait_far()
     first, more, last, item = combine.first, combine.add, combine.last, constant(words * layout.WORD)
     start, end = channel.begin(scope, transport.current().flag), channel.finish(scope, transport.current().flag)
 
@@ -298,8 +299,8 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
         base, entry = c
         me, m = rank_of(entry), size_of(entry) // per_machine(entry)
         piece = window.STAGING_PART // u64(m) // _PAIR * _PAIR
-        tell(c, _ARRIVED, epoch)
-        hear(op, c, _ARRIVED, epoch)
+        notify(c, _ARRIVED, epoch)
+        await_near(op, c, _ARRIVED, epoch)
         offset = _0
         while True:
             count, mine = min(piece, nbytes - offset), posted.part_of(c, epoch, me)
@@ -325,8 +326,8 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
             sync()
             epoch = start(op, base, entry)
         sync()
-        tell(c, _DONE, epoch)
-        hear(op, c, _DONE, epoch)
+        notify(c, _DONE, epoch)
+        await_near(op, c, _DONE, epoch)
         return epoch
 
     return reducescatter

@@ -1,17 +1,17 @@
-"""Reductions and scans on teams (OpenSHMEM 1.5, "SHMEM_REDUCTIONS"; scans: 1.6), as collective.py."""
+"""Reductions and scans on teams (OpenSHMEM 1.5, "SHMEM_REDUCTIONS"; scans: 1.6), as in movement.py."""
 
 from collections.abc import Callable
 from typing import Any
 
 from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import OPERATIONS, Reduction
+from pgas.kernels.collectives.call import body_of, by_strategy, fitting, pair
+from pgas.kernels.collectives.operators import Combine, has_locations, identity, location, reduction
+from pgas.kernels.collectives.strategy import Strategy
+from pgas.kernels.collectives.words import combined, store_word
 from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u32, u64
 from pgas.kernels.ops import operands
-from pgas.kernels.ops.call import alone, body_of, by_way, fitting, pair
-from pgas.kernels.ops.collectives.channel import channel_of, rank_of, size_of
-from pgas.kernels.ops.collectives.reduction import Combine, has_locations, identity, location, reduction
-from pgas.kernels.ops.collectives.way import Way
-from pgas.kernels.ops.collectives.words import combined, store_word
+from pgas.kernels.ops.team import rank_of, size_of
 from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
 
@@ -27,12 +27,16 @@ def operation_of(name: str, op: Any) -> Reduction:
     refuse("operation", function=name, found=op)
 
 
-def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
+def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], Any]:
     """An all-reduce. request: dest, source, bytes."""
 
-    def make(way: Way) -> Any:
-        begin, finish, collect, send = way.begin(scope), way.finish(scope), way.collect(scope), way.send_same(scope, unit)
-        add_up, of_large, release = combined(scope, unit, combine, way.word()), way.reduce(scope, unit, combine), way.release(scope)
+    def make(strategy: Strategy) -> Any:
+        begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_same(scope, unit)
+        add_up, of_large, release = (
+            combined(scope, unit, combine, strategy.word()),
+            strategy.reduce(scope, unit, combine),
+            strategy.release(scope),
+        )
 
         @device
         def perform(op, c, request):
@@ -40,7 +44,7 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
             epoch = begin(op, c)
             if nbytes <= window.LL_BYTES:
                 send(op, c, epoch, source, nbytes)
-                collect(op, c, epoch)
+                gather(op, c, epoch)
                 if dest == source:
                     release(c)
                 add_up(op, c, epoch, dest, source, nbytes, size_of(c[1]))
@@ -53,12 +57,12 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
     return make
 
 
-def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Way], Any]:
+def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], Any]:
     """A reduce-scatter. request: dest, source, bytes of dest."""
 
-    def make(way: Way) -> Any:
-        begin, finish, collect, send = way.begin(scope), way.finish(scope), way.collect(scope), way.send_each(scope, unit)
-        add_up, of_large = combined(scope, unit, combine, way.word()), way.reducescatter(scope, unit, combine)
+    def make(strategy: Strategy) -> Any:
+        begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_each(scope, unit)
+        add_up, of_large = combined(scope, unit, combine, strategy.word()), strategy.reducescatter(scope, unit, combine)
 
         @device
         def perform(op, c, request):
@@ -66,7 +70,7 @@ def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Way],
             epoch = begin(op, c)
             if nbytes <= window.LL_BYTES:
                 send(op, c, epoch, source, nbytes, nbytes)
-                collect(op, c, epoch)
+                gather(op, c, epoch)
                 add_up(op, c, epoch, dest, source + u64(rank_of(c[1])) * nbytes, nbytes, size_of(c[1]))
             else:
                 epoch = of_large(op, c, epoch, dest, source, nbytes)
@@ -77,14 +81,20 @@ def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Way],
     return make
 
 
-def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Callable[[Way], Any]:
+def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Callable[[Strategy], Any]:
     """A scan in rounds through staging. request: dest, source, bytes. identity: for an exclusive scan, the word for member 0."""
     exclusive, neutral = identity is not None, constant(identity or 0)
 
-    def make(way: Way) -> Any:
-        begin, finish = way.begin(scope), way.finish(scope, one_sided=True)  # no member waits for later members
-        collect, send, release = way.collect(scope), way.send_same(scope, unit), way.release(scope)
-        add_up, store, rank, size, sync = combined(scope, unit, combine, way.word()), store_word(unit), scope.rank, scope.size, scope.sync
+    def make(strategy: Strategy) -> Any:
+        begin, finish = strategy.begin(scope), strategy.finish(scope, one_sided=True)  # no member waits for later members
+        gather, send, release = strategy.gather(scope), strategy.send_same(scope, unit), strategy.release(scope)
+        add_up, store, rank, size, sync = (
+            combined(scope, unit, combine, strategy.word()),
+            store_word(unit),
+            scope.rank,
+            scope.size,
+            scope.sync,
+        )
 
         @device
         def fill(dest, nbytes):
@@ -103,7 +113,7 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
                 count = min(nbytes - offset, window.LL_BYTES)
                 epoch = begin(op, c)
                 send(op, c, epoch, source + offset, count)
-                collect(op, c, epoch)
+                gather(op, c, epoch)
                 if dest == source:
                     release(c)
                 if exclusive and me == 0:
@@ -147,27 +157,19 @@ def _part_of_source(name: str, itemsize: int) -> Any:
     return request
 
 
-def _reducing(plain: str, scope: Scope, request_of: Any, perform_of: Callable[..., Callable[[Way], Any]]) -> Callable[..., Any]:
-    """Typing function of ``(team, dest, source, op, channel)``. ``perform_of(scope, unit, op, dtype, combine)`` is for by_way()."""
+def _reducing(plain: str, scope: Scope, request_of: Any, perform_of: Callable[..., Callable[[Strategy], Any]]) -> Callable[..., Any]:
+    """Typing function of ``(team, dest, source, op, channel)``. ``perform_of(scope, unit, op, dtype, combine)`` is for by_strategy()."""
     name = plain + scope.suffix
-    number, sync = constant(operation.number(name)), scope.entry(name)
 
     def typing(team: Any, dest: Any, source: Any, op: Any, channel: Any = 0) -> Any:
         unit, which = pair(name, team, dest, source, channel), operation_of(name, op)
         combine = reduction(name, which, dest.dtype)
-        perform = alone(name, scope, by_way(perform_of(scope, unit, which, dest.dtype, combine)))
         request, contiguous = request_of(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
+        strategy = by_strategy(perform_of(scope, unit, which, dest.dtype, combine))
+        perform = device(body_of(name, scope, contiguous, request, strategy))
 
         def body(team, dest, source, op, channel=0):
-            sync()
-            if contiguous is not None:
-                if not contiguous(dest, source):
-                    return
-            c = channel_of(number, team, channel)
-            if c[0] != _0:
-                wanted = request(number, c, address_of(dest), u64(dest.size), address_of(source), u64(source.size))
-                if wanted[2] != _0:
-                    perform(number, c, wanted)
+            perform(team, dest, source, channel)
 
         return body
 
@@ -209,7 +211,7 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
         combine = location(array.dtype, least=least)
         contiguous = operands.contiguous(name, dest=dest, source=source, order=operands.C_ORDER)
         request_of = _like_source(name, element_size(dest.dtype))
-        perform = device(body_of(name, scope, contiguous, request_of, by_way(_reduce(scope, unit, combine))))
+        perform = device(body_of(name, scope, contiguous, request_of, by_strategy(_reduce(scope, unit, combine))))
 
         def body(team, dest, source, channel=0):
             if dest.shape[1] != 2:

@@ -1,7 +1,7 @@
-"""The way between members that do not all map each other's memory: over the job's path; in a job with two paths, by stores to near members.
+"""The strategy if not all members map each other's memory: over the job's path; in a job with two paths, by stores to near members.
 
 Small messages are sent into the receiver's staging (posted.py), large operands into dest (rings.py). Signals from one member to another
-arrive in order, as they are posted to one queue pair, that of the block. In jobs with two paths machines.py handles large operands of
+arrive in order, as they are posted to one queue pair, that of the block. In jobs with two paths nodes.py handles large operands of
 regular teams.
 """
 
@@ -9,11 +9,12 @@ import functools
 from typing import Any
 
 from pgas.kernels import layout, window
+from pgas.kernels.collectives import channel, near, nodes, posted, rings
+from pgas.kernels.collectives.channel import flag_threads, row_of, wait_far
+from pgas.kernels.collectives.operators import Combine
+from pgas.kernels.collectives.words import combined
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives import channel, machines, near, posted, rings
-from pgas.kernels.ops.collectives.channel import flag_threads, member, per_machine, rank_of, row_of, size_of, wait_far, wrapped
-from pgas.kernels.ops.collectives.reduction import Combine
-from pgas.kernels.ops.collectives.words import combined
+from pgas.kernels.ops.team import member, per_machine, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import WARP, Scope
@@ -28,7 +29,7 @@ _0, _1, _PAIR = constant(0), constant(1), constant(16)
 
 @functools.cache
 def begin(scope: Scope) -> Any:
-    """Way.begin()."""
+    """Strategy.begin()."""
     start = channel.begin(scope, transport.current().flag)
 
     @device
@@ -39,7 +40,7 @@ def begin(scope: Scope) -> Any:
 
 
 def leave(scope: Scope) -> Any:
-    """Way.leave(): only flags were sent, so there is no source to complete."""
+    """Strategy.leave(): only flags were sent, so there is no source to complete."""
     end = channel.finish(scope, transport.current().flag)
 
     @device
@@ -50,7 +51,7 @@ def leave(scope: Scope) -> Any:
 
 
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
-    """Way.finish(): first complete what this member has sent, so its source may be reused."""
+    """Strategy.finish(): first complete what this member has sent, so its source may be reused."""
     end, complete, sync = channel.finish(scope, transport.current().flag, one_sided=one_sided), _complete(scope), scope.sync
 
     @device
@@ -79,12 +80,12 @@ def _complete(scope: Scope) -> Any:
     return complete
 
 
-def meet(scope: Scope, *, completes: bool) -> Any:
-    """Way.meet()."""
+def barrier(scope: Scope, *, completes: bool) -> Any:
+    """Strategy.barrier()."""
     quiet, rank, sync, round_ = transport.current().quiet, scope.rank, scope.sync, rounds(scope, transport.current().flag)
 
     @device
-    def meet(op, c, epoch):
+    def barrier(op, c, epoch):
         base, entry = c
         if completes:
             if rank() == 0:
@@ -92,7 +93,7 @@ def meet(scope: Scope, *, completes: bool) -> Any:
             sync()
         round_(op, row_of(base, _0), entry, size_of(entry), rank_of(entry), epoch)
 
-    return meet
+    return barrier
 
 
 @functools.cache
@@ -145,7 +146,7 @@ def _each(c, q, request):
 
 @functools.cache
 def send_same(scope: Scope, unit: int) -> Any:
-    """Way.send_same()."""
+    """Strategy.send_same()."""
     scatter = posted.scatter(scope, unit, layout.SENT, _same)
 
     @device
@@ -157,7 +158,7 @@ def send_same(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def send_each(scope: Scope, unit: int) -> Any:
-    """Way.send_each()."""
+    """Strategy.send_each()."""
     scatter = posted.scatter(scope, unit, layout.SENT, _each)
 
     @device
@@ -168,7 +169,7 @@ def send_each(scope: Scope, unit: int) -> Any:
 
 
 def send_words(scope: Scope, values: Any) -> Any:
-    """Way.send_words(). The words are sent from this PE's own part of its staging, which no other member writes."""
+    """Strategy.send_words(). The words are sent from this PE's own part of its staging, which no other member writes."""
     put, rank, size = posted.put(8), scope.rank, scope.size
 
     @device
@@ -189,21 +190,21 @@ def send_words(scope: Scope, values: Any) -> Any:
 
 
 @functools.cache
-def collect(scope: Scope) -> Any:
-    """Way.collect()."""
+def gather(scope: Scope) -> Any:
+    """Strategy.gather()."""
     await_all, sync = channel.wait_flags(scope, wait_far()), scope.sync
 
     @device
-    def collect(op, c, epoch):
+    def gather(op, c, epoch):
         await_all(op, c[0], c[1], _SENT, epoch)
         sync()
 
-    return collect
+    return gather
 
 
 @functools.cache
 def release(scope: Scope) -> Any:
-    """Way.release()."""
+    """Strategy.release()."""
     complete, sync = _complete(scope), scope.sync
 
     @device
@@ -215,22 +216,22 @@ def release(scope: Scope) -> Any:
 
 
 @functools.cache
-def collect_of(scope: Scope) -> Any:
-    """Way.collect_of()."""
+def gather_from(scope: Scope) -> Any:
+    """Strategy.gather_from()."""
     rank, sync, await_far = scope.rank, scope.sync, wait_far()
 
     @device
-    def collect(op, c, epoch, q):
+    def gather(op, c, epoch, q):
         if rank() == 0:
             await_far(op, row_of(c[0], q) + _SENT, epoch)
         sync()
 
-    return collect
+    return gather
 
 
 @functools.cache
 def word() -> Any:
-    """Way.word()."""
+    """Strategy.word()."""
     load = ptx.ld_plain[8]
 
     @device
@@ -243,13 +244,13 @@ def word() -> Any:
 # Between operands ---------------------------------------------------------------------------------------------------------------
 
 
-def push(scope: Scope, unit: int, piece: Any) -> Any:
-    """Way.push()."""
+def exchange(scope: Scope, unit: int, piece: Any) -> Any:
+    """Strategy.exchange()."""
     scatter, move, rank, size = posted.scatter(scope, unit, layout.DONE, piece), copy(unit, warp=scope is WARP), scope.rank, scope.size
     await_all = channel.wait_flags(scope, wait_far())
 
     @device
-    def push(op, c, epoch, request):
+    def exchange(op, c, epoch, request):
         base, entry = c
         scatter(c, epoch, request)
         to, source, nbytes = piece(c, rank_of(entry), request)
@@ -257,21 +258,21 @@ def push(scope: Scope, unit: int, piece: Any) -> Any:
             move(to, source, nbytes, u64(rank()), u64(size()), False)
         await_all(op, base, entry, _DONE, epoch)
 
-    return push
+    return exchange
 
 
 @functools.cache
-def share(scope: Scope, unit: int) -> Any:
-    """Way.share()."""
-    to_all = push(scope, unit, near.own_place)
+def fcollect(scope: Scope, unit: int) -> Any:
+    """Strategy.fcollect()."""
+    to_all = exchange(scope, unit, near.own_place)
     if not transport.two_paths():
 
         @device
-        def share(op, c, epoch, dest, source, nbytes):
+        def fcollect(op, c, epoch, dest, source, nbytes):
             to_all(op, c, epoch, (dest, source, nbytes))
 
-        return share
-    by_machines = machines.share(scope, unit)
+        return fcollect
+    by_machines = nodes.fcollect(scope, unit)
 
     @device
     def share_in_two(op, c, epoch, dest, source, nbytes):
@@ -284,29 +285,29 @@ def share(scope: Scope, unit: int) -> Any:
 
 
 @functools.cache
-def spread(scope: Scope, unit: int) -> Any:
-    """Way.spread()."""
+def broadcast(scope: Scope, unit: int) -> Any:
+    """Strategy.broadcast()."""
     if not transport.two_paths():
-        return rings.spread(scope, unit)
-    by_machines, of_root = machines.spread(scope, unit), rings.spread_of_root(scope, unit)
+        return rings.broadcast(scope, unit)
+    by_machines, of_root = nodes.broadcast(scope, unit), rings.broadcast_from_root(scope, unit)
 
     @device
-    def spread(op, c, epoch, dest, source, nbytes, root):
+    def broadcast(op, c, epoch, dest, source, nbytes, root):
         if per_machine(c[1]) != 0:
             by_machines(op, c, epoch, dest, source, nbytes, root)
         else:
             of_root(op, c, epoch, dest, source, nbytes, root)
 
-    return spread
+    return broadcast
 
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Way.reduce(): in a ring of two members or more if that pays and dest can hold partial results, else in rounds."""
+    """Strategy.reduce(): in a ring of two members or more if that pays and dest can hold partial results, else in rounds."""
     in_rounds, two = _reduce_in_rounds(scope, unit, combine), transport.two_paths()
     if combine.rounds:  # in a ring dest holds partial sums
         return in_rounds
-    in_ring = machines.reduce(scope, unit, combine) if two else rings.reduce(scope, unit, combine)
+    in_ring = nodes.reduce(scope, unit, combine) if two else rings.reduce(scope, unit, combine)
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
@@ -335,9 +336,9 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
     A member receives its slice from all members, combines it in their order, and puts it into every dest, in two flights per round. Results
     arrive in order, so only the last ones are awaited. dest may be source: a slice has left its source before its result can arrive.
     """
-    send, share = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
+    send, send_whole = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
     add_up, sync = combined(scope, unit, combine, word()), scope.sync
-    gather, await_all, start = collect(scope), channel.wait_flags(scope, wait_far()), begin(scope)
+    received, await_all, start = gather(scope), channel.wait_flags(scope, wait_far()), begin(scope)
     end = channel.finish(scope, transport.current().flag)
 
     @device
@@ -346,12 +347,12 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
         n, offset = size_of(entry), _0
         while True:
             send(c, epoch, (epoch, source, nbytes, offset))
-            gather(op, c, epoch)
+            received(op, c, epoch)
             at = min(offset + u64(rank_of(entry)) * window.STAGING_PART, nbytes)
             count = min(window.STAGING_PART, nbytes - at)
             add_up(op, c, epoch, dest + at, source + at, count, n)
             sync()
-            share(c, epoch, (dest + at, dest + at, count))
+            send_whole(c, epoch, (dest + at, dest + at, count))
             offset += u64(n) * window.STAGING_PART
             if offset >= nbytes:
                 break
@@ -366,11 +367,11 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
 
 @functools.cache
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Way.reducescatter()."""
+    """Strategy.reducescatter()."""
     of_all = _reducescatter_of_all(scope, unit, combine)
     if not transport.two_paths() or combine.rounds:
         return of_all
-    by_machines = machines.reducescatter(scope, unit, combine)
+    by_machines = nodes.reducescatter(scope, unit, combine)
 
     @device
     def reducescatter(op, c, epoch, dest, source, nbytes):
@@ -384,7 +385,7 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
 def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
     """A reduce-scatter in rounds through staging: every member sends to every other."""
     send, add_up, sync = send_each(scope, unit), combined(scope, unit, combine, word()), scope.sync
-    gather, start, end = collect(scope), begin(scope), channel.finish(scope, transport.current().flag)
+    received, start, end = gather(scope), begin(scope), channel.finish(scope, transport.current().flag)
 
     @device
     def reducescatter(op, c, epoch, dest, source, nbytes):
@@ -393,7 +394,7 @@ def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
         while True:
             count = min(window.STAGING_PART, nbytes - offset)
             send(op, c, epoch, source + offset, nbytes, count)
-            gather(op, c, epoch)
+            received(op, c, epoch)
             add_up(op, c, epoch, dest + offset, source + u64(rank_of(entry)) * nbytes + offset, count, size_of(entry))
             offset += window.STAGING_PART
             if offset >= nbytes:

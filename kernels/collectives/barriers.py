@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.kernels import layout, operation, state, window
+from pgas.kernels.collectives import far
+from pgas.kernels.collectives.call import alone, by_strategy, entering
+from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops import operands
-from pgas.kernels.ops.call import alone, by_way, on_channel
-from pgas.kernels.ops.collectives import far
-from pgas.kernels.ops.collectives.way import Way
 from pgas.kernels.paths import p2p, transport
 from pgas.kernels.scope import Scope
 
@@ -16,14 +16,14 @@ _0, _1 = constant(0), constant(1)
 _ALL_ROWS, _ALL_EPOCH = constant(window.BASE + layout.ALL_ROWS), constant(layout.ALL_EPOCH)
 
 
-def _meeting(scope: Scope, *, completes: bool) -> Callable[[Way], Any]:
-    def make(way: Way) -> Any:
-        begin, meet, finish = way.begin(scope), way.meet(scope, completes=completes), way.leave(scope)
+def _barrier(scope: Scope, *, completes: bool) -> Callable[[Strategy], Any]:
+    def make(strategy: Strategy) -> Any:
+        begin, barrier, finish = strategy.begin(scope), strategy.barrier(scope, completes=completes), strategy.leave(scope)
 
         @device
         def perform(op, c, request):
             epoch = begin(op, c)
-            meet(op, c, epoch)
+            barrier(op, c, epoch)
             finish(op, c, epoch)
 
         return perform
@@ -34,14 +34,17 @@ def _meeting(scope: Scope, *, completes: bool) -> Callable[[Way], Any]:
 def of_team(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
     """Typing function of team_sync, or barrier (completes), at a scope."""
     name = plain + scope.suffix
+    op, enter = constant(operation.number(name)), entering(scope, name)
 
     def typing(team: Any, channel: Any = 0) -> Any:
         operands.team(name, "team", team)
         operands.integer(name, "channel", channel)
-        call = on_channel(scope, name, by_way(_meeting(scope, completes=completes)))
+        perform = alone(name, scope, by_strategy(_barrier(scope, completes=completes)))
 
         def body(team, channel=0):
-            call(team, channel, _0)
+            c = enter(team, None, None, channel)
+            if c[0] != _0:
+                perform(op, c, _0)
 
         return body
 

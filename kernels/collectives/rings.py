@@ -7,15 +7,16 @@ import functools
 from typing import Any
 
 from pgas.kernels import layout
+from pgas.kernels.collectives import posted
+from pgas.kernels.collectives.channel import row_of, wait_far
+from pgas.kernels.collectives.operators import Combine
+from pgas.kernels.collectives.words import load_item, store_item
 from pgas.kernels.compiler import constant, device, u32, u64
-from pgas.kernels.ops.collectives import posted
-from pgas.kernels.ops.collectives.channel import member, rank_of, row_of, size_of, wait_far, wrapped
-from pgas.kernels.ops.collectives.reduction import Combine
-from pgas.kernels.ops.collectives.words import load_item, store_item
+from pgas.kernels.ops.team import member, rank_of, size_of, wrapped
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import WARP, Scope
 
-__all__ = ["reduce", "spread", "spread_of_root"]
+__all__ = ["broadcast", "broadcast_from_root", "reduce"]
 
 _CHUNK_BYTES, _CHUNK, _CHUNK_SHIFT = constant(posted.CHUNK_BYTES), constant(layout.CHUNK), constant(layout.CHUNK_SHIFT)
 _DONE = constant(layout.DONE)
@@ -23,13 +24,13 @@ _0, _1, _BELOW_PAIR, _PAIR, _PIECE = constant(0), constant(1), constant(15), con
 
 
 @functools.cache
-def spread_of_root(scope: Scope, unit: int) -> Any:
-    """Way.spread() in a job with two paths: the root sends to all members."""
+def broadcast_from_root(scope: Scope, unit: int) -> Any:
+    """Strategy.broadcast() in a job with two paths: the root sends to all members."""
     scatter, move = posted.scatter(scope, unit, layout.DONE, posted.whole), copy(unit, warp=scope is WARP)
     rank, size, sync, await_far = scope.rank, scope.size, scope.sync, wait_far()
 
     @device
-    def spread(op, c, epoch, dest, source, nbytes, root):
+    def broadcast(op, c, epoch, dest, source, nbytes, root):
         if root == rank_of(c[1]):
             scatter(c, epoch, (dest, source, nbytes))
             if dest != source:
@@ -38,12 +39,12 @@ def spread_of_root(scope: Scope, unit: int) -> Any:
             await_far(op, row_of(c[0], root) + _DONE, epoch)
         sync()
 
-    return spread
+    return broadcast
 
 
 @functools.cache
-def spread(scope: Scope, unit: int) -> Any:
-    """Way.spread(): a single chunk along a binomial tree, several along a chain."""
+def broadcast(scope: Scope, unit: int) -> Any:
+    """Strategy.broadcast(): a single chunk along a binomial tree, several along a chain."""
     put, move, rank, size = posted.put(unit), copy(unit, warp=scope is WARP), scope.rank, scope.size
     await_far = wait_far()
 
@@ -80,7 +81,7 @@ def spread(scope: Scope, unit: int) -> Any:
             done += _CHUNK_BYTES
 
     @device
-    def spread(op, c, epoch, dest, source, nbytes, root):
+    def broadcast(op, c, epoch, dest, source, nbytes, root):
         if rank() == 0:
             if nbytes <= _CHUNK_BYTES:
                 tree(op, c, epoch, dest, source, nbytes, root)
@@ -89,7 +90,7 @@ def spread(scope: Scope, unit: int) -> Any:
         if root == rank_of(c[1]) and dest != source:
             move(dest, source, nbytes, u64(rank()), u64(size()), False)
 
-    return spread
+    return broadcast
 
 
 @functools.cache

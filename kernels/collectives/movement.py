@@ -1,7 +1,7 @@
 """Collectives on teams that move elements, for small and large messages (OpenSHMEM 1.5, "Collective Routines").
 
-As in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``way`` (collectives/way.py) connects
-members that map each other's memory, or others. ``c`` is (address of the channel, its team's entry).
+As in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``strategy`` (strategy.py) transfers
+between members that map each other's memory, or between others. ``c`` is (address of the channel, its team's entry).
 
 Up to PGAS_LL_BYTES from one member to another go through staging, so dest need not be ready before the call. More is written into dest.
 """
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.kernels import layout, operation, state, window
+from pgas.kernels.collectives.call import alone, by_strategy, entering, fitting, of_arrays, pair
+from pgas.kernels.collectives.strategy import Strategy
+from pgas.kernels.collectives.words import copy_words, first_of, store_word
 from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
 from pgas.kernels.ops import operands
-from pgas.kernels.ops.call import alone, by_way, fitting, of_arrays, pair
-from pgas.kernels.ops.collectives.channel import after, channel_of, member, rank_of, size_of
-from pgas.kernels.ops.collectives.way import Way
-from pgas.kernels.ops.collectives.words import copy_words, first_of, store_word
+from pgas.kernels.ops.team import after, member, rank_of, size_of
 from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
 
@@ -30,9 +30,9 @@ _NEGATIVE = constant(state.NEGATIVE)
 # alltoall and fcollect ------------------------------------------------------------------------------------------------------------
 
 
-def _received(scope: Scope, unit: int, way: Way) -> Any:
+def _received(scope: Scope, unit: int, strategy: Strategy) -> Any:
     """Make ``receive(op, c, epoch, dest, nbytes)``: copy nbytes of every other member from staging to dest, in the order of members."""
-    store, word, first, size = store_word(unit), way.word(), first_of(scope), scope.size
+    store, word, first, size = store_word(unit), strategy.word(), first_of(scope), scope.size
 
     @device
     def receive(op, c, epoch, dest, nbytes):
@@ -48,7 +48,7 @@ def _received(scope: Scope, unit: int, way: Way) -> Any:
     return receive
 
 
-def _exchange(scope: Scope, unit: int, *, same: bool) -> Callable[[Way], Any]:
+def _alltoall(scope: Scope, unit: int, *, same: bool) -> Callable[[Strategy], Any]:
     """alltoall, or fcollect (same: all members get the same). request: dest, source, bytes for each member."""
 
     @device
@@ -56,10 +56,11 @@ def _exchange(scope: Scope, unit: int, *, same: bool) -> Callable[[Way], Any]:
         dest, source, nbytes = request
         return dest + u64(rank_of(c[1])) * nbytes, source if same else source + u64(q) * nbytes, nbytes
 
-    def make(way: Way) -> Any:
-        begin, finish, collect = way.begin(scope), way.finish(scope), way.collect(scope)
-        send, receive, own = way.send_each(scope, unit), _received(scope, unit, way), copy_words(scope, unit)
-        send_same, share, push = way.send_same(scope, unit), way.share(scope, unit), way.push(scope, unit, piece)
+    def make(strategy: Strategy) -> Any:
+        begin, finish, gather = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope)
+        send, receive, own = strategy.send_each(scope, unit), _received(scope, unit, strategy), copy_words(scope, unit)
+        send_same, fcollect_large = strategy.send_same(scope, unit), strategy.fcollect(scope, unit)
+        exchange_large = strategy.exchange(scope, unit, piece)
 
         @device
         def perform(op, c, request):
@@ -75,12 +76,12 @@ def _exchange(scope: Scope, unit: int, *, same: bool) -> Callable[[Way], Any]:
                 to, origin, _ = piece(c, rank_of(c[1]), request)
                 if to != origin:
                     own(to, origin, nbytes)
-                collect(op, c, epoch)
+                gather(op, c, epoch)
                 receive(op, c, epoch, dest, nbytes)
             elif same:
-                share(op, c, epoch, dest, source, nbytes)
+                fcollect_large(op, c, epoch, dest, source, nbytes)
             else:
-                push(op, c, epoch, request)
+                exchange_large(op, c, epoch, request)
             finish(op, c, epoch)
 
         return perform
@@ -139,12 +140,12 @@ def _all_of_notes(name: str, itemsize: int) -> Any:
 
 def alltoall(scope: Scope) -> Callable[..., Any]:
     """Typing function of alltoall at a scope."""
-    return of_arrays("alltoall", scope, _each, functools.partial(_exchange, same=False))
+    return of_arrays("alltoall", scope, _each, functools.partial(_alltoall, same=False))
 
 
 def fcollect(scope: Scope, *, notes: bool = False) -> Callable[..., Any]:
     """Typing function of fcollect at a scope. notes: for the notes that members exchange when they make a team."""
-    return of_arrays("fcollect", scope, _all_of_notes if notes else _all_of_source, functools.partial(_exchange, same=True))
+    return of_arrays("fcollect", scope, _all_of_notes if notes else _all_of_source, functools.partial(_alltoall, same=True))
 
 
 # broadcast ------------------------------------------------------------------------------------------------------------------------
@@ -153,21 +154,17 @@ def fcollect(scope: Scope, *, notes: bool = False) -> Callable[..., Any]:
 def broadcast(scope: Scope) -> Callable[..., Any]:
     """Typing function of broadcast at a scope."""
     name = "broadcast" + scope.suffix
-    op, sync = constant(operation.number(name)), scope.entry(name)
+    op = constant(operation.number(name))
 
     def typing(team: Any, dest: Any, source: Any, root: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
         operands.integer(name, "root", root)
-        contiguous = operands.contiguous(name, dest=dest, source=source)
+        enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
         fits, nbytes = fitting(name, element_size(dest.dtype)), constant(element_size(dest.dtype))
-        perform = alone(name, scope, by_way(_broadcast(scope, unit)))
+        perform = alone(name, scope, by_strategy(_broadcast(scope, unit)))
 
         def body(team, dest, source, root, channel=0):
-            sync()
-            if contiguous is not None:
-                if not contiguous(dest, source):
-                    return
-            c = channel_of(op, team, channel)
+            c = enter(team, dest, source, channel)
             if c[0] != _0:
                 if u64(root) >= u64(size_of(c[1])):
                     state.fail(_NO_MEMBER, op, u64(size_of(c[1])), _0, u64(root), _0, _0)
@@ -181,26 +178,26 @@ def broadcast(scope: Scope) -> Callable[..., Any]:
     return typing
 
 
-def _broadcast(scope: Scope, unit: int) -> Callable[[Way], Any]:
+def _broadcast(scope: Scope, unit: int) -> Callable[[Strategy], Any]:
     """A broadcast. request: dest, source, bytes, root."""
 
-    def make(way: Way) -> Any:
-        begin, finish, collect = way.begin(scope), way.finish(scope, one_sided=True), way.collect_of(scope)
-        send, own, spread = way.send_same(scope, unit), copy_words(scope, unit), way.spread(scope, unit)
-        store, word, rank, size = store_word(unit), way.word(), scope.rank, scope.size
+    def make(strategy: Strategy) -> Any:
+        begin, finish, gather = strategy.begin(scope), strategy.finish(scope, one_sided=True), strategy.gather_from(scope)
+        send, own, broadcast_large = strategy.send_same(scope, unit), copy_words(scope, unit), strategy.broadcast(scope, unit)
+        store, word, rank, size = store_word(unit), strategy.word(), scope.rank, scope.size
 
         @device
         def perform(op, c, request):
             dest, source, nbytes, root = request
             epoch = begin(op, c)
             if nbytes > window.LL_BYTES:
-                spread(op, c, epoch, dest, source, nbytes, root)
+                broadcast_large(op, c, epoch, dest, source, nbytes, root)
             elif root == rank_of(c[1]):
                 send(op, c, epoch, source, nbytes)
                 if dest != source:
                     own(dest, source, nbytes)
             else:
-                collect(op, c, epoch, root)
+                gather(op, c, epoch, root)
                 i = u64(rank())
                 while i * _WORD < nbytes:
                     store(dest + i * _WORD, word(op, c, epoch, root, i), nbytes - i * _WORD)
@@ -221,15 +218,11 @@ def collect(scope: Scope) -> Callable[..., Any]:
 
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
-        perform = alone(name, scope, by_way(_collect(scope, unit, name, element_size(dest.dtype))))
-        op, sync, contiguous = constant(operation.number(name)), scope.entry(name), operands.contiguous(name, dest=dest, source=source)
+        perform = alone(name, scope, by_strategy(_collect(scope, unit, name, element_size(dest.dtype))))
+        op, enter = constant(operation.number(name)), entering(scope, name, operands.contiguous(name, dest=dest, source=source))
 
         def body(team, dest, source, channel=0):
-            sync()
-            if contiguous is not None:
-                if not contiguous(dest, source):
-                    return
-            c = channel_of(op, team, channel)
+            c = enter(team, dest, source, channel)
             if c[0] != _0:
                 perform(op, c, (address_of(dest), u64(dest.size), address_of(source), u64(source.size)))
 
@@ -238,7 +231,7 @@ def collect(scope: Scope) -> Callable[..., Any]:
     return typing
 
 
-def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Way], Any]:
+def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Strategy], Any]:
     """All members exchange their element counts, then store their elements into every dest. request: dest, its size, source, its size."""
     fits, each = fitting(name, itemsize), constant(itemsize)
 
@@ -250,9 +243,9 @@ def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Way
     def piece(c, q, request):
         return request
 
-    def make(way: Way) -> Any:
-        begin, finish, gather = way.begin(scope), way.finish(scope), way.collect(scope)
-        tell, push, word = way.send_words(scope, count), way.push(scope, unit, piece), way.word()
+    def make(strategy: Strategy) -> Any:
+        begin, finish, gather = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope)
+        announce, exchange, word = strategy.send_words(scope, count), strategy.exchange(scope, unit, piece), strategy.word()
 
         @device
         def perform(op, c, request):
@@ -261,7 +254,7 @@ def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Way
                 state.fail(_IN_PLACE, op, u64(size_of(c[1])), dest, _0, _0, _DEST)
                 return
             epoch = begin(op, c)
-            tell(op, c, epoch, request)
+            announce(op, c, epoch, request)
             gather(op, c, epoch)
             before, total = _0, _0
             for q in range(size_of(c[1])):
@@ -271,7 +264,7 @@ def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Way
                 else:
                     total += word(op, c, epoch, u32(q), _0)
             if fits(op, c, dest, dest_size, total, source, size, size):
-                push(op, c, epoch, (dest + before * each, source, size * each))
+                exchange(op, c, epoch, (dest + before * each, source, size * each))
             finish(op, c, epoch)
 
         return perform
@@ -282,7 +275,7 @@ def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Way
 def alltoallv(scope: Scope) -> Callable[..., Any]:
     """Typing function of alltoallv at a scope."""
     name = "alltoallv" + scope.suffix
-    op, sync = constant(operation.number(name)), scope.entry(name)
+    op = constant(operation.number(name))
 
     def typing(
         team: Any, dest: Any, dest_counts: Any, dest_displs: Any, source: Any, source_counts: Any, source_displs: Any, channel: Any = 0
@@ -292,15 +285,12 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
         for argument, row in rows.items():
             if not isinstance(row, types.Array) or row.ndim != 1 or not isinstance(row.dtype, types.Integer):
                 refuse("row of integers", function=name, name=argument, found=row)
-        fits, contiguous = fitting(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
-        perform = alone(name, scope, by_way(_alltoallv(scope, unit, element_size(dest.dtype))))
+        enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
+        fits = fitting(name, element_size(dest.dtype))
+        perform = alone(name, scope, by_strategy(_alltoallv(scope, unit, element_size(dest.dtype))))
 
         def body(team, dest, dest_counts, dest_displs, source, source_counts, source_displs, channel=0):
-            sync()
-            if contiguous is not None:
-                if not contiguous(dest, source):
-                    return
-            c = channel_of(op, team, channel)
+            c = enter(team, dest, source, channel)
             if c[0] != _0:
                 n = u64(size_of(c[1]))
                 shortest = min(min(dest_counts.size, dest_displs.size), min(source_counts.size, source_displs.size))
@@ -330,7 +320,7 @@ def _end(displ, count):
     return displ + count if displ < _NEGATIVE and count < _NEGATIVE else _NEGATIVE
 
 
-def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Way], Any]:
+def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Strategy], Any]:
     """Every member tells each other member where to write in its dest, and how many elements; then all write there.
 
     request: op, dest, dest_counts, dest_displs, source, source_counts, source_displs.
@@ -341,8 +331,8 @@ def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Way], Any]:
     def place(q, request):
         return u64(request[3][q]), u64(request[2][q])
 
-    def make(way: Way) -> Any:
-        word = way.word()
+    def make(strategy: Strategy) -> Any:
+        word = strategy.word()
 
         @device
         def piece(c, q, request):
@@ -357,15 +347,15 @@ def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Way], Any]:
                 count = _0
             return dest + displ * each, source + u64(source_displs[q]) * each, count * each
 
-        begin, finish, gather = way.begin(scope), way.finish(scope), way.collect(scope)
-        tell, push = way.send_words(scope, place), way.push(scope, unit, piece)
+        begin, finish, gather = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope)
+        announce, exchange = strategy.send_words(scope, place), strategy.exchange(scope, unit, piece)
 
         @device
         def perform(op, c, request):
             epoch = begin(op, c)
-            tell(op, c, epoch, request)
+            announce(op, c, epoch, request)
             gather(op, c, epoch)
-            push(op, c, epoch, (epoch, request))
+            exchange(op, c, epoch, (epoch, request))
             finish(op, c, epoch)
 
         return perform

@@ -1,4 +1,4 @@
-"""The way between members that map each other's memory.
+"""The strategy if all members map each other's memory.
 
 Small messages are sent as LL-16 lines (NCCL's protocol): a 16-byte store has 8 bytes of data and twice the epoch; the receiver polls the
 line in its own memory. This takes one flight, no fence and no barrier. Larger messages are stored into dest or loaded from source, with
@@ -13,11 +13,12 @@ from typing import Any
 
 from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
+from pgas.kernels.collectives import channel
+from pgas.kernels.collectives.channel import POLLS_MASK, given_up, half_of, row_of, wait_flag
+from pgas.kernels.collectives.operators import Combine
+from pgas.kernels.collectives.words import first_of, load_item, load_word, store_item
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives import channel
-from pgas.kernels.ops.collectives.channel import POLLS_MASK, after, given_up, half_of, member, rank_of, row_of, size_of, wait_flag
-from pgas.kernels.ops.collectives.reduction import Combine
-from pgas.kernels.ops.collectives.words import first_of, load_item, load_word, store_item
+from pgas.kernels.ops.team import after, member, rank_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import WARP, Scope
@@ -31,7 +32,7 @@ _0, _1, _2, _7, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 7, 15, 32))
 
 @functools.cache
 def begin(scope: Scope) -> Any:
-    """Way.begin()."""
+    """Strategy.begin()."""
     start = channel.begin(scope, flag)
 
     @device
@@ -42,7 +43,7 @@ def begin(scope: Scope) -> Any:
 
 
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
-    """Way.finish()."""
+    """Strategy.finish()."""
     end = channel.finish(scope, flag, one_sided=one_sided)
 
     @device
@@ -56,39 +57,39 @@ leave = finish
 
 
 @functools.cache
-def _exchange(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
-    """Make ``exchange(op, c, epoch)``: signal every member and wait for every member; acquires. Called after a barrier of the scope.
+def _sync_flags(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
+    """Make ``sync_flags(op, c, epoch)``: signal every member and wait for every member; acquires. Called after a barrier of the scope.
 
     fence: the fence of the signalling threads; ptx.nothing: none.
     """
     send, await_all, rank, _word = channel.write_flags(scope, flag), channel.wait_flags(scope), scope.rank, constant(word)
 
     @device
-    def exchange(op, c, epoch):
+    def sync_flags(op, c, epoch):
         base, entry = c
         if rank() < u32(32):  # the threads that write flags; a fence waits for earlier loads, so it comes before those of send()
             fence()
         send(base, entry, _word, epoch)
         await_all(op, base, entry, _word, epoch)
 
-    return exchange
+    return sync_flags
 
 
-def meet(scope: Scope, *, completes: bool) -> Any:
-    """Way.meet(). In a job with two paths members may also have put to PEs of other machines, which a barrier completes, too."""
-    exchange = _exchange(scope, layout.ARRIVED, ptx.fence_sc_sys if completes else ptx.nothing)
+def barrier(scope: Scope, *, completes: bool) -> Any:
+    """Strategy.barrier(). In a job with two paths members may also have put to PEs of other machines, which a barrier completes, too."""
+    sync_flags = _sync_flags(scope, layout.ARRIVED, ptx.fence_sc_sys if completes else ptx.nothing)
     if not (completes and transport.two_paths()):
-        return exchange
+        return sync_flags
     quiet, rank, sync = transport.current().quiet, scope.rank, scope.sync
 
     @device
-    def meet(op, c, epoch):
+    def barrier(op, c, epoch):
         if rank() == 0:
             quiet()
         sync()
-        exchange(op, c, epoch)
+        sync_flags(op, c, epoch)
 
-    return meet
+    return barrier
 
 
 # Lines --------------------------------------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def line_at(c, epoch, q):
 
 @functools.cache
 def send_same(scope: Scope, unit: int) -> Any:
-    """Way.send_same()."""
+    """Strategy.send_same()."""
     load, rank, size = load_word(unit), scope.rank, scope.size
 
     @device
@@ -124,7 +125,7 @@ def send_same(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def send_each(scope: Scope, unit: int) -> Any:
-    """Way.send_each()."""
+    """Strategy.send_each()."""
     load, first, size = load_word(unit), first_of(scope), scope.size
 
     @device
@@ -145,19 +146,19 @@ def send_each(scope: Scope, unit: int) -> Any:
 
 
 @functools.cache
-def collect(scope: Scope) -> Any:
-    """Way.collect()."""
+def gather(scope: Scope) -> Any:
+    """Strategy.gather()."""
 
     @device
-    def collect(op, c, epoch):
+    def gather(op, c, epoch):
         pass
 
-    return collect
+    return gather
 
 
 @functools.cache
 def release(scope: Scope) -> Any:
-    """Way.release(): wait until all threads have loaded what they send."""
+    """Strategy.release(): wait until all threads have loaded what they send."""
     sync = scope.sync
 
     @device
@@ -168,18 +169,18 @@ def release(scope: Scope) -> Any:
 
 
 @functools.cache
-def collect_of(scope: Scope) -> Any:
-    """Way.collect_of()."""
+def gather_from(scope: Scope) -> Any:
+    """Strategy.gather_from()."""
 
     @device
-    def collect(op, c, epoch, q):
+    def gather(op, c, epoch, q):
         pass
 
-    return collect
+    return gather
 
 
 def send_words(scope: Scope, values: Any) -> Any:
-    """Way.send_words()."""
+    """Strategy.send_words()."""
     rank, size = scope.rank, scope.size
 
     @device
@@ -220,7 +221,7 @@ def await_line(op, at, epoch):
 
 @functools.cache
 def word() -> Any:
-    """Way.word()."""
+    """Strategy.word()."""
 
     @device
     def word(op, c, epoch, q, i):
@@ -232,12 +233,12 @@ def word() -> Any:
 # Between operands ---------------------------------------------------------------------------------------------------------------
 
 
-def push(scope: Scope, unit: int, piece: Any) -> Any:
-    """Way.push()."""
-    move, done, rank, size, sync = copy(unit, warp=scope is WARP), _exchange(scope, layout.DONE), scope.rank, scope.size, scope.sync
+def exchange(scope: Scope, unit: int, piece: Any) -> Any:
+    """Strategy.exchange()."""
+    move, done, rank, size, sync = copy(unit, warp=scope is WARP), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
 
     @device
-    def push(op, c, epoch, request):
+    def exchange(op, c, epoch, request):
         entry = c[1]
         n, me = size_of(entry), rank_of(entry)
         q = me
@@ -250,36 +251,36 @@ def push(scope: Scope, unit: int, piece: Any) -> Any:
         sync()
         done(op, c, epoch)
 
-    return push
+    return exchange
 
 
 @device
 def own_place(c, q, request):
-    """The piece of push() in an fcollect. request: dest, source, bytes of each member."""
+    """The piece of exchange() in an fcollect. request: dest, source, bytes of each member."""
     dest, source, nbytes = request
     return dest + u64(rank_of(c[1])) * nbytes, source, nbytes
 
 
 @functools.cache
-def share(scope: Scope, unit: int) -> Any:
-    """Way.share()."""
-    to_all = push(scope, unit, own_place)
+def fcollect(scope: Scope, unit: int) -> Any:
+    """Strategy.fcollect()."""
+    to_all = exchange(scope, unit, own_place)
 
     @device
-    def share(op, c, epoch, dest, source, nbytes):
+    def fcollect(op, c, epoch, dest, source, nbytes):
         to_all(op, c, epoch, (dest, source, nbytes))
 
-    return share
+    return fcollect
 
 
 @functools.cache
-def spread(scope: Scope, unit: int) -> Any:
-    """Way.spread(): members load from the root's source at the same time, as the root's SM would limit stores to all of them."""
+def broadcast(scope: Scope, unit: int) -> Any:
+    """Strategy.broadcast(): members load from the root's source at the same time, as the root's SM would limit stores to all of them."""
     pull, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
     announce, await_all = channel.write_flags(scope, flag), channel.wait_flags(scope)
 
     @device
-    def spread(op, c, epoch, dest, source, nbytes, root):
+    def broadcast(op, c, epoch, dest, source, nbytes, root):
         base, entry = c
         if root == rank_of(entry):
             if rank() < u32(32):
@@ -297,7 +298,7 @@ def spread(scope: Scope, unit: int) -> Any:
             if rank() == 0:
                 flag(row_of(base, rank_of(entry)) + _DONE, epoch, member(entry, root))
 
-    return spread
+    return broadcast
 
 
 def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
@@ -422,7 +423,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
     dest may be source: no other member reads this slice of it.
     """
-    arrive, done, rank, size, sync = _exchange(scope, layout.ARRIVED), _exchange(scope, layout.DONE), scope.rank, scope.size, scope.sync
+    arrive, done, rank, size, sync = _sync_flags(scope, layout.ARRIVED), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
 
     @device
@@ -431,8 +432,8 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         n, me = u64(size_of(entry)), u64(rank_of(entry))
         arrive(op, c, epoch)
         sync()
-        share = ((nbytes + _BELOW_LINE) // _LINE + n - _1) // n * _LINE
-        at, end = min(me * share, nbytes), min((me + _1) * share, nbytes)
+        part = ((nbytes + _BELOW_LINE) // _LINE + n - _1) // n * _LINE
+        at, end = min(me * part, nbytes), min((me + _1) * part, nbytes)
         if (source | dest) & _BELOW_LINE == _0:
             whole = end if end & _BELOW_LINE == _0 else end - (end & _BELOW_LINE)
             pairs(entry, source, dest, at + u64(rank()) * _LINE, whole, u64(size()) * _LINE, True)
@@ -447,8 +448,8 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
 @functools.cache
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Way.reducescatter()."""
-    arrive, done, rank, size, sync = _exchange(scope, layout.ARRIVED), _exchange(scope, layout.DONE), scope.rank, scope.size, scope.sync
+    """Strategy.reducescatter()."""
+    arrive, done, rank, size, sync = _sync_flags(scope, layout.ARRIVED), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
 
     @device

@@ -1,15 +1,16 @@
-"""Shared by all collectives: checks of operands, team and channel, and the way between members."""
+"""Shared by all collectives: checks of operands, entering a channel, and the transfer strategy."""
 
 from collections.abc import Callable
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import operation, state
+from pgas.kernels.collectives import far, near
+from pgas.kernels.collectives.channel import channel_of
+from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.compiler import address_of, constant, device, element_size, u64
 from pgas.kernels.ops import operands
-from pgas.kernels.ops.collectives import far, near
-from pgas.kernels.ops.collectives.channel import channel_of, is_near, size_of
-from pgas.kernels.ops.collectives.way import Way
+from pgas.kernels.ops.team import is_near, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse
 from pgas.kernels.scope import Scope
@@ -17,14 +18,14 @@ from pgas.kernels.scope import Scope
 if SIMULATOR:
     from pgas.sim import engine
 
-__all__ = ["alone", "body_of", "by_way", "fitting", "of_arrays", "on_channel", "pair"]
+__all__ = ["alone", "body_of", "by_strategy", "entering", "fitting", "of_arrays", "pair"]
 
 _0, _DEST, _SOURCE = constant(0), constant(operation.SYMMETRIC), constant(operation.LOCAL)
 _MISFIT = constant(state.MISFIT)
 
 
-def by_way(make: Callable[[Way], Any]) -> Any:
-    """Return make()'s function ``(op, c, request)`` for the way of this job; with two ways, the team decides which one is used."""
+def by_strategy(make: Callable[[Strategy], Any]) -> Any:
+    """Return make()'s function ``(op, c, request)`` for this job's strategy; in a job with two, the team decides."""
     if not transport.two_paths():
         return make(near if transport.maps_peers() else far)
     by_stores, by_nic = make(near), make(far)
@@ -65,18 +66,22 @@ def alone(name: str, scope: Scope, perform: Any) -> Any:
     return only
 
 
-def on_channel(scope: Scope, name: str, perform: Any) -> Any:
-    """Make ``call(team, channel, request)``: perform a collective on a channel."""
-    op, sync, perform = constant(operation.number(name)), scope.entry(name), alone(name, scope, perform)
+def entering(scope: Scope, name: str, contiguous: Any = None) -> Any:
+    """Make ``enter(team, dest, source, channel)``: let the scope enter a channel, and return ``c``; its address is 0 after an error.
+
+    contiguous: of operands.contiguous(), for the arrays dest and source.
+    """
+    op, sync = constant(operation.number(name)), scope.entry(name)
 
     @device
-    def call(team, channel, request):
+    def enter(team, dest, source, channel):
         sync()
-        c = channel_of(op, team, channel)
-        if c[0] != _0:
-            perform(op, c, request)
+        if contiguous is not None:
+            if not contiguous(dest, source):
+                return _0, _0
+        return channel_of(op, team, channel)
 
-    return call
+    return enter
 
 
 def fitting(name: str, itemsize: int) -> Any:
@@ -113,7 +118,7 @@ def of_arrays(plain: str, scope: Scope, request_of: Any, perform_of: Any) -> Cal
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
         contiguous = operands.contiguous(name, dest=dest, source=source)
-        return body_of(name, scope, contiguous, request_of(name, element_size(dest.dtype)), by_way(perform_of(scope, unit)))
+        return body_of(name, scope, contiguous, request_of(name, element_size(dest.dtype)), by_strategy(perform_of(scope, unit)))
 
     return typing
 
@@ -123,14 +128,10 @@ def body_of(name: str, scope: Scope, contiguous: Any, request_of: Any, perform: 
 
     contiguous: of operands.contiguous(). request_of: ``request(…)`` of of_arrays().
     """
-    op, sync, perform = constant(operation.number(name)), scope.entry(name), alone(name, scope, perform)
+    op, enter, perform = constant(operation.number(name)), entering(scope, name, contiguous), alone(name, scope, perform)
 
     def body(team, dest, source, channel=0):
-        sync()
-        if contiguous is not None:
-            if not contiguous(dest, source):
-                return
-        c = channel_of(op, team, channel)
+        c = enter(team, dest, source, channel)
         if c[0] != _0:
             request = request_of(op, c, address_of(dest), u64(dest.size), address_of(source), u64(source.size))
             if request[2] != _0:

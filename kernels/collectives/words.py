@@ -4,9 +4,9 @@ import functools
 from typing import Any
 
 from pgas.kernels import layout
+from pgas.kernels.collectives.operators import Combine
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives.channel import rank_of
-from pgas.kernels.ops.collectives.reduction import Combine
+from pgas.kernels.ops.team import rank_of
 from pgas.kernels.scope import Scope
 
 __all__ = ["combined", "copy_words", "first_of", "load_item", "load_word", "store_item", "store_word"]
@@ -77,7 +77,7 @@ def store_word(unit: int) -> Any:
 
 @functools.cache
 def load_item(unit: int, words: int) -> Any:
-    """Make ``load(addr, left)``: load the two words of an item (reduction.Combine); the second is 0 if it has one word."""
+    """Make ``load(addr, left)``: load the two words of an item (operators.Combine); the second is 0 if it has one word."""
     load_one = load_word(unit)
 
     @device
@@ -145,7 +145,7 @@ def copy_words(scope: Scope, unit: int) -> Any:
 def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
     """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine the data of members 0 to members - 1, in their order.
 
-    word: from a way. own: this member's own data.
+    word: of the strategy. own: this member's own data.
     """
     words, load, store = combine.words, load_item(unit, combine.words), store_item(unit, combine.words)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size

@@ -8,8 +8,9 @@ import functools
 from typing import Any
 
 from pgas.kernels import state, window
+from pgas.kernels.collectives.channel import flag_threads, half_of, row_of
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.collectives.channel import flag_threads, half_of, member, rank_of, row_of, size_of, wrapped
+from pgas.kernels.ops.team import member, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import THREAD, WARP, Scope
@@ -43,10 +44,10 @@ def put(unit: int) -> Any:
 def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
     """Make ``scatter(c, epoch, request)``: send a piece to every other member, and then the epoch to a word of this PE's row.
 
-    ``piece(c, q, request)``: as in Way.push().
+    ``piece(c, q, request)``: as in Strategy.exchange().
     """
     post, rank, size, sync, _word, two = put(unit), scope.rank, scope.size, scope.sync, constant(word), transport.two_paths()
-    move, tell = copy(unit, warp=scope is WARP), flag
+    move, notify = copy(unit, warp=scope is WARP), flag
 
     @device
     def by_nic(c, epoch, request):
@@ -81,7 +82,7 @@ def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
         while q < n and rank() < step:
             pe = member(entry, q)
             if q != me and state.near(pe):
-                tell(row_of(base, me) + _word, epoch, pe)
+                notify(row_of(base, me) + _word, epoch, pe)
             q = u32(q + step)
 
     return by_both

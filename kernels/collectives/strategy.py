@@ -1,14 +1,14 @@
-"""The interface of a way between members: near.py uses loads and stores, far.py the job's path to far PEs."""
+"""The transfer strategy between the members of a team: near.py uses loads and stores, far.py the job's path to PEs that are not mapped."""
 
 from typing import Any, Protocol
 
-from pgas.kernels.ops.collectives.reduction import Combine
+from pgas.kernels.collectives.operators import Combine
 from pgas.kernels.scope import Scope
 
-__all__ = ["Way"]
+__all__ = ["Strategy"]
 
 
-class Way(Protocol):
+class Strategy(Protocol):
     """Device functions for the threads of a scope.
 
     ``c`` is (address of the channel, team's entry). All threads of the scope call each function, after a barrier. After finish() the
@@ -22,10 +22,10 @@ class Way(Protocol):
         """Make ``finish(op, c, epoch)`` (channel.finish)."""
 
     def leave(self, scope: Scope) -> Any:
-        """Make ``leave(op, c, epoch)``: finish() after meet(), when no data was sent."""
+        """Make ``leave(op, c, epoch)``: finish() after barrier(), when no data was sent."""
 
-    def meet(self, scope: Scope, *, completes: bool) -> Any:
-        """Make ``meet(op, c, epoch)``: wait until all members have arrived. completes: their earlier operations are complete then."""
+    def barrier(self, scope: Scope, *, completes: bool) -> Any:
+        """Make ``barrier(op, c, epoch)``: wait until all members have arrived. completes: their earlier operations are complete then."""
 
     # Through staging, up to window.LL_BYTES for each pair. Every member sends and receives.
 
@@ -38,31 +38,31 @@ class Way(Protocol):
     def send_words(self, scope: Scope, values: Any) -> Any:
         """Make ``send(op, c, epoch, request)``: send the two words ``values(q, request)`` to each other member q."""
 
-    def collect(self, scope: Scope) -> Any:
-        """Make ``collect(op, c, epoch)``: wait for all members' data, unless word() waits; called between sending and word()."""
+    def gather(self, scope: Scope) -> Any:
+        """Make ``gather(op, c, epoch)``: wait for all members' data, unless word() waits; called between sending and word()."""
 
-    def collect_of(self, scope: Scope) -> Any:
-        """Make ``collect(op, c, epoch, q)``: the same if only member q has sent."""
+    def gather_from(self, scope: Scope) -> Any:
+        """Make ``gather(op, c, epoch, q)``: the same if only member q has sent."""
 
     def release(self, scope: Scope) -> Any:
-        """Make ``release(c)``, called after collect(): then the source of send_same() may be overwritten."""
+        """Make ``release(c)``, called after gather(): then the source of send_same() may be overwritten."""
 
     def word(self) -> Any:
         """Make ``word(op, c, epoch, q, i)``: return word i of member q's data."""
 
     # Between operands.
 
-    def push(self, scope: Scope, unit: int, piece: Any) -> Any:
-        """Make ``push(op, c, epoch, request)``: every member writes a piece to every member, including itself.
+    def exchange(self, scope: Scope, unit: int, piece: Any) -> Any:
+        """Make ``exchange(op, c, epoch, request)``: every member writes a piece to every member, including itself.
 
         ``piece(c, q, request)`` returns the destination address (of this PE's slot), the source address and the bytes of member q's piece.
         """
 
-    def share(self, scope: Scope, unit: int) -> Any:
-        """Make ``share(op, c, epoch, dest, source, nbytes)``: an fcollect."""
+    def fcollect(self, scope: Scope, unit: int) -> Any:
+        """Make ``fcollect(op, c, epoch, dest, source, nbytes)``: an fcollect."""
 
-    def spread(self, scope: Scope, unit: int) -> Any:
-        """Make ``spread(op, c, epoch, dest, source, nbytes, root)``: a broadcast."""
+    def broadcast(self, scope: Scope, unit: int) -> Any:
+        """Make ``broadcast(op, c, epoch, dest, source, nbytes, root)``: a broadcast."""
 
     def reduce(self, scope: Scope, unit: int, combine: Combine) -> Any:
         """Make ``reduce(op, c, epoch, dest, source, nbytes)``: an all-reduce. Return the epoch of its last round."""
