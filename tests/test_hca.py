@@ -12,13 +12,13 @@ from pgas.base.errors import TransportError
 from pgas.job.paths import hca
 from pgas.job.paths.topology import PE, Neighbours, choose_transport
 from pgas.transports import registry
-from pgas.transports.adapter import Path
 from pgas.transports.devices import Device, Gid, Port
 from pgas.transports.ibgda.nic import DirectNIC
 from pgas.transports.ibgda.transport import IBGDA
 from pgas.transports.ibrc.nic import ProxiedNIC
 from pgas.transports.ibrc.transport import IBRC
 from pgas.transports.ibrc.verbs import VerbsNIC
+from pgas.transports.nic.adapter import Path
 from pgas.transports.selection import Choice
 
 job = jobs.job

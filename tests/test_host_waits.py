@@ -13,7 +13,7 @@ import pytest
 from pgas.base import waits
 from pgas.job.bootstrap import calls
 from pgas.job.bootstrap import processes as job_processes
-from pgas.transports.adapter import AdapterGone
+from pgas.transports.nic.adapter import AdapterGone
 from pgas.transports.softhca.process import client, messages
 
 

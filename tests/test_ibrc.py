@@ -566,7 +566,7 @@ def test_indices_that_wrap(run):
     """At 2^16, 2^32, and at the end of queue and ring, which have the smallest possible size."""
     found = run(
         """
-from pgas.transports.adapter_nic import AdapterNIC
+from pgas.transports.nic.adapter_nic import AdapterNIC
 
 @pgas.jit
 def flood(dest, source, rounds):

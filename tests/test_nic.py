@@ -306,7 +306,7 @@ def test_trace(job):
 @pytest.mark.parametrize("first", [jobs.also(2**16 - 3), 2**32 - 3])
 def test_indices_that_wrap(job, first):
     text = f"""
-from pgas.transports.adapter_nic import AdapterNIC
+from pgas.transports.nic.adapter_nic import AdapterNIC
 AdapterNIC.first_index = {first}
 """
     text += (

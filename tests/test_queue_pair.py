@@ -7,14 +7,14 @@ import pytest
 import test_softhca_rig as rig
 
 from pgas.base.errors import TransportError
-from pgas.transports import queue_pair
-from pgas.transports.adapter import Path, Port, Uar
 from pgas.transports.mlx5 import commands, contexts, cqe, fields, wqe
 from pgas.transports.mlx5.capabilities import TsFormatCap
 from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
-from pgas.transports.queue_pair import QueuePair, Queues, check_caps
+from pgas.transports.nic import queue_pair
+from pgas.transports.nic.adapter import Path, Port, Uar
+from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps
 from pgas.transports.softhca.syndromes import Command as Why
 from pgas.transports.softhca.syndromes import command_text
 

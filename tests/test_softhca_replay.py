@@ -27,8 +27,8 @@ import pgas
 from pgas.job import runtime
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import cpu
-from pgas.transports.adapter_nic import AdapterNIC
 from pgas.transports.mlx5 import cqe, fields, send_queue, wqe
+from pgas.transports.nic.adapter_nic import AdapterNIC
 from pgas.transports.softhca import tables
 
 TRACE = Path(__file__).parent / "golden" / "trace-ibgda.txt"

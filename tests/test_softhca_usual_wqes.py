@@ -9,7 +9,8 @@ from pgas.base.backend import SIMULATOR
 from pgas.transports.mlx5 import doorbell, wqe
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.softhca import tables
-from pgas.transports.softhca.engine import batch, pipeline, states, usual_wqes
+from pgas.transports.softhca.cuda import batch, usual_wqes
+from pgas.transports.softhca.engine import pipeline, states
 
 pytestmark = pytest.mark.skipif(not SIMULATOR, reason="calls what is compiled for the CPU")
 

@@ -5,9 +5,9 @@ import test_softhca_rig as rig
 from test_queue_pair import Wrapped
 
 from pgas.doctor import trial
-from pgas.transports.adapter import Path
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.commands import Command, Status
+from pgas.transports.nic.adapter import Path
 from pgas.transports.softhca.process import client
 
 card, observer = rig.card, rig.observer

@@ -10,7 +10,7 @@ from pgas.kernels import window
 from pgas.transports.devices import Device, Port
 from pgas.transports.memory import fds
 from pgas.transports.memory.protocol import Memory, Segment
-from pgas.transports.nic import Part
+from pgas.transports.nic.protocol import Part
 from pgas.transports.registry import Setting
 
 __all__ = ["P2P", "attach_peers"]

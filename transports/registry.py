@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from pgas.base import config
 from pgas.base.errors import TransportError
 from pgas.kernels import window
-from pgas.transports.adapter import Opener
 from pgas.transports.devices import Device, Port
 from pgas.transports.memory.protocol import Segment
-from pgas.transports.nic import NIC, Part
+from pgas.transports.nic.adapter import Opener
+from pgas.transports.nic.protocol import NIC, Part
 from pgas.transports.selection import Choice
 
 __all__ = [

@@ -23,11 +23,11 @@ from pgas.base.errors import PgasError
 from pgas.base.launcher import environment, launched
 from pgas.doctor.machine import Gpu, Machine, Mpi, Nic, Verbs, number
 from pgas.doctor.trial import try_queue_pair
-from pgas.transports import adapter as seam
 from pgas.transports import registry
 from pgas.transports.devices import Device, Gid, Port, devices, pci_address
 from pgas.transports.ibgda import devx
-from pgas.transports.queue_pair import check_caps
+from pgas.transports.nic import adapter as seam
+from pgas.transports.nic.queue_pair import check_caps
 from pgas.transports.selection import choose_gid
 from pgas.transports.verbs.device import OpenDevice
 

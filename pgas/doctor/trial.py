@@ -6,12 +6,12 @@ import time
 from pgas.base.errors import PgasError, TransportError
 from pgas.kernels import window
 from pgas.sim import memory
-from pgas.transports.adapter import Adapter, Path, Uar
 from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import cqe, doorbell, wqe
 from pgas.transports.mlx5.contexts import Access
-from pgas.transports.queue_pair import QueuePair, Queues
+from pgas.transports.nic.adapter import Adapter, Path, Uar
+from pgas.transports.nic.queue_pair import QueuePair, Queues
 
 __all__ = ["try_queue_pair"]
 

@@ -20,7 +20,7 @@ from pgas.job.memory.heap import Allocator
 from pgas.kernels import window
 from pgas.transports import p2p
 from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment, whole_pages
-from pgas.transports.nic import NIC
+from pgas.transports.nic.protocol import NIC
 
 if SIMULATOR:
     from pgas.kernels.compiler import cpu

@@ -36,7 +36,7 @@ from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import registry
 from pgas.transports.memory.protocol import Memory, heap_segment, whole_pages
-from pgas.transports.nic import NIC, Part
+from pgas.transports.nic.protocol import NIC, Part
 
 if SIMULATOR:
     from pgas.job import simulation, strict

@@ -9,7 +9,7 @@ from pgas.kernels import window
 from pgas.kernels.compiler import cpu
 from pgas.sim import engine, forbid
 from pgas.transports.memory.protocol import Memory
-from pgas.transports.nic import NIC
+from pgas.transports.nic.protocol import NIC
 
 __all__ = ["forbid", "of"]
 

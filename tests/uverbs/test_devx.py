@@ -11,12 +11,13 @@ from test_queue_pair import Poster, make, write
 
 from pgas.base.errors import PgasError, TransportError
 from pgas.base.remedies import mend
-from pgas.transports import adapter, devices, selection
+from pgas.transports import devices, selection
 from pgas.transports.ibgda import devx
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
-from pgas.transports.queue_pair import check_caps
+from pgas.transports.nic import adapter
+from pgas.transports.nic.queue_pair import check_caps
 from pgas.transports.softhca.process import client
 from uverbs import devices as played
 

@@ -20,14 +20,14 @@ from typing import Any, Protocol, TypeVar
 from pgas.base.errors import PgasError, TransportError
 from pgas.base.remedies import mend
 from pgas.transports import devices
-from pgas.transports.adapter import HOP_LIMIT, FirstError, Path, Port, Uar
 from pgas.transports.ibgda.library import Library
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.commands import OUTPUT, Command, Status, command_name
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.doorbell import UarType
-from pgas.transports.queue_pair import query_roce_address
+from pgas.transports.nic.adapter import HOP_LIMIT, FirstError, Path, Port, Uar
+from pgas.transports.nic.queue_pair import query_roce_address
 from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.device import pyverbs, reason
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pgas.kernels import layout, window
-from pgas.transports.adapter_nic import AdapterNIC
 from pgas.transports.ibgda import doorbells
 from pgas.transports.mlx5 import cqe
-from pgas.transports.nic import timed_out
-from pgas.transports.queue_pair import Queues
+from pgas.transports.nic.adapter_nic import AdapterNIC
+from pgas.transports.nic.protocol import timed_out
+from pgas.transports.nic.queue_pair import Queues
 
 if TYPE_CHECKING:
     from pgas.transports.ibgda.forwarding import Forwarder

@@ -6,12 +6,12 @@ from typing import Any
 from pgas.base.errors import TransportError
 from pgas.kernels import window
 from pgas.transports import registry, selection
-from pgas.transports.adapter import Adapter, path_of
 from pgas.transports.devices import Device, Port
 from pgas.transports.ibgda import devx, doorbells
 from pgas.transports.ibgda.nic import DirectNIC
 from pgas.transports.memory.protocol import Memory, Segment
-from pgas.transports.nic import Part
+from pgas.transports.nic.adapter import Adapter, path_of
+from pgas.transports.nic.protocol import Part
 from pgas.transports.registry import Setting
 
 __all__ = ["IBGDA"]

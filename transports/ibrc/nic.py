@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from pgas.kernels import layout
-from pgas.transports.adapter_nic import AdapterNIC
 from pgas.transports.ibrc import tables, wqes
 from pgas.transports.ibrc.thread import RingNIC
+from pgas.transports.nic.adapter_nic import AdapterNIC
 
 __all__ = ["ProxiedNIC"]
 

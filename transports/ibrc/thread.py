@@ -15,8 +15,8 @@ from pgas.kernels import layout, state, window
 from pgas.transports.hostloop.slack import sleep_precisely
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.loop import compiled
-from pgas.transports.nic import NIC, Part, timed_out
-from pgas.transports.snapshot import Ring
+from pgas.transports.nic.protocol import NIC, Part, timed_out
+from pgas.transports.nic.snapshot import Ring
 
 __all__ = ["RingNIC", "shares"]
 

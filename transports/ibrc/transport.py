@@ -5,11 +5,11 @@ from typing import Any
 
 from pgas.kernels import window
 from pgas.transports import registry, selection
-from pgas.transports.adapter import path_of
 from pgas.transports.devices import Device, Port
 from pgas.transports.ibrc.thread import RingNIC
 from pgas.transports.memory.protocol import Segment
-from pgas.transports.nic import Part
+from pgas.transports.nic.adapter import path_of
+from pgas.transports.nic.protocol import Part
 from pgas.transports.registry import Setting
 from pgas.transports.verbs.queue_pair import why_not
 

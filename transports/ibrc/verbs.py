@@ -27,7 +27,7 @@ from pgas.transports.ibrc import tables, work_requests
 from pgas.transports.ibrc.thread import RingNIC
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5.contexts import Access
-from pgas.transports.nic import CELL_BYTES, Part
+from pgas.transports.nic.protocol import CELL_BYTES, Part
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import WcStatus, WrOpcode
 from pgas.transports.verbs.device import OpenDevice

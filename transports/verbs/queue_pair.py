@@ -8,9 +8,9 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 from pgas.transports import devices
-from pgas.transports.adapter import HOP_LIMIT, Path
 from pgas.transports.devices import Gid
 from pgas.transports.mlx5.contexts import Access, QpState
+from pgas.transports.nic.adapter import HOP_LIMIT, Path
 from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.abi import QpAttrMask
 from pgas.transports.verbs.device import OpenDevice, pyverbs, reason

@@ -15,7 +15,7 @@ from pgas.job.paths.choice import Paths
 from pgas.kernels import layout, operation, refusals, state, window
 from pgas.kernels.codes import Comparison, SignalOp
 from pgas.transports.memory.protocol import Memory
-from pgas.transports.nic import NIC
+from pgas.transports.nic.protocol import NIC
 
 __all__ = [
     "Places", "Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "reset", "set_heap_size", "setup", "timed_out",

@@ -23,9 +23,9 @@ from pgas.job.health.inquiry import Inquiry
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.sim.report import ranges
-from pgas.transports import outstanding
 from pgas.transports.memory.protocol import Memory
-from pgas.transports.nic import NIC
+from pgas.transports.nic import outstanding
+from pgas.transports.nic.protocol import NIC
 
 if SIMULATOR:
     from pgas.sim import engine

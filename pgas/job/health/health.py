@@ -10,8 +10,8 @@ from typing import Any
 from pgas.base.agreement import of_another
 from pgas.base.errors import CompletionError, PgasError, again
 from pgas.job.health.detector import FailureDetector
-from pgas.transports.adapter import AdapterGone
 from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.nic.adapter import AdapterGone
 
 __all__ = ["Health"]
 

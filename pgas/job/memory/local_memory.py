@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from pgas.base.errors import TransportError
 from pgas.kernels import layout
-from pgas.transports.nic import NIC
+from pgas.transports.nic.protocol import NIC
 
 __all__ = ["LocalMemory"]
 

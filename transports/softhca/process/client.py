@@ -19,10 +19,10 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.base.liveness import described
 from pgas.base.waits import tell_if_late
-from pgas.transports.adapter import AdapterGone, FirstError, Inspection, Port, QueueState, Uar
-from pgas.transports.adapter import Path as AddressPath
 from pgas.transports.memory.protocol import Loan, Memory
 from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET, UarType
+from pgas.transports.nic.adapter import AdapterGone, FirstError, Inspection, Port, QueueState, Uar
+from pgas.transports.nic.adapter import Path as AddressPath
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.process import bar, messages
 from pgas.transports.softhca.process.messages import Kind

@@ -78,7 +78,7 @@ class _SimulatedKernel(_Thread):
     CTAS = 1  # in the simulator, a CTA that only waits does not yield to others
 
     def __init__(self) -> None:
-        from pgas.transports.softhca.engine import block  # which compiles its functions, before a PE waits for it
+        from pgas.transports.softhca.cuda import block  # which compiles its functions, before a PE waits for it
 
         super().__init__(Tables(workers=self.CTAS))
         self._kernel = block.loop[self.CTAS, block.THREADS]
@@ -145,7 +145,7 @@ def _kernel(device: int, sms: int) -> Engine:
 
     from pgas.kernels.compiler import compiler
     from pgas.transports.memory import vmm
-    from pgas.transports.softhca.engine import block
+    from pgas.transports.softhca.cuda import block
 
     check = vmm.check
 

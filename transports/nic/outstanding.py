@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 from pgas.base.errors import PgasError
 from pgas.kernels import codes, layout
-from pgas.transports.adapter import QueueState
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.wqe import WQEBB
-from pgas.transports.nic import NIC
-from pgas.transports.snapshot import Ring
+from pgas.transports.nic.adapter import QueueState
+from pgas.transports.nic.protocol import NIC
+from pgas.transports.nic.snapshot import Ring
 
 __all__ = ["describe"]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.base.errors import TransportError
-from pgas.transports.adapter import HOP_LIMIT, Adapter, Path, Port
 from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, CommandError, command_name
@@ -19,6 +18,7 @@ from pgas.transports.mlx5.contexts import AtomicMode, PmState, QpState, QpType, 
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE
 from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
+from pgas.transports.nic.adapter import HOP_LIMIT, Adapter, Path, Port
 
 __all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address"]
 

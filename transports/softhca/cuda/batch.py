@@ -10,6 +10,7 @@ from pgas.transports.mlx5.wqe import (
     WQE_IDX_MASK,
     WQEBB_SHIFT,
 )
+from pgas.transports.softhca.cuda.usual_wqes import UNUSUAL, check_usual
 from pgas.transports.softhca.engine import ops
 from pgas.transports.softhca.engine.completer import count_cqes
 from pgas.transports.softhca.engine.ops import for_kernel, load_u8
@@ -26,7 +27,6 @@ from pgas.transports.softhca.engine.states import (
     count,
     state_of,
 )
-from pgas.transports.softhca.engine.usual_wqes import UNUSUAL, check_usual
 from pgas.transports.softhca.tables import (
     CQ_COLLAPSED,
     CTL_BEAT,

@@ -19,8 +19,8 @@ from pgas.kernels.compiler import address_of, cuda, i64, ptx, types, u32, u64
 from pgas.kernels.compiler import device as inlined
 from pgas.transports.hostloop.compiled import keep
 from pgas.transports.mlx5.wqe import CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, WQEBB, WQEBB_SHIFT
-from pgas.transports.softhca.engine import SOURCES, runs
-from pgas.transports.softhca.engine.batch import (
+from pgas.transports.softhca.cuda import runs
+from pgas.transports.softhca.cuda.batch import (
     LATER,
     NO_WQE,
     ONE_BY_ONE,
@@ -47,16 +47,8 @@ from pgas.transports.softhca.engine.batch import (
     waiting,
     wants,
 )
-from pgas.transports.softhca.engine.completer import place_cqe
-from pgas.transports.softhca.engine.lanes import FULL, reached
-from pgas.transports.softhca.engine.late import expire
-from pgas.transports.softhca.engine.limits import admit
-from pgas.transports.softhca.engine.loop import visit as visit_alone
-from pgas.transports.softhca.engine.ops import copy_few, idle
-from pgas.transports.softhca.engine.pipeline import process
-from pgas.transports.softhca.engine.requester import collect, credit, recorded, take_doorbell
-from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
-from pgas.transports.softhca.engine.runs import (
+from pgas.transports.softhca.cuda.lanes import FULL, reached
+from pgas.transports.softhca.cuda.runs import (
     AHEAD,
     BASE,
     CQ_AT,
@@ -78,6 +70,15 @@ from pgas.transports.softhca.engine.runs import (
     Cta,
     give_back,
 )
+from pgas.transports.softhca.engine import SOURCES
+from pgas.transports.softhca.engine.completer import place_cqe
+from pgas.transports.softhca.engine.late import expire
+from pgas.transports.softhca.engine.limits import admit
+from pgas.transports.softhca.engine.loop import visit as visit_alone
+from pgas.transports.softhca.engine.ops import copy_few, idle
+from pgas.transports.softhca.engine.pipeline import process
+from pgas.transports.softhca.engine.requester import collect, credit, recorded, take_doorbell
+from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
 from pgas.transports.softhca.engine.states import DELAYS_DATA, FETCH, RECEIVES
 from pgas.transports.softhca.tables import (
     CONTROL,
@@ -355,4 +356,4 @@ if SIMULATOR:
         place_cqe, process, read_segments, take_doorbell, update, visit_alone, waiting, wants, write_segments,
     ):  # fmt: skip
         function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
-keep(loop, *SOURCES)
+keep(loop, *SOURCES, __file__.rpartition("/")[0])

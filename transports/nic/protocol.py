@@ -15,10 +15,10 @@ from typing import Any
 from pgas.base.agreement import everywhere
 from pgas.base.errors import TransportError
 from pgas.kernels import layout, window
-from pgas.transports.adapter import Inspection
 from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment
-from pgas.transports.queue_pair import Queues
-from pgas.transports.snapshot import QueueMemory, Ring
+from pgas.transports.nic.adapter import Inspection
+from pgas.transports.nic.queue_pair import Queues
+from pgas.transports.nic.snapshot import QueueMemory, Ring
 
 __all__ = ["CELL_BYTES", "NIC", "Part", "big_endian", "timed_out"]
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import cuda, i64, types, u64
 from pgas.kernels.compiler import device as inlined
-from pgas.transports.softhca.engine.batch import ATOMICS, NO_WQE, WRITES, account, fence, load, store
+from pgas.transports.softhca.cuda.batch import ATOMICS, NO_WQE, WRITES, account, fence, load, store
+from pgas.transports.softhca.cuda.lanes import FULL, NEVER, apart, copy_together
 from pgas.transports.softhca.engine.completer import ALWAYS, REQ, place_cqe
-from pgas.transports.softhca.engine.lanes import FULL, NEVER, apart, copy_together
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.requester import READ, WRITE
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments

@@ -10,15 +10,15 @@ from typing import Any
 
 from pgas.base.errors import CompletionError, PgasError, TransportError
 from pgas.kernels import layout, window
-from pgas.transports.adapter import FirstError, Inspection, Opener, Path, Port
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.doorbell import DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import WQEBB
-from pgas.transports.nic import CELL_BYTES, NIC, Part, big_endian
-from pgas.transports.queue_pair import QueuePair, Queues, check_caps
-from pgas.transports.snapshot import QueueMemory
+from pgas.transports.nic.adapter import FirstError, Inspection, Opener, Path, Port
+from pgas.transports.nic.protocol import CELL_BYTES, NIC, Part, big_endian
+from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps
+from pgas.transports.nic.snapshot import QueueMemory
 
 __all__ = ["AdapterNIC"]
 
