@@ -9,7 +9,7 @@ LAUNCH := $(shell command -v mpirun >/dev/null 2>&1 && echo mpirun || echo pytho
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Tests start Python thousands of times, in the guest emulated: bytecode is kept, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
-# Open MPI refuses root, counts cores and binds PEs to them, as perftests/jobs.py says; it need not for tests. OMPI_ is its version 4, PRTE_ 5.
+# Open MPI refuses root, counts cores and binds PEs to them, as perftests/harness/jobs.py says; it need not for tests. OMPI_ is its version 4, PRTE_ 5.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_rmaps_base_oversubscribe := 1
@@ -116,13 +116,13 @@ lint: $(VENV)/dev
 	ruff format --check .
 
 types: $(VENV)/dev
-	mypy pgas tests/typed_calls.py
+	mypy pgas tests/support/typed_calls.py
 
 # Four at once on two cores: tests of deaths and timeouts wait more than they compute.
 UNIT := tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -n 4
 
 # Those that compile for a GPU: other modules want the simulator.
-SASS := $(shell grep -l mark.sass tests/test_*.py)
+SASS := $(shell grep -rl mark.sass tests --include="test_*.py")
 
 unit: $(VENV)/dev
 	$(PYTEST) $(UNIT) -m "not sass and not slow and not wheel"
@@ -141,8 +141,8 @@ wheel: $(VENV)/dev
 slow: $(VENV)/dev
 	$(PYTEST) $(UNIT) -m "slow and not sass"
 	NUMBA_ENABLE_CUDASIM=0 $(PYTEST) $(SASS) -n 2 --dist loadfile -m "slow and sass"
-	TEST_LAUNCHER=run $(PYTEST) -n 4 $(addprefix tests/test_,faults.py faults_nic.py broken_job.py hang_report.py)
-	PGAS_ENGINE=cuda $(PYTEST) $(addprefix tests/test_softhca_,wqes.py errors.py atomics.py states.py rig.py) -n 2 -m "not sass"
+	TEST_LAUNCHER=run $(PYTEST) -n 4 $(addprefix tests/job/test_,faults.py faults_nic.py broken_job.py hang_report.py)
+	PGAS_ENGINE=cuda $(PYTEST) $(addprefix tests/softhca/test_softhca_,wqes.py errors.py atomics.py states.py rig.py) -n 2 -m "not sass"
 
 ## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
 conformance: $(VENV)/dev
@@ -248,7 +248,7 @@ check-rxe-machines: $(VENV)/dev
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines. FLAGS=--help
 check-gpu:
-	python3 -m pgas.perftests.check_gpu $(FLAGS)
+	python3 tests/tools/check_gpu.py $(FLAGS)
 
 ## compare: latencies over p2p on the GPUs here, two minutes, beside NVSHMEM's own figures; the Python that is active
 compare:
@@ -256,11 +256,11 @@ compare:
 
 ## figures: put, p, Jacobi and all-to-all over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
 figures:
-	python3 -m pgas.perftests.figures
+	python3 tests/tools/figures.py
 
 ## docs: write the generated pages of docs/ again, from docstrings and tables
 docs: $(VENV)/dev
-	NUMBA_ENABLE_CUDASIM=1 python tests/reference.py
+	NUMBA_ENABLE_CUDASIM=1 python tests/tools/reference.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

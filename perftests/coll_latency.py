@@ -23,12 +23,12 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests import timing
-from pgas.perftests.bulk import scope_syncs, share
-from pgas.perftests.coll_harness import Case, CollTest, Measured, run_named
-from pgas.perftests.collectives import COLLECTIVES, SCOPES, Buffers, Collective, Message, messages
-from pgas.perftests.options import ALL, OF_COLLECTIVES, Defaults, Options
-from pgas.perftests.workload import WARP
+from pgas.perftests.harness import timing
+from pgas.perftests.harness.bulk import scope_syncs, share
+from pgas.perftests.harness.collectives import COLLECTIVES, SCOPES, Buffers, Collective, Message, messages
+from pgas.perftests.harness.options import ALL, OF_COLLECTIVES, Defaults, Options
+from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
+from pgas.perftests.harness.workload import WARP
 
 __all__ = ["TESTS", "main"]
 

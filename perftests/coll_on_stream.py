@@ -20,9 +20,9 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests.coll_harness import Case, CollTest, Measured, run_named
-from pgas.perftests.collectives import COLLECTIVES, Buffers, Message, messages
-from pgas.perftests.options import OF_COLLECTIVES, Defaults, Options
+from pgas.perftests.harness.collectives import COLLECTIVES, Buffers, Message, messages
+from pgas.perftests.harness.options import OF_COLLECTIVES, Defaults, Options
+from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
 
 __all__ = ["TESTS", "main"]
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from pgas.base.arguments import Parser, size_flag
 from pgas.base.output import outlive_reader
-from pgas.perftests import jobs
-from pgas.perftests.jobs import BASELINES, RESULTS, Step
+from pgas.perftests.harness import jobs
+from pgas.perftests.harness.jobs import BASELINES, RESULTS, Step
+from pgas.perftests.harness.report import said
 from pgas.perftests.plot import read
-from pgas.perftests.report import said
 
 __all__ = ["LATENCIES", "compared", "main", "steps"]
 

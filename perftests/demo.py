@@ -15,8 +15,8 @@ import numpy as np
 
 import pgas
 from pgas.base.output import outlive_reader
-from pgas.perftests import timing
-from pgas.perftests.jobs import starting
+from pgas.perftests.harness import timing
+from pgas.perftests.harness.jobs import starting
 
 #: Empty kernel: CTAs and threads, launches.
 _SIMULATOR_GRID, _GPU_GRID = (16, 256, 3), (128, 256, 200)

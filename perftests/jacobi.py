@@ -30,8 +30,8 @@ from numba import cuda
 
 from pgas.base.arguments import Parser, one_of, output_file, within
 from pgas.base.output import outlive_reader
-from pgas.perftests.options import TRANSPORTS
-from pgas.perftests.report import said
+from pgas.perftests.harness.options import TRANSPORTS
+from pgas.perftests.harness.report import said
 
 __all__ = ["main"]
 

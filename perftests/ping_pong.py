@@ -17,13 +17,13 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests.bulk import message_workload, scope_syncs
-from pgas.perftests.harness import Pattern, PerfTest
-from pgas.perftests.options import OF_ONE_CTA, Defaults, Options
-from pgas.perftests.payload import Fault
-from pgas.perftests.report import LATENCY
-from pgas.perftests.transfer import Transfer
-from pgas.perftests.workload import Workload
+from pgas.perftests.harness.bulk import message_workload, scope_syncs
+from pgas.perftests.harness.options import OF_ONE_CTA, Defaults, Options
+from pgas.perftests.harness.pair import Pattern, PerfTest
+from pgas.perftests.harness.payload import Fault
+from pgas.perftests.harness.report import LATENCY
+from pgas.perftests.harness.transfer import Transfer
+from pgas.perftests.harness.workload import Workload
 
 __all__ = ["SIGNAL_WQES", "flag_only", "flag_test", "increase", "kernel", "payload_then_flag", "perf_test", "signal", "with_flag"]
 

@@ -21,7 +21,7 @@ from matplotlib import pyplot
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from pgas.base.arguments import Parser, output_file, size_flag
-from pgas.perftests.report import BANDWIDTH, place
+from pgas.perftests.harness.report import BANDWIDTH, place
 
 __all__ = ["Curve", "Panel", "draw", "highest", "main", "picture", "read"]
 
@@ -163,7 +163,7 @@ def read(name: str, keys: Sequence[str], parser: argparse.ArgumentParser) -> dic
         data: dict[str, Any] = json.loads(Path(name).read_text(encoding="utf-8"))
         [data[key] for key in keys]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        parser.error(f"{name} is not a result of a perf test's --json, nor of pgas.perftests.figures: {error}")
+        parser.error(f"{name} is not a result of a perf test's --json, nor of make figures: {error}")
     return data
 
 

@@ -9,20 +9,20 @@ values are compared with NumPy's (atomics.py).
 
 import sys
 
-from pgas.perftests import atomics, harness
-from pgas.perftests.options import Defaults, Options
-from pgas.perftests.workload import Workload, p_workload
+from pgas.perftests.harness import atomics, pair
+from pgas.perftests.harness.options import Defaults, Options
+from pgas.perftests.harness.workload import Workload, p_workload
 
 _FIXED = ("datatype", "stride")
 
 
 def _workload(size: int, options: Options) -> Workload:
     if size % 4:
-        raise harness.RefusedError(f"size {size}: atomics are of 4 or 8 bytes: sizes must be multiples of 4")
+        raise pair.RefusedError(f"size {size}: atomics are of 4 or 8 bytes: sizes must be multiples of 4")
     return p_workload(size, options.datatype, 1, options.ctas, options.threads_per_cta)
 
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_atomic_bw",
     description="Bandwidth and message rate of atomics from inside a kernel, every value checked.",
     kernels=atomics.bandwidth_kernels(),

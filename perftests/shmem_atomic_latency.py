@@ -8,10 +8,10 @@ types of these two widths, ignores its flags, and runs the defaults of this one.
 
 import sys
 
-from pgas.perftests import atomics, harness
-from pgas.perftests.options import OF_ONE_CTA, Defaults, Options
-from pgas.perftests.report import LATENCY
-from pgas.perftests.workload import Workload, p_workload
+from pgas.perftests.harness import atomics, pair
+from pgas.perftests.harness.options import OF_ONE_CTA, Defaults, Options
+from pgas.perftests.harness.report import LATENCY
+from pgas.perftests.harness.workload import Workload, p_workload
 
 _FIXED = (*OF_ONE_CTA, "min_size", "max_size", "step", "datatype", "threads_per_cta")
 
@@ -20,7 +20,7 @@ def _workload(size: int, options: Options) -> Workload:
     return p_workload(size, options.datatype, 1, 1, 1)
 
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_atomic_latency",
     description="Time of an atomic until it is complete, every value checked.",
     kernels=atomics.latency_kernels(),

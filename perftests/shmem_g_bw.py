@@ -15,10 +15,11 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests import harness, shmem_p_bw
-from pgas.perftests.grid import grid_barrier
-from pgas.perftests.options import Defaults
-from pgas.perftests.workload import Workload, rounds_of_warps
+from pgas.perftests import shmem_p_bw
+from pgas.perftests.harness import pair
+from pgas.perftests.harness.grid import grid_barrier
+from pgas.perftests.harness.options import Defaults
+from pgas.perftests.harness.workload import Workload, rounds_of_warps
 
 
 @pgas.jit
@@ -48,14 +49,14 @@ def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
     return fewest, work.messages
 
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_g_bw",
     description="Bandwidth and message rate of single elements fetched with g from inside a kernel, every byte checked.",
     kernels={"thread": g_bw},
     workload=shmem_p_bw.TEST.workload,
     wqes=wqes,
     extra=shmem_p_bw.TEST.extra,
-    pattern=harness.Pattern.PULL,
+    pattern=pair.Pattern.PULL,
     defaults=Defaults("int"),
     simulator_defaults=shmem_p_bw.TEST.simulator_defaults,
 )

@@ -16,9 +16,10 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests import harness, shmem_g_bw, shmem_p_latency
-from pgas.perftests.options import OF_ONE_CTA, Defaults
-from pgas.perftests.report import LATENCY
+from pgas.perftests import shmem_g_bw, shmem_p_latency
+from pgas.perftests.harness import pair
+from pgas.perftests.harness.options import OF_ONE_CTA, Defaults
+from pgas.perftests.harness.report import LATENCY
 
 
 @pgas.jit
@@ -33,7 +34,7 @@ def g_latency(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: 
         cuda.syncthreads()
 
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_g_latency",
     description="Time of a message fetched with g, every byte checked.",
     kernels={"thread": g_latency},
@@ -41,7 +42,7 @@ TEST = harness.PerfTest(
     wqes=shmem_g_bw.wqes,
     measures=LATENCY,
     unit="all g of a message, on PE 0",
-    pattern=harness.Pattern.PULL,
+    pattern=pair.Pattern.PULL,
     defaults=Defaults("int", fixed=OF_ONE_CTA),
     simulator_defaults=shmem_p_latency.TEST.simulator_defaults,
 )

@@ -9,16 +9,17 @@ scope block only.
 import sys
 
 import pgas
-from pgas.perftests import bulk, harness, shmem_put_bw
-from pgas.perftests.options import Defaults
+from pgas.perftests import shmem_put_bw
+from pgas.perftests.harness import bulk, pair
+from pgas.perftests.harness.options import Defaults
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_get_bw",
     description="Bandwidth and message rate of gets from inside a kernel, every byte checked.",
     kernels=bulk.bandwidth_kernels({"block": pgas.get_nbi_block, "warp": pgas.get_nbi_warp, "thread": pgas.get_nbi}),
     workload=bulk.bandwidth_workload,
     wqes=bulk.wqes,
-    pattern=harness.Pattern.PULL,
+    pattern=pair.Pattern.PULL,
     defaults=Defaults("double"),
     simulator_defaults=shmem_put_bw.TEST.simulator_defaults,
 )

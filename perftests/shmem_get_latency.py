@@ -9,11 +9,12 @@ thread. ``-s all`` (default) measures the scopes one after the other.
 import sys
 
 import pgas
-from pgas.perftests import bulk, harness, shmem_put_latency
-from pgas.perftests.options import OF_ONE_CTA, Defaults
-from pgas.perftests.report import LATENCY
+from pgas.perftests import shmem_put_latency
+from pgas.perftests.harness import bulk, pair
+from pgas.perftests.harness.options import OF_ONE_CTA, Defaults
+from pgas.perftests.harness.report import LATENCY
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_get_latency",
     description="Time of a get until its data is there, every byte checked.",
     kernels=bulk.latency_kernels({"thread": pgas.get_nbi, "warp": pgas.get_nbi_warp, "block": pgas.get_nbi_block}, nbi=True),
@@ -21,7 +22,7 @@ TEST = harness.PerfTest(
     wqes=bulk.wqes,
     measures=LATENCY,
     unit="a get and its quiet, on PE 0",
-    pattern=harness.Pattern.PULL,
+    pattern=pair.Pattern.PULL,
     every_scope=True,
     defaults=Defaults("int", fixed=OF_ONE_CTA),
     simulator_defaults=shmem_put_latency.TEST.simulator_defaults,

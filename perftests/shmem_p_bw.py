@@ -19,10 +19,10 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests import harness
-from pgas.perftests.grid import grid_barrier
-from pgas.perftests.options import Defaults, Options
-from pgas.perftests.workload import Workload, p_workload, rounds_of_warps
+from pgas.perftests.harness import pair
+from pgas.perftests.harness.grid import grid_barrier
+from pgas.perftests.harness.options import Defaults, Options
+from pgas.perftests.harness.workload import Workload, p_workload, rounds_of_warps
 from pgas.transports.mlx5.wqe import ds_inline, wqebbs
 
 
@@ -68,7 +68,7 @@ def _coalesced(lanes: int, itemsize: int) -> int:
     return 0 if lanes == 0 else 1 if wqebbs(ds_inline(lanes * itemsize)) == 1 else 2
 
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_p_bw",
     description="Bandwidth and message rate of single elements sent with p from inside a kernel, every byte checked.",
     kernels={"thread": p_bw},

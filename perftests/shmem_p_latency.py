@@ -15,10 +15,11 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests import harness, shmem_p_bw
-from pgas.perftests.options import OF_ONE_CTA, Defaults, Options
-from pgas.perftests.report import LATENCY
-from pgas.perftests.workload import Workload, p_workload
+from pgas.perftests import shmem_p_bw
+from pgas.perftests.harness import pair
+from pgas.perftests.harness.options import OF_ONE_CTA, Defaults, Options
+from pgas.perftests.harness.report import LATENCY
+from pgas.perftests.harness.workload import Workload, p_workload
 
 
 @pgas.jit
@@ -41,7 +42,7 @@ def elements_workload(size: int, options: Options) -> Workload:
     return p_workload(size, options.datatype, 1, 1, options.threads_per_cta)
 
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_p_latency",
     description="Time of a message sent with p until it is complete, every byte checked.",
     kernels={"thread": p_latency},

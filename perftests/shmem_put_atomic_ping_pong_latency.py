@@ -8,7 +8,8 @@ NVSHMEM's ignores its flags and runs the defaults of this one: 50 warm-up and 50
 import sys
 from dataclasses import replace
 
-from pgas.perftests import bulk, ping_pong, shmem_put_ping_pong_latency
+from pgas.perftests import ping_pong, shmem_put_ping_pong_latency
+from pgas.perftests.harness import bulk
 
 TEST = ping_pong.perf_test(
     name="shmem_put_atomic_ping_pong_latency",

@@ -12,10 +12,10 @@ and a message of fewer elements than CTAs uses fewer CTAs.
 import sys
 
 import pgas
-from pgas.perftests import bulk, harness
-from pgas.perftests.options import Defaults
+from pgas.perftests.harness import bulk, pair
+from pgas.perftests.harness.options import Defaults
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_put_bw",
     description="Bandwidth and message rate of puts from inside a kernel, every byte checked.",
     kernels=bulk.bandwidth_kernels({"block": pgas.put_nbi_block, "warp": pgas.put_nbi_warp, "thread": pgas.put_nbi}),

@@ -10,11 +10,11 @@ trip, not the one-way time. ``-s all`` (default) measures the scopes one after t
 import sys
 
 import pgas
-from pgas.perftests import bulk, harness
-from pgas.perftests.options import OF_ONE_CTA, Defaults
-from pgas.perftests.report import LATENCY
+from pgas.perftests.harness import bulk, pair
+from pgas.perftests.harness.options import OF_ONE_CTA, Defaults
+from pgas.perftests.harness.report import LATENCY
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_put_latency",
     description="Time of a put until it is complete, every byte checked.",
     kernels=bulk.latency_kernels({"thread": pgas.put_nbi, "warp": pgas.put_warp, "block": pgas.put_block}, nbi=False),

@@ -9,8 +9,9 @@ ping_pong.py says how turns are played and checked.
 import sys
 
 import pgas
-from pgas.perftests import bulk, ping_pong
-from pgas.perftests.options import OF_ONE_CTA, Defaults
+from pgas.perftests import ping_pong
+from pgas.perftests.harness import bulk
+from pgas.perftests.harness.options import OF_ONE_CTA, Defaults
 
 #: Blocking calls: on return, all threads of the scope have done their part.
 CALLS = {"thread": pgas.put_nbi, "warp": pgas.put_warp, "block": pgas.put_block}

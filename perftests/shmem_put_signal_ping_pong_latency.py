@@ -13,7 +13,8 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 # isort: split
 from numba import cuda
 
-from pgas.perftests import bulk, ping_pong, shmem_put_ping_pong_latency
+from pgas.perftests import ping_pong, shmem_put_ping_pong_latency
+from pgas.perftests.harness import bulk
 
 
 def _sending(call: Any) -> Any:

@@ -14,9 +14,10 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests import harness, shmem_p_bw
-from pgas.perftests.grid import grid_barrier
-from pgas.perftests.options import Defaults
+from pgas.perftests import shmem_p_bw
+from pgas.perftests.harness import pair
+from pgas.perftests.harness.grid import grid_barrier
+from pgas.perftests.harness.options import Defaults
 
 
 @pgas.jit
@@ -40,7 +41,7 @@ def st_bw(dest: Any, source: Any, stride: np.uint64, counter: Any, start: int, i
         pgas.quiet()
 
 
-TEST = harness.PerfTest(
+TEST = pair.PerfTest(
     name="shmem_st_bw",
     description="Bandwidth and message rate of plain stores to the peer's memory, every byte checked (p2p only).",
     kernels={"thread": st_bw},

@@ -1,7 +1,7 @@
 """The table of primitives: PTX on a GPU, atomics on raw addresses (pgas.sim) in the simulator.
 
 Addresses are u64. "sys" scope reaches every GPU, the CPU and NICs; "gpu" only threads of this GPU (PTX ISA, "Memory Consistency
-Model"). What a line becomes in SASS is checked in tests/test_sass.py; on sm_90 ``ld.acquire`` costs an L1 invalidation at each poll, so
+Model"). What a line becomes in SASS is checked in test_sass.py; on sm_90 ``ld.acquire`` costs an L1 invalidation at each poll, so
 loops on peers' memory poll relaxed and acquire once; ``st.release`` is a fence and a store.
 """
 

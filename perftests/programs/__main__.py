@@ -22,8 +22,8 @@ from pgas.base.arguments import Parser, one_of, within
 from pgas.base.launcher import launched_rank
 from pgas.base.output import outlive_reader
 from pgas.base.text import printable
-from pgas.perftests.jobs import starting
-from pgas.perftests.options import TRANSPORTS
+from pgas.perftests.harness.jobs import starting
+from pgas.perftests.harness.options import TRANSPORTS
 from pgas.perftests.programs import soak
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
 from pgas.perftests.programs.operation import Operation, Program, line

@@ -11,7 +11,7 @@ import numpy as np
 from numba import cuda
 
 import pgas
-from pgas.perftests.grid import grid_barrier
+from pgas.perftests.harness.grid import grid_barrier
 from pgas.perftests.programs.operation import BLOCK, LANES, LOCAL_BYTES, THREAD, End, has_atomics
 
 __all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "Table", "copied", "interpreter", "operation_of", "signalled"]

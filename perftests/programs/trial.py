@@ -11,7 +11,7 @@ import numpy as np
 from numba import cuda
 
 from pgas.kernels import window
-from pgas.perftests import grid
+from pgas.perftests.harness import grid
 from pgas.perftests.programs.draw import GROUP
 from pgas.perftests.programs.interpreter import COLUMNS, IN_DEST, IN_SOURCE, MEETINGS, Table, interpreter
 from pgas.perftests.programs.on_host import Host, channel_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conformance.checks import RANK, THROUGH_NIC, N, difference, everywhere, neighbours, payload, raises
+from descriptors import few_descriptors
 from numba import cuda
-from test_bootstrap import few_descriptors
 
 import pgas
 from pgas.base.config import size_text

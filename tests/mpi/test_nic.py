@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     TRANSPORT not in ("ibgda", "ibrc"), reason="capability missing: a NIC as the only path (PGAS_TRANSPORT=ibgda or ibrc)"
 )
 
-ibgda = pytest.mark.skipif(TRANSPORT != "ibgda", reason="the proxy builds and counts other WQEs (tests/test_ibrc.py)")
+ibgda = pytest.mark.skipif(TRANSPORT != "ibgda", reason="the proxy builds and counts other WQEs (tests/nic/test_ibrc.py)")
 
 
 def nic():

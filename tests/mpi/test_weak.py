@@ -342,8 +342,8 @@ def one_flag(op, at, epoch):
     return u64(low) | u64(high) << u64(32)
 
 
-def without_fence(scope, word, fence=None, exchange=near._exchange):
-    """near._exchange, with the mistake that nothing orders data before the flags."""
+def without_fence(scope, word, fence=None, exchange=near._sync_flags):
+    """near._sync_flags, with the mistake that nothing orders data before the flags."""
     return exchange(scope, word, ptx.nothing)
 
 

@@ -1,4 +1,4 @@
-"""tests/forks.py in the guest, where Python takes 2 s to start and half a minute to import the tests' modules.
+"""tests/support/forks.py in the guest, where Python takes 2 s to start and half a minute to import the tests' modules.
 
 ``python -m rxe.forks COMMAND...`` imports, beginning with pytest, what a test session imports before its first test, and runs the command.
 """
@@ -15,7 +15,7 @@ __all__ = ["IMPORTED", "main", "preload"]
 
 IMPORTED = (
     "hypothesis", "mpi4py", "numba.cuda.simulator", "numpy.random", "numpy.testing", "pyverbs.addr", "pyverbs.cq", "pyverbs.device",
-    "pyverbs.mr", "pyverbs.pd", "pyverbs.qp", "pgas.perftests.jobs", "pgas.transports.ibrc.verbs",
+    "pyverbs.mr", "pyverbs.pd", "pyverbs.qp", "pgas.perftests.harness.jobs", "pgas.transports.ibrc.verbs",
 )  # fmt: skip
 
 

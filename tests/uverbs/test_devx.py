@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import test_softhca_rig as rig
-from test_queue_pair import Poster, make, write
+import rig
+from poster import Poster, make, write
 
 from pgas.base.errors import PgasError, TransportError
 from pgas.base.remedies import mend
@@ -24,7 +24,7 @@ from uverbs import devices as played
 CARD = os.environ.get("UVERBS_CARD")
 
 pytestmark = pytest.mark.skipif(
-    CARD is None, reason="capability missing: the devices of tests/uverbs (python -m uverbs; tests/test_uverbs.py)"
+    CARD is None, reason="capability missing: the devices of tests/uverbs (python -m uverbs; tests/tools/test_uverbs.py)"
 )
 
 GID = {"mlx5_0": 0, "mlx5_1": 3}

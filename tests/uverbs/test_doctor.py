@@ -8,7 +8,7 @@ import sys
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    "UVERBS_CARD" not in os.environ, reason="capability missing: the devices of tests/uverbs (python -m uverbs; tests/test_uverbs.py)"
+    "UVERBS_CARD" not in os.environ, reason="capability missing: the devices of tests/uverbs (python -m uverbs; tests/tools/test_uverbs.py)"
 )
 
 

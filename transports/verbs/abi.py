@@ -1,7 +1,7 @@
 """The binary interface of libibverbs: offsets and values of ``infiniband/verbs.h`` on 64-bit machines (stable since IBVERBS_1.1).
 
 Compiled code fills ``struct ibv_send_wr`` and calls the functions in ``struct ibv_context_ops``, as the inline ``ibv_post_send`` and
-``ibv_poll_cq`` do. tests/test_verbs_abi.py compares every number with the header.
+``ibv_poll_cq`` do. tests/nic/test_verbs_abi.py compares every number with the header.
 """
 
 from enum import IntEnum, IntFlag

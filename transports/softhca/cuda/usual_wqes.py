@@ -1,7 +1,7 @@
 """Fast checks of common WQEs: all fields are loaded together. The states (pipeline.check) load them one after another.
 
 The latency of each load delays the cuda engine. A WQE that passes these checks also passes the states. Any other WQE goes through the
-states, which find its error. tests/test_softhca_usual_wqes.py compares the two.
+states, which find its error. tests/softhca/test_softhca_usual_wqes.py compares the two.
 """
 
 from pgas.transports.hostloop.compiled import device

@@ -1,0 +1,1 @@
+"""What the perf tests share: options, kernels, data and its validation, timing, tables."""

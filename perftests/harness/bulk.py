@@ -1,0 +1,118 @@
+"""Kernels of the put and get tests: each thread, warp or CTA moves its share of a message with one call."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+from numba import cuda
+
+from pgas.perftests.harness.grid import grid_barrier
+from pgas.perftests.harness.options import Options
+from pgas.perftests.harness.workload import WARP, Workload, latency_workload, put_workload
+from pgas.perftests.harness.workload import share as plain_share
+from pgas.transports.mlx5.wqe import MESSAGE_MAX
+
+__all__ = ["bandwidth_kernels", "bandwidth_workload", "latency_kernels", "message_workload", "scope_syncs", "share", "wqes"]
+
+share = cuda.jit(device=True)(plain_share)
+
+
+@cuda.jit(device=True)
+def _block() -> tuple[int, int]:
+    return cuda.blockIdx.x, cuda.gridDim.x
+
+
+@cuda.jit(device=True)
+def _warp() -> tuple[int, int]:
+    return cuda.grid(1) // WARP, cuda.gridsize(1) // WARP
+
+
+@cuda.jit(device=True)
+def _thread() -> tuple[int, int]:
+    return cuda.grid(1), cuda.gridsize(1)
+
+
+#: By scope, the number of the caller and the number of callers.
+_WORKERS = {"block": _block, "warp": _warp, "thread": _thread}
+
+#: Most registers of a thread: with 1,024 threads in a CTA (-t) each has 64.
+_LIMITS = {"warp": 64}
+
+
+@cuda.jit(device=True)
+def _sync_thread() -> None:
+    """Do nothing."""
+
+
+@cuda.jit(device=True)
+def _sync_warp() -> None:
+    cuda.syncwarp()
+
+
+@cuda.jit(device=True)
+def _sync_block() -> None:
+    cuda.syncthreads()
+
+
+#: By scope, the barrier of its threads.
+scope_syncs = {"thread": _sync_thread, "warp": _sync_warp, "block": _sync_block}
+
+
+def bandwidth_kernels(calls: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a kernel for each scope: in each iteration every caller moves its share, then comes a barrier of the grid; quiet at the end."""
+    return {scope: _bandwidth_kernel(call, _WORKERS[scope], _LIMITS.get(scope)) for scope, call in calls.items()}
+
+
+def _bandwidth_kernel(call: Any, worker: Any, max_registers: int | None) -> Any:
+    @pgas.jit(max_registers=max_registers)
+    def bandwidth(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
+        number, workers = worker()
+        first, last = share(number, workers, dest.size)
+        to, what = dest[first:last], source[first:last]
+        for i in range(iters):
+            call(to, what, pe)
+            grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
+        if cuda.grid(1) == 0:
+            pgas.quiet()
+
+    return bandwidth
+
+
+def latency_kernels(calls: Mapping[str, Any], *, nbi: bool) -> dict[str, Any]:
+    """Make a kernel of one CTA for each scope: in each iteration one call, then quiet by the first thread.
+
+    nbi: the calls are non-blocking. They may return before the other threads have done their part, so a barrier comes before quiet.
+    """
+    return {scope: _latency_kernel(call, scope_syncs[scope if nbi else "thread"]) for scope, call in calls.items()}
+
+
+def _latency_kernel(call: Any, sync: Any) -> Any:
+    @pgas.jit
+    def latency(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
+        for _ in range(iters):
+            call(dest, source, pe)
+            sync()
+            if cuda.threadIdx.x == 0:
+                pgas.quiet()
+
+    return latency
+
+
+def bandwidth_workload(size: int, options: Options) -> Workload:
+    """Return the workload of a size in a bandwidth test."""
+    return put_workload(size, options.datatype, options.scope, options.ctas, options.threads_per_cta)
+
+
+def message_workload(size: int, options: Options) -> Workload:
+    """Return the workload of a size in a latency test: one message."""
+    return latency_workload(size, options.datatype, options.scope, options.threads_per_cta)
+
+
+def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
+    """Return the fewest and most WQEs: a WRITE or READ for each GiB of each call. Shares differ by at most one element."""
+    smallest, larger = divmod(work.nelems, work.messages)
+    small, large = (-(-nelems * work.dtype.itemsize // MESSAGE_MAX) for nelems in (smallest, smallest + 1))
+    count = larger * large + (work.messages - larger) * small
+    return count, count

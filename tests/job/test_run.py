@@ -1,0 +1,768 @@
+"""Jobs without MPI: python -m pgas.run, the variables of torchrun and srun, unique ids; how such jobs end, and refusals."""
+
+import getpass
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+import pgas
+from pgas import run
+from pgas.base import config
+from pgas.base.errors import BootstrapError
+from pgas.base.launcher import Launched, launched
+from pgas.job.bootstrap import rendezvous
+from pgas.job.bootstrap.protocol import exchange
+from pgas.perftests.harness.jobs import mpirun
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import os, sys, time
+import numpy as np
+import pgas
+
+@pgas.jit
+def shift(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+def body():
+    me, n = pgas.my_pe(), pgas.n_pes()
+    dest, source = pgas.zeros(4, np.int32), pgas.full(4, me, np.int32)
+    shift[1, 32](dest, source, (me + 1) % n)
+    pgas.barrier_all()
+    said = f"{me} of {n} got {dest.copy_to_host()[0]}{', MPI' if 'mpi4py.MPI' in sys.modules else ''}"
+    os.write(1, f"{said}\\n".encode())
+    return me
+
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("PMI_", "PMIX_", "OMPI_", "SLURM_", "PGAS_"))]:
+        monkeypatch.delenv(name)
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def started(command, **variables):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}", "NUMBA_ENABLE_CUDASIM": "1", "PGAS_SYMMETRIC_SIZE": "16M", **variables}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(processes):
+    """Wait for processes; return status, stdout and stderr of each."""
+    found = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=100)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        found.append((process.returncode, out, err))
+    return found
+
+
+def program(tmp_path, text):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM + text)
+    return str(path)
+
+
+def by_run(path, *arguments, n=2):
+    return [sys.executable, "-m", "pgas.run", "-n", str(n), *arguments, path]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+# -------------------------------------------------------------------------------------------------------------------- pgas.run
+
+
+def test_a_job(tmp_path):
+    """Two jobs in one process, without MPI; each line of output names its PE."""
+    path = program(tmp_path, "for _ in range(2):\n    with pgas.init():\n        body()\nprint('error', file=sys.stderr)\n")
+    ((status, out, err),) = ended([started(by_run(path))])
+    assert (status, err) == (0, "[PE 0] error\n[PE 1] error\n") or (status, err) == (0, "[PE 1] error\n[PE 0] error\n")
+    assert sorted(out.splitlines()) == sorted(2 * ["[PE 0] 0 of 2 got 1", "[PE 1] 1 of 2 got 0"])
+
+
+@pytest.mark.parametrize(("n", "mark"), [(2, "[PE 0] "), (1, "")])
+def test_the_first_pe_says_that_kernels_run_in_the_simulator(tmp_path, monkeypatch, n, mark):
+    """The launcher, which imports pgas, does not choose for the PEs."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    path = program(tmp_path, "pgas.init()\n")
+    variables = {"PYTHONPATH": f"{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen(by_run(path, n=n), env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert ended([process]) == [(0, "", f"{mark}pgas: no CUDA device here, kernels run in the simulator\n")]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"a", b"b\nc", b"\n\nd"], [b"#ab\n", b"#c\n#\n", b"#d\n"]),
+        ([b"\r10%", b"\r20%\r", b"30%\r\n"], [b"#\r", b"#10%\r#20%\r", b"#30%\r\n"]),
+        ([b"a\r", b"\nb\r", b"c"], [b"#a\r", b"\n", b"#b\r", b"#c\n"]),
+        ([bytes(1 << 16)] * 1000, [b"#" + bytes(1000 << 16) + b"\n"]),
+    ],
+    ids=["newlines", "carriage returns", "split ends", "a long line"],
+)
+def test_lines(pieces, shown):
+    """Lines appear as soon as they end, and a long line costs time in proportion to its length."""
+    written = []
+    lines = run._Lines(b"#", types.SimpleNamespace(write=written.append, flush=lambda: None))
+    begun = time.monotonic()
+    for piece in pieces:
+        lines.add(piece)
+    lines.end()
+    assert time.monotonic() - begun < 5
+    assert written == shown
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", 137, "PE 1 (process N) was killed by signal 9: the job cannot go on"),
+        pytest.param("sys.exit(3)", 3, "program ended with exit status 3", marks=pytest.mark.slow),
+        pytest.param("raise ValueError('bad')", 1, "PE 1 failed (ValueError), ending the job", marks=pytest.mark.slow),
+    ],
+)
+def test_a_pe_that_fails(tmp_path, end, status, said):
+    """It ends the others, the reason is printed once, and the command has its status."""
+    path = program(tmp_path, f"with pgas.init():\n    if body() == 1:\n        {end}\n    pgas.barrier_all()\n")
+    ((found, _, err),) = ended([started(by_run(path))])
+    lines = [line for line in err.splitlines() if "pgas: " in line]
+    assert found == status, err
+    assert len(lines) == 1, err
+    assert said in re.sub(r"process \d+", "process N", lines[0]), err
+
+
+def test_a_program_without_pgas_that_fails(tmp_path):
+    """The launcher reports which process failed, and ends the others."""
+    path = tmp_path / "program.py"
+    path.write_text("import json, os, time\nif json.loads(os.environ['PGAS_LAUNCHED'])['rank']: os._exit(4)\ntime.sleep(100)\n")
+    begun = time.monotonic()
+    ((status, _, err),) = ended([started(by_run(str(path), n=3))])
+    assert status == 4
+    assert "pgas: PE " in err
+    assert err.count(" ended with status 4, ending the job\n") == 1, err
+    assert time.monotonic() - begun < 40
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_ends_all(tmp_path, number):
+    path = program(tmp_path, "pgas.init()\nbody()\npgas.barrier_all()\ntime.sleep(100)\n")
+    process = started(by_run(path, n=3))
+    for _ in range(3):
+        assert " of 3 got " in process.stdout.readline()
+    process.send_signal(number)
+    ((status, _, err),) = ended([process])
+    assert status == 128 + number
+    assert err.count("KeyboardInterrupt") <= 3, err
+    assert running(path) == b""
+
+
+def test_two_machines(tmp_path):
+    """Two commands, here on one machine, started in either order: the second one's ranks follow the first one's."""
+    path = program(tmp_path, "with pgas.init():\n    body()\n")
+    shared = ("--nnodes", "2", "--master", f"127.0.0.1:{free_port()}")
+    second = started(by_run(path, *shared, "--node-rank", "1", n=1), PGAS_SECRET="of the two machines")
+    first = started(by_run(path, *shared, "--node-rank", "0", n=2), PGAS_SECRET="of the two machines")
+    ((status, out, err), (other_status, other_out, other_err)) = ended([first, second])
+    assert (status, other_status) == (0, 0), err + other_err
+    assert sorted(out.splitlines()) == ["[PE 0] 0 of 3 got 2", "[PE 1] 1 of 3 got 0"]
+    assert other_out == "[PE 2] 2 of 3 got 1\n"
+
+
+def test_the_status_of_two_machines(tmp_path):
+    """Both commands have that of the PE that failed first. PE 0 fails when the other command has ended."""
+    path, file = tmp_path / "program.py", tmp_path / "launcher"
+    path.write_text(f"""
+import json, os, pathlib, sys, time
+file = pathlib.Path({str(file)!r})
+if json.loads(os.environ["PGAS_LAUNCHED"])["rank"] == 1:
+    file.write_text(str(os.getppid()))
+    sys.exit(9)
+while not (file.exists() and (pid := file.read_text()) and not os.path.exists(f"/proc/{{pid}}/exe")):
+    time.sleep(0.05)
+sys.exit(1)
+""")
+    shared = ("--nnodes", "2", "--master", f"127.0.0.1:{free_port()}")
+    found = ended([started(by_run(str(path), *shared, "--node-rank", rank, n=1), PGAS_SECRET="of the two machines") for rank in "01"])
+    assert [status for status, *_ in found] == [9, 9], found
+
+
+def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
+    path = program(tmp_path, "pgas.init()\n")
+    port = free_port()
+    shared = ("--nnodes", "2", "--master", f"127.0.0.1:{port}")
+    first = started(by_run(path, *shared), PGAS_SECRET="of the two machines", PGAS_TIMEOUT="6")
+    other = started(by_run(path, *shared, "--node-rank", "1"), PGAS_SECRET="of other two machines", PGAS_TIMEOUT="6")
+    (alone, refused) = ended([first, other])
+    assert alone == (1, "", f"pgas: pgas.run: machine 1 of 2 has not come to 127.0.0.1:{port} (--node-rank 1)\n")
+    why = "the secrets differ: it is the store of another job, or of another PGAS_SECRET"
+    assert refused == (1, "", f"pgas: pgas.run: rank 1: the store at 127.0.0.1:{port} refuses: {why}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-n", "0", "x.py"], "argument -n: 0 is out of range; it must be 1 to 4096"),
+        (["-n", "9" * 20, "x.py"], f"argument -n: {'9' * 20} is out of range; it must be 1 to 4096"),
+        (["-n", "9" * 5000, "x.py"], f"argument -n: '{'9' * 80}...' is not an integer; it must be 1 to 4096"),
+        (["-n", "\N{SUPERSCRIPT TWO}", "x.py"], "argument -n: '\N{SUPERSCRIPT TWO}' is not an integer; it must be 1 to 4096"),
+        (["--nnodes", "4097", "x.py"], "argument --nnodes: 4097 is out of range; it must be 1 to 4096"),
+        (["--nnodes", "2", "x.py"], "needs --master HOST:PORT"),
+        (["--nnodes", "2", "--master", "here", "x.py"], "argument --master: 'here' is not HOST:PORT: 'here' is not an integer"),
+        (["--nnodes", "2", "--master", "127.0.0.1:\N{SUPERSCRIPT TWO}", "x"], "'\N{SUPERSCRIPT TWO}' is not an integer"),
+        (["--nnodes", "2", "--master", "here:65536", "x.py"], "the port must be 1 to 65535"),
+        (["--nnodes", "2", "--master", "a..b:29400", "x.py"], "'a..b' is not a host: an IP address, or a name whose labels have 1 to 63"),
+        (["--nnodes", "2", "--master", f"{'a' * 300}:29400", "x.py"], f"'{'a' * 80}...' is not a host"),
+        (["--master", "here:29400", "x.py"], "argument --master: it is for jobs of several machines, and needs --nnodes"),
+        (["--node-rank", "1", "x.py"], "argument --node-rank: 1 is out of range; with --nnodes 1 it must be 0 to 0"),
+        (["-n", "2"], "required: program\n"),
+    ],
+)
+def test_arguments(arguments, words, capsys):
+    with pytest.raises(SystemExit) as refused:
+        run.main(arguments)
+    assert refused.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("python -m pgas.run: error: ")
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "processes", "most", "why"),
+    [
+        (84, -1, 5, r"a process may open 84 files \(ulimit -n\)"), (1024, 7, 7, r"a user may have 7 processes \(ulimit -u\)"),
+        (-1, -1, r"\d+", r"\d+ MiB of memory are available, and each takes \d+ MiB or more"),
+    ],
+)  # fmt: skip
+def test_more_pes_than_the_machine_has_room_for(files, processes, most, why, monkeypatch, capsys):
+    monkeypatch.setattr(run, "_PE_BYTES", run._PE_BYTES << (24 if files == -1 else 0))
+    monkeypatch.setattr(
+        run.resource, "getrlimit", {run.resource.RLIMIT_NOFILE: (files, -1), run.resource.RLIMIT_NPROC: (processes, -1)}.get
+    )
+    with pytest.raises(SystemExit) as refused:
+        run.main(["-n", "4000", "x.py"])
+    assert refused.value.code == 2
+    said = f"python -m pgas.run: error: argument -n: 4000 PEs are too many here; it must be 1 to {most}, because {why}\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
+
+
+def test_a_limit_that_is_reached(tmp_path):
+    """PEs that have been started are ended."""
+    path = tmp_path / "program.py"
+    path.write_text("import time\ntime.sleep(1000)\n")
+    code = f"""
+import errno, sys
+from pgas import run
+class Popen(run.subprocess.Popen):
+    number = 0
+    def __init__(self, *arguments, **options):
+        Popen.number += 1
+        if Popen.number == 4:  # the first one is not a PE
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        super().__init__(*arguments, **options)
+run.subprocess.Popen = Popen
+sys.exit(run.main(["-n", "3", {str(path)!r}]))
+"""
+    words = "PE 2 cannot be started, because a limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
+    assert ended([started([sys.executable, "-c", code])]) == [(1, "", f"pgas: pgas.run: {words}\n")]
+    assert running(str(path)) == b""
+
+
+@pytest.mark.parametrize(
+    ("n", "name", "status", "why"),
+    [(1, "no-such-program", 127, "No such file or directory"), (2, "text", 126, "Permission denied")],
+)
+def test_a_program_that_cannot_be_started(tmp_path, n, name, status, why):
+    """The statuses are those of shells."""
+    (tmp_path / "text").write_text("no program")
+    name = str(tmp_path / name)
+    assert ended([started(by_run(name, n=n))]) == [(status, "", f"pgas: pgas.run: {name}: {why}\n")]
+
+
+def running(mark):
+    return subprocess.run(["pgrep", "-f", mark], capture_output=True, check=False).stdout
+
+
+def test_children_of_a_pe_that_failed(tmp_path):
+    """They end with the job, and do not keep it."""
+    path = tmp_path / "program.py"
+    path.write_text("import os, subprocess, sys\nsubprocess.Popen([sys.executable, '-c', f'import time; time.sleep(1000)  # {__file__}'])\n"
+                    "os.kill(os.getpid(), 9)\n")  # fmt: skip
+    begun = time.monotonic()
+    ((status, _, err),) = ended([started(by_run(str(path)))])
+    assert status == 137, err
+    assert time.monotonic() - begun < 40
+    assert running(str(path)) == b""
+
+
+def test_children_that_a_pe_leaves_in_good_order(tmp_path):
+    """They may go on; the command does not wait for them, although they hold its pipe."""
+    path = tmp_path / "program.py"
+    path.write_text("import subprocess\nprint(subprocess.Popen(['sleep', '1000']).pid)\n")
+    begun = time.monotonic()
+    ((status, out, _),) = ended([started(by_run(str(path)))])
+    assert status == 0
+    assert time.monotonic() - begun < 40
+    for line in out.splitlines():
+        os.kill(int(line.split()[-1]), signal.SIGKILL)
+
+
+def test_a_signal_while_pes_are_started(tmp_path):
+    """The others are not started."""
+    path = tmp_path / "program.py"
+    path.write_text("import time\ntime.sleep(1000)\n")
+    code = f"""
+import os, signal, sys
+from pgas import run
+def start(*arguments, start=run._start):
+    pe = start(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(pe.rank)
+    return pe
+run._start = start
+sys.exit(run.main(["-n", "20", {str(path)!r}]))
+"""
+    ((status, out, err),) = ended([started([sys.executable, "-c", code])])
+    assert status == 128 + signal.SIGTERM, err
+    assert out.split() == [str(rank) for rank in range(run._BATCH)]
+    assert running(str(path)) == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("when", ["starting", "running"])
+def test_a_launcher_that_is_killed(tmp_path, number, when):
+    """The PEs and their children end with it: also before they have imported anything, and if it dies while it starts one."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', __file__])\n"
+        "print(0, flush=True)\ntime.sleep(1000)\n"
+    )
+    code = f"""
+import os, signal, sys
+from pgas import run
+def enter(guard, enter=run._Guard.enter):
+    enter(guard)
+    if {when!r} == "starting":
+        os.kill(os.getppid(), {number:d})
+run._Guard.enter = enter
+sys.exit(run.main(["-n", "3", "sh", "-c", '"$0" "$1"; true', sys.executable, {str(path)!r}]))
+"""
+    process = started([sys.executable, "-c", code])
+    if when == "running":
+        for _ in range(3):
+            assert process.stdout.readline()
+        process.send_signal(number)
+    assert process.wait(60) == -number
+    deadline = time.monotonic() + 2
+    while (left := running(str(path))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == b""
+    process.communicate()
+
+
+def test_interrupt_of_a_pe_in_the_background(tmp_path):
+    """A shell ignores SIGINT for such a command, but the PEs must not ignore it."""
+    path = program(tmp_path, "pgas.init()\nif body() == 1:\n    os.kill(os.getpid(), 2)\ntime.sleep(100)\n")
+    ((status, _, err),) = ended([started(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *by_run(path)])])
+    assert status == 1
+    assert err.count("pgas: PE 1 failed (KeyboardInterrupt), ending the job") == 1, err
+
+
+def test_a_signal_that_is_ignored(tmp_path):
+    """As nohup does with SIGHUP."""
+    path = tmp_path / "program.py"
+    path.write_text("import os, signal, time\nos.kill(os.getppid(), signal.SIGHUP)\ntime.sleep(1)\n")
+    ((status, _, err),) = ended([started(["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *by_run(str(path))])])
+    assert (status, err) == (0, "")
+
+
+def test_under_another_launcher(monkeypatch, capsys):
+    monkeypatch.setenv("PMI_RANK", "0")
+    with pytest.raises(SystemExit):
+        run.main(["-n", "2", "x.py"])
+    assert "this process was started by mpirun already: x.py needs no second launcher" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------------- other launchers
+
+WORKER = """
+def work():
+    try:
+        pgas.init()
+    except pgas.BootstrapError as error:
+        os.write(1, f"{error}\\n".encode())
+
+if "worker" in sys.argv:
+    work()
+elif __name__ == "__main__":
+    import multiprocessing, subprocess
+    for _ in range(2):
+        with pgas.init():
+            body()
+            if pgas.my_pe() == 1:
+                subprocess.run([sys.executable, __file__, "worker"])
+                process = multiprocessing.get_context("spawn").Process(target=work)
+                process.start()
+                process.join()
+            pgas.barrier_all()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pgas.run", "torchrun", "srun"))])
+def test_a_process_that_a_pe_starts(tmp_path, launcher):
+    """It is not a PE, although it has the launcher's variables, and is told so, whatever the launcher."""
+    path = program(tmp_path, WORKER)
+    if launcher in ("pgas.run", "mpirun"):
+        pes = [started(by_run(path) if launcher == "pgas.run" else [*mpirun(2), sys.executable, path])]
+    else:
+        variables = {"torchrun": torchrun, "srun": srun}[launcher]
+        port = free_port()
+        pes = [started([sys.executable, path], **variables(rank, port), XDG_CONFIG_HOME=str(tmp_path)) for rank in (0, 1)]
+    found = ended(pes)
+    assert all(status == 0 for status, *_ in found), found
+    said = re.sub(r"process \d+", "process N", "".join(out for _, out, _ in found))
+    assert said.count("this process was started by PE 1 (process N), and a process that a PE started is not a PE: ") == 4, found
+    assert said.count(" of 2 got ") == 4, found
+
+
+def torchrun(rank, port):
+    return {
+        "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": f"run {port}", "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+
+
+def srun(rank, port):
+    return {
+        "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(port), "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "localhost",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("variables", [torchrun, pytest.param(srun, marks=pytest.mark.slow)])
+def test_variables(tmp_path, variables):
+    """A process listens at MASTER_PORT, as torchrun's agent does. The key file is made at the first use, for this user only."""
+    path = program(tmp_path, "with pgas.init():\n    body()\n")
+    with socket.create_server(("127.0.0.1", 0)) as agent:
+        port = agent.getsockname()[1]
+        pes = [started([sys.executable, path], **variables(rank, port), XDG_CONFIG_HOME=str(tmp_path)) for rank in (1, 0)]
+        found = ended(pes)
+    assert found == [(0, "1 of 2 got 0\n", ""), (0, "0 of 2 got 1\n", "")]
+    key = tmp_path / "pgas" / "secret"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert len(key.read_bytes()) == 64
+    assert list(key.parent.iterdir()) == [key]
+
+
+def test_torchs_store(monkeypatch):
+    """On several machines rank 0 publishes its address there. A stand-in for torch: the real one is test_the_real_torchrun's."""
+    kept, asked = {}, []
+
+    class TCPStore:
+        def __init__(self, host, port, is_master, timeout):
+            asked.append((host, port, is_master, timeout.total_seconds()))
+
+        def set(self, name, value):
+            kept[name] = value.encode()
+
+        def get(self, name):
+            if name not in kept:
+                raise RuntimeError("wait timeout after 7000ms, keys: /pgas\nmore")
+            return kept[name]
+
+    torch = types.SimpleNamespace(TCPStore=TCPStore)
+    monkeypatch.setattr(rendezvous.importlib, "import_module", {"torch.distributed": torch}.__getitem__)
+    monkeypatch.setattr(rendezvous.importlib.util, "find_spec", lambda name: True)
+    for name, value in {**torchrun(0, 77), "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1", "PGAS_TIMEOUT": "7"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "0")  # not all on this machine
+    store = rendezvous.of(Launched("torchrun", 0, 1))
+    assert exchange(store, "me") == ["me"]
+    store.close()
+    assert asked == [("localhost", 77, False, 7.0)]
+    with pytest.raises(BootstrapError) as refused:
+        rendezvous.of(Launched("torchrun", 1, 2))
+    assert str(refused.value) == (
+        "rank 1: torchrun's own store at localhost:77 did not tell where rank 0 is: wait timeout after 7000ms, keys: /pgas"
+    )
+
+
+def test_a_pe_of_srun_that_is_killed(tmp_path):
+    """The other PE learns of it only through the job."""
+    path = program(tmp_path, "pgas.init()\nif body() == 0:\n    os.kill(os.getpid(), 9)\npgas.barrier_all()\n")
+    found = ended([started([sys.executable, path], **srun(rank, 7), XDG_CONFIG_HOME=str(tmp_path)) for rank in (0, 1)])
+    assert found[0][0] == -9
+    assert found[1][0] == 1
+    assert "pgas: PE 0 (process " in found[0][2] + found[1][2]
+    assert "was killed by signal 9: the job cannot go on" in found[0][2] + found[1][2]
+
+
+def test_a_pe_of_srun_that_does_not_come(tmp_path):
+    """The one that waits says for whom and where."""
+    process = started([sys.executable, program(tmp_path, "pgas.init()\n")], **srun(0, 7), XDG_CONFIG_HOME=str(tmp_path), PGAS_TIMEOUT="1")
+    said = process.stderr.readline()
+    process.kill()
+    ended([process])
+    assert re.fullmatch(
+        r"pgas: PE 0 has waited 1 s \(PGAS_TIMEOUT\) for PE 1 in pgas.init\(\), at the store at 127.0.0.1:\d+, and goes on waiting\n", said
+    )
+
+
+def test_launcher_of_a_process():
+    mpi = {"PMI_RANK": "3", "PMI_SIZE": "8"}
+    assert launched({}) is None
+    assert launched(mpi) == Launched("mpirun", 3, 8)
+    assert launched({**srun(1, 7)}) == Launched("srun", 1, 2)
+    assert launched({**srun(1, 7), "PMI_RANK": "1", "PMI_SIZE": "2"}) == Launched("srun", 1, 2)  # srun --mpi=pmi2
+    assert launched({**srun(1, 7), **mpi}) == Launched("mpirun", 3, 8)  # mpirun, whose daemons srun started
+    assert launched({**srun(1, 7), **mpi, **torchrun(0, 7)}) == Launched("torchrun", 0, 2)
+    ours = {"rank": 1, "size": 5, "host": "127.0.0.1", "port": 1, "secret": "", "word": [3, 4]}
+    assert launched({**torchrun(0, 7), "PGAS_LAUNCHED": json.dumps(ours)}) == Launched("pgas.run", 1, 5)
+    assert launched({**torchrun(0, 7), "RANK": "\N{SUPERSCRIPT TWO}"}) is None
+    for text in ("soon", "[" * 100_000, "7", json.dumps(ours | {"rank": 5}), json.dumps(ours | {"secret": "soon"})):
+        with pytest.raises(ValueError, match=r"^PGAS_LAUNCHED: only python -m pgas.run may set it, for its PEs$"):
+            launched({"PGAS_LAUNCHED": text})
+    assert launched({"RANK": "1", "WORLD_SIZE": "2"}) is None  # another program's variables
+    assert launched({"SLURM_PROCID": "0", "SLURM_JOB_ID": "9"}) is None  # a batch script
+
+
+@pytest.mark.parametrize(
+    ("listed", "first"),
+    [("alpha", "alpha"), ("alpha,beta", "alpha"), ("node[03-05,9],gpu1", "node03"), ("n[7]-ib,n8", "n7-ib"), ("a.b-c[1-2].x", "a.b-c1.x")],
+)
+def test_the_first_host_of_slurms_list(listed, first):
+    assert rendezvous.first_host(listed) == first
+
+
+@pytest.mark.parametrize(
+    ("host", "resolved", "used"),
+    [
+        ("node1", "127.0.1.1", "192.168.7.1"), ("node1.cluster", "127.0.0.1", "192.168.7.1"), ("node1", "10.0.0.1", "node1"),
+        ("localhost", "127.0.0.1", "localhost"), ("127.0.1.1", "127.0.1.1", "127.0.1.1"), ("node1", None, "node1"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_loopback_at_home(host, resolved, used, monkeypatch):
+    """Debian's /etc/hosts has such a line for the machine's own name: rank 0 would listen where no other machine reaches it."""
+
+    def found(*_, **__):
+        if resolved is None:
+            raise socket.gaierror("unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (resolved, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(rendezvous, "_own_host", lambda: "192.168.7.1")
+    served = []
+    monkeypatch.setattr(rendezvous, "_meet", lambda launched, address: served.append(address.host))
+    for name, value in {**srun(0, 7), "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": host, "PGAS_SECRET": "sixteen letters!"}.items():
+        monkeypatch.setenv(name, value)
+    rendezvous.of(Launched("srun", 0, 2))
+    assert served == [used]
+
+
+@pytest.mark.parametrize("listed", ["", ",", "a..b", "x" * 70])
+def test_a_list_of_no_host(listed):
+    with pytest.raises(BootstrapError, match=f"SLURM_STEP_NODELIST='{listed}' names no host"):
+        rendezvous.first_host(listed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MASTER_ADDR", "a..b", "MASTER_ADDR: 'a..b' is not a host: "),
+        ("MASTER_ADDR", "x" * 300, f"MASTER_ADDR: '{'x' * 80}...' is not a host: "),
+        ("MASTER_PORT", "\N{SUPERSCRIPT TWO}", "MASTER_PORT: '\N{SUPERSCRIPT TWO}' is not an integer"),
+        ("WORLD_SIZE", "5000", "torchrun says that this is rank 0 of 5000; a job has at most 4096 PEs, from 0 on"),
+    ],
+)  # fmt: skip
+def test_rubbish_from_a_launcher(name, value, words, monkeypatch):
+    for variable, own in {**torchrun(0, 77), name: value}.items():
+        monkeypatch.setenv(variable, own)
+    with pytest.raises(BootstrapError) as refused:
+        rendezvous.of(launched())
+    assert str(refused.value).startswith(words)
+
+
+def test_a_key_that_others_may_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    rendezvous.job_secret("job")
+    (tmp_path / "pgas" / "secret").chmod(0o644)
+    with pytest.raises(BootstrapError, match=r"secret: others own it or may read it: chmod 600, or set PGAS_SECRET"):
+        rendezvous.job_secret("job")
+    monkeypatch.setenv("PGAS_SECRET", "sixteen letters!")
+    assert rendezvous.job_secret("job") != rendezvous.job_secret("another job")
+
+
+@pytest.mark.parametrize("text", ["password", "fifteen letters"])
+def test_a_secret_that_can_be_guessed(text, monkeypatch):
+    monkeypatch.setenv("PGAS_SECRET", text)
+    words = (
+        rf"^PGAS_SECRET=\(its value is not shown\): at least 16 characters, better random ones \(openssl rand -hex 32\), not {len(text)}$"
+    )
+    with pytest.raises(ValueError, match=words):
+        config.read("PGAS_SECRET")
+    with pytest.raises(BootstrapError, match=words):
+        rendezvous.job_secret("job")
+
+
+# ------------------------------------------------------------------------------------------------------------------ unique ids
+
+
+def test_unique_id(tmp_path):
+    """One PE makes it and passes it through a file; there is no launcher."""
+    text = f"""
+rank, path = int(sys.argv[1]), {str(tmp_path / "id")!r}
+if rank == 1:
+    with open(path + "~", "wb") as file:
+        file.write(pgas.unique_id("127.0.0.1"))
+    os.rename(path + "~", path)
+while not os.path.exists(path):
+    time.sleep(0.05)
+with open(path, "rb") as file:
+    given = file.read()
+with pgas.init(unique_id=given, rank=rank, size=2):
+    body()
+"""
+    path = program(tmp_path, text)
+    found = ended([started([sys.executable, path, str(rank)]) for rank in (0, 1)])
+    assert found == [(0, "0 of 2 got 1\n", ""), (0, "1 of 2 got 0\n", "")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"unique_id": b"x" * 128, "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
+        ({"unique_id": rendezvous._MARK + b"\xff" * 120, "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
+        ({"unique_id": "text", "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
+        ({"unique_id": b"x" * 128, "rank": 2, "size": 2}, "rank must be an integer from 0 to size - 1, not rank=2 with size=2"),
+        ({"unique_id": b"x" * 128}, "unique_id, rank and size are given together"),
+        ({"rank": 0, "size": 1}, "unique_id, rank and size are given together"),
+        ({"comm": 1, "process_group": 2}, "one of comm, unique_id and process_group may be given"),
+    ],
+)
+def test_arguments_of_init(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        pgas.init(**arguments)
+
+
+def test_unique_ids_of_one_process(tmp_path):
+    """They share a server, but their jobs are independent."""
+    first, servers = rendezvous.unique_id("127.0.0.1"), len(rendezvous._servers)
+    second = rendezvous.unique_id("127.0.0.1")
+    assert len(rendezvous._servers) == servers
+    assert first != second
+    jobs = [rendezvous.at_unique_id(rendezvous.Given(given, 0, 1)) for given in (first, second, first)]
+    assert [exchange(job, number) for number, job in enumerate(jobs)] == [[0], [1], [2]]
+    for job in jobs:
+        job.close()
+
+
+def test_the_real_torchrun(tmp_path):
+    """Also next to torch's own process group, and with a process group given to init()."""
+    pytest.importorskip("torch")
+    text = """
+import torch.distributed
+with pgas.init():
+    body()
+torch.distributed.init_process_group("gloo")
+with pgas.init(process_group=torch.distributed.group.WORLD):
+    body()
+"""
+    path = program(tmp_path, text)
+    ((status, out, err),) = ended([started([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", path])])
+    assert status == 0, err
+    assert sorted(out.split("\n")) == ["", "0 of 2 got 1", "0 of 2 got 1", "1 of 2 got 0", "1 of 2 got 0"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- the real srun
+
+SLURM = ("munged", "slurmctld", "slurmd", "sinfo", "srun")
+
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+MpiDefault=none
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2
+PartitionName=all Nodes=ALL Default=YES
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """Return the command srun of a Slurm of our own: one machine, with its own ports and files."""
+    found = {name: shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in SLURM}
+    if lacking := [name for name, path in found.items() if path is None]:
+        pytest.skip(f"capability missing: {', '.join(lacking)} (Debian: munge, slurmctld, slurmd, slurm-client)")
+    folder, host = tmp_path / "slurm", socket.gethostname().partition(".")[0]
+    for name in ("state", "spool"):
+        (folder / name).mkdir(parents=True)
+    key, configuration = folder / "key", folder / "slurm.conf"
+    key.write_bytes(secrets.token_bytes(1024))
+    key.chmod(0o400)
+    configuration.write_text(CONFIGURATION.format(folder=folder, host=host, user=getpass.getuser(), ports=(free_port(), free_port())))
+    files = [f"--{name}={folder}/munge.{name.partition('-')[0]}" for name in ("socket", "pid-file", "log-file", "seed-file")]
+    commands = [
+        [found["munged"], "--foreground", "--force", f"--key-file={key}", *files],
+        [found["slurmctld"], "-D", "-f", configuration],
+        [found["slurmd"], "-D", "-f", configuration],
+    ]
+    environment = {**os.environ, "SLURM_CONF": str(configuration)}
+    daemons = []
+    try:
+        with (folder / "log").open("wb") as log:
+            daemons.extend(subprocess.Popen(command, env=environment, stdout=log, stderr=log) for command in commands)
+        deadline = time.monotonic() + 60
+        asking = [found["sinfo"], "--noheader", "--format=%T"]
+        while subprocess.run(asking, env=environment, capture_output=True, text=True, check=False).stdout.strip() != "idle":
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield ["env", f"SLURM_CONF={configuration}", found["srun"], "-n", "2"]
+    finally:
+        for daemon in reversed(daemons):
+            daemon.terminate()
+            daemon.wait()
+
+
+@pytest.mark.slow
+def test_the_real_srun(tmp_path, slurm):
+    """Also with Slurm's PMI, whose variables MPI reads; and a PE that is killed, of which the other learns through the job."""
+    path = program(
+        tmp_path, "with pgas.init():\n    if body() == 1 and 'dies' in sys.argv:\n        os.kill(os.getpid(), 9)\n    pgas.barrier_all()\n"
+    )
+    for options in ([], ["--mpi=pmi2"]):
+        ((status, out, err),) = ended([started([*slurm, *options, sys.executable, path], XDG_CONFIG_HOME=str(tmp_path))])
+        assert (status, sorted(out.splitlines())) == (0, ["0 of 2 got 1", "1 of 2 got 0"]), err
+    ((status, _, err),) = ended([started([*slurm, sys.executable, path, "dies"], XDG_CONFIG_HOME=str(tmp_path))])
+    assert status == 137, err
+    assert "was killed by signal 9: the job cannot go on" in err, err

@@ -1,0 +1,65 @@
+"""Making and destroying teams whose parent lacks a PE of the job: its members exchange notes by a kernel. And what failed calls leave."""
+
+import jobs
+from jobs import INIT
+
+job = jobs.job
+
+SUB = INIT + "sub = pgas.team_create([0, 1])\n"
+
+SLOW_READER = """
+from pgas.job import runtime
+from pgas.job.memory import teams
+memory = runtime.current().memory
+read, waited = memory.read, []
+def slowly(address, nbytes):
+    if nbytes == teams.NOTE_BYTES and not waited:
+        waited.append(time.sleep(1))
+    return read(address, nbytes)
+if me == 0:
+    memory.read = slowly
+if sub is not None:
+    attempt(pgas.team_split_strided, sub, 0, 1, 2)
+"""
+
+OTHER_CALLS = """
+if me == 0:
+    attempt(pgas.team_destroy, sub)
+if me == 1:
+    attempt(pgas.team_split_strided, sub, 1, 1, 1)
+pgas.team_destroy(sub)
+"""
+
+NO_ROOM = """
+from pgas.job import runtime
+records = runtime.current().teams.records
+while True:
+    before = list(records)
+    try:
+        pgas.team_split_2d(pgas.TEAM_WORLD, 1)
+    except pgas.HeapError as error:
+        say(f"PE {me}: {'column' in str(error)} {list(records) == before}")
+        break
+"""
+
+
+def test_a_member_that_reads_the_notes_late(job):
+    """The other member's next notes, which are pushed into its memory as they do not fit in a line of staging, wait for it."""
+    ended = job(SUB + SLOW_READER, npes=3, PGAS_LL_BYTES="64", PGAS_TIMEOUT="20")
+    assert [ended.only_line(pe) for pe in (0, 1)] == ["no error"] * 2, ended
+
+
+def test_members_that_make_different_calls(job):
+    """Both get the error, and the team is as before: then they destroy it."""
+    ended = job(SUB + OTHER_CALLS, npes=3, PGAS_TIMEOUT="20")
+    calls = "pgas.team_destroy(team 4)", "pgas.team_split_strided(start=1, stride=1, size=1, channels=None)"
+    for pe, call in enumerate(calls):
+        wanted = f"BootstrapError: PEs disagree in a collective call: PE {pe} called {call}, PE {1 - pe} made another call"
+        assert ended.only_line(pe) == wanted, ended
+    assert ended.status == 0, ended
+
+
+def test_a_row_whose_column_has_no_room(job):
+    """team_split_2d makes the row first; it is gone when the column fails."""
+    ended = job(INIT + NO_ROOM, npes=2, PGAS_MAX_TEAMS="8")
+    assert [ended.only_line(pe) for pe in (0, 1)] == ["True True"] * 2, ended

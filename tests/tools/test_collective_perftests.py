@@ -1,0 +1,200 @@
+"""The perf tests of collectives: what must arrive, the rows of their tables, whole runs, and what a wrong collective is caught by."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import also
+from ml_dtypes import bfloat16
+from perf_runs import mpirun, with_mpirun
+from point_to_point import NAMES
+
+from pgas.perftests import coll_latency, coll_on_stream
+from pgas.perftests.harness import options
+from pgas.perftests.harness.collectives import COLLECTIVES, VARIANTS, Message, messages
+
+TESTS = {**coll_latency.TESTS, **coll_on_stream.TESTS}
+
+
+def test_console_scripts_are_nvshmems_programs():
+    scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+    modules = {name: module.__name__ for module in (coll_latency, coll_on_stream) for name in module.TESTS}
+    assert scripts.pop("pgas") == "pgas.__main__:main"
+    assert scripts == {name: f"pgas.perftests.{name}:main" for name in NAMES} | {name: f"{module}:main" for name, module in modules.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------ what must arrive
+
+
+def message(collective, nelems, dtype="int32", op="", ctas=1, npes=2):
+    return Message(COLLECTIVES[collective], nelems, np.dtype(dtype), op, "block", ctas, 32, npes)
+
+
+A, B = np.arange(1, 5, dtype=np.int32), np.arange(10, 50, 10, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("collective", "op", "nelems", "ctas", "of_0", "of_1"),
+    [
+        ("alltoall", "", 2, 1, [1, 2, 10, 20], [3, 4, 30, 40]),
+        ("alltoall", "", 2, 2, [1, 10, 3, 30], [2, 20, 4, 40]),
+        ("fcollect", "", 4, 1, [1, 2, 3, 4, 10, 20, 30, 40], None),
+        ("fcollect", "", 4, 2, [1, 2, 10, 20, 3, 4, 30, 40], None),
+        ("broadcast", "", 4, 2, [1, 2, 3, 4], None),
+        ("reduce", "sum", 4, 2, [11, 22, 33, 44], None),
+        ("reduce", "xor", 4, 1, [11, 22, 29, 44], None),
+        ("reducescatter", "max", 2, 1, [10, 20], [30, 40]),
+        ("reducescatter", "min", 2, 2, [1, 3], [2, 4]),
+    ],
+)
+def test_results(collective, op, nelems, ctas, of_0, of_1):
+    """Two PEs with known sources; a block's share of a part is a message of its own."""
+    each = message(collective, nelems, op=op, ctas=ctas)
+    results = [list(each.result([A, B], pe)) for pe in range(2)]
+    assert results == [of_0, of_1 or of_0]
+
+
+def test_results_of_floats_are_rounded_as_pgas_does():
+    halves = [np.array([value], np.float16) for value in (2048, 1, 1)]  # 2049 is no half: in halves the sum stays 2048
+    assert message("reduce", 1, "float16", "sum", npes=3).result(halves, 0) == [2050]
+    singles = [np.array([value], np.float32) for value in (1, 1e8, -1e8)]
+    assert message("reduce", 1, "float32", "sum", npes=3).result(singles, 0) == [0], "in the order of PEs"
+
+
+def test_results_of_maxloc():
+    pairs = [np.array([[1, 0], [5, 0]], np.float64), np.array([[3, 1], [5, 1]], np.float64)]
+    assert list(message("maxloc", 2, "float64").result(pairs, 0)) == [3, 1, 5, 0]
+
+
+def test_sources_differ_between_pes_and_variants():
+    for each in (message("reduce", 40, bfloat16, "sum"), message("alltoall", 40), message("maxloc", 40, "float64")):
+        sources = [source for variant in range(VARIANTS) for source in each.sources(1, variant)]
+        assert len({source.tobytes() for source in sources}) == 2 * VARIANTS
+        assert len({each.result(each.sources(1, variant), 0).tobytes() for variant in range(VARIANTS)}) == VARIANTS
+
+
+def parse(name, *argv):
+    test = TESTS[name]
+    return options.parse(name, "A test.", test.defaults, test.scopes, argv)
+
+
+def test_rows_are_nvshmems():
+    """Sizes of anchors that NVSHMEM printed for two PEs, -b 8 -e 1M -f 8."""
+    flags = parse("alltoall_latency", "-b", "8", "-e", "1M", "-f", "8")
+    tables = list(messages(COLLECTIVES["alltoall"], flags, 2, ("thread", "warp", "block")))
+    assert [[row.size for row in rows] for rows in tables] == [
+        [8, 64, 512], [8, 64, 512, 4096], [8, 64, 512, 4096, 32768, 262144],
+        [16, 128, 1024], [16, 128, 1024, 8192], [16, 128, 1024, 8192, 65536, 524288],
+    ]  # fmt: skip
+    assert {row.count * row.dtype.itemsize - row.size for rows in tables for row in rows} == {0}
+    flags = parse("reduction_latency", "-b", "8", "-e", "64", "-f", "8", "-s", "block", "-d", "float")
+    tables = list(messages(COLLECTIVES["reduce"], flags, 2, ("thread", "warp", "block")))
+    assert [(rows[0].op, [row.size for row in rows]) for rows in tables] == [(op, [8, 64]) for op in ("sum", "prod", "min", "max")]
+
+
+# ------------------------------------------------------------------------------------------------------------------ whole runs
+
+#: Flags that make a run short, use several channels, and reach remainders and messages that staging is too small for.
+LINES = """
+alltoall_latency -b 24 -e 30K -f 1000 -n 2 -w 4 -t 32 -c 2 -d float
+bcast_latency -b 6 -e 6 -n 2 -w 4 -t 32 -c 2 -d bf16
+fcollect_latency -b 24 -e 24 -n 2 -w 4 -t 32 -c 3 -s warp
+reduction_latency -b 200 -e 200 -n 2 -w 4 -t 32 -c 2 -d half -o sum
+reducescatter_latency -b 200 -e 200 -n 2 -w 4 -t 32 -d uint8 -o max -s block
+redmaxloc_latency -b 112 -e 112 -n 2 -w 4 -t 32
+barrier_latency -n 2 -w 3 -t 32 -c 2
+sync_latency -n 2 -w 3 -t 32 -c 2
+alltoall_on_stream -b 24 -e 24 -n 2 -w 2 --cudagraph
+broadcast_on_stream -b 24 -e 24 -n 2 -w 2
+fcollect_on_stream -b 24 -e 24 -n 2 -w 2
+reduction_on_stream -b 24 -e 24 -n 2 -w 2 -o min -d double
+reducescatter_on_stream -b 24 -e 24 -n 2 -w 2
+barrier_on_stream -n 2 -w 2
+barrier_all_on_stream -n 2 -w 2
+sync_on_stream -n 2 -w 2
+sync_all_on_stream -n 2 -w 2
+"""
+
+PROGRAM = """
+import sys
+import pgas
+from pgas.perftests import coll_latency, coll_on_stream
+
+with pgas.init():
+    for line in {lines!r}.strip().splitlines():
+        name, *flags = line.split()
+        test = {{**coll_latency.TESTS, **coll_on_stream.TESTS}}[name]
+        if status := test.run([*flags, "--json", {folder!r} + "/" + name]):
+            sys.exit(status)
+"""
+
+
+@with_mpirun
+@pytest.mark.parametrize(("npes", "transport"), [(3, "p2p"), also(2, "ibgda"), also(2, "ibrc")])
+def test_every_test_is_validated(npes, transport, tmp_path):
+    (tmp_path / "all.py").write_text(PROGRAM.format(lines=LINES, folder=str(tmp_path)))
+    done = mpirun(npes, tmp_path / "all.py", PGAS_TRANSPORT=transport)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {name: json.loads((tmp_path / name).read_text()) for name in TESTS}
+    for name, run in found.items():
+        assert run["rows"], name
+        for row in run["rows"]:
+            assert row["validated"], (name, row)
+            assert row["latency_us"] > 0
+            assert (row["wqes"] is None) == (transport == "p2p")
+            assert (row["busbw_gbps"] is None) == ("barrier" in name or "sync" in name)
+    tables = {row["table"] for run in found.values() for row in run["rows"]}
+    assert tables >= {"alltoall_device", "device_reduction", "barrier_all_device", "sync_device", "reduction_on_stream"}
+    assert [row["scope"] for row in found["alltoall_latency"]["rows"]] == ["thread", "warp", "warp", "block", "block"]
+    assert all(f"\n#{table}\n" in done.stdout for table in tables)
+    assert f"{'size(B)':12}{'count':10}{'type':10}{'redop':8}{'scope':8}latency(us)" in done.stdout
+
+
+SKIPPING = """
+import sys
+from numba import cuda
+import pgas
+from pgas.perftests import coll_latency
+
+@cuda.jit(device=True)
+def call(team, dest, source, channel):
+    if {condition}:
+        pgas.alltoall(team, dest, source, channel)
+
+coll_latency._call = lambda collective, op, scope: call
+sys.exit(coll_latency.TESTS["alltoall_latency"].run("-b 32 -e 32 -d int -s thread -n 2 -w 3".split()))
+"""
+
+
+@with_mpirun
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("source[0] != 0x5A5A", None),
+        ("dest[0] == 0", "16 elements were wrong after their iteration, in the warm-up"),
+        ("False", "24 elements were wrong after their iteration, in the warm-up"),
+    ],
+)
+def test_a_call_that_leaves_an_iteration_out(condition, said, tmp_path):
+    """What the iteration before left in dest does not pass for the data of this one."""
+    (tmp_path / "skipping.py").write_text(SKIPPING.format(condition=condition))
+    done = mpirun(1, tmp_path / "skipping.py")
+    assert done.returncode == (0 if said is None else 1), done.stderr
+    assert said is None or f"alltoall_latency: error: alltoall_device of 32: PE 0: {said}" in done.stderr
+
+
+@with_mpirun
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("reduction_latency -o and -d float", "argument -o/--reduce_op: and takes integers, and the datatype is float"),
+        ("alltoall_latency -c 17", "argument -c/--ctas: 17 blocks need a channel each, and the team has 16 (PGAS_CHANNELS)"),
+        ("alltoall_latency --bidir", "unrecognized arguments: --bidir"),
+    ],
+)
+def test_refusals(line, said):
+    done = mpirun(1, "-m", "pgas.perftests.coll_latency", *line.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"{line.split()[0]}: error: {said}\n")
