@@ -351,7 +351,7 @@ def without_fence(scope, word, fence=None, exchange=near._sync_flags):
 @pytest.mark.parametrize("mistake", [one_flag, without_fence])
 def test_lines_and_flags_of_collectives_are_delayed(heap, monkeypatch, mistake):
     """Halves of a line come one by one, and flags before data: an alltoall with the mistake planted goes wrong, small or large."""
-    monkeypatch.setattr(near, {one_flag: "await_line", without_fence: "_exchange"}[mistake], mistake)
+    monkeypatch.setattr(near, {one_flag: "await_line", without_fence: "_sync_flags"}[mistake], mistake)
     alltoall = simulator.overload(pgas.alltoall_warp, movement.alltoall(scope.WARP), None)  # compiled anew, with the mistake
 
     @pgas.jit
