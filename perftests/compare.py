@@ -21,8 +21,8 @@ from pgas.base.arguments import Parser, size_flag
 from pgas.base.output import outlive_reader
 from pgas.perftests.harness import jobs
 from pgas.perftests.harness.jobs import BASELINES, RESULTS, Step
+from pgas.perftests.harness.plot import read
 from pgas.perftests.harness.report import said
-from pgas.perftests.plot import read
 
 __all__ = ["LATENCIES", "compared", "main", "steps"]
 

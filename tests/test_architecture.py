@@ -198,7 +198,7 @@ def test_the_compiler_is_known_in_one_folder():
         for module in SOURCES
         for line, name in imported_names(module)
         for package, folders in IMPORTERS.items()
-        if f"{name}.".startswith(f"{package}.") and folder(module) not in (*folders, "perftests", "perftests/programs")
+        if f"{name}.".startswith(f"{package}.") and not folder(module).startswith("perftests") and folder(module) not in folders
     ]
     assert strangers == []
 
@@ -408,7 +408,7 @@ def test_public_constants_are_described_where_they_are_made():
 
 def test_all_names_exist():
     """All names in __all__ of a module are defined."""
-    for name in [n for n in SOURCES if folder(n) not in ("pgas", "perftests")]:
+    for name in [n for n in SOURCES if folder(n) not in ("pgas", "perftests") and n != "pgas.api"]:  # whose names are imported by *
         exported = [n for n in tree(name).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
         defined = set()
         for node in ast.walk(tree(name)):

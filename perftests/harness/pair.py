@@ -392,6 +392,6 @@ def write_files(result: Report, options: Options) -> None:
     if options.json is not None:
         result.write_json(options.json)
     if options.plot is not None:
-        from pgas.perftests import plot  # matplotlib takes half a second to load
+        from pgas.perftests.harness import plot  # matplotlib takes half a second to load
 
         plot.draw([asdict(result)], options.plot)

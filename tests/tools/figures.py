@@ -26,8 +26,8 @@ from typing import Any
 from pgas.base.arguments import Parser, pattern, size_flag
 from pgas.base.output import outlive_reader
 from pgas.perftests.harness import jobs, report
+from pgas.perftests.harness.plot import Curve, Panel, highest, picture, read
 from pgas.perftests.harness.report import place
-from pgas.perftests.plot import Curve, Panel, highest, picture, read
 
 __all__ = ["draw_figures", "main", "measure", "plan"]
 

@@ -17,8 +17,8 @@ from jobs import also
 from perf_runs import mpirun, with_mpirun
 
 import pgas
-from pgas.perftests import plot, shmem_p_bw, shmem_put_bw
-from pgas.perftests.harness import counts, jobs, options, payload, report
+from pgas.perftests import shmem_p_bw, shmem_put_bw
+from pgas.perftests.harness import counts, jobs, options, payload, plot, report
 from pgas.perftests.harness.grid import Counter
 from pgas.perftests.harness.options import Defaults
 from pgas.perftests.harness.report import Report, Row

@@ -15,8 +15,8 @@ from perf_runs import mpirun, with_mpirun
 from point_to_point import ATOMICS, FEW, NAMES, TESTS
 from test_perftests import ROW, a_report
 
-from pgas.perftests import compare, plot
-from pgas.perftests.harness import atomics, options, report
+from pgas.perftests import compare
+from pgas.perftests.harness import atomics, options, plot, report
 from pgas.perftests.harness.report import BANDWIDTH, LATENCY
 from pgas.perftests.harness.workload import p_workload, rounds_of_warps
 

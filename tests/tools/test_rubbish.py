@@ -14,7 +14,8 @@ from pgas import __main__ as commands
 from pgas import run
 from pgas.base import config
 from pgas.base.text import host, integer, printable, real
-from pgas.perftests import coll_latency, coll_on_stream, compare, jacobi, plot, shmem_atomic_bw, shmem_put_bw, shmem_put_latency
+from pgas.perftests import coll_latency, coll_on_stream, compare, jacobi, shmem_atomic_bw, shmem_put_bw, shmem_put_latency
+from pgas.perftests.harness import plot
 from pgas.perftests.programs import __main__ as programs
 
 #: Texts that no flag with a value takes, and no variable that is not free text.
