@@ -48,7 +48,7 @@ OF_TWO_PATHS := $(addprefix tests/conformance/test_,h_*.py i_*.py) $(addprefix t
 ALONE := $(addprefix --ignore tests/conformance/test_,a_init.py c_operands.py)
 
 # A guest with Soft-RoCE devices, and what is run in it: the devices themselves, requests of every kind over rxe0, faults.
-RXE := PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m rxe
+RXE := PYTHONPATH=tests:tests/support$(addprefix :,$(PYTHONPATH)) python -m rxe
 RXE_JOB := PGAS_TRANSPORT=ibrc PGAS_HCA=rxe0 PGAS_SYMMETRIC_SIZE=64M PGAS_QP_DEPTH=128 PGAS_IBRC_RING_SIZE=64 \
   PGAS_TIMEOUT=120 TEST_TIMEOUT=300
 RXE_TESTS := tests/rxe/test_device.py tests/mpi/test_requests.py

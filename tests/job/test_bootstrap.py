@@ -13,6 +13,7 @@ import time
 from concurrent import futures
 from types import SimpleNamespace
 
+import forks
 import pytest
 from descriptors import few_descriptors
 from strangers import NOBODY, stranger
@@ -321,10 +322,13 @@ def _own_memfd(rank):
     return fd
 
 
+#: Those of this module and of the helpers that it imports.
+FOLDERS = os.pathsep.join((os.path.dirname(__file__), os.path.dirname(forks.__file__)))
+
 CHILD = """
 import os, socket, sys
 from pgas.transports.memory import fds
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(os.pathsep)
 from test_bootstrap import _exchange, _own_memfd, broken
 import functools
 connection = socket.socket(fileno=int(sys.argv[2]))
@@ -357,7 +361,7 @@ def peer():
         here, there = socket.socketpair()
         here.settimeout(30)
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", CHILD, os.path.dirname(__file__), str(there.fileno()), how],
+            [sys.executable, "-W", "error", "-c", CHILD, FOLDERS, str(there.fileno()), how],
             pass_fds=[there.fileno()], stdout=subprocess.PIPE, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
         )  # fmt: skip
         there.close()

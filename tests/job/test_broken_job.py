@@ -157,7 +157,7 @@ for end in (lambda: sys.exit(3), lambda: 1 / 0):
         atexit.register(lambda: say("PE 0: active", runtime.active()))  # after what init registers
         pgas.init()
         show = sys.excepthook
-        sys.excepthook = lambda *error: say("PE 0: broken", show(*error) or runtime.current().broken)
+        sys.excepthook = lambda *error: say("PE 0: broken", show(*error) or runtime.current().health.broken)
         end()
     say("PE 0: status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
@@ -192,7 +192,7 @@ pgas.init()
 def refuses(*args):
     raise RuntimeError("context lost")
 if me == 1:
-    runtime.Job._wait_for_device = refuses
+    runtime.Job.wait_for_device = refuses
 attempt(pgas.reset)
 attempt(pgas.barrier_all)
 os._exit(0)

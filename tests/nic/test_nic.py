@@ -380,9 +380,9 @@ fail()
 while nic.counts()["cqes"] < 200:
     time.sleep(0.01)
 nic.adapter.diagnose = lambda qpn: None  # as a real card may
-runtime.current().failure = None  # the first error, which is raised again
+runtime.current().health.failure = None  # the first error, which is raised again
 fail()
-runtime.current().broken = True
+runtime.current().health.broken = True
 """
     ended = job(text, npes=1, PGAS_TRANSPORT=transport, PGAS_SOFTHCA_FAULTS="fail=5:0x13")
     first, text, last, flushed = ended.out.splitlines()

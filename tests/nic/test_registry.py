@@ -23,7 +23,7 @@ CHAPTER = "tests/conformance/test_d_signals.py"
 
 def suite(*arguments, npes=2, **variables):
     """Run chapters of the conformance suite; return their output."""
-    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", ""))))
+    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/support"), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1", "PGAS_DEBUG": "info", **variables}
     command = [*mpirun(npes), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(

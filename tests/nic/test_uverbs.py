@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=f"capability missi
 def run(*command, seconds=240, **variables):
     """Run a command with the devices; return its exit status and output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PGAS_", "PMI_", "PYTEST_", "COV_"))}
-    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), kept.get("PYTHONPATH", ""))))
+    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/support"), kept.get("PYTHONPATH", ""))))
     environment = {**kept, "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1", "PGAS_SYMMETRIC_SIZE": "64M", **variables}
     process = subprocess.Popen(
         [sys.executable, "-m", "uverbs", *command],

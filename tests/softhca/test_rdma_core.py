@@ -35,7 +35,7 @@ SCAPY = "scapy package is needed"
 
 def run(*module):
     """Run a module in a process with a card; return its output."""
-    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", ""))))
+    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/support"), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1"}
     command = [sys.executable, "-m", "uverbs", "--local", sys.executable, "-m", *module]
     done = subprocess.run(

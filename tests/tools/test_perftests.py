@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -503,7 +504,7 @@ for dtype in (types.int8, types.float16, types.int32, types.float64):
 @pytest.mark.sass
 def test_kernels_compile_for_a_gpu():
     """In a separate process, as this one may have the simulator. The p loop loads two elements before it stores one."""
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(Path(forks.__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, "-c", BUILD_FOR_A_GPU], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,8 @@ from rxe import guest, packages
 from rxe.packages import Missing
 
 #: Tests of this tool in `make check`; the others are in `make check-all`.
+TESTS = Path(__file__).parents[1]
+
 SMOKE = ("test_forks_behave_like_real_pythons",)
 
 
@@ -76,7 +78,7 @@ FORKS = "import sys; from rxe.forks import main; sys.exit(main(sys.argv[1:], loa
 
 def under_forks(script, **keywords):
     """Run a shell script whose python is a client of rxe.forks."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **keywords.pop("env", {})}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS / "support"))), **keywords.pop("env", {})}
     command = [sys.executable, "-c", FORKS, "sh", "-c", script]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False, **keywords)
 

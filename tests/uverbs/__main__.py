@@ -68,7 +68,7 @@ def main(command: list[str]) -> int:
         devices.write_tree(folder / "sys")
         local = command[:1] == ["--local"]
         card = None if local else client.start(_CONTEXTS)
-        path = os.pathsep.join(filter(None, (str(_TESTS), _site(folder), os.environ.get("PYTHONPATH", ""))))
+        path = os.pathsep.join(filter(None, (str(_TESTS), str(_TESTS / "support"), _site(folder), os.environ.get("PYTHONPATH", ""))))
         environment = {
             **os.environ,
             "LD_PRELOAD": " ".join(filter(None, (str(shim), os.environ.get("LD_PRELOAD", "")))),
