@@ -4,6 +4,7 @@ numba-cuda is in maintenance mode (its README, 2026-06): a back end for its succ
 """
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -23,11 +24,14 @@ from numba.cuda import types as types
 from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.cudadrv import devices
-from numba.cuda.cudadrv.devicearray import DeviceNDArray
+from numba.cuda.cudadrv.devicearray import DeviceNDArray as DeviceNDArray
 from numba.cuda.cudadrv.driver import MemoryPointer, binding, driver
+from numba.cuda.cudadrv.dummyarray import Array as Description
 from numba.cuda.extending import intrinsic
 from numba.cuda.memory_management.nrt import NRT_LIBRARY
+from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing import signature
+from numba.cuda.typing.typeof import Purpose, typeof
 
 from pgas.base import disk_cache
 from pgas.kernels.compiler.interface import Key
@@ -49,6 +53,28 @@ class DeviceArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported]
         if (kept := self.__dict__.get("_shim")) is None:
             kept = self.__dict__["_shim"] = DeviceNDArray._strided_memory_view_shim.func(self)
         return kept
+
+    @functools.cached_property
+    def _dummy(self) -> Any:
+        """Numba's description, which __init__ sets. Views that __getitem__() makes get it when it is needed, as it costs more than they."""
+        return Description.from_desc(0, self.shape, self.strides, self.dtype.itemsize)
+
+    def __getitem__(self, item: Any) -> Any:
+        """Return an element or a view. Consecutive rows are the usual view, and take a fifth of the time that Numba takes."""
+        if type(item) is not slice or not self.shape or min(self.strides) <= 0:
+            return super().__getitem__(item)
+        start, stop, step = item.indices(self.shape[0])
+        if step != 1 or stop <= start or not self.size:
+            return super().__getitem__(item)
+        rows, shape = type(self).__new__(type(self)), (stop - start, *self.shape[1:])
+        nbytes = sum((n - 1) * stride for n, stride in zip(shape, self.strides, strict=True)) + self.dtype.itemsize
+        rows.__dict__.update(
+            shape=shape, strides=self.strides, dtype=self.dtype, ndim=self.ndim, size=math.prod(shape), alloc_size=nbytes,
+            stream=self.stream, gpu_data=self.gpu_data.view(start * self.strides[0], start * self.strides[0] + nbytes),
+        )  # fmt: skip
+        if (kept := self.__dict__.get("_numba_type_")) is not None and kept.layout == "C":
+            rows.__dict__["_numba_type_"] = kept
+        return rows
 
 
 packages: tuple[str, ...] = ("numba",)
@@ -347,6 +373,11 @@ class Compiled:
     def cooperative(self) -> bool:
         return bool(self._kernel.cooperative)
 
+    @property
+    def plain(self) -> bool:
+        """Whether a launch needs nothing from Numba: no check for exceptions afterwards, no extension, no cooperative grid."""
+        return not (self._kernel.debug or self._kernel.extensions or self._kernel.cooperative)
+
     def flatten(self, args: Sequence[Any], stream: Any) -> list[Any]:
         copies, flat = list[Any](), list[Any]()
         for type_, value in zip(self._kernel.argument_types, args, strict=True):
@@ -374,6 +405,26 @@ def compiled(kernel: Any, argument_types: tuple[Any, ...]) -> Compiled:
 
 def types_of(kernel: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(kernel.typeof_pyval(a) for a in args)
+
+
+#: Types by their numbers. They are kept, as Numba gives a type another number if it makes it anew.
+_numbered: dict[int, Any] = {}
+
+
+def code_of(value: Any) -> int:
+    """Return Numba's number of the type of an argument."""
+    return _number(typeof(value, Purpose.argument))
+
+
+@functools.cache
+def code_of_flat_array(dtype: np.dtype) -> int:
+    """Return Numba's number of the type of contiguous arrays of one dimension."""
+    return _number(types.Array(from_dtype(dtype), 1, "C"))
+
+
+def _number(type_: Any) -> int:
+    _numbered[type_._code] = type_
+    return int(type_._code)
 
 
 def ptx(function: Callable[..., Any], argument_types: tuple[Any, ...], compute_capability: tuple[int, int]) -> str:
@@ -492,7 +543,10 @@ class _CheckedPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
 
     def view(self, start: int, stop: int | None = None) -> "_CheckedPointer":
         size = (self.size if stop is None else stop) - start
-        return _CheckedPointer(int(self.device_pointer) + start, size, self.block, self._check)
+        part, pointer = _CheckedPointer.__new__(_CheckedPointer), binding.CUdeviceptr(int(self.device_pointer) + start)
+        # As __init__() sets them; it asks the driver for the current context, which takes longer than all the rest.
+        part.__dict__.update(self.__dict__, _pointer=pointer, handle=pointer, size=size, _cuda_memsize_=size)
+        return part
 
 
 def checked_memory(address: int, nbytes: int, block: Any, check: Callable[[Any], None]) -> Any:

@@ -115,8 +115,14 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
         op = type(values["op"]).__name__
         if op not in OPERATIONS:
             raise ValueError(f"pgas.{name}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not {values['op']!r}")
-        if allowed := lacking(Reduction[op], "f" if dest.dtype.name == "bfloat16" else dest.dtype.kind):
+        if allowed := lacking(Reduction[op], _kind(dest.dtype)):
             raise TypeError(refusals.words("reduction", function=name, op=op, dtype=dest.dtype, allowed=allowed))
+
+
+@functools.cache
+def _kind(dtype: np.dtype) -> str:
+    """Return NumPy's kind of a dtype, f for bfloat16."""
+    return "f" if dtype.name == "bfloat16" else dtype.kind
 
 
 def _team(name: str, team: Any) -> teams.Record:

@@ -46,6 +46,9 @@ from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import cuda
 from pgas.kernels.compiler.binding import HOST_FORMS
 
+if not SIMULATOR:
+    from pgas.kernels.compiler.launches import Argument
+
 __all__ = ["as_array", "bind", "enqueue", "fetched", "on_stream"]
 
 #: Copies over p2p: least bytes of a block, most blocks, threads of a block; 32 x 1024 threads saturate NVLink (docs/figures.md).
@@ -165,9 +168,13 @@ def _bytes(operand: Operand, nbytes: int) -> Any:
     return as_array(operand.address, nbytes, np.dtype(np.uint8))
 
 
+def _array(address: int, size: int, dtype: np.dtype) -> Any:
+    return at(address, (size,), dtype, Block(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
+
+
 def as_array(address: int, size: int, dtype: np.dtype) -> Any:
     """Return memory as an array for a kernel's argument."""
-    return at(address, (size,), dtype, Block(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
+    return _array(address, size, dtype) if SIMULATOR else Argument(address, size, dtype, _array)
 
 
 def _shape_of_copy(nbytes: int, pe: int, *, adds: bool = False) -> tuple[int, int]:

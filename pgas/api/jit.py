@@ -33,9 +33,12 @@ else:
     from cuda.core import Device, LaunchConfig
     from cuda.core import launch as cuda_launch
 
-    from pgas.kernels.compiler import compiler
+    from pgas.kernels.compiler import compiler, launches
 
 __all__ = ["BoundLaunch", "Kernel", "jit", "launch"]
+
+#: Maximum number of launch configurations that a kernel keeps.
+_MOST_CONFIGURED = 64
 
 
 def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **options: Any) -> Any:
@@ -95,6 +98,7 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], *, cache: bool, **options: Any) -> None:
         functools.update_wrapper(self, function)
         self.dispatcher = backend.jit(function, **options)
+        self._configured: dict[Any, ConfiguredKernel] = {}
         if cache:
             backend.keep(self.dispatcher, lambda: (_library_hash(), window.constants(), _fingerprint(self.dispatcher)))
 
@@ -105,9 +109,17 @@ class Kernel:
 
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
         configuration = configuration if isinstance(configuration, tuple) else (configuration,)
+        key = configuration if _is_key(configuration) else None
+        if key in self._configured:
+            return self._configured[key]
         if len(configuration) > 2:
             configuration = (*configuration[:2], streams.core_stream(configuration[2]), *configuration[3:])
-        return ConfiguredKernel(self, configuration)
+        configured = ConfiguredKernel(self, configuration)
+        if key is not None:
+            if len(self._configured) >= _MOST_CONFIGURED:
+                self._configured.clear()
+            self._configured[key] = configured
+        return configured
 
     def __call__(self, *args: Any) -> None:
         raise ValueError(f"kernel {self.__name__} needs a launch configuration: {self.__name__}[blocks, threads_per_block](...)")
@@ -120,6 +132,7 @@ class ConfiguredKernel:
         self._kernel, self._configuration = kernel, configuration
         self._configured = kernel.dispatcher[configuration]
         self._described = _described(kernel, configuration)
+        self._launches: dict[Any, launches.Launch] = {}  # by the types of the arguments; on GPUs
 
     def __call__(self, *args: Any) -> None:
         """Launch; returns while the kernel runs (in the simulator: after it has run).
@@ -132,13 +145,29 @@ class ConfiguredKernel:
         job = runtime.current()
         job.teams.check(teams.handles(args))
         job.launching(*self._described)
+        given = None if SIMULATOR else launches.packed(args)
+        if given is not None:
+            launch = self._launches.get(given[0])
+            if launch is not None and launch(given[1]):
+                return
         with streams.loading_allowed():
             try:
+                if given is not None:
+                    args = launches.unpacked(args)
                 self._configured(*args)
             except Exception as error:  # cuda.core's class of driver errors is in a private module
                 if "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" in str(error):
                     _refuse_threads(self._kernel, _normalized(self._configuration)[1], compiled_for(self._kernel.dispatcher, args))
                 raise
+            if given is not None and given[0] not in self._launches:
+                self._keep(args, *given)
+
+    def _keep(self, args: tuple[Any, ...], codes: tuple[Any, ...], parameters: bytes) -> None:
+        """Let later launches with arguments of these types go to the driver at once."""
+        compiled = compiled_for(self._kernel.dispatcher, args)
+        if compiled.plain and not self._configured._is_kernel_launch_config_sensitive():
+            grid, block, stream, shared = _normalized(self._configuration)
+            self._launches[codes] = launches.Launch(compiled.kernel, grid, block, shared, int(stream.handle), len(parameters))
 
     def bind(self, *args: Any) -> "BoundLaunch":
         """Return an object whose call launches the kernel with these arguments, converted once.
@@ -154,6 +183,7 @@ class BoundLaunch:
 
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
         self._described = _described(kernel, configuration)
+        self._plain: tuple[launches.Launch, bytes] | None = None  # what launches without cuda.core's checks
         self._teams = teams.handles(args)
         runtime.current().teams.check(self._teams)
         if SIMULATOR:
@@ -168,8 +198,10 @@ class BoundLaunch:
             parameters = compiled.flatten(args, stream)
         except TypeError as error:
             raise TypeError(f"{kernel.__name__}: {error}") from None
-        config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
         self._keep, self._thread = args, threading.current_thread()
+        if (given := launches.packed(args)) is not None and compiled.plain and not cooperative:
+            self._plain = launches.Launch(function, grid, block, shared, int(stream.handle), len(given[1])), given[1]
+        config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
         self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
 
     def __call__(self) -> None:
@@ -183,7 +215,16 @@ class BoundLaunch:
         job.launching(*self._described)
         if not SIMULATOR and self._thread is not threading.current_thread():  # a new thread has no current GPU
             compiler.enter_device()
-        self._launch()
+        if self._plain is None or not self._plain[0](self._plain[1]):
+            self._launch()
+
+
+def _is_key(configuration: tuple[Any, ...]) -> bool:
+    """Whether equal configurations are the same: 1.0 and True equal 1, but must be refused."""
+    if 2 <= len(configuration) <= 3 and type(configuration[0]) is type(configuration[1]) is int:
+        return len(configuration) == 2 or type(configuration[2]).__hash__ is not None
+    sizes = (n for item in (*configuration[:2], *configuration[3:]) for n in (item if type(item) is tuple else (item,)))
+    return all(type(n) is int for n in sizes) and (len(configuration) < 3 or getattr(configuration[2], "__hash__", None) is not None)
 
 
 def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int]:
@@ -272,7 +313,7 @@ def _refuse_threads(kernel: Kernel, block: tuple[int, ...], compiled: Any) -> No
 def _adopted(dispatcher: Any) -> Kernel:
     kernel = Kernel.__new__(Kernel)
     functools.update_wrapper(kernel, backend.function_of(dispatcher))
-    kernel.dispatcher = dispatcher
+    kernel.dispatcher, kernel._configured = dispatcher, {}
     return kernel
 
 

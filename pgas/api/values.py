@@ -1,5 +1,6 @@
 """Checks of numbers in host calls: whether an element can hold a value, and whether an op or a cmp exists."""
 
+import functools
 from enum import IntEnum
 from typing import Any
 
@@ -19,12 +20,16 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
         TypeError: it is not a number, or complex for a real element, or not an integer where only integers are allowed.
         ValueError: it is beyond the range of an integer dtype.
     """
+    if type(value) is int and dtype.kind in "iu":
+        low, high = _bounds(dtype)
+        if low <= value <= high:
+            return
     if integral and (not isinstance(value, (int, np.integer)) or isinstance(value, bool)):
         raise TypeError(refusals.words("no integer", function=function, name=name, found=_shown(value)))
     if not isinstance(value, (int, float, complex, np.number, np.bool, dtype.type)) or (np.iscomplexobj(value) and dtype.kind in "biuf"):
         raise TypeError(refusals.words("other value", function=function, name=name, value=type(value).__name__, dtype=dtype))
     if dtype.kind in "iu":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        low, high = _bounds(dtype)
         number: Any = value.item() if isinstance(value, np.generic) else value
         if not low - 1 < number < high + 1:  # false for nan
             raise ValueError(f"pgas.{function}: {name} must be from {low} to {high}, the range of {dtype}, not {value}")
@@ -36,11 +41,22 @@ def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int
     Raises:
         ValueError: it does not.
     """
-    if not isinstance(code, (int, np.integer)) or isinstance(code, bool) or code not in list(codes):
+    if not isinstance(code, (int, np.integer)) or isinstance(code, bool) or int(code) not in _numbers(codes):
         raise ValueError(
             refusals.words("no such code", who=f"pgas.{function}", name=name, allowed=refusals.choices(codes), wanted=_shown(code))
         )
     return int(code)
+
+
+@functools.cache
+def _bounds(dtype: np.dtype) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer dtype."""
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+@functools.cache
+def _numbers(codes: type[IntEnum]) -> frozenset[int]:
+    return frozenset(int(code) for code in codes)
 
 
 def _shown(value: Any) -> str:

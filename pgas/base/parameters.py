@@ -31,10 +31,24 @@ def bound(name: str, parameters: inspect.Signature, args: tuple[Any, ...], kwarg
     Raises:
         TypeError: they do not fit.
     """
+    _, names, required = _known.get(id(parameters)) or _positional(parameters)
+    if required <= len(args) <= len(names) and (not kwargs or (kwargs.keys() == {"stream"} and "stream" in parameters.parameters)):
+        return dict(zip(names, args, strict=False)) | kwargs  # what bind() returns, in a tenth of the time
     try:
         return parameters.bind(*args, **kwargs).arguments
     except TypeError:
         raise TypeError(misfit(name, parameters, len(args), kwargs)) from None
+
+
+#: Signatures by their identity, as their hash takes 4 us: each with the names of the parameters that may be given by position, and the
+#: number of those that must be given.
+_known: dict[int, tuple[inspect.Signature, tuple[str, ...], int]] = {}
+
+
+def _positional(parameters: inspect.Signature) -> tuple[inspect.Signature, tuple[str, ...], int]:
+    found = [p for p in parameters.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    known = parameters, tuple(p.name for p in found), sum(p.default is p.empty for p in found)
+    return _known.setdefault(id(parameters), known)
 
 
 def in_kernels(stub: Callable[..., Any]) -> inspect.Signature:

@@ -1,6 +1,6 @@
 """A guest with RDMA devices, for machines that have none: QEMU, a Debian kernel with Soft-RoCE, the machine's own root and Python.
 
-``PYTHONPATH=tests:tests/support python -m rxe run COMMAND...`` runs a command in it. packages.py fetches the packages, guest.py boots it, the
+``PYTHONPATH=tests:tests/support python -m rxe run COMMAND...`` runs a command in it. packages.py fetches packages, guest.py boots it, the
 scripts init and devices set it up. With ``--forks`` programs are forks of one Python that has imported the tests' modules (forks.py).
 Standard library only.
 

@@ -1,0 +1,174 @@
+"""Launches of compiled kernels by cuLaunchKernel, without Numba's dispatcher: the parameters of a call as bytes.
+
+numba-cuda's calling convention: an array is two null pointers, the number of its elements, the size of one, its address, its shape and its
+strides; a tuple is its members. All of these are separate parameters; here each has a slot of 8 bytes.
+"""
+
+import ctypes
+import enum
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from pgas.kernels.compiler import numba_cuda
+
+__all__ = ["Argument", "Launch", "packed", "unpacked"]
+
+#: What a call's arguments are: a code of the type of each, nested as the arguments are; and their parameters.
+Packed = tuple[tuple[Any, ...], bytes]
+
+#: Converts an argument into its code and its parameters.
+_Take = Callable[[Any], tuple[Any, bytes]]
+
+_INT64, _UINT64 = (numba_cuda.types.int64._code, numba_cuda.types.uint64._code)
+_signed, _unsigned = struct.Struct("<q").pack, struct.Struct("<Q").pack
+
+#: Scalars and their formats, in slots of 8 bytes.
+_FORMATS = {
+    bool: "<?7x", float: "<d", np.bool_: "<?7x", np.int8: "<b7x", np.int16: "<h6x", np.int32: "<i4x", np.int64: "<q", np.uint8: "<B7x",
+    np.uint16: "<H6x", np.uint32: "<I4x", np.uint64: "<Q", np.float16: "<e6x", np.float32: "<f4x", np.float64: "<d",
+}  # fmt: skip
+
+#: How to take arguments of each class; None: only Numba can convert them.
+_takes: dict[type, _Take | None] = {}
+
+
+class Argument:
+    """A flat array in GPU memory as an argument; it costs less than an array of Numba.
+
+    Args:
+        address: of its first element.
+        size: number of its elements.
+        dtype: of an element.
+        make: makes the same array for Numba, given these three.
+    """
+
+    __slots__ = ("_given", "_make", "size")
+
+    def __init__(self, address: int, size: int, dtype: np.dtype, make: Callable[[int, int, np.dtype], Any]) -> None:
+        self._given, self._make, self.size = (address, size, dtype), make, size
+
+    def array(self) -> Any:
+        """Return it for Numba."""
+        return self._make(*self._given)
+
+    def packed(self) -> tuple[int, bytes]:
+        """Return its code and parameters."""
+        address, size, dtype = self._given
+        return numba_cuda.code_of_flat_array(dtype), _flat(0, 0, size, dtype.itemsize, address, size, dtype.itemsize)
+
+
+_flat = struct.Struct("<5Q2q").pack
+
+
+def _of_array(array: Any) -> tuple[int, bytes]:
+    """Numba's arrays are never changed, so their parameters are kept with them. Reading the address refuses a freed array."""
+    address = array.device_ctypes_pointer.value or 0
+    kept = array.__dict__.get("_pgas_parameters")
+    if kept is None:
+        words = (0, 0, array.size, array.dtype.itemsize, address, *array.shape, *array.strides)
+        kept = numba_cuda.code_of(array), struct.pack(f"<5Q{2 * array.ndim}q", *words)
+        array.__dict__["_pgas_parameters"] = kept
+    return kept  # type: ignore[no-any-return]
+
+
+def _of_tuple(members: tuple[Any, ...]) -> tuple[Any, bytes]:
+    taken = packed(members)
+    if taken is None:
+        raise _Unknown
+    return taken
+
+
+class _Unknown(Exception):  # never seen outside this module
+    """A tuple has a member that only Numba can convert."""
+
+
+def _scalar(value: Any, form: str) -> _Take:
+    code, pack = numba_cuda.code_of(value), struct.Struct(form).pack
+    return lambda value: (code, pack(value))
+
+
+def _learned(value: Any) -> _Take | None:
+    """Return how to take arguments of a value's class."""
+    kind = type(value)
+    if issubclass(kind, numba_cuda.DeviceNDArray):
+        return _of_array
+    if kind in _FORMATS:
+        return _scalar(value, _FORMATS[kind])
+    if kind is Argument:
+        return Argument.packed
+    if kind is tuple:
+        return _of_tuple
+    if issubclass(kind, enum.IntEnum) or (issubclass(kind, int) and numba_cuda.code_of(value) == _INT64):
+        return _scalar(value, "<q")
+    return None
+
+
+def packed(args: Sequence[Any]) -> Packed | None:
+    """Return the arguments of a call as cuLaunchKernel takes them; None if one is of a class that only Numba can convert.
+
+    Raises:
+        HeapError: an argument was freed.
+    """
+    codes, parts = [], []
+    for value in args:
+        kind = type(value)
+        if kind is int:
+            if -(1 << 63) <= value < 1 << 63:
+                codes.append(_INT64)
+                parts.append(_signed(value))
+            elif value < 1 << 64:
+                codes.append(_UINT64)
+                parts.append(_unsigned(value))
+            else:
+                return None
+            continue
+        try:
+            take = _takes[kind]
+        except KeyError:
+            take = _takes[kind] = _learned(value)
+        if take is None:
+            return None
+        try:
+            code, part = take(value)
+        except _Unknown:
+            return None
+        codes.append(code)
+        parts.append(part)
+    return tuple(codes), b"".join(parts)
+
+
+def unpacked(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return arguments as Numba takes them."""
+    return tuple(a.array() if type(a) is Argument else unpacked(a) if type(a) is tuple else a for a in args)
+
+
+class Launch:
+    """A kernel on the GPU with its launch configuration.
+
+    Args:
+        kernel: cuda.core's.
+        grid, block: three numbers each.
+        shared: bytes of dynamic shared memory.
+        stream: handle of the stream.
+        nbytes: of the parameters.
+    """
+
+    def __init__(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, ...], shared: int, stream: int, nbytes: int) -> None:
+        self._buffer = ctypes.create_string_buffer(max(nbytes, 8))
+        first = ctypes.addressof(self._buffer)
+        self._slots = (ctypes.c_void_p * max(nbytes // 8, 1))(*range(first, first + nbytes, 8))
+        self._bytes = memoryview(self._buffer).cast("B")[:nbytes]
+        self._lock = threading.Lock()  # of the buffer, which the driver has read when the call returns
+        function = driver.CUfunction(int(kernel.handle))
+        self._arguments = function, *grid, *block, shared, driver.CUstream(stream), ctypes.addressof(self._slots), 0
+
+    def __call__(self, parameters: bytes) -> bool:
+        """Launch; return whether the driver has accepted it. It has not in a thread without a current GPU, for example."""
+        with self._lock:
+            self._bytes[:] = parameters
+            return driver.cuLaunchKernel(*self._arguments)[0] == 0  # type: ignore[no-any-return]
