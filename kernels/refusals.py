@@ -52,7 +52,7 @@ TABLE = {
     "element size": Refusal("p and g of records, and of elements that are not 1, 2, 4, 8 or 16 bytes", _COMPILED,
                             "pgas.{function}: elements of type {dtype} are not 1, 2, 4, 8 or 16 bytes of a plain number; use put or get"),
     "other value": Refusal("a value that an element cannot hold", _COMPILED,
-                           "pgas.{function}: {name} is of type {value}, which an element of type {dtype} cannot hold"),
+                           "pgas.{function}: {name} is {value}, which an element of type {dtype} cannot hold"),
     "atomic": Refusal("atomics on anything but integers, and floats for fetch, set, swap, add, fetch_add, of 16, 32 or 64 bits", _COMPILED,
                       "pgas.{function}: dest has elements of type {dtype}; it must hold {allowed} of 16, 32 or 64 bits"),
     "narrow atomic": Refusal("atomics on 16 bits in a job that uses a NIC", _COMPILED,

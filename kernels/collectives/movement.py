@@ -284,7 +284,7 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
         rows = {"dest_counts": dest_counts, "dest_displs": dest_displs, "source_counts": source_counts, "source_displs": source_displs}
         for argument, row in rows.items():
             if not isinstance(row, types.Array) or row.ndim != 1 or not isinstance(row.dtype, types.Integer):
-                refuse("row of integers", function=name, name=argument, found=row)
+                refuse("row of integers", function=name, name=argument, found=operands.described(row))
         enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
         fits = fitting(name, element_size(dest.dtype))
         perform = alone(name, scope, by_strategy(_alltoallv(scope, unit, element_size(dest.dtype))))

@@ -24,7 +24,7 @@ def operation_of(name: str, op: Any) -> Reduction:
     """Return the operation of a call, from the type of its argument."""
     if isinstance(op, types.IntEnumMember) and op.instance_class.__name__ in OPERATIONS:
         return Reduction[op.instance_class.__name__]
-    refuse("operation", function=name, found=op)
+    refuse("operation", function=name, found=operands.described(op))
 
 
 def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], Any]:
@@ -207,7 +207,7 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
         unit = pair(name, team, dest, source, channel)
         for argument, array in (("dest", dest), ("source", source)):
             if array.ndim != 2 or array.layout == "F" or not has_locations(numpy_dtype(array.dtype)):
-                refuse("pairs", function=name, name=argument, found=array)
+                refuse("pairs", function=name, name=argument, found=operands.described(array))
         combine = location(array.dtype, least=least)
         contiguous = operands.contiguous(name, dest=dest, source=source, order=operands.C_ORDER)
         request_of = _like_source(name, element_size(dest.dtype))

@@ -315,7 +315,7 @@ def array_overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host
             typing(dest, pe)
             return dest
 
-        return typer
+        return fitted(stub, typer, KernelTypeError)
 
     @numba_extending.lower_builtin(on_host, types.Array, types.Integer)
     def _(context, builder, sig, args):  # type: ignore[no-untyped-def]

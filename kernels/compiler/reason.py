@@ -28,6 +28,7 @@ _SENTENCES = (
     (r"terminator_types|The 'with ", "kernels cannot have with"),
     (r"'build_(\w+)'|Unknown attribute '\w+' of type (list)|\(List\(", "kernels cannot have lists, sets, and dicts; use cuda.local.array"),
     (r"No implementation of function Function\(<class 'str'>\)", "kernels cannot make strings of numbers, such as f-strings"),
+    (r"Unknown attribute '(\w+)' of type Module\(<module '([\w.]+)'", "kernels cannot use {1}.{0}"),
     (r"No implementation of function [\s\S]*?\n\s*>>> (.*)", "there is no {0} in kernels"),
     (r"Untyped global name '(\w+)': Cannot determine Numba type of <class '([\w.]+)'>", "kernels cannot use the global {0} of type {1}"),
     (r"(?m)^(?!Failed in|\s*$)(.*\S)", "{0}"),
@@ -39,8 +40,9 @@ def reason(error: BaseException, function: Any) -> str:
     """Return why a kernel does not compile, and the line. function: of the kernel."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)) or type(error).__name__
     sentence = next(words.format(*m.groups()) for pattern, words in _SENTENCES if (m := re.search(pattern, text)))
-    code = function.__code__
-    file, line = next((place for place in _places(error, text) if _is_users(place[0])), (code.co_filename, code.co_firstlineno))
+    own = function.__code__.co_filename
+    places = (place for place in _places(error, text) if place[0] == own or _is_users(place[0]))
+    file, line = next(places, (own, function.__code__.co_firstlineno))
     source = linecache.getline(file, line).strip()
     return f"{sentence} ({file}:{line}{': ' if source else ''}{source})"
 
@@ -51,7 +53,7 @@ def _is_users(file: str) -> bool:
 
 def _places(error: BaseException, text: str) -> Iterator[tuple[str, int]]:
     """Yield files and lines of what was being compiled, from the innermost on: those in the message, then those in the traceback."""
-    for found in re.finditer(r" at (/\S+) \((\d+)\)", text):
+    for found in re.finditer(r" at ([/<]\S+) \((\d+)\)", text):
         yield found[1], int(found[2])
     seen: set[int] = set()
     chain: BaseException | None = error

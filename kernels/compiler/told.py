@@ -1,6 +1,7 @@
 """What users are told of compilations: which kernel a thread compiles, and why one does not compile."""
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,11 +26,12 @@ def fitted(stub: Callable[..., Any], typing: Callable[..., Any], error: type[Exc
             raise error(wrong)
         return typing(*args, **kwargs)
 
+    checked.pysig = inspect.signature(typing)  # type: ignore[attr-defined]  # type_callable() takes the names of arguments from it
     return checked
 
 
 def telling(dispatcher: Any) -> Any:
-    """Let a dispatcher note what it compiles, and make its errors one sentence. A launch compiles by its method, too."""
+    """Let a dispatcher note what it compiles, and make its errors one sentence. A launch also compiles by its method."""
     compile_ = dispatcher.compile
 
     @functools.wraps(compile_)

@@ -12,8 +12,8 @@ from pgas.kernels.compiler import address_of, constant, device, element_size, i6
 from pgas.kernels.refusals import refuse
 
 __all__ = [
-    "C_ORDER", "array", "checking", "contiguous", "integer", "is_none", "one_dimension", "same_elements", "scalar", "some_element",
-    "subscript", "unit",
+    "C_ORDER", "array", "checking", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements", "scalar",
+    "some_element", "subscript", "unit",
 ]  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def integer(function: str, name: str, argument: Any) -> None:
     if isinstance(argument, types.Omitted):
         argument = type(argument.value)
     if argument is not int and not isinstance(argument, (int, types.Integer, types.EnumMember)):
-        refuse("no integer", function=function, name=name, found=_described(argument))
+        refuse("no integer", function=function, name=name, found=described(argument))
 
 
 def team(function: str, name: str, argument: Any) -> None:
@@ -54,7 +54,7 @@ def team(function: str, name: str, argument: Any) -> None:
 def array(function: str, name: str, argument: Any) -> None:
     """Refuse an argument that is not an array. Whether it is contiguous, contiguous() checks."""
     if not isinstance(argument, types.Array):
-        refuse("no array", function=function, name=name, found=_described(argument))
+        refuse("no array", function=function, name=name, found=described(argument))
 
 
 def same_elements(function: str, dest: Any, source: Any) -> Any:
@@ -149,7 +149,7 @@ def one_dimension(function: str, dest: Any) -> None:
 def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
     """Refuse an index that does not select one element of the array ``name``."""
     if not isinstance(argument, types.Array):
-        refuse("no array", function=function, name=name, found=_described(argument))
+        refuse("no array", function=function, name=name, found=described(argument))
     indices = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
     if len(indices) != argument.ndim:
         refuse("subscripts", function=function, count=len(indices), name=name, found=_axes(argument))
@@ -165,7 +165,8 @@ def scalar(function: str, dtype: Any, value: Any, name: str = "value") -> None:
     numbers = (types.Number, types.Boolean)
     narrows = isinstance(value, types.Complex) and not isinstance(dtype, types.Complex)
     if value != dtype and (narrows or not (isinstance(value, numbers) and isinstance(dtype, numbers))):
-        refuse("other value", function=function, name=name, value=value, dtype=dtype)
+        shown = f"of type {value}" if isinstance(value, numbers) else described(value)
+        refuse("other value", function=function, name=name, value=shown, dtype=dtype)
 
 
 def unit(argument: Any) -> int:
@@ -177,10 +178,21 @@ def unit(argument: Any) -> int:
     return min(16, int(alignment))
 
 
-def _described(argument: Any) -> str:
+def described(argument: Any) -> str:
+    """Return what an argument is, for a message. Numba's names of types are long, and those of the simulator's types differ."""
+    argument = types.unliteral(argument)
     if isinstance(argument, types.Array):
         return f"an array of {argument.dtype} with {_axes(argument)}"
-    return f"{argument}"
+    if is_none(argument):
+        return "None"
+    if isinstance(argument, types.IntEnumMember):
+        return argument.instance_class.__name__
+    if isinstance(argument, (types.Number, types.Boolean)):
+        return f"{argument}"
+    for kind, name in ((types.BaseTuple, "a tuple"), (types.UnicodeType, "a string"), (types.Module, "a module")):
+        if isinstance(argument, kind):
+            return name
+    return "an object"
 
 
 def _axes(argument: Any) -> str:

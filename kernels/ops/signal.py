@@ -81,4 +81,4 @@ def _word(name: str, sig: Any, idx: Any, value: Any, op: Any) -> None:
 def word(name: str, sig: Any) -> None:
     """Refuse a signal array that does not hold 64-bit unsigned words."""
     if not isinstance(sig, types.Array) or sig.dtype != types.uint64:
-        refuse("signal word", function=name, found=sig)
+        refuse("signal word", function=name, found=operands.described(sig))

@@ -304,4 +304,4 @@ def _count(op: int, itemsize: int, indexed: bool, masked: bool, vector: bool, wh
 
 def _integers(name: str, argument: str, array: Any) -> None:
     if not isinstance(array, types.Array) or array.ndim != 1 or not isinstance(array.dtype, types.Integer):
-        refuse("row of integers", function=name, name=argument, found=array)
+        refuse("row of integers", function=name, name=argument, found=operands.described(array))

@@ -20,7 +20,6 @@ _R = TypeVar("_R")
 def host_only(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Refuse calls of a public function in kernels: at compile time, in the simulator at the call."""
 
-    @functools.wraps(function)
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         refuse("host only", function=function.__name__)
 

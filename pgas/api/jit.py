@@ -41,6 +41,7 @@ __all__ = ["BoundLaunch", "Kernel", "jit", "launch"]
 _MOST_CONFIGURED = 64
 
 
+@host_only
 def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **options: Any) -> Any:
     """Compile a kernel that may call pgas functions; as ``numba.cuda.jit``, whose options it takes.
 

@@ -67,7 +67,8 @@ def misfit(name: str, parameters: inspect.Signature, count: int, keywords: Colle
         keywords: names of its keyword arguments.
     """
     known = parameters.parameters
-    if unknown := [word for word in keywords if word not in known]:
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    if unknown := [word for word in keywords if word not in known and not takes_all]:
         return f"pgas.{name}: there is no parameter {unknown[0]}{suggestion(unknown[0], known)}, but {', '.join(known)}"
     try:
         parameters.bind(*[None] * count, **dict.fromkeys(keywords))

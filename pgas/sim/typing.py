@@ -1,6 +1,7 @@
 """Types of values in the simulator, as numba-cuda names them: typing functions see the same ones as on a GPU."""
 
 import enum
+from types import ModuleType
 from typing import Any
 
 import numba.cuda
@@ -32,4 +33,8 @@ def type_of(value: Any) -> Any:
         return types.IntEnumMember(type(value), types.int64)
     if isinstance(value, (np.generic, Integer)):
         return numpy_support.from_dtype(value.dtype)
+    if isinstance(value, str):
+        return types.unicode_type
+    if isinstance(value, ModuleType):
+        return types.Module(value)
     return next((type_ for python, type_ in _SCALARS if isinstance(value, python)), types.pyobject)

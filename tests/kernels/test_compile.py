@@ -60,7 +60,7 @@ def test_kernels_of_a_program(tmp_path):
     done = compiled("--pes", 3, program, "--transport", "p2p,ibgda", "--size", 4, "--json")
     assert done.returncode == 1
     line = 1 + PROGRAM.splitlines().index('    pgas.p(array, "first", 1, 0)')
-    wanted = f'pgas.p: idx must be an integer, not unicode_type ({program}:{line}: pgas.p(array, "first", 1, 0))'
+    wanted = f'pgas.p: idx must be an integer, not a string ({program}:{line}: pgas.p(array, "first", 1, 0))'
     assert done.stderr == f"wrong does not compile: {wanted}\n"
     found = json.loads(done.stdout)
     assert {name: row["arguments"] for name, row in found.items()} == {

@@ -1,0 +1,116 @@
+"""Wrong calls of every public function in kernels: a program that prints, as JSON, what each of them raises.
+
+``python wrong_calls.py`` under NUMBA_ENABLE_CUDASIM=1 runs them in the simulator, under 0 compiles them for sm_90.
+"""
+
+import inspect
+import json
+import re
+import sys
+
+import numpy as np
+
+import pgas
+from pgas.base import parameters
+
+#: Right and wrong arguments by the name of the parameter. Kernels get a (an array of uint64), s (of int32), m (of int64, shape (n, 2)), pe.
+_ARRAY, _INTEGER = ("7", "None", "'x'", "(a, a)", "pgas"), ("0.5", "a", "'x'", "None", "(1, 2)")
+_TEAM = ("0.5", "None", "a", "'x'")
+ARGUMENTS = {
+    **dict.fromkeys(("dest", "source", "sig", "lock", "ivar", "ivars", "values"), ("a", _ARRAY)),
+    **dict.fromkeys(("dest_counts", "dest_displs", "source_counts", "source_displs"), ("s", _ARRAY)),
+    **dict.fromkeys(("indices", "status"), ("s", ("7", "'x'", "(a, a)", "m", "pgas"))),
+    **dict.fromkeys(("team", "src_team", "dest_team"), ("pgas.TEAM_WORLD", _TEAM)),
+    **dict.fromkeys(("value", "cond"), ("1", ("a", "'x'", "None", "1j", "(1, 2)", "pgas"))),
+    **dict.fromkeys(("dst_stride", "src_stride"), ("1", _INTEGER)),
+    **dict.fromkeys(("channel", "qp", "root", "src_pe"), ("0", _INTEGER)),
+    "cmp": ("pgas.EQ", _INTEGER),
+    "idx": ("0", ("0.5", "a", "'x'", "None", "(0, 0)")),
+    "nelems": ("2", ("0.5", "a", "'x'", "(1, 2)")),
+    "op": ("pgas.SUM", _INTEGER),
+    "pe": ("pe", _INTEGER),
+}
+
+
+def functions():
+    """Return the public functions that kernels may call, with their parameters there, and the names of those that they may not."""
+    in_kernels, of_host = {}, []
+    for name in pgas.__all__:
+        public = getattr(pgas, name)
+        if inspect.isfunction(public):
+            if "@host_only" in inspect.getsource(public.__wrapped__):
+                of_host.append(name)
+            else:
+                in_kernels[name] = list(parameters.in_kernels(public).parameters.values())
+    return in_kernels, of_host
+
+
+def calls():
+    """Yield name, parameter and text of wrong calls; the parameter is "" if the number or the name of arguments is wrong."""
+    in_kernels, of_host = functions()
+    for name in of_host:
+        yield name, "", f"pgas.{name}()"
+    for name, taken in in_kernels.items():
+        right = {p.name: ARGUMENTS[p.name][0] for p in taken}
+        if name.startswith(("maxloc", "minloc")):
+            right |= {"dest": "m", "source": "m"}
+        if "signal" in name and "op" in right:
+            right["op"] = "pgas.SIGNAL_SET"
+        given = [right[p.name] for p in taken if p.default is p.empty]
+        wrong = [[*right.values(), "0"], [*given, "stream=0"]]
+        if given:
+            misspelt = f"{taken[len(given) - 1].name}s={given[-1]}"
+            wrong += [given[:-1], [], [*given[:-1], misspelt], [*given, f"{taken[0].name}={given[0]}"]]
+        for arguments in wrong:
+            yield name, "", f"pgas.{name}({', '.join(arguments)})"
+        for p in taken:
+            values = ARGUMENTS[p.name][1]
+            for value in values[:1] if name.endswith(("_warp", "_block")) else values:  # they share their checks with the plain form
+                yield name, p.name, f"pgas.{name}({', '.join((right | {p.name: value}).values())})"
+
+
+def kernel_of(call):
+    scope = {"pgas": pgas}
+    exec(f"def kernel(a, s, m, pe):\n    {call}", scope)
+    return pgas.jit(scope["kernel"], cache=False)
+
+
+def simulated():
+    """Return a function that returns what a call raises in the simulator."""
+    pgas.init()
+    arguments = pgas.zeros(4, np.uint64), pgas.zeros(4, np.int32), pgas.zeros((4, 2), np.int64), 0
+
+    def said(call):
+        try:
+            kernel_of(call)[1, 1](*arguments)
+        except TypeError as error:
+            return str(error).removeprefix("tid=[0, 0, 0] ctaid=[0, 0, 0]: ")
+        return ""
+
+    return said
+
+
+def compiled():
+    """Return a function that returns what a call raises when it is compiled."""
+    from numba.cuda import types
+
+    from pgas import sass
+    from pgas.kernels.compiler.reason import reason
+
+    sass.configure("p2p")
+    arguments = types.uint64[::1], types.int32[::1], types.int64[:, ::1], types.int64
+
+    def said(call):
+        kernel = kernel_of(call)
+        try:
+            sass.compile_ptx(kernel, arguments)
+        except Exception as error:
+            return re.sub(r" \(<string>:2\)$", "", reason(error, kernel.py_func))
+        return ""
+
+    return said
+
+
+if __name__ == "__main__":
+    said_of = simulated() if pgas.SIMULATOR else compiled()
+    json.dump([(*call, said_of(call[-1])) for call in calls()], sys.stdout)
