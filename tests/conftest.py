@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 
 import hypothesis
 import pytest
@@ -31,6 +32,14 @@ def pytest_itemcollected(item):
     smoke = getattr(item.module, "SMOKE", None)
     if smoke is not None and item.name not in smoke:
         item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call):
+    """Show the frames of pgas in failures of its own tests, which pytest leaves out for users (pgas/base/tracebacks.py)."""
+    for name, module in list(sys.modules.items()) if call.excinfo else ():
+        if name.partition(".")[0] == "pgas":
+            vars(module).pop("__tracebackhide__", None)
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,8 +1,12 @@
 """What a user sees of a mistake in a program: the program's own lines, and one sentence."""
 
+import json
 import re
 import subprocess
+import sys
 import threading
+import traceback
+from types import SimpleNamespace
 
 import forks
 import pytest
@@ -148,6 +152,122 @@ def test_threads_of_the_host(capsys):
     files = frames(capsys.readouterr().err)
     assert files[-1] == __file__
     assert not any("/pgas/" in file for file in files)
+
+
+#: Cells: the mistakes of a user, one that IPython is told of by %run, and errors that pgas has no part in.
+CELLS = [
+    "import numpy as np, pgas, json; pgas.init(); a = pgas.zeros(4)",
+    "@pgas.jit\ndef kernel(a):\n    pgas.put(a, a, 7)",
+    "def f():\n    pgas.zeros(-1)\nf()",
+    "kernel[1, 1](a)",
+    "%run {program}",
+    "json.loads('{{')",
+    "1 / 0",
+]
+
+SHELL = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.colors = "nocolor"
+for cell in json.load(sys.stdin):
+    print("=====", flush=True)
+    shell.run_cell(cell)
+"""
+
+
+def cells(folder, **environment):
+    """Return what IPython prints for each cell."""
+    program = folder / "program.py"
+    program.write_text("import pgas\npgas.zeros((2, 'x'))\n")
+    text = json.dumps([cell.format(program=program) for cell in CELLS])
+    command = [sys.executable, "-c", SHELL]
+    environment = forks.os.environ | {"IPYTHONDIR": str(folder), "NUMBA_ENABLE_CUDASIM": "1"} | environment
+    done = subprocess.run(command, input=text, capture_output=True, text=True, env=environment, timeout=300, check=True)
+    return [re.sub(r"\x1b\[[0-9;]*m", "", part) for part in done.stdout.split("=====\n")[1:]]
+
+
+def test_ipython_shows_the_program_and_one_sentence(tmp_path):
+    pytest.importorskip("IPython")
+    *quiet, host, kernel, program, foreign, own = cells(tmp_path)
+    assert [text.strip() for text in quiet] == ["", ""]
+    for text, lines in (host, ["f()", "pgas.zeros(-1)"]), (kernel, ["kernel[1, 1](a)", "pgas.put(a, a, 7)"]), (own, ["1 / 0"]):
+        assert re.findall(r"^-+> \d+ +(.*)", text, re.MULTILINE) == lines, text
+        assert not re.search(r"^File ", text, re.MULTILINE), text
+    assert re.findall(r"^-+> \d+ +(.*)", program, re.MULTILINE) == ["pgas.zeros((2, 'x'))"], program
+    assert len(re.findall(r"^File .*json", foreign, re.MULTILINE)) == 3, foreign
+
+
+def test_ipython_shows_all_frames_on_request(tmp_path):
+    pytest.importorskip("IPython")
+    host = cells(tmp_path, PGAS_DEBUG="traceback")[2]
+    assert len(re.findall(r"^File .*pgas", host, re.MULTILINE)) > 2, host
+
+
+class Shell:
+    """What pgas uses of IPython's shell."""
+
+    def __init__(self):
+        self.shown = []
+
+    def showtraceback(self, exc_tuple=None, filename=None, tb_offset=None):
+        self.shown.append((*exc_tuple, filename, tb_offset))
+
+
+def test_a_shell_gets_cut_tracebacks(monkeypatch):
+    """The current exception, and one that is given; also where IPython is not installed."""
+    shell = Shell()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    tracebacks.install()
+    try:
+        pgas.jit(3)
+    except TypeError as error:
+        depth = len(list(traceback.walk_tb(error.__traceback__)))
+        shell.showtraceback(tb_offset=1)
+        kept = error
+    shell.showtraceback((KeyError, KeyError(3), None), "file")
+    (kind, error, tb, *rest), other = shell.shown
+    assert (kind, error, rest) == (TypeError, kept, [None, 1])
+    assert depth > 3
+    assert len(list(traceback.walk_tb(tb))) == 1
+    assert (other[0], *other[3:]) == (KeyError, "file", None)
+
+
+PYTEST = """
+import pgas, pytest
+
+@pgas.jit
+def kernel(a):
+    pgas.put(a, a, 7)
+
+def test_host():
+    pgas.zeros(-1)
+
+def test_kernel():
+    kernel[1, 1](pgas.zeros(4))
+
+def test_other():
+    raise KeyError(3)
+
+pgas.init()
+"""
+
+
+def test_pytest_shows_the_program_and_one_sentence(tmp_path):
+    (tmp_path / "test_program.py").write_text(PYTEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    for words, hidden in ("", True), ("traceback", False):
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=forks.os.environ | {"PGAS_DEBUG": words}, timeout=300, check=False
+        )
+        lines = re.findall(r"^>       (.*)|^(\S+/pgas/\S+):\d+: ", done.stdout, re.MULTILINE)
+        programs, of_pgas = [line for line, _ in lines if line], [file for _, file in lines if file]
+        assert "3 failed" in done.stdout, done.stdout
+        assert (not of_pgas) is hidden, done.stdout
+        if hidden:
+            assert programs == ["pgas.zeros(-1)", "kernel[1, 1](pgas.zeros(4))", "pgas.put(a, a, 7)", "raise KeyError(3)"], done.stdout
 
 
 def test_suggestions():

@@ -4,11 +4,13 @@ PGAS_DEBUG=traceback shows all frames. So does an exception of a kind that pgas 
 because it is a mistake in pgas.
 """
 
+import functools
 import re
 import sys
 import threading
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Any
 
 from pgas.base import config
 from pgas.base.errors import PgasError
@@ -27,7 +29,10 @@ _OF_COMPILER = ("numba", "cuda")
 
 
 def install() -> None:
-    """Cut the tracebacks that Python prints for uncaught exceptions, also those of threads."""
+    """Cut the tracebacks that Python, IPython, notebooks and pytest print for uncaught exceptions, also those of threads."""
+    _hide_from_pytest()
+    if (ipython := sys.modules.get("IPython")) is not None and (shell := ipython.get_ipython()) is not None:
+        _cut_in(shell)
     show, show_of_thread = sys.excepthook, threading.excepthook
 
     def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
@@ -41,6 +46,33 @@ def install() -> None:
         show_of_thread(args)
 
     sys.excepthook, threading.excepthook = on_exception, on_exception_of_thread
+
+
+def _cut_in(shell: Any) -> None:
+    """Cut the tracebacks of an IPython shell, which does not call sys.excepthook; of its cells, %run and %tb alike."""
+    show = shell.showtraceback
+
+    @functools.wraps(show)
+    def on_exception(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> Any:
+        error = (exc_tuple or sys.exc_info())[1]
+        if isinstance(error, BaseException):
+            cut(error)
+            exc_tuple = type(error), error, error.__traceback__
+        return show(exc_tuple, *args, **kwargs)
+
+    shell.showtraceback = on_exception
+
+
+def _hide_from_pytest(excinfo: Any = None) -> bool:
+    """Mark the modules of pgas, so that pytest asks this function whether to show their frames. Return whether it must hide them.
+
+    pytest asks from the outermost frame inward, and that one is of a module that install() marked. Those that were imported later are
+    marked then.
+    """
+    for name, module in list(sys.modules.items()):
+        if OF_PGAS.match(name):
+            vars(module)["__tracebackhide__"] = _hide_from_pytest
+    return excinfo is not None and not config.debugging("traceback") and _is_mistake(excinfo.value)
 
 
 def cut(error: BaseException) -> None:
